@@ -1,1 +1,4 @@
-//! Placeholder.
+//! Placeholder essay.
+#![forbid(unsafe_code)]
+
+pub mod config;

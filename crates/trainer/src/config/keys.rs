@@ -1,0 +1,277 @@
+//! Every key of the configuration: its type, its default and its meaning.
+
+use toml::Value;
+
+use super::section::{KeyDoc, KeyType, Mismatch, choices, sections};
+
+choices! {
+    /// Which model is trained.
+    ModelKind {
+        /// The text-conditioned variational autoencoder.
+        Cvae = "cvae",
+        /// CLIP's contrastive loss between a text tower and an image tower.
+        Clip = "clip",
+        /// ResNet-18.
+        Resnet18 = "resnet18",
+        /// ResNet-34.
+        Resnet34 = "resnet34",
+        /// ResNet-50.
+        Resnet50 = "resnet50",
+        /// MobileNetV2.
+        MobileNetV2 = "mobilenetv2",
+    }
+
+    /// Which images are trained on.
+    DataKind {
+        /// The embedded captioned shapes.
+        Shapes = "shapes",
+        /// CIFAR-10, as binary batches, parquet files or class folders.
+        Cifar10 = "cifar10",
+        /// A folder with a folder of images for every class.
+        Folder = "folder",
+    }
+
+    /// What happens to the last, incomplete batch of an epoch.
+    TailKind {
+        /// It is left out.
+        Drop = "drop",
+        /// It is filled up with samples from the epoch's beginning.
+        Pad = "pad",
+        /// It is used as it is, smaller than the others.
+        Ragged = "ragged",
+    }
+
+    /// How images are resized.
+    FilterKind {
+        /// The nearest pixel.
+        Nearest = "nearest",
+        /// Linear interpolation.
+        Bilinear = "bilinear",
+        /// Catmull-Rom cubic interpolation.
+        Bicubic = "bicubic",
+        /// Lanczos with three lobes.
+        Lanczos3 = "lanczos3",
+    }
+
+    /// How ranks share the work.
+    StrategyKind {
+        /// Data parallelism: every rank holds everything and gradients are reduced after backward.
+        Dp = "dp",
+        /// Data parallelism whose reduction of a block starts while backward still runs.
+        Ddp = "ddp",
+        /// Optimizer state sharded over the ranks.
+        Zero1 = "zero1",
+        /// Optimizer state and gradients sharded over the ranks.
+        Zero2 = "zero2",
+        /// Parameters, gradients and optimizer state sharded over the ranks.
+        Fsdp = "fsdp",
+        /// The same as `fsdp`.
+        Zero3 = "zero3",
+        /// Sharded within groups of ranks, replicated between them.
+        Hsdp = "hsdp",
+        /// A parameter server and steps in unison.
+        PsBsp = "ps-bsp",
+        /// A parameter server and no waiting.
+        PsAsp = "ps-asp",
+        /// A parameter server and bounded staleness.
+        PsSsp = "ps-ssp",
+        /// Steps on one's own, averaged every few.
+        LocalSgd = "local-sgd",
+    }
+
+    /// Which optimizer steps.
+    OptimKind {
+        /// Stochastic gradient descent with momentum.
+        Sgd = "sgd",
+        /// Adam.
+        Adam = "adam",
+        /// Adam with decoupled weight decay.
+        AdamW = "adamw",
+    }
+
+    /// How the learning rate changes over the run.
+    ScheduleKind {
+        /// Not at all after the warm-up.
+        Constant = "constant",
+        /// Multiplied by `schedule.gamma` at every milestone.
+        Step = "step",
+        /// Along half a cosine.
+        Cosine = "cosine",
+    }
+}
+
+impl StrategyKind {
+    /// The strategies that this version can run.
+    pub const BUILT: &'static [Self] = &[Self::Ddp];
+}
+
+sections! {
+    /// A whole configuration.
+    Config;
+
+    /// The model.
+    model: ModelConfig {
+        /// Which model is trained.
+        kind: ModelKind = ModelKind::Cvae;
+        /// Height and width of the images in pixels.
+        image_size: usize = 32;
+        /// Batch norm uses the statistics of the global batch instead of each rank's own.
+        sync_batch_norm: bool = false;
+        /// ResNet and MobileNetV2 start with a 3x3 convolution of stride 1 made for small images.
+        cifar_stem: bool = true;
+        /// Probability of dropping a feature before the classifier of MobileNetV2.
+        dropout: f64 = 0.2;
+        /// CVAE: numbers in the latent code.
+        latent: usize = 64;
+        /// CVAE: channels after each halving of the image, from the image inwards.
+        widths: Vec<usize> = vec![32, 64, 128];
+        /// CLIP: width of the space in which texts and images are compared.
+        embed: usize = 64;
+        /// Text encoder: width of the transformer.
+        text_width: usize = 64;
+        /// Text encoder: number of layers.
+        text_layers: usize = 2;
+        /// Text encoder: number of attention heads.
+        text_heads: usize = 4;
+        /// Text encoder: tokens in a caption, begin and end marks counted.
+        text_context: usize = 24;
+        /// Safetensors file with CLIP text weights (openai's or Hugging Face's names); empty = train from scratch.
+        text_weights: String = String::new();
+    }
+
+    /// The images and their captions.
+    data: DataConfig {
+        /// Which images are trained on.
+        kind: DataKind = DataKind::Shapes;
+        /// The folder of the images; `shapes` needs none.
+        path: String = String::new();
+        /// At most this many training images a class; 0 = all.
+        per_class: usize = 0;
+        /// At most this many training images; 0 = all.
+        limit: usize = 0;
+        /// Training images are padded by this many pixels on each side and cropped at random; 0 = not.
+        crop_padding: usize = 0;
+        /// Training images are mirrored left to right at random.
+        flip: bool = false;
+        /// How images are resized to `model.image_size`.
+        resize_filter: FilterKind = FilterKind::Bilinear;
+        /// Threads of each rank that prepare batches.
+        workers: usize = 1;
+        /// Batches of each rank that are prepared ahead.
+        prefetch: usize = 4;
+        /// What happens to the last, incomplete batch of an epoch.
+        tail: TailKind = TailKind::Drop;
+        /// Shapes: at most this many objects in a picture, 1 or 2.
+        objects: usize = 1;
+        /// Shapes: training pictures in an epoch.
+        images: usize = 8192;
+        /// Shapes: test pictures.
+        test_images: usize = 512;
+    }
+
+    /// The training.
+    train: TrainConfig {
+        /// How many ranks train together.
+        ranks: usize = 1;
+        /// How ranks share the work.
+        strategy: StrategyKind = StrategyKind::Ddp;
+        /// Images in a step over all ranks and micro-batches.
+        global_batch: usize = 64;
+        /// Micro-batches that a rank's share of a step is cut into, their gradients summed.
+        accumulate: usize = 1;
+        /// Compute threads of each rank; 0 = the machine's cores divided among its ranks.
+        threads: usize = 0;
+        /// The number that everything random follows from.
+        seed: u64 = 0;
+        /// Length of the run, and of its schedules, in steps; 0 = as many as `train.epochs` make.
+        steps: u64 = 0;
+        /// Length of the run, and of its schedules, in passes over the training images.
+        epochs: usize = 1;
+        /// Stop after this step although the schedules go on (option `--steps`); 0 = do not.
+        stop_step: u64 = 0;
+        /// Stop after this epoch although the schedules go on (option `--epochs`); 0 = do not.
+        stop_epoch: usize = 0;
+        /// CVAE: weight of the KL term after its warm-up, beside an L1 term that is a mean over pixels.
+        kl_weight: f64 = 0.0005;
+        /// CVAE: steps over which the weight of the KL term rises from 0.
+        kl_warmup_steps: u64 = 200;
+        /// Probability that cross-entropy takes from the true class and spreads over all.
+        label_smoothing: f64 = 0.0;
+        /// Decay of the moving average of the parameters that is evaluated and sampled; 0 = none.
+        ema: f64 = 0.0;
+        /// Gradients are scaled down to at most this global L2 norm; 0 = not.
+        clip_norm: f64 = 0.0;
+    }
+
+    /// The optimizer.
+    optim: OptimConfig {
+        /// Which optimizer steps.
+        kind: OptimKind = OptimKind::AdamW;
+        /// The peak learning rate.
+        lr: f64 = 0.001;
+        /// If not 0, `optim.lr` is meant for this batch and scaled by `train.global_batch` over it.
+        base_batch: usize = 0;
+        /// SGD: momentum.
+        momentum: f64 = 0.9;
+        /// SGD: Nesterov's momentum.
+        nesterov: bool = false;
+        /// Adam: decay of the means of gradients and of their squares.
+        betas: Vec<f64> = vec![0.9, 0.999];
+        /// Adam: what is added to the denominator.
+        eps: f64 = 1e-8;
+        /// Weight decay: decoupled for `adamw`, added to the gradient for `sgd` and `adam`.
+        weight_decay: f64 = 0.0;
+        /// Norms and biases go without weight decay.
+        decay_matrices_only: bool = true;
+    }
+
+    /// The learning rate over the run.
+    schedule: ScheduleConfig {
+        /// How the learning rate changes after the warm-up.
+        kind: ScheduleKind = ScheduleKind::Cosine;
+        /// Steps over which the learning rate rises from 0.
+        warmup_steps: u64 = 0;
+        /// Cosine: the last learning rate as a fraction of the peak.
+        final_fraction: f64 = 0.0;
+        /// Step: where the learning rate drops, as fractions of the run.
+        milestones: Vec<f64> = vec![0.5, 0.75];
+        /// Step: what the learning rate is multiplied by at a milestone.
+        gamma: f64 = 0.1;
+    }
+
+    /// Checkpoints.
+    checkpoint: CheckpointConfig {
+        /// Steps between checkpoints; 0 = only at the end or when interrupted.
+        every: u64 = 0;
+        /// How many checkpoints are kept.
+        keep: usize = 2;
+    }
+
+    /// Logging.
+    log: LogConfig {
+        /// Steps between logged lines; the first step is always logged.
+        every: u64 = 10;
+    }
+
+    /// Sample pictures.
+    sample: SampleConfig {
+        /// Steps between sample grids; 0 = only at the end.
+        every: u64 = 0;
+        /// What to draw; empty = captions of the test split.
+        prompts: Vec<String> = Vec::new();
+        /// Rows of the grid, each with another prompt, when `sample.prompts` is empty.
+        rows: usize = 8;
+        /// Pictures drawn for each prompt.
+        columns: usize = 8;
+    }
+
+    /// Evaluation on the test split.
+    eval: EvalConfig {
+        /// Steps between evaluations; 0 = only at the end.
+        every: u64 = 0;
+        /// At most this many test images; 0 = all.
+        limit: usize = 0;
+        /// Images in a batch of each rank; 0 = as in training.
+        batch: usize = 0;
+    }
+}

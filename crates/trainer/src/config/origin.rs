@@ -1,0 +1,159 @@
+//! Where a value of the configuration came from, and everything that can be wrong with one.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::section::Mismatch;
+
+/// The place where a value was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// Nowhere: it is the default.
+    Default,
+    /// A line of a preset or of a file.
+    Line {
+        /// The file, or `presets/NAME.toml` for what ships inside the program.
+        file: String,
+        /// The line, counted from 1.
+        line: usize,
+    },
+    /// An option of the command line, as the user wrote it.
+    Option(String),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::Line { file, line } => write!(f, "{file}:{line}"),
+            Self::Option(text) => f.write_str(text),
+        }
+    }
+}
+
+/// What is wrong with a configuration. Every message says where.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// A key that does not exist.
+    #[error("{origin}: unknown key {key}{}", did_you_mean(suggestion.as_deref()))]
+    UnknownKey {
+        /// Where it was written.
+        origin: Origin,
+        /// The key as written.
+        key: String,
+        /// The nearest key that exists.
+        suggestion: Option<String>,
+    },
+    /// A value that its key cannot take.
+    #[error("{origin}: {key}: expected {}, found {}{}", mismatch.expected, mismatch.found, did_you_mean(mismatch.nearest.as_deref()))]
+    WrongType {
+        /// Where it was written.
+        origin: Origin,
+        /// The key.
+        key: String,
+        /// What was expected and what was found.
+        mismatch: Box<Mismatch>,
+    },
+    /// Text that is not TOML.
+    #[error("{origin}: {message}")]
+    Syntax {
+        /// Where the parser stopped.
+        origin: Origin,
+        /// What the parser says.
+        message: String,
+    },
+    /// An option that is not of the form `section.key=value`.
+    #[error("{option}: expected section.key=value")]
+    NotAnAssignment {
+        /// The option as written.
+        option: String,
+    },
+    /// A name that is neither a preset nor a file.
+    #[error("{}there is no preset `{name}`{}; `phalanx config list` lists the presets, and a file's name ends in .toml",
+        prefix(origin), did_you_mean(suggestion.as_deref()))]
+    NoSuchPreset {
+        /// Where the name was written.
+        origin: Origin,
+        /// The name.
+        name: String,
+        /// The nearest preset.
+        suggestion: Option<String>,
+    },
+    /// A file that cannot be read.
+    #[error("{}cannot read {}: {source}", prefix(origin), path.display())]
+    Read {
+        /// Where its name was written.
+        origin: Origin,
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// Files that extend each other in a circle.
+    #[error("{origin}: `extends` goes round in a circle: {}", chain.join(" -> "))]
+    Cycle {
+        /// The line that closes the circle.
+        origin: Origin,
+        /// The files from the first to its repetition.
+        chain: Vec<String>,
+    },
+    /// A relation between values that does not hold.
+    #[error("{}{relation}", prefix(origin))]
+    Invalid {
+        /// Where the first of the values came from.
+        origin: Origin,
+        /// The relation, with the numbers.
+        relation: String,
+    },
+    /// Something that the configuration can name but that this version does not do.
+    #[error("{}{what}", prefix(origin))]
+    NotBuilt {
+        /// Where it was asked for.
+        origin: Origin,
+        /// What is missing and what there is instead.
+        what: String,
+    },
+    /// Several problems, one a line.
+    #[error("{}", lines(.0))]
+    Several(Vec<ConfigError>),
+}
+
+impl ConfigError {
+    /// One error for all of `problems`.
+    pub(super) fn from_all(mut problems: Vec<Self>) -> Result<(), Self> {
+        match problems.len() {
+            0 => Ok(()),
+            1 => Err(problems.remove(0)),
+            _ => Err(Self::Several(problems)),
+        }
+    }
+}
+
+fn did_you_mean(suggestion: Option<&str>) -> String {
+    suggestion.map(|near| format!("; did you mean {near}?")).unwrap_or_default()
+}
+
+fn prefix(origin: &Origin) -> String {
+    if *origin == Origin::Default { String::new() } else { format!("{origin}: ") }
+}
+
+fn lines(problems: &[ConfigError]) -> String {
+    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// The candidate nearest to `word`, if one is near enough to be what was meant.
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let score = |candidate: &str| {
+        let whole = strsim::jaro_winkler(word, candidate);
+        // `global_batch` alone, or in the wrong section, is meant as `train.global_batch`.
+        let last = |path: &str| path.rsplit('.').next().unwrap_or_default().to_owned();
+        let by_last =
+            if candidate.contains('.') { strsim::jaro_winkler(&last(word), &last(candidate)) } else { 0.0 };
+        // Twice the weight of the last part, so that a right key in a wrong section beats its neighbours.
+        whole.max(0.5 * whole + 0.5 * by_last).max(if by_last > 0.92 { by_last } else { 0.0 })
+    };
+    let best = candidates.into_iter().map(|candidate| (score(candidate), candidate));
+    let (score, best) = best.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
+    (score > 0.8).then(|| best.to_owned())
+}
