@@ -1,0 +1,25 @@
+//! Launching: several ranks as processes of one program, and what happens when one of them fails.
+//!
+//! The [`Supervisor`] starts the ranks with torchrun's environment variables on the loopback interface, so that
+//! a rank cannot tell whether it was started here, by torchrun or by a cluster's scheduler. What it adds is a
+//! pipe to each rank's standard input, the *leash*: a line `stop` asks the ranks to finish the step that they
+//! are in, a line `abort` ends them at once, and so does the end of the pipe, which the operating system
+//! provides even if the parent is killed. So nothing is ever left running.
+//!
+//! A rank that fails says why in a small file beside its log, its [`FailureReport`], together with whether
+//! the failure is its own or the consequence of another rank's. The supervisor tells the first that was a
+//! rank's own, and ends the others.
+
+mod leash;
+mod report;
+mod supervisor;
+
+pub use leash::{Leash, StopFlag};
+pub use report::FailureReport;
+pub use supervisor::{Ended, LaunchError, RankFailure, Supervisor};
+
+/// The variable that tells a rank that its standard input is a leash.
+pub const SUPERVISED: &str = "PHALANX_SUPERVISED";
+
+/// The exit code of a rank that was told to end at once.
+pub const ABORTED: i32 = 3;

@@ -1,0 +1,78 @@
+//! What a failing rank leaves behind for its supervisor.
+
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+/// Why a rank failed, as written to `logs/rank-N.error.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailureReport {
+    /// The rank.
+    pub rank: usize,
+    /// When it failed, in milliseconds since 1970.
+    pub time_ms: u64,
+    /// What happened.
+    pub message: String,
+    /// Whether another rank's failure caused this one.
+    pub consequence: bool,
+}
+
+impl FailureReport {
+    /// A report for this moment.
+    pub fn now(rank: usize, message: impl Into<String>, consequence: bool) -> Self {
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self {
+            rank,
+            time_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
+            message: message.into(),
+            consequence,
+        }
+    }
+
+    /// Where rank `rank` reports.
+    pub fn path(logs: &Path, rank: usize) -> PathBuf {
+        logs.join(format!("rank-{rank}.error.json"))
+    }
+
+    /// Where rank `rank` logs.
+    pub fn log_path(logs: &Path, rank: usize) -> PathBuf {
+        logs.join(format!("rank-{rank}.log"))
+    }
+
+    /// Writes the report, unless the rank has reported already: what came first is what counts.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn write(&self, logs: &Path) -> std::io::Result<()> {
+        let path = Self::path(logs, self.rank);
+        if path.exists() {
+            return Ok(());
+        }
+        // Renamed into place so that the supervisor never reads half a report.
+        let aside = logs.join(format!(".rank-{}.error.json", self.rank));
+        std::fs::write(&aside, serde_json::to_vec(self)?)?;
+        std::fs::rename(aside, path)
+    }
+
+    /// Reads the report of `rank`, if it left one.
+    pub fn read(logs: &Path, rank: usize) -> Option<Self> {
+        serde_json::from_slice(&std::fs::read(Self::path(logs, rank)).ok()?).ok()
+    }
+
+    /// Makes every panic of this process a report, and the end of the process: a rank whose helper thread has
+    /// panicked would otherwise wait for it forever, and the other ranks for that rank. The message also goes
+    /// to `also`, such as the log.
+    pub fn on_panic(logs: &Path, rank: usize, also: impl Fn(&str) + Send + Sync + 'static) {
+        let logs = logs.to_owned();
+        std::panic::set_hook(Box::new(move |info| {
+            let message = info.payload_as_str().unwrap_or("a value that is no text");
+            let place = info.location().map(|place| format!(" at {}:{}", place.file(), place.line()));
+            let message = format!("panicked{}: {message}", place.unwrap_or_default());
+            also(&format!("{message}\n{}", std::backtrace::Backtrace::force_capture()));
+            // If even the report cannot be written, the exit code still says that something failed.
+            let _ = Self::now(rank, message, false).write(&logs);
+            std::process::exit(101);
+        }));
+    }
+}

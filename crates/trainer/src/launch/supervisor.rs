@@ -1,0 +1,305 @@
+//! Starts ranks, watches them, and ends them together.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use super::SUPERVISED;
+use super::report::FailureReport;
+
+/// How often the ranks are looked at.
+const POLL: Duration = Duration::from_millis(10);
+/// How long reports are waited for after a rank's own failure, so that of two the earlier one is told.
+const SETTLE: Duration = Duration::from_millis(100);
+/// How long the cause of a rank's consequential failure is waited for.
+const CAUSE: Duration = Duration::from_secs(4);
+/// How long a rank may take to obey `abort` before it is killed.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Why the ranks could not be run to their end.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// No port was free on the loopback interface.
+    #[error("no free port on 127.0.0.1 for the ranks to meet at: {0}")]
+    Port(io::Error),
+    /// A log cannot be written.
+    #[error("cannot open the log {}: {source}", path.display())]
+    Log {
+        /// The log.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A rank cannot be started.
+    #[error("cannot start rank {rank}: {source}")]
+    Spawn {
+        /// The rank.
+        rank: usize,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A rank cannot be waited for.
+    #[error("cannot wait for rank {rank}: {source}")]
+    Wait {
+        /// The rank.
+        rank: usize,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A rank failed, and the others were ended.
+    #[error(transparent)]
+    Rank(RankFailure),
+}
+
+/// The failure that ended a job.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("rank {rank} failed: {message}\n  log: {}", log.display())]
+pub struct RankFailure {
+    /// The rank that failed first by its own fault.
+    pub rank: usize,
+    /// What happened.
+    pub message: String,
+    /// Its log.
+    pub log: PathBuf,
+}
+
+/// How ranks that did not fail ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// All of them by themselves, after a request to stop or without.
+    Finished,
+    /// They were ended at once on request.
+    Aborted,
+}
+
+/// What is needed to run one program as several ranks on this machine.
+#[derive(Debug, Clone)]
+pub struct Supervisor {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments, the same for all ranks.
+    pub arguments: Vec<String>,
+    /// How many ranks there are.
+    pub ranks: usize,
+    /// The folder of logs and failure reports, which exists.
+    pub logs: PathBuf,
+}
+
+#[derive(Debug)]
+struct Rank {
+    rank: usize,
+    child: Child,
+    ended: Option<(Instant, ExitStatus)>,
+}
+
+/// Kills what still runs when the supervisor leaves early, whatever the reason.
+#[derive(Debug)]
+struct Ranks(Vec<Rank>);
+
+impl Drop for Ranks {
+    fn drop(&mut self) {
+        for rank in &mut self.0 {
+            if rank.ended.is_none() {
+                let _ = rank.child.kill();
+                let _ = rank.child.wait();
+            }
+        }
+    }
+}
+
+impl Supervisor {
+    /// Runs the ranks to their end.
+    ///
+    /// `interrupts` is asked again and again how often the user has interrupted: once asks the ranks to finish
+    /// their step and leave, twice ends them at once. The outputs of rank 0 are this process's own; those of
+    /// the others go to their logs.
+    ///
+    /// # Errors
+    /// The failure that ended the job: the first that was a rank's own.
+    pub fn run(&self, interrupts: impl Fn() -> usize) -> Result<Ended, LaunchError> {
+        let mut ranks = self.start()?;
+        let mut asked_to_stop = false;
+        let mut first_failure = None;
+        loop {
+            for rank in &mut ranks.0 {
+                rank.poll()?;
+            }
+            if ranks.0.iter().all(|rank| rank.ended.is_some()) {
+                return self
+                    .failure(&ranks.0, &[])
+                    .map_or(Ok(Ended::Finished), |found| Err(LaunchError::Rank(found)));
+            }
+            let failed = |rank: &Rank| matches!(rank.ended, Some((_, status)) if !status.success());
+            if ranks.0.iter().any(failed) {
+                let since: &Instant = first_failure.get_or_insert_with(Instant::now);
+                let own = ranks.0.iter().any(|rank| failed(rank) && !self.report(rank).consequence);
+                if since.elapsed() > if own { SETTLE } else { CAUSE } {
+                    let running: Vec<usize> =
+                        ranks.0.iter().filter(|rank| rank.ended.is_none()).map(|rank| rank.rank).collect();
+                    end(&mut ranks.0)?;
+                    // There is a failed rank, so there is a failure to tell.
+                    return self
+                        .failure(&ranks.0, &running)
+                        .map_or(Ok(Ended::Aborted), |found| Err(LaunchError::Rank(found)));
+                }
+            }
+            match interrupts() {
+                0 => {}
+                1 if asked_to_stop => {}
+                1 => {
+                    asked_to_stop = true;
+                    for rank in &mut ranks.0 {
+                        rank.tell("stop\n");
+                    }
+                }
+                _ => {
+                    end(&mut ranks.0)?;
+                    return Ok(Ended::Aborted);
+                }
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    fn start(&self) -> Result<Ranks, LaunchError> {
+        let port = TcpListener::bind(("127.0.0.1", 0))
+            .and_then(|listener| listener.local_addr())
+            .map_err(LaunchError::Port)?
+            .port();
+        let mut ranks = Ranks(Vec::with_capacity(self.ranks));
+        for rank in 0..self.ranks {
+            // A report of an earlier attempt in the same folder must not be taken for this one's.
+            let _ = std::fs::remove_file(FailureReport::path(&self.logs, rank));
+            let mut command = Command::new(&self.program);
+            command
+                .args(&self.arguments)
+                .env("RANK", rank.to_string())
+                .env("WORLD_SIZE", self.ranks.to_string())
+                .env("LOCAL_RANK", rank.to_string())
+                .env("LOCAL_WORLD_SIZE", self.ranks.to_string())
+                .env("MASTER_ADDR", "127.0.0.1")
+                .env("MASTER_PORT", port.to_string())
+                .env(SUPERVISED, "1")
+                .stdin(Stdio::piped());
+            if rank > 0 {
+                let path = FailureReport::log_path(&self.logs, rank);
+                let open = || OpenOptions::new().create(true).append(true).open(&path);
+                let outputs = open().and_then(|log| Ok((log.try_clone()?, log)));
+                let (out, err) = outputs.map_err(|source| LaunchError::Log { path: path.clone(), source })?;
+                command.stdout(out).stderr(err);
+            }
+            // A terminal sends Ctrl-C to its whole foreground group; the ranks are to hear of it from here, once.
+            #[cfg(unix)]
+            std::os::unix::process::CommandExt::process_group(&mut command, 0);
+            let child = command.spawn().map_err(|source| LaunchError::Spawn { rank, source })?;
+            ranks.0.push(Rank { rank, child, ended: None });
+        }
+        Ok(ranks)
+    }
+
+    /// What an ended rank reported, or what its end says.
+    fn report(&self, rank: &Rank) -> FailureReport {
+        FailureReport::read(&self.logs, rank.rank).unwrap_or_else(|| {
+            let status = rank.ended.map(|(_, status)| status);
+            let message = match status.and_then(signal) {
+                Some(number) => format!("was killed by {}", signal_name(number)),
+                None => {
+                    let code = status.and_then(|status| status.code());
+                    let code =
+                        code.map_or_else(|| "without a code".to_owned(), |code| format!("with code {code}"));
+                    format!(
+                        "ended {code} and gave no reason{}",
+                        tail(&FailureReport::log_path(&self.logs, rank.rank))
+                    )
+                }
+            };
+            FailureReport::now(rank.rank, message, false)
+        })
+    }
+
+    /// The first failure by a rank's own fault, or else the first; ranks in `ended_here` were ended on purpose.
+    fn failure(&self, ranks: &[Rank], ended_here: &[usize]) -> Option<RankFailure> {
+        let failed = ranks.iter().filter_map(|rank| {
+            let (when, status) = rank.ended?;
+            let here = ended_here.contains(&rank.rank);
+            let reported = FailureReport::read(&self.logs, rank.rank).is_some();
+            // A rank that was ended on purpose counts only if it has complained by itself before.
+            (!status.success() && (!here || reported)).then(|| (self.report(rank), when))
+        });
+        let first = failed.min_by_key(|(report, when)| (report.consequence, report.time_ms, *when))?.0;
+        let log = FailureReport::log_path(&self.logs, first.rank);
+        Some(RankFailure { rank: first.rank, message: first.message, log })
+    }
+}
+
+impl Rank {
+    fn poll(&mut self) -> Result<(), LaunchError> {
+        if self.ended.is_none() {
+            let status =
+                self.child.try_wait().map_err(|source| LaunchError::Wait { rank: self.rank, source })?;
+            self.ended = status.map(|status| (Instant::now(), status));
+        }
+        Ok(())
+    }
+
+    /// Writes a line to the leash. A rank that has ended does not listen any more, which is no error.
+    fn tell(&mut self, line: &str) {
+        if let (None, Some(leash)) = (&self.ended, self.child.stdin.as_mut()) {
+            let _ = leash.write_all(line.as_bytes()).and_then(|()| leash.flush());
+        }
+    }
+}
+
+/// Tells all ranks to end, and kills those that do not within [`GRACE`].
+fn end(ranks: &mut [Rank]) -> Result<(), LaunchError> {
+    for rank in ranks.iter_mut() {
+        rank.tell("abort\n");
+        drop(rank.child.stdin.take());
+    }
+    let since = Instant::now();
+    while ranks.iter().any(|rank| rank.ended.is_none()) {
+        let late = since.elapsed() > GRACE;
+        for rank in ranks.iter_mut() {
+            if late && rank.ended.is_none() {
+                let _ = rank.child.kill();
+            }
+            rank.poll()?;
+        }
+        std::thread::sleep(POLL);
+    }
+    Ok(())
+}
+
+/// The signal that ended a process.
+fn signal(status: ExitStatus) -> Option<i32> {
+    #[cfg(unix)]
+    return std::os::unix::process::ExitStatusExt::signal(&status);
+    #[cfg(not(unix))]
+    return None;
+}
+
+fn signal_name(number: i32) -> String {
+    let name = match number {
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL; was the machine out of memory?",
+        11 => "SIGSEGV",
+        15 => "SIGTERM",
+        _ => return format!("signal {number}"),
+    };
+    format!("signal {number} ({name})")
+}
+
+/// The end of a log, indented, for ranks that died without a report.
+fn tail(log: &Path) -> String {
+    let Ok(bytes) = std::fs::read(log) else { return String::new() };
+    let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(2000)..]).into_owned();
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    lines[lines.len().saturating_sub(5)..].iter().map(|line| format!("\n    {line}")).collect()
+}
