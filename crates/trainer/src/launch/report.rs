@@ -66,7 +66,10 @@ impl FailureReport {
     pub fn on_panic(logs: &Path, rank: usize, also: impl Fn(&str) + Send + Sync + 'static) {
         let logs = logs.to_owned();
         std::panic::set_hook(Box::new(move |info| {
-            let message = info.payload_as_str().unwrap_or("a value that is no text");
+            let payload = info.payload();
+            let text = payload.downcast_ref::<&str>().copied();
+            let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+            let message = text.unwrap_or("a value that is no text");
             let place = info.location().map(|place| format!(" at {}:{}", place.file(), place.line()));
             let message = format!("panicked{}: {message}", place.unwrap_or_default());
             also(&format!("{message}\n{}", std::backtrace::Backtrace::force_capture()));

@@ -1,0 +1,30 @@
+//! What a run leaves behind: its folder, and the files in it.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `config.toml` | the resolved configuration, which can be run again |
+//! | `metrics.jsonl` | a line for every logged step |
+//! | `summary.json` | how the run ended, what it reached and what it cost |
+//! | `checkpoints/` | [`checkpoint`]s: safetensors and a JSON index |
+//! | `samples/` | grids of pictures, as PNG |
+//! | `curves.svg` | the loss over the steps |
+//! | `logs/rank-N.log` | what each rank has to say |
+
+mod atomic;
+pub mod checkpoint;
+mod clock;
+mod curves;
+mod folder;
+mod grid;
+mod machine;
+mod metrics;
+mod summary;
+
+pub use atomic::write_aside;
+pub use clock::timestamp;
+pub use curves::curves_svg;
+pub use folder::{RunError, RunFolder};
+pub use grid::Grid;
+pub use machine::{Machine, peak_memory, resident_memory};
+pub use metrics::{Line, MetricsWriter, read_metrics};
+pub use summary::{RankSummary, Summary};

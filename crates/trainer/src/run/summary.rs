@@ -1,0 +1,91 @@
+//! `summary.json`: how a run ended, what it reached and what it cost.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::atomic::write_aside;
+use super::{Machine, RunError};
+
+/// What one rank has to account for.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct RankSummary {
+    /// The rank.
+    pub rank: usize,
+    /// The most memory that its process held at once, in bytes; `null` where the system does not say.
+    pub peak_memory_bytes: Option<u64>,
+    /// Bytes of parameters that it holds.
+    pub parameter_bytes: u64,
+    /// Bytes of gradients that it holds.
+    pub gradient_bytes: u64,
+    /// Bytes of optimizer state that it holds.
+    pub optimizer_bytes: u64,
+    /// Bytes that it sent to other ranks.
+    pub bytes_sent: u64,
+    /// Bytes that it received from other ranks.
+    pub bytes_received: u64,
+    /// Seconds in which it waited for communication and did nothing else.
+    pub communication_exposed_seconds: f64,
+    /// Seconds of communication that ran while it computed.
+    pub communication_hidden_seconds: f64,
+    /// Seconds in which it waited for data.
+    pub data_seconds: f64,
+    /// Seconds of training steps, all of the above included.
+    pub step_seconds: f64,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Summary {
+    /// `finished`, or `interrupted`.
+    pub status: String,
+    /// The last step that was done, counted from the start of the run.
+    pub step: u64,
+    /// Passes over the training images.
+    pub epochs: f64,
+    /// The model.
+    pub model: String,
+    /// Numbers that are learnt.
+    pub parameters: u64,
+    /// Ranks that trained.
+    pub world_size: usize,
+    /// How they shared the work.
+    pub strategy: String,
+    /// Images over all ranks and a second of training, evaluation and checkpoints not counted.
+    pub images_per_second: f64,
+    /// Seconds since the program started or resumed.
+    pub wall_seconds: f64,
+    /// The last training loss, the test split's measures, and so on.
+    pub metrics: Map<String, Value>,
+    /// What each rank has to account for.
+    pub ranks: Vec<RankSummary>,
+    /// The machine of rank 0.
+    pub machine: Machine,
+}
+
+impl Summary {
+    /// Writes the summary into place.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn write(&self, path: &Path) -> Result<(), RunError> {
+        let malformed = |error: serde_json::Error| RunError::Malformed {
+            path: path.to_owned(),
+            problem: error.to_string(),
+        };
+        let mut bytes = serde_json::to_vec_pretty(self).map_err(malformed)?;
+        bytes.push(b'\n');
+        write_aside(path, &bytes).map_err(RunError::io("write", path))
+    }
+
+    /// Reads a summary.
+    ///
+    /// # Errors
+    /// If the file cannot be read or is no summary.
+    pub fn read(path: &Path) -> Result<Self, RunError> {
+        let bytes = std::fs::read(path).map_err(RunError::io("read", path))?;
+        serde_json::from_slice(&bytes)
+            .map_err(|error| RunError::Malformed { path: path.to_owned(), problem: error.to_string() })
+    }
+}
