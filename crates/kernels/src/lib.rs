@@ -1,1 +1,81 @@
-//! Placeholder.
+//! CPU kernels for training, over plain slices.
+//!
+//! A library for inference has the forward half of these; training needs the other half too: the gradient of a
+//! convolution's input and weights, the statistics of a batch norm and their derivative, pooling that knows
+//! where its maxima were, optimizer steps in one pass. This crate has both halves and nothing else: no tensors,
+//! no autograd, no ranks. Every kernel takes slices and sizes, checks them, and returns an error that names the
+//! argument instead of panicking.
+//!
+//! - [`Context`] holds the threads and the scratch memory that the caller gives. The same input with the same
+//!   number of threads gives the same bits.
+//! - Kernels are generic over [`Float`]: f32 to train in, f64 to check gradients in. One source serves both.
+//! - Instruction sets (AVX-512, AVX2 with FMA, NEON, or what every processor has) are chosen at run time.
+//! - Matrix products come from the `gemm` crate; its call is the only `unsafe` here, in one module.
+//!
+//! Layouts are row-major: images [N, C, H, W], convolution weights [O, I, KH, KW], as in PyTorch.
+//!
+//! # Example
+//!
+//! A convolution and both of its gradients:
+//!
+//! ```
+//! use phalanx_kernels::{Context, Conv2dShape, conv2d_backward_input, conv2d_backward_weight, conv2d_forward};
+//!
+//! # fn main() -> Result<(), phalanx_kernels::KernelError> {
+//! let context = Context::new(1);
+//! let shape = Conv2dShape {
+//!     batch: 1, in_channels: 2, height: 5, width: 4, out_channels: 3,
+//!     kernel: [3, 3], stride: [1, 1], padding: [1, 1], dilation: [1, 1], groups: 1,
+//! };
+//! let x = vec![1.0_f32; shape.input_len()];
+//! let w = vec![0.5_f32; shape.weight_len()];
+//! let mut y = vec![0.0; shape.output_len()];
+//! conv2d_forward(&context, &shape, &x, &w, None, &mut y)?;
+//! // In the middle of the image all 9 taps of both channels count.
+//! assert_eq!(y[5], 9.0);
+//!
+//! let dy = vec![1.0; y.len()];
+//! let (mut dx, mut dw) = (vec![0.0; x.len()], vec![0.0; w.len()]);
+//! conv2d_backward_input(&context, &shape, &dy, &w, &mut dx)?;
+//! conv2d_backward_weight(&context, &shape, &x, &dy, &mut dw, false)?;
+//! assert_eq!(dw[4], 20.0);
+//! # Ok(())
+//! # }
+//! ```
+#![deny(unsafe_code)]
+
+mod context;
+mod conv;
+mod error;
+mod float;
+mod gemm_call;
+mod math;
+mod matmul;
+mod norm;
+mod optim;
+mod pool;
+mod reduce;
+mod softmax;
+mod unary;
+
+pub use context::Context;
+pub use conv::{
+    Conv2dShape, conv2d_backward_bias, conv2d_backward_input, conv2d_backward_weight, conv2d_forward,
+};
+pub use error::{KernelError, Result};
+pub use float::Float;
+pub use matmul::{Matrix, MatrixMut, matmul_batched};
+pub use norm::{
+    Activation, batch_norm_backward_input, batch_norm_backward_sums, batch_norm_forward, batch_norm_moments,
+    group_norm_backward, group_norm_forward, layer_norm_backward, layer_norm_forward,
+};
+pub use optim::{AdamOptions, SgdOptions, adam_step, ema_step, sgd_step};
+pub use pool::{
+    Pool2dShape, avg_pool2d_backward, avg_pool2d_forward, max_pool2d_backward, max_pool2d_forward,
+    upsample_nearest2d_backward, upsample_nearest2d_forward,
+};
+pub use reduce::{scale, sum, sum_of_squares};
+pub use softmax::{
+    cross_entropy_rows_backward, cross_entropy_rows_forward, softmax_rows_backward, softmax_rows_forward,
+};
+pub use unary::{UnaryOp, unary_backward, unary_forward};

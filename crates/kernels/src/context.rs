@@ -1,0 +1,118 @@
+//! Threads and scratch memory, given by the caller.
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use pulp::Arch;
+use rayon::prelude::*;
+
+/// How many threads kernels may use, and memory that they reuse from call to call.
+///
+/// Ranks share a machine, so each has a context of its own with its share of the cores. One thread means that
+/// everything runs on the caller.
+pub struct Context {
+    threads: usize,
+    pool: Option<rayon::ThreadPool>,
+    arch: Arch,
+    singles: Mutex<Vec<Vec<f32>>>,
+    doubles: Mutex<Vec<Vec<f64>>>,
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context").field("threads", &self.threads).finish_non_exhaustive()
+    }
+}
+
+/// Element types whose scratch buffers a context keeps.
+pub trait Scratch: Sized {
+    #[doc(hidden)]
+    fn shelf(context: &Context) -> &Mutex<Vec<Vec<Self>>>;
+}
+
+impl Scratch for f32 {
+    fn shelf(context: &Context) -> &Mutex<Vec<Vec<Self>>> {
+        &context.singles
+    }
+}
+
+impl Scratch for f64 {
+    fn shelf(context: &Context) -> &Mutex<Vec<Vec<Self>>> {
+        &context.doubles
+    }
+}
+
+impl Context {
+    /// A context with this many threads; 0 counts as 1. If the system refuses threads, the caller's is used.
+    pub fn new(threads: usize) -> Self {
+        let threads = threads.max(1);
+        let pool = (threads > 1)
+            .then(|| {
+                let name = |index| format!("kernel-{index}");
+                rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(name).build().ok()
+            })
+            .flatten();
+        let threads = if pool.is_some() { threads } else { 1 };
+        Self { threads, pool, arch: Arch::new(), singles: Mutex::default(), doubles: Mutex::default() }
+    }
+
+    /// How many threads it has.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Runs `f` compiled for the best instruction set of this processor. What should profit must be inlined.
+    #[inline(always)]
+    pub(crate) fn simd<R>(&self, f: impl FnOnce() -> R) -> R {
+        self.arch.dispatch(f)
+    }
+
+    /// Cuts `data` into pieces of `len` elements and runs `task(index, piece)` on the threads.
+    pub(crate) fn run_chunks<T: Send>(
+        &self,
+        data: &mut [T],
+        len: usize,
+        task: impl Fn(usize, &mut [T]) + Sync + Send,
+    ) {
+        let len = len.max(1);
+        match &self.pool {
+            Some(pool) if data.len() > len => pool.install(|| {
+                data.par_chunks_mut(len).with_max_len(1).enumerate().for_each(|(i, c)| task(i, c))
+            }),
+            _ => data.chunks_mut(len).enumerate().for_each(|(i, c)| task(i, c)),
+        }
+    }
+
+    /// The length of pieces of whole `unit`s for elementwise work on `len` elements: a few per thread, none so
+    /// small that handing it out costs more than doing it.
+    pub(crate) fn piece(&self, len: usize, unit: usize) -> usize {
+        const SMALLEST: usize = 1 << 14;
+        if self.threads == 1 {
+            return len.max(1);
+        }
+        let wanted = (len / (self.threads * 2)).max(SMALLEST);
+        wanted.div_ceil(unit.max(1)) * unit.max(1)
+    }
+
+    /// Runs `f` with `len` elements of scratch memory of unspecified content.
+    pub(crate) fn with_scratch<T: Scratch + Default + Clone, R>(
+        &self,
+        len: usize,
+        f: impl FnOnce(&mut [T]) -> R,
+    ) -> R {
+        let shelf = T::shelf(self);
+        let taken = shelf.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut buffer = taken.unwrap_or_default();
+        if buffer.len() < len {
+            buffer.resize(len, T::default());
+        }
+        let result = f(&mut buffer[..len]);
+        shelf.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
+        result
+    }
+
+    /// The pool, for products that are split inside.
+    pub(crate) fn pool(&self) -> Option<&rayon::ThreadPool> {
+        self.pool.as_ref()
+    }
+}

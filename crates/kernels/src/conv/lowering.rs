@@ -1,0 +1,122 @@
+//! Lowering: the pixels under every tap, laid out as the rows of a matrix, and back.
+
+use super::Conv2dShape;
+use crate::float::Float;
+
+/// A tap of the window that meets at least one pixel, with the output positions where it does.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Tap {
+    /// Its index in the weights' window, row-major.
+    pub(super) index: usize,
+    /// Offset of the input row or column from `output · stride`; may be negative.
+    offset: [isize; 2],
+    /// Output rows and columns where it falls inside the image.
+    rows: (usize, usize),
+    cols: (usize, usize),
+}
+
+/// The taps that meet a pixel at all. On a 1×1 map under a 3×3 window that is one of nine.
+pub(super) fn taps(shape: &Conv2dShape) -> Vec<Tap> {
+    let mut taps = Vec::new();
+    for ky in 0..shape.kernel[0] {
+        for kx in 0..shape.kernel[1] {
+            let (rows, cols) = (shape.inside(0, ky), shape.inside(1, kx));
+            if rows.0 < rows.1 && cols.0 < cols.1 {
+                let offset = |tap: usize, axis: usize| {
+                    (tap * shape.dilation[axis]) as isize - shape.padding[axis] as isize
+                };
+                let index = ky * shape.kernel[1] + kx;
+                taps.push(Tap { index, offset: [offset(ky, 0), offset(kx, 1)], rows, cols });
+            }
+        }
+    }
+    taps
+}
+
+/// One piece of the columns: output rows `rows` of one image.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Piece {
+    /// Output rows.
+    pub(super) rows: (usize, usize),
+    /// Where the piece starts within each row of the matrix.
+    pub(super) at: usize,
+    /// Elements between rows of the matrix.
+    pub(super) row_len: usize,
+}
+
+/// Copies the pixels under each tap of each channel: row `c · taps + t` of `columns` gets the piece.
+///
+/// `image` is the channels of one group of one image.
+#[inline(always)]
+pub(super) fn lower<T: Float>(
+    shape: &Conv2dShape,
+    taps: &[Tap],
+    image: &[T],
+    piece: Piece,
+    columns: &mut [T],
+) {
+    let (plane, out_width) = (shape.height * shape.width, shape.out_width());
+    let stride = shape.stride;
+    let len = (piece.rows.1 - piece.rows.0) * out_width;
+    for (c, image) in image.chunks_exact(plane).enumerate() {
+        for (t, tap) in taps.iter().enumerate() {
+            let start = (c * taps.len() + t) * piece.row_len + piece.at;
+            let row = &mut columns[start..start + len];
+            for (oy, out) in (piece.rows.0..piece.rows.1).zip(row.chunks_exact_mut(out_width)) {
+                if oy < tap.rows.0 || oy >= tap.rows.1 {
+                    out.fill(T::ZERO);
+                    continue;
+                }
+                let (first, last) = tap.cols;
+                let iy = (oy * stride[0]) as isize + tap.offset[0];
+                let ix = (first * stride[1]) as isize + tap.offset[1];
+                let from = &image[iy as usize * shape.width + ix as usize..];
+                out[..first].fill(T::ZERO);
+                out[last..].fill(T::ZERO);
+                let inside = &mut out[first..last];
+                if stride[1] == 1 {
+                    inside.copy_from_slice(&from[..inside.len()]);
+                } else {
+                    for (to, from) in inside.iter_mut().zip(from.iter().step_by(stride[1])) {
+                        *to = *from;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The adjoint of [`lower`]: adds every element of the columns to the pixel that it came from.
+#[inline(always)]
+pub(super) fn raise<T: Float>(
+    shape: &Conv2dShape,
+    taps: &[Tap],
+    columns: &[T],
+    piece: Piece,
+    image: &mut [T],
+) {
+    let (plane, out_width) = (shape.height * shape.width, shape.out_width());
+    let stride = shape.stride;
+    let len = (piece.rows.1 - piece.rows.0) * out_width;
+    for (c, image) in image.chunks_exact_mut(plane).enumerate() {
+        for (t, tap) in taps.iter().enumerate() {
+            let start = (c * taps.len() + t) * piece.row_len + piece.at;
+            let row = &columns[start..start + len];
+            for (oy, from) in (piece.rows.0..piece.rows.1).zip(row.chunks_exact(out_width)) {
+                if oy < tap.rows.0 || oy >= tap.rows.1 {
+                    continue;
+                }
+                let (first, last) = tap.cols;
+                let iy = (oy * stride[0]) as isize + tap.offset[0];
+                let ix = (first * stride[1]) as isize + tap.offset[1];
+                let to = &mut image[iy as usize * shape.width + ix as usize..];
+                let from = &from[first..last];
+                if stride[1] == 1 {
+                    to[..from.len()].iter_mut().zip(from).for_each(|(to, from)| *to += *from);
+                } else {
+                    to.iter_mut().step_by(stride[1]).zip(from).for_each(|(to, from)| *to += *from);
+                }
+            }
+        }
+    }
+}

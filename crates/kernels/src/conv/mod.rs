@@ -1,0 +1,139 @@
+//! Two-dimensional convolution over NCHW slices, forward and both backwards, for any kernel, stride, padding,
+//! dilation and groups.
+//!
+//! The dense path lowers blocks of the input to columns that stay in cache and multiplies (Chetlur et al.
+//! 2014); taps that meet nothing but padding are left out, and a 1×1 convolution multiplies the image itself.
+//! With one input channel a group there is nothing to multiply, and a direct path runs over rows of pixels.
+
+mod dense;
+mod depthwise;
+mod lowering;
+mod shape;
+
+pub use shape::Conv2dShape;
+
+use crate::context::Context;
+use crate::error::{Result, check_len};
+use crate::float::Float;
+
+fn check<T>(
+    kernel: &'static str,
+    shape: &Conv2dShape,
+    x: (&'static str, &[T]),
+    w: (&'static str, &[T]),
+    y: (&'static str, &[T]),
+) -> Result<()> {
+    shape.validate()?;
+    check_len(kernel, x.0, shape.input_len(), x.1.len())?;
+    check_len(kernel, w.0, shape.weight_len(), w.1.len())?;
+    check_len(kernel, y.0, shape.output_len(), y.1.len())
+}
+
+/// y = x ⋆ w + bias. `x` is [N, C, H, W], `w` [O, C/groups, KH, KW], `bias` [O], `y` [N, O, H', W'].
+///
+/// # Errors
+/// If a length is not the shape's.
+pub fn conv2d_forward<T: Float>(
+    context: &Context,
+    shape: &Conv2dShape,
+    x: &[T],
+    w: &[T],
+    bias: Option<&[T]>,
+    y: &mut [T],
+) -> Result<()> {
+    const KERNEL: &str = "conv2d_forward";
+    check(KERNEL, shape, ("x", x), ("w", w), ("y", y))?;
+    if let Some(bias) = bias {
+        check_len(KERNEL, "bias", shape.out_channels, bias.len())?;
+    }
+    if shape.is_depthwise() {
+        depthwise::forward(context, shape, x, w, y);
+    } else {
+        dense::forward(context, shape, x, w, y)?;
+    }
+    if let Some(bias) = bias {
+        let plane = shape.out_height() * shape.out_width();
+        context.run_chunks(y, plane * shape.out_channels, |_, y| {
+            for (y, bias) in y.chunks_exact_mut(plane).zip(bias) {
+                y.iter_mut().for_each(|y| *y += *bias);
+            }
+        });
+    }
+    Ok(())
+}
+
+/// The gradient of the input: `dy` is [N, O, H', W'], `dx` [N, C, H, W] and is overwritten.
+///
+/// # Errors
+/// If a length is not the shape's.
+pub fn conv2d_backward_input<T: Float>(
+    context: &Context,
+    shape: &Conv2dShape,
+    dy: &[T],
+    w: &[T],
+    dx: &mut [T],
+) -> Result<()> {
+    check("conv2d_backward_input", shape, ("dx", dx), ("w", w), ("dy", dy))?;
+    if shape.is_depthwise() {
+        depthwise::backward_input(context, shape, dy, w, dx);
+        Ok(())
+    } else {
+        dense::backward_input(context, shape, dy, w, dx)
+    }
+}
+
+/// The gradient of the weights, written to `dw` or added to it with `accumulate`.
+///
+/// # Errors
+/// If a length is not the shape's.
+pub fn conv2d_backward_weight<T: Float>(
+    context: &Context,
+    shape: &Conv2dShape,
+    x: &[T],
+    dy: &[T],
+    dw: &mut [T],
+    accumulate: bool,
+) -> Result<()> {
+    check("conv2d_backward_weight", shape, ("x", x), ("dw", dw), ("dy", dy))?;
+    if !accumulate {
+        dw.fill(T::ZERO);
+    }
+    if shape.is_depthwise() {
+        depthwise::backward_weight(context, shape, x, dy, dw);
+        Ok(())
+    } else {
+        dense::backward_weight(context, shape, x, dy, dw)
+    }
+}
+
+/// The gradient of the bias: the sum of `dy` over batch and pixels, written to `db` or added to it.
+///
+/// # Errors
+/// If a length is not the shape's.
+pub fn conv2d_backward_bias<T: Float>(
+    context: &Context,
+    shape: &Conv2dShape,
+    dy: &[T],
+    db: &mut [T],
+    accumulate: bool,
+) -> Result<()> {
+    const KERNEL: &str = "conv2d_backward_bias";
+    shape.validate()?;
+    check_len(KERNEL, "dy", shape.output_len(), dy.len())?;
+    check_len(KERNEL, "db", shape.out_channels, db.len())?;
+    let plane = shape.out_height() * shape.out_width();
+    let channels = shape.out_channels;
+    context.run_chunks(db, channels.div_ceil(context.threads()), |task, db| {
+        let first = task * channels.div_ceil(context.threads());
+        for (offset, db) in db.iter_mut().enumerate() {
+            let sum: f64 = (0..shape.batch)
+                .map(|n| {
+                    let start = (n * channels + first + offset) * plane;
+                    context.simd(|| crate::reduce::sum_slice(&dy[start..start + plane]))
+                })
+                .sum();
+            *db = T::from_f64(sum) + if accumulate { *db } else { T::ZERO };
+        }
+    });
+    Ok(())
+}

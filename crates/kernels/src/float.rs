@@ -1,0 +1,121 @@
+//! The element types of the kernels.
+
+use std::fmt::Debug;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub, SubAssign};
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for f32 {}
+    impl Sealed for f64 {}
+}
+
+/// f32, in which training runs, and f64, in which gradients are checked. One source serves both.
+pub trait Float:
+    sealed::Sealed
+    + Copy
+    + Default
+    + Debug
+    + Send
+    + Sync
+    + PartialOrd
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + Neg<Output = Self>
+    + AddAssign
+    + SubAssign
+    + Sum
+    + crate::context::Scratch
+    + 'static
+{
+    /// 0.
+    const ZERO: Self;
+    /// 1.
+    const ONE: Self;
+    /// The most negative finite number.
+    const LOWEST: Self;
+    /// Rounds to this type.
+    fn from_f64(value: f64) -> Self;
+    /// Widens.
+    fn to_f64(self) -> f64;
+    /// √x.
+    fn sqrt(self) -> Self;
+    /// eˣ, within a few units in the last place, in a form that vectorises for f32.
+    fn exp(self) -> Self;
+    /// The error function.
+    fn erf(self) -> Self;
+    /// The larger one; the other one if one is NaN.
+    fn max(self, other: Self) -> Self;
+    /// The smaller one; the other one if one is NaN.
+    fn min(self, other: Self) -> Self;
+}
+
+impl Float for f32 {
+    const ZERO: Self = 0.0;
+    const ONE: Self = 1.0;
+    const LOWEST: Self = Self::MIN;
+    #[inline(always)]
+    fn from_f64(value: f64) -> Self {
+        value as Self
+    }
+    #[inline(always)]
+    fn to_f64(self) -> f64 {
+        f64::from(self)
+    }
+    #[inline(always)]
+    fn sqrt(self) -> Self {
+        self.sqrt()
+    }
+    #[inline(always)]
+    fn exp(self) -> Self {
+        crate::math::exp_f32(self)
+    }
+    #[inline(always)]
+    fn erf(self) -> Self {
+        crate::math::erf_f32(self)
+    }
+    #[inline(always)]
+    fn max(self, other: Self) -> Self {
+        if self > other || other.is_nan() { self } else { other }
+    }
+    #[inline(always)]
+    fn min(self, other: Self) -> Self {
+        if self < other || other.is_nan() { self } else { other }
+    }
+}
+
+impl Float for f64 {
+    const ZERO: Self = 0.0;
+    const ONE: Self = 1.0;
+    const LOWEST: Self = Self::MIN;
+    #[inline(always)]
+    fn from_f64(value: f64) -> Self {
+        value
+    }
+    #[inline(always)]
+    fn to_f64(self) -> f64 {
+        self
+    }
+    #[inline(always)]
+    fn sqrt(self) -> Self {
+        self.sqrt()
+    }
+    #[inline(always)]
+    fn exp(self) -> Self {
+        self.exp()
+    }
+    #[inline(always)]
+    fn erf(self) -> Self {
+        crate::math::erf_f64(self)
+    }
+    #[inline(always)]
+    fn max(self, other: Self) -> Self {
+        if self > other || other.is_nan() { self } else { other }
+    }
+    #[inline(always)]
+    fn min(self, other: Self) -> Self {
+        if self < other || other.is_nan() { self } else { other }
+    }
+}

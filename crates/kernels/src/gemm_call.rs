@@ -1,0 +1,92 @@
+//! The one module with `unsafe`: the call of the `gemm` crate, which takes raw pointers.
+
+#![allow(unsafe_code)]
+
+use gemm::Parallelism;
+
+use crate::error::{KernelError, Result};
+use crate::float::Float;
+
+/// A matrix inside a slice: element (r, c) is `data[r * row_stride + c * col_stride]`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct View<'a, T> {
+    pub(crate) data: &'a [T],
+    pub(crate) row_stride: usize,
+    pub(crate) col_stride: usize,
+}
+
+/// One past the last element that a matrix of this size touches, or `None` if that overflows.
+fn extent(rows: usize, cols: usize, row_stride: usize, col_stride: usize) -> Option<usize> {
+    if rows == 0 || cols == 0 {
+        return Some(0);
+    }
+    let last = (rows - 1).checked_mul(row_stride)?.checked_add((cols - 1).checked_mul(col_stride)?)?;
+    last.checked_add(1)
+}
+
+/// c = a·b, or c += a·b with `accumulate`; a is m×k, b is k×n, and c is m×n with rows `c_row_stride` apart.
+pub(crate) fn gemm<T: Float>(
+    [m, n, k]: [usize; 3],
+    a: View<'_, T>,
+    b: View<'_, T>,
+    c: &mut [T],
+    c_row_stride: usize,
+    accumulate: bool,
+    threads: usize,
+) -> Result<()> {
+    let covers = |what: &'static str, len: usize, extent: Option<usize>| match extent {
+        Some(extent) if extent <= len && isize::try_from(extent).is_ok() => Ok(()),
+        _ => Err(KernelError::Shape {
+            kernel: "matmul",
+            problem: format!("`{what}` has {len} elements, too few for {m}×{k} times {k}×{n}"),
+        }),
+    };
+    covers("a", a.data.len(), extent(m, k, a.row_stride, a.col_stride))?;
+    covers("b", b.data.len(), extent(k, n, b.row_stride, b.col_stride))?;
+    covers("c", c.len(), extent(m, n, c_row_stride, 1))?;
+    if m > 1 && c_row_stride < n {
+        let problem = format!("rows of `c` overlap: {n} columns, {c_row_stride} apart");
+        return Err(KernelError::Shape { kernel: "matmul", problem });
+    }
+    if m == 0 || n == 0 {
+        return Ok(());
+    }
+    if k == 0 {
+        if !accumulate {
+            c.chunks_mut(c_row_stride.max(1)).take(m).for_each(|row| row[..n].fill(T::ZERO));
+        }
+        return Ok(());
+    }
+    let parallelism = if threads > 1 { Parallelism::Rayon(threads) } else { Parallelism::None };
+    let one = T::ONE;
+    let alpha = if accumulate { T::ONE } else { T::ZERO };
+    // SAFETY: `covers` has shown that every element that the strides reach lies inside its slice, that all
+    // offsets fit an isize (strides are no larger than the extents of matrices with more than one row or
+    // column, and are not used otherwise), and that the rows of `c` do not overlap. `a` and `b` are shared
+    // borrows and `c` is an exclusive one, so they do not alias. `T` is f32 or f64 (`Float` is sealed), both
+    // of which `gemm` implements, and reads of `c` happen only with `accumulate`; it is initialised anyhow.
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            c.as_mut_ptr(),
+            1,
+            c_row_stride as isize,
+            accumulate,
+            a.data.as_ptr(),
+            a.col_stride as isize,
+            a.row_stride as isize,
+            b.data.as_ptr(),
+            b.col_stride as isize,
+            b.row_stride as isize,
+            alpha,
+            one,
+            false,
+            false,
+            false,
+            parallelism,
+        );
+    }
+    Ok(())
+}
