@@ -1,1 +1,112 @@
-fn main() {}
+//! `cargo xtask`: builds the release program and runs it. Thin, and without dependencies, so that it starts at
+//! once on a fresh clone.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, ExitStatus};
+
+const HELP: &str = "\
+Usage: cargo xtask COMMAND [ARGUMENTS]
+
+  train [PRESET|FILE.toml] ...   trains a model: build in release mode, then `phalanx train`
+  sample, eval, parity, config, doctor
+                                 the same for the other commands of `phalanx`
+  bench ...                      runs the benchmarks
+  test [--full] ...              runs all tests; with --full also those that are ignored for their length
+  tidy                           checks the house rules: dependency edges, file headers and lengths, printing
+  ci                             what continuous integration runs
+  help                           this text
+
+`cargo xtask train --help` and so on explain the arguments.";
+
+/// Commands of the program that are passed on as they are.
+const PASSED_ON: &[&str] = &["train", "sample", "eval", "parity", "config", "doctor"];
+
+fn main() -> ExitCode {
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let command = if arguments.is_empty() { "help".to_owned() } else { arguments.remove(0) };
+    let outcome = match command.as_str() {
+        name if PASSED_ON.contains(&name) => program(name, &arguments),
+        "test" => {
+            let full =
+                arguments.iter().position(|argument| argument == "--full").map(|at| arguments.remove(at));
+            let mut all = vec!["test", "--workspace"];
+            all.extend(arguments.iter().map(String::as_str));
+            if full.is_some() {
+                all.extend(if arguments.iter().any(|argument| argument == "--") {
+                    vec![]
+                } else {
+                    vec!["--"]
+                });
+                all.push("--include-ignored");
+            }
+            cargo(&all)
+        }
+        "bench" => cargo(&prefixed(&["bench", "--workspace"], &arguments)),
+        "tidy" => cargo(&prefixed(&["test", "--quiet", "--package", "xtask", "--test", "tidy"], &arguments)),
+        "ci" => run(&mut Command::new(root().join(".ci").join("run"))),
+        "help" | "--help" | "-h" => {
+            println!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        unknown => {
+            eprintln!("error: there is no task `{unknown}`\n\n{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    outcome.unwrap_or_else(|message| {
+        eprintln!("error: {message}");
+        ExitCode::FAILURE
+    })
+}
+
+/// Builds the program in release mode and runs one of its commands in the current folder.
+fn program(command: &str, arguments: &[String]) -> Result<ExitCode, String> {
+    let manifest = root().join("Cargo.toml");
+    let mut build = Command::new(cargo_path());
+    build.args(["build", "--release", "--package", "phalanx-trainer", "--bin", "phalanx", "--manifest-path"]);
+    build.arg(&manifest);
+    let built = build.status().map_err(|error| format!("cannot start cargo: {error}"))?;
+    if !built.success() {
+        return Ok(code(built));
+    }
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    let mut program =
+        Command::new(target.join("release").join(format!("phalanx{}", std::env::consts::EXE_SUFFIX)));
+    run(program.arg(command).args(arguments))
+}
+
+/// Runs cargo in the workspace's root.
+fn cargo(arguments: &[&str]) -> Result<ExitCode, String> {
+    run(Command::new(cargo_path()).args(arguments).current_dir(root()))
+}
+
+fn prefixed<'a>(prefix: &[&'a str], arguments: &'a [String]) -> Vec<&'a str> {
+    prefix.iter().copied().chain(arguments.iter().map(String::as_str)).collect()
+}
+
+/// Becomes the command where the system can do that, so that signals and exit codes need no passing on.
+fn run(command: &mut Command) -> Result<ExitCode, String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    #[cfg(unix)]
+    {
+        let error = std::os::unix::process::CommandExt::exec(command);
+        Err(format!("cannot start {name}: {error}"))
+    }
+    #[cfg(not(unix))]
+    {
+        command.status().map(code).map_err(|error| format!("cannot start {name}: {error}"))
+    }
+}
+
+fn code(status: ExitStatus) -> ExitCode {
+    ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}
+
+fn cargo_path() -> PathBuf {
+    std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from)
+}
+
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_owned()
+}
