@@ -77,7 +77,9 @@ impl RunFolder {
         if path.join("config.toml").exists() {
             return Err(RunError::Exists(path));
         }
-        if fs::read_dir(&path).is_ok_and(|mut entries| entries.next().is_some()) {
+        // Ranks on other hosts may have made the folder of their logs already.
+        let foreign = |entry: io::Result<fs::DirEntry>| entry.is_ok_and(|entry| entry.file_name() != "logs");
+        if fs::read_dir(&path).is_ok_and(|mut entries| entries.any(foreign)) {
             return Err(RunError::NotEmpty(path));
         }
         let folder = Self(path);
@@ -99,6 +101,16 @@ impl RunFolder {
         for part in [folder.checkpoints(), folder.samples(), folder.logs()] {
             fs::create_dir_all(&part).map_err(RunError::io("create", &part))?;
         }
+        Ok(folder)
+    }
+
+    /// The folder that rank 0 of the same run makes, for a rank that another host may have started earlier.
+    ///
+    /// # Errors
+    /// If the folder cannot be made.
+    pub fn join(path: &Path) -> Result<Self, RunError> {
+        let folder = Self(path.to_owned());
+        fs::create_dir_all(folder.logs()).map_err(RunError::io("create", path))?;
         Ok(folder)
     }
 

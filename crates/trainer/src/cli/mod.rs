@@ -1,0 +1,98 @@
+//! The program: its commands, and what their exit codes mean.
+//!
+//! 0: done, also when a run was interrupted and left a checkpoint. 1: failed. 2: asked for something that does
+//! not exist or cannot be, such as an unknown option or key.
+
+mod config;
+mod doctor;
+mod log;
+mod rank;
+mod train;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::config::ConfigError;
+use crate::console::err;
+
+/// Trains deep-learning models across ranks.
+#[derive(Debug, Parser)]
+#[command(name = "phalanx", version, about, max_term_width = 110, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Train(train::TrainArgs),
+    Config(config::ConfigArgs),
+    Doctor(doctor::DoctorArgs),
+    #[command(hide = true)]
+    Rank(rank::RankArgs),
+}
+
+/// Why a command did not do what it should.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CliError {
+    /// The command asks for something that does not exist or cannot be.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The same, for what is no configuration.
+    #[error("{0}")]
+    Usage(String),
+    /// The work failed.
+    #[error(transparent)]
+    Failed(Box<dyn std::error::Error + Send + Sync>),
+    /// The work failed and whoever supervises this process will say so.
+    #[error("failed")]
+    Reported,
+    /// The user insisted on an end at once.
+    #[error("aborted")]
+    Aborted,
+}
+
+impl CliError {
+    /// The work failed with `error`.
+    pub(crate) fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// Runs the program with this process's arguments.
+pub fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Train(args) => train::run(&args),
+        Command::Config(args) => config::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Rank(args) => rank::run(&args),
+    };
+    let error = match outcome {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(error) => error,
+    };
+    let code = match &error {
+        CliError::Config(_) | CliError::Usage(_) => 2,
+        CliError::Failed(_) | CliError::Reported => 1,
+        CliError::Aborted => 130,
+    };
+    if !matches!(error, CliError::Reported) {
+        err(&format!("error: {}", with_causes(&error)));
+    }
+    ExitCode::from(code)
+}
+
+/// A message with the messages of its causes, those left out that it quotes itself.
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let message = error.to_string();
+        if !text.contains(&message) {
+            text.push_str(&format!("\n  because: {message}"));
+        }
+        cause = error.source();
+    }
+    text
+}

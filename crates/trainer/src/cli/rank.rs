@@ -1,0 +1,91 @@
+//! Being one rank of a run, whoever started it.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::train::{count_interrupts, follow, write_config};
+use super::{CliError, log, with_causes};
+use crate::config::{Resolved, resolve};
+use crate::console::{Console, err};
+use crate::engine::{self, Observer, Silent, World};
+use crate::launch::{FailureReport, Leash, StopFlag};
+use crate::run::RunFolder;
+
+/// Runs one rank of a run whose folder exists; `phalanx train` starts these.
+#[derive(Debug, Args)]
+pub(super) struct RankArgs {
+    /// The run's folder.
+    folder: PathBuf,
+}
+
+/// A rank on the leash of a supervisor.
+pub(super) fn run(args: &RankArgs) -> Result<(), CliError> {
+    let stop = StopFlag::default();
+    if !Leash::follow(&stop) {
+        return Err(CliError::Usage("`rank` is started by `phalanx train`".to_owned()));
+    }
+    let folder = RunFolder::open(&args.folder).map_err(CliError::failed)?;
+    let world = engine::launcher_world().map_err(CliError::failed)?;
+    let world = world.ok_or_else(|| CliError::Usage("`rank` finds no launcher's environment".to_owned()))?;
+    let resolved = resolve(&folder.config().display().to_string(), &[])?;
+    // The supervisor tells the failure, from the report that is written in here.
+    train(&folder, &resolved, world, &stop).map_err(|_| CliError::Reported)
+}
+
+/// The only rank, in the process that the user started.
+pub(super) fn run_alone(folder: &RunFolder, resolved: &Resolved, stop: &StopFlag) -> Result<(), CliError> {
+    train(folder, resolved, World::alone(), stop)
+}
+
+/// A rank that torchrun, SLURM or MPI has started.
+pub(super) fn run_launched(
+    resolved: &Resolved,
+    existing: Option<RunFolder>,
+    out: Option<&Path>,
+    world: World,
+) -> Result<(), CliError> {
+    let folder = match (existing, out) {
+        (Some(folder), _) => folder,
+        // The ranks cannot agree on a name with the time in it before they are connected.
+        (None, None) => {
+            return Err(CliError::Usage(
+                "a run that a launcher starts needs its folder: --out DIR".to_owned(),
+            ));
+        }
+        (None, Some(out)) if world.rank() == 0 => {
+            let folder =
+                RunFolder::create(Some(out), Path::new(""), &resolved.name).map_err(CliError::failed)?;
+            write_config(&folder, resolved)?;
+            folder
+        }
+        (None, Some(out)) => RunFolder::join(out).map_err(CliError::failed)?,
+    };
+    let stop = StopFlag::default();
+    follow(&count_interrupts()?, &stop);
+    train(&folder, resolved, world, &stop)
+}
+
+/// Trains as one rank and reports a failure into the run's folder.
+fn train(folder: &RunFolder, resolved: &Resolved, world: World, stop: &StopFlag) -> Result<(), CliError> {
+    let rank = world.rank();
+    log::to_file(&folder.log(rank))?;
+    let quiet = std::env::var_os(crate::launch::SUPERVISED).is_some();
+    FailureReport::on_panic(&folder.logs(), rank, move |message| {
+        tracing::error!("{message}");
+        if !quiet {
+            err(&format!("error: rank {rank} {message}"));
+        }
+    });
+    let observer: Box<dyn Observer> = if rank == 0 { Box::new(Console::new()) } else { Box::new(Silent) };
+    let outcome = engine::train(folder, resolved, world, stop, observer);
+    outcome.map_err(|error| {
+        let message = with_causes(&error);
+        tracing::error!("{message}");
+        let report = FailureReport::now(rank, message, error.is_consequence());
+        if let Err(failed) = report.write(&folder.logs()) {
+            tracing::error!("the failure could not be reported: {failed}");
+        }
+        CliError::failed(error)
+    })
+}

@@ -1,0 +1,175 @@
+//! `phalanx train`: resolves the configuration, makes or finds the run's folder, and starts the ranks.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use clap::Args;
+use toml::Value;
+
+use super::{CliError, rank};
+use crate::config::{Detail, Resolved, presets, resolve};
+use crate::console::{err, out};
+use crate::engine;
+use crate::launch::{Ended, StopFlag, Supervisor};
+use crate::run::{RunFolder, write_aside};
+
+/// Trains a model. Ctrl-C finishes the step and leaves a checkpoint; a second one ends at once.
+#[derive(Debug, Args)]
+pub(super) struct TrainArgs {
+    /// A preset's name (see `phalanx config list`), or a file that ends in .toml [default: shapes-cvae].
+    config: Option<String>,
+    /// Overrides a key (see `phalanx config show`).
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    sets: Vec<String>,
+    /// How many ranks train together.
+    #[arg(long)]
+    ranks: Option<u32>,
+    /// How ranks share the work.
+    #[arg(long)]
+    strategy: Option<String>,
+    /// The images: shapes, cifar10=PATH, or folder=PATH.
+    #[arg(long, value_name = "KIND=PATH")]
+    data: Option<String>,
+    /// Stops after this step, counted from the start of the run; the schedules stay those of the configuration.
+    #[arg(long, conflicts_with = "epochs")]
+    steps: Option<u32>,
+    /// Stops after this epoch, counted from the start of the run; the schedules stay those of the configuration.
+    #[arg(long)]
+    epochs: Option<u32>,
+    /// The run's folder [default: runs/NAME-TIME].
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Continues the run in --out, or the newest of this name, from its newest complete checkpoint.
+    #[arg(long)]
+    resume: bool,
+    /// Says what would be done, and does not train.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Where runs go unless told otherwise.
+const RUNS: &str = "runs";
+
+pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
+    let existing = match (&args.out, args.resume) {
+        (Some(out), true) => Some(RunFolder::open(out).map_err(CliError::failed)?),
+        (None, true) => {
+            let name = args.config.as_deref().unwrap_or(presets::DEFAULT);
+            let name =
+                Path::new(name).file_stem().map_or_else(|| name.into(), std::ffi::OsStr::to_string_lossy);
+            Some(RunFolder::newest(Path::new(RUNS), &name).map_err(CliError::failed)?)
+        }
+        _ => None,
+    };
+    let resolved = configuration(args, existing.as_ref())?;
+    if args.dry_run {
+        out(resolved.to_toml(Detail::Values).trim());
+        for line in engine::describe(&resolved.config).map_err(CliError::failed)? {
+            out(&line);
+        }
+        return Ok(());
+    }
+    if let Some(world) = engine::launcher_world().map_err(|error| CliError::Usage(error.to_string()))? {
+        return rank::run_launched(&resolved, existing, args.out.as_deref(), world);
+    }
+    let folder = match existing {
+        Some(folder) => folder,
+        None => RunFolder::create(args.out.as_deref(), Path::new(RUNS), &resolved.name)
+            .map_err(CliError::failed)?,
+    };
+    write_config(&folder, &resolved)?;
+    let interrupts = count_interrupts()?;
+    let ranks = resolved.config.train.ranks;
+    if ranks == 1 {
+        let stop = StopFlag::default();
+        follow(&interrupts, &stop);
+        return rank::run_alone(&folder, &resolved, &stop);
+    }
+    let program = std::env::current_exe().map_err(CliError::failed)?;
+    let arguments = vec!["rank".to_owned(), folder.path().display().to_string()];
+    let supervisor = Supervisor { program, arguments, ranks, logs: folder.logs() };
+    let mut told = false;
+    let told = std::cell::RefCell::new(&mut told);
+    let ended = supervisor.run(|| {
+        let count = interrupts.load(Ordering::Relaxed);
+        if count == 1 && !**told.borrow() {
+            err("\nfinishing the step; interrupt again to end at once");
+            **told.borrow_mut() = true;
+        }
+        count
+    });
+    match ended.map_err(CliError::failed)? {
+        Ended::Finished => Ok(()),
+        Ended::Aborted => Err(CliError::Aborted),
+    }
+}
+
+/// The configuration that the arguments ask for.
+fn configuration(args: &TrainArgs, existing: Option<&RunFolder>) -> Result<Resolved, CliError> {
+    let of_run = existing.map(|folder| folder.config().display().to_string());
+    let name = args.config.clone().or(of_run).unwrap_or_else(|| presets::DEFAULT.to_owned());
+    let mut resolved = resolve(&name, &args.sets)?;
+    let mut set = |option: String, key: &str, value: Value| resolved.set_value(&option, key, value);
+    if let Some(ranks) = args.ranks {
+        set(format!("--ranks {ranks}"), "train.ranks", Value::Integer(ranks.into()))?;
+    }
+    if let Some(strategy) = &args.strategy {
+        set(format!("--strategy {strategy}"), "train.strategy", Value::String(strategy.clone()))?;
+    }
+    if let Some(steps) = args.steps {
+        set(format!("--steps {steps}"), "train.stop_step", Value::Integer(steps.into()))?;
+        set(format!("--steps {steps}"), "train.stop_epoch", Value::Integer(0))?;
+    }
+    if let Some(epochs) = args.epochs {
+        set(format!("--epochs {epochs}"), "train.stop_epoch", Value::Integer(epochs.into()))?;
+        set(format!("--epochs {epochs}"), "train.stop_step", Value::Integer(0))?;
+    }
+    if let Some(data) = &args.data {
+        let (kind, path) = data.split_once('=').unwrap_or((data, ""));
+        set(format!("--data {data}"), "data.kind", Value::String(kind.to_owned()))?;
+        // Absolute, so that the run's config.toml means the same from everywhere.
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path));
+        let path = if path.is_empty() { String::new() } else { absolute.display().to_string() };
+        set(format!("--data {data}"), "data.path", Value::String(path))?;
+    }
+    resolved.validate()?;
+    Ok(resolved)
+}
+
+/// Writes the resolved configuration into the run's folder.
+pub(super) fn write_config(folder: &RunFolder, resolved: &Resolved) -> Result<(), CliError> {
+    let path = folder.config();
+    write_aside(&path, resolved.to_toml(Detail::Values).trim_start().as_bytes())
+        .map_err(|error| CliError::failed(format!("cannot write {}: {error}", path.display())))
+}
+
+/// Counts the user's interrupts (Ctrl-C, or a request to terminate) from now on.
+pub(super) fn count_interrupts() -> Result<Arc<AtomicUsize>, CliError> {
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = count.clone();
+    let counting = move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+    };
+    ctrlc::set_handler(counting).map_err(CliError::failed)?;
+    Ok(count)
+}
+
+/// For a process that is a rank itself: the first interrupt raises `stop`, the second ends the process.
+pub(super) fn follow(interrupts: &Arc<AtomicUsize>, stop: &StopFlag) {
+    let (interrupts, stop) = (interrupts.clone(), stop.clone());
+    std::thread::spawn(move || {
+        loop {
+            match interrupts.load(Ordering::Relaxed) {
+                0 => {}
+                1 => {
+                    if stop.raise() {
+                        err("\nfinishing the step; interrupt again to end at once");
+                    }
+                }
+                _ => std::process::exit(130),
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    });
+}

@@ -1,0 +1,105 @@
+//! Numbers and lines as people read them.
+
+use std::time::Duration;
+
+use crate::engine::{Event, StepReport};
+
+/// A number with about four significant digits.
+pub fn number(value: f64) -> String {
+    let magnitude = value.abs();
+    if value == 0.0 {
+        "0".to_owned()
+    } else if (1e-3..1e5).contains(&magnitude) {
+        let digits = (3 - magnitude.log10().floor() as i32).clamp(0, 6) as usize;
+        format!("{value:.digits$}")
+    } else {
+        format!("{value:.2e}")
+    }
+}
+
+/// Bytes with a binary unit.
+pub fn bytes(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
+}
+
+/// A count with thousands apart.
+pub fn count(value: u64) -> String {
+    let digits = value.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A duration in its two largest units.
+pub fn duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, _) => format!("{:.1} s", duration.as_secs_f64()),
+        (0, minutes, seconds) => format!("{minutes} min {seconds:02} s"),
+        (hours, minutes, _) => format!("{hours} h {minutes:02} min"),
+    }
+}
+
+/// What a step's line says after its number.
+pub fn step(report: &StepReport) -> String {
+    let mut parts = vec![format!("loss {}", number(report.loss))];
+    parts.extend(report.measures.iter().map(|(name, value)| format!("{name} {}", number(*value))));
+    parts.push(format!("lr {}", number(report.learning_rate)));
+    parts.extend(report.gradient_norm.map(|norm| format!("grad {}", number(norm))));
+    parts.push(format!("{} images/s", count(report.images_per_second.round() as u64)));
+    parts.extend(report.memory_bytes.map(|memory| format!("mem {}", bytes(memory))));
+    parts.push(format!("data {:.0}%", 100.0 * report.data_share));
+    parts.push(format!("comm {:.0}%", 100.0 * report.communication_share));
+    parts.join("  ")
+}
+
+/// The line of an event.
+pub fn event(event: &Event) -> String {
+    match event {
+        Event::Evaluated { step, measures } => {
+            let measures: Vec<String> =
+                measures.iter().map(|(name, value)| format!("{name} {}", number(*value))).collect();
+            format!("step {step}: test {}", measures.join("  "))
+        }
+        Event::Saved { step, path } => format!("step {step}: checkpoint {}", path.display()),
+        Event::Sampled { step, path } => format!("step {step}: samples {}", path.display()),
+        Event::Resumed { step, path } => format!("resumed after step {step} from {}", path.display()),
+        Event::Note(text) => text.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        let cases = [
+            (0.0, "0"),
+            (1.0, "1.000"),
+            (0.012_345_6, "0.01235"),
+            (1234.4, "1234"),
+            (3e-5, "3.00e-5"),
+            (2e7, "2.00e7"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(number(value), text);
+        }
+        assert_eq!([bytes(12), bytes(1 << 20), bytes(3 << 29)].join(" "), "12 B 1.0 MiB 1.5 GiB");
+        assert_eq!([count(7), count(1000), count(11_173_962)].join(" "), "7 1,000 11,173,962");
+        let times = [4.21, 65.0, 7260.0].map(|seconds| duration(Duration::from_secs_f64(seconds)));
+        assert_eq!(times, ["4.2 s", "1 min 05 s", "2 h 01 min"]);
+    }
+}

@@ -1,0 +1,64 @@
+//! What is said before the first step and after the last.
+
+use std::time::Duration;
+
+use super::format::{bytes, count, duration, number};
+use crate::engine::Started;
+use crate::run::Summary;
+
+/// Pairs as lines with the second column aligned.
+pub(super) fn aligned(rows: &[(String, String)]) -> Vec<String> {
+    let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or_default();
+    rows.iter().map(|(name, value)| format!("  {name:<width$}  {value}")).collect()
+}
+
+/// What is known before the first step.
+pub(super) fn started(started: &Started) -> Vec<String> {
+    let row = |name: &str, value: String| (name.to_owned(), value);
+    let epochs = started.total as f64 / started.steps_per_epoch.max(1) as f64;
+    aligned(&[
+        row("run", started.folder.display().to_string()),
+        row("model", format!("{}, {} parameters", started.model, count(started.parameters))),
+        row("data", format!("{}, {} training images", started.data, count(started.images as u64))),
+        row("ranks", format!("{} x {} threads, {}", started.world_size, started.threads, started.strategy)),
+        row(
+            "steps",
+            format!("{} ({:.1} epochs of {})", count(started.total), epochs, count(started.steps_per_epoch)),
+        ),
+    ])
+}
+
+/// How the run ended.
+pub(super) fn finished(summary: &Summary) -> Vec<String> {
+    let mut rows = vec![
+        ("steps".to_owned(), format!("{} ({:.2} epochs)", count(summary.step), summary.epochs)),
+        ("time".to_owned(), duration(Duration::from_secs_f64(summary.wall_seconds.max(0.0)))),
+        ("speed".to_owned(), format!("{} images/s", count(summary.images_per_second.round() as u64))),
+    ];
+    for (name, value) in &summary.metrics {
+        if let Some(value) = value.as_f64() {
+            rows.push((name.clone(), number(value)));
+        }
+    }
+    for rank in &summary.ranks {
+        let whole = rank.step_seconds.max(1e-9);
+        rows.push((
+            format!("rank {}", rank.rank),
+            format!(
+                "peak memory {}; parameters {}, gradients {}, optimizer {}; sent {}; data {:.0}%, communication {:.0}% \
+                 exposed and {:.0}% hidden",
+                rank.peak_memory_bytes.map_or_else(|| "unknown".to_owned(), bytes),
+                bytes(rank.parameter_bytes),
+                bytes(rank.gradient_bytes),
+                bytes(rank.optimizer_bytes),
+                bytes(rank.bytes_sent),
+                100.0 * rank.data_seconds / whole,
+                100.0 * rank.communication_exposed_seconds / whole,
+                100.0 * rank.communication_hidden_seconds / whole,
+            ),
+        ));
+    }
+    let mut lines = vec![summary.status.clone()];
+    lines.extend(aligned(&rows));
+    lines
+}

@@ -1,0 +1,70 @@
+//! Where the time goes.
+
+use std::time::{Duration, Instant};
+
+/// Time by what it was spent on, for the line that is logged and for the summary.
+#[derive(Debug, Clone, Default)]
+pub struct Meter {
+    window: Spent,
+    whole: Spent,
+}
+
+/// What a stretch of training took.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Spent {
+    /// Whole steps.
+    pub steps: Duration,
+    /// Of these, waiting for data.
+    pub data: Duration,
+    /// Of these, waiting for communication.
+    pub communication: Duration,
+    /// Images over all ranks.
+    pub images: usize,
+}
+
+impl Spent {
+    /// Images in a second.
+    pub fn rate(&self) -> f64 {
+        let seconds = self.steps.as_secs_f64();
+        if seconds > 0.0 { self.images as f64 / seconds } else { 0.0 }
+    }
+
+    /// The share of `part` in the whole steps.
+    pub fn share(&self, part: Duration) -> f64 {
+        let seconds = self.steps.as_secs_f64();
+        if seconds > 0.0 { part.as_secs_f64() / seconds } else { 0.0 }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.steps += other.steps;
+        self.data += other.data;
+        self.communication += other.communication;
+        self.images += other.images;
+    }
+}
+
+impl Meter {
+    /// Counts one step.
+    pub fn add(&mut self, step: &Spent) {
+        self.window.add(step);
+        self.whole.add(step);
+    }
+
+    /// What was spent since the last call.
+    pub fn take_window(&mut self) -> Spent {
+        std::mem::take(&mut self.window)
+    }
+
+    /// What was spent since the start.
+    pub fn whole(&self) -> &Spent {
+        &self.whole
+    }
+}
+
+/// Runs `work` and adds its time to `total`.
+pub(super) fn timed<T>(total: &mut Duration, work: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let result = work();
+    *total += start.elapsed();
+    result
+}

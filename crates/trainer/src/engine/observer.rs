@@ -1,0 +1,125 @@
+//! What a training run tells while it goes on. Who listens decides what is printed; the loop prints nothing.
+
+use std::path::PathBuf;
+
+use crate::run::Summary;
+
+/// What is known before the first step.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Started {
+    /// The run's name.
+    pub name: String,
+    /// The run's folder.
+    pub folder: PathBuf,
+    /// The model, in words.
+    pub model: String,
+    /// Numbers that are learnt.
+    pub parameters: u64,
+    /// The data, in words.
+    pub data: String,
+    /// Training images.
+    pub images: usize,
+    /// Ranks.
+    pub world_size: usize,
+    /// Compute threads of each rank.
+    pub threads: usize,
+    /// How ranks share the work.
+    pub strategy: String,
+    /// Steps already done, from the checkpoint that is resumed.
+    pub done: u64,
+    /// The step after which the run ends.
+    pub total: u64,
+    /// Steps in an epoch.
+    pub steps_per_epoch: u64,
+}
+
+/// One step, or the mean of several.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct StepReport {
+    /// The step, counted from 1.
+    pub step: u64,
+    /// The step after which the run ends.
+    pub total: u64,
+    /// The epoch, counted from 0.
+    pub epoch: usize,
+    /// The loss, as the mean over the global batch.
+    pub loss: f64,
+    /// What else the task measures, such as the terms of the loss.
+    pub measures: Vec<(String, f64)>,
+    /// The learning rate.
+    pub learning_rate: f64,
+    /// The L2 norm of the gradient before clipping, if it was taken.
+    pub gradient_norm: Option<f64>,
+    /// Images over all ranks and a second.
+    pub images_per_second: f64,
+    /// Memory that rank 0 holds.
+    pub memory_bytes: Option<u64>,
+    /// Share of the time in which rank 0 waited for data.
+    pub data_share: f64,
+    /// Share of the time in which rank 0 waited for communication.
+    pub communication_share: f64,
+}
+
+/// Something worth a line besides steps.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// The test split was evaluated.
+    Evaluated {
+        /// After this step.
+        step: u64,
+        /// Names and values.
+        measures: Vec<(String, f64)>,
+    },
+    /// A checkpoint was written.
+    Saved {
+        /// After this step.
+        step: u64,
+        /// Its folder.
+        path: PathBuf,
+    },
+    /// A grid of samples was written.
+    Sampled {
+        /// After this step.
+        step: u64,
+        /// The picture.
+        path: PathBuf,
+    },
+    /// The run goes on from a checkpoint.
+    Resumed {
+        /// After this step.
+        step: u64,
+        /// The checkpoint's folder.
+        path: PathBuf,
+    },
+    /// Something that the user should know.
+    Note(String),
+}
+
+/// Listens to a run.
+pub trait Observer {
+    /// Everything is ready for the first step.
+    fn started(&mut self, started: &Started) {
+        let _ = started;
+    }
+
+    /// A step is done. `logged` says whether its line was written to the metrics.
+    fn step(&mut self, report: &StepReport, logged: bool) {
+        let _ = (report, logged);
+    }
+
+    /// Something else happened.
+    fn event(&mut self, event: &Event) {
+        let _ = event;
+    }
+
+    /// The run has ended and all is written.
+    fn finished(&mut self, summary: &Summary) {
+        let _ = summary;
+    }
+}
+
+/// Listens to nothing: what the ranks other than 0 have.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Silent;
+
+impl Observer for Silent {}

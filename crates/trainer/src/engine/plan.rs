@@ -1,0 +1,79 @@
+//! How long a run is and what happens after which step.
+
+use crate::config::{Config, TailKind};
+
+/// The steps of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// Training images.
+    pub images: usize,
+    /// Images in a full step, over all ranks.
+    pub global_batch: usize,
+    /// Steps in an epoch.
+    pub steps_per_epoch: u64,
+    /// The step at which schedules end.
+    pub horizon: u64,
+    /// The step after which the run ends.
+    pub stop: u64,
+}
+
+impl Plan {
+    /// The plan for training on `images` images; `None` if an epoch has no step.
+    pub fn new(config: &Config, images: usize) -> Option<Self> {
+        let train = &config.train;
+        let batch = train.global_batch.max(1);
+        let per_epoch = match config.data.tail {
+            TailKind::Drop => images / batch,
+            TailKind::Pad | TailKind::Ragged => images.div_ceil(batch),
+        } as u64;
+        if per_epoch == 0 {
+            return None;
+        }
+        let horizon = if train.steps > 0 { train.steps } else { train.epochs as u64 * per_epoch };
+        let stop = match (train.stop_step, train.stop_epoch) {
+            (0, 0) => horizon,
+            (0, epoch) => epoch as u64 * per_epoch,
+            (step, _) => step,
+        };
+        Some(Self { images, global_batch: batch, steps_per_epoch: per_epoch, horizon, stop })
+    }
+
+    /// The epoch of a step and the step's place in it, all counted from 0.
+    pub fn place(&self, step: u64) -> (usize, u64) {
+        let epoch = step / self.steps_per_epoch;
+        (usize::try_from(epoch).unwrap_or(usize::MAX), step % self.steps_per_epoch)
+    }
+
+    /// Whether something that happens every `every` steps happens after step `step` (counted from 1). What has
+    /// an `every` of 0 happens after the last step only, and so does everything else.
+    pub fn is_due(&self, every: u64, step: u64, last: bool) -> bool {
+        last || (every > 0 && step.is_multiple_of(every))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_epochs_and_stops() {
+        let mut config = Config::default();
+        config.train.global_batch = 32;
+        config.train.epochs = 3;
+        let plan = |config: &Config| Plan::new(config, 100).expect("an epoch has steps");
+        assert_eq!((plan(&config).steps_per_epoch, plan(&config).horizon, plan(&config).stop), (3, 9, 9));
+        config.data.tail = TailKind::Ragged;
+        assert_eq!((plan(&config).steps_per_epoch, plan(&config).stop), (4, 12));
+        config.train.stop_epoch = 1;
+        assert_eq!((plan(&config).horizon, plan(&config).stop), (12, 4));
+        config.train.stop_step = 50;
+        config.train.steps = 20;
+        assert_eq!((plan(&config).horizon, plan(&config).stop), (20, 50));
+        assert_eq!(plan(&config).place(9), (2, 1));
+        config.data.tail = TailKind::Drop;
+        assert_eq!(Plan::new(&config, 31), None);
+        let plan = plan(&config);
+        assert!(plan.is_due(5, 10, false) && !plan.is_due(5, 9, false) && !plan.is_due(0, 10, false));
+        assert!(plan.is_due(0, 10, true));
+    }
+}

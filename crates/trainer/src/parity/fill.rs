@@ -1,0 +1,57 @@
+//! The fill of the reference files, `splitmix64-v1`: every tensor is a function of its name.
+
+/// 2^64 divided by the golden ratio.
+const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// `n` numbers, evenly spread over [-scale, scale), for the tensor called `name`.
+pub fn sym(name: &str, seed: u64, n: usize, scale: f64) -> Vec<f32> {
+    let hash = name
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    let start = hash.wrapping_add(seed.wrapping_mul(GOLDEN));
+    (1..=n as u64)
+        .map(|i| {
+            let z = start.wrapping_add(i.wrapping_mul(GOLDEN));
+            let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+            let z = z ^ (z >> 31);
+            let u = (z >> 40) as f64 / f64::from(1 << 24);
+            ((2.0 * u - 1.0) * scale) as f32
+        })
+        .collect()
+}
+
+/// The value of a model's parameter by its name and shape.
+pub fn parameter(name: &str, seed: u64, dims: &[usize]) -> Vec<f32> {
+    let n: usize = dims.iter().product();
+    match dims {
+        [_] | [] if name.ends_with("weight") => {
+            // `1 + s` is taken before rounding, as the formula says.
+            sym64(name, seed, n, 0.1).map(|s| (1.0 + s) as f32).collect()
+        }
+        [_] | [] => sym(name, seed, n, 0.1),
+        [rows, ..] => sym(name, seed, n, (3.0 / (n / rows) as f64).sqrt()),
+    }
+}
+
+fn sym64(name: &str, seed: u64, n: usize, scale: f64) -> impl Iterator<Item = f64> {
+    sym(name, seed, n, 1.0).into_iter().map(move |u| f64::from(u) * scale)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_lie_in_range_and_depend_on_name_and_seed() {
+        let values = sym("w", 0, 1000, 0.5);
+        assert!(values.iter().all(|v| (-0.5..0.5).contains(v)));
+        let mean = values.iter().sum::<f32>() / 1000.0;
+        assert!(mean.abs() < 0.03, "{mean}");
+        assert_ne!(values, sym("v", 0, 1000, 0.5));
+        assert_ne!(values, sym("w", 1, 1000, 0.5));
+        assert_eq!(values[..10], sym("w", 0, 10, 0.5));
+        assert!(parameter("bn.weight", 0, &[64]).iter().all(|v| (0.9..1.1).contains(v)));
+        assert!(parameter("bn.bias", 0, &[64]).iter().all(|v| (-0.1..0.1).contains(v)));
+    }
+}

@@ -1,0 +1,4 @@
+//! Parity.
+pub mod fill;
+mod report;
+pub use report::Quantity;

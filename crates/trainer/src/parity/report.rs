@@ -1,0 +1,100 @@
+//! What a comparison found: quantity by quantity.
+
+use serde_json::Value;
+
+/// One quantity of a reference file and how far this program is from it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Quantity {
+    /// What was compared.
+    pub name: String,
+    /// How many numbers that were.
+    pub count: usize,
+    /// The worst relative error.
+    pub error: f64,
+    /// The relative error that is allowed.
+    pub tolerance: f64,
+    /// Where the worst error is, in words, if there is more than one number.
+    pub worst: Option<String>,
+}
+
+impl Quantity {
+    /// Whether the error is within the tolerance. An error that is not a number is not.
+    pub fn passes(&self) -> bool {
+        self.error <= self.tolerance
+    }
+
+    /// Compares numbers that belong together, such as logits: errors are relative to the largest of them.
+    pub fn vector(name: &str, found: &[f64], expected: &[f64], tolerance: f64) -> Self {
+        let scale = expected.iter().fold(0.0_f64, |max, value| max.max(value.abs()));
+        let named = expected.iter().zip(found).enumerate();
+        let errors =
+            named.map(|(index, (expected, found))| (format!("[{index}]"), (found - expected).abs(), scale));
+        Self::worst_of(name, errors.collect(), found.len() == expected.len(), tolerance)
+    }
+
+    /// Compares numbers with names of their own, such as the norms of gradients: each error is relative to its
+    /// own number, but not to less than `floor` of the largest, below which only rounding is left.
+    pub fn each(name: &str, pairs: &[(String, f64, f64)], floor: f64, tolerance: f64) -> Self {
+        let largest = pairs.iter().fold(0.0_f64, |max, (_, _, expected)| max.max(expected.abs()));
+        let errors = pairs.iter().map(|(at, found, expected)| {
+            (at.clone(), (found - expected).abs(), expected.abs().max(floor * largest))
+        });
+        Self::worst_of(name, errors.collect(), true, tolerance)
+    }
+
+    /// Compares what must be equal.
+    pub fn exact<T: PartialEq>(name: &str, found: &[T], expected: &[T]) -> Self {
+        let wrong = found.iter().zip(expected).position(|(found, expected)| found != expected);
+        let equal = wrong.is_none() && found.len() == expected.len();
+        Self {
+            name: name.to_owned(),
+            count: expected.len(),
+            error: if equal { 0.0 } else { f64::INFINITY },
+            tolerance: 0.0,
+            worst: (!equal)
+                .then(|| format!("[{}]", wrong.unwrap_or_else(|| found.len().min(expected.len())))),
+        }
+    }
+
+    fn worst_of(name: &str, errors: Vec<(String, f64, f64)>, complete: bool, tolerance: f64) -> Self {
+        let count = errors.len();
+        let relative = |difference: f64, scale: f64| {
+            let error = if difference == 0.0 { 0.0 } else { difference / scale.max(f64::MIN_POSITIVE) };
+            // NaN would lose every comparison and so never be the worst.
+            if error.is_nan() { f64::INFINITY } else { error }
+        };
+        let errors = errors.into_iter().map(|(at, difference, scale)| (at, relative(difference, scale)));
+        let worst = errors.max_by(|(_, a), (_, b)| a.total_cmp(b));
+        let (at, error) = match worst {
+            Some((at, error)) if complete => (Some(at), error),
+            _ => (None, f64::INFINITY),
+        };
+        let worst = if count > 1 { at } else { None };
+        Self { name: name.to_owned(), count, error, tolerance, worst }
+    }
+}
+
+/// The numbers of a JSON array, an empty list if it is none.
+pub(super) fn numbers(value: &Value) -> Vec<f64> {
+    value.as_array().into_iter().flatten().map(|value| value.as_f64().unwrap_or(f64::NAN)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_relative_and_nan_never_passes() {
+        let quantity = Quantity::vector("v", &[1.0, 99.0], &[2.0, 100.0], 0.02);
+        assert_eq!((quantity.error, quantity.passes()), (0.01, true));
+        assert!(!Quantity::vector("v", &[f64::NAN, 1.0], &[0.0, 1.0], 1.0).passes());
+        assert!(!Quantity::vector("v", &[1.0], &[1.0, 1.0], 1.0).passes());
+        assert!(!Quantity::vector("v", &[], &[], 1.0).passes());
+        let pairs = [("a".to_owned(), 1e-9, 2e-9), ("b".to_owned(), 101.0, 100.0)];
+        let quantity = Quantity::each("norms", &pairs, 1e-6, 1e-3);
+        assert_eq!((quantity.worst.as_deref(), quantity.error, quantity.passes()), (Some("b"), 0.01, false));
+        assert!(Quantity::exact("ids", &[1, 2], &[1, 2]).passes());
+        assert_eq!(Quantity::exact("ids", &[1, 3], &[1, 2]).worst.as_deref(), Some("[1]"));
+        assert!(!Quantity::exact("ids", &[1], &[1, 2]).passes());
+    }
+}
