@@ -77,7 +77,7 @@ impl Context {
         let len = len.max(1);
         match &self.pool {
             Some(pool) if data.len() > len => pool.install(|| {
-                data.par_chunks_mut(len).with_max_len(1).enumerate().for_each(|(i, c)| task(i, c))
+                data.par_chunks_mut(len).with_max_len(1).enumerate().for_each(|(i, c)| task(i, c));
             }),
             _ => data.chunks_mut(len).enumerate().for_each(|(i, c)| task(i, c)),
         }

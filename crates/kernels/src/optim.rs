@@ -60,15 +60,8 @@ fn zipped<T: Float, const N: usize>(
     }
     context.run_chunks(&mut cuts, 1, |_, cuts| {
         for (mutable, grads) in cuts {
-            context.simd(|| {
-                f(
-                    std::mem::replace(
-                        mutable,
-                        [const { None::<&mut [T]> }; N].map(Option::unwrap_or_default),
-                    ),
-                    grads,
-                )
-            });
+            let mutable = std::mem::replace(mutable, std::array::from_fn(|_| <&mut [T]>::default()));
+            context.simd(|| f(mutable, grads));
         }
     });
 }

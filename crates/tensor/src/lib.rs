@@ -1,1 +1,82 @@
-//! Placeholder.
+//! Autograd for training over candle tensors.
+//!
+//! candle gives storage, devices and element types; its built-in graph is made for inference. This crate adds
+//! what training on several ranks needs: an explicit [`Tape`] of nodes over detached tensors, parameters that
+//! live in flat buffers, and blocks whose progress a listener can follow.
+//!
+//! - **[`Tape`]**: an op runs forward and pushes a node that can run backward. Gradients accumulate in place,
+//!   and what a node saved is freed as backward passes it.
+//! - **[`Value`]** is what ops take and give: a tensor and where its gradient goes, or a *handle* of a
+//!   parameter. Nodes keep handles, not weights, so a sharded parameter can be released after forward and
+//!   gathered again before backward.
+//! - **[`ParamStore`]**: parameters in the order and under the names of the reference state dict. All
+//!   parameters of a block share one flat buffer, a [`Unit`]: one collective moves it, the optimizer runs on
+//!   its slices, a shard is a range of it. Running statistics are [`Buffer`]s, apart from parameters.
+//! - **[`Block`]**: the named part of a model that strategies act on. A [`Listener`] hears when blocks start and
+//!   end, forward and backward, and when a unit's gradients are complete. A block can be run again in backward
+//!   instead of keeping what it saved ([`Recompute`]).
+//! - **[`ops`], [`nn`], [`loss`], [`optim`]**: the differentiable operations, layers with PyTorch's names and
+//!   initial values, stable losses, and optimizers over flat slices. Every backward is checked against finite
+//!   differences ([`gradcheck`]).
+//! - **[`Key`]**: random numbers as a function of seed, purpose, step and position, so that every run can be
+//!   repeated and ranks agree.
+//! - **[`Tape::segment`] and [`CandleModule`]**: any candle code, candle-nn modules included, as one node.
+//!
+//! What it is not: it knows no ranks, no datasets and no files but those of weights, and it never prints.
+//!
+//! # Example
+//!
+//! A layer, a loss, a step:
+//!
+//! ```
+//! use std::sync::Arc;
+//! use candle_core::{Device, Tensor};
+//! use phalanx_tensor::{BuildOptions, Context, Key, Session, StoreBuilder, Tape, Value, loss, nn, optim};
+//! use phalanx_tensor::optim::Optimizer as _;
+//!
+//! # fn main() -> Result<(), phalanx_tensor::TensorError> {
+//! let builder = StoreBuilder::new(BuildOptions { key: Key::new(1), ..Default::default() });
+//! let layer = nn::Linear::new(&builder.root().pp("fc").block(), 4, 3)?;
+//! let store = builder.build()?;
+//!
+//! let context = Arc::new(Context::new(1));
+//! let images = Tensor::rand(-1.0_f32, 1.0, (8, 4), &Device::Cpu)?;
+//! let labels = [0, 1, 2, 0, 1, 2, 0, 1];
+//! let mut sgd = optim::Sgd::new(0.9, false, 0.0);
+//! let mut losses = Vec::new();
+//! for step in 0..20 {
+//!     let tape = Tape::recording(Session::training(context.clone(), Key::new(1).step(step)));
+//!     let logits = layer.forward(&tape, &Value::constant(images.clone()))?;
+//!     let loss = loss::cross_entropy(&tape, &logits, &labels, 0.0, loss::Over::Batch)?;
+//!     losses.push(loss.tensor()?.to_scalar::<f32>()?);
+//!     store.zero_grads()?;
+//!     tape.backward(&loss)?;
+//!     sgd.step(store.units(), 0.1, &context)?;
+//! }
+//! assert!(losses[19] < losses[0]);
+//! # Ok(())
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod candle_module;
+pub mod error;
+pub mod gradcheck;
+pub mod init;
+pub mod io;
+pub mod loss;
+pub mod nn;
+pub mod ops;
+pub mod optim;
+pub mod rng;
+mod storage;
+pub mod store;
+pub mod tape;
+
+pub use candle_module::CandleModule;
+pub use error::{Result, TensorError};
+pub use init::{Fan, Init};
+pub use phalanx_kernels::Context;
+pub use rng::Key;
+pub use store::{Buffer, BuildOptions, LoadReport, Param, ParamStore, Scope, StoreBuilder, Unit, UnitEntry};
+pub use tape::{Block, Grads, HookResult, Listener, Recompute, Saved, Session, StatsSync, Tape, Value};

@@ -1,0 +1,63 @@
+//! Multi-head self-attention.
+
+use crate::init::Init;
+use crate::store::{Param, Scope};
+use crate::tape::{Tape, Value};
+use crate::{Result, TensorError, ops};
+
+use super::Linear;
+
+/// Self-attention with the names of `torch.nn.MultiheadAttention`: `in_proj_weight` [3C, C], `in_proj_bias`
+/// [3C], `out_proj.weight` [C, C], `out_proj.bias` [C].
+#[derive(Debug, Clone)]
+pub struct MultiHeadAttention {
+    in_weight: Param,
+    in_bias: Param,
+    out: Linear,
+    width: usize,
+    heads: usize,
+}
+
+impl MultiHeadAttention {
+    /// Attention of `width` elements in `heads` heads with given initial values of the two projections.
+    ///
+    /// # Errors
+    /// If the heads do not divide the width, or a name is taken.
+    pub fn new(scope: &Scope, width: usize, heads: usize, in_init: Init, out_init: Init) -> Result<Self> {
+        if heads == 0 || !width.is_multiple_of(heads) {
+            return Err(TensorError::shape(
+                "attention",
+                format!("{heads} heads do not divide a width of {width}"),
+            ));
+        }
+        Ok(Self {
+            in_weight: scope.param("in_proj_weight", (3 * width, width), in_init)?,
+            in_bias: scope.param("in_proj_bias", 3 * width, Init::ZEROS)?,
+            out: Linear::with_init(&scope.pp("out_proj"), width, width, out_init, Some(Init::ZEROS))?,
+            width,
+            heads,
+        })
+    }
+
+    /// [N, T, C] to [N, T, C]; with `causal`, position t sees 0..=t.
+    ///
+    /// # Errors
+    /// If the shape is another.
+    pub fn forward(&self, tape: &Tape, x: &Value, causal: bool) -> Result<Value> {
+        let &[batch, length, width] = x.dims() else {
+            return Err(TensorError::shape("attention", format!("expected [N, T, C], not {:?}", x.shape())));
+        };
+        let head = self.width / self.heads;
+        let all = ops::linear(tape, x, &tape.param(&self.in_weight)?, Some(&tape.param(&self.in_bias)?))?;
+        let all = ops::reshape(tape, &all, (batch, length, 3, self.heads, head))?;
+        // [3, N, heads, T, D]: then q, k and v are contiguous thirds.
+        let all = ops::permute(tape, &all, &[2, 0, 3, 1, 4])?;
+        let third = |index: usize| -> Result<Value> {
+            let part = ops::narrow(tape, &all, 0, index, 1)?;
+            ops::reshape(tape, &part, (batch, self.heads, length, head))
+        };
+        let mixed = ops::attention(tape, &third(0)?, &third(1)?, &third(2)?, causal)?;
+        let mixed = ops::permute(tape, &mixed, &[0, 2, 1, 3])?;
+        self.out.forward(tape, &ops::reshape(tape, &mixed, (batch, length, width))?)
+    }
+}

@@ -1,0 +1,48 @@
+//! The fully connected layer.
+
+use crate::init::Init;
+use crate::store::{Param, Scope};
+use crate::tape::{Tape, Value};
+use crate::{Result, ops};
+
+/// y = x·Wᵀ + b, as `torch.nn.Linear`: parameters `weight` [O, I] and `bias` [O].
+#[derive(Debug, Clone)]
+pub struct Linear {
+    weight: Param,
+    bias: Option<Param>,
+}
+
+impl Linear {
+    /// A layer with a bias and PyTorch's initial values (uniform in ±1/√I).
+    ///
+    /// # Errors
+    /// If a name is taken.
+    pub fn new(scope: &Scope, inputs: usize, outputs: usize) -> Result<Self> {
+        Self::with_init(scope, inputs, outputs, Init::TorchDefault, Some(Init::TorchBias { fan_in: inputs }))
+    }
+
+    /// A layer with given initial values; without a bias if there is none for it.
+    ///
+    /// # Errors
+    /// If a name is taken.
+    pub fn with_init(
+        scope: &Scope,
+        inputs: usize,
+        outputs: usize,
+        weight: Init,
+        bias: Option<Init>,
+    ) -> Result<Self> {
+        let weight = scope.param("weight", (outputs, inputs), weight)?;
+        let bias = bias.map(|init| scope.param("bias", outputs, init)).transpose()?;
+        Ok(Self { weight, bias })
+    }
+
+    /// [.., I] to [.., O].
+    ///
+    /// # Errors
+    /// If the last dimension is not I.
+    pub fn forward(&self, tape: &Tape, x: &Value) -> Result<Value> {
+        let bias = self.bias.as_ref().map(|bias| tape.param(bias)).transpose()?;
+        ops::linear(tape, x, &tape.param(&self.weight)?, bias.as_ref())
+    }
+}

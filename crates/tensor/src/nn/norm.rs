@@ -1,0 +1,126 @@
+//! Normalisation layers.
+
+use crate::Result;
+use crate::init::Init;
+use crate::ops::{self, BatchNormStats, FusedActivation};
+use crate::store::{Buffer, Param, Scope};
+use crate::tape::{Tape, Value};
+
+/// The settings of a batch norm.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BatchNormConfig {
+    /// Added to the variance.
+    pub eps: f64,
+    /// Weight of the newest batch in the running statistics.
+    pub momentum: f64,
+    /// Whether statistics span the batches of all ranks.
+    pub sync: bool,
+    /// Initial value of the weight.
+    pub weight: f64,
+}
+
+impl Default for BatchNormConfig {
+    fn default() -> Self {
+        Self { eps: 1e-5, momentum: 0.1, sync: false, weight: 1.0 }
+    }
+}
+
+/// As `torch.nn.BatchNorm2d`: parameters `weight`, `bias`, buffers `running_mean`, `running_var`,
+/// `num_batches_tracked`.
+#[derive(Debug, Clone)]
+pub struct BatchNorm2d {
+    weight: Param,
+    bias: Param,
+    running_mean: Buffer,
+    running_var: Buffer,
+    num_batches: Buffer,
+    config: BatchNormConfig,
+}
+
+impl BatchNorm2d {
+    /// A layer over `channels` channels.
+    ///
+    /// # Errors
+    /// If a name is taken.
+    pub fn new(scope: &Scope, channels: usize, config: BatchNormConfig) -> Result<Self> {
+        Ok(Self {
+            weight: scope.param("weight", channels, Init::Constant(config.weight))?,
+            bias: scope.param("bias", channels, Init::ZEROS)?,
+            running_mean: scope.buffer("running_mean", channels, 0.0)?,
+            running_var: scope.buffer("running_var", channels, 1.0)?,
+            num_batches: scope.counter("num_batches_tracked")?,
+            config,
+        })
+    }
+
+    /// Normalises [N, C, H, W] and applies the activation in the same pass.
+    ///
+    /// # Errors
+    /// If the shapes do not go together.
+    pub fn forward(&self, tape: &Tape, x: &Value, activation: FusedActivation) -> Result<Value> {
+        let stats = BatchNormStats {
+            running_mean: &self.running_mean,
+            running_var: &self.running_var,
+            num_batches: &self.num_batches,
+            momentum: self.config.momentum,
+            eps: self.config.eps,
+            sync: self.config.sync,
+        };
+        ops::batch_norm2d(tape, x, &tape.param(&self.weight)?, &tape.param(&self.bias)?, &stats, activation)
+    }
+}
+
+/// As `torch.nn.LayerNorm` over the last dimension: parameters `weight` and `bias`.
+#[derive(Debug, Clone)]
+pub struct LayerNorm {
+    weight: Param,
+    bias: Param,
+    eps: f64,
+}
+
+impl LayerNorm {
+    /// A layer over rows of `width` elements.
+    ///
+    /// # Errors
+    /// If a name is taken.
+    pub fn new(scope: &Scope, width: usize, eps: f64) -> Result<Self> {
+        let weight = scope.param("weight", width, Init::ONES)?;
+        Ok(Self { weight, bias: scope.param("bias", width, Init::ZEROS)?, eps })
+    }
+
+    /// Normalises every row of [.., C].
+    ///
+    /// # Errors
+    /// If the last dimension is not C.
+    pub fn forward(&self, tape: &Tape, x: &Value) -> Result<Value> {
+        ops::layer_norm(tape, x, &tape.param(&self.weight)?, &tape.param(&self.bias)?, self.eps)
+    }
+}
+
+/// As `torch.nn.GroupNorm`: parameters `weight` and `bias`.
+#[derive(Debug, Clone)]
+pub struct GroupNorm {
+    weight: Param,
+    bias: Param,
+    groups: usize,
+    eps: f64,
+}
+
+impl GroupNorm {
+    /// A layer over `channels` channels in `groups` groups.
+    ///
+    /// # Errors
+    /// If a name is taken.
+    pub fn new(scope: &Scope, groups: usize, channels: usize, eps: f64) -> Result<Self> {
+        let weight = scope.param("weight", channels, Init::ONES)?;
+        Ok(Self { weight, bias: scope.param("bias", channels, Init::ZEROS)?, groups, eps })
+    }
+
+    /// Normalises [N, C, ..].
+    ///
+    /// # Errors
+    /// If the groups do not divide the channels.
+    pub fn forward(&self, tape: &Tape, x: &Value) -> Result<Value> {
+        ops::group_norm(tape, x, self.groups, &tape.param(&self.weight)?, &tape.param(&self.bias)?, self.eps)
+    }
+}

@@ -1,0 +1,102 @@
+//! Elementwise functions.
+
+use phalanx_kernels::{unary_backward, unary_forward};
+
+use crate::Result;
+use crate::storage::{Contiguous, dispatch, tensor_from};
+use crate::tape::{Tape, Value};
+
+pub use phalanx_kernels::UnaryOp;
+
+/// Applies an elementwise function.
+///
+/// # Errors
+/// If the element type is not supported.
+pub fn unary(tape: &Tape, x: &Value, op: UnaryOp) -> Result<Value> {
+    const OP: &str = "unary";
+    let input = x.tensor()?.contiguous()?;
+    let output = {
+        let read = Contiguous::new(OP, &input)?;
+        dispatch!(OP, input.dtype(), T => {
+            let x = read.slice::<T>()?;
+            let mut y = vec![T::default(); x.len()];
+            unary_forward(tape.context(), op, x, &mut y)?;
+            tensor_from(y, input.shape().clone())
+        })?
+    };
+    // A function whose derivative follows from its output does not keep its input.
+    let (x_saved, y_saved) =
+        if op.derivative_from_output() { (output.clone(), output.clone()) } else { (input, output.clone()) };
+    tape.push(OP, &[x], output, move |tape, grad, grads| {
+        let grad = grad.contiguous()?;
+        let (x, y, dy) =
+            (Contiguous::new(OP, &x_saved)?, Contiguous::new(OP, &y_saved)?, Contiguous::new(OP, &grad)?);
+        dispatch!(OP, grad.dtype(), T => {
+            let dy = dy.slice::<T>()?;
+            let mut dx = vec![T::default(); dy.len()];
+            unary_backward(tape.context(), op, x.slice::<T>()?, y.slice::<T>()?, dy, &mut dx)?;
+            grads.add(0, tensor_from(dx, grad.shape().clone())?)
+        })
+    })
+}
+
+macro_rules! named {
+    ($($(#[$doc:meta])* $name:ident => $op:expr;)*) => {
+        $($(#[$doc])*
+        ///
+        /// # Errors
+        /// If the element type is not supported.
+        pub fn $name(tape: &Tape, x: &Value) -> Result<Value> {
+            unary(tape, x, $op)
+        })*
+    };
+}
+
+named! {
+    /// max(x, 0).
+    relu => UnaryOp::Relu;
+    /// min(max(x, 0), 6).
+    relu6 => UnaryOp::Relu6;
+    /// 1/(1 + e⁻ˣ).
+    sigmoid => UnaryOp::Sigmoid;
+    /// The hyperbolic tangent.
+    tanh => UnaryOp::Tanh;
+    /// x·σ(x) (Ramachandran et al. 2017).
+    silu => UnaryOp::Silu;
+    /// x·Φ(x), by the exact error function (Hendrycks & Gimpel 2016).
+    gelu => UnaryOp::Gelu;
+    /// x·σ(1.702x), as openai/CLIP uses it.
+    quick_gelu => UnaryOp::QuickGelu;
+    /// eˣ.
+    exp => UnaryOp::Exp;
+}
+
+/// x where positive, `slope`·x elsewhere.
+///
+/// # Errors
+/// If the element type is not supported.
+pub fn leaky_relu(tape: &Tape, x: &Value, slope: f64) -> Result<Value> {
+    unary(tape, x, UnaryOp::LeakyRelu(slope))
+}
+
+/// The gradient before an activation that was fused into another op, from that op's output `y`.
+pub(super) fn cut_off(
+    context: &crate::Context,
+    activation: super::FusedActivation,
+    y: &candle_core::Tensor,
+    grad: &candle_core::Tensor,
+) -> Result<candle_core::Tensor> {
+    const OP: &str = "fused activation";
+    let op = match activation {
+        super::FusedActivation::None => return Ok(grad.clone()),
+        super::FusedActivation::Relu => UnaryOp::Relu,
+        super::FusedActivation::Relu6 => UnaryOp::Relu6,
+    };
+    let (y_read, dy) = (Contiguous::new(OP, y)?, Contiguous::new(OP, grad)?);
+    dispatch!(OP, grad.dtype(), T => {
+        let (y, dy) = (y_read.slice::<T>()?, dy.slice::<T>()?);
+        let mut dx = vec![T::default(); dy.len()];
+        unary_backward(context, op, y, y, dy, &mut dx)?;
+        tensor_from(dx, grad.shape().clone())
+    })
+}

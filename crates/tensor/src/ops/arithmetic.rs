@@ -1,0 +1,108 @@
+//! Elementwise sums and products.
+
+use candle_core::{Shape, Tensor};
+
+use crate::tape::{Tape, Value};
+use crate::{Result, TensorError};
+
+/// Reduces a gradient of a broadcast result to the shape of the operand that was broadcast.
+pub(super) fn sum_to_shape(grad: &Tensor, shape: &Shape) -> Result<Tensor> {
+    if grad.shape() == shape {
+        return Ok(grad.clone());
+    }
+    let (dims, extra) = (shape.dims(), grad.rank() - shape.rank());
+    let mut summed: Vec<usize> = (0..extra).collect();
+    summed
+        .extend((0..dims.len()).filter(|d| dims[*d] == 1 && grad.dims()[extra + d] != 1).map(|d| d + extra));
+    let grad = if summed.is_empty() { grad.clone() } else { grad.contiguous()?.sum_keepdim(summed)? };
+    Ok(grad.reshape(shape)?)
+}
+
+fn same_shape(op: &'static str, a: &Value, b: &Value) -> Result<()> {
+    if a.shape() == b.shape() { Ok(()) } else { Err(TensorError::unequal(op, a.shape(), b.shape())) }
+}
+
+/// a + b, of equal shapes.
+///
+/// # Errors
+/// If the shapes differ.
+pub fn add(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
+    same_shape("add", a, b)?;
+    let output = (a.tensor()? + b.tensor()?)?;
+    tape.push("add", &[a, b], output, |_, grad, grads| {
+        grads.share(0, grad.clone())?;
+        grads.share(1, grad.clone())
+    })
+}
+
+/// a − b, of equal shapes.
+///
+/// # Errors
+/// If the shapes differ.
+pub fn sub(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
+    same_shape("sub", a, b)?;
+    let output = (a.tensor()? - b.tensor()?)?;
+    tape.push("sub", &[a, b], output, |_, grad, grads| {
+        grads.share(0, grad.clone())?;
+        if grads.wants(1) { grads.add(1, grad.neg()?) } else { Ok(()) }
+    })
+}
+
+/// a · b elementwise, of equal shapes.
+///
+/// # Errors
+/// If the shapes differ.
+pub fn mul(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
+    same_shape("mul", a, b)?;
+    broadcast_mul(tape, a, b)
+}
+
+/// a + b with b broadcast to a's shape, by PyTorch's rules (dimensions align at the end; 1 stretches).
+///
+/// # Errors
+/// If b does not broadcast to a's shape.
+pub fn broadcast_add(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
+    let output = a.tensor()?.broadcast_add(&b.tensor()?)?;
+    let (a_shape, b_shape) = (a.shape().clone(), b.shape().clone());
+    tape.push("broadcast_add", &[a, b], output, move |_, grad, grads| {
+        grads.share(0, sum_to_shape(grad, &a_shape)?)?;
+        grads.share(1, sum_to_shape(grad, &b_shape)?)
+    })
+}
+
+/// a · b elementwise with either broadcast to the other's shape, by PyTorch's rules.
+///
+/// # Errors
+/// If the shapes do not broadcast.
+pub fn broadcast_mul(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
+    let output = a.tensor()?.broadcast_mul(&b.tensor()?)?;
+    let (a_shape, b_shape) = (a.shape().clone(), b.shape().clone());
+    let (a_saved, b_saved) = (a.save(), b.save());
+    tape.push("mul", &[a, b], output, move |_, grad, grads| {
+        if grads.wants(0) {
+            grads.share(0, sum_to_shape(&grad.broadcast_mul(&b_saved.tensor()?)?, &a_shape)?)?;
+        }
+        if grads.wants(1) {
+            grads.share(1, sum_to_shape(&grad.broadcast_mul(&a_saved.tensor()?)?, &b_shape)?)?;
+        }
+        Ok(())
+    })
+}
+
+/// x · factor.
+///
+/// # Errors
+/// If memory cannot be allocated.
+pub fn scale(tape: &Tape, x: &Value, factor: f64) -> Result<Value> {
+    let output = (x.tensor()? * factor)?;
+    tape.push("scale", &[x], output, move |_, grad, grads| grads.add(0, (grad * factor)?))
+}
+
+/// x + addend.
+///
+/// # Errors
+/// If memory cannot be allocated.
+pub fn add_scalar(tape: &Tape, x: &Value, addend: f64) -> Result<Value> {
+    let output = (x.tensor()? + addend)?;
+    tape.push("add_scalar", &[x], output, |_, grad, grads| grads.share(0, grad.clone()))
+}

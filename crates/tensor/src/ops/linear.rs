@@ -1,0 +1,144 @@
+//! Matrix products: the fully connected layer and the batched product.
+
+use candle_core::Tensor;
+use phalanx_kernels::{Context, Matrix, MatrixMut, matmul_batched};
+
+use crate::storage::{Contiguous, dispatch, tensor_from};
+use crate::tape::{Tape, Value};
+use crate::{Result, TensorError};
+
+/// How a stored matrix is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Read {
+    /// As it lies.
+    Plain,
+    /// Transposed.
+    Transposed,
+}
+
+/// `batch` products of contiguous matrices: the result is [batch, m, n].
+///
+/// `a` holds m×k (or k×m when transposed) a product, `b` k×n (or n×k).
+pub(super) fn product(
+    context: &Context,
+    op: &'static str,
+    [batch, m, n, k]: [usize; 4],
+    (a, read_a): (&Tensor, Read),
+    (b, read_b): (&Tensor, Read),
+    shape: Vec<usize>,
+) -> Result<Tensor> {
+    let (a, b) = (a.contiguous()?, b.contiguous()?);
+    if a.dtype() != b.dtype() {
+        return Err(TensorError::shape(op, format!("element types {:?} and {:?}", a.dtype(), b.dtype())));
+    }
+    let (a_read, b_read) = (Contiguous::new(op, &a)?, Contiguous::new(op, &b)?);
+    dispatch!(op, a.dtype(), T => {
+        let mut out = vec![T::default(); batch * m * n];
+        let a = Matrix::batched(a_read.slice::<T>()?, m, k, read_a == Read::Transposed);
+        let b = Matrix::batched(b_read.slice::<T>()?, k, n, read_b == Read::Transposed);
+        matmul_batched(context, batch, a, b, MatrixMut::batched(&mut out, m, n), false)?;
+        tensor_from(out, shape)
+    })
+}
+
+/// x·Wᵀ + b: `x` is [.., I], `weight` [O, I], `bias` [O]; the result is [.., O], as in `torch.nn.functional.linear`.
+///
+/// # Errors
+/// If the shapes do not go together.
+pub fn linear(tape: &Tape, x: &Value, weight: &Value, bias: Option<&Value>) -> Result<Value> {
+    const OP: &str = "linear";
+    let (&[outputs, inputs], Some((&last, lead))) = (weight.dims(), x.dims().split_last()) else {
+        let problem = format!("expected [.., I] and [O, I], not {:?} and {:?}", x.shape(), weight.shape());
+        return Err(TensorError::shape(OP, problem));
+    };
+    if last != inputs || bias.is_some_and(|b| b.dims() != [outputs]) {
+        let problem = format!(
+            "x {:?}, weight {:?} and bias {:?} do not go together",
+            x.shape(),
+            weight.shape(),
+            bias.map(Value::shape)
+        );
+        return Err(TensorError::shape(OP, problem));
+    }
+    let rows: usize = lead.iter().product();
+    let x_shape = x.dims().to_vec();
+    let mut shape = lead.to_vec();
+    shape.push(outputs);
+    let mut output = product(
+        tape.context(),
+        OP,
+        [1, rows, outputs, inputs],
+        (&x.tensor()?, Read::Plain),
+        (&weight.tensor()?, Read::Transposed),
+        shape,
+    )?;
+    if let Some(bias) = bias {
+        output = output.broadcast_add(&bias.tensor()?)?;
+    }
+    let (x_saved, w_saved) = (x.save(), weight.save());
+    let none = Value::constant(Tensor::zeros(0, candle_core::DType::F32, &candle_core::Device::Cpu)?);
+    tape.push(OP, &[x, weight, bias.unwrap_or(&none)], output, move |tape, grad, grads| {
+        let cx = tape.context();
+        if grads.wants(0) {
+            let size = [1, rows, inputs, outputs];
+            let w = w_saved.tensor()?;
+            grads.add(0, product(cx, OP, size, (grad, Read::Plain), (&w, Read::Plain), x_shape)?)?;
+        }
+        if grads.wants(1) {
+            let size = [1, outputs, inputs, rows];
+            let x = x_saved.tensor()?;
+            let shape = vec![outputs, inputs];
+            grads.add(1, product(cx, OP, size, (grad, Read::Transposed), (&x, Read::Plain), shape)?)?;
+        }
+        if grads.wants(2) {
+            grads.add(2, grad.reshape((rows, outputs))?.contiguous()?.sum(0)?)?;
+        }
+        Ok(())
+    })
+}
+
+/// The batched matrix product of [.., M, K] and [.., K, N] with equal leading dimensions.
+///
+/// # Errors
+/// If the shapes do not go together.
+pub fn matmul(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
+    const OP: &str = "matmul";
+    let (a_dims, b_dims) = (a.dims(), b.dims());
+    let rank = a_dims.len();
+    let fits = rank >= 2
+        && b_dims.len() == rank
+        && a_dims[..rank - 2] == b_dims[..rank - 2]
+        && a_dims[rank - 1] == b_dims[rank - 2];
+    if !fits {
+        let problem = format!("{:?} times {:?}; expected [.., M, K] and [.., K, N]", a.shape(), b.shape());
+        return Err(TensorError::shape(OP, problem));
+    }
+    let batch: usize = a_dims[..rank - 2].iter().product();
+    let (m, k, n) = (a_dims[rank - 2], a_dims[rank - 1], b_dims[rank - 1]);
+    let (a_shape, b_shape) = (a_dims.to_vec(), b_dims.to_vec());
+    let mut shape = a_shape.clone();
+    shape[rank - 1] = n;
+    let output = product(
+        tape.context(),
+        OP,
+        [batch, m, n, k],
+        (&a.tensor()?, Read::Plain),
+        (&b.tensor()?, Read::Plain),
+        shape,
+    )?;
+    let (a_saved, b_saved) = (a.save(), b.save());
+    tape.push(OP, &[a, b], output, move |tape, grad, grads| {
+        let cx = tape.context();
+        if grads.wants(0) {
+            let b = b_saved.tensor()?;
+            let size = [batch, m, k, n];
+            grads.add(0, product(cx, OP, size, (grad, Read::Plain), (&b, Read::Transposed), a_shape)?)?;
+        }
+        if grads.wants(1) {
+            let a = a_saved.tensor()?;
+            let size = [batch, k, n, m];
+            grads.add(1, product(cx, OP, size, (&a, Read::Transposed), (grad, Read::Plain), b_shape)?)?;
+        }
+        Ok(())
+    })
+}

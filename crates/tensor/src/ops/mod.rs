@@ -1,0 +1,28 @@
+//! Differentiable operations: each runs forward and records its own backward.
+//!
+//! All are functions of the tape and values, in the manner of `torch.nn.functional`. Shapes are written with
+//! N for the batch, C for channels, H and W for height and width, T for positions in a sequence.
+
+mod activation;
+mod arithmetic;
+mod attention;
+mod conv;
+mod dropout;
+mod embedding;
+mod linear;
+mod norm;
+mod pool;
+mod reduce;
+mod shape;
+
+pub use activation::{UnaryOp, exp, gelu, leaky_relu, quick_gelu, relu, relu6, sigmoid, silu, tanh, unary};
+pub use arithmetic::{add, add_scalar, broadcast_add, broadcast_mul, mul, scale, sub};
+pub use attention::{attention, softmax};
+pub use conv::{Conv2dOptions, conv2d};
+pub use dropout::{dropout, gaussian_noise};
+pub use embedding::{embedding, select_positions};
+pub use linear::{linear, matmul};
+pub use norm::{BatchNormStats, FusedActivation, batch_norm2d, group_norm, l2_normalise, layer_norm};
+pub use pool::{PoolOptions, avg_pool2d, global_avg_pool2d, max_pool2d, upsample_nearest2d};
+pub use reduce::{mean, sum, sum_over};
+pub use shape::{broadcast_as, cat, narrow, permute, reshape, transpose};

@@ -1,0 +1,149 @@
+//! Pooling and nearest up-sampling, with true gradients at any kernel, stride, padding and size.
+
+use phalanx_kernels::{
+    Pool2dShape, avg_pool2d_backward, avg_pool2d_forward, max_pool2d_backward, max_pool2d_forward,
+    upsample_nearest2d_backward, upsample_nearest2d_forward,
+};
+
+use crate::storage::{Contiguous, dispatch, tensor_from};
+use crate::tape::{Tape, Value};
+use crate::{Result, TensorError};
+
+/// A pooling window, each size as [height, width].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolOptions {
+    /// Window.
+    pub kernel: [usize; 2],
+    /// Step between windows.
+    pub stride: [usize; 2],
+    /// Border added on each side.
+    pub padding: [usize; 2],
+}
+
+impl PoolOptions {
+    /// A square window.
+    pub fn new(kernel: usize, stride: usize, padding: usize) -> Self {
+        Self { kernel: [kernel; 2], stride: [stride; 2], padding: [padding; 2] }
+    }
+}
+
+fn pool_shape(op: &'static str, x: &Value, options: PoolOptions) -> Result<Pool2dShape> {
+    let &[batch, channels, height, width] = x.dims() else {
+        return Err(TensorError::shape(op, format!("expected [N, C, H, W], not {:?}", x.shape())));
+    };
+    let PoolOptions { kernel, stride, padding } = options;
+    let shape = Pool2dShape { batch, channels, height, width, kernel, stride, padding };
+    shape.validate()?;
+    Ok(shape)
+}
+
+/// The largest element of every window of [N, C, H, W]; the border counts as −∞.
+///
+/// # Errors
+/// If a window does not fit.
+pub fn max_pool2d(tape: &Tape, x: &Value, options: PoolOptions) -> Result<Value> {
+    const OP: &str = "max_pool2d";
+    let shape = pool_shape(OP, x, options)?;
+    let input = x.tensor()?.contiguous()?;
+    let dtype = input.dtype();
+    let in_dims = x.dims().to_vec();
+    let out_dims = vec![shape.batch, shape.channels, shape.out_height(), shape.out_width()];
+    let read = Contiguous::new(OP, &input)?;
+    let mut indices = vec![0_u32; out_dims.iter().product()];
+    let output = dispatch!(OP, dtype, T => {
+        let mut y = vec![T::default(); indices.len()];
+        max_pool2d_forward(tape.context(), &shape, read.slice::<T>()?, &mut y, &mut indices)?;
+        tensor_from(y, out_dims)
+    })?;
+    tape.push(OP, &[x], output, move |tape, grad, grads| {
+        let grad = grad.contiguous()?;
+        let dy = Contiguous::new(OP, &grad)?;
+        dispatch!(OP, dtype, T => {
+            let mut dx = vec![T::default(); in_dims.iter().product()];
+            max_pool2d_backward(tape.context(), &shape, dy.slice::<T>()?, &indices, &mut dx)?;
+            grads.add(0, tensor_from(dx, in_dims)?)
+        })
+    })
+}
+
+/// The mean of every window of [N, C, H, W]. With `count_include_pad` the border counts as zeros (PyTorch's
+/// default), else it does not count.
+///
+/// # Errors
+/// If a window does not fit.
+pub fn avg_pool2d(tape: &Tape, x: &Value, options: PoolOptions, count_include_pad: bool) -> Result<Value> {
+    const OP: &str = "avg_pool2d";
+    let shape = pool_shape(OP, x, options)?;
+    let input = x.tensor()?.contiguous()?;
+    let dtype = input.dtype();
+    let in_dims = x.dims().to_vec();
+    let out_dims = vec![shape.batch, shape.channels, shape.out_height(), shape.out_width()];
+    let read = Contiguous::new(OP, &input)?;
+    let output = dispatch!(OP, dtype, T => {
+        let mut y = vec![T::default(); out_dims.iter().product()];
+        avg_pool2d_forward(tape.context(), &shape, count_include_pad, read.slice::<T>()?, &mut y)?;
+        tensor_from(y, out_dims)
+    })?;
+    tape.push(OP, &[x], output, move |tape, grad, grads| {
+        let grad = grad.contiguous()?;
+        let dy = Contiguous::new(OP, &grad)?;
+        dispatch!(OP, dtype, T => {
+            let mut dx = vec![T::default(); in_dims.iter().product()];
+            avg_pool2d_backward(tape.context(), &shape, count_include_pad, dy.slice::<T>()?, &mut dx)?;
+            grads.add(0, tensor_from(dx, in_dims)?)
+        })
+    })
+}
+
+/// The mean over height and width: [N, C, H, W] gives [N, C].
+///
+/// # Errors
+/// If `x` is not four-dimensional or has no elements.
+pub fn global_avg_pool2d(tape: &Tape, x: &Value) -> Result<Value> {
+    let &[batch, channels, height, width] = x.dims() else {
+        return Err(TensorError::shape(
+            "global_avg_pool2d",
+            format!("expected [N, C, H, W], not {:?}", x.shape()),
+        ));
+    };
+    let options = PoolOptions { kernel: [height, width], stride: [1, 1], padding: [0, 0] };
+    let pooled = avg_pool2d(tape, x, options, true)?;
+    super::reshape(tape, &pooled, (batch, channels))
+}
+
+/// Each pixel repeated `factor` times in both directions: [N, C, H, W] gives [N, C, H·factor, W·factor].
+///
+/// # Errors
+/// If `x` is not four-dimensional.
+pub fn upsample_nearest2d(tape: &Tape, x: &Value, factor: usize) -> Result<Value> {
+    const OP: &str = "upsample_nearest2d";
+    let &[batch, channels, height, width] = x.dims() else {
+        return Err(TensorError::shape(OP, format!("expected [N, C, H, W], not {:?}", x.shape())));
+    };
+    if factor == 0 {
+        return Err(TensorError::Argument {
+            name: "factor",
+            value: "0".into(),
+            expected: "expected at least 1",
+        });
+    }
+    let input = x.tensor()?.contiguous()?;
+    let dtype = input.dtype();
+    let in_dims = x.dims().to_vec();
+    let (planes, from, to) = (batch * channels, [height, width], [height * factor, width * factor]);
+    let read = Contiguous::new(OP, &input)?;
+    let output = dispatch!(OP, dtype, T => {
+        let mut y = vec![T::default(); planes * to[0] * to[1]];
+        upsample_nearest2d_forward(tape.context(), planes, from, to, read.slice::<T>()?, &mut y)?;
+        tensor_from(y, (batch, channels, to[0], to[1]))
+    })?;
+    tape.push(OP, &[x], output, move |tape, grad, grads| {
+        let grad = grad.contiguous()?;
+        let dy = Contiguous::new(OP, &grad)?;
+        dispatch!(OP, dtype, T => {
+            let mut dx = vec![T::default(); in_dims.iter().product()];
+            upsample_nearest2d_backward(tape.context(), planes, from, to, dy.slice::<T>()?, &mut dx)?;
+            grads.add(0, tensor_from(dx, in_dims)?)
+        })
+    })
+}

@@ -1,0 +1,187 @@
+//! Reading and writing candle's CPU storage as plain slices, without copies.
+//!
+//! The kernels work on slices; candle tensors own their elements behind a lock. [`Contiguous`] holds the
+//! read lock for as long as a kernel needs the slice, and [`with_slice_mut`] runs a closure under the write
+//! lock. A tensor on another device is an error, never a hidden transfer.
+
+use std::cell::RefCell;
+
+use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Storage, StorageRef, Tensor, WithDType};
+
+use crate::{Result, TensorError};
+
+/// Element types that the CPU kernels and the tape compute in.
+pub(crate) trait Scalar: phalanx_kernels::Float + WithDType {
+    /// The elements, if the storage is of this type.
+    fn of(storage: &CpuStorage) -> Option<&[Self]>;
+    /// The elements for writing, if the storage is of this type.
+    fn of_mut(storage: &mut CpuStorage) -> Option<&mut [Self]>;
+}
+
+macro_rules! scalar {
+    ($type:ty, $variant:ident) => {
+        impl Scalar for $type {
+            fn of(storage: &CpuStorage) -> Option<&[Self]> {
+                match storage {
+                    CpuStorage::$variant(values) => Some(values),
+                    _ => None,
+                }
+            }
+            fn of_mut(storage: &mut CpuStorage) -> Option<&mut [Self]> {
+                match storage {
+                    CpuStorage::$variant(values) => Some(values),
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+scalar!(f32, F32);
+scalar!(f64, F64);
+
+/// Runs `$body` with `$t` standing for the element type of `$dtype`; other types are an error naming `$op`.
+macro_rules! dispatch {
+    ($op:expr, $dtype:expr, $t:ident => $body:expr) => {
+        match $dtype {
+            candle_core::DType::F32 => {
+                type $t = f32;
+                $body
+            }
+            candle_core::DType::F64 => {
+                type $t = f64;
+                $body
+            }
+            other => Err($crate::TensorError::dtype($op, other)),
+        }
+    };
+}
+pub(crate) use dispatch;
+
+/// A contiguous CPU tensor under its read lock.
+pub(crate) struct Contiguous<'a> {
+    op: &'static str,
+    storage: StorageRef<'a>,
+    range: std::ops::Range<usize>,
+}
+
+impl<'a> Contiguous<'a> {
+    /// Locks `tensor` for reading. The tensor must be contiguous and on the CPU.
+    pub(crate) fn new(op: &'static str, tensor: &'a Tensor) -> Result<Self> {
+        let (storage, layout) = tensor.storage_and_layout();
+        let Some((start, end)) = layout.contiguous_offsets() else {
+            return Err(TensorError::shape(op, "expected a contiguous tensor"));
+        };
+        if !matches!(&*storage, Storage::Cpu(_)) {
+            return Err(unsupported_device(op, tensor.device()));
+        }
+        Ok(Self { op, storage, range: start..end })
+    }
+
+    /// The elements.
+    pub(crate) fn slice<T: Scalar>(&self) -> Result<&[T]> {
+        let Storage::Cpu(cpu) = &*self.storage else {
+            return Err(TensorError::Unsupported { op: self.op, what: "this device".into() });
+        };
+        match T::of(cpu) {
+            Some(values) => Ok(&values[self.range.clone()]),
+            None => Err(TensorError::dtype(self.op, self.storage.dtype())),
+        }
+    }
+}
+
+/// The error for a device without an implementation of `op`.
+pub(crate) fn unsupported_device(op: &'static str, device: &Device) -> TensorError {
+    TensorError::Unsupported { op, what: format!("device {:?}", device.location()) }
+}
+
+/// Runs `f` on the elements of a contiguous CPU tensor under its write lock.
+///
+/// Every view of the same storage sees the change. Do not hold a [`Contiguous`] of the same storage.
+pub(crate) fn with_slice_mut<T: Scalar, R>(
+    op: &'static str,
+    tensor: &Tensor,
+    f: impl FnOnce(&mut [T]) -> Result<R>,
+) -> Result<R> {
+    struct Run<F, R>(&'static str, RefCell<(Option<F>, Option<Result<R>>)>, std::marker::PhantomData<()>);
+
+    struct Typed<'r, T, F, R>(&'r Run<F, R>, std::marker::PhantomData<T>);
+
+    impl<T: Scalar, R, F: FnOnce(&mut [T]) -> Result<R>> InplaceOp1 for Typed<'_, T, F, R> {
+        fn name(&self) -> &'static str {
+            self.0.0
+        }
+        fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
+            let mut slot = self.0.1.borrow_mut();
+            let run = slot.0.take();
+            slot.1 = Some(match (layout.contiguous_offsets(), T::of_mut(storage), run) {
+                (Some((start, end)), Some(values), Some(run)) => run(&mut values[start..end]),
+                (None, ..) => Err(TensorError::shape(self.0.0, "expected a contiguous tensor")),
+                _ => Err(TensorError::dtype(self.0.0, T::DTYPE)),
+            });
+            Ok(())
+        }
+    }
+
+    if !tensor.device().is_cpu() {
+        return Err(unsupported_device(op, tensor.device()));
+    }
+    let run = Run(op, RefCell::new((Some(f), None)), std::marker::PhantomData);
+    tensor.inplace_op1(&Typed::<T, _, R>(&run, std::marker::PhantomData))?;
+    run.1
+        .into_inner()
+        .1
+        .unwrap_or_else(|| Err(TensorError::shape(op, "candle did not run the in-place operation")))
+}
+
+/// A new CPU tensor that takes the elements over.
+pub(crate) fn tensor_from<T: Scalar>(values: Vec<T>, shape: impl Into<candle_core::Shape>) -> Result<Tensor> {
+    Ok(Tensor::from_vec(values, shape.into(), &Device::Cpu)?)
+}
+
+/// `accumulator += addend`, in place. Both must have the same shape and element type.
+pub(crate) fn add_in_place(accumulator: &Tensor, addend: &Tensor) -> Result<()> {
+    const OP: &str = "accumulate gradient";
+    if accumulator.elem_count() != addend.elem_count() {
+        return Err(TensorError::unequal(OP, accumulator.shape(), addend.shape()));
+    }
+    let addend = addend.contiguous()?;
+    let addend = Contiguous::new(OP, &addend)?;
+    dispatch!(OP, accumulator.dtype(), T => {
+        let from = addend.slice::<T>()?;
+        with_slice_mut::<T, _>(OP, accumulator, |to| {
+            to.iter_mut().zip(from).for_each(|(to, from)| *to += *from);
+            Ok(())
+        })
+    })
+}
+
+/// Sets every element to zero, in place.
+pub(crate) fn zero_in_place(tensor: &Tensor) -> Result<()> {
+    const OP: &str = "zero";
+    dispatch!(OP, tensor.dtype(), T => with_slice_mut::<T, _>(OP, tensor, |values| {
+        values.fill(T::default());
+        Ok(())
+    }))
+}
+
+/// Copies `source`'s elements into `target`, converting the element type if needed.
+pub(crate) fn copy_in_place(target: &Tensor, source: &Tensor) -> Result<()> {
+    const OP: &str = "copy";
+    if target.elem_count() != source.elem_count() {
+        return Err(TensorError::unequal(OP, target.shape(), source.shape()));
+    }
+    let source = source.to_device(&Device::Cpu)?.to_dtype(target.dtype())?.contiguous()?;
+    let source = Contiguous::new(OP, &source)?;
+    dispatch!(OP, target.dtype(), T => {
+        let from = source.slice::<T>()?;
+        with_slice_mut::<T, _>(OP, target, |to| {
+            to.copy_from_slice(from);
+            Ok(())
+        })
+    })
+}
+
+/// The number of bytes that `count` elements of `dtype` take.
+pub(crate) fn bytes_of(count: usize, dtype: DType) -> usize {
+    count * dtype.size_in_bytes()
+}

@@ -1,0 +1,73 @@
+//! The state dict: all parameters and buffers by name, in and out.
+
+use candle_core::Tensor;
+
+use super::{Entry, ParamStore};
+use crate::{Result, TensorError};
+
+/// What loading a state dict left over.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct LoadReport {
+    /// Names of the model that the file did not have; they keep their values.
+    pub missing: Vec<String>,
+    /// Names of the file that the model does not have.
+    pub unexpected: Vec<String>,
+}
+
+impl ParamStore {
+    /// All parameters and buffers with their current values, in registration order, as independent copies.
+    ///
+    /// # Errors
+    /// If a parameter's values are not in memory.
+    pub fn state_dict(&self) -> Result<Vec<(String, Tensor)>> {
+        let mut all = Vec::with_capacity(self.params.len() + self.buffers.len());
+        for param in &self.params {
+            all.push((param.name().to_owned(), param.tensor()?.copy()?));
+        }
+        for buffer in &self.buffers {
+            all.push((buffer.name().to_owned(), buffer.tensor().copy()?));
+        }
+        Ok(all)
+    }
+
+    /// Takes values over by name, converting element types.
+    ///
+    /// Nothing is written unless every shape fits; names that only one side has are reported, not an error.
+    ///
+    /// # Errors
+    /// [`TensorError::Shape`] naming the first tensor of a wrong shape.
+    pub fn load_state_dict<'a>(
+        &self,
+        tensors: impl IntoIterator<Item = (&'a str, &'a Tensor)>,
+    ) -> Result<LoadReport> {
+        let mut report = LoadReport::default();
+        let mut found: Vec<(Entry, &Tensor)> = Vec::new();
+        let mut seen = std::collections::BTreeSet::new();
+        for (name, tensor) in tensors {
+            let Some(entry) = self.by_name.get(name) else {
+                report.unexpected.push(name.to_owned());
+                continue;
+            };
+            let expected = match entry {
+                Entry::Param(index) => self.params[*index].shape().clone(),
+                Entry::Buffer(index) => self.buffers[*index].shape(),
+            };
+            if *tensor.shape() != expected {
+                let problem = format!("`{name}` has shape {:?}; the model's is {expected:?}", tensor.shape());
+                return Err(TensorError::shape("load state dict", problem));
+            }
+            seen.insert(name);
+            found.push((*entry, tensor));
+        }
+        let names =
+            self.params.iter().map(super::Param::name).chain(self.buffers.iter().map(super::Buffer::name));
+        report.missing = names.filter(|name| !seen.contains(name)).map(str::to_owned).collect();
+        for (entry, tensor) in found {
+            match entry {
+                Entry::Param(index) => self.params[index].set(tensor)?,
+                Entry::Buffer(index) => self.buffers[index].set(tensor)?,
+            }
+        }
+        Ok(report)
+    }
+}

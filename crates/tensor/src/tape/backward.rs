@@ -1,0 +1,99 @@
+//! The walk from the loss back to the parameters.
+
+use candle_core::Tensor;
+
+use super::Tape;
+use super::grads::{GradSlots, Grads};
+use super::node::{Action, Node};
+use super::value::Value;
+use crate::store::Unit;
+use crate::{Result, TensorError};
+
+impl Tape {
+    /// Differentiates a loss of one element with respect to everything that it was computed from.
+    ///
+    /// Gradients of parameters are added to those already in their units. The tape is empty afterwards.
+    ///
+    /// # Errors
+    /// [`TensorError::Backward`] if the loss has more than one element or needs no gradient, and the errors of
+    /// the ops and of the listener.
+    pub fn backward(&self, loss: &Value) -> Result<()> {
+        if loss.shape().elem_count() != 1 {
+            let problem = format!("the loss must have one element; this one has shape {:?}", loss.shape());
+            return Err(TensorError::Backward(problem));
+        }
+        if !loss.needs_grad() {
+            let problem = "the loss does not depend on any trainable parameter or leaf of this tape";
+            return Err(TensorError::Backward(problem.into()));
+        }
+        self.backward_from([(loss, loss.tensor()?.ones_like()?)])
+    }
+
+    /// Differentiates with given gradients of several values.
+    ///
+    /// # Errors
+    /// As [`Tape::backward`]; and if a gradient's shape is not its value's.
+    pub fn backward_from<'a>(&self, seeds: impl IntoIterator<Item = (&'a Value, Tensor)>) -> Result<()> {
+        let id = self.id.get();
+        let (nodes, num_slots) = {
+            let mut inner = self.inner.borrow_mut();
+            inner.leaf_grads.clear();
+            (std::mem::take(&mut inner.nodes), std::mem::take(&mut inner.num_slots))
+        };
+        // From here on, values of this recording are recognised as past.
+        self.past_id.set(id);
+        self.id.set(super::fresh_id());
+        let mut slots = GradSlots::new(num_slots);
+        for (value, grad) in seeds {
+            if value.shape() != grad.shape() {
+                return Err(TensorError::unequal("backward", value.shape(), grad.shape()));
+            }
+            if let Some(slot) = value.slot_on(id, "backward")? {
+                slots.add(slot, grad, false)?;
+            }
+        }
+        let mut leaves = Vec::new();
+        for node in nodes.into_iter().rev() {
+            self.pass(node, &mut slots, &mut leaves)?;
+        }
+        let mut inner = self.inner.borrow_mut();
+        inner.leaf_grads = leaves;
+        inner.num_blocks = 0;
+        Ok(())
+    }
+
+    /// Runs one node backward and drops it, with everything it saved.
+    fn pass(&self, node: Node, slots: &mut GradSlots, leaves: &mut Vec<(usize, Tensor)>) -> Result<()> {
+        let Node { inputs, outputs, units, action, .. } = node;
+        match action {
+            Action::BlockEnd(name) => {
+                self.notify("before backward", |listener| listener.before_backward(&name))?;
+            }
+            Action::BlockStart(name) => {
+                self.notify("after backward", |listener| listener.after_backward(&name))?;
+            }
+            Action::Leaf => {
+                if let Some(grad) = slots.take(outputs.start) {
+                    leaves.push((outputs.start, grad));
+                }
+            }
+            Action::Param(param) => {
+                if let Some(grad) = slots.take(outputs.start) {
+                    param.accumulate_grad(&grad)?;
+                }
+            }
+            Action::Op(run) => {
+                let grads_out: Vec<_> = outputs.map(|slot| slots.take(slot)).collect();
+                if grads_out.iter().any(Option::is_some) {
+                    run(self, grads_out, &mut Grads { slots, inputs: &inputs })?;
+                }
+            }
+        }
+        units.iter().try_for_each(|unit| self.end_use(unit))
+    }
+
+    fn end_use(&self, unit: &Unit) -> Result<()> {
+        let last = self.inner.borrow_mut().end_use(unit);
+        if last { self.notify("gradients ready", |listener| listener.gradients_ready(unit)) } else { Ok(()) }
+    }
+}

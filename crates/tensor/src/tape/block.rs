@@ -1,0 +1,115 @@
+//! Blocks: the unit that strategies act on, and what is recomputed in activation checkpointing.
+
+use std::sync::Arc;
+
+use candle_core::Tensor;
+
+use super::node::{Action, Node};
+use super::value::{Saved, Value};
+use super::{Mode, Tape};
+use crate::{Result, TensorError};
+
+/// A named part of a model whose parameters are gathered, released and reduced together.
+///
+/// The name must be that of the [`crate::Scope::block`] in which its parameters were registered
+/// ([`crate::Scope::block_name`]). `forward`
+/// must be repeatable: called twice with the same inputs on tapes of the same session it does the same.
+pub trait Block: Send + Sync {
+    /// The name of the block, a prefix of its parameters' names.
+    fn name(&self) -> &str;
+
+    /// Runs the block.
+    ///
+    /// # Errors
+    /// Those of the ops that it runs.
+    fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>>;
+}
+
+impl Tape {
+    /// Runs a block, telling the listener before and after, forward and later backward.
+    ///
+    /// # Errors
+    /// The block's, or the listener's.
+    pub fn run<B: Block + 'static>(&self, block: &Arc<B>, inputs: &[Value]) -> Result<Vec<Value>> {
+        let name: Arc<str> = block.name().into();
+        let index = self.count_block();
+        self.notify("before forward", |listener| listener.before_forward(&name))?;
+        let outputs = if self.records() && self.session().recompute.applies(index) {
+            self.push_action(Action::BlockStart(name.clone()));
+            self.run_recomputed(block.clone(), inputs)?
+        } else {
+            self.push_action(Action::BlockStart(name.clone()));
+            block.forward(self, inputs)?
+        };
+        self.push_action(Action::BlockEnd(name.clone()));
+        self.notify("after forward", |listener| listener.after_forward(&name))?;
+        Ok(outputs)
+    }
+
+    /// Runs a block with one input and one output.
+    ///
+    /// # Errors
+    /// The block's, or the listener's, or if the block gives another number of outputs.
+    pub fn run1<B: Block + 'static>(&self, block: &Arc<B>, input: &Value) -> Result<Value> {
+        let mut outputs = self.run(block, std::slice::from_ref(input))?;
+        match (outputs.pop(), outputs.is_empty()) {
+            (Some(output), true) => Ok(output),
+            _ => Err(TensorError::shape("run1", format!("block `{}` must give one output", block.name()))),
+        }
+    }
+
+    /// Runs the block without recording, and records one node that runs it again in backward.
+    fn run_recomputed<B: Block + 'static>(&self, block: Arc<B>, inputs: &[Value]) -> Result<Vec<Value>> {
+        let keys_at = self.keys_drawn();
+        let (outputs, units) = self.without_recording(|| block.forward(self, inputs))?;
+        let saved: Vec<(Saved, bool)> = inputs.iter().map(|v| (v.save(), v.needs_grad())).collect();
+        if units.is_empty() && !inputs.iter().any(Value::needs_grad) {
+            return Ok(outputs);
+        }
+        let again = move |tape: &Tape, mut grads_out: Vec<Option<Tensor>>, grads: &mut super::Grads<'_>| {
+            let inner = Tape::nested(tape, keys_at);
+            let mut inputs = Vec::with_capacity(saved.len());
+            for (input, wanted) in &saved {
+                let tensor = input.tensor()?;
+                inputs.push(if *wanted { inner.leaf(tensor) } else { Value::constant(tensor) });
+            }
+            let outputs = block.forward(&inner, &inputs)?;
+            let seeds: Vec<(&Value, Tensor)> = outputs
+                .iter()
+                .zip(&mut grads_out)
+                .filter_map(|(value, grad)| Some((value, grad.take()?)))
+                .collect();
+            let seeds: Vec<_> = seeds.into_iter().filter(|(value, _)| value.needs_grad()).collect();
+            inner.backward_from(seeds)?;
+            for (index, input) in inputs.iter().enumerate() {
+                if let Some(grad) = inner.leaf_grad(input) {
+                    grads.share(index, grad)?;
+                }
+            }
+            Ok(())
+        };
+        let tensors = outputs.iter().map(Value::tensor).collect::<Result<Vec<_>>>()?;
+        self.push_node(
+            "recomputed block",
+            &inputs.iter().collect::<Vec<_>>(),
+            tensors,
+            units,
+            Box::new(again),
+        )
+    }
+
+    /// Runs `f` with recording off, collecting the units of the trainable parameters that it reads.
+    fn without_recording<R>(&self, f: impl FnOnce() -> Result<R>) -> Result<(R, Vec<crate::Unit>)> {
+        let before = self.mode.replace(Mode::Collecting);
+        let result = f();
+        self.mode.set(before);
+        let units = std::mem::take(&mut self.inner.borrow_mut().collected);
+        Ok((result?, units))
+    }
+
+    fn push_action(&self, action: Action) {
+        if self.records() {
+            self.inner.borrow_mut().nodes.push(Node::bare(action));
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! The few calls that everything distributed hangs on.
+
+use crate::store::Unit;
+
+/// What a listener returns; the error ends the forward or backward pass that called it.
+pub type HookResult = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
+/// Is told how far forward and backward have come.
+///
+/// Calls come on the thread that runs the tape, in an order that depends only on the model, so that ranks that
+/// run the same model issue the same collectives in the same order. A block that is recomputed in backward
+/// reports its forward once; its recomputation happens between *before* and *after backward*.
+pub trait Listener: std::fmt::Debug + Send + Sync {
+    /// Block `block` is about to run forward: its parameters must be in memory when this returns.
+    ///
+    /// # Errors
+    /// Whatever keeps the pass from going on.
+    fn before_forward(&self, block: &str) -> HookResult {
+        let _ = block;
+        Ok(())
+    }
+
+    /// Block `block` has run forward: its parameters may leave memory.
+    ///
+    /// # Errors
+    /// Whatever keeps the pass from going on.
+    fn after_forward(&self, block: &str) -> HookResult {
+        let _ = block;
+        Ok(())
+    }
+
+    /// Backward has come to the end of block `block`: its parameters must be in memory when this returns.
+    ///
+    /// # Errors
+    /// Whatever keeps the pass from going on.
+    fn before_backward(&self, block: &str) -> HookResult {
+        let _ = block;
+        Ok(())
+    }
+
+    /// Backward has passed the start of block `block`: its parameters may leave memory.
+    ///
+    /// # Errors
+    /// Whatever keeps the pass from going on.
+    fn after_backward(&self, block: &str) -> HookResult {
+        let _ = block;
+        Ok(())
+    }
+
+    /// Every use of `unit` on this tape has been differentiated: its gradients are complete.
+    ///
+    /// # Errors
+    /// Whatever keeps the pass from going on.
+    fn gradients_ready(&self, unit: &Unit) -> HookResult {
+        let _ = unit;
+        Ok(())
+    }
+}
+
+/// Adds numbers over all ranks, for ops whose statistics span the global batch (synchronised batch norm).
+pub trait StatsSync: std::fmt::Debug + Send + Sync {
+    /// Replaces every number by its sum over the ranks.
+    ///
+    /// # Errors
+    /// The transport's error.
+    fn all_reduce_sum(&self, values: &mut [f64]) -> HookResult;
+}

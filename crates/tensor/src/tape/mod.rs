@@ -1,0 +1,306 @@
+//! The tape: an explicit record of ops over detached candle tensors.
+//!
+//! Forward runs an op and pushes a node that can run backward; [`Tape::backward`] walks the nodes from the
+//! last to the first, and drops each as it passes, so that what it saved is freed at once. Gradients of values
+//! accumulate in place; gradients of parameters are added to their flat units, and a listener is told as soon
+//! as a unit's are complete.
+
+mod backward;
+mod block;
+mod grads;
+mod listener;
+mod node;
+mod segment;
+mod session;
+mod value;
+
+pub use block::Block;
+pub use grads::Grads;
+pub use listener::{HookResult, Listener, StatsSync};
+pub use session::{Recompute, Session};
+pub use value::{Saved, Value};
+
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use candle_core::Tensor;
+use phalanx_kernels::Context;
+
+use crate::rng::Key;
+use crate::store::{Param, Unit};
+use crate::{Result, TensorError};
+use node::{Action, BackwardFn, Node};
+use value::Slot;
+
+/// What a tape does with the ops that it is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// Nodes are pushed.
+    Recording,
+    /// Nothing is kept.
+    Idle,
+    /// Nothing is kept but which units were read, for a block that will run again.
+    Collecting,
+}
+
+/// Records ops for one backward pass.
+///
+/// ```
+/// use phalanx_tensor::{Tape, Value, Session, Key, Context, ops};
+/// use candle_core::{Device, Tensor};
+/// use std::sync::Arc;
+///
+/// # fn main() -> Result<(), phalanx_tensor::TensorError> {
+/// let tape = Tape::recording(Session::training(Arc::new(Context::new(1)), Key::new(0)));
+/// let x = tape.leaf(Tensor::new(&[1.0_f32, 2.0, 3.0], &Device::Cpu)?);
+/// let y = ops::mean(&tape, &ops::mul(&tape, &x, &x)?)?;
+/// tape.backward(&y)?;
+/// let grad = tape.leaf_grad(&x).expect("x takes part").to_vec1::<f32>()?;
+/// assert_eq!(grad, [2.0 / 3.0, 4.0 / 3.0, 2.0]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Tape {
+    session: Session,
+    mode: Cell<Mode>,
+    /// Whether this tape runs a block a second time, in backward.
+    recomputing: bool,
+    /// Changes with every backward, so that values of an earlier recording are recognised.
+    id: Cell<u64>,
+    /// The id of the recording that backward ran last.
+    past_id: Cell<u64>,
+    inner: RefCell<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    nodes: Vec<Node>,
+    num_slots: usize,
+    num_blocks: usize,
+    keys_drawn: u64,
+    /// Uses of each unit that backward has not passed yet.
+    uses: Vec<(Unit, usize)>,
+    collected: Vec<Unit>,
+    leaf_grads: Vec<(Slot, Tensor)>,
+}
+
+impl Tape {
+    /// A tape that records for a backward pass.
+    pub fn recording(session: Session) -> Self {
+        Self::with_mode(session, Mode::Recording)
+    }
+
+    /// A tape that records nothing: for evaluation and sampling.
+    pub fn forward_only(session: Session) -> Self {
+        Self::with_mode(session, Mode::Idle)
+    }
+
+    fn with_mode(session: Session, mode: Mode) -> Self {
+        Self {
+            session,
+            mode: Cell::new(mode),
+            recomputing: false,
+            id: Cell::new(fresh_id()),
+            past_id: Cell::new(0),
+            inner: RefCell::default(),
+        }
+    }
+
+    /// A tape for running a block again inside the backward pass of `outer`.
+    fn nested(outer: &Self, keys_drawn: u64) -> Self {
+        let session = Session { listener: None, recompute: Recompute::Never, ..outer.session.clone() };
+        let mut tape = Self::recording(session);
+        tape.recomputing = true;
+        tape.inner.get_mut().keys_drawn = keys_drawn;
+        tape
+    }
+
+    /// The circumstances of this pass.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Threads and scratch memory for kernels.
+    pub fn context(&self) -> &Context {
+        &self.session.context
+    }
+
+    /// Whether layers behave as in training.
+    pub fn training(&self) -> bool {
+        self.session.training
+    }
+
+    /// Whether a block is being run a second time: side effects such as running statistics must not repeat.
+    pub fn recomputing(&self) -> bool {
+        self.recomputing
+    }
+
+    /// Whether ops are being recorded.
+    pub fn records(&self) -> bool {
+        self.mode.get() == Mode::Recording
+    }
+
+    /// The key for the next random op, different for every call within a step and the same on every rank.
+    pub fn next_key(&self) -> Key {
+        let mut inner = self.inner.borrow_mut();
+        inner.keys_drawn += 1;
+        self.session.key.index(inner.keys_drawn)
+    }
+
+    /// A value whose gradient the caller wants: read it with [`Tape::leaf_grad`] after backward.
+    pub fn leaf(&self, tensor: Tensor) -> Value {
+        if !self.records() {
+            return Value::constant(tensor);
+        }
+        let mut inner = self.inner.borrow_mut();
+        let slot = inner.new_slots(1);
+        inner.nodes.push(Node { outputs: slot..slot + 1, ..Node::bare(Action::Leaf) });
+        Value::recorded(tensor, self.id.get(), slot)
+    }
+
+    /// The gradient of a leaf after backward; `None` if it took no part. Can be taken once.
+    pub fn leaf_grad(&self, leaf: &Value) -> Option<Tensor> {
+        let slot = leaf.slot_on(self.past_id.get(), "leaf_grad").ok()??;
+        let mut inner = self.inner.borrow_mut();
+        let at = inner.leaf_grads.iter().position(|(known, _)| *known == slot)?;
+        Some(inner.leaf_grads.swap_remove(at).1)
+    }
+
+    /// The value of a parameter, whose gradient backward adds to its unit.
+    ///
+    /// # Errors
+    /// [`TensorError::NotResident`] if the parameter's store is not built.
+    pub fn param(&self, param: &Param) -> Result<Value> {
+        if !param.trainable() || self.mode.get() == Mode::Idle {
+            return Ok(Value::of_param(param.clone(), None));
+        }
+        let unit = param.unit()?.clone();
+        let mut inner = self.inner.borrow_mut();
+        if self.mode.get() == Mode::Collecting {
+            inner.collected.push(unit);
+            return Ok(Value::of_param(param.clone(), None));
+        }
+        let slot = inner.new_slots(1);
+        inner.count_use(&unit);
+        inner.nodes.push(Node {
+            op: "parameter",
+            outputs: slot..slot + 1,
+            units: vec![unit],
+            ..Node::bare(Action::Param(param.clone()))
+        });
+        Ok(Value::of_param(param.clone(), Some((self.id.get(), slot))))
+    }
+
+    /// Records an op with one output.
+    ///
+    /// `backward` gets the output's gradient and adds those of the inputs, by position, to [`Grads`]. It runs at
+    /// most once, only if the output has a gradient; what it captured is freed right after. If no input needs a
+    /// gradient nothing is recorded.
+    ///
+    /// # Errors
+    /// [`TensorError::ForeignValue`] if an input was recorded on another tape.
+    pub fn push(
+        &self,
+        op: &'static str,
+        inputs: &[&Value],
+        output: Tensor,
+        backward: impl FnOnce(&Self, &Tensor, &mut Grads<'_>) -> Result<()> + 'static,
+    ) -> Result<Value> {
+        if !self.records() || !inputs.iter().any(|value| value.needs_grad()) {
+            return Ok(Value::constant(output));
+        }
+        let run: BackwardFn = Box::new(move |tape, mut grads_out, grads| match grads_out.pop().flatten() {
+            Some(grad) => backward(tape, &grad, grads),
+            None => Ok(()),
+        });
+        let mut outputs = self.push_node(op, inputs, vec![output], Vec::new(), run)?;
+        outputs.pop().ok_or_else(|| TensorError::Backward(format!("{op} recorded no output")))
+    }
+
+    /// Records an op with several outputs; see [`Tape::push`].
+    fn push_node(
+        &self,
+        op: &'static str,
+        inputs: &[&Value],
+        outputs: Vec<Tensor>,
+        units: Vec<Unit>,
+        backward: BackwardFn,
+    ) -> Result<Vec<Value>> {
+        let id = self.id.get();
+        let inputs = inputs.iter().map(|value| value.slot_on(id, op)).collect::<Result<Vec<_>>>()?;
+        let mut inner = self.inner.borrow_mut();
+        let first = inner.new_slots(outputs.len());
+        for unit in &units {
+            inner.count_use(unit);
+        }
+        inner.nodes.push(Node {
+            op,
+            inputs,
+            outputs: first..first + outputs.len(),
+            units,
+            action: Action::Op(backward),
+        });
+        Ok(outputs
+            .into_iter()
+            .enumerate()
+            .map(|(i, tensor)| Value::recorded(tensor, id, first + i))
+            .collect())
+    }
+
+    fn keys_drawn(&self) -> u64 {
+        self.inner.borrow().keys_drawn
+    }
+
+    fn count_block(&self) -> usize {
+        let mut inner = self.inner.borrow_mut();
+        inner.num_blocks += 1;
+        inner.num_blocks - 1
+    }
+
+    fn notify(&self, what: &'static str, call: impl FnOnce(&dyn Listener) -> HookResult) -> Result<()> {
+        match &self.session.listener {
+            Some(listener) => {
+                call(listener.as_ref()).map_err(|source| TensorError::Hook { op: what, source })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Inner {
+    fn new_slots(&mut self, count: usize) -> Slot {
+        let first = self.num_slots;
+        self.num_slots += count;
+        first
+    }
+
+    fn count_use(&mut self, unit: &Unit) {
+        // Uses cluster by block, so the unit is nearly always the last one.
+        match self.uses.iter_mut().rev().find(|(known, _)| known.is(unit)) {
+            Some((_, count)) => *count += 1,
+            None => self.uses.push((unit.clone(), 1)),
+        }
+    }
+
+    /// Counts one use as passed; true if it was the last.
+    fn end_use(&mut self, unit: &Unit) -> bool {
+        match self.uses.iter().rposition(|(known, _)| known.is(unit)) {
+            Some(at) if self.uses[at].1 == 1 => {
+                self.uses.remove(at);
+                true
+            }
+            Some(at) => {
+                self.uses[at].1 -= 1;
+                false
+            }
+            None => false,
+        }
+    }
+}
+
+/// A number that no other recording of this process has.
+fn fresh_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}

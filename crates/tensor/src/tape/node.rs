@@ -1,0 +1,51 @@
+//! Nodes: what the tape remembers of an op.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use candle_core::Tensor;
+
+use super::Tape;
+use super::grads::Grads;
+use super::value::Slot;
+use crate::Result;
+use crate::store::{Param, Unit};
+
+/// Computes the gradients of an op's inputs from those of its outputs.
+pub(super) type BackwardFn = Box<dyn FnOnce(&Tape, Vec<Option<Tensor>>, &mut Grads<'_>) -> Result<()>>;
+
+/// What backward does when it comes to a node.
+pub(super) enum Action {
+    /// Runs an op's backward.
+    Op(BackwardFn),
+    /// Adds the gradient to a parameter's.
+    Param(Param),
+    /// Keeps the gradient for the caller.
+    Leaf,
+    /// A block began here.
+    BlockStart(Arc<str>),
+    /// A block ended here.
+    BlockEnd(Arc<str>),
+}
+
+/// One entry of the tape.
+pub(super) struct Node {
+    pub(super) op: &'static str,
+    pub(super) inputs: Vec<Option<Slot>>,
+    pub(super) outputs: Range<Slot>,
+    /// Units whose parameters this node stands for one use of.
+    pub(super) units: Vec<Unit>,
+    pub(super) action: Action,
+}
+
+impl Node {
+    pub(super) fn bare(action: Action) -> Self {
+        Self { op: "block", inputs: Vec::new(), outputs: 0..0, units: Vec::new(), action }
+    }
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}({:?}) -> {:?}", self.op, self.inputs, self.outputs)
+    }
+}

@@ -1,0 +1,68 @@
+//! What a tape is told from outside: how to compute, and who listens.
+
+use std::sync::Arc;
+
+use phalanx_kernels::Context;
+
+use super::listener::{Listener, StatsSync};
+use crate::rng::Key;
+
+/// Which blocks are recomputed in backward instead of keeping what they saved (activation checkpointing,
+/// Chen et al. 2016).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Recompute {
+    /// None: everything is saved.
+    #[default]
+    Never,
+    /// Every k-th block, counting from the first; 1 recomputes all.
+    Every(usize),
+}
+
+impl Recompute {
+    pub(super) fn applies(self, block: usize) -> bool {
+        match self {
+            Self::Never => false,
+            Self::Every(k) => k > 0 && block.is_multiple_of(k),
+        }
+    }
+}
+
+/// The circumstances of one pass.
+#[derive(Debug, Clone)]
+pub struct Session {
+    /// Threads and scratch memory of the kernels.
+    pub context: Arc<Context>,
+    /// Whether layers behave as in training (batch statistics, dropout) or as in evaluation.
+    pub training: bool,
+    /// The key that noise and masks of this step are drawn from; the same on all ranks.
+    pub key: Key,
+    /// The position of this rank's first sample in the global batch. Noise is drawn by sample, so that ranks
+    /// together draw what one rank would draw for the whole batch.
+    pub sample_offset: usize,
+    /// Who is told about blocks and gradients.
+    pub listener: Option<Arc<dyn Listener>>,
+    /// How statistics over the global batch are summed; without it they are this rank's own.
+    pub stats_sync: Option<Arc<dyn StatsSync>>,
+    /// Which blocks are recomputed in backward.
+    pub recompute: Recompute,
+}
+
+impl Session {
+    /// A session for training on one rank.
+    pub fn training(context: Arc<Context>, key: Key) -> Self {
+        Self {
+            context,
+            training: true,
+            key,
+            sample_offset: 0,
+            listener: None,
+            stats_sync: None,
+            recompute: Recompute::Never,
+        }
+    }
+
+    /// A session for evaluation on one rank.
+    pub fn evaluation(context: Arc<Context>) -> Self {
+        Self { training: false, ..Self::training(context, Key::new(0)) }
+    }
+}

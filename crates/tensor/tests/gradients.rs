@@ -1,0 +1,218 @@
+//! Every op's backward against central differences in f64, on odd and non-square shapes.
+
+use candle_core::{Device, Tensor};
+use phalanx_tensor::gradcheck::check_gradients;
+use phalanx_tensor::ops::{self, Conv2dOptions, FusedActivation, PoolOptions, UnaryOp};
+use phalanx_tensor::{BuildOptions, Key, Result, StoreBuilder, Tape, Value};
+
+/// A fixed pseudo-random f64 tensor.
+fn draw(name: &str, dims: &[usize]) -> Tensor {
+    let mut values = vec![0.0; dims.iter().product()];
+    Key::new(5).stream(name).normal(0, &mut values);
+    Tensor::from_vec(values, dims, &Device::Cpu).expect("as many values as the shape has")
+}
+
+/// Values that are a permutation of well separated numbers, so that no maximum changes within a step.
+fn separated(dims: &[usize]) -> Tensor {
+    let n: usize = dims.iter().product();
+    let values: Vec<f64> = (0..n).map(|i| ((i * 7919 + 13) % n) as f64 / n as f64 - 0.5).collect();
+    Tensor::from_vec(values, dims, &Device::Cpu).expect("as many values as the shape has")
+}
+
+#[track_caller]
+fn check(what: &str, inputs: &[Tensor], f: impl Fn(&Tape, &[Value]) -> Result<Value>) {
+    let worst = check_gradients(inputs, f).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert!(worst < 1e-5, "{what}: worst relative difference {worst:e}");
+}
+
+#[test]
+fn arithmetic_and_reductions() {
+    let (a, b) = (draw("a", &[3, 5]), draw("b", &[3, 5]));
+    let row = draw("row", &[5]);
+    let column = draw("column", &[3, 1]);
+    check("add", &[a.clone(), b.clone()], |t, v| ops::add(t, &v[0], &v[1]));
+    check("add to itself", &[a.clone()], |t, v| ops::add(t, &v[0], &v[0]));
+    check("sub", &[a.clone(), b.clone()], |t, v| ops::sub(t, &v[0], &v[1]));
+    check("mul", &[a.clone(), b.clone()], |t, v| ops::mul(t, &v[0], &v[1]));
+    check("square", &[a.clone()], |t, v| ops::mul(t, &v[0], &v[0]));
+    check("scale", &[a.clone()], |t, v| ops::scale(t, &v[0], -2.5));
+    check("add_scalar", &[a.clone()], |t, v| ops::add_scalar(t, &v[0], 3.0));
+    for other in [row, column] {
+        check("broadcast_add", &[a.clone(), other.clone()], |t, v| ops::broadcast_add(t, &v[0], &v[1]));
+        check("broadcast_mul", &[a.clone(), other.clone()], |t, v| ops::broadcast_mul(t, &v[0], &v[1]));
+    }
+    check("sum", &[a.clone()], |t, v| ops::sum(t, &v[0]));
+    check("mean", &[a.clone()], |t, v| ops::mean(t, &v[0]));
+    for dim in [0, 1] {
+        check("sum_over", &[a.clone()], |t, v| ops::sum_over(t, &v[0], dim));
+    }
+}
+
+#[test]
+fn a_value_used_in_many_places_gets_every_gradient_once() {
+    // Shared, exclusive and in-place accumulation meet here in every order.
+    check("diamond", &[draw("x", &[4, 3])], |t, v| {
+        let x = &v[0];
+        let square = ops::mul(t, x, x)?;
+        let a = ops::add(t, x, &square)?;
+        let b = ops::sub(t, &square, x)?;
+        let c = ops::mul(t, &a, &b)?;
+        let d = ops::add(t, &c, x)?;
+        ops::add(t, &d, &d)
+    });
+}
+
+#[test]
+fn shapes() {
+    let x = draw("x", &[2, 3, 5]);
+    check("reshape", &[x.clone()], |t, v| ops::reshape(t, &v[0], (5, 6)));
+    check("permute", &[x.clone()], |t, v| ops::permute(t, &v[0], &[2, 0, 1]));
+    check("transpose", &[x.clone()], |t, v| ops::transpose(t, &v[0], 0, 2));
+    for (dim, start, len) in [(0, 1, 1), (1, 0, 2), (2, 1, 3)] {
+        check("narrow", &[x.clone()], |t, v| ops::narrow(t, &v[0], dim, start, len));
+    }
+    check("cat", &[x.clone(), draw("y", &[2, 1, 5])], |t, v| ops::cat(t, &[&v[0], &v[1], &v[0]], 1));
+    check("broadcast_as", &[draw("b", &[3, 1])], |t, v| ops::broadcast_as(t, &v[0], (2, 3, 4)));
+}
+
+#[test]
+fn matrix_products() {
+    check("linear", &[draw("x", &[2, 3, 5]), draw("w", &[4, 5]), draw("b", &[4])], |t, v| {
+        ops::linear(t, &v[0], &v[1], Some(&v[2]))
+    });
+    check("linear without bias", &[draw("x", &[1, 7]), draw("w", &[3, 7])], |t, v| {
+        ops::linear(t, &v[0], &v[1], None)
+    });
+    check("matmul", &[draw("a", &[2, 3, 4, 5]), draw("b", &[2, 3, 5, 2])], |t, v| {
+        ops::matmul(t, &v[0], &v[1])
+    });
+}
+
+#[test]
+fn activations() {
+    // Away from the kinks of ReLU and ReLU6.
+    let x =
+        Tensor::new(&[[-7.3, -1.7, -0.4, -0.01], [0.02, 0.9, 5.5, 6.4]], &Device::Cpu).expect("a constant");
+    let all = [
+        UnaryOp::Relu,
+        UnaryOp::Relu6,
+        UnaryOp::LeakyRelu(0.2),
+        UnaryOp::Sigmoid,
+        UnaryOp::Tanh,
+        UnaryOp::Silu,
+        UnaryOp::Gelu,
+        UnaryOp::QuickGelu,
+        UnaryOp::Exp,
+    ];
+    for op in all {
+        check(&format!("{op:?}"), &[x.clone()], |t, v| ops::unary(t, &v[0], op));
+    }
+}
+
+#[test]
+fn convolutions() {
+    struct Case {
+        x: [usize; 4],
+        w: [usize; 4],
+        options: Conv2dOptions,
+    }
+    let options = |stride, padding, dilation, groups| Conv2dOptions { stride, padding, dilation, groups };
+    let cases = [
+        Case { x: [2, 3, 5, 7], w: [4, 3, 3, 3], options: options([1, 1], [1, 1], [1, 1], 1) },
+        Case { x: [1, 2, 6, 5], w: [3, 2, 3, 2], options: options([2, 1], [1, 0], [1, 1], 1) },
+        Case { x: [2, 4, 7, 5], w: [6, 2, 3, 3], options: options([2, 2], [2, 1], [1, 2], 2) },
+        Case { x: [2, 3, 5, 4], w: [3, 1, 3, 3], options: options([1, 1], [1, 1], [1, 1], 3) },
+        Case { x: [1, 3, 7, 6], w: [6, 1, 3, 3], options: options([2, 2], [1, 1], [1, 1], 3) },
+        Case { x: [2, 3, 4, 5], w: [5, 3, 1, 1], options: options([1, 1], [0, 0], [1, 1], 1) },
+        Case { x: [2, 3, 5, 5], w: [2, 3, 1, 1], options: options([2, 2], [0, 0], [1, 1], 1) },
+        Case { x: [1, 2, 1, 1], w: [3, 2, 3, 3], options: options([1, 1], [1, 1], [1, 1], 1) },
+        Case { x: [1, 2, 9, 9], w: [2, 2, 7, 7], options: options([2, 2], [3, 3], [1, 1], 1) },
+    ];
+    for Case { x, w, options } in cases {
+        let what = format!("conv2d {x:?} {w:?} {options:?}");
+        let inputs = [draw("x", &x), draw("w", &w), draw("b", &w[..1])];
+        check(&what, &inputs, |t, v| ops::conv2d(t, &v[0], &v[1], Some(&v[2]), options));
+    }
+}
+
+#[test]
+fn pooling_and_upsampling() {
+    // 31 -> 15 -> 7 and the stem of an ImageNet ResNet: windows that overlap, overhang, or leave a rest.
+    for (dims, options) in [
+        ([1, 2, 7, 5], PoolOptions::new(2, 2, 0)),
+        ([2, 1, 7, 6], PoolOptions::new(3, 2, 1)),
+        ([1, 1, 5, 9], PoolOptions::new(3, 1, 1)),
+        ([1, 2, 6, 4], PoolOptions { kernel: [3, 2], stride: [2, 1], padding: [1, 0] }),
+    ] {
+        check("max_pool2d", &[separated(&dims)], |t, v| ops::max_pool2d(t, &v[0], options));
+        for include in [true, false] {
+            check("avg_pool2d", &[draw("x", &dims)], |t, v| ops::avg_pool2d(t, &v[0], options, include));
+        }
+    }
+    check("global_avg_pool2d", &[draw("x", &[2, 3, 3, 5])], |t, v| ops::global_avg_pool2d(t, &v[0]));
+    for factor in [1, 2, 3] {
+        check("upsample", &[draw("x", &[2, 2, 3, 4])], |t, v| ops::upsample_nearest2d(t, &v[0], factor));
+    }
+}
+
+#[test]
+fn normalisations() {
+    let inputs =
+        |dims: &[usize], affine: usize| [draw("x", dims), draw("gamma", &[affine]), draw("beta", &[affine])];
+    check("layer_norm", &inputs(&[2, 3, 5], 5), |t, v| ops::layer_norm(t, &v[0], &v[1], &v[2], 1e-5));
+    for groups in [1, 2, 4] {
+        check("group_norm", &inputs(&[2, 4, 3, 5], 4), |t, v| {
+            ops::group_norm(t, &v[0], groups, &v[1], &v[2], 1e-5)
+        });
+    }
+    check("l2_normalise", &[draw("x", &[3, 4])], |t, v| ops::l2_normalise(t, &v[0]));
+}
+
+#[test]
+fn batch_norm() {
+    let builder = StoreBuilder::new(BuildOptions { dtype: candle_core::DType::F64, ..Default::default() });
+    let root = builder.root();
+    let mean = root.buffer("running_mean", 3, 0.1).expect("a new name");
+    let var = root.buffer("running_var", 3, 1.3).expect("a new name");
+    let count = root.counter("num_batches_tracked").expect("a new name");
+    let stats = ops::BatchNormStats {
+        running_mean: &mean,
+        running_var: &var,
+        num_batches: &count,
+        momentum: 0.1,
+        eps: 1e-5,
+        sync: false,
+    };
+    let inputs = [draw("x", &[3, 3, 2, 5]), draw("gamma", &[3]), draw("beta", &[3])];
+    for activation in [FusedActivation::None, FusedActivation::Relu, FusedActivation::Relu6] {
+        check(&format!("batch_norm2d {activation:?}"), &inputs, |t, v| {
+            ops::batch_norm2d(t, &v[0], &v[1], &v[2], &stats, activation)
+        });
+    }
+}
+
+#[test]
+fn embeddings_and_attention() {
+    let ids = Tensor::new(&[[1_u32, 0, 3], [3, 3, 2]], &Device::Cpu).expect("a constant");
+    check("embedding", &[draw("table", &[5, 4])], |t, v| ops::embedding(t, &v[0], &ids));
+    check("select_positions", &[draw("x", &[3, 4, 2])], |t, v| ops::select_positions(t, &v[0], &[3, 0, 2]));
+    check("softmax", &[draw("x", &[2, 3, 4])], |t, v| ops::softmax(t, &v[0]));
+    let dims = [2, 2, 5, 3];
+    for causal in [false, true] {
+        check("attention", &[draw("q", &dims), draw("k", &dims), draw("v", &dims)], |t, v| {
+            ops::attention(t, &v[0], &v[1], &v[2], causal)
+        });
+    }
+}
+
+#[test]
+fn dropout_keeps_its_mask_for_backward() {
+    check("dropout", &[draw("x", &[4, 9])], |t, v| ops::dropout(t, &v[0], 0.4));
+}
+
+#[test]
+fn segments_are_differentiated_by_candle() {
+    check("segment", &[draw("x", &[2, 3]), draw("w", &[3, 4])], |t, v| {
+        t.segment(&[&v[0], &v[1]], |x| x[0].matmul(&x[1])?.tanh()?.sqr())
+    });
+}

@@ -1,0 +1,323 @@
+//! The tape's promises: blocks, listeners, recomputation, handles instead of weights, memory.
+
+use std::sync::{Arc, Mutex};
+
+use candle_core::{DType, Device, Tensor};
+use phalanx_tensor::{
+    Block, BuildOptions, CandleModule, Context, HookResult, Init, Key, Listener, Param, ParamStore,
+    Recompute, Result, Session, StoreBuilder, Tape, TensorError, Unit, Value, ops,
+};
+
+/// x -> tanh(x W) with dropout, as a block.
+struct Layer {
+    name: String,
+    weight: Param,
+}
+
+impl Block for Layer {
+    fn name(&self) -> &str {
+        &self.name
+    }
+    fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
+        let y = ops::linear(tape, &inputs[0], &tape.param(&self.weight)?, None)?;
+        let y = ops::dropout(tape, &ops::tanh(tape, &y)?, 0.25)?;
+        Ok(vec![y])
+    }
+}
+
+fn model(depth: usize) -> (Vec<Arc<Layer>>, ParamStore) {
+    let builder = StoreBuilder::new(BuildOptions { key: Key::new(4), ..Default::default() });
+    let layers = (0..depth)
+        .map(|i| {
+            let scope = builder.root().pp("layers").pp(i).block();
+            let weight = scope.param("weight", (6, 6), Init::TorchDefault).expect("a new name");
+            Arc::new(Layer { name: scope.block_name().to_owned(), weight })
+        })
+        .collect();
+    (layers, builder.build().expect("small tensors"))
+}
+
+fn input() -> Tensor {
+    let mut values = vec![0.0; 24];
+    Key::new(8).normal(0, &mut values);
+    Tensor::from_vec(values, (4, 6), &Device::Cpu).and_then(|t| t.to_dtype(DType::F32)).expect("a constant")
+}
+
+/// What a listener heard.
+#[derive(Debug, Default)]
+struct Heard(Mutex<Vec<String>>);
+
+impl Heard {
+    fn note(&self, text: String) -> HookResult {
+        self.0.lock().expect("no panic while noting").push(text);
+        Ok(())
+    }
+}
+
+impl Listener for Heard {
+    fn before_forward(&self, block: &str) -> HookResult {
+        self.note(format!("+f {block}"))
+    }
+    fn after_forward(&self, block: &str) -> HookResult {
+        self.note(format!("-f {block}"))
+    }
+    fn before_backward(&self, block: &str) -> HookResult {
+        self.note(format!("+b {block}"))
+    }
+    fn after_backward(&self, block: &str) -> HookResult {
+        self.note(format!("-b {block}"))
+    }
+    fn gradients_ready(&self, unit: &Unit) -> HookResult {
+        self.note(format!("ready {}", unit.block()))
+    }
+}
+
+fn run(layers: &[Arc<Layer>], recompute: Recompute, listener: Option<Arc<Heard>>) -> Result<f32> {
+    let session = Session {
+        recompute,
+        listener: listener.map(|l| l as Arc<dyn Listener>),
+        ..Session::training(Arc::new(Context::new(1)), Key::new(1))
+    };
+    let tape = Tape::recording(session);
+    let mut x = Value::constant(input());
+    for layer in layers {
+        x = tape.run1(layer, &x)?;
+    }
+    let loss = ops::mean(&tape, &ops::mul(&tape, &x, &x)?)?;
+    tape.backward(&loss)?;
+    Ok(loss.tensor()?.to_scalar::<f32>()?)
+}
+
+fn grads(store: &ParamStore) -> Vec<Vec<f32>> {
+    let flat = |unit: &Unit| unit.grads().expect("backward ran").to_vec1::<f32>().expect("f32");
+    store.units().iter().map(flat).collect()
+}
+
+#[test]
+fn a_listener_hears_blocks_and_ready_gradients_in_order() {
+    for recompute in [Recompute::Never, Recompute::Every(1)] {
+        let (layers, _store) = model(2);
+        let heard = Arc::new(Heard::default());
+        run(&layers, recompute, Some(heard.clone())).expect("a sound model");
+        let expected = [
+            "+f layers.0",
+            "-f layers.0",
+            "+f layers.1",
+            "-f layers.1",
+            "+b layers.1",
+            "ready layers.1",
+            "-b layers.1",
+            "+b layers.0",
+            "ready layers.0",
+            "-b layers.0",
+        ];
+        assert_eq!(*heard.0.lock().expect("no panic"), expected, "{recompute:?}");
+    }
+}
+
+#[test]
+fn a_unit_used_in_two_blocks_is_ready_once_after_the_last() {
+    let (layers, _store) = model(1);
+    let twice = [layers[0].clone(), layers[0].clone()];
+    for recompute in [Recompute::Never, Recompute::Every(1), Recompute::Every(2)] {
+        let heard = Arc::new(Heard::default());
+        run(&twice, recompute, Some(heard.clone())).expect("a sound model");
+        let heard = heard.0.lock().expect("no panic").clone();
+        assert_eq!(heard.iter().filter(|h| h.starts_with("ready")).count(), 1, "{recompute:?}: {heard:?}");
+        assert_eq!(heard[heard.len() - 2], "ready layers.0", "{recompute:?}: {heard:?}");
+    }
+}
+
+#[test]
+fn recomputed_blocks_give_the_same_bits() {
+    let (layers, store) = model(4);
+    let loss = run(&layers, Recompute::Never, None).expect("a sound model");
+    let expected = grads(&store);
+    for recompute in [Recompute::Every(1), Recompute::Every(2), Recompute::Every(3)] {
+        store.zero_grads().expect("allocated");
+        assert_eq!(run(&layers, recompute, None).expect("a sound model"), loss);
+        assert_eq!(grads(&store), expected, "{recompute:?}");
+    }
+}
+
+/// Releases every block's parameters after forward and backward, and gathers them again.
+#[derive(Debug)]
+struct Sharder {
+    units: Vec<Unit>,
+    kept: Vec<Tensor>,
+}
+
+impl Sharder {
+    fn each(&self, block: &str, f: impl Fn(&Unit, &Tensor) -> Result<()>) -> HookResult {
+        for (unit, kept) in self.units.iter().zip(&self.kept).filter(|(unit, _)| unit.block() == block) {
+            f(unit, kept)?;
+        }
+        Ok(())
+    }
+    fn gather(&self, block: &str) -> HookResult {
+        self.each(block, |unit, kept| unit.set_values(Some(kept.copy()?)))
+    }
+    fn release(&self, block: &str) -> HookResult {
+        self.each(block, |unit, _| unit.set_values(None))
+    }
+}
+
+impl Listener for Sharder {
+    fn before_forward(&self, block: &str) -> HookResult {
+        self.gather(block)
+    }
+    fn after_forward(&self, block: &str) -> HookResult {
+        self.release(block)
+    }
+    fn before_backward(&self, block: &str) -> HookResult {
+        self.gather(block)
+    }
+    fn after_backward(&self, block: &str) -> HookResult {
+        self.release(block)
+    }
+}
+
+#[test]
+fn nodes_hold_handles_so_weights_can_leave_between_forward_and_backward() {
+    let (layers, store) = model(3);
+    let loss = run(&layers, Recompute::Never, None).expect("a sound model");
+    let expected = grads(&store);
+    for recompute in [Recompute::Never, Recompute::Every(1)] {
+        store.zero_grads().expect("allocated");
+        let kept = store.units().iter().map(|unit| unit.values().expect("resident")).collect::<Vec<_>>();
+        let sharder = Sharder { units: store.units().to_vec(), kept: kept.clone() };
+        for unit in store.units() {
+            unit.set_values(None).expect("releasing always works");
+        }
+        let session = Session {
+            recompute,
+            listener: Some(Arc::new(sharder)),
+            ..Session::training(Arc::new(Context::new(1)), Key::new(1))
+        };
+        let tape = Tape::recording(session);
+        let mut x = Value::constant(input());
+        for layer in &layers {
+            x = tape.run1(layer, &x).expect("gathered");
+            assert!(store.units().iter().all(|unit| unit.values().is_none()), "released after forward");
+        }
+        let value = ops::mean(&tape, &ops::mul(&tape, &x, &x).expect("sound")).expect("sound");
+        tape.backward(&value).expect("gathered again");
+        assert_eq!(value.tensor().expect("a tensor").to_scalar::<f32>().expect("f32"), loss);
+        assert_eq!(grads(&store), expected);
+        for (unit, kept) in store.units().iter().zip(kept) {
+            unit.set_values(Some(kept)).expect("the unit's own values");
+        }
+    }
+    let missing = model(1);
+    missing.1.units()[0].set_values(None).expect("releasing always works");
+    match run(&missing.0, Recompute::Never, None) {
+        Err(TensorError::NotResident { name, .. }) => assert_eq!(name, "layers.0.weight"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_listener_that_fails_ends_the_pass() {
+    #[derive(Debug)]
+    struct Failing;
+    impl Listener for Failing {
+        fn before_backward(&self, block: &str) -> HookResult {
+            Err(format!("lost the shard of {block}").into())
+        }
+    }
+    let (layers, _store) = model(1);
+    let session = Session {
+        listener: Some(Arc::new(Failing)),
+        ..Session::training(Arc::new(Context::new(1)), Key::new(1))
+    };
+    let tape = Tape::recording(session);
+    let x = tape.run1(&layers[0], &Value::constant(input())).expect("forward works");
+    let loss = ops::sum(&tape, &x).expect("sound");
+    let error = tape.backward(&loss).expect_err("the listener failed");
+    assert!(error.to_string().contains("lost the shard of layers.0"), "{error}");
+}
+
+#[test]
+fn misuse_is_an_error() {
+    let session = || Session::training(Arc::new(Context::new(1)), Key::new(1));
+    let (one, two) = (Tape::recording(session()), Tape::recording(session()));
+    let x = one.leaf(input());
+    let y = two.leaf(input());
+    assert!(matches!(ops::add(&one, &x, &y), Err(TensorError::ForeignValue { op: "add" })));
+    assert!(matches!(one.backward(&x), Err(TensorError::Backward(_))), "not a scalar");
+    let constant = ops::sum(&one, &Value::constant(input())).expect("sound");
+    assert!(matches!(one.backward(&constant), Err(TensorError::Backward(_))), "no gradient");
+    let sum = ops::sum(&one, &x).expect("sound");
+    one.backward(&sum).expect("sound");
+    assert!(
+        matches!(ops::sum(&one, &x), Err(TensorError::ForeignValue { .. })),
+        "a value of a past recording"
+    );
+    let half = Value::constant(input().to_dtype(DType::F16).expect("a cast"));
+    assert!(matches!(ops::relu(&one, &half), Err(TensorError::Unsupported { .. })));
+}
+
+#[test]
+fn a_segment_that_candle_cannot_differentiate_is_an_error() {
+    // candle_nn's fused layer norm has no backward: in candle the gradient silently disappears.
+    let tape = Tape::recording(Session::training(Arc::new(Context::new(1)), Key::new(1)));
+    let x = tape.leaf(input());
+    let norm = candle_nn::LayerNorm::new(
+        Tensor::ones(6, DType::F32, &Device::Cpu).expect("small"),
+        Tensor::zeros(6, DType::F32, &Device::Cpu).expect("small"),
+        1e-5,
+    );
+    let y = tape.segment(&[&x], |x| candle_nn::Module::forward(&norm, &x[0])).expect("forward works");
+    let loss = ops::sum(&tape, &y).expect("sound");
+    assert!(matches!(tape.backward(&loss), Err(TensorError::Backward(_))));
+}
+
+#[test]
+fn a_candle_model_trains_as_a_module() {
+    let builder = StoreBuilder::new(BuildOptions::default());
+    let mut module = CandleModule::register(&builder.root().pp("mlp").block(), |vb| {
+        let hidden = candle_nn::linear(6, 8, vb.pp("hidden"))?;
+        let out = candle_nn::linear(8, 1, vb.pp("out"))?;
+        Ok((hidden, out))
+    })
+    .expect("two layers");
+    let store = builder.build().expect("small");
+    module.initialise().expect("built");
+    let names: Vec<_> = store.params().iter().map(|p| p.name().to_owned()).collect();
+    assert_eq!(names, ["mlp.hidden.bias", "mlp.hidden.weight", "mlp.out.bias", "mlp.out.weight"]);
+    let context = Arc::new(Context::new(1));
+    let mut losses = Vec::new();
+    for step in 0..50 {
+        let tape = Tape::recording(Session::training(context.clone(), Key::new(1).step(step)));
+        let y = module
+            .forward(&tape, &[&Value::constant(input())], |(hidden, out), x| {
+                use candle_nn::Module as _;
+                out.forward(&hidden.forward(&x[0])?.tanh()?)
+            })
+            .expect("sound");
+        let off = ops::add_scalar(&tape, &y, -1.0).expect("sound");
+        let loss = ops::mean(&tape, &ops::mul(&tape, &off, &off).expect("sound")).expect("sound");
+        losses.push(loss.tensor().expect("a tensor").to_scalar::<f32>().expect("f32"));
+        store.zero_grads().expect("sound");
+        tape.backward(&loss).expect("sound");
+        for param in store.params() {
+            let grad = param.grad().expect("built").expect("used");
+            let moved = (param.tensor().expect("resident") - (grad * 0.1).expect("sound")).expect("sound");
+            param.set(&moved).expect("the same shape");
+        }
+    }
+    assert!(losses[49] < 0.1 * losses[0], "{losses:?}");
+}
+
+#[test]
+fn noise_is_drawn_by_sample_of_the_global_batch() {
+    let draw = |offset: usize, rows: usize| {
+        let session =
+            Session { sample_offset: offset, ..Session::training(Arc::new(Context::new(1)), Key::new(6)) };
+        let tape = Tape::forward_only(session);
+        let noise = ops::gaussian_noise(&tape, (rows, 3, 5), DType::F32).expect("sound");
+        noise.tensor().expect("a tensor").flatten_all().and_then(|t| t.to_vec1::<f32>()).expect("f32")
+    };
+    let whole = draw(0, 7);
+    assert_eq!([draw(0, 3), draw(3, 1), draw(4, 3)].concat(), whole);
+}
