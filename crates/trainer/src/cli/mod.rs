@@ -6,6 +6,7 @@
 mod config;
 mod doctor;
 mod log;
+mod parity;
 mod rank;
 mod train;
 
@@ -28,6 +29,7 @@ struct Cli {
 enum Command {
     Train(train::TrainArgs),
     Config(config::ConfigArgs),
+    Parity(parity::ParityArgs),
     Doctor(doctor::DoctorArgs),
     #[command(hide = true)]
     Rank(rank::RankArgs),
@@ -65,6 +67,7 @@ pub fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Train(args) => train::run(&args),
         Command::Config(args) => config::run(&args),
+        Command::Parity(args) => parity::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Rank(args) => rank::run(&args),
     };

@@ -93,7 +93,7 @@ choices! {
     ScheduleKind {
         /// Not at all after the warm-up.
         Constant = "constant",
-        /// Multiplied by `schedule.gamma` at every milestone.
+        /// Multiplied by `schedule.gamma` every so many steps.
         Step = "step",
         /// Along half a cosine.
         Cosine = "cosine",
@@ -229,13 +229,13 @@ sections! {
     schedule: ScheduleConfig {
         /// How the learning rate changes after the warm-up.
         kind: ScheduleKind = ScheduleKind::Cosine;
-        /// Steps over which the learning rate rises from 0.
+        /// Steps over which the learning rate rises from 0, at most a tenth of the run.
         warmup_steps: u64 = 0;
         /// Cosine: the last learning rate as a fraction of the peak.
         final_fraction: f64 = 0.0;
-        /// Step: where the learning rate drops, as fractions of the run.
-        milestones: Vec<f64> = vec![0.5, 0.75];
-        /// Step: what the learning rate is multiplied by at a milestone.
+        /// Step: steps between falls of the learning rate; 0 = a third of the run.
+        step_every: u64 = 0;
+        /// Step: what the learning rate is multiplied by at a fall.
         gamma: f64 = 0.1;
     }
 

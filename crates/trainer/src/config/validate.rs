@@ -50,7 +50,6 @@ impl Config {
             ("optim.eps", optim.eps),
             ("optim.weight_decay", optim.weight_decay),
             ("schedule.final_fraction", schedule.final_fraction),
-            ("schedule.gamma", schedule.gamma),
         ];
         for (key, value) in not_negative {
             require(value >= 0.0, key, format!("{key} = {value} is negative"));
@@ -83,12 +82,15 @@ impl Config {
             "optim.nesterov",
             "optim.nesterov needs optim.momentum above 0".to_owned(),
         );
-        let rising =
-            schedule.milestones.is_sorted() && schedule.milestones.iter().all(|m| (0.0..=1.0).contains(m));
         require(
-            rising,
-            "schedule.milestones",
-            format!("schedule.milestones = {:?} do not rise within [0, 1]", schedule.milestones),
+            schedule.gamma > 0.0 && schedule.gamma <= 1.0,
+            "schedule.gamma",
+            format!("schedule.gamma = {} is not in (0, 1]", schedule.gamma),
+        );
+        require(
+            schedule.final_fraction <= 1.0,
+            "schedule.final_fraction",
+            format!("schedule.final_fraction = {} is not in [0, 1]", schedule.final_fraction),
         );
         require(
             (1..=2).contains(&data.objects),

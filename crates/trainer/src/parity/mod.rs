@@ -1,4 +1,96 @@
-//! Parity.
+//! Parity with the reference implementations: recorded values and whether this program computes the same.
+//!
+//! A reference file is JSON: it says by formula what goes in ([`fill`]) and lists what came out of PyTorch.
+//! [`check`] recognises what a file is about, computes the same with the crates of this workspace, and returns
+//! every [`Quantity`] with its worst relative error.
+
 pub mod fill;
+mod losses;
+mod optimizers;
 mod report;
+
 pub use report::Quantity;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+/// Why a file could not be compared at all.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParityError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The file is no reference file that this program knows.
+    #[error("{}: {problem}", path.display())]
+    Unknown {
+        /// The file.
+        path: PathBuf,
+        /// What is missing or unknown.
+        problem: String,
+    },
+    /// Computing failed.
+    #[error(transparent)]
+    Tensor(#[from] phalanx_tensor::TensorError),
+    /// candle failed.
+    #[error(transparent)]
+    Candle(#[from] candle_core::Error),
+}
+
+/// A reference file being compared.
+#[derive(Debug, Clone, Copy)]
+struct Reference<'a> {
+    path: &'a Path,
+    json: &'a Value,
+    seed: u64,
+}
+
+impl Reference<'_> {
+    fn number(&self, key: &str) -> Result<f64, ParityError> {
+        self.json[key].as_f64().ok_or_else(|| self.lacks(key))
+    }
+
+    fn lacks(&self, key: &str) -> ParityError {
+        ParityError::Unknown {
+            path: self.path.to_owned(),
+            problem: format!("`{key}` is missing or of a wrong type"),
+        }
+    }
+
+    fn unknown(&self, what: &str, name: &str) -> ParityError {
+        ParityError::Unknown {
+            path: self.path.to_owned(),
+            problem: format!("the {what} `{name}` is not known here"),
+        }
+    }
+}
+
+/// Compares one file.
+///
+/// # Errors
+/// If the file cannot be read or is about something unknown. A difference is no error: see [`Quantity::passes`].
+pub fn check(path: &Path) -> Result<Vec<Quantity>, ParityError> {
+    let bytes = std::fs::read(path).map_err(|source| ParityError::Read { path: path.to_owned(), source })?;
+    let unknown = |problem: String| ParityError::Unknown { path: path.to_owned(), problem };
+    let json: Value = serde_json::from_slice(&bytes).map_err(|error| unknown(error.to_string()))?;
+    match json["fill"].as_str() {
+        Some("splitmix64-v1") => {}
+        Some(other) => return Err(unknown(format!("the fill `{other}` is not known here"))),
+        None => return Err(unknown("it names no `fill`".to_owned())),
+    }
+    let seed = json["seed"].as_u64().ok_or_else(|| unknown("it names no `seed`".to_owned()))?;
+    let reference = Reference { path, json: &json, seed };
+    if json.get("l1_mean").is_some() {
+        losses::check(&reference)
+    } else if json.get("runs").is_some() {
+        optimizers::check(&reference)
+    } else {
+        Err(unknown("it is about nothing that this program can compute".to_owned()))
+    }
+}
