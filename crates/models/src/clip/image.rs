@@ -1,0 +1,99 @@
+//! A small image tower: strided convolutions, for training a text encoder from scratch on small images.
+
+use std::sync::Arc;
+
+use phalanx_tensor::nn::{Conv2d, GroupNorm, Linear};
+use phalanx_tensor::ops::{self, Conv2dOptions};
+use phalanx_tensor::{Block, Result, Scope, Tape, Value};
+
+/// The settings of an image tower.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageTowerConfig {
+    /// Channels after each halving of the image.
+    pub widths: Vec<usize>,
+}
+
+impl Default for ImageTowerConfig {
+    fn default() -> Self {
+        Self { widths: vec![32, 64, 128] }
+    }
+}
+
+/// A strided 3×3 convolution, group norm and SiLU.
+#[derive(Debug)]
+struct Stage {
+    name: String,
+    conv: Conv2d,
+    norm: GroupNorm,
+}
+
+impl Block for Stage {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
+        let x = self.norm.forward(tape, &self.conv.forward(tape, &inputs[0])?)?;
+        Ok(vec![ops::silu(tape, &x)?])
+    }
+}
+
+/// Flattens what is left of the image and projects it.
+#[derive(Debug)]
+struct Head {
+    name: String,
+    proj: Linear,
+}
+
+impl Block for Head {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
+        let x = ops::global_avg_pool2d(tape, &inputs[0])?;
+        Ok(vec![self.proj.forward(tape, &x)?])
+    }
+}
+
+/// Images to features.
+#[derive(Debug, Clone)]
+pub struct ImageTower {
+    stages: Vec<Arc<Stage>>,
+    head: Arc<Head>,
+}
+
+impl ImageTower {
+    /// Registers the tower's parameters; features have `embed` elements.
+    ///
+    /// # Errors
+    /// If a name is taken.
+    pub fn new(scope: &Scope, config: &ImageTowerConfig, embed: usize) -> Result<Self> {
+        let mut channels = 3;
+        let mut stages = Vec::new();
+        for (index, &width) in config.widths.iter().enumerate() {
+            let scope = scope.pp("stages").pp(index).block();
+            stages.push(Arc::new(Stage {
+                name: scope.block_name().to_owned(),
+                conv: Conv2d::new(&scope.pp("conv"), channels, width, 3, Conv2dOptions::new(2, 1))?,
+                norm: GroupNorm::new(&scope.pp("norm"), crate::groups_for(width), width, 1e-5)?,
+            }));
+            channels = width;
+        }
+        let scope = scope.pp("proj").block();
+        let head = Head { name: scope.block_name().to_owned(), proj: Linear::new(&scope, channels, embed)? };
+        Ok(Self { stages, head: Arc::new(head) })
+    }
+
+    /// [N, 3, H, W] to [N, embed].
+    ///
+    /// # Errors
+    /// If the shape does not fit.
+    pub fn forward(&self, tape: &Tape, images: &Value) -> Result<Value> {
+        let mut x = images.clone();
+        for stage in &self.stages {
+            x = tape.run1(stage, &x)?;
+        }
+        tape.run1(&self.head, &x)
+    }
+}

@@ -1,0 +1,75 @@
+//! CLIP (Radford et al. 2021), after openai/CLIP's `model.py`: the text encoder under its names, and a small
+//! image tower to train it with from scratch.
+
+mod image;
+mod text;
+mod weights;
+
+pub use image::{ImageTower, ImageTowerConfig};
+pub use text::{ClipTextConfig, ClipTextEncoder, TextFeatures};
+pub use weights::openai_names;
+
+use candle_core::Tensor;
+use phalanx_tensor::{Init, Param, Result, Scope, Tape, Value, loss, ops};
+
+/// A text encoder and an image tower that are trained to agree.
+#[derive(Debug, Clone)]
+pub struct Clip {
+    text: ClipTextEncoder,
+    image: ImageTower,
+    logit_scale: Param,
+}
+
+/// The outputs of [`Clip::forward`].
+#[derive(Debug, Clone)]
+pub struct ClipOutput {
+    /// Image features of unit length, [N, E].
+    pub image: Value,
+    /// Text features of unit length, [N, E].
+    pub text: Value,
+    /// The inverse temperature, a scalar, at most 100.
+    pub scale: Value,
+}
+
+impl Clip {
+    /// Registers the model's parameters: the text encoder's under openai/CLIP's names, the image tower's under
+    /// `visual`, and `logit_scale`, which starts at ln(1/0.07).
+    ///
+    /// # Errors
+    /// If a name is taken.
+    pub fn new(scope: &Scope, text: &ClipTextConfig, image: &ImageTowerConfig) -> Result<Self> {
+        let text_encoder = ClipTextEncoder::new(scope, text)?;
+        let image = ImageTower::new(&scope.pp("visual"), image, text.embed)?;
+        let scale_scope = scope.block_named("logit_scale");
+        let logit_scale = scale_scope.param("logit_scale", 1, Init::Constant((1.0_f64 / 0.07).ln()))?;
+        Ok(Self { text: text_encoder, image, logit_scale })
+    }
+
+    /// The text encoder.
+    pub fn text(&self) -> &ClipTextEncoder {
+        &self.text
+    }
+
+    /// Features of images [N, 3, H, W] and token ids [N, T].
+    ///
+    /// # Errors
+    /// If the shapes do not fit.
+    pub fn forward(&self, tape: &Tape, images: &Value, ids: &Tensor) -> Result<ClipOutput> {
+        let image = ops::l2_normalise(tape, &self.image.forward(tape, images)?)?;
+        let text = ops::l2_normalise(tape, &self.text.forward(tape, ids)?.pooled)?;
+        let scale = ops::exp(tape, &tape.param(&self.logit_scale)?)?;
+        // The paper clips the scale at 100 to keep training stable; past it no gradient flows.
+        let capped = scale.tensor()?.to_dtype(candle_core::DType::F64)?.to_vec1::<f64>()?[0] > 100.0;
+        let scale = if capped { Value::constant((scale.tensor()?.ones_like()? * 100.0)?) } else { scale };
+        Ok(ClipOutput { image, text, scale })
+    }
+
+    /// The contrastive loss of a batch in which image i belongs to text i.
+    ///
+    /// # Errors
+    /// If the shapes do not fit.
+    pub fn loss(&self, tape: &Tape, images: &Value, ids: &Tensor, over: loss::Over) -> Result<Value> {
+        let out = self.forward(tape, images, ids)?;
+        loss::clip_contrastive(tape, &out.image, &out.text, &out.scale, over)
+    }
+}

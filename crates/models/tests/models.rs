@@ -1,0 +1,261 @@
+//! Sizes, names and gradients of the models.
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+use phalanx_models::{
+    Clip, ClipTextConfig, CvaeConfig, ImageTowerConfig, MobileNetV2, MobileNetV2Config, ResNet, ResNetConfig,
+    ResNetVariant, TextToImage, clip::openai_names,
+};
+use phalanx_tensor::loss::{self, Over};
+use phalanx_tensor::{
+    BuildOptions, Context, Key, ParamStore, Recompute, Result, Scope, Session, StoreBuilder, Tape, Value,
+};
+
+fn build<M>(dtype: DType, make: impl FnOnce(&Scope) -> Result<M>) -> (M, ParamStore) {
+    let builder = StoreBuilder::new(BuildOptions { dtype, key: Key::new(3), ..Default::default() });
+    let model = make(&builder.root()).expect("a sound configuration");
+    (model, builder.build().expect("enough memory"))
+}
+
+fn draw(name: &str, dims: &[usize], dtype: DType) -> Tensor {
+    let mut values = vec![0.0; dims.iter().product()];
+    Key::new(5).stream(name).normal(0, &mut values);
+    Tensor::from_vec(values, dims, &Device::Cpu).and_then(|t| t.to_dtype(dtype)).expect("a constant")
+}
+
+fn session(recompute: Recompute) -> Session {
+    Session { recompute, ..Session::training(Arc::new(Context::new(1)), Key::new(2)) }
+}
+
+#[test]
+fn parameter_counts_are_those_of_the_references() {
+    use ResNetVariant::{R18, R34, R50};
+    for (variant, classes, cifar_stem, expected) in [
+        (R18, 1000, false, 11_689_512),
+        (R34, 1000, false, 21_797_672),
+        (R50, 1000, false, 25_557_032),
+        (R18, 10, true, 11_173_962),
+        (R34, 10, true, 21_282_122),
+        (R50, 10, true, 23_520_842),
+    ] {
+        let config = ResNetConfig { cifar_stem, ..ResNetConfig::new(variant, classes) };
+        let builder = StoreBuilder::new(BuildOptions { fill: false, ..Default::default() });
+        ResNet::new(&builder.root(), &config).expect("sound");
+        assert_eq!(builder.build().expect("no memory needed").num_parameters(), expected, "{config:?}");
+    }
+    for (classes, expected) in [(1000, 3_504_872), (10, 2_236_682)] {
+        let builder = StoreBuilder::new(BuildOptions { fill: false, ..Default::default() });
+        MobileNetV2::new(&builder.root(), &MobileNetV2Config::new(classes)).expect("sound");
+        assert_eq!(builder.build().expect("no memory needed").num_parameters(), expected);
+    }
+    for (config, expected) in
+        [(ClipTextConfig::vit_b(), 63_165_952 + 262_144), (ClipTextConfig::vit_l(), 123_060_480 + 589_824)]
+    {
+        let builder = StoreBuilder::new(BuildOptions { fill: false, ..Default::default() });
+        phalanx_models::ClipTextEncoder::new(&builder.root(), &config).expect("sound");
+        assert_eq!(builder.build().expect("no memory needed").num_parameters(), expected);
+    }
+}
+
+#[test]
+fn names_are_those_of_the_references() {
+    let config = MobileNetV2Config::new(10);
+    let (_, store) = build(DType::F32, |scope| MobileNetV2::new(scope, &config));
+    for name in [
+        "features.0.0.weight",
+        "features.0.1.running_mean",
+        "features.1.conv.0.0.weight",
+        "features.1.conv.1.weight",
+        "features.1.conv.2.bias",
+        "features.2.conv.1.0.weight",
+        "features.2.conv.3.weight",
+        "features.17.conv.2.weight",
+        "features.18.1.num_batches_tracked",
+        "classifier.1.weight",
+    ] {
+        assert!(store.param(name).is_ok() || store.buffer(name).is_ok(), "{name}");
+    }
+}
+
+/// Gradients of a few elements of every parameter against central differences, in f64.
+fn check_parameters(store: &ParamStore, loss: impl Fn(&Tape) -> Result<Value>) {
+    let evaluate = || -> f64 {
+        let mut session = session(Recompute::Never);
+        session.training = true;
+        let tape = Tape::forward_only(session);
+        loss(&tape).and_then(|v| v.tensor()).expect("sound").to_scalar::<f64>().expect("f64")
+    };
+    let tape = Tape::recording(session(Recompute::Never));
+    let value = loss(&tape).expect("sound");
+    store.zero_grads().expect("sound");
+    tape.backward(&value).expect("sound");
+    for param in store.params() {
+        let Some(grad) = param.grad().expect("built") else { panic!("{} got no gradient", param.name()) };
+        let grad = grad.flatten_all().and_then(|g| g.to_vec1::<f64>()).expect("f64");
+        let scale = grad.iter().fold(1e-4_f64, |m, g| m.max(g.abs()));
+        let original = param.tensor().and_then(|t| Ok(t.copy()?)).expect("resident");
+        let values = original.flatten_all().and_then(|t| t.to_vec1::<f64>()).expect("f64");
+        for at in [0, values.len() / 2, values.len() - 1] {
+            let moved = |by: f64| {
+                let mut values = values.clone();
+                values[at] += by;
+                let tensor =
+                    Tensor::from_vec(values, param.shape().clone(), &Device::Cpu).expect("same size");
+                param.set(&tensor).expect("same shape");
+                evaluate()
+            };
+            // A small step, so that few activations pass their kink within it.
+            let numeric = (moved(1e-7) - moved(-1e-7)) / 2e-7;
+            param.set(&original).expect("same shape");
+            let off = (numeric - grad[at]).abs() / scale;
+            assert!(off < 2e-4, "{}[{at}]: {numeric} and {}", param.name(), grad[at]);
+        }
+    }
+}
+
+#[test]
+fn resnet_gradients() {
+    for variant in [ResNetVariant::R18, ResNetVariant::R50] {
+        let config = ResNetConfig { width: 2, cifar_stem: true, ..ResNetConfig::new(variant, 3) };
+        let (model, store) = build(DType::F64, |scope| ResNet::new(scope, &config));
+        let images = draw("images", &[3, 3, 9, 10], DType::F64);
+        check_parameters(&store, |tape| {
+            let logits = model.forward(tape, &Value::constant(images.clone()))?;
+            loss::cross_entropy(tape, &logits, &[0, 2, 1], 0.1, Over::Batch)
+        });
+    }
+}
+
+fn small_text() -> ClipTextConfig {
+    ClipTextConfig { context: 8, vocab: 12, width: 8, heads: 2, layers: 2, embed: 6 }
+}
+
+fn ids() -> Tensor {
+    Tensor::new(&[[10_u32, 1, 2, 11, 0, 0], [10, 4, 3, 5, 6, 11], [10, 7, 11, 0, 0, 0]], &Device::Cpu)
+        .expect("ids")
+}
+
+#[test]
+fn clip_gradients() {
+    let image = ImageTowerConfig { widths: vec![4, 6] };
+    let (model, store) = build(DType::F64, |scope| Clip::new(scope, &small_text(), &image));
+    let images = draw("images", &[3, 3, 8, 8], DType::F64);
+    check_parameters(&store, |tape| model.loss(tape, &Value::constant(images.clone()), &ids(), Over::Batch));
+}
+
+fn small_cvae(image_size: usize) -> CvaeConfig {
+    CvaeConfig { image_size, widths: vec![4, 6], latent: 5, text_dim: 6 }
+}
+
+#[test]
+fn text_to_image_gradients() {
+    let (model, store) =
+        build(DType::F64, |scope| TextToImage::new(scope, &small_text(), &small_cvae(8), false));
+    let images = draw("images", &[3, 3, 8, 8], DType::F64).tanh().expect("sound");
+    check_parameters(&store, |tape| {
+        let images = Value::constant(images.clone());
+        Ok(model.loss(tape, &images, &ids(), 0.3, Over::Batch)?.total)
+    });
+}
+
+#[test]
+fn recomputing_blocks_changes_no_bit() {
+    let run = |recompute| {
+        let (model, store) =
+            build(DType::F32, |scope| TextToImage::new(scope, &small_text(), &small_cvae(8), false));
+        let tape = Tape::recording(session(recompute));
+        let images = Value::constant(draw("images", &[3, 3, 8, 8], DType::F32));
+        let loss = model.loss(&tape, &images, &ids(), 0.3, Over::Batch).expect("sound").total;
+        tape.backward(&loss).expect("sound");
+        let grads =
+            store.units().iter().map(|unit| unit.grads().expect("all used").to_vec1::<f32>().expect("f32"));
+        (loss.tensor().expect("sound").to_scalar::<f32>().expect("f32"), grads.collect::<Vec<_>>())
+    };
+    let expected = run(Recompute::Never);
+    assert_eq!(run(Recompute::Every(1)), expected);
+    assert_eq!(run(Recompute::Every(2)), expected);
+}
+
+#[test]
+fn a_text_is_read_at_its_end_whatever_follows() {
+    let (model, _store) =
+        build(DType::F32, |scope| phalanx_models::ClipTextEncoder::new(scope, &small_text()));
+    let features = |ids: &Tensor| {
+        let tape = Tape::forward_only(session(Recompute::Never));
+        model
+            .forward(&tape, ids)
+            .and_then(|f| f.pooled.tensor())
+            .expect("sound")
+            .to_vec2::<f32>()
+            .expect("f32")
+    };
+    let all = features(&ids());
+    let alone = Tensor::new(&[[10_u32, 7, 11]], &Device::Cpu).expect("ids");
+    for (alone, among) in features(&alone)[0].iter().zip(&all[2]) {
+        assert!((alone - among).abs() < 1e-5, "{alone} and {among}");
+    }
+    let long = Tensor::zeros((1, 9), DType::U32, &Device::Cpu).expect("ids");
+    let tape = Tape::forward_only(session(Recompute::Never));
+    assert!(model.forward(&tape, &long).expect_err("too long").to_string().contains("the context is 8"));
+}
+
+#[test]
+fn sizes_that_do_not_fit_are_refused() {
+    let refuse = |text: ClipTextConfig, cvae: CvaeConfig| {
+        let builder = StoreBuilder::new(BuildOptions::default());
+        TextToImage::new(&builder.root(), &text, &cvae, false).expect_err("does not fit").to_string()
+    };
+    assert!(refuse(small_text(), small_cvae(10)).contains("multiple of 4"));
+    let wide = CvaeConfig { text_dim: 7, ..small_cvae(8) };
+    assert!(refuse(small_text(), wide).contains("6 elements"));
+    let heads = ClipTextConfig { heads: 3, ..small_text() };
+    assert!(refuse(heads, small_cvae(8)).contains("3 heads"));
+}
+
+#[test]
+fn hugging_face_names_lead_to_openai_weights() {
+    let (_, store) = build(DType::F32, |scope| phalanx_models::ClipTextEncoder::new(scope, &small_text()));
+    let openai = store.state_dict().expect("resident");
+    let mut hugging = Vec::new();
+    for (name, tensor) in &openai {
+        let layered = name.strip_prefix("transformer.resblocks.").and_then(|rest| rest.split_once('.'));
+        let push = |hugging: &mut Vec<_>, name: String, tensor: Tensor| hugging.push((name, tensor));
+        match (name.as_str(), layered) {
+            ("token_embedding.weight", _) => {
+                push(&mut hugging, "text_model.embeddings.token_embedding.weight".into(), tensor.clone());
+            }
+            ("positional_embedding", _) => {
+                push(&mut hugging, "text_model.embeddings.position_embedding.weight".into(), tensor.clone());
+            }
+            ("text_projection", _) => {
+                push(&mut hugging, "text_projection.weight".into(), tensor.t().expect("a matrix"));
+            }
+            (_, Some((layer, rest))) => {
+                let at = format!("text_model.encoder.layers.{layer}");
+                if let Some(kind) = rest.strip_prefix("attn.in_proj_") {
+                    for (part, tensor) in ["q", "k", "v"].iter().zip(tensor.chunk(3, 0).expect("thirds")) {
+                        push(&mut hugging, format!("{at}.self_attn.{part}_proj.{kind}"), tensor);
+                    }
+                } else {
+                    let rest =
+                        rest.replace("attn.out_proj", "self_attn.out_proj").replace("ln_", "layer_norm");
+                    let rest = rest.replace("mlp.c_fc", "mlp.fc1").replace("mlp.c_proj", "mlp.fc2");
+                    push(&mut hugging, format!("{at}.{rest}"), tensor.clone());
+                }
+            }
+            (other, None) => {
+                push(&mut hugging, other.replace("ln_final", "text_model.final_layer_norm"), tensor.clone());
+            }
+        }
+    }
+    hugging.push(("vision_model.pre_layrnorm.weight".into(), draw("x", &[3], DType::F32)));
+    let renamed = openai_names(hugging).expect("complete");
+    let report = store.load_state_dict(renamed.iter().map(|(n, t)| (n.as_str(), t))).expect("shapes fit");
+    assert_eq!(report, phalanx_tensor::LoadReport::default());
+    for (name, before) in openai {
+        let after = store.param(&name).and_then(|p| p.tensor()).expect("a parameter");
+        let off = (before - after).and_then(|d| d.abs()?.sum_all()?.to_scalar::<f32>()).expect("same shape");
+        assert_eq!(off, 0.0, "{name}");
+    }
+}
