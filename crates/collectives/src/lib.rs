@@ -1,1 +1,70 @@
-//! Placeholder.
+//! Ranks that talk: collective operations over flat typed buffers, between threads and between processes.
+//!
+//! A *rank* is one of `world_size` threads or processes that run the same program. Each holds a
+//! [`Communicator`] and calls the same operations in the same order: all-reduce, reduce-scatter, all-gather,
+//! broadcast and their kin. The crate knows nothing of tensors or training; a buffer is a `Vec` or anything that
+//! implements [`FlatBuffer`].
+//!
+//! - **Worlds**: [`threads`] makes one inside a process; [`connect`] joins one of processes over TCP, placed by
+//!   a [`WorldConfig`] that [`WorldConfig::from_env`] reads from the variables of torchrun, SLURM or OpenMPI.
+//! - **Order**: the operations of a communicator run in the order of their issue on a communication thread of
+//!   its own. [`Communicator::all_reduce_async`] returns a [`Handle`] at once, and computing goes on.
+//! - **The same bits everywhere**: a chunk is reduced in one fixed order and then copied, so every rank gets the
+//!   same result in every run.
+//! - **Faults**: each message says which operation it belongs to, so ranks that disagree get
+//!   [`CommError::Mismatch`] naming both, not a hang. A rank that dies is noticed through its control connection
+//!   within seconds, and every pending and later operation of every rank returns [`CommError::PeerLost`] naming it;
+//!   [`Communicator::abort`] spreads a rank's own error instead.
+//! - **Cost**: [`Communicator::stats`] tells bytes, busy seconds, and the seconds that callers were blocked.
+//!
+//! What it is not, yet: shared memory, NCCL and MPI, and more algorithms than the ring, come behind the same
+//! interface.
+//!
+//! # Example
+//!
+//! ```
+//! use phalanx_collectives::{ReduceOp, threads};
+//!
+//! # fn main() -> Result<(), phalanx_collectives::CommError> {
+//! let ranks: Vec<_> = threads(3)?
+//!     .into_iter()
+//!     .map(|comm| {
+//!         std::thread::spawn(move || {
+//!             // Starts at once; the buffer comes back when the handle is waited for.
+//!             let handle = comm.all_reduce_async(vec![comm.rank() as f32; 4], ReduceOp::Sum);
+//!             let sum = handle.wait()?;
+//!             let mut root = [comm.rank() as i64];
+//!             comm.broadcast(&mut root, 2)?;
+//!             Ok::<_, phalanx_collectives::CommError>((sum, root))
+//!         })
+//!     })
+//!     .collect();
+//! for rank in ranks {
+//!     let (sum, root) = rank.join().expect("no panic")?;
+//!     assert_eq!(sum, [3.0; 4]);
+//!     assert_eq!(root, [2]);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+
+mod buffer;
+mod communicator;
+mod dtype;
+mod engine;
+mod error;
+mod failure;
+mod handle;
+mod ring;
+mod stats;
+mod transport;
+mod world;
+
+pub use buffer::{FlatBuffer, SliceMut};
+pub use communicator::{Communicator, threads};
+pub use dtype::{DType, Element, ReduceOp};
+pub use error::{BoxError, CommError, Result};
+pub use handle::Handle;
+pub use stats::CommStats;
+pub use world::{WorldConfig, connect, connect_with_listener};

@@ -1,0 +1,73 @@
+//! Buffers that can be handed to the communication thread.
+
+use crate::dtype::{DType, Element};
+use crate::error::BoxError;
+
+/// A buffer's elements, open for writing.
+#[derive(Debug)]
+pub enum SliceMut<'a> {
+    /// 32-bit floats.
+    F32(&'a mut [f32]),
+    /// 64-bit floats.
+    F64(&'a mut [f64]),
+    /// 16-bit floats.
+    F16(&'a mut [half::f16]),
+    /// bf16 floats.
+    BF16(&'a mut [half::bf16]),
+    /// 32-bit integers.
+    I32(&'a mut [i32]),
+    /// 64-bit integers.
+    I64(&'a mut [i64]),
+    /// Bytes.
+    U8(&'a mut [u8]),
+}
+
+/// Flat typed memory that may be reduced on another thread. It need not be a `Vec`: it can be a tensor's storage
+/// behind a lock, or memory shared between processes.
+pub trait FlatBuffer: Send + 'static {
+    /// The type of the elements.
+    fn dtype(&self) -> DType;
+
+    /// How many elements there are.
+    fn len(&self) -> usize;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Opens the elements for writing while `f` runs.
+    ///
+    /// # Errors
+    /// If the memory cannot be reached.
+    fn with_slice_mut(&mut self, f: &mut dyn FnMut(SliceMut<'_>)) -> Result<(), BoxError>;
+}
+
+/// Opens a slice of a known type as [`SliceMut`].
+pub(crate) fn slice_mut<T: Element>(values: &mut [T]) -> SliceMut<'_> {
+    // The casts are between equal types, so they neither fail nor copy.
+    match T::DTYPE {
+        DType::F32 => SliceMut::F32(bytemuck::cast_slice_mut(values)),
+        DType::F64 => SliceMut::F64(bytemuck::cast_slice_mut(values)),
+        DType::F16 => SliceMut::F16(bytemuck::cast_slice_mut(values)),
+        DType::BF16 => SliceMut::BF16(bytemuck::cast_slice_mut(values)),
+        DType::I32 => SliceMut::I32(bytemuck::cast_slice_mut(values)),
+        DType::I64 => SliceMut::I64(bytemuck::cast_slice_mut(values)),
+        DType::U8 => SliceMut::U8(bytemuck::cast_slice_mut(values)),
+    }
+}
+
+impl<T: Element> FlatBuffer for Vec<T> {
+    fn dtype(&self) -> DType {
+        T::DTYPE
+    }
+
+    fn len(&self) -> usize {
+        Self::len(self)
+    }
+
+    fn with_slice_mut(&mut self, f: &mut dyn FnMut(SliceMut<'_>)) -> Result<(), BoxError> {
+        f(slice_mut(self.as_mut_slice()));
+        Ok(())
+    }
+}

@@ -1,0 +1,377 @@
+//! The communicator: what a rank calls.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use crossbeam_channel::{Sender, bounded, unbounded};
+
+use crate::buffer::{FlatBuffer, SliceMut};
+use crate::dtype::{DType, Element, ReduceOp};
+use crate::engine::{Engine, Kind, Tag};
+use crate::error::{CommError, Result};
+use crate::failure::Failure;
+use crate::handle::Handle;
+use crate::ring::chunk;
+use crate::stats::{CommStats, Counters};
+use crate::world::Control;
+
+/// One operation, on the communication thread.
+type Job = Box<dyn FnOnce(&mut Engine, u64) + Send>;
+
+/// A rank's connection to all others of its world. Clones share it; it may be used from several threads, but the
+/// ranks must issue the same operations in the same order.
+///
+/// Operations run in the order of their issue on one communication thread, the blocking ones too, so that a
+/// blocking call waits for the asynchronous ones before it.
+#[derive(Clone)]
+pub struct Communicator(Arc<Inner>);
+
+struct Inner {
+    rank: usize,
+    world_size: usize,
+    local_rank: usize,
+    counters: Arc<Counters>,
+    queue: Mutex<Option<Sender<Job>>>,
+    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+    control: Control,
+}
+
+impl std::fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Communicator(rank {} of {})", self.0.rank, self.0.world_size)
+    }
+}
+
+impl Communicator {
+    pub(crate) fn start(local_rank: usize, mut engine: Engine, control: Control) -> std::io::Result<Self> {
+        let (rank, world_size) = (engine.rank, engine.world_size);
+        let (queue, jobs) = unbounded::<Job>();
+        let thread = std::thread::Builder::new().name(format!("phalanx-comm-{rank}")).spawn(move || {
+            for (sequence, job) in jobs.into_iter().enumerate() {
+                job(&mut engine, sequence as u64);
+            }
+        })?;
+        Ok(Self(Arc::new(Inner {
+            rank,
+            world_size,
+            local_rank,
+            counters: Arc::default(),
+            queue: Mutex::new(Some(queue)),
+            thread: Mutex::new(Some(thread)),
+            control,
+        })))
+    }
+
+    /// This rank, from 0.
+    pub fn rank(&self) -> usize {
+        self.0.rank
+    }
+
+    /// How many ranks there are.
+    pub fn world_size(&self) -> usize {
+        self.0.world_size
+    }
+
+    /// This rank among those of its host, from 0.
+    pub fn local_rank(&self) -> usize {
+        self.0.local_rank
+    }
+
+    /// What communication has cost so far.
+    pub fn stats(&self) -> CommStats {
+        self.0.counters.read()
+    }
+
+    /// Queues an operation and returns at once.
+    fn issue<R: Send + 'static>(
+        &self,
+        tag: Tag,
+        run: impl FnOnce(&mut Engine) -> Result<R> + Send + 'static,
+    ) -> Handle<R> {
+        let (sender, receiver) = bounded(1);
+        let counters = self.0.counters.clone();
+        let job: Job = Box::new(move |engine, sequence| {
+            let (start, sent, received) = (Instant::now(), engine.sent, engine.received);
+            let result = engine.begin(sequence, tag).and_then(|()| run(engine));
+            counters.operation(start.elapsed(), engine.sent - sent, engine.received - received);
+            // Nobody may be waiting; then nobody needs the result.
+            let _ = sender.send(result);
+        });
+        let queue = self.0.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(queue) = queue.as_ref() {
+            // A closed queue drops the job and with it the sender, which the handle reports as closed.
+            let _ = queue.send(job);
+        }
+        Handle::new(receiver, self.0.counters.clone())
+    }
+
+    fn check_root(&self, operation: &'static str, root: usize) -> Result<()> {
+        if root < self.0.world_size {
+            return Ok(());
+        }
+        let problem = format!("rank {root} does not exist in a world of {}", self.0.world_size);
+        Err(CommError::Argument { operation, problem })
+    }
+
+    /// Runs an operation on a copy of a slice and copies the result back.
+    fn on_slice<T: Element>(
+        &self,
+        kind: Kind,
+        values: &mut [T],
+        run: impl FnOnce(&mut Engine, &mut [T]) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        let tag = Tag { kind, dtype: T::DTYPE, count: values.len() as u64 };
+        let mut copy = values.to_vec();
+        let result = self.issue(tag, move |engine| {
+            run(engine, &mut copy)?;
+            Ok(copy)
+        });
+        values.copy_from_slice(&result.wait()?);
+        Ok(())
+    }
+
+    /// Every rank's buffer becomes the reduction of all.
+    ///
+    /// # Errors
+    /// [`CommError::Unsupported`] for the mean of integers; otherwise that of the world.
+    pub fn all_reduce<T: Element>(&self, values: &mut [T], op: ReduceOp) -> Result<()> {
+        op.check(T::DTYPE)?;
+        self.on_slice(all_reduce_kind(op), values, move |engine, values| engine.all_reduce(values, op))
+    }
+
+    /// The same without waiting: the buffer is reduced in place on the communication thread and comes back from
+    /// [`Handle::wait`].
+    pub fn all_reduce_async<B: FlatBuffer>(&self, mut buffer: B, op: ReduceOp) -> Handle<B> {
+        let dtype = buffer.dtype();
+        let tag = Tag { kind: all_reduce_kind(op), dtype, count: buffer.len() as u64 };
+        self.issue(tag, move |engine| {
+            op.check(dtype)?;
+            let mut result = Ok(());
+            buffer
+                .with_slice_mut(&mut |slice| {
+                    result = match slice {
+                        SliceMut::F32(values) => engine.all_reduce(values, op),
+                        SliceMut::F64(values) => engine.all_reduce(values, op),
+                        SliceMut::F16(values) => engine.all_reduce(values, op),
+                        SliceMut::BF16(values) => engine.all_reduce(values, op),
+                        SliceMut::I32(values) => engine.all_reduce(values, op),
+                        SliceMut::I64(values) => engine.all_reduce(values, op),
+                        SliceMut::U8(values) => engine.all_reduce(values, op),
+                    }
+                })
+                .map_err(|error| CommError::Buffer(error.to_string()))?;
+            result.map(|()| buffer)
+        })
+    }
+
+    /// This rank's part of the reduction of all buffers: elements `rank·len/world .. (rank + 1)·len/world`.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub fn reduce_scatter<T: Element>(&self, values: &[T], op: ReduceOp) -> Result<Vec<T>> {
+        op.check(T::DTYPE)?;
+        let tag = Tag { kind: Kind::ReduceScatter, dtype: T::DTYPE, count: values.len() as u64 };
+        let mut copy = values.to_vec();
+        let part = chunk(values.len(), self.0.world_size, self.0.rank);
+        let result = self.issue(tag, move |engine| {
+            engine.reduce_scatter(&mut copy, op)?;
+            Ok(copy[part].to_vec())
+        });
+        result.wait()
+    }
+
+    /// The buffers of all ranks, one after the other; they must be of equal length.
+    ///
+    /// # Errors
+    /// [`CommError::Mismatch`] if the lengths differ; otherwise that of the world.
+    pub fn all_gather<T: Element>(&self, values: &[T]) -> Result<Vec<T>> {
+        let (len, rank, world) = (values.len(), self.0.rank, self.0.world_size);
+        let tag = Tag { kind: Kind::AllGather, dtype: T::DTYPE, count: (len * world) as u64 };
+        let mut all = vec![T::zeroed(); len * world];
+        all[rank * len..(rank + 1) * len].copy_from_slice(values);
+        let result = self.issue(tag, move |engine| {
+            engine.all_gather(&mut all)?;
+            Ok(all)
+        });
+        result.wait()
+    }
+
+    /// The buffers of all ranks, of whatever length.
+    ///
+    /// # Errors
+    /// That of the world.
+    pub fn all_gather_ragged<T: Element>(&self, values: &[T]) -> Result<Vec<Vec<T>>> {
+        let tag = Tag { kind: Kind::AllGatherRagged, dtype: T::DTYPE, count: 0 };
+        let own = bytemuck::cast_slice(values).to_vec();
+        let all = self.issue(tag, move |engine| engine.all_gather_ragged(&own)).wait()?;
+        all.iter().map(|bytes| typed(bytes)).collect()
+    }
+
+    /// The bytes of all ranks: for small facts that ranks tell each other.
+    ///
+    /// # Errors
+    /// That of the world.
+    pub fn all_gather_bytes(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.all_gather_ragged(bytes)
+    }
+
+    /// Every rank's buffer becomes the root's.
+    ///
+    /// # Errors
+    /// [`CommError::Argument`] if there is no such root; otherwise that of the world.
+    pub fn broadcast<T: Element>(&self, values: &mut [T], root: usize) -> Result<()> {
+        self.check_root("broadcast", root)?;
+        self.on_slice(Kind::Broadcast, values, move |engine, values| engine.broadcast(values, root))
+    }
+
+    /// The root's buffer becomes the reduction of all; the others keep theirs.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`] and [`Communicator::broadcast`].
+    pub fn reduce<T: Element>(&self, values: &mut [T], op: ReduceOp, root: usize) -> Result<()> {
+        op.check(T::DTYPE)?;
+        self.check_root("reduce", root)?;
+        let is_root = self.0.rank == root;
+        let before = (!is_root).then(|| values.to_vec());
+        self.on_slice(Kind::Reduce, values, move |engine, values| engine.reduce(values, op, root))?;
+        if let Some(before) = before {
+            values.copy_from_slice(&before);
+        }
+        Ok(())
+    }
+
+    /// At the root the buffers of all ranks, elsewhere nothing.
+    ///
+    /// # Errors
+    /// As [`Communicator::broadcast`].
+    pub fn gather<T: Element>(&self, values: &[T], root: usize) -> Result<Vec<Vec<T>>> {
+        self.check_root("gather", root)?;
+        let tag = Tag { kind: Kind::Gather, dtype: T::DTYPE, count: 0 };
+        let own = bytemuck::cast_slice(values).to_vec();
+        let all = self.issue(tag, move |engine| engine.gather(&own, root)).wait()?;
+        all.iter().map(|bytes| typed(bytes)).collect()
+    }
+
+    /// Each rank's part of what the root gives; `parts` counts only there.
+    ///
+    /// # Errors
+    /// [`CommError::Argument`] if the root has not one part a rank; otherwise that of the world.
+    pub fn scatter<T: Element>(&self, parts: &[Vec<T>], root: usize) -> Result<Vec<T>> {
+        self.check_root("scatter", root)?;
+        if self.0.rank == root && parts.len() != self.0.world_size {
+            let problem = format!("{} parts for {} ranks", parts.len(), self.0.world_size);
+            return Err(CommError::Argument { operation: "scatter", problem });
+        }
+        let tag = Tag { kind: Kind::Scatter, dtype: T::DTYPE, count: 0 };
+        let parts: Vec<Vec<u8>> = parts.iter().map(|part| bytemuck::cast_slice(part).to_vec()).collect();
+        typed(&self.issue(tag, move |engine| engine.scatter(&parts, root)).wait()?)
+    }
+
+    /// Sends a buffer to one rank, which must call [`Communicator::receive`] as the same operation of its own
+    /// sequence; the other ranks call neither, so this fits worlds of two or ranks that count alike.
+    ///
+    /// # Errors
+    /// As [`Communicator::broadcast`].
+    pub fn send<T: Element>(&self, values: &[T], to: usize) -> Result<()> {
+        self.check_root("send", to)?;
+        let tag = Tag { kind: Kind::SendRecv, dtype: T::DTYPE, count: values.len() as u64 };
+        let own = bytemuck::cast_slice(values).to_vec();
+        self.issue(tag, move |engine| engine.send(to, &own)).wait()
+    }
+
+    /// Receives a buffer from one rank; see [`Communicator::send`].
+    ///
+    /// # Errors
+    /// [`CommError::Mismatch`] if type or length differ; otherwise as [`Communicator::broadcast`].
+    pub fn receive<T: Element>(&self, values: &mut [T], from: usize) -> Result<()> {
+        self.check_root("receive", from)?;
+        self.on_slice(Kind::SendRecv, values, move |engine, values| {
+            engine.receive(from, bytemuck::cast_slice_mut(values))
+        })
+    }
+
+    /// Waits until every rank has come here. Ranks at barriers of different names get an error naming both.
+    ///
+    /// # Errors
+    /// [`CommError::Mismatch`] if names differ; otherwise that of the world.
+    pub fn barrier(&self, name: &str) -> Result<()> {
+        let tag = Tag { kind: Kind::Barrier, dtype: DType::U8, count: 0 };
+        let own = name.as_bytes().to_vec();
+        let names = self.issue(tag, move |engine| engine.all_gather_ragged(&own)).wait()?;
+        match names.iter().position(|other| other != name.as_bytes()) {
+            None => Ok(()),
+            Some(rank) => Err(CommError::Mismatch {
+                rank,
+                ours: format!("barrier `{name}`"),
+                theirs: format!("barrier `{}`", String::from_utf8_lossy(&names[rank])),
+            }),
+        }
+    }
+
+    /// Tells all ranks that this one gives up; their pending and later operations return
+    /// [`CommError::Aborted`] with the reason. The first abort or loss of a world is the one that counts.
+    pub fn abort(&self, reason: &str) {
+        self.0.control.abort(self.0.rank, reason);
+    }
+
+    /// Finishes queued operations and leaves the world in good order. Later operations return
+    /// [`CommError::Closed`]. Dropping the last clone does the same.
+    pub fn shutdown(&self) {
+        drop(self.0.queue.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let thread = self.0.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+        self.0.control.leave();
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        drop(self.queue.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        if let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = thread.join();
+        }
+        self.control.leave();
+    }
+}
+
+fn all_reduce_kind(op: ReduceOp) -> Kind {
+    match op {
+        ReduceOp::Sum => Kind::AllReduceSum,
+        ReduceOp::Mean => Kind::AllReduceMean,
+        ReduceOp::Min => Kind::AllReduceMin,
+        ReduceOp::Max => Kind::AllReduceMax,
+        ReduceOp::Product => Kind::AllReduceProduct,
+    }
+}
+
+/// Received bytes as elements; an error if they do not divide evenly.
+fn typed<T: Element>(bytes: &[u8]) -> Result<Vec<T>> {
+    if !bytes.len().is_multiple_of(size_of::<T>()) {
+        let problem = format!("{} bytes are not whole elements of {}", bytes.len(), T::DTYPE.name());
+        return Err(CommError::Argument { operation: "receive", problem });
+    }
+    let mut values = vec![T::zeroed(); bytes.len() / size_of::<T>()];
+    bytemuck::cast_slice_mut::<T, u8>(&mut values).copy_from_slice(bytes);
+    Ok(values)
+}
+
+/// The communicators of a world of threads in this process, rank 0 first. Each may be moved to a thread of its
+/// own.
+///
+/// # Errors
+/// If the system refuses threads.
+pub fn threads(world_size: usize) -> Result<Vec<Communicator>> {
+    let failures: Vec<Arc<Failure>> = (0..world_size).map(|_| Arc::default()).collect();
+    let timeout = crate::world::DEFAULT_OP_TIMEOUT;
+    crate::transport::local::world(world_size, &failures, timeout)
+        .into_iter()
+        .enumerate()
+        .map(|(rank, transport)| {
+            let engine = Engine::new(rank, world_size, Box::new(transport), failures[rank].clone());
+            Communicator::start(rank, engine, Control::local(failures.clone()))
+                .map_err(|error| CommError::Buffer(format!("cannot start a thread: {error}")))
+        })
+        .collect()
+}

@@ -1,0 +1,100 @@
+//! What can go wrong between ranks.
+
+/// What this crate's functions return.
+pub type Result<T, E = CommError> = std::result::Result<T, E>;
+
+/// Any error, from a buffer that a caller supplied.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// An error of communication. After one, a communicator stays broken: every later operation returns the same.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CommError {
+    /// A rank died or cannot be reached any more.
+    #[error("rank {rank} was lost during {operation} (operation {sequence})")]
+    PeerLost {
+        /// The rank that is gone.
+        rank: usize,
+        /// What this rank was doing.
+        operation: String,
+        /// The number of the operation on this communicator.
+        sequence: u64,
+    },
+    /// A rank gave up and said why.
+    #[error("rank {rank} gave up: {reason}")]
+    Aborted {
+        /// The rank that gave up.
+        rank: usize,
+        /// Its reason.
+        reason: String,
+    },
+    /// Two ranks called different operations in the same place.
+    #[error("ranks disagree: this rank called {ours}, rank {rank} called {theirs}")]
+    Mismatch {
+        /// The other rank.
+        rank: usize,
+        /// This rank's operation with its number, type and size.
+        ours: String,
+        /// The other rank's.
+        theirs: String,
+    },
+    /// An operation took longer than allowed.
+    #[error("{operation} (operation {sequence}) timed out waiting for rank {waiting_for}")]
+    Timeout {
+        /// The operation.
+        operation: String,
+        /// Its number on this communicator.
+        sequence: u64,
+        /// The rank that it waited for.
+        waiting_for: usize,
+    },
+    /// Ranks never arrived.
+    #[error("rendezvous at {address}: after {seconds} s ranks {missing:?} of {world_size} are missing")]
+    Missing {
+        /// Where ranks meet.
+        address: String,
+        /// How long was waited.
+        seconds: u64,
+        /// Who did not come.
+        missing: Vec<usize>,
+        /// How many there should be.
+        world_size: usize,
+    },
+    /// The meeting place cannot be opened or reached, or refused this rank.
+    #[error("rendezvous at {address}: {problem}")]
+    Rendezvous {
+        /// Where ranks meet.
+        address: String,
+        /// What happened.
+        problem: String,
+    },
+    /// An operation is not defined for an element type.
+    #[error("{operation} is not defined for {dtype}")]
+    Unsupported {
+        /// The operation.
+        operation: &'static str,
+        /// The element type.
+        dtype: &'static str,
+    },
+    /// An argument is out of range.
+    #[error("{operation}: {problem}")]
+    Argument {
+        /// The operation.
+        operation: &'static str,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The launcher's environment is incomplete or malformed.
+    #[error("environment variable {variable}: {problem}")]
+    Environment {
+        /// The variable.
+        variable: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A caller's buffer could not be read or written.
+    #[error("buffer: {0}")]
+    Buffer(String),
+    /// The communicator was shut down.
+    #[error("the communicator was shut down")]
+    Closed,
+}

@@ -1,0 +1,73 @@
+//! The first failure of a world, as this rank knows it: set once, seen by everyone.
+
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Why a world broke.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// A rank is gone.
+    Lost(usize),
+    /// A rank gave up.
+    Aborted(usize, String),
+}
+
+/// The first cause, and whoever wants to be woken by it.
+#[derive(Default)]
+pub(crate) struct Failure {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    cause: Option<Cause>,
+    wake: Vec<Box<dyn Fn() + Send>>,
+}
+
+impl std::fmt::Debug for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Failure").field(&self.get()).finish()
+    }
+}
+
+impl Failure {
+    /// The cause, if the world is broken.
+    pub(crate) fn get(&self) -> Option<Cause> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).cause.clone()
+    }
+
+    /// Records a cause; only the first counts. Wakes everybody.
+    pub(crate) fn set(&self, cause: Cause) -> bool {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.cause.is_some() {
+            return false;
+        }
+        state.cause = Some(cause);
+        state.wake.iter().for_each(|wake| wake());
+        self.changed.notify_all();
+        true
+    }
+
+    /// Runs `wake` when the world breaks, at once if it has.
+    pub(crate) fn on_break(&self, wake: impl Fn() + Send + 'static) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.cause.is_some() {
+            wake();
+        }
+        state.wake.push(Box::new(wake));
+    }
+
+    /// Waits for a cause, at most so long: whoever sees a closed socket first may not be the one who knows why.
+    pub(crate) fn wait(&self, at_most: Duration) -> Option<Cause> {
+        let until = Instant::now() + at_most;
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if state.cause.is_some() || left.is_zero() {
+                return state.cause.clone();
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}

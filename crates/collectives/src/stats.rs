@@ -1,0 +1,42 @@
+//! What communication has cost.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+/// The cost of a communicator's operations so far, on this rank.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct CommStats {
+    /// Finished operations.
+    pub operations: u64,
+    /// Bytes handed to other ranks, headers included.
+    pub bytes_sent: u64,
+    /// Bytes received from other ranks, headers included.
+    pub bytes_received: u64,
+    /// Seconds that the communication thread worked or waited for peers.
+    pub seconds_busy: f64,
+    /// Seconds that callers were blocked: the part of the cost that computing did not hide.
+    pub seconds_exposed: f64,
+}
+
+/// Counters shared by callers and the communication thread.
+#[derive(Debug, Default)]
+pub(crate) struct Counters(Mutex<CommStats>);
+
+impl Counters {
+    pub(crate) fn read(&self) -> CommStats {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn operation(&self, busy: Duration, sent: u64, received: u64) {
+        let mut stats = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        stats.operations += 1;
+        stats.bytes_sent += sent;
+        stats.bytes_received += received;
+        stats.seconds_busy += busy.as_secs_f64();
+    }
+
+    pub(crate) fn exposed(&self, waited: Duration) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).seconds_exposed += waited.as_secs_f64();
+    }
+}

@@ -1,0 +1,81 @@
+//! What a process must know to join a world.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use crate::error::{CommError, Result};
+
+/// How long an operation may take by default.
+pub(crate) const DEFAULT_OP_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// A rank's place in a world, and where the world meets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorldConfig {
+    /// This rank, from 0.
+    pub rank: usize,
+    /// How many ranks there are.
+    pub world_size: usize,
+    /// This rank among those of its host.
+    pub local_rank: usize,
+    /// Host name or address where rank 0 listens.
+    pub master_addr: String,
+    /// Port where rank 0 listens.
+    pub master_port: u16,
+    /// The interface that this rank listens on; loopback unless told otherwise.
+    pub bind_addr: IpAddr,
+    /// How long to wait for all ranks.
+    pub connect_timeout: Duration,
+    /// How long an operation may take.
+    pub op_timeout: Duration,
+    /// Time between signs of life.
+    pub heartbeat_interval: Duration,
+    /// Silence after which a rank counts as dead.
+    pub heartbeat_timeout: Duration,
+}
+
+impl WorldConfig {
+    /// A world on this machine that meets at a loopback port.
+    pub fn local(rank: usize, world_size: usize, port: u16) -> Self {
+        Self {
+            rank,
+            world_size,
+            local_rank: rank,
+            master_addr: "127.0.0.1".into(),
+            master_port: port,
+            bind_addr: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            connect_timeout: Duration::from_secs(60),
+            op_timeout: DEFAULT_OP_TIMEOUT,
+            heartbeat_interval: Duration::from_millis(500),
+            heartbeat_timeout: Duration::from_secs(4),
+        }
+    }
+
+    /// The place that a launcher's environment gives this process: torchrun's variables, SLURM's or OpenMPI's.
+    /// `None` if no launcher has set any.
+    ///
+    /// # Errors
+    /// [`CommError::Environment`] naming the variable that is missing or malformed.
+    pub fn from_env() -> Result<Option<Self>> {
+        super::environment::read(&|name| std::env::var(name).ok())
+    }
+
+    /// Where rank 0 listens.
+    pub(super) fn master_address(&self) -> Result<SocketAddr> {
+        let place = (self.master_addr.as_str(), self.master_port);
+        let found =
+            place.to_socket_addrs().map_err(|error| self.rendezvous(format!("cannot resolve: {error}")));
+        // A name may have addresses of both families; the one that fits the interface is meant.
+        let all: Vec<_> = found?.collect();
+        let same = all.iter().find(|address| address.is_ipv4() == self.bind_addr.is_ipv4());
+        same.or(all.first()).copied().ok_or_else(|| self.rendezvous("the name has no address"))
+    }
+
+    /// Checks that the numbers make sense.
+    pub(super) fn validate(&self) -> Result<()> {
+        if self.rank < self.world_size {
+            return Ok(());
+        }
+        let problem = format!("rank {} does not exist in a world of {}", self.rank, self.world_size);
+        Err(CommError::Argument { operation: "connect", problem })
+    }
+}

@@ -1,0 +1,51 @@
+//! Messages of the control plane: a length of four bytes and JSON, at most [`MAX_FRAME`] bytes.
+
+use std::io;
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// The longest message; whoever announces a longer one is not of this protocol.
+const MAX_FRAME: usize = 1 << 20;
+
+/// Changes whenever messages or headers do.
+pub(super) const PROTOCOL: u32 = 1;
+
+/// What ranks and the meeting place tell each other.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) enum Message {
+    /// A rank introduces itself.
+    Register { protocol: u32, rank: usize, world_size: usize, data: SocketAddr },
+    /// Rank 0 refuses a registration.
+    Refused { reason: String },
+    /// Everybody is here: where each rank listens, and the token that connections between ranks must show.
+    Table { data: Vec<SocketAddr>, token: u64 },
+    /// A sign of life.
+    Heartbeat,
+    /// A rank is gone.
+    Lost { rank: usize },
+    /// A rank gave up.
+    Aborted { rank: usize, reason: String },
+    /// The sender leaves in good order.
+    Bye,
+}
+
+pub(super) async fn write(to: &mut (impl AsyncWrite + Unpin), message: &Message) -> io::Result<()> {
+    let body = serde_json::to_vec(message)?;
+    let mut frame = (body.len() as u32).to_be_bytes().to_vec();
+    frame.extend(body);
+    to.write_all(&frame).await
+}
+
+pub(super) async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Message> {
+    let mut length = [0; 4];
+    from.read_exact(&mut length).await?;
+    let length = u32::from_be_bytes(length) as usize;
+    if length > MAX_FRAME {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a message of {length} bytes")));
+    }
+    let mut body = vec![0; length];
+    from.read_exact(&mut body).await?;
+    Ok(serde_json::from_slice(&body)?)
+}

@@ -1,0 +1,210 @@
+//! The meeting: every rank registers with rank 0 and learns where the others listen.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::config::WorldConfig;
+use super::control::{self, Control};
+use super::frame::{self, Message, PROTOCOL};
+use crate::error::{CommError, Result};
+use crate::failure::Failure;
+
+/// How long a connection may take to introduce itself; strangers are not waited for.
+const INTRODUCTION: Duration = Duration::from_secs(5);
+
+/// Where each rank listens for data, and the token of this world.
+#[derive(Debug, Clone)]
+pub(super) struct Table {
+    pub(super) data: Vec<SocketAddr>,
+    pub(super) token: u64,
+}
+
+/// Meets the other ranks; afterwards a thread of its own keeps watch over them.
+pub(super) fn meet(
+    config: &WorldConfig,
+    listener: Option<TcpListener>,
+    data: SocketAddr,
+    failure: Arc<Failure>,
+) -> Result<(Control, Table)> {
+    let io = |error: std::io::Error| config.rendezvous(error.to_string());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(io)?;
+    let (met, result) = crossbeam_channel::bounded(1);
+    let (control, commands) = Control::remote(failure.clone());
+    let shared = config.clone();
+    let thread =
+        std::thread::Builder::new().name(format!("phalanx-control-{}", config.rank)).spawn(move || {
+            runtime.block_on(async move {
+                let outcome = match listener {
+                    Some(listener) => {
+                        host(&shared, listener, data).await.map(|(table, peers)| (table, Ok(peers)))
+                    }
+                    None => join(&shared, data).await.map(|(table, hub)| (table, Err(hub))),
+                };
+                match outcome {
+                    Err(error) => drop(met.send(Err(error))),
+                    Ok((table, connections)) => {
+                        drop(met.send(Ok(table)));
+                        match connections {
+                            Ok(peers) => control::watch_as_hub(&shared, peers, commands, failure).await,
+                            Err(hub) => control::watch_as_leaf(&shared, hub, commands, failure).await,
+                        }
+                    }
+                }
+            });
+        });
+    control.keep(thread.map_err(io)?);
+    let table = result.recv().map_err(|_| config.rendezvous("the control thread ended early"))??;
+    Ok((control, table))
+}
+
+/// Rank 0: accepts registrations until all ranks are there.
+async fn host(
+    config: &WorldConfig,
+    listener: TcpListener,
+    data: SocketAddr,
+) -> Result<(Table, Vec<(usize, TcpStream)>)> {
+    let io = |error: std::io::Error| config.rendezvous(error.to_string());
+    listener.set_nonblocking(true).map_err(io)?;
+    let listener = tokio::net::TcpListener::from_std(listener).map_err(io)?;
+    let deadline = Instant::now() + config.connect_timeout;
+    let mut table: Vec<Option<SocketAddr>> = vec![None; config.world_size];
+    table[0] = Some(data);
+    let mut peers: Vec<(usize, TcpStream)> = Vec::new();
+    // Introductions run side by side, so that a silent stranger holds nobody up.
+    let mut introductions = tokio::task::JoinSet::new();
+    while table.contains(&None) {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((mut stream, from)) => {
+                    introductions.spawn(async move {
+                        let first = timeout(INTRODUCTION, frame::read(&mut stream)).await;
+                        (stream, from, first)
+                    });
+                }
+                Err(error) => tracing::warn!(%error, "rendezvous: accepting a connection failed"),
+            },
+            Some(introduced) = introductions.join_next() => {
+                let Ok((mut stream, from, first)) = introduced else { continue };
+                let message = match first {
+                    Ok(Ok(message)) => message,
+                    Ok(Err(error)) => {
+                        tracing::warn!(%from, %error, "rendezvous: refused a connection that is not of this protocol");
+                        continue;
+                    }
+                    Err(_) => {
+                        tracing::warn!(%from, "rendezvous: refused a connection that did not introduce itself");
+                        continue;
+                    }
+                };
+                match admit(config, &table, &message) {
+                    Ok((rank, address)) => {
+                        table[rank] = Some(address);
+                        peers.push((rank, stream));
+                    }
+                    Err(reason) => {
+                        tracing::warn!(%from, %reason, "rendezvous: refused a registration");
+                        let _ = frame::write(&mut stream, &Message::Refused { reason }).await;
+                    }
+                }
+            },
+            () = tokio::time::sleep_until(deadline) => {
+                let missing = table.iter().enumerate().filter(|(_, data)| data.is_none()).map(|(rank, _)| rank);
+                return Err(CommError::Missing {
+                    address: format!("{}:{}", config.master_addr, config.master_port),
+                    seconds: config.connect_timeout.as_secs(),
+                    missing: missing.collect(),
+                    world_size: config.world_size,
+                });
+            }
+        }
+    }
+    let token = std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), data);
+    let table = Table { data: table.into_iter().flatten().collect(), token };
+    peers.sort_by_key(|(rank, _)| *rank);
+    for (rank, stream) in &mut peers {
+        let message = Message::Table { data: table.data.clone(), token };
+        let sent = timeout_at(deadline, frame::write(stream, &message)).await;
+        if !matches!(sent, Ok(Ok(()))) {
+            return Err(config.rendezvous(format!("rank {rank} left during the meeting")));
+        }
+    }
+    Ok((table, peers))
+}
+
+/// The rank and data address of a registration, or why it is refused.
+fn admit(
+    config: &WorldConfig,
+    table: &[Option<SocketAddr>],
+    message: &Message,
+) -> Result<(usize, SocketAddr), String> {
+    let Message::Register { protocol, rank, world_size, data } = message else {
+        return Err("expected a registration".into());
+    };
+    if *protocol != PROTOCOL {
+        return Err(format!("protocol {protocol}; this world speaks {PROTOCOL}"));
+    }
+    if *world_size != config.world_size {
+        return Err(format!("a world of {world_size} ranks; this one has {}", config.world_size));
+    }
+    match table.get(*rank) {
+        Some(None) => Ok((*rank, *data)),
+        Some(Some(_)) => Err(format!("rank {rank} is already here")),
+        None => Err(format!("rank {rank} does not exist in a world of {world_size}")),
+    }
+}
+
+/// Every other rank: finds rank 0, registers, and waits for the table.
+async fn join(config: &WorldConfig, data: SocketAddr) -> Result<(Table, TcpStream)> {
+    let deadline = Instant::now() + config.connect_timeout;
+    let address = config.master_address()?;
+    let seconds = config.connect_timeout.as_secs();
+    // Rank 0 may start later than this one.
+    let mut stream = loop {
+        match timeout_at(deadline, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => break stream,
+            Ok(Err(_)) if Instant::now() < deadline => tokio::time::sleep(Duration::from_millis(50)).await,
+            Ok(Err(error)) => {
+                return Err(
+                    config.rendezvous(format!("rank 0 cannot be reached within {seconds} s: {error}"))
+                );
+            }
+            Err(_) => return Err(config.rendezvous(format!("rank 0 cannot be reached within {seconds} s"))),
+        }
+    };
+    // The address that rank 0 sees is the one that others reach, unless this rank listens on a fixed one.
+    let reachable = match (data.ip().is_unspecified(), stream.local_addr()) {
+        (true, Ok(own)) => SocketAddr::new(own.ip(), data.port()),
+        _ => data,
+    };
+    let register = Message::Register {
+        protocol: PROTOCOL,
+        rank: config.rank,
+        world_size: config.world_size,
+        data: reachable,
+    };
+    let problem = |error: std::io::Error| config.rendezvous(format!("rank 0 closed the connection: {error}"));
+    frame::write(&mut stream, &register).await.map_err(problem)?;
+    // Rank 0 says who is missing when its time is up, so it gets a little longer.
+    let patience = deadline + Duration::from_secs(5);
+    match timeout_at(patience, frame::read(&mut stream)).await {
+        Ok(Ok(Message::Table { mut data, token })) if data.len() == config.world_size => {
+            // Rank 0's own address may be "any"; it is reached where it was met.
+            if data[0].ip().is_unspecified() {
+                data[0].set_ip(address.ip());
+            }
+            Ok((Table { data, token }, stream))
+        }
+        Ok(Ok(Message::Refused { reason })) => {
+            Err(config.rendezvous(format!("rank 0 refused this rank: {reason}")))
+        }
+        Ok(Ok(other)) => Err(config.rendezvous(format!("rank 0 answered {other:?}"))),
+        Ok(Err(error)) => Err(problem(error)),
+        Err(_) => {
+            Err(config.rendezvous(format!("not all {} ranks came within {seconds} s", config.world_size)))
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Every operation on both transports for several worlds, types and lengths, against a serial reference.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use half::{bf16, f16};
+use phalanx_collectives::{
+    CommError, Communicator, Element, ReduceOp, WorldConfig, connect_with_listener, threads,
+};
+
+/// A world of TCP connections between threads of this process.
+fn tcp(world_size: usize) -> Vec<Communicator> {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("bound").port();
+    let mut listener = Some(listener);
+    let joining: Vec<_> = (0..world_size)
+        .map(|rank| {
+            let config = WorldConfig {
+                connect_timeout: Duration::from_secs(20),
+                ..WorldConfig::local(rank, world_size, port)
+            };
+            let listener = if rank == 0 { listener.take() } else { None };
+            std::thread::spawn(move || connect_with_listener(&config, listener).expect("all ranks come"))
+        })
+        .collect();
+    joining.into_iter().map(|rank| rank.join().expect("no panic")).collect()
+}
+
+/// Runs `f` on every rank and returns what each gives.
+fn on_ranks<R: Send + 'static>(
+    ranks: Vec<Communicator>,
+    f: impl Fn(Communicator) -> R + Clone + Send + 'static,
+) -> Vec<R> {
+    let running: Vec<_> = ranks
+        .into_iter()
+        .map(|comm| {
+            let f = f.clone();
+            std::thread::spawn(move || f(comm))
+        })
+        .collect();
+    running.into_iter().map(|rank| rank.join().expect("no panic")).collect()
+}
+
+const LENGTHS: [usize; 6] = [0, 1, 2, 7, 1000, 100_003];
+
+/// Small whole numbers, exact in every type, so that the order of additions does not matter.
+fn fill<T: Element>(make: fn(u8) -> T, rank: usize, len: usize) -> Vec<T> {
+    (0..len).map(|i| make(((i * 7 + rank * 3) % 5) as u8)).collect()
+}
+
+fn check_type<T: Element + std::fmt::Debug>(comm: &Communicator, make: fn(u8) -> T, float: bool) {
+    let (rank, world) = (comm.rank(), comm.world_size());
+    for len in LENGTHS {
+        let all: Vec<Vec<T>> = (0..world).map(|rank| fill(make, rank, len)).collect();
+        let own = all[rank].clone();
+        for op in [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product, ReduceOp::Mean] {
+            if op == ReduceOp::Mean && !float {
+                let error = comm.all_reduce(&mut own.clone(), op).expect_err("no mean of integers");
+                assert!(matches!(error, CommError::Unsupported { .. }));
+                continue;
+            }
+            let expected: Vec<T> = (0..len)
+                .map(|i| {
+                    let total = all[1..].iter().fold(all[0][i], |acc, other| T::combine(op, acc, other[i]));
+                    if op == ReduceOp::Mean { total.divide(world) } else { total }
+                })
+                .collect();
+            let mut values = own.clone();
+            comm.all_reduce(&mut values, op).expect("a sound world");
+            assert!(
+                values == expected,
+                "all-reduce {op:?} of {len} {:?} on rank {rank} of {world}",
+                T::DTYPE
+            );
+            let values = comm.all_reduce_async(own.clone(), op).wait().expect("a sound world");
+            assert!(values == expected, "asynchronous all-reduce {op:?} of {len}");
+            let part = comm.reduce_scatter(&own, op).expect("a sound world");
+            assert!(
+                part == expected[rank * len / world..(rank + 1) * len / world],
+                "reduce-scatter of {len}"
+            );
+            let root = len % world;
+            let mut values = own.clone();
+            comm.reduce(&mut values, op, root).expect("a sound world");
+            assert!(values == if rank == root { expected } else { own.clone() }, "reduce of {len}");
+        }
+        assert!(comm.all_gather(&own).expect("a sound world") == all.concat(), "all-gather of {len}");
+        let ragged = comm.all_gather_ragged(&own[..len * (rank + 1) / world]).expect("a sound world");
+        for (other, got) in ragged.iter().enumerate() {
+            assert!(*got == all[other][..len * (other + 1) / world], "ragged all-gather of {len}");
+        }
+        for root in [0, world - 1] {
+            let mut values = own.clone();
+            comm.broadcast(&mut values, root).expect("a sound world");
+            assert!(values == all[root], "broadcast of {len} from {root}");
+            let gathered = comm.gather(&own, root).expect("a sound world");
+            assert!(
+                gathered == if rank == root { all.clone() } else { Vec::new() },
+                "gather of {len} to {root}"
+            );
+            let parts = if rank == root { all.clone() } else { Vec::new() };
+            assert!(
+                comm.scatter(&parts, root).expect("a sound world") == own,
+                "scatter of {len} from {root}"
+            );
+        }
+    }
+}
+
+fn check_all(comm: &Communicator) {
+    check_type::<f32>(comm, f32::from, true);
+    check_type::<f64>(comm, f64::from, true);
+    check_type::<f16>(comm, |v| f16::from_f32(v.into()), true);
+    check_type::<bf16>(comm, |v| bf16::from_f32(v.into()), true);
+    check_type::<i32>(comm, i32::from, false);
+    check_type::<i64>(comm, i64::from, false);
+    check_type::<u8>(comm, |v| v, false);
+    comm.barrier("end").expect("a sound world");
+    let stats = comm.stats();
+    assert!(stats.operations > 100);
+    assert_eq!(stats.bytes_sent > 0, comm.world_size() > 1);
+}
+
+#[test]
+fn threads_conform() {
+    for world in 1..=5 {
+        on_ranks(threads(world).expect("threads"), |comm| check_all(&comm));
+    }
+}
+
+#[test]
+fn tcp_conforms() {
+    for world in 1..=4 {
+        on_ranks(tcp(world), |comm| check_all(&comm));
+    }
+}
+
+#[test]
+fn results_are_the_same_bits_on_every_rank_and_in_every_run() {
+    let run = |ranks: Vec<Communicator>| {
+        on_ranks(ranks, |comm| {
+            let mut values: Vec<f32> =
+                (0..10_007).map(|i| ((i * 37 + comm.rank() * 11) as f32).sin()).collect();
+            comm.all_reduce(&mut values, ReduceOp::Sum).expect("a sound world");
+            values.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        })
+    };
+    let expected = run(threads(3).expect("threads"));
+    assert!(expected.windows(2).all(|pair| pair[0] == pair[1]));
+    assert_eq!(run(threads(3).expect("threads")), expected);
+    assert_eq!(run(tcp(3)), expected, "the transport does not matter");
+}
+
+#[test]
+fn asynchronous_operations_finish_in_the_order_of_their_issue() {
+    on_ranks(tcp(2), |comm| {
+        let handles: Vec<_> = (0..50_u8)
+            .map(|i| comm.all_reduce_async(vec![f32::from(i); 1 + usize::from(i) * 997], ReduceOp::Sum))
+            .collect();
+        // A blocking operation waits for all before it.
+        comm.barrier("after").expect("a sound world");
+        for (i, mut handle) in handles.into_iter().enumerate() {
+            assert!(handle.is_done(), "{i}");
+            assert_eq!(handle.wait().expect("a sound world")[0], 2.0 * i as f32);
+        }
+    });
+}
+
+#[test]
+fn ranks_that_disagree_get_an_error_naming_both() {
+    for tcp_world in [false, true] {
+        let world = || if tcp_world { tcp(2) } else { threads(2).expect("threads") };
+        let results = on_ranks(world(), |comm| {
+            if comm.rank() == 0 {
+                comm.all_reduce(&mut [1.0_f32; 8], ReduceOp::Sum)
+            } else {
+                comm.all_reduce(&mut [1.0_f64; 8], ReduceOp::Sum)
+            }
+        });
+        assert!(
+            results.iter().any(|result| match result {
+                Err(CommError::Mismatch { ours, theirs, .. }) => ours.contains("f") && theirs != ours,
+                _ => false,
+            }),
+            "types: {results:?}"
+        );
+        let results =
+            on_ranks(world(), |comm| comm.all_reduce(&mut vec![1.0_f32; 8 + comm.rank()], ReduceOp::Sum));
+        let text = results.iter().find_map(|r| r.as_ref().err()).expect("an error").to_string();
+        assert!(text.contains("of 8 elements") && text.contains("of 9 elements"), "{text}");
+        let results = on_ranks(world(), |comm| comm.barrier(if comm.rank() == 0 { "epoch" } else { "save" }));
+        let text = results[0].as_ref().expect_err("names differ").to_string();
+        assert!(text.contains("epoch") && text.contains("save"), "{text}");
+    }
+}
+
+#[test]
+fn an_abort_reaches_everybody_with_its_reason() {
+    for ranks in [threads(3).expect("threads"), tcp(3)] {
+        let results = on_ranks(ranks, |comm| {
+            if comm.rank() == 1 {
+                std::thread::sleep(Duration::from_millis(100));
+                comm.abort("the loss is NaN at step 7");
+                return Ok(());
+            }
+            comm.all_reduce(&mut [0.0_f32; 100], ReduceOp::Sum)
+        });
+        for rank in [0, 2] {
+            let expected = CommError::Aborted { rank: 1, reason: "the loss is NaN at step 7".into() };
+            assert_eq!(results[rank], Err(expected));
+        }
+    }
+}
+
+#[test]
+fn arguments_are_checked() {
+    on_ranks(threads(2).expect("threads"), |comm| {
+        assert!(matches!(comm.broadcast(&mut [0_u8], 2), Err(CommError::Argument { .. })));
+        if comm.rank() == 0 {
+            assert!(matches!(comm.scatter(&[vec![1_u8]], 0), Err(CommError::Argument { .. })));
+        }
+        comm.shutdown();
+        assert_eq!(comm.barrier("late"), Err(CommError::Closed));
+    });
+}
