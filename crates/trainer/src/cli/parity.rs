@@ -33,9 +33,13 @@ pub(super) fn run(args: &ParityArgs) -> Result<(), CliError> {
             let verdict = if quantity.passes() { "pass" } else { "FAIL" };
             failed += usize::from(!quantity.passes());
             let at = quantity.worst.as_ref().map(|worst| format!(" at {worst}")).unwrap_or_default();
+            let widened = quantity.widened.map(|to| format!("; ill-conditioned, so widened to {to:.0e}"));
             out(&format!(
-                "  {verdict}  {:<width$}  worst relative error {:.1e} of {:.0e}{at}",
-                quantity.name, quantity.error, quantity.tolerance
+                "  {verdict}  {:<width$}  worst relative error {:.1e} of {:.0e}{at}{}",
+                quantity.name,
+                quantity.error,
+                quantity.tolerance,
+                widened.unwrap_or_default()
             ));
         }
     }

@@ -4,6 +4,7 @@
 //! [`check`] recognises what a file is about, computes the same with the crates of this workspace, and returns
 //! every [`Quantity`] with its worst relative error.
 
+mod classifier;
 pub mod fill;
 mod losses;
 mod optimizers;
@@ -90,6 +91,8 @@ pub fn check(path: &Path) -> Result<Vec<Quantity>, ParityError> {
         losses::check(&reference)
     } else if json.get("runs").is_some() {
         optimizers::check(&reference)
+    } else if json.get("train_steps").is_some() {
+        classifier::check(&reference)
     } else {
         Err(unknown("it is about nothing that this program can compute".to_owned()))
     }

@@ -13,6 +13,8 @@ pub struct Quantity {
     pub error: f64,
     /// The relative error that is allowed.
     pub tolerance: f64,
+    /// What the tolerance was widened to, because rounding alone changes the quantity by about as much.
+    pub widened: Option<f64>,
     /// Where the worst error is, in words, if there is more than one number.
     pub worst: Option<String>,
 }
@@ -20,7 +22,18 @@ pub struct Quantity {
 impl Quantity {
     /// Whether the error is within the tolerance. An error that is not a number is not.
     pub fn passes(&self) -> bool {
-        self.error <= self.tolerance
+        self.error <= self.widened.unwrap_or(self.tolerance)
+    }
+
+    /// Allows an error of `tolerance` if that is more than what is allowed already and the quantity needs it.
+    pub(super) fn widen(&mut self, tolerance: f64) {
+        // What compares equal or not at all has no tolerance to widen.
+        if self.tolerance > 0.0
+            && self.error > self.tolerance
+            && tolerance > self.widened.unwrap_or(self.tolerance)
+        {
+            self.widened = Some(tolerance);
+        }
     }
 
     /// Compares numbers that belong together, such as logits: errors are relative to the largest of them.
@@ -51,6 +64,7 @@ impl Quantity {
             count: expected.len(),
             error: if equal { 0.0 } else { f64::INFINITY },
             tolerance: 0.0,
+            widened: None,
             worst: (!equal)
                 .then(|| format!("[{}]", wrong.unwrap_or_else(|| found.len().min(expected.len())))),
         }
@@ -70,7 +84,7 @@ impl Quantity {
             _ => (None, f64::INFINITY),
         };
         let worst = if count > 1 { at } else { None };
-        Self { name: name.to_owned(), count, error, tolerance, worst }
+        Self { name: name.to_owned(), count, error, tolerance, widened: None, worst }
     }
 }
 
