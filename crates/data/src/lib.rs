@@ -1,1 +1,11 @@
-//! Placeholder.
+//! Datasets, transforms, tokenisers, per-rank sampling and prefetching loaders.
+#![forbid(unsafe_code)]
+
+pub mod dataset;
+pub mod error;
+pub mod rng;
+pub mod sampler;
+
+pub use dataset::{Dataset, Sample, Split};
+pub use error::{DataError, Result};
+pub use sampler::{DistributedSampler, SamplerConfig, Share, Tail};

@@ -1,0 +1,262 @@
+//! Which samples a rank takes at each step.
+//!
+//! An epoch is one permutation of the dataset, the same on all ranks. Step k is the slice
+//! [k·B, (k+1)·B) of it, where B is the *global* batch, and each rank takes a contiguous part of
+//! that slice. So the samples of a step, and their order, do not depend on how many ranks there
+//! are: a run on four ranks sees what a run on one sees. (PyTorch's `DistributedSampler` strides
+//! through the permutation instead, which changes the batches with the world size.)
+
+use crate::error::{DataError, Result};
+use crate::rng::{Purpose, rng_for, shuffle};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What happens at the end of an epoch whose last batch is not full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Tail {
+    /// Fills the last batch from the start of the permutation; [`Share::valid`] says how many samples are true.
+    Pad,
+    /// Leaves the last, partial batch out. Usual for training.
+    #[default]
+    Drop,
+    /// Gives the last batch as it is, smaller; ranks may receive different numbers of samples, or none.
+    Ragged,
+}
+
+/// What [`DistributedSampler`] is made from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SamplerConfig {
+    /// Samples in the dataset.
+    pub len: usize,
+    /// How many ranks share each batch.
+    pub world_size: usize,
+    /// Which of them this is.
+    pub rank: usize,
+    /// Samples per step over all ranks.
+    pub global_batch: usize,
+    /// Fixes the permutations.
+    pub seed: u64,
+    /// Whether each epoch has its own order; otherwise all have that of the dataset.
+    pub shuffle: bool,
+    /// What happens to a last, partial batch.
+    pub tail: Tail,
+}
+
+/// One rank's part of one step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Share {
+    /// The samples to load, in order.
+    pub indices: Vec<usize>,
+    /// How many of them, from the first, are true samples; the rest repeat others ([`Tail::Pad`]).
+    pub valid: usize,
+    /// The position of the first in the global batch.
+    pub offset: usize,
+    /// True samples in the global batch: what a mean over the batch divides by.
+    pub global_valid: usize,
+}
+
+/// Gives each rank its part of each step; see the [module](self).
+///
+/// Any step can be asked for directly, so a resumed run costs nothing.
+#[derive(Debug)]
+pub struct DistributedSampler {
+    config: SamplerConfig,
+    /// The last permutation asked for; another epoch replaces it.
+    cached: Mutex<Option<(u64, Arc<Vec<usize>>)>>,
+}
+
+impl Clone for DistributedSampler {
+    fn clone(&self) -> Self {
+        Self { config: self.config.clone(), cached: Mutex::new(None) }
+    }
+}
+
+impl DistributedSampler {
+    /// Checks the configuration.
+    ///
+    /// # Errors
+    /// If the dataset is empty, the batch or the world is 0, the rank is not in the world, or
+    /// [`Tail::Drop`] would leave no batch at all.
+    pub fn new(config: SamplerConfig) -> Result<Self> {
+        let SamplerConfig { len, world_size, rank, global_batch, .. } = config;
+        if len == 0 {
+            return Err(DataError::config("sampler.len", "the dataset is empty"));
+        }
+        if global_batch == 0 {
+            return Err(DataError::config("sampler.global_batch", "a batch needs at least 1 sample"));
+        }
+        if rank >= world_size {
+            return Err(DataError::config(
+                "sampler.rank",
+                format!("rank {rank} is not in a world of {world_size}"),
+            ));
+        }
+        if config.tail == Tail::Drop && global_batch > len {
+            return Err(DataError::config(
+                "sampler.global_batch",
+                format!(
+                    "a batch of {global_batch} is larger than the dataset of {len}, so dropping the partial batch leaves none"
+                ),
+            ));
+        }
+        Ok(Self { config, cached: Mutex::new(None) })
+    }
+
+    /// What it was made from.
+    #[must_use]
+    pub fn config(&self) -> &SamplerConfig {
+        &self.config
+    }
+
+    /// Steps per epoch, the same on all ranks.
+    #[must_use]
+    pub fn steps_per_epoch(&self) -> usize {
+        match self.config.tail {
+            Tail::Drop => self.config.len / self.config.global_batch,
+            Tail::Pad | Tail::Ragged => self.config.len.div_ceil(self.config.global_batch),
+        }
+    }
+
+    /// The order of an epoch: a permutation of `0..len`.
+    #[must_use]
+    pub fn permutation(&self, epoch: u64) -> Arc<Vec<usize>> {
+        // The order without shuffling is the same for all epochs, so it is kept as that of epoch 0.
+        let key = if self.config.shuffle { epoch } else { 0 };
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((kept, permutation)) = cached.as_ref()
+            && *kept == key
+        {
+            return Arc::clone(permutation);
+        }
+        let mut order: Vec<usize> = (0..self.config.len).collect();
+        if self.config.shuffle {
+            shuffle(&mut rng_for(self.config.seed, Purpose::Shuffle, epoch, 0), &mut order);
+        }
+        let order = Arc::new(order);
+        *cached = Some((key, Arc::clone(&order)));
+        order
+    }
+
+    /// This rank's part of a step.
+    ///
+    /// # Errors
+    /// If the epoch has no such step.
+    pub fn share(&self, epoch: u64, step: usize) -> Result<Share> {
+        let SamplerConfig { len, world_size, rank, global_batch, .. } = self.config;
+        let steps = self.steps_per_epoch();
+        if step >= steps {
+            return Err(DataError::config("step", format!("step {step} is not in 0..{steps} of an epoch")));
+        }
+        let begin = step * global_batch;
+        let global_valid = global_batch.min(len - begin);
+        let global = if self.config.tail == Tail::Pad { global_batch } else { global_valid };
+        let part = balanced_part(global, world_size, rank);
+        let order = self.permutation(epoch);
+        Ok(Share {
+            // Only padding reaches past the end, and then begins again at the start.
+            indices: part.clone().map(|position| order[(begin + position) % len]).collect(),
+            valid: global_valid.clamp(part.start, part.end) - part.start,
+            offset: part.start,
+            global_valid,
+        })
+    }
+}
+
+/// The `part`-th of `parts` contiguous ranges that cover `0..total`, with sizes within one of each other.
+fn balanced_part(total: usize, parts: usize, part: usize) -> Range<usize> {
+    let (size, larger) = (total / parts, total % parts);
+    // The first `larger` parts have one more.
+    let begin = part * size + part.min(larger);
+    begin..begin + size + usize::from(part < larger)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn config(len: usize, global_batch: usize, tail: Tail) -> SamplerConfig {
+        SamplerConfig { len, world_size: 1, rank: 0, global_batch, seed: 7, shuffle: true, tail }
+    }
+
+    fn share(config: &SamplerConfig, world_size: usize, rank: usize, epoch: u64, step: usize) -> Share {
+        let config = SamplerConfig { world_size, rank, ..config.clone() };
+        DistributedSampler::new(config).unwrap().share(epoch, step).unwrap()
+    }
+
+    #[test]
+    fn padding_repeats_from_the_start_and_is_counted() {
+        let config = SamplerConfig { shuffle: false, ..config(5, 4, Tail::Pad) };
+        let expected = Share { indices: vec![4, 0], valid: 1, offset: 0, global_valid: 1 };
+        assert_eq!(share(&config, 2, 0, 0, 1), expected);
+        let expected = Share { indices: vec![1, 2], valid: 0, offset: 2, global_valid: 1 };
+        assert_eq!(share(&config, 2, 1, 0, 1), expected);
+    }
+
+    #[test]
+    fn a_batch_larger_than_the_dataset_can_be_padded() {
+        let config = SamplerConfig { shuffle: false, ..config(2, 5, Tail::Pad) };
+        let got = share(&config, 1, 0, 0, 0);
+        assert_eq!(got, Share { indices: vec![0, 1, 0, 1, 0], valid: 2, offset: 0, global_valid: 2 });
+    }
+
+    #[test]
+    fn impossible_settings_are_refused() {
+        let good = config(8, 4, Tail::Drop);
+        assert!(DistributedSampler::new(good.clone()).is_ok());
+        for bad in [
+            SamplerConfig { len: 0, ..good.clone() },
+            SamplerConfig { global_batch: 0, ..good.clone() },
+            SamplerConfig { rank: 1, ..good.clone() },
+            SamplerConfig { world_size: 0, ..good.clone() },
+            SamplerConfig { global_batch: 9, ..good.clone() },
+        ] {
+            assert!(DistributedSampler::new(bad.clone()).is_err(), "{bad:?}");
+        }
+        assert!(DistributedSampler::new(good).unwrap().share(0, 2).is_err());
+    }
+
+    #[test]
+    fn epochs_and_seeds_have_their_own_order() {
+        let sampler = DistributedSampler::new(config(64, 8, Tail::Drop)).unwrap();
+        assert_ne!(sampler.permutation(0), sampler.permutation(1));
+        let other = DistributedSampler::new(SamplerConfig { seed: 8, ..config(64, 8, Tail::Drop) }).unwrap();
+        assert_ne!(sampler.permutation(0), other.permutation(0));
+    }
+
+    proptest! {
+        #[test]
+        fn ranks_together_see_what_one_rank_sees(
+            len in 1_usize..80, batch in 1_usize..20, world in 1_usize..9, epoch in 0_u64..4, seed: u64,
+            tail in prop_oneof![Just(Tail::Pad), Just(Tail::Drop), Just(Tail::Ragged)], shuffle: bool,
+        ) {
+            prop_assume!(tail != Tail::Drop || batch <= len);
+            let config = SamplerConfig { len, world_size: 1, rank: 0, global_batch: batch, seed, shuffle, tail };
+            let alone = DistributedSampler::new(config.clone()).unwrap();
+            let mut seen = Vec::new();
+            for step in 0..alone.steps_per_epoch() {
+                let whole = alone.share(epoch, step).unwrap();
+                let (mut indices, mut valid, mut sizes) = (Vec::new(), 0, Vec::new());
+                for rank in 0..world {
+                    let part = share(&config, world, rank, epoch, step);
+                    prop_assert_eq!(part.offset, indices.len());
+                    prop_assert_eq!(part.global_valid, whole.global_valid);
+                    sizes.push(part.indices.len());
+                    valid += part.valid;
+                    indices.extend(part.indices);
+                }
+                prop_assert_eq!(&indices, &whole.indices);
+                prop_assert_eq!(valid, whole.valid);
+                prop_assert_eq!(whole.valid, whole.global_valid);
+                prop_assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1);
+                seen.extend_from_slice(&whole.indices[..whole.valid]);
+            }
+            // Over an epoch no sample is seen twice, and all are seen unless the tail is dropped.
+            let number = seen.len();
+            seen.sort_unstable();
+            seen.dedup();
+            prop_assert_eq!(seen.len(), number);
+            prop_assert_eq!(number, if tail == Tail::Drop { len / batch * batch } else { len });
+        }
+    }
+}
