@@ -5,7 +5,9 @@ pub mod dataset;
 pub mod error;
 pub mod rng;
 pub mod sampler;
+pub mod shapes;
 
 pub use dataset::{Dataset, Sample, Split};
 pub use error::{DataError, Result};
 pub use sampler::{DistributedSampler, SamplerConfig, Share, Tail};
+pub use shapes::{Objects, ShapeSpec, ShapesConfig, ShapesDataset, heldout_prompts, render};

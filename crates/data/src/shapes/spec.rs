@@ -1,0 +1,262 @@
+//! What a picture of shapes shows, as values, and the words for it.
+
+use std::fmt::Write as _;
+
+/// A small closed set of values, each with the word that captions use.
+macro_rules! vocabulary {
+    ($(#[$meta:meta])* $name:ident { $($(#[$item_meta:meta])* $item:ident = $word:literal),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum $name { $(#[doc = concat!("“", $word, "”.")] $(#[$item_meta])* $item),+ }
+
+        impl $name {
+            /// All of them, in order.
+            pub const ALL: &[Self] = &[$(Self::$item),+];
+
+            /// The word in captions.
+            #[must_use]
+            pub fn word(self) -> &'static str {
+                match self { $(Self::$item => $word),+ }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.word())
+            }
+        }
+    };
+}
+
+vocabulary! {
+    /// The shape of an object; its index in [`Shape::ALL`] is the label.
+    Shape {
+        Circle = "circle", Square = "square", Triangle = "triangle", Diamond = "diamond",
+        Star = "star", Cross = "cross", Ring = "ring",
+    }
+}
+
+vocabulary! {
+    /// The colour of an object.
+    Colour {
+        Red = "red", Green = "green", Blue = "blue", Yellow = "yellow",
+        Orange = "orange", Purple = "purple", Pink = "pink", Cyan = "cyan",
+    }
+}
+
+vocabulary! {
+    /// The colour behind the objects; none of these is a [`Colour`].
+    Background { White = "white", Black = "black", Gray = "gray", Beige = "beige", Brown = "brown" }
+}
+
+vocabulary! {
+    /// How large an object is.
+    Size { Small = "small", Medium = "medium", Large = "large" }
+}
+
+vocabulary! {
+    /// Where the centre of an object is, on a grid of three by three.
+    Position {
+        TopLeft = "at the top left", Top = "at the top", TopRight = "at the top right",
+        Left = "on the left", Center = "in the center", Right = "on the right",
+        BottomLeft = "at the bottom left", Bottom = "at the bottom", BottomRight = "at the bottom right",
+    }
+}
+
+impl Colour {
+    /// Red, green and blue, 0 to 255.
+    #[must_use]
+    pub fn rgb(self) -> [u8; 3] {
+        match self {
+            Self::Red => [220, 30, 35],
+            Self::Green => [30, 150, 60],
+            Self::Blue => [35, 75, 215],
+            Self::Yellow => [250, 215, 30],
+            Self::Orange => [250, 130, 15],
+            Self::Purple => [125, 40, 165],
+            Self::Pink => [250, 120, 190],
+            Self::Cyan => [20, 200, 215],
+        }
+    }
+}
+
+impl Background {
+    /// Red, green and blue, 0 to 255.
+    #[must_use]
+    pub fn rgb(self) -> [u8; 3] {
+        match self {
+            Self::White => [250, 250, 250],
+            Self::Black => [10, 10, 10],
+            Self::Gray => [128, 128, 128],
+            Self::Beige => [232, 218, 190],
+            Self::Brown => [92, 58, 34],
+        }
+    }
+}
+
+impl Size {
+    /// The radius of the circle around the object, as a part of the picture's side.
+    #[must_use]
+    pub fn radius(self) -> f32 {
+        match self {
+            Self::Small => 0.11,
+            Self::Medium => 0.17,
+            Self::Large => 0.24,
+        }
+    }
+}
+
+impl Position {
+    /// The centre (x to the right, y down), as a part of the picture's side. A large object just fits everywhere.
+    #[must_use]
+    pub fn centre(self) -> (f32, f32) {
+        let (column, row) = (self as usize % 3, self as usize / 3);
+        (0.25 + 0.25 * column as f32, 0.25 + 0.25 * row as f32)
+    }
+}
+
+/// One object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Object {
+    /// Its shape.
+    pub shape: Shape,
+    /// Its colour.
+    pub colour: Colour,
+    /// How large it is.
+    pub size: Size,
+    /// Where it is.
+    pub position: Position,
+}
+
+impl Object {
+    /// Whether the two can stand in one picture: they do not touch, and their names tell them apart.
+    #[must_use]
+    pub fn goes_with(&self, other: &Self) -> bool {
+        let ((ax, ay), (bx, by)) = (self.position.centre(), other.position.centre());
+        let apart = (ax - bx).hypot(ay - by);
+        (self.shape, self.colour) != (other.shape, other.colour)
+            && apart >= self.size.radius() + other.size.radius()
+    }
+
+    /// “small red circle”.
+    fn noun(&self) -> String {
+        format!("{} {} {}", self.size, self.colour, self.shape)
+    }
+}
+
+/// All that a picture shows: a background and one or two objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ShapeSpec {
+    /// The colour behind.
+    pub background: Background,
+    /// The first object, which gives the label.
+    pub first: Object,
+    /// The second, if there is one.
+    pub second: Option<Object>,
+}
+
+impl ShapeSpec {
+    /// How many wordings [`caption`](Self::caption) has.
+    pub const NUM_WORDINGS: usize = 3;
+
+    /// The objects, in the order of the caption.
+    pub fn objects(&self) -> impl Iterator<Item = Object> {
+        std::iter::once(self.first).chain(self.second)
+    }
+
+    /// The label: the index of the first object's shape.
+    #[must_use]
+    pub fn label(&self) -> u32 {
+        self.first.shape as u32
+    }
+
+    /// A sentence that says all of it. `wording` is taken modulo [`NUM_WORDINGS`](Self::NUM_WORDINGS); 0 is the plain one.
+    #[must_use]
+    pub fn caption(&self, wording: usize) -> String {
+        let Self { background, .. } = self;
+        // The size's word comes first in a noun, so the article is always “a”.
+        let listed = |place_first: bool| {
+            let mut text = String::new();
+            for object in self.objects() {
+                if !text.is_empty() {
+                    text.push_str(" and ");
+                }
+                // Writing to a string cannot fail.
+                let _ = if place_first {
+                    write!(text, "{} a {}", object.position, object.noun())
+                } else {
+                    write!(text, "a {} {}", object.noun(), object.position)
+                };
+            }
+            text
+        };
+        match wording % Self::NUM_WORDINGS {
+            0 => format!("{} on a {background} background", listed(false)),
+            1 => format!("a {background} background with {}", listed(false)),
+            _ => format!("{}, on a {background} background", listed(true)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> ShapeSpec {
+        let first = Object {
+            shape: Shape::Circle,
+            colour: Colour::Red,
+            size: Size::Small,
+            position: Position::TopLeft,
+        };
+        ShapeSpec { background: Background::White, first, second: None }
+    }
+
+    #[test]
+    fn captions_read_as_sentences() {
+        let mut spec = spec();
+        assert_eq!(spec.caption(0), "a small red circle at the top left on a white background");
+        assert_eq!(spec.caption(1), "a white background with a small red circle at the top left");
+        assert_eq!(spec.caption(2), "at the top left a small red circle, on a white background");
+        spec.second = Some(Object { shape: Shape::Star, position: Position::Center, ..spec.first });
+        assert_eq!(
+            spec.caption(0),
+            "a small red circle at the top left and a small red star in the center on a white background"
+        );
+    }
+
+    #[test]
+    fn colours_can_be_told_from_each_other_and_from_backgrounds() {
+        let mut all: Vec<[u8; 3]> = Colour::ALL.iter().map(|colour| colour.rgb()).collect();
+        all.extend(Background::ALL.iter().map(|background| background.rgb()));
+        for (i, a) in all.iter().enumerate() {
+            for b in &all[..i] {
+                let distance: i32 =
+                    a.iter().zip(b).map(|(&x, &y)| (i32::from(x) - i32::from(y)).pow(2)).sum();
+                assert!(distance > 60 * 60, "{a:?} {b:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_object_lies_within_the_picture() {
+        for position in Position::ALL {
+            for size in Size::ALL {
+                let (x, y) = position.centre();
+                for edge in [x, y] {
+                    assert!(edge - size.radius() > 0.0 && edge + size.radius() < 1.0);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn objects_that_touch_or_are_alike_do_not_go_together() {
+        let a = spec().first;
+        assert!(!a.goes_with(&Object { position: Position::Center, ..a }), "alike");
+        assert!(!a.goes_with(&Object { shape: Shape::Star, ..a }), "same place");
+        let large = Object { shape: Shape::Star, size: Size::Large, ..a };
+        assert!(!a.goes_with(&Object { position: Position::Top, ..large }), "touching");
+        assert!(a.goes_with(&Object { position: Position::Right, ..large }));
+    }
+}

@@ -1,0 +1,80 @@
+//! Which combinations are kept for testing.
+//!
+//! A combination is (shape, colour, background). About 15% of them, chosen by a fixed hash, are
+//! never shown in training, although each of their parts is: a model that draws them has put known
+//! parts together in a way that it has not seen.
+
+use super::spec::{Background, Colour, Object, Shape};
+use crate::dataset::Split;
+
+/// Of 100 combinations, about how many are held out.
+const HELD_OUT_PERCENT: u64 = 15;
+
+/// The split that shows a combination. It depends on nothing else, no seed and no length.
+#[must_use]
+pub fn split_of(shape: Shape, colour: Colour, background: Background) -> Split {
+    let key = (shape as u64) << 16 | (colour as u64) << 8 | background as u64;
+    if mix(key) % 100 < HELD_OUT_PERCENT { Split::Test } else { Split::Train }
+}
+
+/// The split that shows an object on a background.
+pub(crate) fn split_of_object(object: &Object, background: Background) -> Split {
+    split_of(object.shape, object.colour, background)
+}
+
+/// All combinations of one split, in a fixed order.
+#[must_use]
+pub fn combinations(split: Split) -> Vec<(Shape, Colour, Background)> {
+    let mut all = Vec::new();
+    for &shape in Shape::ALL {
+        for &colour in Colour::ALL {
+            for &background in Background::ALL {
+                if split_of(shape, colour, background) == split {
+                    all.push((shape, colour, background));
+                }
+            }
+        }
+    }
+    all
+}
+
+/// The finaliser of splitmix64 (Steele, Lea and Flood 2014).
+fn mix(key: u64) -> u64 {
+    let mut z = key.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn training_shows_every_value_and_every_pair_of_shape_and_colour() {
+        let train = combinations(Split::Train);
+        for &shape in Shape::ALL {
+            for &colour in Colour::ALL {
+                assert!(train.iter().any(|c| c.0 == shape && c.1 == colour), "{colour} {shape}");
+            }
+        }
+        for &background in Background::ALL {
+            assert!(train.iter().filter(|c| c.2 == background).count() > 20, "{background}");
+        }
+    }
+
+    #[test]
+    fn about_15_percent_are_held_out_with_every_shape_colour_and_background_among_them() {
+        let test = combinations(Split::Test);
+        let all = Shape::ALL.len() * Colour::ALL.len() * Background::ALL.len();
+        assert_eq!(combinations(Split::Train).len() + test.len(), all);
+        let percent = 100 * test.len() / all;
+        assert!((10..=20).contains(&percent), "{percent}");
+        assert!(Shape::ALL.iter().all(|&shape| test.iter().any(|c| c.0 == shape)));
+        assert!(Colour::ALL.iter().all(|&colour| test.iter().any(|c| c.1 == colour)));
+        // Two objects share a background, so each needs two combinations at least.
+        assert!(
+            Background::ALL.iter().all(|&background| test.iter().filter(|c| c.2 == background).count() >= 2)
+        );
+    }
+}
