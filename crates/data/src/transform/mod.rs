@@ -1,0 +1,220 @@
+//! From a decoded image to numbers: resize, crop, flip, normalise, in this order.
+//!
+//! What is random is keyed by (seed, epoch, index), so a sample is augmented alike on whatever
+//! rank, thread, or resumed run it is loaded.
+
+pub mod crop;
+pub mod flip;
+pub mod normalise;
+pub mod resize;
+
+use crate::error::{DataError, Result};
+use crate::rng::{Purpose, rng_for};
+pub use crop::{RandomCrop, center_crop};
+pub use flip::random_flip;
+use image::RgbImage;
+pub use normalise::Normalise;
+pub use resize::{Filter, Resize, ResizeMode};
+
+/// The steps of a [`Transform`]; those that are `None` are left out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TransformConfig {
+    /// Changes the size, first.
+    pub resize: Option<Resize>,
+    /// Cuts a square of so many pixels from the middle.
+    pub center_crop: Option<u32>,
+    /// Cuts a square from a random place.
+    pub random_crop: Option<RandomCrop>,
+    /// The probability of mirroring, 0 to 1.
+    pub flip: f32,
+    /// Turns bytes into numbers, last.
+    pub normalise: Normalise,
+    /// Fixes the random steps.
+    pub seed: u64,
+}
+
+impl Default for TransformConfig {
+    /// Only turns bytes into numbers from −1 to 1.
+    fn default() -> Self {
+        Self {
+            resize: None,
+            center_crop: None,
+            random_crop: None,
+            flip: 0.0,
+            normalise: Normalise::SYMMETRIC,
+            seed: 0,
+        }
+    }
+}
+
+impl TransformConfig {
+    /// What classifiers of CIFAR-10 train with: crops of 32 with 4 pixels of padding, and flips.
+    #[must_use]
+    pub fn cifar10_train(seed: u64) -> Self {
+        Self {
+            random_crop: Some(RandomCrop { size: 32, padding: 4 }),
+            flip: 0.5,
+            seed,
+            ..Self::cifar10_test()
+        }
+    }
+
+    /// What classifiers of CIFAR-10 are judged with: normalisation only.
+    #[must_use]
+    pub fn cifar10_test() -> Self {
+        Self { normalise: Normalise::CIFAR10, ..Self::default() }
+    }
+
+    /// Squares of `size` pixels with values from −1 to 1, for generative models.
+    #[must_use]
+    pub fn square(size: u32, filter: Filter) -> Self {
+        Self { resize: Some(Resize::square(size, filter)), ..Self::default() }
+    }
+}
+
+/// Turns decoded images into numbers; see the [module](self).
+#[derive(Debug, Clone)]
+pub struct Transform {
+    config: TransformConfig,
+}
+
+impl Transform {
+    /// Checks the configuration.
+    ///
+    /// # Errors
+    /// If a size is 0, a crop never fits the step before it, the probability is not one, or the
+    /// normalisation cannot be divided by.
+    pub fn new(config: TransformConfig) -> Result<Self> {
+        let sizes = [
+            ("transform.resize.size", config.resize.map(|resize| resize.size)),
+            ("transform.center_crop", config.center_crop),
+            ("transform.random_crop.size", config.random_crop.map(|crop| crop.size)),
+        ];
+        for (what, size) in sizes {
+            if size == Some(0) {
+                return Err(DataError::config(what, "a size of 0 pixels"));
+            }
+        }
+        if !(0.0..=1.0).contains(&config.flip) {
+            return Err(DataError::config("transform.flip", format!("{} is not a probability", config.flip)));
+        }
+        config.normalise.validate()?;
+        // The sides are known after a resize to a square and after a crop.
+        let resized =
+            config.resize.filter(|resize| resize.mode == ResizeMode::Square).map(|resize| resize.size);
+        if let (Some(side), Some(crop)) = (resized, config.center_crop)
+            && side < crop
+        {
+            return Err(DataError::config(
+                "transform.center_crop",
+                format!("a crop of {crop} from a square of {side}"),
+            ));
+        }
+        if let (Some(side), Some(crop)) = (config.center_crop.or(resized), config.random_crop)
+            && u64::from(side) + 2 * u64::from(crop.padding) < u64::from(crop.size)
+        {
+            let reason =
+                format!("a crop of {} from a square of {side} padded by {}", crop.size, crop.padding);
+            return Err(DataError::config("transform.random_crop", reason));
+        }
+        Ok(Self { config })
+    }
+
+    /// What it was made from.
+    #[must_use]
+    pub fn config(&self) -> &TransformConfig {
+        &self.config
+    }
+
+    /// The side of the squares that come out, where it does not depend on the images.
+    #[must_use]
+    pub fn output_side(&self) -> Option<u32> {
+        let config = &self.config;
+        let resized =
+            config.resize.filter(|resize| resize.mode == ResizeMode::Square).map(|resize| resize.size);
+        config.random_crop.map(|crop| crop.size).or(config.center_crop).or(resized)
+    }
+
+    /// All steps but the last: the image that would be normalised, as people can look at it.
+    ///
+    /// # Errors
+    /// If the image is too small for a crop.
+    pub fn image(&self, mut image: RgbImage, epoch: u64, index: usize) -> Result<RgbImage> {
+        let config = &self.config;
+        if let Some(resize) = &config.resize {
+            image = resize.apply(image)?;
+        }
+        if let Some(size) = config.center_crop {
+            image = center_crop(image, size)?;
+        }
+        if config.random_crop.is_some() || config.flip > 0.0 {
+            let mut rng = rng_for(config.seed, Purpose::Augment, epoch, index as u64);
+            if let Some(crop) = &config.random_crop {
+                image = crop.apply(&image, &mut rng)?;
+            }
+            image = random_flip(image, config.flip, &mut rng);
+        }
+        Ok(image)
+    }
+
+    /// Appends the transformed image to `out` and returns its shape [3, H, W].
+    ///
+    /// # Errors
+    /// If the image is too small for a crop.
+    pub fn append(
+        &self,
+        image: RgbImage,
+        epoch: u64,
+        index: usize,
+        out: &mut Vec<f32>,
+    ) -> Result<[usize; 3]> {
+        let image = self.image(image, epoch, index)?;
+        self.config.normalise.append(&image, out);
+        Ok([3, image.height() as usize, image.width() as usize])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use image::Rgb;
+
+    #[test]
+    fn steps_follow_each_other_and_repeat() {
+        let config = TransformConfig {
+            resize: Some(Resize { size: 40, filter: Filter::Bicubic, mode: ResizeMode::ShorterSide }),
+            center_crop: Some(36),
+            random_crop: Some(RandomCrop { size: 32, padding: 0 }),
+            flip: 0.5,
+            ..Default::default()
+        };
+        let transform = Transform::new(config).unwrap();
+        assert_eq!(transform.output_side(), Some(32));
+        let image = RgbImage::from_fn(64, 48, |x, y| Rgb([x as u8 * 3, y as u8 * 5, (x * y) as u8]));
+        let run = |epoch, index| {
+            let mut out = Vec::new();
+            assert_eq!(transform.append(image.clone(), epoch, index, &mut out).unwrap(), [3, 32, 32]);
+            assert_eq!(out.len(), 3 * 32 * 32);
+            out
+        };
+        assert_eq!(run(1, 2), run(1, 2));
+        assert_ne!(run(1, 2), run(2, 2));
+        assert_ne!(run(1, 2), run(1, 3));
+    }
+
+    #[test]
+    fn impossible_settings_are_refused() {
+        let base = TransformConfig::square(32, Filter::Bilinear);
+        assert!(Transform::new(base.clone()).is_ok());
+        for bad in [
+            TransformConfig::square(0, Filter::Bilinear),
+            TransformConfig { center_crop: Some(33), ..base.clone() },
+            TransformConfig { random_crop: Some(RandomCrop { size: 41, padding: 4 }), ..base.clone() },
+            TransformConfig { flip: 1.5, ..base.clone() },
+            TransformConfig { flip: f32::NAN, ..base.clone() },
+            TransformConfig { normalise: Normalise { mean: [0.0; 3], std: [0.0; 3] }, ..base.clone() },
+        ] {
+            assert!(Transform::new(bad.clone()).is_err(), "{bad:?}");
+        }
+    }
+}
