@@ -1,1 +1,63 @@
-//! Placeholder.
+//! Turns a single-device model into a distributed one, from outside.
+//!
+//! Every strategy answers four questions, so the code has four small axes: what each rank holds ([`Placement`]),
+//! when ranks wait for each other ([`Synchrony`]), which way the bytes go ([`Topology`]), and what the bytes are
+//! ([`Codec`]). The names people know are rows of a table ([`PRESETS`]); [`Strategy::named`] finds one. Ranks are
+//! arranged along the named axes of a [`Mesh`].
+//!
+//! The model knows nothing of this: a strategy listens to the tape. [`DataParallel`] starts the all-reduce of a
+//! flat unit the moment that its gradients are complete, while backward goes on with earlier blocks.
+//!
+//! There is one row so far, `ddp`; sharded placements come as further rows that the same engine reads.
+//!
+//! # Example
+//!
+//! Two ranks as threads, each with half of the batch, get the gradients of the whole:
+//!
+//! ```
+//! use std::sync::Arc;
+//! use candle_core::{Device, Tensor};
+//! use phalanx_collectives::threads;
+//! use phalanx_sharding::{DataParallel, Strategy};
+//! use phalanx_tensor::optim::{Optimizer as _, Sgd};
+//! use phalanx_tensor::{BuildOptions, Context, Key, Session, StoreBuilder, Tape, Value, loss, nn};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! let ranks: Vec<_> = threads(2)?.into_iter().map(|comm| std::thread::spawn(move || {
+//!     let builder = StoreBuilder::new(BuildOptions::default());
+//!     let layer = nn::Linear::new(&builder.root().pp("fc").block(), 3, 2)?;
+//!     let store = builder.build()?;
+//!     let rank = comm.rank();
+//!     let parallel = DataParallel::new(&store, comm, Strategy::named("ddp")?)?;
+//!
+//!     let context = Arc::new(Context::new(1));
+//!     let mut session = Session::training(context.clone(), Key::new(0));
+//!     session.listener = Some(parallel.clone());
+//!     let tape = Tape::recording(session);
+//!     let sample = Tensor::new(&[[1.0_f32, 2.0, rank as f32]], &Device::Cpu)?;
+//!     let logits = layer.forward(&tape, &Value::constant(sample))?;
+//!     // Divided by the global batch of two, so that the sum over ranks is the mean.
+//!     let loss = loss::cross_entropy(&tape, &logits, &[rank as u32], 0.0, loss::Over::Count(2))?;
+//!     tape.backward(&loss)?;
+//!     parallel.finish_gradients()?;
+//!     Sgd::new(0.0, false, 0.0).step(store.units(), 0.1, &context)?;
+//!     Ok::<_, Box<dyn std::error::Error + Send + Sync>>(store.param("fc.weight")?.tensor()?.to_vec2::<f32>()?)
+//! })).collect();
+//! let weights: Vec<_> = ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect::<Result<_, _>>()?;
+//! assert_eq!(weights[0], weights[1]);
+//! # Ok(())
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+
+mod buffer;
+mod error;
+mod mesh;
+mod replicas;
+mod statistics;
+mod strategy;
+
+pub use error::{Result, ShardingError};
+pub use mesh::Mesh;
+pub use replicas::DataParallel;
+pub use strategy::{Codec, Held, PRESETS, Placement, Strategy, Synchrony, Topology};

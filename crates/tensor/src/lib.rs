@@ -62,6 +62,7 @@
 pub mod candle_module;
 pub mod error;
 pub mod gradcheck;
+pub mod host;
 pub mod init;
 pub mod io;
 pub mod loss;

@@ -1,0 +1,40 @@
+//! The errors of this crate.
+
+use phalanx_collectives::CommError;
+use phalanx_tensor::TensorError;
+
+/// What this crate's functions return.
+pub type Result<T, E = ShardingError> = std::result::Result<T, E>;
+
+/// An error from distributing a model.
+#[derive(Debug, thiserror::Error)]
+pub enum ShardingError {
+    /// Communication failed.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+    /// A tensor operation failed.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// candle reported an error.
+    #[error(transparent)]
+    Candle(#[from] candle_core::Error),
+    /// Ranks cannot be arranged as asked.
+    #[error("mesh: {0}")]
+    Mesh(String),
+    /// There is no such strategy, or it is not built yet.
+    #[error("strategy `{name}` {problem}")]
+    Strategy {
+        /// The name asked for.
+        name: String,
+        /// What is wrong, and what there is.
+        problem: String,
+    },
+    /// Two ranks built different models.
+    #[error("rank {rank} built another model than rank 0: {difference}")]
+    ModelsDiffer {
+        /// The rank that differs.
+        rank: usize,
+        /// The first difference.
+        difference: String,
+    },
+}

@@ -1,0 +1,15 @@
+//! Sums over ranks for ops whose statistics span the global batch.
+
+use phalanx_collectives::{Communicator, ReduceOp};
+use phalanx_tensor::{HookResult, StatsSync};
+
+/// Adds the statistics of synchronised batch norm over all ranks. The ops of a model run in the same order on
+/// every rank, so the sums meet between the same gradient reductions everywhere.
+#[derive(Debug)]
+pub(crate) struct RankSum(pub(crate) Communicator);
+
+impl StatsSync for RankSum {
+    fn all_reduce_sum(&self, values: &mut [f64]) -> HookResult {
+        Ok(self.0.all_reduce(values, ReduceOp::Sum)?)
+    }
+}

@@ -1,0 +1,227 @@
+//! Ranks × batch gives the loss curve of one rank with the whole batch.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+use phalanx_collectives::{Communicator, WorldConfig, connect_with_listener, threads};
+use phalanx_models::{ClipTextConfig, CvaeConfig, ResNet, ResNetConfig, ResNetVariant, TextToImage};
+use phalanx_sharding::{DataParallel, ShardingError, Strategy};
+use phalanx_tensor::loss::{self, Over};
+use phalanx_tensor::optim::{Adam, Optimizer, Sgd};
+use phalanx_tensor::{
+    BuildOptions, Context, Init, Key, ParamStore, Recompute, Session, StoreBuilder, Tape, Value,
+};
+
+type AnyError = Box<dyn std::error::Error + Send + Sync>;
+
+const GLOBAL: usize = 8;
+const STEPS: u64 = 10;
+
+fn draw(name: &str, step: u64, dims: &[usize]) -> Tensor {
+    let mut values = vec![0.0; dims.iter().product()];
+    Key::new(5).stream(name).step(step).normal(0, &mut values);
+    Tensor::from_vec(values, dims, &Device::Cpu).and_then(|t| t.to_dtype(DType::F32)).expect("a constant")
+}
+
+/// What is trained: with batch norm, which must be synchronised, or without, with noise drawn by sample.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Subject {
+    ResNet,
+    Cvae,
+}
+
+enum Model {
+    ResNet(ResNet),
+    Cvae(TextToImage),
+}
+
+fn build(subject: Subject) -> Result<(Model, ParamStore), AnyError> {
+    let builder = StoreBuilder::new(BuildOptions { key: Key::new(3), ..Default::default() });
+    let model = match subject {
+        Subject::ResNet => {
+            let config = ResNetConfig {
+                width: 4,
+                cifar_stem: true,
+                sync_batch_norm: true,
+                ..ResNetConfig::new(ResNetVariant::R18, 4)
+            };
+            Model::ResNet(ResNet::new(&builder.root(), &config)?)
+        }
+        Subject::Cvae => {
+            let text = ClipTextConfig { context: 8, vocab: 12, width: 8, heads: 2, layers: 1, embed: 6 };
+            let cvae = CvaeConfig { image_size: 8, widths: vec![4, 6], latent: 5, text_dim: 6 };
+            Model::Cvae(TextToImage::new(&builder.root(), &text, &cvae, false)?)
+        }
+    };
+    Ok((model, builder.build()?))
+}
+
+/// Trains one rank on samples `range` of every global batch; the global losses.
+fn train(subject: Subject, comm: Communicator, recompute: Recompute) -> Result<Vec<f64>, AnyError> {
+    let (model, store) = build(subject)?;
+    let (rank, world) = (comm.rank(), comm.world_size());
+    let range = rank * GLOBAL / world..(rank + 1) * GLOBAL / world;
+    let parallel = DataParallel::new(&store, comm, Strategy::named("ddp")?)?;
+    let context = Arc::new(Context::new(1));
+    let mut optimizer: Box<dyn Optimizer> = match subject {
+        Subject::ResNet => Box::new(Sgd::new(0.9, false, 5e-4)),
+        Subject::Cvae => Box::new(Adam::new((0.9, 0.999), 1e-8, 0.0)),
+    };
+    let mut losses = Vec::new();
+    for step in 0..STEPS {
+        let session = Session {
+            listener: Some(parallel.clone()),
+            stats_sync: Some(parallel.stats_sync()),
+            sample_offset: range.start,
+            recompute,
+            ..Session::training(context.clone(), Key::new(9).step(step))
+        };
+        let tape = Tape::recording(session);
+        store.zero_grads()?;
+        let part = |tensor: Tensor| tensor.narrow(0, range.start, range.len())?.contiguous();
+        let images = Value::constant(part(draw("images", step % 3, &[GLOBAL, 3, 8, 8]))?);
+        let loss = match &model {
+            Model::ResNet(model) => {
+                let labels: Vec<u32> = range.clone().map(|i| (i % 4) as u32).collect();
+                loss::cross_entropy(
+                    &tape,
+                    &model.forward(&tape, &images)?,
+                    &labels,
+                    0.1,
+                    Over::Count(GLOBAL),
+                )?
+            }
+            Model::Cvae(model) => {
+                let row = |i: usize| [10, 1 + (i % 3) as u32, 4 + (i % 5) as u32, 11];
+                let ids: Vec<u32> = (0..GLOBAL).flat_map(row).collect();
+                let ids = Tensor::from_vec(ids, (GLOBAL, 4), &Device::Cpu)?;
+                model.loss(&tape, &images, &part(ids)?, 0.1, Over::Count(GLOBAL))?.total
+            }
+        };
+        tape.backward(&loss)?;
+        parallel.finish_gradients()?;
+        let mut global = [f64::from(loss.tensor()?.to_scalar::<f32>()?)];
+        parallel.sum_scalars(&mut global)?;
+        losses.push(global[0]);
+        optimizer.step(store.units(), 0.01, &context)?;
+    }
+    Ok(losses)
+}
+
+fn on_ranks(
+    ranks: Vec<Communicator>,
+    f: impl Fn(Communicator) -> Result<Vec<f64>, AnyError> + Clone + Send + 'static,
+) -> Vec<Vec<f64>> {
+    let running: Vec<_> = ranks
+        .into_iter()
+        .map(|comm| {
+            let f = f.clone();
+            std::thread::spawn(move || f(comm).map_err(|error| error.to_string()))
+        })
+        .collect();
+    running.into_iter().map(|rank| rank.join().expect("no panic").expect("training works")).collect()
+}
+
+fn close(a: &[f64], b: &[f64], what: &str) {
+    for (step, (a, b)) in a.iter().zip(b).enumerate() {
+        assert!((a - b).abs() <= 1e-4 * b.abs(), "{what}, step {step}: {a} and {b}");
+    }
+}
+
+#[test]
+fn any_number_of_ranks_gives_the_curve_of_one() {
+    for subject in [Subject::ResNet, Subject::Cvae] {
+        let run = |world: usize, recompute| {
+            on_ranks(threads(world).expect("threads"), move |comm| train(subject, comm, recompute))
+        };
+        let single = run(1, Recompute::Never).remove(0);
+        assert!(single[9] < single[0], "{subject:?} learns: {single:?}");
+        for world in [2, 3, 4] {
+            for (rank, curve) in run(world, Recompute::Never).iter().enumerate() {
+                close(curve, &single, &format!("{subject:?} on rank {rank} of {world}"));
+            }
+        }
+        let recomputed = run(2, Recompute::Every(1));
+        close(&recomputed[0], &single, &format!("{subject:?} recomputed on 2 ranks"));
+    }
+}
+
+#[test]
+fn processes_and_threads_give_the_same_bits() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("bound").port();
+    let mut listener = Some(listener);
+    let joining: Vec<_> = (0..2)
+        .map(|rank| {
+            let listener = if rank == 0 { listener.take() } else { None };
+            let config = WorldConfig::local(rank, 2, port);
+            std::thread::spawn(move || connect_with_listener(&config, listener).expect("both come"))
+        })
+        .collect();
+    let tcp = joining.into_iter().map(|rank| rank.join().expect("no panic")).collect();
+    let over_tcp = on_ranks(tcp, |comm| train(Subject::ResNet, comm, Recompute::Never));
+    let in_process =
+        on_ranks(threads(2).expect("threads"), |comm| train(Subject::ResNet, comm, Recompute::Never));
+    assert_eq!(over_tcp, in_process);
+}
+
+#[test]
+fn gradients_travel_while_backward_still_runs() {
+    // One block after the other reports; the reduction of the last starts before the first is differentiated.
+    #[derive(Debug)]
+    struct Both(Arc<DataParallel>, std::sync::Mutex<Vec<u64>>);
+    impl phalanx_tensor::Listener for Both {
+        fn gradients_ready(&self, unit: &phalanx_tensor::Unit) -> phalanx_tensor::HookResult {
+            self.0.gradients_ready(unit)?;
+            // The single rank's operations finish at once, so those that were started are soon counted.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            self.1.lock().expect("no panic").push(self.0.communicator().stats().operations);
+            Ok(())
+        }
+    }
+    let comm = threads(1).expect("threads").remove(0);
+    let (model, store) = build(Subject::ResNet).expect("sound");
+    let Model::ResNet(model) = model else { unreachable!("asked for a ResNet") };
+    let parallel = DataParallel::new(&store, comm, Strategy::named("ddp").expect("a row")).expect("alone");
+    let before = parallel.communicator().stats().operations;
+    let both = Arc::new(Both(parallel.clone(), std::sync::Mutex::default()));
+    let session =
+        Session { listener: Some(both.clone()), ..Session::training(Arc::new(Context::new(1)), Key::new(0)) };
+    let tape = Tape::recording(session);
+    let logits = model.forward(&tape, &Value::constant(draw("x", 0, &[2, 3, 8, 8]))).expect("sound");
+    tape.backward(&loss::cross_entropy(&tape, &logits, &[0, 1], 0.0, Over::Batch).expect("sound"))
+        .expect("sound");
+    let seen = both.1.lock().expect("no panic").clone();
+    let expected: Vec<u64> = (1..=store.units().len() as u64).map(|i| before + i).collect();
+    assert_eq!(seen, expected);
+    parallel.finish_gradients().expect("alone");
+}
+
+#[test]
+fn different_models_are_told_apart() {
+    let running: Vec<_> = threads(2)
+        .expect("threads")
+        .into_iter()
+        .map(|comm| {
+            std::thread::spawn(move || {
+                let builder = StoreBuilder::new(BuildOptions::default());
+                let width = 3 + comm.rank();
+                builder.root().pp("fc").param("weight", (2, width), Init::ZEROS).expect("a new name");
+                let store = builder.build().expect("small");
+                DataParallel::new(&store, comm, Strategy::named("ddp").expect("a row")).map(drop)
+            })
+        })
+        .collect();
+    for rank in running {
+        match rank.join().expect("no panic") {
+            Err(ShardingError::ModelsDiffer { rank: 1, difference }) => {
+                assert_eq!(
+                    difference,
+                    "`fc.weight [2, 4] (trainable)` where rank 0 has `fc.weight [2, 3] (trainable)`"
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}

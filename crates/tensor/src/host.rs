@@ -1,0 +1,28 @@
+//! A flat tensor's host memory, open for somebody outside: what communication reduces in place.
+
+use candle_core::{DType, Tensor};
+
+use crate::storage::with_slice_mut;
+use crate::{Result, TensorError};
+
+/// The elements of a contiguous CPU tensor.
+#[derive(Debug)]
+pub enum HostSliceMut<'a> {
+    /// 32-bit floats.
+    F32(&'a mut [f32]),
+    /// 64-bit floats.
+    F64(&'a mut [f64]),
+}
+
+/// Runs `f` on a contiguous CPU tensor's elements under its write lock; every view of its storage sees the change.
+///
+/// # Errors
+/// If the tensor is not contiguous, not on the CPU, or of another element type.
+pub fn with_host_slice_mut<R>(tensor: &Tensor, f: impl FnOnce(HostSliceMut<'_>) -> R) -> Result<R> {
+    const OP: &str = "host access";
+    match tensor.dtype() {
+        DType::F32 => with_slice_mut::<f32, _>(OP, tensor, |values| Ok(f(HostSliceMut::F32(values)))),
+        DType::F64 => with_slice_mut::<f64, _>(OP, tensor, |values| Ok(f(HostSliceMut::F64(values)))),
+        other => Err(TensorError::dtype(OP, other)),
+    }
+}
