@@ -141,6 +141,11 @@ pub(super) fn forward<T: Float>(
     y: &mut [T],
 ) -> Result<()> {
     let plan = Plan::new(shape);
+    if plan.taps.is_empty() {
+        // Every window lies in the padding.
+        y.fill(T::ZERO);
+        return Ok(());
+    }
     let compact;
     let w = if plan.full(shape) {
         w
@@ -234,6 +239,10 @@ pub(super) fn backward_input<T: Float>(
     dx: &mut [T],
 ) -> Result<()> {
     let plan = Plan::new(shape);
+    if plan.taps.is_empty() {
+        dx.fill(T::ZERO);
+        return Ok(());
+    }
     let compact;
     let w = if plan.full(shape) {
         w
@@ -322,6 +331,9 @@ pub(super) fn backward_weight<T: Float>(
     dw: &mut [T],
 ) -> Result<()> {
     let plan = Plan::new(shape);
+    if plan.taps.is_empty() {
+        return Ok(());
+    }
     let blocks = Blocks::new(shape, plan.depth, context.threads());
     // Every thread sums its blocks into its own copy; the copies are added in order, so that the result
     // depends on the number of threads but not on their timing.

@@ -1,0 +1,186 @@
+//! Convolutions against a plain f64 reference over drawn shapes, in both types and with one and two threads.
+
+use phalanx_kernels::{
+    Context, Conv2dShape, Float, KernelError, conv2d_backward_bias, conv2d_backward_input,
+    conv2d_backward_weight, conv2d_forward,
+};
+use proptest::prelude::*;
+
+/// Calls `f` with the indices of every (input, weight, output) triple that a convolution multiplies.
+fn triples(s: &Conv2dShape, mut f: impl FnMut(usize, usize, usize)) {
+    let (out_h, out_w) = (s.out_height(), s.out_width());
+    let (in_group, out_group) = (s.in_channels / s.groups, s.out_channels / s.groups);
+    for n in 0..s.batch {
+        for o in 0..s.out_channels {
+            for (y, x) in (0..out_h).flat_map(|y| (0..out_w).map(move |x| (y, x))) {
+                for c in 0..in_group {
+                    for (ky, kx) in (0..s.kernel[0]).flat_map(|ky| (0..s.kernel[1]).map(move |kx| (ky, kx))) {
+                        let iy = (y * s.stride[0] + ky * s.dilation[0]).checked_sub(s.padding[0]);
+                        let ix = (x * s.stride[1] + kx * s.dilation[1]).checked_sub(s.padding[1]);
+                        let (Some(iy), Some(ix)) = (iy, ix) else { continue };
+                        if iy < s.height && ix < s.width {
+                            let channel = o / out_group * in_group + c;
+                            f(
+                                ((n * s.in_channels + channel) * s.height + iy) * s.width + ix,
+                                ((o * in_group + c) * s.kernel[0] + ky) * s.kernel[1] + kx,
+                                ((n * s.out_channels + o) * out_h + y) * out_w + x,
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn draw<T: Float>(seed: u64, len: usize) -> Vec<T> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    (0..len)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            T::from_f64((state >> 40) as f64 / (1_u64 << 23) as f64 - 1.0)
+        })
+        .collect()
+}
+
+/// Relative L2 distance from a reference.
+fn distance<T: Float>(values: &[T], reference: &[f64]) -> f64 {
+    let off: f64 = values.iter().zip(reference).map(|(v, r)| (v.to_f64() - r).powi(2)).sum();
+    let size: f64 = reference.iter().map(|r| r * r).sum();
+    (off / size.max(1e-30)).sqrt()
+}
+
+fn check<T: Float>(s: &Conv2dShape, threads: usize, bound: f64) {
+    let context = Context::new(threads);
+    let (x, w): (Vec<T>, Vec<T>) = (draw(1, s.input_len()), draw(2, s.weight_len()));
+    let (b, dy): (Vec<T>, Vec<T>) = (draw(3, s.out_channels), draw(4, s.output_len()));
+    let wide = |v: &[T]| v.iter().map(|v| v.to_f64()).collect::<Vec<_>>();
+    let (x64, w64, dy64) = (wide(&x), wide(&w), wide(&dy));
+    let plane = s.out_height() * s.out_width();
+    let mut y_ref: Vec<f64> = (0..s.output_len()).map(|i| b[i / plane % s.out_channels].to_f64()).collect();
+    let (mut dx_ref, mut dw_ref) = (vec![0.0; x.len()], vec![0.0; w.len()]);
+    triples(s, |i, j, k| {
+        y_ref[k] += x64[i] * w64[j];
+        dx_ref[i] += dy64[k] * w64[j];
+        dw_ref[j] += dy64[k] * x64[i];
+    });
+    // Garbage in the outputs, to see that everything is written.
+    let mut y = vec![T::from_f64(7.0); y_ref.len()];
+    conv2d_forward(&context, s, &x, &w, Some(&b), &mut y).expect("a sound shape");
+    assert!(distance(&y, &y_ref) < bound, "forward {s:?} on {threads}: {:e}", distance(&y, &y_ref));
+    let mut dx = vec![T::from_f64(7.0); x.len()];
+    conv2d_backward_input(&context, s, &dy, &w, &mut dx).expect("a sound shape");
+    assert!(distance(&dx, &dx_ref) < bound, "input {s:?} on {threads}: {:e}", distance(&dx, &dx_ref));
+    let mut dw = vec![T::from_f64(7.0); w.len()];
+    conv2d_backward_weight(&context, s, &x, &dy, &mut dw, false).expect("a sound shape");
+    assert!(distance(&dw, &dw_ref) < bound, "weight {s:?} on {threads}: {:e}", distance(&dw, &dw_ref));
+    let once = dw.clone();
+    conv2d_backward_weight(&context, s, &x, &dy, &mut dw, true).expect("a sound shape");
+    let twice: Vec<f64> = once.iter().map(|v| 2.0 * v.to_f64()).collect();
+    assert!(distance(&dw, &twice) < 1e-6, "accumulation {s:?}");
+    let mut again = vec![T::ZERO; w.len()];
+    conv2d_backward_weight(&context, s, &x, &dy, &mut again, false).expect("a sound shape");
+    assert!(again == once, "the same bits again {s:?} on {threads}");
+    let db_ref: Vec<f64> = (0..s.out_channels)
+        .map(|o| {
+            (0..s.batch).map(|n| dy64[(n * s.out_channels + o) * plane..][..plane].iter().sum::<f64>()).sum()
+        })
+        .collect();
+    let mut db = vec![T::from_f64(7.0); s.out_channels];
+    conv2d_backward_bias(&context, s, &dy, &mut db, false).expect("a sound shape");
+    let largest = dy64.iter().map(|v| v.abs()).sum::<f64>();
+    for (got, want) in db.iter().zip(&db_ref) {
+        assert!((got.to_f64() - want).abs() < bound * largest.max(1.0), "bias {s:?}");
+    }
+}
+
+prop_compose! {
+    fn shapes()(
+        batch in 1_usize..4,
+        in_group in 1_usize..5,
+        out_group in 1_usize..5,
+        groups in prop_oneof![3 => Just(1_usize), 2 => 2_usize..5],
+        height in 1_usize..13,
+        width in 1_usize..13,
+        kernel in [1_usize..5, 1_usize..5],
+        stride in [1_usize..4, 1_usize..4],
+        padding in [0_usize..4, 0_usize..4],
+        dilation in [1_usize..3, 1_usize..3],
+    ) -> Conv2dShape {
+        Conv2dShape {
+            batch, in_channels: in_group * groups, height, width, out_channels: out_group * groups,
+            kernel, stride, padding, dilation, groups,
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() })]
+    #[test]
+    fn drawn_shapes(shape in shapes().prop_filter("the window fits", |s| s.validate().is_ok()), threads in 1_usize..4) {
+        check::<f32>(&shape, threads, 1e-5);
+        check::<f64>(&shape, threads, 1e-12);
+    }
+}
+
+#[test]
+fn shapes_of_the_models() {
+    let square = |batch, inputs, outputs, size, kernel, stride, padding, groups| Conv2dShape {
+        batch,
+        in_channels: inputs,
+        height: size,
+        width: size,
+        out_channels: outputs,
+        kernel: [kernel; 2],
+        stride: [stride; 2],
+        padding: [padding; 2],
+        dilation: [1; 2],
+        groups,
+    };
+    for shape in [
+        square(2, 64, 64, 16, 3, 1, 1, 1),
+        square(3, 16, 32, 33, 3, 2, 1, 1),
+        square(5, 64, 32, 2, 3, 1, 1, 1),
+        square(7, 64, 48, 1, 3, 1, 1, 1),
+        square(2, 3, 16, 31, 7, 2, 3, 1),
+        square(2, 48, 48, 15, 3, 1, 1, 48),
+        square(2, 48, 48, 16, 3, 2, 1, 48),
+        square(2, 48, 24, 8, 1, 1, 0, 1),
+        square(9, 48, 24, 2, 1, 1, 0, 1),
+        square(2, 24, 48, 9, 1, 2, 0, 1),
+    ] {
+        for threads in [1, 2] {
+            check::<f32>(&shape, threads, 1e-5);
+        }
+    }
+}
+
+#[test]
+fn wrong_arguments_are_named() {
+    let shape = Conv2dShape {
+        batch: 1,
+        in_channels: 4,
+        height: 3,
+        width: 3,
+        out_channels: 4,
+        kernel: [3, 3],
+        stride: [1, 1],
+        padding: [0, 0],
+        dilation: [1, 1],
+        groups: 1,
+    };
+    let context = Context::new(1);
+    let error = conv2d_forward(&context, &shape, &[0.0_f32; 35], &[0.0; 144], None, &mut [0.0; 4]);
+    let expected = KernelError::Length { kernel: "conv2d_forward", argument: "x", expected: 36, found: 35 };
+    assert_eq!(error, Err(expected));
+    for wrong in [
+        Conv2dShape { groups: 3, ..shape },
+        Conv2dShape { groups: 0, ..shape },
+        Conv2dShape { stride: [0, 1], ..shape },
+        Conv2dShape { kernel: [4, 3], ..shape },
+        Conv2dShape { dilation: [2, 1], ..shape },
+    ] {
+        assert!(wrong.validate().is_err(), "{wrong:?}");
+        assert!(conv2d_forward(&context, &wrong, &[0.0_f32; 36], &[0.0; 144], None, &mut [0.0; 4]).is_err());
+    }
+}

@@ -1,0 +1,268 @@
+//! Norms, pooling, activations, softmax, products and optimizer steps: f32 against f64, threads against one.
+
+use phalanx_kernels::{
+    Activation, AdamOptions, Context, Float, Matrix, MatrixMut, Pool2dShape, SgdOptions, UnaryOp, adam_step,
+    avg_pool2d_forward, batch_norm_backward_input, batch_norm_backward_sums, batch_norm_forward,
+    batch_norm_moments, cross_entropy_rows_forward, ema_step, group_norm_forward, layer_norm_backward,
+    layer_norm_forward, matmul_batched, max_pool2d_backward, max_pool2d_forward, sgd_step,
+    softmax_rows_forward, unary_backward, unary_forward, upsample_nearest2d_forward,
+};
+use proptest::prelude::*;
+
+fn draw<T: Float>(seed: u64, len: usize, scale: f64) -> Vec<T> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    (0..len)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // Through f32, so that both types see the same numbers.
+            T::from_f64(f64::from(((state >> 40) as f32 / (1_u64 << 23) as f32 - 1.0) * scale as f32))
+        })
+        .collect()
+}
+
+fn near(a: &[f32], b: &[f64], bound: f64, what: &str) {
+    assert_eq!(a.len(), b.len());
+    let off: f64 = a.iter().zip(b).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum::<f64>().sqrt();
+    let size: f64 = b.iter().map(|b| b * b).sum::<f64>().sqrt();
+    assert!(off <= bound * size.max(1e-6), "{what}: {off:e} of {size:e}");
+}
+
+fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|v| f64::from(*v)).collect()
+}
+
+const ACTIVATIONS: [UnaryOp; 9] = [
+    UnaryOp::Relu,
+    UnaryOp::Relu6,
+    UnaryOp::LeakyRelu(0.2),
+    UnaryOp::Sigmoid,
+    UnaryOp::Tanh,
+    UnaryOp::Silu,
+    UnaryOp::Gelu,
+    UnaryOp::QuickGelu,
+    UnaryOp::Exp,
+];
+
+#[test]
+fn activations_are_accurate_and_finite() {
+    for op in ACTIVATIONS {
+        for scale in [0.01, 1.0, 8.0] {
+            let (x, x64): (Vec<f32>, Vec<f64>) = (draw(1, 40_001, scale), draw(1, 40_001, scale));
+            let (mut y, mut y64) = (vec![0.0_f32; x.len()], vec![0.0; x.len()]);
+            unary_forward(&Context::new(1), op, &x64, &mut y64).expect("sound");
+            for threads in [1, 2] {
+                unary_forward(&Context::new(threads), op, &x, &mut y).expect("sound");
+                near(&y, &y64, 1e-6, &format!("{op:?} at {scale}"));
+            }
+            let (dy, dy64): (Vec<f32>, Vec<f64>) = (draw(2, x.len(), 1.0), draw(2, x.len(), 1.0));
+            let (mut dx, mut dx64) = (vec![0.0_f32; x.len()], vec![0.0; x.len()]);
+            unary_backward(&Context::new(2), op, &x, &y, &dy, &mut dx).expect("sound");
+            unary_backward(&Context::new(1), op, &x64, &y64, &dy64, &mut dx64).expect("sound");
+            near(&dx, &dx64, 2e-6, &format!("{op:?}' at {scale}"));
+        }
+        let mut y = [0.0_f32; 4];
+        unary_forward(&Context::new(1), op, &[-1e4_f32, -90.0, 60.0, 0.0], &mut y).expect("sound");
+        assert!(y.iter().all(|y| y.is_finite()), "{op:?}: {y:?}");
+    }
+}
+
+#[test]
+fn batch_norm_matches_its_definition() {
+    for dims in [[3, 5, 7], [1, 2, 1], [4, 3, 300], [2, 1, 65_000]] {
+        let [n, c, p] = dims;
+        let x: Vec<f32> = draw::<f32>(1, n * c * p, 2.0).iter().map(|v| v + 100.0).collect();
+        let channel = |i: usize| i / p % c;
+        let (mut mean_ref, mut m2_ref) = (vec![0.0; c], vec![0.0; c]);
+        let count = (n * p) as f64;
+        wide(&x).iter().enumerate().for_each(|(i, v)| mean_ref[channel(i)] += v / count);
+        wide(&x)
+            .iter()
+            .enumerate()
+            .for_each(|(i, v)| m2_ref[channel(i)] += (v - mean_ref[channel(i)]).powi(2));
+        for threads in [1, 2] {
+            let context = Context::new(threads);
+            let (mut mean, mut m2) = (vec![0.0; c], vec![0.0; c]);
+            batch_norm_moments(&context, dims, &x, &mut mean, &mut m2).expect("sound");
+            for ch in 0..c {
+                assert!((mean[ch] - mean_ref[ch]).abs() < 1e-5 * 100.0, "{dims:?}");
+                assert!(
+                    (m2[ch] - m2_ref[ch]).abs() <= 1e-4 * m2_ref[ch] + 1e-6,
+                    "{dims:?}: {} {}",
+                    m2[ch],
+                    m2_ref[ch]
+                );
+            }
+            let m: Vec<f32> = mean_ref.iter().map(|v| *v as f32).collect();
+            let s: Vec<f32> = m2_ref.iter().map(|v| (1.0 / (v / count + 1e-5).sqrt()) as f32).collect();
+            let (g, b): (Vec<f32>, Vec<f32>) = (draw(3, c, 1.0), draw(4, c, 1.0));
+            let mut y = vec![0.0; x.len()];
+            batch_norm_forward(&context, dims, &x, &m, &s, &g, &b, Activation::Relu, &mut y).expect("sound");
+            for (i, y) in y.iter().enumerate() {
+                let ch = channel(i);
+                let want = ((x[i] - m[ch]) * (s[ch] * g[ch]) + b[ch]).max(0.0);
+                assert!((y - want).abs() < 1e-4, "{dims:?}: {y} {want}");
+            }
+            let dy: Vec<f32> = draw(5, x.len(), 1.0);
+            let (mut a, mut d) = (vec![0.0; c], vec![0.0; c]);
+            batch_norm_backward_sums(&context, dims, &x, &dy, &m, &s, &mut a, &mut d).expect("sound");
+            let mut a_ref = vec![0.0; c];
+            wide(&dy).iter().enumerate().for_each(|(i, v)| a_ref[channel(i)] += v);
+            assert!(a.iter().zip(&a_ref).all(|(a, r)| (a - r).abs() < 1e-3), "{dims:?}");
+            let (a, d): (Vec<f64>, Vec<f64>) =
+                (a.iter().map(|v| v / count).collect(), d.iter().map(|v| v / count).collect());
+            let mut dx = vec![0.0; x.len()];
+            batch_norm_backward_input(&context, dims, &x, &dy, &m, &s, &g, &a, &d, &mut dx).expect("sound");
+            // Shifting all inputs of a channel changes nothing, so its gradients add up to zero.
+            let mut total = vec![0.0; c];
+            wide(&dx).iter().enumerate().for_each(|(i, v)| total[channel(i)] += v);
+            assert!(total.iter().all(|t| t.abs() < 1e-2 * count.sqrt().max(1.0)), "{dims:?}: {total:?}");
+        }
+    }
+}
+
+#[test]
+fn layer_and_group_norm_have_unit_variance() {
+    let context = Context::new(2);
+    let x: Vec<f32> = draw(1, 6 * 40, 3.0);
+    let (ones, zeros) = (vec![1.0_f32; 40], vec![0.0_f32; 40]);
+    let (mut y, mut m, mut s) = (vec![0.0; x.len()], vec![0.0; 6], vec![0.0; 6]);
+    layer_norm_forward(&context, 6, 40, &x, &ones, &zeros, 1e-5, &mut y, &mut m, &mut s).expect("sound");
+    for row in y.chunks(40) {
+        let mean = row.iter().sum::<f32>() / 40.0;
+        let variance = row.iter().map(|v| (v - mean).powi(2)).sum::<f32>() / 40.0;
+        assert!(mean.abs() < 1e-5 && (variance - 1.0).abs() < 1e-3, "{mean} {variance}");
+    }
+    let dy: Vec<f32> = draw(2, x.len(), 1.0);
+    let (mut dx, mut dg, mut db) = (vec![0.0; x.len()], vec![0.0; 40], vec![0.0; 40]);
+    layer_norm_backward(&context, 6, 40, &x, &dy, &ones, &m, &s, &mut dx, &mut dg, &mut db).expect("sound");
+    assert!(dx.chunks(40).all(|row| row.iter().sum::<f32>().abs() < 1e-4));
+    let (gamma, beta) = (vec![1.0_f32; 8], vec![0.0_f32; 8]);
+    let (mut m, mut s) = (vec![0.0; 4], vec![0.0; 4]);
+    group_norm_forward(&context, [2, 8, 15], 2, &x, &gamma, &beta, 1e-5, &mut y, &mut m, &mut s)
+        .expect("sound");
+    for group in y.chunks(60) {
+        let variance = group.iter().map(|v| v * v).sum::<f32>() / 60.0;
+        assert!((variance - 1.0).abs() < 1e-3, "{variance}");
+    }
+    let wrong = group_norm_forward(&context, [2, 8, 15], 3, &x, &gamma, &beta, 1e-5, &mut y, &mut m, &mut s);
+    assert!(
+        wrong.expect_err("3 does not divide 8").to_string().contains("3 groups do not divide 8 channels")
+    );
+}
+
+#[test]
+fn pooling_follows_pytorch() {
+    // 31 gives 15 under 2/2 and 3 at the end; padding counts as minus infinity.
+    let shape = Pool2dShape {
+        batch: 1,
+        channels: 1,
+        height: 3,
+        width: 3,
+        kernel: [3, 3],
+        stride: [2, 2],
+        padding: [1, 1],
+    };
+    let x: [f32; 9] = [1.0, -2.0, 3.0, -4.0, 5.0, -6.0, 7.0, -8.0, f32::NAN];
+    let (mut y, mut indices) = ([0.0; 4], [0; 4]);
+    let context = Context::new(1);
+    max_pool2d_forward(&context, &shape, &x, &mut y, &mut indices).expect("sound");
+    assert_eq!((y[0], y[1], y[2], indices), (5.0, 5.0, 7.0, [4, 4, 6, 8]));
+    assert!(y[3].is_nan());
+    let mut dx = [9.0; 9];
+    max_pool2d_backward(&context, &shape, &[1.0, 2.0, 3.0, 4.0], &indices, &mut dx).expect("sound");
+    assert_eq!(dx, [0.0, 0.0, 0.0, 0.0, 3.0, 0.0, 3.0, 0.0, 4.0]);
+    assert!(max_pool2d_backward(&context, &shape, &[1.0; 4], &[9; 4], &mut dx).is_err(), "an index outside");
+    let x: [f32; 9] = std::array::from_fn(|i| i as f32);
+    avg_pool2d_forward(&context, &shape, false, &x, &mut y).expect("sound");
+    assert_eq!(y, [2.0, 3.0, 5.0, 6.0]);
+    avg_pool2d_forward(&context, &shape, true, &x, &mut y).expect("sound");
+    assert_eq!(y, [8.0 / 9.0, 12.0 / 9.0, 20.0 / 9.0, 24.0 / 9.0]);
+    assert!(Pool2dShape { padding: [2, 1], ..shape }.validate().is_err(), "more than half a window");
+    let mut up = [0.0_f32; 10];
+    upsample_nearest2d_forward(&context, 1, [1, 3], [2, 5], &[1.0, 2.0, 3.0], &mut up).expect("sound");
+    assert_eq!(up, [1.0, 1.0, 2.0, 2.0, 3.0, 1.0, 1.0, 2.0, 2.0, 3.0]);
+}
+
+#[test]
+fn softmax_and_cross_entropy_at_the_extremes() {
+    let context = Context::new(2);
+    let x = [1e4_f32, -1e4, 0.0, f32::NEG_INFINITY, 3.0, 3.0];
+    let mut y = [0.0; 6];
+    softmax_rows_forward(&context, 2, 3, &x, &mut y).expect("sound");
+    assert_eq!(y, [1.0, 0.0, 0.0, 0.0, 0.5, 0.5]);
+    let (mut losses, mut p) = ([0.0_f32; 2], [0.0; 4]);
+    cross_entropy_rows_forward(&context, 2, &[1e4_f32, -1e4, 0.0, 0.0], &[1, 0], 0.0, &mut losses, &mut p)
+        .expect("sound");
+    assert_eq!(losses[0], 2e4);
+    assert!((losses[1] - std::f32::consts::LN_2).abs() < 1e-6);
+    let error = cross_entropy_rows_forward(&context, 2, &[0.0_f32; 4], &[1, 2], 0.0, &mut losses, &mut p);
+    assert!(error.expect_err("out of range").to_string().contains("label 2 of row 1"));
+}
+
+#[test]
+fn optimizer_steps_by_hand_and_by_threads() {
+    // Three steps of momentum by hand: w = 1, g = 1, lr 0.1, momentum 0.5.
+    let context = Context::new(1);
+    let (mut w, mut buffer) = ([1.0_f64], [0.0]);
+    let mut options = SgdOptions { lr: 0.1, momentum: 0.5, nesterov: false, weight_decay: 0.0, first: true };
+    for (step, expected) in [0.9, 0.75, 0.575].into_iter().enumerate() {
+        options.first = step == 0;
+        sgd_step(&context, options, &mut w, &[1.0], &mut buffer).expect("sound");
+        assert!((w[0] - expected).abs() < 1e-12, "step {step}: {}", w[0]);
+    }
+    // Adam's first step is the sign of the gradient times the rate.
+    let adam =
+        AdamOptions { lr: 0.1, betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.0, decoupled: false, step: 1 };
+    let (mut w, mut m, mut v) = ([1.0_f64, 1.0], [0.0; 2], [0.0; 2]);
+    adam_step(&context, adam, &mut w, &[5.0, -0.01], &mut m, &mut v).expect("sound");
+    assert!((w[0] - 0.9).abs() < 1e-6 && (w[1] - 1.1).abs() < 1e-6, "{w:?}");
+    let run = |threads: usize| {
+        let context = Context::new(threads);
+        let len = 100_003;
+        let (mut w, g): (Vec<f32>, Vec<f32>) = (draw(1, len, 1.0), draw(2, len, 1.0));
+        let (mut m, mut v, mut e) = (vec![0.0; len], vec![0.0; len], w.clone());
+        for step in 1..=3 {
+            adam_step(
+                &context,
+                AdamOptions { step, weight_decay: 0.1, decoupled: true, ..adam },
+                &mut w,
+                &g,
+                &mut m,
+                &mut v,
+            )
+            .expect("sound");
+            ema_step(&context, 0.9, &mut e, &w).expect("sound");
+        }
+        (w, e)
+    };
+    assert_eq!(run(1), run(2));
+    assert_eq!(run(1), run(3));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..Default::default() })]
+    #[test]
+    fn products(batch in 1_usize..4, m in 1_usize..20, n in 1_usize..20, k in 0_usize..20, ta: bool, tb: bool, threads in 1_usize..3) {
+        let (a, b): (Vec<f32>, Vec<f32>) = (draw(1, batch * m * k, 1.0), draw(2, batch * k * n, 1.0));
+        let mut c = vec![3.0_f32; batch * m * n];
+        let out = MatrixMut::batched(&mut c, m, n);
+        matmul_batched(&Context::new(threads), batch, Matrix::batched(&a, m, k, ta), Matrix::batched(&b, k, n, tb), out, false)
+            .expect("sound");
+        for g in 0..batch {
+            for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {
+                let want: f64 = (0..k)
+                    .map(|p| {
+                        let a = a[g * m * k + if ta { p * m + i } else { i * k + p }];
+                        let b = b[g * k * n + if tb { j * k + p } else { p * n + j }];
+                        f64::from(a) * f64::from(b)
+                    })
+                    .sum();
+                prop_assert!((f64::from(c[(g * m + i) * n + j]) - want).abs() < 1e-5);
+            }
+        }
+        let short = Matrix::batched(&a[..a.len().saturating_sub(1)], m, k, ta);
+        if k > 0 {
+            prop_assert!(matmul_batched(&Context::new(1), batch, short, Matrix::batched(&b, k, n, tb), MatrixMut::batched(&mut c, m, n), false).is_err());
+        }
+    }
+}
