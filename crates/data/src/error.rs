@@ -149,8 +149,8 @@ pub enum DataError {
         /// The size of the vocabulary.
         vocab: usize,
     },
-    /// The embedded vocabulary is damaged; a broken build of this crate.
-    #[error("embedded vocabulary: {0}")]
+    /// A file of merges is damaged, or not one.
+    #[error("vocabulary: {0}")]
     Vocabulary(String),
     /// A loader's thread could not be started.
     #[error("starting loader thread {worker}: {source}")]

@@ -1,0 +1,96 @@
+//! CIFAR-10 in any of the three forms in which it is passed around.
+//!
+//! Which form it is shows in what the folder holds:
+//!
+//! | form | files, in the folder itself or in |
+//! |---|---|
+//! | official binary | `data_batch_*.bin`, `test_batch.bin`, `batches.meta.txt`; `cifar-10-batches-bin` |
+//! | Hugging Face parquet | `train-*.parquet`, `test-*.parquet`; `data`, `plain_text` |
+//! | folder of class folders | `train/<class>/*.png`, `test/<class>/*.png` |
+//!
+//! Other datasets in the second and the third form open as well; nothing is assumed about the
+//! number of classes or the images' size.
+
+mod binary;
+mod parquet;
+
+use crate::dataset::{Dataset, Split};
+use crate::encoded::EncodedDataset;
+use crate::error::{DataError, Result};
+use crate::image_folder::ImageFolder;
+use binary::BinaryDataset;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// CIFAR-10's classes in the order of their labels.
+pub const CLASS_NAMES: [&str; 10] =
+    ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"];
+
+fn default_class_names() -> Vec<String> {
+    CLASS_NAMES.map(String::from).to_vec()
+}
+
+/// Opens one split, in whichever form it is; captions vary with seed 0.
+///
+/// # Errors
+/// If no form is recognised, or a file is unreadable, truncated, or has a label that is no class. A
+/// corrupt image is an error of [`Dataset::get`].
+pub fn open_cifar10(path: impl AsRef<Path>, split: Split) -> Result<Arc<dyn Dataset>> {
+    open_cifar10_seeded(path, split, 0)
+}
+
+/// The same as [`open_cifar10`] with a seed for the captions' wording.
+///
+/// # Errors
+/// As [`open_cifar10`].
+pub fn open_cifar10_seeded(
+    path: impl AsRef<Path>,
+    split: Split,
+    caption_seed: u64,
+) -> Result<Arc<dyn Dataset>> {
+    let path = path.as_ref();
+    for folder in [path.to_path_buf(), path.join("cifar-10-batches-bin")] {
+        let files = binary::files(&folder, split)?;
+        if !files.is_empty() {
+            return Ok(Arc::new(BinaryDataset::read(&files, &folder, split, caption_seed)?));
+        }
+    }
+    for folder in [path.to_path_buf(), path.join("data"), path.join("plain_text")] {
+        let begins = format!("{split}-");
+        let files = files_named(&folder, |name| name.starts_with(&begins) && name.ends_with(".parquet"))?;
+        if !files.is_empty() {
+            let (images, class_names) = parquet::read(&files, default_class_names())?;
+            let name = format!("cifar10/{split}");
+            return Ok(Arc::new(EncodedDataset { name, images, class_names, caption_seed }));
+        }
+    }
+    if path.join(split.name()).is_dir() {
+        return Ok(Arc::new(ImageFolder::open_seeded(path, split, caption_seed)?));
+    }
+    let looked_for = match split {
+        Split::Train => {
+            "data_batch_*.bin (also in cifar-10-batches-bin), train-*.parquet (also in data or plain_text), train/<class>/*.png"
+        }
+        Split::Test => {
+            "test_batch.bin (also in cifar-10-batches-bin), test-*.parquet (also in data or plain_text), test/<class>/*.png"
+        }
+    };
+    Err(DataError::Unrecognised { path: path.to_path_buf(), looked_for: looked_for.to_string() })
+}
+
+/// The files of a folder whose names are wanted, sorted; none if there is no such folder.
+fn files_named(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
+    if !folder.is_dir() {
+        return Ok(Vec::new());
+    }
+    let failed = |error| DataError::io(folder, error);
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.file_name().and_then(|name| name.to_str()).is_some_and(&wanted) && path.is_file() {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
