@@ -22,6 +22,39 @@ pub enum SliceMut<'a> {
     U8(&'a mut [u8]),
 }
 
+impl SliceMut<'_> {
+    /// The type of the elements.
+    pub fn dtype(&self) -> DType {
+        match self {
+            Self::F32(_) => DType::F32,
+            Self::F64(_) => DType::F64,
+            Self::F16(_) => DType::F16,
+            Self::BF16(_) => DType::BF16,
+            Self::I32(_) => DType::I32,
+            Self::I64(_) => DType::I64,
+            Self::U8(_) => DType::U8,
+        }
+    }
+
+    /// How many elements there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::F32(values) => values.len(),
+            Self::F64(values) => values.len(),
+            Self::F16(values) => values.len(),
+            Self::BF16(values) => values.len(),
+            Self::I32(values) => values.len(),
+            Self::I64(values) => values.len(),
+            Self::U8(values) => values.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
 /// Flat typed memory that may be reduced on another thread. It need not be a `Vec`: it can be a tensor's storage
 /// behind a lock, or memory shared between processes.
 pub trait FlatBuffer: Send + 'static {

@@ -1,5 +1,6 @@
 //! The communicator: what a rank calls.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -7,16 +8,16 @@ use crossbeam_channel::{Sender, bounded, unbounded};
 
 use crate::buffer::{FlatBuffer, SliceMut};
 use crate::dtype::{DType, Element, ReduceOp};
-use crate::engine::{Engine, Kind, Tag};
+use crate::engine::{Engine, Kind, Scope, Tag};
 use crate::error::{CommError, Result};
-use crate::failure::Failure;
+use crate::failure::{Cause, Failure};
 use crate::handle::Handle;
 use crate::ring::chunk;
 use crate::stats::{CommStats, Counters};
 use crate::world::Control;
 
 /// One operation, on the communication thread.
-type Job = Box<dyn FnOnce(&mut Engine, u64) + Send>;
+type Job = Box<dyn FnOnce(&mut Engine) + Send>;
 
 /// A rank's connection to all others of its world. Clones share it; it may be used from several threads, but the
 /// ranks must issue the same operations in the same order.
@@ -33,7 +34,7 @@ struct Inner {
     counters: Arc<Counters>,
     queue: Mutex<Option<Sender<Job>>>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
-    control: Control,
+    control: Arc<Control>,
 }
 
 impl std::fmt::Debug for Communicator {
@@ -43,12 +44,16 @@ impl std::fmt::Debug for Communicator {
 }
 
 impl Communicator {
-    pub(crate) fn start(local_rank: usize, mut engine: Engine, control: Control) -> std::io::Result<Self> {
+    pub(crate) fn start(
+        local_rank: usize,
+        mut engine: Engine,
+        control: Arc<Control>,
+    ) -> std::io::Result<Self> {
         let (rank, world_size) = (engine.rank, engine.world_size);
         let (queue, jobs) = unbounded::<Job>();
         let thread = std::thread::Builder::new().name(format!("phalanx-comm-{rank}")).spawn(move || {
-            for (sequence, job) in jobs.into_iter().enumerate() {
-                job(&mut engine, sequence as u64);
+            for job in jobs {
+                job(&mut engine);
             }
         })?;
         Ok(Self(Arc::new(Inner {
@@ -82,25 +87,41 @@ impl Communicator {
         self.0.counters.read()
     }
 
-    /// Queues an operation and returns at once.
+    /// Queues an operation of all ranks and returns at once.
     fn issue<R: Send + 'static>(
         &self,
         tag: Tag,
         run: impl FnOnce(&mut Engine) -> Result<R> + Send + 'static,
     ) -> Handle<R> {
+        self.issue_in(Scope::World, tag, run)
+    }
+
+    /// Queues an operation and returns at once.
+    fn issue_in<R: Send + 'static>(
+        &self,
+        scope: Scope,
+        tag: Tag,
+        run: impl FnOnce(&mut Engine) -> Result<R> + Send + 'static,
+    ) -> Handle<R> {
         let (sender, receiver) = bounded(1);
         let counters = self.0.counters.clone();
-        let job: Job = Box::new(move |engine, sequence| {
+        let answer = sender.clone();
+        let job: Job = Box::new(move |engine| {
             let (start, sent, received) = (Instant::now(), engine.sent, engine.received);
-            let result = engine.begin(sequence, tag).and_then(|()| run(engine));
+            let result = engine.begin(scope, tag).and_then(|()| {
+                // A caller's buffer may panic when it is opened. That must not take this thread along, which
+                // the other operations need.
+                catch_unwind(AssertUnwindSafe(|| run(engine)))
+                    .unwrap_or_else(|_| Err(CommError::Buffer("panicked while it was open".into())))
+            });
+            engine.end(&result);
             counters.operation(start.elapsed(), engine.sent - sent, engine.received - received);
             // Nobody may be waiting; then nobody needs the result.
-            let _ = sender.send(result);
+            let _ = answer.send(result);
         });
         let queue = self.0.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(queue) = queue.as_ref() {
-            // A closed queue drops the job and with it the sender, which the handle reports as closed.
-            let _ = queue.send(job);
+        if queue.as_ref().is_none_or(|queue| queue.send(job).is_err()) {
+            let _ = sender.send(Err(CommError::Closed));
         }
         Handle::new(receiver, self.0.counters.clone())
     }
@@ -110,6 +131,15 @@ impl Communicator {
             return Ok(());
         }
         let problem = format!("rank {root} does not exist in a world of {}", self.0.world_size);
+        Err(CommError::Argument { operation, problem })
+    }
+
+    fn check_other(&self, operation: &'static str, other: usize) -> Result<()> {
+        self.check_root(operation, other)?;
+        if other != self.0.rank {
+            return Ok(());
+        }
+        let problem = format!("rank {other} is this rank");
         Err(CommError::Argument { operation, problem })
     }
 
@@ -142,13 +172,20 @@ impl Communicator {
     /// The same without waiting: the buffer is reduced in place on the communication thread and comes back from
     /// [`Handle::wait`].
     pub fn all_reduce_async<B: FlatBuffer>(&self, mut buffer: B, op: ReduceOp) -> Handle<B> {
-        let dtype = buffer.dtype();
-        let tag = Tag { kind: all_reduce_kind(op), dtype, count: buffer.len() as u64 };
+        let (dtype, len) = (buffer.dtype(), buffer.len());
+        let tag = Tag { kind: all_reduce_kind(op), dtype, count: len as u64 };
         self.issue(tag, move |engine| {
             op.check(dtype)?;
-            let mut result = Ok(());
+            let mut result = Err(CommError::Buffer("was not opened".into()));
             buffer
                 .with_slice_mut(&mut |slice| {
+                    if (slice.dtype(), slice.len()) != (dtype, len) {
+                        let (is, holds) = (slice.dtype().name(), slice.len());
+                        let problem =
+                            format!("says that it holds {len} {}, but opens as {holds} {is}", dtype.name());
+                        result = Err(CommError::Buffer(problem));
+                        return;
+                    }
                     result = match slice {
                         SliceMut::F32(values) => engine.all_reduce(values, op),
                         SliceMut::F64(values) => engine.all_reduce(values, op),
@@ -267,27 +304,33 @@ impl Communicator {
         typed(&self.issue(tag, move |engine| engine.scatter(&parts, root)).wait()?)
     }
 
-    /// Sends a buffer to one rank, which must call [`Communicator::receive`] as the same operation of its own
-    /// sequence; the other ranks call neither, so this fits worlds of two or ranks that count alike.
+    /// Sends a buffer to one other rank, which must call [`Communicator::receive`]. Ranks that take no part call
+    /// neither. Two ranks may send to each other before they receive; the system's buffers and a queue hold the
+    /// message meanwhile.
     ///
     /// # Errors
-    /// As [`Communicator::broadcast`].
+    /// [`CommError::Argument`] if there is no such rank or it is this one; otherwise that of the world.
     pub fn send<T: Element>(&self, values: &[T], to: usize) -> Result<()> {
-        self.check_root("send", to)?;
+        self.check_other("send", to)?;
         let tag = Tag { kind: Kind::SendRecv, dtype: T::DTYPE, count: values.len() as u64 };
         let own = bytemuck::cast_slice(values).to_vec();
-        self.issue(tag, move |engine| engine.send(to, &own)).wait()
+        self.issue_in(Scope::To(to), tag, move |engine| engine.send(to, &own)).wait()
     }
 
-    /// Receives a buffer from one rank; see [`Communicator::send`].
+    /// Receives a buffer from one other rank; see [`Communicator::send`].
     ///
     /// # Errors
-    /// [`CommError::Mismatch`] if type or length differ; otherwise as [`Communicator::broadcast`].
+    /// [`CommError::Mismatch`] if type or length differ; otherwise as [`Communicator::send`].
     pub fn receive<T: Element>(&self, values: &mut [T], from: usize) -> Result<()> {
-        self.check_root("receive", from)?;
-        self.on_slice(Kind::SendRecv, values, move |engine, values| {
-            engine.receive(from, bytemuck::cast_slice_mut(values))
-        })
+        self.check_other("receive", from)?;
+        let tag = Tag { kind: Kind::SendRecv, dtype: T::DTYPE, count: values.len() as u64 };
+        let mut copy = values.to_vec();
+        let result = self.issue_in(Scope::From(from), tag, move |engine| {
+            engine.receive(from, bytemuck::cast_slice_mut(&mut copy))?;
+            Ok(copy)
+        });
+        values.copy_from_slice(&result.wait()?);
+        Ok(())
     }
 
     /// Waits until every rank has come here. Ranks at barriers of different names get an error naming both.
@@ -311,7 +354,7 @@ impl Communicator {
     /// Tells all ranks that this one gives up; their pending and later operations return
     /// [`CommError::Aborted`] with the reason. The first abort or loss of a world is the one that counts.
     pub fn abort(&self, reason: &str) {
-        self.0.control.abort(self.0.rank, reason);
+        self.0.control.report(self.0.rank, Cause::Aborted(self.0.rank, reason.to_owned()));
     }
 
     /// Finishes queued operations and leaves the world in good order. Later operations return
@@ -365,12 +408,14 @@ fn typed<T: Element>(bytes: &[u8]) -> Result<Vec<T>> {
 pub fn threads(world_size: usize) -> Result<Vec<Communicator>> {
     let failures: Vec<Arc<Failure>> = (0..world_size).map(|_| Arc::default()).collect();
     let timeout = crate::world::DEFAULT_OP_TIMEOUT;
+    let control = Arc::new(Control::local(failures.clone()));
     crate::transport::local::world(world_size, &failures, timeout)
         .into_iter()
         .enumerate()
         .map(|(rank, transport)| {
-            let engine = Engine::new(rank, world_size, Box::new(transport), failures[rank].clone());
-            Communicator::start(rank, engine, Control::local(failures.clone()))
+            let engine =
+                Engine::new(rank, world_size, Box::new(transport), failures[rank].clone(), control.clone());
+            Communicator::start(rank, engine, control.clone())
                 .map_err(|error| CommError::Buffer(format!("cannot start a thread: {error}")))
         })
         .collect()

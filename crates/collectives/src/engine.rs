@@ -7,6 +7,7 @@ use crate::dtype::DType;
 use crate::error::{CommError, Result};
 use crate::failure::{Cause, Failure};
 use crate::transport::{LinkError, Transport};
+use crate::world::Control;
 
 /// What an operation is; the position is its code on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +79,37 @@ pub(crate) struct Tag {
 const HEADER: usize = 32;
 const MARK: [u8; 4] = *b"PHLX";
 
+/// Who takes part in an operation, and thereby which count numbers it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// All ranks.
+    World,
+    /// This rank and the one that it sends to.
+    To(usize),
+    /// This rank and the one that it receives from.
+    From(usize),
+}
+
+/// How many operations of each scope there have been. Messages between two ranks have numbers of their own, so
+/// that ranks which take no part in them still agree on the numbers of the collective ones.
+struct Sequences {
+    world: u64,
+    to: Vec<u64>,
+    from: Vec<u64>,
+}
+
+impl Sequences {
+    fn next(&mut self, scope: Scope) -> u64 {
+        let count = match scope {
+            Scope::World => &mut self.world,
+            Scope::To(rank) => &mut self.to[rank],
+            Scope::From(rank) => &mut self.from[rank],
+        };
+        *count += 1;
+        *count - 1
+    }
+}
+
 /// How long the control plane gets to say why a connection broke, before the neighbour is blamed.
 const VERDICT: Duration = Duration::from_millis(1500);
 
@@ -87,6 +119,8 @@ pub(crate) struct Engine {
     pub(crate) world_size: usize,
     transport: Box<dyn Transport>,
     failure: Arc<Failure>,
+    control: Arc<Control>,
+    sequences: Sequences,
     sequence: u64,
     tag: Tag,
     pub(crate) sent: u64,
@@ -101,6 +135,7 @@ impl Engine {
         world_size: usize,
         transport: Box<dyn Transport>,
         failure: Arc<Failure>,
+        control: Arc<Control>,
     ) -> Self {
         let tag = Tag { kind: Kind::Barrier, dtype: DType::U8, count: 0 };
         Self {
@@ -108,6 +143,8 @@ impl Engine {
             world_size,
             transport,
             failure,
+            control,
+            sequences: Sequences { world: 0, to: vec![0; world_size], from: vec![0; world_size] },
             sequence: 0,
             tag,
             sent: 0,
@@ -117,11 +154,23 @@ impl Engine {
     }
 
     /// Begins an operation; an error if the world is broken.
-    pub(crate) fn begin(&mut self, sequence: u64, tag: Tag) -> Result<()> {
-        (self.sequence, self.tag) = (sequence, tag);
+    pub(crate) fn begin(&mut self, scope: Scope, tag: Tag) -> Result<()> {
+        (self.sequence, self.tag) = (self.sequences.next(scope), tag);
         match self.failure.get() {
             Some(cause) => Err(self.error(cause)),
             None => Ok(()),
+        }
+    }
+
+    /// Ends an operation. One that failed on this rank alone leaves the others waiting for messages that never
+    /// come, so they are told.
+    pub(crate) fn end<R>(&self, result: &Result<R>) {
+        match result {
+            Err(error @ (CommError::Mismatch { .. } | CommError::Timeout { .. } | CommError::Buffer(_))) => {
+                self.control.report(self.rank, Cause::Aborted(self.rank, error.to_string()));
+            }
+            Err(CommError::PeerLost { rank, .. }) => self.control.report(self.rank, Cause::Lost(*rank)),
+            _ => {}
         }
     }
 
@@ -143,8 +192,8 @@ impl Engine {
     fn broken(&self, link: LinkError) -> CommError {
         match link {
             LinkError::Closed(rank) => {
-                let cause = self.failure.wait(VERDICT).unwrap_or(Cause::Lost(rank));
-                self.failure.set(cause.clone());
+                let patience = self.control.verdict_after(VERDICT);
+                let cause = self.failure.wait(patience).unwrap_or(Cause::Lost(rank));
                 self.error(cause)
             }
             LinkError::Timeout(rank) => {

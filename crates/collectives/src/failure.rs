@@ -12,6 +12,15 @@ pub(crate) enum Cause {
     Aborted(usize, String),
 }
 
+impl std::fmt::Display for Cause {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Lost(rank) => write!(f, "rank {rank} was lost"),
+            Self::Aborted(rank, reason) => write!(f, "rank {rank} gave up: {reason}"),
+        }
+    }
+}
+
 /// The first cause, and whoever wants to be woken by it.
 #[derive(Default)]
 pub(crate) struct Failure {

@@ -12,38 +12,34 @@ use crate::stats::Counters;
 #[derive(Debug)]
 pub struct Handle<R> {
     result: Receiver<Result<R>>,
-    early: Option<Result<R>>,
     counters: Arc<Counters>,
 }
 
 impl<R> Handle<R> {
     pub(crate) fn new(result: Receiver<Result<R>>, counters: Arc<Counters>) -> Self {
-        Self { result, early: None, counters }
+        Self { result, counters }
     }
 
     /// Whether the operation has finished, well or not.
-    pub fn is_done(&mut self) -> bool {
-        if self.early.is_none() {
-            self.early = match self.result.try_recv() {
-                Ok(result) => Some(result),
-                Err(TryRecvError::Empty) => None,
-                Err(TryRecvError::Disconnected) => Some(Err(CommError::Closed)),
-            };
-        }
-        self.early.is_some()
+    pub fn is_done(&self) -> bool {
+        !self.result.is_empty()
     }
 
     /// Waits until the operation has finished. The time spent here counts as exposed.
     ///
     /// # Errors
     /// The operation's.
-    pub fn wait(mut self) -> Result<R> {
-        if self.is_done() {
-            return self.early.take().unwrap_or(Err(CommError::Closed));
-        }
-        let start = Instant::now();
-        let result = self.result.recv().unwrap_or(Err(CommError::Closed));
-        self.counters.exposed(start.elapsed());
-        result
+    pub fn wait(self) -> Result<R> {
+        let result = match self.result.try_recv() {
+            Ok(result) => return result,
+            Err(TryRecvError::Disconnected) => return Err(CommError::Closed),
+            Err(TryRecvError::Empty) => {
+                let start = Instant::now();
+                let result = self.result.recv();
+                self.counters.exposed(start.elapsed());
+                result
+            }
+        };
+        result.unwrap_or(Err(CommError::Closed))
     }
 }

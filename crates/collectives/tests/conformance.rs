@@ -159,7 +159,7 @@ fn asynchronous_operations_finish_in_the_order_of_their_issue() {
             .collect();
         // A blocking operation waits for all before it.
         comm.barrier("after").expect("a sound world");
-        for (i, mut handle) in handles.into_iter().enumerate() {
+        for (i, handle) in handles.into_iter().enumerate() {
             assert!(handle.is_done(), "{i}");
             assert_eq!(handle.wait().expect("a sound world")[0], 2.0 * i as f32);
         }

@@ -3,6 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crossbeam_channel::{Sender, bounded};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -15,9 +17,16 @@ use crate::failure::{Cause, Failure};
 /// A rank's word to the watch.
 #[derive(Debug)]
 pub(crate) enum Command {
-    Abort(usize, String),
+    /// The world is broken: tell everybody, then let go of the sender, which is how the caller knows.
+    Broken(Cause, Sender<()>),
     Leave,
 }
+
+/// How long a rank that reports a failure waits until the others were told: it may be about to exit.
+const TELLING: Duration = Duration::from_secs(1);
+
+/// How long a rank that leaves waits for the other side to have read its goodbye.
+const PARTING: Duration = Duration::from_secs(1);
 
 /// How a communicator reaches the watch of its world.
 pub(crate) enum Control {
@@ -48,16 +57,35 @@ impl Control {
         }
     }
 
-    pub(crate) fn abort(&self, rank: usize, reason: &str) {
+    /// How long this rank waits for the watch to say why a link broke, when at most `patience` is sensible.
+    pub(crate) fn verdict_after(&self, patience: Duration) -> Duration {
+        match self {
+            // A channel only closes when its rank is gone, and there is nobody else to ask.
+            Self::Local(_) => Duration::ZERO,
+            Self::Remote { .. } => patience,
+        }
+    }
+
+    /// Tells all ranks that the world is broken, as `rank` found. The first report of a world counts.
+    pub(crate) fn report(&self, rank: usize, cause: Cause) {
         match self {
             Self::Local(failures) => {
-                for failure in failures {
-                    failure.set(Cause::Aborted(rank, reason.to_owned()));
+                if failures[rank].get().is_none() {
+                    // Rank 0's place decides which of two reports at the same time was first.
+                    failures[0].set(cause.clone());
+                    let first = failures[0].get().unwrap_or(cause);
+                    for failure in failures {
+                        failure.set(first.clone());
+                    }
                 }
             }
             Self::Remote { commands, failure, .. } => {
-                failure.set(Cause::Aborted(rank, reason.to_owned()));
-                let _ = commands.send(Command::Abort(rank, reason.to_owned()));
+                if failure.set(cause.clone()) {
+                    let (told, done) = bounded::<()>(0);
+                    if commands.send(Command::Broken(cause, told)).is_ok() {
+                        let _ = done.recv_timeout(TELLING);
+                    }
+                }
             }
         }
     }
@@ -71,6 +99,26 @@ impl Control {
             }
         }
     }
+}
+
+impl From<Cause> for Message {
+    fn from(cause: Cause) -> Self {
+        match cause {
+            Cause::Lost(rank) => Self::Lost { rank },
+            Cause::Aborted(rank, reason) => Self::Aborted { rank, reason: shortened(reason) },
+        }
+    }
+}
+
+/// A reason that fits a frame of the control plane.
+fn shortened(mut reason: String) -> String {
+    const LONGEST: usize = 64 << 10;
+    if reason.len() > LONGEST {
+        let end = (0..=LONGEST).rev().find(|end| reason.is_char_boundary(*end)).unwrap_or(0);
+        reason.truncate(end);
+        reason.push('…');
+    }
+    reason
 }
 
 /// What rank 0 hears: a message of a rank, or that its connection broke.
@@ -116,7 +164,7 @@ pub(super) async fn watch_as_hub(
                     writers.retain(|(known, _)| *known != rank);
                     continue;
                 }
-                Some(Message::Aborted { rank, reason }) => Message::Aborted { rank, reason },
+                Some(news @ (Message::Aborted { .. } | Message::Lost { .. })) => news,
                 Some(_) => continue,
                 None => {
                     writers.retain(|(known, _)| *known != rank);
@@ -125,9 +173,17 @@ pub(super) async fn watch_as_hub(
                 }
             },
             command = commands.recv() => match command {
-                Some(Command::Abort(rank, reason)) => Message::Aborted { rank, reason },
+                Some(Command::Broken(cause, told)) => {
+                    tell(&mut writers, &cause.into()).await;
+                    drop(told);
+                    continue;
+                }
                 Some(Command::Leave) | None => {
                     tell(&mut writers, &Message::Bye).await;
+                    // The end of each stream, and then its listener's end, says that the goodbye was read.
+                    drop(writers);
+                    drop(to);
+                    let _ = timeout(PARTING, async { while heard.recv().await.is_some() {} }).await;
                     return;
                 }
             },
@@ -167,7 +223,11 @@ pub(super) async fn watch_as_leaf(
             message = heard.recv(), if watching => match message {
                 Some((_, Some(Message::Lost { rank }))) => drop(failure.set(Cause::Lost(rank))),
                 Some((_, Some(Message::Aborted { rank, reason }))) => drop(failure.set(Cause::Aborted(rank, reason))),
-                Some((_, Some(Message::Bye))) | None => watching = false,
+                Some((_, Some(Message::Bye))) | None => {
+                    watching = false;
+                    // Rank 0 waits for this end of the connection before it closes its own.
+                    let _ = write.shutdown().await;
+                }
                 Some((_, Some(_))) => {}
                 Some((_, None)) => {
                     watching = false;
@@ -175,15 +235,19 @@ pub(super) async fn watch_as_leaf(
                 }
             },
             command = commands.recv() => match command {
-                Some(Command::Abort(rank, reason)) => {
-                    let _ = frame::write(&mut write, &Message::Aborted { rank, reason }).await;
+                Some(Command::Broken(cause, told)) => {
+                    let _ = frame::write(&mut write, &cause.into()).await;
+                    drop(told);
                 }
                 Some(Command::Leave) | None => {
                     let _ = frame::write(&mut write, &Message::Bye).await;
+                    let _ = write.shutdown().await;
+                    // Closing with unread messages would discard the goodbye on its way.
+                    let _ = timeout(PARTING, async { while heard.recv().await.is_some() {} }).await;
                     return;
                 }
             },
-            _ = beat.tick() => drop(frame::write(&mut write, &Message::Heartbeat).await),
+            _ = beat.tick(), if watching => drop(frame::write(&mut write, &Message::Heartbeat).await),
         }
     }
 }

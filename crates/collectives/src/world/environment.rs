@@ -152,7 +152,7 @@ mod tests {
         for (variables, expected) in cases {
             match with(variables) {
                 Err(CommError::Environment { variable, .. }) => {
-                    assert_eq!(variable, expected, "{variables:?}")
+                    assert_eq!(variable, expected, "{variables:?}");
                 }
                 other => panic!("{variables:?}: {other:?}"),
             }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::config::WorldConfig;
 use super::rendezvous::Table;
 use crate::error::Result;
+use crate::failure::Failure;
 
 /// What a caller says first: a mark, the world's token and its rank.
 const MARK: [u8; 8] = *b"PHLXDATA";
@@ -17,6 +18,7 @@ pub(super) fn connect_all(
     config: &WorldConfig,
     listener: &TcpListener,
     table: &Table,
+    failure: &Failure,
 ) -> Result<Vec<Option<TcpStream>>> {
     let deadline = Instant::now() + config.connect_timeout;
     let mut streams: Vec<Option<TcpStream>> = (0..config.world_size).map(|_| None).collect();
@@ -40,6 +42,9 @@ pub(super) fn connect_all(
                 _ => tracing::warn!(%from, "refused a data connection that is not of this world"),
             },
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                if let Some(cause) = failure.get() {
+                    return Err(config.rendezvous(format!("while ranks connected: {cause}")));
+                }
                 if Instant::now() > deadline {
                     return Err(config.rendezvous(format!("rank {missing} did not connect for data")));
                 }

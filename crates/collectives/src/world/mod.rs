@@ -50,9 +50,10 @@ pub fn connect_with_listener(config: &WorldConfig, listener: Option<TcpListener>
     let failure: Arc<Failure> = Arc::default();
     let (control, table) =
         rendezvous::meet(config, listener, data.local_addr().map_err(io)?, failure.clone())?;
-    let streams = mesh::connect_all(config, &data, &table)?;
+    let control = Arc::new(control);
+    let streams = mesh::connect_all(config, &data, &table, &failure)?;
     let transport = Tcp::new(streams, &failure, config.op_timeout).map_err(io)?;
-    let engine = Engine::new(config.rank, config.world_size, Box::new(transport), failure);
+    let engine = Engine::new(config.rank, config.world_size, Box::new(transport), failure, control.clone());
     Communicator::start(config.local_rank, engine, control).map_err(io)
 }
 
