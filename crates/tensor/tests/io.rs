@@ -1,0 +1,169 @@
+//! Files of weights: round trips, damage, and writing that never leaves half a file.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+
+use candle_core::{DType, Device, Tensor};
+use phalanx_tensor::io::{atomic_write, load_into, load_safetensors, load_weights, save_safetensors};
+use phalanx_tensor::optim::{Adam, Ema, Optimizer, Sgd};
+use phalanx_tensor::{BuildOptions, Context, Init, Key, ParamStore, StoreBuilder, TensorError};
+
+fn store(seed: u64) -> ParamStore {
+    let builder = StoreBuilder::new(BuildOptions { key: Key::new(seed), ..Default::default() });
+    let root = builder.root();
+    let (a, b) = (root.pp("a").block(), root.pp("b").block());
+    a.param("weight", (3, 4), Init::TorchDefault).expect("new");
+    a.param("bias", 3, Init::TorchBias { fan_in: 4 }).expect("new");
+    a.buffer("running_mean", 3, 0.5).expect("new");
+    a.counter("num_batches_tracked").expect("new");
+    b.param("weight", (2, 3), Init::KAIMING_FAN_OUT).expect("new");
+    builder.build().expect("small")
+}
+
+fn values(store: &ParamStore) -> Vec<Vec<f64>> {
+    let all = store.state_dict().expect("resident");
+    all.iter()
+        .map(|(_, t)| t.flatten_all().and_then(|t| t.to_dtype(DType::F64)?.to_vec1()).expect("numbers"))
+        .collect()
+}
+
+#[test]
+fn a_state_dict_survives_the_round_trip() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("model.safetensors");
+    let (from, to) = (store(1), store(2));
+    save_safetensors(&path, &from.state_dict().expect("resident"), &[("step", "7".into())])
+        .expect("writable");
+    assert_ne!(values(&from), values(&to));
+    let report = load_into(&to, &path, true).expect("the same model");
+    assert!(report.missing.is_empty() && report.unexpected.is_empty());
+    assert_eq!(values(&from), values(&to));
+    assert_eq!(fs::read_dir(folder.path()).expect("readable").count(), 1, "nothing is left beside the file");
+    assert!(matches!(load_weights(&folder.path().join("x.npz")), Err(TensorError::Weights { .. })));
+}
+
+#[test]
+fn files_that_do_not_fit_say_how() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("model.safetensors");
+    let all = store(1).state_dict().expect("resident");
+    let mut renamed = all.clone();
+    renamed[0].0 = "a.wieght".into();
+    save_safetensors(&path, &renamed, &[]).expect("writable");
+    let error = load_into(&store(2), &path, true).expect_err("names differ").to_string();
+    assert!(
+        error.contains("model.safetensors") && error.contains("`a.weight`") && error.contains("`a.wieght`"),
+        "{error}"
+    );
+    assert!(load_into(&store(2), &path, false).is_ok());
+    let mut reshaped = all;
+    reshaped[0].1 = Tensor::zeros((4, 3), DType::F32, &Device::Cpu).expect("small");
+    save_safetensors(&path, &reshaped, &[]).expect("writable");
+    let target = store(2);
+    let before = values(&target);
+    let error = load_into(&target, &path, false).expect_err("shapes differ").to_string();
+    assert!(error.contains("a.weight") && error.contains("[4, 3]") && error.contains("[3, 4]"), "{error}");
+    assert_eq!(values(&target), before, "nothing is written unless everything fits");
+}
+
+#[test]
+fn damaged_files_are_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("model.safetensors");
+    save_safetensors(&path, &store(1).state_dict().expect("resident"), &[]).expect("writable");
+    let whole = fs::read(&path).expect("readable");
+    for len in [0, 4, 40, whole.len() - 1] {
+        fs::write(&path, &whole[..len]).expect("writable");
+        let error = load_safetensors(&path).expect_err("truncated").to_string();
+        assert!(error.contains("model.safetensors") && error.contains(&len.to_string()), "{error}");
+    }
+    let mut noise = whole;
+    noise[..8].fill(0xff);
+    fs::write(&path, &noise).expect("writable");
+    assert!(load_safetensors(&path).is_err());
+    let missing = folder.path().join("none.safetensors");
+    assert!(matches!(load_safetensors(&missing), Err(TensorError::Io { action: "read", .. })));
+    let pth = folder.path().join("model.pth");
+    fs::write(&pth, b"not a zip").expect("writable");
+    assert!(load_weights(&pth).expect_err("not a PyTorch file").to_string().contains("model.pth"));
+}
+
+#[test]
+fn a_failed_write_leaves_the_old_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("state");
+    atomic_write(&path, |out| out.write_all(b"old")).expect("writable");
+    let failed = atomic_write(&path, |out| {
+        out.write_all(b"half of the n")?;
+        Err(std::io::Error::other("no space left"))
+    });
+    let error = failed.expect_err("the writer failed").to_string();
+    assert!(error.contains("state") && error.contains("no space left"), "{error}");
+    assert_eq!(fs::read(&path).expect("readable"), b"old");
+    assert_eq!(fs::read_dir(folder.path()).expect("readable").count(), 1);
+    let nowhere = folder.path().join("missing/state");
+    assert!(matches!(atomic_write(&nowhere, |_| Ok(())), Err(TensorError::Io { action: "create", .. })));
+    // A real full device, where the system has one: every write to it fails.
+    if Path::new("/dev/full").exists() {
+        let mut full = fs::OpenOptions::new().write(true).open("/dev/full").expect("it opens");
+        let failed = atomic_write(&path, |out| {
+            out.write_all(b"new")?;
+            full.write_all(b"new")
+        });
+        assert!(failed.expect_err("full").to_string().contains("No space left"));
+        assert_eq!(fs::read(&path).expect("readable"), b"old");
+    }
+}
+
+#[test]
+fn optimizers_resume_by_name_bit_for_bit() {
+    let context = Context::new(1);
+    let grads = |store: &ParamStore, step: u64| {
+        for unit in store.units() {
+            let mut values = vec![0.0; unit.len()];
+            Key::new(9).index(unit.index() as u64).step(step).normal(0, &mut values);
+            let flat =
+                Tensor::from_vec(values, unit.len(), &Device::Cpu).and_then(|t| t.to_dtype(DType::F32));
+            unit.set_grads(Some(flat.expect("small"))).expect("fits");
+        }
+    };
+    let makes: [fn() -> Box<dyn Optimizer>; 3] = [
+        || Box::new(Sgd::new(0.9, true, 0.01)),
+        || Box::new(Adam::new((0.9, 0.999), 1e-8, 0.01)),
+        || Box::new(Adam::decoupled((0.9, 0.95), 1e-8, 0.1)),
+    ];
+    for make in makes {
+        let (whole, mut optimizer, mut ema) = (store(1), make(), Ema::new(0.9));
+        let mut saved = None;
+        for step in 0..6 {
+            if step == 3 {
+                let dict = whole.state_dict().expect("resident");
+                let state = optimizer.state(whole.units()).expect("small");
+                saved = Some((dict, state, ema.state(whole.units()).expect("small")));
+            }
+            grads(&whole, step);
+            optimizer.step(whole.units(), 0.1, &context).expect("sound");
+            ema.update(whole.units(), &context).expect("sound");
+        }
+        let (dict, (steps, tensors), (updates, averages)) = saved.expect("step 3 came");
+        assert!(tensors.iter().any(|(name, _)| name.ends_with(".a.weight")), "named by parameter");
+        let (again, mut optimizer, mut ema2) = (store(5), make(), Ema::new(0.9));
+        again.load_state_dict(dict.iter().map(|(n, t)| (n.as_str(), t))).expect("the same model");
+        optimizer.load_state(again.units(), steps, &tensors).expect("fits");
+        ema2.load_state(again.units(), updates, &averages).expect("fits");
+        for step in 3..6 {
+            grads(&again, step);
+            optimizer.step(again.units(), 0.1, &context).expect("sound");
+            ema2.update(again.units(), &context).expect("sound");
+        }
+        assert_eq!(values(&again), values(&whole), "{optimizer:?}");
+        let before = values(&again);
+        ema.swap(whole.units()).expect("sound");
+        ema2.swap(again.units()).expect("sound");
+        assert_eq!(values(&again), values(&whole));
+        assert_ne!(values(&again), before, "the averages are others than the weights");
+        ema2.swap(again.units()).expect("sound");
+        assert_eq!(values(&again), before);
+    }
+}

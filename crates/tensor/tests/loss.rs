@@ -1,0 +1,105 @@
+//! Losses: gradients, extremes, and how they are divided.
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+use phalanx_tensor::gradcheck::check_gradients;
+use phalanx_tensor::loss::{self, Over};
+use phalanx_tensor::{Context, Key, Result, Session, Tape, TensorError, Value, ops};
+
+fn draw(name: &str, dims: &[usize]) -> Tensor {
+    let mut values = vec![0.0; dims.iter().product()];
+    Key::new(5).stream(name).normal(0, &mut values);
+    Tensor::from_vec(values, dims, &Device::Cpu).expect("as many values as the shape has")
+}
+
+#[track_caller]
+fn check(inputs: &[Tensor], f: impl Fn(&Tape, &[Value]) -> Result<Value>) {
+    let worst = check_gradients(inputs, f).expect("sound");
+    assert!(worst < 1e-5, "worst relative difference {worst:e}");
+}
+
+#[test]
+fn gradients() {
+    let target = Value::constant(draw("target", &[3, 2, 5]));
+    let x = [draw("x", &[3, 2, 5])];
+    for over in [Over::Batch, Over::Count(7)] {
+        check(&x, |t, v| loss::l1(t, &v[0], &target, over));
+        check(&x, |t, v| loss::mse(t, &v[0], &target, over));
+        let targets =
+            Value::constant(Tensor::new(&[[0.0, 1.0], [0.3, 0.9]], &Device::Cpu).expect("a constant"));
+        check(&[draw("x", &[2, 2])], |t, v| loss::bce_with_logits(t, &v[0], &targets, over));
+        check(&[draw("mu", &[3, 4]), draw("logvar", &[3, 4])], |t, v| {
+            loss::kl_standard_normal(t, &v[0], &v[1], over)
+        });
+        for smoothing in [0.0, 0.1] {
+            check(&[draw("logits", &[4, 6])], |t, v| {
+                loss::cross_entropy(t, &v[0], &[5, 0, 2, 2], smoothing, over)
+            });
+        }
+        check(&[draw("i", &[3, 4]), draw("t", &[3, 4]), draw("s", &[1])], |t, v| {
+            let (image, text) = (ops::l2_normalise(t, &v[0])?, ops::l2_normalise(t, &v[1])?);
+            loss::clip_contrastive(t, &image, &text, &v[2], over)
+        });
+    }
+}
+
+fn tape() -> Tape {
+    Tape::recording(Session::training(Arc::new(Context::new(1)), Key::new(0)))
+}
+
+fn scalar(value: &Value) -> f64 {
+    value.tensor().and_then(|t| Ok(t.to_dtype(DType::F64)?.to_scalar::<f64>()?)).expect("a scalar")
+}
+
+#[test]
+fn extreme_logits_give_finite_losses_and_gradients() {
+    let extremes = Tensor::new(&[[1e4_f32, -1e4], [-1e4, 1e4]], &Device::Cpu).expect("a constant");
+    let tape = tape();
+    let x = tape.leaf(extremes.clone());
+    let loss = loss::cross_entropy(&tape, &x, &[1, 1], 0.0, Over::Batch).expect("sound");
+    assert_eq!(scalar(&loss), 1e4);
+    tape.backward(&loss).expect("sound");
+    let grad =
+        tape.leaf_grad(&x).and_then(|g| g.flatten_all().ok()?.to_vec1::<f32>().ok()).expect("a gradient");
+    assert_eq!(grad, [0.5, -0.5, 0.0, 0.0]);
+    let x = tape.leaf(extremes);
+    let targets =
+        Value::constant(Tensor::new(&[[0.0_f32, 0.0], [1.0, 1.0]], &Device::Cpu).expect("a constant"));
+    let loss = loss::bce_with_logits(&tape, &x, &targets, Over::Batch).expect("sound");
+    assert_eq!(scalar(&loss), 5e3);
+    tape.backward(&loss).expect("sound");
+    let grad =
+        tape.leaf_grad(&x).and_then(|g| g.flatten_all().ok()?.to_vec1::<f32>().ok()).expect("a gradient");
+    assert_eq!(grad, [0.25, 0.0, -0.25, 0.0]);
+}
+
+#[test]
+fn shares_of_a_batch_add_up_to_its_mean() {
+    let tape = tape();
+    let (x, t) = (draw("x", &[5, 3]), draw("t", &[5, 3]));
+    let part = |tensor: &Tensor, start, len| Value::constant(tensor.narrow(0, start, len).expect("in range"));
+    let whole = scalar(&loss::mse(&tape, &part(&x, 0, 5), &part(&t, 0, 5), Over::Batch).expect("sound"));
+    let shares = [(0, 2), (2, 3)].map(|(start, len)| {
+        scalar(
+            &loss::mse(&tape, &part(&x, start, len), &part(&t, start, len), Over::Count(5)).expect("sound"),
+        )
+    });
+    assert!((shares[0] + shares[1] - whole).abs() < 1e-12);
+}
+
+#[test]
+fn wrong_arguments_are_named() {
+    let tape = tape();
+    let logits = Value::constant(draw("logits", &[2, 3]));
+    let error =
+        loss::cross_entropy(&tape, &logits, &[0, 3], 0.0, Over::Batch).expect_err("no class 3").to_string();
+    assert!(error.contains("label 3 of row 1") && error.contains("3 classes"), "{error}");
+    assert!(loss::cross_entropy(&tape, &logits, &[0], 0.0, Over::Batch).is_err());
+    assert!(loss::cross_entropy(&tape, &logits, &[0, 1], 1.0, Over::Batch).is_err());
+    let other = Value::constant(draw("other", &[3, 2]));
+    assert!(matches!(loss::l1(&tape, &logits, &other, Over::Batch), Err(TensorError::Shape { .. })));
+    let target = tape.leaf(draw("logits", &[2, 3]));
+    let error = loss::l1(&tape, &logits, &target, Over::Batch).expect_err("targets have no gradient");
+    assert!(error.to_string().contains("detach"), "{error}");
+}
