@@ -50,7 +50,7 @@ impl Dataset for Odd {
     fn get(&self, index: usize, epoch: u64) -> Result<Sample> {
         self.calls.fetch_add(1, Ordering::SeqCst);
         // Some batches take longer, so that they are finished out of order.
-        std::thread::sleep(std::time::Duration::from_micros(if index % 5 == 0 { 400 } else { 5 }));
+        std::thread::sleep(std::time::Duration::from_micros(if index.is_multiple_of(5) { 400 } else { 5 }));
         let mut sample = self.inner.get(index, epoch)?;
         match self.fault {
             Fault::Error if index == 13 => {

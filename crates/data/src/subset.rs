@@ -1,0 +1,158 @@
+//! A part of a dataset, as a dataset.
+
+use crate::dataset::{Dataset, Sample, check_index};
+use crate::error::{DataError, Result};
+use crate::rng::{Purpose, rng_for, shuffle};
+use std::sync::Arc;
+
+/// Some samples of a dataset, in the dataset's order; same classes, same labels.
+#[derive(Clone)]
+pub struct Subset {
+    inner: Arc<dyn Dataset>,
+    name: String,
+    indices: Vec<usize>,
+}
+
+impl std::fmt::Debug for Subset {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Subset")
+            .field("name", &self.name)
+            .field("len", &self.indices.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Subset {
+    /// The samples at given indices, in the given order.
+    ///
+    /// # Errors
+    /// If there are none, or one is not below the dataset's length.
+    pub fn new(inner: Arc<dyn Dataset>, indices: Vec<usize>) -> Result<Self> {
+        if indices.is_empty() {
+            return Err(DataError::config("subset", format!("no sample of {}", inner.name())));
+        }
+        for &index in &indices {
+            check_index(inner.name(), index, inner.len())?;
+        }
+        let name = format!("{}[{}]", inner.name(), indices.len());
+        Ok(Self { inner, name, indices })
+    }
+
+    /// `n` samples chosen by the seed, without regard to their classes.
+    ///
+    /// # Errors
+    /// If `n` is 0, or the dataset has fewer.
+    pub fn take(inner: Arc<dyn Dataset>, n: usize, seed: u64) -> Result<Self> {
+        if n > inner.len() {
+            let reason = format!("{n} samples of {}, which has {}", inner.name(), inner.len());
+            return Err(DataError::config("subset.take", reason));
+        }
+        let mut indices: Vec<usize> = (0..inner.len()).collect();
+        shuffle(&mut rng_for(seed, Purpose::Subset, 0, 0), &mut indices);
+        indices.truncate(n);
+        indices.sort_unstable();
+        Self::new(inner, indices)
+    }
+
+    /// `n` samples of every class, chosen by the seed.
+    ///
+    /// # Errors
+    /// If `n` is 0, a class has fewer, or a label is no class.
+    pub fn per_class(inner: Arc<dyn Dataset>, n: usize, seed: u64) -> Result<Self> {
+        let names = inner.class_names();
+        let mut classes = vec![Vec::new(); names.len()];
+        for index in 0..inner.len() {
+            let label = inner.label(index)? as usize;
+            let class = classes.get_mut(label).ok_or_else(|| {
+                let reason = format!("label {label} of sample {index} is not among {} classes", names.len());
+                DataError::config("subset.per_class", reason)
+            })?;
+            class.push(index);
+        }
+        let mut indices = Vec::with_capacity(n * classes.len());
+        for (label, class) in classes.iter_mut().enumerate() {
+            if class.len() < n {
+                let reason = format!("{n} samples of class {}, which has {}", names[label], class.len());
+                return Err(DataError::config("subset.per_class", reason));
+            }
+            // Each class has its own draw, so that it does not depend on how many others there are.
+            shuffle(&mut rng_for(seed, Purpose::Subset, 1, label as u64), class);
+            indices.extend_from_slice(&class[..n]);
+        }
+        indices.sort_unstable();
+        Self::new(inner, indices)
+    }
+
+    /// The indices in the whole dataset.
+    #[must_use]
+    pub fn indices(&self) -> &[usize] {
+        &self.indices
+    }
+}
+
+impl Dataset for Subset {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn len(&self) -> usize {
+        self.indices.len()
+    }
+
+    fn class_names(&self) -> &[String] {
+        self.inner.class_names()
+    }
+
+    fn label(&self, index: usize) -> Result<u32> {
+        check_index(&self.name, index, self.len())?;
+        self.inner.label(self.indices[index])
+    }
+
+    fn get(&self, index: usize, epoch: u64) -> Result<Sample> {
+        check_index(&self.name, index, self.len())?;
+        self.inner.get(self.indices[index], epoch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shapes::{Shape, ShapesConfig, ShapesDataset};
+
+    fn shapes() -> Arc<dyn Dataset> {
+        Arc::new(ShapesDataset::new(ShapesConfig { len: 400, resolution: 4, ..Default::default() }).unwrap())
+    }
+
+    #[test]
+    fn every_class_is_as_frequent_as_asked() {
+        let subset = Subset::per_class(shapes(), 5, 1).unwrap();
+        let mut counts = vec![0; Shape::ALL.len()];
+        for index in 0..subset.len() {
+            counts[subset.label(index).unwrap() as usize] += 1;
+        }
+        assert_eq!(counts, vec![5; Shape::ALL.len()]);
+        assert_eq!(subset.indices(), Subset::per_class(shapes(), 5, 1).unwrap().indices());
+        assert_ne!(subset.indices(), Subset::per_class(shapes(), 5, 2).unwrap().indices());
+    }
+
+    #[test]
+    fn samples_are_those_of_the_whole() {
+        let whole = shapes();
+        let subset = Subset::take(Arc::clone(&whole), 30, 3).unwrap();
+        assert_eq!((subset.len(), subset.name()), (30, "shapes/train[30]"));
+        assert!(subset.indices().is_sorted_by(|a, b| a < b));
+        for (index, &of_whole) in subset.indices().iter().enumerate() {
+            let (a, b) = (subset.get(index, 2).unwrap(), whole.get(of_whole, 2).unwrap());
+            assert_eq!((a.image, a.label, a.caption), (b.image, b.label, b.caption));
+        }
+        assert!(subset.get(30, 0).is_err());
+    }
+
+    #[test]
+    fn more_than_there_is_is_refused() {
+        assert!(Subset::take(shapes(), 401, 0).is_err());
+        assert!(Subset::take(shapes(), 0, 0).is_err());
+        assert!(Subset::per_class(shapes(), 100, 0).is_err());
+        assert!(Subset::new(shapes(), vec![400]).is_err());
+    }
+}
