@@ -6,13 +6,13 @@ use std::time::Instant;
 
 use crossbeam_channel::{Sender, bounded, unbounded};
 
+use crate::algorithms::chunk;
 use crate::buffer::{FlatBuffer, SliceMut};
 use crate::dtype::{DType, Element, ReduceOp};
 use crate::engine::{Engine, Kind, Scope, Tag};
 use crate::error::{CommError, Result};
 use crate::failure::{Cause, Failure};
 use crate::handle::Handle;
-use crate::ring::chunk;
 use crate::stats::{CommStats, Counters};
 use crate::world::Control;
 

@@ -49,6 +49,8 @@
 //! ```
 #![forbid(unsafe_code)]
 
+// In the order to read them: what is moved, who asks for it, how it is done, over what, and who is there.
+mod algorithms;
 mod buffer;
 mod communicator;
 mod dtype;
@@ -56,7 +58,7 @@ mod engine;
 mod error;
 mod failure;
 mod handle;
-mod ring;
+mod reduce;
 mod stats;
 mod transport;
 mod world;

@@ -130,7 +130,7 @@ fn threads_conform() {
 
 #[test]
 fn tcp_conforms() {
-    for world in 1..=4 {
+    for world in 1..=5 {
         on_ranks(tcp(world), |comm| check_all(&comm));
     }
 }
@@ -222,4 +222,47 @@ fn arguments_are_checked() {
         comm.shutdown();
         assert_eq!(comm.barrier("late"), Err(CommError::Closed));
     });
+}
+
+#[test]
+fn two_ranks_may_talk_without_the_third() {
+    for ranks in [threads(3).expect("threads"), tcp(3)] {
+        on_ranks(ranks, |comm| {
+            let (rank, other) = (comm.rank(), 1 - comm.rank().min(1));
+            if rank < 2 {
+                // Both send before they receive, more than the system's buffers hold.
+                for round in 0..3 {
+                    let mut values = vec![0_i64; 1 << 20];
+                    comm.send(&vec![(10 * rank + round) as i64; 1 << 20], other).expect("a sound world");
+                    comm.receive(&mut values, other).expect("a sound world");
+                    assert!(values.iter().all(|v| *v == (10 * other + round) as i64));
+                }
+            }
+            assert_eq!(comm.all_gather(&[rank as i32]), Ok(vec![0, 1, 2]));
+            assert!(matches!(comm.send(&[1_u8], rank), Err(CommError::Argument { .. })));
+        });
+    }
+}
+
+#[test]
+fn a_broadcast_longer_than_the_queues_arrives() {
+    for ranks in [threads(3).expect("threads"), tcp(3)] {
+        on_ranks(ranks, |comm| {
+            let mut values = vec![if comm.rank() == 1 { 3_u8 } else { 0 }; 40 << 20];
+            comm.broadcast(&mut values, 1).expect("a sound world");
+            assert!(values.iter().all(|v| *v == 3));
+        });
+    }
+}
+
+#[test]
+fn a_ring_moves_the_least_bytes() {
+    let stats = on_ranks(threads(2).expect("threads"), |comm| {
+        comm.all_reduce(&mut [1.0_f32; 1000], ReduceOp::Sum).expect("a sound world");
+        comm.stats()
+    });
+    for stats in stats {
+        // Half of the buffer in each of the two phases, with a header of 32 bytes each.
+        assert_eq!((stats.operations, stats.bytes_sent, stats.bytes_received), (1, 2 * 2032, 2 * 2032));
+    }
 }
