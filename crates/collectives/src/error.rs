@@ -6,7 +6,11 @@ pub type Result<T, E = CommError> = std::result::Result<T, E>;
 /// Any error, from a buffer that a caller supplied.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// An error of communication. After one, a communicator stays broken: every later operation returns the same.
+/// An error of communication.
+///
+/// After [`CommError::PeerLost`], [`CommError::Aborted`], [`CommError::Mismatch`] of messages,
+/// [`CommError::Timeout`] or [`CommError::Buffer`] the world is broken: all ranks are told, and every later operation
+/// returns [`CommError::PeerLost`] or [`CommError::Aborted`]. The other errors harm nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CommError {
     /// A rank died or cannot be reached any more.

@@ -12,13 +12,25 @@
 //! - **The same bits everywhere**: a chunk is reduced in one fixed order and then copied, so every rank gets the
 //!   same result in every run.
 //! - **Faults**: each message says which operation it belongs to, so ranks that disagree get
-//!   [`CommError::Mismatch`] naming both, not a hang. A rank that dies is noticed through its control connection
-//!   within seconds, and every pending and later operation of every rank returns [`CommError::PeerLost`] naming it;
-//!   [`Communicator::abort`] spreads a rank's own error instead.
+//!   [`CommError::Mismatch`] naming both, not a hang. A rank that dies, or falls silent, is noticed through its
+//!   control connection within seconds, and every pending and later operation of every rank returns
+//!   [`CommError::PeerLost`] naming it. [`Communicator::abort`] spreads a rank's own error instead, and so do a
+//!   mismatch, a time-out, and a buffer that cannot be opened: the other ranks get [`CommError::Aborted`] with the
+//!   text. The first failure of a world is the one that counts; there is no repair, only a new world.
 //! - **Cost**: [`Communicator::stats`] tells bytes, busy seconds, and the seconds that callers were blocked.
 //!
 //! What it is not, yet: shared memory, NCCL and MPI, and more algorithms than the ring, come behind the same
-//! interface.
+//! interface. It does not encrypt, and a world's members are trusted: strangers are turned away by a token that
+//! guards against accidents, not against attackers on the network.
+//!
+//! # How the parts meet
+//!
+//! To be read in this order: `dtype` and `buffer` say what is moved; `communicator`, `handle` and `stats` are what a
+//! rank calls. A call becomes a job for the communication thread, whose `engine` numbers it and frames its
+//! messages with headers that the receiver checks. The `algorithms` are sequences of the engine's sends and
+//! receives, with the arithmetic of `reduce`. A `transport` moves the bytes: channels between threads, or TCP.
+//! `world` finds out who is there (`config`, `environment`, `rendezvous`), connects each with each (`mesh`), and
+//! keeps watch (`control`); `failure` is where its news reaches the communication thread.
 //!
 //! # Example
 //!
@@ -49,7 +61,6 @@
 //! ```
 #![forbid(unsafe_code)]
 
-// In the order to read them: what is moved, who asks for it, how it is done, over what, and who is there.
 mod algorithms;
 mod buffer;
 mod communicator;
