@@ -3,7 +3,8 @@
 //! Sending must not wait for the peer to receive, or two ranks that send to each other would block. So a send
 //! writes as much as the system takes at once, straight from the caller's memory, and leaves only the rest to a
 //! thread of the connection, in a buffer that comes back to be used again. The queue to that thread is bounded, so
-//! that a rank which is far ahead waits instead of filling its memory.
+//! that a rank which is far ahead waits instead of filling its memory. The system sizes the sockets' buffers:
+//! asking for 4 MiB gained nothing in measurements on Linux's loopback, and asking for less lost a third.
 
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
