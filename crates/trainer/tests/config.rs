@@ -143,7 +143,7 @@ fn every_mistake_names_key_file_and_line() {
         (
             &[("a.toml", BASE)],
             &["train.strategy=fsdp"],
-            "--set train.strategy=fsdp: train.strategy `fsdp` is not built yet; there is `ddp`",
+            "--set train.strategy=fsdp: train.strategy: strategy `fsdp` is not built yet; there is: ddp",
         ),
         (
             &[("a.toml", BASE)],

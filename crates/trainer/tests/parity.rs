@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use phalanx_trainer::parity::check;
+use phalanx_trainer::parity::{Quantity, check};
 
 /// The reference files beside the repository, or a message that there are none.
 fn golden(name: &str) -> Option<PathBuf> {
@@ -37,8 +37,7 @@ fn a_changed_number_fails_and_a_strange_file_is_named() {
     let losses = r#"{"fill": "splitmix64-v1", "seed": 0, "l1_mean": 0.6595606932640076,
         "kld_sum_over_latent_mean_over_batch": 3.5769078731536865, "kld_mean": 0.2235567569732666,
         "bce_sigmoid_mean": 0.7258942127227783}"#;
-    let passes: Vec<bool> =
-        check(&write(losses)).expect("computes").iter().map(|found| found.passes()).collect();
+    let passes: Vec<bool> = check(&write(losses)).expect("computes").iter().map(Quantity::passes).collect();
     assert_eq!(passes, [false, true, true, true]);
     for (text, words) in [
         ("{", "file.json: EOF"),

@@ -5,9 +5,11 @@
 
 mod config;
 mod doctor;
+mod eval;
 mod log;
 mod parity;
 mod rank;
+mod sample;
 mod train;
 
 use std::process::ExitCode;
@@ -28,6 +30,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Train(train::TrainArgs),
+    Sample(sample::SampleArgs),
+    Eval(eval::EvalArgs),
     Config(config::ConfigArgs),
     Parity(parity::ParityArgs),
     Doctor(doctor::DoctorArgs),
@@ -66,6 +70,8 @@ impl CliError {
 pub fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Train(args) => train::run(&args),
+        Command::Sample(args) => sample::run(&args),
+        Command::Eval(args) => eval::run(&args),
         Command::Config(args) => config::run(&args),
         Command::Parity(args) => parity::run(&args),
         Command::Doctor(args) => doctor::run(&args),

@@ -126,15 +126,22 @@ fn configuration(args: &TrainArgs, existing: Option<&RunFolder>) -> Result<Resol
         set(format!("--epochs {epochs}"), "train.stop_step", Value::Integer(0))?;
     }
     if let Some(data) = &args.data {
-        let (kind, path) = data.split_once('=').unwrap_or((data, ""));
-        set(format!("--data {data}"), "data.kind", Value::String(kind.to_owned()))?;
-        // Absolute, so that the run's config.toml means the same from everywhere.
-        let absolute = std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path));
-        let path = if path.is_empty() { String::new() } else { absolute.display().to_string() };
-        set(format!("--data {data}"), "data.path", Value::String(path))?;
+        set_data(&mut resolved, data)?;
     }
     resolved.validate()?;
     Ok(resolved)
+}
+
+/// Takes `--data KIND=PATH` over.
+pub(super) fn set_data(resolved: &mut Resolved, data: &str) -> Result<(), CliError> {
+    let (kind, path) = data.split_once('=').unwrap_or((data, ""));
+    let option = format!("--data {data}");
+    resolved.set_value(&option, "data.kind", Value::String(kind.to_owned()))?;
+    // Absolute, so that the run's config.toml means the same from everywhere.
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path));
+    let path = if path.is_empty() { String::new() } else { absolute.display().to_string() };
+    resolved.set_value(&option, "data.path", Value::String(path))?;
+    Ok(())
 }
 
 /// Writes the resolved configuration into the run's folder.

@@ -53,7 +53,19 @@ choices! {
         Lanczos3 = "lanczos3",
     }
 
-    /// How ranks share the work.
+    /// What bytes become numbers by: mean and standard deviation of each channel.
+    NormaliseKind {
+        /// From -1 to 1, as generative models want it.
+        Symmetric = "symmetric",
+        /// Those of CIFAR-10.
+        Cifar10 = "cifar10",
+        /// Those of ImageNet, for torchvision's weights.
+        ImageNet = "imagenet",
+        /// Those of CLIP.
+        Clip = "clip",
+    }
+
+    /// How ranks share the work; `phalanx_sharding::PRESETS` lists those that are built.
     StrategyKind {
         /// Data parallelism: every rank holds everything and gradients are reduced after backward.
         Dp = "dp",
@@ -100,11 +112,6 @@ choices! {
     }
 }
 
-impl StrategyKind {
-    /// The strategies that this version can run.
-    pub const BUILT: &'static [Self] = &[Self::Ddp];
-}
-
 sections! {
     /// A whole configuration.
     Config;
@@ -125,7 +132,7 @@ sections! {
         latent: usize = 64;
         /// CVAE: channels after each halving of the image, from the image inwards.
         widths: Vec<usize> = vec![32, 64, 128];
-        /// CLIP: width of the space in which texts and images are compared.
+        /// Text encoder: width of the feature of a text; for `clip` that of the images as well.
         embed: usize = 64;
         /// Text encoder: width of the transformer.
         text_width: usize = 64;
@@ -133,8 +140,10 @@ sections! {
         text_layers: usize = 2;
         /// Text encoder: number of attention heads.
         text_heads: usize = 4;
+        /// Text encoder: different tokens, the most frequent of CLIP's 49408; at least 514.
+        text_vocab: usize = 4096;
         /// Text encoder: tokens in a caption, begin and end marks counted.
-        text_context: usize = 24;
+        text_context: usize = 32;
         /// Safetensors file with CLIP text weights (openai's or Hugging Face's names); empty = train from scratch.
         text_weights: String = String::new();
     }
@@ -155,6 +164,8 @@ sections! {
         flip: bool = false;
         /// How images are resized to `model.image_size`.
         resize_filter: FilterKind = FilterKind::Bilinear;
+        /// Mean and deviation that channels are normalised by; generative models want `symmetric`.
+        normalise: NormaliseKind = NormaliseKind::Symmetric;
         /// Threads of each rank that prepare batches.
         workers: usize = 1;
         /// Batches of each rank that are prepared ahead.

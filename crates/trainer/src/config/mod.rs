@@ -14,8 +14,8 @@ mod validate;
 
 pub use keys::{
     CheckpointConfig, Config, DataConfig, DataKind, EvalConfig, FilterKind, LogConfig, ModelConfig,
-    ModelKind, OptimConfig, OptimKind, SampleConfig, ScheduleConfig, ScheduleKind, StrategyKind, TailKind,
-    TrainConfig,
+    ModelKind, NormaliseKind, OptimConfig, OptimKind, SampleConfig, ScheduleConfig, ScheduleKind,
+    StrategyKind, TailKind, TrainConfig,
 };
 pub use origin::{ConfigError, Origin, nearest};
 pub use render::{Detail, diff};
@@ -38,6 +38,16 @@ pub struct Resolved {
 }
 
 impl Resolved {
+    /// The defaults, without any preset or file.
+    pub fn defaults() -> Self {
+        Self {
+            config: Config::default(),
+            name: "defaults".to_owned(),
+            description: None,
+            origins: BTreeMap::new(),
+        }
+    }
+
     /// Where the value of `key` was written.
     pub fn origin(&self, key: &str) -> Origin {
         self.origins.get(key).cloned().unwrap_or(Origin::Default)

@@ -1,6 +1,8 @@
 //! Relations between values: what the types alone cannot say.
 
-use super::keys::{Config, DataKind, ModelKind, StrategyKind};
+use phalanx_sharding::Strategy;
+
+use super::keys::{Config, DataKind, ModelKind, NormaliseKind};
 use super::origin::{ConfigError, Origin};
 
 impl Config {
@@ -21,7 +23,6 @@ impl Config {
             ("model.text_width", model.text_width as u64),
             ("model.text_layers", model.text_layers as u64),
             ("model.text_heads", model.text_heads as u64),
-            ("data.workers", data.workers as u64),
             ("data.prefetch", data.prefetch as u64),
             ("train.ranks", train.ranks as u64),
             ("train.global_batch", train.global_batch as u64),
@@ -110,12 +111,22 @@ impl Config {
                 data.crop_padding, model.image_size
             ),
         );
+        require(
+            model.kind != ModelKind::Cvae || data.normalise == NormaliseKind::Symmetric,
+            "data.normalise",
+            format!("model.kind {} draws from -1 to 1, but data.normalise is {}", model.kind, data.normalise),
+        );
         let text = matches!(model.kind, ModelKind::Cvae | ModelKind::Clip);
         let (width, heads) = (model.text_width, model.text_heads.max(1));
         require(
             !text || width.is_multiple_of(heads),
             "model.text_width",
             format!("model.text_width {width} is not a multiple of model.text_heads {heads}"),
+        );
+        require(
+            !text || (514..=49408).contains(&model.text_vocab),
+            "model.text_vocab",
+            format!("model.text_vocab {} is not in 514..=49408", model.text_vocab),
         );
         require(
             !text || model.text_context >= 4,
@@ -137,15 +148,10 @@ impl Config {
                 "model.image_size {size} is not a multiple of {factor}, as {halvings} model.widths halve it"
             ),
         );
-        if !StrategyKind::BUILT.contains(&train.strategy) {
-            let built: Vec<String> = StrategyKind::BUILT.iter().map(|built| format!("`{built}`")).collect();
+        if let Err(error) = Strategy::named(train.strategy.as_str()) {
             problems.push(ConfigError::NotBuilt {
                 origin: origin("train.strategy"),
-                what: format!(
-                    "train.strategy `{}` is not built yet; there is {}",
-                    train.strategy,
-                    built.join(", ")
-                ),
+                what: format!("train.strategy: {error}"),
             });
         }
         ConfigError::from_all(problems)

@@ -1,11 +1,34 @@
-//! Training itself.
+//! Training itself: one rank's loop, and what it is made of.
+//!
+//! [`train`] runs a whole rank. It asks a [`Task`] for losses, `Peers` to sum gradients and numbers over the ranks,
+//! and `Learner` to change and save what is learnt, and tells an [`Observer`] how it goes. After every step all
+//! ranks know the same sums (the loss, the measures, whether anybody was asked to stop), so they take the same
+//! decisions without further words: stop after the same step, or fail at the same broken loss.
+//!
+//! A run goes on from its newest checkpoint bit for bit: parameters, buffers, optimizer and averages come from
+//! files; random numbers and the order of images are functions of seed, epoch and step.
 
+mod account;
+mod data;
+mod error;
+mod evaluate;
+mod infer;
+mod learner;
 mod meter;
 mod observer;
+mod optimize;
+mod peers;
 mod plan;
+mod samples;
+mod task;
+mod tasks;
+mod train;
 mod world;
 
-pub use meter::{Meter, Spent};
+pub use error::TrainError;
+pub use infer::{describe, evaluate_run, evaluate_weights, sample_run};
 pub use observer::{Event, Observer, Silent, Started, StepReport};
 pub use plan::Plan;
-pub use world::*;
+pub use task::{Batch, Outcome, Task};
+pub use train::train;
+pub use world::{World, launcher_world};

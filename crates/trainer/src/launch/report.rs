@@ -62,7 +62,7 @@ impl FailureReport {
 
     /// Makes every panic of this process a report, and the end of the process: a rank whose helper thread has
     /// panicked would otherwise wait for it forever, and the other ranks for that rank. The message also goes
-    /// to `also`, such as the log.
+    /// to `also`, such as the log. Loaders catch the panics of their own threads and return them as errors.
     pub fn on_panic(logs: &Path, rank: usize, also: impl Fn(&str) + Send + Sync + 'static) {
         let logs = logs.to_owned();
         std::panic::set_hook(Box::new(move |info| {
@@ -73,6 +73,9 @@ impl FailureReport {
             let place = info.location().map(|place| format!(" at {}:{}", place.file(), place.line()));
             let message = format!("panicked{}: {message}", place.unwrap_or_default());
             also(&format!("{message}\n{}", std::backtrace::Backtrace::force_capture()));
+            if std::thread::current().name().is_some_and(|name| name.starts_with("phalanx-data")) {
+                return;
+            }
             // If even the report cannot be written, the exit code still says that something failed.
             let _ = Self::now(rank, message, false).write(&logs);
             std::process::exit(101);

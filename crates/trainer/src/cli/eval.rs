@@ -1,0 +1,74 @@
+//! `phalanx eval`: loss and accuracy on the test split, as JSON.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::{Map, Value};
+
+use super::CliError;
+use super::train::set_data;
+use crate::config::{Resolved, resolve};
+use crate::console::out;
+use crate::engine;
+use crate::run::RunFolder;
+
+/// Evaluates a trained run, or weights from a file, on a test split; prints JSON.
+#[derive(Debug, Args)]
+pub(super) struct EvalArgs {
+    /// The run's folder.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["model", "weights"], required_unless_present = "model")]
+    run: Option<PathBuf>,
+    /// The model that the weights belong to, as in model.kind.
+    #[arg(long, value_name = "NAME", requires_all = ["weights", "data"])]
+    model: Option<String>,
+    /// Weights: safetensors, or PyTorch's .pth.
+    #[arg(long, value_name = "FILE.safetensors")]
+    weights: Option<PathBuf>,
+    /// The images: shapes, cifar10=PATH, or folder=PATH.
+    #[arg(long, value_name = "KIND=PATH")]
+    data: Option<String>,
+    /// Overrides a key (see `phalanx config show`).
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    sets: Vec<String>,
+}
+
+pub(super) fn run(args: &EvalArgs) -> Result<(), CliError> {
+    let prepare = |mut resolved: Resolved| -> Result<Resolved, CliError> {
+        if let Some(data) = &args.data {
+            set_data(&mut resolved, data)?;
+        }
+        for set in &args.sets {
+            resolved.set(&format!("--set {set}"), set)?;
+        }
+        resolved.validate()?;
+        Ok(resolved)
+    };
+    let mut report = Map::new();
+    let measures = match (&args.run, &args.model, &args.weights) {
+        (Some(run), ..) => {
+            let folder = RunFolder::open(run).map_err(CliError::failed)?;
+            let resolved = prepare(resolve(&folder.config().display().to_string(), &[])?)?;
+            let (step, measures) =
+                engine::evaluate_run(&folder, &resolved.config).map_err(CliError::failed)?;
+            report.insert("model".to_owned(), resolved.config.model.kind.as_str().into());
+            report.insert("step".to_owned(), step.into());
+            measures
+        }
+        (None, Some(model), Some(weights)) => {
+            let mut resolved = Resolved::defaults();
+            resolved.set_value(
+                &format!("--model {model}"),
+                "model.kind",
+                toml::Value::String(model.clone()),
+            )?;
+            let resolved = prepare(resolved)?;
+            report.insert("model".to_owned(), model.as_str().into());
+            report.insert("weights".to_owned(), weights.display().to_string().into());
+            engine::evaluate_weights(weights, &resolved.config).map_err(CliError::failed)?
+        }
+        _ => return Err(CliError::Usage("eval needs --run, or --model and --weights".to_owned())),
+    };
+    report.extend(measures.into_iter().map(|(name, value)| (name, Value::from(value))));
+    out(&Value::Object(report).to_string());
+    Ok(())
+}

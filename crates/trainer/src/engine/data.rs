@@ -1,0 +1,305 @@
+//! The images of a run: which datasets, prepared how, and which of them this rank gets.
+
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor};
+use phalanx_data::loader::{Loader, LoaderConfig};
+use phalanx_data::shapes::{Objects, ShapesConfig, ShapesDataset, heldout_prompts};
+use phalanx_data::transform::{Filter, Normalise, RandomCrop, Resize, Transform, TransformConfig};
+use phalanx_data::{
+    DataError, Dataset, DistributedSampler, ImageFolder, SamplerConfig, Split, Tail, open_cifar10_seeded,
+};
+
+use super::peers::Peers;
+use super::{Batch, Plan, TrainError};
+use crate::config::{Config, DataConfig, DataKind, FilterKind, NormaliseKind, TailKind};
+
+/// The training and the test split.
+pub(super) struct Data {
+    train: Arc<dyn Dataset>,
+    test: Arc<dyn Dataset>,
+    for_training: Transform,
+    for_testing: Transform,
+    loader: LoaderConfig,
+    kind: DataKind,
+}
+
+impl Data {
+    /// Finds the images; none is decoded yet.
+    pub(super) fn open(config: &Config) -> Result<Self, TrainError> {
+        let data = &config.data;
+        let (train, test) = open_splits(config)?;
+        let train = Chosen::new(train, data.per_class, data.limit)?;
+        let (for_training, for_testing) = transforms(config)?;
+        let loader = LoaderConfig { workers: data.workers, prefetch: data.prefetch };
+        Ok(Self { train, test, for_training, for_testing, loader, kind: data.kind })
+    }
+
+    /// How many training images there are.
+    pub(super) fn train_len(&self) -> usize {
+        self.train.len()
+    }
+
+    /// How many classes there are.
+    pub(super) fn num_classes(&self) -> usize {
+        self.train.class_names().len()
+    }
+
+    /// What the images are, in words.
+    pub(super) fn describe(&self) -> String {
+        format!("{} of {} classes", self.train.name(), self.num_classes())
+    }
+
+    /// `count` captions of the test split, each once if there are enough.
+    pub(super) fn test_captions(&self, count: usize) -> Result<Vec<String>, TrainError> {
+        if self.kind == DataKind::Shapes {
+            return Ok(heldout_prompts(count).into_iter().map(|(caption, _)| caption).collect());
+        }
+        let mut captions: Vec<String> = Vec::new();
+        // One of each class, then what comes.
+        let mut seen = std::collections::BTreeSet::new();
+        for index in 0..self.test.len() {
+            if captions.len() == count || seen.len() == self.num_classes() {
+                break;
+            }
+            if seen.insert(self.test.label(index)?) {
+                captions.push(self.test.get(index, 0)?.caption);
+            }
+        }
+        let distinct = captions.len().max(1);
+        for index in captions.len()..count {
+            captions.push(captions[index % distinct].clone());
+        }
+        Ok(captions)
+    }
+
+    /// The training batches of one rank from step `step` on.
+    pub(super) fn feed(
+        &self,
+        config: &Config,
+        plan: &Plan,
+        peers: &Peers,
+        step: u64,
+    ) -> Result<Feed, TrainError> {
+        let sampler = DistributedSampler::new(SamplerConfig {
+            len: self.train.len(),
+            world_size: peers.size(),
+            rank: peers.rank(),
+            global_batch: config.train.global_batch,
+            seed: config.train.seed,
+            shuffle: true,
+            tail: match config.data.tail {
+                TailKind::Drop => Tail::Drop,
+                TailKind::Pad => Tail::Pad,
+                TailKind::Ragged => Tail::Ragged,
+            },
+        })?;
+        let (epoch, within) = plan.place(step);
+        let within = usize::try_from(within).unwrap_or(usize::MAX);
+        let start = (epoch as u64, within);
+        let loader = Loader::new(self.train.clone(), self.for_training.clone(), sampler, self.loader, start)?;
+        Ok(Feed { loader, pieces: config.train.accumulate })
+    }
+
+    /// The test batches of one rank of `size`, `batch` images each, over the first `limit` images (0 = all).
+    pub(super) fn test_batches(
+        &self,
+        rank: usize,
+        size: usize,
+        limit: usize,
+        batch: usize,
+    ) -> Result<impl Iterator<Item = Result<Batch, TrainError>>, TrainError> {
+        let test = Chosen::new(self.test.clone(), 0, limit)?;
+        let sampler = DistributedSampler::new(SamplerConfig {
+            len: test.len(),
+            world_size: size,
+            rank,
+            global_batch: batch.max(1) * size,
+            seed: 0,
+            shuffle: false,
+            tail: Tail::Ragged,
+        })?;
+        let steps = sampler.steps_per_epoch();
+        let loader = Loader::new(test, self.for_testing.clone(), sampler, self.loader, (0, 0))?;
+        let batches = loader.take(steps).map(|batch| convert(&batch?));
+        Ok(batches.filter(|batch| !batch.as_ref().is_ok_and(Batch::is_empty)))
+    }
+}
+
+/// The training batches of one rank, cut into micro-batches.
+pub(super) struct Feed {
+    loader: Loader,
+    pieces: usize,
+}
+
+/// A rank's share of one step.
+pub(super) struct StepShare {
+    /// Micro-batches that are not empty, each with the position of its first image in the global batch.
+    pub(super) pieces: Vec<(usize, Batch)>,
+    /// Images of the step over all ranks.
+    pub(super) global: usize,
+}
+
+impl Feed {
+    /// The next step's share.
+    pub(super) fn next(&mut self) -> Result<StepShare, TrainError> {
+        // A loader without end that has ended has given its error before.
+        let Some(batch) = self.loader.next() else {
+            return Err(TrainError::Setup("the loader of training images has ended".to_owned()));
+        };
+        let batch = batch?;
+        let (offset, global) = (batch.offset, batch.global_valid);
+        let whole = convert(&batch)?;
+        if self.pieces == 1 || whole.is_empty() {
+            let pieces = if whole.is_empty() { Vec::new() } else { vec![(offset, whole)] };
+            return Ok(StepShare { pieces, global });
+        }
+        let size = whole.len().div_ceil(self.pieces);
+        let mut pieces = Vec::with_capacity(self.pieces);
+        for start in (0..whole.len()).step_by(size) {
+            let len = size.min(whole.len() - start);
+            let piece = Batch {
+                images: whole.images.narrow(0, start, len)?.contiguous()?,
+                labels: whole.labels[start..start + len].to_vec(),
+                captions: whole.captions[start..start + len].to_vec(),
+            };
+            pieces.push((offset + start, piece));
+        }
+        Ok(StepShare { pieces, global })
+    }
+}
+
+/// A loader's batch as tensors. Images that only pad it are left out: a mean over true samples needs no others.
+fn convert(batch: &phalanx_data::batch::Batch) -> Result<Batch, TrainError> {
+    let [_, channels, height, width] = batch.shape;
+    let valid = batch.valid;
+    let numbers = &batch.images[..valid * channels * height * width];
+    Ok(Batch {
+        images: Tensor::from_slice(numbers, (valid, channels, height, width), &Device::Cpu)?,
+        labels: batch.labels[..valid].to_vec(),
+        captions: batch.captions[..valid].to_vec(),
+    })
+}
+
+/// Some images of a dataset.
+struct Chosen {
+    all: Arc<dyn Dataset>,
+    indices: Vec<usize>,
+}
+
+impl Chosen {
+    /// At most `per_class` images of each class and at most `limit` in all (0 = no limit), the first of each.
+    fn new(all: Arc<dyn Dataset>, per_class: usize, limit: usize) -> Result<Arc<dyn Dataset>, DataError> {
+        if per_class == 0 && (limit == 0 || limit >= all.len()) {
+            return Ok(all);
+        }
+        let mut taken = vec![0_usize; all.class_names().len()];
+        let mut indices = Vec::new();
+        for index in 0..all.len() {
+            if limit > 0 && indices.len() == limit {
+                break;
+            }
+            let class = all.label(index)? as usize;
+            if per_class > 0 && taken[class] == per_class {
+                continue;
+            }
+            taken[class] += 1;
+            indices.push(index);
+        }
+        Ok(Arc::new(Self { all, indices }))
+    }
+}
+
+impl Dataset for Chosen {
+    fn name(&self) -> &str {
+        self.all.name()
+    }
+
+    fn len(&self) -> usize {
+        self.indices.len()
+    }
+
+    fn class_names(&self) -> &[String] {
+        self.all.class_names()
+    }
+
+    fn label(&self, index: usize) -> Result<u32, DataError> {
+        self.all.label(self.at(index)?)
+    }
+
+    fn get(&self, index: usize, epoch: u64) -> Result<phalanx_data::Sample, DataError> {
+        self.all.get(self.at(index)?, epoch)
+    }
+}
+
+impl Chosen {
+    fn at(&self, index: usize) -> Result<usize, DataError> {
+        let (dataset, len) = (self.all.name().to_owned(), self.indices.len());
+        self.indices.get(index).copied().ok_or(DataError::IndexOutOfRange { dataset, index, len })
+    }
+}
+
+/// Opens both splits of the configured images.
+fn open_splits(config: &Config) -> Result<(Arc<dyn Dataset>, Arc<dyn Dataset>), TrainError> {
+    let data = &config.data;
+    match data.kind {
+        DataKind::Shapes => {
+            let shapes = |split, len| -> Result<Arc<dyn Dataset>, TrainError> {
+                Ok(Arc::new(ShapesDataset::new(ShapesConfig {
+                    split,
+                    len,
+                    resolution: side(config)?,
+                    seed: config.train.seed,
+                    objects: if data.objects == 2 { Objects::OneOrTwo } else { Objects::One },
+                })?))
+            };
+            Ok((shapes(Split::Train, data.images)?, shapes(Split::Test, data.test_images)?))
+        }
+        DataKind::Cifar10 => {
+            let open = |split| open_cifar10_seeded(&data.path, split, config.train.seed);
+            Ok((open(Split::Train)?, open(Split::Test)?))
+        }
+        DataKind::Folder => {
+            let open = |split| ImageFolder::open_seeded(&data.path, split, config.train.seed);
+            Ok((Arc::new(open(Split::Train)?), Arc::new(open(Split::Test)?)))
+        }
+    }
+}
+
+fn side(config: &Config) -> Result<u32, TrainError> {
+    u32::try_from(config.model.image_size)
+        .map_err(|_| TrainError::Setup(format!("model.image_size {} is too large", config.model.image_size)))
+}
+
+/// What happens to training and to test images.
+fn transforms(config: &Config) -> Result<(Transform, Transform), TrainError> {
+    let (data, size) = (&config.data, side(config)?);
+    let filter = match data.resize_filter {
+        FilterKind::Nearest => Filter::Nearest,
+        FilterKind::Bilinear => Filter::Bilinear,
+        FilterKind::Bicubic => Filter::Bicubic,
+        FilterKind::Lanczos3 => Filter::Lanczos3,
+    };
+    let for_testing = TransformConfig {
+        resize: Some(Resize::square(size, filter)),
+        normalise: normalise(data),
+        seed: config.train.seed,
+        ..TransformConfig::default()
+    };
+    let padding = u32::try_from(data.crop_padding).unwrap_or(u32::MAX);
+    let for_training = TransformConfig {
+        random_crop: (padding > 0).then_some(RandomCrop { size, padding }),
+        flip: if data.flip { 0.5 } else { 0.0 },
+        ..for_testing.clone()
+    };
+    Ok((Transform::new(for_training)?, Transform::new(for_testing)?))
+}
+
+fn normalise(data: &DataConfig) -> Normalise {
+    match data.normalise {
+        NormaliseKind::Symmetric => Normalise::SYMMETRIC,
+        NormaliseKind::Cifar10 => Normalise::CIFAR10,
+        NormaliseKind::ImageNet => Normalise::IMAGENET,
+        NormaliseKind::Clip => Normalise::CLIP,
+    }
+}

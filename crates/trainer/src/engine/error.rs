@@ -1,0 +1,120 @@
+//! What can end a training run.
+
+use phalanx_collectives::CommError;
+use phalanx_sharding::ShardingError;
+use phalanx_tensor::TensorError;
+
+use crate::run::RunError;
+use crate::run::checkpoint::CheckpointError;
+
+/// Why a run ended before its last step.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrainError {
+    /// The loss is no number any more. Weights and checkpoints are those from before.
+    #[error(
+        "step {step}: the loss is {loss}; the last checkpoint is from before this step, and a lower optim.lr or a train.clip_norm may help"
+    )]
+    NotFinite {
+        /// The step, counted from 1.
+        step: u64,
+        /// The loss.
+        loss: f64,
+        /// Whether this rank leaves the telling to rank 0.
+        elsewhere: bool,
+    },
+    /// An epoch has no step.
+    #[error("an epoch of {images} training images has no full batch of train.global_batch = {batch}")]
+    NoStep {
+        /// Training images.
+        images: usize,
+        /// The global batch.
+        batch: usize,
+    },
+    /// What the configuration asks for cannot be built.
+    #[error("{0}")]
+    Setup(String),
+    /// Ranks start from different checkpoints.
+    #[error(
+        "rank {rank} finds the checkpoint of step {found}, other ranks another; is {folder} the same folder on all hosts?"
+    )]
+    Disagree {
+        /// The rank.
+        rank: usize,
+        /// The step of its checkpoint.
+        found: u64,
+        /// The run's folder.
+        folder: String,
+    },
+    /// Other ranks cannot be reached.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+    /// The work cannot be shared among the ranks.
+    #[error(transparent)]
+    Sharding(#[from] ShardingError),
+    /// Images cannot be read.
+    #[error(transparent)]
+    Data(#[from] phalanx_data::DataError),
+    /// The model cannot be computed.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// candle failed.
+    #[error(transparent)]
+    Candle(#[from] candle_core::Error),
+    /// The run's folder cannot be written or read.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// A checkpoint cannot be written or read.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+}
+
+impl TrainError {
+    /// Whether another rank's failure caused this one, so that the other's is the one to tell.
+    pub fn is_consequence(&self) -> bool {
+        match self {
+            Self::NotFinite { elsewhere, .. } => *elsewhere,
+            Self::Comm(error) | Self::Sharding(ShardingError::Comm(error)) => is_elsewhere(error),
+            // An op that waited for other ranks passes on what the communicator said.
+            Self::Tensor(error) | Self::Sharding(ShardingError::Tensor(error)) => match error {
+                TensorError::Hook { source, .. } => match source.downcast_ref::<ShardingError>() {
+                    Some(ShardingError::Comm(error)) => is_elsewhere(error),
+                    _ => source.downcast_ref::<CommError>().is_some_and(is_elsewhere),
+                },
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+}
+
+fn is_elsewhere(error: &CommError) -> bool {
+    matches!(error, CommError::PeerLost { .. } | CommError::Aborted { .. } | CommError::Closed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_peer_is_a_consequence_wherever_it_was_noticed() {
+        let lost = || CommError::PeerLost { rank: 1, operation: "all-reduce".to_owned(), sequence: 7 };
+        let hook = |source| TensorError::Hook { op: "batch_norm2d", source };
+        let consequences = [
+            TrainError::from(lost()),
+            ShardingError::from(lost()).into(),
+            hook(Box::new(lost())).into(),
+            hook(Box::new(ShardingError::from(lost()))).into(),
+            TrainError::NotFinite { step: 1, loss: f64::NAN, elsewhere: true },
+        ];
+        assert!(consequences.iter().all(TrainError::is_consequence));
+        let missing = CommError::Environment { variable: "RANK", problem: "is not set".to_owned() };
+        let own = [
+            TrainError::from(missing.clone()),
+            hook(Box::new(missing)).into(),
+            TrainError::NotFinite { step: 1, loss: f64::NAN, elsewhere: false },
+            TrainError::NoStep { images: 1, batch: 2 },
+        ];
+        assert!(!own.iter().any(TrainError::is_consequence));
+    }
+}

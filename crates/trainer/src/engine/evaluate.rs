@@ -1,0 +1,45 @@
+//! Measuring on the test split.
+
+use std::sync::Arc;
+
+use phalanx_tensor::{Context, Session, Tape};
+
+use super::data::Data;
+use super::peers::Peers;
+use super::train::Run;
+use super::{Task, TrainError};
+
+/// Evaluates the averaged weights, or the weights, on the test split, each rank its share.
+pub(super) fn run(run: &mut Run<'_>) -> Result<Vec<(String, f64)>, TrainError> {
+    let eval = &run.config.eval;
+    let share = run.config.train.global_batch.div_ceil(run.peers.size());
+    let batch = if eval.batch > 0 { eval.batch } else { share };
+    run.peers.broadcast_buffers(run.learner.task.store())?;
+    let (data, peers, context) = (&run.data, run.peers, run.context.clone());
+    run.learner.with_averages(|task| evaluate(task, data, peers, &context, eval.limit, batch))
+}
+
+/// Evaluates `task` on at most `limit` test images (0 = all) in batches of `batch`.
+pub(super) fn evaluate(
+    task: &dyn Task,
+    data: &Data,
+    peers: &Peers,
+    context: &Arc<Context>,
+    limit: usize,
+    batch: usize,
+) -> Result<Vec<(String, f64)>, TrainError> {
+    let names = task.evaluated();
+    // The last sum counts the images.
+    let mut sums = vec![0.0; names.len() + 1];
+    for batch in data.test_batches(peers.rank(), peers.size(), limit, batch)? {
+        let batch = batch?;
+        let tape = Tape::forward_only(Session::evaluation(context.clone()));
+        for (sum, value) in sums.iter_mut().zip(task.evaluate(&tape, &batch)?) {
+            *sum += value;
+        }
+        sums[names.len()] += batch.len() as f64;
+    }
+    peers.sum(&mut sums)?;
+    let images = sums[names.len()].max(1.0);
+    Ok(names.iter().zip(sums).map(|(name, sum)| ((*name).to_owned(), sum / images)).collect())
+}

@@ -1,0 +1,119 @@
+//! Using what was trained: evaluation and samples of a finished run, or of weights from elsewhere.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use phalanx_tensor::io::load_into;
+use phalanx_tensor::{Context, Key, Unit};
+
+use super::data::Data;
+use super::learner::load_for_use;
+use super::peers::Peers;
+use super::train::newest_checkpoint;
+use super::{Plan, Task, TrainError, World, evaluate, samples, tasks};
+use crate::config::{Config, OptimKind};
+use crate::run::RunFolder;
+
+/// A model with its data, outside of training.
+struct Ready {
+    task: Box<dyn Task>,
+    data: Data,
+    context: Arc<Context>,
+}
+
+impl Ready {
+    fn new(config: &Config) -> Result<Self, TrainError> {
+        let data = Data::open(config)?;
+        let task = tasks::build(config, &data, Key::new(config.train.seed))?;
+        let context = Arc::new(Context::new(World::alone().threads(config.train.threads)));
+        Ok(Self { task, data, context })
+    }
+
+    fn evaluate(&self, config: &Config) -> Result<Vec<(String, f64)>, TrainError> {
+        let batch = if config.eval.batch > 0 { config.eval.batch } else { config.train.global_batch };
+        evaluate::evaluate(&*self.task, &self.data, &Peers::none(), &self.context, config.eval.limit, batch)
+    }
+}
+
+/// Measures of the newest checkpoint of a run on its test split, and the checkpoint's step.
+///
+/// # Errors
+/// If there is no complete checkpoint, or the test images cannot be read.
+pub fn evaluate_run(folder: &RunFolder, config: &Config) -> Result<(u64, Vec<(String, f64)>), TrainError> {
+    let checkpoint = newest_checkpoint(folder)?;
+    let ready = Ready::new(config)?;
+    load_for_use(&*ready.task, &checkpoint)?;
+    Ok((checkpoint.step(), ready.evaluate(config)?))
+}
+
+/// Measures of weights from a file on the configured test split.
+///
+/// # Errors
+/// If the weights do not fit the configured model, or the test images cannot be read.
+pub fn evaluate_weights(weights: &Path, config: &Config) -> Result<Vec<(String, f64)>, TrainError> {
+    let ready = Ready::new(config)?;
+    load_into(ready.task.store(), weights, true)?;
+    ready.evaluate(config)
+}
+
+/// Draws prompts with the newest checkpoint of a run into a grid, a row for each prompt.
+///
+/// # Errors
+/// If there is no complete checkpoint, the model draws nothing, or the picture cannot be written.
+pub fn sample_run(
+    folder: &RunFolder,
+    config: &Config,
+    prompts: &[String],
+    seed: u64,
+    out: &Path,
+) -> Result<u64, TrainError> {
+    let checkpoint = newest_checkpoint(folder)?;
+    let ready = Ready::new(config)?;
+    load_for_use(&*ready.task, &checkpoint)?;
+    let (columns, size) = (config.sample.columns, config.model.image_size);
+    if !samples::draw(&*ready.task, &ready.context, seed, prompts, columns, size, out)? {
+        return Err(TrainError::Setup(format!("a `{}` draws no pictures", config.model.kind)));
+    }
+    Ok(checkpoint.step())
+}
+
+/// What a run of `config` would be, in lines for people: nothing is trained.
+///
+/// # Errors
+/// If the model cannot be built or the images cannot be found.
+pub fn describe(config: &Config) -> Result<Vec<String>, TrainError> {
+    let ready = Ready::new(config)?;
+    let (images, batch) = (ready.data.train_len(), config.train.global_batch);
+    let plan = Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
+    let store = ready.task.store();
+    let trainable: usize = store.units().iter().filter(|unit| unit.trainable()).map(Unit::len).sum();
+    let values: usize = store.units().iter().map(Unit::bytes).sum();
+    let states = match (config.optim.kind, config.optim.momentum > 0.0) {
+        (OptimKind::Adam | OptimKind::AdamW, _) => 2,
+        (OptimKind::Sgd, true) => 1,
+        (OptimKind::Sgd, false) => 0,
+    } + usize::from(config.train.ema > 0.0);
+    let bytes = |count: usize| format!("{:.1} MiB", count as f64 / f64::from(1 << 20));
+    let gradients = trainable * size_of::<f32>();
+    Ok(vec![
+        format!("model: {}", ready.task.describe()),
+        format!(
+            "parameters: {} ({trainable} trainable) in {} flat units",
+            store.num_parameters(),
+            store.units().len()
+        ),
+        format!(
+            "memory of each rank, activations not counted: parameters {}, gradients {}, optimizer {}",
+            bytes(values),
+            bytes(gradients),
+            bytes(states * gradients)
+        ),
+        format!("data: {}, {images} training images", ready.data.describe()),
+        format!("steps: {} in an epoch, {} in all", plan.steps_per_epoch, plan.stop),
+        format!(
+            "each of {} ranks takes {} images a step",
+            config.train.ranks,
+            batch / config.train.ranks.max(1)
+        ),
+    ])
+}

@@ -1,0 +1,129 @@
+//! The other ranks, as the training loop sees them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use phalanx_collectives::{Communicator, ReduceOp, connect};
+use phalanx_sharding::{DataParallel, Strategy};
+use phalanx_tensor::{Listener, ParamStore, StatsSync};
+
+use super::{TrainError, World};
+use crate::config::Config;
+
+/// What communication has cost a rank.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Traffic {
+    pub(super) bytes_sent: u64,
+    pub(super) bytes_received: u64,
+    /// Time in which the loop waited.
+    pub(super) exposed: Duration,
+    /// Time of communication that ran while the loop computed.
+    pub(super) hidden: Duration,
+}
+
+/// The other ranks; none, for the only rank.
+pub(super) struct Peers {
+    rank: usize,
+    size: usize,
+    communicator: Option<Communicator>,
+    parallel: Option<Arc<DataParallel>>,
+}
+
+impl Peers {
+    /// Meets the other ranks.
+    pub(super) fn connect(world: &World) -> Result<Self, TrainError> {
+        let communicator = match &world.config {
+            Some(config) if config.world_size > 1 => Some(connect(config)?),
+            _ => None,
+        };
+        Ok(Self { rank: world.rank(), size: world.size(), communicator, parallel: None })
+    }
+
+    /// Nobody.
+    pub(super) fn none() -> Self {
+        Self { rank: 0, size: 1, communicator: None, parallel: None }
+    }
+
+    pub(super) fn rank(&self) -> usize {
+        self.rank
+    }
+
+    pub(super) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Shares the work on a model by the configured strategy. All ranks then have rank 0's weights.
+    pub(super) fn share(&mut self, config: &Config, store: &ParamStore) -> Result<(), TrainError> {
+        let strategy = Strategy::named(config.train.strategy.as_str())?;
+        if let Some(communicator) = &self.communicator {
+            self.parallel = Some(DataParallel::new(store, communicator.clone(), strategy)?);
+        }
+        Ok(())
+    }
+
+    /// Who is told about blocks and gradients.
+    pub(super) fn listener(&self) -> Option<Arc<dyn Listener>> {
+        self.parallel.clone().map(|parallel| parallel as Arc<dyn Listener>)
+    }
+
+    /// How batch statistics are summed over ranks.
+    pub(super) fn stats_sync(&self) -> Option<Arc<dyn StatsSync>> {
+        self.parallel.as_ref().map(|parallel| parallel.stats_sync())
+    }
+
+    /// Waits until the gradients of all ranks are summed.
+    pub(super) fn finish_gradients(&self) -> Result<(), TrainError> {
+        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.finish_gradients()?))
+    }
+
+    /// Makes all ranks' parameters and buffers equal to rank 0's.
+    pub(super) fn broadcast_state(&self, store: &ParamStore) -> Result<(), TrainError> {
+        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.broadcast_state(store)?))
+    }
+
+    /// Makes all ranks' buffers equal to rank 0's.
+    pub(super) fn broadcast_buffers(&self, store: &ParamStore) -> Result<(), TrainError> {
+        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.broadcast_buffers(store)?))
+    }
+
+    /// Replaces each number by its sum over the ranks.
+    pub(super) fn sum(&self, values: &mut [f64]) -> Result<(), TrainError> {
+        self.communicator.as_ref().map_or(Ok(()), |world| Ok(world.all_reduce(values, ReduceOp::Sum)?))
+    }
+
+    /// The sum of one number over the ranks.
+    pub(super) fn sum_of(&self, value: f64) -> Result<f64, TrainError> {
+        let mut values = [value];
+        self.sum(&mut values)?;
+        Ok(values[0])
+    }
+
+    /// What communication has cost so far.
+    pub(super) fn traffic(&self) -> Traffic {
+        let Some(communicator) = &self.communicator else { return Traffic::default() };
+        let stats = communicator.stats();
+        let hidden = (stats.seconds_busy - stats.seconds_exposed).max(0.0);
+        Traffic {
+            bytes_sent: stats.bytes_sent,
+            bytes_received: stats.bytes_received,
+            exposed: Duration::from_secs_f64(stats.seconds_exposed),
+            hidden: Duration::from_secs_f64(hidden),
+        }
+    }
+
+    /// Tells the other ranks that this one fails, so that they do not wait for it.
+    pub(super) fn abort(&self, reason: &str) {
+        if let Some(communicator) = &self.communicator {
+            communicator.abort(reason);
+        }
+    }
+
+    /// Leaves the world in good order: nobody goes before all have come this far.
+    pub(super) fn finish(&self) -> Result<(), TrainError> {
+        if let Some(communicator) = &self.communicator {
+            communicator.barrier("end of training")?;
+            communicator.shutdown();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,78 @@
+//! Contrastive: a text encoder and an image tower from scratch.
+
+use phalanx_models::{Clip, ImageTowerConfig};
+use phalanx_tensor::loss::Over;
+use phalanx_tensor::{ParamStore, StoreBuilder, Tape, Value};
+
+use super::super::TrainError;
+use super::super::task::{Batch, Outcome, Task};
+use super::number;
+use super::text::Texts;
+use crate::config::Config;
+
+/// CLIP with small towers.
+///
+/// Each rank contrasts its own part of the batch: features are not gathered over ranks, so a rank's pictures are
+/// told apart from `global_batch / ranks` texts, not from all.
+pub(super) struct Contrastive {
+    name: String,
+    model: Clip,
+    store: ParamStore,
+    texts: Texts,
+}
+
+impl Contrastive {
+    pub(super) fn new(config: &Config, builder: StoreBuilder, texts: Texts) -> Result<Self, TrainError> {
+        let text = texts.encoder().clone();
+        let image = ImageTowerConfig { widths: config.model.widths.clone() };
+        let name = format!(
+            "CLIP with a text encoder of {} x {} and an image tower of {:?}",
+            text.layers, text.width, config.model.widths
+        );
+        let model = Clip::new(&builder.root(), &text, &image)?;
+        let store = builder.build()?;
+        texts.load_weights(&store, "")?;
+        Ok(Self { name, model, store, texts })
+    }
+
+    /// How many pictures are nearest to their own text among the batch's. Texts that are equal count as one.
+    fn count_matched(&self, tape: &Tape, batch: &Batch) -> Result<f64, TrainError> {
+        let ids = self.texts.encode(&batch.captions)?;
+        let out = self.model.forward(tape, &Value::constant(batch.images.clone()), &ids)?;
+        let similarity = out.image.tensor()?.matmul(&out.text.tensor()?.t()?)?;
+        let best = similarity.argmax(1)?.to_vec1::<u32>()?;
+        let captions = &batch.captions;
+        Ok(best.iter().zip(captions).filter(|(best, own)| captions[**best as usize] == **own).count() as f64)
+    }
+}
+
+impl Task for Contrastive {
+    fn describe(&self) -> String {
+        self.name.clone()
+    }
+
+    fn store(&self) -> &ParamStore {
+        &self.store
+    }
+
+    fn measures(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn loss(&self, tape: &Tape, batch: &Batch, over: Over, _step: u64) -> Result<Outcome, TrainError> {
+        let ids = self.texts.encode(&batch.captions)?;
+        let loss = self.model.loss(tape, &Value::constant(batch.images.clone()), &ids, over)?;
+        Ok(Outcome { loss, measures: Vec::new() })
+    }
+
+    fn evaluated(&self) -> &'static [&'static str] {
+        &["loss", "accuracy"]
+    }
+
+    fn evaluate(&self, tape: &Tape, batch: &Batch) -> Result<Vec<f64>, TrainError> {
+        let ids = self.texts.encode(&batch.captions)?;
+        let images = Value::constant(batch.images.clone());
+        let loss = number(&self.model.loss(tape, &images, &ids, Over::Count(1))?)?;
+        Ok(vec![loss, self.count_matched(tape, batch)?])
+    }
+}

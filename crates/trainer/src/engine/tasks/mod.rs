@@ -1,0 +1,37 @@
+//! The tasks: each model with its loss, its measures and its samples.
+
+mod classifier;
+mod clip;
+mod cvae;
+mod text;
+
+use phalanx_tensor::{BuildOptions, Key, StoreBuilder, Value};
+
+use super::data::Data;
+use super::{Task, TrainError};
+use crate::config::{Config, ModelKind};
+
+/// The task that a configuration asks for, with weights drawn from `key`.
+pub(super) fn build(config: &Config, data: &Data, key: Key) -> Result<Box<dyn Task>, TrainError> {
+    let builder = StoreBuilder::new(BuildOptions {
+        key: key.stream("weights"),
+        decay_matrices_only: config.optim.decay_matrices_only,
+        ..BuildOptions::default()
+    });
+    Ok(match config.model.kind {
+        ModelKind::Cvae => {
+            Box::new(cvae::Autoencoder::new(config, builder, text::Texts::new(&config.model)?)?)
+        }
+        ModelKind::Clip => {
+            Box::new(clip::Contrastive::new(config, builder, text::Texts::new(&config.model)?)?)
+        }
+        ModelKind::Resnet18 | ModelKind::Resnet34 | ModelKind::Resnet50 | ModelKind::MobileNetV2 => {
+            Box::new(classifier::Classifier::new(config, builder, data.num_classes())?)
+        }
+    })
+}
+
+/// The number that a scalar on the tape has.
+fn number(value: &Value) -> Result<f64, TrainError> {
+    Ok(f64::from(value.tensor()?.to_scalar::<f32>()?))
+}

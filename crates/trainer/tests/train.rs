@@ -1,0 +1,300 @@
+//! Whole trainings by the built program: ranks that agree, runs that go on where they were, faults that are told.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_phalanx");
+
+/// A folder for one test's runs.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a folder"))
+    }
+
+    fn run(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn phalanx(&self, line: &str) -> Command {
+        let mut command = Command::new(PROGRAM);
+        command.args(line.split(' ').filter(|part| !part.is_empty())).current_dir(self.0.path());
+        command
+    }
+
+    fn output(&self, line: &str) -> Output {
+        self.phalanx(line).output().expect("phalanx runs")
+    }
+
+    /// Runs a command that must succeed and returns what it printed.
+    fn succeed(&self, line: &str) -> String {
+        let output = self.output(line);
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{line}: {:?}\n{out}\n{err}", output.status);
+        out
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn json(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).expect("reads")).expect("is JSON")
+}
+
+/// Steps and losses of a run, the losses as they are written.
+fn losses(run: &Path) -> Vec<(u64, f64)> {
+    let lines = fs::read_to_string(run.join("metrics.jsonl")).expect("reads");
+    let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).expect("is JSON"));
+    lines.filter_map(|line| Some((line["step"].as_u64()?, line["loss"].as_f64()?))).collect()
+}
+
+fn weights(run: &Path, step: u64) -> Vec<u8> {
+    fs::read(run.join(format!("checkpoints/step-{step:08}/model.safetensors"))).expect("a checkpoint")
+}
+
+#[test]
+fn ranks_together_learn_what_one_learns() {
+    let place = Place::new();
+    let common = "train tiny --steps 6 --set log.every=1 --set train.clip_norm=1 --set train.ema=0.9";
+    for (name, more) in [
+        ("one", "--ranks 1"),
+        ("two", "--ranks 2"),
+        ("four", "--ranks 4"),
+        ("pieces", "--ranks 2 --set train.accumulate=2"),
+    ] {
+        place.succeed(&format!("{common} {more} --out {name}"));
+    }
+    let one = losses(&place.run("one"));
+    assert_eq!(one.len(), 6);
+    for name in ["two", "four", "pieces"] {
+        for ((step, expected), (_, found)) in one.iter().zip(losses(&place.run(name))) {
+            assert!(
+                (found - expected).abs() < 2e-4 * expected.abs(),
+                "{name}, step {step}: {found} {expected}"
+            );
+        }
+    }
+    let summary = json(&place.run("two").join("summary.json"));
+    assert_eq!((summary["status"].as_str(), summary["world_size"].as_u64()), (Some("finished"), Some(2)));
+    let ranks = summary["ranks"].as_array().expect("ranks");
+    assert_eq!(ranks.len(), 2);
+    for rank in ranks {
+        for field in ["parameter_bytes", "gradient_bytes", "optimizer_bytes", "bytes_sent", "bytes_received"]
+        {
+            assert!(rank[field].as_u64().is_some_and(|bytes| bytes > 0), "{field}: {rank}");
+        }
+    }
+}
+
+#[test]
+fn a_resumed_run_equals_an_uninterrupted_one() {
+    let place = Place::new();
+    // Steps in mid-epoch, a schedule that changes, averages, crops and flips: all have to go on where they were.
+    let common = "train tiny --set log.every=1 --set train.ema=0.9 --set schedule.kind=cosine \
+        --set data.flip=true --set data.crop_padding=2 --set data.images=80 --set train.global_batch=16";
+    place.succeed(&format!("{common} --steps 9 --out whole"));
+    place.succeed(&format!("{common} --steps 4 --out parts"));
+    let shown = place.succeed(&format!("{common} --steps 9 --out parts --resume"));
+    assert!(shown.contains("resumed after step 4"), "{shown}");
+    assert_eq!(losses(&place.run("whole")), losses(&place.run("parts")));
+    for file in ["model", "optimizer", "ema"] {
+        let read = |run: &str| {
+            fs::read(place.run(run).join(format!("checkpoints/step-00000009/{file}.safetensors")))
+                .expect("reads")
+        };
+        assert!(read("whole") == read("parts"), "{file} differs");
+    }
+    // The configuration that the run has left is enough to go on with.
+    let shown = place.succeed("train --resume --out parts --steps 11");
+    assert!(shown.contains("resumed after step 9"), "{shown}");
+    assert_eq!(losses(&place.run("parts")).last().map(|last| last.0), Some(11));
+    let shown = place.succeed("train --resume --out parts --steps 11");
+    assert!(shown.contains("nothing to do"), "{shown}");
+}
+
+#[test]
+fn a_damaged_checkpoint_is_told_and_an_older_one_used() {
+    let place = Place::new();
+    place.succeed("train tiny --ranks 1 --steps 6 --set checkpoint.every=3 --out run");
+    let file = place.run("run").join("checkpoints/step-00000006/model.safetensors");
+    let bytes = fs::read(&file).expect("reads");
+    fs::write(&file, &bytes[..bytes.len() / 2]).expect("writes");
+    let shown = place.succeed("train --resume --out run --steps 7");
+    assert!(shown.contains("model.safetensors: has ") && shown.contains("resumed after step 3"), "{shown}");
+}
+
+#[test]
+fn a_run_can_be_evaluated_and_sampled() {
+    let place = Place::new();
+    let shown = place.succeed("train tiny --ranks 1 --out run");
+    let plain = shown.lines().find(|line| line.trim_start().starts_with("step  1/30")).unwrap_or(&shown);
+    for word in ["loss ", "lr ", "images/s", "mem ", "data ", "comm "] {
+        assert!(plain.contains(word), "{plain}");
+    }
+    let run = place.run("run");
+    let curve = losses(&run);
+    assert!(curve[curve.len() - 1].1 < 0.8 * curve[0].1, "{curve:?}");
+    for file in [
+        "config.toml",
+        "metrics.jsonl",
+        "summary.json",
+        "curves.svg",
+        "checkpoints/latest",
+        "logs/rank-0.log",
+    ] {
+        assert!(run.join(file).exists(), "{file}");
+    }
+    assert!(run.join("samples/step-00000030.png").exists());
+    let found: Value = serde_json::from_str(&place.succeed("eval --run run")).expect("is JSON");
+    let told = json(&run.join("summary.json"))["metrics"]["test_loss"].as_f64().expect("a test loss");
+    let loss = found["loss"].as_f64().expect("a loss");
+    assert!((loss - told).abs() < 1e-5 * told.abs(), "{loss} {told}");
+    let prompts = ["--prompt", "a small red circle", "--prompt", "a large blue square"];
+    let drawn =
+        place.phalanx("sample --run run --out grid.png --columns 3").args(prompts).output().expect("runs");
+    assert!(drawn.status.success(), "{}", text(&drawn.stderr));
+    let grid = fs::read(place.run("grid.png")).expect("a picture");
+    assert!(grid.starts_with(b"\x89PNG"));
+    let again = place.output("train tiny --ranks 1 --out run");
+    assert_eq!(again.status.code(), Some(1));
+    assert!(text(&again.stderr).contains("already holds a run"), "{}", text(&again.stderr));
+}
+
+#[test]
+fn a_dry_run_trains_nothing() {
+    let place = Place::new();
+    let shown = place.succeed("train tiny --dry-run --out run");
+    assert!(
+        shown.contains("parameters: ")
+            && shown.contains("[train]")
+            && shown.contains("steps: 16 in an epoch, 30 in all"),
+        "{shown}"
+    );
+    assert!(!place.run("run").exists());
+}
+
+#[test]
+fn a_broken_loss_names_the_step() {
+    let place = Place::new();
+    let output = place.output(
+        "train tiny --ranks 2 --set optim.kind=sgd --set optim.lr=1e30 --set optim.momentum=0 --out run",
+    );
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("rank 0 failed: step ") && said.contains("the loss is "), "{said}");
+    assert!(said.contains("rank-0.log"), "{said}");
+}
+
+#[test]
+fn unreadable_data_names_the_file() {
+    let place = Place::new();
+    fs::create_dir(place.run("images")).expect("a folder");
+    fs::write(place.run("images").join("data_batch_1.bin"), [1; 5000]).expect("writes");
+    for arguments in ["--data cifar10=images", "--data cifar10=nowhere", "--data folder=images"] {
+        let output =
+            place.output(&format!("train tiny {arguments} --out {}", arguments.replace(['-', ' ', '='], "")));
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("failed: ") && (said.contains("images") || said.contains("nowhere")), "{said}");
+    }
+}
+
+/// A training that would take hours, begun.
+fn begin(place: &Place) -> Child {
+    let line = "train tiny --ranks 3 --set train.global_batch=12 --steps 1000000 --out run";
+    let mut child = place.phalanx(line).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("starts");
+    let metrics = place.run("run").join("metrics.jsonl");
+    let since = Instant::now();
+    while fs::read_to_string(&metrics).map_or(0, |text| text.lines().count()) < 2 {
+        assert!(since.elapsed() < Duration::from_secs(60), "no step within a minute");
+        assert!(child.try_wait().expect("waits").is_none(), "ended early");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child
+}
+
+/// The processes that `parent` has started and that have not ended.
+fn children(parent: u32) -> Vec<u32> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let is_child = |pid: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        fields.first().is_some_and(|state| *state != "Z")
+            && fields.get(1) == Some(&parent.to_string().as_str())
+    };
+    let mut found: Vec<u32> = pids.filter(is_child).collect();
+    found.sort_unstable();
+    found
+}
+
+fn is_alive(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or_default().trim_start().starts_with('Z'))
+}
+
+fn send(signal: &str, pid: u32) {
+    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().expect("kill").success());
+}
+
+fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let since = Instant::now();
+    while !holds() {
+        assert!(since.elapsed() < Duration::from_secs(10), "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_killed_rank_ends_the_job_soon() {
+    let place = Place::new();
+    let child = begin(&place);
+    let ranks = children(child.id());
+    assert_eq!(ranks.len(), 3);
+    let since = Instant::now();
+    // Ranks are started in order, so this is rank 1.
+    send("-KILL", ranks[1]);
+    let output = child.wait_with_output().expect("ends");
+    let said = text(&output.stderr);
+    assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("rank 1 failed: was killed by signal 9") && said.contains("rank-1.log"), "{said}");
+    eventually("ranks are left", || !ranks.iter().any(|pid| is_alive(*pid)));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_killed_parent_takes_its_ranks_along() {
+    let place = Place::new();
+    let mut child = begin(&place);
+    let ranks = children(child.id());
+    child.kill().expect("kills");
+    child.wait().expect("ends");
+    eventually("ranks are left", || !ranks.iter().any(|pid| is_alive(*pid)));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn an_interrupt_leaves_a_checkpoint_and_a_summary() {
+    let place = Place::new();
+    let child = begin(&place);
+    send("-INT", child.id());
+    let output = child.wait_with_output().expect("ends");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let run = place.run("run");
+    let summary = json(&run.join("summary.json"));
+    assert_eq!(summary["status"].as_str(), Some("interrupted"));
+    let step = summary["step"].as_u64().expect("a step");
+    assert_eq!(losses(&run).last().map(|last| last.0), Some(step));
+    assert!(!weights(&run, step).is_empty());
+    let shown = place.succeed(&format!("train --resume --out run --steps {}", step + 2));
+    assert!(shown.contains(&format!("resumed after step {step}")), "{shown}");
+}
