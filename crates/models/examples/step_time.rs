@@ -45,7 +45,7 @@ fn main() -> Result<()> {
                 .flat_map(|i| (0..20).map(move |t| if t == 19 { 2047 } else { (i * 7 + t) as u32 }))
                 .collect();
             let ids = Tensor::from_vec(ids, (batch, 20), &Device::Cpu)?.to_dtype(DType::U32)?;
-            Box::new(move |tape| Ok(model.loss(tape, &images, &ids, 0.01, Over::Batch)?.total))
+            Box::new(move |tape| Ok(model.loss(tape, &images, &ids, (0.01, 0.1), Over::Batch)?.total))
         }
     };
     let store = builder.build()?;

@@ -155,7 +155,7 @@ fn text_to_image_gradients() {
     let images = draw("images", &[3, 3, 8, 8], DType::F64).tanh().expect("sound");
     check_parameters(&store, |tape| {
         let images = Value::constant(images.clone());
-        Ok(model.loss(tape, &images, &ids(), 0.3, Over::Batch)?.total)
+        Ok(model.loss(tape, &images, &ids(), (0.3, 0.2), Over::Batch)?.total)
     });
 }
 
@@ -166,7 +166,7 @@ fn recomputing_blocks_changes_no_bit() {
             build(DType::F32, |scope| TextToImage::new(scope, &small_text(), &small_cvae(8), false));
         let tape = Tape::recording(session(recompute));
         let images = Value::constant(draw("images", &[3, 3, 8, 8], DType::F32));
-        let loss = model.loss(&tape, &images, &ids(), 0.3, Over::Batch).expect("sound").total;
+        let loss = model.loss(&tape, &images, &ids(), (0.3, 0.2), Over::Batch).expect("sound").total;
         tape.backward(&loss).expect("sound");
         let grads =
             store.units().iter().map(|unit| unit.grads().expect("all used").to_vec1::<f32>().expect("f32"));

@@ -96,7 +96,7 @@ fn train(subject: Subject, comm: Communicator, recompute: Recompute) -> Result<V
                 let row = |i: usize| [10, 1 + (i % 3) as u32, 4 + (i % 5) as u32, 11];
                 let ids: Vec<u32> = (0..GLOBAL).flat_map(row).collect();
                 let ids = Tensor::from_vec(ids, (GLOBAL, 4), &Device::Cpu)?;
-                model.loss(&tape, &images, &part(ids)?, 0.1, Over::Count(GLOBAL))?.total
+                model.loss(&tape, &images, &part(ids)?, (0.1, 0.1), Over::Count(GLOBAL))?.total
             }
         };
         tape.backward(&loss)?;

@@ -25,6 +25,7 @@ fn gradients() {
     let x = [draw("x", &[3, 2, 5])];
     for over in [Over::Batch, Over::Count(7)] {
         check(&x, |t, v| loss::l1(t, &v[0], &target, over));
+        check(&x, |t, v| loss::smooth_l1(t, &v[0], &target, 0.5, over));
         check(&x, |t, v| loss::mse(t, &v[0], &target, over));
         let targets =
             Value::constant(Tensor::new(&[[0.0, 1.0], [0.3, 0.9]], &Device::Cpu).expect("a constant"));

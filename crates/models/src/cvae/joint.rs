@@ -24,7 +24,7 @@ pub struct TextToImage {
 /// The parts of the loss.
 #[derive(Debug, Clone)]
 pub struct TextToImageLoss {
-    /// What is minimised: L1 plus the weighted divergence.
+    /// What is minimised: L1, perhaps smoothed, plus the weighted divergence.
     pub total: Value,
     /// Mean absolute error of the pixels in [−1, 1].
     pub l1: Value,
@@ -70,7 +70,8 @@ impl TextToImage {
         self.cvae.forward(tape, images, &text)
     }
 
-    /// The loss of a batch: L1 of the reconstruction plus `kl_weight` times the divergence.
+    /// The loss of a batch: L1 of the reconstruction, its tip rounded off within `smooth` (0 for plain L1; see
+    /// [`loss::smooth_l1`]), plus `kl_weight` times the divergence.
     ///
     /// # Errors
     /// If the shapes do not fit.
@@ -79,14 +80,15 @@ impl TextToImage {
         tape: &Tape,
         images: &Value,
         ids: &Tensor,
-        kl_weight: f64,
+        (kl_weight, smooth): (f64, f64),
         over: loss::Over,
     ) -> Result<TextToImageLoss> {
         let out = self.forward(tape, images, ids)?;
-        let l1 = loss::l1(tape, &out.reconstruction, images, over)?;
+        let l1 = loss::l1(tape, &out.reconstruction.detach(), images, over)?;
         let kl = loss::kl_standard_normal(tape, &out.mu, &out.logvar, over)?;
         let weighted = phalanx_tensor::ops::scale(tape, &kl, kl_weight)?;
-        let total = phalanx_tensor::ops::add(tape, &l1, &weighted)?;
+        let smoothed = loss::smooth_l1(tape, &out.reconstruction, images, smooth, over)?;
+        let total = phalanx_tensor::ops::add(tape, &smoothed, &weighted)?;
         Ok(TextToImageLoss { total, l1, kl })
     }
 

@@ -56,7 +56,7 @@ impl CvaeConfig {
 /// The outputs of [`Cvae::forward`].
 #[derive(Debug, Clone)]
 pub struct CvaeOutput {
-    /// The reconstruction in (−1, 1), [N, 3, S, S].
+    /// The reconstruction, [N, 3, S, S]: near [−1, 1], but not cut off there.
     pub reconstruction: Value,
     /// Mean of the latent distribution, [N, Z].
     pub mu: Value,
@@ -102,7 +102,7 @@ impl Cvae {
         self.encoder.forward(tape, images, text)
     }
 
-    /// Images of latent vectors [N, Z] and texts [N, text_dim].
+    /// Images of latent vectors [N, Z] and texts [N, text_dim]: near [−1, 1], but not cut off there.
     ///
     /// # Errors
     /// If the shapes do not fit.

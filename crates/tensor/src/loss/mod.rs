@@ -7,7 +7,7 @@ mod variational;
 
 pub use contrastive::clip_contrastive;
 pub use cross_entropy::cross_entropy;
-pub use regression::{bce_with_logits, l1, mse};
+pub use regression::{bce_with_logits, l1, mse, smooth_l1};
 pub use variational::kl_standard_normal;
 
 /// What the sum of the samples' losses is divided by.

@@ -14,8 +14,8 @@ fn elementwise(
     x: &Value,
     target: &Value,
     over: Over,
-    f: fn(f64, f64) -> f64,
-    df: fn(f64, f64) -> f64,
+    f: impl Fn(f64, f64) -> f64,
+    df: impl Fn(f64, f64) -> f64 + 'static,
 ) -> Result<Value> {
     if x.shape() != target.shape() {
         return Err(TensorError::unequal(op, x.shape(), target.shape()));
@@ -55,6 +55,29 @@ fn elementwise(
 pub fn l1(tape: &Tape, x: &Value, target: &Value, over: Over) -> Result<Value> {
     let sign = |x: f64, t: f64| if x == t { 0.0 } else { (x - t).signum() };
     elementwise("l1", tape, x, target, over, |x, t| (x - t).abs(), sign)
+}
+
+/// |x − target| with its tip rounded off: (x − target)²/(2·beta) within `beta` of the target and
+/// |x − target| − beta/2 beyond, the mean over the elements of a sample, then over samples
+/// (`torch.nn.SmoothL1Loss`); 0 is the plain L1 loss. The derivative of plain L1 is ±1 however close an element
+/// is, so that the many elements that are nearly right drown the few that are wrong.
+///
+/// # Errors
+/// If the shapes differ, or `beta` is negative or not finite.
+pub fn smooth_l1(tape: &Tape, x: &Value, target: &Value, beta: f64, over: Over) -> Result<Value> {
+    if !(beta.is_finite() && beta >= 0.0) {
+        let (value, expected) = (beta.to_string(), "expected a finite number, at least 0");
+        return Err(TensorError::Argument { name: "beta", value, expected });
+    }
+    if beta == 0.0 {
+        return l1(tape, x, target, over);
+    }
+    let f = move |x: f64, t: f64| {
+        let off = (x - t).abs();
+        if off < beta { 0.5 * off * off / beta } else { off - 0.5 * beta }
+    };
+    let df = move |x: f64, t: f64| ((x - t) / beta).clamp(-1.0, 1.0);
+    elementwise("smooth_l1", tape, x, target, over, f, df)
 }
 
 /// (x − target)², the mean over the elements of a sample, then over samples.
