@@ -28,7 +28,7 @@
 //! resolved.validate()?;
 //! let place = tempfile::tempdir()?;
 //! let folder = RunFolder::create(Some(&place.path().join("run")), place.path(), &resolved.name)?;
-//! train(&folder, &resolved, World::alone(), &StopFlag::default(), Box::new(Silent))?;
+//! train(&folder, &resolved, &World::alone(), &StopFlag::default(), Box::new(Silent))?;
 //!
 //! let summary = Summary::read(&folder.summary())?;
 //! assert_eq!((summary.status.as_str(), summary.step), ("finished", 3));

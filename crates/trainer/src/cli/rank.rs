@@ -30,12 +30,12 @@ pub(super) fn run(args: &RankArgs) -> Result<(), CliError> {
     let world = world.ok_or_else(|| CliError::Usage("`rank` finds no launcher's environment".to_owned()))?;
     let resolved = resolve(&folder.config().display().to_string(), &[])?;
     // The supervisor tells the failure, from the report that is written in here.
-    train(&folder, &resolved, world, &stop).map_err(|_| CliError::Reported)
+    train(&folder, &resolved, &world, &stop).map_err(|_| CliError::Reported)
 }
 
 /// The only rank, in the process that the user started.
 pub(super) fn run_alone(folder: &RunFolder, resolved: &Resolved, stop: &StopFlag) -> Result<(), CliError> {
-    train(folder, resolved, World::alone(), stop)
+    train(folder, resolved, &World::alone(), stop)
 }
 
 /// A rank that torchrun, SLURM or MPI has started.
@@ -43,7 +43,7 @@ pub(super) fn run_launched(
     resolved: &Resolved,
     existing: Option<RunFolder>,
     out: Option<&Path>,
-    world: World,
+    world: &World,
 ) -> Result<(), CliError> {
     let folder = match (existing, out) {
         (Some(folder), _) => folder,
@@ -67,7 +67,7 @@ pub(super) fn run_launched(
 }
 
 /// Trains as one rank and reports a failure into the run's folder.
-fn train(folder: &RunFolder, resolved: &Resolved, world: World, stop: &StopFlag) -> Result<(), CliError> {
+fn train(folder: &RunFolder, resolved: &Resolved, world: &World, stop: &StopFlag) -> Result<(), CliError> {
     let rank = world.rank();
     log::to_file(&folder.log(rank))?;
     let quiet = std::env::var_os(crate::launch::SUPERVISED).is_some();

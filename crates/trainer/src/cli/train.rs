@@ -71,7 +71,7 @@ pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
         return Ok(());
     }
     if let Some(world) = engine::launcher_world().map_err(|error| CliError::Usage(error.to_string()))? {
-        return rank::run_launched(&resolved, existing, args.out.as_deref(), world);
+        return rank::run_launched(&resolved, existing, args.out.as_deref(), &world);
     }
     let folder = match existing {
         Some(folder) => folder,
@@ -89,13 +89,11 @@ pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
     let program = std::env::current_exe().map_err(CliError::failed)?;
     let arguments = vec!["rank".to_owned(), folder.path().display().to_string()];
     let supervisor = Supervisor { program, arguments, ranks, logs: folder.logs() };
-    let mut told = false;
-    let told = std::cell::RefCell::new(&mut told);
+    let told = std::cell::Cell::new(false);
     let ended = supervisor.run(|| {
         let count = interrupts.load(Ordering::Relaxed);
-        if count == 1 && !**told.borrow() {
+        if count == 1 && !told.replace(true) {
             err("\nfinishing the step; interrupt again to end at once");
-            **told.borrow_mut() = true;
         }
         count
     });

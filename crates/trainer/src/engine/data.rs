@@ -14,10 +14,13 @@ use super::peers::Peers;
 use super::{Batch, Plan, TrainError};
 use crate::config::{Config, DataConfig, DataKind, FilterKind, NormaliseKind, TailKind};
 
+/// A dataset, shared with the threads that read it.
+type Images = Arc<dyn Dataset>;
+
 /// The training and the test split.
 pub(super) struct Data {
-    train: Arc<dyn Dataset>,
-    test: Arc<dyn Dataset>,
+    train: Images,
+    test: Images,
     for_training: Transform,
     for_testing: Transform,
     loader: LoaderConfig,
@@ -29,7 +32,7 @@ impl Data {
     pub(super) fn open(config: &Config) -> Result<Self, TrainError> {
         let data = &config.data;
         let (train, test) = open_splits(config)?;
-        let train = Chosen::new(train, data.per_class, data.limit)?;
+        let train = Chosen::of(train, data.per_class, data.limit)?;
         let (for_training, for_testing) = transforms(config)?;
         let loader = LoaderConfig { workers: data.workers, prefetch: data.prefetch };
         Ok(Self { train, test, for_training, for_testing, loader, kind: data.kind })
@@ -109,7 +112,7 @@ impl Data {
         limit: usize,
         batch: usize,
     ) -> Result<impl Iterator<Item = Result<Batch, TrainError>>, TrainError> {
-        let test = Chosen::new(self.test.clone(), 0, limit)?;
+        let test = Chosen::of(self.test.clone(), 0, limit)?;
         let sampler = DistributedSampler::new(SamplerConfig {
             len: test.len(),
             world_size: size,
@@ -183,13 +186,13 @@ fn convert(batch: &phalanx_data::batch::Batch) -> Result<Batch, TrainError> {
 
 /// Some images of a dataset.
 struct Chosen {
-    all: Arc<dyn Dataset>,
+    all: Images,
     indices: Vec<usize>,
 }
 
 impl Chosen {
     /// At most `per_class` images of each class and at most `limit` in all (0 = no limit), the first of each.
-    fn new(all: Arc<dyn Dataset>, per_class: usize, limit: usize) -> Result<Arc<dyn Dataset>, DataError> {
+    fn of(all: Images, per_class: usize, limit: usize) -> Result<Images, DataError> {
         if per_class == 0 && (limit == 0 || limit >= all.len()) {
             return Ok(all);
         }
@@ -240,11 +243,11 @@ impl Chosen {
 }
 
 /// Opens both splits of the configured images.
-fn open_splits(config: &Config) -> Result<(Arc<dyn Dataset>, Arc<dyn Dataset>), TrainError> {
+fn open_splits(config: &Config) -> Result<(Images, Images), TrainError> {
     let data = &config.data;
     match data.kind {
         DataKind::Shapes => {
-            let shapes = |split, len| -> Result<Arc<dyn Dataset>, TrainError> {
+            let shapes = |split, len| -> Result<Images, TrainError> {
                 Ok(Arc::new(ShapesDataset::new(ShapesConfig {
                     split,
                     len,

@@ -4,33 +4,33 @@ use std::time::{Duration, Instant};
 
 /// Time by what it was spent on, for the line that is logged and for the summary.
 #[derive(Debug, Clone, Default)]
-pub struct Meter {
+pub(super) struct Meter {
     window: Spent,
     whole: Spent,
 }
 
 /// What a stretch of training took.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Spent {
+pub(super) struct Spent {
     /// Whole steps.
-    pub steps: Duration,
+    pub(super) steps: Duration,
     /// Of these, waiting for data.
-    pub data: Duration,
+    pub(super) data: Duration,
     /// Of these, waiting for communication.
-    pub communication: Duration,
+    pub(super) communication: Duration,
     /// Images over all ranks.
-    pub images: usize,
+    pub(super) images: usize,
 }
 
 impl Spent {
     /// Images in a second.
-    pub fn rate(&self) -> f64 {
+    pub(super) fn rate(&self) -> f64 {
         let seconds = self.steps.as_secs_f64();
         if seconds > 0.0 { self.images as f64 / seconds } else { 0.0 }
     }
 
     /// The share of `part` in the whole steps.
-    pub fn share(&self, part: Duration) -> f64 {
+    pub(super) fn share(&self, part: Duration) -> f64 {
         let seconds = self.steps.as_secs_f64();
         if seconds > 0.0 { part.as_secs_f64() / seconds } else { 0.0 }
     }
@@ -45,18 +45,18 @@ impl Spent {
 
 impl Meter {
     /// Counts one step.
-    pub fn add(&mut self, step: &Spent) {
+    pub(super) fn add(&mut self, step: &Spent) {
         self.window.add(step);
         self.whole.add(step);
     }
 
     /// What was spent since the last call.
-    pub fn take_window(&mut self) -> Spent {
+    pub(super) fn take_window(&mut self) -> Spent {
         std::mem::take(&mut self.window)
     }
 
     /// What was spent since the start.
-    pub fn whole(&self) -> &Spent {
+    pub(super) fn whole(&self) -> &Spent {
         &self.whole
     }
 }

@@ -29,14 +29,14 @@ use crate::run::{Line, MetricsWriter, RunFolder, curves_svg, read_metrics, resid
 pub fn train(
     folder: &RunFolder,
     resolved: &Resolved,
-    world: World,
+    world: &World,
     stop: &StopFlag,
     mut observer: Box<dyn Observer>,
 ) -> Result<(), TrainError> {
     let start = Instant::now();
     let config = &resolved.config;
     let context = Arc::new(Context::new(world.threads(config.train.threads)));
-    let mut peers = Peers::connect(&world)?;
+    let mut peers = Peers::connect(world)?;
     let trained = train_among(&mut peers, folder, config, context, stop, start, observer.as_mut());
     match &trained {
         Ok(()) => peers.finish()?,
@@ -188,6 +188,7 @@ impl<'a> Run<'a> {
     /// One step: its report without rates, and whether any rank was asked to stop.
     fn step(&mut self, feed: &mut Feed, stop: &StopFlag) -> Result<(StepReport, bool), TrainError> {
         let begun = Instant::now();
+        let waited = self.peers.traffic().exposed;
         let mut spent = Spent::default();
         let step = self.learner.step;
         let task = &self.learner.task;
@@ -217,10 +218,8 @@ impl<'a> Run<'a> {
         }
         let stops = sums.len() - 1;
         sums[stops] = f64::from(u8::from(stop.is_raised()));
-        timed(&mut spent.communication, || {
-            self.peers.finish_gradients()?;
-            self.peers.sum(&mut sums)
-        })?;
+        self.peers.finish_gradients()?;
+        self.peers.sum(&mut sums)?;
         let loss = sums[0];
         if !loss.is_finite() {
             return Err(TrainError::NotFinite { step: step + 1, loss, elsewhere: !self.is_first() });
@@ -230,6 +229,8 @@ impl<'a> Run<'a> {
         let learning_rate = self.learner.learning_rate();
         let gradient_norm = self.learner.update()?;
         spent.steps = begun.elapsed();
+        // The communicator counts all waiting, also that of batch norms in the middle of the model.
+        spent.communication = self.peers.traffic().exposed.saturating_sub(waited);
         spent.images = share.global;
         self.meter.add(&spent);
         let report = StepReport {

@@ -8,8 +8,8 @@ use candle_core::{Device, Tensor};
 use phalanx_data::ClipTokenizer;
 use phalanx_models::ClipTextConfig;
 use phalanx_models::clip::openai_names;
-use phalanx_tensor::ParamStore;
 use phalanx_tensor::io::load_weights;
+use phalanx_tensor::{Param, ParamStore};
 
 use super::super::TrainError;
 use crate::config::ModelConfig;
@@ -74,7 +74,7 @@ impl Texts {
             let rest = name.strip_prefix(prefix);
             rest.is_some_and(|rest| !rest.starts_with("visual.") && rest != "logit_scale")
         };
-        let wanted = store.params().iter().map(|param| param.name()).filter(of_encoder);
+        let wanted = store.params().iter().map(Param::name).filter(of_encoder);
         let missing: Vec<&str> =
             wanted.filter(|name| !named.iter().any(|(known, _)| known == name)).collect();
         let problem =
