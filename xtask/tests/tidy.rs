@@ -93,8 +93,10 @@ fn dependencies_point_one_way() {
 fn kernels_and_collectives_and_data_know_no_tensors() {
     let mut breaches = Vec::new();
     for name in ["kernels", "collectives", "data"] {
-        let manifest = fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).expect("manifest");
-        let candle = manifest.lines().find(|line| line.starts_with("candle") && !line.contains("optional = true"));
+        let manifest =
+            fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).expect("manifest");
+        let candle =
+            manifest.lines().find(|line| line.starts_with("candle") && !line.contains("optional = true"));
         breaches.extend(candle.map(|line| format!("crates/{name}: {line}")));
     }
     report("kernels, collectives and data work without candle", &breaches);
@@ -105,10 +107,12 @@ fn only_the_programs_print() {
     let prints = ["println!(", "eprintln!(", "print!(", "eprint!("];
     let mut breaches = Vec::new();
     for (name, text) in all_sources() {
-        let program = ["crates/trainer/src/bin/", "crates/trainer/src/cli", "crates/trainer/src/console", "xtask/"]
-            .iter()
-            .any(|start| name.starts_with(start));
-        if program || name.contains("/examples/") || name.contains("/tests/") || name.starts_with("benches/") {
+        let program =
+            ["crates/trainer/src/bin/", "crates/trainer/src/cli", "crates/trainer/src/console", "xtask/"]
+                .iter()
+                .any(|start| name.starts_with(start));
+        if program || name.contains("/examples/") || name.contains("/tests/") || name.starts_with("benches/")
+        {
             continue;
         }
         for (number, line) in without_tests(&text).lines().enumerate() {

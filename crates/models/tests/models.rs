@@ -254,7 +254,7 @@ fn hugging_face_names_lead_to_openai_weights() {
     let report = store.load_state_dict(renamed.iter().map(|(n, t)| (n.as_str(), t))).expect("shapes fit");
     assert_eq!(report, phalanx_tensor::LoadReport::default());
     for (name, before) in openai {
-        let after = store.param(&name).and_then(|p| p.tensor()).expect("a parameter");
+        let after = store.param(&name).and_then(phalanx_tensor::Param::tensor).expect("a parameter");
         let off = (before - after).and_then(|d| d.abs()?.sum_all()?.to_scalar::<f32>()).expect("same shape");
         assert_eq!(off, 0.0, "{name}");
     }

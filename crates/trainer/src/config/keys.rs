@@ -206,6 +206,8 @@ sections! {
         kl_weight: f64 = 0.0005;
         /// CVAE: steps over which the weight of the KL term rises from 0.
         kl_warmup_steps: u64 = 200;
+        /// CVAE: the L1 loss is quadratic for errors below this (pixels are in -1 to 1); 0 = plain L1.
+        l1_smooth: f64 = 0.0;
         /// Probability that cross-entropy takes from the true class and spreads over all.
         label_smoothing: f64 = 0.0;
         /// Decay of the moving average of the parameters that is evaluated and sampled; 0 = none.

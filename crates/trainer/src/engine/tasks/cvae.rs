@@ -18,6 +18,7 @@ pub(super) struct Autoencoder {
     store: ParamStore,
     texts: Texts,
     kl: KlWarmup,
+    smooth: f64,
     latent: usize,
 }
 
@@ -41,7 +42,15 @@ impl Autoencoder {
             model.image_size, model.latent
         );
         let kl = KlWarmup { weight: config.train.kl_weight, steps: config.train.kl_warmup_steps };
-        Ok(Self { name, model: network, store, texts, kl, latent: model.latent })
+        Ok(Self {
+            name,
+            model: network,
+            store,
+            texts,
+            kl,
+            smooth: config.train.l1_smooth,
+            latent: model.latent,
+        })
     }
 }
 
@@ -61,7 +70,7 @@ impl Task for Autoencoder {
     fn loss(&self, tape: &Tape, batch: &Batch, over: Over, step: u64) -> Result<Outcome, TrainError> {
         let ids = self.texts.encode(&batch.captions)?;
         let images = Value::constant(batch.images.clone());
-        let parts = self.model.loss(tape, &images, &ids, self.kl.at(step), over)?;
+        let parts = self.model.loss(tape, &images, &ids, (self.kl.at(step), self.smooth), over)?;
         let measures = vec![number(&parts.l1)?, number(&parts.kl)?];
         Ok(Outcome { loss: parts.total, measures })
     }
@@ -73,7 +82,7 @@ impl Task for Autoencoder {
     fn evaluate(&self, tape: &Tape, batch: &Batch) -> Result<Vec<f64>, TrainError> {
         let ids = self.texts.encode(&batch.captions)?;
         let images = Value::constant(batch.images.clone());
-        let parts = self.model.loss(tape, &images, &ids, self.kl.weight, Over::Count(1))?;
+        let parts = self.model.loss(tape, &images, &ids, (self.kl.weight, self.smooth), Over::Count(1))?;
         Ok(vec![number(&parts.total)?, number(&parts.l1)?, number(&parts.kl)?])
     }
 
