@@ -154,7 +154,7 @@ sections! {
         kind: DataKind = DataKind::Shapes;
         /// The folder of the images; `shapes` needs none.
         path: String = String::new();
-        /// At most this many training images a class; 0 = all.
+        /// This many training images of each class; 0 = all.
         per_class: usize = 0;
         /// At most this many training images; 0 = all.
         limit: usize = 0;

@@ -7,7 +7,8 @@ use phalanx_data::loader::{Loader, LoaderConfig};
 use phalanx_data::shapes::{Objects, ShapesConfig, ShapesDataset, heldout_prompts};
 use phalanx_data::transform::{Filter, Normalise, RandomCrop, Resize, Transform, TransformConfig};
 use phalanx_data::{
-    DataError, Dataset, DistributedSampler, ImageFolder, SamplerConfig, Split, Tail, open_cifar10_seeded,
+    DataError, Dataset, DistributedSampler, ImageFolder, SamplerConfig, Split, Subset, Tail,
+    open_cifar10_seeded,
 };
 
 use super::peers::Peers;
@@ -32,7 +33,7 @@ impl Data {
     pub(super) fn open(config: &Config) -> Result<Self, TrainError> {
         let data = &config.data;
         let (train, test) = open_splits(config)?;
-        let train = Chosen::of(train, data.per_class, data.limit)?;
+        let train = choose(train, data.per_class, data.limit, config.train.seed)?;
         let (for_training, for_testing) = transforms(config)?;
         let loader = LoaderConfig { workers: data.workers, prefetch: data.prefetch };
         Ok(Self { train, test, for_training, for_testing, loader, kind: data.kind })
@@ -112,7 +113,7 @@ impl Data {
         limit: usize,
         batch: usize,
     ) -> Result<impl Iterator<Item = Result<Batch, TrainError>>, TrainError> {
-        let test = Chosen::of(self.test.clone(), 0, limit)?;
+        let test = choose(self.test.clone(), 0, limit, 0)?;
         let sampler = DistributedSampler::new(SamplerConfig {
             len: test.len(),
             world_size: size,
@@ -184,62 +185,16 @@ fn convert(batch: &phalanx_data::batch::Batch) -> Result<Batch, TrainError> {
     })
 }
 
-/// Some images of a dataset.
-struct Chosen {
-    all: Images,
-    indices: Vec<usize>,
-}
-
-impl Chosen {
-    /// At most `per_class` images of each class and at most `limit` in all (0 = no limit), the first of each.
-    fn of(all: Images, per_class: usize, limit: usize) -> Result<Images, DataError> {
-        if per_class == 0 && (limit == 0 || limit >= all.len()) {
-            return Ok(all);
-        }
-        let mut taken = vec![0_usize; all.class_names().len()];
-        let mut indices = Vec::new();
-        for index in 0..all.len() {
-            if limit > 0 && indices.len() == limit {
-                break;
-            }
-            let class = all.label(index)? as usize;
-            if per_class > 0 && taken[class] == per_class {
-                continue;
-            }
-            taken[class] += 1;
-            indices.push(index);
-        }
-        Ok(Arc::new(Self { all, indices }))
+/// At most `per_class` images of each class and at most `limit` in all (0 = no limit), chosen by `seed`.
+fn choose(all: Images, per_class: usize, limit: usize, seed: u64) -> Result<Images, DataError> {
+    let mut chosen = all;
+    if per_class > 0 {
+        chosen = Arc::new(Subset::per_class(chosen, per_class, seed)?);
     }
-}
-
-impl Dataset for Chosen {
-    fn name(&self) -> &str {
-        self.all.name()
+    if limit > 0 && limit < chosen.len() {
+        chosen = Arc::new(Subset::take(chosen, limit, seed)?);
     }
-
-    fn len(&self) -> usize {
-        self.indices.len()
-    }
-
-    fn class_names(&self) -> &[String] {
-        self.all.class_names()
-    }
-
-    fn label(&self, index: usize) -> Result<u32, DataError> {
-        self.all.label(self.at(index)?)
-    }
-
-    fn get(&self, index: usize, epoch: u64) -> Result<phalanx_data::Sample, DataError> {
-        self.all.get(self.at(index)?, epoch)
-    }
-}
-
-impl Chosen {
-    fn at(&self, index: usize) -> Result<usize, DataError> {
-        let (dataset, len) = (self.all.name().to_owned(), self.indices.len());
-        self.indices.get(index).copied().ok_or(DataError::IndexOutOfRange { dataset, index, len })
-    }
+    Ok(chosen)
 }
 
 /// Opens both splits of the configured images.

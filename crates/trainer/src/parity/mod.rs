@@ -5,6 +5,7 @@
 //! every [`Quantity`] with its worst relative error.
 
 mod classifier;
+mod clip_text;
 pub mod fill;
 mod losses;
 mod optimizers;
@@ -39,6 +40,9 @@ pub enum ParityError {
     /// Computing failed.
     #[error(transparent)]
     Tensor(#[from] phalanx_tensor::TensorError),
+    /// The tokenizer failed.
+    #[error(transparent)]
+    Data(#[from] phalanx_data::DataError),
     /// candle failed.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
@@ -91,6 +95,8 @@ pub fn check(path: &Path) -> Result<Vec<Quantity>, ParityError> {
         losses::check(&reference)
     } else if json.get("runs").is_some() {
         optimizers::check(&reference)
+    } else if json.get("token_ids").is_some() {
+        clip_text::check(&reference)
     } else if json.get("train_steps").is_some() {
         classifier::check(&reference)
     } else {
