@@ -42,7 +42,7 @@ pub mod resnet;
 pub use clip::{
     Clip, ClipOutput, ClipTextConfig, ClipTextEncoder, ImageTower, ImageTowerConfig, TextFeatures,
 };
-pub use cvae::{Cvae, CvaeConfig, CvaeOutput, KlWarmup, TextToImage, TextToImageLoss};
+pub use cvae::{Cvae, CvaeConfig, CvaeOutput, KlWarmup, L1Sharpening, TextToImage, TextToImageLoss};
 pub use mobilenet_v2::{MobileNetV2, MobileNetV2Config};
 pub use resnet::{ResNet, ResNetConfig, ResNetVariant};
 

@@ -99,9 +99,9 @@ impl Size {
     #[must_use]
     pub fn radius(self) -> f32 {
         match self {
-            Self::Small => 0.11,
-            Self::Medium => 0.17,
-            Self::Large => 0.24,
+            Self::Small => 0.14,
+            Self::Medium => 0.2,
+            Self::Large => 0.27,
         }
     }
 }
@@ -111,7 +111,7 @@ impl Position {
     #[must_use]
     pub fn centre(self) -> (f32, f32) {
         let (column, row) = (self as usize % 3, self as usize / 3);
-        (0.25 + 0.25 * column as f32, 0.25 + 0.25 * row as f32)
+        (0.28 + 0.22 * column as f32, 0.28 + 0.22 * row as f32)
     }
 }
 

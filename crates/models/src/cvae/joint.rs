@@ -118,3 +118,25 @@ impl KlWarmup {
         if step >= self.steps { self.weight } else { self.weight * step as f64 / self.steps as f64 }
     }
 }
+
+/// How far the tip of the L1 loss is rounded off over time. Where an object is not yet known, the median of all
+/// pictures is the background, and plain L1 rests there: no gradient says that an object is missing. A quadratic
+/// loss has the mean as its optimum, in which every object leaves a trace to start from. So the loss starts
+/// quadratic and ends, when objects are known, as the L1 that gives sharp edges.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct L1Sharpening {
+    /// Errors below this are quadratic at the start.
+    pub smooth: f64,
+    /// Steps over which that falls to 0; 0 leaves it as it is.
+    pub steps: u64,
+}
+
+impl L1Sharpening {
+    /// The width of the rounded tip at a step, counted from 0.
+    pub fn at(&self, step: u64) -> f64 {
+        match self.steps {
+            0 => self.smooth,
+            steps => self.smooth * (1.0 - step.min(steps) as f64 / steps as f64),
+        }
+    }
+}

@@ -15,7 +15,7 @@ mod encoder;
 mod film;
 mod joint;
 
-pub use joint::{KlWarmup, TextToImage, TextToImageLoss};
+pub use joint::{KlWarmup, L1Sharpening, TextToImage, TextToImageLoss};
 
 use decoder::Decoder;
 use encoder::Encoder;

@@ -10,6 +10,7 @@ mod log;
 mod parity;
 mod rank;
 mod sample;
+mod single_thread;
 mod train;
 
 use std::process::ExitCode;
@@ -68,7 +69,9 @@ impl CliError {
 
 /// Runs the program with this process's arguments.
 pub fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let cli = Cli::parse();
+    single_thread::candle();
+    let outcome = match cli.command {
         Command::Train(args) => train::run(&args),
         Command::Sample(args) => sample::run(&args),
         Command::Eval(args) => eval::run(&args),

@@ -208,6 +208,8 @@ sections! {
         kl_warmup_steps: u64 = 200;
         /// CVAE: the L1 loss is quadratic for errors below this (pixels are in -1 to 1); 0 = plain L1.
         l1_smooth: f64 = 0.0;
+        /// CVAE: steps over which `train.l1_smooth` falls to 0; 0 = it stays.
+        l1_smooth_steps: u64 = 0;
         /// Probability that cross-entropy takes from the true class and spreads over all.
         label_smoothing: f64 = 0.0;
         /// Decay of the moving average of the parameters that is evaluated and sampled; 0 = none.
@@ -272,9 +274,9 @@ sections! {
         every: u64 = 0;
         /// What to draw; empty = captions of the test split.
         prompts: Vec<String> = Vec::new();
-        /// Rows of the grid, each with another prompt, when `sample.prompts` is empty.
+        /// How many prompts are taken from the test images when `sample.prompts` is empty.
         rows: usize = 8;
-        /// Pictures drawn for each prompt.
+        /// Pictures drawn for each prompt: a row of the grid, or, if 1, the grid is filled line by line.
         columns: usize = 8;
     }
 

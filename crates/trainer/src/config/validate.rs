@@ -46,6 +46,7 @@ impl Config {
         }
         let not_negative = [
             ("train.kl_weight", train.kl_weight),
+            ("train.l1_smooth", train.l1_smooth),
             ("train.clip_norm", train.clip_norm),
             ("optim.lr", optim.lr),
             ("optim.eps", optim.eps),

@@ -7,9 +7,11 @@ use phalanx_tensor::{Context, Key, Session, Tape};
 
 use super::train::Run;
 use super::{Task, TrainError};
-use crate::run::Grid;
+use crate::run::{Grid, RunError};
+use crate::run::atomic::write_aside;
 
-/// Draws the configured prompts, or captions of the test split. False if the task draws nothing.
+/// Draws the configured prompts, or captions of the test split, and writes them beside the picture, a line each, in
+/// the order of the pictures. False if the task draws nothing.
 pub(super) fn draw_for_run(run: &mut Run<'_>, path: &Path) -> Result<bool, TrainError> {
     let sample = &run.config.sample;
     let prompts = match sample.prompts.is_empty() {
@@ -18,10 +20,20 @@ pub(super) fn draw_for_run(run: &mut Run<'_>, path: &Path) -> Result<bool, Train
     };
     let (context, seed) = (run.context.clone(), run.config.train.seed);
     let (columns, size) = (sample.columns, run.config.model.image_size);
-    run.learner.with_averages(|task| draw(task, &context, seed, &prompts, columns, size, path))
+    let drawn = run.learner.with_averages(|task| draw(task, &context, seed, &prompts, columns, size, path))?;
+    if drawn {
+        let list = path.with_file_name("prompts.txt");
+        let lines: String = prompts.iter().map(|prompt| format!("{prompt}\n")).collect();
+        write_aside(&list, lines.as_bytes()).map_err(RunError::io("write", &list))?;
+    }
+    Ok(drawn)
 }
 
-/// Draws `columns` pictures for each prompt, a row each. False if the task draws nothing.
+/// How many prompts stand side by side when each has one picture.
+const PROMPTS_ABREAST: usize = 8;
+
+/// Draws `columns` pictures for each prompt, a row each; if that is one, prompts follow each other as words do, from
+/// left to right and line by line. False if the task draws nothing.
 pub(super) fn draw(
     task: &dyn Task,
     context: &Arc<Context>,
@@ -34,7 +46,8 @@ pub(super) fn draw(
     let session = Session { key: Key::new(seed).stream("samples"), ..Session::evaluation(context.clone()) };
     let tape = Tape::forward_only(session);
     let Some(pictures) = task.sample(&tape, prompts, columns)? else { return Ok(false) };
-    let mut grid = Grid::new(pictures.len(), columns, size, size)?;
+    let width = if columns == 1 { PROMPTS_ABREAST } else { columns };
+    let mut grid = Grid::new(pictures.len(), width, size, size)?;
     for picture in &pictures {
         grid.push(picture)?;
     }

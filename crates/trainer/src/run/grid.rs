@@ -69,12 +69,12 @@ impl Grid {
         Ok(())
     }
 
-    /// Writes the grid as PNG, magnified by whole pixels until its shorter side has some hundred of them.
+    /// Writes the grid as PNG, magnified by whole pixels as long as it stays below 800 of them.
     ///
     /// # Errors
     /// If the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), RunError> {
-        let factor = (400 / self.canvas.width().max(self.canvas.height()).max(1)).clamp(1, 4);
+        let factor = (800 / self.canvas.width().max(self.canvas.height()).max(1)).clamp(1, 4);
         let (width, height) = (self.canvas.width() * factor, self.canvas.height() * factor);
         let canvas =
             image::imageops::resize(&self.canvas, width, height, image::imageops::FilterType::Nearest);

@@ -10,7 +10,7 @@
 //! | `curves.svg` | the loss over the steps |
 //! | `logs/rank-N.log` | what each rank has to say |
 
-mod atomic;
+pub(crate) mod atomic;
 pub mod checkpoint;
 mod clock;
 mod curves;

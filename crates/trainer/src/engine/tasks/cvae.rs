@@ -1,7 +1,7 @@
 //! Text to image: the conditional variational autoencoder with its text encoder.
 
 use candle_core::{Device, Tensor};
-use phalanx_models::{ClipTextConfig, CvaeConfig, KlWarmup, TextToImage};
+use phalanx_models::{ClipTextConfig, CvaeConfig, KlWarmup, L1Sharpening, TextToImage};
 use phalanx_tensor::loss::Over;
 use phalanx_tensor::{ParamStore, StoreBuilder, Tape, Value};
 
@@ -18,7 +18,7 @@ pub(super) struct Autoencoder {
     store: ParamStore,
     texts: Texts,
     kl: KlWarmup,
-    smooth: f64,
+    l1: L1Sharpening,
     latent: usize,
 }
 
@@ -42,13 +42,14 @@ impl Autoencoder {
             model.image_size, model.latent
         );
         let kl = KlWarmup { weight: config.train.kl_weight, steps: config.train.kl_warmup_steps };
+        let l1 = L1Sharpening { smooth: config.train.l1_smooth, steps: config.train.l1_smooth_steps };
         Ok(Self {
             name,
             model: network,
             store,
             texts,
             kl,
-            smooth: config.train.l1_smooth,
+            l1,
             latent: model.latent,
         })
     }
@@ -70,7 +71,7 @@ impl Task for Autoencoder {
     fn loss(&self, tape: &Tape, batch: &Batch, over: Over, step: u64) -> Result<Outcome, TrainError> {
         let ids = self.texts.encode(&batch.captions)?;
         let images = Value::constant(batch.images.clone());
-        let parts = self.model.loss(tape, &images, &ids, (self.kl.at(step), self.smooth), over)?;
+        let parts = self.model.loss(tape, &images, &ids, (self.kl.at(step), self.l1.at(step)), over)?;
         let measures = vec![number(&parts.l1)?, number(&parts.kl)?];
         Ok(Outcome { loss: parts.total, measures })
     }
@@ -82,7 +83,7 @@ impl Task for Autoencoder {
     fn evaluate(&self, tape: &Tape, batch: &Batch) -> Result<Vec<f64>, TrainError> {
         let ids = self.texts.encode(&batch.captions)?;
         let images = Value::constant(batch.images.clone());
-        let parts = self.model.loss(tape, &images, &ids, (self.kl.weight, self.smooth), Over::Count(1))?;
+        let parts = self.model.loss(tape, &images, &ids, (self.kl.weight, self.l1.at(u64::MAX)), Over::Count(1))?;
         Ok(vec![number(&parts.total)?, number(&parts.l1)?, number(&parts.kl)?])
     }
 
