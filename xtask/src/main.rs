@@ -10,7 +10,7 @@ Usage: cargo xtask COMMAND [ARGUMENTS]
   train [PRESET|FILE.toml] ...   trains a model: build in release mode, then `phalanx train`
   sample, eval, parity, config, doctor
                                  the same for the other commands of `phalanx`
-  bench ...                      runs the benchmarks
+  bench kernels|train ...        measures, with --peer torch beside PyTorch
   test [--full] ...              runs all tests; with --full also those that are ignored for their length
   tidy                           checks the house rules: dependency edges, file headers and lengths, printing
   ci                             what continuous integration runs
@@ -41,7 +41,11 @@ fn main() -> ExitCode {
             }
             cargo(&all)
         }
-        "bench" => cargo(&prefixed(&["bench", "--workspace"], &arguments)),
+        "bench" => {
+            let all = prefixed(&["run", "--release", "--package", "phalanx-benches", "--"], &arguments);
+            // candle's own threads spin beside those of the kernels; `phalanx` does without them too.
+            run(Command::new(cargo_path()).args(all).env("CANDLE_NUM_THREADS", "1").current_dir(root()))
+        }
         "tidy" => cargo(&prefixed(&["test", "--quiet", "--package", "xtask", "--test", "tidy"], &arguments)),
         "ci" => run(&mut Command::new(root().join(".ci").join("run"))),
         "help" | "--help" | "-h" => {

@@ -17,6 +17,9 @@ pub enum DataError {
         /// What the operating system said.
         source: std::io::Error,
     },
+    /// There is no such folder.
+    #[error("{}: there is no such folder", .0.display())]
+    NoFolder(PathBuf),
     /// A folder holds none of the forms that the loader knows.
     #[error("{}: nothing recognised here; looked for {looked_for}", path.display())]
     Unrecognised {

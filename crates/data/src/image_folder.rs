@@ -38,6 +38,9 @@ impl ImageFolder {
     pub fn open_seeded(path: impl AsRef<Path>, split: Split, caption_seed: u64) -> Result<Self> {
         let path = path.as_ref();
         let root = path.join(split.name());
+        if let Some(missing) = [path, &root].into_iter().find(|folder| !folder.is_dir()) {
+            return Err(DataError::NoFolder(missing.to_path_buf()));
+        }
         let own = class_folders(&root)?;
         let train = path.join(Split::Train.name());
         let class_names =

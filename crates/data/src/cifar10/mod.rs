@@ -49,6 +49,9 @@ pub fn open_cifar10_seeded(
     caption_seed: u64,
 ) -> Result<Arc<dyn Dataset>> {
     let path = path.as_ref();
+    if !path.is_dir() {
+        return Err(DataError::NoFolder(path.to_path_buf()));
+    }
     for folder in [path.to_path_buf(), path.join("cifar-10-batches-bin")] {
         let files = binary::files(&folder, split)?;
         if !files.is_empty() {

@@ -7,8 +7,8 @@ use phalanx_tensor::{Context, Key, Session, Tape};
 
 use super::train::Run;
 use super::{Task, TrainError};
-use crate::run::{Grid, RunError};
 use crate::run::atomic::write_aside;
+use crate::run::{Grid, RunError};
 
 /// Draws the configured prompts, or captions of the test split, and writes them beside the picture, a line each, in
 /// the order of the pictures. False if the task draws nothing.
@@ -20,7 +20,8 @@ pub(super) fn draw_for_run(run: &mut Run<'_>, path: &Path) -> Result<bool, Train
     };
     let (context, seed) = (run.context.clone(), run.config.train.seed);
     let (columns, size) = (sample.columns, run.config.model.image_size);
-    let drawn = run.learner.with_averages(|task| draw(task, &context, seed, &prompts, columns, size, path))?;
+    let drawn =
+        run.learner.with_averages(|task| draw(task, &context, seed, &prompts, columns, size, path))?;
     if drawn {
         let list = path.with_file_name("prompts.txt");
         let lines: String = prompts.iter().map(|prompt| format!("{prompt}\n")).collect();

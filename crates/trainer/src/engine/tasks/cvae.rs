@@ -43,15 +43,7 @@ impl Autoencoder {
         );
         let kl = KlWarmup { weight: config.train.kl_weight, steps: config.train.kl_warmup_steps };
         let l1 = L1Sharpening { smooth: config.train.l1_smooth, steps: config.train.l1_smooth_steps };
-        Ok(Self {
-            name,
-            model: network,
-            store,
-            texts,
-            kl,
-            l1,
-            latent: model.latent,
-        })
+        Ok(Self { name, model: network, store, texts, kl, l1, latent: model.latent })
     }
 }
 
@@ -83,7 +75,8 @@ impl Task for Autoencoder {
     fn evaluate(&self, tape: &Tape, batch: &Batch) -> Result<Vec<f64>, TrainError> {
         let ids = self.texts.encode(&batch.captions)?;
         let images = Value::constant(batch.images.clone());
-        let parts = self.model.loss(tape, &images, &ids, (self.kl.weight, self.l1.at(u64::MAX)), Over::Count(1))?;
+        let parts =
+            self.model.loss(tape, &images, &ids, (self.kl.weight, self.l1.at(u64::MAX)), Over::Count(1))?;
         Ok(vec![number(&parts.total)?, number(&parts.l1)?, number(&parts.kl)?])
     }
 

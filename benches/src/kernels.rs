@@ -1,0 +1,275 @@
+//! Single operations, forward and backward.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use clap::Args;
+use phalanx_kernels::{
+    Activation, Context, Conv2dShape, batch_norm_backward_input, batch_norm_backward_sums,
+    batch_norm_forward, batch_norm_moments, conv2d_backward_input, conv2d_backward_weight, conv2d_forward,
+};
+use serde_json::{Value as Json, json};
+
+use crate::Common;
+use crate::machine::Machine;
+use crate::peer::Peer;
+use crate::rounds::alternate;
+
+/// What to measure.
+#[derive(Debug, Args)]
+pub(crate) struct KernelArgs {
+    /// Only operations whose name contains this
+    #[arg(long, default_value = "")]
+    filter: String,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Images in a batch.
+const BATCH: usize = 64;
+
+/// One operation.
+#[derive(Debug, Clone, Copy)]
+enum Work {
+    /// A convolution.
+    Conv { inputs: usize, outputs: usize, size: usize, kernel: usize, stride: usize, groups: usize },
+    /// Batch norm in training with a ReLU, over [BATCH, channels, size, size].
+    BatchNormRelu { channels: usize, size: usize },
+}
+
+const fn conv3(channels: usize, size: usize) -> Work {
+    Work::Conv { inputs: channels, outputs: channels, size, kernel: 3, stride: 1, groups: 1 }
+}
+
+const fn depthwise(channels: usize, size: usize, stride: usize) -> Work {
+    Work::Conv { inputs: channels, outputs: channels, size, kernel: 3, stride, groups: channels }
+}
+
+const fn pointwise(inputs: usize, outputs: usize, size: usize) -> Work {
+    Work::Conv { inputs, outputs, size, kernel: 1, stride: 1, groups: 1 }
+}
+
+/// The shapes of ResNet-18 at 32² with the CIFAR stem, then MobileNetV2's at the same size.
+const WORKS: &[Work] = &[
+    conv3(64, 32),
+    conv3(128, 16),
+    conv3(256, 8),
+    conv3(512, 4),
+    conv3(256, 2),
+    conv3(512, 1),
+    Work::Conv { inputs: 64, outputs: 128, size: 32, kernel: 3, stride: 2, groups: 1 },
+    depthwise(96, 16, 1),
+    depthwise(144, 8, 1),
+    depthwise(144, 8, 2),
+    depthwise(384, 2, 1),
+    depthwise(960, 1, 1),
+    pointwise(16, 96, 16),
+    pointwise(96, 24, 8),
+    pointwise(24, 144, 8),
+    pointwise(144, 32, 4),
+    pointwise(384, 64, 2),
+    pointwise(320, 1280, 1),
+    Work::BatchNormRelu { channels: 64, size: 32 },
+];
+
+impl Work {
+    fn name(self) -> String {
+        match self {
+            Self::Conv { inputs, outputs, size, kernel, stride, groups } => {
+                let kind = if groups > 1 { "depthwise" } else { "conv" };
+                format!("{kind} {kernel}x{kernel} {inputs}->{outputs} at {size}x{size} stride {stride}")
+            }
+            Self::BatchNormRelu { channels, size } => {
+                format!("batch norm + relu {channels} at {size}x{size}")
+            }
+        }
+    }
+
+    fn shape(
+        inputs: usize,
+        outputs: usize,
+        size: usize,
+        kernel: usize,
+        stride: usize,
+        groups: usize,
+    ) -> Conv2dShape {
+        Conv2dShape {
+            batch: BATCH,
+            in_channels: inputs,
+            height: size,
+            width: size,
+            out_channels: outputs,
+            kernel: [kernel; 2],
+            stride: [stride; 2],
+            padding: [kernel / 2; 2],
+            dilation: [1; 2],
+            groups,
+        }
+    }
+
+    fn for_peer(self) -> Json {
+        match self {
+            Self::Conv { inputs, outputs, size, kernel, stride, groups } => json!({
+                "kind": "conv", "batch": BATCH, "inputs": inputs, "outputs": outputs, "size": size,
+                "kernel": kernel, "stride": stride, "groups": groups,
+            }),
+            Self::BatchNormRelu { channels, size } => {
+                json!({ "kind": "batch_norm_relu", "batch": BATCH, "channels": channels, "size": size })
+            }
+        }
+    }
+
+    /// Operations of forward and backward, and bytes that must be moved at least.
+    fn cost(self) -> (f64, f64) {
+        match self {
+            Self::Conv { inputs, outputs, size, kernel, stride, groups } => {
+                let shape = Self::shape(inputs, outputs, size, kernel, stride, groups);
+                let products = shape.output_len() * inputs / groups * kernel * kernel;
+                let elements = 3 * (shape.input_len() + shape.output_len()) + 4 * shape.weight_len();
+                (6.0 * products as f64, 4.0 * elements as f64)
+            }
+            Self::BatchNormRelu { channels, size } => {
+                let elements = (BATCH * channels * size * size) as f64;
+                // Read for the moments, read and written for the output; x, y and dy read twice, dx written.
+                (16.0 * elements, 4.0 * 8.0 * elements)
+            }
+        }
+    }
+
+    /// What one repetition is: everything is allocated here, once.
+    fn ready(self, context: &Context) -> Box<dyn FnMut() -> Result<()> + '_> {
+        match self {
+            Self::Conv { inputs, outputs, size, kernel, stride, groups } => {
+                let shape = Self::shape(inputs, outputs, size, kernel, stride, groups);
+                let (x, w) = (numbers(shape.input_len()), numbers(shape.weight_len()));
+                let mut y = numbers(shape.output_len());
+                let dy = numbers(y.len());
+                let (mut dx, mut dw) = (x.clone(), w.clone());
+                Box::new(move || {
+                    conv2d_forward(context, &shape, &x, &w, None, &mut y)?;
+                    conv2d_backward_input(context, &shape, &dy, &w, &mut dx)?;
+                    conv2d_backward_weight(context, &shape, &x, &dy, &mut dw, false)?;
+                    Ok(())
+                })
+            }
+            Self::BatchNormRelu { channels, size } => {
+                let dims = [BATCH, channels, size * size];
+                let x = numbers(dims.iter().product());
+                let (mut y, dy, mut dx) = (x.clone(), x.clone(), x.clone());
+                let mut masked = x.clone();
+                let (gamma, beta) = (vec![1.0_f32; channels], vec![0.0_f32; channels]);
+                let count = (BATCH * size * size) as f64;
+                Box::new(move || {
+                    let (mut mean, mut m2) = (vec![0.0; channels], vec![0.0; channels]);
+                    batch_norm_moments(context, dims, &x, &mut mean, &mut m2)?;
+                    let inv_std: Vec<f32> =
+                        m2.iter().map(|m2| (1.0 / (m2 / count + 1e-5).sqrt()) as f32).collect();
+                    let mean: Vec<f32> = mean.iter().map(|&mean| mean as f32).collect();
+                    batch_norm_forward(
+                        context,
+                        dims,
+                        &x,
+                        &mean,
+                        &inv_std,
+                        &gamma,
+                        &beta,
+                        Activation::Relu,
+                        &mut y,
+                    )?;
+                    for ((masked, &dy), &y) in masked.iter_mut().zip(&dy).zip(&y) {
+                        *masked = if y > 0.0 { dy } else { 0.0 };
+                    }
+                    let (mut sum_dy, mut sum_dy_xhat) = (vec![0.0; channels], vec![0.0; channels]);
+                    batch_norm_backward_sums(
+                        context,
+                        dims,
+                        &x,
+                        &masked,
+                        &mean,
+                        &inv_std,
+                        &mut sum_dy,
+                        &mut sum_dy_xhat,
+                    )?;
+                    let mean_of = |sums: &[f64]| sums.iter().map(|sum| sum / count).collect::<Vec<f64>>();
+                    let (mean_dy, mean_dy_xhat) = (mean_of(&sum_dy), mean_of(&sum_dy_xhat));
+                    batch_norm_backward_input(
+                        context,
+                        dims,
+                        &x,
+                        &masked,
+                        &mean,
+                        &inv_std,
+                        &gamma,
+                        &mean_dy,
+                        &mean_dy_xhat,
+                        &mut dx,
+                    )?;
+                    Ok(())
+                })
+            }
+        }
+    }
+}
+
+/// Numbers without pattern between -0.5 and 0.5.
+fn numbers(len: usize) -> Vec<f32> {
+    let mut state = 0x9E37_79B9_u32;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 24) as f32 - 0.5
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+pub(crate) fn run(args: &KernelArgs) -> Result<()> {
+    let threads = args.common.threads();
+    let machine = Machine::measure(threads);
+    println!(
+        "{threads} threads: {:.0} GFLOP/s of multiply-adds in registers, {:.1} GB/s copied",
+        machine.flops / 1e9,
+        machine.copy / 1e9
+    );
+    let mut peer = args.common.peer.map(|library| Peer::start(library, threads)).transpose()?;
+    if let Some(peer) = &peer {
+        println!("peer: {}", peer.version);
+    }
+    println!(
+        "{:<46} {:>9} {:>8} {:>7} {:>7}",
+        "forward and backward, batch 64", "ours", "GFLOP/s", "peak", "ratio"
+    );
+    let context = Context::new(threads);
+    let (mut results, mut ratios) = (Vec::new(), Vec::new());
+    let start = Instant::now();
+    for work in WORKS.iter().filter(|work| work.name().contains(&args.filter)) {
+        let mut prepared = match &mut peer {
+            Some(peer) => peer.prepare(&work.for_peer())?,
+            None => None,
+        };
+        let medians = alternate(args.common.rounds, work.ready(&context), prepared.as_mut())?;
+        let (operations, bytes) = work.cost();
+        // The least time by either limit; a copied byte is one read and one written.
+        let least = (operations / machine.flops).max(bytes / 2.0 / machine.copy);
+        println!(
+            "{:<46} {:>6.2} ms {:>8.0} {:>6.0}% {:>7}",
+            work.name(),
+            medians.ours * 1e3,
+            operations / medians.ours / 1e9,
+            100.0 * least / medians.ours,
+            medians.ratio().map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}x")),
+        );
+        ratios.extend(medians.ratio());
+        results.push(json!({
+            "name": work.name(), "seconds": medians.ours, "peer_seconds": medians.theirs,
+            "ratio": medians.ratio(), "flops": operations / medians.ours, "part_of_limit": least / medians.ours,
+        }));
+    }
+    if !ratios.is_empty() {
+        let mean = (ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64).exp();
+        println!("geometric mean of the ratios: {mean:.2}x");
+    }
+    println!("took {:.0} s", start.elapsed().as_secs_f64());
+    args.common.write(&json!({
+        "threads": threads, "rounds": args.common.rounds, "peak_flops": machine.flops,
+        "copy_bytes_per_s": machine.copy, "peer": peer.map(|peer| peer.version.clone()), "kernels": results,
+    }))
+}

@@ -1,0 +1,75 @@
+//! The benchmarks: `cargo xtask bench kernels` and `cargo xtask bench train`.
+//!
+//! Every figure is a median of rounds. With `--peer torch` the same work is done by PyTorch in the same call, one
+//! round of ours and one of theirs in turn, so that whatever else the machine does meets both; the ratio is the
+//! figure to quote. The machine's own limits, the rate of fused multiply-adds in registers and of copies in
+//! memory, are measured first, and results are also given as parts of them.
+#![forbid(unsafe_code)]
+
+mod kernels;
+mod machine;
+mod peer;
+mod rounds;
+mod train;
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::{Args, Parser, Subcommand};
+use serde_json::Value as Json;
+
+/// Without it every step faults its buffers in anew; the programs that train use the same.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Measures Phalanx.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask bench", max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Single operations, forward and backward
+    Kernels(kernels::KernelArgs),
+    /// Whole training steps: forward, loss, backward, optimizer
+    Train(train::TrainArgs),
+}
+
+/// What all benchmarks take.
+#[derive(Debug, Args)]
+struct Common {
+    /// Threads, of each rank
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    threads: u64,
+    /// Rounds that the medians are taken over
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u64).range(1..))]
+    rounds: u64,
+    /// Does the same work with this library in turn
+    #[arg(long, value_enum)]
+    peer: Option<peer::Library>,
+    /// Writes the results here too
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+impl Common {
+    fn threads(&self) -> usize {
+        usize::try_from(self.threads).unwrap_or(usize::MAX)
+    }
+
+    fn write(&self, results: &Json) -> anyhow::Result<()> {
+        let Some(path) = &self.json else { return Ok(()) };
+        let text = serde_json::to_string_pretty(results)? + "\n";
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    match Cli::parse().command {
+        Command::Kernels(args) => kernels::run(&args),
+        Command::Train(args) => train::run(&args),
+    }
+}

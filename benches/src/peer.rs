@@ -1,0 +1,100 @@
+//! A peer: another library that does the same work, in a process of its own that obeys line by line.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+use clap::ValueEnum;
+use serde_json::{Value as Json, json};
+
+/// The libraries to compare with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Library {
+    /// PyTorch with torchvision, from `benches/peers/venv` or `$PHALANX_PEER_PYTHON`
+    Torch,
+}
+
+/// A running peer.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    /// What it is, for the report: name and version.
+    pub(crate) version: String,
+}
+
+/// A peer that has one piece of work ready.
+#[derive(Debug)]
+pub(crate) struct Prepared<'a>(&'a mut Peer);
+
+impl Peer {
+    /// Starts the peer with a number of threads.
+    pub(crate) fn start(library: Library, threads: usize) -> Result<Self> {
+        let Library::Torch = library;
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
+        let python = std::env::var_os("PHALANX_PEER_PYTHON")
+            .map_or_else(|| folder.join("venv").join("bin").join("python"), PathBuf::from);
+        let script = folder.join("torch_peer.py");
+        let how = "PyTorch as a peer needs a Python with torch and torchvision:\n  python3 -m venv \
+                   benches/peers/venv\n  benches/peers/venv/bin/pip install torch torchvision\nor name one in \
+                   PHALANX_PEER_PYTHON";
+        let mut child = Command::new(&python)
+            .arg(&script)
+            .arg(threads.to_string())
+            .env("OMP_NUM_THREADS", threads.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {}\n{how}", python.display()))?;
+        let input = child.stdin.take().context("the peer has an input")?;
+        let output = BufReader::new(child.stdout.take().context("the peer has an output")?);
+        let mut peer = Self { child, input, output, version: String::new() };
+        let hello = peer.answer().with_context(|| format!("the peer did not start\n{how}"))?;
+        peer.version = hello["version"].as_str().unwrap_or("unknown").to_owned();
+        Ok(peer)
+    }
+
+    /// Makes a piece of work ready. `None` if the peer has no such work.
+    pub(crate) fn prepare(&mut self, work: &Json) -> Result<Option<Prepared<'_>>> {
+        let answer = self.ask(&json!({ "prepare": work }))?;
+        Ok((answer["ready"] == true).then_some(Prepared(self)))
+    }
+
+    fn ask(&mut self, question: &Json) -> Result<Json> {
+        writeln!(self.input, "{question}").and_then(|()| self.input.flush()).context("the peer has ended")?;
+        self.answer()
+    }
+
+    fn answer(&mut self) -> Result<Json> {
+        let mut line = String::new();
+        self.output.read_line(&mut line).context("the peer's answer cannot be read")?;
+        if line.is_empty() {
+            bail!("the peer ended without an answer; what it said is above");
+        }
+        serde_json::from_str(&line).with_context(|| format!("the peer answered {line:?}"))
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // It ends when its input does; nothing is lost if it is ended before.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Prepared<'_> {
+    /// Repeats the work and gives the seconds of one repetition.
+    pub(crate) fn run(&mut self, repetitions: u64) -> Result<f64> {
+        let answer = self.0.ask(&json!({ "run": repetitions }))?;
+        answer["seconds"].as_f64().with_context(|| format!("the peer answered {answer}"))
+    }
+
+    /// The most memory that the peer has held, in bytes.
+    pub(crate) fn peak_memory(&mut self) -> Result<u64> {
+        let answer = self.0.ask(&json!({ "memory": true }))?;
+        answer["bytes"].as_u64().with_context(|| format!("the peer answered {answer}"))
+    }
+}

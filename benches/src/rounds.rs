@@ -1,0 +1,69 @@
+//! Rounds of ours and theirs in turn.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::peer::Prepared;
+
+/// How long one round should take, so that the clock and the wake-up of threads do not count.
+const ROUND: Duration = Duration::from_millis(60);
+
+/// Median seconds of one repetition.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Medians {
+    /// Ours.
+    pub(crate) ours: f64,
+    /// The peer's, if there is one and it can do this.
+    pub(crate) theirs: Option<f64>,
+}
+
+impl Medians {
+    /// How many times faster ours is.
+    pub(crate) fn ratio(&self) -> Option<f64> {
+        self.theirs.map(|theirs| theirs / self.ours)
+    }
+}
+
+/// The middle of some numbers.
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Alternates `rounds` rounds of `ours` and of the peer. Each round repeats the work so often that it lasts a
+/// while; a first one, not counted, warms up.
+pub(crate) fn alternate(
+    rounds: u64,
+    mut ours: impl FnMut() -> Result<()>,
+    mut theirs: Option<&mut Prepared<'_>>,
+) -> Result<Medians> {
+    ours()?;
+    let mut once = || -> Result<f64> {
+        let start = Instant::now();
+        ours()?;
+        Ok(start.elapsed().as_secs_f64())
+    };
+    let repetitions = |seconds: f64| (ROUND.as_secs_f64() / seconds.max(1e-9)).ceil().clamp(1.0, 1e4) as u64;
+    let our_repetitions = repetitions(once()?);
+    let their_repetitions = match &mut theirs {
+        Some(peer) => {
+            peer.run(1)?;
+            repetitions(peer.run(1)?)
+        }
+        None => 1,
+    };
+    let (mut our_times, mut their_times) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        let mut total = 0.0;
+        for _ in 0..our_repetitions {
+            total += once()?;
+        }
+        our_times.push(total / our_repetitions as f64);
+        if let Some(peer) = &mut theirs {
+            their_times.push(peer.run(their_repetitions)?);
+        }
+    }
+    let theirs = (!their_times.is_empty()).then(|| median(their_times));
+    Ok(Medians { ours: median(our_times), theirs })
+}

@@ -1,0 +1,210 @@
+//! Whole training steps: forward, loss, backward, all-reduce, optimizer.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use anyhow::{Context as _, Result, anyhow};
+use candle_core::{Device, Tensor};
+use clap::{Args, ValueEnum};
+use phalanx_collectives::{Communicator, threads};
+use phalanx_models::{
+    ClipTextConfig, CvaeConfig, MobileNetV2, MobileNetV2Config, ResNet, ResNetConfig, ResNetVariant,
+    TextToImage,
+};
+use phalanx_sharding::{DataParallel, Strategy};
+use phalanx_tensor::loss::{self, Over};
+use phalanx_tensor::optim::{Optimizer as _, Sgd};
+use phalanx_tensor::{BuildOptions, Context, Key, ParamStore, Session, StoreBuilder, Tape, Value};
+use serde_json::json;
+
+use crate::Common;
+use crate::peer::Peer;
+use crate::rounds::alternate;
+
+/// What to measure.
+#[derive(Debug, Args)]
+pub(crate) struct TrainArgs {
+    /// The model
+    #[arg(long, value_enum, default_value_t = Model::Resnet18)]
+    model: Model,
+    /// Images in a step, over all ranks
+    #[arg(long, default_value_t = 64)]
+    batch: usize,
+    /// Height and width of the images
+    #[arg(long, default_value_t = 32)]
+    image_size: usize,
+    /// Ranks, as threads of this process that add their gradients
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    ranks: u64,
+    /// The first convolution is 3x3 without stride and there is no pooling after it
+    #[arg(long)]
+    cifar_stem: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// The models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Model {
+    Resnet18,
+    Resnet34,
+    Resnet50,
+    Mobilenetv2,
+    Cvae,
+}
+
+type Forward = Box<dyn Fn(&Tape, Over) -> phalanx_tensor::Result<Value>>;
+
+/// A rank's model and its part of the batch.
+fn build(args: &TrainArgs, batch: usize) -> Result<(ParamStore, Forward)> {
+    let builder = StoreBuilder::new(BuildOptions::default());
+    let size = args.image_size;
+    let images = Value::constant(Tensor::rand(-1.0_f32, 1.0, (batch, 3, size, size), &Device::Cpu)?);
+    let labels: Vec<u32> = (0..batch as u32).map(|i| i % 10).collect();
+    let resnet = |variant| ResNetConfig { cifar_stem: args.cifar_stem, ..ResNetConfig::new(variant, 10) };
+    let forward: Forward = match args.model {
+        Model::Resnet18 | Model::Resnet34 | Model::Resnet50 => {
+            let variant = match args.model {
+                Model::Resnet34 => ResNetVariant::R34,
+                Model::Resnet50 => ResNetVariant::R50,
+                _ => ResNetVariant::R18,
+            };
+            let model = ResNet::new(&builder.root(), &resnet(variant))?;
+            Box::new(move |tape, over| {
+                loss::cross_entropy(tape, &model.forward(tape, &images)?, &labels, 0.0, over)
+            })
+        }
+        Model::Mobilenetv2 => {
+            let config = MobileNetV2Config { cifar_stem: args.cifar_stem, ..MobileNetV2Config::new(10) };
+            let model = MobileNetV2::new(&builder.root(), &config)?;
+            Box::new(move |tape, over| {
+                loss::cross_entropy(tape, &model.forward(tape, &images)?, &labels, 0.0, over)
+            })
+        }
+        Model::Cvae => {
+            let text = ClipTextConfig::small();
+            let cvae =
+                CvaeConfig { image_size: size, widths: vec![32, 64, 128], latent: 64, text_dim: text.embed };
+            let model = TextToImage::new(&builder.root(), &text, &cvae, false)?;
+            let end = text.vocab as u32 - 1;
+            let ids =
+                (0..batch as u32).flat_map(|i| (0..16).map(move |t| if t == 15 { end } else { i * 7 + t }));
+            let ids = Tensor::from_vec(ids.collect::<Vec<u32>>(), (batch, 16), &Device::Cpu)?;
+            Box::new(move |tape, over| Ok(model.loss(tape, &images, &ids, (1e-4, 1.0), over)?.total))
+        }
+    };
+    Ok((builder.build()?, forward))
+}
+
+/// One rank: a step each time that it is told to.
+fn rank(args: &TrainArgs, comm: Communicator, go: &Receiver<()>, done: &Sender<Result<()>>) -> Result<()> {
+    let (world, threads) = (comm.world_size(), args.common.threads());
+    let (store, forward) = build(args, args.batch / world)?;
+    let parallel = DataParallel::new(&store, comm, Strategy::named("ddp")?)?;
+    let context = Arc::new(Context::new(threads));
+    let mut sgd = Sgd::new(0.9, false, 5e-4);
+    let mut step = 0;
+    while go.recv().is_ok() {
+        let mut once = || -> Result<()> {
+            let session = Session {
+                listener: (world > 1).then(|| parallel.clone() as _),
+                ..Session::training(context.clone(), Key::new(0).step(step))
+            };
+            let tape = Tape::recording(session);
+            let loss = forward(&tape, Over::Count(args.batch))?;
+            store.zero_grads()?;
+            tape.backward(&loss)?;
+            parallel.finish_gradients()?;
+            sgd.step(store.units(), 1e-4, &context)?;
+            Ok(())
+        };
+        let outcome = once();
+        step += 1;
+        if done.send(outcome).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn run(args: &TrainArgs) -> Result<()> {
+    let world = usize::try_from(args.ranks)?;
+    anyhow::ensure!(
+        args.batch >= world && args.batch.is_multiple_of(world),
+        "--batch {} is not a multiple of --ranks {world}",
+        args.batch
+    );
+    let name = args.model.to_possible_value().context("a model has a name")?.get_name().to_owned();
+    let common = &args.common;
+    let mut peer = common.peer.map(|library| Peer::start(library, common.threads() * world)).transpose()?;
+    let version = peer.as_ref().map(|peer| peer.version.clone());
+    let mut prepared = match &mut peer {
+        Some(peer) => peer.prepare(&json!({
+            "kind": "train", "model": name, "batch": args.batch, "size": args.image_size,
+            "cifar_stem": args.cifar_stem,
+        }))?,
+        None => None,
+    };
+    if version.is_some() && prepared.is_none() {
+        println!("the peer has no {name} like this");
+    }
+    let medians = std::thread::scope(|scope| {
+        let mut ranks = Vec::new();
+        for comm in threads(world)? {
+            let (go, told) = channel();
+            let (tell, done) = channel();
+            scope.spawn(move || {
+                if let Err(error) = rank(args, comm, &told, &tell) {
+                    // Nobody listens if the others have failed before.
+                    let _ = tell.send(Err(error));
+                }
+            });
+            ranks.push((go, done));
+        }
+        let step = || -> Result<()> {
+            for (go, _) in &ranks {
+                go.send(()).map_err(|_| anyhow!("a rank has ended"))?;
+            }
+            ranks.iter().try_for_each(|(_, done)| done.recv().context("a rank has ended")?)
+        };
+        alternate(common.rounds, step, prepared.as_mut())
+    })?;
+    let (rate, memory) = (args.batch as f64 / medians.ours, peak_memory());
+    println!(
+        "{name}, batch {} at {1}x{1}, {world} ranks of {2} threads: {3:.1} ms a step, {rate:.0} samples/s{4}",
+        args.batch,
+        args.image_size,
+        common.threads(),
+        medians.ours * 1e3,
+        memory.map_or_else(String::new, |bytes| format!(
+            ", at most {:.0} MiB",
+            bytes as f64 / f64::from(1 << 20)
+        )),
+    );
+    let mut peer_memory = None;
+    if let (Some(theirs), Some(peer), Some(version)) = (medians.theirs, &mut prepared, &version) {
+        let bytes = peer.peak_memory()?;
+        println!(
+            "{version}: {:.1} ms a step, {:.0} samples/s, at most {:.0} MiB; ratio {:.2}x",
+            theirs * 1e3,
+            args.batch as f64 / theirs,
+            bytes as f64 / f64::from(1 << 20),
+            theirs / medians.ours
+        );
+        peer_memory = Some(bytes);
+    }
+    common.write(&json!({
+        "model": name, "batch": args.batch, "image_size": args.image_size, "cifar_stem": args.cifar_stem,
+        "ranks": world, "threads": common.threads(), "precision": "f32", "rounds": common.rounds,
+        "samples_per_s": rate, "seconds_per_step": medians.ours, "peak_memory_bytes": memory,
+        "peer": version, "peer_samples_per_s": medians.theirs.map(|theirs| args.batch as f64 / theirs),
+        "peer_peak_memory_bytes": peer_memory, "ratio": medians.ratio(),
+    }))
+}
+
+/// The most memory that this process has held, where the system tells.
+fn peak_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? * 1024)
+}
