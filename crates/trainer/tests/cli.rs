@@ -24,7 +24,7 @@ fn mistakes_have_code_two_and_say_what_was_meant() {
             &["train", "--set", "train.raks=3"],
             "--set train.raks=3: unknown key train.raks; did you mean train.ranks?",
         ),
-        (&["train", "--ranks", "100"], "train.global_batch 64 is not at least train.ranks 100"),
+        (&["train", "--ranks", "100"], "train.global_batch 32 is not at least train.ranks 100"),
         (&["train", "--ranks", "0"], "--ranks 0: train.ranks = 0 is not at least 1"),
         (&["train", "--strategy", "fsdp"], "is not built yet; there is"),
         (&["train", "--strategy", "dpp"], "--strategy dpp: "),
