@@ -9,6 +9,10 @@ use crate::peer::Prepared;
 /// How long one round should take, so that the clock and the wake-up of threads do not count.
 const ROUND: Duration = Duration::from_millis(60);
 
+/// A pause before each round of either side: idle threads of an OpenMP program go on spinning for a while, and should
+/// not take the other's time.
+const PAUSE: Duration = Duration::from_millis(40);
+
 /// Median seconds of one repetition.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Medians {
@@ -56,11 +60,13 @@ pub(crate) fn alternate(
     let (mut our_times, mut their_times) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         let mut total = 0.0;
+        std::thread::sleep(PAUSE);
         for _ in 0..our_repetitions {
             total += once()?;
         }
         our_times.push(total / our_repetitions as f64);
         if let Some(peer) = &mut theirs {
+            std::thread::sleep(PAUSE);
             their_times.push(peer.run(their_repetitions)?);
         }
     }

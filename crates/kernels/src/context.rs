@@ -67,6 +67,12 @@ impl Context {
         self.arch.dispatch(f)
     }
 
+    /// Runs `work`, which is written for vectors of any length, with those of this processor.
+    #[inline(always)]
+    pub(crate) fn dispatch<W: pulp::WithSimd>(&self, work: W) -> W::Output {
+        self.arch.dispatch(work)
+    }
+
     /// Cuts `data` into pieces of `len` elements and runs `task(index, piece)` on the threads.
     pub(crate) fn run_chunks<T: Send>(
         &self,
@@ -80,6 +86,16 @@ impl Context {
                 data.par_chunks_mut(len).with_max_len(1).enumerate().for_each(|(i, c)| task(i, c));
             }),
             _ => data.chunks_mut(len).enumerate().for_each(|(i, c)| task(i, c)),
+        }
+    }
+
+    /// Runs `task` for every item on the threads.
+    pub(crate) fn run_each<I: Send>(&self, items: Vec<I>, task: impl Fn(I) + Sync + Send) {
+        match &self.pool {
+            Some(pool) if items.len() > 1 => {
+                pool.install(|| items.into_par_iter().with_max_len(1).for_each(task));
+            }
+            _ => items.into_iter().for_each(task),
         }
     }
 
@@ -111,8 +127,49 @@ impl Context {
         result
     }
 
+    /// `len` elements of scratch memory of unspecified content, given back when dropped. For code that must not run in
+    /// a closure: vector code is compiled for its instruction set only where it is inlined.
+    pub(crate) fn scratch(&self, len: usize) -> ScratchGuard<'_> {
+        let taken = self.singles.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut buffer = taken.unwrap_or_default();
+        if buffer.len() < len {
+            buffer.resize(len, 0.0);
+        }
+        ScratchGuard { context: self, buffer, len }
+    }
+
     /// The pool, for products that are split inside.
     pub(crate) fn pool(&self) -> Option<&rayon::ThreadPool> {
         self.pool.as_ref()
+    }
+}
+
+/// Borrowed scratch memory; see [`Context::scratch`].
+pub(crate) struct ScratchGuard<'a> {
+    context: &'a Context,
+    buffer: Vec<f32>,
+    len: usize,
+}
+
+impl std::ops::Deref for ScratchGuard<'_> {
+    type Target = [f32];
+
+    #[inline(always)]
+    fn deref(&self) -> &[f32] {
+        &self.buffer[..self.len]
+    }
+}
+
+impl std::ops::DerefMut for ScratchGuard<'_> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [f32] {
+        &mut self.buffer[..self.len]
+    }
+}
+
+impl Drop for ScratchGuard<'_> {
+    fn drop(&mut self) {
+        let buffer = std::mem::take(&mut self.buffer);
+        self.context.singles.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
     }
 }

@@ -50,9 +50,25 @@ pub trait Float:
     fn max(self, other: Self) -> Self;
     /// The smaller one; the other one if one is NaN.
     fn min(self, other: Self) -> Self;
+    /// The slice, if these are f32: what has a path of its own asks with this.
+    #[doc(hidden)]
+    fn singles(values: &[Self]) -> Option<&[f32]>;
+    /// The same to write to.
+    #[doc(hidden)]
+    fn singles_mut(values: &mut [Self]) -> Option<&mut [f32]>;
 }
 
 impl Float for f32 {
+    #[inline(always)]
+    fn singles(values: &[Self]) -> Option<&[f32]> {
+        Some(values)
+    }
+
+    #[inline(always)]
+    fn singles_mut(values: &mut [Self]) -> Option<&mut [f32]> {
+        Some(values)
+    }
+
     const ZERO: Self = 0.0;
     const ONE: Self = 1.0;
     const LOWEST: Self = Self::MIN;
@@ -87,6 +103,16 @@ impl Float for f32 {
 }
 
 impl Float for f64 {
+    #[inline(always)]
+    fn singles(_: &[Self]) -> Option<&[f32]> {
+        None
+    }
+
+    #[inline(always)]
+    fn singles_mut(_: &mut [Self]) -> Option<&mut [f32]> {
+        None
+    }
+
     const ZERO: Self = 0.0;
     const ONE: Self = 1.0;
     const LOWEST: Self = Self::MIN;

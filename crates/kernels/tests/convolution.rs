@@ -123,6 +123,36 @@ proptest! {
     }
 }
 
+prop_compose! {
+    /// Shapes with enough channels and images for the kernels with the channels innermost.
+    fn wide_shapes()(
+        batch in 4_usize..20,
+        in_channels in 16_usize..70,
+        out_channels in 16_usize..70,
+        height in 1_usize..7,
+        width in 1_usize..7,
+        kernel in [1_usize..4, 1_usize..4],
+        stride in [1_usize..3, 1_usize..3],
+        padding in [0_usize..3, 0_usize..3],
+        dilation in [1_usize..3, 1_usize..3],
+    ) -> Conv2dShape {
+        Conv2dShape {
+            batch, in_channels, height, width, out_channels, kernel, stride, padding, dilation, groups: 1,
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..Default::default() })]
+    #[test]
+    fn drawn_shapes_with_many_channels(
+        shape in wide_shapes().prop_filter("the window fits", |s| s.validate().is_ok()),
+        threads in 1_usize..4,
+    ) {
+        check::<f32>(&shape, threads, 1e-5);
+    }
+}
+
 #[test]
 fn shapes_of_the_models() {
     let square = |batch, inputs, outputs, size, kernel, stride, padding, groups| Conv2dShape {
@@ -142,6 +172,9 @@ fn shapes_of_the_models() {
         square(3, 16, 32, 33, 3, 2, 1, 1),
         square(5, 64, 32, 2, 3, 1, 1, 1),
         square(7, 64, 48, 1, 3, 1, 1, 1),
+        // More input channels than are added at a time.
+        square(5, 150, 40, 3, 3, 1, 1, 1),
+        square(11, 16, 136, 4, 3, 2, 1, 1),
         square(2, 3, 16, 31, 7, 2, 3, 1),
         square(2, 48, 48, 15, 3, 1, 1, 48),
         square(2, 48, 48, 16, 3, 2, 1, 48),

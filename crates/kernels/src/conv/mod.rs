@@ -1,10 +1,12 @@
 //! Two-dimensional convolution over NCHW slices, forward and both backwards, for any kernel, stride, padding,
 //! dilation and groups.
 //!
-//! The dense path lowers blocks of the input to columns that stay in cache and multiplies (Chetlur et al.
-//! 2014); taps that meet nothing but padding are left out, and a 1×1 convolution multiplies the image itself.
-//! With one input channel a group there is nothing to multiply, and a direct path runs over rows of pixels.
+//! With enough channels and images, f32 is convolved with the channels innermost ([`channels_last`]). The dense path
+//! lowers blocks of the input to columns that stay in cache and multiplies (Chetlur et al. 2014); taps that meet
+//! nothing but padding are left out, and a 1×1 convolution multiplies the image itself. With one input channel a
+//! group there is nothing to multiply, and a direct path runs over rows of pixels.
 
+mod channels_last;
 mod dense;
 mod depthwise;
 mod lowering;
@@ -29,7 +31,7 @@ fn check<T>(
     check_len(kernel, y.0, shape.output_len(), y.1.len())
 }
 
-/// y = x ⋆ w + bias. `x` is [N, C, H, W], `w` [O, C/groups, KH, KW], `bias` [O], `y` [N, O, H', W'].
+/// y = x ⋆ w + bias. `x` is [N, C, H, W], `w` [O, C/groups, KH, KW], `bias` `[O]`, `y` [N, O, H', W'].
 ///
 /// # Errors
 /// If a length is not the shape's.
@@ -48,6 +50,10 @@ pub fn conv2d_forward<T: Float>(
     }
     if shape.is_depthwise() {
         depthwise::forward(context, shape, x, w, y);
+    } else if let (true, Some(x), Some(w)) =
+        (channels_last::suits_gather(shape), T::singles(x), T::singles(w))
+    {
+        T::singles_mut(y).into_iter().for_each(|y| channels_last::forward(context, shape, x, w, y));
     } else {
         dense::forward(context, shape, x, w, y)?;
     }
@@ -77,6 +83,13 @@ pub fn conv2d_backward_input<T: Float>(
     if shape.is_depthwise() {
         depthwise::backward_input(context, shape, dy, w, dx);
         Ok(())
+    } else if let (true, Some(dy), Some(w)) =
+        (channels_last::suits_gather(shape), T::singles(dy), T::singles(w))
+    {
+        T::singles_mut(dx)
+            .into_iter()
+            .for_each(|dx| channels_last::backward_input(context, shape, dy, w, dx));
+        Ok(())
     } else {
         dense::backward_input(context, shape, dy, w, dx)
     }
@@ -100,6 +113,13 @@ pub fn conv2d_backward_weight<T: Float>(
     }
     if shape.is_depthwise() {
         depthwise::backward_weight(context, shape, x, dy, dw);
+        Ok(())
+    } else if let (true, Some(x), Some(dy)) =
+        (channels_last::suits_weight(shape), T::singles(x), T::singles(dy))
+    {
+        T::singles_mut(dw)
+            .into_iter()
+            .for_each(|dw| channels_last::backward_weight(context, shape, x, dy, dw));
         Ok(())
     } else {
         dense::backward_weight(context, shape, x, dy, dw)

@@ -48,7 +48,7 @@ fn per_channel(
     }
 }
 
-/// The mean of each channel and the sum of squared deviations from it (Σ(x − mean)²), each [C].
+/// The mean of each channel and the sum of squared deviations from it (Σ(x − mean)²), each `[C]`.
 ///
 /// With n = N·P elements a channel, groups a and b combine as mean = (nₐ·meanₐ + n_b·mean_b)/n and
 /// M2 = M2ₐ + M2_b + (meanₐ − mean_b)²·nₐ·n_b/n (Chan et al. 1983).
@@ -81,7 +81,7 @@ pub fn batch_norm_moments<T: Float>(
     Ok(())
 }
 
-/// y = act((x − mean)·inv_std·gamma + beta); `mean`, `inv_std`, `gamma`, `beta` are [C].
+/// y = act((x − mean)·inv_std·gamma + beta); `mean`, `inv_std`, `gamma`, `beta` are `[C]`.
 ///
 /// # Errors
 /// If a length is not the shape's.

@@ -13,7 +13,7 @@ fn check_groups(kernel: &'static str, channels: usize, groups: usize) -> Result<
     Ok(())
 }
 
-/// y = (x − mean)·inv_std·gamma + beta; `gamma`, `beta` are [C]. Saves `mean` and `inv_std`, [N·groups].
+/// y = (x − mean)·inv_std·gamma + beta; `gamma`, `beta` are `[C]`. Saves `mean` and `inv_std`, [N·groups].
 ///
 /// # Errors
 /// If a length is not the shape's or the groups do not divide the channels.
@@ -75,7 +75,7 @@ pub fn group_norm_forward<T: Float>(
     Ok(())
 }
 
-/// The gradients of group norm; `dgamma` and `dbeta` ([C]) are overwritten, as is `dx`.
+/// The gradients of group norm; `dgamma` and `dbeta` (`[C]`) are overwritten, as is `dx`.
 ///
 /// # Errors
 /// If a length is not the shape's or the groups do not divide the channels.

@@ -5,7 +5,7 @@ use crate::error::{Result, check_len};
 use crate::float::Float;
 use crate::reduce::{sum_slice, sum_squared_deviations};
 
-/// y = (x − mean)·inv_std·gamma + beta over each row; saves `mean` and `inv_std`, [R].
+/// y = (x − mean)·inv_std·gamma + beta over each row; saves `mean` and `inv_std`, `[R]`.
 ///
 /// # Errors
 /// If a length is not the shape's.

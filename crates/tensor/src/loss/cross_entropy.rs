@@ -8,7 +8,7 @@ use crate::storage::{Contiguous, dispatch, tensor_from};
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
 
-/// −log softmax(logits)[label], averaged; `logits` is [N, K], `labels` N classes below K.
+/// −log softmax(logits) at the label, averaged; `logits` is [N, K], `labels` N classes below K.
 ///
 /// With `label_smoothing` s the target is 1 − s on the label plus s/K everywhere, as in PyTorch.
 ///

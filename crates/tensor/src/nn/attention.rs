@@ -8,7 +8,7 @@ use crate::{Result, TensorError, ops};
 use super::Linear;
 
 /// Self-attention with the names of `torch.nn.MultiheadAttention`: `in_proj_weight` [3C, C], `in_proj_bias`
-/// [3C], `out_proj.weight` [C, C], `out_proj.bias` [C].
+/// `[3C]`, `out_proj.weight` [C, C], `out_proj.bias` `[C]`.
 #[derive(Debug, Clone)]
 pub struct MultiHeadAttention {
     in_weight: Param,

@@ -6,7 +6,7 @@ use crate::ops::{self, Conv2dOptions};
 use crate::store::{Param, Scope};
 use crate::tape::{Tape, Value};
 
-/// As `torch.nn.Conv2d`: parameters `weight` [O, I/groups, K, K] and, if asked for, `bias` [O].
+/// As `torch.nn.Conv2d`: parameters `weight` [O, I/groups, K, K] and, if asked for, `bias` `[O]`.
 #[derive(Debug, Clone)]
 pub struct Conv2d {
     weight: Param,

@@ -5,7 +5,7 @@ use crate::store::{Param, Scope};
 use crate::tape::{Tape, Value};
 use crate::{Result, ops};
 
-/// y = x·Wᵀ + b, as `torch.nn.Linear`: parameters `weight` [O, I] and `bias` [O].
+/// y = x·Wᵀ + b, as `torch.nn.Linear`: parameters `weight` [O, I] and `bias` `[O]`.
 #[derive(Debug, Clone)]
 pub struct Linear {
     weight: Param,

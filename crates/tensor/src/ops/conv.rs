@@ -41,7 +41,7 @@ impl Conv2dOptions {
     }
 }
 
-/// The convolution (cross-correlation) of `x` [N, C, H, W] with `weight` [O, C/groups, KH, KW], plus `bias` [O];
+/// The convolution (cross-correlation) of `x` [N, C, H, W] with `weight` [O, C/groups, KH, KW], plus `bias` `[O]`;
 /// the result is [N, O, H', W'] with H' = (H + 2·padding − dilation·(KH − 1) − 1)/stride + 1, rounded down.
 ///
 /// # Errors

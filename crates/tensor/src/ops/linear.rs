@@ -41,7 +41,7 @@ pub(super) fn product(
     })
 }
 
-/// x·Wᵀ + b: `x` is [.., I], `weight` [O, I], `bias` [O]; the result is [.., O], as in `torch.nn.functional.linear`.
+/// x·Wᵀ + b: `x` is [.., I], `weight` [O, I], `bias` `[O]`; the result is [.., O], as in `torch.nn.functional.linear`.
 ///
 /// # Errors
 /// If the shapes do not go together.

@@ -16,9 +16,9 @@ pub use phalanx_kernels::Activation as FusedActivation;
 /// The running statistics of a batch norm, and how it keeps them.
 #[derive(Debug, Clone)]
 pub struct BatchNormStats<'a> {
-    /// Running mean, [C].
+    /// Running mean, `[C]`.
     pub running_mean: &'a Buffer,
-    /// Running unbiased variance, [C].
+    /// Running unbiased variance, `[C]`.
     pub running_var: &'a Buffer,
     /// How many batches were seen; a 64-bit counter.
     pub num_batches: &'a Buffer,
@@ -195,7 +195,7 @@ fn update_running(stats: &BatchNormStats<'_>, mean: &[f64], moment: &[f64], coun
     stats.num_batches.set(&Tensor::new(seen + 1, &candle_core::Device::Cpu)?)
 }
 
-/// Layer normalisation over the last dimension (Ba et al. 2016); `gamma` and `beta` are [C].
+/// Layer normalisation over the last dimension (Ba et al. 2016); `gamma` and `beta` are `[C]`.
 ///
 /// # Errors
 /// If the shapes do not go together.
@@ -245,7 +245,7 @@ pub fn layer_norm(tape: &Tape, x: &Value, gamma: &Value, beta: &Value, eps: f64)
     })
 }
 
-/// Group normalisation of [N, C, ..] over `groups` groups of channels (Wu & He 2018); `gamma` and `beta` are [C].
+/// Group normalisation of [N, C, ..] over `groups` groups of channels (Wu & He 2018); `gamma` and `beta` are `[C]`.
 ///
 /// # Errors
 /// If the shapes do not go together or the groups do not divide the channels.

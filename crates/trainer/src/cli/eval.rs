@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::CliError;
 use super::train::set_data;
-use crate::config::{Resolved, resolve};
+use crate::config::{Resolved, presets, resolve};
 use crate::console::out;
 use crate::engine;
 use crate::run::RunFolder;
@@ -18,7 +18,8 @@ pub(super) struct EvalArgs {
     /// The run's folder.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["model", "weights"], required_unless_present = "model")]
     run: Option<PathBuf>,
-    /// The model that the weights belong to, as in model.kind.
+    /// The model that the weights belong to, as in model.kind; other settings are those of the preset of this model
+    /// and these images, if there is one.
     #[arg(long, value_name = "NAME", requires_all = ["weights", "data"])]
     model: Option<String>,
     /// Weights: safetensors, or PyTorch's .pth.
@@ -55,7 +56,7 @@ pub(super) fn run(args: &EvalArgs) -> Result<(), CliError> {
             measures
         }
         (None, Some(model), Some(weights)) => {
-            let mut resolved = Resolved::defaults();
+            let mut resolved = usual(model, args.data.as_deref())?;
             resolved.set_value(
                 &format!("--model {model}"),
                 "model.kind",
@@ -71,4 +72,14 @@ pub(super) fn run(args: &EvalArgs) -> Result<(), CliError> {
     report.extend(measures.into_iter().map(|(name, value)| (name, Value::from(value))));
     out(&Value::Object(report).to_string());
     Ok(())
+}
+
+/// The preset for a model on images, as `cifar10-resnet18`; the defaults if there is none.
+fn usual(model: &str, data: Option<&str>) -> Result<Resolved, CliError> {
+    let kind = data.unwrap_or_default().split('=').next().unwrap_or_default();
+    let preset = format!("{kind}-{model}");
+    match presets::text(&preset) {
+        Some(_) => Ok(resolve(&preset, &[])?),
+        None => Ok(Resolved::defaults()),
+    }
 }
