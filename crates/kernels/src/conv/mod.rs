@@ -4,12 +4,14 @@
 //! With enough channels and images, f32 is convolved with the channels innermost ([`channels_last`]). The dense path
 //! lowers blocks of the input to columns that stay in cache and multiplies (Chetlur et al. 2014); taps that meet
 //! nothing but padding are left out, and a 1×1 convolution multiplies the image itself. With one input channel a
-//! group there is nothing to multiply, and a direct path runs over rows of pixels.
+//! group there is nothing to multiply, and a direct path runs over whole planes; f32 with 1×1 windows multiplies
+//! images as they lie.
 
 mod channels_last;
 mod dense;
 mod depthwise;
 mod lowering;
+mod pointwise;
 mod shape;
 
 pub use shape::Conv2dShape;
@@ -17,6 +19,46 @@ pub use shape::Conv2dShape;
 use crate::context::Context;
 use crate::error::{Result, check_len};
 use crate::float::Float;
+
+/// How a pass is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Path {
+    Depthwise,
+    Pointwise,
+    ChannelsLast,
+    Dense,
+}
+
+impl Path {
+    /// The path of forward and the input's gradient.
+    fn of_maps<T: Float>(shape: &Conv2dShape) -> Self {
+        let single = T::singles(&[]).is_some();
+        match () {
+            () if shape.is_depthwise() => Self::Depthwise,
+            () if single && pointwise::suits(shape) => Self::Pointwise,
+            () if single && channels_last::suits_gather(shape) => Self::ChannelsLast,
+            () => Self::Dense,
+        }
+    }
+
+    /// The path of the weights' gradient.
+    fn of_weights<T: Float>(shape: &Conv2dShape) -> Self {
+        let single = T::singles(&[]).is_some();
+        match () {
+            () if shape.is_depthwise() => Self::Depthwise,
+            () if single && pointwise::suits_weight(shape) => Self::Pointwise,
+            () if single && channels_last::suits_weight(shape) => Self::ChannelsLast,
+            () => Self::Dense,
+        }
+    }
+}
+
+/// Calls `f` with slices that are known to be f32.
+fn with_singles<T: Float>(a: &[T], b: &[T], out: &mut [T], f: impl FnOnce(&[f32], &[f32], &mut [f32])) {
+    if let (Some(a), Some(b), Some(out)) = (T::singles(a), T::singles(b), T::singles_mut(out)) {
+        f(a, b, out);
+    }
+}
 
 fn check<T>(
     kernel: &'static str,
@@ -48,14 +90,13 @@ pub fn conv2d_forward<T: Float>(
     if let Some(bias) = bias {
         check_len(KERNEL, "bias", shape.out_channels, bias.len())?;
     }
-    if shape.is_depthwise() {
-        depthwise::forward(context, shape, x, w, y);
-    } else if let (true, Some(x), Some(w)) =
-        (channels_last::suits_gather(shape), T::singles(x), T::singles(w))
-    {
-        T::singles_mut(y).into_iter().for_each(|y| channels_last::forward(context, shape, x, w, y));
-    } else {
-        dense::forward(context, shape, x, w, y)?;
+    match Path::of_maps::<T>(shape) {
+        Path::Depthwise => depthwise::forward(context, shape, x, w, y),
+        Path::Pointwise => with_singles(x, w, y, |x, w, y| pointwise::forward(context, shape, x, w, y)),
+        Path::ChannelsLast => {
+            with_singles(x, w, y, |x, w, y| channels_last::forward(context, shape, x, w, y))
+        }
+        Path::Dense => dense::forward(context, shape, x, w, y)?,
     }
     if let Some(bias) = bias {
         let plane = shape.out_height() * shape.out_width();
@@ -80,19 +121,17 @@ pub fn conv2d_backward_input<T: Float>(
     dx: &mut [T],
 ) -> Result<()> {
     check("conv2d_backward_input", shape, ("dx", dx), ("w", w), ("dy", dy))?;
-    if shape.is_depthwise() {
-        depthwise::backward_input(context, shape, dy, w, dx);
-        Ok(())
-    } else if let (true, Some(dy), Some(w)) =
-        (channels_last::suits_gather(shape), T::singles(dy), T::singles(w))
-    {
-        T::singles_mut(dx)
-            .into_iter()
-            .for_each(|dx| channels_last::backward_input(context, shape, dy, w, dx));
-        Ok(())
-    } else {
-        dense::backward_input(context, shape, dy, w, dx)
+    match Path::of_maps::<T>(shape) {
+        Path::Depthwise => depthwise::backward_input(context, shape, dy, w, dx),
+        Path::Pointwise => {
+            with_singles(dy, w, dx, |dy, w, dx| pointwise::backward_input(context, shape, dy, w, dx))
+        }
+        Path::ChannelsLast => {
+            with_singles(dy, w, dx, |dy, w, dx| channels_last::backward_input(context, shape, dy, w, dx));
+        }
+        Path::Dense => dense::backward_input(context, shape, dy, w, dx)?,
     }
+    Ok(())
 }
 
 /// The gradient of the weights, written to `dw` or added to it with `accumulate`.
@@ -111,19 +150,17 @@ pub fn conv2d_backward_weight<T: Float>(
     if !accumulate {
         dw.fill(T::ZERO);
     }
-    if shape.is_depthwise() {
-        depthwise::backward_weight(context, shape, x, dy, dw);
-        Ok(())
-    } else if let (true, Some(x), Some(dy)) =
-        (channels_last::suits_weight(shape), T::singles(x), T::singles(dy))
-    {
-        T::singles_mut(dw)
-            .into_iter()
-            .for_each(|dw| channels_last::backward_weight(context, shape, x, dy, dw));
-        Ok(())
-    } else {
-        dense::backward_weight(context, shape, x, dy, dw)
+    match Path::of_weights::<T>(shape) {
+        Path::Depthwise => depthwise::backward_weight(context, shape, x, dy, dw),
+        Path::Pointwise => {
+            with_singles(x, dy, dw, |x, dy, dw| pointwise::backward_weight(context, shape, x, dy, dw))
+        }
+        Path::ChannelsLast => {
+            with_singles(x, dy, dw, |x, dy, dw| channels_last::backward_weight(context, shape, x, dy, dw));
+        }
+        Path::Dense => dense::backward_weight(context, shape, x, dy, dw)?,
     }
+    Ok(())
 }
 
 /// The gradient of the bias: the sum of `dy` over batch and pixels, written to `db` or added to it.

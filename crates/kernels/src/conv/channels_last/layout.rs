@@ -31,7 +31,13 @@ fn turn(from: &[f32], from_stride: usize, [rows, cols]: [usize; 2], to: &mut [f3
 
 /// Copies an image [channels, plane] to [plane, stride]; the elements from `channels` to `stride` become 0.
 #[inline(always)]
-pub(super) fn to_channels_last(image: &[f32], channels: usize, plane: usize, to: &mut [f32], stride: usize) {
+pub(in crate::conv) fn to_channels_last(
+    image: &[f32],
+    channels: usize,
+    plane: usize,
+    to: &mut [f32],
+    stride: usize,
+) {
     turn(image, plane, [channels, plane], to, stride);
     if stride > channels {
         to.chunks_exact_mut(stride).take(plane).for_each(|pixel| pixel[channels..].fill(0.0));
@@ -40,7 +46,13 @@ pub(super) fn to_channels_last(image: &[f32], channels: usize, plane: usize, to:
 
 /// Copies pixels [plane, stride] to an image [channels, plane].
 #[inline(always)]
-pub(super) fn to_planes(pixels: &[f32], stride: usize, channels: usize, plane: usize, image: &mut [f32]) {
+pub(in crate::conv) fn to_planes(
+    pixels: &[f32],
+    stride: usize,
+    channels: usize,
+    plane: usize,
+    image: &mut [f32],
+) {
     turn(pixels, stride, [plane, channels], image, plane);
 }
 

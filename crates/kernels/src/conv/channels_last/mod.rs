@@ -10,8 +10,8 @@
 //! being a pixel of the other map and the tap that leads there. Strides need no zeros between pixels that way.
 
 mod gather;
-mod layout;
-mod sources;
+pub(super) mod layout;
+pub(super) mod sources;
 mod weight;
 
 use super::Conv2dShape;

@@ -1,7 +1,6 @@
-//! Depthwise convolution: every output channel sees one input channel, so there is no product to speak of and
-//! memory is the limit. Planes are copied into a frame of zeros once; then each output row is one pass.
+//! Depthwise convolution row by row: planes are copied into a frame of zeros once; then each output row is one pass.
 
-use super::Conv2dShape;
+use super::super::Conv2dShape;
 use crate::context::Context;
 use crate::float::Float;
 
@@ -71,7 +70,13 @@ fn forward_plane<T: Float>(shape: &Conv2dShape, frame: Frame, framed: &[T], w: &
     }
 }
 
-pub(super) fn forward<T: Float>(context: &Context, shape: &Conv2dShape, x: &[T], w: &[T], y: &mut [T]) {
+pub(in crate::conv) fn forward<T: Float>(
+    context: &Context,
+    shape: &Conv2dShape,
+    x: &[T],
+    w: &[T],
+    y: &mut [T],
+) {
     let (in_plane, out_plane) = (shape.height * shape.width, shape.out_height() * shape.out_width());
     let (times, window) = (multiplier(shape), shape.kernel[0] * shape.kernel[1]);
     let frame = Frame::new(shape);
@@ -95,7 +100,7 @@ pub(super) fn forward<T: Float>(context: &Context, shape: &Conv2dShape, x: &[T],
     });
 }
 
-pub(super) fn backward_input<T: Float>(
+pub(in crate::conv) fn backward_input<T: Float>(
     context: &Context,
     shape: &Conv2dShape,
     dy: &[T],
@@ -149,7 +154,7 @@ fn scatter_plane<T: Float>(shape: &Conv2dShape, frame: Frame, dy: &[T], w: &[T],
     }
 }
 
-pub(super) fn backward_weight<T: Float>(
+pub(in crate::conv) fn backward_weight<T: Float>(
     context: &Context,
     shape: &Conv2dShape,
     x: &[T],

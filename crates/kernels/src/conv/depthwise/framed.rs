@@ -1,0 +1,367 @@
+//! Depthwise convolution as correlations of one dimension.
+//!
+//! A plane is copied into a grid with room for the padding. In a grid whose rows are as long as an output row needs,
+//! a tap is a fixed distance, so the whole plane is one run of vectors with no rows in it: small planes fill vectors
+//! as well as large ones. What is computed for the columns between one row's end and the next one's start is left
+//! out at the end. With a stride the grid is split into phases, one for each position within the step, and a tap
+//! is a distance within one of them.
+
+use pulp::{Simd, WithSimd};
+
+use super::super::Conv2dShape;
+use crate::context::Context;
+
+/// The most lanes that a vector has; grids have room for one more vector than they need.
+const MOST_LANES: usize = 16;
+
+/// How planes lie in grids.
+struct Grid {
+    stride: [usize; 2],
+    padding: [usize; 2],
+    /// Height and width of the input.
+    input: [usize; 2],
+    /// Height and width of the output.
+    output: [usize; 2],
+    /// Elements of a grid's row, in every phase and of the output.
+    row: usize,
+    /// Elements of one phase.
+    phase: usize,
+    /// Where each tap reads, from the output position on: the phase's start, and the distance within.
+    taps: Vec<(usize, usize)>,
+    /// The longest distance.
+    reach: usize,
+}
+
+impl Grid {
+    fn new(shape: &Conv2dShape) -> Self {
+        let (stride, output) = (shape.stride, [shape.out_height(), shape.out_width()]);
+        let last = |axis: usize| (shape.kernel[axis] - 1) * shape.dilation[axis] / stride[axis];
+        let row = output[1] + last(1);
+        let phase = (output[0] + last(0)) * row + last(1) + MOST_LANES;
+        let mut taps = Vec::new();
+        for ky in 0..shape.kernel[0] {
+            for kx in 0..shape.kernel[1] {
+                let [y, x] = [ky * shape.dilation[0], kx * shape.dilation[1]];
+                let which = y % stride[0] * stride[1] + x % stride[1];
+                taps.push((which * phase, y / stride[0] * row + x / stride[1]));
+            }
+        }
+        let reach = taps.iter().map(|tap| tap.1).max().unwrap_or(0);
+        let input = [shape.height, shape.width];
+        Self { stride, padding: shape.padding, input, output, row, phase, taps, reach }
+    }
+
+    /// Elements of all phases.
+    fn len(&self) -> usize {
+        self.phase * self.stride[0] * self.stride[1]
+    }
+
+    /// Elements of a run over the output, in whole vectors.
+    fn run<S: Simd>(&self) -> usize {
+        (self.output[0] * self.row).next_multiple_of(S::F32_LANES)
+    }
+
+    /// Calls `f(input row, phase and row start, first column, step)` for the rows that lie in the grid. The elements
+    /// of an input row at columns `first, first + step, …` lie one after the other in the phase.
+    #[inline(always)]
+    fn rows(&self, mut f: impl FnMut(usize, usize, usize, usize)) {
+        let [step_y, step_x] = self.stride;
+        let height = self.phase.saturating_sub(MOST_LANES) / self.row;
+        for y in 0..self.input[0] {
+            let padded = y + self.padding[0];
+            if padded / step_y >= height {
+                break;
+            }
+            for column in 0..step_x.min(self.input[1]) {
+                let x = column + self.padding[1];
+                let phase = (padded % step_y * step_x + x % step_x) * self.phase;
+                f(y, phase + padded / step_y * self.row + x / step_x, column, step_x);
+            }
+        }
+    }
+
+    /// Columns of an input row, from `first` in steps, that the windows reach.
+    fn reached(&self, first: usize, step: usize) -> usize {
+        let there = (self.input[1] - first).div_ceil(step);
+        there.min(self.row.saturating_sub((first + self.padding[1]) / step))
+    }
+
+    /// Copies a plane in. The rest of the grid must be 0.
+    #[inline(always)]
+    fn enter(&self, plane: &[f32], grid: &mut [f32]) {
+        let width = self.input[1];
+        self.rows(|y, at, first, step| {
+            let count = self.reached(first, step);
+            let from = &plane[y * width + first..(y + 1) * width];
+            let to = &mut grid[at..at + count];
+            if step == 1 {
+                to.copy_from_slice(&from[..count]);
+            } else {
+                to.iter_mut().zip(from.iter().step_by(step)).for_each(|(to, from)| *to = *from);
+            }
+        });
+    }
+
+    /// Copies a plane out; what no window reaches becomes 0.
+    #[inline(always)]
+    fn leave(&self, grid: &[f32], plane: &mut [f32]) {
+        let width = self.input[1];
+        let some_unreached = (0..self.stride[1].min(width))
+            .any(|first| self.reached(first, self.stride[1]) < (width - first).div_ceil(self.stride[1]));
+        let height = self.phase.saturating_sub(MOST_LANES) / self.row * self.stride[0];
+        if some_unreached || self.input[0] + self.padding[0] > height {
+            plane.fill(0.0);
+        }
+        self.rows(|y, at, first, step| {
+            let count = self.reached(first, step);
+            let to = &mut plane[y * width + first..(y + 1) * width];
+            let from = &grid[at..at + count];
+            if step == 1 {
+                to[..count].copy_from_slice(from);
+            } else {
+                to.iter_mut().step_by(step).zip(from).for_each(|(to, from)| *to = *from);
+            }
+        });
+    }
+
+    /// Copies an output plane to rows of the grid's length; the columns between must be 0.
+    #[inline(always)]
+    fn spread(&self, plane: &[f32], rows: &mut [f32]) {
+        for (from, to) in plane.chunks_exact(self.output[1]).zip(rows.chunks_mut(self.row)) {
+            to[..self.output[1]].copy_from_slice(from);
+        }
+    }
+}
+
+/// One term of a correlation: a weight, and where its run of elements starts.
+type Term = (f32, usize);
+
+/// out[i] = Σ weight·from[start + i], for whole vectors; a term reads to its start plus the length of `out`.
+#[inline(always)]
+fn correlate<S: Simd>(simd: S, from: &[f32], terms: &[Term], out: &mut [f32]) {
+    const BLOCK: usize = 4;
+    let lanes = S::F32_LANES;
+    let mut at = 0;
+    let mut blocks = out.chunks_exact_mut(BLOCK * lanes);
+    for out in &mut blocks {
+        let mut sums = [simd.splat_f32s(0.0); BLOCK];
+        for &(weight, start) in terms {
+            let weight = simd.splat_f32s(weight);
+            let from = S::as_simd_f32s(&from[start + at..][..BLOCK * lanes]).0;
+            for v in 0..BLOCK {
+                sums[v] = simd.mul_add_f32s(weight, from[v], sums[v]);
+            }
+        }
+        S::as_mut_simd_f32s(out).0.copy_from_slice(&sums);
+        at += BLOCK * lanes;
+    }
+    for out in blocks.into_remainder().chunks_exact_mut(lanes) {
+        let mut sum = simd.splat_f32s(0.0);
+        for &(weight, start) in terms {
+            let from = S::as_simd_f32s(&from[start + at..][..lanes]).0;
+            sum = simd.mul_add_f32s(simd.splat_f32s(weight), from[0], sum);
+        }
+        S::as_mut_simd_f32s(out).0[0] = sum;
+        at += lanes;
+    }
+}
+
+/// Output channels that one input channel feeds.
+fn multiplier(shape: &Conv2dShape) -> usize {
+    shape.out_channels / shape.in_channels
+}
+
+/// Planes that a task takes.
+fn planes_per_task(context: &Context, planes: usize) -> usize {
+    planes.div_ceil(context.threads() * 4).max(1)
+}
+
+pub(super) fn forward(context: &Context, shape: &Conv2dShape, x: &[f32], w: &[f32], y: &mut [f32]) {
+    let grid = Grid::new(shape);
+    let per_task = planes_per_task(context, shape.batch * shape.in_channels);
+    let size = per_task * multiplier(shape) * grid.output[0] * grid.output[1];
+    context.run_chunks(y, size, |task, y| {
+        context.dispatch(Forward { context, shape, grid: &grid, first: task * per_task, x, w, y });
+    });
+}
+
+struct Forward<'a> {
+    context: &'a Context,
+    shape: &'a Conv2dShape,
+    grid: &'a Grid,
+    /// The first input plane.
+    first: usize,
+    x: &'a [f32],
+    w: &'a [f32],
+    y: &'a mut [f32],
+}
+
+impl WithSimd for Forward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Forward { context, shape, grid, first, x, w, y } = self;
+        let (times, window) = (multiplier(shape), grid.taps.len());
+        let (in_plane, out_plane) = (shape.height * shape.width, grid.output[0] * grid.output[1]);
+        let run = grid.run::<S>();
+        let mut framed = context.scratch(grid.len() + run);
+        framed.fill(0.0);
+        let mut sums = context.scratch(run);
+        let mut terms: Vec<Term> = grid.taps.iter().map(|tap| (0.0, tap.0 + tap.1)).collect();
+        for (offset, y) in y.chunks_exact_mut(times * out_plane).enumerate() {
+            let plane = first + offset;
+            grid.enter(&x[plane * in_plane..(plane + 1) * in_plane], &mut framed);
+            for (i, y) in y.chunks_exact_mut(out_plane).enumerate() {
+                let w = &w[(plane % shape.in_channels * times + i) * window..][..window];
+                terms.iter_mut().zip(w).for_each(|(term, w)| term.0 = *w);
+                correlate(simd, &framed, &terms, &mut sums);
+                for (to, from) in y.chunks_exact_mut(grid.output[1]).zip(sums.chunks(grid.row)) {
+                    to.copy_from_slice(&from[..grid.output[1]]);
+                }
+            }
+        }
+    }
+}
+
+pub(super) fn backward_input(context: &Context, shape: &Conv2dShape, dy: &[f32], w: &[f32], dx: &mut [f32]) {
+    let grid = Grid::new(shape);
+    let per_task = planes_per_task(context, shape.batch * shape.in_channels);
+    context.run_chunks(dx, per_task * shape.height * shape.width, |task, dx| {
+        context.dispatch(BackwardInput { context, shape, grid: &grid, first: task * per_task, dy, w, dx });
+    });
+}
+
+struct BackwardInput<'a> {
+    context: &'a Context,
+    shape: &'a Conv2dShape,
+    grid: &'a Grid,
+    first: usize,
+    dy: &'a [f32],
+    w: &'a [f32],
+    dx: &'a mut [f32],
+}
+
+impl WithSimd for BackwardInput<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let BackwardInput { context, shape, grid, first, dy, w, dx } = self;
+        let (times, window) = (multiplier(shape), grid.taps.len());
+        let (in_plane, out_plane) = (shape.height * shape.width, grid.output[0] * grid.output[1]);
+        // An input pixel lies `distance` after the output position that reaches it, so the gradient needs zeros in
+        // front; every output channel of a plane has a run of its own.
+        let phase = grid.phase.next_multiple_of(S::F32_LANES);
+        let run = grid.reach + phase + S::F32_LANES;
+        let mut spread = context.scratch(times * run);
+        spread.fill(0.0);
+        let mut sums = context.scratch(phase);
+        let mut framed = context.scratch(grid.len());
+        let mut terms: Vec<Term> = Vec::with_capacity(times * window);
+        for (offset, dx) in dx.chunks_exact_mut(in_plane).enumerate() {
+            let plane = first + offset;
+            for (i, run) in spread.chunks_exact_mut(run).enumerate() {
+                let dy = &dy[(plane * times + i) * out_plane..][..out_plane];
+                grid.spread(dy, &mut run[grid.reach..]);
+            }
+            let w = &w[plane % shape.in_channels * times * window..][..times * window];
+            for (which, framed) in framed.chunks_exact_mut(grid.phase).enumerate() {
+                terms.clear();
+                for (index, w) in w.iter().enumerate() {
+                    let (start, distance) = grid.taps[index % window];
+                    if start == which * grid.phase {
+                        terms.push((*w, index / window * run + grid.reach - distance));
+                    }
+                }
+                correlate(simd, &spread, &terms, &mut sums);
+                framed.copy_from_slice(&sums[..grid.phase]);
+            }
+            grid.leave(&framed, dx);
+        }
+    }
+}
+
+pub(super) fn backward_weight(context: &Context, shape: &Conv2dShape, x: &[f32], dy: &[f32], dw: &mut [f32]) {
+    let grid = Grid::new(shape);
+    // A thread takes whole channels, so that the sum over images has one order whatever the threads.
+    let per_task = planes_per_task(context, shape.in_channels);
+    context.run_chunks(dw, per_task * multiplier(shape) * grid.taps.len(), |task, dw| {
+        context.dispatch(BackwardWeight { context, shape, grid: &grid, first: task * per_task, x, dy, dw });
+    });
+}
+
+struct BackwardWeight<'a> {
+    context: &'a Context,
+    shape: &'a Conv2dShape,
+    grid: &'a Grid,
+    /// The first input channel.
+    first: usize,
+    x: &'a [f32],
+    dy: &'a [f32],
+    dw: &'a mut [f32],
+}
+
+impl WithSimd for BackwardWeight<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let BackwardWeight { context, shape, grid, first, x, dy, dw } = self;
+        let (times, window) = (multiplier(shape), grid.taps.len());
+        let (in_plane, out_plane) = (shape.height * shape.width, grid.output[0] * grid.output[1]);
+        let run = grid.run::<S>();
+        let mut framed = context.scratch(grid.len() + run);
+        framed.fill(0.0);
+        let mut spread = context.scratch(run);
+        spread.fill(0.0);
+        let mut sums = context.scratch(times * window * S::F32_LANES);
+        for (offset, dw) in dw.chunks_exact_mut(times * window).enumerate() {
+            sums.fill(0.0);
+            for image in 0..shape.batch {
+                let plane = image * shape.in_channels + first + offset;
+                grid.enter(&x[plane * in_plane..(plane + 1) * in_plane], &mut framed);
+                for (i, sums) in sums.chunks_exact_mut(window * S::F32_LANES).enumerate() {
+                    grid.spread(&dy[(plane * times + i) * out_plane..][..out_plane], &mut spread);
+                    dots(simd, &framed, &spread, &grid.taps, sums);
+                }
+            }
+            for (dw, sums) in dw.iter_mut().zip(S::as_simd_f32s(&sums).0) {
+                *dw += simd.reduce_sum_f32s(*sums);
+            }
+        }
+    }
+}
+
+/// For every tap adds, lane by lane, the products of `dy` and the elements that the tap reaches.
+#[inline(always)]
+fn dots<S: Simd>(simd: S, x: &[f32], dy: &[f32], taps: &[(usize, usize)], sums: &mut [f32]) {
+    const TOGETHER: usize = 9;
+    let lanes = S::F32_LANES;
+    for (taps, sums) in taps.chunks(TOGETHER).zip(sums.chunks_mut(TOGETHER * lanes)) {
+        let sums = S::as_mut_simd_f32s(sums).0;
+        if let (Ok(taps), Ok(sums)) =
+            (<&[_; TOGETHER]>::try_from(taps), <&mut [_; TOGETHER]>::try_from(&mut *sums))
+        {
+            let runs: [&[S::f32s]; TOGETHER] = std::array::from_fn(|tap| {
+                let start = taps[tap].0 + taps[tap].1;
+                S::as_simd_f32s(&x[start..start + dy.len()]).0
+            });
+            let mut now = *sums;
+            for (i, dy) in S::as_simd_f32s(dy).0.iter().enumerate() {
+                for tap in 0..TOGETHER {
+                    now[tap] = simd.mul_add_f32s(*dy, runs[tap][i], now[tap]);
+                }
+            }
+            *sums = now;
+            continue;
+        }
+        for (tap, sum) in taps.iter().zip(sums) {
+            let start = tap.0 + tap.1;
+            let run = S::as_simd_f32s(&x[start..start + dy.len()]).0;
+            for (dy, x) in S::as_simd_f32s(dy).0.iter().zip(run) {
+                *sum = simd.mul_add_f32s(*dy, *x, *sum);
+            }
+        }
+    }
+}

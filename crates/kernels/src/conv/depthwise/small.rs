@@ -1,0 +1,178 @@
+//! Depthwise convolution of small planes, with the channels innermost.
+//!
+//! A plane of one or four pixels fills no vector, but a pixel's channels do. Images are turned so that those lie
+//! together; then every pixel is a sum over its sources, vector by vector, and taps in the padding cost nothing.
+
+use pulp::{Simd, WithSimd};
+
+use super::super::Conv2dShape;
+use super::super::channels_last::layout::{to_channels_last, to_planes};
+use super::super::channels_last::sources::{Sources, TapPairs, of_inputs, of_outputs, of_taps};
+use crate::context::Context;
+
+/// Pixels of the larger plane up to which turning is faster than framing.
+const MOST_PIXELS: usize = 16;
+
+/// The most lanes that a vector has: channels are padded to whole vectors on every processor.
+const MOST_LANES: usize = 16;
+
+/// Whether a convolution is of this kind.
+pub(super) fn suits(shape: &Conv2dShape) -> bool {
+    let pixels = (shape.height * shape.width).max(shape.out_height() * shape.out_width());
+    shape.in_channels == shape.out_channels && shape.in_channels >= MOST_LANES && pixels <= MOST_PIXELS
+}
+
+/// The weights [C, taps] as [taps, channels], padded.
+fn turned_weights(context: &Context, shape: &Conv2dShape, w: &[f32]) -> Vec<f32> {
+    let (window, stride) =
+        (shape.kernel[0] * shape.kernel[1], shape.in_channels.next_multiple_of(MOST_LANES));
+    let mut turned = vec![0.0; window * stride];
+    context.simd(|| to_channels_last(w, shape.in_channels, window, &mut turned, stride));
+    turned
+}
+
+pub(super) fn forward(context: &Context, shape: &Conv2dShape, x: &[f32], w: &[f32], y: &mut [f32]) {
+    let planes = [shape.height * shape.width, shape.out_height() * shape.out_width()];
+    sum_sources(context, shape, planes, &of_outputs(shape), x, w, y);
+}
+
+pub(super) fn backward_input(context: &Context, shape: &Conv2dShape, dy: &[f32], w: &[f32], dx: &mut [f32]) {
+    let planes = [shape.out_height() * shape.out_width(), shape.height * shape.width];
+    sum_sources(context, shape, planes, &of_inputs(shape), dy, w, dx);
+}
+
+/// `planes` are the pixels of `input` and of `out`.
+fn sum_sources(
+    context: &Context,
+    shape: &Conv2dShape,
+    planes: [usize; 2],
+    sources: &Sources,
+    input: &[f32],
+    w: &[f32],
+    out: &mut [f32],
+) {
+    let weights = turned_weights(context, shape, w);
+    let images = shape.batch.div_ceil(context.threads() * 2).max(1);
+    let channels = shape.in_channels;
+    context.run_chunks(out, images * channels * planes[1], |task, out| {
+        let input = &input[task * images * channels * planes[0]..];
+        context.dispatch(Sums { context, channels, planes, sources, weights: &weights, input, out });
+    });
+}
+
+struct Sums<'a> {
+    context: &'a Context,
+    channels: usize,
+    planes: [usize; 2],
+    sources: &'a Sources,
+    weights: &'a [f32],
+    input: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl WithSimd for Sums<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Sums { context, channels, planes: [in_plane, out_plane], sources, weights, input, out } = self;
+        let stride = channels.next_multiple_of(MOST_LANES);
+        let vectors = stride / S::F32_LANES;
+        let mut turned = context.scratch(in_plane * stride);
+        let mut result = context.scratch(out_plane * stride);
+        let weights = S::as_simd_f32s(weights).0;
+        let images = input.chunks_exact(channels * in_plane);
+        for (input, out) in images.zip(out.chunks_exact_mut(channels * out_plane)) {
+            to_channels_last(input, channels, in_plane, &mut turned, stride);
+            let turned = S::as_simd_f32s(&turned).0;
+            let pixels = S::as_mut_simd_f32s(&mut result).0.chunks_exact_mut(vectors);
+            for (pixel, result) in pixels.enumerate() {
+                let sources = sources.of(pixel);
+                for (at, result) in result.iter_mut().enumerate() {
+                    let mut sum = simd.splat_f32s(0.0);
+                    for source in sources {
+                        let weight = weights[source.tap as usize * vectors + at];
+                        sum = simd.mul_add_f32s(weight, turned[source.pixel as usize * vectors + at], sum);
+                    }
+                    *result = sum;
+                }
+            }
+            to_planes(&result, stride, channels, out_plane, out);
+        }
+    }
+}
+
+pub(super) fn backward_weight(context: &Context, shape: &Conv2dShape, x: &[f32], dy: &[f32], dw: &mut [f32]) {
+    let taps = of_taps(shape);
+    let stride = shape.in_channels.next_multiple_of(MOST_LANES);
+    let len = (taps.len() * stride).max(1);
+    // Every thread sums its images into a copy of its own; the copies are added in order, so that the result depends
+    // on the number of threads but not on their timing.
+    let tasks = context.threads().min(shape.batch).max(1);
+    let mut partial = context.scratch(tasks * len);
+    partial.fill(0.0);
+    context.run_chunks(&mut partial, len, |task, partial| {
+        let images = [task * shape.batch / tasks, (task + 1) * shape.batch / tasks];
+        context.dispatch(WeightPart { context, shape, taps: &taps, x, dy, images, partial });
+    });
+    let window = shape.kernel[0] * shape.kernel[1];
+    for partial in partial.chunks_exact(len) {
+        for (TapPairs { tap, .. }, sums) in taps.iter().zip(partial.chunks_exact(stride)) {
+            dw[*tap..].iter_mut().step_by(window).zip(sums).for_each(|(dw, sum)| *dw += *sum);
+        }
+    }
+}
+
+struct WeightPart<'a> {
+    context: &'a Context,
+    shape: &'a Conv2dShape,
+    taps: &'a [TapPairs],
+    x: &'a [f32],
+    dy: &'a [f32],
+    images: [usize; 2],
+    partial: &'a mut [f32],
+}
+
+impl WithSimd for WeightPart<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let WeightPart { context, shape, taps, x, dy, images, partial } = self;
+        let channels = shape.in_channels;
+        let stride = channels.next_multiple_of(MOST_LANES);
+        let vectors = stride / S::F32_LANES;
+        let (in_plane, out_plane) = (shape.height * shape.width, shape.out_height() * shape.out_width());
+        let mut inputs = context.scratch(in_plane * stride);
+        let mut outputs = context.scratch(out_plane * stride);
+        for image in images[0]..images[1] {
+            let at = image * channels;
+            to_channels_last(
+                &x[at * in_plane..(at + channels) * in_plane],
+                channels,
+                in_plane,
+                &mut inputs,
+                stride,
+            );
+            to_channels_last(
+                &dy[at * out_plane..(at + channels) * out_plane],
+                channels,
+                out_plane,
+                &mut outputs,
+                stride,
+            );
+            let (inputs, outputs) = (S::as_simd_f32s(&inputs).0, S::as_simd_f32s(&outputs).0);
+            let sums = S::as_mut_simd_f32s(partial).0.chunks_exact_mut(vectors);
+            for (TapPairs { pairs, .. }, sums) in taps.iter().zip(sums) {
+                for (at, sum) in sums.iter_mut().enumerate() {
+                    let mut now = *sum;
+                    for (out_pixel, in_pixel) in pairs {
+                        let dy = outputs[*out_pixel as usize * vectors + at];
+                        now = simd.mul_add_f32s(dy, inputs[*in_pixel as usize * vectors + at], now);
+                    }
+                    *sum = now;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! 1×1 convolution without stride or padding, for f32 and planes of whole vectors.
+//!
+//! An image [C, P] is already what a product with [O, C] wants: vectors of pixels by single weights. So nothing is
+//! packed but the weights, once, and tiles of the result live in registers. The gradient of the weights has the
+//! pixels as its inner dimension on both sides: its tiles hold one vector for each weight, and are only summed
+//! across their lanes when all images are through.
+
+use pulp::{Simd, WithSimd};
+
+use super::Conv2dShape;
+use crate::context::Context;
+
+/// The most lanes that a vector has: planes are whole vectors on every processor.
+const MOST_LANES: usize = 16;
+
+/// Elements of both maps that the weights' gradient takes at a time: 512 KiB, half of the second-level cache.
+const BLOCK_ELEMENTS: usize = 128 << 10;
+
+/// Elements of the lanes of all weights' sums that a thread may hold: 4 MiB.
+const MOST_SUMS: usize = 1 << 20;
+
+/// Whether a convolution is of this kind.
+pub(super) fn suits(shape: &Conv2dShape) -> bool {
+    let plain =
+        shape.kernel == [1, 1] && shape.stride == [1, 1] && shape.padding == [0, 0] && shape.groups == 1;
+    plain && shape.height * shape.width > 0 && (shape.height * shape.width).is_multiple_of(MOST_LANES)
+}
+
+/// Whether the gradient of its weights is done here.
+pub(super) fn suits_weight(shape: &Conv2dShape) -> bool {
+    suits(shape) && shape.weight_len() * MOST_LANES <= MOST_SUMS
+}
+
+/// y = w · x.
+pub(super) fn forward(context: &Context, shape: &Conv2dShape, x: &[f32], w: &[f32], y: &mut [f32]) {
+    let weights = Weights { values: w, per_output: shape.in_channels, per_input: 1 };
+    let channels = [shape.in_channels, shape.out_channels];
+    context.dispatch(Product {
+        context,
+        plane: shape.height * shape.width,
+        channels,
+        input: x,
+        weights,
+        out: y,
+    });
+}
+
+/// dx = wᵀ · dy.
+pub(super) fn backward_input(context: &Context, shape: &Conv2dShape, dy: &[f32], w: &[f32], dx: &mut [f32]) {
+    let weights = Weights { values: w, per_output: 1, per_input: shape.in_channels };
+    let channels = [shape.out_channels, shape.in_channels];
+    context.dispatch(Product {
+        context,
+        plane: shape.height * shape.width,
+        channels,
+        input: dy,
+        weights,
+        out: dx,
+    });
+}
+
+/// The weights as they lie: that of (output, input) is at `output·per_output + input·per_input`.
+#[derive(Clone, Copy)]
+struct Weights<'a> {
+    values: &'a [f32],
+    per_output: usize,
+    per_input: usize,
+}
+
+struct Product<'a> {
+    context: &'a Context,
+    plane: usize,
+    /// Of the input and of the result.
+    channels: [usize; 2],
+    input: &'a [f32],
+    weights: Weights<'a>,
+    out: &'a mut [f32],
+}
+
+impl WithSimd for Product<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Product { context, plane, channels: [inputs, outputs], input, weights, out } = self;
+        let vectors = plane / S::F32_LANES;
+        // Wide tiles where there are registers for them and the plane has whole ones.
+        let (rows, wide) = match (S::REGISTER_COUNT >= 32, vectors) {
+            (true, n) if n.is_multiple_of(4) => (6, 4),
+            (true, n) if n.is_multiple_of(2) => (8, 2),
+            (true, _) => (8, 1),
+            (false, n) if n.is_multiple_of(2) => (4, 2),
+            (false, _) => (4, 1),
+        };
+        let tall = outputs.div_ceil(rows);
+        let mut packed = context.scratch(tall * inputs * rows);
+        for (index, packed) in packed.chunks_exact_mut(inputs * rows).enumerate() {
+            for (input, packed) in packed.chunks_exact_mut(rows).enumerate() {
+                for (row, packed) in packed.iter_mut().enumerate() {
+                    let output = index * rows + row;
+                    let at = output * weights.per_output + input * weights.per_input;
+                    *packed = if output < outputs { weights.values[at] } else { 0.0 };
+                }
+            }
+        }
+        let packed = &*packed;
+        let images = (out.len() / (outputs * plane)).div_ceil(context.threads() * 4).max(1);
+        context.run_chunks(out, images * outputs * plane, |task, out| {
+            let input = &input[task * images * inputs * plane..];
+            context.dispatch(Images { plane, inputs, outputs, shape: [rows, wide], packed, input, out });
+        });
+    }
+}
+
+/// Some images.
+struct Images<'a> {
+    plane: usize,
+    inputs: usize,
+    outputs: usize,
+    shape: [usize; 2],
+    packed: &'a [f32],
+    input: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl WithSimd for Images<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        match self.shape {
+            [6, 4] => self.all::<S, 6, 4>(simd),
+            [8, 2] => self.all::<S, 8, 2>(simd),
+            [8, 1] => self.all::<S, 8, 1>(simd),
+            [4, 2] => self.all::<S, 4, 2>(simd),
+            _ => self.all::<S, 4, 1>(simd),
+        }
+    }
+}
+
+impl Images<'_> {
+    #[inline(always)]
+    fn all<S: Simd, const R: usize, const V: usize>(self, simd: S) {
+        let (plane, width) = (self.plane, V * S::F32_LANES);
+        let images = self.input.chunks_exact(self.inputs * plane);
+        for (image, out) in images.zip(self.out.chunks_exact_mut(self.outputs * plane)) {
+            for (weights, out) in self.packed.chunks_exact(self.inputs * R).zip(out.chunks_mut(R * plane)) {
+                let weights = &weights.as_chunks::<R>().0[..self.inputs];
+                for at in (0..plane).step_by(width) {
+                    let mut sums = [[simd.splat_f32s(0.0); V]; R];
+                    for (weights, row) in weights.iter().zip(image.chunks_exact(plane)) {
+                        let row = S::as_simd_f32s(&row[at..at + width]).0;
+                        let row: &[S::f32s; V] = row.try_into().unwrap_or(&sums[0]);
+                        let now: [S::f32s; V] = *row;
+                        for i in 0..R {
+                            let weight = simd.splat_f32s(weights[i]);
+                            for v in 0..V {
+                                sums[i][v] = simd.mul_add_f32s(weight, now[v], sums[i][v]);
+                            }
+                        }
+                    }
+                    for (sums, out) in sums.iter().zip(out.chunks_exact_mut(plane)) {
+                        S::as_mut_simd_f32s(&mut out[at..at + width]).0.copy_from_slice(sums);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// dw += Σ dy · xᵀ over images.
+pub(super) fn backward_weight(context: &Context, shape: &Conv2dShape, x: &[f32], dy: &[f32], dw: &mut [f32]) {
+    // Every thread sums its images into a copy of its own; the copies are added in order, so that the result depends
+    // on the number of threads but not on their timing.
+    let tasks = context.threads().min(shape.batch).max(1);
+    let len = dw.len();
+    let mut partial = context.scratch(tasks * len);
+    context.run_chunks(&mut partial, len, |task, partial| {
+        let images = [task * shape.batch / tasks, (task + 1) * shape.batch / tasks];
+        context.dispatch(WeightPart { context, shape, x, dy, images, partial });
+    });
+    for partial in partial.chunks_exact(len) {
+        dw.iter_mut().zip(partial).for_each(|(dw, partial)| *dw += *partial);
+    }
+}
+
+struct WeightPart<'a> {
+    context: &'a Context,
+    shape: &'a Conv2dShape,
+    x: &'a [f32],
+    dy: &'a [f32],
+    images: [usize; 2],
+    partial: &'a mut [f32],
+}
+
+impl WithSimd for WeightPart<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let WeightPart { context, shape, x, dy, images, partial } = self;
+        let (inputs, outputs, plane) = (shape.in_channels, shape.out_channels, shape.height * shape.width);
+        let mut sums = context.scratch(inputs * outputs * S::F32_LANES);
+        sums.fill(0.0);
+        let step = (BLOCK_ELEMENTS / ((inputs + outputs) * plane)).max(1);
+        for first in (images[0]..images[1]).step_by(step) {
+            let last = (first + step).min(images[1]);
+            let maps = Maps {
+                x: &x[first * inputs * plane..last * inputs * plane],
+                dy: &dy[first * outputs * plane..last * outputs * plane],
+                inputs,
+                outputs,
+                plane,
+            };
+            if S::REGISTER_COUNT >= 32 {
+                maps.add::<S, 4, 6>(simd, &mut sums);
+            } else {
+                maps.add::<S, 2, 5>(simd, &mut sums);
+            }
+        }
+        for (to, sum) in partial.iter_mut().zip(S::as_simd_f32s(&sums).0) {
+            *to = simd.reduce_sum_f32s(*sum);
+        }
+    }
+}
+
+/// Both maps of some images.
+struct Maps<'a> {
+    x: &'a [f32],
+    dy: &'a [f32],
+    inputs: usize,
+    outputs: usize,
+    plane: usize,
+}
+
+impl Maps<'_> {
+    /// Adds to the lanes of all weights' sums, `R` outputs by `C` inputs at a time. Tiles at the end repeat the last
+    /// channel and leave the repetitions out.
+    #[inline(always)]
+    fn add<S: Simd, const R: usize, const C: usize>(&self, simd: S, sums: &mut [f32]) {
+        let sums = S::as_mut_simd_f32s(sums).0;
+        for output in (0..self.outputs).step_by(R) {
+            for input in (0..self.inputs).step_by(C) {
+                let mut tile = [[simd.splat_f32s(0.0); C]; R];
+                let x = self.x.chunks_exact(self.inputs * self.plane);
+                for (x, dy) in x.zip(self.dy.chunks_exact(self.outputs * self.plane)) {
+                    let row = |map: &'_ [f32], channel: usize, channels: usize| {
+                        channel.min(channels - 1) * self.plane
+                            ..map.len().min((channel.min(channels - 1) + 1) * self.plane)
+                    };
+                    let left: [&[S::f32s]; R] =
+                        std::array::from_fn(|i| S::as_simd_f32s(&dy[row(dy, output + i, self.outputs)]).0);
+                    let right: [&[S::f32s]; C] =
+                        std::array::from_fn(|j| S::as_simd_f32s(&x[row(x, input + j, self.inputs)]).0);
+                    for at in 0..self.plane / S::F32_LANES {
+                        let right: [S::f32s; C] = std::array::from_fn(|j| right[j][at]);
+                        for i in 0..R {
+                            let left = left[i][at];
+                            for j in 0..C {
+                                tile[i][j] = simd.mul_add_f32s(left, right[j], tile[i][j]);
+                            }
+                        }
+                    }
+                }
+                for (i, tile) in tile.iter().enumerate().take(self.outputs - output) {
+                    let start = (output + i) * self.inputs + input;
+                    for (sum, tile) in sums[start..].iter_mut().zip(tile).take(self.inputs - input) {
+                        *sum = simd.add_f32s(*sum, *tile);
+                    }
+                }
+            }
+        }
+    }
+}
