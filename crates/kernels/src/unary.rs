@@ -141,7 +141,8 @@ fn apply_backward<T: Float>(op: UnaryOp, x: &[T], y: &[T], dy: &[T], dx: &mut [T
         UnaryOp::Relu => from_output!(|y: T, dy: T| if y > T::ZERO { dy } else { T::ZERO }),
         UnaryOp::Relu6 => {
             let six = T::from_f64(6.0);
-            from_output!(|y: T, dy: T| if y > T::ZERO && y < six { dy } else { T::ZERO });
+            // Not `&&`, which would be a branch.
+            from_output!(|y: T, dy: T| if (y > T::ZERO) & (y < six) { dy } else { T::ZERO });
         }
         UnaryOp::LeakyRelu(slope) => {
             let slope = T::from_f64(slope);

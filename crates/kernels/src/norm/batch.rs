@@ -5,6 +5,8 @@ use crate::error::{Result, check_len};
 use crate::float::Float;
 use crate::reduce::{sum_slice, sum_squared_deviations};
 
+use super::small_planes::{self, repeat};
+
 /// An activation applied in the same pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
@@ -67,6 +69,32 @@ pub fn batch_norm_moments<T: Float>(
     check_len(KERNEL, "mean", channels, mean.len())?;
     check_len(KERNEL, "moment", channels, moment.len())?;
     let count = (batch * plane).max(1) as f64;
+    if small_planes::suits(plane) {
+        let dims = [batch, channels, plane];
+        small_planes::sums(context, dims, mean, moment, |start, _, a: &mut [T], _| {
+            context.simd(|| a.iter_mut().zip(&x[start..]).for_each(|(a, x)| *a += *x));
+        });
+        mean.iter_mut().for_each(|mean| *mean /= count);
+        let rounded = repeat(mean.iter().map(|mean| T::from_f64(*mean)), plane);
+        small_planes::sums(
+            context,
+            dims,
+            &mut vec![0.0; channels],
+            moment,
+            |start, column, _, b: &mut [T]| {
+                context.simd(|| {
+                    for ((b, x), mean) in b.iter_mut().zip(&x[start..]).zip(&rounded[column..]) {
+                        *b += (*x - *mean) * (*x - *mean);
+                    }
+                });
+            },
+        );
+        for ((moment, mean), rounded) in moment.iter_mut().zip(mean).zip(rounded.chunks_exact(plane.max(1))) {
+            let off = *mean - rounded[0].to_f64();
+            *moment = (*moment - count * off * off).max(0.0);
+        }
+        return Ok(());
+    }
     per_channel(context, channels, mean, moment, |channel| {
         context.simd(|| {
             let planes = || (0..batch).map(|n| &x[(n * channels + channel) * plane..][..plane]);
@@ -101,6 +129,19 @@ pub fn batch_norm_forward<T: Float>(
     check_len(KERNEL, "y", x.len(), y.len())?;
     for (name, values) in [("mean", mean), ("inv_std", inv_std), ("gamma", gamma), ("beta", beta)] {
         check_len(KERNEL, name, channels, values.len())?;
+    }
+    if small_planes::suits(plane) {
+        let factor = repeat(inv_std.iter().zip(gamma).map(|(inv_std, gamma)| *inv_std * *gamma), plane);
+        let (mean, shift) = (repeat(mean.iter().copied(), plane), repeat(beta.iter().copied(), plane));
+        small_planes::each_image(context, channels * plane, y, |start, y| {
+            context.simd(|| {
+                let columns = mean.iter().zip(&factor).zip(&shift);
+                for ((y, x), ((mean, factor), shift)) in y.iter_mut().zip(&x[start..]).zip(columns) {
+                    *y = activation.apply((*x - *mean) * *factor + *shift);
+                }
+            });
+        });
+        return Ok(());
     }
     let piece = context.piece(x.len(), plane);
     context.run_chunks(y, piece, |task, y| {
@@ -147,6 +188,21 @@ pub fn batch_norm_backward_sums<T: Float>(
     check_len(KERNEL, "inv_std", channels, inv_std.len())?;
     check_len(KERNEL, "sum_dy", channels, sum_dy.len())?;
     check_len(KERNEL, "sum_dy_xhat", channels, sum_dy_xhat.len())?;
+    if small_planes::suits(plane) {
+        let dims = [batch, channels, plane];
+        let mean = repeat(mean.iter().copied(), plane);
+        small_planes::sums(context, dims, sum_dy, sum_dy_xhat, |start, column, a: &mut [T], b: &mut [T]| {
+            context.simd(|| {
+                let columns = a.iter_mut().zip(b).zip(&mean[column..]);
+                for (((a, b), mean), (x, dy)) in columns.zip(x[start..].iter().zip(&dy[start..])) {
+                    *a += *dy;
+                    *b += *dy * (*x - *mean);
+                }
+            });
+        });
+        sum_dy_xhat.iter_mut().zip(inv_std).for_each(|(sum, inv_std)| *sum *= inv_std.to_f64());
+        return Ok(());
+    }
     per_channel(context, channels, sum_dy, sum_dy_xhat, |channel| {
         context.simd(|| {
             let (mut plain, mut product) = (0.0, 0.0);
@@ -218,6 +274,23 @@ pub fn batch_norm_backward_input<T: Float>(
         ("mean_dy_xhat", mean_dy_xhat.len()),
     ] {
         check_len(KERNEL, name, channels, len)?;
+    }
+    if small_planes::suits(plane) {
+        let scale = repeat(gamma.iter().zip(inv_std).map(|(gamma, inv_std)| *gamma * *inv_std), plane);
+        let slopes = mean_dy_xhat.iter().zip(inv_std);
+        let slope = repeat(slopes.map(|(mean, inv_std)| T::from_f64(*mean * inv_std.to_f64())), plane);
+        let mean = repeat(mean.iter().copied(), plane);
+        let mean_dy = repeat(mean_dy.iter().map(|mean| T::from_f64(*mean)), plane);
+        small_planes::each_image(context, channels * plane, dx, |start, dx| {
+            context.simd(|| {
+                let columns = scale.iter().zip(&slope).zip(mean.iter().zip(&mean_dy));
+                let elements = dx.iter_mut().zip(x[start..].iter().zip(&dy[start..]));
+                for ((dx, (x, dy)), ((scale, slope), (mean, mean_dy))) in elements.zip(columns) {
+                    *dx = *scale * (*dy - *mean_dy - (*x - *mean) * *slope);
+                }
+            });
+        });
+        return Ok(());
     }
     let piece = context.piece(x.len(), plane);
     context.run_chunks(dx, piece, |task, dx| {

@@ -3,6 +3,7 @@
 mod batch;
 mod group;
 mod layer;
+mod small_planes;
 
 pub use batch::{
     Activation, batch_norm_backward_input, batch_norm_backward_sums, batch_norm_forward, batch_norm_moments,

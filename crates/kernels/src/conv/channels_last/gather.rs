@@ -163,7 +163,7 @@ impl WithSimd for Block<'_> {
         let mut pixels = context.scratch(count * in_image);
         let planes = input.chunks_exact(in_image);
         for (image, pixels) in planes.zip(pixels.chunks_exact_mut(in_image)) {
-            to_channels_last(image, pass.inputs, pass.in_plane, pixels, in_stride);
+            to_channels_last::<S>(image, pass.inputs, pass.in_plane, pixels, in_stride);
         }
         let mut result = context.scratch(count * out_image);
         let result = &mut *result;
@@ -188,7 +188,7 @@ impl WithSimd for Block<'_> {
         let plane = pass.sources.pixels();
         for (result, image) in result.chunks_exact(out_image).zip(out.chunks_exact_mut(plane * pass.outputs))
         {
-            to_planes(result, out_stride, pass.outputs, plane, image);
+            to_planes::<S>(result, out_stride, pass.outputs, plane, image);
         }
     }
 }

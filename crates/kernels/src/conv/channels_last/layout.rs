@@ -1,12 +1,98 @@
 //! From planes of pixels to pixels of channels, and back.
 
+use pulp::Simd;
+
 /// Rows and columns of a block that is turned at once: its lines of both sides fit the first-level cache.
 const SIDE: usize = 16;
+
+/// A block of [`SIDE`] rows of as many elements.
+type Square = [[f32; SIDE]; SIDE];
+
+/// How whole blocks are turned on this processor.
+#[derive(Clone, Copy)]
+struct Turner {
+    #[cfg(target_arch = "x86_64")]
+    avx512: Option<pulp::x86::V4>,
+}
+
+impl Turner {
+    /// The fastest one that the vectors of `S` allow.
+    #[inline(always)]
+    fn new<S: Simd>() -> Self {
+        Self {
+            #[cfg(target_arch = "x86_64")]
+            avx512: if S::F32_LANES == SIDE { pulp::x86::V4::try_new() } else { None },
+        }
+    }
+
+    #[inline(always)]
+    fn turn(self, lines: [&[f32; SIDE]; SIDE]) -> Square {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(simd) = self.avx512 {
+            return turn_in_registers(simd, lines);
+        }
+        std::array::from_fn(|j| std::array::from_fn(|i| lines[i][j]))
+    }
+}
+
+/// Pairs, then fours, then quarters of vectors change places: 64 shuffles for 256 elements.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn turn_in_registers(simd: pulp::x86::V4, lines: [&[f32; SIDE]; SIDE]) -> Square {
+    // Loops rather than closures: what is not inlined here is not compiled for these instructions.
+    let f = simd.avx512f;
+    let mut rows = [f._mm512_setzero_ps(); SIDE];
+    for (row, line) in rows.iter_mut().zip(lines) {
+        *row = pulp::cast(*line);
+    }
+    let mut pairs = rows;
+    for i in 0..SIDE / 2 {
+        pairs[2 * i] = f._mm512_unpacklo_ps(rows[2 * i], rows[2 * i + 1]);
+        pairs[2 * i + 1] = f._mm512_unpackhi_ps(rows[2 * i], rows[2 * i + 1]);
+    }
+    // In each quarter of fours[4g + j] lie four rows' elements of one column, which is j within that quarter.
+    let mut fours = pairs;
+    for first in [0, 4, 8, 12] {
+        for half in [0, 1] {
+            let a = f._mm512_castps_pd(pairs[first + half]);
+            let b = f._mm512_castps_pd(pairs[first + half + 2]);
+            fours[first + 2 * half] = f._mm512_castpd_ps(f._mm512_unpacklo_pd(a, b));
+            fours[first + 2 * half + 1] = f._mm512_castpd_ps(f._mm512_unpackhi_pd(a, b));
+        }
+    }
+    let mut turned = [[0.0; SIDE]; SIDE];
+    for j in 0..4 {
+        let a = f._mm512_shuffle_f32x4::<0x88>(fours[j], fours[4 + j]);
+        let b = f._mm512_shuffle_f32x4::<0x88>(fours[8 + j], fours[12 + j]);
+        let c = f._mm512_shuffle_f32x4::<0xdd>(fours[j], fours[4 + j]);
+        let d = f._mm512_shuffle_f32x4::<0xdd>(fours[8 + j], fours[12 + j]);
+        turned[j] = pulp::cast(f._mm512_shuffle_f32x4::<0x88>(a, b));
+        turned[4 + j] = pulp::cast(f._mm512_shuffle_f32x4::<0x88>(c, d));
+        turned[8 + j] = pulp::cast(f._mm512_shuffle_f32x4::<0xdd>(a, b));
+        turned[12 + j] = pulp::cast(f._mm512_shuffle_f32x4::<0xdd>(c, d));
+    }
+    turned
+}
 
 /// Turns `rows` rows of `cols` elements into `cols` rows of `to_stride` elements, of which the first `rows` are
 /// written; rows of `from` begin `from_stride` apart.
 #[inline(always)]
-fn turn(from: &[f32], from_stride: usize, [rows, cols]: [usize; 2], to: &mut [f32], to_stride: usize) {
+fn turn<S: Simd>(
+    from: &[f32],
+    from_stride: usize,
+    [rows, cols]: [usize; 2],
+    to: &mut [f32],
+    to_stride: usize,
+) {
+    if cols == 1 && from_stride == 1 {
+        to[..rows].copy_from_slice(&from[..rows]);
+        return;
+    }
+    if rows == 1 && to_stride == 1 {
+        to[..cols].copy_from_slice(&from[..cols]);
+        return;
+    }
+    let turner = Turner::new::<S>();
     for col in (0..cols).step_by(SIDE) {
         for row in (0..rows).step_by(SIDE) {
             if row + SIDE <= rows && col + SIDE <= cols {
@@ -14,9 +100,9 @@ fn turn(from: &[f32], from_stride: usize, [rows, cols]: [usize; 2], to: &mut [f3
                     let start = (row + i) * from_stride + col;
                     from[start..start + SIDE].try_into().unwrap_or(&[0.0; SIDE])
                 });
-                for (j, to) in to[col * to_stride..].chunks_mut(to_stride).take(SIDE).enumerate() {
-                    let turned: [f32; SIDE] = std::array::from_fn(|i| lines[i][j]);
-                    to[row..row + SIDE].copy_from_slice(&turned);
+                let turned = turner.turn(lines);
+                for (to, turned) in to[col * to_stride..].chunks_mut(to_stride).zip(&turned) {
+                    to[row..row + SIDE].copy_from_slice(turned);
                 }
                 continue;
             }
@@ -31,14 +117,14 @@ fn turn(from: &[f32], from_stride: usize, [rows, cols]: [usize; 2], to: &mut [f3
 
 /// Copies an image [channels, plane] to [plane, stride]; the elements from `channels` to `stride` become 0.
 #[inline(always)]
-pub(in crate::conv) fn to_channels_last(
+pub(in crate::conv) fn to_channels_last<S: Simd>(
     image: &[f32],
     channels: usize,
     plane: usize,
     to: &mut [f32],
     stride: usize,
 ) {
-    turn(image, plane, [channels, plane], to, stride);
+    turn::<S>(image, plane, [channels, plane], to, stride);
     if stride > channels {
         to.chunks_exact_mut(stride).take(plane).for_each(|pixel| pixel[channels..].fill(0.0));
     }
@@ -46,31 +132,50 @@ pub(in crate::conv) fn to_channels_last(
 
 /// Copies pixels [plane, stride] to an image [channels, plane].
 #[inline(always)]
-pub(in crate::conv) fn to_planes(
+pub(in crate::conv) fn to_planes<S: Simd>(
     pixels: &[f32],
     stride: usize,
     channels: usize,
     plane: usize,
     image: &mut [f32],
 ) {
-    turn(pixels, stride, [plane, channels], image, plane);
+    turn::<S>(pixels, stride, [plane, channels], image, plane);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pulp::WithSimd as _;
+
+    struct ThereAndBack;
+
+    impl pulp::WithSimd for ThereAndBack {
+        type Output = ();
+
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, _: S) {
+            for (channels, plane, stride) in
+                [(1, 1, 16), (5, 1, 16), (3, 7, 16), (16, 16, 16), (33, 40, 48), (20, 64, 32)]
+            {
+                let image: Vec<f32> = (0..channels * plane).map(|i| i as f32 + 1.0).collect();
+                let mut pixels = vec![-1.0; plane * stride];
+                to_channels_last::<S>(&image, channels, plane, &mut pixels, stride);
+                for (pixel, values) in pixels.chunks(stride).enumerate() {
+                    for (channel, value) in values.iter().enumerate() {
+                        let expected = if channel < channels { image[channel * plane + pixel] } else { 0.0 };
+                        assert_eq!(*value, expected, "{channels} {plane} {pixel} {channel}");
+                    }
+                }
+                let mut back = vec![0.0; image.len()];
+                to_planes::<S>(&pixels, stride, channels, plane, &mut back);
+                assert_eq!(image, back);
+            }
+        }
+    }
 
     #[test]
     fn there_and_back_is_the_same() {
-        for (channels, plane, stride) in [(1, 1, 16), (3, 7, 16), (16, 16, 16), (33, 40, 48), (20, 64, 32)] {
-            let image: Vec<f32> = (0..channels * plane).map(|i| i as f32 + 1.0).collect();
-            let mut pixels = vec![-1.0; plane * stride];
-            to_channels_last(&image, channels, plane, &mut pixels, stride);
-            assert_eq!(pixels[(plane - 1) * stride], image[plane - 1]);
-            assert!(pixels.chunks(stride).all(|pixel| pixel[channels..].iter().all(|&rest| rest == 0.0)));
-            let mut back = vec![0.0; image.len()];
-            to_planes(&pixels, stride, channels, plane, &mut back);
-            assert_eq!(image, back);
-        }
+        pulp::Arch::new().dispatch(ThereAndBack);
+        ThereAndBack.with_simd(pulp::Scalar);
     }
 }

@@ -27,7 +27,7 @@ fn suits(shape: &Conv2dShape) -> bool {
 
 /// Whether forward and the input's gradient are done here.
 pub(super) fn suits_gather(shape: &Conv2dShape) -> bool {
-    suits(shape) && shape.kernel[0] * shape.kernel[1] > 1
+    suits(shape)
 }
 
 /// Whether the gradient of the weights is done here.

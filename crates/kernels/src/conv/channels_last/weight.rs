@@ -93,13 +93,13 @@ impl WithSimd for Part<'_> {
             let size = shape.in_channels * in_plane;
             let from = x[first * size..].chunks_exact(size);
             for (to, image) in inputs.chunks_exact_mut(in_image).zip(from) {
-                to_channels_last(image, shape.in_channels, in_plane, to, in_stride);
+                to_channels_last::<S>(image, shape.in_channels, in_plane, to, in_stride);
             }
             let mut outputs = context.scratch(count * out_image);
             let size = shape.out_channels * out_plane;
             let from = dy[first * size..].chunks_exact(size);
             for (to, image) in outputs.chunks_exact_mut(out_image).zip(from) {
-                to_channels_last(image, shape.out_channels, out_plane, to, out_stride);
+                to_channels_last::<S>(image, shape.out_channels, out_plane, to, out_stride);
             }
             let maps =
                 Maps { inputs: &inputs, outputs: &outputs, in_image, out_image, in_stride, out_stride };

@@ -7,11 +7,11 @@ use pulp::{Simd, WithSimd};
 
 use super::super::Conv2dShape;
 use super::super::channels_last::layout::{to_channels_last, to_planes};
-use super::super::channels_last::sources::{Sources, TapPairs, of_inputs, of_outputs, of_taps};
+use super::super::channels_last::sources::{Source, Sources, TapPairs, of_inputs, of_outputs, of_taps};
 use crate::context::Context;
 
 /// Pixels of the larger plane up to which turning is faster than framing.
-const MOST_PIXELS: usize = 16;
+const MOST_PIXELS: usize = 64;
 
 /// The most lanes that a vector has: channels are padded to whole vectors on every processor.
 const MOST_LANES: usize = 16;
@@ -23,11 +23,11 @@ pub(super) fn suits(shape: &Conv2dShape) -> bool {
 }
 
 /// The weights [C, taps] as [taps, channels], padded.
-fn turned_weights(context: &Context, shape: &Conv2dShape, w: &[f32]) -> Vec<f32> {
+fn turned_weights(shape: &Conv2dShape, w: &[f32]) -> Vec<f32> {
     let (window, stride) =
         (shape.kernel[0] * shape.kernel[1], shape.in_channels.next_multiple_of(MOST_LANES));
     let mut turned = vec![0.0; window * stride];
-    context.simd(|| to_channels_last(w, shape.in_channels, window, &mut turned, stride));
+    to_channels_last::<pulp::Scalar>(w, shape.in_channels, window, &mut turned, stride);
     turned
 }
 
@@ -51,7 +51,7 @@ fn sum_sources(
     w: &[f32],
     out: &mut [f32],
 ) {
-    let weights = turned_weights(context, shape, w);
+    let weights = turned_weights(shape, w);
     let images = shape.batch.div_ceil(context.threads() * 2).max(1);
     let channels = shape.in_channels;
     context.run_chunks(out, images * channels * planes[1], |task, out| {
@@ -83,21 +83,21 @@ impl WithSimd for Sums<'_> {
         let weights = S::as_simd_f32s(weights).0;
         let images = input.chunks_exact(channels * in_plane);
         for (input, out) in images.zip(out.chunks_exact_mut(channels * out_plane)) {
-            to_channels_last(input, channels, in_plane, &mut turned, stride);
+            to_channels_last::<S>(input, channels, in_plane, &mut turned, stride);
             let turned = S::as_simd_f32s(&turned).0;
             let pixels = S::as_mut_simd_f32s(&mut result).0.chunks_exact_mut(vectors);
             for (pixel, result) in pixels.enumerate() {
                 let sources = sources.of(pixel);
-                for (at, result) in result.iter_mut().enumerate() {
-                    let mut sum = simd.splat_f32s(0.0);
-                    for source in sources {
-                        let weight = weights[source.tap as usize * vectors + at];
-                        sum = simd.mul_add_f32s(weight, turned[source.pixel as usize * vectors + at], sum);
-                    }
-                    *result = sum;
+                let mut at = 0;
+                while at < vectors {
+                    at += if vectors - at >= 4 {
+                        sum::<S, 4>(simd, sources, weights, turned, vectors, at, result)
+                    } else {
+                        sum::<S, 1>(simd, sources, weights, turned, vectors, at, result)
+                    };
                 }
             }
-            to_planes(&result, stride, channels, out_plane, out);
+            to_planes::<S>(&result, stride, channels, out_plane, out);
         }
     }
 }
@@ -147,14 +147,14 @@ impl WithSimd for WeightPart<'_> {
         let mut outputs = context.scratch(out_plane * stride);
         for image in images[0]..images[1] {
             let at = image * channels;
-            to_channels_last(
+            to_channels_last::<S>(
                 &x[at * in_plane..(at + channels) * in_plane],
                 channels,
                 in_plane,
                 &mut inputs,
                 stride,
             );
-            to_channels_last(
+            to_channels_last::<S>(
                 &dy[at * out_plane..(at + channels) * out_plane],
                 channels,
                 out_plane,
@@ -164,15 +164,62 @@ impl WithSimd for WeightPart<'_> {
             let (inputs, outputs) = (S::as_simd_f32s(&inputs).0, S::as_simd_f32s(&outputs).0);
             let sums = S::as_mut_simd_f32s(partial).0.chunks_exact_mut(vectors);
             for (TapPairs { pairs, .. }, sums) in taps.iter().zip(sums) {
-                for (at, sum) in sums.iter_mut().enumerate() {
-                    let mut now = *sum;
-                    for (out_pixel, in_pixel) in pairs {
-                        let dy = outputs[*out_pixel as usize * vectors + at];
-                        now = simd.mul_add_f32s(dy, inputs[*in_pixel as usize * vectors + at], now);
-                    }
-                    *sum = now;
+                let mut at = 0;
+                while at < vectors {
+                    at += if vectors - at >= 4 {
+                        add_products::<S, 4>(simd, pairs, [inputs, outputs], vectors, at, sums)
+                    } else {
+                        add_products::<S, 1>(simd, pairs, [inputs, outputs], vectors, at, sums)
+                    };
                 }
             }
         }
     }
+}
+
+/// `U` vectors of a pixel's channels as sums over its sources; gives `U`. Several at once, because one sum after the
+/// other waits for each multiplication.
+#[inline(always)]
+fn sum<S: Simd, const U: usize>(
+    simd: S,
+    sources: &[Source],
+    weights: &[S::f32s],
+    pixels: &[S::f32s],
+    vectors: usize,
+    at: usize,
+    result: &mut [S::f32s],
+) -> usize {
+    let mut sums = [simd.splat_f32s(0.0); U];
+    for source in sources {
+        let weights = &weights[source.tap as usize * vectors + at..][..U];
+        let pixel = &pixels[source.pixel as usize * vectors + at..][..U];
+        for u in 0..U {
+            sums[u] = simd.mul_add_f32s(weights[u], pixel[u], sums[u]);
+        }
+    }
+    result[at..at + U].copy_from_slice(&sums);
+    U
+}
+
+/// Adds a tap's products of `U` vectors of channels; gives `U`.
+#[inline(always)]
+fn add_products<S: Simd, const U: usize>(
+    simd: S,
+    pairs: &[(u32, u32)],
+    [inputs, outputs]: [&[S::f32s]; 2],
+    vectors: usize,
+    at: usize,
+    sums: &mut [S::f32s],
+) -> usize {
+    let mut now = [simd.splat_f32s(0.0); U];
+    now.copy_from_slice(&sums[at..at + U]);
+    for &(out_pixel, in_pixel) in pairs {
+        let dy = &outputs[out_pixel as usize * vectors + at..][..U];
+        let x = &inputs[in_pixel as usize * vectors + at..][..U];
+        for u in 0..U {
+            now[u] = simd.mul_add_f32s(dy[u], x[u], now[u]);
+        }
+    }
+    sums[at..at + U].copy_from_slice(&now);
+    U
 }
