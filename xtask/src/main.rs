@@ -43,8 +43,10 @@ fn main() -> ExitCode {
         }
         "bench" => {
             let all = prefixed(&["run", "--release", "--package", "phalanx-benches", "--"], &arguments);
-            // candle's own threads spin beside those of the kernels; `phalanx` does without them too.
-            run(Command::new(cargo_path()).args(all).env("CANDLE_NUM_THREADS", "1").current_dir(root()))
+            // As `phalanx` runs: candle's own threads would spin beside those of the kernels, and the allocator would
+            // give pages back between steps.
+            let settings = [("CANDLE_NUM_THREADS", "1"), ("MIMALLOC_PURGE_DELAY", "10000")];
+            run(Command::new(cargo_path()).args(all).envs(settings).current_dir(root()))
         }
         "tidy" => cargo(&prefixed(&["test", "--quiet", "--package", "xtask", "--test", "tidy"], &arguments)),
         "ci" => run(&mut Command::new(root().join(".ci").join("run"))),

@@ -94,7 +94,7 @@ pub fn conv2d_forward<T: Float>(
         Path::Depthwise => depthwise::forward(context, shape, x, w, y),
         Path::Pointwise => with_singles(x, w, y, |x, w, y| pointwise::forward(context, shape, x, w, y)),
         Path::ChannelsLast => {
-            with_singles(x, w, y, |x, w, y| channels_last::forward(context, shape, x, w, y))
+            with_singles(x, w, y, |x, w, y| channels_last::forward(context, shape, x, w, y));
         }
         Path::Dense => dense::forward(context, shape, x, w, y)?,
     }
@@ -124,7 +124,7 @@ pub fn conv2d_backward_input<T: Float>(
     match Path::of_maps::<T>(shape) {
         Path::Depthwise => depthwise::backward_input(context, shape, dy, w, dx),
         Path::Pointwise => {
-            with_singles(dy, w, dx, |dy, w, dx| pointwise::backward_input(context, shape, dy, w, dx))
+            with_singles(dy, w, dx, |dy, w, dx| pointwise::backward_input(context, shape, dy, w, dx));
         }
         Path::ChannelsLast => {
             with_singles(dy, w, dx, |dy, w, dx| channels_last::backward_input(context, shape, dy, w, dx));
@@ -153,7 +153,7 @@ pub fn conv2d_backward_weight<T: Float>(
     match Path::of_weights::<T>(shape) {
         Path::Depthwise => depthwise::backward_weight(context, shape, x, dy, dw),
         Path::Pointwise => {
-            with_singles(x, dy, dw, |x, dy, dw| pointwise::backward_weight(context, shape, x, dy, dw))
+            with_singles(x, dy, dw, |x, dy, dw| pointwise::backward_weight(context, shape, x, dy, dw));
         }
         Path::ChannelsLast => {
             with_singles(x, dy, dw, |x, dy, dw| channels_last::backward_weight(context, shape, x, dy, dw));

@@ -5,12 +5,12 @@
 
 mod config;
 mod doctor;
+mod environment;
 mod eval;
 mod log;
 mod parity;
 mod rank;
 mod sample;
-mod single_thread;
 mod train;
 
 use std::process::ExitCode;
@@ -70,7 +70,7 @@ impl CliError {
 /// Runs the program with this process's arguments.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    single_thread::candle();
+    environment::complete();
     let outcome = match cli.command {
         Command::Train(args) => train::run(&args),
         Command::Sample(args) => sample::run(&args),

@@ -6,6 +6,7 @@ use pulp::{Simd, WithSimd};
 
 use super::images_in_block;
 use super::layout::{to_channels_last, to_planes};
+use super::pack::{PackPanel, Weights};
 use super::sources::{Source, Sources};
 use crate::context::Context;
 
@@ -58,45 +59,6 @@ impl Pass<'_> {
     }
 }
 
-/// The weights as they lie: that of (output, input, tap) is at `output·per_output + input·per_input + tap`.
-#[derive(Clone, Copy)]
-pub(super) struct Weights<'a> {
-    pub(super) values: &'a [f32],
-    pub(super) per_output: usize,
-    pub(super) per_input: usize,
-}
-
-impl Weights<'_> {
-    /// Copies the outputs from `first` on to [tap, input, output], `width` outputs wide; those from `outputs` on are
-    /// zeros. In blocks whose lines of both sides stay in the first-level cache.
-    #[inline(always)]
-    fn pack(
-        self,
-        taps: &[usize],
-        first: usize,
-        [outputs, inputs]: [usize; 2],
-        width: usize,
-        packed: &mut [f32],
-    ) {
-        const SIDE: usize = 16;
-        for input in (0..inputs).step_by(SIDE) {
-            for lane in (0..width).step_by(SIDE) {
-                let lanes = lane..(lane + SIDE).min(width);
-                for input in input..(input + SIDE).min(inputs) {
-                    for (index, tap) in taps.iter().enumerate() {
-                        let to = &mut packed[(index * inputs + input) * width..][lanes.clone()];
-                        for (offset, to) in to.iter_mut().enumerate() {
-                            let output = first + lanes.start + offset;
-                            let at = output * self.per_output + input * self.per_input + tap;
-                            *to = if output < outputs { self.values[at] } else { 0.0 };
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
 struct Run<'a> {
     pass: &'a Pass<'a>,
     context: &'a Context,
@@ -126,9 +88,16 @@ impl WithSimd for Run<'_> {
                 rest = others;
             }
             context.run_each(items, |(panel, part)| {
-                let width = panel.vectors * lanes;
                 let channels = [pass.outputs, pass.inputs];
-                context.simd(|| weights.pack(pass.taps, panel.first * lanes, channels, width, part));
+                let (first, width) = (panel.first * lanes, panel.vectors * lanes);
+                context.dispatch(PackPanel {
+                    weights,
+                    taps: pass.taps,
+                    channels,
+                    first,
+                    width,
+                    packed: part,
+                });
             });
             let packed = &*packed;
             context.run_chunks(out, images * out_image, |task, out| {

@@ -3,14 +3,14 @@
 use pulp::Simd;
 
 /// Rows and columns of a block that is turned at once: its lines of both sides fit the first-level cache.
-const SIDE: usize = 16;
+pub(super) const SIDE: usize = 16;
 
 /// A block of [`SIDE`] rows of as many elements.
-type Square = [[f32; SIDE]; SIDE];
+pub(super) type Square = [[f32; SIDE]; SIDE];
 
 /// How whole blocks are turned on this processor.
 #[derive(Clone, Copy)]
-struct Turner {
+pub(super) struct Turner {
     #[cfg(target_arch = "x86_64")]
     avx512: Option<pulp::x86::V4>,
 }
@@ -18,7 +18,7 @@ struct Turner {
 impl Turner {
     /// The fastest one that the vectors of `S` allow.
     #[inline(always)]
-    fn new<S: Simd>() -> Self {
+    pub(super) fn new<S: Simd>() -> Self {
         Self {
             #[cfg(target_arch = "x86_64")]
             avx512: if S::F32_LANES == SIDE { pulp::x86::V4::try_new() } else { None },
@@ -26,7 +26,7 @@ impl Turner {
     }
 
     #[inline(always)]
-    fn turn(self, lines: [&[f32; SIDE]; SIDE]) -> Square {
+    pub(super) fn turn(self, lines: [&[f32; SIDE]; SIDE]) -> Square {
         #[cfg(target_arch = "x86_64")]
         if let Some(simd) = self.avx512 {
             return turn_in_registers(simd, lines);

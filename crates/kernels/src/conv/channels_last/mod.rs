@@ -11,6 +11,7 @@
 
 mod gather;
 pub(super) mod layout;
+mod pack;
 pub(super) mod sources;
 mod weight;
 
@@ -49,7 +50,12 @@ pub(super) fn forward(context: &Context, shape: &Conv2dShape, x: &[f32], w: &[f3
         taps: &taps,
         sources: &sources,
     };
-    pass.run(context, x, gather::Weights { values: w, per_output: inputs * window, per_input: window }, y);
+    pass.run(
+        context,
+        x,
+        pack::Weights { values: w, per_output: inputs * window, per_input: window, window },
+        y,
+    );
 }
 
 /// dx = w ⋆ᵀ dy.
@@ -67,7 +73,12 @@ pub(super) fn backward_input(context: &Context, shape: &Conv2dShape, dy: &[f32],
         sources: &sources,
     };
     // Seen from here the gradient's channels are the inputs.
-    pass.run(context, dy, gather::Weights { values: w, per_output: window, per_input: inputs * window }, dx);
+    pass.run(
+        context,
+        dy,
+        pack::Weights { values: w, per_output: window, per_input: inputs * window, window },
+        dx,
+    );
 }
 
 /// dw += x ⋆ dy.

@@ -1,0 +1,141 @@
+//! Weights in the order in which tiles read them.
+
+use pulp::{Simd, WithSimd};
+
+use super::layout::{SIDE, Turner};
+
+/// The weights as they lie: that of (output, input, tap) is at `output·per_output + input·per_input + tap`.
+#[derive(Clone, Copy)]
+pub(super) struct Weights<'a> {
+    pub(super) values: &'a [f32],
+    pub(super) per_output: usize,
+    pub(super) per_input: usize,
+    /// Taps of the window, used or not.
+    pub(super) window: usize,
+}
+
+/// Copies the weights of the outputs from `first` on to [tap, input, output], `width` outputs wide. Outputs that are
+/// not there get zeros.
+pub(super) struct PackPanel<'a> {
+    pub(super) weights: Weights<'a>,
+    /// The taps that are used.
+    pub(super) taps: &'a [usize],
+    /// Outputs and inputs.
+    pub(super) channels: [usize; 2],
+    pub(super) first: usize,
+    pub(super) width: usize,
+    pub(super) packed: &'a mut [f32],
+}
+
+impl WithSimd for PackPanel<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Self { weights, taps, channels: [outputs, inputs], first, width, packed } = self;
+        let Weights { values, per_output, per_input, window } = weights;
+        let turner = Turner::new::<S>();
+        // Where each tap of the window goes, if it is used.
+        let mut places = vec![usize::MAX; window];
+        taps.iter().enumerate().for_each(|(place, &tap)| places[tap] = place);
+        for lane in (0..width).step_by(SIDE) {
+            let lanes = SIDE.min(width - lane);
+            let output = first + lane;
+            let whole = lanes == SIDE && output + SIDE <= outputs;
+            if whole && per_input == window {
+                // An output's inputs and taps lie together: 16 outputs by 16 of those are turned at a time.
+                let columns = inputs * window;
+                for column in (0..columns / SIDE * SIDE).step_by(SIDE) {
+                    let mut lines = [&[0.0; SIDE]; SIDE];
+                    for (i, line) in lines.iter_mut().enumerate() {
+                        let start = (output + i) * per_output + column;
+                        *line = values[start..start + SIDE].try_into().unwrap_or(line);
+                    }
+                    let turned = turner.turn(lines);
+                    let (mut input, mut tap) = (column / window, column % window);
+                    for turned in &turned {
+                        if places[tap] != usize::MAX {
+                            let at = (places[tap] * inputs + input) * width + lane;
+                            packed[at..at + SIDE].copy_from_slice(turned);
+                        }
+                        tap += 1;
+                        if tap == window {
+                            (tap, input) = (0, input + 1);
+                        }
+                    }
+                }
+                one_by_one(
+                    weights,
+                    taps,
+                    (columns / SIDE * SIDE / window)..inputs,
+                    output,
+                    lanes,
+                    |place, input| (place * inputs + input) * width + lane,
+                    outputs,
+                    packed,
+                );
+            } else if whole && per_output == window && window <= SIDE {
+                // An input's outputs and taps lie together: the taps of 16 outputs are turned at a time.
+                for input in 0..inputs {
+                    let start = input * per_input + output * window;
+                    if start + (SIDE - 1) * window + SIDE > values.len() {
+                        one_by_one(
+                            weights,
+                            taps,
+                            input..input + 1,
+                            output,
+                            lanes,
+                            |place, input| (place * inputs + input) * width + lane,
+                            outputs,
+                            packed,
+                        );
+                        continue;
+                    }
+                    let mut lines = [&[0.0; SIDE]; SIDE];
+                    for (i, line) in lines.iter_mut().enumerate() {
+                        let start = start + i * window;
+                        *line = values[start..start + SIDE].try_into().unwrap_or(line);
+                    }
+                    let turned = turner.turn(lines);
+                    for (place, &tap) in taps.iter().enumerate() {
+                        let at = (place * inputs + input) * width + lane;
+                        packed[at..at + SIDE].copy_from_slice(&turned[tap]);
+                    }
+                }
+            } else {
+                one_by_one(
+                    weights,
+                    taps,
+                    0..inputs,
+                    output,
+                    lanes,
+                    |place, input| (place * inputs + input) * width + lane,
+                    outputs,
+                    packed,
+                );
+            }
+        }
+    }
+}
+
+/// The slow way, for what fills no square: `lanes` outputs from `output` on, of some inputs.
+fn one_by_one(
+    weights: Weights<'_>,
+    taps: &[usize],
+    inputs: std::ops::Range<usize>,
+    output: usize,
+    lanes: usize,
+    at: impl Fn(usize, usize) -> usize,
+    outputs: usize,
+    packed: &mut [f32],
+) {
+    for input in inputs {
+        for (place, tap) in taps.iter().enumerate() {
+            let at = at(place, input);
+            for (offset, to) in packed[at..at + lanes].iter_mut().enumerate() {
+                let from = (output + offset) * weights.per_output + input * weights.per_input + tap;
+                *to = if output + offset < outputs { weights.values[from] } else { 0.0 };
+            }
+        }
+    }
+}
