@@ -35,13 +35,15 @@ impl WithSimd for PackPanel<'_> {
         let Self { weights, taps, channels: [outputs, inputs], first, width, packed } = self;
         let Weights { values, per_output, per_input, window } = weights;
         let turner = Turner::new::<S>();
+        // Of a window that is mostly padding, reading the used taps alone is faster than turning all.
+        let most_used = taps.len() * 3 >= window;
         // Where each tap of the window goes, if it is used.
         let mut places = vec![usize::MAX; window];
         taps.iter().enumerate().for_each(|(place, &tap)| places[tap] = place);
         for lane in (0..width).step_by(SIDE) {
             let lanes = SIDE.min(width - lane);
             let output = first + lane;
-            let whole = lanes == SIDE && output + SIDE <= outputs;
+            let whole = lanes == SIDE && output + SIDE <= outputs && most_used;
             if whole && per_input == window {
                 // An output's inputs and taps lie together: 16 outputs by 16 of those are turned at a time.
                 let columns = inputs * window;
