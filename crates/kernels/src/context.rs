@@ -6,6 +6,9 @@ use std::sync::{Mutex, PoisonError};
 use pulp::Arch;
 use rayon::prelude::*;
 
+use crate::error::Result;
+use crate::level::{Level, unsupported};
+
 /// How many threads kernels may use, and memory that they reuse from call to call.
 ///
 /// Ranks share a machine, so each has a context of its own with its share of the cores. One thread means that
@@ -45,6 +48,30 @@ impl Scratch for f64 {
 impl Context {
     /// A context with this many threads; 0 counts as 1. If the system refuses threads, the caller's is used.
     pub fn new(threads: usize) -> Self {
+        Self::with_arch(threads, Arch::new())
+    }
+
+    /// The same with the instruction set that `PHALANX_SIMD` names, if it is set: `portable`, `avx2`, `avx512` or
+    /// `neon`. Products by the `gemm` crate choose theirs themselves.
+    ///
+    /// # Errors
+    /// If there is no such set, or this processor does not have it.
+    pub fn from_env(threads: usize) -> Result<Self> {
+        Self::with_level(threads, Level::from_env()?)
+    }
+
+    /// The same with a given instruction set.
+    ///
+    /// # Errors
+    /// If this processor does not have it.
+    pub fn with_level(threads: usize, level: Level) -> Result<Self> {
+        match level.arch() {
+            Some(arch) => Ok(Self::with_arch(threads, arch)),
+            None => Err(unsupported(level)),
+        }
+    }
+
+    fn with_arch(threads: usize, arch: Arch) -> Self {
         let threads = threads.max(1);
         let pool = (threads > 1)
             .then(|| {
@@ -53,7 +80,7 @@ impl Context {
             })
             .flatten();
         let threads = if pool.is_some() { threads } else { 1 };
-        Self { threads, pool, arch: Arch::new(), singles: Mutex::default(), doubles: Mutex::default() }
+        Self { threads, pool, arch, singles: Mutex::default(), doubles: Mutex::default() }
     }
 
     /// How many threads it has.

@@ -18,6 +18,14 @@ pub enum KernelError {
         /// How many there are.
         found: usize,
     },
+    /// Instructions were asked for that are not there.
+    #[error("instruction set `{name}`: {problem}")]
+    Level {
+        /// What was asked for.
+        name: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
     /// A shape makes no sense.
     #[error("{kernel}: {problem}")]
     Shape {

@@ -9,7 +9,8 @@
 //! - [`Context`] holds the threads and the scratch memory that the caller gives. The same input with the same
 //!   number of threads gives the same bits.
 //! - Kernels are generic over [`Float`]: f32 to train in, f64 to check gradients in. One source serves both.
-//! - Instruction sets (AVX-512, AVX2 with FMA, NEON, or what every processor has) are chosen at run time.
+//! - Instruction sets (AVX-512, AVX2 with FMA, NEON, or what every processor has) are chosen at run time; a
+//!   [`Level`] or the variable `PHALANX_SIMD` forces one.
 //! - Matrix products come from the `gemm` crate; its call is the only `unsafe` here, in one module.
 //!
 //! Layouts are row-major: images [N, C, H, W], convolution weights [O, I, KH, KW], as in PyTorch.
@@ -49,6 +50,7 @@ mod conv;
 mod error;
 mod float;
 mod gemm_call;
+mod level;
 mod math;
 mod matmul;
 mod norm;
@@ -64,6 +66,7 @@ pub use conv::{
 };
 pub use error::{KernelError, Result};
 pub use float::Float;
+pub use level::{LEVEL_VARIABLE, Level};
 pub use matmul::{Matrix, MatrixMut, matmul_batched};
 pub use norm::{
     Activation, batch_norm_backward_input, batch_norm_backward_sums, batch_norm_forward, batch_norm_moments,

@@ -1,7 +1,7 @@
 //! Convolutions against a plain f64 reference over drawn shapes, in both types and with one and two threads.
 
 use phalanx_kernels::{
-    Context, Conv2dShape, Float, KernelError, conv2d_backward_bias, conv2d_backward_input,
+    Context, Conv2dShape, Float, KernelError, Level, conv2d_backward_bias, conv2d_backward_input,
     conv2d_backward_weight, conv2d_forward,
 };
 use proptest::prelude::*;
@@ -50,8 +50,17 @@ fn distance<T: Float>(values: &[T], reference: &[f64]) -> f64 {
     (off / size.max(1e-30)).sqrt()
 }
 
+/// Checks on every instruction set that this processor has.
 fn check<T: Float>(s: &Conv2dShape, threads: usize, bound: f64) {
-    let context = Context::new(threads);
+    for level in Level::ALL {
+        if let Ok(context) = Context::with_level(threads, *level) {
+            check_with::<T>(&context, *level, s, bound);
+        }
+    }
+}
+
+fn check_with<T: Float>(context: &Context, level: Level, s: &Conv2dShape, bound: f64) {
+    let threads = format!("{} threads, {level}", context.threads());
     let (x, w): (Vec<T>, Vec<T>) = (draw(1, s.input_len()), draw(2, s.weight_len()));
     let (b, dy): (Vec<T>, Vec<T>) = (draw(3, s.out_channels), draw(4, s.output_len()));
     let wide = |v: &[T]| v.iter().map(|v| v.to_f64()).collect::<Vec<_>>();
@@ -66,20 +75,20 @@ fn check<T: Float>(s: &Conv2dShape, threads: usize, bound: f64) {
     });
     // Garbage in the outputs, to see that everything is written.
     let mut y = vec![T::from_f64(7.0); y_ref.len()];
-    conv2d_forward(&context, s, &x, &w, Some(&b), &mut y).expect("a sound shape");
+    conv2d_forward(context, s, &x, &w, Some(&b), &mut y).expect("a sound shape");
     assert!(distance(&y, &y_ref) < bound, "forward {s:?} on {threads}: {:e}", distance(&y, &y_ref));
     let mut dx = vec![T::from_f64(7.0); x.len()];
-    conv2d_backward_input(&context, s, &dy, &w, &mut dx).expect("a sound shape");
+    conv2d_backward_input(context, s, &dy, &w, &mut dx).expect("a sound shape");
     assert!(distance(&dx, &dx_ref) < bound, "input {s:?} on {threads}: {:e}", distance(&dx, &dx_ref));
     let mut dw = vec![T::from_f64(7.0); w.len()];
-    conv2d_backward_weight(&context, s, &x, &dy, &mut dw, false).expect("a sound shape");
+    conv2d_backward_weight(context, s, &x, &dy, &mut dw, false).expect("a sound shape");
     assert!(distance(&dw, &dw_ref) < bound, "weight {s:?} on {threads}: {:e}", distance(&dw, &dw_ref));
     let once = dw.clone();
-    conv2d_backward_weight(&context, s, &x, &dy, &mut dw, true).expect("a sound shape");
+    conv2d_backward_weight(context, s, &x, &dy, &mut dw, true).expect("a sound shape");
     let twice: Vec<f64> = once.iter().map(|v| 2.0 * v.to_f64()).collect();
     assert!(distance(&dw, &twice) < 1e-6, "accumulation {s:?}");
     let mut again = vec![T::ZERO; w.len()];
-    conv2d_backward_weight(&context, s, &x, &dy, &mut again, false).expect("a sound shape");
+    conv2d_backward_weight(context, s, &x, &dy, &mut again, false).expect("a sound shape");
     assert!(again == once, "the same bits again {s:?} on {threads}");
     let db_ref: Vec<f64> = (0..s.out_channels)
         .map(|o| {
@@ -87,7 +96,7 @@ fn check<T: Float>(s: &Conv2dShape, threads: usize, bound: f64) {
         })
         .collect();
     let mut db = vec![T::from_f64(7.0); s.out_channels];
-    conv2d_backward_bias(&context, s, &dy, &mut db, false).expect("a sound shape");
+    conv2d_backward_bias(context, s, &dy, &mut db, false).expect("a sound shape");
     let largest = dy64.iter().map(|v| v.abs()).sum::<f64>();
     for (got, want) in db.iter().zip(&db_ref) {
         assert!((got.to_f64() - want).abs() < bound * largest.max(1.0), "bias {s:?}");

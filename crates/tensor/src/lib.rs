@@ -77,7 +77,7 @@ pub mod tape;
 pub use candle_module::CandleModule;
 pub use error::{Result, TensorError};
 pub use init::{Fan, Init};
-pub use phalanx_kernels::Context;
+pub use phalanx_kernels::{Context, Level};
 pub use rng::Key;
 pub use store::{Buffer, BuildOptions, LoadReport, Param, ParamStore, Scope, StoreBuilder, Unit, UnitEntry};
 pub use tape::{Block, Grads, HookResult, Listener, Recompute, Saved, Session, StatsSync, Tape, Value};

@@ -189,6 +189,23 @@ fn a_dry_run_trains_nothing() {
 }
 
 #[test]
+fn every_instruction_set_trains_and_others_are_refused() {
+    let place = Place::new();
+    let mut last = Vec::new();
+    for level in ["portable", "avx2", "avx512", "neon", "sse9"] {
+        let run = format!("train tiny --ranks 1 --steps 4 --out {level}");
+        let output = place.phalanx(&run).env("PHALANX_SIMD", level).output().expect("runs");
+        if output.status.success() {
+            last.push(losses(&place.run(level)).last().expect("a loss").1);
+        } else {
+            let said = text(&output.stderr);
+            assert!(said.contains(&format!("instruction set `{level}`")), "{said}");
+        }
+    }
+    assert!(!last.is_empty() && last.iter().all(|loss| (loss / last[0] - 1.0).abs() < 1e-3), "{last:?}");
+}
+
+#[test]
 fn a_broken_loss_names_the_step() {
     let place = Place::new();
     let output = place.output(

@@ -1,6 +1,7 @@
 //! `phalanx doctor`: what the program finds on this machine; the text to put into a bug report.
 
 use clap::Args;
+use phalanx_tensor::Level;
 
 use super::CliError;
 use crate::console::{format, out};
@@ -23,6 +24,7 @@ pub(super) fn run(_: &DoctorArgs) -> Result<(), CliError> {
         ("processor", machine.processor),
         ("cores", machine.cores.to_string()),
         ("features", features),
+        ("kernels", Level::from_env().map_or_else(|error| error.to_string(), |level| level.to_string())),
         ("memory", memory),
     ] {
         out(&format!("{name:<10} {value}"));

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use phalanx_tensor::io::load_into;
-use phalanx_tensor::{Context, Key, Unit};
+use phalanx_tensor::{Context, Key, TensorError, Unit};
 
 use super::data::Data;
 use super::learner::load_for_use;
@@ -25,7 +25,9 @@ impl Ready {
     fn new(config: &Config) -> Result<Self, TrainError> {
         let data = Data::open(config)?;
         let task = tasks::build(config, &data, Key::new(config.train.seed))?;
-        let context = Arc::new(Context::new(World::alone().threads(config.train.threads)));
+        let context = Arc::new(
+            Context::from_env(World::alone().threads(config.train.threads)).map_err(TensorError::from)?,
+        );
         Ok(Self { task, data, context })
     }
 

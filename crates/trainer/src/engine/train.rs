@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use phalanx_tensor::loss::Over;
-use phalanx_tensor::{Context, Key, Recompute, Session, Tape};
+use phalanx_tensor::{Context, Key, Recompute, Session, Tape, TensorError};
 use serde_json::{Map, Value};
 
 use super::data::{Data, Feed};
@@ -35,7 +35,8 @@ pub fn train(
 ) -> Result<(), TrainError> {
     let start = Instant::now();
     let config = &resolved.config;
-    let context = Arc::new(Context::new(world.threads(config.train.threads)));
+    let context =
+        Arc::new(Context::from_env(world.threads(config.train.threads)).map_err(TensorError::from)?);
     let mut peers = Peers::connect(world)?;
     let trained = train_among(&mut peers, folder, config, context, stop, start, observer.as_mut());
     match &trained {

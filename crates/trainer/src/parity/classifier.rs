@@ -150,7 +150,10 @@ fn measure(reference: &Reference<'_>, arithmetic: Arithmetic) -> Result<Measured
     let labels: Vec<u32> = numbers(&json["labels"]).into_iter().map(|label| label as u32).collect();
     let input = fill::sym("input", reference.seed, dims.iter().product(), 1.0);
     let images = Value::constant(arithmetic.tensor("input", input, &dims)?);
-    let context = Arc::new(Context::new(std::thread::available_parallelism().map_or(1, usize::from)));
+    let context = Arc::new(
+        Context::from_env(std::thread::available_parallelism().map_or(1, usize::from))
+            .map_err(phalanx_tensor::TensorError::from)?,
+    );
     let logits = |key: &str| -> Result<Vec<f64>, ParityError> {
         let tape = Tape::forward_only(Session::evaluation(context.clone()));
         let found = doubles(&forward(&tape, &images)?.tensor()?)?;
