@@ -13,6 +13,7 @@ mod depthwise;
 mod lowering;
 mod pointwise;
 mod shape;
+mod winograd;
 
 pub use shape::Conv2dShape;
 
@@ -25,6 +26,7 @@ use crate::float::Float;
 enum Path {
     Depthwise,
     Pointwise,
+    Winograd,
     ChannelsLast,
     Dense,
 }
@@ -36,6 +38,7 @@ impl Path {
         match () {
             () if shape.is_depthwise() => Self::Depthwise,
             () if single && pointwise::suits(shape) => Self::Pointwise,
+            () if single && winograd::suits_maps(shape) => Self::Winograd,
             () if single && channels_last::suits_gather(shape) => Self::ChannelsLast,
             () => Self::Dense,
         }
@@ -47,6 +50,7 @@ impl Path {
         match () {
             () if shape.is_depthwise() => Self::Depthwise,
             () if single && pointwise::suits_weight(shape) => Self::Pointwise,
+            () if single && winograd::suits_weight(shape) => Self::Winograd,
             () if single && channels_last::suits_weight(shape) => Self::ChannelsLast,
             () => Self::Dense,
         }
@@ -93,6 +97,7 @@ pub fn conv2d_forward<T: Float>(
     match Path::of_maps::<T>(shape) {
         Path::Depthwise => depthwise::forward(context, shape, x, w, y),
         Path::Pointwise => with_singles(x, w, y, |x, w, y| pointwise::forward(context, shape, x, w, y)),
+        Path::Winograd => with_singles(x, w, y, |x, w, y| winograd::forward(context, shape, x, w, y)),
         Path::ChannelsLast => {
             with_singles(x, w, y, |x, w, y| channels_last::forward(context, shape, x, w, y));
         }
@@ -126,6 +131,7 @@ pub fn conv2d_backward_input<T: Float>(
         Path::Pointwise => {
             with_singles(dy, w, dx, |dy, w, dx| pointwise::backward_input(context, shape, dy, w, dx));
         }
+        Path::Winograd => with_singles(dy, w, dx, |dy, w, dx| winograd::backward_input(context, shape, dy, w, dx)),
         Path::ChannelsLast => {
             with_singles(dy, w, dx, |dy, w, dx| channels_last::backward_input(context, shape, dy, w, dx));
         }
@@ -155,6 +161,7 @@ pub fn conv2d_backward_weight<T: Float>(
         Path::Pointwise => {
             with_singles(x, dy, dw, |x, dy, dw| pointwise::backward_weight(context, shape, x, dy, dw));
         }
+        Path::Winograd => with_singles(x, dy, dw, |x, dy, dw| winograd::backward_weight(context, shape, x, dy, dw)),
         Path::ChannelsLast => {
             with_singles(x, dy, dw, |x, dy, dw| channels_last::backward_weight(context, shape, x, dy, dw));
         }

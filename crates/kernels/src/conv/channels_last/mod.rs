@@ -11,7 +11,7 @@
 
 mod gather;
 pub(super) mod layout;
-mod pack;
+pub(super) mod pack;
 pub(super) mod sources;
 mod weight;
 
@@ -87,7 +87,7 @@ pub(super) fn backward_weight(context: &Context, shape: &Conv2dShape, x: &[f32],
 }
 
 /// Images that a thread copies at a time: whole groups of `group`, as evenly as possible over the threads.
-fn images_in_block(context: &Context, batch: usize, elements: usize, group: usize) -> usize {
+pub(super) fn images_in_block(context: &Context, batch: usize, elements: usize, group: usize) -> usize {
     let fit = (BLOCK_ELEMENTS / elements.max(1)).max(1);
     let share = batch.div_ceil(context.threads()).max(1);
     let wanted = fit.min(share);

@@ -6,25 +6,25 @@ use super::layout::{SIDE, Turner};
 
 /// The weights as they lie: that of (output, input, tap) is at `output·per_output + input·per_input + tap`.
 #[derive(Clone, Copy)]
-pub(super) struct Weights<'a> {
-    pub(super) values: &'a [f32],
-    pub(super) per_output: usize,
-    pub(super) per_input: usize,
+pub(in crate::conv) struct Weights<'a> {
+    pub(in crate::conv) values: &'a [f32],
+    pub(in crate::conv) per_output: usize,
+    pub(in crate::conv) per_input: usize,
     /// Taps of the window, used or not.
-    pub(super) window: usize,
+    pub(in crate::conv) window: usize,
 }
 
 /// Copies the weights of the outputs from `first` on to [tap, input, output], `width` outputs wide. Outputs that are
 /// not there get zeros.
-pub(super) struct PackPanel<'a> {
-    pub(super) weights: Weights<'a>,
+pub(in crate::conv) struct PackPanel<'a> {
+    pub(in crate::conv) weights: Weights<'a>,
     /// The taps that are used.
-    pub(super) taps: &'a [usize],
+    pub(in crate::conv) taps: &'a [usize],
     /// Outputs and inputs.
-    pub(super) channels: [usize; 2],
-    pub(super) first: usize,
-    pub(super) width: usize,
-    pub(super) packed: &'a mut [f32],
+    pub(in crate::conv) channels: [usize; 2],
+    pub(in crate::conv) first: usize,
+    pub(in crate::conv) width: usize,
+    pub(in crate::conv) packed: &'a mut [f32],
 }
 
 impl WithSimd for PackPanel<'_> {
