@@ -112,7 +112,7 @@ fn rank(args: &TrainArgs, comm: Communicator, go: &Receiver<()>, done: &Sender<R
             };
             let tape = Tape::recording(session);
             let loss = forward(&tape, Over::Count(args.batch))?;
-            store.zero_grads()?;
+            store.zero_grads();
             tape.backward(&loss)?;
             parallel.finish_gradients()?;
             sgd.step(store.units(), 1e-4, &context)?;

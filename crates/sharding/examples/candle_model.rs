@@ -41,7 +41,7 @@ fn train(comm: Communicator) -> Result<(), AnyError> {
             out.forward(&hidden.forward(&x[0])?.tanh()?)
         })?;
         let loss = loss::mse(&tape, &output, &Value::constant(target), loss::Over::Count(64 * world))?;
-        store.zero_grads()?;
+        store.zero_grads();
         tape.backward(&loss)?;
         parallel.finish_gradients()?;
         adam.step(store.units(), 0.01, &context)?;

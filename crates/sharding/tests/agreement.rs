@@ -78,7 +78,7 @@ fn train(subject: Subject, comm: Communicator, recompute: Recompute) -> Result<V
             ..Session::training(context.clone(), Key::new(9).step(step))
         };
         let tape = Tape::recording(session);
-        store.zero_grads()?;
+        store.zero_grads();
         let part = |tensor: Tensor| tensor.narrow(0, range.start, range.len())?.contiguous();
         let images = Value::constant(part(draw("images", step % 3, &[GLOBAL, 3, 8, 8]))?);
         let loss = match &model {

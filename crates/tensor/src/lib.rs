@@ -49,7 +49,7 @@
 //!     let logits = layer.forward(&tape, &Value::constant(images.clone()))?;
 //!     let loss = loss::cross_entropy(&tape, &logits, &labels, 0.0, loss::Over::Batch)?;
 //!     losses.push(loss.tensor()?.to_scalar::<f32>()?);
-//!     store.zero_grads()?;
+//!     store.zero_grads();
 //!     tape.backward(&loss)?;
 //!     sgd.step(store.units(), 0.1, &context)?;
 //! }

@@ -153,17 +153,23 @@ pub fn conv2d_backward_weight<T: Float>(
     accumulate: bool,
 ) -> Result<()> {
     check("conv2d_backward_weight", shape, ("x", x), ("dw", dw), ("dy", dy))?;
-    if !accumulate {
+    let path = Path::of_weights::<T>(shape);
+    if !accumulate && !matches!(path, Path::Winograd | Path::ChannelsLast) {
+        // The other paths overwrite by themselves.
         dw.fill(T::ZERO);
     }
-    match Path::of_weights::<T>(shape) {
+    match path {
         Path::Depthwise => depthwise::backward_weight(context, shape, x, dy, dw),
         Path::Pointwise => {
             with_singles(x, dy, dw, |x, dy, dw| pointwise::backward_weight(context, shape, x, dy, dw));
         }
-        Path::Winograd => with_singles(x, dy, dw, |x, dy, dw| winograd::backward_weight(context, shape, x, dy, dw)),
+        Path::Winograd => with_singles(x, dy, dw, |x, dy, dw| {
+            winograd::backward_weight(context, shape, x, dy, dw, accumulate);
+        }),
         Path::ChannelsLast => {
-            with_singles(x, dy, dw, |x, dy, dw| channels_last::backward_weight(context, shape, x, dy, dw));
+            with_singles(x, dy, dw, |x, dy, dw| {
+                channels_last::backward_weight(context, shape, x, dy, dw, accumulate);
+            });
         }
         Path::Dense => dense::backward_weight(context, shape, x, dy, dw)?,
     }

@@ -24,31 +24,67 @@ pub fn max_pool2d_forward<T: Float>(
     check_len(KERNEL, "indices", shape.output_len(), indices.len())?;
     let (in_plane, out_plane) = (shape.height * shape.width, shape.out_height() * shape.out_width());
     let out_width = shape.out_width();
-    context.run_chunks(indices, out_plane, |plane, indices| {
-        let x = &x[plane * in_plane..(plane + 1) * in_plane];
-        for (at, index) in indices.iter_mut().enumerate() {
-            let rows = shape.window(0, at / out_width);
-            let cols = shape.window(1, at % out_width);
-            let mut best = rows.start * shape.width + cols.start;
-            for row in rows {
-                for i in row * shape.width + cols.start..row * shape.width + cols.end {
-                    // The comparison with itself is false only for NaN.
-                    #[allow(clippy::eq_op)]
-                    if x[i] > x[best] || (x[i] != x[i] && x[best] == x[best]) {
-                        best = i;
+    let pairs = y.chunks_mut(out_plane * PLANES).zip(indices.chunks_mut(out_plane * PLANES));
+    let items = pairs.zip(x.chunks(in_plane * PLANES)).collect();
+    context.run_each(items, |((y, indices), x)| {
+        context.simd(|| {
+            let planes = y.chunks_exact_mut(out_plane).zip(indices.chunks_exact_mut(out_plane));
+            for ((y, indices), x) in planes.zip(x.chunks_exact(in_plane)) {
+                let rows = y.chunks_exact_mut(out_width).zip(indices.chunks_exact_mut(out_width));
+                for (row, (y, indices)) in rows.enumerate() {
+                    match shape.stride[1] {
+                        1 => row_of_maxima::<T, 1>(shape, x, row, y, indices),
+                        2 => row_of_maxima::<T, 2>(shape, x, row, y, indices),
+                        _ => row_of_maxima::<T, 0>(shape, x, row, y, indices),
                     }
                 }
             }
-            *index = best as u32;
-        }
-    });
-    let indices = &*indices;
-    context.run_chunks(y, out_plane, |plane, y| {
-        let x = &x[plane * in_plane..(plane + 1) * in_plane];
-        let indices = &indices[plane * out_plane..(plane + 1) * out_plane];
-        y.iter_mut().zip(indices).for_each(|(y, index)| *y = x[*index as usize]);
+        });
     });
     Ok(())
+}
+
+/// Planes that a thread takes at a time.
+const PLANES: usize = 16;
+
+/// A row of the output, tap by tap: the same comparison for all its elements at once. `STRIDE` is the step along the
+/// row, or 0 if it is not known when compiling.
+#[inline(always)]
+fn row_of_maxima<T: Float, const STRIDE: usize>(
+    shape: &Pool2dShape,
+    x: &[T],
+    row: usize,
+    y: &mut [T],
+    indices: &mut [u32],
+) {
+    let stride = if STRIDE == 0 { shape.stride[1] } else { STRIDE };
+    let rows = shape.window(0, row);
+    for (at, (y, index)) in y.iter_mut().zip(&mut *indices).enumerate() {
+        let first = rows.start * shape.width + (at * stride).saturating_sub(shape.padding[1]);
+        (*y, *index) = (x[first], first as u32);
+    }
+    for in_row in rows {
+        for tap in 0..shape.kernel[1] {
+            // The outputs whose window has this tap inside the image.
+            let start = shape.padding[1].saturating_sub(tap).div_ceil(stride).min(y.len());
+            let Some(room) = (shape.width + shape.padding[1]).checked_sub(tap + 1) else { continue };
+            let end = (room / stride + 1).min(y.len()).max(start);
+            if start == end {
+                continue;
+            }
+            let first = in_row * shape.width + start * stride + tap - shape.padding[1];
+            let x = &x[first..first + (end - start - 1) * stride + 1];
+            let outputs = y[start..end].iter_mut().zip(&mut indices[start..end]);
+            for (i, (best, index)) in outputs.enumerate() {
+                let value = x[i * stride];
+                // Comparisons with itself are false only for NaN.
+                #[allow(clippy::eq_op)]
+                let better = (value > *best) | ((value != value) & (*best == *best));
+                *best = if better { value } else { *best };
+                *index = if better { (first + i * stride) as u32 } else { *index };
+            }
+        }
+    }
 }
 
 /// Sends each output's gradient to the element that was the maximum; `dx` is overwritten.

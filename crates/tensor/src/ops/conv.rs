@@ -111,14 +111,15 @@ pub fn conv2d(
             if grads.wants(1) {
                 let x = x_saved.tensor()?.contiguous()?;
                 let x = Contiguous::new(OP, &x)?;
-                let mut dw = vec![T::default(); w_dims.iter().product()];
-                conv2d_backward_weight(cx, &shape, x.slice::<T>()?, dy, &mut dw, false)?;
-                grads.add(1, tensor_from(dw, w_dims)?)?;
+                let x = x.slice::<T>()?;
+                grads.write::<T>(1, &w_dims, |dw, add| {
+                    Ok(conv2d_backward_weight(cx, &shape, x, dy, dw, add)?)
+                })?;
             }
             if grads.wants(2) {
-                let mut db = vec![T::default(); shape.out_channels];
-                conv2d_backward_bias(cx, &shape, dy, &mut db, false)?;
-                grads.add(2, tensor_from(db, shape.out_channels)?)?;
+                grads.write::<T>(2, &[shape.out_channels], |db, add| {
+                    Ok(conv2d_backward_bias(cx, &shape, dy, db, add)?)
+                })?;
             }
             if grads.wants(0) {
                 let w = w_saved.tensor()?.contiguous()?;

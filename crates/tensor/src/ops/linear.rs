@@ -85,10 +85,16 @@ pub fn linear(tape: &Tape, x: &Value, weight: &Value, bias: Option<&Value>) -> R
             grads.add(0, product(cx, OP, size, (grad, Read::Plain), (&w, Read::Plain), x_shape)?)?;
         }
         if grads.wants(1) {
-            let size = [1, outputs, inputs, rows];
-            let x = x_saved.tensor()?;
-            let shape = vec![outputs, inputs];
-            grads.add(1, product(cx, OP, size, (grad, Read::Transposed), (&x, Read::Plain), shape)?)?;
+            let x = x_saved.tensor()?.contiguous()?;
+            let grad = grad.contiguous()?;
+            let (x, dy) = (Contiguous::new(OP, &x)?, Contiguous::new(OP, &grad)?);
+            dispatch!(OP, grad.dtype(), T => {
+                let dy = Matrix::batched(dy.slice::<T>()?, outputs, rows, true);
+                let x = Matrix::batched(x.slice::<T>()?, rows, inputs, false);
+                grads.write::<T>(1, &[outputs, inputs], |dw, add| {
+                    Ok(matmul_batched(cx, 1, dy, x, MatrixMut::batched(dw, outputs, inputs), add)?)
+                })
+            })?;
         }
         if grads.wants(2) {
             grads.add(2, grad.reshape((rows, outputs))?.contiguous()?.sum(0)?)?;

@@ -46,7 +46,7 @@ impl Optimizer for Adam {
         const OP: &str = "adam";
         self.steps += 1;
         for unit in units.iter().filter(|unit| unit.trainable()) {
-            let (Some(values), Some(grads)) = (unit.values(), unit.grads()) else { continue };
+            let (Some(values), Some(grads)) = (unit.values(), unit.grads()?) else { continue };
             let options = AdamOptions {
                 lr,
                 betas: self.betas,

@@ -13,7 +13,8 @@ use crate::{Context, Result};
 pub fn grad_sum_of_squares(units: &[Unit], context: &Context) -> Result<f64> {
     const OP: &str = "gradient norm";
     let mut total = 0.0;
-    for grads in units.iter().filter(|unit| unit.trainable()).filter_map(Unit::grads) {
+    for unit in units.iter().filter(|unit| unit.trainable()) {
+        let Some(grads) = unit.grads()? else { continue };
         let read = Contiguous::new(OP, &grads)?;
         total += dispatch!(OP, grads.dtype(), T => {
             Ok::<_, crate::TensorError>(sum_of_squares(context, read.slice::<T>()?))
@@ -28,7 +29,8 @@ pub fn grad_sum_of_squares(units: &[Unit], context: &Context) -> Result<f64> {
 /// If gradients are not on the CPU.
 pub fn scale_grads(units: &[Unit], factor: f64, context: &Context) -> Result<()> {
     const OP: &str = "scale gradients";
-    for grads in units.iter().filter(|unit| unit.trainable()).filter_map(Unit::grads) {
+    for unit in units.iter().filter(|unit| unit.trainable()) {
+        let Some(grads) = unit.grads()? else { continue };
         dispatch!(OP, grads.dtype(), T => with_slice_mut::<T, _>(OP, &grads, |values| {
             scale(context, factor, values);
             Ok(())

@@ -29,7 +29,7 @@ impl Optimizer for Sgd {
     fn step(&mut self, units: &[Unit], lr: f64, context: &Context) -> Result<()> {
         const OP: &str = "sgd";
         for unit in units.iter().filter(|unit| unit.trainable()) {
-            let (Some(values), Some(grads)) = (unit.values(), unit.grads()) else { continue };
+            let (Some(values), Some(grads)) = (unit.values(), unit.grads()?) else { continue };
             let options = SgdOptions {
                 lr,
                 momentum: self.momentum,

@@ -84,12 +84,9 @@ impl ParamStore {
         self.params.iter().map(Param::elem_count).sum()
     }
 
-    /// Sets all gradients to zero.
-    ///
-    /// # Errors
-    /// If a gradient buffer cannot be written.
-    pub fn zero_grads(&self) -> Result<()> {
-        self.units.iter().try_for_each(Unit::zero_grads)
+    /// Makes all gradients zero; see [`Unit::zero_grads`].
+    pub fn zero_grads(&self) {
+        self.units.iter().for_each(Unit::zero_grads);
     }
 
     fn unknown(&self, name: &str) -> TensorError {

@@ -96,7 +96,7 @@ impl Param {
     /// [`TensorError::NotResident`] before the store is built.
     pub fn grad(&self) -> Result<Option<Tensor>> {
         let (unit, range) = self.place()?;
-        let Some(grads) = unit.grads() else { return Ok(None) };
+        let Some(grads) = unit.grads()? else { return Ok(None) };
         Ok(Some(grads.narrow(0, range.start, range.len())?.reshape(self.shape())?))
     }
 
@@ -115,6 +115,12 @@ impl Param {
     pub(crate) fn accumulate_grad(&self, grad: &Tensor) -> Result<()> {
         let (unit, range) = self.place()?;
         unit.accumulate(range.clone(), grad)
+    }
+
+    /// Where its gradient is to be written; see [`Unit::destination`].
+    pub(crate) fn grad_destination(&self) -> Result<(Tensor, bool)> {
+        let (unit, range) = self.place()?;
+        unit.destination(range.clone())
     }
 
     fn place(&self) -> Result<&(Unit, Range<usize>)> {

@@ -34,6 +34,9 @@ struct Inner {
 struct Memory {
     values: Option<Tensor>,
     grads: Option<Tensor>,
+    /// For each entry whether its gradient counts as zero although older numbers are still in its memory: the first
+    /// gradient overwrites them, which saves filling and adding. Empty if none does.
+    stale: Vec<bool>,
 }
 
 /// One parameter of a unit.
@@ -150,8 +153,13 @@ impl Unit {
     }
 
     /// The flat gradients, if allocated.
-    pub fn grads(&self) -> Option<Tensor> {
-        self.0.memory.read().unwrap_or_else(PoisonError::into_inner).grads.clone()
+    ///
+    /// # Errors
+    /// If the buffer cannot be written.
+    pub fn grads(&self) -> Result<Option<Tensor>> {
+        let mut memory = self.0.memory.write().unwrap_or_else(PoisonError::into_inner);
+        self.settle(&mut memory)?;
+        Ok(memory.grads.clone())
     }
 
     /// Puts flat gradients in place, or releases them with `None`.
@@ -160,16 +168,24 @@ impl Unit {
     /// If the number of elements or their type is not the unit's.
     pub fn set_grads(&self, grads: Option<Tensor>) -> Result<()> {
         self.check(grads.as_ref())?;
-        self.0.memory.write().unwrap_or_else(PoisonError::into_inner).grads = grads;
+        let mut memory = self.0.memory.write().unwrap_or_else(PoisonError::into_inner);
+        memory.grads = grads;
+        memory.stale.clear();
         Ok(())
     }
 
-    /// Sets the gradients to zero, keeping their memory.
-    ///
-    /// # Errors
-    /// If the buffer cannot be written.
-    pub fn zero_grads(&self) -> Result<()> {
-        self.grads().as_ref().map_or(Ok(()), storage::zero_in_place)
+    /// Whether gradients are allocated.
+    pub fn has_grads(&self) -> bool {
+        self.0.memory.read().unwrap_or_else(PoisonError::into_inner).grads.is_some()
+    }
+
+    /// Makes the gradients zero, keeping their memory. Nothing is written yet: what comes first overwrites.
+    pub fn zero_grads(&self) {
+        let mut memory = self.0.memory.write().unwrap_or_else(PoisonError::into_inner);
+        if memory.grads.is_some() {
+            memory.stale.clear();
+            memory.stale.resize(self.0.entries.len(), true);
+        }
     }
 
     /// The flat gradients, allocated as zeros if they were not.
@@ -178,6 +194,29 @@ impl Unit {
     /// If the allocation fails.
     pub fn grads_or_zeros(&self) -> Result<Tensor> {
         let mut memory = self.0.memory.write().unwrap_or_else(PoisonError::into_inner);
+        self.settle(&mut memory)?;
+        self.allocate(&mut memory)
+    }
+
+    /// Adds to the gradient of the parameter at `range`.
+    pub(super) fn accumulate(&self, range: Range<usize>, grad: &Tensor) -> Result<()> {
+        match self.destination(range)? {
+            (to, true) => storage::add_in_place(&to, grad),
+            (to, false) => storage::copy_in_place(&to, grad),
+        }
+    }
+
+    /// Where the gradient of the parameter at `range` is to be written, flat, and whether it is to be added to what is
+    /// there; otherwise all of it is to be overwritten.
+    pub(super) fn destination(&self, range: Range<usize>) -> Result<(Tensor, bool)> {
+        let mut memory = self.0.memory.write().unwrap_or_else(PoisonError::into_inner);
+        let to = self.allocate(&mut memory)?.narrow(0, range.start, range.len())?;
+        let at = self.0.entries.partition_point(|entry| entry.range.start < range.start);
+        let stale = memory.stale.get_mut(at).is_some_and(std::mem::take);
+        Ok((to, !stale))
+    }
+
+    fn allocate(&self, memory: &mut Memory) -> Result<Tensor> {
         if let Some(grads) = &memory.grads {
             return Ok(grads.clone());
         }
@@ -186,9 +225,16 @@ impl Unit {
         Ok(grads)
     }
 
-    pub(super) fn accumulate(&self, range: Range<usize>, grad: &Tensor) -> Result<()> {
-        let grads = self.grads_or_zeros()?;
-        storage::add_in_place(&grads.narrow(0, range.start, range.len())?, grad)
+    /// Writes the zeros that are still owed.
+    fn settle(&self, memory: &mut Memory) -> Result<()> {
+        let Some(grads) = &memory.grads else { return Ok(()) };
+        for (entry, stale) in self.0.entries.iter().zip(&mut memory.stale) {
+            if std::mem::take(stale) {
+                storage::zero_in_place(&grads.narrow(0, entry.range.start, entry.range.len())?)?;
+            }
+        }
+        memory.stale.clear();
+        Ok(())
     }
 
     /// The initial values of elements `range`, computed from nothing but the key and the parameters' names.

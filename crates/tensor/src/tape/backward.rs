@@ -43,7 +43,11 @@ impl Tape {
         // From here on, values of this recording are recognised as past.
         self.past_id.set(id);
         self.id.set(super::fresh_id());
-        let mut slots = GradSlots::new(num_slots);
+        let params = nodes.iter().filter_map(|node| match &node.action {
+            Action::Param(param) => Some((node.outputs.start, param.clone())),
+            _ => None,
+        });
+        let mut slots = GradSlots::new(num_slots, params.collect());
         for (value, grad) in seeds {
             if value.shape() != grad.shape() {
                 return Err(TensorError::unequal("backward", value.shape(), grad.shape()));

@@ -3,11 +3,19 @@
 use candle_core::Tensor;
 
 use super::value::Slot;
-use crate::{Result, storage};
+use crate::storage::{self, Scalar};
+use crate::store::Param;
+use crate::Result;
+
+const OP: &str = "gradient";
 
 /// The gradients of a tape during backward.
 #[derive(Debug, Default)]
-pub(super) struct GradSlots(Vec<Option<Held>>);
+pub(super) struct GradSlots {
+    held: Vec<Option<Held>>,
+    /// The parameters among the recorded values, in the order of their slots.
+    params: Vec<(Slot, Param)>,
+}
 
 /// A gradient and whether its memory belongs to this slot alone.
 #[derive(Debug)]
@@ -17,16 +25,21 @@ struct Held {
 }
 
 impl GradSlots {
-    pub(super) fn new(count: usize) -> Self {
-        Self((0..count).map(|_| None).collect())
+    pub(super) fn new(count: usize, params: Vec<(Slot, Param)>) -> Self {
+        Self { held: (0..count).map(|_| None).collect(), params }
+    }
+
+    fn param(&self, slot: Slot) -> Option<&Param> {
+        let at = self.params.binary_search_by_key(&slot, |(slot, _)| *slot).ok()?;
+        Some(&self.params[at].1)
     }
 
     pub(super) fn take(&mut self, slot: Slot) -> Option<Tensor> {
-        self.0[slot].take().map(|held| held.tensor)
+        self.held[slot].take().map(|held| held.tensor)
     }
 
     pub(super) fn add(&mut self, slot: Slot, tensor: Tensor, exclusive: bool) -> Result<()> {
-        let held = match self.0[slot].take() {
+        let held = match self.held[slot].take() {
             None => Held { tensor, exclusive },
             Some(held) if held.exclusive => {
                 storage::add_in_place(&held.tensor, &tensor)?;
@@ -38,7 +51,7 @@ impl GradSlots {
             }
             Some(held) => Held { tensor: (held.tensor + tensor)?, exclusive: true },
         };
-        self.0[slot] = Some(held);
+        self.held[slot] = Some(held);
         Ok(())
     }
 }
@@ -70,6 +83,29 @@ impl Grads<'_> {
     /// If a gradient of another shape or type is already there.
     pub fn share(&mut self, index: usize, grad: Tensor) -> Result<()> {
         self.put(index, grad, false)
+    }
+
+    /// Lets `write` compute the gradient of input `index`, of shape `dims`, into memory. That of a parameter is where
+    /// its unit keeps it, so that nothing is copied. `write` gets the elements and whether to add to them; if not,
+    /// it must overwrite them all.
+    ///
+    /// # Errors
+    /// Those of `write`, and if the memory cannot be had.
+    pub(crate) fn write<T: Scalar>(
+        &mut self,
+        index: usize,
+        dims: &[usize],
+        write: impl FnOnce(&mut [T], bool) -> Result<()>,
+    ) -> Result<()> {
+        let Some(slot) = self.inputs[index] else { return Ok(()) };
+        let unit = self.slots.param(slot).filter(|param| param.unit().is_ok_and(|unit| unit.dtype() == T::DTYPE));
+        if let Some(param) = unit {
+            let (to, add) = param.grad_destination()?;
+            return storage::with_slice_mut(OP, &to, |to| write(to, add));
+        }
+        let mut values = vec![T::default(); dims.iter().product()];
+        write(&mut values, false)?;
+        self.put(index, storage::tensor_from(values, dims)?, true)
     }
 
     fn put(&mut self, index: usize, grad: Tensor, exclusive: bool) -> Result<()> {

@@ -193,7 +193,7 @@ impl<'a> Run<'a> {
         let mut spent = Spent::default();
         let step = self.learner.step;
         let task = &self.learner.task;
-        task.store().zero_grads()?;
+        task.store().zero_grads();
         let share = timed(&mut spent.data, || feed.next())?;
         // The loss, the task's measures, and the requests to stop, summed over micro-batches and then ranks.
         let mut sums = vec![0.0; 2 + task.measures().len()];

@@ -65,7 +65,7 @@ fn run_steps(
         })?;
         let loss = ops::add(&tape, &squares, &ops::mean(&tape, &cosines)?)?;
         losses.push(f64::from(loss.tensor()?.to_scalar::<f32>()?));
-        store.zero_grads()?;
+        store.zero_grads();
         tape.backward(&loss)?;
         optimizer.step(store.units(), lr, &context)?;
     }

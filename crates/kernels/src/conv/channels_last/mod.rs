@@ -81,9 +81,9 @@ pub(super) fn backward_input(context: &Context, shape: &Conv2dShape, dy: &[f32],
     );
 }
 
-/// dw += x ⋆ dy.
-pub(super) fn backward_weight(context: &Context, shape: &Conv2dShape, x: &[f32], dy: &[f32], dw: &mut [f32]) {
-    weight::run(context, shape, x, dy, dw);
+/// dw = x ⋆ dy, or dw += with `accumulate`.
+pub(super) fn backward_weight(context: &Context, shape: &Conv2dShape, x: &[f32], dy: &[f32], dw: &mut [f32], accumulate: bool) {
+    weight::run(context, shape, x, dy, dw, accumulate);
 }
 
 /// Images that a thread copies at a time: whole groups of `group`, as evenly as possible over the threads.

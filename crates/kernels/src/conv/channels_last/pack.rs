@@ -43,7 +43,35 @@ impl WithSimd for PackPanel<'_> {
         for lane in (0..width).step_by(SIDE) {
             let lanes = SIDE.min(width - lane);
             let output = first + lane;
-            let whole = lanes == SIDE && output + SIDE <= outputs && most_used;
+            let full = lanes == SIDE && output + SIDE <= outputs;
+            if full && !most_used {
+                // One tap at a time: 16 outputs by 16 inputs are collected and turned.
+                for (place, &tap) in taps.iter().enumerate() {
+                    for input in (0..inputs / SIDE * SIDE).step_by(SIDE) {
+                        let mut square = [[0.0; SIDE]; SIDE];
+                        for (i, line) in square.iter_mut().enumerate() {
+                            let start = (output + i) * per_output + input * per_input + tap;
+                            let from = &values[start..start + (SIDE - 1) * per_input + 1];
+                            for (j, to) in line.iter_mut().enumerate() {
+                                *to = from[j * per_input];
+                            }
+                        }
+                        let mut lines = [&[0.0; SIDE]; SIDE];
+                        for (line, row) in lines.iter_mut().zip(&square) {
+                            *line = row;
+                        }
+                        for (i, turned) in turner.turn(lines).iter().enumerate() {
+                            let at = (place * inputs + input + i) * width + lane;
+                            packed[at..at + SIDE].copy_from_slice(turned);
+                        }
+                    }
+                }
+                let rest = inputs / SIDE * SIDE..inputs;
+                let at = |place, input| (place * inputs + input) * width + lane;
+                one_by_one(weights, taps, rest, output, lanes, at, outputs, packed);
+                continue;
+            }
+            let whole = full && most_used;
             if whole && per_input == window {
                 // An output's inputs and taps lie together: 16 outputs by 16 of those are turned at a time.
                 let columns = inputs * window;

@@ -16,8 +16,8 @@ const TALL: usize = 8;
 /// The widest tile, in vectors of input channels.
 const WIDEST: usize = 3;
 
-pub(super) fn run(context: &Context, shape: &Conv2dShape, x: &[f32], dy: &[f32], dw: &mut [f32]) {
-    context.dispatch(Run { context, shape, x, dy, dw });
+pub(super) fn run(context: &Context, shape: &Conv2dShape, x: &[f32], dy: &[f32], dw: &mut [f32], accumulate: bool) {
+    context.dispatch(Run { context, shape, x, dy, dw, accumulate });
 }
 
 struct Run<'a> {
@@ -26,6 +26,7 @@ struct Run<'a> {
     x: &'a [f32],
     dy: &'a [f32],
     dw: &'a mut [f32],
+    accumulate: bool,
 }
 
 impl WithSimd for Run<'_> {
@@ -33,13 +34,16 @@ impl WithSimd for Run<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let Run { context, shape, x, dy, dw } = self;
+        let Run { context, shape, x, dy, dw, accumulate } = self;
         let taps = of_taps(shape);
         let in_stride = shape.in_channels.next_multiple_of(S::F32_LANES);
         let out_stride = shape.out_channels.next_multiple_of(TALL);
         let len = taps.len() * out_stride * in_stride;
         if len == 0 {
             // Every window lies in the padding.
+            if !accumulate {
+                dw.fill(0.0);
+            }
             return;
         }
         // Every thread sums its images into a copy of its own; the copies are added in order, so that the result
@@ -54,10 +58,19 @@ impl WithSimd for Run<'_> {
             let partial = &*partial;
             let window = shape.kernel[0] * shape.kernel[1];
             context.run_chunks(dw, shape.in_channels * window, |output, dw| {
-                for copy in partial.chunks_exact(len) {
+                if !accumulate && taps.len() < window {
+                    dw.fill(0.0);
+                }
+                for (number, copy) in partial.chunks_exact(len).enumerate() {
+                    let first = number == 0 && !accumulate;
                     for (index, TapPairs { tap, .. }) in taps.iter().enumerate() {
                         let sums = &copy[(index * out_stride + output) * in_stride..][..shape.in_channels];
-                        dw[*tap..].iter_mut().step_by(window).zip(sums).for_each(|(dw, sum)| *dw += *sum);
+                        let to = dw[*tap..].iter_mut().step_by(window).zip(sums);
+                        if first {
+                            to.for_each(|(dw, sum)| *dw = *sum);
+                        } else {
+                            to.for_each(|(dw, sum)| *dw += *sum);
+                        }
                     }
                 }
             });

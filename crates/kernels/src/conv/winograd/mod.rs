@@ -36,7 +36,7 @@ const MANY_WEIGHTS: usize = 512 << 10;
 /// Whether transformed weights are many, and take more room than transformed tiles: then the tiles are kept, and the
 /// weights transformed where they are used.
 fn few_tiles(tiles: usize, inputs: usize, outputs: usize) -> bool {
-    tiles * (inputs + outputs) < inputs * outputs && POINTS * inputs * outputs > MANY_WEIGHTS
+    tiles * (inputs + outputs) < 3 * inputs * outputs && POINTS * inputs * outputs > MANY_WEIGHTS
 }
 
 /// Whether a convolution is of the kind and worth the transforms: what they cost grows with the tiles and with the
@@ -75,7 +75,7 @@ pub(super) fn backward_input(context: &Context, shape: &Conv2dShape, dy: &[f32],
     maps::backward_input(context, shape, dy, w, dx);
 }
 
-/// dw += x ⋆ dy.
-pub(super) fn backward_weight(context: &Context, shape: &Conv2dShape, x: &[f32], dy: &[f32], dw: &mut [f32]) {
-    weight::run(context, shape, x, dy, dw);
+/// dw = x ⋆ dy, or dw += with `accumulate`.
+pub(super) fn backward_weight(context: &Context, shape: &Conv2dShape, x: &[f32], dy: &[f32], dw: &mut [f32], accumulate: bool) {
+    weight::run(context, shape, x, dy, dw, accumulate);
 }

@@ -221,14 +221,15 @@ pub(super) fn output_tile<S: Simd>(
     }
 }
 
-/// Adds copies of sums [points, inputs], transformed back to taps, to weights [inputs, taps]. The sums of a point begin
-/// `apart` after those of the point before.
+/// Writes the sum of copies of sums [points, inputs], transformed back to taps, to weights [inputs, taps], or adds it.
+/// The sums of a point begin `apart` after those of the point before.
 #[inline(always)]
-pub(super) fn add_weight_adjoint<'a, S: Simd>(
+pub(super) fn weight_adjoint_to<'a, S: Simd>(
     simd: S,
     copies: impl IntoIterator<Item = &'a [f32]> + Clone,
     apart: usize,
     dw: &mut [f32],
+    accumulate: bool,
 ) {
     for (vector, dw) in dw.chunks_mut(9 * S::F32_LANES).enumerate() {
         let mut points = [simd.splat_f32s(0.0); POINTS];
@@ -242,7 +243,7 @@ pub(super) fn add_weight_adjoint<'a, S: Simd>(
         for (tap, values) in weight_adjoint(simd, &points).iter().enumerate() {
             let values = pulp::bytemuck::cast_slice::<_, f32>(std::slice::from_ref(values));
             for (to, value) in dw[tap..].iter_mut().step_by(9).zip(values) {
-                *to += *value;
+                *to = if accumulate { *to + *value } else { *value };
             }
         }
     }

@@ -16,10 +16,10 @@ const BLOCK_ELEMENTS: usize = 192 << 10;
 const FEWEST: usize = 32;
 const MOST: usize = 128;
 
-pub(super) fn run(context: &Context, shape: &Conv2dShape, x: &[f32], dy: &[f32], dw: &mut [f32]) {
+pub(super) fn run(context: &Context, shape: &Conv2dShape, x: &[f32], dy: &[f32], dw: &mut [f32], accumulate: bool) {
     let tiles =
         Tiles::new([shape.height, shape.width], [shape.out_height(), shape.out_width()], shape.padding);
-    context.dispatch(Run { context, shape, tiles: &tiles, x, dy, dw });
+    context.dispatch(Run { context, shape, tiles: &tiles, x, dy, dw, accumulate });
 }
 
 struct Run<'a> {
@@ -29,6 +29,7 @@ struct Run<'a> {
     x: &'a [f32],
     dy: &'a [f32],
     dw: &'a mut [f32],
+    accumulate: bool,
 }
 
 impl WithSimd for Run<'_> {
@@ -36,10 +37,10 @@ impl WithSimd for Run<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let Run { context, shape, tiles, x, dy, dw } = self;
+        let Run { context, shape, tiles, x, dy, dw, accumulate } = self;
         let [inputs, outputs] = [shape.in_channels, shape.out_channels];
         if few_tiles(shape.batch * tiles.per_image(), inputs, outputs) {
-            return weight_by_panels::run::<S>(Shared { context, shape, tiles }, x, dy, dw);
+            return weight_by_panels::run::<S>(Shared { context, shape, tiles }, x, dy, dw, accumulate);
         }
         let strides = [
             shape.in_channels.next_multiple_of(S::F32_LANES),
@@ -56,7 +57,7 @@ impl WithSimd for Run<'_> {
         });
         let partial = &partial[..];
         context.run_chunks(dw, inputs * 9, |output, dw| {
-            context.dispatch(Finish { partial, len, strides, output, dw });
+            context.dispatch(Finish { partial, len, strides, output, dw, accumulate });
         });
     }
 }
@@ -68,6 +69,7 @@ struct Finish<'a> {
     strides: [usize; 2],
     output: usize,
     dw: &'a mut [f32],
+    accumulate: bool,
 }
 
 impl WithSimd for Finish<'_> {
@@ -75,9 +77,9 @@ impl WithSimd for Finish<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Finish { partial, len, strides: [in_stride, out_stride], output, dw } = self;
+        let Finish { partial, len, strides: [in_stride, out_stride], output, dw, accumulate } = self;
         let copies = partial.chunks_exact(len).map(|copy| &copy[output * in_stride..]);
-        transform::add_weight_adjoint(simd, copies, out_stride * in_stride, dw);
+        transform::weight_adjoint_to(simd, copies, out_stride * in_stride, dw, accumulate);
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) struct Shared<'a> {
 }
 
 #[inline(always)]
-pub(super) fn run<S: Simd>(shared: Shared<'_>, x: &[f32], dy: &[f32], dw: &mut [f32]) {
+pub(super) fn run<S: Simd>(shared: Shared<'_>, x: &[f32], dy: &[f32], dw: &mut [f32], accumulate: bool) {
     let Shared { context, shape, tiles } = shared;
     let strides = [
         shape.in_channels.next_multiple_of(S::F32_LANES),
@@ -47,7 +47,7 @@ pub(super) fn run<S: Simd>(shared: Shared<'_>, x: &[f32], dy: &[f32], dw: &mut [
     });
     let points = [&in_points[..], &out_points[..]];
     context.run_chunks(dw, OUTPUT_BLOCK * shape.in_channels * 9, |block, dw| {
-        context.dispatch(Sums { shared, strides, points, first: block * OUTPUT_BLOCK, dw });
+        context.dispatch(Sums { shared, strides, points, first: block * OUTPUT_BLOCK, dw, accumulate });
     });
 }
 
@@ -89,6 +89,7 @@ struct Sums<'a> {
     points: [&'a [f32]; 2],
     first: usize,
     dw: &'a mut [f32],
+    accumulate: bool,
 }
 
 impl WithSimd for Sums<'_> {
@@ -96,7 +97,7 @@ impl WithSimd for Sums<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Sums { shared: Shared { context, shape, .. }, strides, points, first, dw } = self;
+        let Sums { shared: Shared { context, shape, .. }, strides, points, first, dw, accumulate } = self;
         let outputs = dw.len() / (shape.in_channels * 9);
         let some_outputs = first..first + outputs.next_multiple_of(TALL);
         let mut sums = context.scratch(POINTS * some_outputs.len() * INPUT_BLOCK);
@@ -119,7 +120,7 @@ impl WithSimd for Sums<'_> {
                 let dw = &mut dw[start * 9..][..inputs * 9];
                 let sums = [&sums[output * some_inputs.len()..]];
                 let apart = some_outputs.len() * some_inputs.len();
-                transform::add_weight_adjoint(simd, sums, apart, dw);
+                transform::weight_adjoint_to(simd, sums, apart, dw, accumulate);
             }
         }
     }
