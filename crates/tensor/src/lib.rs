@@ -57,7 +57,7 @@
 //! # Ok(())
 //! # }
 //! ```
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod candle_module;
 pub mod error;
@@ -71,6 +71,7 @@ pub mod ops;
 pub mod optim;
 pub mod rng;
 mod storage;
+mod unwritten;
 pub mod store;
 pub mod tape;
 

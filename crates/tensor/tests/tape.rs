@@ -321,3 +321,27 @@ fn noise_is_drawn_by_sample_of_the_global_batch() {
     let whole = draw(0, 7);
     assert_eq!([draw(0, 3), draw(3, 1), draw(4, 3)].concat(), whole);
 }
+
+#[test]
+fn gradients_made_zero_are_zero_and_what_comes_first_overwrites_them() {
+    let (layers, store) = model(2);
+    run(&layers, Recompute::Never, None).expect("sound");
+    let grads = |layer: &Layer| {
+        let grad = layer.weight.grad().expect("built")?;
+        Some(grad.flatten_all().and_then(|flat| flat.to_vec1::<f32>()).expect("f32"))
+    };
+    let first = [grads(&layers[0]), grads(&layers[1])];
+    assert!(first.iter().flatten().flatten().any(|grad| *grad != 0.0));
+    // Without zeroing they add up.
+    run(&layers, Recompute::Never, None).expect("sound");
+    let twice: Vec<f32> = first[1].iter().flatten().map(|grad| 2.0 * grad).collect();
+    assert_eq!(grads(&layers[1]), Some(twice));
+    // After zeroing only the layer that takes part has a gradient; the other's old one is gone.
+    store.zero_grads();
+    run(&layers[..1], Recompute::Never, None).expect("sound");
+    assert!(grads(&layers[0]).expect("allocated").iter().any(|grad| *grad != 0.0));
+    assert_eq!(grads(&layers[1]), Some(vec![0.0; 36]));
+    store.zero_grads();
+    run(&layers, Recompute::Never, None).expect("sound");
+    assert_eq!([grads(&layers[0]), grads(&layers[1])], first);
+}

@@ -3,6 +3,7 @@
 use phalanx_kernels::{unary_backward, unary_forward};
 
 use crate::Result;
+use crate::unwritten::unwritten;
 use crate::storage::{Contiguous, dispatch, tensor_from};
 use crate::tape::{Tape, Value};
 
@@ -19,7 +20,7 @@ pub fn unary(tape: &Tape, x: &Value, op: UnaryOp) -> Result<Value> {
         let read = Contiguous::new(OP, &input)?;
         dispatch!(OP, input.dtype(), T => {
             let x = read.slice::<T>()?;
-            let mut y = vec![T::default(); x.len()];
+            let mut y = unwritten::<T>(x.len());
             unary_forward(tape.context(), op, x, &mut y)?;
             tensor_from(y, input.shape().clone())
         })?
@@ -33,7 +34,7 @@ pub fn unary(tape: &Tape, x: &Value, op: UnaryOp) -> Result<Value> {
             (Contiguous::new(OP, &x_saved)?, Contiguous::new(OP, &y_saved)?, Contiguous::new(OP, &grad)?);
         dispatch!(OP, grad.dtype(), T => {
             let dy = dy.slice::<T>()?;
-            let mut dx = vec![T::default(); dy.len()];
+            let mut dx = unwritten::<T>(dy.len());
             unary_backward(tape.context(), op, x.slice::<T>()?, y.slice::<T>()?, dy, &mut dx)?;
             grads.add(0, tensor_from(dx, grad.shape().clone())?)
         })
@@ -95,7 +96,7 @@ pub(super) fn cut_off(
     let (y_read, dy) = (Contiguous::new(OP, y)?, Contiguous::new(OP, grad)?);
     dispatch!(OP, grad.dtype(), T => {
         let (y, dy) = (y_read.slice::<T>()?, dy.slice::<T>()?);
-        let mut dx = vec![T::default(); dy.len()];
+        let mut dx = unwritten::<T>(dy.len());
         unary_backward(context, op, y, y, dy, &mut dx)?;
         tensor_from(dx, grad.shape().clone())
     })

@@ -7,6 +7,7 @@ use super::linear::{Read, product};
 use crate::storage::{Contiguous, dispatch, tensor_from, with_slice_mut};
 use crate::tape::{Tape, Value};
 use crate::{Context, Result, TensorError};
+use crate::unwritten::unwritten;
 
 /// Softmax of every row (the last dimension).
 fn softmax_forward(context: &Context, x: &Tensor) -> Result<Tensor> {
@@ -16,7 +17,7 @@ fn softmax_forward(context: &Context, x: &Tensor) -> Result<Tensor> {
     let width = x.dims().last().copied().unwrap_or(1);
     dispatch!(OP, x.dtype(), T => {
         let from = read.slice::<T>()?;
-        let mut out = vec![T::default(); from.len()];
+        let mut out = unwritten::<T>(from.len());
         softmax_rows_forward(context, from.len() / width.max(1), width, from, &mut out)?;
         tensor_from(out, x.shape().clone())
     })
@@ -30,7 +31,7 @@ fn softmax_backward(context: &Context, y: &Tensor, grad: &Tensor) -> Result<Tens
     let width = y.dims().last().copied().unwrap_or(1);
     dispatch!(OP, y.dtype(), T => {
         let (y_values, grad_values) = (y_read.slice::<T>()?, grad_read.slice::<T>()?);
-        let mut out = vec![T::default(); y_values.len()];
+        let mut out = unwritten::<T>(y_values.len());
         softmax_rows_backward(context, y_values.len() / width.max(1), width, y_values, grad_values, &mut out)?;
         tensor_from(out, y.shape().clone())
     })

@@ -8,6 +8,7 @@ use phalanx_kernels::{
 use crate::storage::{Contiguous, dispatch, tensor_from};
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
+use crate::unwritten::unwritten;
 
 /// Stride, padding, dilation and groups of a convolution, each size as [height, width].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,7 +95,7 @@ pub fn conv2d(
         let b = b_t.as_ref().map(|b| Contiguous::new(OP, b)).transpose()?;
         dispatch!(OP, dtype, T => {
             let bias = b.as_ref().map(|b| b.slice::<T>()).transpose()?;
-            let mut y = vec![T::default(); out_dims.iter().product()];
+            let mut y = unwritten::<T>(out_dims.iter().product());
             conv2d_forward(cx, &shape, x.slice::<T>()?, w.slice::<T>()?, bias, &mut y)?;
             tensor_from(y, out_dims.to_vec())
         })?
@@ -124,7 +125,7 @@ pub fn conv2d(
             if grads.wants(0) {
                 let w = w_saved.tensor()?.contiguous()?;
                 let w = Contiguous::new(OP, &w)?;
-                let mut dx = vec![T::default(); x_dims.iter().product()];
+                let mut dx = unwritten::<T>(x_dims.iter().product());
                 conv2d_backward_input(cx, &shape, dy, w.slice::<T>()?, &mut dx)?;
                 grads.add(0, tensor_from(dx, x_dims)?)?;
             }

@@ -6,6 +6,7 @@ use phalanx_kernels::{Context, Matrix, MatrixMut, matmul_batched};
 use crate::storage::{Contiguous, dispatch, tensor_from};
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
+use crate::unwritten::unwritten;
 
 /// How a stored matrix is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +34,7 @@ pub(super) fn product(
     }
     let (a_read, b_read) = (Contiguous::new(op, &a)?, Contiguous::new(op, &b)?);
     dispatch!(op, a.dtype(), T => {
-        let mut out = vec![T::default(); batch * m * n];
+        let mut out = unwritten::<T>(batch * m * n);
         let a = Matrix::batched(a_read.slice::<T>()?, m, k, read_a == Read::Transposed);
         let b = Matrix::batched(b_read.slice::<T>()?, k, n, read_b == Read::Transposed);
         matmul_batched(context, batch, a, b, MatrixMut::batched(&mut out, m, n), false)?;

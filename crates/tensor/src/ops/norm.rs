@@ -10,6 +10,7 @@ use crate::storage::{Contiguous, dispatch, tensor_from};
 use crate::store::Buffer;
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
+use crate::unwritten::unwritten;
 
 pub use phalanx_kernels::Activation as FusedActivation;
 
@@ -127,7 +128,7 @@ pub fn batch_norm2d(
         let (g, b) = (Contiguous::new(OP, &gamma_t)?, Contiguous::new(OP, &beta_t)?);
         dispatch!(OP, dtype, T => {
             let x = x.slice::<T>()?;
-            let mut y = vec![T::default(); x.len()];
+            let mut y = unwritten::<T>(x.len());
             let (m, s, g, b) = (m.slice::<T>()?, s.slice::<T>()?, g.slice::<T>()?, b.slice::<T>()?);
             batch_norm_forward(cx, dims, x, m, s, g, b, activation, &mut y)?;
             tensor_from(y, input.shape().clone())
@@ -169,7 +170,7 @@ pub fn batch_norm2d(
                 sum_dy.fill(0.0);
                 sum_dy_xhat.fill(0.0);
             }
-            let mut dx = vec![T::default(); x.len()];
+            let mut dx = unwritten::<T>(x.len());
             let gamma = g.slice::<T>()?;
             batch_norm_backward_input(cx, dims, x, dy, m, s, gamma, &sum_dy, &sum_dy_xhat, &mut dx)?;
             grads.add(0, tensor_from(dx, input.shape().clone())?)
@@ -212,7 +213,7 @@ pub fn layer_norm(tape: &Tape, x: &Value, gamma: &Value, beta: &Value, eps: f64)
         let (g, b) = (Contiguous::new(OP, &gamma_t)?, Contiguous::new(OP, &beta_t)?);
         dispatch!(OP, dtype, T => {
             let x = x.slice::<T>()?;
-            let mut y = vec![T::default(); x.len()];
+            let mut y = unwritten::<T>(x.len());
             let (mut mean, mut inv_std) = (vec![T::default(); rows], vec![T::default(); rows]);
             let (g, b) = (g.slice::<T>()?, b.slice::<T>()?);
             layer_norm_forward(tape.context(), rows, width, x, g, b, eps, &mut y, &mut mean, &mut inv_std)?;
@@ -232,7 +233,7 @@ pub fn layer_norm(tape: &Tape, x: &Value, gamma: &Value, beta: &Value, eps: f64)
         let (m, s) = (Contiguous::new(OP, &mean)?, Contiguous::new(OP, &inv_std)?);
         dispatch!(OP, dtype, T => {
             let (x, dy) = (x.slice::<T>()?, dy.slice::<T>()?);
-            let mut dx = vec![T::default(); x.len()];
+            let mut dx = unwritten::<T>(x.len());
             let (mut dgamma, mut dbeta) = (vec![T::default(); width], vec![T::default(); width]);
             layer_norm_backward(
                 tape.context(), rows, width, x, dy, g.slice::<T>()?, m.slice::<T>()?, s.slice::<T>()?,
@@ -277,7 +278,7 @@ pub fn group_norm(
         let (g, b) = (Contiguous::new(OP, &gamma_t)?, Contiguous::new(OP, &beta_t)?);
         dispatch!(OP, dtype, T => {
             let x = x.slice::<T>()?;
-            let mut y = vec![T::default(); x.len()];
+            let mut y = unwritten::<T>(x.len());
             let (mut mean, mut inv_std) = (vec![T::default(); count], vec![T::default(); count]);
             let (g, b) = (g.slice::<T>()?, b.slice::<T>()?);
             group_norm_forward(tape.context(), dims, groups, x, g, b, eps, &mut y, &mut mean, &mut inv_std)?;
@@ -297,7 +298,7 @@ pub fn group_norm(
         let (m, s) = (Contiguous::new(OP, &mean)?, Contiguous::new(OP, &inv_std)?);
         dispatch!(OP, dtype, T => {
             let (x, dy) = (x.slice::<T>()?, dy.slice::<T>()?);
-            let mut dx = vec![T::default(); x.len()];
+            let mut dx = unwritten::<T>(x.len());
             let (mut dgamma, mut dbeta) = (vec![T::default(); channels], vec![T::default(); channels]);
             group_norm_backward(
                 tape.context(), dims, groups, x, dy, g.slice::<T>()?, m.slice::<T>()?, s.slice::<T>()?,

@@ -8,6 +8,7 @@ use phalanx_kernels::{
 use crate::storage::{Contiguous, dispatch, tensor_from};
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
+use crate::unwritten::unwritten;
 
 /// A pooling window, each size as [height, width].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +52,7 @@ pub fn max_pool2d(tape: &Tape, x: &Value, options: PoolOptions) -> Result<Value>
     let read = Contiguous::new(OP, &input)?;
     let mut indices = vec![0_u32; out_dims.iter().product()];
     let output = dispatch!(OP, dtype, T => {
-        let mut y = vec![T::default(); indices.len()];
+        let mut y = unwritten::<T>(indices.len());
         max_pool2d_forward(tape.context(), &shape, read.slice::<T>()?, &mut y, &mut indices)?;
         tensor_from(y, out_dims)
     })?;
@@ -59,7 +60,7 @@ pub fn max_pool2d(tape: &Tape, x: &Value, options: PoolOptions) -> Result<Value>
         let grad = grad.contiguous()?;
         let dy = Contiguous::new(OP, &grad)?;
         dispatch!(OP, dtype, T => {
-            let mut dx = vec![T::default(); in_dims.iter().product()];
+            let mut dx = unwritten::<T>(in_dims.iter().product());
             max_pool2d_backward(tape.context(), &shape, dy.slice::<T>()?, &indices, &mut dx)?;
             grads.add(0, tensor_from(dx, in_dims)?)
         })
@@ -80,7 +81,7 @@ pub fn avg_pool2d(tape: &Tape, x: &Value, options: PoolOptions, count_include_pa
     let out_dims = vec![shape.batch, shape.channels, shape.out_height(), shape.out_width()];
     let read = Contiguous::new(OP, &input)?;
     let output = dispatch!(OP, dtype, T => {
-        let mut y = vec![T::default(); out_dims.iter().product()];
+        let mut y = unwritten::<T>(out_dims.iter().product());
         avg_pool2d_forward(tape.context(), &shape, count_include_pad, read.slice::<T>()?, &mut y)?;
         tensor_from(y, out_dims)
     })?;
@@ -88,7 +89,7 @@ pub fn avg_pool2d(tape: &Tape, x: &Value, options: PoolOptions, count_include_pa
         let grad = grad.contiguous()?;
         let dy = Contiguous::new(OP, &grad)?;
         dispatch!(OP, dtype, T => {
-            let mut dx = vec![T::default(); in_dims.iter().product()];
+            let mut dx = unwritten::<T>(in_dims.iter().product());
             avg_pool2d_backward(tape.context(), &shape, count_include_pad, dy.slice::<T>()?, &mut dx)?;
             grads.add(0, tensor_from(dx, in_dims)?)
         })
@@ -133,7 +134,7 @@ pub fn upsample_nearest2d(tape: &Tape, x: &Value, factor: usize) -> Result<Value
     let (planes, from, to) = (batch * channels, [height, width], [height * factor, width * factor]);
     let read = Contiguous::new(OP, &input)?;
     let output = dispatch!(OP, dtype, T => {
-        let mut y = vec![T::default(); planes * to[0] * to[1]];
+        let mut y = unwritten::<T>(planes * to[0] * to[1]);
         upsample_nearest2d_forward(tape.context(), planes, from, to, read.slice::<T>()?, &mut y)?;
         tensor_from(y, (batch, channels, to[0], to[1]))
     })?;
@@ -141,7 +142,7 @@ pub fn upsample_nearest2d(tape: &Tape, x: &Value, factor: usize) -> Result<Value
         let grad = grad.contiguous()?;
         let dy = Contiguous::new(OP, &grad)?;
         dispatch!(OP, dtype, T => {
-            let mut dx = vec![T::default(); in_dims.iter().product()];
+            let mut dx = unwritten::<T>(in_dims.iter().product());
             upsample_nearest2d_backward(tape.context(), planes, from, to, dy.slice::<T>()?, &mut dx)?;
             grads.add(0, tensor_from(dx, in_dims)?)
         })

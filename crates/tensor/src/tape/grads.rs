@@ -6,6 +6,7 @@ use super::value::Slot;
 use crate::storage::{self, Scalar};
 use crate::store::Param;
 use crate::Result;
+use crate::unwritten::unwritten;
 
 const OP: &str = "gradient";
 
@@ -103,7 +104,7 @@ impl Grads<'_> {
             let (to, add) = param.grad_destination()?;
             return storage::with_slice_mut(OP, &to, |to| write(to, add));
         }
-        let mut values = vec![T::default(); dims.iter().product()];
+        let mut values = unwritten::<T>(dims.iter().product());
         write(&mut values, false)?;
         self.put(index, storage::tensor_from(values, dims)?, true)
     }
