@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use pulp::Arch;
-use rayon::prelude::*;
 
 use crate::error::Result;
+use crate::fork_join::ForkJoin;
 use crate::level::{Level, unsupported};
 
 /// How many threads kernels may use, and memory that they reuse from call to call.
@@ -15,7 +15,7 @@ use crate::level::{Level, unsupported};
 /// everything runs on the caller.
 pub struct Context {
     threads: usize,
-    pool: Option<rayon::ThreadPool>,
+    pool: Option<ForkJoin>,
     arch: Arch,
     singles: Mutex<Vec<Vec<f32>>>,
     doubles: Mutex<Vec<Vec<f64>>>,
@@ -46,7 +46,8 @@ impl Scratch for f64 {
 }
 
 impl Context {
-    /// A context with this many threads; 0 counts as 1. If the system refuses threads, the caller's is used.
+    /// A context with this many threads; 0 counts as 1. The caller's thread is one of
+    /// them; if the system refuses others, there are fewer.
     pub fn new(threads: usize) -> Self {
         Self::with_arch(threads, Arch::new())
     }
@@ -73,13 +74,8 @@ impl Context {
 
     fn with_arch(threads: usize, arch: Arch) -> Self {
         let threads = threads.max(1);
-        let pool = (threads > 1)
-            .then(|| {
-                let name = |index| format!("kernel-{index}");
-                rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(name).build().ok()
-            })
-            .flatten();
-        let threads = if pool.is_some() { threads } else { 1 };
+        let pool = (threads > 1).then(|| ForkJoin::new(threads - 1));
+        let threads = pool.as_ref().map_or(1, ForkJoin::threads);
         Self { threads, pool, arch, singles: Mutex::default(), doubles: Mutex::default() }
     }
 
@@ -109,9 +105,7 @@ impl Context {
     ) {
         let len = len.max(1);
         match &self.pool {
-            Some(pool) if data.len() > len => pool.install(|| {
-                data.par_chunks_mut(len).with_max_len(1).enumerate().for_each(|(i, c)| task(i, c));
-            }),
+            Some(pool) if data.len() > len => pool.run_chunks(data, len, task),
             _ => data.chunks_mut(len).enumerate().for_each(|(i, c)| task(i, c)),
         }
     }
@@ -120,7 +114,8 @@ impl Context {
     pub(crate) fn run_each<I: Send>(&self, items: Vec<I>, task: impl Fn(I) + Sync + Send) {
         match &self.pool {
             Some(pool) if items.len() > 1 => {
-                pool.install(|| items.into_par_iter().with_max_len(1).for_each(task));
+                let mut items: Vec<_> = items.into_iter().map(Some).collect();
+                pool.run_chunks(&mut items, 1, |_, item| item.iter_mut().filter_map(Option::take).for_each(&task));
             }
             _ => items.into_iter().for_each(task),
         }
@@ -163,11 +158,6 @@ impl Context {
             buffer.resize(len, 0.0);
         }
         ScratchGuard { context: self, buffer, len }
-    }
-
-    /// The pool, for products that are split inside.
-    pub(crate) fn pool(&self) -> Option<&rayon::ThreadPool> {
-        self.pool.as_ref()
     }
 }
 

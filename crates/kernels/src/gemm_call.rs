@@ -1,4 +1,4 @@
-//! The one module with `unsafe`: the call of the `gemm` crate, which takes raw pointers.
+//! The call of the `gemm` crate, which takes raw pointers: `unsafe` for that.
 
 #![allow(unsafe_code)]
 
@@ -32,7 +32,6 @@ pub(crate) fn gemm<T: Float>(
     c: &mut [T],
     c_row_stride: usize,
     accumulate: bool,
-    threads: usize,
 ) -> Result<()> {
     let covers = |what: &'static str, len: usize, extent: Option<usize>| match extent {
         Some(extent) if extent <= len && isize::try_from(extent).is_ok() => Ok(()),
@@ -57,7 +56,6 @@ pub(crate) fn gemm<T: Float>(
         }
         return Ok(());
     }
-    let parallelism = if threads > 1 { Parallelism::Rayon(threads) } else { Parallelism::None };
     let one = T::ONE;
     let alpha = if accumulate { T::ONE } else { T::ZERO };
     // SAFETY: `covers` has shown that every element that the strides reach lies inside its slice, that all
@@ -85,7 +83,7 @@ pub(crate) fn gemm<T: Float>(
             false,
             false,
             false,
-            parallelism,
+            Parallelism::None,
         );
     }
     Ok(())

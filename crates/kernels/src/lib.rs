@@ -49,6 +49,7 @@ mod context;
 mod conv;
 mod error;
 mod float;
+mod fork_join;
 mod gemm_call;
 mod level;
 mod math;

@@ -30,6 +30,12 @@ impl<'a, T> Matrix<'a, T> {
             View { data, row_stride: self.cols, col_stride: 1 }
         }
     }
+
+    /// The first matrix without its rows before `row`.
+    fn rows_from(&self, row: usize) -> View<'a, T> {
+        let view = self.view(0);
+        View { data: view.data.get(row * view.row_stride..).unwrap_or(&[]), ..view }
+    }
 }
 
 /// Like [`Matrix`], for the result.
@@ -46,6 +52,9 @@ impl<'a, T> MatrixMut<'a, T> {
         Self { data, rows, cols }
     }
 }
+
+/// Rows of a thread are a multiple of this.
+const ROWS: usize = 16;
 
 /// `batch` products c = a·b, or c += a·b with `accumulate`.
 ///
@@ -72,12 +81,13 @@ pub fn matmul_batched<T: Float>(
         return Ok(());
     }
     if batch == 1 {
-        let threads = context.threads();
-        let mut product = || gemm([m, n, k], a.view(0), b.view(0), c.data, n, accumulate, threads);
-        return match context.pool() {
-            Some(pool) => pool.install(product),
-            None => product(),
-        };
+        // Threads take rows of the result: whole tiles of the products' kernels.
+        let rows = m.div_ceil(context.threads()).next_multiple_of(ROWS);
+        context.run_chunks(c.data, rows * n, |task, c| {
+            let result = gemm([c.len() / n, n, k], a.rows_from(task * rows), b.view(0), c, n, accumulate);
+            debug_assert!(result.is_ok(), "{result:?}");
+        });
+        return Ok(());
     }
     // Errors were ruled out above, so that the products of a batch cannot fail one by one.
     let size = m * n;
@@ -85,7 +95,7 @@ pub fn matmul_batched<T: Float>(
     context.run_chunks(c.data, per_task * size, |task, out| {
         for (offset, out) in out.chunks_exact_mut(size).enumerate() {
             let index = task * per_task + offset;
-            let result = gemm([m, n, k], a.view(index), b.view(index), out, n, accumulate, 1);
+            let result = gemm([m, n, k], a.view(index), b.view(index), out, n, accumulate);
             debug_assert!(result.is_ok(), "{result:?}");
         }
     });

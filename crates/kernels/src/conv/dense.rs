@@ -187,7 +187,7 @@ pub(super) fn forward<T: Float>(
                 let from = &from[block.rows.0 * shape.width..];
                 let view = View { data: from, row_stride: plan.in_plane, col_stride: 1 };
                 let end = (out_at + (plan.out_group - 1) * plan.out_plane + columns).min(y.len());
-                failure.note(gemm(size, weights(group), view, &mut y[out_at..end], plan.out_plane, false, 1));
+                failure.note(gemm(size, weights(group), view, &mut y[out_at..end], plan.out_plane, false));
                 continue;
             }
             context.with_scratch(plan.depth * columns, |lowered: &mut [T]| {
@@ -208,12 +208,11 @@ pub(super) fn forward<T: Float>(
                         &mut y[out_at..end],
                         plan.out_plane,
                         false,
-                        1,
                     ));
                     return;
                 }
                 context.with_scratch(plan.out_group * columns, |product: &mut [T]| {
-                    failure.note(gemm(size, weights(group), view, product, columns, false, 1));
+                    failure.note(gemm(size, weights(group), view, product, columns, false));
                     for (image, piece) in block.pieces(shape) {
                         let start = plan.output_at(shape, image, group) - base;
                         let to = &mut y[start..start + plan.out_group * plan.out_plane];
@@ -283,7 +282,7 @@ pub(super) fn backward_input<T: Float>(
                     let start =
                         plan.output_at(shape, block.images.0, group) + block.rows.0 * shape.out_width();
                     let view = View { data: &dy[start..], row_stride: plan.out_plane, col_stride: 1 };
-                    failure.note(gemm(size, weights(group), view, lowered, row_stride, false, 1));
+                    failure.note(gemm(size, weights(group), view, lowered, row_stride, false));
                     return;
                 }
                 context.with_scratch(plan.out_group * columns, |gathered: &mut [T]| {
@@ -297,7 +296,7 @@ pub(super) fn backward_input<T: Float>(
                         }
                     }
                     let view = View { data: gathered, row_stride: columns, col_stride: 1 };
-                    failure.note(gemm(size, weights(group), view, lowered, row_stride, false, 1));
+                    failure.note(gemm(size, weights(group), view, lowered, row_stride, false));
                 });
             };
             if plan.pointwise && single {
@@ -355,7 +354,7 @@ pub(super) fn backward_weight<T: Float>(
                     let start =
                         plan.output_at(shape, block.images.0, group) + block.rows.0 * shape.out_width();
                     let view = View { data: &dy[start..], row_stride: plan.out_plane, col_stride: 1 };
-                    failure.note(gemm(size, view, columns_view, to, plan.depth, true, 1));
+                    failure.note(gemm(size, view, columns_view, to, plan.depth, true));
                     return;
                 }
                 context.with_scratch(plan.out_group * columns, |gathered: &mut [T]| {
@@ -369,7 +368,7 @@ pub(super) fn backward_weight<T: Float>(
                         }
                     }
                     let view = View { data: gathered, row_stride: columns, col_stride: 1 };
-                    failure.note(gemm(size, view, columns_view, to, plan.depth, true, 1));
+                    failure.note(gemm(size, view, columns_view, to, plan.depth, true));
                 });
             };
             if plan.pointwise && single {
