@@ -45,6 +45,8 @@ struct Shared {
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     stop: AtomicBool,
     asleep: Vec<AtomicBool>,
+    /// The processor that the caller was on when it opened the gate.
+    caller: AtomicUsize,
 }
 
 /// The caller and some helpers.
@@ -70,6 +72,7 @@ impl ForkJoin {
             panic: Mutex::new(None),
             stop: AtomicBool::new(false),
             asleep: (0..helpers).map(|_| AtomicBool::new(false)).collect(),
+            caller: AtomicUsize::new(usize::MAX),
         });
         let start = |index: usize| {
             let shared = shared.clone();
@@ -100,6 +103,7 @@ impl ForkJoin {
         *lock(&shared.job) = Some((lasting, tasks));
         shared.next.store(0, Ordering::Relaxed);
         shared.left.store(0, Ordering::Relaxed);
+        shared.caller.store(processor::current(), Ordering::Relaxed);
         let number = (shared.gate.load(Ordering::Relaxed) >> 32).wrapping_add(1);
         // The order of this store and the loads of `asleep` is the opposite of that in `help`: one of both sides sees
         // the other, so that no helper sleeps through a loop.
@@ -115,7 +119,7 @@ impl ForkJoin {
         while shared.left.load(Ordering::Acquire) < joined {
             looks = looks.wrapping_add(1);
             // More threads than cores: the helper may be waiting for this one's.
-            if looks.is_multiple_of(1 << 12) { std::thread::yield_now() } else { std::hint::spin_loop() }
+            if looks.is_multiple_of(1 << 10) { std::thread::yield_now() } else { std::hint::spin_loop() }
         }
         *lock(&shared.job) = None;
         let helper = lock(&shared.panic).take();
@@ -195,6 +199,12 @@ impl Shared {
             if self.stop.load(Ordering::SeqCst) {
                 return None;
             }
+            let own_processor = processor::current();
+            if own_processor == self.caller.load(Ordering::Relaxed) {
+                // This helper runs where the caller should.
+                processor::leave(own_processor);
+                self.caller.store(usize::MAX, Ordering::Relaxed);
+            }
             if start.elapsed() > AWAKE {
                 self.asleep[own].store(true, Ordering::SeqCst);
                 if ready().is_none() && !self.stop.load(Ordering::SeqCst) {
@@ -216,6 +226,37 @@ impl Drop for ForkJoin {
             let _ = helper.join();
         }
     }
+}
+
+/// Where threads run. A scheduler may wake a helper on its caller's processor and leave both there for seconds while
+/// another one is idle: with both awake in turn, neither looks as if it waited. A helper that finds itself there moves.
+#[cfg(target_os = "linux")]
+mod processor {
+    use rustix::thread::{sched_getaffinity, sched_getcpu, sched_setaffinity};
+
+    pub(super) fn current() -> usize {
+        sched_getcpu()
+    }
+
+    /// Moves the calling thread to any other processor that it may use; it may come back later.
+    pub(super) fn leave(processor: usize) {
+        let Ok(allowed) = sched_getaffinity(None) else { return };
+        let mut others = allowed;
+        others.unset(processor);
+        if others.count() > 0 && sched_setaffinity(None, &others).is_ok() {
+            // The set was just read, so it can be had again; if not, the thread stays where it is allowed.
+            let _ = sched_setaffinity(None, &allowed);
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod processor {
+    pub(super) fn current() -> usize {
+        0
+    }
+
+    pub(super) fn leave(_: usize) {}
 }
 
 #[cfg(test)]
