@@ -11,7 +11,8 @@
 //! - Kernels are generic over [`Float`]: f32 to train in, f64 to check gradients in. One source serves both.
 //! - Instruction sets (AVX-512, AVX2 with FMA, NEON, or what every processor has) are chosen at run time; a
 //!   [`Level`] or the variable `PHALANX_SIMD` forces one.
-//! - Matrix products come from the `gemm` crate; its call is the only `unsafe` here, in one module.
+//! - Matrix products come from the `gemm` crate. Its call is one of the two modules with `unsafe`; the other is the
+//!   threads that share a loop.
 //!
 //! Layouts are row-major: images [N, C, H, W], convolution weights [O, I, KH, KW], as in PyTorch.
 //!

@@ -92,23 +92,76 @@ fn turn<S: Simd>(
         to[..cols].copy_from_slice(&from[..cols]);
         return;
     }
+    if cols == 4 && from_stride == 4 && rows >= SIDE {
+        // Planes of 2×2 pixels: sixteen rows are 64 elements in a line.
+        let whole = rows / SIDE * SIDE;
+        for (row, line) in from[..whole * 4].as_chunks::<{ 4 * SIDE }>().0.iter().enumerate() {
+            for j in 0..4 {
+                let mut turned = [0.0; SIDE];
+                for i in 0..SIDE {
+                    turned[i] = line[i * 4 + j];
+                }
+                to[j * to_stride + row * SIDE..][..SIDE].copy_from_slice(&turned);
+            }
+        }
+        for row in whole..rows {
+            for j in 0..4 {
+                to[j * to_stride + row] = from[row * 4 + j];
+            }
+        }
+        return;
+    }
+    if rows == 4 && to_stride == 4 && cols >= SIDE {
+        let whole = cols / SIDE * SIDE;
+        for (col, line) in to[..whole * 4].as_chunks_mut::<{ 4 * SIDE }>().0.iter_mut().enumerate() {
+            let mut lines = [[0.0; SIDE]; 4];
+            for (i, line) in lines.iter_mut().enumerate() {
+                line.copy_from_slice(&from[i * from_stride + col * SIDE..][..SIDE]);
+            }
+            for j in 0..SIDE {
+                for i in 0..4 {
+                    line[j * 4 + i] = lines[i][j];
+                }
+            }
+        }
+        for col in whole..cols {
+            for i in 0..4 {
+                to[col * 4 + i] = from[i * from_stride + col];
+            }
+        }
+        return;
+    }
     let turner = Turner::new::<S>();
     for col in (0..cols).step_by(SIDE) {
         for row in (0..rows).step_by(SIDE) {
-            if row + SIDE <= rows && col + SIDE <= cols {
-                let lines: [&[f32; SIDE]; SIDE] = std::array::from_fn(|i| {
+            let (some_rows, some_cols) = (SIDE.min(rows - row), SIDE.min(cols - col));
+            let turned = if some_cols == SIDE {
+                let mut lines = [&[0.0; SIDE]; SIDE];
+                for (i, line) in lines.iter_mut().enumerate().take(some_rows) {
                     let start = (row + i) * from_stride + col;
-                    from[start..start + SIDE].try_into().unwrap_or(&[0.0; SIDE])
-                });
-                let turned = turner.turn(lines);
-                for (to, turned) in to[col * to_stride..].chunks_mut(to_stride).zip(&turned) {
+                    *line = from[start..start + SIDE].try_into().unwrap_or(line);
+                }
+                turner.turn(lines)
+            } else {
+                let mut filled = [[0.0; SIDE]; SIDE];
+                for (i, filled) in filled.iter_mut().enumerate().take(some_rows) {
+                    let start = (row + i) * from_stride + col;
+                    filled[..some_cols].copy_from_slice(&from[start..start + some_cols]);
+                }
+                let mut lines = [&[0.0; SIDE]; SIDE];
+                for (line, filled) in lines.iter_mut().zip(&filled) {
+                    *line = filled;
+                }
+                turner.turn(lines)
+            };
+            let to = to[col * to_stride..].chunks_mut(to_stride).take(some_cols);
+            if some_rows == SIDE {
+                for (to, turned) in to.zip(&turned) {
                     to[row..row + SIDE].copy_from_slice(turned);
                 }
-                continue;
-            }
-            for j in col..(col + SIDE).min(cols) {
-                for i in row..(row + SIDE).min(rows) {
-                    to[j * to_stride + i] = from[i * from_stride + j];
+            } else {
+                for (to, turned) in to.zip(&turned) {
+                    to[row..row + some_rows].copy_from_slice(&turned[..some_rows]);
                 }
             }
         }
@@ -127,6 +180,41 @@ pub(in crate::conv) fn to_channels_last<S: Simd>(
     turn::<S>(image, plane, [channels, plane], to, stride);
     if stride > channels {
         to.chunks_exact_mut(stride).take(plane).for_each(|pixel| pixel[channels..].fill(0.0));
+    }
+}
+
+/// Writes `values` [taps, stride], of which the first `count` of a tap count, to `to` [count, window]: tap t to the place
+/// `places[t]` of the window. With `add` it adds.
+#[inline(always)]
+pub(in crate::conv) fn to_windows<S: Simd>(
+    values: &[f32],
+    stride: usize,
+    places: &[usize],
+    count: usize,
+    window: usize,
+    to: &mut [f32],
+    add: bool,
+) {
+    let turner = Turner::new::<S>();
+    for (first, places) in places.chunks(SIDE).enumerate() {
+        let values = &values[first * SIDE * stride..];
+        for start in (0..count).step_by(SIDE) {
+            let some = SIDE.min(count - start);
+            let mut filled = [[0.0; SIDE]; SIDE];
+            for (filled, line) in filled.iter_mut().zip(values.chunks(stride)).take(places.len()) {
+                filled[..some].copy_from_slice(&line[start..start + some]);
+            }
+            let mut lines = [&[0.0; SIDE]; SIDE];
+            for (line, filled) in lines.iter_mut().zip(&filled) {
+                *line = filled;
+            }
+            let turned = turner.turn(lines);
+            for (to, turned) in to[start * window..].chunks_exact_mut(window).zip(&turned).take(some) {
+                for (&place, value) in places.iter().zip(turned) {
+                    to[place] = if add { to[place] + *value } else { *value };
+                }
+            }
+        }
     }
 }
 

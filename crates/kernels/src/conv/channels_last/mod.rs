@@ -14,6 +14,8 @@ pub(super) mod layout;
 pub(super) mod pack;
 pub(super) mod sources;
 mod weight;
+mod weight_by_outputs;
+mod weight_product;
 
 use super::Conv2dShape;
 use crate::context::Context;

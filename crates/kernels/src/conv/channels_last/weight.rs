@@ -5,16 +5,17 @@ use pulp::{Simd, WithSimd};
 use super::super::Conv2dShape;
 use super::layout::to_channels_last;
 use super::sources::{TapPairs, of_taps};
+use super::weight_by_outputs;
+use super::weight_product::{Maps, TALL};
 use crate::context::Context;
 
 /// Elements of both maps' copies in a block: 768 KiB, most of the second-level cache.
 const BLOCK_ELEMENTS: usize = 192 << 10;
 
-/// Output channels of a tile with 32 registers; half with 16.
-const TALL: usize = 8;
-
-/// The widest tile, in vectors of input channels.
-const WIDEST: usize = 3;
+/// Whether both maps take less room than the sums: then threads share the maps and each has outputs of its own.
+fn few_pixels(shape: &Conv2dShape, taps: usize) -> bool {
+    shape.input_len() + shape.output_len() < taps * shape.in_channels * shape.out_channels
+}
 
 pub(super) fn run(context: &Context, shape: &Conv2dShape, x: &[f32], dy: &[f32], dw: &mut [f32], accumulate: bool) {
     context.dispatch(Run { context, shape, x, dy, dw, accumulate });
@@ -45,6 +46,9 @@ impl WithSimd for Run<'_> {
                 dw.fill(0.0);
             }
             return;
+        }
+        if few_pixels(shape, taps.len()) {
+            return weight_by_outputs::run::<S>(context, shape, &taps, x, dy, dw, accumulate);
         }
         // Every thread sums its images into a copy of its own; the copies are added in order, so that the result
         // depends on the number of threads but not on their timing.
@@ -96,7 +100,6 @@ impl WithSimd for Part<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Part { context, shape, taps, strides: [in_stride, out_stride], x, dy, images, partial } = self;
-        partial.fill(0.0);
         let (in_plane, out_plane) = (shape.height * shape.width, shape.out_height() * shape.out_width());
         let (in_image, out_image) = (in_plane * in_stride, out_plane * out_stride);
         let step = (BLOCK_ELEMENTS / (in_image + out_image)).max(1);
@@ -114,78 +117,18 @@ impl WithSimd for Part<'_> {
             for (to, image) in outputs.chunks_exact_mut(out_image).zip(from) {
                 to_channels_last::<S>(image, shape.out_channels, out_plane, to, out_stride);
             }
-            let maps =
-                Maps { inputs: &inputs, outputs: &outputs, in_image, out_image, in_stride, out_stride };
-            maps.accumulate(simd, taps, partial);
+            let maps = Maps {
+                inputs: &inputs,
+                outputs: &outputs,
+                in_image,
+                out_image,
+                in_stride,
+                out_stride,
+                some_outputs: 0..out_stride,
+                add: first > images[0],
+            };
+            maps.sum(simd, taps, partial);
         }
     }
 }
 
-/// Both maps of a block of images, channels last.
-struct Maps<'a> {
-    inputs: &'a [f32],
-    outputs: &'a [f32],
-    in_image: usize,
-    out_image: usize,
-    in_stride: usize,
-    out_stride: usize,
-}
-
-impl Maps<'_> {
-    #[inline(always)]
-    fn accumulate<S: Simd>(&self, simd: S, taps: &[TapPairs], partial: &mut [f32]) {
-        let vectors = self.in_stride / S::F32_LANES;
-        let tall = if S::REGISTER_COUNT >= 32 { TALL } else { TALL / 2 };
-        let panels = vectors.div_ceil(WIDEST);
-        for panel in 0..panels {
-            let (start, end) = (panel * vectors / panels, (panel + 1) * vectors / panels);
-            for output in (0..self.out_stride).step_by(tall) {
-                for (tap, TapPairs { pairs, .. }) in taps.iter().enumerate() {
-                    let at = [tap, output, start * S::F32_LANES];
-                    match (S::REGISTER_COUNT >= 32, end - start) {
-                        (true, 3) => self.tile::<S, 8, 3>(simd, pairs, at, partial),
-                        (true, 2) => self.tile::<S, 8, 2>(simd, pairs, at, partial),
-                        (true, _) => self.tile::<S, 8, 1>(simd, pairs, at, partial),
-                        (false, 3) => self.tile::<S, 4, 3>(simd, pairs, at, partial),
-                        (false, 2) => self.tile::<S, 4, 2>(simd, pairs, at, partial),
-                        (false, _) => self.tile::<S, 4, 1>(simd, pairs, at, partial),
-                    }
-                }
-            }
-        }
-    }
-
-    /// Adds to `R` output channels by `V` vectors of input channels of one tap, over all pixels and images.
-    #[inline(always)]
-    fn tile<S: Simd, const R: usize, const V: usize>(
-        &self,
-        simd: S,
-        pairs: &[(u32, u32)],
-        [tap, output, input]: [usize; 3],
-        partial: &mut [f32],
-    ) {
-        let width = V * S::F32_LANES;
-        let mut sums = [[simd.splat_f32s(0.0); V]; R];
-        let images = self.inputs.chunks_exact(self.in_image).zip(self.outputs.chunks_exact(self.out_image));
-        for (inputs, outputs) in images {
-            for &(out_pixel, in_pixel) in pairs {
-                let outputs = &outputs[out_pixel as usize * self.out_stride + output..][..R];
-                let inputs = &inputs[in_pixel as usize * self.in_stride + input..][..width];
-                let inputs = S::as_simd_f32s(inputs).0;
-                for i in 0..R {
-                    let value = simd.splat_f32s(outputs[i]);
-                    for v in 0..V {
-                        sums[i][v] = simd.mul_add_f32s(value, inputs[v], sums[i][v]);
-                    }
-                }
-            }
-        }
-        for (i, sums) in sums.iter().enumerate() {
-            let start = (tap * self.out_stride + output + i) * self.in_stride + input;
-            let partial = S::as_mut_simd_f32s(&mut partial[start..start + width]).0;
-            for (to, sum) in partial.iter_mut().zip(sums) {
-                *to = simd.add_f32s(*to, *sum);
-            }
-        }
-    }
-}

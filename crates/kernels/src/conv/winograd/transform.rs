@@ -3,6 +3,7 @@
 use pulp::Simd;
 
 use super::POINTS;
+use crate::conv::channels_last::layout::to_windows;
 
 /// B'd: six input pixels to six points.
 #[inline(always)]
@@ -240,11 +241,11 @@ pub(super) fn weight_adjoint_to<'a, S: Simd>(
                 *value = simd.add_f32s(*value, more);
             }
         }
-        for (tap, values) in weight_adjoint(simd, &points).iter().enumerate() {
-            let values = pulp::bytemuck::cast_slice::<_, f32>(std::slice::from_ref(values));
-            for (to, value) in dw[tap..].iter_mut().step_by(9).zip(values) {
-                *to = if accumulate { *to + *value } else { *value };
-            }
+        let mut taps = [0.0; 9 * 16];
+        for (values, to) in weight_adjoint(simd, &points).iter().zip(taps.chunks_exact_mut(S::F32_LANES)) {
+            S::as_mut_simd_f32s(to).0[0] = *values;
         }
+        let count = dw.len() / 9;
+        to_windows::<S>(&taps, S::F32_LANES, &[0, 1, 2, 3, 4, 5, 6, 7, 8], count, 9, dw, accumulate);
     }
 }
