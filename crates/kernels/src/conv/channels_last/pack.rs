@@ -104,6 +104,12 @@ impl WithSimd for PackPanel<'_> {
                     outputs,
                     packed,
                 );
+            } else if full && window == 1 && per_output == 1 {
+                // Outputs lie side by side as they should.
+                for input in 0..inputs {
+                    let from = &values[input * per_input + output..][..SIDE];
+                    packed[input * width + lane..][..SIDE].copy_from_slice(from);
+                }
             } else if whole && per_output == window && window <= SIDE {
                 // An input's outputs and taps lie together: the taps of 16 outputs are turned at a time.
                 for input in 0..inputs {
