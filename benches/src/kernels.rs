@@ -5,8 +5,8 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Args;
 use phalanx_kernels::{
-    Activation, Context, Conv2dShape, batch_norm_backward_input, batch_norm_backward_sums,
-    batch_norm_forward, batch_norm_moments, conv2d_backward_input, conv2d_backward_weight, conv2d_forward,
+    Activation, Affine, BatchNormGrads, Context, Conv2dShape, Cut, Finish, batch_norm_train,
+    batch_norm_train_backward, conv2d_backward_input, conv2d_backward_weight, conv2d_forward,
 };
 use serde_json::{Value as Json, json};
 
@@ -156,54 +156,23 @@ impl Work {
                 let dims = [BATCH, channels, size * size];
                 let x = numbers(dims.iter().product());
                 let (mut y, dy, mut dx) = (x.clone(), x.clone(), x.clone());
-                let mut masked = x.clone();
                 let (gamma, beta) = (vec![1.0_f32; channels], vec![0.0_f32; channels]);
                 let count = (BATCH * size * size) as f64;
+                let activation = Activation::Relu;
                 Box::new(move || {
                     let (mut mean, mut m2) = (vec![0.0; channels], vec![0.0; channels]);
-                    batch_norm_moments(context, dims, &x, &mut mean, &mut m2)?;
+                    let finish = Finish::with(activation);
+                    let affine = [gamma.as_slice(), &beta];
+                    batch_norm_train(context, dims, &x, affine, 1e-5, finish, &mut y, &mut mean, &mut m2)?;
                     let inv_std: Vec<f32> =
                         m2.iter().map(|m2| (1.0 / (m2 / count + 1e-5).sqrt()) as f32).collect();
                     let mean: Vec<f32> = mean.iter().map(|&mean| mean as f32).collect();
-                    batch_norm_forward(
-                        context,
-                        dims,
-                        &x,
-                        &mean,
-                        &inv_std,
-                        &gamma,
-                        &beta,
-                        Activation::Relu,
-                        &mut y,
-                    )?;
-                    for ((masked, &dy), &y) in masked.iter_mut().zip(&dy).zip(&y) {
-                        *masked = if y > 0.0 { dy } else { 0.0 };
-                    }
+                    let affine = Affine { mean: &mean, inv_std: &inv_std, gamma: &gamma, beta: &beta };
                     let (mut sum_dy, mut sum_dy_xhat) = (vec![0.0; channels], vec![0.0; channels]);
-                    batch_norm_backward_sums(
-                        context,
-                        dims,
-                        &x,
-                        &masked,
-                        &mean,
-                        &inv_std,
-                        &mut sum_dy,
-                        &mut sum_dy_xhat,
-                    )?;
-                    let mean_of = |sums: &[f64]| sums.iter().map(|sum| sum / count).collect::<Vec<f64>>();
-                    let (mean_dy, mean_dy_xhat) = (mean_of(&sum_dy), mean_of(&sum_dy_xhat));
-                    batch_norm_backward_input(
-                        context,
-                        dims,
-                        &x,
-                        &masked,
-                        &mean,
-                        &inv_std,
-                        &gamma,
-                        &mean_dy,
-                        &mean_dy_xhat,
-                        &mut dx,
-                    )?;
+                    let sums = [sum_dy.as_mut_slice(), &mut sum_dy_xhat];
+                    let cut = Cut { activation, output: None };
+                    let to = BatchNormGrads { dx: &mut dx, residual: None };
+                    batch_norm_train_backward(context, dims, &x, &dy, affine, cut, sums, to)?;
                     Ok(())
                 })
             }

@@ -115,7 +115,9 @@ impl Context {
         match &self.pool {
             Some(pool) if items.len() > 1 => {
                 let mut items: Vec<_> = items.into_iter().map(Some).collect();
-                pool.run_chunks(&mut items, 1, |_, item| item.iter_mut().filter_map(Option::take).for_each(&task));
+                pool.run_chunks(&mut items, 1, |_, item| {
+                    item.iter_mut().filter_map(Option::take).for_each(&task)
+                });
             }
             _ => items.into_iter().for_each(task),
         }

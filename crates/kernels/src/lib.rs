@@ -11,8 +11,8 @@
 //! - Kernels are generic over [`Float`]: f32 to train in, f64 to check gradients in. One source serves both.
 //! - Instruction sets (AVX-512, AVX2 with FMA, NEON, or what every processor has) are chosen at run time; a
 //!   [`Level`] or the variable `PHALANX_SIMD` forces one.
-//! - Matrix products come from the `gemm` crate. Its call is one of the two modules with `unsafe`; the other is the
-//!   threads that share a loop.
+//! - Matrix products come from the `gemm` crate. Its call is one of three modules with `unsafe`; the others are
+//!   threads that share a loop, and columns of a matrix that they write to.
 //!
 //! Layouts are row-major: images [N, C, H, W], convolution weights [O, I, KH, KW], as in PyTorch.
 //!
@@ -46,6 +46,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod columns;
 mod context;
 mod conv;
 mod error;
@@ -71,8 +72,9 @@ pub use float::Float;
 pub use level::{LEVEL_VARIABLE, Level};
 pub use matmul::{Matrix, MatrixMut, matmul_batched};
 pub use norm::{
-    Activation, batch_norm_backward_input, batch_norm_backward_sums, batch_norm_forward, batch_norm_moments,
-    group_norm_backward, group_norm_forward, layer_norm_backward, layer_norm_forward,
+    Activation, Affine, BatchNormGrads, Cut, Finish, batch_norm_backward_input, batch_norm_backward_sums,
+    batch_norm_forward, batch_norm_moments, batch_norm_train, batch_norm_train_backward, group_norm_backward,
+    group_norm_forward, layer_norm_backward, layer_norm_forward,
 };
 pub use optim::{AdamOptions, SgdOptions, adam_step, ema_step, sgd_step};
 pub use pool::{

@@ -1,9 +1,10 @@
 //! Norms, pooling, activations, softmax, products and optimizer steps: f32 against f64, threads against one.
 
 use phalanx_kernels::{
-    Activation, AdamOptions, Context, Float, Matrix, MatrixMut, Pool2dShape, SgdOptions, UnaryOp, adam_step,
-    avg_pool2d_forward, batch_norm_backward_input, batch_norm_backward_sums, batch_norm_forward,
-    batch_norm_moments, cross_entropy_rows_forward, ema_step, group_norm_forward, layer_norm_backward,
+    Activation, AdamOptions, Affine, BatchNormGrads, Context, Cut, Finish, Float, Matrix, MatrixMut,
+    Pool2dShape, SgdOptions, UnaryOp, adam_step, avg_pool2d_forward, batch_norm_backward_input,
+    batch_norm_backward_sums, batch_norm_forward, batch_norm_moments, batch_norm_train,
+    batch_norm_train_backward, cross_entropy_rows_forward, ema_step, group_norm_forward, layer_norm_backward,
     layer_norm_forward, matmul_batched, max_pool2d_backward, max_pool2d_forward, sgd_step,
     softmax_rows_forward, unary_backward, unary_forward, upsample_nearest2d_forward,
 };
@@ -92,30 +93,80 @@ fn batch_norm_matches_its_definition() {
                     m2_ref[ch]
                 );
             }
-            let m: Vec<f32> = mean_ref.iter().map(|v| *v as f32).collect();
-            let s: Vec<f32> = m2_ref.iter().map(|v| (1.0 / (v / count + 1e-5).sqrt()) as f32).collect();
-            let (g, b): (Vec<f32>, Vec<f32>) = (draw(3, c, 1.0), draw(4, c, 1.0));
-            let mut y = vec![0.0; x.len()];
-            batch_norm_forward(&context, dims, &x, &m, &s, &g, &b, Activation::Relu, &mut y).expect("sound");
+            batch_norm_in_all_ways(&context, dims, &x, &mean, &m2);
+        }
+    }
+}
+
+/// Every activation, with and without an addition: in halves against the definition in f64, and in one go against the
+/// halves.
+fn batch_norm_in_all_ways(context: &Context, dims: [usize; 3], x: &[f32], mean: &[f64], m2: &[f64]) {
+    let [n, c, p] = dims;
+    let count = (n * p) as f64;
+    let channel = |i: usize| i / p % c;
+    let m: Vec<f32> = mean.iter().map(|v| *v as f32).collect();
+    let s: Vec<f32> = m2.iter().map(|v| (1.0 / (v / count + 1e-5).sqrt()) as f32).collect();
+    let (g, b): (Vec<f32>, Vec<f32>) = (draw(3, c, 1.0), draw(4, c, 1.0));
+    let (dy, added): (Vec<f32>, Vec<f32>) = (draw(5, x.len(), 1.0), draw(6, x.len(), 1.0));
+    let affine = Affine { mean: &m, inv_std: &s, gamma: &g, beta: &b };
+    for activation in [Activation::None, Activation::Relu, Activation::Relu6] {
+        for residual in [None, Some(added.as_slice())] {
+            let what = format!("{dims:?} {activation:?} {}", residual.is_some());
+            let finish = Finish { activation, residual };
+            let mut y = vec![7.0; x.len()];
+            batch_norm_forward(context, dims, x, affine, finish, &mut y).expect("sound");
+            let mut passes = vec![false; x.len()];
             for (i, y) in y.iter().enumerate() {
                 let ch = channel(i);
-                let want = ((x[i] - m[ch]) * (s[ch] * g[ch]) + b[ch]).max(0.0);
-                assert!((y - want).abs() < 1e-4, "{dims:?}: {y} {want}");
+                let plain = (x[i] - m[ch]) * (s[ch] * g[ch]) + b[ch] + residual.map_or(0.0, |r| r[i]);
+                let want = match activation {
+                    Activation::None => plain,
+                    Activation::Relu => plain.max(0.0),
+                    Activation::Relu6 => plain.clamp(0.0, 6.0),
+                };
+                assert!((y - want).abs() < 1e-4, "{what}: {y} {want}");
+                passes[i] = activation == Activation::None || (*y > 0.0 && (*y < 6.0 || want == plain));
             }
-            let dy: Vec<f32> = draw(5, x.len(), 1.0);
-            let (mut a, mut d) = (vec![0.0; c], vec![0.0; c]);
-            batch_norm_backward_sums(&context, dims, &x, &dy, &m, &s, &mut a, &mut d).expect("sound");
-            let mut a_ref = vec![0.0; c];
-            wide(&dy).iter().enumerate().for_each(|(i, v)| a_ref[channel(i)] += v);
-            assert!(a.iter().zip(&a_ref).all(|(a, r)| (a - r).abs() < 1e-3), "{dims:?}");
-            let (a, d): (Vec<f64>, Vec<f64>) =
-                (a.iter().map(|v| v / count).collect(), d.iter().map(|v| v / count).collect());
-            let mut dx = vec![0.0; x.len()];
-            batch_norm_backward_input(&context, dims, &x, &dy, &m, &s, &g, &a, &d, &mut dx).expect("sound");
-            // Shifting all inputs of a channel changes nothing, so its gradients add up to zero.
-            let mut total = vec![0.0; c];
-            wide(&dx).iter().enumerate().for_each(|(i, v)| total[channel(i)] += v);
-            assert!(total.iter().all(|t| t.abs() < 1e-2 * count.sqrt().max(1.0)), "{dims:?}: {total:?}");
+            let dys = |i: usize| if passes[i] { f64::from(dy[i]) } else { 0.0 };
+            let xhat = |i: usize| (f64::from(x[i]) - f64::from(m[channel(i)])) * f64::from(s[channel(i)]);
+            let (mut a_ref, mut d_ref) = (vec![0.0; c], vec![0.0; c]);
+            for i in 0..x.len() {
+                a_ref[channel(i)] += dys(i);
+                d_ref[channel(i)] += dys(i) * xhat(i);
+            }
+            let cut = Cut { activation, output: residual.map(|_| y.as_slice()) };
+            let (mut a, mut d) = (vec![7.0; c], vec![7.0; c]);
+            batch_norm_backward_sums(context, dims, x, &dy, affine, cut, &mut a, &mut d).expect("sound");
+            assert!(a.iter().zip(&a_ref).all(|(a, r)| (a - r).abs() < 2e-3), "{what}: {a:?} {a_ref:?}");
+            assert!(d.iter().zip(&d_ref).all(|(d, r)| (d - r).abs() < 1e-2), "{what}: {d:?} {d_ref:?}");
+            let means = [&a, &d].map(|sums| sums.iter().map(|v| v / count).collect::<Vec<f64>>());
+            let (mut dx, mut dr) = (vec![7.0; x.len()], vec![7.0; x.len()]);
+            let to = BatchNormGrads { dx: &mut dx, residual: residual.map(|_| dr.as_mut_slice()) };
+            let halves = [means[0].as_slice(), &means[1]];
+            batch_norm_backward_input(context, dims, x, &dy, affine, cut, halves, to).expect("sound");
+            for i in 0..x.len() {
+                let ch = channel(i);
+                let inner = dys(i) - means[0][ch] - xhat(i) * means[1][ch];
+                let want = f64::from(g[ch]) * f64::from(s[ch]) * inner;
+                assert!(
+                    (f64::from(dx[i]) - want).abs() < 1e-4 * (1.0 + want.abs()),
+                    "{what}: {} {want}",
+                    dx[i]
+                );
+                assert!(residual.is_none() || f64::from(dr[i]) == dys(i), "{what}");
+            }
+            // In one go the same bits come out.
+            let (mut mean_too, mut m2_too, mut y_too) = (vec![7.0; c], vec![7.0; c], vec![7.0; x.len()]);
+            let gammas = [g.as_slice(), &b];
+            batch_norm_train(context, dims, x, gammas, 1e-5, finish, &mut y_too, &mut mean_too, &mut m2_too)
+                .expect("sound");
+            assert!(mean_too == mean && m2_too == m2 && y_too == y, "{what}");
+            let (mut a_too, mut d_too) = (vec![7.0; c], vec![7.0; c]);
+            let (mut dx_too, mut dr_too) = (vec![7.0; x.len()], vec![7.0; x.len()]);
+            let to = BatchNormGrads { dx: &mut dx_too, residual: residual.map(|_| dr_too.as_mut_slice()) };
+            let sums = [a_too.as_mut_slice(), &mut d_too];
+            batch_norm_train_backward(context, dims, x, &dy, affine, cut, sums, to).expect("sound");
+            assert!(a_too == a && d_too == d && dx_too == dx && dr_too == dr, "{what}");
         }
     }
 }

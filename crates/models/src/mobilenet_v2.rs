@@ -69,8 +69,12 @@ impl ConvNorm {
         })
     }
 
-    fn forward(&self, tape: &Tape, x: &Value) -> Result<Value> {
-        self.norm.forward(tape, &self.conv.forward(tape, x)?, self.activation)
+    fn forward(&self, tape: &Tape, x: &Value, added: Option<&Value>) -> Result<Value> {
+        let x = self.conv.forward(tape, x)?;
+        match added {
+            Some(added) => self.norm.forward_added(tape, &x, added, self.activation),
+            None => self.norm.forward(tape, &x, self.activation),
+        }
     }
 }
 
@@ -135,10 +139,11 @@ impl Block for Sequence {
 
     fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
         let mut x = inputs[0].clone();
-        for layer in &self.layers {
-            x = layer.forward(tape, &x)?;
+        for (index, layer) in self.layers.iter().enumerate() {
+            let added = (self.residual && index + 1 == self.layers.len()).then_some(&inputs[0]);
+            x = layer.forward(tape, &x, added)?;
         }
-        Ok(vec![if self.residual { ops::add(tape, &x, &inputs[0])? } else { x }])
+        Ok(vec![x])
     }
 }
 

@@ -95,6 +95,11 @@ impl ConvNorm {
     fn forward(&self, tape: &Tape, x: &Value, activation: FusedActivation) -> Result<Value> {
         self.norm.forward(tape, &self.conv.forward(tape, x)?, activation)
     }
+
+    /// The same with something added before a ReLU.
+    fn forward_added(&self, tape: &Tape, x: &Value, residual: &Value) -> Result<Value> {
+        self.norm.forward_added(tape, &self.conv.forward(tape, x)?, residual, FusedActivation::Relu)
+    }
 }
 
 /// The first convolution, and max pooling unless the image is small.
@@ -120,7 +125,10 @@ impl Block for Stem {
 #[derive(Debug)]
 struct Residual {
     name: String,
+    /// Those with a ReLU of their own.
     convs: Vec<ConvNorm>,
+    /// The convolution that the way around is added to.
+    last: ConvNorm,
     downsample: Option<ConvNorm>,
 }
 
@@ -138,24 +146,22 @@ impl Residual {
         let last = BatchNormConfig { weight: if config.zero_init_residual { 0.0 } else { 1.0 }, ..norm };
         let conv = |names, sizes, options, norm| ConvNorm::new(&scope, names, sizes, options, norm);
         let wide = |stride| Conv2dOptions::new(stride, 1);
-        let convs = if config.variant.expansion() == 1 {
-            vec![
-                conv(("conv1", "bn1"), (inputs, planes, 3), wide(stride), norm)?,
-                conv(("conv2", "bn2"), (planes, planes, 3), wide(1), last)?,
-            ]
+        let (convs, last) = if config.variant.expansion() == 1 {
+            let first = conv(("conv1", "bn1"), (inputs, planes, 3), wide(stride), norm)?;
+            (vec![first], conv(("conv2", "bn2"), (planes, planes, 3), wide(1), last)?)
         } else {
-            vec![
+            let convs = vec![
                 conv(("conv1", "bn1"), (inputs, planes, 1), Conv2dOptions::new(1, 0), norm)?,
                 conv(("conv2", "bn2"), (planes, planes, 3), wide(stride), norm)?,
-                conv(("conv3", "bn3"), (planes, outputs, 1), Conv2dOptions::new(1, 0), last)?,
-            ]
+            ];
+            (convs, conv(("conv3", "bn3"), (planes, outputs, 1), Conv2dOptions::new(1, 0), last)?)
         };
         let changes = stride != 1 || inputs != outputs;
         let scope = scope.pp("downsample");
         let around =
             || ConvNorm::new(&scope, ("0", "1"), (inputs, outputs, 1), Conv2dOptions::new(stride, 0), norm);
         let downsample = changes.then(around).transpose()?;
-        Ok(Self { name: scope.block_name().to_owned(), convs, downsample })
+        Ok(Self { name: scope.block_name().to_owned(), convs, last, downsample })
     }
 }
 
@@ -165,16 +171,15 @@ impl Block for Residual {
     }
 
     fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
-        let mut x = inputs[0].clone();
-        for (index, conv) in self.convs.iter().enumerate() {
-            let last = index + 1 == self.convs.len();
-            x = conv.forward(tape, &x, if last { FusedActivation::None } else { FusedActivation::Relu })?;
-        }
         let around = match &self.downsample {
             Some(conv) => conv.forward(tape, &inputs[0], FusedActivation::None)?,
             None => inputs[0].clone(),
         };
-        Ok(vec![ops::relu(tape, &ops::add(tape, &x, &around)?)?])
+        let mut x = inputs[0].clone();
+        for conv in &self.convs {
+            x = conv.forward(tape, &x, FusedActivation::Relu)?;
+        }
+        Ok(vec![self.last.forward_added(tape, &x, &around)?])
     }
 }
 

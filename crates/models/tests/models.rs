@@ -168,8 +168,10 @@ fn recomputing_blocks_changes_no_bit() {
         let images = Value::constant(draw("images", &[3, 3, 8, 8], DType::F32));
         let loss = model.loss(&tape, &images, &ids(), (0.3, 0.2), Over::Batch).expect("sound").total;
         tape.backward(&loss).expect("sound");
-        let grads =
-            store.units().iter().map(|unit| unit.grads().expect("sound").expect("all used").to_vec1::<f32>().expect("f32"));
+        let grads = store
+            .units()
+            .iter()
+            .map(|unit| unit.grads().expect("sound").expect("all used").to_vec1::<f32>().expect("f32"));
         (loss.tensor().expect("sound").to_scalar::<f32>().expect("f32"), grads.collect::<Vec<_>>())
     };
     let expected = run(Recompute::Never);

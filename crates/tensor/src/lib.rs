@@ -71,9 +71,9 @@ pub mod ops;
 pub mod optim;
 pub mod rng;
 mod storage;
-mod unwritten;
 pub mod store;
 pub mod tape;
+mod unwritten;
 
 pub use candle_module::CandleModule;
 pub use error::{Result, TensorError};

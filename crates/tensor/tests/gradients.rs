@@ -183,11 +183,16 @@ fn batch_norm() {
         eps: 1e-5,
         sync: false,
     };
-    let inputs = [draw("x", &[3, 3, 2, 5]), draw("gamma", &[3]), draw("beta", &[3])];
-    for activation in [FusedActivation::None, FusedActivation::Relu, FusedActivation::Relu6] {
-        check(&format!("batch_norm2d {activation:?}"), &inputs, |t, v| {
-            ops::batch_norm2d(t, &v[0], &v[1], &v[2], &stats, activation)
-        });
+    for dims in [[3, 3, 2, 5], [2, 3, 4, 5]] {
+        let inputs = [draw("x", &dims), draw("gamma", &[3]), draw("beta", &[3]), draw("added", &dims)];
+        for activation in [FusedActivation::None, FusedActivation::Relu, FusedActivation::Relu6] {
+            check(&format!("batch_norm2d {activation:?}"), &inputs[..3], |t, v| {
+                ops::batch_norm2d(t, &v[0], &v[1], &v[2], &stats, activation, None)
+            });
+            check(&format!("batch_norm2d and addition {activation:?}"), &inputs, |t, v| {
+                ops::batch_norm2d(t, &v[0], &v[1], &v[2], &stats, activation, Some(&v[3]))
+            });
+        }
     }
 }
 

@@ -89,7 +89,8 @@ fn run(layers: &[Arc<Layer>], recompute: Recompute, listener: Option<Arc<Heard>>
 }
 
 fn grads(store: &ParamStore) -> Vec<Vec<f32>> {
-    let flat = |unit: &Unit| unit.grads().expect("sound").expect("backward ran").to_vec1::<f32>().expect("f32");
+    let flat =
+        |unit: &Unit| unit.grads().expect("sound").expect("backward ran").to_vec1::<f32>().expect("f32");
     store.units().iter().map(flat).collect()
 }
 

@@ -58,6 +58,30 @@ impl BatchNorm2d {
     /// # Errors
     /// If the shapes do not go together.
     pub fn forward(&self, tape: &Tape, x: &Value, activation: FusedActivation) -> Result<Value> {
+        self.run(tape, x, activation, None)
+    }
+
+    /// Normalises [N, C, H, W], adds `residual` of the same shape and applies the activation, in the same pass.
+    ///
+    /// # Errors
+    /// If the shapes do not go together.
+    pub fn forward_added(
+        &self,
+        tape: &Tape,
+        x: &Value,
+        residual: &Value,
+        activation: FusedActivation,
+    ) -> Result<Value> {
+        self.run(tape, x, activation, Some(residual))
+    }
+
+    fn run(
+        &self,
+        tape: &Tape,
+        x: &Value,
+        activation: FusedActivation,
+        residual: Option<&Value>,
+    ) -> Result<Value> {
         let stats = BatchNormStats {
             running_mean: &self.running_mean,
             running_var: &self.running_var,
@@ -66,7 +90,8 @@ impl BatchNorm2d {
             eps: self.config.eps,
             sync: self.config.sync,
         };
-        ops::batch_norm2d(tape, x, &tape.param(&self.weight)?, &tape.param(&self.bias)?, &stats, activation)
+        let (weight, bias) = (tape.param(&self.weight)?, tape.param(&self.bias)?);
+        ops::batch_norm2d(tape, x, &weight, &bias, &stats, activation, residual)
     }
 }
 

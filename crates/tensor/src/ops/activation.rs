@@ -3,9 +3,9 @@
 use phalanx_kernels::{unary_backward, unary_forward};
 
 use crate::Result;
-use crate::unwritten::unwritten;
 use crate::storage::{Contiguous, dispatch, tensor_from};
 use crate::tape::{Tape, Value};
+use crate::unwritten::unwritten;
 
 pub use phalanx_kernels::UnaryOp;
 
@@ -78,26 +78,4 @@ named! {
 /// If the element type is not supported.
 pub fn leaky_relu(tape: &Tape, x: &Value, slope: f64) -> Result<Value> {
     unary(tape, x, UnaryOp::LeakyRelu(slope))
-}
-
-/// The gradient before an activation that was fused into another op, from that op's output `y`.
-pub(super) fn cut_off(
-    context: &crate::Context,
-    activation: super::FusedActivation,
-    y: &candle_core::Tensor,
-    grad: &candle_core::Tensor,
-) -> Result<candle_core::Tensor> {
-    const OP: &str = "fused activation";
-    let op = match activation {
-        super::FusedActivation::None => return Ok(grad.clone()),
-        super::FusedActivation::Relu => UnaryOp::Relu,
-        super::FusedActivation::Relu6 => UnaryOp::Relu6,
-    };
-    let (y_read, dy) = (Contiguous::new(OP, y)?, Contiguous::new(OP, grad)?);
-    dispatch!(OP, grad.dtype(), T => {
-        let (y, dy) = (y_read.slice::<T>()?, dy.slice::<T>()?);
-        let mut dx = unwritten::<T>(dy.len());
-        unary_backward(context, op, y, y, dy, &mut dx)?;
-        tensor_from(dx, grad.shape().clone())
-    })
 }

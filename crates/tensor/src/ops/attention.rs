@@ -6,8 +6,8 @@ use phalanx_kernels::{softmax_rows_backward, softmax_rows_forward};
 use super::linear::{Read, product};
 use crate::storage::{Contiguous, dispatch, tensor_from, with_slice_mut};
 use crate::tape::{Tape, Value};
-use crate::{Context, Result, TensorError};
 use crate::unwritten::unwritten;
+use crate::{Context, Result, TensorError};
 
 /// Softmax of every row (the last dimension).
 fn softmax_forward(context: &Context, x: &Tensor) -> Result<Tensor> {

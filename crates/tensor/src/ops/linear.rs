@@ -5,8 +5,8 @@ use phalanx_kernels::{Context, Matrix, MatrixMut, matmul_batched};
 
 use crate::storage::{Contiguous, dispatch, tensor_from};
 use crate::tape::{Tape, Value};
-use crate::{Result, TensorError};
 use crate::unwritten::unwritten;
+use crate::{Result, TensorError};
 
 /// How a stored matrix is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

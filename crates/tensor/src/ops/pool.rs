@@ -7,8 +7,8 @@ use phalanx_kernels::{
 
 use crate::storage::{Contiguous, dispatch, tensor_from};
 use crate::tape::{Tape, Value};
-use crate::{Result, TensorError};
 use crate::unwritten::unwritten;
+use crate::{Result, TensorError};
 
 /// A pooling window, each size as [height, width].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,9 +3,9 @@
 use candle_core::Tensor;
 
 use super::value::Slot;
+use crate::Result;
 use crate::storage::{self, Scalar};
 use crate::store::Param;
-use crate::Result;
 use crate::unwritten::unwritten;
 
 const OP: &str = "gradient";
@@ -99,7 +99,8 @@ impl Grads<'_> {
         write: impl FnOnce(&mut [T], bool) -> Result<()>,
     ) -> Result<()> {
         let Some(slot) = self.inputs[index] else { return Ok(()) };
-        let unit = self.slots.param(slot).filter(|param| param.unit().is_ok_and(|unit| unit.dtype() == T::DTYPE));
+        let unit =
+            self.slots.param(slot).filter(|param| param.unit().is_ok_and(|unit| unit.dtype() == T::DTYPE));
         if let Some(param) = unit {
             let (to, add) = param.grad_destination()?;
             return storage::with_slice_mut(OP, &to, |to| write(to, add));

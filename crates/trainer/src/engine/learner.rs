@@ -84,8 +84,7 @@ impl Learner {
         let held = |bytes: usize| bytes as u64;
         let parameters =
             units.iter().filter(|unit| unit.values().is_some()).map(|unit| held(unit.bytes())).sum();
-        let gradients =
-            units.iter().filter(|unit| unit.has_grads()).map(|unit| held(unit.bytes())).sum();
+        let gradients = units.iter().filter(|unit| unit.has_grads()).map(|unit| held(unit.bytes())).sum();
         let averages = self.ema.as_ref().map_or(0, Ema::bytes);
         [parameters, gradients, held(self.optimizer.state_bytes() + averages)]
     }

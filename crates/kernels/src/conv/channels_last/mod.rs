@@ -84,7 +84,14 @@ pub(super) fn backward_input(context: &Context, shape: &Conv2dShape, dy: &[f32],
 }
 
 /// dw = x ⋆ dy, or dw += with `accumulate`.
-pub(super) fn backward_weight(context: &Context, shape: &Conv2dShape, x: &[f32], dy: &[f32], dw: &mut [f32], accumulate: bool) {
+pub(super) fn backward_weight(
+    context: &Context,
+    shape: &Conv2dShape,
+    x: &[f32],
+    dy: &[f32],
+    dw: &mut [f32],
+    accumulate: bool,
+) {
     weight::run(context, shape, x, dy, dw, accumulate);
 }
 

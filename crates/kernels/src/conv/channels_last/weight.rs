@@ -17,7 +17,14 @@ fn few_pixels(shape: &Conv2dShape, taps: usize) -> bool {
     shape.input_len() + shape.output_len() < taps * shape.in_channels * shape.out_channels
 }
 
-pub(super) fn run(context: &Context, shape: &Conv2dShape, x: &[f32], dy: &[f32], dw: &mut [f32], accumulate: bool) {
+pub(super) fn run(
+    context: &Context,
+    shape: &Conv2dShape,
+    x: &[f32],
+    dy: &[f32],
+    dw: &mut [f32],
+    accumulate: bool,
+) {
     context.dispatch(Run { context, shape, x, dy, dw, accumulate });
 }
 
@@ -131,4 +138,3 @@ impl WithSimd for Part<'_> {
         }
     }
 }
-

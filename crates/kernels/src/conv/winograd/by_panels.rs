@@ -63,7 +63,13 @@ impl WithSimd for Points<'_> {
         let tiles = pass.tiles;
         let stride = pass.inputs.next_multiple_of(S::F32_LANES);
         let mut pixels = pass.context.scratch((tiles.in_plane + 1) * stride);
-        to_channels_last::<S>(image, pass.inputs, tiles.in_plane, &mut pixels[..tiles.in_plane * stride], stride);
+        to_channels_last::<S>(
+            image,
+            pass.inputs,
+            tiles.in_plane,
+            &mut pixels[..tiles.in_plane * stride],
+            stride,
+        );
         pixels[tiles.in_plane * stride..].fill(0.0);
         for (reads, to) in tiles.reads.iter().zip(points.chunks_exact_mut(POINTS * stride + SKEW)) {
             transform::input_tile(simd, &pixels, stride, reads, to);

@@ -5,9 +5,9 @@ use std::ops::Range;
 use pulp::{Simd, WithSimd};
 
 use super::super::Conv2dShape;
+use super::super::channels_last::images_in_block;
 use super::super::channels_last::layout::{to_channels_last, to_planes};
 use super::super::channels_last::pack::{PackPanel, Weights};
-use super::super::channels_last::images_in_block;
 use super::product::{Panel, Product, WIDEST, panels};
 use super::tiles::Tiles;
 use super::{POINTS, SKEW, by_panels, few_tiles, transform};
@@ -213,4 +213,3 @@ impl WithSimd for Block<'_> {
         debug_assert_eq!([turned, finished], [count; 2]);
     }
 }
-

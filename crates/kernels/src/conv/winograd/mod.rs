@@ -48,10 +48,18 @@ fn suits(shape: &Conv2dShape) -> bool {
     }
     let (inputs, outputs) = (shape.in_channels as f64, shape.out_channels as f64);
     let tiles = (shape.batch * shape.out_height().div_ceil(4) * shape.out_width().div_ceil(4)) as f64;
-    let inside = |axis| (0..3).map(|tap| { let (a, b) = shape.inside(axis, tap); b - a }).sum::<usize>() as f64;
+    let inside = |axis| {
+        (0..3)
+            .map(|tap| {
+                let (a, b) = shape.inside(axis, tap);
+                b - a
+            })
+            .sum::<usize>() as f64
+    };
     let direct = shape.batch as f64 * inside(0) * inside(1) * inputs * outputs;
     let points = POINTS as f64;
-    let here = points * (tiles * inputs * outputs + 24.0 * tiles * (inputs + outputs) + 12.0 * inputs * outputs);
+    let here =
+        points * (tiles * inputs * outputs + 24.0 * tiles * (inputs + outputs) + 12.0 * inputs * outputs);
     inputs >= 16.0 && outputs >= 16.0 && here < direct
 }
 
@@ -76,6 +84,13 @@ pub(super) fn backward_input(context: &Context, shape: &Conv2dShape, dy: &[f32],
 }
 
 /// dw = x ⋆ dy, or dw += with `accumulate`.
-pub(super) fn backward_weight(context: &Context, shape: &Conv2dShape, x: &[f32], dy: &[f32], dw: &mut [f32], accumulate: bool) {
+pub(super) fn backward_weight(
+    context: &Context,
+    shape: &Conv2dShape,
+    x: &[f32],
+    dy: &[f32],
+    dw: &mut [f32],
+    accumulate: bool,
+) {
     weight::run(context, shape, x, dy, dw, accumulate);
 }

@@ -16,7 +16,14 @@ const BLOCK_ELEMENTS: usize = 192 << 10;
 const FEWEST: usize = 32;
 const MOST: usize = 128;
 
-pub(super) fn run(context: &Context, shape: &Conv2dShape, x: &[f32], dy: &[f32], dw: &mut [f32], accumulate: bool) {
+pub(super) fn run(
+    context: &Context,
+    shape: &Conv2dShape,
+    x: &[f32],
+    dy: &[f32],
+    dw: &mut [f32],
+    accumulate: bool,
+) {
     let tiles =
         Tiles::new([shape.height, shape.width], [shape.out_height(), shape.out_width()], shape.padding);
     context.dispatch(Run { context, shape, tiles: &tiles, x, dy, dw, accumulate });
@@ -146,4 +153,3 @@ impl WithSimd for Part<'_> {
         }
     }
 }
-

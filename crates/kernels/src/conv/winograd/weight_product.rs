@@ -74,7 +74,9 @@ impl Product<'_> {
         let tiles = self.inputs.chunks_exact(self.in_tile).zip(self.outputs.chunks_exact(self.out_tile));
         for (inputs, outputs) in tiles {
             let outputs = &outputs[point * self.out_stride + self.some_outputs.start + output..][..R];
-            let inputs = S::as_simd_f32s(&inputs[point * self.in_stride + self.some_inputs.start + input..][..width]).0;
+            let inputs =
+                S::as_simd_f32s(&inputs[point * self.in_stride + self.some_inputs.start + input..][..width])
+                    .0;
             for i in 0..R {
                 let value = simd.splat_f32s(outputs[i]);
                 for v in 0..V {

@@ -1,0 +1,84 @@
+//! Blocks of columns of a matrix that threads write to at the same time: `unsafe` for that.
+
+#![allow(unsafe_code)]
+
+use std::marker::PhantomData;
+
+/// Some columns of all rows of a matrix.
+pub(crate) struct ColumnBlock<'a, T> {
+    /// The first element of the first row.
+    start: *mut T,
+    rows: usize,
+    row_len: usize,
+    width: usize,
+    matrix: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: a block is an exclusive borrow of its elements, which `T: Send` allows to hand to another thread.
+unsafe impl<T: Send> Send for ColumnBlock<'_, T> {}
+
+/// Cuts a matrix with rows of `row_len` elements into blocks of `width` columns, the last maybe narrower. Elements after
+/// the last whole row are left out.
+pub(crate) fn column_blocks<T>(data: &mut [T], row_len: usize, width: usize) -> Vec<ColumnBlock<'_, T>> {
+    let rows = data.len().checked_div(row_len).unwrap_or(0);
+    let start = data.as_mut_ptr();
+    (0..row_len)
+        .step_by(width.max(1))
+        .map(|first| ColumnBlock {
+            // Without a row the pointer is never used, and may lie anywhere.
+            start: start.wrapping_add(first),
+            rows,
+            row_len,
+            width: width.max(1).min(row_len - first),
+            matrix: PhantomData,
+        })
+        .collect()
+}
+
+impl<T> ColumnBlock<'_, T> {
+    /// Some of its columns, for as long as this block is borrowed.
+    pub(crate) fn some(&mut self, first: usize, width: usize) -> ColumnBlock<'_, T> {
+        assert!(first + width <= self.width, "columns {first} to {} of {}", first + width, self.width);
+        let start = self.start.wrapping_add(first);
+        ColumnBlock { start, rows: self.rows, row_len: self.row_len, width, matrix: PhantomData }
+    }
+
+    /// The block's part of a row.
+    #[inline(always)]
+    pub(crate) fn row(&mut self, row: usize) -> &mut [T] {
+        assert!(row < self.rows, "row {row} of {}", self.rows);
+        // SAFETY: the block begins at a column below `row_len` and its width ends at `row_len` at the latest, so its part
+        // of a row below `rows` lies in the matrix, which is exclusively borrowed for as long as the block lives. Blocks
+        // of one matrix share no column, and this one is borrowed while its row is, so nobody else has these elements.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(row * self.row_len), self.width) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_cover_every_element_once() {
+        for (rows, row_len, width) in [(3, 7, 2), (1, 5, 9), (4, 6, 6), (0, 4, 2), (2, 1, 1)] {
+            let mut data = vec![0; rows * row_len];
+            for (index, block) in column_blocks(&mut data, row_len, width).iter_mut().enumerate() {
+                for row in 0..rows {
+                    block.row(row).iter_mut().for_each(|value| *value += index);
+                    let half = block.width / 2;
+                    block.some(0, half).row(row).iter_mut().for_each(|value| *value += 1);
+                    let rest = block.width - half;
+                    block.some(half, rest).row(row).iter_mut().for_each(|value| *value += 1);
+                }
+            }
+            let expected: Vec<usize> = (0..rows * row_len).map(|i| i % row_len / width + 1).collect();
+            assert_eq!(data, expected);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "row 2 of 2")]
+    fn there_is_no_row_after_the_last() {
+        column_blocks(&mut [0; 6], 3, 2)[1].row(2);
+    }
+}
