@@ -110,6 +110,22 @@ impl Context {
         }
     }
 
+    /// Runs `task(index, plane)` for every plane of `len` elements; a thread takes several small ones at a time.
+    pub(crate) fn run_planes<T: Send>(
+        &self,
+        data: &mut [T],
+        len: usize,
+        task: impl Fn(usize, &mut [T]) + Sync + Send,
+    ) {
+        let len = len.max(1);
+        let planes = (data.len() / len).div_ceil(self.threads * 4).max(1);
+        self.run_chunks(data, planes * len, |index, data| {
+            for (offset, plane) in data.chunks_mut(len).enumerate() {
+                task(index * planes + offset, plane);
+            }
+        });
+    }
+
     /// Runs `task` for every item on the threads.
     pub(crate) fn run_each<I: Send>(&self, items: Vec<I>, task: impl Fn(I) + Sync + Send) {
         match &self.pool {

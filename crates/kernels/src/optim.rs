@@ -61,7 +61,10 @@ fn zipped<T: Float, const N: usize>(
     context.run_chunks(&mut cuts, 1, |_, cuts| {
         for (mutable, grads) in cuts {
             let mutable = std::mem::replace(mutable, std::array::from_fn(|_| <&mut [T]>::default()));
-            context.simd(|| f(mutable, grads));
+            context.simd(
+                #[inline(always)]
+                || f(mutable, grads),
+            );
         }
     });
 }

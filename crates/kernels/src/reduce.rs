@@ -84,7 +84,10 @@ fn in_pieces<T: Float>(context: &Context, values: &[T], f: impl Fn(&[T]) -> f64 
     let mut partial = vec![0.0; values.len().div_ceil(PIECE)];
     context.run_chunks(&mut partial, 1, |index, out| {
         let piece = &values[index * PIECE..((index + 1) * PIECE).min(values.len())];
-        out[0] = context.simd(|| f(piece));
+        out[0] = context.simd(
+            #[inline(always)]
+            || f(piece),
+        );
     });
     partial.iter().sum()
 }
@@ -94,7 +97,10 @@ pub fn scale<T: Float>(context: &Context, factor: f64, values: &mut [T]) {
     let factor = T::from_f64(factor);
     let piece = context.piece(values.len(), 1);
     context.run_chunks(values, piece, |_, values| {
-        context.simd(|| values.iter_mut().for_each(|v| *v = *v * factor));
+        context.simd(
+            #[inline(always)]
+            || values.iter_mut().for_each(|v| *v = *v * factor),
+        );
     });
 }
 

@@ -36,14 +36,17 @@ pub fn softmax_rows_forward<T: Float>(
     let piece = context.piece(x.len(), width);
     context.run_chunks(y, piece, |task, y| {
         let x = &x[task * piece..];
-        context.simd(|| {
-            for (x, y) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)) {
-                let max = row_max(x);
-                y.iter_mut().zip(x).for_each(|(y, x)| *y = (*x - max).exp());
-                let factor = T::from_f64(1.0 / sum_slice(y));
-                y.iter_mut().for_each(|y| *y = *y * factor);
-            }
-        });
+        context.simd(
+            #[inline(always)]
+            || {
+                for (x, y) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)) {
+                    let max = row_max(x);
+                    y.iter_mut().zip(x).for_each(|(y, x)| *y = (*x - max).exp());
+                    let factor = T::from_f64(1.0 / sum_slice(y));
+                    y.iter_mut().for_each(|y| *y = *y * factor);
+                }
+            },
+        );
     });
     Ok(())
 }
@@ -67,15 +70,18 @@ pub fn softmax_rows_backward<T: Float>(
     let piece = context.piece(y.len(), width);
     context.run_chunks(dx, piece, |task, dx| {
         let start = task * piece;
-        context.simd(|| {
-            let rows = y[start..].chunks_exact(width).zip(dy[start..].chunks_exact(width));
-            for ((y, dy), dx) in rows.zip(dx.chunks_exact_mut(width)) {
-                let along = T::from_f64(dot_slice(y, dy));
-                for ((dx, y), dy) in dx.iter_mut().zip(y).zip(dy) {
-                    *dx = *y * (*dy - along);
+        context.simd(
+            #[inline(always)]
+            || {
+                let rows = y[start..].chunks_exact(width).zip(dy[start..].chunks_exact(width));
+                for ((y, dy), dx) in rows.zip(dx.chunks_exact_mut(width)) {
+                    let along = T::from_f64(dot_slice(y, dy));
+                    for ((dx, y), dy) in dx.iter_mut().zip(y).zip(dy) {
+                        *dx = *y * (*dy - along);
+                    }
                 }
-            }
-        });
+            },
+        );
     });
     Ok(())
 }

@@ -63,7 +63,10 @@ pub fn unary_forward<T: Float>(context: &Context, op: UnaryOp, x: &[T], y: &mut 
     let piece = context.piece(x.len(), 1);
     context.run_chunks(y, piece, |task, y| {
         let x = &x[task * piece..];
-        context.simd(|| apply(op, x, y));
+        context.simd(
+            #[inline(always)]
+            || apply(op, x, y),
+        );
     });
     Ok(())
 }
@@ -119,7 +122,10 @@ pub fn unary_backward<T: Float>(
     let piece = context.piece(x.len(), 1);
     context.run_chunks(dx, piece, |task, dx| {
         let start = task * piece;
-        context.simd(|| apply_backward(op, &x[start..], &y[start..], &dy[start..], dx));
+        context.simd(
+            #[inline(always)]
+            || apply_backward(op, &x[start..], &y[start..], &dy[start..], dx),
+        );
     });
     Ok(())
 }

@@ -191,13 +191,16 @@ pub(super) fn forward<T: Float>(
                 continue;
             }
             context.with_scratch(plan.depth * columns, |lowered: &mut [T]| {
-                context.simd(|| {
-                    for (image, piece) in block.pieces(shape) {
-                        let start = plan.input_at(shape, image, group);
-                        let from = &x[start..start + plan.in_group * plan.in_plane];
-                        lower(shape, &plan.taps, from, piece, lowered);
-                    }
-                });
+                context.simd(
+                    #[inline(always)]
+                    || {
+                        for (image, piece) in block.pieces(shape) {
+                            let start = plan.input_at(shape, image, group);
+                            let from = &x[start..start + plan.in_group * plan.in_plane];
+                            lower(shape, &plan.taps, from, piece, lowered);
+                        }
+                    },
+                );
                 let view = View { data: lowered, row_stride: columns, col_stride: 1 };
                 if single {
                     let end = (out_at + (plan.out_group - 1) * plan.out_plane + columns).min(y.len());
@@ -313,7 +316,10 @@ pub(super) fn backward_input<T: Float>(
                     if plan.pointwise {
                         to.fill(T::ZERO);
                     }
-                    context.simd(|| raise(shape, &plan.taps, lowered, piece, to));
+                    context.simd(
+                        #[inline(always)]
+                        || raise(shape, &plan.taps, lowered, piece, to),
+                    );
                 }
             });
         }
@@ -377,13 +383,16 @@ pub(super) fn backward_weight<T: Float>(
                 continue;
             }
             context.with_scratch(plan.depth * columns, |lowered: &mut [T]| {
-                context.simd(|| {
-                    for (image, piece) in block.pieces(shape) {
-                        let start = plan.input_at(shape, image, group);
-                        let from = &x[start..start + plan.in_group * plan.in_plane];
-                        lower(shape, &plan.taps, from, piece, lowered);
-                    }
-                });
+                context.simd(
+                    #[inline(always)]
+                    || {
+                        for (image, piece) in block.pieces(shape) {
+                            let start = plan.input_at(shape, image, group);
+                            let from = &x[start..start + plan.in_group * plan.in_plane];
+                            lower(shape, &plan.taps, from, piece, lowered);
+                        }
+                    },
+                );
                 multiply(View { data: lowered, row_stride: 1, col_stride: columns });
             });
         }

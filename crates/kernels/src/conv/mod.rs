@@ -201,7 +201,10 @@ pub fn conv2d_backward_bias<T: Float>(
             let sum: f64 = (0..shape.batch)
                 .map(|n| {
                     let start = (n * channels + first + offset) * plane;
-                    context.simd(|| crate::reduce::sum_slice(&dy[start..start + plane]))
+                    context.simd(
+                        #[inline(always)]
+                        || crate::reduce::sum_slice(&dy[start..start + plane]),
+                    )
                 })
                 .sum();
             *db = T::from_f64(sum) + if accumulate { *db } else { T::ZERO };

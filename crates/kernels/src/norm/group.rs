@@ -45,28 +45,34 @@ pub fn group_norm_forward<T: Float>(
     let mut stats = vec![(T::ZERO, T::ZERO); batch * groups];
     let per_task = stats.len().div_ceil(context.threads() * 4).max(1);
     context.run_chunks(&mut stats, per_task, |task, stats| {
-        context.simd(|| {
-            for (offset, stats) in stats.iter_mut().enumerate() {
-                let x = &x[(task * per_task + offset) * len..][..len];
-                let mean = T::from_f64(sum_slice(x) / len as f64);
-                let variance = sum_squared_deviations(x, mean) / len as f64;
-                *stats = (mean, T::from_f64(1.0 / (variance + eps).sqrt()));
-            }
-        });
+        context.simd(
+            #[inline(always)]
+            || {
+                for (offset, stats) in stats.iter_mut().enumerate() {
+                    let x = &x[(task * per_task + offset) * len..][..len];
+                    let mean = T::from_f64(sum_slice(x) / len as f64);
+                    let variance = sum_squared_deviations(x, mean) / len as f64;
+                    *stats = (mean, T::from_f64(1.0 / (variance + eps).sqrt()));
+                }
+            },
+        );
     });
     context.run_chunks(y, per_task * len, |task, y| {
-        context.simd(|| {
-            for (offset, y) in y.chunks_exact_mut(len).enumerate() {
-                let index = task * per_task + offset;
-                let (mean, inv_std) = stats[index];
-                let x = &x[index * len..][..len];
-                for (c, (y, x)) in y.chunks_exact_mut(plane).zip(x.chunks_exact(plane)).enumerate() {
-                    let channel = index % groups * in_group + c;
-                    let (factor, shift) = (inv_std * gamma[channel], beta[channel]);
-                    y.iter_mut().zip(x).for_each(|(y, x)| *y = (*x - mean) * factor + shift);
+        context.simd(
+            #[inline(always)]
+            || {
+                for (offset, y) in y.chunks_exact_mut(len).enumerate() {
+                    let index = task * per_task + offset;
+                    let (mean, inv_std) = stats[index];
+                    let x = &x[index * len..][..len];
+                    for (c, (y, x)) in y.chunks_exact_mut(plane).zip(x.chunks_exact(plane)).enumerate() {
+                        let channel = index % groups * in_group + c;
+                        let (factor, shift) = (inv_std * gamma[channel], beta[channel]);
+                        y.iter_mut().zip(x).for_each(|(y, x)| *y = (*x - mean) * factor + shift);
+                    }
                 }
-            }
-        });
+            },
+        );
     });
     for (index, (m, s)) in stats.into_iter().enumerate() {
         mean[index] = m;
@@ -113,16 +119,19 @@ pub fn group_norm_backward<T: Float>(
     let mut sums = vec![(0.0_f64, 0.0_f64); batch * channels];
     let per_task = (batch * channels).div_ceil(context.threads() * 4).max(1);
     context.run_chunks(&mut sums, per_task, |task, sums| {
-        context.simd(|| {
-            for (offset, sums) in sums.iter_mut().enumerate() {
-                let index = task * per_task + offset;
-                let group = index / in_group;
-                let (x, dy) = (&x[index * plane..][..plane], &dy[index * plane..][..plane]);
-                let (plain, product) = (sum_slice(dy), dot_slice(dy, x));
-                let (mean, inv_std) = (mean[group].to_f64(), inv_std[group].to_f64());
-                *sums = (plain, (product - mean * plain) * inv_std);
-            }
-        });
+        context.simd(
+            #[inline(always)]
+            || {
+                for (offset, sums) in sums.iter_mut().enumerate() {
+                    let index = task * per_task + offset;
+                    let group = index / in_group;
+                    let (x, dy) = (&x[index * plane..][..plane], &dy[index * plane..][..plane]);
+                    let (plain, product) = (sum_slice(dy), dot_slice(dy, x));
+                    let (mean, inv_std) = (mean[group].to_f64(), inv_std[group].to_f64());
+                    *sums = (plain, (product - mean * plain) * inv_std);
+                }
+            },
+        );
     });
     let mut total = vec![(0.0, 0.0); channels];
     for (index, (plain, product)) in sums.iter().enumerate() {
@@ -135,29 +144,32 @@ pub fn group_norm_backward<T: Float>(
     }
     let per_task = (batch * groups).div_ceil(context.threads() * 4).max(1);
     context.run_chunks(dx, per_task * len, |task, dx| {
-        context.simd(|| {
-            for (offset, dx) in dx.chunks_exact_mut(len).enumerate() {
-                let group = task * per_task + offset;
-                let first = group % groups * in_group;
-                let (mut mean_g, mut mean_gx) = (0.0, 0.0);
-                for c in 0..in_group {
-                    let (plain, product) = sums[group * in_group + c];
-                    mean_g += gamma[first + c].to_f64() * plain / len as f64;
-                    mean_gx += gamma[first + c].to_f64() * product / len as f64;
-                }
-                let (mean, inv_std) = (mean[group], inv_std[group]);
-                let (shift, slope) =
-                    (T::from_f64(mean_g) * inv_std, T::from_f64(mean_gx) * inv_std * inv_std);
-                for (c, dx) in dx.chunks_exact_mut(plane).enumerate() {
-                    let start = (group * in_group + c) * plane;
-                    let (x, dy) = (&x[start..start + plane], &dy[start..start + plane]);
-                    let factor = gamma[first + c] * inv_std;
-                    for ((dx, x), dy) in dx.iter_mut().zip(x).zip(dy) {
-                        *dx = factor * *dy - shift - (*x - mean) * slope;
+        context.simd(
+            #[inline(always)]
+            || {
+                for (offset, dx) in dx.chunks_exact_mut(len).enumerate() {
+                    let group = task * per_task + offset;
+                    let first = group % groups * in_group;
+                    let (mut mean_g, mut mean_gx) = (0.0, 0.0);
+                    for c in 0..in_group {
+                        let (plain, product) = sums[group * in_group + c];
+                        mean_g += gamma[first + c].to_f64() * plain / len as f64;
+                        mean_gx += gamma[first + c].to_f64() * product / len as f64;
+                    }
+                    let (mean, inv_std) = (mean[group], inv_std[group]);
+                    let (shift, slope) =
+                        (T::from_f64(mean_g) * inv_std, T::from_f64(mean_gx) * inv_std * inv_std);
+                    for (c, dx) in dx.chunks_exact_mut(plane).enumerate() {
+                        let start = (group * in_group + c) * plane;
+                        let (x, dy) = (&x[start..start + plane], &dy[start..start + plane]);
+                        let factor = gamma[first + c] * inv_std;
+                        for ((dx, x), dy) in dx.iter_mut().zip(x).zip(dy) {
+                            *dx = factor * *dy - shift - (*x - mean) * slope;
+                        }
                     }
                 }
-            }
-        });
+            },
+        );
     });
     Ok(())
 }

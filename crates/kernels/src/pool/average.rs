@@ -28,7 +28,7 @@ pub fn avg_pool2d_forward<T: Float>(
     check_len(KERNEL, "x", shape.input_len(), x.len())?;
     check_len(KERNEL, "y", shape.output_len(), y.len())?;
     let (in_plane, out_plane) = (shape.height * shape.width, shape.out_height() * shape.out_width());
-    context.run_chunks(y, out_plane, |plane, y| {
+    context.run_planes(y, out_plane, |plane, y| {
         let x = &x[plane * in_plane..(plane + 1) * in_plane];
         for (at, y) in y.iter_mut().enumerate() {
             let rows = shape.window(0, at / shape.out_width());
@@ -58,7 +58,7 @@ pub fn avg_pool2d_backward<T: Float>(
     check_len(KERNEL, "dx", shape.input_len(), dx.len())?;
     check_len(KERNEL, "dy", shape.output_len(), dy.len())?;
     let (in_plane, out_plane) = (shape.height * shape.width, shape.out_height() * shape.out_width());
-    context.run_chunks(dx, in_plane, |plane, dx| {
+    context.run_planes(dx, in_plane, |plane, dx| {
         dx.fill(T::ZERO);
         for (at, dy) in dy[plane * out_plane..(plane + 1) * out_plane].iter().enumerate() {
             let rows = shape.window(0, at / shape.out_width());

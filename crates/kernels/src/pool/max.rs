@@ -27,19 +27,22 @@ pub fn max_pool2d_forward<T: Float>(
     let pairs = y.chunks_mut(out_plane * PLANES).zip(indices.chunks_mut(out_plane * PLANES));
     let items = pairs.zip(x.chunks(in_plane * PLANES)).collect();
     context.run_each(items, |((y, indices), x)| {
-        context.simd(|| {
-            let planes = y.chunks_exact_mut(out_plane).zip(indices.chunks_exact_mut(out_plane));
-            for ((y, indices), x) in planes.zip(x.chunks_exact(in_plane)) {
-                let rows = y.chunks_exact_mut(out_width).zip(indices.chunks_exact_mut(out_width));
-                for (row, (y, indices)) in rows.enumerate() {
-                    match shape.stride[1] {
-                        1 => row_of_maxima::<T, 1>(shape, x, row, y, indices),
-                        2 => row_of_maxima::<T, 2>(shape, x, row, y, indices),
-                        _ => row_of_maxima::<T, 0>(shape, x, row, y, indices),
+        context.simd(
+            #[inline(always)]
+            || {
+                let planes = y.chunks_exact_mut(out_plane).zip(indices.chunks_exact_mut(out_plane));
+                for ((y, indices), x) in planes.zip(x.chunks_exact(in_plane)) {
+                    let rows = y.chunks_exact_mut(out_width).zip(indices.chunks_exact_mut(out_width));
+                    for (row, (y, indices)) in rows.enumerate() {
+                        match shape.stride[1] {
+                            1 => row_of_maxima::<T, 1>(shape, x, row, y, indices),
+                            2 => row_of_maxima::<T, 2>(shape, x, row, y, indices),
+                            _ => row_of_maxima::<T, 0>(shape, x, row, y, indices),
+                        }
                     }
                 }
-            }
-        });
+            },
+        );
     });
     Ok(())
 }
@@ -108,7 +111,7 @@ pub fn max_pool2d_backward<T: Float>(
         let problem = format!("index {index} lies outside a plane of {in_plane} elements");
         return Err(crate::KernelError::Shape { kernel: KERNEL, problem });
     }
-    context.run_chunks(dx, in_plane, |plane, dx| {
+    context.run_planes(dx, in_plane, |plane, dx| {
         dx.fill(T::ZERO);
         let range = plane * out_plane..(plane + 1) * out_plane;
         for (dy, index) in dy[range.clone()].iter().zip(&indices[range]) {

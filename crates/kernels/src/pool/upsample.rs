@@ -33,7 +33,7 @@ pub fn upsample_nearest2d_forward<T: Float>(
     y: &mut [T],
 ) -> Result<()> {
     check("upsample_nearest2d_forward", planes, from, to, x.len(), y.len())?;
-    context.run_chunks(y, to[0] * to[1], |plane, y| {
+    context.run_planes(y, to[0] * to[1], |plane, y| {
         let x = &x[plane * from[0] * from[1]..(plane + 1) * from[0] * from[1]];
         let doubling = to[1] == 2 * from[1];
         for (row, y) in y.chunks_exact_mut(to[1]).enumerate() {
@@ -63,7 +63,7 @@ pub fn upsample_nearest2d_backward<T: Float>(
     dx: &mut [T],
 ) -> Result<()> {
     check("upsample_nearest2d_backward", planes, from, to, dx.len(), dy.len())?;
-    context.run_chunks(dx, from[0] * from[1], |plane, dx| {
+    context.run_planes(dx, from[0] * from[1], |plane, dx| {
         dx.fill(T::ZERO);
         let dy = &dy[plane * to[0] * to[1]..(plane + 1) * to[0] * to[1]];
         let doubling = to[1] == 2 * from[1];

@@ -85,17 +85,20 @@ pub(in crate::conv) fn forward<T: Float>(
     context.run_chunks(y, per_task * times * out_plane, |task, y| {
         context.with_scratch(frame.len(), |framed: &mut [T]| {
             framed.fill(T::ZERO);
-            context.simd(|| {
-                for (offset, y) in y.chunks_exact_mut(times * out_plane).enumerate() {
-                    let plane = task * per_task + offset;
-                    frame.fill(shape, &x[plane * in_plane..(plane + 1) * in_plane], framed);
-                    let channel = plane % shape.in_channels;
-                    for (i, y) in y.chunks_exact_mut(out_plane).enumerate() {
-                        let at = (channel * times + i) * window;
-                        forward_plane(shape, frame, framed, &w[at..at + window], y);
+            context.simd(
+                #[inline(always)]
+                || {
+                    for (offset, y) in y.chunks_exact_mut(times * out_plane).enumerate() {
+                        let plane = task * per_task + offset;
+                        frame.fill(shape, &x[plane * in_plane..(plane + 1) * in_plane], framed);
+                        let channel = plane % shape.in_channels;
+                        for (i, y) in y.chunks_exact_mut(out_plane).enumerate() {
+                            let at = (channel * times + i) * window;
+                            forward_plane(shape, frame, framed, &w[at..at + window], y);
+                        }
                     }
-                }
-            });
+                },
+            );
         });
     });
 }
@@ -114,22 +117,25 @@ pub(in crate::conv) fn backward_input<T: Float>(
     let per_task = planes.div_ceil(context.threads() * 4).max(1);
     context.run_chunks(dx, per_task * in_plane, |task, dx| {
         context.with_scratch(frame.len(), |framed: &mut [T]| {
-            context.simd(|| {
-                for (offset, dx) in dx.chunks_exact_mut(in_plane).enumerate() {
-                    let plane = task * per_task + offset;
-                    let channel = plane % shape.in_channels;
-                    framed.fill(T::ZERO);
-                    for i in 0..times {
-                        let dy = &dy[(plane * times + i) * out_plane..][..out_plane];
-                        let at = (channel * times + i) * window;
-                        scatter_plane(shape, frame, dy, &w[at..at + window], framed);
+            context.simd(
+                #[inline(always)]
+                || {
+                    for (offset, dx) in dx.chunks_exact_mut(in_plane).enumerate() {
+                        let plane = task * per_task + offset;
+                        let channel = plane % shape.in_channels;
+                        framed.fill(T::ZERO);
+                        for i in 0..times {
+                            let dy = &dy[(plane * times + i) * out_plane..][..out_plane];
+                            let at = (channel * times + i) * window;
+                            scatter_plane(shape, frame, dy, &w[at..at + window], framed);
+                        }
+                        let rows = framed.chunks_exact(frame.width).skip(shape.padding[0]);
+                        for (to, from) in dx.chunks_exact_mut(shape.width).zip(rows) {
+                            to.copy_from_slice(&from[shape.padding[1]..shape.padding[1] + shape.width]);
+                        }
                     }
-                    let rows = framed.chunks_exact(frame.width).skip(shape.padding[0]);
-                    for (to, from) in dx.chunks_exact_mut(shape.width).zip(rows) {
-                        to.copy_from_slice(&from[shape.padding[1]..shape.padding[1] + shape.width]);
-                    }
-                }
-            });
+                },
+            );
         });
     });
 }
@@ -169,19 +175,22 @@ pub(in crate::conv) fn backward_weight<T: Float>(
     context.run_chunks(dw, per_task * times * window, |task, dw| {
         context.with_scratch(frame.len(), |framed: &mut [T]| {
             framed.fill(T::ZERO);
-            context.simd(|| {
-                for (offset, dw) in dw.chunks_exact_mut(times * window).enumerate() {
-                    let channel = task * per_task + offset;
-                    for image in 0..shape.batch {
-                        let plane = image * shape.in_channels + channel;
-                        frame.fill(shape, &x[plane * in_plane..(plane + 1) * in_plane], framed);
-                        for (i, dw) in dw.chunks_exact_mut(window).enumerate() {
-                            let dy = &dy[(plane * times + i) * out_plane..][..out_plane];
-                            correlate_plane(shape, frame, framed, dy, dw);
+            context.simd(
+                #[inline(always)]
+                || {
+                    for (offset, dw) in dw.chunks_exact_mut(times * window).enumerate() {
+                        let channel = task * per_task + offset;
+                        for image in 0..shape.batch {
+                            let plane = image * shape.in_channels + channel;
+                            frame.fill(shape, &x[plane * in_plane..(plane + 1) * in_plane], framed);
+                            for (i, dw) in dw.chunks_exact_mut(window).enumerate() {
+                                let dy = &dy[(plane * times + i) * out_plane..][..out_plane];
+                                correlate_plane(shape, frame, framed, dy, dw);
+                            }
                         }
                     }
-                }
-            });
+                },
+            );
         });
     });
 }

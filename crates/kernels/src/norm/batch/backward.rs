@@ -73,7 +73,10 @@ pub fn batch_norm_backward_sums<T: Float>(
     context.run_each(items, |(task, (sum_dy, sum_dy_xhat))| {
         let first = task * per_task;
         let part = Part { sizes, first, count: sum_dy.len(), x };
-        context.simd(|| sums(part, affine.some(first, part.count), cut, dy, sum_dy, sum_dy_xhat));
+        context.simd(
+            #[inline(always)]
+            || sums(part, affine.some(first, part.count), cut, dy, sum_dy, sum_dy_xhat),
+        );
     });
     Ok(())
 }
@@ -136,7 +139,10 @@ pub fn batch_norm_backward_input<T: Float>(
         let part = Part { sizes, first, count: per_task.min(channels - first), x };
         let means = means.map(|means| &means[first..first + part.count]);
         let affine = affine.some(first, part.count);
-        context.simd(|| input(part, affine, cut, dy, means, &mut dx, residual.as_mut()));
+        context.simd(
+            #[inline(always)]
+            || input(part, affine, cut, dy, means, &mut dx, residual.as_mut()),
+        );
     });
     Ok(())
 }
@@ -175,15 +181,18 @@ pub fn batch_norm_train_backward<T: Float>(
             let columns = (offset * plane, part.count * plane);
             let mut dx = dx.some(columns.0, columns.1);
             let mut residual = residual.as_mut().map(|residual| residual.some(columns.0, columns.1));
-            context.simd(|| {
-                sums(part, affine, cut, dy, sum_dy, sum_dy_xhat);
-                let mut means = [[0.0; small_planes::CHUNK]; 2];
-                for i in 0..part.count {
-                    means[0][i] = sum_dy[i] / sizes.count();
-                    means[1][i] = sum_dy_xhat[i] / sizes.count();
-                }
-                input(part, affine, cut, dy, [&means[0], &means[1]], &mut dx, residual.as_mut());
-            });
+            context.simd(
+                #[inline(always)]
+                || {
+                    sums(part, affine, cut, dy, sum_dy, sum_dy_xhat);
+                    let mut means = [[0.0; small_planes::CHUNK]; 2];
+                    for i in 0..part.count {
+                        means[0][i] = sum_dy[i] / sizes.count();
+                        means[1][i] = sum_dy_xhat[i] / sizes.count();
+                    }
+                    input(part, affine, cut, dy, [&means[0], &means[1]], &mut dx, residual.as_mut());
+                },
+            );
         }
     });
     Ok(())

@@ -29,7 +29,10 @@ pub fn batch_norm_moments<T: Float>(
     let items = mean.chunks_mut(per_task).zip(moment.chunks_mut(per_task)).enumerate().collect();
     context.run_each(items, |(task, (mean, moment))| {
         let part = Part { sizes, first: task * per_task, count: mean.len(), x };
-        context.simd(|| moments(part, mean, moment));
+        context.simd(
+            #[inline(always)]
+            || moments(part, mean, moment),
+        );
     });
     Ok(())
 }
@@ -85,7 +88,10 @@ pub fn batch_norm_forward<T: Float>(
     context.run_each(items, |(task, mut y)| {
         let first = task * per_task;
         let part = Part { sizes, first, count: per_task.min(channels - first), x };
-        context.simd(|| normalise(part, affine.some(first, part.count), finish, &mut y));
+        context.simd(
+            #[inline(always)]
+            || normalise(part, affine.some(first, part.count), finish, &mut y),
+        );
     });
     Ok(())
 }
@@ -127,20 +133,23 @@ pub fn batch_norm_train<T: Float>(
             let offset = index * at_once;
             let part = Part { sizes, first: first + offset, count: mean.len(), x };
             let mut rounded = [[T::ZERO; small_planes::CHUNK]; 2];
-            context.simd(|| {
-                moments(part, mean, moment);
-                for (i, (mean, moment)) in mean.iter().zip(&*moment).enumerate() {
-                    rounded[0][i] = T::from_f64(*mean);
-                    rounded[1][i] = T::from_f64(1.0 / (moment / sizes.count() + eps).sqrt());
-                }
-                let affine = Affine { mean: &rounded[0], inv_std: &rounded[1], gamma, beta };
-                let affine = Affine {
-                    gamma: &gamma[part.first..part.first + part.count],
-                    beta: &beta[part.first..part.first + part.count],
-                    ..affine
-                };
-                normalise(part, affine, finish, &mut y.some(offset * plane, part.count * plane));
-            });
+            context.simd(
+                #[inline(always)]
+                || {
+                    moments(part, mean, moment);
+                    for (i, (mean, moment)) in mean.iter().zip(&*moment).enumerate() {
+                        rounded[0][i] = T::from_f64(*mean);
+                        rounded[1][i] = T::from_f64(1.0 / (moment / sizes.count() + eps).sqrt());
+                    }
+                    let affine = Affine { mean: &rounded[0], inv_std: &rounded[1], gamma, beta };
+                    let affine = Affine {
+                        gamma: &gamma[part.first..part.first + part.count],
+                        beta: &beta[part.first..part.first + part.count],
+                        ..affine
+                    };
+                    normalise(part, affine, finish, &mut y.some(offset * plane, part.count * plane));
+                },
+            );
         }
     });
     Ok(())
