@@ -64,6 +64,8 @@ def train(torch, work):
     import torchvision
     from torch import nn
 
+    if work["model"] == "stackgan":
+        return stackgan(torch, work)
     name = {"resnet18": "resnet18", "resnet34": "resnet34", "resnet50": "resnet50",
             "mobilenetv2": "mobilenet_v2"}.get(work["model"])
     if name is None:
@@ -86,6 +88,76 @@ def train(torch, work):
             optimizer.zero_grad(set_to_none=True)
             nn.functional.cross_entropy(model(x), y).backward()
             optimizer.step()
+
+        return once
+
+    return fastest([with_layout(torch.contiguous_format), with_layout(torch.channels_last)])
+
+
+def stackgan(torch, work):
+    """A step of each of StackGAN's first-stage networks, written after hanzhanggit/StackGAN-Pytorch."""
+    from torch import nn
+
+    def norm(channels, kind=nn.BatchNorm2d):
+        return kind(channels)
+
+    class Generator(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.ca = nn.Linear(1024, 256)
+            self.fc = nn.Sequential(nn.Linear(228, 16384, bias=False), norm(16384, nn.BatchNorm1d), nn.ReLU(True))
+            layers = []
+            for channels in (1024, 512, 256, 128):
+                layers += [nn.Upsample(scale_factor=2, mode="nearest"),
+                           nn.Conv2d(channels, channels // 2, 3, 1, 1, bias=False),
+                           norm(channels // 2), nn.ReLU(True)]
+            self.up = nn.Sequential(*layers, nn.Conv2d(64, 3, 3, 1, 1, bias=False), nn.Tanh())
+
+        def forward(self, text, z, eps):
+            mu, logvar = torch.relu(self.ca(text)).chunk(2, 1)
+            c = mu + eps * torch.exp(0.5 * logvar)
+            return self.up(self.fc(torch.cat([z, c], 1)).view(-1, 1024, 4, 4)), mu, logvar
+
+    class Discriminator(nn.Module):
+        def __init__(self):
+            super().__init__()
+            layers = [nn.Conv2d(3, 64, 4, 2, 1, bias=False), nn.LeakyReLU(0.2, True)]
+            for channels in (64, 128, 256):
+                layers += [nn.Conv2d(channels, 2 * channels, 4, 2, 1, bias=False), norm(2 * channels),
+                           nn.LeakyReLU(0.2, True)]
+            self.features = nn.Sequential(*layers)
+            self.judge = nn.Sequential(nn.Conv2d(640, 512, 3, 1, 1, bias=False), norm(512),
+                                       nn.LeakyReLU(0.2, True), nn.Conv2d(512, 1, 4, 4))
+
+        def logits(self, features, condition):
+            maps = condition[:, :, None, None].expand(-1, -1, 4, 4)
+            return self.judge(torch.cat([features, maps], 1)).view(-1)
+
+    batch = work["batch"]
+    bce = nn.functional.binary_cross_entropy_with_logits
+
+    def with_layout(layout):
+        g, d = Generator().to(memory_format=layout), Discriminator().to(memory_format=layout)
+        adam = [torch.optim.Adam(model.parameters(), lr=2e-4, betas=(0.5, 0.999)) for model in (g, d)]
+        real = torch.randn(batch, 3, 64, 64).contiguous(memory_format=layout)
+        text, z, eps = torch.randn(batch, 1024), torch.randn(batch, 100), torch.randn(batch, 128)
+        ones, zeros = torch.ones(batch), torch.zeros(batch)
+
+        def once():
+            fake, mu, logvar = g(text, z, eps)
+            shown = mu.detach()
+            d.zero_grad(set_to_none=True)
+            real_features, fake_features = d.features(real), d.features(fake.detach())
+            (bce(d.logits(real_features, shown), ones)
+             + 0.5 * (bce(d.logits(real_features[:-1], shown[1:]), zeros[1:])
+                      + bce(d.logits(fake_features, shown), zeros))).backward()
+            adam[1].step()
+            g.zero_grad(set_to_none=True)
+            d.requires_grad_(False)
+            kl = -0.5 * (1 + logvar - mu * mu - logvar.exp()).mean()
+            (bce(d.logits(d.features(fake), shown), ones) + 2.0 * kl).backward()
+            d.requires_grad_(True)
+            adam[0].step()
 
         return once
 

@@ -7,13 +7,14 @@ use anyhow::{Context as _, Result, anyhow};
 use candle_core::{Device, Tensor};
 use clap::{Args, ValueEnum};
 use phalanx_collectives::{Communicator, threads};
+use phalanx_models::stackgan::{stage_one_discriminator_loss, stage_one_generator_loss};
 use phalanx_models::{
     ClipTextConfig, CvaeConfig, MobileNetV2, MobileNetV2Config, ResNet, ResNetConfig, ResNetVariant,
-    TextToImage,
+    StackGanConfig, StageOneDiscriminator, StageOneGenerator, TextToImage,
 };
 use phalanx_sharding::{DataParallel, Strategy};
 use phalanx_tensor::loss::{self, Over};
-use phalanx_tensor::optim::{Optimizer as _, Sgd};
+use phalanx_tensor::optim::{Adam, Optimizer as _, Sgd};
 use phalanx_tensor::{BuildOptions, Context, Key, ParamStore, Session, StoreBuilder, Tape, Value};
 use serde_json::json;
 
@@ -51,6 +52,8 @@ enum Model {
     Resnet50,
     Mobilenetv2,
     Cvae,
+    /// StackGAN's first stage, GF 128, DF 64: a step of the discriminator and one of the generator, at 64x64
+    Stackgan,
 }
 
 type Forward = Box<dyn Fn(&Tape, Over) -> phalanx_tensor::Result<Value>>;
@@ -92,34 +95,98 @@ fn build(args: &TrainArgs, batch: usize) -> Result<(ParamStore, Forward)> {
             let ids = Tensor::from_vec(ids.collect::<Vec<u32>>(), (batch, 16), &Device::Cpu)?;
             Box::new(move |tape, over| Ok(model.loss(tape, &images, &ids, (1e-4, 1.0), over)?.total))
         }
+        Model::Stackgan => anyhow::bail!("StackGAN has two losses"),
     };
     Ok((builder.build()?, forward))
 }
 
+/// A rank's training step.
+type Step = Box<dyn FnMut(&Arc<Context>, u64) -> Result<()>>;
+
+/// A model, and what adds its gradients over the ranks.
+struct Replica {
+    store: ParamStore,
+    parallel: Arc<DataParallel>,
+}
+
+impl Replica {
+    fn new(store: ParamStore, comm: Communicator) -> Result<Self> {
+        let parallel = DataParallel::new(&store, comm, Strategy::named("ddp")?)?;
+        Ok(Self { store, parallel })
+    }
+
+    fn tape(&self, context: &Arc<Context>, step: u64) -> Tape {
+        let world = self.parallel.communicator().world_size();
+        Tape::recording(Session {
+            listener: (world > 1).then(|| self.parallel.clone() as _),
+            ..Session::training(context.clone(), Key::new(0).step(step))
+        })
+    }
+
+    /// Differentiates and adds over the ranks.
+    fn backward(&self, tape: &Tape, loss: &Value) -> Result<()> {
+        self.store.zero_grads();
+        tape.backward(loss)?;
+        Ok(self.parallel.finish_gradients()?)
+    }
+}
+
+/// The step of a model with one loss and SGD.
+fn single_loss_step(args: &TrainArgs, comm: Communicator) -> Result<Step> {
+    let batch = args.batch;
+    let (store, forward) = build(args, batch / comm.world_size())?;
+    let replica = Replica::new(store, comm)?;
+    let mut sgd = Sgd::new(0.9, false, 5e-4);
+    Ok(Box::new(move |context, step| {
+        let tape = replica.tape(context, step);
+        let loss = forward(&tape, Over::Count(batch))?;
+        replica.backward(&tape, &loss)?;
+        Ok(sgd.step(replica.store.units(), 1e-4, context)?)
+    }))
+}
+
+/// A step of StackGAN's discriminator and one of its generator, with Adam as in the authors' code.
+fn stackgan_step(args: &TrainArgs, comm: Communicator) -> Result<Step> {
+    anyhow::ensure!(args.image_size == 64, "StackGAN's first stage makes images of 64x64: --image-size 64");
+    let batch = args.batch / comm.world_size();
+    let config = StackGanConfig::new();
+    let (of_g, of_d) =
+        (StoreBuilder::new(BuildOptions::default()), StoreBuilder::new(BuildOptions::default()));
+    let generator = StageOneGenerator::new(&of_g.root(), &config)?;
+    let discriminator = StageOneDiscriminator::new(&of_d.root(), &config)?;
+    let (g, d) = (Replica::new(of_g.build()?, comm.clone())?, Replica::new(of_d.build()?, comm)?);
+    let random = |dims: &[usize]| {
+        Ok::<_, anyhow::Error>(Value::constant(Tensor::rand(-1.0_f32, 1.0, dims, &Device::Cpu)?))
+    };
+    let (real, text) = (random(&[batch, 3, 64, 64])?, random(&[batch, config.text_dim])?);
+    let (noise, condition_noise) = (random(&[batch, config.z_dim])?, random(&[batch, config.condition_dim])?);
+    let (mut adam_g, mut adam_d) = (Adam::new((0.5, 0.999), 1e-8, 0.0), Adam::new((0.5, 0.999), 1e-8, 0.0));
+    Ok(Box::new(move |context, step| {
+        let tape = g.tape(context, step);
+        let generated = generator.forward(&tape, &text, &noise, &condition_noise)?;
+        let shown = generated.condition.mu.detach();
+        let judging = d.tape(context, step);
+        let fake = generated.image.detach();
+        let loss = stage_one_discriminator_loss(&judging, &discriminator, &real, &fake, &shown)?;
+        d.backward(&judging, &loss)?;
+        adam_d.step(d.store.units(), 2e-4, context)?;
+        let losses = stage_one_generator_loss(&tape, &discriminator, &generated, &shown)?;
+        g.backward(&tape, &losses.total)?;
+        Ok(adam_g.step(g.store.units(), 2e-4, context)?)
+    }))
+}
+
 /// One rank: a step each time that it is told to.
 fn rank(args: &TrainArgs, comm: Communicator, go: &Receiver<()>, done: &Sender<Result<()>>) -> Result<()> {
-    let (world, threads) = (comm.world_size(), args.common.threads());
-    let (store, forward) = build(args, args.batch / world)?;
-    let parallel = DataParallel::new(&store, comm, Strategy::named("ddp")?)?;
-    let context = Arc::new(Context::new(threads));
-    let mut sgd = Sgd::new(0.9, false, 5e-4);
-    let mut step = 0;
+    let context = Arc::new(Context::new(args.common.threads()));
+    let mut step = match args.model {
+        Model::Stackgan => stackgan_step(args, comm)?,
+        _ => single_loss_step(args, comm)?,
+    };
+    let mut number = 0;
     while go.recv().is_ok() {
-        let mut once = || -> Result<()> {
-            let session = Session {
-                listener: (world > 1).then(|| parallel.clone() as _),
-                ..Session::training(context.clone(), Key::new(0).step(step))
-            };
-            let tape = Tape::recording(session);
-            let loss = forward(&tape, Over::Count(args.batch))?;
-            store.zero_grads();
-            tape.backward(&loss)?;
-            parallel.finish_gradients()?;
-            sgd.step(store.units(), 1e-4, &context)?;
-            Ok(())
-        };
-        let outcome = once();
-        step += 1;
+        let outcome = step(&context, number);
+        number += 1;
         if done.send(outcome).is_err() {
             break;
         }

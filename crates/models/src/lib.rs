@@ -10,6 +10,7 @@
 //!   [`ImageTower`] by the contrastive loss.
 //! - [`Cvae`]: a conditional variational autoencoder of images whose encoder and decoder both see a text
 //!   vector; [`TextToImage`] joins it with a text encoder.
+//! - [`StageOneGenerator`] and [`StageOneDiscriminator`]: StackGAN's first stage.
 //!
 //! # Example
 //!
@@ -38,6 +39,7 @@ pub mod clip;
 pub mod cvae;
 pub mod mobilenet_v2;
 pub mod resnet;
+pub mod stackgan;
 
 pub use clip::{
     Clip, ClipOutput, ClipTextConfig, ClipTextEncoder, ImageTower, ImageTowerConfig, TextFeatures,
@@ -45,6 +47,7 @@ pub use clip::{
 pub use cvae::{Cvae, CvaeConfig, CvaeOutput, KlWarmup, L1Sharpening, TextToImage, TextToImageLoss};
 pub use mobilenet_v2::{MobileNetV2, MobileNetV2Config};
 pub use resnet::{ResNet, ResNetConfig, ResNetVariant};
+pub use stackgan::{StackGanConfig, StageOneDiscriminator, StageOneGenerator};
 
 /// The number of groups of a group norm over `channels`: at most 8, and a divisor.
 fn groups_for(channels: usize) -> usize {

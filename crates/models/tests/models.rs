@@ -261,3 +261,48 @@ fn hugging_face_names_lead_to_openai_weights() {
         assert_eq!(off, 0.0, "{name}");
     }
 }
+
+#[test]
+fn stackgans_first_stage_has_the_authors_sizes_and_trains_one_network_at_a_time() {
+    use phalanx_models::stackgan::{stage_one_discriminator_loss, stage_one_generator_loss};
+    use phalanx_models::{StackGanConfig, StageOneDiscriminator, StageOneGenerator};
+
+    let models = |config: &StackGanConfig| {
+        let (of_g, of_d) =
+            (StoreBuilder::new(BuildOptions::default()), StoreBuilder::new(BuildOptions::default()));
+        let g = StageOneGenerator::new(&of_g.root(), config).expect("new names");
+        let d = StageOneDiscriminator::new(&of_d.root(), config).expect("new names");
+        ((g, of_g.build().expect("allocates")), (d, of_d.build().expect("allocates")))
+    };
+    let ((_, of_g), (_, of_d)) = models(&StackGanConfig::new());
+    assert_eq!([of_g.num_parameters(), of_d.num_parameters()], [10_301_248, 5_715_713]);
+
+    let config = StackGanConfig { text_dim: 6, condition_dim: 4, z_dim: 5, gf_dim: 4, df_dim: 4 };
+    let ((g, of_g), (d, of_d)) = models(&config);
+    let random =
+        |dims: &[usize]| Value::constant(Tensor::randn(0.0_f32, 1.0, dims, &Device::Cpu).expect("small"));
+    let tape = || Tape::recording(Session::training(Arc::new(Context::new(1)), Key::new(0)));
+    let (real, text) = (random(&[3, 3, 64, 64]), random(&[3, 6]));
+    let making = tape();
+    let made = g.forward(&making, &text, &random(&[3, 5]), &random(&[3, 4])).expect("sound");
+    assert_eq!(made.image.dims(), [3, 3, 64, 64]);
+    let shown = made.condition.mu.detach();
+    let judging = tape();
+    let fake = made.image.detach();
+    let loss = stage_one_discriminator_loss(&judging, &d, &real, &fake, &shown).expect("sound");
+    judging.backward(&loss).expect("sound");
+    assert!(
+        of_d.units().iter().all(|unit| unit.has_grads()) && !of_g.units().iter().any(|unit| unit.has_grads())
+    );
+    let before: Vec<Vec<f32>> = of_d
+        .units()
+        .iter()
+        .map(|unit| unit.grads().expect("sound").expect("there").to_vec1().expect("f32"))
+        .collect();
+    let losses = stage_one_generator_loss(&making, &d, &made, &shown).expect("sound");
+    making.backward(&losses.total).expect("sound");
+    assert!(of_g.units().iter().all(|unit| unit.has_grads()));
+    for (unit, before) in of_d.units().iter().zip(before) {
+        assert_eq!(unit.grads().expect("sound").expect("there").to_vec1::<f32>().expect("f32"), before);
+    }
+}

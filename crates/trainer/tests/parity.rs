@@ -16,7 +16,7 @@ fn golden(name: &str) -> Option<PathBuf> {
 
 #[test]
 fn computed_values_are_those_of_the_reference() {
-    for name in ["losses.json", "optimizers.json", "resnet18.json", "clip_text.json"] {
+    for name in ["losses.json", "optimizers.json", "resnet18.json", "clip_text.json", "stackgan.json"] {
         let Some(path) = golden(name) else { continue };
         let quantities = check(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(!quantities.is_empty());

@@ -43,8 +43,16 @@ impl BatchNorm2d {
     /// # Errors
     /// If a name is taken.
     pub fn new(scope: &Scope, channels: usize, config: BatchNormConfig) -> Result<Self> {
+        Self::with_init(scope, channels, config, Init::Constant(config.weight))
+    }
+
+    /// A layer whose weight has given initial values.
+    ///
+    /// # Errors
+    /// If a name is taken.
+    pub fn with_init(scope: &Scope, channels: usize, config: BatchNormConfig, weight: Init) -> Result<Self> {
         Ok(Self {
-            weight: scope.param("weight", channels, Init::Constant(config.weight))?,
+            weight: scope.param("weight", channels, weight)?,
             bias: scope.param("bias", channels, Init::ZEROS)?,
             running_mean: scope.buffer("running_mean", channels, 0.0)?,
             running_var: scope.buffer("running_var", channels, 1.0)?,

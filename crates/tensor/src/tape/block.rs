@@ -61,6 +61,7 @@ impl Tape {
     /// Runs the block without recording, and records one node that runs it again in backward.
     fn run_recomputed<B: Block + 'static>(&self, block: Arc<B>, inputs: &[Value]) -> Result<Vec<Value>> {
         let keys_at = self.keys_drawn();
+        let frozen = self.frozen.get();
         let (outputs, units) = self.without_recording(|| block.forward(self, inputs))?;
         let saved: Vec<(Saved, bool)> = inputs.iter().map(|v| (v.save(), v.needs_grad())).collect();
         if units.is_empty() && !inputs.iter().any(Value::needs_grad) {
@@ -68,6 +69,7 @@ impl Tape {
         }
         let again = move |tape: &Tape, mut grads_out: Vec<Option<Tensor>>, grads: &mut super::Grads<'_>| {
             let inner = Tape::nested(tape, keys_at);
+            inner.frozen.set(frozen);
             let mut inputs = Vec::with_capacity(saved.len());
             for (input, wanted) in &saved {
                 let tensor = input.tensor()?;

@@ -66,6 +66,8 @@ pub struct Tape {
     mode: Cell<Mode>,
     /// Whether this tape runs a block a second time, in backward.
     recomputing: bool,
+    /// Whether parameters are constants at the moment.
+    frozen: Cell<bool>,
     /// Changes with every backward, so that values of an earlier recording are recognised.
     id: Cell<u64>,
     /// The id of the recording that backward ran last.
@@ -101,6 +103,7 @@ impl Tape {
             session,
             mode: Cell::new(mode),
             recomputing: false,
+            frozen: Cell::new(false),
             id: Cell::new(fresh_id()),
             past_id: Cell::new(0),
             inner: RefCell::default(),
@@ -172,7 +175,7 @@ impl Tape {
     /// # Errors
     /// [`TensorError::NotResident`] if the parameter's store is not built.
     pub fn param(&self, param: &Param) -> Result<Value> {
-        if !param.trainable() || self.mode.get() == Mode::Idle {
+        if !param.trainable() || self.frozen.get() || self.mode.get() == Mode::Idle {
             return Ok(Value::of_param(param.clone(), None));
         }
         let unit = param.unit()?.clone();
@@ -190,6 +193,18 @@ impl Tape {
             ..Node::bare(Action::Param(param.clone()))
         });
         Ok(Value::of_param(param.clone(), Some((self.id.get(), slot))))
+    }
+
+    /// Runs `f` with all parameters as constants: gradients flow through what it computes, but not to the parameters
+    /// it uses. This is how the discriminator takes part in a generator's loss.
+    ///
+    /// # Errors
+    /// Those of `f`.
+    pub fn frozen<R>(&self, f: impl FnOnce(&Self) -> Result<R>) -> Result<R> {
+        let before = self.frozen.replace(true);
+        let result = f(self);
+        self.frozen.set(before);
+        result
     }
 
     /// Records an op with one output.

@@ -10,6 +10,7 @@ pub mod fill;
 mod losses;
 mod optimizers;
 mod report;
+mod stackgan;
 
 pub use report::Quantity;
 
@@ -97,6 +98,8 @@ pub fn check(path: &Path) -> Result<Vec<Quantity>, ParityError> {
         optimizers::check(&reference)
     } else if json.get("token_ids").is_some() {
         clip_text::check(&reference)
+    } else if json["config"].get("gf_dim").is_some() {
+        stackgan::check(&reference)
     } else if json.get("train_steps").is_some() {
         classifier::check(&reference)
     } else {
