@@ -86,7 +86,9 @@ def train(torch, work):
 
         def once():
             optimizer.zero_grad(set_to_none=True)
-            nn.functional.cross_entropy(model(x), y).backward()
+            with torch.autocast("cpu", torch.bfloat16, enabled=work["precision"] == "bf16"):
+                loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
             optimizer.step()
 
         return once
@@ -144,6 +146,10 @@ def stackgan(torch, work):
         ones, zeros = torch.ones(batch), torch.zeros(batch)
 
         def once():
+            with torch.autocast("cpu", torch.bfloat16, enabled=work["precision"] == "bf16"):
+                step()
+
+        def step():
             fake, mu, logvar = g(text, z, eps)
             shown = mu.detach()
             d.zero_grad(set_to_none=True)

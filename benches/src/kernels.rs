@@ -181,7 +181,7 @@ impl Work {
 }
 
 /// Numbers without pattern between -0.5 and 0.5.
-fn numbers(len: usize) -> Vec<f32> {
+pub(crate) fn numbers(len: usize) -> Vec<f32> {
     let mut state = 0x9E37_79B9_u32;
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -236,9 +236,11 @@ pub(crate) fn run(args: &KernelArgs) -> Result<()> {
         let mean = (ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64).exp();
         println!("geometric mean of the ratios: {mean:.2}x");
     }
+    let narrow = crate::narrow::run(&context, args.common.rounds, &args.filter)?;
     println!("took {:.0} s", start.elapsed().as_secs_f64());
     args.common.write(&json!({
         "threads": threads, "rounds": args.common.rounds, "peak_flops": machine.flops,
         "copy_bytes_per_s": machine.copy, "peer": peer.map(|peer| peer.version.clone()), "kernels": results,
+        "bf16": narrow,
     }))
 }

@@ -8,6 +8,7 @@
 
 mod kernels;
 mod machine;
+mod narrow;
 mod peer;
 mod rounds;
 mod train;

@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, anyhow};
 use candle_core::{Device, Tensor};
 use clap::{Args, ValueEnum};
 use phalanx_collectives::{Communicator, threads};
+use phalanx_kernels::Products;
 use phalanx_models::stackgan::{stage_one_discriminator_loss, stage_one_generator_loss};
 use phalanx_models::{
     ClipTextConfig, CvaeConfig, MobileNetV2, MobileNetV2Config, ResNet, ResNetConfig, ResNetVariant,
@@ -37,6 +38,9 @@ pub(crate) struct TrainArgs {
     /// Ranks, as threads of this process that add their gradients
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     ranks: u64,
+    /// What is multiplied: f32, or operands rounded to bf16 with sums in f32 where that is faster
+    #[arg(long, value_enum, default_value_t = Precision::F32)]
+    precision: Precision,
     /// The first convolution is 3x3 without stride and there is no pooling after it
     #[arg(long)]
     cifar_stem: bool,
@@ -54,6 +58,29 @@ enum Model {
     Cvae,
     /// StackGAN's first stage, GF 128, DF 64: a step of the discriminator and one of the generator, at 64x64
     Stackgan,
+}
+
+/// What is multiplied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Precision {
+    F32,
+    Bf16,
+}
+
+impl Precision {
+    fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+        }
+    }
+
+    fn products(self) -> Products {
+        match self {
+            Self::F32 => Products::F32,
+            Self::Bf16 => Products::Bf16,
+        }
+    }
 }
 
 type Forward = Box<dyn Fn(&Tape, Over) -> phalanx_tensor::Result<Value>>;
@@ -178,7 +205,7 @@ fn stackgan_step(args: &TrainArgs, comm: Communicator) -> Result<Step> {
 
 /// One rank: a step each time that it is told to.
 fn rank(args: &TrainArgs, comm: Communicator, go: &Receiver<()>, done: &Sender<Result<()>>) -> Result<()> {
-    let context = Arc::new(Context::new(args.common.threads()));
+    let context = Arc::new(Context::new(args.common.threads()).with_products(args.precision.products()));
     let mut step = match args.model {
         Model::Stackgan => stackgan_step(args, comm)?,
         _ => single_loss_step(args, comm)?,
@@ -208,7 +235,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     let mut prepared = match &mut peer {
         Some(peer) => peer.prepare(&json!({
             "kind": "train", "model": name, "batch": args.batch, "size": args.image_size,
-            "cifar_stem": args.cifar_stem,
+            "cifar_stem": args.cifar_stem, "precision": args.precision.name(),
         }))?,
         None => None,
     };
@@ -238,7 +265,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     })?;
     let (rate, memory) = (args.batch as f64 / medians.ours, peak_memory());
     println!(
-        "{name}, batch {} at {1}x{1}, {world} ranks of {2} threads: {3:.1} ms a step, {rate:.0} samples/s{4}",
+        "{name}, {5}, batch {} at {1}x{1}, {world} ranks of {2} threads: {3:.1} ms a step, {rate:.0} samples/s{4}",
         args.batch,
         args.image_size,
         common.threads(),
@@ -247,6 +274,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
             ", at most {:.0} MiB",
             bytes as f64 / f64::from(1 << 20)
         )),
+        args.precision.name(),
     );
     let mut peer_memory = None;
     if let (Some(theirs), Some(peer), Some(version)) = (medians.theirs, &mut prepared, &version) {
@@ -262,7 +290,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     }
     common.write(&json!({
         "model": name, "batch": args.batch, "image_size": args.image_size, "cifar_stem": args.cifar_stem,
-        "ranks": world, "threads": common.threads(), "precision": "f32", "rounds": common.rounds,
+        "ranks": world, "threads": common.threads(), "precision": args.precision.name(), "rounds": common.rounds,
         "samples_per_s": rate, "seconds_per_step": medians.ours, "peak_memory_bytes": memory,
         "peer": version, "peer_samples_per_s": medians.theirs.map(|theirs| args.batch as f64 / theirs),
         "peer_peak_memory_bytes": peer_memory, "ratio": medians.ratio(),

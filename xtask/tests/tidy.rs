@@ -20,6 +20,7 @@ const SAFE: &[&str] = &["collectives", "data", "models", "sharding", "trainer"];
 
 /// The modules that may contain `unsafe`.
 const UNSAFE_MODULES: &[&str] = &[
+    "crates/kernels/src/bfloat/tile.rs",
     "crates/kernels/src/columns.rs",
     "crates/kernels/src/fork_join.rs",
     "crates/kernels/src/gemm_call.rs",

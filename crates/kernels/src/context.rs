@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use pulp::Arch;
 
+use crate::bfloat::{HasBf16, Products};
 use crate::error::Result;
 use crate::fork_join::ForkJoin;
 use crate::level::{Level, unsupported};
@@ -17,6 +18,8 @@ pub struct Context {
     threads: usize,
     pool: Option<ForkJoin>,
     arch: Arch,
+    has_bf16: Option<HasBf16>,
+    products: Products,
     singles: Mutex<Vec<Vec<f32>>>,
     doubles: Mutex<Vec<Vec<f64>>>,
 }
@@ -72,16 +75,34 @@ impl Context {
         }
     }
 
+    /// The same, multiplying as `products` says.
+    #[must_use]
+    pub fn with_products(self, products: Products) -> Self {
+        Self { products, ..self }
+    }
+
     fn with_arch(threads: usize, arch: Arch) -> Self {
         let threads = threads.max(1);
         let pool = (threads > 1).then(|| ForkJoin::new(threads - 1));
         let threads = pool.as_ref().map_or(1, ForkJoin::threads);
-        Self { threads, pool, arch, singles: Mutex::default(), doubles: Mutex::default() }
+        let has_bf16 = if Level::of(arch) == Level::Avx512 { HasBf16::detect() } else { None };
+        let products = Products::default();
+        Self { threads, pool, arch, has_bf16, products, singles: Mutex::default(), doubles: Mutex::default() }
     }
 
     /// How many threads it has.
     pub fn threads(&self) -> usize {
         self.threads
+    }
+
+    /// The processor's products of bf16, if it has them and may use them.
+    pub(crate) fn bf16(&self) -> Option<HasBf16> {
+        self.has_bf16
+    }
+
+    /// Whether operands may be rounded to bf16, and the processor is faster then.
+    pub(crate) fn rounds(&self) -> bool {
+        self.products == Products::Bf16 && self.has_bf16.is_some()
     }
 
     /// Runs `f` compiled for the best instruction set of this processor. What should profit must be inlined.

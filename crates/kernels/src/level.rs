@@ -66,6 +66,21 @@ impl Level {
     }
 }
 
+impl Level {
+    /// The level of some vectors.
+    pub(crate) fn of(arch: Arch) -> Self {
+        match arch {
+            #[cfg(target_arch = "x86_64")]
+            Arch::V3(_) => Self::Avx2,
+            #[cfg(target_arch = "x86_64")]
+            Arch::V4(_) => Self::Avx512,
+            #[cfg(target_arch = "aarch64")]
+            Arch::Neon(_) => Self::Neon,
+            _ => Self::Portable,
+        }
+    }
+}
+
 /// The error for a level that this processor lacks.
 pub(crate) fn unsupported(level: Level) -> KernelError {
     KernelError::Level { name: level.to_string(), problem: "this processor does not have it" }

@@ -46,6 +46,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod bfloat;
 mod columns;
 mod context;
 mod conv;
@@ -61,14 +62,20 @@ mod optim;
 mod pool;
 mod reduce;
 mod softmax;
+mod turn;
 mod unary;
 
+pub use bfloat::{
+    Products, conv2d_backward_input_bf16, conv2d_backward_weight_bf16, conv2d_forward_bf16, matmul_bf16,
+    narrow, widen,
+};
 pub use context::Context;
 pub use conv::{
     Conv2dShape, conv2d_backward_bias, conv2d_backward_input, conv2d_backward_weight, conv2d_forward,
 };
 pub use error::{KernelError, Result};
 pub use float::Float;
+pub use half::bf16;
 pub use level::{LEVEL_VARIABLE, Level};
 pub use matmul::{Matrix, MatrixMut, matmul_batched};
 pub use norm::{

@@ -1,5 +1,6 @@
 //! Matrix products over contiguous matrices, single and batched.
 
+use crate::bfloat::matmul_rounded;
 use crate::context::Context;
 use crate::error::{Result, check_len};
 use crate::float::Float;
@@ -8,17 +9,23 @@ use crate::gemm_call::{View, gemm};
 /// One or several contiguous row-major matrices of the same size, one after the other.
 #[derive(Debug, Clone, Copy)]
 pub struct Matrix<'a, T> {
-    data: &'a [T],
-    rows: usize,
-    cols: usize,
-    transposed: bool,
+    pub(crate) data: &'a [T],
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
+    pub(crate) transposed: bool,
 }
 
-impl<'a, T> Matrix<'a, T> {
+impl<'a, T: Copy> Matrix<'a, T> {
     /// `data` as matrices that enter the product with `rows` rows and `cols` columns; if `transposed`, they are
     /// stored as `cols`×`rows`.
     pub fn batched(data: &'a [T], rows: usize, cols: usize, transposed: bool) -> Self {
         Self { data, rows, cols, transposed }
+    }
+
+    /// One of the matrices.
+    pub(crate) fn at(&self, index: usize) -> Self {
+        let size = self.rows * self.cols;
+        Self { data: &self.data[index * size..(index + 1) * size], ..*self }
     }
 
     fn view(&self, index: usize) -> View<'a, T> {
@@ -41,15 +48,46 @@ impl<'a, T> Matrix<'a, T> {
 /// Like [`Matrix`], for the result.
 #[derive(Debug)]
 pub struct MatrixMut<'a, T> {
-    data: &'a mut [T],
-    rows: usize,
-    cols: usize,
+    pub(crate) data: &'a mut [T],
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
 }
 
 impl<'a, T> MatrixMut<'a, T> {
     /// `data` as row-major matrices of `rows`×`cols`.
     pub fn batched(data: &'a mut [T], rows: usize, cols: usize) -> Self {
         Self { data, rows, cols }
+    }
+}
+
+/// Checks that the sizes go together.
+pub(crate) fn check_matmul<T, U>(
+    kernel: &'static str,
+    batch: usize,
+    a: &Matrix<'_, T>,
+    b: &Matrix<'_, T>,
+    c: &MatrixMut<'_, U>,
+) -> Result<()> {
+    let (m, k, n) = (a.rows, a.cols, b.cols);
+    check_len(kernel, "rows of b", k, b.rows)?;
+    check_len(kernel, "rows of c", m, c.rows)?;
+    check_len(kernel, "columns of c", n, c.cols)?;
+    check_len(kernel, "a", batch * m * k, a.data.len())?;
+    check_len(kernel, "b", batch * k * n, b.data.len())?;
+    check_len(kernel, "c", batch * m * n, c.data.len())
+}
+
+impl<'a, T: Float> Matrix<'a, T> {
+    /// The same, if the elements are f32.
+    fn singles(&self) -> Option<Matrix<'a, f32>> {
+        let Self { rows, cols, transposed, .. } = *self;
+        Some(Matrix { data: T::singles(self.data)?, rows, cols, transposed })
+    }
+}
+
+impl<T: Float> MatrixMut<'_, T> {
+    fn singles(&mut self) -> Option<MatrixMut<'_, f32>> {
+        Some(MatrixMut { data: T::singles_mut(self.data)?, rows: self.rows, cols: self.cols })
     }
 }
 
@@ -69,14 +107,15 @@ pub fn matmul_batched<T: Float>(
     c: MatrixMut<'_, T>,
     accumulate: bool,
 ) -> Result<()> {
-    const KERNEL: &str = "matmul";
+    check_matmul("matmul", batch, &a, &b, &c)?;
+    let mut c = c;
+    if context.rounds()
+        && let (Some(a), Some(b), Some(c)) = (a.singles(), b.singles(), c.singles())
+        && matmul_rounded(context, batch, a, b, &mut { c }, accumulate)?
+    {
+        return Ok(());
+    }
     let (m, k, n) = (a.rows, a.cols, b.cols);
-    check_len(KERNEL, "rows of b", k, b.rows)?;
-    check_len(KERNEL, "rows of c", m, c.rows)?;
-    check_len(KERNEL, "columns of c", n, c.cols)?;
-    check_len(KERNEL, "a", batch * m * k, a.data.len())?;
-    check_len(KERNEL, "b", batch * k * n, b.data.len())?;
-    check_len(KERNEL, "c", batch * m * n, c.data.len())?;
     if batch == 0 || m * n == 0 {
         return Ok(());
     }

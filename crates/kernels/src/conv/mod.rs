@@ -7,7 +7,7 @@
 //! group there is nothing to multiply, and a direct path runs over whole planes; f32 with 1×1 windows multiplies
 //! images as they lie.
 
-mod channels_last;
+pub(crate) mod channels_last;
 mod dense;
 mod depthwise;
 mod lowering;
@@ -17,6 +17,7 @@ mod winograd;
 
 pub use shape::Conv2dShape;
 
+use crate::bfloat;
 use crate::context::Context;
 use crate::error::{Result, check_len};
 use crate::float::Float;
@@ -25,6 +26,8 @@ use crate::float::Float;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Path {
     Depthwise,
+    /// Operands rounded to bf16.
+    Rounded,
     Pointwise,
     Winograd,
     ChannelsLast,
@@ -33,10 +36,11 @@ enum Path {
 
 impl Path {
     /// The path of forward and the input's gradient.
-    fn of_maps<T: Float>(shape: &Conv2dShape) -> Self {
+    fn of_maps<T: Float>(context: &Context, shape: &Conv2dShape) -> Self {
         let single = T::singles(&[]).is_some();
         match () {
             () if shape.is_depthwise() => Self::Depthwise,
+            () if single && context.rounds() && bfloat::suits(context, shape) => Self::Rounded,
             () if single && pointwise::suits(shape) => Self::Pointwise,
             () if single && winograd::suits_maps(shape) => Self::Winograd,
             () if single && channels_last::suits_gather(shape) => Self::ChannelsLast,
@@ -64,7 +68,7 @@ fn with_singles<T: Float>(a: &[T], b: &[T], out: &mut [T], f: impl FnOnce(&[f32]
     }
 }
 
-fn check<T>(
+pub(crate) fn check<T>(
     kernel: &'static str,
     shape: &Conv2dShape,
     x: (&'static str, &[T]),
@@ -94,8 +98,9 @@ pub fn conv2d_forward<T: Float>(
     if let Some(bias) = bias {
         check_len(KERNEL, "bias", shape.out_channels, bias.len())?;
     }
-    match Path::of_maps::<T>(shape) {
+    match Path::of_maps::<T>(context, shape) {
         Path::Depthwise => depthwise::forward(context, shape, x, w, y),
+        Path::Rounded => with_singles(x, w, y, |x, w, y| bfloat::forward_rounded(context, shape, x, w, y)),
         Path::Pointwise => with_singles(x, w, y, |x, w, y| pointwise::forward(context, shape, x, w, y)),
         Path::Winograd => with_singles(x, w, y, |x, w, y| winograd::forward(context, shape, x, w, y)),
         Path::ChannelsLast => {
@@ -103,15 +108,24 @@ pub fn conv2d_forward<T: Float>(
         }
         Path::Dense => dense::forward(context, shape, x, w, y)?,
     }
-    if let Some(bias) = bias {
-        let plane = shape.out_height() * shape.out_width();
-        context.run_chunks(y, plane * shape.out_channels, |_, y| {
-            for (y, bias) in y.chunks_exact_mut(plane).zip(bias) {
-                y.iter_mut().for_each(|y| *y += *bias);
-            }
-        });
-    }
+    add_bias(context, shape, bias, y);
     Ok(())
+}
+
+/// Adds a bias `[O]` to [N, O, H', W'].
+pub(crate) fn add_bias<T: Float>(context: &Context, shape: &Conv2dShape, bias: Option<&[T]>, y: &mut [T]) {
+    let plane = shape.out_height() * shape.out_width();
+    let Some(bias) = bias.filter(|_| plane > 0) else { return };
+    context.run_chunks(y, plane * shape.out_channels, |_, y| {
+        for (y, bias) in y.chunks_exact_mut(plane).zip(bias) {
+            y.iter_mut().for_each(|y| *y += *bias);
+        }
+    });
+}
+
+/// Whether products of bf16 would be faster than f32's: with enough channels, and no better method.
+pub(crate) fn suits_bf16(shape: &Conv2dShape) -> bool {
+    channels_last::suits_gather(shape) && !winograd::suits_maps(shape)
 }
 
 /// The gradient of the input: `dy` is [N, O, H', W'], `dx` [N, C, H, W] and is overwritten.
@@ -126,8 +140,11 @@ pub fn conv2d_backward_input<T: Float>(
     dx: &mut [T],
 ) -> Result<()> {
     check("conv2d_backward_input", shape, ("dx", dx), ("w", w), ("dy", dy))?;
-    match Path::of_maps::<T>(shape) {
+    match Path::of_maps::<T>(context, shape) {
         Path::Depthwise => depthwise::backward_input(context, shape, dy, w, dx),
+        Path::Rounded => {
+            with_singles(dy, w, dx, |dy, w, dx| bfloat::backward_input_rounded(context, shape, dy, w, dx));
+        }
         Path::Pointwise => {
             with_singles(dy, w, dx, |dy, w, dx| pointwise::backward_input(context, shape, dy, w, dx));
         }
@@ -173,7 +190,7 @@ pub fn conv2d_backward_weight<T: Float>(
                 channels_last::backward_weight(context, shape, x, dy, dw, accumulate);
             });
         }
-        Path::Dense => dense::backward_weight(context, shape, x, dy, dw)?,
+        Path::Dense | Path::Rounded => dense::backward_weight(context, shape, x, dy, dw)?,
     }
     Ok(())
 }

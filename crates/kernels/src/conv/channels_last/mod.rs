@@ -10,9 +10,9 @@
 //! being a pixel of the other map and the tap that leads there. Strides need no zeros between pixels that way.
 
 mod gather;
-pub(super) mod layout;
-pub(super) mod pack;
-pub(super) mod sources;
+
+pub(crate) mod pack;
+pub(crate) mod sources;
 mod weight;
 mod weight_by_outputs;
 mod weight_product;
@@ -96,7 +96,7 @@ pub(super) fn backward_weight(
 }
 
 /// Images that a thread copies at a time: whole groups of `group`, as evenly as possible over the threads.
-pub(super) fn images_in_block(context: &Context, batch: usize, elements: usize, group: usize) -> usize {
+pub(crate) fn images_in_block(context: &Context, batch: usize, elements: usize, group: usize) -> usize {
     let fit = (BLOCK_ELEMENTS / elements.max(1)).max(1);
     let share = batch.div_ceil(context.threads()).max(1);
     let wanted = fit.min(share);

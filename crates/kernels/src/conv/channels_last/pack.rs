@@ -2,29 +2,29 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::layout::{SIDE, Turner};
+use crate::turn::{SIDE, Turner};
 
 /// The weights as they lie: that of (output, input, tap) is at `output·per_output + input·per_input + tap`.
 #[derive(Clone, Copy)]
-pub(in crate::conv) struct Weights<'a> {
-    pub(in crate::conv) values: &'a [f32],
-    pub(in crate::conv) per_output: usize,
-    pub(in crate::conv) per_input: usize,
+pub(crate) struct Weights<'a> {
+    pub(crate) values: &'a [f32],
+    pub(crate) per_output: usize,
+    pub(crate) per_input: usize,
     /// Taps of the window, used or not.
-    pub(in crate::conv) window: usize,
+    pub(crate) window: usize,
 }
 
 /// Copies the weights of the outputs from `first` on to [tap, input, output], `width` outputs wide. Outputs that are
 /// not there get zeros.
-pub(in crate::conv) struct PackPanel<'a> {
-    pub(in crate::conv) weights: Weights<'a>,
+pub(crate) struct PackPanel<'a> {
+    pub(crate) weights: Weights<'a>,
     /// The taps that are used.
-    pub(in crate::conv) taps: &'a [usize],
+    pub(crate) taps: &'a [usize],
     /// Outputs and inputs.
-    pub(in crate::conv) channels: [usize; 2],
-    pub(in crate::conv) first: usize,
-    pub(in crate::conv) width: usize,
-    pub(in crate::conv) packed: &'a mut [f32],
+    pub(crate) channels: [usize; 2],
+    pub(crate) first: usize,
+    pub(crate) width: usize,
+    pub(crate) packed: &'a mut [f32],
 }
 
 impl WithSimd for PackPanel<'_> {

@@ -4,33 +4,33 @@ use super::super::Conv2dShape;
 
 /// A pixel of the other map, and the tap that leads there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::conv) struct Source {
-    pub(in crate::conv) pixel: u32,
-    pub(in crate::conv) tap: u32,
+pub(crate) struct Source {
+    pub(crate) pixel: u32,
+    pub(crate) tap: u32,
 }
 
 /// The sources of every pixel of a map, one after the other.
 #[derive(Debug)]
-pub(in crate::conv) struct Sources {
+pub(crate) struct Sources {
     list: Vec<Source>,
     ends: Vec<u32>,
 }
 
 impl Sources {
     /// Pixels of the map.
-    pub(in crate::conv) fn pixels(&self) -> usize {
+    pub(crate) fn pixels(&self) -> usize {
         self.ends.len()
     }
 
     /// The sources of a pixel.
     #[inline(always)]
-    pub(in crate::conv) fn of(&self, pixel: usize) -> &[Source] {
+    pub(crate) fn of(&self, pixel: usize) -> &[Source] {
         let start = if pixel == 0 { 0 } else { self.ends[pixel - 1] };
         &self.list[start as usize..self.ends[pixel] as usize]
     }
 
     /// Numbers the taps that occur from 0 on, and gives what each was before: the others need no weights.
-    pub(in crate::conv) fn renumber_taps(&mut self) -> Vec<usize> {
+    pub(crate) fn renumber_taps(&mut self) -> Vec<usize> {
         let mut taps: Vec<usize> = self.list.iter().map(|source| source.tap as usize).collect();
         taps.sort_unstable();
         taps.dedup();
@@ -58,7 +58,7 @@ fn reached(shape: &Conv2dShape, axis: usize, output: usize, tap: usize) -> Optio
 }
 
 /// For every output pixel the input pixels under its window.
-pub(in crate::conv) fn of_outputs(shape: &Conv2dShape) -> Sources {
+pub(crate) fn of_outputs(shape: &Conv2dShape) -> Sources {
     let (height, width) = (shape.out_height(), shape.out_width());
     Sources::collect((0..height * width).map(|pixel| {
         let mut sources = Vec::new();
@@ -75,7 +75,7 @@ pub(in crate::conv) fn of_outputs(shape: &Conv2dShape) -> Sources {
 }
 
 /// For every input pixel the output pixels whose window has it.
-pub(in crate::conv) fn of_inputs(shape: &Conv2dShape) -> Sources {
+pub(crate) fn of_inputs(shape: &Conv2dShape) -> Sources {
     let outputs = of_outputs(shape);
     let mut sources = vec![Vec::new(); shape.height * shape.width];
     for output in 0..outputs.pixels() {
@@ -88,13 +88,13 @@ pub(in crate::conv) fn of_inputs(shape: &Conv2dShape) -> Sources {
 
 /// The pairs of output and input pixels that a tap connects.
 #[derive(Debug)]
-pub(in crate::conv) struct TapPairs {
-    pub(in crate::conv) tap: usize,
-    pub(in crate::conv) pairs: Vec<(u32, u32)>,
+pub(crate) struct TapPairs {
+    pub(crate) tap: usize,
+    pub(crate) pairs: Vec<(u32, u32)>,
 }
 
 /// The pairs of every tap that has any.
-pub(in crate::conv) fn of_taps(shape: &Conv2dShape) -> Vec<TapPairs> {
+pub(crate) fn of_taps(shape: &Conv2dShape) -> Vec<TapPairs> {
     let outputs = of_outputs(shape);
     let mut pairs = vec![Vec::new(); shape.kernel[0] * shape.kernel[1]];
     for output in 0..outputs.pixels() {

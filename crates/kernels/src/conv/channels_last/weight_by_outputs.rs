@@ -6,10 +6,10 @@
 use pulp::{Simd, WithSimd};
 
 use super::super::Conv2dShape;
-use super::layout::{to_channels_last, to_windows};
 use super::sources::TapPairs;
 use super::weight_product::{Maps, TALL};
 use crate::context::Context;
+use crate::turn::{to_channels_last, to_windows};
 
 /// Elements of a thread's sums: half of the second-level cache.
 const BLOCK_ELEMENTS: usize = 128 << 10;

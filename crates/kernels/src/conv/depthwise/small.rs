@@ -6,9 +6,9 @@
 use pulp::{Simd, WithSimd};
 
 use super::super::Conv2dShape;
-use super::super::channels_last::layout::{to_channels_last, to_planes};
 use super::super::channels_last::sources::{Source, Sources, TapPairs, of_inputs, of_outputs, of_taps};
 use crate::context::Context;
+use crate::turn::{to_channels_last, to_planes};
 
 /// Pixels of the larger plane up to which turning is faster than framing.
 const MOST_PIXELS: usize = 64;

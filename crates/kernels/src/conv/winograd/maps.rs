@@ -6,12 +6,12 @@ use pulp::{Simd, WithSimd};
 
 use super::super::Conv2dShape;
 use super::super::channels_last::images_in_block;
-use super::super::channels_last::layout::{to_channels_last, to_planes};
 use super::super::channels_last::pack::{PackPanel, Weights};
 use super::product::{Panel, Product, WIDEST, panels};
 use super::tiles::Tiles;
 use super::{POINTS, SKEW, by_panels, few_tiles, transform};
 use crate::context::Context;
+use crate::turn::{to_channels_last, to_planes};
 
 /// Elements of the transformed tiles that are worked on at a time, and the least and the most number of those.
 const BLOCK_ELEMENTS: usize = 192 << 10;

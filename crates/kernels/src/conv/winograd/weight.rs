@@ -3,13 +3,13 @@
 use pulp::{Simd, WithSimd};
 
 use super::super::Conv2dShape;
-use super::super::channels_last::layout::to_channels_last;
 use super::tiles::Tiles;
 use super::transform;
 use super::weight_by_panels::{self, Shared};
 use super::weight_product::{Product, TALL};
 use super::{POINTS, SKEW, few_tiles};
 use crate::context::Context;
+use crate::turn::to_channels_last;
 
 /// Elements of the transformed tiles that are worked on at a time, and the least and the most number of those.
 const BLOCK_ELEMENTS: usize = 192 << 10;

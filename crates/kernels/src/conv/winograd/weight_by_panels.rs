@@ -6,11 +6,11 @@
 use pulp::{Simd, WithSimd};
 
 use super::super::Conv2dShape;
-use super::super::channels_last::layout::to_channels_last;
 use super::tiles::Tiles;
 use super::weight_product::{Product, TALL};
 use super::{POINTS, SKEW, transform};
 use crate::context::Context;
+use crate::turn::to_channels_last;
 
 /// Output and input channels of a block of sums.
 const OUTPUT_BLOCK: usize = 32;

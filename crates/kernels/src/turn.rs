@@ -3,14 +3,14 @@
 use pulp::Simd;
 
 /// Rows and columns of a block that is turned at once: its lines of both sides fit the first-level cache.
-pub(super) const SIDE: usize = 16;
+pub(crate) const SIDE: usize = 16;
 
 /// A block of [`SIDE`] rows of as many elements.
-pub(super) type Square = [[f32; SIDE]; SIDE];
+pub(crate) type Square = [[f32; SIDE]; SIDE];
 
 /// How whole blocks are turned on this processor.
 #[derive(Clone, Copy)]
-pub(super) struct Turner {
+pub(crate) struct Turner {
     #[cfg(target_arch = "x86_64")]
     avx512: Option<pulp::x86::V4>,
 }
@@ -18,7 +18,7 @@ pub(super) struct Turner {
 impl Turner {
     /// The fastest one that the vectors of `S` allow.
     #[inline(always)]
-    pub(super) fn new<S: Simd>() -> Self {
+    pub(crate) fn new<S: Simd>() -> Self {
         Self {
             #[cfg(target_arch = "x86_64")]
             avx512: if S::F32_LANES == SIDE { pulp::x86::V4::try_new() } else { None },
@@ -26,7 +26,7 @@ impl Turner {
     }
 
     #[inline(always)]
-    pub(super) fn turn(self, lines: [&[f32; SIDE]; SIDE]) -> Square {
+    pub(crate) fn turn(self, lines: [&[f32; SIDE]; SIDE]) -> Square {
         #[cfg(target_arch = "x86_64")]
         if let Some(simd) = self.avx512 {
             return turn_in_registers(simd, lines);
@@ -77,7 +77,7 @@ fn turn_in_registers(simd: pulp::x86::V4, lines: [&[f32; SIDE]; SIDE]) -> Square
 /// Turns `rows` rows of `cols` elements into `cols` rows of `to_stride` elements, of which the first `rows` are
 /// written; rows of `from` begin `from_stride` apart.
 #[inline(always)]
-fn turn<S: Simd>(
+pub(crate) fn turn<S: Simd>(
     from: &[f32],
     from_stride: usize,
     [rows, cols]: [usize; 2],
@@ -170,7 +170,7 @@ fn turn<S: Simd>(
 
 /// Copies an image [channels, plane] to [plane, stride]; the elements from `channels` to `stride` become 0.
 #[inline(always)]
-pub(in crate::conv) fn to_channels_last<S: Simd>(
+pub(crate) fn to_channels_last<S: Simd>(
     image: &[f32],
     channels: usize,
     plane: usize,
@@ -186,7 +186,7 @@ pub(in crate::conv) fn to_channels_last<S: Simd>(
 /// Writes `values` [taps, stride], of which the first `count` of a tap count, to `to` [count, window]: tap t to the place
 /// `places[t]` of the window. With `add` it adds.
 #[inline(always)]
-pub(in crate::conv) fn to_windows<S: Simd>(
+pub(crate) fn to_windows<S: Simd>(
     values: &[f32],
     stride: usize,
     places: &[usize],
@@ -220,7 +220,7 @@ pub(in crate::conv) fn to_windows<S: Simd>(
 
 /// Copies pixels [plane, stride] to an image [channels, plane].
 #[inline(always)]
-pub(in crate::conv) fn to_planes<S: Simd>(
+pub(crate) fn to_planes<S: Simd>(
     pixels: &[f32],
     stride: usize,
     channels: usize,

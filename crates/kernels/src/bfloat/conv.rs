@@ -1,0 +1,126 @@
+//! Convolution, forward and both gradients.
+
+use half::bf16;
+
+#[cfg(not(target_arch = "x86_64"))]
+use super::pairs::Narrow;
+use super::{narrow, widen};
+use crate::context::Context;
+use crate::conv::{Conv2dShape, check, conv2d_backward_input, conv2d_backward_weight, conv2d_forward};
+use crate::error::{Result, check_len};
+
+/// Whether products of bf16 are faster than what f32 has for the shape.
+pub(crate) fn suits(context: &Context, shape: &Conv2dShape) -> bool {
+    context.bf16().is_some() && crate::conv::suits_bf16(shape)
+}
+
+/// y = x ⋆ w + bias for bf16 maps and weights: `x` is [N, C, H, W], `w` [O, C/groups, KH, KW], `bias` `[O]`, `y`
+/// [N, O, H', W']. Sums are f32 and rounded once.
+///
+/// # Errors
+/// If a length is not the shape's.
+pub fn conv2d_forward_bf16(
+    context: &Context,
+    shape: &Conv2dShape,
+    x: &[bf16],
+    w: &[bf16],
+    bias: Option<&[f32]>,
+    y: &mut [bf16],
+) -> Result<()> {
+    const KERNEL: &str = "conv2d_forward_bf16";
+    check(KERNEL, shape, ("x", x), ("w", w), ("y", y))?;
+    if let Some(bias) = bias {
+        check_len(KERNEL, "bias", shape.out_channels, bias.len())?;
+    }
+    let mut wide_w = context.scratch(w.len());
+    widen(context, w, &mut wide_w)?;
+    let mut wide_y = context.scratch(y.len());
+    if suits(context, shape) {
+        gather::forward(context, shape, x, &wide_w, &mut wide_y);
+        crate::conv::add_bias(context, shape, bias, &mut wide_y);
+    } else {
+        let mut wide_x = context.scratch(x.len());
+        widen(context, x, &mut wide_x)?;
+        conv2d_forward(context, shape, &wide_x, &wide_w, bias, &mut wide_y)?;
+    }
+    narrow(context, &wide_y, y)
+}
+
+/// The gradient of the input, of and in bf16; `dx` is overwritten.
+///
+/// # Errors
+/// If a length is not the shape's.
+pub fn conv2d_backward_input_bf16(
+    context: &Context,
+    shape: &Conv2dShape,
+    dy: &[bf16],
+    w: &[bf16],
+    dx: &mut [bf16],
+) -> Result<()> {
+    check("conv2d_backward_input_bf16", shape, ("dx", dx), ("w", w), ("dy", dy))?;
+    let mut wide_w = context.scratch(w.len());
+    widen(context, w, &mut wide_w)?;
+    let mut wide_dx = context.scratch(dx.len());
+    if suits(context, shape) {
+        gather::backward_input(context, shape, dy, &wide_w, &mut wide_dx);
+    } else {
+        let mut wide_dy = context.scratch(dy.len());
+        widen(context, dy, &mut wide_dy)?;
+        conv2d_backward_input(context, shape, &wide_dy, &wide_w, &mut wide_dx)?;
+    }
+    narrow(context, &wide_dx, dx)
+}
+
+/// The gradient of the weights in f32, of bf16 maps, written to `dw` or added to it with `accumulate`. The maps are
+/// widened, so that sums over many pixels are as exact as those of f32.
+///
+/// # Errors
+/// If a length is not the shape's.
+pub fn conv2d_backward_weight_bf16(
+    context: &Context,
+    shape: &Conv2dShape,
+    x: &[bf16],
+    dy: &[bf16],
+    dw: &mut [f32],
+    accumulate: bool,
+) -> Result<()> {
+    const KERNEL: &str = "conv2d_backward_weight_bf16";
+    check_len(KERNEL, "x", shape.input_len(), x.len())?;
+    check_len(KERNEL, "dy", shape.output_len(), dy.len())?;
+    let (mut wide_x, mut wide_dy) = (context.scratch(x.len()), context.scratch(dy.len()));
+    widen(context, x, &mut wide_x)?;
+    widen(context, dy, &mut wide_dy)?;
+    conv2d_backward_weight(context, shape, &wide_x, &wide_dy, dw, accumulate)
+}
+
+/// Forward for f32 slices that are rounded, where [`suits`] says so.
+pub(crate) fn forward_rounded(context: &Context, shape: &Conv2dShape, x: &[f32], w: &[f32], y: &mut [f32]) {
+    gather::forward(context, shape, x, w, y);
+}
+
+/// The input's gradient for f32 slices that are rounded, where [`suits`] says so.
+pub(crate) fn backward_input_rounded(
+    context: &Context,
+    shape: &Conv2dShape,
+    dy: &[f32],
+    w: &[f32],
+    dx: &mut [f32],
+) {
+    gather::backward_input(context, shape, dy, w, dx);
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod gather {
+    use super::{Context, Conv2dShape, Narrow};
+
+    pub(super) fn forward<T: Narrow>(_: &Context, _: &Conv2dShape, _: &[T], _: &[f32], _: &mut [f32]) {
+        unreachable!("no processor of this family has products of bf16");
+    }
+
+    pub(super) fn backward_input<T: Narrow>(_: &Context, _: &Conv2dShape, _: &[T], _: &[f32], _: &mut [f32]) {
+        unreachable!("no processor of this family has products of bf16");
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+use super::gather;

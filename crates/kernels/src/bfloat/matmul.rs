@@ -1,0 +1,255 @@
+//! Batched matrix products.
+
+use half::bf16;
+#[cfg(target_arch = "x86_64")]
+use pulp::{Simd, WithSimd};
+
+use super::pairs::Narrow;
+use crate::context::Context;
+use crate::error::{Result, check_len};
+use crate::matmul::{Matrix, MatrixMut, check_matmul, matmul_batched};
+
+/// `batch` products c = a·b of bf16 matrices, or c += a·b with `accumulate`; sums and results are f32.
+///
+/// # Errors
+/// If the sizes do not go together or a slice has another length than `batch` matrices.
+pub fn matmul_bf16(
+    context: &Context,
+    batch: usize,
+    a: Matrix<'_, bf16>,
+    b: Matrix<'_, bf16>,
+    mut c: MatrixMut<'_, f32>,
+    accumulate: bool,
+) -> Result<()> {
+    check_matmul("matmul_bf16", batch, &a, &b, &c)?;
+    if multiply(context, batch, a, b, &mut c, accumulate) {
+        return Ok(());
+    }
+    // Widened numbers are exact, and so are their products.
+    let (mut wide_a, mut wide_b) = (context.scratch(a.data.len()), context.scratch(b.data.len()));
+    super::widen(context, a.data, &mut wide_a)?;
+    super::widen(context, b.data, &mut wide_b)?;
+    let wide_a = Matrix::batched(&wide_a, a.rows, a.cols, a.transposed);
+    matmul_batched(
+        context,
+        batch,
+        wide_a,
+        Matrix::batched(&wide_b, b.rows, b.cols, b.transposed),
+        c,
+        accumulate,
+    )
+}
+
+/// The same with f32 operands that are rounded to bf16; without the instruction for it they are not.
+pub(crate) fn matmul_rounded(
+    context: &Context,
+    batch: usize,
+    a: Matrix<'_, f32>,
+    b: Matrix<'_, f32>,
+    c: &mut MatrixMut<'_, f32>,
+    accumulate: bool,
+) -> Result<bool> {
+    check_len("matmul", "columns of c", b.cols, c.cols)?;
+    Ok(multiply(context, batch, a, b, c, accumulate))
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn multiply<T: Narrow>(
+    _: &Context,
+    _: usize,
+    _: Matrix<'_, T>,
+    _: Matrix<'_, T>,
+    _: &mut MatrixMut<'_, f32>,
+    _: bool,
+) -> bool {
+    false
+}
+
+/// Multiplies where the processor has the instruction; false where not. The sizes have been checked.
+#[cfg(target_arch = "x86_64")]
+fn multiply<T: Narrow>(
+    context: &Context,
+    batch: usize,
+    a: Matrix<'_, T>,
+    b: Matrix<'_, T>,
+    c: &mut MatrixMut<'_, f32>,
+    accumulate: bool,
+) -> bool {
+    let Some(has) = context.bf16() else { return false };
+    let (m, n) = (a.rows, b.cols);
+    if batch == 0 || m * n == 0 {
+        return true;
+    }
+    context.run_chunks(c.data, m * n, |index, c| {
+        let product = Product { has, context, a: a.at(index), b: b.at(index), c, accumulate };
+        context.dispatch(product);
+    });
+    true
+}
+
+/// One product.
+#[cfg(target_arch = "x86_64")]
+struct Product<'a, T> {
+    has: super::HasBf16,
+    context: &'a Context,
+    a: Matrix<'a, T>,
+    b: Matrix<'a, T>,
+    c: &'a mut [f32],
+    accumulate: bool,
+}
+
+/// Pairs of the sum that are added at a time: a panel's then stay in the first-level cache.
+#[cfg(target_arch = "x86_64")]
+const PAIRS: usize = 128;
+
+/// Rows that a thread takes at a time, at most.
+#[cfg(target_arch = "x86_64")]
+const ROWS: usize = 128;
+
+#[cfg(target_arch = "x86_64")]
+impl<T: Narrow> WithSimd for Product<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        use super::tile::{LANES, WIDEST};
+        let Product { has, context, a, b, c, accumulate } = self;
+        let (m, n, k) = (a.rows, b.cols, a.cols);
+        let pairs = k.div_ceil(2);
+        let vectors = n.div_ceil(LANES);
+        let mut packed = context.scratch(vectors * LANES * pairs);
+        let per_panel = WIDEST * LANES * pairs;
+        context.run_chunks(&mut packed, per_panel.max(1), |panel, to| {
+            context.dispatch(PackB { b, first: panel * WIDEST * LANES, pairs, to });
+        });
+        let packed = pulp::bytemuck::cast_slice::<f32, u32>(&packed);
+        let share = m.div_ceil(context.threads()).next_multiple_of(8).min(ROWS);
+        context.run_chunks(c, share * n, |task, c| {
+            context.dispatch(Rows { has, context, a, packed, first: task * share, n, pairs, c, accumulate });
+        });
+    }
+}
+
+/// A panel of b's columns, as pairs along the sum.
+#[cfg(target_arch = "x86_64")]
+struct PackB<'a, T> {
+    b: Matrix<'a, T>,
+    first: usize,
+    pairs: usize,
+    to: &'a mut [f32],
+}
+
+#[cfg(target_arch = "x86_64")]
+impl<T: Narrow> WithSimd for PackB<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        use super::pairs::{zip_neighbours, zip_rows};
+        use super::tile::LANES;
+        let PackB { b, first, pairs, to } = self;
+        let (k, n) = (b.rows, b.cols);
+        let width = to.len() / pairs.max(1);
+        let columns = width.min(n - first);
+        if columns < width {
+            to.fill(0.0);
+        }
+        if b.transposed {
+            let mut lines = vec![0.0; LANES * pairs];
+            for lane in (0..columns).step_by(LANES) {
+                let some = LANES.min(columns - lane);
+                for (i, line) in lines.chunks_exact_mut(pairs.max(1)).take(some).enumerate() {
+                    zip_neighbours(&b.data[(first + lane + i) * k..][..k], line);
+                }
+                crate::turn::turn::<S>(&lines, pairs, [some, pairs], &mut to[lane..], width);
+            }
+        } else {
+            for (pair, to) in to.chunks_exact_mut(width.max(1)).enumerate() {
+                let row = |index: usize| &b.data[index * n + first..][..columns];
+                let second = (2 * pair + 1 < k).then(|| row(2 * pair + 1));
+                zip_rows(row(2 * pair), second, &mut to[..columns]);
+            }
+        }
+    }
+}
+
+/// Some rows of the result.
+#[cfg(target_arch = "x86_64")]
+struct Rows<'a, T> {
+    has: super::HasBf16,
+    context: &'a Context,
+    a: Matrix<'a, T>,
+    packed: &'a [u32],
+    first: usize,
+    n: usize,
+    pairs: usize,
+    c: &'a mut [f32],
+    accumulate: bool,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl<T: Narrow> WithSimd for Rows<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        use super::pairs::{turn_pairs, zip_neighbours};
+        use super::tile::{LANES, Segment, Tile, WIDEST};
+        let Rows { has, context, a, packed, first, n, pairs, c, accumulate } = self;
+        let (m, k) = (a.rows, a.cols);
+        let rows = c.len() / n;
+        let mut left = context.scratch(rows * pairs);
+        if a.transposed {
+            let mut scratch = context.scratch(pairs * rows);
+            turn_pairs::<S, T>(
+                &a.data[first.min(a.data.len())..],
+                m,
+                [k, rows],
+                &mut left,
+                pairs,
+                &mut scratch,
+            );
+        } else {
+            for (row, left) in left.chunks_exact_mut(pairs.max(1)).enumerate() {
+                zip_neighbours(&a.data[(first + row) * k..][..k], left);
+            }
+        }
+        let left = pulp::bytemuck::cast_slice::<f32, u32>(&left);
+        let stride = n.next_multiple_of(LANES);
+        let mut sums = context.scratch(rows * stride);
+        if pairs == 0 {
+            sums.fill(0.0);
+        }
+        for start in (0..pairs).step_by(PAIRS) {
+            let depth = PAIRS.min(pairs - start);
+            for column in (0..stride).step_by(WIDEST * LANES) {
+                let vectors = WIDEST.min((stride - column) / LANES);
+                let b = column * pairs + start * vectors * LANES;
+                let mut row = 0;
+                while row < rows {
+                    let some = [8, 4, 2, 1].into_iter().find(|&some| row + some <= rows).unwrap_or(1);
+                    let tile = Tile {
+                        a: left,
+                        row: row * pairs,
+                        row_stride: pairs,
+                        b: packed,
+                        segments: &[Segment { a: start, b }],
+                        pairs: depth,
+                        out: row * stride + column,
+                        out_stride: stride,
+                        add: start > 0,
+                    };
+                    tile.run(has, some, vectors, &mut sums);
+                    row += some;
+                }
+            }
+        }
+        for (c, sums) in c.chunks_exact_mut(n).zip(sums.chunks_exact(stride)) {
+            if accumulate {
+                c.iter_mut().zip(sums).for_each(|(c, sum)| *c += *sum);
+            } else {
+                c.copy_from_slice(&sums[..n]);
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Operands as pairs along the sum, from f32 (rounded) or bf16.
+
+use half::bf16;
+use pulp::Simd;
+
+use super::convert::round_bits;
+use crate::turn::turn;
+
+/// Element types that become bf16.
+pub(crate) trait Narrow: Copy + Send + Sync {
+    /// The bits of the bf16 number.
+    fn bits(self) -> u16;
+}
+
+impl Narrow for f32 {
+    #[inline(always)]
+    fn bits(self) -> u16 {
+        round_bits(self)
+    }
+}
+
+impl Narrow for bf16 {
+    #[inline(always)]
+    fn bits(self) -> u16 {
+        self.to_bits()
+    }
+}
+
+/// A pair: the first number in the lower half.
+#[inline(always)]
+pub(super) fn pair(first: u16, second: u16) -> u32 {
+    u32::from(first) | u32::from(second) << 16
+}
+
+/// Pairs of two rows, element by element; `second` may be missing, which counts as zeros.
+#[inline(always)]
+pub(super) fn zip_rows<T: Narrow>(first: &[T], second: Option<&[T]>, to: &mut [f32]) {
+    match second {
+        Some(second) => {
+            for ((to, first), second) in to.iter_mut().zip(first).zip(second) {
+                *to = f32::from_bits(pair(first.bits(), second.bits()));
+            }
+        }
+        None => {
+            for (to, first) in to.iter_mut().zip(first) {
+                *to = f32::from_bits(pair(first.bits(), 0));
+            }
+        }
+    }
+}
+
+/// Pairs of neighbours of a row; an odd last one is followed by zero.
+#[inline(always)]
+pub(super) fn zip_neighbours<T: Narrow>(row: &[T], to: &mut [f32]) {
+    let (pairs, rest) = row.as_chunks::<2>();
+    for (to, [first, second]) in to.iter_mut().zip(pairs) {
+        *to = f32::from_bits(pair(first.bits(), second.bits()));
+    }
+    if let ([last], Some(to)) = (rest, to.get_mut(pairs.len())) {
+        *to = f32::from_bits(pair(last.bits(), 0));
+    }
+}
+
+/// Rows of `cols` elements, `from_stride` apart, to pairs of rows, turned: `to` gets `cols` rows of `to_stride` elements,
+/// of which the first half as many as there are rows are written. `scratch` has room for half the rows.
+#[inline(always)]
+pub(super) fn turn_pairs<S: Simd, T: Narrow>(
+    from: &[T],
+    from_stride: usize,
+    [rows, cols]: [usize; 2],
+    to: &mut [f32],
+    to_stride: usize,
+    scratch: &mut [f32],
+) {
+    for (pair, line) in scratch.chunks_exact_mut(cols).take(rows.div_ceil(2)).enumerate() {
+        let row = |index: usize| &from[index * from_stride..][..cols];
+        let second = (2 * pair + 1 < rows).then(|| row(2 * pair + 1));
+        zip_rows(row(2 * pair), second, line);
+    }
+    turn::<S>(scratch, cols, [rows.div_ceil(2), cols], to, to_stride);
+}

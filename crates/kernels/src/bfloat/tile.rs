@@ -1,0 +1,140 @@
+//! The innermost product of pairs of bf16 numbers, by AVX-512's instruction for it: `unsafe` for that.
+
+#![allow(unsafe_code)]
+
+use std::arch::x86_64::{
+    __m512, __m512bh, __m512i, _mm512_dpbf16_ps, _mm512_loadu_ps, _mm512_set1_epi32, _mm512_setzero_ps,
+    _mm512_storeu_ps,
+};
+
+/// Numbers in a vector of sums.
+pub(super) const LANES: usize = 16;
+
+/// The most vectors of a tile.
+pub(super) const WIDEST: usize = 3;
+
+/// The most rows of a tile.
+pub(super) const TALLEST: usize = 8;
+
+/// That the processor has AVX-512 with bf16 products.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HasBf16(());
+
+impl HasBf16 {
+    /// The proof, if it has.
+    pub(crate) fn detect() -> Option<Self> {
+        let has = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16");
+        has.then_some(Self(()))
+    }
+}
+
+/// A piece of a sum: `pairs` pairs of a row from `a` on, times as many rows of pairs of `b`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Segment {
+    pub(super) a: usize,
+    pub(super) b: usize,
+}
+
+/// Some rows by some vectors of columns of a sum of products.
+#[derive(Clone, Copy)]
+pub(super) struct Tile<'a> {
+    /// Pairs of numbers along the sum, the first in the lower half.
+    pub(super) a: &'a [u32],
+    /// The rows: where each begins in `a`, before its segments.
+    pub(super) row: usize,
+    pub(super) row_stride: usize,
+    /// Rows of `width` pairs, one for every pair of the sum.
+    pub(super) b: &'a [u32],
+    pub(super) segments: &'a [Segment],
+    pub(super) pairs: usize,
+    /// Where the first row's sums begin in the result, and how far apart rows are.
+    pub(super) out: usize,
+    pub(super) out_stride: usize,
+    /// Whether the sums are added to what is there.
+    pub(super) add: bool,
+}
+
+impl Tile<'_> {
+    /// Computes `rows` (8, 4, 2 or 1) by `vectors` (1 to 3).
+    ///
+    /// # Panics
+    /// If anything lies outside its slice.
+    #[inline]
+    pub(super) fn run(&self, _: HasBf16, rows: usize, vectors: usize, out: &mut [f32]) {
+        // SAFETY: a `HasBf16` is only made where the processor has the instructions that `sums` is compiled for. The
+        // functions are safe otherwise: all their accesses are checked.
+        unsafe {
+            match (rows, vectors) {
+                (8, 3) => sums::<8, 3>(self, out),
+                (8, 2) => sums::<8, 2>(self, out),
+                (8, _) => sums::<8, 1>(self, out),
+                (4, 3) => sums::<4, 3>(self, out),
+                (4, 2) => sums::<4, 2>(self, out),
+                (4, _) => sums::<4, 1>(self, out),
+                (2, 3) => sums::<2, 3>(self, out),
+                (2, 2) => sums::<2, 2>(self, out),
+                (2, _) => sums::<2, 1>(self, out),
+                (_, 3) => sums::<1, 3>(self, out),
+                (_, 2) => sums::<1, 2>(self, out),
+                (_, _) => sums::<1, 1>(self, out),
+            }
+        }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn pairs_of(values: __m512i) -> __m512bh {
+    // SAFETY: both types are 64 bytes of plain numbers.
+    unsafe { std::mem::transmute::<__m512i, __m512bh>(values) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn load_pairs(values: &[u32; LANES]) -> __m512bh {
+    // SAFETY: both types are 64 bytes of plain numbers.
+    unsafe { std::mem::transmute::<[u32; LANES], __m512bh>(*values) }
+}
+
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn sums<const R: usize, const V: usize>(tile: &Tile<'_>, out: &mut [f32]) {
+    let mut sums = [[_mm512_setzero_ps(); V]; R];
+    let place = |i: usize| tile.out + i * tile.out_stride;
+    if tile.add {
+        for (i, sums) in sums.iter_mut().enumerate() {
+            let from = &out[place(i)..place(i) + V * LANES];
+            for (v, sum) in sums.iter_mut().enumerate() {
+                // SAFETY: `from` has V vectors, and v is below V.
+                *sum = unsafe { _mm512_loadu_ps(from.as_ptr().add(v * LANES)) };
+            }
+        }
+    }
+    for segment in tile.segments {
+        let mut rows: [&[u32]; R] = [&[]; R];
+        for (i, row) in rows.iter_mut().enumerate() {
+            *row = &tile.a[tile.row + i * tile.row_stride + segment.a..][..tile.pairs];
+        }
+        let b = &tile.b[segment.b..segment.b + tile.pairs * V * LANES];
+        let b = b.as_chunks::<LANES>().0.as_chunks::<V>().0;
+        for (k, b) in b[..tile.pairs].iter().enumerate() {
+            let mut vectors = [load_pairs(&b[0]); V];
+            for v in 1..V {
+                vectors[v] = load_pairs(&b[v]);
+            }
+            for i in 0..R {
+                let value = pairs_of(_mm512_set1_epi32(rows[i][k] as i32));
+                for v in 0..V {
+                    sums[i][v] = _mm512_dpbf16_ps(sums[i][v], value, vectors[v]);
+                }
+            }
+        }
+    }
+    for (i, sums) in sums.iter().enumerate() {
+        let to = &mut out[place(i)..place(i) + V * LANES];
+        for (v, sum) in sums.iter().enumerate() {
+            // SAFETY: `to` has V vectors, and v is below V.
+            unsafe { _mm512_storeu_ps(to.as_mut_ptr().add(v * LANES), *sum) };
+        }
+    }
+    const { assert!(size_of::<__m512>() == LANES * 4) };
+}
