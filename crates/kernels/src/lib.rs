@@ -55,6 +55,7 @@ mod float;
 mod fork_join;
 mod gemm_call;
 mod level;
+mod linear;
 mod math;
 mod matmul;
 mod norm;
@@ -71,12 +72,15 @@ pub use bfloat::{
 };
 pub use context::Context;
 pub use conv::{
-    Conv2dShape, conv2d_backward_bias, conv2d_backward_input, conv2d_backward_weight, conv2d_forward,
+    Conv2dShape, ConvTranspose2dShape, conv_transpose2d_backward_input, conv_transpose2d_backward_weight,
+    conv_transpose2d_forward, conv2d_backward_bias, conv2d_backward_input, conv2d_backward_weight,
+    conv2d_forward,
 };
 pub use error::{KernelError, Result};
 pub use float::Float;
 pub use half::bf16;
 pub use level::{LEVEL_VARIABLE, Level};
+pub use linear::linear_forward;
 pub use matmul::{Matrix, MatrixMut, matmul_batched};
 pub use norm::{
     Activation, Affine, BatchNormGrads, Cut, Finish, batch_norm_backward_input, batch_norm_backward_sums,

@@ -71,12 +71,22 @@ pub fn unary_forward<T: Float>(context: &Context, op: UnaryOp, x: &[T], y: &mut 
     Ok(())
 }
 
+/// y = f(x), a piece at a time that stays in the cache.
+#[inline(always)]
+pub(crate) fn apply<T: Float>(op: UnaryOp, x: &[T], y: &mut [T]) {
+    const PIECE: usize = 1024;
+    for (y, x) in y.chunks_mut(PIECE).zip(x.chunks(PIECE)) {
+        y.copy_from_slice(&x[..y.len()]);
+        apply_in_place(op, y);
+    }
+}
+
 /// One loop a function, so that none branches inside.
 #[inline(always)]
-fn apply<T: Float>(op: UnaryOp, x: &[T], y: &mut [T]) {
+pub(crate) fn apply_in_place<T: Float>(op: UnaryOp, y: &mut [T]) {
     macro_rules! each {
         ($f:expr) => {
-            y.iter_mut().zip(x).for_each(|(y, x)| *y = $f(*x))
+            y.iter_mut().for_each(|y| *y = $f(*y))
         };
     }
     let half = T::from_f64(0.5);

@@ -1,8 +1,8 @@
 //! Convolutions against a plain f64 reference over drawn shapes, in both types and with one and two threads.
 
 use phalanx_kernels::{
-    Context, Conv2dShape, Float, KernelError, Level, conv2d_backward_bias, conv2d_backward_input,
-    conv2d_backward_weight, conv2d_forward,
+    Context, Conv2dShape, ConvTranspose2dShape, Float, KernelError, Level, conv_transpose2d_forward,
+    conv2d_backward_bias, conv2d_backward_input, conv2d_backward_weight, conv2d_forward,
 };
 use proptest::prelude::*;
 
@@ -231,4 +231,74 @@ fn wrong_arguments_are_named() {
         assert!(wrong.validate().is_err(), "{wrong:?}");
         assert!(conv2d_forward(&context, &wrong, &[0.0_f32; 36], &[0.0; 144], None, &mut [0.0; 4]).is_err());
     }
+}
+
+#[test]
+fn a_transposed_convolution_spreads_each_pixel_by_its_window() {
+    let context = Context::new(2);
+    for (stride, padding, output_padding, dilation, groups, batch) in
+        [(1, 0, 0, 1, 1, 2), (2, 1, 1, 1, 1, 5), (3, 0, 2, 1, 2, 1), (2, 2, 0, 2, 1, 3), (2, 1, 1, 1, 4, 4)]
+    {
+        for [inputs, outputs] in [[4, 8], [32, 16]] {
+            let shape = ConvTranspose2dShape {
+                batch,
+                in_channels: inputs,
+                height: 4,
+                width: 3,
+                out_channels: outputs,
+                kernel: [3, 4],
+                stride: [stride; 2],
+                padding: [padding; 2],
+                output_padding: [output_padding; 2],
+                dilation: [dilation; 2],
+                groups,
+            };
+            let size = |size: usize, kernel: usize| {
+                (size - 1) * stride + dilation * (kernel - 1) + output_padding + 1 - 2 * padding
+            };
+            let (height, width) = (size(4, 3), size(3, 4));
+            let per_group = outputs / groups;
+            let x: Vec<f32> = draw(1, batch * inputs * 12);
+            let w: Vec<f32> = draw(2, inputs * per_group * 12);
+            let bias: Vec<f32> = draw(3, outputs);
+            let mut expected: Vec<f64> = (0..batch * outputs * height * width)
+                .map(|i| f64::from(bias[i / (height * width) % outputs]))
+                .collect();
+            for (n, c) in (0..batch).flat_map(|n| (0..inputs).map(move |c| (n, c))) {
+                for (pixel, o, tap) in
+                    (0..12).flat_map(|p| (0..per_group).flat_map(move |o| (0..12).map(move |t| (p, o, t))))
+                {
+                    let y = (pixel / 3 * stride + tap / 4 * dilation).checked_sub(padding);
+                    let x_out = (pixel % 3 * stride + tap % 4 * dilation).checked_sub(padding);
+                    let (Some(y), Some(x_out)) = (y, x_out) else { continue };
+                    if y < height && x_out < width {
+                        let o_all = c / (inputs / groups) * per_group + o;
+                        let at = ((n * outputs + o_all) * height + y) * width + x_out;
+                        let product = f64::from(x[(n * inputs + c) * 12 + pixel])
+                            * f64::from(w[(c * per_group + o) * 12 + tap]);
+                        expected[at] += product;
+                    }
+                }
+            }
+            let mut y = vec![7.0; expected.len()];
+            conv_transpose2d_forward(&context, &shape, &x, &w, Some(&bias), &mut y).expect("sound");
+            assert!(distance(&y, &expected) < 1e-5, "{shape:?}: {:e}", distance(&y, &expected));
+        }
+    }
+    let shape = ConvTranspose2dShape {
+        batch: 1,
+        in_channels: 1,
+        height: 2,
+        width: 2,
+        out_channels: 1,
+        kernel: [3; 2],
+        stride: [2; 2],
+        padding: [1; 2],
+        output_padding: [2, 0],
+        dilation: [1; 2],
+        groups: 1,
+    };
+    let error = shape.convolution().expect_err("too much").to_string();
+    assert!(error.contains("output padding [2, 0]"), "{error}");
+    assert!(ConvTranspose2dShape { output_padding: [0; 2], padding: [3; 2], ..shape }.convolution().is_err());
 }

@@ -5,7 +5,7 @@ use phalanx_kernels::{
     Pool2dShape, SgdOptions, UnaryOp, adam_step, avg_pool2d_forward, batch_norm_backward_input,
     batch_norm_backward_sums, batch_norm_forward, batch_norm_moments, batch_norm_train,
     batch_norm_train_backward, cross_entropy_rows_forward, ema_step, group_norm_forward, layer_norm_backward,
-    layer_norm_forward, matmul_batched, max_pool2d_backward, max_pool2d_forward, sgd_step,
+    layer_norm_forward, linear_forward, matmul_batched, max_pool2d_backward, max_pool2d_forward, sgd_step,
     softmax_rows_forward, unary_backward, unary_forward, upsample_nearest2d_forward,
 };
 use proptest::prelude::*;
@@ -314,6 +314,40 @@ proptest! {
         let short = Matrix::batched(&a[..a.len().saturating_sub(1)], m, k, ta);
         if k > 0 {
             prop_assert!(matmul_batched(&Context::new(1), batch, short, Matrix::batched(&b, k, n, tb), MatrixMut::batched(&mut c, m, n), false).is_err());
+        }
+    }
+}
+
+#[test]
+fn a_linear_layer_adds_bias_and_activates() {
+    for (rows, inputs, outputs) in [(1, 1, 1), (5, 7, 3), (130, 64, 33), (3, 0, 4)] {
+        let (x, w): (Vec<f32>, Vec<f32>) = (draw(1, rows * inputs, 1.0), draw(2, outputs * inputs, 1.0));
+        let bias: Vec<f32> = draw(3, outputs, 1.0);
+        for op in [None, Some(UnaryOp::Relu), Some(UnaryOp::Gelu)] {
+            let plain: Vec<f64> = (0..rows * outputs)
+                .map(|i| {
+                    let (row, output) = (i / outputs, i % outputs);
+                    let terms = (0..inputs)
+                        .map(|k| f64::from(x[row * inputs + k]) * f64::from(w[output * inputs + k]));
+                    terms.sum::<f64>() + f64::from(bias[output])
+                })
+                .collect();
+            let mut wanted = plain.clone();
+            if let Some(op) = op {
+                unary_forward(&Context::new(1), op, &plain, &mut wanted).expect("as long");
+            }
+            for threads in [1, 3] {
+                let context = Context::new(threads);
+                let sizes = [rows, inputs, outputs];
+                let (mut y, mut too) = (vec![7.0; rows * outputs], vec![7.0; rows * outputs]);
+                let mut before = vec![7.0; rows * outputs];
+                linear_forward(&context, sizes, &x, &w, Some(&bias), op, None, &mut y).expect("sound");
+                near(&y, &wanted, 1e-5, &format!("{sizes:?} {op:?}"));
+                linear_forward(&context, sizes, &x, &w, Some(&bias), op, Some(&mut before), &mut too)
+                    .expect("sound");
+                assert_eq!(y, too);
+                near(&before, &plain, 1e-5, &format!("{sizes:?} before {op:?}"));
+            }
         }
     }
 }

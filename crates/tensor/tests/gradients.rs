@@ -89,6 +89,21 @@ fn matrix_products() {
 }
 
 #[test]
+fn transposed_convolutions() {
+    for (x, w, options, output_padding) in [
+        ([2, 3, 4, 3], [3, 2, 3, 3], Conv2dOptions::new(2, 1), [1, 1]),
+        ([1, 2, 3, 5], [2, 4, 4, 2], Conv2dOptions { stride: [1, 3], ..Conv2dOptions::new(1, 0) }, [0, 2]),
+        ([2, 4, 3, 3], [4, 1, 3, 3], Conv2dOptions::new(1, 1).groups(2), [0, 0]),
+    ] {
+        let outputs = w[1] * options.groups;
+        let inputs = [draw("x", &x), draw("w", &w), draw("b", &[outputs])];
+        check("conv_transpose2d", &inputs, |t, v| {
+            ops::conv_transpose2d(t, &v[0], &v[1], Some(&v[2]), options, output_padding)
+        });
+    }
+}
+
+#[test]
 fn activations() {
     // Away from the kinks of ReLU and ReLU6.
     let x =

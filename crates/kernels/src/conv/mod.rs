@@ -13,9 +13,14 @@ mod depthwise;
 mod lowering;
 mod pointwise;
 mod shape;
+mod transposed;
 mod winograd;
 
 pub use shape::Conv2dShape;
+pub use transposed::{
+    ConvTranspose2dShape, conv_transpose2d_backward_input, conv_transpose2d_backward_weight,
+    conv_transpose2d_forward,
+};
 
 use crate::bfloat;
 use crate::context::Context;

@@ -59,3 +59,43 @@ impl Conv2d {
         ops::conv2d(tape, x, &tape.param(&self.weight)?, bias.as_ref(), self.options)
     }
 }
+
+/// As `torch.nn.ConvTranspose2d`: parameters `weight` [I, O/groups, K, K] and, if asked for, `bias` `[O]`.
+#[derive(Debug, Clone)]
+pub struct ConvTranspose2d {
+    weight: Param,
+    bias: Option<Param>,
+    options: Conv2dOptions,
+    output_padding: usize,
+}
+
+impl ConvTranspose2d {
+    /// A layer with a square window and given initial values; without a bias if there is none for it.
+    ///
+    /// # Errors
+    /// If a name is taken.
+    pub fn with_init(
+        scope: &Scope,
+        in_channels: usize,
+        out_channels: usize,
+        kernel: usize,
+        (options, output_padding): (Conv2dOptions, usize),
+        weight: Init,
+        bias: Option<Init>,
+    ) -> Result<Self> {
+        let per_group = out_channels / options.groups.max(1);
+        let weight = scope.param("weight", (in_channels, per_group, kernel, kernel), weight)?;
+        let bias = bias.map(|init| scope.param("bias", out_channels, init)).transpose()?;
+        Ok(Self { weight, bias, options, output_padding })
+    }
+
+    /// [N, I, H, W] to [N, O, H', W'].
+    ///
+    /// # Errors
+    /// If the shapes do not go together.
+    pub fn forward(&self, tape: &Tape, x: &Value) -> Result<Value> {
+        let bias = self.bias.as_ref().map(|bias| tape.param(bias)).transpose()?;
+        let weight = tape.param(&self.weight)?;
+        ops::conv_transpose2d(tape, x, &weight, bias.as_ref(), self.options, [self.output_padding; 2])
+    }
+}

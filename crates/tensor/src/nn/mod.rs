@@ -9,7 +9,7 @@ mod linear;
 mod norm;
 
 pub use attention::MultiHeadAttention;
-pub use conv::Conv2d;
+pub use conv::{Conv2d, ConvTranspose2d};
 pub use embedding::Embedding;
 pub use linear::Linear;
 pub use norm::{BatchNorm2d, BatchNormConfig, GroupNorm, LayerNorm};

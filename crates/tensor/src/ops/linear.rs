@@ -1,7 +1,7 @@
 //! Matrix products: the fully connected layer and the batched product.
 
 use candle_core::Tensor;
-use phalanx_kernels::{Context, Matrix, MatrixMut, matmul_batched};
+use phalanx_kernels::{Context, Matrix, MatrixMut, linear_forward, matmul_batched};
 
 use crate::storage::{Contiguous, dispatch, tensor_from};
 use crate::tape::{Tape, Value};
@@ -65,17 +65,22 @@ pub fn linear(tape: &Tape, x: &Value, weight: &Value, bias: Option<&Value>) -> R
     let x_shape = x.dims().to_vec();
     let mut shape = lead.to_vec();
     shape.push(outputs);
-    let mut output = product(
-        tape.context(),
-        OP,
-        [1, rows, outputs, inputs],
-        (&x.tensor()?, Read::Plain),
-        (&weight.tensor()?, Read::Transposed),
-        shape,
-    )?;
-    if let Some(bias) = bias {
-        output = output.broadcast_add(&bias.tensor()?)?;
-    }
+    let output = {
+        let (x, w) = (x.tensor()?.contiguous()?, weight.tensor()?.contiguous()?);
+        if x.dtype() != w.dtype() {
+            return Err(TensorError::shape(OP, format!("element types {:?} and {:?}", x.dtype(), w.dtype())));
+        }
+        let bias = bias.map(|bias| Ok::<_, TensorError>(bias.tensor()?.contiguous()?)).transpose()?;
+        let (x_read, w_read) = (Contiguous::new(OP, &x)?, Contiguous::new(OP, &w)?);
+        let bias = bias.as_ref().map(|bias| Contiguous::new(OP, bias)).transpose()?;
+        dispatch!(OP, x.dtype(), T => {
+            let bias = bias.as_ref().map(|bias| bias.slice::<T>()).transpose()?;
+            let (x, w) = (x_read.slice::<T>()?, w_read.slice::<T>()?);
+            let mut y = unwritten::<T>(rows * outputs);
+            linear_forward(tape.context(), [rows, inputs, outputs], x, w, bias, None, None, &mut y)?;
+            tensor_from(y, shape)
+        })?
+    };
     let (x_saved, w_saved) = (x.save(), weight.save());
     let none = Value::constant(Tensor::zeros(0, candle_core::DType::F32, &candle_core::Device::Cpu)?);
     tape.push(OP, &[x, weight, bias.unwrap_or(&none)], output, move |tape, grad, grads| {

@@ -8,6 +8,7 @@ mod arithmetic;
 mod attention;
 mod batch_norm;
 mod conv;
+mod conv_transpose;
 mod dropout;
 mod embedding;
 mod linear;
@@ -21,6 +22,7 @@ pub use arithmetic::{add, add_scalar, broadcast_add, broadcast_mul, mul, scale, 
 pub use attention::{attention, softmax};
 pub use batch_norm::{BatchNormStats, FusedActivation, batch_norm2d};
 pub use conv::{Conv2dOptions, conv2d};
+pub use conv_transpose::conv_transpose2d;
 pub use dropout::{dropout, gaussian_noise};
 pub use embedding::{embedding, select_positions};
 pub use linear::{linear, matmul};
