@@ -153,7 +153,7 @@ impl Context {
             Some(pool) if items.len() > 1 => {
                 let mut items: Vec<_> = items.into_iter().map(Some).collect();
                 pool.run_chunks(&mut items, 1, |_, item| {
-                    item.iter_mut().filter_map(Option::take).for_each(&task)
+                    item.iter_mut().filter_map(Option::take).for_each(&task);
                 });
             }
             _ => items.into_iter().for_each(task),

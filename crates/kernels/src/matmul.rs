@@ -23,6 +23,7 @@ impl<'a, T: Copy> Matrix<'a, T> {
     }
 
     /// One of the matrices.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn at(&self, index: usize) -> Self {
         let size = self.rows * self.cols;
         Self { data: &self.data[index * size..(index + 1) * size], ..*self }

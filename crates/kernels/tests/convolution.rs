@@ -162,6 +162,31 @@ proptest! {
     }
 }
 
+prop_compose! {
+    /// Shapes for Winograd's method: 3×3 without stride, maps of several tiles.
+    fn tiled_shapes()(
+        batch in 4_usize..7,
+        in_channels in 16_usize..50,
+        out_channels in 16_usize..50,
+        height in 5_usize..14,
+        width in 5_usize..14,
+        padding in [0_usize..3, 0_usize..3],
+    ) -> Conv2dShape {
+        Conv2dShape {
+            batch, in_channels, height, width, out_channels,
+            kernel: [3; 2], stride: [1; 2], padding, dilation: [1; 2], groups: 1,
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..Default::default() })]
+    #[test]
+    fn drawn_shapes_in_tiles(shape in tiled_shapes(), threads in 1_usize..4) {
+        check::<f32>(&shape, threads, 2e-5);
+    }
+}
+
 #[test]
 fn shapes_of_the_models() {
     let square = |batch, inputs, outputs, size, kernel, stride, padding, groups| Conv2dShape {
@@ -181,6 +206,10 @@ fn shapes_of_the_models() {
         square(3, 16, 32, 33, 3, 2, 1, 1),
         square(5, 64, 32, 2, 3, 1, 1, 1),
         square(7, 64, 48, 1, 3, 1, 1, 1),
+        // In tiles of 4×4; then with weights that are more than the tiles.
+        square(4, 24, 40, 16, 3, 1, 1, 1),
+        square(24, 136, 128, 4, 3, 1, 1, 1),
+        square(20, 130, 120, 5, 3, 1, 2, 1),
         // More input channels than are added at a time.
         square(5, 150, 40, 3, 3, 1, 1, 1),
         square(11, 16, 136, 4, 3, 2, 1, 1),

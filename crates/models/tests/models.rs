@@ -9,7 +9,8 @@ use phalanx_models::{
 };
 use phalanx_tensor::loss::{self, Over};
 use phalanx_tensor::{
-    BuildOptions, Context, Key, ParamStore, Recompute, Result, Scope, Session, StoreBuilder, Tape, Value,
+    BuildOptions, Context, Key, ParamStore, Recompute, Result, Scope, Session, StoreBuilder, Tape, Unit,
+    Value,
 };
 
 fn build<M>(dtype: DType, make: impl FnOnce(&Scope) -> Result<M>) -> (M, ParamStore) {
@@ -291,9 +292,7 @@ fn stackgans_first_stage_has_the_authors_sizes_and_trains_one_network_at_a_time(
     let fake = made.image.detach();
     let loss = stage_one_discriminator_loss(&judging, &d, &real, &fake, &shown).expect("sound");
     judging.backward(&loss).expect("sound");
-    assert!(
-        of_d.units().iter().all(|unit| unit.has_grads()) && !of_g.units().iter().any(|unit| unit.has_grads())
-    );
+    assert!(of_d.units().iter().all(Unit::has_grads) && !of_g.units().iter().any(Unit::has_grads));
     let before: Vec<Vec<f32>> = of_d
         .units()
         .iter()
@@ -301,7 +300,7 @@ fn stackgans_first_stage_has_the_authors_sizes_and_trains_one_network_at_a_time(
         .collect();
     let losses = stage_one_generator_loss(&making, &d, &made, &shown).expect("sound");
     making.backward(&losses.total).expect("sound");
-    assert!(of_g.units().iter().all(|unit| unit.has_grads()));
+    assert!(of_g.units().iter().all(Unit::has_grads));
     for (unit, before) in of_d.units().iter().zip(before) {
         assert_eq!(unit.grads().expect("sound").expect("there").to_vec1::<f32>().expect("f32"), before);
     }

@@ -1,5 +1,10 @@
 //! Operands as pairs along the sum, from f32 (rounded) or bf16.
 
+#![cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "only x86 has an instruction for such pairs")
+)]
+
 use half::bf16;
 use pulp::Simd;
 

@@ -154,7 +154,7 @@ pub fn conv2d_backward_input<T: Float>(
             with_singles(dy, w, dx, |dy, w, dx| pointwise::backward_input(context, shape, dy, w, dx));
         }
         Path::Winograd => {
-            with_singles(dy, w, dx, |dy, w, dx| winograd::backward_input(context, shape, dy, w, dx))
+            with_singles(dy, w, dx, |dy, w, dx| winograd::backward_input(context, shape, dy, w, dx));
         }
         Path::ChannelsLast => {
             with_singles(dy, w, dx, |dy, w, dx| channels_last::backward_input(context, shape, dy, w, dx));

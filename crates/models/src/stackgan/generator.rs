@@ -115,7 +115,7 @@ impl StageOneGenerator {
             channels,
         });
         let upsamples = (0..4)
-            .map(|i| Ok(Arc::new(Upsample::new(&scope.pp(&format!("upsample{}", i + 1)), channels >> i)?)))
+            .map(|i| Ok(Arc::new(Upsample::new(&scope.pp(format!("upsample{}", i + 1)), channels >> i)?)))
             .collect::<Result<Vec<_>>>()?;
         let img = scope.pp("img").block();
         let options = Conv2dOptions::new(1, 1);

@@ -227,7 +227,7 @@ pub(super) fn output_tile<S: Simd>(
 #[inline(always)]
 pub(super) fn weight_adjoint_to<'a, S: Simd>(
     simd: S,
-    copies: impl IntoIterator<Item = &'a [f32]> + Clone,
+    copies: &(impl Iterator<Item = &'a [f32]> + Clone),
     apart: usize,
     dw: &mut [f32],
     accumulate: bool,

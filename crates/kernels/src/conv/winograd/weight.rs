@@ -86,7 +86,7 @@ impl WithSimd for Finish<'_> {
     fn with_simd<S: Simd>(self, simd: S) {
         let Finish { partial, len, strides: [in_stride, out_stride], output, dw, accumulate } = self;
         let copies = partial.chunks_exact(len).map(|copy| &copy[output * in_stride..]);
-        transform::weight_adjoint_to(simd, copies, out_stride * in_stride, dw, accumulate);
+        transform::weight_adjoint_to(simd, &copies, out_stride * in_stride, dw, accumulate);
     }
 }
 

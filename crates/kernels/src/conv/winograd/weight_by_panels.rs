@@ -118,9 +118,9 @@ impl WithSimd for Sums<'_> {
             for (output, dw) in dw.chunks_exact_mut(shape.in_channels * 9).enumerate() {
                 let inputs = some_inputs.end.min(shape.in_channels) - start;
                 let dw = &mut dw[start * 9..][..inputs * 9];
-                let sums = [&sums[output * some_inputs.len()..]];
+                let sums = std::iter::once(&sums[output * some_inputs.len()..]);
                 let apart = some_outputs.len() * some_inputs.len();
-                transform::weight_adjoint_to(simd, sums, apart, dw, accumulate);
+                transform::weight_adjoint_to(simd, &sums, apart, dw, accumulate);
             }
         }
     }

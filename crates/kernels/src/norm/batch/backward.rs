@@ -6,7 +6,7 @@ use crate::context::Context;
 use crate::error::{Result, check_len};
 use crate::float::Float;
 
-fn check_maps<T>(kernel: &'static str, sizes: Sizes, x: &[T], dy: &[T], cut: Cut<'_, T>) -> Result<()> {
+fn check_maps<T>(kernel: &'static str, sizes: Sizes, x: &[T], dy: &[T], cut: &Cut<'_, T>) -> Result<()> {
     check_len(kernel, "x", sizes.len(), x.len())?;
     check_len(kernel, "dy", sizes.len(), dy.len())?;
     cut.output.map_or(Ok(()), |output| check_len(kernel, "output", sizes.len(), output.len()))
@@ -64,7 +64,7 @@ pub fn batch_norm_backward_sums<T: Float>(
 ) -> Result<()> {
     const KERNEL: &str = "batch_norm_backward_sums";
     let sizes = Sizes { batch, channels, plane };
-    check_maps(KERNEL, sizes, x, dy, cut)?;
+    check_maps(KERNEL, sizes, x, dy, &cut)?;
     affine.check(KERNEL, channels)?;
     check_len(KERNEL, "sum_dy", channels, sum_dy.len())?;
     check_len(KERNEL, "sum_dy_xhat", channels, sum_dy_xhat.len())?;
@@ -127,7 +127,7 @@ pub fn batch_norm_backward_input<T: Float>(
 ) -> Result<()> {
     const KERNEL: &str = "batch_norm_backward_input";
     let sizes = Sizes { batch, channels, plane };
-    check_maps(KERNEL, sizes, x, dy, cut)?;
+    check_maps(KERNEL, sizes, x, dy, &cut)?;
     affine.check(KERNEL, channels)?;
     to.check(KERNEL, sizes)?;
     check_len(KERNEL, "mean_dy", channels, means[0].len())?;
@@ -163,7 +163,7 @@ pub fn batch_norm_train_backward<T: Float>(
 ) -> Result<()> {
     const KERNEL: &str = "batch_norm_train_backward";
     let sizes = Sizes { batch, channels, plane };
-    check_maps(KERNEL, sizes, x, dy, cut)?;
+    check_maps(KERNEL, sizes, x, dy, &cut)?;
     affine.check(KERNEL, channels)?;
     to.check(KERNEL, sizes)?;
     check_len(KERNEL, "sum_dy", channels, sum_dy.len())?;

@@ -61,7 +61,7 @@ fn normalise<T: Float>(
     });
 }
 
-fn check_maps<T>(kernel: &'static str, sizes: Sizes, x: &[T], finish: Finish<'_, T>, y: &[T]) -> Result<()> {
+fn check_maps<T>(kernel: &'static str, sizes: Sizes, x: &[T], finish: &Finish<'_, T>, y: &[T]) -> Result<()> {
     check_len(kernel, "x", sizes.len(), x.len())?;
     check_len(kernel, "y", sizes.len(), y.len())?;
     finish.residual.map_or(Ok(()), |residual| check_len(kernel, "residual", sizes.len(), residual.len()))
@@ -81,7 +81,7 @@ pub fn batch_norm_forward<T: Float>(
 ) -> Result<()> {
     const KERNEL: &str = "batch_norm_forward";
     let sizes = Sizes { batch, channels, plane };
-    check_maps(KERNEL, sizes, x, finish, y)?;
+    check_maps(KERNEL, sizes, x, &finish, y)?;
     affine.check(KERNEL, channels)?;
     let per_task = sizes.per_task(context);
     let items = column_blocks(y, sizes.row(), per_task * plane).into_iter().enumerate().collect();
@@ -115,7 +115,7 @@ pub fn batch_norm_train<T: Float>(
 ) -> Result<()> {
     const KERNEL: &str = "batch_norm_train";
     let sizes = Sizes { batch, channels, plane };
-    check_maps(KERNEL, sizes, x, finish, y)?;
+    check_maps(KERNEL, sizes, x, &finish, y)?;
     for (name, len) in
         [("gamma", gamma.len()), ("beta", beta.len()), ("mean", mean.len()), ("moment", moment.len())]
     {

@@ -170,6 +170,7 @@ pub(super) fn input<T: Float, A: Act>(
         let dy = part.row_of(dy, image);
         let dx = dx.row(image);
         let mut cut = cut.as_mut().map(|cut| cut.row(image));
+        #[allow(clippy::needless_range_loop, reason = "the channel has a place in many slices")]
         for channel in 0..part.count {
             let range = channel * plane..(channel + 1) * plane;
             let argument = Argument::new(affine, channel, output.is_some());
