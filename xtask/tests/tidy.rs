@@ -16,10 +16,11 @@ const EDGES: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that must not contain `unsafe` at all.
-const SAFE: &[&str] = &["collectives", "data", "models", "sharding", "trainer"];
+const SAFE: &[&str] = &["data", "models", "sharding", "trainer"];
 
 /// The modules that may contain `unsafe`.
 const UNSAFE_MODULES: &[&str] = &[
+    "crates/collectives/src/shared/memory.rs",
     "crates/kernels/src/bfloat/tile.rs",
     "crates/kernels/src/columns.rs",
     "crates/kernels/src/fork_join.rs",
@@ -161,7 +162,7 @@ fn unsafe_lives_in_named_modules() {
             breaches.push(format!("crates/{name}/src/lib.rs: lacks #![forbid(unsafe_code)]"));
         }
     }
-    for name in ["kernels", "tensor"] {
+    for name in ["collectives", "kernels", "tensor"] {
         let text = fs::read_to_string(root().join("crates").join(name).join("src/lib.rs")).expect("lib.rs");
         if !text.contains("#![deny(unsafe_code)]") {
             breaches.push(format!("crates/{name}/src/lib.rs: lacks #![deny(unsafe_code)]"));

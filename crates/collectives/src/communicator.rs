@@ -1,7 +1,8 @@
 //! The communicator: what a rank calls.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use crossbeam_channel::{Sender, bounded, unbounded};
@@ -19,6 +20,12 @@ use crate::world::Control;
 /// One operation, on the communication thread.
 type Job = Box<dyn FnOnce(&mut Engine) + Send>;
 
+/// What waits for the communication thread. Whoever holds it may issue the next operation.
+struct Queue {
+    /// `None` once the communicator is shut down.
+    jobs: Option<Sender<Job>>,
+}
+
 /// A rank's connection to all others of its world. Clones share it; it may be used from several threads, but the
 /// ranks must issue the same operations in the same order.
 ///
@@ -32,7 +39,11 @@ struct Inner {
     world_size: usize,
     local_rank: usize,
     counters: Arc<Counters>,
-    queue: Mutex<Option<Sender<Job>>>,
+    queue: Mutex<Queue>,
+    /// Jobs that are queued or running; with none, a caller may run its operation itself.
+    pending: Arc<AtomicUsize>,
+    /// `None` once the communicator is shut down.
+    engine: Arc<Mutex<Option<Engine>>>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
     control: Arc<Control>,
 }
@@ -44,16 +55,17 @@ impl std::fmt::Debug for Communicator {
 }
 
 impl Communicator {
-    pub(crate) fn start(
-        local_rank: usize,
-        mut engine: Engine,
-        control: Arc<Control>,
-    ) -> std::io::Result<Self> {
+    pub(crate) fn start(local_rank: usize, engine: Engine, control: Arc<Control>) -> std::io::Result<Self> {
         let (rank, world_size) = (engine.rank, engine.world_size);
         let (queue, jobs) = unbounded::<Job>();
+        let (engine, pending) = (Arc::new(Mutex::new(Some(engine))), Arc::new(AtomicUsize::new(0)));
+        let (theirs, left) = (engine.clone(), pending.clone());
         let thread = std::thread::Builder::new().name(format!("phalanx-comm-{rank}")).spawn(move || {
             for job in jobs {
-                job(&mut engine);
+                if let Some(engine) = theirs.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+                    job(engine);
+                }
+                left.fetch_sub(1, Ordering::Release);
             }
         })?;
         Ok(Self(Arc::new(Inner {
@@ -61,10 +73,21 @@ impl Communicator {
             world_size,
             local_rank,
             counters: Arc::default(),
-            queue: Mutex::new(Some(queue)),
+            queue: Mutex::new(Queue { jobs: Some(queue) }),
+            pending,
+            engine,
             thread: Mutex::new(Some(thread)),
             control,
         })))
+    }
+
+    /// Gives the engine memory that all ranks share. Every rank does so after the same operation.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn share(&self, board: Option<crate::shared::Board>) {
+        if let Some(engine) = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            engine.board = board;
+        }
+        self.0.counters.forget();
     }
 
     /// This rank, from 0.
@@ -119,8 +142,10 @@ impl Communicator {
             // Nobody may be waiting; then nobody needs the result.
             let _ = answer.send(result);
         });
-        let queue = self.0.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        if queue.as_ref().is_none_or(|queue| queue.send(job).is_err()) {
+        let queue = self.queue();
+        self.0.pending.fetch_add(1, Ordering::Relaxed);
+        if queue.jobs.as_ref().is_none_or(|jobs| jobs.send(job).is_err()) {
+            self.0.pending.fetch_sub(1, Ordering::Relaxed);
             let _ = sender.send(Err(CommError::Closed));
         }
         Handle::new(receiver, self.0.counters.clone())
@@ -143,7 +168,13 @@ impl Communicator {
         Err(CommError::Argument { operation, problem })
     }
 
-    /// Runs an operation on a copy of a slice and copies the result back.
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs an operation on a slice: here and in place if nothing is queued before it, which saves two copies and two
+    /// changes of threads; else on a copy on the communication thread. After an error the slice's content is
+    /// unspecified.
     fn on_slice<T: Element>(
         &self,
         kind: Kind,
@@ -151,6 +182,23 @@ impl Communicator {
         run: impl FnOnce(&mut Engine, &mut [T]) -> Result<()> + Send + 'static,
     ) -> Result<()> {
         let tag = Tag { kind, dtype: T::DTYPE, count: values.len() as u64 };
+        // Holding the queue keeps later operations of other threads behind this one.
+        let queue = self.queue();
+        if queue.jobs.is_none() {
+            return Err(CommError::Closed);
+        }
+        if self.0.pending.load(Ordering::Acquire) == 0 {
+            let mut engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner);
+            let engine = engine.as_mut().ok_or(CommError::Closed)?;
+            let (start, sent, received) = (Instant::now(), engine.sent, engine.received);
+            let result = engine.begin(Scope::World, tag).and_then(|()| run(engine, values));
+            engine.end(&result);
+            let (sent, received) = (engine.sent - sent, engine.received - received);
+            self.0.counters.operation(start.elapsed(), sent, received);
+            self.0.counters.exposed(start.elapsed());
+            return result;
+        }
+        drop(queue);
         let mut copy = values.to_vec();
         let result = self.issue(tag, move |engine| {
             run(engine, &mut copy)?;
@@ -360,21 +408,24 @@ impl Communicator {
     /// Finishes queued operations and leaves the world in good order. Later operations return
     /// [`CommError::Closed`]. Dropping the last clone does the same.
     pub fn shutdown(&self) {
-        drop(self.0.queue.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.queue().jobs.take());
         let thread = self.0.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             let _ = thread.join();
         }
+        // Closes the links, after what is queued was written.
+        drop(self.0.engine.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.0.control.leave();
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        drop(self.queue.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.queue.get_mut().unwrap_or_else(PoisonError::into_inner).jobs.take());
         if let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
             let _ = thread.join();
         }
+        drop(self.engine.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.control.leave();
     }
 }
@@ -409,12 +460,19 @@ pub fn threads(world_size: usize) -> Result<Vec<Communicator>> {
     let failures: Vec<Arc<Failure>> = (0..world_size).map(|_| Arc::default()).collect();
     let timeout = crate::world::DEFAULT_OP_TIMEOUT;
     let control = Arc::new(Control::local(failures.clone()));
+    #[cfg(target_os = "linux")]
+    let mut boards = crate::shared::of_threads(world_size);
     crate::transport::local::world(world_size, &failures, timeout)
         .into_iter()
         .enumerate()
         .map(|(rank, transport)| {
-            let engine =
-                Engine::new(rank, world_size, Box::new(transport), failures[rank].clone(), control.clone());
+            let (transport, failure) = (Box::new(transport), failures[rank].clone());
+            #[cfg_attr(not(target_os = "linux"), allow(unused_mut))]
+            let mut engine = Engine::new(rank, world_size, transport, failure, control.clone(), timeout);
+            #[cfg(target_os = "linux")]
+            {
+                engine.board = boards[rank].take();
+            }
             Communicator::start(rank, engine, control.clone())
                 .map_err(|error| CommError::Buffer(format!("cannot start a thread: {error}")))
         })

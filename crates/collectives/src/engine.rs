@@ -4,8 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::dtype::DType;
+#[cfg(target_os = "linux")]
+use crate::dtype::{Element, ReduceOp};
 use crate::error::{CommError, Result};
 use crate::failure::{Cause, Failure};
+#[cfg(target_os = "linux")]
+use crate::shared::{Board, BoardError, Deadline};
 use crate::transport::{LinkError, Transport};
 use crate::world::Control;
 
@@ -125,6 +129,12 @@ pub(crate) struct Engine {
     tag: Tag,
     pub(crate) sent: u64,
     pub(crate) received: u64,
+    /// Memory that all ranks share, if they do.
+    #[cfg(target_os = "linux")]
+    pub(crate) board: Option<Board>,
+    /// How long an operation may take.
+    #[cfg(target_os = "linux")]
+    timeout: Duration,
     /// Received pieces land here before they are reduced; 64-bit words, so that any element type is aligned.
     pub(crate) scratch: Vec<u64>,
 }
@@ -136,7 +146,10 @@ impl Engine {
         transport: Box<dyn Transport>,
         failure: Arc<Failure>,
         control: Arc<Control>,
+        timeout: Duration,
     ) -> Self {
+        #[cfg(not(target_os = "linux"))]
+        let _ = timeout;
         let tag = Tag { kind: Kind::Barrier, dtype: DType::U8, count: 0 };
         Self {
             rank,
@@ -149,6 +162,10 @@ impl Engine {
             tag,
             sent: 0,
             received: 0,
+            #[cfg(target_os = "linux")]
+            board: None,
+            #[cfg(target_os = "linux")]
+            timeout,
             scratch: Vec::new(),
         }
     }
@@ -156,6 +173,10 @@ impl Engine {
     /// Begins an operation; an error if the world is broken.
     pub(crate) fn begin(&mut self, scope: Scope, tag: Tag) -> Result<()> {
         (self.sequence, self.tag) = (self.sequences.next(scope), tag);
+        #[cfg(target_os = "linux")]
+        if let (Scope::World, Some(board)) = (scope, &self.board) {
+            board.begin(self.sequence, tag);
+        }
         match self.failure.get() {
             Some(cause) => Err(self.error(cause)),
             None => Ok(()),
@@ -207,6 +228,36 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// The all-reduce through shared memory; `None` if there is none.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn all_reduce_shared<T: Element>(
+        &mut self,
+        values: &mut [T],
+        op: ReduceOp,
+    ) -> Option<Result<()>> {
+        let mut board = self.board.take()?;
+        let deadline = Deadline { failure: &self.failure, timeout: self.timeout };
+        let result = board.all_reduce(values, op, (self.sequence, self.tag), deadline);
+        self.board = Some(board);
+        // What a rank reads of the others' and they of its own.
+        let moved = 2 * size_of_val(values) as u64 * (self.world_size as u64 - 1) / self.world_size as u64;
+        self.sent += moved;
+        self.received += moved;
+        Some(result.map_err(|error| match error {
+            BoardError::Link(link) => self.broken(link),
+            BoardError::Mismatch { rank, sequence, code, count } => {
+                let ours = Self::describe(self.sequence, self.tag);
+                let kind = Kind::ALL.get(code as usize & 0xff);
+                let dtype = DType::ALL.get(code as usize >> 8);
+                let theirs = match (kind, dtype) {
+                    (Some(&kind), Some(&dtype)) => Self::describe(sequence, Tag { kind, dtype, count }),
+                    _ => "an operation that this version does not know".into(),
+                };
+                CommError::Mismatch { rank, ours, theirs }
+            }
+        }))
     }
 
     /// Sends one message of the current operation.

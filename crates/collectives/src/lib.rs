@@ -19,7 +19,10 @@
 //!   text. The first failure of a world is the one that counts; there is no repair, only a new world.
 //! - **Cost**: [`Communicator::stats`] tells bytes, busy seconds, and the seconds that callers were blocked.
 //!
-//! What it is not, yet: shared memory, NCCL and MPI, and more algorithms than the ring, come behind the same
+//! - **Shared memory** (Linux): ranks of one host, threads or processes, reduce through memory that all map, without
+//!   messages; a blocking call with nothing queued before it runs on its caller's thread, in place.
+//!
+//! What it is not, yet: NCCL and MPI, and more algorithms than the ring and the direct all-reduce, come behind the same
 //! interface. It does not encrypt, and a world's members are trusted: strangers are turned away by a token that
 //! guards against accidents, not against attackers on the network.
 //!
@@ -28,7 +31,7 @@
 //! To be read in this order: `dtype` and `buffer` say what is moved; `communicator`, `handle` and `stats` are what a
 //! rank calls. A call becomes a job for the communication thread, whose `engine` numbers it and frames its
 //! messages with headers that the receiver checks. The `algorithms` are sequences of the engine's sends and
-//! receives, with the arithmetic of `reduce`. A `transport` moves the bytes: channels between threads, or TCP.
+//! receives, with the arithmetic of `reduce`; `shared` has those that need no messages. A `transport` moves the bytes: channels between threads, or TCP.
 //! `world` finds out who is there (`config`, `environment`, `rendezvous`), connects each with each (`mesh`), and
 //! keeps watch (`control`); `failure` is where its news reaches the communication thread.
 //!
@@ -59,7 +62,7 @@
 //! # Ok(())
 //! # }
 //! ```
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod algorithms;
 mod buffer;
@@ -70,6 +73,8 @@ mod error;
 mod failure;
 mod handle;
 mod reduce;
+#[cfg(target_os = "linux")]
+mod shared;
 mod stats;
 mod transport;
 mod world;

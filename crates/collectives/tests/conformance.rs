@@ -10,6 +10,15 @@ use phalanx_collectives::{
 
 /// A world of TCP connections between threads of this process.
 fn tcp(world_size: usize) -> Vec<Communicator> {
+    connected(world_size, false)
+}
+
+/// The same with shared memory, as processes of one host have it.
+fn shared(world_size: usize) -> Vec<Communicator> {
+    connected(world_size, true)
+}
+
+fn connected(world_size: usize, shared_memory: bool) -> Vec<Communicator> {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener.local_addr().expect("bound").port();
     let mut listener = Some(listener);
@@ -17,6 +26,7 @@ fn tcp(world_size: usize) -> Vec<Communicator> {
         .map(|rank| {
             let config = WorldConfig {
                 connect_timeout: Duration::from_secs(20),
+                shared_memory,
                 ..WorldConfig::local(rank, world_size, port)
             };
             let listener = if rank == 0 { listener.take() } else { None };
@@ -136,6 +146,25 @@ fn tcp_conforms() {
 }
 
 #[test]
+fn shared_memory_conforms() {
+    for world in 1..=5 {
+        on_ranks(shared(world), |comm| check_all(&comm));
+    }
+    // More ranks than cores, and lengths around a slot's.
+    on_ranks(shared(9), |comm| {
+        let rank = comm.rank() as f32;
+        for len in [0, 1, 8, 2048, 2049, 65_535, 65_536, 65_537, 200_000, 3, 131_072, 9] {
+            let mut values: Vec<f32> = (0..len).map(|i| (i % 100) as f32 + rank).collect();
+            comm.all_reduce(&mut values, ReduceOp::Sum).expect("a sound world");
+            let expected = |i: usize| 9.0 * (i % 100) as f32 + 36.0;
+            assert!(values.iter().enumerate().all(|(i, value)| *value == expected(i)), "{len}");
+            comm.all_reduce(&mut values, ReduceOp::Mean).expect("a sound world");
+            assert!(values.iter().enumerate().all(|(i, value)| *value == expected(i)), "{len}");
+        }
+    });
+}
+
+#[test]
 fn results_are_the_same_bits_on_every_rank_and_in_every_run() {
     let run = |ranks: Vec<Communicator>| {
         on_ranks(ranks, |comm| {
@@ -148,7 +177,7 @@ fn results_are_the_same_bits_on_every_rank_and_in_every_run() {
     let expected = run(threads(3).expect("threads"));
     assert!(expected.windows(2).all(|pair| pair[0] == pair[1]));
     assert_eq!(run(threads(3).expect("threads")), expected);
-    assert_eq!(run(tcp(3)), expected, "the transport does not matter");
+    assert_eq!(run(shared(3)), expected, "the transport does not matter");
 }
 
 #[test]
@@ -168,8 +197,8 @@ fn asynchronous_operations_finish_in_the_order_of_their_issue() {
 
 #[test]
 fn ranks_that_disagree_get_an_error_naming_both() {
-    for tcp_world in [false, true] {
-        let world = || if tcp_world { tcp(2) } else { threads(2).expect("threads") };
+    for kind in 0..3 {
+        let world = || [tcp, shared, |size| threads(size).expect("threads")][kind](2);
         let results = on_ranks(world(), |comm| {
             if comm.rank() == 0 {
                 comm.all_reduce(&mut [1.0_f32; 8], ReduceOp::Sum)
@@ -188,6 +217,13 @@ fn ranks_that_disagree_get_an_error_naming_both() {
             on_ranks(world(), |comm| comm.all_reduce(&mut vec![1.0_f32; 8 + comm.rank()], ReduceOp::Sum));
         let text = results.iter().find_map(|r| r.as_ref().err()).expect("an error").to_string();
         assert!(text.contains("of 8 elements") && text.contains("of 9 elements"), "{text}");
+        let results = on_ranks(world(), |comm| match comm.rank() {
+            0 => comm.all_reduce(&mut [1.0_f32; 8], ReduceOp::Sum),
+            _ => comm.broadcast(&mut [1.0_f32; 8], 1).and_then(|()| comm.barrier("after")),
+        });
+        let text = results.iter().find_map(|r| r.as_ref().err()).expect("an error").to_string();
+        assert!(text.contains("all-reduce (sum) of 8"), "{text}");
+        assert!(text.contains("broadcast of 8") || text.contains("barrier"), "{text}");
         let results = on_ranks(world(), |comm| comm.barrier(if comm.rank() == 0 { "epoch" } else { "save" }));
         let text = results[0].as_ref().expect_err("names differ").to_string();
         assert!(text.contains("epoch") && text.contains("save"), "{text}");
@@ -196,7 +232,7 @@ fn ranks_that_disagree_get_an_error_naming_both() {
 
 #[test]
 fn an_abort_reaches_everybody_with_its_reason() {
-    for ranks in [threads(3).expect("threads"), tcp(3)] {
+    for ranks in [threads(3).expect("threads"), tcp(3), shared(3)] {
         let results = on_ranks(ranks, |comm| {
             if comm.rank() == 1 {
                 std::thread::sleep(Duration::from_millis(100));
@@ -226,7 +262,7 @@ fn arguments_are_checked() {
 
 #[test]
 fn two_ranks_may_talk_without_the_third() {
-    for ranks in [threads(3).expect("threads"), tcp(3)] {
+    for ranks in [threads(3).expect("threads"), tcp(3), shared(3)] {
         on_ranks(ranks, |comm| {
             let (rank, other) = (comm.rank(), 1 - comm.rank().min(1));
             if rank < 2 {
@@ -246,7 +282,7 @@ fn two_ranks_may_talk_without_the_third() {
 
 #[test]
 fn a_broadcast_longer_than_the_queues_arrives() {
-    for ranks in [threads(3).expect("threads"), tcp(3)] {
+    for ranks in [threads(3).expect("threads"), tcp(3), shared(3)] {
         on_ranks(ranks, |comm| {
             let mut values = vec![if comm.rank() == 1 { 3_u8 } else { 0 }; 40 << 20];
             comm.broadcast(&mut values, 1).expect("a sound world");
@@ -257,7 +293,7 @@ fn a_broadcast_longer_than_the_queues_arrives() {
 
 #[test]
 fn a_ring_moves_the_least_bytes() {
-    let stats = on_ranks(threads(2).expect("threads"), |comm| {
+    let stats = on_ranks(tcp(2), |comm| {
         comm.all_reduce(&mut [1.0_f32; 1000], ReduceOp::Sum).expect("a sound world");
         comm.stats()
     });

@@ -77,6 +77,10 @@ impl Engine {
         if self.world_size == 1 {
             return Ok(());
         }
+        #[cfg(target_os = "linux")]
+        if let Some(result) = self.all_reduce_shared(values, op) {
+            return result;
+        }
         self.scatter_reduced(values, op)?;
         self.gather_chunks(values)
     }

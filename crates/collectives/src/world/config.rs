@@ -23,6 +23,8 @@ pub struct WorldConfig {
     pub master_port: u16,
     /// The interface that this rank listens on; loopback unless told otherwise.
     pub bind_addr: IpAddr,
+    /// Whether ranks share memory if all are on one host (Linux); the same on every rank. Otherwise they send messages.
+    pub shared_memory: bool,
     /// How long to wait for all ranks.
     pub connect_timeout: Duration,
     /// How long an operation may take.
@@ -43,6 +45,7 @@ impl WorldConfig {
             master_addr: "127.0.0.1".into(),
             master_port: port,
             bind_addr: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            shared_memory: true,
             connect_timeout: Duration::from_secs(60),
             op_timeout: DEFAULT_OP_TIMEOUT,
             heartbeat_interval: Duration::from_millis(500),

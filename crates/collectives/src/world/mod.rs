@@ -53,8 +53,15 @@ pub fn connect_with_listener(config: &WorldConfig, listener: Option<TcpListener>
     let control = Arc::new(control);
     let streams = mesh::connect_all(config, &data, &table, &failure)?;
     let transport = Tcp::new(streams, &failure, config.op_timeout).map_err(io)?;
-    let engine = Engine::new(config.rank, config.world_size, Box::new(transport), failure, control.clone());
-    Communicator::start(config.local_rank, engine, control).map_err(io)
+    let transport = Box::new(transport);
+    let engine =
+        Engine::new(config.rank, config.world_size, transport, failure, control.clone(), config.op_timeout);
+    let comm = Communicator::start(config.local_rank, engine, control).map_err(io)?;
+    #[cfg(target_os = "linux")]
+    if config.shared_memory {
+        comm.share(crate::shared::agree(&comm)?);
+    }
+    Ok(comm)
 }
 
 impl WorldConfig {

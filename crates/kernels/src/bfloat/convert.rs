@@ -9,7 +9,8 @@ use crate::error::{Result, check_len};
 #[inline(always)]
 pub(super) fn round_bits(value: f32) -> u16 {
     let bits = value.to_bits();
-    let rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    // Wraps for some NaNs, which are not taken from here.
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
     // The sum would carry a NaN to infinity or zero. A quiet one keeps its sign and upper bits.
     let nan = (bits >> 16) | 0x40;
     (if bits & 0x7fff_ffff > 0x7f80_0000 { nan } else { rounded }) as u16

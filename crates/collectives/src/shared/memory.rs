@@ -1,0 +1,113 @@
+//! The memory itself: a mapping, or a heap block between threads. `unsafe` for that.
+
+#![allow(unsafe_code)]
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use rustix::fs::MemfdFlags;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::dtype::{Element, ReduceOp};
+use crate::reduce::reduce_into;
+
+/// Bytes that several ranks read and write. Clones are the same memory.
+#[derive(Clone)]
+pub(super) struct SharedMemory(Arc<Mapping>);
+
+struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the memory may be used from any thread. All access goes through the functions below: atomic words, and copies
+// from and to ranges that the board's protocol gives to one writer or to readers at a time.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this one's, of this length, and no reference into it outlives a call below or `self`.
+        // An error would mean that it is not mapped, and then there is nothing to do.
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+impl SharedMemory {
+    fn map(file: impl AsFd, len: usize) -> std::io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at a place that the system chooses; the file is at least `len` long, so that no page of it
+        // lies beyond the file's end.
+        let start =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0) }?;
+        let start = NonNull::new(start.cast()).ok_or(std::io::ErrorKind::OutOfMemory)?;
+        Ok(Self(Arc::new(Mapping { start, len })))
+    }
+
+    /// New memory, all zero, and the descriptor through which others open it.
+    pub(super) fn create(len: usize) -> std::io::Result<(Self, OwnedFd)> {
+        let file = rustix::fs::memfd_create("phalanx-board", MemfdFlags::CLOEXEC)?;
+        rustix::fs::ftruncate(&file, len as u64)?;
+        Ok((Self::map(&file, len)?, file))
+    }
+
+    /// How another process of this host can open what `file` stands for, as long as this one holds it.
+    pub(super) fn path_of(file: &OwnedFd) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
+    }
+
+    /// Memory that another process has made.
+    pub(super) fn open(path: &str, len: usize) -> std::io::Result<Self> {
+        let file: File = OpenOptions::new().read(true).write(true).open(path)?;
+        if file.metadata()?.len() != len as u64 {
+            let problem = format!("{path} is not {len} bytes long");
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, problem));
+        }
+        Self::map(&file, len)
+    }
+
+    fn range(&self, offset: usize, len: usize) -> NonNull<u8> {
+        let fits = offset.checked_add(len).is_some_and(|end| end <= self.0.len);
+        assert!(fits, "bytes {offset} to {offset} + {len} of {}", self.0.len);
+        // SAFETY: the offset is inside the mapping.
+        unsafe { self.0.start.add(offset) }
+    }
+
+    /// A word that ranks change atomically. No other function may be used on its bytes.
+    pub(super) fn word(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset.is_multiple_of(4), "word at {offset}");
+        let word = self.range(offset, 4).cast::<AtomicU32>();
+        // SAFETY: four aligned bytes of the mapping, which lives as long as `self`; mappings begin at a page. They are only
+        // changed atomically, by every rank.
+        unsafe { word.as_ref() }
+    }
+
+    /// Copies bytes in. The protocol must have given the range to this rank alone.
+    pub(super) fn copy_in(&self, offset: usize, bytes: &[u8]) {
+        let to = self.range(offset, bytes.len());
+        // SAFETY: `to` has as many bytes, in a mapping that no Rust reference points into.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) }
+    }
+
+    /// Copies bytes out. The protocol must keep writers away from the range meanwhile.
+    pub(super) fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
+        let from = self.range(offset, bytes.len());
+        // SAFETY: as above, the other way.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), bytes.as_mut_ptr(), bytes.len()) }
+    }
+
+    /// acc ← acc ∘ the elements at `offset`. The protocol must keep writers away from the range meanwhile.
+    pub(super) fn reduce_from<T: Element>(&self, offset: usize, op: ReduceOp, acc: &mut [T]) {
+        assert!(offset.is_multiple_of(align_of::<T>()), "elements of {} at {offset}", T::DTYPE.name());
+        let from = self.range(offset, size_of_val(acc)).cast::<T>();
+        // SAFETY: aligned elements inside the mapping; every bit pattern is one. Nobody writes to them while the slice
+        // lives: the writer has said by its counter that they are complete, and takes the range again only after this
+        // rank's counter says that it has read them. Ranks of a world run this same code.
+        let other = unsafe { std::slice::from_raw_parts(from.as_ptr(), acc.len()) };
+        reduce_into(op, acc, other);
+    }
+}
