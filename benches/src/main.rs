@@ -1,4 +1,4 @@
-//! The benchmarks: `cargo xtask bench kernels` and `cargo xtask bench train`.
+//! The benchmarks: `cargo xtask bench kernels`, `bench train` and `bench collectives`.
 //!
 //! Every figure is a median of rounds. With `--peer torch` the same work is done by PyTorch in the same call, one
 //! round of ours and one of theirs in turn, so that whatever else the machine does meets both; the ratio is the
@@ -6,6 +6,7 @@
 //! memory, are measured first, and results are also given as parts of them.
 #![forbid(unsafe_code)]
 
+mod collectives;
 mod kernels;
 mod machine;
 mod narrow;
@@ -13,7 +14,7 @@ mod peer;
 mod rounds;
 mod train;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
@@ -37,6 +38,8 @@ enum Command {
     Kernels(kernels::KernelArgs),
     /// Whole training steps: forward, loss, backward, optimizer
     Train(train::TrainArgs),
+    /// Operations between ranks: time and bandwidth
+    Collectives(collectives::CollectivesArgs),
 }
 
 /// What all benchmarks take.
@@ -62,15 +65,24 @@ impl Common {
     }
 
     fn write(&self, results: &Json) -> anyhow::Result<()> {
-        let Some(path) = &self.json else { return Ok(()) };
-        let text = serde_json::to_string_pretty(results)? + "\n";
-        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+        write(self.json.as_deref(), results)
     }
 }
 
+/// Writes results to a file, if one was named.
+fn write(path: Option<&Path>, results: &Json) -> anyhow::Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let text = serde_json::to_string_pretty(results)? + "\n";
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
 fn main() -> anyhow::Result<()> {
+    if collectives::as_rank()? {
+        return Ok(());
+    }
     match Cli::parse().command {
         Command::Kernels(args) => kernels::run(&args),
         Command::Train(args) => train::run(&args),
+        Command::Collectives(args) => collectives::run(&args),
     }
 }

@@ -29,17 +29,43 @@ pub(crate) struct Peer {
 #[derive(Debug)]
 pub(crate) struct Prepared<'a>(&'a mut Peer);
 
+const HOW: &str = "PyTorch as a peer needs a Python with torch and torchvision:\n  python3 -m venv \
+                   benches/peers/venv\n  benches/peers/venv/bin/pip install torch torchvision\nor name one in \
+                   PHALANX_PEER_PYTHON";
+
+/// Where the peers' scripts are.
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("peers")
+}
+
+/// The Python that has the libraries.
+fn python() -> PathBuf {
+    std::env::var_os("PHALANX_PEER_PYTHON")
+        .map_or_else(|| folder().join("venv").join("bin").join("python"), PathBuf::from)
+}
+
+/// Gloo's median seconds of an operation between processes, for every size.
+pub(crate) fn gloo(op: &str, ranks: usize, sizes: &[u64], rounds: u64) -> Result<Vec<f64>> {
+    let work = json!({ "op": op, "ranks": ranks, "sizes": sizes, "rounds": rounds });
+    let python = python();
+    let output = Command::new(&python)
+        .arg(folder().join("gloo_peer.py"))
+        .arg(work.to_string())
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("cannot start {}\n{HOW}", python.display()))?;
+    if !output.status.success() {
+        bail!("the peer ended with {}; what it said is above\n{HOW}", output.status);
+    }
+    serde_json::from_slice(&output.stdout)
+        .with_context(|| format!("the peer answered {:?}", String::from_utf8_lossy(&output.stdout)))
+}
+
 impl Peer {
     /// Starts the peer with a number of threads.
     pub(crate) fn start(library: Library, threads: usize) -> Result<Self> {
         let Library::Torch = library;
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
-        let python = std::env::var_os("PHALANX_PEER_PYTHON")
-            .map_or_else(|| folder.join("venv").join("bin").join("python"), PathBuf::from);
-        let script = folder.join("torch_peer.py");
-        let how = "PyTorch as a peer needs a Python with torch and torchvision:\n  python3 -m venv \
-                   benches/peers/venv\n  benches/peers/venv/bin/pip install torch torchvision\nor name one in \
-                   PHALANX_PEER_PYTHON";
+        let (python, script, how) = (python(), folder().join("torch_peer.py"), HOW);
         let mut child = Command::new(&python)
             .arg(&script)
             .arg(threads.to_string())

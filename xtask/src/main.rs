@@ -10,7 +10,8 @@ Usage: cargo xtask COMMAND [ARGUMENTS]
   train [PRESET|FILE.toml] ...   trains a model: build in release mode, then `phalanx train`
   sample, eval, parity, config, doctor
                                  the same for the other commands of `phalanx`
-  bench kernels|train ...        measures, with --peer torch beside PyTorch
+  bench kernels|train|collectives ...
+                                 measures, with --peer beside PyTorch
   test [--full] ...              runs all tests; with --full also those that are ignored for their length
   tidy                           checks the house rules: dependency edges, file headers and lengths, printing
   ci                             what continuous integration runs

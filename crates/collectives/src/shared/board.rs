@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::thread::futex;
+use rustix::thread::{futex, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 use super::memory::SharedMemory;
 use crate::algorithms::chunk;
@@ -29,6 +29,8 @@ const ARRIVED: usize = 0;
 const REDUCED: usize = 64;
 const SLEEPERS: usize = 128;
 const GONE: usize = 132;
+/// The processor that a rank was on when it last published something, plus one.
+const PROCESSOR: usize = 136;
 /// The operation that a rank is at, twice, for slots in turn: sequence, kind and type, elements.
 const NOTES: usize = 192;
 const NOTE: usize = 32;
@@ -125,6 +127,7 @@ impl Board {
     /// Says that this rank has come to `value`, and wakes who sleeps on that.
     fn publish(&self, at: usize, value: u32) {
         let word = self.word(self.rank, at);
+        self.word(self.rank, PROCESSOR).store(sched_getcpu() as u32 + 1, Ordering::Relaxed);
         // Sequentially consistent with the sleepers' count: either they see the value or this rank sees them.
         word.store(value, Ordering::SeqCst);
         if self.word(self.rank, SLEEPERS).load(Ordering::SeqCst) > 0 {
@@ -167,11 +170,14 @@ impl Board {
     ) -> Result<(), BoardError> {
         let word = self.word(rank, at);
         let there = |found: u32| found.wrapping_sub(value) as i32 >= 0;
-        for _ in 0..self.looks {
+        for look in 1..=self.looks {
             if there(word.load(Ordering::Acquire)) {
                 return Ok(());
             }
             std::hint::spin_loop();
+            if look.is_multiple_of(1 << 10) {
+                self.make_way(rank);
+            }
         }
         let start = Instant::now();
         let sleepers = self.word(rank, SLEEPERS);
@@ -198,6 +204,22 @@ impl Board {
             if start.elapsed() > deadline.timeout {
                 return Err(BoardError::Link(LinkError::Timeout(rank)));
             }
+        }
+    }
+
+    /// Moves to another processor if this rank looks for `rank` on the very one that that one needs. A scheduler may
+    /// leave both there for seconds while another processor is idle.
+    fn make_way(&self, rank: usize) {
+        let own = sched_getcpu();
+        if self.word(rank, PROCESSOR).load(Ordering::Relaxed) != own as u32 + 1 {
+            return;
+        }
+        let Ok(allowed) = sched_getaffinity(None) else { return };
+        let mut others = allowed;
+        others.unset(own);
+        if others.count() > 0 && sched_setaffinity(None, &others).is_ok() {
+            // The set was just read, so it can be had again; if not, the thread stays where it is allowed.
+            let _ = sched_setaffinity(None, &allowed);
         }
     }
 
