@@ -2,6 +2,7 @@
 
 use crate::dtype::{DType, Element};
 use crate::error::BoxError;
+use crate::shared::Region;
 
 /// A buffer's elements, open for writing.
 #[derive(Debug)]
@@ -22,6 +23,22 @@ pub enum SliceMut<'a> {
     U8(&'a mut [u8]),
 }
 
+/// Runs the same code on a [`SliceMut`] of whatever type.
+macro_rules! on_slice {
+    ($slice:expr, |$values:ident| $run:expr) => {
+        match $slice {
+            $crate::SliceMut::F32($values) => $run,
+            $crate::SliceMut::F64($values) => $run,
+            $crate::SliceMut::F16($values) => $run,
+            $crate::SliceMut::BF16($values) => $run,
+            $crate::SliceMut::I32($values) => $run,
+            $crate::SliceMut::I64($values) => $run,
+            $crate::SliceMut::U8($values) => $run,
+        }
+    };
+}
+pub(crate) use on_slice;
+
 impl SliceMut<'_> {
     /// The type of the elements.
     pub fn dtype(&self) -> DType {
@@ -38,15 +55,7 @@ impl SliceMut<'_> {
 
     /// How many elements there are.
     pub fn len(&self) -> usize {
-        match self {
-            Self::F32(values) => values.len(),
-            Self::F64(values) => values.len(),
-            Self::F16(values) => values.len(),
-            Self::BF16(values) => values.len(),
-            Self::I32(values) => values.len(),
-            Self::I64(values) => values.len(),
-            Self::U8(values) => values.len(),
-        }
+        on_slice!(self, |values| values.len())
     }
 
     /// Whether there are none.
@@ -74,6 +83,16 @@ pub trait FlatBuffer: Send + 'static {
     /// # Errors
     /// If the memory cannot be reached.
     fn with_slice_mut(&mut self, f: &mut dyn FnMut(SliceMut<'_>)) -> Result<(), BoxError>;
+
+    /// Where the buffer lies in memory that all ranks map: only for buffers that a communicator allocates.
+    #[doc(hidden)]
+    fn region(&self) -> Option<&Region> {
+        None
+    }
+
+    /// Called when an operation on the buffer has failed.
+    #[doc(hidden)]
+    fn withdraw(&mut self) {}
 }
 
 /// Opens a slice of a known type as [`SliceMut`].
@@ -90,17 +109,26 @@ pub(crate) fn slice_mut<T: Element>(values: &mut [T]) -> SliceMut<'_> {
     }
 }
 
-impl<T: Element> FlatBuffer for Vec<T> {
-    fn dtype(&self) -> DType {
-        T::DTYPE
-    }
+/// What holds elements in a row is a buffer.
+macro_rules! flat {
+    ([$($generics:tt)*] $type:ty) => {
+        impl<$($generics)*> FlatBuffer for $type {
+            fn dtype(&self) -> DType {
+                T::DTYPE
+            }
 
-    fn len(&self) -> usize {
-        Self::len(self)
-    }
+            fn len(&self) -> usize {
+                <[T]>::len(self)
+            }
 
-    fn with_slice_mut(&mut self, f: &mut dyn FnMut(SliceMut<'_>)) -> Result<(), BoxError> {
-        f(slice_mut(self.as_mut_slice()));
-        Ok(())
-    }
+            fn with_slice_mut(&mut self, f: &mut dyn FnMut(SliceMut<'_>)) -> Result<(), BoxError> {
+                f(slice_mut(&mut self[..]));
+                Ok(())
+            }
+        }
+    };
 }
+
+flat!([T: Element] Vec<T>);
+flat!([T: Element] [T]);
+flat!([T: Element, const N: usize] [T; N]);

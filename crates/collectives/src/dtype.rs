@@ -44,6 +44,43 @@ impl DType {
     }
 }
 
+/// Runs the same code with the type that a [`DType`] stands for.
+macro_rules! on_dtype {
+    ($dtype:expr, $t:ident => $run:expr) => {
+        match $dtype {
+            $crate::DType::F32 => {
+                type $t = f32;
+                $run
+            }
+            $crate::DType::F64 => {
+                type $t = f64;
+                $run
+            }
+            $crate::DType::F16 => {
+                type $t = half::f16;
+                $run
+            }
+            $crate::DType::BF16 => {
+                type $t = half::bf16;
+                $run
+            }
+            $crate::DType::I32 => {
+                type $t = i32;
+                $run
+            }
+            $crate::DType::I64 => {
+                type $t = i64;
+                $run
+            }
+            $crate::DType::U8 => {
+                type $t = u8;
+                $run
+            }
+        }
+    };
+}
+pub(crate) use on_dtype;
+
 mod sealed {
     pub trait Sealed {}
 }
@@ -120,6 +157,14 @@ pub enum ReduceOp {
 }
 
 impl ReduceOp {
+    /// All of them; the position is the code on the wire.
+    pub(crate) const ALL: [Self; 5] = [Self::Sum, Self::Mean, Self::Min, Self::Max, Self::Product];
+
+    /// The name in words.
+    pub fn name(self) -> &'static str {
+        ["sum", "mean", "min", "max", "product"][self as usize]
+    }
+
     /// An error if the reduction makes no sense for the type.
     pub(crate) fn check(self, dtype: DType) -> Result<()> {
         let integer = matches!(dtype, DType::I32 | DType::I64 | DType::U8);

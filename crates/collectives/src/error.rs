@@ -10,8 +10,9 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 ///
 /// After [`CommError::PeerLost`], [`CommError::Aborted`], [`CommError::Mismatch`] of messages,
 /// [`CommError::Timeout`] or [`CommError::Buffer`] the world is broken: all ranks are told, and every later operation
-/// returns [`CommError::PeerLost`] or [`CommError::Aborted`]. The other errors harm nothing.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+/// returns [`CommError::PeerLost`] or [`CommError::Aborted`]. The other errors harm nothing. Ranks are named by their
+/// numbers in the world, also by communicators of some of them.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CommError {
     /// A rank died or cannot be reached any more.
     #[error("rank {rank} was lost during {operation} (operation {sequence})")]
@@ -42,14 +43,21 @@ pub enum CommError {
         theirs: String,
     },
     /// An operation took longer than allowed.
-    #[error("{operation} (operation {sequence}) timed out waiting for rank {waiting_for}")]
+    #[error("{operation} timed out after {seconds} s waiting for rank {waiting_for}; ranks {arrived:?} have come to it, \
+             ranks {missing:?} have not; {}", what_each_does(.last))]
     Timeout {
-        /// The operation.
+        /// The operation, with its number, type and size.
         operation: String,
-        /// Its number on this communicator.
-        sequence: u64,
-        /// The rank that it waited for.
+        /// How long it was waited for.
+        seconds: f64,
+        /// The rank that this one waited for.
         waiting_for: usize,
+        /// The ranks that have begun the operation.
+        arrived: Vec<usize>,
+        /// Those that have not, or do not answer.
+        missing: Vec<usize>,
+        /// What each rank did last.
+        last: Vec<(usize, String)>,
     },
     /// Ranks never arrived.
     #[error("rendezvous at {address}: after {seconds} s ranks {missing:?} of {world_size} are missing")]
@@ -101,4 +109,9 @@ pub enum CommError {
     /// The communicator was shut down.
     #[error("the communicator was shut down")]
     Closed,
+}
+
+fn what_each_does(last: &[(usize, String)]) -> String {
+    let each: Vec<_> = last.iter().map(|(rank, what)| format!("rank {rank}: {what}")).collect();
+    each.join("; ")
 }

@@ -1,5 +1,6 @@
 //! The first failure of a world, as this rank knows it: set once, seen by everyone.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,8 @@ impl std::fmt::Display for Cause {
 /// The first cause, and whoever wants to be woken by it.
 #[derive(Default)]
 pub(crate) struct Failure {
+    /// Whether there is a cause, for those who look often.
+    is_set: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -41,6 +44,11 @@ impl std::fmt::Debug for Failure {
 }
 
 impl Failure {
+    /// Whether the world is broken.
+    pub(crate) fn is_set(&self) -> bool {
+        self.is_set.load(Ordering::Acquire)
+    }
+
     /// The cause, if the world is broken.
     pub(crate) fn get(&self) -> Option<Cause> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).cause.clone()
@@ -53,6 +61,7 @@ impl Failure {
             return false;
         }
         state.cause = Some(cause);
+        self.is_set.store(true, Ordering::Release);
         state.wake.iter().for_each(|wake| wake());
         self.changed.notify_all();
         true

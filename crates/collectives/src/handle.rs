@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crossbeam_channel::{Receiver, TryRecvError};
+use crossbeam_channel::{Receiver, TryRecvError, bounded};
 
 use crate::error::{CommError, Result};
 use crate::stats::Counters;
@@ -18,6 +18,23 @@ pub struct Handle<R> {
 impl<R> Handle<R> {
     pub(crate) fn new(result: Receiver<Result<R>>, counters: Arc<Counters>) -> Self {
         Self { result, counters }
+    }
+
+    /// A handle of something that is done.
+    pub(crate) fn done(result: R, counters: Arc<Counters>) -> Self {
+        Self::of(Ok(result), counters)
+    }
+
+    /// A handle of something that could not begin.
+    pub(crate) fn failed(error: CommError, counters: Arc<Counters>) -> Self {
+        Self::of(Err(error), counters)
+    }
+
+    fn of(result: Result<R>, counters: Arc<Counters>) -> Self {
+        let (sender, receiver) = bounded(1);
+        // There is room, and the receiver is here.
+        let _ = sender.send(result);
+        Self { result: receiver, counters }
     }
 
     /// Whether the operation has finished, well or not.

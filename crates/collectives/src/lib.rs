@@ -73,16 +73,18 @@ mod error;
 mod failure;
 mod handle;
 mod reduce;
-#[cfg(target_os = "linux")]
 mod shared;
 mod stats;
 mod transport;
 mod world;
 
+pub use algorithms::Algorithm;
+pub use algorithms::cost::{CostModel, LinkCost};
 pub use buffer::{FlatBuffer, SliceMut};
-pub use communicator::{Communicator, threads};
+pub use communicator::{Communicator, SharedBuffer, threads};
 pub use dtype::{DType, Element, ReduceOp};
+pub use engine::{OperationRecord, OperationState};
 pub use error::{BoxError, CommError, Result};
 pub use handle::Handle;
 pub use stats::CommStats;
-pub use world::{WorldConfig, connect, connect_with_listener};
+pub use world::{Secret, WorldConfig, connect, connect_with_listener};

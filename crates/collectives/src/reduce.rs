@@ -17,3 +17,34 @@ pub(crate) fn reduce_into<T: Element>(op: ReduceOp, acc: &mut [T], other: &[T]) 
         ReduceOp::Product => each!(ReduceOp::Product),
     }
 }
+
+/// A reduction over so many ranks: the mean is a sum that is divided once, at its end, by whoever completes a value.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reduction {
+    pub(crate) op: ReduceOp,
+    ranks: usize,
+}
+
+impl Reduction {
+    pub(crate) fn new(op: ReduceOp, ranks: usize) -> Self {
+        Self { op, ranks }
+    }
+
+    /// The same for a phase whose results are reduced further: a mean is not divided yet.
+    pub(crate) fn partial(self) -> Self {
+        let op = if self.op == ReduceOp::Mean { ReduceOp::Sum } else { self.op };
+        Self { op, ..self }
+    }
+
+    /// acc ← acc ∘ other.
+    pub(crate) fn combine<T: Element>(self, acc: &mut [T], other: &[T]) {
+        reduce_into(self.op, acc, other);
+    }
+
+    /// What is left to do with values to which every rank has contributed.
+    pub(crate) fn complete<T: Element>(self, values: &mut [T]) {
+        if self.op == ReduceOp::Mean {
+            values.iter_mut().for_each(|value| *value = value.divide(self.ranks));
+        }
+    }
+}

@@ -36,12 +36,6 @@ impl Counters {
         stats.seconds_busy += busy.as_secs_f64();
     }
 
-    /// Forgets what was before: the operations by which a world is set up.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn forget(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = CommStats::default();
-    }
-
     pub(crate) fn exposed(&self, waited: Duration) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).seconds_exposed += waited.as_secs_f64();
     }

@@ -1,20 +1,33 @@
 //! The collective operations, each as the messages that one rank sends and receives.
 //!
-//! [`ring`] has those in which all ranks do alike; they move the least bytes and suit large buffers. [`rooted`] has
-//! those in which one rank is special. Other algorithms (trees and recursive doubling for small buffers,
-//! hierarchies of hosts) belong beside them: an algorithm needs nothing but [`Engine::send`] and
-//! [`Engine::receive`].
+//! One file an algorithm, each among the ranks of a [`Group`], so that hierarchies and grids are made of the others.
+//! They need nothing but [`Native::send`] and [`Native::receive`] and know nothing of what is between the ranks; the
+//! operations that need no messages are in `shared`. [`Algorithm`] names them, and [`cost`] predicts what each takes.
 
-mod ring;
-mod rooted;
+mod choice;
+pub(crate) mod cost;
+mod exchange;
+pub(crate) mod gathered;
+pub(crate) mod grid;
+mod group;
+pub(crate) mod halving;
+pub(crate) mod hierarchical;
+pub(crate) mod push_pull;
+pub(crate) mod ring;
+pub(crate) mod single;
+pub(crate) mod tree;
+
+pub use choice::Algorithm;
+pub(crate) use group::Group;
 
 use std::ops::Range;
 
-use crate::engine::Engine;
+#[cfg(doc)]
+use crate::engine::Native;
 
 /// Bytes of a piece: small enough to stay in a core's cache between its arrival and its reduction, large enough
 /// that headers and system calls do not count.
-const PIECE: usize = 256 << 10;
+pub(crate) const PIECE: usize = 256 << 10;
 
 /// The largest message that a rank accepts without having agreed on its size.
 const MAX_MESSAGE: usize = 1 << 32;
@@ -32,21 +45,4 @@ fn pieces<T>(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         let start = range.start + i * step;
         start..(start + step).min(range.end)
     })
-}
-
-impl Engine {
-    /// The neighbour that this rank sends to.
-    fn next(&self) -> usize {
-        (self.rank + 1) % self.world_size
-    }
-
-    /// The neighbour that this rank receives from.
-    fn previous(&self) -> usize {
-        (self.rank + self.world_size - 1) % self.world_size
-    }
-
-    /// The rank `steps` places behind this one.
-    fn behind(&self, steps: usize) -> usize {
-        (self.rank + self.world_size - steps % self.world_size) % self.world_size
-    }
 }

@@ -1,71 +1,105 @@
-//! Slots and counters, and the all-reduce through them.
+//! Slots and counters: how ranks meet in memory that all map.
+//!
+//! Every operation goes through the board in *pieces*, numbered on and on alike on every rank, also on those that have
+//! nothing to do in one. A rank's slots are used in turn by even and odd pieces.
+//!
+//! The rule that keeps readers and writers apart: a rank that has *arrived* at piece `p` has read all it needs of the
+//! pieces before `p - 1` and, if it writes in `p`, has written its slot. So a slot may be written for piece `p` once all
+//! have arrived at piece `p - 1`.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
-
-use rustix::thread::{futex, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use std::time::Instant;
 
 use super::memory::SharedMemory;
-use crate::algorithms::chunk;
-use crate::dtype::{Element, ReduceOp};
+use super::wait;
 use crate::engine::Tag;
-use crate::failure::Failure;
-use crate::transport::LinkError;
-
-/// Buffers up to this many bytes are reduced by every rank for itself: more additions, and one meeting instead of two.
-const SMALL: usize = 8 << 10;
+use crate::transport::{LinkError, Patience};
 
 /// Bytes of a slot: what a rank puts in at a time. Two of them a rank stay in the second-level cache.
-const SLOT: usize = 256 << 10;
+pub(super) const SLOT: usize = 256 << 10;
 
 /// Bytes of a rank's counters and notes: lines of their own, so that ranks do not disturb each other's.
-const LINE: usize = 320;
-
-/// What is reduced before it is copied to where others read it: half of a first-level cache.
-const BLOCK: usize = 16 << 10;
+const LINE: usize = 384;
 
 /// Words of a rank's line.
-const ARRIVED: usize = 0;
-const REDUCED: usize = 64;
+pub(super) const ARRIVED: usize = 0;
+pub(super) const REDUCED: usize = 64;
 const SLEEPERS: usize = 128;
 const GONE: usize = 132;
 /// The processor that a rank was on when it last published something, plus one.
 const PROCESSOR: usize = 136;
-/// The operation that a rank is at, twice, for slots in turn: sequence, kind and type, elements.
+/// The operations of a rank's last four pieces. It can be two ahead of one that still reads the first of them, and
+/// writes the note of a piece before it waits for others there.
 const NOTES: usize = 192;
 const NOTE: usize = 32;
+const NOTES_KEPT: u32 = 4;
 /// The operation that a rank began last, whether it goes through the board or by messages.
-const CURRENT: usize = 256;
+const CURRENT: usize = 320;
 
 /// In place of a sequence number while the rest is being written.
 const UNSURE: u32 = u32::MAX;
 
-/// How long a waiting rank sleeps before it looks whether the world is broken.
-const NAP: Duration = Duration::from_millis(20);
-
-/// When to give up, and why to give up earlier.
-#[derive(Clone, Copy)]
-pub(crate) struct Deadline<'a> {
-    pub(crate) failure: &'a Failure,
-    pub(crate) timeout: Duration,
-}
-
-/// Why an operation through the board failed.
+/// Why an operation through the board failed; ranks are the board's.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum BoardError {
     /// A rank is gone or late.
     Link(LinkError),
-    /// A rank is at another operation: its sequence number and tag in numbers.
-    Mismatch { rank: usize, sequence: u64, code: u32, count: u64 },
+    /// A rank is at another operation.
+    Mismatch { rank: usize, note: Note },
+}
+
+/// What all ranks must agree on, as written down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Note {
+    pub(crate) sequence: u64,
+    /// A packed [`Tag`].
+    pub(crate) tag: (u32, u32, u64),
+}
+
+impl Note {
+    pub(crate) fn new(sequence: u64, tag: Tag) -> Self {
+        Self { sequence, tag: tag.packed() }
+    }
+
+    fn words(self) -> [u32; 6] {
+        let (code, root, count) = self.tag;
+        let (low, high) = (|value: u64| value as u32, |value: u64| (value >> 32) as u32);
+        [low(self.sequence), high(self.sequence), code, root, low(count), high(count)]
+    }
+
+    fn from_words(words: [u32; 6]) -> Self {
+        let long = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        Self { sequence: long(words[0], words[1]), tag: (words[2], words[3], long(words[4], words[5])) }
+    }
+}
+
+/// The operation that goes through the board now.
+#[derive(Clone, Copy)]
+pub(crate) struct Visit<'a> {
+    pub(crate) note: Note,
+    pub(crate) patience: &'a Patience,
+}
+
+/// Who does something in a piece.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Who {
+    All,
+    Only(usize),
+}
+
+impl Who {
+    fn includes(self, rank: usize) -> bool {
+        self == Self::All || self == Self::Only(rank)
+    }
 }
 
 /// One rank's view of the memory that all share.
 pub(crate) struct Board {
-    memory: SharedMemory,
-    rank: usize,
-    world: usize,
+    pub(super) memory: SharedMemory,
+    pub(super) rank: usize,
+    pub(super) world: usize,
     /// Pieces that have gone through so far, the same on every rank; slots are used in turn.
-    piece: u32,
+    pub(super) piece: u32,
     /// How often to look before sleeping.
     looks: u32,
 }
@@ -75,36 +109,19 @@ impl Drop for Board {
     fn drop(&mut self) {
         self.word(self.rank, GONE).store(1, Ordering::SeqCst);
         for at in [ARRIVED, REDUCED] {
-            let _ = futex::wake(self.word(self.rank, at), futex::Flags::empty(), u32::MAX >> 1);
+            wait::wake(self.word(self.rank, at));
         }
     }
 }
 
-/// What all ranks must agree on, as written down.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Note {
-    sequence: u64,
-    code: u32,
-    count: u64,
-}
-
-impl Note {
-    fn new(sequence: u64, tag: Tag) -> Self {
-        Self { sequence, code: tag.kind as u32 | (tag.dtype as u32) << 8, count: tag.count }
-    }
-}
-
 impl Board {
-    /// Bytes of the memory for a world.
+    /// Bytes of the memory for so many ranks.
     pub(super) fn size(world: usize) -> usize {
-        world * (LINE + 4 * SLOT)
+        (world * (LINE + 4 * SLOT)).next_multiple_of(64)
     }
 
     pub(super) fn new(memory: SharedMemory, rank: usize, world: usize) -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        // Looking is only faster while everybody has a core; else it takes the time of who is waited for.
-        let looks = if world <= cores { 20_000 } else { 50 };
-        let board = Self { memory, rank, world, piece: 0, looks };
+        let board = Self { memory, rank, world, piece: 0, looks: wait::looks(world) };
         // No operation yet: the memory's zeros would be the first.
         board.word(rank, CURRENT).store(UNSURE, Ordering::Release);
         board
@@ -114,243 +131,142 @@ impl Board {
         self.memory.word(rank * LINE + at)
     }
 
-    /// Where a rank's slot for what others reduce begins, for a piece.
-    fn slot(&self, rank: usize, piece: u32) -> usize {
+    /// Where a rank's slot for what others read begins, for a piece.
+    pub(super) fn slot(&self, rank: usize, piece: u32) -> usize {
         self.world * LINE + (rank * 4 + (piece as usize % 2)) * SLOT
     }
 
     /// Where a rank's results begin, for a piece.
-    fn result(&self, rank: usize, piece: u32) -> usize {
+    pub(super) fn result(&self, rank: usize, piece: u32) -> usize {
         self.slot(rank, piece) + 2 * SLOT
     }
 
+    /// All ranks but this one, from the next on.
+    pub(super) fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let (rank, world) = (self.rank, self.world);
+        (1..world).map(move |step| (rank + step) % world)
+    }
+
     /// Says that this rank has come to `value`, and wakes who sleeps on that.
-    fn publish(&self, at: usize, value: u32) {
-        let word = self.word(self.rank, at);
-        self.word(self.rank, PROCESSOR).store(sched_getcpu() as u32 + 1, Ordering::Relaxed);
-        // Sequentially consistent with the sleepers' count: either they see the value or this rank sees them.
-        word.store(value, Ordering::SeqCst);
-        if self.word(self.rank, SLEEPERS).load(Ordering::SeqCst) > 0 {
-            // Waking can only fail for an address that is not mapped.
-            let _ = futex::wake(word, futex::Flags::empty(), u32::MAX >> 1);
+    pub(super) fn publish(&self, at: usize, value: u32) {
+        self.word(self.rank, PROCESSOR).store(wait::processor(), Ordering::Relaxed);
+        wait::publish(self.word(self.rank, at), value, self.word(self.rank, SLEEPERS));
+    }
+
+    /// Says that this rank has arrived at a piece of an operation.
+    pub(super) fn arrive(&self, piece: u32, note: Note) {
+        let at = NOTES + (piece % NOTES_KEPT) as usize * NOTE;
+        for (i, value) in note.words().into_iter().enumerate() {
+            self.word(self.rank, at + 4 * i).store(value, Ordering::Relaxed);
         }
+        self.publish(ARRIVED, piece.wrapping_add(1));
     }
 
     /// Notes which operation this rank begins, for ranks that wait for it at another.
-    pub(crate) fn begin(&self, sequence: u64, tag: Tag) {
-        let note = Note::new(sequence, tag);
+    pub(crate) fn begin(&self, note: Note) {
         let word = |i: usize| self.word(self.rank, CURRENT + 4 * i);
+        let [sequence, _, rest @ ..] = note.words();
         word(0).store(UNSURE, Ordering::Relaxed);
-        word(1).store(note.code, Ordering::Release);
-        word(2).store(note.count as u32, Ordering::Release);
-        word(3).store((note.count >> 32) as u32, Ordering::Release);
-        word(0).store(sequence as u32, Ordering::Release);
+        for (i, value) in rest.into_iter().enumerate() {
+            word(i + 1).store(value, Ordering::Release);
+        }
+        word(0).store(sequence, Ordering::Release);
     }
 
     /// What `rank` is at, if that shows that it will not come to the operation of `note`.
     fn elsewhere(&self, rank: usize, note: Note) -> Option<BoardError> {
         let word = |i: usize| self.word(rank, CURRENT + 4 * i).load(Ordering::Acquire);
         let before = word(0);
-        let (code, count) = (word(1), u64::from(word(2)) | u64::from(word(3)) << 32);
+        let [code, root, low, high] = [word(1), word(2), word(3), word(4)];
+        let tag = (code, root, u64::from(low) | u64::from(high) << 32);
         let steady = before != UNSURE && word(0) == before;
         let ahead = before.wrapping_sub(note.sequence as u32) as i32;
-        let other = ahead > 0 || (ahead == 0 && (code, count) != (note.code, note.count));
+        let other = ahead > 0 || (ahead == 0 && tag != note.tag);
         let sequence = note.sequence.wrapping_add_signed(i64::from(ahead));
-        (steady && other).then_some(BoardError::Mismatch { rank, sequence, code, count })
+        (steady && other).then_some(BoardError::Mismatch { rank, note: Note { sequence, tag } })
     }
 
-    /// Waits until `rank` has come to `value` in the operation of `note`.
-    fn wait(
+    /// Waits until `rank` has come to `value`.
+    pub(super) fn wait(
         &self,
         rank: usize,
         at: usize,
         value: u32,
-        note: Note,
-        deadline: Deadline<'_>,
+        visit: Visit<'_>,
     ) -> Result<(), BoardError> {
         let word = self.word(rank, at);
         let there = |found: u32| found.wrapping_sub(value) as i32 >= 0;
-        for look in 1..=self.looks {
-            if there(word.load(Ordering::Acquire)) {
-                return Ok(());
-            }
-            std::hint::spin_loop();
-            if look.is_multiple_of(1 << 10) {
-                self.make_way(rank);
-            }
+        if wait::look(word, there, self.looks, self.word(rank, PROCESSOR)) {
+            return Ok(());
         }
         let start = Instant::now();
-        let sleepers = self.word(rank, SLEEPERS);
-        let nap = rustix::time::Timespec { tv_sec: 0, tv_nsec: NAP.as_nanos() as i64 };
         loop {
-            sleepers.fetch_add(1, Ordering::SeqCst);
-            let found = word.load(Ordering::SeqCst);
-            if !there(found) {
-                // Returns at once if the word has changed meanwhile.
-                let _ = futex::wait(word, futex::Flags::empty(), found, Some(&nap));
-            }
-            sleepers.fetch_sub(1, Ordering::SeqCst);
-            if there(word.load(Ordering::Acquire)) {
+            if wait::nap(word, there, self.word(rank, SLEEPERS)) {
                 return Ok(());
             }
-            let left =
-                self.word(rank, GONE).load(Ordering::SeqCst) != 0 && !there(word.load(Ordering::SeqCst));
-            if left || deadline.failure.get().is_some() {
+            let left = self.word(rank, GONE).load(Ordering::SeqCst) != 0;
+            let late = || there(word.load(Ordering::SeqCst));
+            if (left && !late()) || visit.patience.failure.is_set() {
                 return Err(BoardError::Link(LinkError::Closed(rank)));
             }
-            if let Some(error) = self.elsewhere(rank, note).filter(|_| !there(word.load(Ordering::SeqCst))) {
+            if let Some(error) = self.elsewhere(rank, visit.note).filter(|_| !late()) {
                 return Err(error);
             }
-            if start.elapsed() > deadline.timeout {
+            if start.elapsed() > visit.patience.timeout {
                 return Err(BoardError::Link(LinkError::Timeout(rank)));
             }
         }
     }
 
-    /// Moves to another processor if this rank looks for `rank` on the very one that that one needs. A scheduler may
-    /// leave both there for seconds while another processor is idle.
-    fn make_way(&self, rank: usize) {
-        let own = sched_getcpu();
-        if self.word(rank, PROCESSOR).load(Ordering::Relaxed) != own as u32 + 1 {
-            return;
-        }
-        let Ok(allowed) = sched_getaffinity(None) else { return };
-        let mut others = allowed;
-        others.unset(own);
-        if others.count() > 0 && sched_setaffinity(None, &others).is_ok() {
-            // The set was just read, so it can be had again; if not, the thread stays where it is allowed.
-            let _ = sched_setaffinity(None, &allowed);
-        }
+    /// Waits until a rank has arrived at a piece, and checks that it is at the same operation.
+    pub(super) fn meet(&self, rank: usize, piece: u32, visit: Visit<'_>) -> Result<(), BoardError> {
+        self.wait(rank, ARRIVED, piece.wrapping_add(1), visit)?;
+        let at = NOTES + (piece % NOTES_KEPT) as usize * NOTE;
+        let note =
+            Note::from_words(std::array::from_fn(|i| self.word(rank, at + 4 * i).load(Ordering::Relaxed)));
+        if note == visit.note { Ok(()) } else { Err(BoardError::Mismatch { rank, note }) }
     }
 
-    fn write_note(&self, piece: u32, note: Note) {
-        let at = NOTES + (piece as usize % 2) * NOTE;
-        let words = [
-            note.sequence as u32,
-            (note.sequence >> 32) as u32,
-            note.code,
-            note.count as u32,
-            (note.count >> 32) as u32,
-        ];
-        for (i, value) in words.into_iter().enumerate() {
-            self.word(self.rank, at + 4 * i).store(value, Ordering::Relaxed);
-        }
+    /// Waits until this rank may write its slot for a piece.
+    pub(super) fn claim(&self, piece: u32, visit: Visit<'_>) -> Result<(), BoardError> {
+        self.others().try_for_each(|other| self.wait(other, ARRIVED, piece, visit))
     }
 
-    fn read_note(&self, rank: usize, piece: u32) -> Note {
-        let at = NOTES + (piece as usize % 2) * NOTE;
-        let word = |i: usize| self.word(rank, at + 4 * i).load(Ordering::Relaxed);
-        let long = |i: usize| u64::from(word(i)) | u64::from(word(i + 1)) << 32;
-        Note { sequence: long(0), code: word(2), count: long(3) }
+    /// Nobody waits for the second counter in an operation that does not use it; it goes along, never behind.
+    pub(super) fn skip_reduced(&self) {
+        self.word(self.rank, REDUCED).store(self.piece, Ordering::Relaxed);
     }
 
-    /// Waits until every other rank has put its part of a piece in, and checks that it is at the same operation.
-    fn wait_for_all(&self, piece: u32, note: Note, deadline: Deadline<'_>) -> Result<(), BoardError> {
-        for rank in (0..self.world).filter(|rank| *rank != self.rank) {
-            self.wait(rank, ARRIVED, piece.wrapping_add(1), note, deadline)?;
-            let theirs = self.read_note(rank, piece);
-            if theirs != note {
-                let Note { sequence, code, count } = theirs;
-                return Err(BoardError::Mismatch { rank, sequence, code, count });
-            }
-        }
-        Ok(())
-    }
-
-    /// Every rank's buffer becomes the reduction of all, the same bits everywhere.
-    pub(crate) fn all_reduce<T: Element>(
+    /// One way through the board: in each of `pieces`, the `writers` put something into their slots, and the `readers`
+    /// take it from there once all of it is in.
+    ///
+    /// `put(board, slot, index)` copies to the byte offset `slot`; `take(board, piece, index)` copies from the slots that
+    /// [`Board::slot`] gives for `piece`. Both get the piece's index in this operation too.
+    pub(super) fn pass(
         &mut self,
-        values: &mut [T],
-        op: ReduceOp,
-        (sequence, tag): (u64, Tag),
-        deadline: Deadline<'_>,
+        visit: Visit<'_>,
+        pieces: usize,
+        (writers, readers): (Who, Who),
+        mut put: impl FnMut(&Self, usize, usize),
+        mut take: impl FnMut(&Self, u32, usize),
     ) -> Result<(), BoardError> {
-        let note = Note::new(sequence, tag);
-        if size_of_val(values) <= SMALL {
-            return self.small(values, op, note, deadline);
-        }
-        let step = SLOT / size_of::<T>();
         let first = self.piece;
-        let pieces = values.len().div_ceil(step) as u32;
-        self.piece = first.wrapping_add(pieces);
-        let part = |index: u32| {
-            let start = index as usize * step;
-            start..(start + step).min(values.len())
-        };
-        let ranges: Vec<_> = (0..pieces).map(part).collect();
-        self.put_in(&values[ranges[0].clone()], first, note);
-        for (index, range) in ranges.iter().enumerate() {
+        self.piece = first.wrapping_add(pieces as u32);
+        for index in 0..pieces {
             let piece = first.wrapping_add(index as u32);
-            self.wait_for_all(piece, note, deadline)?;
-            self.reduce_own(&mut values[range.clone()], op, piece);
-            self.publish(REDUCED, piece.wrapping_add(1));
-            // Others may still be reducing; meanwhile the next piece goes in.
-            if let Some(next) = ranges.get(index + 1) {
-                self.put_in(&values[next.clone()], piece.wrapping_add(1), note);
+            if writers.includes(self.rank) {
+                self.claim(piece, visit)?;
+                put(self, self.slot(self.rank, piece), index);
             }
-            for rank in (0..self.world).filter(|rank| *rank != self.rank) {
-                self.wait(rank, REDUCED, piece.wrapping_add(1), note, deadline)?;
-                let own = chunk(range.len(), self.world, rank);
-                let to = &mut values[range.start + own.start..range.start + own.end];
-                let at = self.result(rank, piece) + own.start * size_of::<T>();
-                self.memory.copy_out(at, bytemuck::cast_slice_mut(to));
+            self.arrive(piece, visit.note);
+            if readers.includes(self.rank) {
+                for other in self.others().filter(|other| writers.includes(*other)) {
+                    self.meet(other, piece, visit)?;
+                }
+                take(self, piece, index);
             }
         }
-        Ok(())
-    }
-
-    /// Copies what others reduce of a piece into this rank's slot.
-    fn put_in<T: Element>(&self, values: &[T], piece: u32, note: Note) {
-        let own = chunk(values.len(), self.world, self.rank);
-        let slot = self.slot(self.rank, piece);
-        self.memory.copy_in(slot, bytemuck::cast_slice(&values[..own.start]));
-        self.memory.copy_in(slot + own.end * size_of::<T>(), bytemuck::cast_slice(&values[own.end..]));
-        self.write_note(piece, note);
-        self.publish(ARRIVED, piece.wrapping_add(1));
-    }
-
-    /// Reduces this rank's part of a piece from all slots, in the order of ranks from this one on, and copies it to
-    /// where the others read it.
-    fn reduce_own<T: Element>(&self, values: &mut [T], op: ReduceOp, piece: u32) {
-        let own = chunk(values.len(), self.world, self.rank);
-        let (size, result) = (size_of::<T>(), self.result(self.rank, piece));
-        let mut at = own.start;
-        for block in values[own].chunks_mut(BLOCK / size) {
-            for step in 1..self.world {
-                let rank = (self.rank + step) % self.world;
-                self.memory.reduce_from(self.slot(rank, piece) + at * size, op, block);
-            }
-            if op == ReduceOp::Mean {
-                block.iter_mut().for_each(|value| *value = value.divide(self.world));
-            }
-            self.memory.copy_in(result + at * size, bytemuck::cast_slice(block));
-            at += block.len();
-        }
-    }
-
-    /// Every rank reduces everything for itself, in the order of ranks.
-    fn small<T: Element>(
-        &mut self,
-        values: &mut [T],
-        op: ReduceOp,
-        note: Note,
-        deadline: Deadline<'_>,
-    ) -> Result<(), BoardError> {
-        let piece = self.piece;
-        self.piece = piece.wrapping_add(1);
-        self.memory.copy_in(self.slot(self.rank, piece), bytemuck::cast_slice(values));
-        self.write_note(piece, note);
-        self.publish(ARRIVED, piece.wrapping_add(1));
-        // Nobody waits for this one's second counter; it goes along so that it is never behind.
-        self.word(self.rank, REDUCED).store(piece.wrapping_add(1), Ordering::Relaxed);
-        self.wait_for_all(piece, note, deadline)?;
-        self.memory.copy_out(self.slot(0, piece), bytemuck::cast_slice_mut(values));
-        for rank in 1..self.world {
-            self.memory.reduce_from(self.slot(rank, piece), op, values);
-        }
-        if op == ReduceOp::Mean {
-            values.iter_mut().for_each(|value| *value = value.divide(self.world));
-        }
+        self.skip_reduced();
         Ok(())
     }
 }

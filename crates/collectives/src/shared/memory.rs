@@ -110,4 +110,32 @@ impl SharedMemory {
         let other = unsafe { std::slice::from_raw_parts(from.as_ptr(), acc.len()) };
         reduce_into(op, acc, other);
     }
+
+    /// Copies bytes from one place to another that does not overlap it. The protocol must keep writers away from the first
+    /// and everybody else from the second meanwhile.
+    pub(super) fn copy_within(&self, from: usize, to: usize, len: usize) {
+        assert!(from.abs_diff(to) >= len, "{len} bytes from {from} to {to} overlap");
+        let (from, to) = (self.range(from, len), self.range(to, len));
+        // SAFETY: both are inside the mapping and do not overlap; no Rust reference points there: the buffers that a region
+        // lends out are borrowed by the operation meanwhile.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), len) }
+    }
+
+    /// Elements that belong to this rank outside of operations. The caller must be the one owner of that part.
+    pub(super) fn own<T: Element>(&self, offset: usize, len: usize) -> &[T] {
+        assert!(offset.is_multiple_of(align_of::<T>()), "elements of {} at {offset}", T::DTYPE.name());
+        let from = self.range(offset, len * size_of::<T>()).cast::<T>();
+        // SAFETY: aligned elements inside the mapping, which lives as long as `self`; every bit pattern is one. Other ranks
+        // write here only during an operation on the buffer, which this rank enters with the buffer borrowed or moved; if
+        // the operation fails, so that others may still be at it, the buffer is taken out of use (`SharedBuffer`).
+        unsafe { std::slice::from_raw_parts(from.as_ptr(), len) }
+    }
+
+    /// The same for writing.
+    pub(super) fn own_mut<T: Element>(&mut self, offset: usize, len: usize) -> &mut [T] {
+        assert!(offset.is_multiple_of(align_of::<T>()), "elements of {} at {offset}", T::DTYPE.name());
+        let from = self.range(offset, len * size_of::<T>()).cast::<T>();
+        // SAFETY: as above, and the one owner of this part has borrowed it exclusively.
+        unsafe { std::slice::from_raw_parts_mut(from.as_ptr(), len) }
+    }
 }

@@ -3,14 +3,41 @@
 //! A message between two processes is copied into the system and out again, and a ring passes every byte on several
 //! times. Here every rank has a slot in memory that all map: it puts in what the others reduce, reduces its own part
 //! straight from the others' slots, and they copy the result from its slot. Ranks tell each other how far they are by
-//! counters in the same memory; who waits looks for a while and then sleeps on the counter.
+//! counters in the same memory.
 //!
 //! The memory has no name in any file system: processes open it through the descriptor of the rank that made it, so
 //! nothing is left behind however a rank dies.
+//!
+//! To be read in this order: `memory` is the memory itself, `wait` is waiting for a word in it; `board` has the slots and the
+//! rule that keeps readers and writers apart, `direct` the operations through them, `region` buffers that lie in the memory
+//! themselves, `ring` bytes from one rank to one other; `setup` is how ranks come to share.
 
+#[cfg(not(target_os = "linux"))]
+mod absent;
+#[cfg(target_os = "linux")]
 mod board;
+#[cfg(target_os = "linux")]
+mod direct;
+#[cfg(target_os = "linux")]
 mod memory;
+#[cfg(target_os = "linux")]
+mod region;
+#[cfg(target_os = "linux")]
+mod ring;
+#[cfg(target_os = "linux")]
 mod setup;
+#[cfg(target_os = "linux")]
+mod wait;
 
-pub(crate) use board::{Board, BoardError, Deadline};
-pub(crate) use setup::{agree, of_threads};
+#[cfg(not(target_os = "linux"))]
+pub(crate) use absent::Region;
+#[cfg(not(target_os = "linux"))]
+pub(crate) use absent::{HostMemory, agree, alloc, of_threads};
+#[cfg(target_os = "linux")]
+pub(crate) use region::Region;
+#[cfg(target_os = "linux")]
+pub(crate) use {
+    board::{Board, BoardError, Note, Visit},
+    ring::Ring,
+    setup::{HostMemory, agree, alloc, of_threads},
+};

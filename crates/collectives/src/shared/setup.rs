@@ -1,52 +1,105 @@
 //! How ranks come to share memory.
 
-use super::board::Board;
+use std::os::fd::OwnedFd;
+
+use super::board::{Board, Note};
 use super::memory::SharedMemory;
-use crate::communicator::Communicator;
+use super::region::Region;
+use super::ring::Ring;
+use super::wait;
+use crate::algorithms::{Group, gathered};
+use crate::dtype::DType;
+use crate::engine::{Engine, Kind, Native, Scope, Tag};
 use crate::error::Result;
+use crate::transport::pipe::Pipe;
+use crate::world::{Host, number_hosts};
 
-/// A name for this host that only its own processes have: another boot is another host, and so is another space of
-/// process numbers, in which descriptors cannot be opened.
-fn host() -> String {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
-    let space = std::fs::read_link("/proc/self/ns/pid").map(|path| path.display().to_string());
-    format!("{} {}", read("/proc/sys/kernel/random/boot_id"), space.unwrap_or_default())
+/// Memory shared with the other ranks of this one's host.
+pub(crate) struct HostMemory {
+    /// The ranks of this host; the board's numbers are places in it.
+    pub(crate) group: Group,
+    pub(crate) board: Board,
 }
 
-/// The boards of a world of threads; none where memory cannot be had, and then messages go as before.
-pub(crate) fn of_threads(world: usize) -> Vec<Option<Board>> {
-    let memory = if world > 1 { SharedMemory::create(Board::size(world)).ok() } else { None };
-    (0..world)
-        .map(|rank| memory.as_ref().map(|(memory, _)| Board::new(memory.clone(), rank, world)))
-        .collect()
-}
-
-/// Makes shared memory for a world of processes if all are on one host and can open it. Every rank takes part; all come
-/// to the same decision.
-pub(crate) fn agree(comm: &Communicator) -> Result<Option<Board>> {
-    let (rank, world) = (comm.rank(), comm.world_size());
-    let own = host();
-    let hosts = comm.all_gather_bytes(own.as_bytes())?;
-    if world == 1 || hosts.iter().any(|other| *other != hosts[0]) {
-        return Ok(None);
+impl HostMemory {
+    /// Notes which operation this rank begins.
+    pub(crate) fn begin(&self, sequence: u64, tag: Tag) {
+        self.board.begin(Note::new(sequence, tag));
     }
-    let size = Board::size(world);
-    let made = if rank == 0 { SharedMemory::create(size).ok() } else { None };
+}
+
+/// The memories of a world of threads; none where memory cannot be had, and then messages go as before.
+pub(crate) fn of_threads(world: usize) -> Vec<Option<HostMemory>> {
+    let memory = if world > 1 { SharedMemory::create(Board::size(world)).ok() } else { None };
+    let of = |rank| {
+        let (memory, _) = memory.as_ref()?;
+        Some(HostMemory { group: Group::world(world, rank), board: Board::new(memory.clone(), rank, world) })
+    };
+    (0..world).map(of).collect()
+}
+
+/// Memory of so many bytes that the ranks of `group` map: its first rank makes it and the others open it. Every rank of the
+/// world takes part, each with its own group; either all of a group get it, or none.
+fn share(native: &mut Native, group: &Group, bytes: usize) -> Result<Option<SharedMemory>> {
+    let all = native.everybody();
+    let made = if group.own() == 0 && bytes > 0 {
+        SharedMemory::create(bytes)
+    } else {
+        Err(std::io::ErrorKind::Other.into())
+    };
+    let made: Option<(SharedMemory, OwnedFd)> = made.ok();
     let path = made.as_ref().map_or_else(String::new, |(_, file)| SharedMemory::path_of(file));
-    let path = String::from_utf8_lossy(&comm.all_gather_bytes(path.as_bytes())?[0]).into_owned();
-    // Rank 0 keeps the descriptor until every rank has said whether it could open it.
+    let paths = gathered::all_gather(native, &all, path.as_bytes())?;
+    let path = String::from_utf8_lossy(&paths[group.at(0)]).into_owned();
+    // The maker keeps the descriptor until every rank has said whether it could open it.
     let (memory, _file) = match made {
         Some((memory, file)) => (Some(memory), Some(file)),
-        None if rank == 0 => (None, None),
-        None => match SharedMemory::open(&path, size) {
+        None if path.is_empty() => (None, None),
+        None => match SharedMemory::open(&path, bytes) {
             Ok(memory) => (Some(memory), None),
             Err(error) => {
-                tracing::info!(%error, "this rank cannot open the memory of its host; messages go by TCP");
+                tracing::info!(%error, "this rank cannot open the memory of its host; it sends messages");
                 (None, None)
             }
         },
     };
-    let all = comm.all_gather_bytes(&[u8::from(memory.is_some())])?;
-    let everybody = all.iter().all(|has| has == &[1]);
-    Ok(memory.filter(|_| everybody).map(|memory| Board::new(memory, rank, world)))
+    let have = gathered::all_gather(native, &all, &[u8::from(memory.is_some())])?;
+    let everybody = group.ranks().iter().all(|rank| have[*rank] == [1]);
+    Ok(memory.filter(|_| everybody))
+}
+
+/// Finds out which ranks are on one host, and makes memory for those that are, if they may share it. Every rank takes part;
+/// all ranks of a host come to the same decision.
+pub(crate) fn agree(native: &mut Native, host: &Host, may_share: bool) -> Result<()> {
+    let group = number_hosts(native, host)?;
+    let size = group.len();
+    let wanted = may_share && size > 1;
+    let bytes = if wanted { Board::size(size) + size * size * Ring::SIZE } else { 0 };
+    let Some(memory) = share(native, &group, bytes)? else { return Ok(()) };
+    let looks = wait::looks(size);
+    let own = group.own();
+    for (place, rank) in group.ranks().iter().enumerate().filter(|(place, _)| *place != own) {
+        let ring = |from: usize, to: usize| {
+            let at = Board::size(size) + (from * size + to) * Ring::SIZE;
+            Ring::new(memory.clone(), at, looks)
+        };
+        let pipe = Pipe::new(ring(own, place), ring(place, own), native.patience.clone());
+        native.links.0[*rank] = Some(Box::new(pipe));
+    }
+    let board = Board::new(memory, own, size);
+    native.host_memory = Some(HostMemory { group, board });
+    Ok(())
+}
+
+/// Memory for `bytes` bytes of each rank that all ranks map, if they share memory.
+pub(crate) fn alloc(native: &mut Native, bytes: usize) -> Result<Option<Region>> {
+    if !native.is_direct() {
+        return Ok(None);
+    }
+    let tag = Tag::new(Kind::Setup, DType::U8, bytes);
+    native.enter(Scope::World, tag)?;
+    let (group, rank) = (native.everybody(), native.rank);
+    let result = share(native, &group, Region::size(bytes, group.len()));
+    native.end(result.as_ref().err());
+    Ok(result?.map(|memory| Region::new(memory, rank, bytes)))
 }

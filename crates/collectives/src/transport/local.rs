@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, bounded};
 
-use super::{LinkError, Transport};
+use super::{Broken, Link, Links, Part, Patience};
 use crate::failure::Failure;
 
 /// How often a waiting rank looks whether the world is broken.
@@ -30,31 +30,31 @@ struct Incoming {
     used: usize,
 }
 
-/// One rank's ends of the channels; its own place is empty.
-pub(crate) struct Local {
-    to: Vec<Option<Outgoing>>,
-    from: Vec<Option<Incoming>>,
-    failure: Arc<Failure>,
-    timeout: Duration,
+/// One rank's ends of the channels to another.
+struct Local {
+    to: Outgoing,
+    from: Incoming,
+    patience: Patience,
 }
 
-/// The transports of a world of threads.
-pub(crate) fn world(size: usize, failures: &[Arc<Failure>], timeout: Duration) -> Vec<Local> {
-    let mut ranks: Vec<Local> = failures
-        .iter()
-        .map(|failure| Local {
-            to: (0..size).map(|_| None).collect(),
-            from: (0..size).map(|_| None).collect(),
-            failure: failure.clone(),
-            timeout,
-        })
-        .collect();
+fn channel() -> (Outgoing, Incoming) {
+    let (sender, receiver) = bounded(QUEUE);
+    let (give_back, returned) = bounded(QUEUE);
+    let outgoing = Outgoing { messages: sender, returned };
+    (outgoing, Incoming { messages: receiver, give_back, current: Vec::new(), used: 0 })
+}
+
+/// The links of a world of threads.
+pub(crate) fn world(failures: &[Arc<Failure>], timeout: Duration) -> Vec<Links> {
+    let size = failures.len();
+    let mut ranks: Vec<Links> = (0..size).map(|_| Links((0..size).map(|_| None).collect())).collect();
     for a in 0..size {
-        for b in (0..size).filter(|b| *b != a) {
-            let (sender, receiver) = bounded(QUEUE);
-            let (give_back, returned) = bounded(QUEUE);
-            ranks[a].to[b] = Some(Outgoing { messages: sender, returned });
-            ranks[b].from[a] = Some(Incoming { messages: receiver, give_back, current: Vec::new(), used: 0 });
+        for b in 0..a {
+            let ((a_to, b_from), (b_to, a_from)) = (channel(), channel());
+            for (own, other, to, from) in [(a, b, a_to, a_from), (b, a, b_to, b_from)] {
+                let patience = Patience { failure: failures[own].clone(), timeout };
+                ranks[own].0[other] = Some(Box::new(Local { to, from, patience }));
+            }
         }
     }
     ranks
@@ -78,52 +78,40 @@ impl Incoming {
     }
 }
 
-impl Local {
-    /// Why waiting for a rank since `start` should end, if it should.
-    fn give_up(&self, rank: usize, start: Instant) -> Option<LinkError> {
-        if self.failure.get().is_some() {
-            return Some(LinkError::Closed(rank));
-        }
-        (start.elapsed() > self.timeout).then_some(LinkError::Timeout(rank))
-    }
-}
-
-impl Transport for Local {
-    fn send(&mut self, to: usize, parts: [&[u8]; 2]) -> Result<(), LinkError> {
+impl Link for Local {
+    fn send(&mut self, parts: [&[u8]; 2]) -> Result<(), Broken> {
         let start = Instant::now();
-        let link = self.to[to].as_ref().ok_or(LinkError::Closed(to))?;
-        let mut bytes = link.returned.try_recv().unwrap_or_default();
+        let mut bytes = self.to.returned.try_recv().unwrap_or_default();
         bytes.clear();
         for part in parts {
             bytes.extend_from_slice(part);
         }
         loop {
-            bytes = match link.messages.send_timeout(bytes, LOOK) {
+            bytes = match self.to.messages.send_timeout(bytes, LOOK) {
                 Ok(()) => return Ok(()),
-                Err(SendTimeoutError::Disconnected(_)) => return Err(LinkError::Closed(to)),
-                Err(SendTimeoutError::Timeout(bytes)) => match self.give_up(to, start) {
-                    Some(error) => return Err(error),
+                Err(SendTimeoutError::Disconnected(_)) => return Err(Broken::Closed),
+                Err(SendTimeoutError::Timeout(bytes)) => match self.patience.ended(start) {
+                    Some(broken) => return Err(broken),
                     None => bytes,
                 },
             };
         }
     }
 
-    fn receive(&mut self, from: usize, mut into: &mut [u8]) -> Result<(), LinkError> {
+    fn receive(&mut self, _: Part, mut into: &mut [u8]) -> Result<(), Broken> {
         let start = Instant::now();
         while !into.is_empty() {
-            let link = self.from[from].as_mut().ok_or(LinkError::Closed(from))?;
-            let count = link.read(into);
+            let count = self.from.read(into);
             if count > 0 {
                 into = &mut into[count..];
                 continue;
             }
-            match link.messages.recv_timeout(LOOK) {
-                Ok(message) => link.turn_to(message),
-                Err(RecvTimeoutError::Disconnected) => return Err(LinkError::Closed(from)),
+            match self.from.messages.recv_timeout(LOOK) {
+                Ok(message) => self.from.turn_to(message),
+                Err(RecvTimeoutError::Disconnected) => return Err(Broken::Closed),
                 Err(RecvTimeoutError::Timeout) => {
-                    if let Some(error) = self.give_up(from, start) {
-                        return Err(error);
+                    if let Some(broken) = self.patience.ended(start) {
+                        return Err(broken);
                     }
                 }
             }

@@ -1,27 +1,25 @@
-//! Ranks as processes: a TCP connection between each two.
+//! Ranks as processes: one or more TCP connections between each two.
 //!
-//! Sending must not wait for the peer to receive, or two ranks that send to each other would block. So a send
-//! writes as much as the system takes at once, straight from the caller's memory, and leaves only the rest to a
-//! thread of the connection, in a buffer that comes back to be used again. The queue to that thread is bounded, so
-//! that a rank which is far ahead waits instead of filling its memory. The system sizes the sockets' buffers:
-//! asking for 4 MiB gained nothing in measurements on Linux's loopback, and asking for less lost a third.
+//! A send writes as much as the system takes at once, straight from the caller's memory, and leaves only the rest to an
+//! [`Outbox`]. The system sizes the sockets' buffers: asking for 4 MiB gained nothing in measurements on Linux's
+//! loopback, and asking for less lost a third.
+//!
+//! With several connections (*lanes*) a large payload is cut into as many parts, which are on their way at the same time:
+//! on a long or lossy way one connection's window does not fill the link.
 
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, SendTimeoutError, Sender, bounded};
-
-use super::{LinkError, Transport};
-use crate::failure::Failure;
+use super::outbox::Outbox;
+use super::{Broken, Link, Part, Patience};
+use crate::algorithms::chunk;
 
 /// How often a waiting rank looks whether its time is up.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Messages that may wait for the thread that writes.
-const QUEUE: usize = 64;
+/// Payloads below this many bytes go through the first lane alone.
+const WIDE: usize = 64 << 10;
 
 /// The flags of a send that takes what fits and returns, and does not raise a signal on a closed connection.
 /// The numbers are those of the systems' headers; elsewhere the thread writes everything.
@@ -32,77 +30,49 @@ const AT_ONCE: Option<i32> = Some(0x80);
 #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "macos", target_os = "ios")))]
 const AT_ONCE: Option<i32> = None;
 
-struct Peer {
+/// One connection.
+struct Lane {
     stream: TcpStream,
-    outbox: Sender<Vec<u8>>,
-    returned: Receiver<Vec<u8>>,
-    /// Messages queued and not yet written; only with none of them may this thread write itself.
-    waiting: Arc<AtomicUsize>,
-    writer: Option<std::thread::JoinHandle<()>>,
+    outbox: Outbox,
 }
 
-/// One rank's connections.
+/// The connections to one other rank.
 pub(crate) struct Tcp {
-    peers: Vec<Option<Peer>>,
-    timeout: Duration,
+    lanes: Vec<Lane>,
+    patience: Patience,
 }
 
 impl Tcp {
-    /// Takes over established connections, by rank; this rank's own place is empty.
-    pub(crate) fn new(
-        streams: Vec<Option<TcpStream>>,
-        failure: &Failure,
-        timeout: Duration,
-    ) -> std::io::Result<Self> {
-        let mut peers = Vec::with_capacity(streams.len());
-        for stream in streams {
-            peers.push(match stream {
-                Some(stream) => {
-                    let waker = stream.try_clone()?;
-                    // Closing the socket is what ends a blocked read or write.
-                    failure.on_break(move || drop(waker.shutdown(Shutdown::Both)));
-                    Some(Peer::new(stream)?)
-                }
-                None => None,
-            });
+    /// Takes over established connections, in the order that both sides know them by.
+    pub(crate) fn new(streams: Vec<TcpStream>, patience: Patience) -> std::io::Result<Self> {
+        let lane = |stream: TcpStream| {
+            stream.set_nonblocking(false)?;
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(LOOK))?;
+            let (waker, mut writing) = (stream.try_clone()?, stream.try_clone()?);
+            // Closing the socket is what ends a blocked read or write.
+            patience.failure.on_break(move || drop(waker.shutdown(Shutdown::Both)));
+            let outbox = Outbox::new(move |bytes| writing.write_all(bytes).is_ok());
+            Ok(Lane { stream, outbox })
+        };
+        let lanes = streams.into_iter().map(lane).collect::<std::io::Result<_>>()?;
+        Ok(Self { lanes, patience })
+    }
+
+    /// Which part of a payload of `len` bytes goes through a lane.
+    fn share(&self, len: usize, lane: usize) -> std::ops::Range<usize> {
+        match (len < WIDE, lane) {
+            (false, _) => chunk(len, self.lanes.len(), lane),
+            (true, 0) => 0..len,
+            (true, _) => 0..0,
         }
-        Ok(Self { peers, timeout })
-    }
-
-    fn peer(&mut self, rank: usize) -> Result<&mut Peer, LinkError> {
-        self.peers.get_mut(rank).and_then(Option::as_mut).ok_or(LinkError::Closed(rank))
     }
 }
 
-impl Peer {
-    fn new(stream: TcpStream) -> std::io::Result<Self> {
-        stream.set_nonblocking(false)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(LOOK))?;
-        let mut writing = stream.try_clone()?;
-        let (outbox, inbox) = bounded::<Vec<u8>>(QUEUE);
-        let (give_back, returned) = bounded(QUEUE);
-        let waiting = Arc::new(AtomicUsize::new(0));
-        let written = waiting.clone();
-        let writer = std::thread::Builder::new().name("phalanx-send".into()).spawn(move || {
-            for bytes in inbox {
-                if writing.write_all(&bytes).is_err() {
-                    // The reader sees the broken connection too and reports it.
-                    return;
-                }
-                written.fetch_sub(1, Ordering::Release);
-                // With enough of them on their way back, one more is not worth waiting for.
-                let _ = give_back.try_send(bytes);
-            }
-        })?;
-        Ok(Self { stream, outbox, returned, waiting, writer: Some(writer) })
-    }
-}
-
-impl Peer {
+impl Lane {
     /// Writes what the system takes without waiting, unless earlier messages still wait; returns how much.
     fn write_at_once(&self, parts: [&[u8]; 2]) -> std::io::Result<usize> {
-        let (Some(flags), 0) = (AT_ONCE, self.waiting.load(Ordering::Acquire)) else { return Ok(0) };
+        let (Some(flags), true) = (AT_ONCE, self.outbox.is_empty()) else { return Ok(0) };
         let socket = socket2::SockRef::from(&self.stream);
         loop {
             let slices = [IoSlice::new(parts[0]), IoSlice::new(parts[1])];
@@ -113,64 +83,62 @@ impl Peer {
             }
         }
     }
-}
 
-impl Transport for Tcp {
-    fn send(&mut self, to: usize, parts: [&[u8]; 2]) -> Result<(), LinkError> {
-        let (start, timeout) = (Instant::now(), self.timeout);
-        let peer = self.peer(to)?;
-        let written = peer.write_at_once(parts).map_err(|_| LinkError::Closed(to))?;
+    fn send(&mut self, parts: [&[u8]; 2], patience: &Patience) -> Result<(), Broken> {
+        let written = self.write_at_once(parts).map_err(|_| Broken::Closed)?;
         if written == parts[0].len() + parts[1].len() {
             return Ok(());
         }
-        let mut bytes = peer.returned.try_recv().unwrap_or_default();
-        bytes.clear();
-        let head = written.min(parts[0].len());
-        bytes.extend_from_slice(&parts[0][head..]);
-        bytes.extend_from_slice(&parts[1][written - head..]);
-        peer.waiting.fetch_add(1, Ordering::Relaxed);
-        loop {
-            bytes = match peer.outbox.send_timeout(bytes, LOOK) {
-                Ok(()) => return Ok(()),
-                Err(SendTimeoutError::Disconnected(_)) => return Err(LinkError::Closed(to)),
-                Err(SendTimeoutError::Timeout(_)) if start.elapsed() > timeout => {
-                    return Err(LinkError::Timeout(to));
-                }
-                Err(SendTimeoutError::Timeout(bytes)) => bytes,
-            };
-        }
+        self.outbox.push(parts, written, patience)
     }
 
-    fn receive(&mut self, from: usize, mut into: &mut [u8]) -> Result<(), LinkError> {
-        let (start, timeout) = (Instant::now(), self.timeout);
-        let peer = self.peer(from)?;
+    fn receive(&mut self, mut into: &mut [u8], patience: &Patience) -> Result<(), Broken> {
+        let start = Instant::now();
         while !into.is_empty() {
-            match peer.stream.read(into) {
-                Ok(0) => return Err(LinkError::Closed(from)),
+            match self.stream.read(into) {
+                Ok(0) => return Err(Broken::Closed),
                 Ok(count) => into = &mut into[count..],
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                    if start.elapsed() > timeout {
-                        return Err(LinkError::Timeout(from));
+                    if let Some(broken) = patience.ended(start) {
+                        return Err(broken);
                     }
                 }
-                Err(_) => return Err(LinkError::Closed(from)),
+                Err(_) => return Err(Broken::Closed),
             }
         }
         Ok(())
     }
 }
 
-impl Drop for Tcp {
-    fn drop(&mut self) {
-        // What is queued is written before the connections close: a peer may still need it.
-        for peer in self.peers.iter_mut().flatten() {
-            let (closed, _) = bounded(0);
-            peer.outbox = closed;
-            if let Some(writer) = peer.writer.take() {
-                let _ = writer.join();
+impl Link for Tcp {
+    fn send(&mut self, [header, payload]: [&[u8]; 2]) -> Result<(), Broken> {
+        for index in 0..self.lanes.len() {
+            let share = self.share(payload.len(), index);
+            let header = if index == 0 { header } else { &[] };
+            if index == 0 || !share.is_empty() {
+                self.lanes[index].send([header, &payload[share]], &self.patience)?;
             }
-            let _ = peer.stream.shutdown(Shutdown::Write);
         }
+        Ok(())
+    }
+
+    fn receive(&mut self, part: Part, into: &mut [u8]) -> Result<(), Broken> {
+        if part == Part::Header {
+            return self.lanes[0].receive(into, &self.patience);
+        }
+        for index in 0..self.lanes.len() {
+            let share = self.share(into.len(), index);
+            self.lanes[index].receive(&mut into[share], &self.patience)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        // What is queued is written before the connection closes.
+        self.outbox = Outbox::new(|_| false);
+        let _ = self.stream.shutdown(Shutdown::Write);
     }
 }

@@ -1,8 +1,11 @@
 //! What a process must know to join a world.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 use std::time::Duration;
 
+use super::secret::Secret;
+use crate::algorithms::Algorithm;
 use crate::error::{CommError, Result};
 
 /// How long an operation may take by default.
@@ -25,6 +28,17 @@ pub struct WorldConfig {
     pub bind_addr: IpAddr,
     /// Whether ranks share memory if all are on one host (Linux); the same on every rank. Otherwise they send messages.
     pub shared_memory: bool,
+    /// Which host this rank counts to, if not the machine that it runs on: ranks of one name are taken to be near each
+    /// other, those of different names far. They share memory only on one machine.
+    pub host: Option<String>,
+    /// TCP connections between each two ranks; the same on every rank. More than one fill a long way better.
+    pub streams: usize,
+    /// What every connection must prove to know; the same on every rank.
+    pub secret: Option<Secret>,
+    /// Which way bytes go if a call does not say; the same on every rank.
+    pub algorithm: Algorithm,
+    /// The folder to which the last operations of this rank are written when one fails, as `rank-N.json`.
+    pub flight_recorder: Option<PathBuf>,
     /// How long to wait for all ranks.
     pub connect_timeout: Duration,
     /// How long an operation may take.
@@ -46,6 +60,11 @@ impl WorldConfig {
             master_port: port,
             bind_addr: IpAddr::V4(Ipv4Addr::LOCALHOST),
             shared_memory: true,
+            host: None,
+            streams: 1,
+            secret: None,
+            algorithm: Algorithm::Auto,
+            flight_recorder: None,
             connect_timeout: Duration::from_secs(60),
             op_timeout: DEFAULT_OP_TIMEOUT,
             heartbeat_interval: Duration::from_millis(500),
@@ -75,10 +94,13 @@ impl WorldConfig {
 
     /// Checks that the numbers make sense.
     pub(super) fn validate(&self) -> Result<()> {
-        if self.rank < self.world_size {
+        let problem = if self.rank >= self.world_size {
+            format!("rank {} does not exist in a world of {}", self.rank, self.world_size)
+        } else if !(1..=64).contains(&self.streams) {
+            format!("{} streams between two ranks; there can be 1 to 64", self.streams)
+        } else {
             return Ok(());
-        }
-        let problem = format!("rank {} does not exist in a world of {}", self.rank, self.world_size);
+        };
         Err(CommError::Argument { operation: "connect", problem })
     }
 }

@@ -1,8 +1,11 @@
 //! Launchers' environment variables: torchrun's, SLURM's, OpenMPI's.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
 
 use super::config::WorldConfig;
+use super::interface;
+use super::secret::Secret;
+use crate::algorithms::Algorithm;
 use crate::error::{CommError, Result};
 
 type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -60,19 +63,58 @@ pub(super) fn read(get: Lookup<'_>) -> Result<Option<WorldConfig>> {
     let port = number(get, "MASTER_PORT")?.unwrap_or(by_job);
     let master_port = u16::try_from(port)
         .map_err(|_| wrong("MASTER_PORT", format!("{port} is not a port; ports end at 65535")))?;
-    let here = ["127.0.0.1", "localhost"].contains(&master_addr.as_str());
-    let bind_addr = match get("PHALANX_BIND_ADDR") {
-        Some(text) => text
-            .trim()
-            .parse()
-            .map_err(|_| wrong("PHALANX_BIND_ADDR", format!("expected an IP address, found `{text}`")))?,
-        None if here => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        None if master_addr == "::1" => IpAddr::V6(std::net::Ipv6Addr::LOCALHOST),
-        // A world over several hosts can only meet on an interface that they reach.
-        None => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+    let bind_addr = match get("PHALANX_INTERFACE") {
+        Some(text) => interface::named(text.trim(), &master_addr, master_port)
+            .map_err(|problem| wrong("PHALANX_INTERFACE", problem))?,
+        None => interface::towards(&master_addr, master_port),
+    };
+    let streams = match number(get, "PHALANX_STREAMS")? {
+        Some(count @ 1..=64) => count as usize,
+        Some(count) => return Err(wrong("PHALANX_STREAMS", format!("{count}; there can be 1 to 64"))),
+        None => 1,
+    };
+    let algorithm = match get("PHALANX_ALGORITHM") {
+        Some(text) => {
+            text.trim().parse().map_err(|error: CommError| wrong("PHALANX_ALGORITHM", error.to_string()))?
+        }
+        None => Algorithm::Auto,
+    };
+    let shared_memory = match get("PHALANX_SHARED_MEMORY").as_deref().map(str::trim) {
+        None | Some("1") => true,
+        Some("0") => false,
+        Some(other) => {
+            return Err(wrong("PHALANX_SHARED_MEMORY", format!("expected 0 or 1, found `{other}`")));
+        }
     };
     let local = WorldConfig::local(rank as usize, world_size as usize, master_port);
-    Ok(Some(WorldConfig { local_rank: local_rank as usize, master_addr, bind_addr, ..local }))
+    Ok(Some(WorldConfig {
+        local_rank: local_rank as usize,
+        master_addr,
+        bind_addr,
+        shared_memory,
+        host: get("PHALANX_HOST").map(|name| name.trim().to_owned()),
+        streams,
+        secret: secret(get)?,
+        algorithm,
+        flight_recorder: get("PHALANX_FLIGHT_RECORDER").map(Into::into),
+        ..local
+    }))
+}
+
+/// The secret that the environment holds or names the file of.
+fn secret(get: Lookup<'_>) -> Result<Option<Secret>> {
+    match (get("PHALANX_SECRET"), get("PHALANX_SECRET_FILE")) {
+        (Some(_), Some(_)) => {
+            Err(wrong("PHALANX_SECRET", "is set, and so is PHALANX_SECRET_FILE; one is enough"))
+        }
+        (Some(text), None) => Secret::new(text.trim().as_bytes())
+            .map(Some)
+            .map_err(|error| wrong("PHALANX_SECRET", error.to_string())),
+        (None, Some(path)) => Secret::from_file(Path::new(&path))
+            .map(Some)
+            .map_err(|error| wrong("PHALANX_SECRET_FILE", error.to_string())),
+        (None, None) => Ok(None),
+    }
 }
 
 /// The first host of SLURM's list: `gpu[03-07,9],login1` begins with `gpu03`.
@@ -126,6 +168,7 @@ mod tests {
             assert_eq!((config.rank, config.world_size, config.local_rank), (3, 4, 1));
             assert_eq!((config.master_addr.as_str(), config.master_port), (address, port));
             assert_eq!(config.bind_addr.is_loopback(), address == "127.0.0.1", "{address}");
+            assert_eq!((config.streams, config.shared_memory, &config.secret), (1, true, &None));
         }
         assert_eq!(with(&[("HOME", "/nowhere")]), Ok(None));
         assert_eq!(
@@ -156,6 +199,42 @@ mod tests {
                 }
                 other => panic!("{variables:?}: {other:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn what_phalanx_itself_reads() {
+        let base =
+            [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "1234")];
+        let read = |more: &[(&'static str, &'static str)]| {
+            let all: Vec<_> = base.iter().chain(more).copied().collect();
+            with(&all)
+        };
+        let config = read(&[
+            ("PHALANX_STREAMS", "4"),
+            ("PHALANX_ALGORITHM", "tree"),
+            ("PHALANX_SHARED_MEMORY", "0"),
+            ("PHALANX_HOST", "left"),
+            ("PHALANX_SECRET", "sixteen bytes or more"),
+            ("PHALANX_INTERFACE", "127.0.0.9"),
+        ]);
+        let config = config.expect("complete").expect("a launcher");
+        assert_eq!((config.streams, config.algorithm, config.shared_memory), (4, Algorithm::Tree, false));
+        assert_eq!(
+            (config.host.as_deref(), config.bind_addr.to_string().as_str()),
+            (Some("left"), "127.0.0.9")
+        );
+        assert!(config.secret.is_some());
+        for (name, value, says) in [
+            ("PHALANX_STREAMS", "0", "1 to 64"),
+            ("PHALANX_ALGORITHM", "quick", "halving-doubling"),
+            ("PHALANX_SHARED_MEMORY", "no", "0 or 1"),
+            ("PHALANX_SECRET", "short", "16"),
+            ("PHALANX_SECRET_FILE", "/nonexistent/secret", "cannot read"),
+            ("PHALANX_INTERFACE", "nonexistent0", "nonexistent0"),
+        ] {
+            let error = read(&[(name, value)]).expect_err(name).to_string();
+            assert!(error.contains(name) && error.contains(says), "{error}");
         }
     }
 

@@ -6,11 +6,13 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+use crate::engine::Doing;
+
 /// The longest message; whoever announces a longer one is not of this protocol.
 const MAX_FRAME: usize = 1 << 20;
 
 /// Changes whenever messages or headers do.
-pub(super) const PROTOCOL: u32 = 1;
+pub(super) const PROTOCOL: u32 = 2;
 
 /// What ranks and the meeting place tell each other.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -27,6 +29,14 @@ pub(super) enum Message {
     Lost { rank: usize },
     /// A rank gave up.
     Aborted { rank: usize, reason: String },
+    /// A rank wants to know what all are doing on a communicator.
+    Ask { communicator: u32 },
+    /// Rank 0 passes the question on.
+    Tell { question: u64, communicator: u32 },
+    /// A rank's answer.
+    Doing { question: u64, doing: Doing },
+    /// All answers, by rank, for the rank that asked; nothing from those that do not answer.
+    All { doing: Vec<Option<Doing>> },
     /// The sender leaves in good order.
     Bye,
 }

@@ -1,71 +1,151 @@
-//! Data connections: one between each two ranks, the higher rank calling the lower.
+//! Data connections: some between each two ranks, the higher rank calling the lower.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::config::WorldConfig;
-use super::rendezvous::Table;
-use crate::error::Result;
+use super::handshake;
+use super::secret::Secret;
+use crate::error::{CommError, Result};
 use crate::failure::Failure;
 
-/// What a caller says first: a mark, the world's token and its rank.
-const MARK: [u8; 8] = *b"PHLXDATA";
+/// After the handshake a caller says which world it means, its rank, and which of their connections this is.
 const GREETING: usize = 24;
 
-/// Connects this rank to all others.
-pub(super) fn connect_all(
-    config: &WorldConfig,
-    listener: &TcpListener,
-    table: &Table,
-    failure: &Failure,
-) -> Result<Vec<Option<TcpStream>>> {
-    let deadline = Instant::now() + config.connect_timeout;
-    let mut streams: Vec<Option<TcpStream>> = (0..config.world_size).map(|_| None).collect();
-    for (rank, address) in table.data.iter().enumerate().take(config.rank) {
-        let problem = |error: std::io::Error| config.rendezvous(format!("rank {rank} at {address}: {error}"));
-        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        let mut stream = TcpStream::connect_timeout(address, left).map_err(problem)?;
-        let mut greeting = [0; GREETING];
-        greeting[..8].copy_from_slice(&MARK);
-        greeting[8..16].copy_from_slice(&table.token.to_le_bytes());
-        greeting[16..].copy_from_slice(&(config.rank as u64).to_le_bytes());
-        stream.write_all(&greeting).map_err(problem)?;
-        streams[rank] = Some(stream);
-    }
-    let io = |error: std::io::Error| config.rendezvous(error.to_string());
-    listener.set_nonblocking(true).map_err(io)?;
-    while let Some(missing) = (config.rank + 1..config.world_size).find(|rank| streams[*rank].is_none()) {
-        match listener.accept() {
-            Ok((stream, from)) => match greeted(config, table, stream) {
-                Some((rank, stream)) if streams[rank].is_none() => streams[rank] = Some(stream),
-                _ => tracing::warn!(%from, "refused a data connection that is not of this world"),
-            },
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                if let Some(cause) = failure.get() {
-                    return Err(config.rendezvous(format!("while ranks connected: {cause}")));
-                }
-                if Instant::now() > deadline {
-                    return Err(config.rendezvous(format!("rank {missing} did not connect for data")));
-                }
-                std::thread::sleep(Duration::from_millis(2));
-            }
-            Err(error) => return Err(io(error)),
-        }
-    }
-    Ok(streams)
+/// How long a connection may take to introduce itself.
+const INTRODUCTION: Duration = Duration::from_secs(5);
+
+/// Introductions that may be under way at a time; more callers wait at the door.
+const DOORS: usize = 64;
+
+/// Where each rank listens for data, and the token of this world.
+#[derive(Debug, Clone)]
+pub(super) struct Table {
+    pub(super) data: Vec<SocketAddr>,
+    pub(super) token: u64,
 }
 
-/// The rank of a caller that greets as a higher rank of this world.
-fn greeted(config: &WorldConfig, table: &Table, mut stream: TcpStream) -> Option<(usize, TcpStream)> {
-    stream.set_nonblocking(false).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
+/// What is needed to connect a rank to all others.
+pub(super) struct Mesh<'a> {
+    pub(super) rank: usize,
+    pub(super) table: Arc<Table>,
+    /// Connections between each two.
+    pub(super) lanes: usize,
+    pub(super) secret: Option<&'a Secret>,
+    pub(super) timeout: Duration,
+}
+
+/// A caller that was let in: its rank, which connection, and the connection.
+type Caller = (usize, usize, TcpStream);
+
+fn problem(rank: usize, address: SocketAddr, problem: impl std::fmt::Display) -> CommError {
+    CommError::Rendezvous { address: address.to_string(), problem: format!("rank {rank}: {problem}") }
+}
+
+impl Mesh<'_> {
+    /// Connects this rank to all others: the connections to each, in the same order on both sides.
+    pub(super) fn connect(&self, listener: &TcpListener, failure: &Failure) -> Result<Vec<Vec<TcpStream>>> {
+        let world = self.table.data.len();
+        let deadline = Instant::now() + self.timeout;
+        let mut streams: Vec<Vec<Option<TcpStream>>> =
+            (0..world).map(|_| (0..self.lanes).map(|_| None).collect()).collect();
+        for (rank, address) in self.table.data.iter().enumerate().take(self.rank) {
+            for (lane, place) in streams[rank].iter_mut().enumerate() {
+                *place = Some(self.call(rank, *address, lane, deadline)?);
+            }
+        }
+        let own = self.table.data[self.rank];
+        let io = |error: std::io::Error| problem(self.rank, own, error);
+        listener.set_nonblocking(true).map_err(io)?;
+        let (let_in, callers) = crossbeam_channel::bounded::<Option<Caller>>(DOORS);
+        let mut open = 0;
+        while let Some(missing) =
+            (self.rank + 1..world).find(|rank| streams[*rank].iter().any(Option::is_none))
+        {
+            while let Ok(introduced) = callers.try_recv() {
+                open -= 1;
+                let Some((rank, lane, stream)) = introduced else { continue };
+                match streams[rank].get_mut(lane) {
+                    Some(place @ None) => *place = Some(stream),
+                    _ => tracing::warn!(rank, lane, "refused a data connection that is there already"),
+                }
+            }
+            let accepted =
+                if open < DOORS { listener.accept() } else { Err(std::io::ErrorKind::WouldBlock.into()) };
+            match accepted {
+                Ok((stream, from)) => {
+                    let (door, rank, table) = (let_in.clone(), self.rank, self.table.clone());
+                    let secret = self.secret.cloned();
+                    let introduce = move || {
+                        let caller = introduced(rank, &table, secret.as_ref(), stream);
+                        if let Err(reason) = &caller {
+                            tracing::warn!(%from, %reason, "refused a data connection");
+                        }
+                        let _ = door.send(caller.ok());
+                    };
+                    // Each introduces itself on a thread of its own, so that a silent stranger holds nobody up.
+                    std::thread::Builder::new().name("phalanx-door".into()).spawn(introduce).map_err(io)?;
+                    open += 1;
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    if let Some(cause) = failure.get() {
+                        return Err(problem(self.rank, own, format!("while ranks connected: {cause}")));
+                    }
+                    if Instant::now() > deadline {
+                        return Err(problem(
+                            self.rank,
+                            own,
+                            format!("rank {missing} did not connect for data"),
+                        ));
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(error) => return Err(io(error)),
+            }
+        }
+        Ok(streams.into_iter().map(|lanes| lanes.into_iter().flatten().collect()).collect())
+    }
+
+    fn call(&self, rank: usize, address: SocketAddr, lane: usize, deadline: Instant) -> Result<TcpStream> {
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        let io = |error: std::io::Error| problem(rank, address, error);
+        let mut stream = TcpStream::connect_timeout(&address, left).map_err(io)?;
+        stream.set_nodelay(true).map_err(io)?;
+        stream.set_read_timeout(Some(left)).map_err(io)?;
+        handshake::call(&mut stream, self.secret).map_err(|why| problem(rank, address, why))?;
+        let mut greeting = [0; GREETING];
+        greeting[..8].copy_from_slice(&self.table.token.to_le_bytes());
+        greeting[8..16].copy_from_slice(&(self.rank as u64).to_le_bytes());
+        greeting[16..].copy_from_slice(&(lane as u64).to_le_bytes());
+        stream.write_all(&greeting).map_err(io)?;
+        Ok(stream)
+    }
+}
+
+/// A caller that proves to be a higher rank of this world, or why it is refused.
+fn introduced(
+    own: usize,
+    table: &Table,
+    secret: Option<&Secret>,
+    mut stream: TcpStream,
+) -> Result<Caller, String> {
+    let lost = |error: std::io::Error| format!("the connection broke: {error}");
+    stream.set_nonblocking(false).map_err(lost)?;
+    stream.set_nodelay(true).map_err(lost)?;
+    stream.set_read_timeout(Some(INTRODUCTION)).map_err(lost)?;
+    handshake::answer(&mut stream, secret)?;
     let mut greeting = [0; GREETING];
-    stream.read_exact(&mut greeting).ok()?;
-    let word = |at: usize| greeting[at..at + 8].try_into().map(u64::from_le_bytes).ok();
-    let rank = usize::try_from(word(16)?).ok()?;
-    let known = greeting[..8] == MARK && word(8)? == table.token;
-    (known && rank > config.rank && rank < config.world_size).then_some((rank, stream))
+    stream.read_exact(&mut greeting).map_err(lost)?;
+    let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| greeting[at + i]));
+    if word(0) != table.token {
+        return Err("it means another world".into());
+    }
+    let (rank, lane) = (word(8) as usize, word(16) as usize);
+    if rank <= own || rank >= table.data.len() {
+        return Err(format!("it says that it is rank {rank}"));
+    }
+    Ok((rank, lane, stream))
 }
 
 #[cfg(test)]
@@ -73,47 +153,66 @@ mod tests {
     use super::*;
     use crate::failure::Cause;
 
+    fn mesh(rank: usize, table: &Table, secret: Option<&'static Secret>) -> Mesh<'static> {
+        Mesh { rank, table: Arc::new(table.clone()), lanes: 2, secret, timeout: Duration::from_secs(20) }
+    }
+
     #[test]
     fn strangers_at_a_data_port_are_refused_and_harm_nothing() {
+        let secret: &'static Secret = Box::leak(Box::new(Secret::new(&[3; 16]).expect("long")));
         let listeners = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"));
         let data = listeners.iter().map(|listener| listener.local_addr().expect("bound")).collect();
         let table = Table { data, token: 7 };
-        let mut greeting = [0; GREETING];
-        greeting[..8].copy_from_slice(&MARK);
-        let said = |token: u64, rank: u64| {
-            let mut greeting = greeting;
-            greeting[8..16].copy_from_slice(&token.to_le_bytes());
-            greeting[16..].copy_from_slice(&rank.to_le_bytes());
-            greeting.to_vec()
-        };
-        // Noise, another world's token, a rank that does not exist, this rank itself, and half a greeting.
-        let mut half = said(7, 1);
-        half.truncate(9);
-        let strangers: Vec<TcpStream> = [vec![0xff; 64], said(8, 1), said(7, 2), said(7, 0), half]
+        // Noise, half a hello, and silence.
+        let mut strangers: Vec<TcpStream> = [vec![0xff; 64], b"PHALANX2".to_vec(), Vec::new()]
             .iter()
             .map(|bytes| {
                 let mut stranger = TcpStream::connect(table.data[0]).expect("it listens");
                 stranger.write_all(bytes).expect("it reads");
-                if bytes.len() < GREETING {
-                    stranger.shutdown(std::net::Shutdown::Write).expect("it is open");
-                }
                 stranger
             })
             .collect();
-        let [first, second] = listeners;
-        let (shared, failure) = (table.clone(), Failure::default());
-        let other = std::thread::spawn(move || {
-            connect_all(&WorldConfig::local(1, 2, 1), &second, &shared, &Failure::default())
+        // Members of another world, of a rank that does not exist, and of this rank itself, who know the secret; and one who
+        // does not.
+        let address = table.data[0];
+        let knowing: Vec<_> = [(8_u64, 1_u64), (7, 2), (7, 0)]
+            .into_iter()
+            .map(|(token, rank)| {
+                std::thread::spawn(move || {
+                    let mut stream = TcpStream::connect(address).expect("it listens");
+                    handshake::call(&mut stream, Some(secret)).expect("the secret is right");
+                    for word in [token, rank, 0] {
+                        stream.write_all(&word.to_le_bytes()).expect("it reads");
+                    }
+                    stream
+                })
+            })
+            .collect();
+        let wrong = std::thread::spawn(move || {
+            let guess = Secret::new(&[4; 16]).expect("long");
+            let mut stream = TcpStream::connect(address).expect("it listens");
+            handshake::call(&mut stream, Some(&guess)).expect_err("the secret is wrong")
         });
+        let none = std::thread::spawn(move || {
+            let mut stream = TcpStream::connect(address).expect("it listens");
+            handshake::call(&mut stream, None).expect_err("there is a secret")
+        });
+        let [first, second] = listeners;
+        let shared = table.clone();
+        let other =
+            std::thread::spawn(move || mesh(1, &shared, Some(secret)).connect(&second, &Failure::default()));
         let mut own =
-            connect_all(&WorldConfig::local(0, 2, 1), &first, &table, &failure).expect("rank 1 came");
+            mesh(0, &table, Some(secret)).connect(&first, &Failure::default()).expect("rank 1 came");
         let mut other = other.join().expect("no panic").expect("rank 0 listens");
-        let (mut here, mut there) = (own.remove(1).expect("connected"), other.remove(0).expect("connected"));
-        there.write_all(b"hello").expect("connected");
-        let mut heard = [0; 5];
-        here.read_exact(&mut heard).expect("connected");
-        assert_eq!(&heard, b"hello");
-        drop(strangers);
+        for (lane, text) in [b"first", b"secnd"].into_iter().enumerate() {
+            other[0][lane].write_all(text).expect("connected");
+            let mut heard = [0; 5];
+            own[1][lane].read_exact(&mut heard).expect("connected");
+            assert_eq!(&heard, text);
+        }
+        assert!(wrong.join().expect("no panic").contains("another than this rank's"));
+        assert!(none.join().expect("no panic").contains("this rank has none"));
+        strangers.extend(knowing.into_iter().map(|stranger| stranger.join().expect("no panic")));
     }
 
     #[test]
@@ -123,8 +222,7 @@ mod tests {
         let table = Table { data: vec![address; 3], token: 7 };
         let failure = Failure::default();
         failure.set(Cause::Lost(2));
-        let error =
-            connect_all(&WorldConfig::local(0, 3, 1), &listener, &table, &failure).expect_err("broken");
+        let error = mesh(0, &table, None).connect(&listener, &failure).expect_err("broken");
         assert!(error.to_string().contains("rank 2 was lost"), "{error}");
     }
 }

@@ -4,21 +4,28 @@ mod config;
 mod control;
 mod environment;
 mod frame;
+mod handshake;
+mod host;
+mod interface;
 mod mesh;
 mod rendezvous;
+mod secret;
+mod split;
 
 pub(crate) use config::DEFAULT_OP_TIMEOUT;
 pub use config::WorldConfig;
-pub(crate) use control::Control;
+pub(crate) use control::{Control, Watched};
+pub(crate) use host::{Host, number_hosts};
+pub use secret::Secret;
+pub(crate) use split::{Nursery, Origin, split};
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
-use crate::communicator::Communicator;
-use crate::engine::Engine;
+use crate::communicator::{Communicator, Ending};
+use crate::engine::{Native, Shared};
 use crate::error::{CommError, Result};
-use crate::failure::Failure;
-use crate::transport::tcp::Tcp;
+use crate::transport::Patience;
 
 /// Joins a world of processes over TCP. Returns when all ranks have met and are connected to each other.
 ///
@@ -47,21 +54,28 @@ pub fn connect_with_listener(config: &WorldConfig, listener: Option<TcpListener>
     config.validate()?;
     let io = |error: std::io::Error| config.rendezvous(error.to_string());
     let data = TcpListener::bind(SocketAddr::new(config.bind_addr, 0)).map_err(io)?;
-    let failure: Arc<Failure> = Arc::default();
-    let (control, table) =
-        rendezvous::meet(config, listener, data.local_addr().map_err(io)?, failure.clone())?;
+    let watched = Watched::default();
+    let (failure, recorder) = (watched.failure.clone(), watched.recorder.clone());
+    let (control, table) = rendezvous::meet(config, listener, data.local_addr().map_err(io)?, watched)?;
+    let place =
+        split::Place { config: config.clone(), address: table.data[config.rank].ip(), token: table.token };
+    let mesh = mesh::Mesh {
+        rank: config.rank,
+        table: Arc::new(table),
+        lanes: config.streams,
+        secret: config.secret.as_ref(),
+        timeout: config.connect_timeout,
+    };
+    let streams = mesh.connect(&data, &failure)?;
+    let timeout = config.op_timeout;
+    let links = split::links(config, streams, &Patience { failure: failure.clone(), timeout })?;
     let control = Arc::new(control);
-    let streams = mesh::connect_all(config, &data, &table, &failure)?;
-    let transport = Tcp::new(streams, &failure, config.op_timeout).map_err(io)?;
-    let transport = Box::new(transport);
-    let engine =
-        Engine::new(config.rank, config.world_size, transport, failure, control.clone(), config.op_timeout);
-    let comm = Communicator::start(config.local_rank, engine, control).map_err(io)?;
-    #[cfg(target_os = "linux")]
-    if config.shared_memory {
-        comm.share(crate::shared::agree(&comm)?);
-    }
-    Ok(comm)
+    let origin = Origin::Processes(Arc::new(place));
+    let ending = Ending::of_world(&control, config.rank);
+    let shared = Shared { failure, control, recorder, timeout, origin, dump: config.flight_recorder.clone() };
+    let mut native = Native::new(config.rank, 0, (0..config.world_size).collect(), links, shared);
+    crate::shared::agree(&mut native, &Host::of(config), config.shared_memory)?;
+    Communicator::start(Box::new(native), config.local_rank, config.algorithm, ending).map_err(io)
 }
 
 impl WorldConfig {

@@ -1,7 +1,6 @@
 //! The meeting: every rank registers with rank 0 and learns where the others listen.
 
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
@@ -10,30 +9,27 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::config::WorldConfig;
 use super::control::{self, Control};
 use super::frame::{self, Message, PROTOCOL};
+use super::mesh::Table;
+use super::{Watched, handshake};
 use crate::error::{CommError, Result};
-use crate::failure::Failure;
 
 /// How long a connection may take to introduce itself; strangers are not waited for.
 const INTRODUCTION: Duration = Duration::from_secs(5);
 
-/// Where each rank listens for data, and the token of this world.
-#[derive(Debug, Clone)]
-pub(super) struct Table {
-    pub(super) data: Vec<SocketAddr>,
-    pub(super) token: u64,
-}
+/// Introductions that may be under way at a time, beyond which callers are turned away.
+const DOORS: usize = 4096;
 
 /// Meets the other ranks; afterwards a thread of its own keeps watch over them.
 pub(super) fn meet(
     config: &WorldConfig,
     listener: Option<TcpListener>,
     data: SocketAddr,
-    failure: Arc<Failure>,
+    watched: Watched,
 ) -> Result<(Control, Table)> {
     let io = |error: std::io::Error| config.rendezvous(error.to_string());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(io)?;
     let (met, result) = crossbeam_channel::bounded(1);
-    let (control, commands) = Control::remote(failure.clone());
+    let (control, commands) = Control::remote(watched.failure.clone());
     let shared = config.clone();
     let thread =
         std::thread::Builder::new().name(format!("phalanx-control-{}", config.rank)).spawn(move || {
@@ -49,8 +45,8 @@ pub(super) fn meet(
                     Ok((table, connections)) => {
                         drop(met.send(Ok(table)));
                         match connections {
-                            Ok(peers) => control::watch_as_hub(&shared, peers, commands, failure).await,
-                            Err(hub) => control::watch_as_leaf(&shared, hub, commands, failure).await,
+                            Ok(peers) => control::watch_as_hub(&shared, peers, commands, watched).await,
+                            Err(hub) => control::watch_as_leaf(&shared, hub, commands, watched).await,
                         }
                     }
                 }
@@ -80,8 +76,17 @@ async fn host(
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((mut stream, from)) => {
+                    if introductions.len() >= DOORS {
+                        tracing::warn!(%from, "rendezvous: too many strangers at once; refused one");
+                        continue;
+                    }
+                    let secret = config.secret.clone();
                     introductions.spawn(async move {
-                        let first = timeout(INTRODUCTION, frame::read(&mut stream)).await;
+                        let first = timeout(INTRODUCTION, async {
+                            handshake::answer_control(&mut stream, secret.as_ref()).await?;
+                            frame::read(&mut stream).await.map_err(|error| error.to_string())
+                        });
+                        let first = first.await;
                         (stream, from, first)
                     });
                 }
@@ -91,8 +96,8 @@ async fn host(
                 let Ok((mut stream, from, first)) = introduced else { continue };
                 let message = match first {
                     Ok(Ok(message)) => message,
-                    Ok(Err(error)) => {
-                        tracing::warn!(%from, %error, "rendezvous: refused a connection that is not of this protocol");
+                    Ok(Err(reason)) => {
+                        tracing::warn!(%from, %reason, "rendezvous: refused a connection");
                         continue;
                     }
                     Err(_) => {
@@ -122,7 +127,9 @@ async fn host(
             }
         }
     }
-    let token = std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), data);
+    let mut token = [0; 8];
+    getrandom::fill(&mut token).map_err(|error| config.rendezvous(error.to_string()))?;
+    let token = u64::from_le_bytes(token);
     let table = Table { data: table.into_iter().flatten().collect(), token };
     peers.sort_by_key(|(rank, _)| *rank);
     for (rank, stream) in &mut peers {
@@ -187,6 +194,11 @@ async fn join(config: &WorldConfig, data: SocketAddr) -> Result<(Table, TcpStrea
         data: reachable,
     };
     let problem = |error: std::io::Error| config.rendezvous(format!("rank 0 closed the connection: {error}"));
+    match timeout_at(deadline, handshake::call_control(&mut stream, config.secret.as_ref())).await {
+        Ok(Ok(())) => {}
+        Ok(Err(why)) => return Err(config.rendezvous(why)),
+        Err(_) => return Err(config.rendezvous(format!("rank 0 does not answer within {seconds} s"))),
+    }
     frame::write(&mut stream, &register).await.map_err(problem)?;
     // Rank 0 says who is missing when its time is up, so it gets a little longer.
     let patience = deadline + Duration::from_secs(5);

@@ -1,0 +1,217 @@
+//! What an operation takes, by formula: the latency and inverse bandwidth of the links, measured, in the published costs.
+//!
+//! `n` ranks, `S` bytes, `α` seconds a message, `β` seconds a byte on its way, `γ` seconds a byte reduced; messages are at
+//! most [`PIECE`] bytes, so that `S` bytes are `m(S)` messages. The formulas are those of Thakur, Rabenseifner & Gropp
+//! (2005) and Patarasuk & Yuan (2009), with `m` for one.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Algorithm, PIECE, grid};
+use crate::engine::Kind;
+
+/// What a message costs on one kind of link.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct LinkCost {
+    /// Seconds that every message takes, however short (α).
+    pub alpha: f64,
+    /// Seconds that a byte takes on its way, while all ranks send (β).
+    pub beta: f64,
+}
+
+/// The measured costs of a world, the same on every rank.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct CostModel {
+    /// A meeting in memory that all ranks map, and a byte through it; `None` without such memory.
+    pub direct: Option<LinkCost>,
+    /// Messages between ranks of one host; `None` if no host has two.
+    pub local: Option<LinkCost>,
+    /// Messages between hosts; `None` if there is one.
+    pub remote: Option<LinkCost>,
+    /// Seconds for reducing a byte (γ).
+    pub gamma: f64,
+}
+
+fn messages(bytes: f64) -> f64 {
+    (bytes / PIECE as f64).ceil().max(1.0)
+}
+
+impl LinkCost {
+    /// One step in which each rank sends so many bytes.
+    fn step(&self, bytes: f64) -> f64 {
+        messages(bytes) * self.alpha + bytes * self.beta
+    }
+}
+
+/// The parts that the formulas are made of.
+struct Flat {
+    link: LinkCost,
+    gamma: f64,
+    n: f64,
+    bytes: f64,
+}
+
+impl Flat {
+    fn log(&self) -> f64 {
+        self.n.log2().ceil()
+    }
+
+    fn among(&self, n: usize, bytes: f64) -> Self {
+        Self { n: n as f64, bytes, ..*self }
+    }
+
+    fn ring_scatter(&self) -> f64 {
+        let part = self.bytes / self.n;
+        (self.n - 1.0) * (self.link.step(part) + part * self.gamma)
+    }
+
+    fn ring_gather(&self) -> f64 {
+        (self.n - 1.0) * self.link.step(self.bytes / self.n)
+    }
+
+    fn ring(&self) -> f64 {
+        self.ring_scatter() + self.ring_gather()
+    }
+
+    fn halving_gather(&self) -> f64 {
+        let power = 2_f64.powf(self.n.log2().floor());
+        (1..=power.log2() as i32).map(|step| self.link.step(self.bytes / 2_f64.powi(step))).sum()
+    }
+
+    fn halving(&self) -> f64 {
+        let power = 2_f64.powf(self.n.log2().floor());
+        let folding =
+            if power < self.n { 2.0 * self.link.step(self.bytes) + self.bytes * self.gamma } else { 0.0 };
+        2.0 * self.halving_gather() + self.bytes * (power - 1.0) / power * self.gamma + folding
+    }
+}
+
+impl CostModel {
+    /// The predicted seconds of an operation over `bytes` bytes (those of the whole buffer) among `hosts.iter().sum()`
+    /// ranks, so many on each host; `None` if the algorithm is none for the operation, or its links were not measured.
+    pub fn predict(
+        &self,
+        operation: &str,
+        algorithm: Algorithm,
+        bytes: usize,
+        hosts: &[usize],
+    ) -> Option<f64> {
+        let kind = Kind::ALL.into_iter().find(|kind| kind.name() == operation)?;
+        self.of(kind, algorithm, bytes, hosts)
+    }
+
+    pub(crate) fn of(&self, kind: Kind, algorithm: Algorithm, bytes: usize, hosts: &[usize]) -> Option<f64> {
+        let ranks: usize = hosts.iter().sum();
+        if ranks <= 1 {
+            return Some(0.0);
+        }
+        if !algorithm.offers(kind) {
+            return None;
+        }
+        let link = if hosts.len() > 1 { self.remote } else { self.local };
+        let (n, bytes) = (ranks as f64, bytes as f64);
+        if algorithm == Algorithm::Direct {
+            let link = self.direct.filter(|_| hosts.len() == 1)?;
+            // An all-reduce moves the others' parts in and the results out; the rest moves half of that.
+            let ways = if kind == Kind::AllReduce { 2.0 } else { 1.0 };
+            return Some(link.alpha + ways * (n - 1.0) / n * bytes * link.beta);
+        }
+        let flat = Flat { link: link?, gamma: self.gamma, n, bytes };
+        let (all, logs) = (flat.link.step(bytes), flat.log());
+        let reduced = bytes * self.gamma;
+        Some(match (algorithm, kind) {
+            (Algorithm::Ring | Algorithm::PushPull, Kind::AllReduce) => flat.ring(),
+            (Algorithm::Ring | Algorithm::PushPull, Kind::ReduceScatter) => flat.ring_scatter(),
+            (Algorithm::Ring | Algorithm::PushPull, Kind::AllGather) => flat.ring_gather(),
+            // The last rank has the first piece after n − 1 messages, and then one more with each.
+            (Algorithm::Ring, Kind::Broadcast) => {
+                let pieces = messages(bytes);
+                (n - 2.0 + pieces) * flat.link.step(bytes / pieces)
+            }
+            (Algorithm::Ring, Kind::Reduce) => flat.ring_scatter() + flat.ring_gather(),
+            (Algorithm::Tree, Kind::AllReduce) => logs * (2.0 * all + reduced),
+            (Algorithm::Tree, Kind::Broadcast) => logs * all,
+            (Algorithm::Tree, Kind::Reduce) => logs * (all + reduced),
+            (Algorithm::HalvingDoubling, Kind::AllReduce) => flat.halving(),
+            (Algorithm::HalvingDoubling, Kind::ReduceScatter) if ranks.is_power_of_two() => {
+                flat.halving_gather() + (n - 1.0) / n * reduced
+            }
+            (Algorithm::HalvingDoubling, Kind::AllGather) if ranks.is_power_of_two() => flat.halving_gather(),
+            (Algorithm::Single, Kind::AllReduce) => (n - 1.0) * (2.0 * all + reduced),
+            (Algorithm::Single, Kind::Broadcast) => (n - 1.0) * all,
+            (Algorithm::Single, Kind::Reduce) => (n - 1.0) * (all + reduced),
+            (Algorithm::Grid, Kind::AllReduce) => {
+                let rows = grid::rows(ranks);
+                let columns = ranks / rows;
+                flat.among(columns, bytes).ring() + flat.among(rows, bytes / columns as f64).ring()
+            }
+            (Algorithm::Hierarchical, _) => self.hierarchical(kind, &flat, hosts)?,
+            _ => return None,
+        })
+    }
+
+    fn hierarchical(&self, kind: Kind, flat: &Flat, hosts: &[usize]) -> Option<f64> {
+        let most = hosts.iter().copied().max().unwrap_or(1);
+        let even = hosts.iter().all(|ranks| *ranks == most);
+        let inside = if most > 1 { Some(Flat { link: self.direct.or(self.local)?, ..*flat }) } else { None };
+        let inside = inside.map(|inside| inside.among(most, flat.bytes));
+        // All ranks of a host share its way out, so their parts together take what the whole takes.
+        let across = if hosts.len() > 1 { flat.among(hosts.len(), flat.bytes).ring() } else { 0.0 };
+        let all = |inside: &Flat| (inside.n - 1.0) * inside.link.step(inside.bytes);
+        Some(match kind {
+            Kind::AllReduce if even => across + inside.map_or(0.0, |inside| inside.ring()),
+            Kind::AllReduce => {
+                across + inside.map_or(0.0, |i| 2.0 * all(&i) + (i.n - 1.0) * i.bytes * i.gamma)
+            }
+            _ => {
+                let pieces = messages(flat.bytes);
+                let steps = (hosts.len() as f64 - 2.0 + pieces).max(0.0);
+                let across = if hosts.len() > 1 { steps * flat.link.step(flat.bytes / pieces) } else { 0.0 };
+                across + inside.map_or(0.0, |inside| all(&inside))
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODEL: CostModel = CostModel {
+        direct: Some(LinkCost { alpha: 1e-6, beta: 1e-10 }),
+        local: Some(LinkCost { alpha: 1e-5, beta: 1e-10 }),
+        remote: Some(LinkCost { alpha: 1e-4, beta: 1e-8 }),
+        gamma: 1e-10,
+    };
+
+    fn best(bytes: usize, hosts: &[usize]) -> Algorithm {
+        let model = CostModel { direct: None, ..MODEL };
+        let time = |algorithm: &Algorithm| {
+            model.of(Kind::AllReduce, *algorithm, bytes, hosts).unwrap_or(f64::INFINITY)
+        };
+        let all = Algorithm::ALL.into_iter().filter(|a| *a != Algorithm::Auto && *a != Algorithm::Direct);
+        all.min_by(|a, b| time(a).total_cmp(&time(b))).expect("there are some")
+    }
+
+    #[test]
+    fn formulas_give_the_published_values() {
+        let (n, bytes) = (4.0, 64_000.0);
+        let ring = 2.0 * (n - 1.0) * (1e-5 + bytes / n * 1e-10) + (n - 1.0) / n * bytes * 1e-10;
+        let found = MODEL.of(Kind::AllReduce, Algorithm::Ring, 64_000, &[4]).expect("measured");
+        assert!((found - ring).abs() < 1e-12, "{found} {ring}");
+        let tree = 2.0 * (2.0 * (1e-5 + bytes * 1e-10) + bytes * 1e-10);
+        let found = MODEL.of(Kind::AllReduce, Algorithm::Tree, 64_000, &[4]).expect("measured");
+        assert!((found - tree).abs() < 1e-12, "{found} {tree}");
+        assert_eq!(MODEL.of(Kind::Gather, Algorithm::Tree, 8, &[4]), None);
+        assert_eq!(MODEL.of(Kind::AllReduce, Algorithm::Direct, 8, &[2, 2]), None);
+        assert_eq!(MODEL.predict("all-reduce", Algorithm::Ring, 64, &[1]), Some(0.0));
+    }
+
+    #[test]
+    fn small_buffers_prefer_few_steps_and_large_ones_few_bytes() {
+        assert_eq!(best(64, &[16]), Algorithm::HalvingDoubling);
+        assert!([Algorithm::Tree, Algorithm::HalvingDoubling].contains(&best(4, &[11])));
+        assert!([Algorithm::Ring, Algorithm::PushPull, Algorithm::Grid].contains(&best(64 << 20, &[9])));
+        // Between hosts a byte is a hundred times as dear.
+        assert_eq!(best(1 << 20, &[8, 8]), Algorithm::Hierarchical);
+    }
+}

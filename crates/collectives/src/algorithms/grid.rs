@@ -1,0 +1,45 @@
+//! Ranks in a grid: a reduce-scatter along each row, an all-reduce along each column of what is left, an all-gather along
+//! the rows. `2(r − 1) + 2(c − 1)` steps instead of a ring's `2(rc − 1)`, with the same bytes (Mikami et al. 2018).
+
+use super::{Group, chunk, ring};
+use crate::dtype::Element;
+use crate::engine::Native;
+use crate::error::Result;
+use crate::reduce::Reduction;
+
+/// Rows of the grid: the largest divisor of the size that is not above its root; 1 for primes, which is one long row.
+pub(crate) fn rows(size: usize) -> usize {
+    (1..=size).take_while(|r| r * r <= size).filter(|r| size.is_multiple_of(*r)).last().unwrap_or(1)
+}
+
+/// Every rank's buffer becomes the reduction of all.
+pub(crate) fn all_reduce<T: Element>(
+    native: &mut Native,
+    group: &Group,
+    values: &mut [T],
+    reduction: Reduction,
+) -> Result<()> {
+    let (size, own) = (group.len(), group.own());
+    let (rows, columns) = (rows(size), size / rows(size));
+    let (row, column) = (own / columns, own % columns);
+    let in_row = (0..columns).map(|column| group.at(row * columns + column)).collect();
+    let in_column = (0..rows).map(|row| group.at(row * columns + column)).collect();
+    let (Some(in_row), Some(in_column)) =
+        (Group::of(in_row, group.at(own)), Group::of(in_column, group.at(own)))
+    else {
+        return Ok(());
+    };
+    let served = chunk(values.len(), columns, column);
+    ring::reduce_scatter(native, &in_row, values, reduction.partial())?;
+    ring::all_reduce(native, &in_column, &mut values[served], reduction)?;
+    ring::all_gather(native, &in_row, values)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn grids_are_as_square_as_they_can_be() {
+        let grids = [1, 2, 3, 4, 6, 7, 8, 9, 12].map(super::rows);
+        assert_eq!(grids, [1, 1, 1, 2, 2, 1, 2, 3, 3]);
+    }
+}

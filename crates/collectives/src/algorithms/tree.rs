@@ -1,0 +1,97 @@
+//! The binomial tree: ⌈log₂ n⌉ steps, for buffers so small that steps are what costs.
+//!
+//! Places are counted from the root. The parent of a place is the place without its lowest bit; the children are the place
+//! with one more bit below its lowest. Large buffers go in pieces, so that a piece moves up while the next comes in.
+
+use super::exchange::Take;
+use super::{Group, pieces};
+use crate::dtype::Element;
+use crate::engine::Native;
+use crate::error::Result;
+use crate::reduce::Reduction;
+
+/// Parent and children of this rank, the nearest child first.
+fn relatives(group: &Group, root: usize) -> (Option<usize>, Vec<usize>) {
+    let size = group.len();
+    let place = (group.own() + size - root) % size;
+    let rank = |place: usize| group.at(place + root);
+    let lowest = if place == 0 { size.next_power_of_two() } else { place & place.wrapping_neg() };
+    let parent = (place != 0).then(|| rank(place - lowest));
+    let bits = std::iter::successors(Some(1), |bit| Some(bit * 2)).take_while(|bit| *bit < lowest);
+    (parent, bits.map(|bit| place + bit).filter(|child| *child < size).map(rank).collect())
+}
+
+/// The buffer at place `root` becomes the reduction of all. The others' contents are lost.
+pub(crate) fn reduce<T: Element>(
+    native: &mut Native,
+    group: &Group,
+    values: &mut [T],
+    reduction: Reduction,
+    root: usize,
+) -> Result<()> {
+    let (parent, children) = relatives(group, root);
+    for piece in pieces::<T>(0..values.len()) {
+        for child in &children {
+            native.take(&mut values[piece.clone()], *child, Take::Reduce(reduction))?;
+        }
+        match parent {
+            Some(parent) => native.send(parent, bytemuck::cast_slice(&values[piece]))?,
+            None => reduction.complete(&mut values[piece]),
+        }
+    }
+    Ok(())
+}
+
+/// The buffer at place `root` reaches all others.
+pub(crate) fn broadcast<T: Element>(
+    native: &mut Native,
+    group: &Group,
+    values: &mut [T],
+    root: usize,
+) -> Result<()> {
+    let (parent, children) = relatives(group, root);
+    for piece in pieces::<T>(0..values.len()) {
+        if let Some(parent) = parent {
+            native.take(&mut values[piece.clone()], parent, Take::Copy)?;
+        }
+        // The farthest child has the most to pass on.
+        for child in children.iter().rev() {
+            native.send(*child, bytemuck::cast_slice(&values[piece.clone()]))?;
+        }
+    }
+    Ok(())
+}
+
+/// Every rank's buffer becomes the reduction of all: up the tree and down again.
+pub(crate) fn all_reduce<T: Element>(
+    native: &mut Native,
+    group: &Group,
+    values: &mut [T],
+    reduction: Reduction,
+) -> Result<()> {
+    reduce(native, group, values, reduction, 0)?;
+    broadcast(native, group, values, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rank_has_one_parent_that_knows_it() {
+        for size in 1..=17 {
+            for root in 0..size {
+                let of = |rank| relatives(&Group::world(size, rank), root);
+                let mut found = 0;
+                for rank in 0..size {
+                    let (parent, children) = of(rank);
+                    assert_eq!(parent.is_none(), rank == root);
+                    assert!(parent.is_none_or(|parent| of(parent).1.contains(&rank)), "{rank} of {size}");
+                    assert!(children.len() <= size.next_power_of_two().ilog2() as usize);
+                    found += children.len();
+                }
+                assert_eq!(found, size - 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Buffers that the communicator allocates: on one host they lie in memory that all ranks map.
+
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+
+use super::Communicator;
+use crate::buffer::{FlatBuffer, SliceMut, slice_mut};
+use crate::dtype::{DType, Element};
+use crate::error::{BoxError, Result};
+use crate::shared::Region;
+
+/// A buffer of the same length on every rank, made by [`Communicator::alloc`].
+///
+/// On one host (Linux) it lies in memory that all ranks map, and all-reduce, reduce-scatter and all-gather of its chunks
+/// happen there in place: each rank reduces its part straight from and into the others' buffers. Elsewhere it is plain
+/// memory; [`SharedBuffer::is_shared`] tells. Between operations only its owner can reach it.
+#[derive(Debug)]
+pub struct SharedBuffer<T> {
+    storage: Storage<T>,
+    len: usize,
+}
+
+#[derive(Debug)]
+enum Storage<T> {
+    Region(Region, PhantomData<T>),
+    Plain(Vec<T>),
+}
+
+impl<T: Element> SharedBuffer<T> {
+    /// Whether other ranks reduce into it without a copy.
+    pub fn is_shared(&self) -> bool {
+        matches!(self.storage, Storage::Region(..))
+    }
+}
+
+impl<T: Element> Deref for SharedBuffer<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match &self.storage {
+            Storage::Region(region, _) => region.slice(self.len),
+            Storage::Plain(values) => values,
+        }
+    }
+}
+
+impl<T: Element> DerefMut for SharedBuffer<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        match &mut self.storage {
+            Storage::Region(region, _) => region.slice_mut(self.len),
+            Storage::Plain(values) => values,
+        }
+    }
+}
+
+impl<T: Element> FlatBuffer for SharedBuffer<T> {
+    fn dtype(&self) -> DType {
+        T::DTYPE
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn with_slice_mut(&mut self, f: &mut dyn FnMut(SliceMut<'_>)) -> Result<(), BoxError> {
+        f(slice_mut(self));
+        Ok(())
+    }
+
+    fn region(&self) -> Option<&Region> {
+        match &self.storage {
+            Storage::Region(region, _) => Some(region),
+            Storage::Plain(_) => None,
+        }
+    }
+
+    /// After a failure others may still write into the shared memory, so nobody may look at it any more.
+    fn withdraw(&mut self) {
+        if self.is_shared() {
+            self.storage = Storage::Plain(vec![T::zeroed(); self.len]);
+        }
+    }
+}
+
+impl Communicator {
+    /// A buffer of `len` elements, all zero, on every rank; every rank calls this with the same length.
+    ///
+    /// # Errors
+    /// [`crate::CommError::Mismatch`] if lengths differ; otherwise that of the world.
+    pub fn alloc<T: Element>(&self, len: usize) -> Result<SharedBuffer<T>> {
+        let region = self.inline(|engine, _| engine.alloc(len * size_of::<T>()))?;
+        let storage = match region {
+            Some(region) => Storage::Region(region, PhantomData),
+            None => Storage::Plain(vec![T::zeroed(); len]),
+        };
+        Ok(SharedBuffer { storage, len })
+    }
+}

@@ -1,0 +1,327 @@
+//! The communicator: what a rank calls.
+
+mod buffers;
+mod movement;
+mod parts;
+mod reductions;
+
+pub use buffers::SharedBuffer;
+pub use parts::threads;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use crossbeam_channel::{Sender, bounded, unbounded};
+
+use crate::algorithms::Algorithm;
+use crate::algorithms::cost::CostModel;
+use crate::buffer::{FlatBuffer, SliceMut};
+use crate::dtype::DType;
+use crate::engine::{Engine, Kind, OperationRecord, Scope, Tag};
+use crate::error::{CommError, Result};
+use crate::handle::Handle;
+use crate::stats::{CommStats, Counters};
+
+/// One operation, on the communication thread.
+type Job = Box<dyn FnOnce(&mut dyn Engine) + Send>;
+
+/// What waits for the communication thread. Whoever holds it may issue the next operation.
+struct Queue {
+    /// `None` once the communicator is shut down.
+    jobs: Option<Sender<Job>>,
+}
+
+/// Which way the bytes of this communicator's operations shall go.
+#[derive(Debug, Clone, Copy)]
+enum Wish {
+    /// That way where there is one, else whatever is best.
+    Prefer(Algorithm),
+    /// That way or none.
+    Only(Algorithm),
+}
+
+/// A rank's connection to all others of its world. Clones share it; it may be used from several threads, but the
+/// ranks must issue the same operations in the same order.
+///
+/// Operations run in the order of their issue. The asynchronous ones run on a communication thread; a blocking one waits
+/// for those before it and then runs on its caller's thread.
+#[derive(Clone)]
+pub struct Communicator {
+    inner: Arc<Inner>,
+    wish: Wish,
+}
+
+struct Inner {
+    rank: usize,
+    world_size: usize,
+    local_rank: usize,
+    hosts: Vec<usize>,
+    counters: Arc<Counters>,
+    queue: Mutex<Queue>,
+    /// Jobs that are queued or running; with none, a caller may run its operation itself.
+    pending: Arc<AtomicUsize>,
+    /// `None` once the communicator is shut down.
+    engine: Arc<Mutex<Option<Box<dyn Engine>>>>,
+    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+    /// How to leave the world, and how to give up. Nothing to leave for a part of a world.
+    ending: Ending,
+    /// Communicators made of this one.
+    splits: AtomicU32,
+}
+
+/// How a communicator gives up and how it leaves.
+pub(crate) struct Ending {
+    pub(crate) abort: Box<dyn Fn(&str) + Send + Sync>,
+    pub(crate) leave: Option<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl std::fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Communicator(rank {} of {})", self.inner.rank, self.inner.world_size)
+    }
+}
+
+/// Runs what may call a caller's code, whose panic must not take the engine along.
+fn guarded<R>(run: impl FnOnce() -> Result<R>) -> Result<R> {
+    catch_unwind(AssertUnwindSafe(run))
+        .unwrap_or_else(|_| Err(CommError::Buffer("panicked while it was open".into())))
+}
+
+/// Begins an operation, runs it and ends it.
+fn perform<R>(
+    engine: &mut dyn Engine,
+    counters: &Counters,
+    scope: Scope,
+    tag: Tag,
+    run: impl FnOnce(&mut dyn Engine) -> Result<R>,
+) -> Result<R> {
+    let (start, (sent, received)) = (Instant::now(), engine.traffic());
+    let begun = engine.begin(scope, tag);
+    // An operation that is not to be had here was never begun.
+    if let Err(error @ CommError::Argument { .. }) = begun {
+        return Err(error);
+    }
+    let result = begun.and_then(|()| guarded(|| run(engine)));
+    engine.end(result.as_ref().err());
+    let (sent_now, received_now) = engine.traffic();
+    counters.operation(start.elapsed(), sent_now - sent, received_now - received);
+    result
+}
+
+/// Opens a buffer that must be what its description says.
+fn open<B: FlatBuffer + ?Sized>(
+    buffer: &mut B,
+    (dtype, len): (DType, usize),
+    run: &mut dyn FnMut(SliceMut<'_>) -> Result<()>,
+) -> Result<()> {
+    let mut result = Err(CommError::Buffer("was not opened".into()));
+    buffer
+        .with_slice_mut(&mut |slice| {
+            if (slice.dtype(), slice.len()) != (dtype, len) {
+                let (is, holds) = (slice.dtype().name(), slice.len());
+                let problem = format!("says that it holds {len} {}, but opens as {holds} {is}", dtype.name());
+                result = Err(CommError::Buffer(problem));
+                return;
+            }
+            result = run(slice);
+        })
+        .map_err(|error| CommError::Buffer(error.to_string()))?;
+    result
+}
+
+impl Communicator {
+    pub(crate) fn start(
+        engine: Box<dyn Engine>,
+        local_rank: usize,
+        prefer: Algorithm,
+        ending: Ending,
+    ) -> std::io::Result<Self> {
+        let (rank, world_size, hosts) = (engine.rank(), engine.world_size(), engine.hosts());
+        let (queue, jobs) = unbounded::<Job>();
+        let (engine, pending) = (Arc::new(Mutex::new(Some(engine))), Arc::new(AtomicUsize::new(0)));
+        let (theirs, left) = (engine.clone(), pending.clone());
+        let thread = std::thread::Builder::new().name(format!("phalanx-comm-{rank}")).spawn(move || {
+            for job in jobs {
+                if let Some(engine) = theirs.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+                    job(engine.as_mut());
+                }
+                left.fetch_sub(1, Ordering::Release);
+            }
+        })?;
+        let inner = Inner {
+            rank,
+            world_size,
+            local_rank,
+            hosts,
+            counters: Arc::default(),
+            queue: Mutex::new(Queue { jobs: Some(queue) }),
+            pending,
+            engine,
+            thread: Mutex::new(Some(thread)),
+            ending,
+            splits: AtomicU32::new(0),
+        };
+        Ok(Self { inner: Arc::new(inner), wish: Wish::Prefer(prefer) })
+    }
+
+    /// This rank, from 0.
+    pub fn rank(&self) -> usize {
+        self.inner.rank
+    }
+
+    /// How many ranks there are.
+    pub fn world_size(&self) -> usize {
+        self.inner.world_size
+    }
+
+    /// This rank among those of its host, from 0.
+    pub fn local_rank(&self) -> usize {
+        self.inner.local_rank
+    }
+
+    /// The host of each rank, numbered from 0 in the order of ranks.
+    pub fn hosts(&self) -> &[usize] {
+        &self.inner.hosts
+    }
+
+    /// What communication has cost so far.
+    pub fn stats(&self) -> CommStats {
+        self.inner.counters.read()
+    }
+
+    /// The last operations of this rank on all its communicators, the oldest first: the flight recorder.
+    pub fn recent(&self) -> Vec<OperationRecord> {
+        let engine = self.inner.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        engine.as_ref().map_or_else(Vec::new, |engine| engine.recent())
+    }
+
+    /// The same communicator, whose operations go this way and no other.
+    ///
+    /// An operation that has no such way, or not in this world, returns [`CommError::Argument`] saying which there are.
+    #[must_use]
+    pub fn using(&self, algorithm: Algorithm) -> Self {
+        Self { inner: self.inner.clone(), wish: Wish::Only(algorithm) }
+    }
+
+    /// The measured costs of this world's links, the same on every rank: measured on the first call, by all ranks at the
+    /// same place.
+    ///
+    /// # Errors
+    /// That of the world.
+    pub fn costs(&self) -> Result<CostModel> {
+        self.inline(|engine, _| engine.costs())
+    }
+
+    /// The tag with the way that is wanted.
+    fn wished(&self, tag: Tag) -> Tag {
+        let algorithm = match self.wish {
+            Wish::Only(algorithm) => algorithm,
+            Wish::Prefer(algorithm) if algorithm.offers(tag.kind) => algorithm,
+            Wish::Prefer(_) => Algorithm::Auto,
+        };
+        tag.with_algorithm(algorithm)
+    }
+
+    fn tag(&self, kind: Kind, dtype: DType, count: usize) -> Tag {
+        self.wished(Tag::new(kind, dtype, count))
+    }
+
+    /// Queues an operation and returns at once.
+    fn issue<R: Send + 'static>(
+        &self,
+        scope: Scope,
+        tag: Tag,
+        run: impl FnOnce(&mut dyn Engine) -> Result<R> + Send + 'static,
+    ) -> Handle<R> {
+        let (sender, receiver) = bounded(1);
+        let counters = self.inner.counters.clone();
+        let answer = sender.clone();
+        let job: Job = Box::new(move |engine| {
+            // Nobody may be waiting; then nobody needs the result.
+            let _ = answer.send(perform(engine, &counters, scope, tag, run));
+        });
+        let queue = self.queue();
+        self.inner.pending.fetch_add(1, Ordering::Relaxed);
+        if queue.jobs.as_ref().is_none_or(|jobs| jobs.send(job).is_err()) {
+            self.inner.pending.fetch_sub(1, Ordering::Relaxed);
+            let _ = sender.send(Err(CommError::Closed));
+        }
+        Handle::new(receiver, self.inner.counters.clone())
+    }
+
+    /// Runs something with the engine on this thread, after what was issued before: that saves copies and, with nothing
+    /// queued, two changes of threads.
+    fn inline<R>(&self, run: impl FnOnce(&mut dyn Engine, &Counters) -> Result<R>) -> Result<R> {
+        let start = Instant::now();
+        // Holding the queue keeps later operations of other threads behind this one.
+        let queue = self.queue();
+        let Some(jobs) = &queue.jobs else { return Err(CommError::Closed) };
+        if self.inner.pending.load(Ordering::Acquire) > 0 {
+            let (reached, fence) = bounded::<()>(1);
+            self.inner.pending.fetch_add(1, Ordering::Relaxed);
+            let sent = jobs.send(Box::new(move |_| {
+                let _ = reached.send(());
+            }));
+            if sent.is_err() || fence.recv().is_err() {
+                return Err(CommError::Closed);
+            }
+        }
+        let mut engine = self.inner.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        let engine = engine.as_mut().ok_or(CommError::Closed)?;
+        let result = run(engine.as_mut(), &self.inner.counters);
+        self.inner.counters.exposed(start.elapsed());
+        result
+    }
+
+    /// Runs an operation on this thread.
+    fn run<R>(&self, scope: Scope, tag: Tag, run: impl FnOnce(&mut dyn Engine) -> Result<R>) -> Result<R> {
+        self.inline(|engine, counters| perform(engine, counters, scope, tag, run))
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.inner.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check_root(&self, operation: &'static str, root: usize) -> Result<()> {
+        if root < self.inner.world_size {
+            return Ok(());
+        }
+        let problem = format!("rank {root} does not exist in a world of {}", self.inner.world_size);
+        Err(CommError::Argument { operation, problem })
+    }
+
+    /// Tells all ranks that this one gives up; their pending and later operations return
+    /// [`CommError::Aborted`] with the reason. The first abort or loss of a world is the one that counts.
+    pub fn abort(&self, reason: &str) {
+        (self.inner.ending.abort)(reason);
+    }
+
+    /// Finishes queued operations and leaves in good order. Later operations return [`CommError::Closed`]. Dropping the
+    /// last clone does the same.
+    pub fn shutdown(&self) {
+        self.inner.shutdown();
+    }
+}
+
+impl Inner {
+    fn shutdown(&self) {
+        drop(self.queue.lock().unwrap_or_else(PoisonError::into_inner).jobs.take());
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+        // Closes the links, after what is queued was written.
+        drop(self.engine.lock().unwrap_or_else(PoisonError::into_inner).take());
+        if let Some(leave) = &self.ending.leave {
+            leave();
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}

@@ -1,0 +1,300 @@
+//! Operations that move bytes and leave them as they are.
+
+use super::reductions::ALL_GATHER;
+use super::{Communicator, open};
+use crate::algorithms::chunk;
+use crate::buffer::FlatBuffer;
+use crate::dtype::{DType, Element};
+use crate::engine::{Kind, Scope, Tag};
+use crate::error::{CommError, Result};
+use crate::handle::Handle;
+
+impl Communicator {
+    /// The buffers of all ranks, one after the other; they must be of equal length.
+    ///
+    /// # Errors
+    /// [`CommError::Mismatch`] if the lengths differ; otherwise that of the world.
+    pub fn all_gather<T: Element>(&self, values: &[T]) -> Result<Vec<T>> {
+        let (len, rank, world) = (values.len(), self.inner.rank, self.inner.world_size);
+        let mut all = vec![T::zeroed(); len * world];
+        all[rank * len..(rank + 1) * len].copy_from_slice(values);
+        self.all_gather_chunks(&mut all)?;
+        Ok(all)
+    }
+
+    /// The same in place: elements `rank·len/world .. (rank + 1)·len/world` of each rank's buffer reach all others'.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_gather`].
+    pub fn all_gather_chunks<B: FlatBuffer + ?Sized>(&self, buffer: &mut B) -> Result<()> {
+        self.in_place(ALL_GATHER, buffer, None)
+    }
+
+    /// The same without waiting.
+    pub fn all_gather_chunks_async<B: FlatBuffer>(&self, buffer: B) -> Handle<B> {
+        self.in_place_async(ALL_GATHER, buffer, None)
+    }
+
+    /// The buffers of all ranks, of whatever length.
+    ///
+    /// # Errors
+    /// That of the world.
+    pub fn all_gather_ragged<T: Element>(&self, values: &[T]) -> Result<Vec<Vec<T>>> {
+        let tag = self.tag(Kind::AllGatherRagged, T::DTYPE, 0);
+        let own = bytemuck::cast_slice(values);
+        let all = self.run(Scope::World, tag, |engine| engine.all_gather_ragged(own))?;
+        all.iter().map(|bytes| typed(bytes)).collect()
+    }
+
+    /// The same without waiting.
+    pub fn all_gather_ragged_async<T: Element>(&self, values: Vec<T>) -> Handle<Vec<Vec<T>>> {
+        let tag = self.tag(Kind::AllGatherRagged, T::DTYPE, 0);
+        self.issue(Scope::World, tag, move |engine| {
+            let all = engine.all_gather_ragged(bytemuck::cast_slice(&values))?;
+            all.iter().map(|bytes| typed(bytes)).collect()
+        })
+    }
+
+    /// The bytes of all ranks: for small facts that ranks tell each other.
+    ///
+    /// # Errors
+    /// That of the world.
+    pub fn all_gather_bytes(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.all_gather_ragged(bytes)
+    }
+
+    /// Every rank's buffer becomes the root's.
+    ///
+    /// # Errors
+    /// [`CommError::Argument`] if there is no such root; otherwise that of the world.
+    pub fn broadcast<B: FlatBuffer + ?Sized>(&self, buffer: &mut B, root: usize) -> Result<()> {
+        self.check_root("broadcast", root)?;
+        let tag = self.broadcast_tag(buffer, root);
+        let of = (tag.dtype, tag.count as usize);
+        self.run(Scope::World, tag, |engine| open(buffer, of, &mut |slice| engine.broadcast(slice, root)))
+    }
+
+    /// The same without waiting.
+    pub fn broadcast_async<B: FlatBuffer>(&self, mut buffer: B, root: usize) -> Handle<B> {
+        if let Err(error) = self.check_root("broadcast", root) {
+            return Handle::failed(error, self.inner.counters.clone());
+        }
+        let tag = self.broadcast_tag(&buffer, root);
+        let of = (tag.dtype, tag.count as usize);
+        self.issue(Scope::World, tag, move |engine| {
+            open(&mut buffer, of, &mut |slice| engine.broadcast(slice, root))?;
+            Ok(buffer)
+        })
+    }
+
+    fn broadcast_tag<B: FlatBuffer + ?Sized>(&self, buffer: &B, root: usize) -> Tag {
+        self.tag(Kind::Broadcast, buffer.dtype(), buffer.len()).with_root(root)
+    }
+
+    /// At the root the buffers of all ranks, elsewhere nothing.
+    ///
+    /// # Errors
+    /// As [`Communicator::broadcast`].
+    pub fn gather<T: Element>(&self, values: &[T], root: usize) -> Result<Vec<Vec<T>>> {
+        self.check_root("gather", root)?;
+        let tag = self.tag(Kind::Gather, T::DTYPE, 0).with_root(root);
+        let own = bytemuck::cast_slice(values);
+        let all = self.run(Scope::World, tag, |engine| engine.gather(own, root))?;
+        all.iter().map(|bytes| typed(bytes)).collect()
+    }
+
+    /// The same without waiting.
+    pub fn gather_async<T: Element>(&self, values: Vec<T>, root: usize) -> Handle<Vec<Vec<T>>> {
+        if let Err(error) = self.check_root("gather", root) {
+            return Handle::failed(error, self.inner.counters.clone());
+        }
+        let tag = self.tag(Kind::Gather, T::DTYPE, 0).with_root(root);
+        self.issue(Scope::World, tag, move |engine| {
+            let all = engine.gather(bytemuck::cast_slice(&values), root)?;
+            all.iter().map(|bytes| typed(bytes)).collect()
+        })
+    }
+
+    /// Each rank's part of what the root gives; `parts` counts only there.
+    ///
+    /// # Errors
+    /// [`CommError::Argument`] if the root has not one part a rank; otherwise that of the world.
+    pub fn scatter<T: Element>(&self, parts: &[Vec<T>], root: usize) -> Result<Vec<T>> {
+        self.check_scatter(parts, root)?;
+        let tag = self.tag(Kind::Scatter, T::DTYPE, 0).with_root(root);
+        let parts: Vec<&[u8]> = parts.iter().map(|part| bytemuck::cast_slice(part)).collect();
+        typed(&self.run(Scope::World, tag, |engine| engine.scatter(&parts, root))?)
+    }
+
+    /// The same without waiting.
+    pub fn scatter_async<T: Element>(&self, parts: Vec<Vec<T>>, root: usize) -> Handle<Vec<T>> {
+        if let Err(error) = self.check_scatter(&parts, root) {
+            return Handle::failed(error, self.inner.counters.clone());
+        }
+        let tag = self.tag(Kind::Scatter, T::DTYPE, 0).with_root(root);
+        self.issue(Scope::World, tag, move |engine| {
+            let parts: Vec<&[u8]> = parts.iter().map(|part| bytemuck::cast_slice(part)).collect();
+            typed(&engine.scatter(&parts, root)?)
+        })
+    }
+
+    fn check_scatter<T>(&self, parts: &[Vec<T>], root: usize) -> Result<()> {
+        self.check_root("scatter", root)?;
+        let needed = self.inner.rank == root;
+        if needed { self.check_parts("scatter", parts.len()) } else { Ok(()) }
+    }
+
+    fn check_parts(&self, operation: &'static str, parts: usize) -> Result<()> {
+        if parts == self.inner.world_size {
+            return Ok(());
+        }
+        let problem = format!("{parts} parts for {} ranks", self.inner.world_size);
+        Err(CommError::Argument { operation, problem })
+    }
+
+    /// What every rank has for this one: rank `r` gets elements `r·len/world .. (r + 1)·len/world` of each buffer, one
+    /// after the other in the order of ranks. The buffers are of equal length.
+    ///
+    /// # Errors
+    /// [`CommError::Mismatch`] if the lengths differ; otherwise that of the world.
+    pub fn all_to_all<T: Element>(&self, values: &[T]) -> Result<Vec<T>> {
+        let (len, world) = (values.len(), self.inner.world_size);
+        let parts: Vec<&[u8]> =
+            (0..world).map(|rank| bytemuck::cast_slice(&values[chunk(len, world, rank)])).collect();
+        let tag = self.tag(Kind::AllToAll, T::DTYPE, len);
+        let all = self.run(Scope::World, tag, |engine| engine.all_to_all(&parts))?;
+        typed(&all.concat())
+    }
+
+    /// The same without waiting.
+    pub fn all_to_all_async<T: Element>(&self, values: Vec<T>) -> Handle<Vec<T>> {
+        let (len, world) = (values.len(), self.inner.world_size);
+        let tag = self.tag(Kind::AllToAll, T::DTYPE, len);
+        self.issue(Scope::World, tag, move |engine| {
+            let parts: Vec<&[u8]> =
+                (0..world).map(|rank| bytemuck::cast_slice(&values[chunk(len, world, rank)])).collect();
+            typed(&engine.all_to_all(&parts)?.concat())
+        })
+    }
+
+    /// The same with parts of whatever lengths: part `r` goes to rank `r`, and what comes from rank `r` is at `r` in the
+    /// result.
+    ///
+    /// # Errors
+    /// [`CommError::Argument`] if there is not one part a rank; otherwise that of the world.
+    pub fn all_to_all_ragged<T: Element>(&self, parts: &[Vec<T>]) -> Result<Vec<Vec<T>>> {
+        self.check_parts("all-to-all (ragged)", parts.len())?;
+        let tag = self.tag(Kind::AllToAllRagged, T::DTYPE, 0);
+        let parts: Vec<&[u8]> = parts.iter().map(|part| bytemuck::cast_slice(part)).collect();
+        let all = self.run(Scope::World, tag, |engine| engine.all_to_all(&parts))?;
+        all.iter().map(|bytes| typed(bytes)).collect()
+    }
+
+    /// The same without waiting.
+    pub fn all_to_all_ragged_async<T: Element>(&self, parts: Vec<Vec<T>>) -> Handle<Vec<Vec<T>>> {
+        if let Err(error) = self.check_parts("all-to-all (ragged)", parts.len()) {
+            return Handle::failed(error, self.inner.counters.clone());
+        }
+        let tag = self.tag(Kind::AllToAllRagged, T::DTYPE, 0);
+        self.issue(Scope::World, tag, move |engine| {
+            let parts: Vec<&[u8]> = parts.iter().map(|part| bytemuck::cast_slice(part)).collect();
+            engine.all_to_all(&parts)?.iter().map(|bytes| typed(bytes)).collect()
+        })
+    }
+
+    fn check_other(&self, operation: &'static str, other: usize) -> Result<()> {
+        self.check_root(operation, other)?;
+        if other != self.inner.rank {
+            return Ok(());
+        }
+        let problem = format!("rank {other} is this rank");
+        Err(CommError::Argument { operation, problem })
+    }
+
+    /// Sends a buffer to one other rank, which must call [`Communicator::receive`]. Ranks that take no part call
+    /// neither. Two ranks may send to each other before they receive; the system's buffers and a queue hold the
+    /// message meanwhile.
+    ///
+    /// # Errors
+    /// [`CommError::Argument`] if there is no such rank or it is this one; otherwise that of the world.
+    pub fn send<T: Element>(&self, values: &[T], to: usize) -> Result<()> {
+        self.check_other("send", to)?;
+        let tag = Tag::new(Kind::SendRecv, T::DTYPE, values.len());
+        self.run(Scope::To(to), tag, |engine| engine.send_to(to, bytemuck::cast_slice(values)))
+    }
+
+    /// The same without waiting.
+    pub fn send_async<T: Element>(&self, values: Vec<T>, to: usize) -> Handle<Vec<T>> {
+        if let Err(error) = self.check_other("send", to) {
+            return Handle::failed(error, self.inner.counters.clone());
+        }
+        let tag = Tag::new(Kind::SendRecv, T::DTYPE, values.len());
+        self.issue(Scope::To(to), tag, move |engine| {
+            engine.send_to(to, bytemuck::cast_slice(&values))?;
+            Ok(values)
+        })
+    }
+
+    /// Receives a buffer from one other rank; see [`Communicator::send`].
+    ///
+    /// # Errors
+    /// [`CommError::Mismatch`] if type or length differ; otherwise as [`Communicator::send`].
+    pub fn receive<T: Element>(&self, values: &mut [T], from: usize) -> Result<()> {
+        self.check_other("receive", from)?;
+        let tag = Tag::new(Kind::SendRecv, T::DTYPE, values.len());
+        self.run(Scope::From(from), tag, |engine| engine.receive_from(from, bytemuck::cast_slice_mut(values)))
+    }
+
+    /// The same without waiting: the buffer comes back filled.
+    pub fn receive_async<T: Element>(&self, mut values: Vec<T>, from: usize) -> Handle<Vec<T>> {
+        if let Err(error) = self.check_other("receive", from) {
+            return Handle::failed(error, self.inner.counters.clone());
+        }
+        let tag = Tag::new(Kind::SendRecv, T::DTYPE, values.len());
+        self.issue(Scope::From(from), tag, move |engine| {
+            engine.receive_from(from, bytemuck::cast_slice_mut(&mut values))?;
+            Ok(values)
+        })
+    }
+
+    /// Waits until every rank has come here. Ranks at barriers of different names get an error naming both.
+    ///
+    /// # Errors
+    /// [`CommError::Mismatch`] if names differ; otherwise that of the world.
+    pub fn barrier(&self, name: &str) -> Result<()> {
+        let tag = self.tag(Kind::Barrier, DType::U8, 0);
+        let names = self.run(Scope::World, tag, |engine| engine.all_gather_ragged(name.as_bytes()))?;
+        same_names(&names, name)
+    }
+
+    /// The same without waiting.
+    pub fn barrier_async(&self, name: &str) -> Handle<()> {
+        let tag = self.tag(Kind::Barrier, DType::U8, 0);
+        let name = name.to_owned();
+        self.issue(Scope::World, tag, move |engine| {
+            same_names(&engine.all_gather_ragged(name.as_bytes())?, &name)
+        })
+    }
+}
+
+fn same_names(names: &[Vec<u8>], own: &str) -> Result<()> {
+    match names.iter().position(|other| other != own.as_bytes()) {
+        None => Ok(()),
+        Some(rank) => Err(CommError::Mismatch {
+            rank,
+            ours: format!("barrier `{own}`"),
+            theirs: format!("barrier `{}`", String::from_utf8_lossy(&names[rank])),
+        }),
+    }
+}
+
+/// Received bytes as elements; an error if they do not divide evenly.
+fn typed<T: Element>(bytes: &[u8]) -> Result<Vec<T>> {
+    if !bytes.len().is_multiple_of(size_of::<T>()) {
+        let problem = format!("{} bytes are not whole elements of {}", bytes.len(), T::DTYPE.name());
+        return Err(CommError::Argument { operation: "receive", problem });
+    }
+    let mut values = vec![T::zeroed(); bytes.len() / size_of::<T>()];
+    bytemuck::cast_slice_mut::<T, u8>(&mut values).copy_from_slice(bytes);
+    Ok(values)
+}

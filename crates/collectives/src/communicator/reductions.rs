@@ -1,0 +1,244 @@
+//! Operations that reduce.
+
+use super::{Communicator, guarded, open};
+use crate::algorithms::chunk;
+use crate::buffer::{FlatBuffer, slice_mut};
+use crate::dtype::{Element, ReduceOp};
+use crate::engine::{Engine, Kind, Scope, Tag};
+use crate::error::{CommError, Result};
+use crate::handle::Handle;
+
+/// What an operation in place does with an opened buffer.
+type Act = fn(&mut dyn Engine, crate::SliceMut<'_>, ReduceOp) -> Result<()>;
+
+/// An operation on one buffer of the same length on every rank: its kinds, and what it does.
+#[derive(Clone, Copy)]
+pub(super) struct InPlace {
+    kind: Kind,
+    /// Its kind on memory that all ranks map.
+    region: Kind,
+    act: Act,
+}
+
+const ALL_REDUCE: InPlace = InPlace {
+    kind: Kind::AllReduce,
+    region: Kind::AllReduceInPlace,
+    act: |engine, slice, op| engine.all_reduce(slice, op),
+};
+const REDUCE_SCATTER: InPlace = InPlace {
+    kind: Kind::ReduceScatter,
+    region: Kind::ReduceScatterInPlace,
+    act: |engine, slice, op| engine.reduce_scatter(slice, op),
+};
+pub(super) const ALL_GATHER: InPlace = InPlace {
+    kind: Kind::AllGather,
+    region: Kind::AllGatherInPlace,
+    act: |engine, slice, _| engine.all_gather(slice),
+};
+
+impl InPlace {
+    fn run<B: FlatBuffer + ?Sized>(
+        self,
+        engine: &mut dyn Engine,
+        buffer: &mut B,
+        tag: Tag,
+        op: ReduceOp,
+    ) -> Result<()> {
+        let result = match buffer.region() {
+            Some(region) => engine.in_place(region, op),
+            None => {
+                let of = (buffer.dtype(), tag.count as usize);
+                open(buffer, of, &mut |slice| (self.act)(engine, slice, op))
+            }
+        };
+        if result.is_err() {
+            buffer.withdraw();
+        }
+        result
+    }
+}
+
+impl Communicator {
+    fn tag_in_place<B: FlatBuffer + ?Sized>(&self, what: InPlace, buffer: &B, op: Option<ReduceOp>) -> Tag {
+        let kind = if buffer.region().is_some() { what.region } else { what.kind };
+        let tag = self.tag(kind, buffer.dtype(), buffer.len());
+        op.map_or(tag, |op| tag.with_op(op))
+    }
+
+    pub(super) fn in_place<B: FlatBuffer + ?Sized>(
+        &self,
+        what: InPlace,
+        buffer: &mut B,
+        op: Option<ReduceOp>,
+    ) -> Result<()> {
+        let tag = self.tag_in_place(what, buffer, op);
+        let with = op.unwrap_or(ReduceOp::Sum);
+        with.check(tag.dtype)?;
+        self.run(Scope::World, tag, |engine| what.run(engine, buffer, tag, with))
+    }
+
+    pub(super) fn in_place_async<B: FlatBuffer>(
+        &self,
+        what: InPlace,
+        mut buffer: B,
+        op: Option<ReduceOp>,
+    ) -> Handle<B> {
+        let tag = self.tag_in_place(what, &buffer, op);
+        let with = op.unwrap_or(ReduceOp::Sum);
+        if let Err(error) = with.check(tag.dtype) {
+            return Handle::failed(error, self.inner.counters.clone());
+        }
+        self.issue(Scope::World, tag, move |engine| {
+            what.run(engine, &mut buffer, tag, with)?;
+            Ok(buffer)
+        })
+    }
+
+    /// Every rank's buffer becomes the reduction of all. After an error its content is unspecified.
+    ///
+    /// # Errors
+    /// [`CommError::Unsupported`] for the mean of integers; otherwise that of the world.
+    pub fn all_reduce<B: FlatBuffer + ?Sized>(&self, buffer: &mut B, op: ReduceOp) -> Result<()> {
+        self.in_place(ALL_REDUCE, buffer, Some(op))
+    }
+
+    /// The same without waiting: the buffer is reduced in place on the communication thread and comes back from
+    /// [`Handle::wait`].
+    pub fn all_reduce_async<B: FlatBuffer>(&self, buffer: B, op: ReduceOp) -> Handle<B> {
+        self.in_place_async(ALL_REDUCE, buffer, Some(op))
+    }
+
+    /// Several buffers of one type as one operation: what one costs, instead of what each costs. They come back in the same
+    /// order.
+    ///
+    /// # Errors
+    /// [`CommError::Argument`] if their types differ; otherwise as [`Communicator::all_reduce`].
+    pub fn all_reduce_coalesced<B: FlatBuffer>(&self, buffers: &mut [B], op: ReduceOp) -> Result<()> {
+        let Some(tag) = self.coalesced(buffers, op)? else { return Ok(()) };
+        self.run(Scope::World, tag, |engine| reduce_together(engine, buffers, tag, op))
+    }
+
+    /// The same without waiting.
+    pub fn all_reduce_coalesced_async<B: FlatBuffer>(
+        &self,
+        mut buffers: Vec<B>,
+        op: ReduceOp,
+    ) -> Handle<Vec<B>> {
+        let counters = self.inner.counters.clone();
+        match self.coalesced(&buffers, op) {
+            Err(error) => Handle::failed(error, counters),
+            Ok(None) => Handle::done(buffers, counters),
+            Ok(Some(tag)) => self.issue(Scope::World, tag, move |engine| {
+                reduce_together(engine, &mut buffers, tag, op)?;
+                Ok(buffers)
+            }),
+        }
+    }
+
+    /// What several buffers are together.
+    fn coalesced<B: FlatBuffer>(&self, buffers: &[B], op: ReduceOp) -> Result<Option<Tag>> {
+        let Some(first) = buffers.first() else { return Ok(None) };
+        let dtype = first.dtype();
+        op.check(dtype)?;
+        if let Some(other) = buffers.iter().find(|buffer| buffer.dtype() != dtype) {
+            let problem = format!(
+                "buffers of one type can go together; there are {} and {}",
+                dtype.name(),
+                other.dtype().name()
+            );
+            return Err(CommError::Argument { operation: "all-reduce (coalesced)", problem });
+        }
+        let count = buffers.iter().map(FlatBuffer::len).sum();
+        Ok(Some(self.tag(Kind::AllReduce, dtype, count).with_op(op)))
+    }
+
+    /// This rank's part of the reduction of all buffers: elements `rank·len/world .. (rank + 1)·len/world`.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub fn reduce_scatter<T: Element>(&self, values: &[T], op: ReduceOp) -> Result<Vec<T>> {
+        let mut copy = values.to_vec();
+        self.reduce_scatter_chunks(&mut copy, op)?;
+        Ok(copy[chunk(values.len(), self.inner.world_size, self.inner.rank)].to_vec())
+    }
+
+    /// The same in place: that part of the buffer becomes the reduction of all; the rest is unspecified afterwards.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub fn reduce_scatter_chunks<B: FlatBuffer + ?Sized>(&self, buffer: &mut B, op: ReduceOp) -> Result<()> {
+        self.in_place(REDUCE_SCATTER, buffer, Some(op))
+    }
+
+    /// The same without waiting.
+    pub fn reduce_scatter_chunks_async<B: FlatBuffer>(&self, buffer: B, op: ReduceOp) -> Handle<B> {
+        self.in_place_async(REDUCE_SCATTER, buffer, Some(op))
+    }
+
+    /// The root's buffer becomes the reduction of all; the others keep theirs.
+    ///
+    /// # Errors
+    /// [`CommError::Argument`] if there is no such root; otherwise as [`Communicator::all_reduce`].
+    pub fn reduce<B: FlatBuffer + ?Sized>(&self, buffer: &mut B, op: ReduceOp, root: usize) -> Result<()> {
+        let tag = self.reduce_tag(buffer, op, root)?;
+        let of = (tag.dtype, tag.count as usize);
+        self.run(Scope::World, tag, |engine| open(buffer, of, &mut |slice| engine.reduce(slice, op, root)))
+    }
+
+    /// The same without waiting.
+    pub fn reduce_async<B: FlatBuffer>(&self, mut buffer: B, op: ReduceOp, root: usize) -> Handle<B> {
+        let tag = match self.reduce_tag(&buffer, op, root) {
+            Ok(tag) => tag,
+            Err(error) => return Handle::failed(error, self.inner.counters.clone()),
+        };
+        let of = (tag.dtype, tag.count as usize);
+        self.issue(Scope::World, tag, move |engine| {
+            open(&mut buffer, of, &mut |slice| engine.reduce(slice, op, root))?;
+            Ok(buffer)
+        })
+    }
+
+    fn reduce_tag<B: FlatBuffer + ?Sized>(&self, buffer: &B, op: ReduceOp, root: usize) -> Result<Tag> {
+        op.check(buffer.dtype())?;
+        self.check_root("reduce", root)?;
+        Ok(self.tag(Kind::Reduce, buffer.dtype(), buffer.len()).with_op(op).with_root(root))
+    }
+}
+
+/// Reduces several buffers through one that holds them all.
+fn reduce_together<B: FlatBuffer>(
+    engine: &mut dyn Engine,
+    buffers: &mut [B],
+    tag: Tag,
+    op: ReduceOp,
+) -> Result<()> {
+    crate::dtype::on_dtype!(tag.dtype, T => {
+        let mut all: Vec<T> = Vec::with_capacity(tag.count as usize);
+        let dtype = tag.dtype;
+        for buffer in &mut *buffers {
+            let of = (dtype, buffer.len());
+            open(buffer, of, &mut |slice| {
+                all.extend_from_slice(typed::<T>(slice)?);
+                Ok(())
+            })?;
+        }
+        engine.all_reduce(slice_mut(&mut all), op)?;
+        let mut rest = all.as_slice();
+        for buffer in buffers {
+            let of = (dtype, buffer.len());
+            open(buffer, of, &mut |slice| {
+                let to = typed::<T>(slice)?;
+                let (own, others) = rest.split_at(to.len());
+                to.copy_from_slice(own);
+                rest = others;
+                Ok(())
+            })?;
+        }
+        Ok(())
+    })
+}
+
+/// A slice whose type was checked before.
+fn typed<T: Element>(slice: crate::SliceMut<'_>) -> Result<&mut [T]> {
+    guarded(|| Ok(crate::buffer::on_slice!(slice, |values| bytemuck::cast_slice_mut::<_, T>(values))))
+}

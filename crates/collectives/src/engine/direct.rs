@@ -1,0 +1,152 @@
+//! Operations through memory that ranks of one host share, with errors that name ranks as the world does.
+
+use super::native::Native;
+use super::tag::{Kind, Tag};
+use crate::dtype::Element;
+use crate::error::Result;
+use crate::reduce::Reduction;
+use crate::shared::{Board, BoardError, HostMemory, Note, Region, Visit};
+use crate::transport::LinkError;
+
+impl Native {
+    /// Runs an operation on the board of this host.
+    fn on_board<R>(
+        &mut self,
+        run: impl FnOnce(&mut Board, Visit<'_>) -> std::result::Result<R, BoardError>,
+    ) -> Result<R> {
+        let Some(HostMemory { group, mut board }) = self.host_memory.take() else {
+            return Err(self.broken(LinkError::Closed(self.rank)));
+        };
+        let note = Note::new(self.sequence, self.tag);
+        let result = run(&mut board, Visit { note, patience: &self.patience });
+        let result = result.map_err(|error| match error {
+            BoardError::Link(LinkError::Closed(rank)) => self.broken(LinkError::Closed(group.at(rank))),
+            BoardError::Link(LinkError::Timeout(rank)) => self.broken(LinkError::Timeout(group.at(rank))),
+            BoardError::Mismatch { rank, note } => {
+                let theirs = Tag::unpacked(note.tag).map_or_else(
+                    || "an operation that this version does not know".into(),
+                    |tag| tag.describe(note.sequence),
+                );
+                self.mismatch(group.at(rank), theirs)
+            }
+        });
+        self.host_memory = Some(HostMemory { group, board });
+        result
+    }
+
+    /// Counts bytes that this rank reads of the others' and they of its own.
+    fn count(&mut self, ways: usize, bytes: usize) {
+        let moved = (ways * bytes * (self.world_size - 1) / self.world_size) as u64;
+        self.sent += moved;
+        self.received += moved;
+    }
+
+    pub(crate) fn direct_all_reduce<T: Element>(
+        &mut self,
+        values: &mut [T],
+        reduction: Reduction,
+    ) -> Result<()> {
+        self.count(2, size_of_val(values));
+        self.on_board(|board, visit| board.all_reduce(values, reduction, visit))
+    }
+
+    pub(crate) fn direct_reduce_scatter<T: Element>(
+        &mut self,
+        values: &mut [T],
+        reduction: Reduction,
+    ) -> Result<()> {
+        self.count(1, size_of_val(values));
+        self.on_board(|board, visit| board.reduce_scatter(values, reduction, visit))
+    }
+
+    pub(crate) fn direct_all_gather<T: Element>(&mut self, values: &mut [T]) -> Result<()> {
+        self.count(1, size_of_val(values));
+        self.on_board(|board, visit| board.all_gather(values, visit))
+    }
+
+    pub(crate) fn direct_reduce<T: Element>(
+        &mut self,
+        values: &mut [T],
+        reduction: Reduction,
+        root: usize,
+    ) -> Result<()> {
+        self.count(1, size_of_val(values));
+        self.on_board(|board, visit| board.reduce(values, reduction, root, visit))
+    }
+
+    pub(crate) fn direct_broadcast<T: Element>(&mut self, values: &mut [T], root: usize) -> Result<()> {
+        self.count(1, size_of_val(values));
+        self.on_board(|board, visit| board.broadcast(bytemuck::cast_slice_mut(values), root, visit))
+    }
+
+    pub(crate) fn direct_gather(&mut self, own: &[u8], root: Option<usize>) -> Result<Vec<Vec<u8>>> {
+        let all = self.on_board(|board, visit| board.gather(own, root, visit))?;
+        self.sent += own.len() as u64;
+        self.received += all.iter().map(Vec::len).sum::<usize>() as u64;
+        Ok(all)
+    }
+
+    pub(crate) fn direct_scatter(&mut self, parts: &[&[u8]], root: Option<usize>) -> Result<Vec<Vec<u8>>> {
+        let all = self.on_board(|board, visit| board.scatter(parts, root, visit))?;
+        self.sent += parts.iter().map(|part| part.len()).sum::<usize>() as u64;
+        self.received += all.iter().map(Vec::len).sum::<usize>() as u64;
+        Ok(all)
+    }
+
+    /// The operation of the current tag on buffers that lie in memory that all ranks map, without a copy.
+    pub(crate) fn direct_in_place<T: Element>(
+        &mut self,
+        region: &Region,
+        reduction: Reduction,
+    ) -> Result<()> {
+        let kind = self.tag.kind;
+        self.count(if kind == Kind::AllReduceInPlace { 2 } else { 1 }, region.bytes());
+        self.on_board(|board, visit| match kind {
+            Kind::AllGatherInPlace => board.all_gather_in::<T>(region, visit),
+            Kind::ReduceScatterInPlace => board.reduce_in::<T>(region, reduction, false, visit),
+            _ => board.reduce_in::<T>(region, reduction, true, visit),
+        })
+    }
+
+    /// Among the ranks of this host: its part of each rank's buffer becomes theirs reduced. False, with nothing done, if
+    /// they share no memory. So for the next three.
+    pub(crate) fn reduce_scatter_on_host<T: Element>(
+        &mut self,
+        values: &mut [T],
+        reduction: Reduction,
+    ) -> Result<bool> {
+        let here = self.host_memory.is_some();
+        if here {
+            self.on_board(|board, visit| board.reduce_scatter(values, reduction, visit))?;
+        }
+        Ok(here)
+    }
+
+    pub(crate) fn all_gather_on_host<T: Element>(&mut self, values: &mut [T]) -> Result<bool> {
+        let here = self.host_memory.is_some();
+        if here {
+            self.on_board(|board, visit| board.all_gather(values, visit))?;
+        }
+        Ok(here)
+    }
+
+    pub(crate) fn reduce_on_host<T: Element>(
+        &mut self,
+        values: &mut [T],
+        reduction: Reduction,
+    ) -> Result<bool> {
+        let here = self.host_memory.is_some();
+        if here {
+            self.on_board(|board, visit| board.reduce(values, reduction, 0, visit))?;
+        }
+        Ok(here)
+    }
+
+    pub(crate) fn broadcast_on_host<T: Element>(&mut self, values: &mut [T]) -> Result<bool> {
+        let here = self.host_memory.is_some();
+        if here {
+            self.on_board(|board, visit| board.broadcast(bytemuck::cast_slice_mut(values), 0, visit))?;
+        }
+        Ok(here)
+    }
+}

@@ -1,0 +1,100 @@
+//! What runs a communicator's operations.
+//!
+//! [`Native`] is this crate's own: messages and shared memory. Engines of other libraries stand behind the same
+//! [`Engine`], so that a communicator does not know which it has.
+
+#[cfg(not(target_os = "linux"))]
+mod absent;
+#[cfg(target_os = "linux")]
+mod direct;
+mod measure;
+mod native;
+mod operations;
+mod recorder;
+mod tag;
+
+pub(crate) use native::{Native, Shared};
+pub(crate) use recorder::{Doing, Recorder};
+pub use recorder::{OperationRecord, OperationState};
+pub(crate) use tag::{Kind, Scope, Tag};
+
+use crate::algorithms::cost::CostModel;
+use crate::buffer::SliceMut;
+use crate::communicator::Ending;
+use crate::dtype::ReduceOp;
+use crate::error::{CommError, Result};
+use crate::shared::Region;
+
+/// What a communicator asks of whatever moves its bytes. All methods between `begin` and `end` are of one operation.
+pub(crate) trait Engine: Send {
+    /// This rank.
+    fn rank(&self) -> usize;
+
+    /// How many ranks there are.
+    fn world_size(&self) -> usize;
+
+    /// Bytes sent and received so far.
+    fn traffic(&self) -> (u64, u64);
+
+    /// Begins an operation; an error if the world is broken or the operation is not to be had.
+    fn begin(&mut self, scope: Scope, tag: Tag) -> Result<()>;
+
+    /// Ends an operation. One that failed on this rank alone leaves the others waiting, so they are told.
+    fn end(&mut self, error: Option<&CommError>);
+
+    /// Every rank's buffer becomes the reduction of all.
+    fn all_reduce(&mut self, values: SliceMut<'_>, op: ReduceOp) -> Result<()>;
+
+    /// The in-place operation that was begun, on buffers in memory that all ranks map.
+    fn in_place(&mut self, region: &Region, op: ReduceOp) -> Result<()>;
+
+    /// Chunk `rank` of the buffer becomes the reduction of all; the rest is unspecified.
+    fn reduce_scatter(&mut self, values: SliceMut<'_>, op: ReduceOp) -> Result<()>;
+
+    /// Chunk `rank` of every rank's buffer reaches all others.
+    fn all_gather(&mut self, values: SliceMut<'_>) -> Result<()>;
+
+    /// The buffers of all ranks, whatever their lengths.
+    fn all_gather_ragged(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>>;
+
+    /// The root's buffer reaches all others.
+    fn broadcast(&mut self, values: SliceMut<'_>, root: usize) -> Result<()>;
+
+    /// The root's buffer becomes the reduction of all; the others keep theirs.
+    fn reduce(&mut self, values: SliceMut<'_>, op: ReduceOp, root: usize) -> Result<()>;
+
+    /// All buffers arrive at the root; elsewhere the list is empty.
+    fn gather(&mut self, own: &[u8], root: usize) -> Result<Vec<Vec<u8>>>;
+
+    /// Each rank receives its part from the root.
+    fn scatter(&mut self, parts: &[&[u8]], root: usize) -> Result<Vec<u8>>;
+
+    /// Each rank receives its part from every rank.
+    fn all_to_all(&mut self, parts: &[&[u8]]) -> Result<Vec<Vec<u8>>>;
+
+    /// Sends a message to one rank.
+    fn send_to(&mut self, to: usize, bytes: &[u8]) -> Result<()>;
+
+    /// Receives a message of known length from one rank.
+    fn receive_from(&mut self, from: usize, into: &mut [u8]) -> Result<()>;
+
+    /// The measured cost of links, measured now if it was not yet. Every rank calls this at the same place.
+    fn costs(&mut self) -> Result<CostModel>;
+
+    /// The host of each rank, numbered in the order of appearance.
+    fn hosts(&self) -> Vec<usize>;
+
+    /// Memory for `bytes` bytes of each rank that all ranks map; `None` if it cannot be had on every rank. Every rank calls
+    /// this at the same place.
+    fn alloc(&mut self, bytes: usize) -> Result<Option<Region>>;
+
+    /// An engine for the one of `groups` that this rank is in; `number` counts the splits of this engine. Every rank calls
+    /// this at the same place with the same groups.
+    fn split(&mut self, groups: &[Vec<usize>], number: u32) -> Result<Box<dyn Engine>>;
+
+    /// How a communicator over this engine gives up and leaves, if it is one of some of a world's ranks.
+    fn ending(&self) -> Ending;
+
+    /// What this rank did last, the oldest first.
+    fn recent(&self) -> Vec<OperationRecord>;
+}

@@ -1,0 +1,227 @@
+//! Each operation by the algorithm that the current tag names.
+
+use super::Engine;
+use super::native::Native;
+use super::recorder::OperationRecord;
+use super::tag::{Scope, Tag};
+use crate::algorithms::cost::CostModel;
+use crate::algorithms::{Algorithm, gathered, grid, halving, hierarchical, push_pull, ring, single, tree};
+use crate::buffer::{SliceMut, on_slice};
+use crate::communicator::Ending;
+use crate::dtype::{Element, ReduceOp};
+use crate::error::{CommError, Result};
+use crate::failure::Cause;
+use crate::reduce::Reduction;
+use crate::shared::Region;
+
+impl Native {
+    fn all_reduce_by<T: Element>(&mut self, values: &mut [T], reduction: Reduction) -> Result<()> {
+        let all = self.everybody();
+        match self.tag.algorithm {
+            Algorithm::Direct => self.direct_all_reduce(values, reduction),
+            Algorithm::Ring | Algorithm::Auto => ring::all_reduce(self, &all, values, reduction),
+            Algorithm::Tree => tree::all_reduce(self, &all, values, reduction),
+            Algorithm::HalvingDoubling => halving::all_reduce(self, &all, values, reduction),
+            Algorithm::Hierarchical => hierarchical::all_reduce(self, values, reduction),
+            Algorithm::Single => single::all_reduce(self, &all, values, reduction),
+            Algorithm::PushPull => push_pull::all_reduce(self, &all, values, reduction),
+            Algorithm::Grid => grid::all_reduce(self, &all, values, reduction),
+        }
+    }
+
+    fn reduce_scatter_by<T: Element>(&mut self, values: &mut [T], reduction: Reduction) -> Result<()> {
+        let all = self.everybody();
+        match self.tag.algorithm {
+            Algorithm::Direct => self.direct_reduce_scatter(values, reduction),
+            Algorithm::HalvingDoubling => halving::reduce_scatter(self, &all, values, reduction),
+            Algorithm::PushPull => push_pull::reduce_scatter(self, &all, values, reduction),
+            _ => ring::reduce_scatter(self, &all, values, reduction),
+        }
+    }
+
+    fn all_gather_by<T: Element>(&mut self, values: &mut [T]) -> Result<()> {
+        let all = self.everybody();
+        match self.tag.algorithm {
+            Algorithm::Direct => self.direct_all_gather(values),
+            Algorithm::HalvingDoubling => halving::all_gather(self, &all, values),
+            Algorithm::PushPull => push_pull::all_gather(self, &all, values),
+            _ => ring::all_gather(self, &all, values),
+        }
+    }
+
+    fn broadcast_by<T: Element>(&mut self, values: &mut [T], root: usize) -> Result<()> {
+        let all = self.everybody();
+        match self.tag.algorithm {
+            Algorithm::Direct => self.direct_broadcast(values, root),
+            Algorithm::Tree => tree::broadcast(self, &all, values, root),
+            Algorithm::Hierarchical => hierarchical::broadcast(self, values, root),
+            Algorithm::Single => single::broadcast(self, &all, values, root),
+            _ => ring::broadcast(self, &all, values, root),
+        }
+    }
+
+    fn reduce_by<T: Element>(&mut self, values: &mut [T], reduction: Reduction, root: usize) -> Result<()> {
+        let all = self.everybody();
+        match self.tag.algorithm {
+            Algorithm::Direct => self.direct_reduce(values, reduction, root),
+            Algorithm::Tree => tree::reduce(self, &all, values, reduction, root),
+            Algorithm::Single => single::reduce(self, &all, values, reduction, root),
+            _ => ring::reduce(self, &all, values, reduction, root),
+        }
+    }
+}
+
+impl Engine for Native {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn world_size(&self) -> usize {
+        self.world_size
+    }
+
+    fn traffic(&self) -> (u64, u64) {
+        (self.sent, self.received)
+    }
+
+    fn begin(&mut self, scope: Scope, tag: Tag) -> Result<()> {
+        self.enter(scope, tag)
+    }
+
+    fn end(&mut self, error: Option<&CommError>) {
+        self.shared.recorder.end(self.id, error.is_none());
+        let own = self.members[self.rank];
+        let cause = match error {
+            Some(error @ (CommError::Mismatch { .. } | CommError::Timeout { .. } | CommError::Buffer(_))) => {
+                Some(Cause::Aborted(own, error.to_string()))
+            }
+            Some(CommError::PeerLost { rank, .. }) => Some(Cause::Lost(*rank)),
+            Some(CommError::Aborted { .. }) => None,
+            _ => return,
+        };
+        if let Some(cause) = cause {
+            self.shared.control.report(own, cause);
+        }
+        if !self.dumped {
+            self.dumped = true;
+            self.shared.dump(own);
+        }
+    }
+
+    fn all_reduce(&mut self, values: SliceMut<'_>, op: ReduceOp) -> Result<()> {
+        let reduction = Reduction::new(op, self.world_size);
+        if self.world_size == 1 {
+            return Ok(());
+        }
+        on_slice!(values, |values| self.all_reduce_by(values, reduction))
+    }
+
+    fn in_place(&mut self, region: &Region, op: ReduceOp) -> Result<()> {
+        let reduction = Reduction::new(op, self.world_size);
+        crate::dtype::on_dtype!(self.tag.dtype, T => self.direct_in_place::<T>(region, reduction))
+    }
+
+    fn reduce_scatter(&mut self, values: SliceMut<'_>, op: ReduceOp) -> Result<()> {
+        let reduction = Reduction::new(op, self.world_size);
+        if self.world_size == 1 {
+            return Ok(());
+        }
+        on_slice!(values, |values| self.reduce_scatter_by(values, reduction))
+    }
+
+    fn all_gather(&mut self, values: SliceMut<'_>) -> Result<()> {
+        if self.world_size == 1 {
+            return Ok(());
+        }
+        on_slice!(values, |values| self.all_gather_by(values))
+    }
+
+    fn all_gather_ragged(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        if self.tag.algorithm == Algorithm::Direct {
+            return self.direct_gather(own, None);
+        }
+        let all = self.everybody();
+        gathered::all_gather(self, &all, own)
+    }
+
+    fn broadcast(&mut self, values: SliceMut<'_>, root: usize) -> Result<()> {
+        if self.world_size == 1 {
+            return Ok(());
+        }
+        on_slice!(values, |values| self.broadcast_by(values, root))
+    }
+
+    fn reduce(&mut self, values: SliceMut<'_>, op: ReduceOp, root: usize) -> Result<()> {
+        let reduction = Reduction::new(op, self.world_size);
+        if self.world_size == 1 {
+            return Ok(());
+        }
+        on_slice!(values, |values| {
+            // Algorithms by messages leave partial results in the buffers of other ranks than the root.
+            let spoils = self.rank != root && self.tag.algorithm != Algorithm::Direct;
+            let before = spoils.then(|| values.to_vec());
+            self.reduce_by(values, reduction, root)?;
+            if let Some(before) = before {
+                values.copy_from_slice(&before);
+            }
+            Ok(())
+        })
+    }
+
+    fn gather(&mut self, own: &[u8], root: usize) -> Result<Vec<Vec<u8>>> {
+        if self.tag.algorithm == Algorithm::Direct {
+            return self.direct_gather(own, Some(root));
+        }
+        let all = self.everybody();
+        single::gather(self, &all, own, root)
+    }
+
+    fn scatter(&mut self, parts: &[&[u8]], root: usize) -> Result<Vec<u8>> {
+        if self.tag.algorithm == Algorithm::Direct {
+            return Ok(self.direct_scatter(parts, Some(root))?.swap_remove(root));
+        }
+        let all = self.everybody();
+        single::scatter(self, &all, parts, root)
+    }
+
+    fn all_to_all(&mut self, parts: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
+        if self.tag.algorithm == Algorithm::Direct {
+            return self.direct_scatter(parts, None);
+        }
+        let all = self.everybody();
+        gathered::all_to_all(self, &all, parts)
+    }
+
+    fn send_to(&mut self, to: usize, bytes: &[u8]) -> Result<()> {
+        self.send(to, bytes)
+    }
+
+    fn receive_from(&mut self, from: usize, into: &mut [u8]) -> Result<()> {
+        self.receive(from, into)
+    }
+
+    fn costs(&mut self) -> Result<CostModel> {
+        self.measured()
+    }
+
+    fn hosts(&self) -> Vec<usize> {
+        self.hosts.clone()
+    }
+
+    fn alloc(&mut self, bytes: usize) -> Result<Option<Region>> {
+        crate::shared::alloc(self, bytes)
+    }
+
+    fn split(&mut self, groups: &[Vec<usize>], number: u32) -> Result<Box<dyn Engine>> {
+        let part = crate::world::split(self, groups, number)?;
+        Ok(Box::new(part))
+    }
+
+    fn ending(&self) -> Ending {
+        self.ending_of_part()
+    }
+
+    fn recent(&self) -> Vec<OperationRecord> {
+        self.shared.recorder.recent()
+    }
+}

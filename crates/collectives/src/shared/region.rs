@@ -1,0 +1,132 @@
+//! Buffers that lie in memory which all ranks map, so that they are reduced in place, without a copy into slots.
+
+use super::board::{Board, BoardError, REDUCED, Visit};
+use super::direct::BLOCK;
+use super::memory::SharedMemory;
+use crate::algorithms::chunk;
+use crate::dtype::Element;
+use crate::reduce::Reduction;
+
+/// One buffer of each rank, side by side.
+#[derive(Clone)]
+pub struct Region {
+    memory: SharedMemory,
+    rank: usize,
+    bytes: usize,
+}
+
+impl std::fmt::Debug for Region {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Region({} bytes of rank {})", self.bytes, self.rank)
+    }
+}
+
+impl Region {
+    /// Bytes between the buffers of neighbouring ranks: whole pages.
+    fn stride(bytes: usize) -> usize {
+        bytes.next_multiple_of(4096)
+    }
+
+    /// Bytes of the memory for a world.
+    pub(super) fn size(bytes: usize, world: usize) -> usize {
+        Self::stride(bytes).max(4096) * world
+    }
+
+    pub(super) fn new(memory: SharedMemory, rank: usize, bytes: usize) -> Self {
+        Self { memory, rank, bytes }
+    }
+
+    /// Bytes of one rank's buffer.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn at(&self, rank: usize) -> usize {
+        rank * Self::stride(self.bytes)
+    }
+
+    /// This rank's buffer.
+    pub(crate) fn slice<T: Element>(&self, len: usize) -> &[T] {
+        self.memory.own(self.at(self.rank), len)
+    }
+
+    /// This rank's buffer, for writing.
+    pub(crate) fn slice_mut<T: Element>(&mut self, len: usize) -> &mut [T] {
+        let at = self.at(self.rank);
+        self.memory.own_mut(at, len)
+    }
+}
+
+impl Board {
+    /// Waits until all ranks have come to the end of a piece, after which none touches another's buffer.
+    fn part(&self, piece: u32, visit: Visit<'_>) -> Result<(), BoardError> {
+        self.publish(REDUCED, piece.wrapping_add(1));
+        self.others().try_for_each(|other| self.wait(other, REDUCED, piece.wrapping_add(1), visit))
+    }
+
+    fn gather_around(&mut self, visit: Visit<'_>) -> Result<u32, BoardError> {
+        let piece = self.piece;
+        self.piece = piece.wrapping_add(1);
+        self.arrive(piece, visit.note);
+        self.others().try_for_each(|other| self.meet(other, piece, visit))?;
+        Ok(piece)
+    }
+
+    /// This rank's chunk of all buffers becomes their reduction: in its own buffer, or in everybody's.
+    pub(crate) fn reduce_in<T: Element>(
+        &mut self,
+        region: &Region,
+        reduction: Reduction,
+        everywhere: bool,
+        visit: Visit<'_>,
+    ) -> Result<(), BoardError> {
+        let piece = self.gather_around(visit)?;
+        let (size, len) = (size_of::<T>(), region.bytes / size_of::<T>());
+        let own = chunk(len, self.world, self.rank);
+        let mut scratch = [0_u64; BLOCK / 8];
+        let values = bytemuck::cast_slice_mut::<u64, T>(&mut scratch);
+        for start in own.clone().step_by(values.len()) {
+            let block = &mut values[..(own.end - start).min(BLOCK / size)];
+            self.memory_order(region, start * size, block, reduction);
+            let to = |rank: usize| region.at(rank) + start * size;
+            for rank in (0..self.world).filter(|rank| everywhere || *rank == self.rank) {
+                region.memory.copy_in(to(rank), bytemuck::cast_slice(block));
+            }
+        }
+        self.part(piece, visit)
+    }
+
+    /// block ← the reduction of all ranks' values at an offset into their buffers, in the order of ranks.
+    fn memory_order<T: Element>(
+        &self,
+        region: &Region,
+        offset: usize,
+        block: &mut [T],
+        reduction: Reduction,
+    ) {
+        region.memory.copy_out(region.at(0) + offset, bytemuck::cast_slice_mut(block));
+        (1..self.world)
+            .for_each(|rank| region.memory.reduce_from(region.at(rank) + offset, reduction.op, block));
+        reduction.complete(block);
+    }
+
+    /// Every rank's chunk reaches all buffers.
+    pub(crate) fn all_gather_in<T: Element>(
+        &mut self,
+        region: &Region,
+        visit: Visit<'_>,
+    ) -> Result<(), BoardError> {
+        let piece = self.gather_around(visit)?;
+        let (size, len) = (size_of::<T>(), region.bytes / size_of::<T>());
+        for from in self.others() {
+            let range = chunk(len, self.world, from);
+            let bytes = range.start * size..range.end * size;
+            region.memory.copy_within(
+                region.at(from) + bytes.start,
+                region.at(self.rank) + bytes.start,
+                bytes.len(),
+            );
+        }
+        self.part(piece, visit)
+    }
+}

@@ -1,0 +1,109 @@
+//! What was sent faster than the other side takes it: a queue and a thread that empties it.
+//!
+//! Sending must not wait for the peer to receive, or two ranks that send to each other would block. So a link writes as
+//! much as goes at once, straight from the caller's memory, and leaves the rest to this thread, in a buffer that comes
+//! back to be used again. The queue is bounded, so that a rank which is far ahead waits instead of filling its memory.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, SendTimeoutError, Sender, bounded};
+
+use super::{Broken, Patience};
+
+/// How often a waiting rank looks whether its time is up.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Messages that may wait for the thread that writes.
+const QUEUE: usize = 64;
+
+/// Writes all bytes, however long that takes; false if they cannot be written any more.
+type Write = Box<dyn FnMut(&[u8]) -> bool + Send>;
+
+/// A queue of bytes for one peer. The thread starts with the first bytes that it is given.
+pub(super) struct Outbox {
+    /// What the thread will write with, until it starts.
+    write: Option<Write>,
+    running: Option<Running>,
+    /// Messages queued and not yet written; only with none of them may the link write itself.
+    waiting: Arc<AtomicUsize>,
+}
+
+struct Running {
+    messages: Sender<Vec<u8>>,
+    returned: Receiver<Vec<u8>>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Running {
+    fn start(mut write: Write, waiting: Arc<AtomicUsize>) -> std::io::Result<Self> {
+        let (messages, inbox) = bounded::<Vec<u8>>(QUEUE);
+        let (give_back, returned) = bounded(QUEUE);
+        let thread = std::thread::Builder::new().name("phalanx-send".into()).spawn(move || {
+            for bytes in inbox {
+                if !write(&bytes) {
+                    // Who receives sees the broken link too and reports it.
+                    return;
+                }
+                waiting.fetch_sub(1, Ordering::Release);
+                // With enough of them on their way back, one more is not worth waiting for.
+                let _ = give_back.try_send(bytes);
+            }
+        })?;
+        Ok(Self { messages, returned, thread })
+    }
+}
+
+impl Outbox {
+    pub(super) fn new(write: impl FnMut(&[u8]) -> bool + Send + 'static) -> Self {
+        Self { write: Some(Box::new(write)), running: None, waiting: Arc::default() }
+    }
+
+    /// Whether nothing waits, so that the link may write itself.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) == 0
+    }
+
+    /// Queues the bytes of `parts` from `skip` on.
+    pub(super) fn push(&mut self, parts: [&[u8]; 2], skip: usize, patience: &Patience) -> Result<(), Broken> {
+        let start = Instant::now();
+        let running = match (&mut self.running, self.write.take()) {
+            (Some(running), _) => running,
+            (empty, Some(write)) => match Running::start(write, self.waiting.clone()) {
+                Ok(running) => empty.insert(running),
+                Err(error) => {
+                    tracing::error!(%error, "cannot start a thread for a link");
+                    return Err(Broken::Closed);
+                }
+            },
+            (None, None) => return Err(Broken::Closed),
+        };
+        let mut bytes = running.returned.try_recv().unwrap_or_default();
+        bytes.clear();
+        let head = skip.min(parts[0].len());
+        bytes.extend_from_slice(&parts[0][head..]);
+        bytes.extend_from_slice(&parts[1][skip - head..]);
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        loop {
+            bytes = match running.messages.send_timeout(bytes, LOOK) {
+                Ok(()) => return Ok(()),
+                Err(SendTimeoutError::Disconnected(_)) => return Err(Broken::Closed),
+                Err(SendTimeoutError::Timeout(bytes)) => match patience.ended(start) {
+                    Some(broken) => return Err(broken),
+                    None => bytes,
+                },
+            };
+        }
+    }
+}
+
+impl Drop for Outbox {
+    /// What is queued is written before the link closes: a peer may still need it.
+    fn drop(&mut self) {
+        if let Some(Running { messages, thread, .. }) = self.running.take() {
+            drop(messages);
+            let _ = thread.join();
+        }
+    }
+}
