@@ -8,6 +8,13 @@ import sys
 import time
 
 
+def shift(dist, values, own, world):
+    """Sends to the next rank and receives from the one before."""
+    sent = dist.isend(values, (own + 1) % world)
+    dist.recv(values.clone(), (own - 1) % world)
+    sent.wait()
+
+
 def rank(own, work, port):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     import torch
@@ -25,6 +32,11 @@ def rank(own, work, port):
             "reduce-scatter": lambda: dist.reduce_scatter_tensor(part, values[:part.numel() * world]),
             "all-gather": lambda: dist.all_gather_into_tensor(values[:part.numel() * world], part),
             "broadcast": lambda: dist.broadcast(values, 0),
+            "reduce": lambda: dist.reduce(values, 0),
+            "all-to-all": lambda: dist.all_to_all_single(torch.empty_like(values), values),
+            "gather": lambda: dist.gather(part, list(values[:part.numel() * world].chunk(world)) if own == 0 else None, 0),
+            "scatter": lambda: dist.scatter(part, list(values[:part.numel() * world].chunk(world)) if own == 0 else None, 0),
+            "send-recv": lambda: shift(dist, values, own, world),
         }[work["op"]]
         for _ in range(3):
             once()

@@ -61,6 +61,38 @@ pub(crate) fn gloo(op: &str, ranks: usize, sizes: &[u64], rounds: u64) -> Result
         .with_context(|| format!("the peer answered {:?}", String::from_utf8_lossy(&output.stdout)))
 }
 
+/// OpenMPI's median seconds of an operation between processes, for every size: a program in C, compiled with the system's
+/// `mpicc` and started with its `mpirun`.
+pub(crate) fn openmpi(op: &str, ranks: usize, sizes: &[u64], rounds: u64) -> Result<Vec<f64>> {
+    const HOW: &str = "--peer openmpi needs mpicc and mpirun, on Debian from openmpi-bin and libopenmpi-dev";
+    let program = std::env::temp_dir().join(format!("phalanx-mpi-peer-{}", std::process::id()));
+    let compiled = Command::new("mpicc")
+        .args(["-O2", "-o"])
+        .arg(&program)
+        .arg(folder().join("mpi_peer.c"))
+        .status()
+        .with_context(|| format!("cannot start mpicc\n{HOW}"))?;
+    if !compiled.success() {
+        bail!("mpicc ended with {compiled}; what it said is above\n{HOW}");
+    }
+    // As root, and with more ranks than cores, mpirun wants to be told that this is meant.
+    let output = Command::new("mpirun")
+        .args(["--allow-run-as-root", "--oversubscribe", "-n", &ranks.to_string()])
+        .arg(&program)
+        .args([op, &rounds.to_string()])
+        .args(sizes.iter().map(u64::to_string))
+        .stderr(Stdio::inherit())
+        .output();
+    // Nothing is lost if the temporary program stays.
+    let _ = std::fs::remove_file(&program);
+    let output = output.with_context(|| format!("cannot start mpirun\n{HOW}"))?;
+    if !output.status.success() {
+        bail!("the peer ended with {}; what it said is above\n{HOW}", output.status);
+    }
+    serde_json::from_slice(&output.stdout)
+        .with_context(|| format!("the peer answered {:?}", String::from_utf8_lossy(&output.stdout)))
+}
+
 impl Peer {
     /// Starts the peer with a number of threads.
     pub(crate) fn start(library: Library, threads: usize) -> Result<Self> {
