@@ -274,12 +274,11 @@ fn leftovers() -> Vec<String> {
 
 #[test]
 fn four_processes_do_many_mixed_operations() {
-    // `cargo xtask test --full` asks for the whole number.
-    let operations = std::env::var("PHALANX_SOAK").unwrap_or_else(|_| "5000".into());
+    const OPERATIONS: usize = 100_000;
     for memory in ["shared", "apart"] {
         let port = TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("bound").port();
         let mut ranks: Vec<_> =
-            (0..4).map(|rank| rank_process(&format!("{rank},4,{port},{memory},soak,{operations}"))).collect();
+            (0..4).map(|rank| rank_process(&format!("{rank},4,{port},{memory},soak,{OPERATIONS}"))).collect();
         for (rank, child) in ranks.iter_mut().enumerate() {
             assert!(child.wait().expect("a child").success(), "{memory}: rank {rank}");
         }

@@ -188,3 +188,19 @@ impl Sequences {
         *count - 1
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn codes_that_are_known_come_back_and_others_are_none(code: u32, root: u32, count: u64) {
+            if let Some(tag) = Tag::unpacked((code, root, count)) {
+                prop_assert_eq!(tag.packed(), (code, root, count));
+            }
+        }
+    }
+}

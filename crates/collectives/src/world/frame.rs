@@ -59,3 +59,34 @@ pub(super) async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Mess
     from.read_exact(&mut body).await?;
     Ok(serde_json::from_slice(&body)?)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read_all(mut bytes: &[u8]) -> io::Result<Message> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+        runtime.block_on(read(&mut bytes))
+    }
+
+    proptest! {
+        #[test]
+        fn noise_is_an_error_and_nothing_worse(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            prop_assert!(read_all(&bytes).is_err());
+        }
+
+        #[test]
+        fn a_damaged_message_is_an_error_or_another_message(at in 0_usize..60, to in any::<u8>()) {
+            let message = Message::Aborted { rank: 3, reason: "because".into() };
+            let body = serde_json::to_vec(&message).expect("plain");
+            let mut frame = (body.len() as u32).to_be_bytes().to_vec();
+            frame.extend(body);
+            let at = at % frame.len();
+            frame[at] = to;
+            // It ends, with something or an error, and asks for no more memory than a frame may have.
+            let _ = read_all(&frame);
+        }
+    }
+}
