@@ -18,10 +18,12 @@ fn link(name: &str, cost: Option<LinkCost>) {
 
 /// Prints both tables; what they hold, for the file.
 pub(super) fn report(costs: CostModel, seen: &Seen, work: &Work, hosts: &[usize]) -> Json {
-    println!("\nthe fit: what a message and a byte cost while all ranks send");
+    println!("\nthe fit: what a message and a byte cost while all ranks send, and while one pair does");
     link("memory", costs.direct);
-    link("local", costs.local);
-    link("remote", costs.remote);
+    for (name, alone, both) in [("local", "one pair", costs.local), ("remote", "one pair", costs.remote)] {
+        link(name, both.map(|both| both.busy));
+        link(alone, both.map(|both| both.alone));
+    }
     println!("{:>8}: {:>32.2} GB/s", "reducing", 1e-9 / costs.gamma.max(1e-15));
     let operation = work.op.name();
     println!("\nmeasured against predicted, {operation} among {} ranks", hosts.iter().sum::<usize>());

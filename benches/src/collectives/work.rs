@@ -41,7 +41,7 @@ impl Op {
 
 /// The buffers of one size.
 enum Buffers {
-    Plain { values: Vec<f32>, parts: Vec<Vec<f32>> },
+    Plain { values: Vec<f32>, other: Vec<f32>, parts: Vec<Vec<f32>> },
     Shared(phalanx_collectives::SharedBuffer<f32>),
 }
 
@@ -55,7 +55,8 @@ impl Buffers {
             Op::Scatter => vec![vec![0.0; len / comm.world_size()]; comm.world_size()],
             _ => Vec::new(),
         };
-        Ok(Self::Plain { values: vec![0.0; len], parts })
+        let other = if work.op == Op::SendRecv { vec![0.0; len] } else { Vec::new() };
+        Ok(Self::Plain { values: vec![0.0; len], other, parts })
     }
 
     /// Runs once over as many bytes as the row says.
@@ -77,9 +78,8 @@ impl Buffers {
                 drop(comm.gather(&values[..values.len() / world], 0)?);
             }
             (Op::Scatter, Self::Plain { parts, .. }) => drop(comm.scatter(parts, 0)?),
-            (Op::SendRecv, Self::Plain { values, .. }) if world > 1 => {
-                comm.send(values, (rank + 1) % world)?;
-                comm.receive(values, (rank + world - 1) % world)?;
+            (Op::SendRecv, Self::Plain { values, other, .. }) if world > 1 => {
+                comm.send_receive(values, (rank + 1) % world, other, (rank + world - 1) % world)?;
             }
             (Op::SendRecv, Self::Plain { .. }) => {}
             (op, Self::Shared(_)) => {

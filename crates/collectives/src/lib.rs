@@ -79,7 +79,7 @@ mod transport;
 mod world;
 
 pub use algorithms::Algorithm;
-pub use algorithms::cost::{CostModel, LinkCost};
+pub use algorithms::cost::{CostModel, LinkCost, LinkCosts};
 pub use buffer::{FlatBuffer, SliceMut};
 pub use communicator::{Communicator, SharedBuffer, threads};
 pub use dtype::{DType, Element, ReduceOp};

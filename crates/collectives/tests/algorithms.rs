@@ -149,7 +149,8 @@ fn costs_are_measured_alike_on_every_rank() {
         let model = models[0];
         assert_eq!(model.direct.is_some(), matches!(way, Way::Threads | Way::Shared), "{way:?}");
         assert_eq!(model.remote.is_some(), matches!(way, Way::TwoHosts | Way::Uneven), "{way:?}");
-        for link in [model.local, model.remote, model.direct].into_iter().flatten() {
+        let links = [model.local, model.remote].into_iter().flatten();
+        for link in links.flat_map(|link| [link.busy, link.alone]).chain(model.direct) {
             assert!(link.alpha > 0.0 && link.alpha < 1.0 && link.beta >= 0.0, "{link:?}");
         }
     }

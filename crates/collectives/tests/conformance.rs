@@ -278,6 +278,18 @@ fn two_ranks_may_talk_without_the_third() {
                     comm.receive(&mut values, other).expect("a sound world");
                     assert!(values.iter().all(|v| *v == (10 * other + round) as i64));
                 }
+                // Both ways at once, of different lengths, and answered by the two halves.
+                let own = vec![rank as i16 as i32; 200_000 + rank];
+                let mut theirs = vec![9; 200_000 + other];
+                comm.send_receive(&own, other, &mut theirs, other).expect("a sound world");
+                assert!(theirs.iter().all(|v| *v == other as i32));
+                if rank == 0 {
+                    comm.send_receive(&own, other, &mut theirs, other).expect("a sound world");
+                } else {
+                    comm.send(&own, other).expect("a sound world");
+                    comm.receive(&mut theirs, other).expect("a sound world");
+                }
+                assert!(theirs.iter().all(|v| *v == other as i32));
             }
             assert_eq!(comm.all_gather(&[rank as i32]), Ok(vec![0, 1, 2]));
             assert!(matches!(comm.send(&[1_u8], rank), Err(CommError::Argument { .. })));

@@ -216,7 +216,7 @@ fn a_world_over_two_hosts_uses_memory_inside_and_tcp_between() {
     }
     println!("{}", answers[0]);
     if hosts.namespaces.is_some() {
-        let alpha = |link: &str| answers[0]["costs"][link]["alpha"].as_f64().expect("measured");
+        let alpha = |link: &str| answers[0]["costs"][link]["busy"]["alpha"].as_f64().expect("measured");
         assert!(alpha("remote") > DELAY / 1e3, "the delay is seen: {}", answers[0]);
         assert!(alpha("local") < DELAY / 1e3, "and not inside a host: {}", answers[0]);
         assert_eq!(answers[0]["auto"], "hierarchical", "a slow link is crossed once a host");

@@ -9,13 +9,22 @@ use serde::{Deserialize, Serialize};
 use super::{Algorithm, PIECE, grid};
 use crate::engine::Kind;
 
-/// What a message costs on one kind of link.
+/// What a message costs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LinkCost {
     /// Seconds that every message takes, however short (α).
     pub alpha: f64,
-    /// Seconds that a byte takes on its way, while all ranks send (β).
+    /// Seconds that a byte takes on its way (β).
     pub beta: f64,
+}
+
+/// What a message costs on one kind of link: ranks that send at the same time share cores and wires.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct LinkCosts {
+    /// While all ranks send, as in a ring.
+    pub busy: LinkCost,
+    /// While one sends to one other, as to a single reducer.
+    pub alone: LinkCost,
 }
 
 /// The measured costs of a world, the same on every rank.
@@ -24,9 +33,9 @@ pub struct CostModel {
     /// A meeting in memory that all ranks map, and a byte through it; `None` without such memory.
     pub direct: Option<LinkCost>,
     /// Messages between ranks of one host; `None` if no host has two.
-    pub local: Option<LinkCost>,
+    pub local: Option<LinkCosts>,
     /// Messages between hosts; `None` if there is one.
-    pub remote: Option<LinkCost>,
+    pub remote: Option<LinkCosts>,
     /// Seconds for reducing a byte (γ).
     pub gamma: f64,
 }
@@ -36,15 +45,22 @@ fn messages(bytes: f64) -> f64 {
 }
 
 impl LinkCost {
-    /// One step in which each rank sends so many bytes.
+    /// One step in which a rank sends so many bytes.
     fn step(&self, bytes: f64) -> f64 {
         messages(bytes) * self.alpha + bytes * self.beta
     }
 }
 
+impl LinkCosts {
+    /// A step in which `part` of all ranks send, between one (0) and all (1).
+    fn step(&self, bytes: f64, part: f64) -> f64 {
+        self.alone.step(bytes) + part * (self.busy.step(bytes) - self.alone.step(bytes))
+    }
+}
+
 /// The parts that the formulas are made of.
 struct Flat {
-    link: LinkCost,
+    link: LinkCosts,
     gamma: f64,
     n: f64,
     bytes: f64,
@@ -59,13 +75,25 @@ impl Flat {
         Self { n: n as f64, bytes, ..*self }
     }
 
+    /// Once up or down a binomial tree: with each step half as many pairs, or twice as many, are at it.
+    fn tree(&self) -> f64 {
+        let pairs = |step: i32| (self.n / 2_f64.powi(step)).floor().max(1.0);
+        let part = |step: i32| (pairs(step) - 1.0) / (self.n - 1.0).max(1.0);
+        (1..=self.log() as i32).map(|step| self.link.step(self.bytes, part(step))).sum()
+    }
+
+    /// All others' buffers to one rank, or one rank's to all others, one after the other.
+    fn single(&self) -> f64 {
+        (self.n - 1.0) * self.link.alone.step(self.bytes)
+    }
+
     fn ring_scatter(&self) -> f64 {
         let part = self.bytes / self.n;
-        (self.n - 1.0) * (self.link.step(part) + part * self.gamma)
+        (self.n - 1.0) * (self.link.busy.step(part) + part * self.gamma)
     }
 
     fn ring_gather(&self) -> f64 {
-        (self.n - 1.0) * self.link.step(self.bytes / self.n)
+        (self.n - 1.0) * self.link.busy.step(self.bytes / self.n)
     }
 
     fn ring(&self) -> f64 {
@@ -74,13 +102,16 @@ impl Flat {
 
     fn halving_gather(&self) -> f64 {
         let power = 2_f64.powf(self.n.log2().floor());
-        (1..=power.log2() as i32).map(|step| self.link.step(self.bytes / 2_f64.powi(step))).sum()
+        (1..=power.log2() as i32).map(|step| self.link.busy.step(self.bytes / 2_f64.powi(step))).sum()
     }
 
     fn halving(&self) -> f64 {
         let power = 2_f64.powf(self.n.log2().floor());
-        let folding =
-            if power < self.n { 2.0 * self.link.step(self.bytes) + self.bytes * self.gamma } else { 0.0 };
+        let folding = if power < self.n {
+            2.0 * self.link.alone.step(self.bytes) + self.bytes * self.gamma
+        } else {
+            0.0
+        };
         2.0 * self.halving_gather() + self.bytes * (power - 1.0) / power * self.gamma + folding
     }
 }
@@ -116,8 +147,7 @@ impl CostModel {
             return Some(link.alpha + ways * (n - 1.0) / n * bytes * link.beta);
         }
         let flat = Flat { link: link?, gamma: self.gamma, n, bytes };
-        let (all, logs) = (flat.link.step(bytes), flat.log());
-        let reduced = bytes * self.gamma;
+        let (logs, reduced) = (flat.log(), bytes * self.gamma);
         Some(match (algorithm, kind) {
             (Algorithm::Ring | Algorithm::PushPull, Kind::AllReduce) => flat.ring(),
             (Algorithm::Ring | Algorithm::PushPull, Kind::ReduceScatter) => flat.ring_scatter(),
@@ -125,20 +155,20 @@ impl CostModel {
             // The last rank has the first piece after n − 1 messages, and then one more with each.
             (Algorithm::Ring, Kind::Broadcast) => {
                 let pieces = messages(bytes);
-                (n - 2.0 + pieces) * flat.link.step(bytes / pieces)
+                (n - 2.0 + pieces) * flat.link.busy.step(bytes / pieces)
             }
             (Algorithm::Ring, Kind::Reduce) => flat.ring_scatter() + flat.ring_gather(),
-            (Algorithm::Tree, Kind::AllReduce) => logs * (2.0 * all + reduced),
-            (Algorithm::Tree, Kind::Broadcast) => logs * all,
-            (Algorithm::Tree, Kind::Reduce) => logs * (all + reduced),
+            (Algorithm::Tree, Kind::AllReduce) => 2.0 * flat.tree() + logs * reduced,
+            (Algorithm::Tree, Kind::Broadcast) => flat.tree(),
+            (Algorithm::Tree, Kind::Reduce) => flat.tree() + logs * reduced,
             (Algorithm::HalvingDoubling, Kind::AllReduce) => flat.halving(),
             (Algorithm::HalvingDoubling, Kind::ReduceScatter) if ranks.is_power_of_two() => {
                 flat.halving_gather() + (n - 1.0) / n * reduced
             }
             (Algorithm::HalvingDoubling, Kind::AllGather) if ranks.is_power_of_two() => flat.halving_gather(),
-            (Algorithm::Single, Kind::AllReduce) => (n - 1.0) * (2.0 * all + reduced),
-            (Algorithm::Single, Kind::Broadcast) => (n - 1.0) * all,
-            (Algorithm::Single, Kind::Reduce) => (n - 1.0) * (all + reduced),
+            (Algorithm::Single, Kind::AllReduce) => 2.0 * flat.single() + (n - 1.0) * reduced,
+            (Algorithm::Single, Kind::Broadcast) => flat.single(),
+            (Algorithm::Single, Kind::Reduce) => flat.single() + (n - 1.0) * reduced,
             (Algorithm::Grid, Kind::AllReduce) => {
                 let rows = grid::rows(ranks);
                 let columns = ranks / rows;
@@ -152,21 +182,30 @@ impl CostModel {
     fn hierarchical(&self, kind: Kind, flat: &Flat, hosts: &[usize]) -> Option<f64> {
         let most = hosts.iter().copied().max().unwrap_or(1);
         let even = hosts.iter().all(|ranks| *ranks == most);
-        let inside = if most > 1 { Some(Flat { link: self.direct.or(self.local)?, ..*flat }) } else { None };
-        let inside = inside.map(|inside| inside.among(most, flat.bytes));
+        let (n, bytes) = (most as f64, flat.bytes);
+        // Inside a host: through memory a meeting and the others' share of the bytes, whichever operation it is.
+        let meeting = |link: LinkCost| link.alpha + (n - 1.0) / n * bytes * link.beta;
+        let messages = self.local.map(|link| Flat { link, ..*flat }.among(most, bytes));
+        let inside = |by_messages: fn(&Flat) -> f64| match (most, self.direct, &messages) {
+            (1, ..) => Some(0.0),
+            (_, Some(link), _) => Some(meeting(link)),
+            (_, None, Some(flat)) => Some(by_messages(flat)),
+            _ => None,
+        };
         // All ranks of a host share its way out, so their parts together take what the whole takes.
-        let across = if hosts.len() > 1 { flat.among(hosts.len(), flat.bytes).ring() } else { 0.0 };
-        let all = |inside: &Flat| (inside.n - 1.0) * inside.link.step(inside.bytes);
+        let across = flat.among(hosts.len(), bytes);
+        let several = hosts.len() > 1;
         Some(match kind {
-            Kind::AllReduce if even => across + inside.map_or(0.0, |inside| inside.ring()),
             Kind::AllReduce => {
-                across + inside.map_or(0.0, |i| 2.0 * all(&i) + (i.n - 1.0) * i.bytes * i.gamma)
+                let down = inside(if even { Flat::ring_scatter } else { Flat::single })?;
+                let up = inside(if even { Flat::ring_gather } else { Flat::single })?;
+                down + up + if several { across.ring() } else { 0.0 }
             }
             _ => {
-                let pieces = messages(flat.bytes);
+                let pieces = (bytes / PIECE as f64).ceil().max(1.0);
                 let steps = (hosts.len() as f64 - 2.0 + pieces).max(0.0);
-                let across = if hosts.len() > 1 { steps * flat.link.step(flat.bytes / pieces) } else { 0.0 };
-                across + inside.map_or(0.0, |inside| all(&inside))
+                let between = if several { steps * flat.link.busy.step(bytes / pieces) } else { 0.0 };
+                between + inside(Flat::single)?
             }
         })
     }
@@ -176,10 +215,14 @@ impl CostModel {
 mod tests {
     use super::*;
 
+    const fn link(alpha: f64, beta: f64) -> LinkCosts {
+        LinkCosts { busy: LinkCost { alpha, beta }, alone: LinkCost { alpha, beta } }
+    }
+
     const MODEL: CostModel = CostModel {
         direct: Some(LinkCost { alpha: 1e-6, beta: 1e-10 }),
-        local: Some(LinkCost { alpha: 1e-5, beta: 1e-10 }),
-        remote: Some(LinkCost { alpha: 1e-4, beta: 1e-8 }),
+        local: Some(link(1e-5, 1e-10)),
+        remote: Some(link(1e-4, 1e-8)),
         gamma: 1e-10,
     };
 

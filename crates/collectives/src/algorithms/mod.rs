@@ -38,7 +38,7 @@ pub(crate) fn chunk(len: usize, parts: usize, index: usize) -> Range<usize> {
 }
 
 /// `range` in pieces; one empty piece if it is empty, so that ranks still exchange a header.
-fn pieces<T>(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+pub(crate) fn pieces<T>(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let step = (PIECE / size_of::<T>().max(1)).max(1);
     let count = range.len().div_ceil(step).max(1);
     (0..count).map(move |i| {

@@ -257,6 +257,34 @@ impl Communicator {
         })
     }
 
+    /// Sends a buffer to one rank while one comes from another, or from the same: what a send and a receive do, without
+    /// either waiting for the other. The others may answer with this, or with [`Communicator::send`] and
+    /// [`Communicator::receive`].
+    ///
+    /// # Errors
+    /// As [`Communicator::send`] and [`Communicator::receive`].
+    pub fn send_receive<T: Element>(
+        &self,
+        values: &[T],
+        to: usize,
+        into: &mut [T],
+        from: usize,
+    ) -> Result<()> {
+        self.check_other("send", to)?;
+        self.check_other("receive", from)?;
+        let tag = Tag::new(Kind::SendRecv, T::DTYPE, values.len());
+        let incoming = into.len();
+        self.run(Scope::To(to), tag, |engine| {
+            engine.send_receive(
+                to,
+                bytemuck::cast_slice(values),
+                from,
+                bytemuck::cast_slice_mut(into),
+                incoming,
+            )
+        })
+    }
+
     /// Waits until every rank has come here. Ranks at barriers of different names get an error naming both.
     ///
     /// # Errors

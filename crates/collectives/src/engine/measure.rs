@@ -7,15 +7,15 @@ use std::time::Instant;
 
 use super::native::Native;
 use super::tag::{Kind, Scope, Tag};
-use crate::algorithms::cost::{CostModel, LinkCost};
+use crate::algorithms::cost::{CostModel, LinkCost, LinkCosts};
 use crate::algorithms::{Group, PIECE, gathered, hierarchical};
 use crate::dtype::{DType, ReduceOp};
 use crate::error::Result;
 use crate::reduce::Reduction;
 
 /// Steps that are measured together, and how often; the median counts.
-const STEPS: usize = 20;
-const ROUNDS: usize = 5;
+const STEPS: usize = 30;
+const ROUNDS: usize = 7;
 /// Messages of a whole piece that are measured together.
 const PIECES: usize = 4;
 
@@ -55,7 +55,10 @@ impl Native {
             None => None,
         };
         let direct = if self.is_direct() { Some(self.meetings()?) } else { None };
-        let own = [local, remote, direct, Some(LinkCost { alpha: reducing(), beta: 0.0 })];
+        let busy = |link: Option<LinkCosts>| link.map(|link| link.busy);
+        let alone = |link: Option<LinkCosts>| link.map(|link| link.alone);
+        let gamma = Some(LinkCost { alpha: reducing(), beta: 0.0 });
+        let own = [busy(local), alone(local), busy(remote), alone(remote), direct, gamma];
         // Every rank takes the median of those that could measure, so that all hold the same.
         let own: Vec<f64> =
             own.iter().flat_map(|cost| cost.map_or([f64::NAN; 2], |cost| [cost.alpha, cost.beta])).collect();
@@ -70,21 +73,45 @@ impl Native {
             if values.is_empty() { None } else { Some(median(values)) }
         };
         let cost = |index: usize| Some(LinkCost { alpha: middle(index)?, beta: middle(index + 1)? });
-        let gamma = middle(6).unwrap_or(0.0);
-        Ok(CostModel { local: cost(0), remote: cost(2), direct: cost(4), gamma })
+        let link = |index: usize| Some(LinkCosts { busy: cost(index)?, alone: cost(index + 2)? });
+        let gamma = middle(10).unwrap_or(0.0);
+        Ok(CostModel { local: link(0), remote: link(4), direct: cost(8), gamma })
     }
 
-    /// The cost of a step in which everybody sends to its neighbour.
-    fn shift(&mut self, group: &Group) -> Result<LinkCost> {
+    /// The cost of a step in which everybody sends to its neighbour, and of one in which only one rank does.
+    fn shift(&mut self, group: &Group) -> Result<LinkCosts> {
         let mut piece = vec![0_u8; PIECE];
-        let mut steps = |native: &mut Self, len: usize, steps: usize| -> Result<f64> {
+        let busy = self.cost(|native, len, count| {
+            for _ in 0..count {
+                native.send(group.next(), &piece[..len])?;
+                native.receive(group.previous(), &mut piece[..len])?;
+            }
+            Ok(count)
+        })?;
+        // A message goes around, so that one rank sends at a time; with two ranks that is there and back.
+        let alone = self.cost(|native, len, count| {
+            for _ in 0..count.div_ceil(group.len()) {
+                if group.own() > 0 {
+                    native.receive(group.previous(), &mut piece[..len])?;
+                }
+                native.send(group.next(), &piece[..len])?;
+                if group.own() == 0 {
+                    native.receive(group.previous(), &mut piece[..len])?;
+                }
+            }
+            Ok(count.div_ceil(group.len()) * group.len())
+        })?;
+        Ok(LinkCosts { busy, alone })
+    }
+
+    /// What messages cost in some steps, of which `run` does so many with messages of so many bytes, and says how many it
+    /// was.
+    fn cost(&mut self, mut run: impl FnMut(&mut Self, usize, usize) -> Result<usize>) -> Result<LinkCost> {
+        let mut time = |native: &mut Self, len: usize, count: usize| -> Result<f64> {
             let mut times = Vec::with_capacity(ROUNDS);
             for round in 0..=ROUNDS {
                 let start = Instant::now();
-                for _ in 0..steps {
-                    native.send(group.next(), &piece[..len])?;
-                    native.receive(group.previous(), &mut piece[..len])?;
-                }
+                let steps = run(native, len, count)?;
                 // The first round warms up.
                 if round > 0 {
                     times.push(start.elapsed().as_secs_f64() / steps as f64);
@@ -92,8 +119,8 @@ impl Native {
             }
             Ok(median(times))
         };
-        let alpha = steps(self, 0, STEPS)?;
-        let whole = steps(self, PIECE, PIECES)?;
+        let alpha = time(self, 0, STEPS)?;
+        let whole = time(self, PIECE, PIECES)?;
         Ok(LinkCost { alpha, beta: ((whole - alpha) / PIECE as f64).max(0.0) })
     }
 
@@ -115,7 +142,7 @@ impl Native {
             Ok(median(times))
         };
         let alpha = time(self, 1, STEPS)?;
-        let whole = time(self, PIECE, 1)?;
+        let whole = time(self, PIECE, PIECES)?;
         let n = self.world_size as f64;
         let moved = 2.0 * (n - 1.0) / n * (4 * PIECE) as f64;
         Ok(LinkCost { alpha, beta: ((whole - alpha) / moved).max(0.0) })

@@ -78,6 +78,16 @@ pub(crate) trait Engine: Send {
     /// Receives a message of known length from one rank.
     fn receive_from(&mut self, from: usize, into: &mut [u8]) -> Result<()>;
 
+    /// Sends a message to one rank while one comes from another, whose elements are `incoming` many.
+    fn send_receive(
+        &mut self,
+        to: usize,
+        bytes: &[u8],
+        from: usize,
+        into: &mut [u8],
+        incoming: usize,
+    ) -> Result<()>;
+
     /// The measured cost of links, measured now if it was not yet. Every rank calls this at the same place.
     fn costs(&mut self) -> Result<CostModel>;
 

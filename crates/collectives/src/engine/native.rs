@@ -134,6 +134,11 @@ impl Native {
         }
     }
 
+    /// The number of the next message from a rank.
+    pub(super) fn next_from(&mut self, rank: usize) -> u64 {
+        self.sequences.next(Scope::From(rank))
+    }
+
     /// The tag with the algorithm that it will be done by.
     fn resolve(&mut self, tag: Tag) -> Result<Tag> {
         let wanted = tag.algorithm;

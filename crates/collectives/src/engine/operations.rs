@@ -5,7 +5,9 @@ use super::native::Native;
 use super::recorder::OperationRecord;
 use super::tag::{Scope, Tag};
 use crate::algorithms::cost::CostModel;
-use crate::algorithms::{Algorithm, gathered, grid, halving, hierarchical, push_pull, ring, single, tree};
+use crate::algorithms::{
+    Algorithm, gathered, grid, halving, hierarchical, pieces, push_pull, ring, single, tree,
+};
 use crate::buffer::{SliceMut, on_slice};
 use crate::communicator::Ending;
 use crate::dtype::{Element, ReduceOp};
@@ -193,11 +195,39 @@ impl Engine for Native {
     }
 
     fn send_to(&mut self, to: usize, bytes: &[u8]) -> Result<()> {
-        self.send(to, bytes)
+        pieces::<u8>(0..bytes.len()).try_for_each(|piece| self.send(to, &bytes[piece]))
     }
 
     fn receive_from(&mut self, from: usize, into: &mut [u8]) -> Result<()> {
-        self.receive(from, into)
+        pieces::<u8>(0..into.len()).try_for_each(|piece| self.receive(from, &mut into[piece]))
+    }
+
+    fn send_receive(
+        &mut self,
+        to: usize,
+        bytes: &[u8],
+        from: usize,
+        into: &mut [u8],
+        incoming: usize,
+    ) -> Result<()> {
+        // The two directions are numbered apart, as those of a send and of a receive are.
+        let sending = (self.sequence, self.tag);
+        let receiving = (self.next_from(from), Tag { count: incoming as u64, ..self.tag });
+        let (mut out, mut inn) = (pieces::<u8>(0..bytes.len()), pieces::<u8>(0..into.len()));
+        loop {
+            let (next_out, next_in) = (out.next(), inn.next());
+            if let Some(piece) = next_out.clone() {
+                (self.sequence, self.tag) = sending;
+                self.send(to, &bytes[piece])?;
+            }
+            if let Some(piece) = next_in.clone() {
+                (self.sequence, self.tag) = receiving;
+                self.receive(from, &mut into[piece])?;
+            }
+            if next_out.is_none() && next_in.is_none() {
+                return Ok(());
+            }
+        }
     }
 
     fn costs(&mut self) -> Result<CostModel> {
