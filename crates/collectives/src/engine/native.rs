@@ -39,7 +39,7 @@ impl Shared {
     /// Writes down the last operations, if that is wanted and was not done.
     pub(crate) fn dump(&self, rank: usize) {
         let Some(folder) = &self.dump else { return };
-        let path = folder.join(format!("rank-{rank}.json"));
+        let path = folder.join(format!("rank-{rank}.operations.json"));
         let written = std::fs::create_dir_all(folder)
             .and_then(|()| serde_json::to_vec_pretty(&self.recorder.recent()).map_err(Into::into))
             .and_then(|text| std::fs::write(&path, text));

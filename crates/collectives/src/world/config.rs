@@ -37,7 +37,7 @@ pub struct WorldConfig {
     pub secret: Option<Secret>,
     /// Which way bytes go if a call does not say; the same on every rank.
     pub algorithm: Algorithm,
-    /// The folder to which the last operations of this rank are written when one fails, as `rank-N.json`.
+    /// The folder to which the last operations of this rank are written when one fails, as `rank-N.operations.json`.
     pub flight_recorder: Option<PathBuf>,
     /// How long to wait for all ranks.
     pub connect_timeout: Duration,

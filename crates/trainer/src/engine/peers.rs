@@ -1,9 +1,10 @@
 //! The other ranks, as the training loop sees them.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use phalanx_collectives::{Communicator, ReduceOp, connect};
+use phalanx_collectives::{Communicator, ReduceOp, WorldConfig, connect};
 use phalanx_sharding::{DataParallel, Strategy};
 use phalanx_tensor::{Listener, ParamStore, StatsSync};
 
@@ -30,10 +31,13 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// Meets the other ranks.
-    pub(super) fn connect(world: &World) -> Result<Self, TrainError> {
+    /// Meets the other ranks. If an operation with them fails, the last ones are written to the folder of logs.
+    pub(super) fn connect(world: &World, logs: &Path) -> Result<Self, TrainError> {
         let communicator = match &world.config {
-            Some(config) if config.world_size > 1 => Some(connect(config)?),
+            Some(config) if config.world_size > 1 => {
+                let flight_recorder = config.flight_recorder.clone().or_else(|| Some(logs.to_owned()));
+                Some(connect(&WorldConfig { flight_recorder, ..config.clone() })?)
+            }
             _ => None,
         };
         Ok(Self { rank: world.rank(), size: world.size(), communicator, parallel: None })

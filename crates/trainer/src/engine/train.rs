@@ -37,7 +37,7 @@ pub fn train(
     let config = &resolved.config;
     let context =
         Arc::new(Context::from_env(world.threads(config.train.threads)).map_err(TensorError::from)?);
-    let mut peers = Peers::connect(world)?;
+    let mut peers = Peers::connect(world, &folder.logs())?;
     let trained = train_among(&mut peers, folder, config, context, stop, start, observer.as_mut());
     match &trained {
         Ok(()) => peers.finish()?,

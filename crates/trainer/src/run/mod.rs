@@ -9,6 +9,7 @@
 //! | `samples/` | grids of pictures, as PNG |
 //! | `curves.svg` | the loss over the steps |
 //! | `logs/rank-N.log` | what each rank has to say |
+//! | `logs/rank-N.operations.json` | what a rank last did with the others, if that failed |
 
 pub(crate) mod atomic;
 pub mod checkpoint;
