@@ -87,4 +87,4 @@ pub use engine::{OperationRecord, OperationState};
 pub use error::{BoxError, CommError, Result};
 pub use handle::Handle;
 pub use stats::CommStats;
-pub use world::{Secret, WorldConfig, connect, connect_with_listener};
+pub use world::{Secret, Tls, WorldConfig, connect, connect_with_listener};

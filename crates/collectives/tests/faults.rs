@@ -232,7 +232,8 @@ fn the_flight_recorder_tells_what_went_before() {
         assert_eq!((last.operation.as_str(), last.sequence), ("all-reduce (sum)", 100));
         assert_eq!((last.dtype.as_str(), last.state), ("f32", OperationState::Failed));
         assert!(recent[..63].iter().all(|op| op.state == OperationState::Done && op.bytes == 3));
-        let text = std::fs::read(folder.join(format!("rank-{rank}.operations.json"))).expect("it was written down");
+        let text =
+            std::fs::read(folder.join(format!("rank-{rank}.operations.json"))).expect("it was written down");
         let written: Vec<OperationRecord> = serde_json::from_slice(&text).expect("as JSON");
         assert_eq!(written.last().map(|op| op.sequence), Some(100));
     }

@@ -8,6 +8,9 @@ mod outbox;
 #[cfg(target_os = "linux")]
 pub(crate) mod pipe;
 pub(crate) mod tcp;
+mod wire;
+
+pub(crate) use wire::Wire;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! Ranks as processes: one or more TCP connections between each two.
 //!
 //! A send writes as much as the system takes at once, straight from the caller's memory, and leaves only the rest to an
-//! [`Outbox`]. The system sizes the sockets' buffers: asking for 4 MiB gained nothing in measurements on Linux's
+//! [`Outbox`]. On an encrypted connection the outbox does it all, so that another thread encrypts. The system sizes the sockets' buffers: asking for 4 MiB gained nothing in measurements on Linux's
 //! loopback, and asking for less lost a third.
 //!
 //! With several connections (*lanes*) a large payload is cut into as many parts, which are on their way at the same time:
@@ -12,6 +12,7 @@ use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::outbox::Outbox;
+use super::wire::{Ends, Wire};
 use super::{Broken, Link, Part, Patience};
 use crate::algorithms::chunk;
 
@@ -32,7 +33,11 @@ const AT_ONCE: Option<i32> = None;
 
 /// One connection.
 struct Lane {
-    stream: TcpStream,
+    /// What is read from.
+    reading: Box<dyn Read + Send>,
+    socket: TcpStream,
+    /// Whether bytes may be written to the socket as they are.
+    plain: bool,
     outbox: Outbox,
 }
 
@@ -44,18 +49,27 @@ pub(crate) struct Tcp {
 
 impl Tcp {
     /// Takes over established connections, in the order that both sides know them by.
-    pub(crate) fn new(streams: Vec<TcpStream>, patience: Patience) -> std::io::Result<Self> {
-        let lane = |stream: TcpStream| {
-            stream.set_nonblocking(false)?;
-            stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(LOOK))?;
-            let (waker, mut writing) = (stream.try_clone()?, stream.try_clone()?);
+    pub(crate) fn new(wires: Vec<Wire>, patience: Patience) -> std::io::Result<Self> {
+        let lane = |wire: Wire| {
+            let socket = wire.socket().try_clone()?;
+            socket.set_nonblocking(false)?;
+            socket.set_nodelay(true)?;
+            socket.set_read_timeout(Some(LOOK))?;
+            let waker = socket.try_clone()?;
             // Closing the socket is what ends a blocked read or write.
             patience.failure.on_break(move || drop(waker.shutdown(Shutdown::Both)));
-            let outbox = Outbox::new(move |bytes| writing.write_all(bytes).is_ok());
-            Ok(Lane { stream, outbox })
+            let (reading, plain, outbox): (Box<dyn Read + Send>, _, _) = match wire.split()? {
+                Ends::Plain(reading, mut writing) => {
+                    (Box::new(reading), true, Outbox::new(move |bytes| writing.write_all(bytes).is_ok()))
+                }
+                #[cfg(feature = "tls")]
+                Ends::Encrypted(reading, mut writing) => {
+                    (Box::new(reading), false, Outbox::new(move |bytes| writing.write_all(bytes).is_ok()))
+                }
+            };
+            Ok(Lane { reading, socket, plain, outbox })
         };
-        let lanes = streams.into_iter().map(lane).collect::<std::io::Result<_>>()?;
+        let lanes = wires.into_iter().map(lane).collect::<std::io::Result<_>>()?;
         Ok(Self { lanes, patience })
     }
 
@@ -72,8 +86,8 @@ impl Tcp {
 impl Lane {
     /// Writes what the system takes without waiting, unless earlier messages still wait; returns how much.
     fn write_at_once(&self, parts: [&[u8]; 2]) -> std::io::Result<usize> {
-        let (Some(flags), true) = (AT_ONCE, self.outbox.is_empty()) else { return Ok(0) };
-        let socket = socket2::SockRef::from(&self.stream);
+        let (Some(flags), true) = (AT_ONCE, self.plain && self.outbox.is_empty()) else { return Ok(0) };
+        let socket = socket2::SockRef::from(&self.socket);
         loop {
             let slices = [IoSlice::new(parts[0]), IoSlice::new(parts[1])];
             match socket.send_vectored_with_flags(&slices, flags) {
@@ -95,7 +109,7 @@ impl Lane {
     fn receive(&mut self, mut into: &mut [u8], patience: &Patience) -> Result<(), Broken> {
         let start = Instant::now();
         while !into.is_empty() {
-            match self.stream.read(into) {
+            match self.reading.read(into) {
                 Ok(0) => return Err(Broken::Closed),
                 Ok(count) => into = &mut into[count..],
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -139,6 +153,6 @@ impl Drop for Lane {
     fn drop(&mut self) {
         // What is queued is written before the connection closes.
         self.outbox = Outbox::new(|_| false);
-        let _ = self.stream.shutdown(Shutdown::Write);
+        let _ = self.socket.shutdown(Shutdown::Write);
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::secret::Secret;
+use super::tls::Tls;
 use crate::algorithms::Algorithm;
 use crate::error::{CommError, Result};
 
@@ -35,6 +36,8 @@ pub struct WorldConfig {
     pub streams: usize,
     /// What every connection must prove to know; the same on every rank.
     pub secret: Option<Secret>,
+    /// How connections are encrypted, if they are; needs the feature `tls`.
+    pub tls: Option<Tls>,
     /// Which way bytes go if a call does not say; the same on every rank.
     pub algorithm: Algorithm,
     /// The folder to which the last operations of this rank are written when one fails, as `rank-N.operations.json`.
@@ -63,6 +66,7 @@ impl WorldConfig {
             host: None,
             streams: 1,
             secret: None,
+            tls: None,
             algorithm: Algorithm::Auto,
             flight_recorder: None,
             connect_timeout: Duration::from_secs(60),

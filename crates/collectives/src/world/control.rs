@@ -4,14 +4,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crossbeam_channel::{Sender, bounded};
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, timeout};
 
 use super::config::WorldConfig;
 use super::frame::{self, Message};
+use super::handshake::Connection;
 use crate::engine::{Doing, Recorder};
 use crate::failure::{Cause, Failure};
 
@@ -153,7 +152,7 @@ fn shortened(mut reason: String) -> String {
 type Heard = (usize, Option<Message>);
 
 /// Reads a connection until it breaks, is silent for too long, or says goodbye.
-async fn listen(rank: usize, mut from: OwnedReadHalf, patience: Duration, to: UnboundedSender<Heard>) {
+async fn listen(rank: usize, mut from: ReadHalf<Connection>, patience: Duration, to: UnboundedSender<Heard>) {
     loop {
         match timeout(patience, frame::read(&mut from)).await {
             Ok(Ok(message)) => {
@@ -181,7 +180,7 @@ struct Question {
 
 /// Rank 0's watch over the others.
 struct Hub {
-    writers: Vec<(usize, OwnedWriteHalf)>,
+    writers: Vec<(usize, WriteHalf<Connection>)>,
     watched: Watched,
     world_size: usize,
     questions: Vec<Question>,
@@ -191,14 +190,14 @@ struct Hub {
 /// Rank 0's watch: hears all ranks and passes news on.
 pub(super) async fn watch_as_hub(
     config: &WorldConfig,
-    peers: Vec<(usize, TcpStream)>,
+    peers: Vec<(usize, Connection)>,
     mut commands: UnboundedReceiver<Command>,
     watched: Watched,
 ) {
     let (to, mut heard) = unbounded_channel::<Heard>();
-    let mut writers: Vec<(usize, OwnedWriteHalf)> = Vec::new();
+    let mut writers: Vec<(usize, WriteHalf<Connection>)> = Vec::new();
     for (rank, stream) in peers {
-        let (read, write) = stream.into_split();
+        let (read, write) = tokio::io::split(stream);
         tokio::spawn(listen(rank, read, config.heartbeat_timeout, to.clone()));
         writers.push((rank, write));
     }
@@ -299,12 +298,12 @@ impl Hub {
 /// The watch of every other rank: hears rank 0 and tells it.
 pub(super) async fn watch_as_leaf(
     config: &WorldConfig,
-    hub: TcpStream,
+    hub: Connection,
     mut commands: UnboundedReceiver<Command>,
     watched: Watched,
 ) {
     let failure = &watched.failure;
-    let (read, mut write) = hub.into_split();
+    let (read, mut write) = tokio::io::split(hub);
     let (to, mut heard) = unbounded_channel::<Heard>();
     tokio::spawn(listen(0, read, config.heartbeat_timeout, to));
     let mut beat = tokio::time::interval(config.heartbeat_interval);

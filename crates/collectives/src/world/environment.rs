@@ -5,6 +5,7 @@ use std::path::Path;
 use super::config::WorldConfig;
 use super::interface;
 use super::secret::Secret;
+use super::tls::Tls;
 use crate::algorithms::Algorithm;
 use crate::error::{CommError, Result};
 
@@ -95,10 +96,31 @@ pub(super) fn read(get: Lookup<'_>) -> Result<Option<WorldConfig>> {
         host: get("PHALANX_HOST").map(|name| name.trim().to_owned()),
         streams,
         secret: secret(get)?,
+        tls: tls(get)?,
         algorithm,
         flight_recorder: get("PHALANX_FLIGHT_RECORDER").map(Into::into),
         ..local
     }))
+}
+
+/// The certificates that the environment names the files of: all three or none.
+fn tls(get: Lookup<'_>) -> Result<Option<Tls>> {
+    const NAMES: [&str; 3] = ["PHALANX_TLS_CERTIFICATE", "PHALANX_TLS_KEY", "PHALANX_TLS_AUTHORITY"];
+    let found = NAMES.map(get);
+    if found.iter().all(Option::is_none) {
+        return Ok(None);
+    }
+    match found {
+        [Some(certificate), Some(key), Some(authority)] => {
+            let (certificate, key, authority) = (certificate.into(), key.into(), authority.into());
+            Ok(Some(Tls { certificate, key, authority }))
+        }
+        found => {
+            let missing = NAMES.into_iter().zip(found).find(|(_, value)| value.is_none());
+            let missing = missing.map_or(NAMES[0], |(name, _)| name);
+            Err(wrong(missing, "is not set, though others of the three for TLS are"))
+        }
+    }
 }
 
 /// The secret that the environment holds or names the file of.
@@ -229,12 +251,13 @@ mod tests {
             ("PHALANX_STREAMS", "0", "1 to 64"),
             ("PHALANX_ALGORITHM", "quick", "halving-doubling"),
             ("PHALANX_SHARED_MEMORY", "no", "0 or 1"),
+            ("PHALANX_TLS_KEY", "rank.key", "PHALANX_TLS_CERTIFICATE"),
             ("PHALANX_SECRET", "short", "16"),
             ("PHALANX_SECRET_FILE", "/nonexistent/secret", "cannot read"),
             ("PHALANX_INTERFACE", "nonexistent0", "nonexistent0"),
         ] {
             let error = read(&[(name, value)]).expect_err(name).to_string();
-            assert!(error.contains(name) && error.contains(says), "{error}");
+            assert!(error.contains(&name[..11]) && error.contains(says), "{error}");
         }
     }
 

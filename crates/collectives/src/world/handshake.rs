@@ -2,9 +2,43 @@
 
 use std::io::{Read, Write};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use super::secret::{Answerer, CHALLENGE, Caller, HELLO, PROOF, Purpose, Refusal, Secret, VERDICT};
+use super::tls::Ends;
+
+/// Both directions of a connection of the control plane.
+pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
+
+/// A connection of the control plane, plain or encrypted.
+pub(super) type Connection = Box<dyn Duplex>;
+
+/// A connection ready for the handshake: encrypted, if that is wanted, in the role of a caller or of who answers.
+#[cfg_attr(not(feature = "tls"), allow(unused_variables, clippy::unused_async))]
+pub(super) async fn control(
+    stream: TcpStream,
+    tls: Option<&Ends>,
+    calls: bool,
+) -> Result<Connection, Refusal> {
+    match tls {
+        None => Ok(Box::new(stream)),
+        #[cfg(feature = "tls")]
+        Some(ends) if calls => {
+            let connector = tokio_rustls::TlsConnector::from(ends.caller.clone());
+            Ok(Box::new(connector.connect(Ends::name(), stream).await.map_err(lost)?))
+        }
+        #[cfg(feature = "tls")]
+        Some(ends) => {
+            let acceptor = tokio_rustls::TlsAcceptor::from(ends.answerer.clone());
+            Ok(Box::new(acceptor.accept(stream).await.map_err(lost)?))
+        }
+        #[cfg(not(feature = "tls"))]
+        Some(never) => match *never {},
+    }
+}
 
 /// A broken connection, in words.
 #[allow(clippy::needless_pass_by_value, reason = "it is handed to map_err")]
@@ -46,10 +80,7 @@ pub(super) fn answer(stream: &mut (impl Read + Write), secret: Option<&Secret>) 
 }
 
 /// Opens a connection of the control plane that is connected already.
-pub(super) async fn call_control(
-    stream: &mut tokio::net::TcpStream,
-    secret: Option<&Secret>,
-) -> Result<(), Refusal> {
+pub(super) async fn call_control(stream: &mut Connection, secret: Option<&Secret>) -> Result<(), Refusal> {
     let mut caller = Caller::new(secret, Purpose::Control).map_err(lost)?;
     stream.write_all(&caller.hello()).await.map_err(lost)?;
     let mut challenge = [0; CHALLENGE];
@@ -61,10 +92,7 @@ pub(super) async fn call_control(
 }
 
 /// Answers a connection of the control plane.
-pub(super) async fn answer_control(
-    stream: &mut tokio::net::TcpStream,
-    secret: Option<&Secret>,
-) -> Result<(), Refusal> {
+pub(super) async fn answer_control(stream: &mut Connection, secret: Option<&Secret>) -> Result<(), Refusal> {
     let mut hello = [0; HELLO];
     stream.read_exact(&mut hello).await.map_err(lost)?;
     let (answerer, challenge) = match Answerer::new(secret, Purpose::Control, &hello) {

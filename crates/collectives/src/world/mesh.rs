@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use super::handshake;
 use super::secret::Secret;
+use super::tls::Ends;
 use crate::error::{CommError, Result};
 use crate::failure::Failure;
+use crate::transport::Wire;
 
 /// After the handshake a caller says which world it means, its rank, and which of their connections this is.
 const GREETING: usize = 24;
@@ -33,11 +35,13 @@ pub(super) struct Mesh<'a> {
     /// Connections between each two.
     pub(super) lanes: usize,
     pub(super) secret: Option<&'a Secret>,
+    /// How connections are encrypted, if they are.
+    pub(super) tls: Option<&'a Ends>,
     pub(super) timeout: Duration,
 }
 
 /// A caller that was let in: its rank, which connection, and the connection.
-type Caller = (usize, usize, TcpStream);
+type Caller = (usize, usize, Wire);
 
 fn problem(rank: usize, address: SocketAddr, problem: impl std::fmt::Display) -> CommError {
     CommError::Rendezvous { address: address.to_string(), problem: format!("rank {rank}: {problem}") }
@@ -45,10 +49,10 @@ fn problem(rank: usize, address: SocketAddr, problem: impl std::fmt::Display) ->
 
 impl Mesh<'_> {
     /// Connects this rank to all others: the connections to each, in the same order on both sides.
-    pub(super) fn connect(&self, listener: &TcpListener, failure: &Failure) -> Result<Vec<Vec<TcpStream>>> {
+    pub(super) fn connect(&self, listener: &TcpListener, failure: &Failure) -> Result<Vec<Vec<Wire>>> {
         let world = self.table.data.len();
         let deadline = Instant::now() + self.timeout;
-        let mut streams: Vec<Vec<Option<TcpStream>>> =
+        let mut streams: Vec<Vec<Option<Wire>>> =
             (0..world).map(|_| (0..self.lanes).map(|_| None).collect()).collect();
         for (rank, address) in self.table.data.iter().enumerate().take(self.rank) {
             for (lane, place) in streams[rank].iter_mut().enumerate() {
@@ -76,9 +80,9 @@ impl Mesh<'_> {
             match accepted {
                 Ok((stream, from)) => {
                     let (door, rank, table) = (let_in.clone(), self.rank, self.table.clone());
-                    let secret = self.secret.cloned();
+                    let (secret, tls) = (self.secret.cloned(), self.tls.cloned());
                     let introduce = move || {
-                        let caller = introduced(rank, &table, secret.as_ref(), stream);
+                        let caller = introduced(rank, &table, secret.as_ref(), tls.as_ref(), stream);
                         if let Err(reason) = &caller {
                             tracing::warn!(%from, %reason, "refused a data connection");
                         }
@@ -107,12 +111,13 @@ impl Mesh<'_> {
         Ok(streams.into_iter().map(|lanes| lanes.into_iter().flatten().collect()).collect())
     }
 
-    fn call(&self, rank: usize, address: SocketAddr, lane: usize, deadline: Instant) -> Result<TcpStream> {
+    fn call(&self, rank: usize, address: SocketAddr, lane: usize, deadline: Instant) -> Result<Wire> {
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         let io = |error: std::io::Error| problem(rank, address, error);
-        let mut stream = TcpStream::connect_timeout(&address, left).map_err(io)?;
+        let stream = TcpStream::connect_timeout(&address, left).map_err(io)?;
         stream.set_nodelay(true).map_err(io)?;
         stream.set_read_timeout(Some(left)).map_err(io)?;
+        let mut stream = wire(stream, self.tls, true).map_err(io)?;
         handshake::call(&mut stream, self.secret).map_err(|why| problem(rank, address, why))?;
         let mut greeting = [0; GREETING];
         greeting[..8].copy_from_slice(&self.table.token.to_le_bytes());
@@ -123,17 +128,34 @@ impl Mesh<'_> {
     }
 }
 
+/// A connection ready for the handshake: encrypted, if that is wanted, in the role of a caller or of who answers.
+#[cfg_attr(not(feature = "tls"), allow(unused_variables, clippy::unnecessary_wraps))]
+fn wire(stream: TcpStream, tls: Option<&Ends>, calls: bool) -> std::io::Result<Wire> {
+    match tls {
+        None => Ok(Wire::Plain(stream)),
+        #[cfg(feature = "tls")]
+        Some(ends) => {
+            let connection = if calls { ends.call()? } else { ends.answer()? };
+            Ok(Wire::Encrypted(Box::new(connection), stream))
+        }
+        #[cfg(not(feature = "tls"))]
+        Some(never) => match *never {},
+    }
+}
+
 /// A caller that proves to be a higher rank of this world, or why it is refused.
 fn introduced(
     own: usize,
     table: &Table,
     secret: Option<&Secret>,
-    mut stream: TcpStream,
+    tls: Option<&Ends>,
+    stream: TcpStream,
 ) -> Result<Caller, String> {
     let lost = |error: std::io::Error| format!("the connection broke: {error}");
     stream.set_nonblocking(false).map_err(lost)?;
     stream.set_nodelay(true).map_err(lost)?;
     stream.set_read_timeout(Some(INTRODUCTION)).map_err(lost)?;
+    let mut stream = wire(stream, tls, false).map_err(lost)?;
     handshake::answer(&mut stream, secret)?;
     let mut greeting = [0; GREETING];
     stream.read_exact(&mut greeting).map_err(lost)?;
@@ -154,7 +176,14 @@ mod tests {
     use crate::failure::Cause;
 
     fn mesh(rank: usize, table: &Table, secret: Option<&'static Secret>) -> Mesh<'static> {
-        Mesh { rank, table: Arc::new(table.clone()), lanes: 2, secret, timeout: Duration::from_secs(20) }
+        Mesh {
+            rank,
+            table: Arc::new(table.clone()),
+            lanes: 2,
+            secret,
+            tls: None,
+            timeout: Duration::from_secs(20),
+        }
     }
 
     #[test]

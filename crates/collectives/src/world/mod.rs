@@ -11,6 +11,7 @@ mod mesh;
 mod rendezvous;
 mod secret;
 mod split;
+mod tls;
 
 pub(crate) use config::DEFAULT_OP_TIMEOUT;
 pub use config::WorldConfig;
@@ -18,6 +19,7 @@ pub(crate) use control::{Control, Watched};
 pub(crate) use host::{Host, number_hosts};
 pub use secret::Secret;
 pub(crate) use split::{Nursery, Origin, split};
+pub use tls::Tls;
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -59,11 +61,13 @@ pub fn connect_with_listener(config: &WorldConfig, listener: Option<TcpListener>
     let (control, table) = rendezvous::meet(config, listener, data.local_addr().map_err(io)?, watched)?;
     let place =
         split::Place { config: config.clone(), address: table.data[config.rank].ip(), token: table.token };
+    let tls = config.tls_ends()?;
     let mesh = mesh::Mesh {
         rank: config.rank,
         table: Arc::new(table),
         lanes: config.streams,
         secret: config.secret.as_ref(),
+        tls: tls.as_ref(),
         timeout: config.connect_timeout,
     };
     let streams = mesh.connect(&data, &failure)?;
@@ -79,6 +83,11 @@ pub fn connect_with_listener(config: &WorldConfig, listener: Option<TcpListener>
 }
 
 impl WorldConfig {
+    /// What encrypted connections show and ask for, if connections are encrypted.
+    fn tls_ends(&self) -> Result<Option<tls::Ends>> {
+        self.tls.as_ref().map(tls::Ends::read).transpose()
+    }
+
     /// An error of the meeting place.
     fn rendezvous(&self, problem: impl Into<String>) -> CommError {
         let address = format!("{}:{}", self.master_addr, self.master_port);

@@ -6,11 +6,12 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::Watched;
 use super::config::WorldConfig;
 use super::control::{self, Control};
 use super::frame::{self, Message, PROTOCOL};
+use super::handshake::{self, Connection};
 use super::mesh::Table;
-use super::{Watched, handshake};
 use crate::error::{CommError, Result};
 
 /// How long a connection may take to introduce itself; strangers are not waited for.
@@ -62,40 +63,42 @@ async fn host(
     config: &WorldConfig,
     listener: TcpListener,
     data: SocketAddr,
-) -> Result<(Table, Vec<(usize, TcpStream)>)> {
+) -> Result<(Table, Vec<(usize, Connection)>)> {
     let io = |error: std::io::Error| config.rendezvous(error.to_string());
     listener.set_nonblocking(true).map_err(io)?;
     let listener = tokio::net::TcpListener::from_std(listener).map_err(io)?;
+    let tls = config.tls_ends()?;
     let deadline = Instant::now() + config.connect_timeout;
     let mut table: Vec<Option<SocketAddr>> = vec![None; config.world_size];
     table[0] = Some(data);
-    let mut peers: Vec<(usize, TcpStream)> = Vec::new();
+    let mut peers: Vec<(usize, Connection)> = Vec::new();
     // Introductions run side by side, so that a silent stranger holds nobody up.
     let mut introductions = tokio::task::JoinSet::new();
     while table.contains(&None) {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((mut stream, from)) => {
+                Ok((stream, from)) => {
                     if introductions.len() >= DOORS {
                         tracing::warn!(%from, "rendezvous: too many strangers at once; refused one");
                         continue;
                     }
-                    let secret = config.secret.clone();
+                    let (secret, tls) = (config.secret.clone(), tls.clone());
                     introductions.spawn(async move {
                         let first = timeout(INTRODUCTION, async {
+                            let mut stream = handshake::control(stream, tls.as_ref(), false).await?;
                             handshake::answer_control(&mut stream, secret.as_ref()).await?;
-                            frame::read(&mut stream).await.map_err(|error| error.to_string())
+                            let message = frame::read(&mut stream).await.map_err(|error| error.to_string())?;
+                            Ok::<_, String>((stream, message))
                         });
-                        let first = first.await;
-                        (stream, from, first)
+                        (from, first.await)
                     });
                 }
                 Err(error) => tracing::warn!(%error, "rendezvous: accepting a connection failed"),
             },
             Some(introduced) = introductions.join_next() => {
-                let Ok((mut stream, from, first)) = introduced else { continue };
-                let message = match first {
-                    Ok(Ok(message)) => message,
+                let Ok((from, first)) = introduced else { continue };
+                let (mut stream, message) = match first {
+                    Ok(Ok(introduced)) => introduced,
                     Ok(Err(reason)) => {
                         tracing::warn!(%from, %reason, "rendezvous: refused a connection");
                         continue;
@@ -165,12 +168,12 @@ fn admit(
 }
 
 /// Every other rank: finds rank 0, registers, and waits for the table.
-async fn join(config: &WorldConfig, data: SocketAddr) -> Result<(Table, TcpStream)> {
+async fn join(config: &WorldConfig, data: SocketAddr) -> Result<(Table, Connection)> {
     let deadline = Instant::now() + config.connect_timeout;
     let address = config.master_address()?;
     let seconds = config.connect_timeout.as_secs();
     // Rank 0 may start later than this one.
-    let mut stream = loop {
+    let stream = loop {
         match timeout_at(deadline, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => break stream,
             Ok(Err(_)) if Instant::now() < deadline => tokio::time::sleep(Duration::from_millis(50)).await,
@@ -194,11 +197,17 @@ async fn join(config: &WorldConfig, data: SocketAddr) -> Result<(Table, TcpStrea
         data: reachable,
     };
     let problem = |error: std::io::Error| config.rendezvous(format!("rank 0 closed the connection: {error}"));
-    match timeout_at(deadline, handshake::call_control(&mut stream, config.secret.as_ref())).await {
-        Ok(Ok(())) => {}
+    let tls = config.tls_ends()?;
+    let shaking = async {
+        let mut stream = handshake::control(stream, tls.as_ref(), true).await?;
+        handshake::call_control(&mut stream, config.secret.as_ref()).await?;
+        Ok::<_, String>(stream)
+    };
+    let mut stream = match timeout_at(deadline, shaking).await {
+        Ok(Ok(stream)) => stream,
         Ok(Err(why)) => return Err(config.rendezvous(why)),
         Err(_) => return Err(config.rendezvous(format!("rank 0 does not answer within {seconds} s"))),
-    }
+    };
     frame::write(&mut stream, &register).await.map_err(problem)?;
     // Rank 0 says who is missing when its time is up, so it gets a little longer.
     let patience = deadline + Duration::from_secs(5);

@@ -123,11 +123,13 @@ fn connect(
     listener: &TcpListener,
     native: &Native,
 ) -> Result<Links> {
+    let tls = config.tls_ends()?;
     let mesh = Mesh {
         rank,
         table: Arc::new(table),
         lanes: config.streams,
         secret: config.secret.as_ref(),
+        tls: tls.as_ref(),
         timeout: config.connect_timeout,
     };
     links(config, mesh.connect(listener, &native.shared.failure)?, &native.patience)
@@ -136,7 +138,7 @@ fn connect(
 /// Links over established connections.
 pub(super) fn links(
     config: &WorldConfig,
-    streams: Vec<Vec<std::net::TcpStream>>,
+    streams: Vec<Vec<crate::transport::Wire>>,
     patience: &crate::transport::Patience,
 ) -> Result<Links> {
     let link = |lanes: Vec<_>| -> Result<Option<Box<dyn Link>>> {
