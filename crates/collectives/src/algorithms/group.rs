@@ -55,6 +55,7 @@ impl Group {
     }
 
     /// The ranks.
+    #[cfg(target_os = "linux")]
     pub(crate) fn ranks(&self) -> &[usize] {
         &self.ranks
     }
