@@ -6,34 +6,37 @@
 //! implements [`FlatBuffer`].
 //!
 //! - **Worlds**: [`threads`] makes one inside a process; [`connect`] joins one of processes over TCP, placed by
-//!   a [`WorldConfig`] that [`WorldConfig::from_env`] reads from the variables of torchrun, SLURM or OpenMPI.
-//! - **Order**: the operations of a communicator run in the order of their issue on a communication thread of
-//!   its own. [`Communicator::all_reduce_async`] returns a [`Handle`] at once, and computing goes on.
-//! - **The same bits everywhere**: a chunk is reduced in one fixed order and then copied, so every rank gets the
+//!   a [`WorldConfig`] that [`WorldConfig::from_env`] reads from the variables of torchrun, SLURM or OpenMPI. Ranks of one
+//!   host share memory (Linux), others send messages, and one world may mix both. [`Communicator::split`] makes
+//!   communicators of some of the ranks.
+//! - **Order**: the operations of a communicator run in the order of their issue. [`Communicator::all_reduce_async`] and its
+//!   kin return a [`Handle`] at once, and computing goes on; a blocking call with nothing queued before it runs on its
+//!   caller's thread, in place.
+//! - **Algorithms**: each operation has several ([`Algorithm`]); by default the one is taken that the [`CostModel`], measured
+//!   on the running job, says is fastest.
+//! - **The same bits everywhere**: a value is reduced in one fixed order and then copied, so every rank gets the
 //!   same result in every run.
-//! - **Faults**: each message says which operation it belongs to, so ranks that disagree get
+//! - **Faults**: each message and each slot says which operation it belongs to, so ranks that disagree get
 //!   [`CommError::Mismatch`] naming both, not a hang. A rank that dies, or falls silent, is noticed through its
 //!   control connection within seconds, and every pending and later operation of every rank returns
 //!   [`CommError::PeerLost`] naming it. [`Communicator::abort`] spreads a rank's own error instead, and so do a
 //!   mismatch, a time-out, and a buffer that cannot be opened: the other ranks get [`CommError::Aborted`] with the
 //!   text. The first failure of a world is the one that counts; there is no repair, only a new world.
-//! - **Cost**: [`Communicator::stats`] tells bytes, busy seconds, and the seconds that callers were blocked.
+//! - **Strangers**: a [`Secret`] that all ranks know is proved on every connection; [`Tls`] encrypts them (feature `tls`).
+//! - **Cost**: [`Communicator::stats`] tells bytes, busy seconds, and the seconds that callers were blocked;
+//!   [`Communicator::recent`] the last operations.
 //!
-//! - **Shared memory** (Linux): ranks of one host, threads or processes, reduce through memory that all map, without
-//!   messages; a blocking call with nothing queued before it runs on its caller's thread, in place.
-//!
-//! What it is not, yet: NCCL and MPI, and more algorithms than the ring and the direct all-reduce, come behind the same
-//! interface. It does not encrypt, and a world's members are trusted: strangers are turned away by a token that
-//! guards against accidents, not against attackers on the network.
+//! The page `docs/collectives.md` has every algorithm with a diagram and its cost, and what was measured.
 //!
 //! # How the parts meet
 //!
 //! To be read in this order: `dtype` and `buffer` say what is moved; `communicator`, `handle` and `stats` are what a
-//! rank calls. A call becomes a job for the communication thread, whose `engine` numbers it and frames its
-//! messages with headers that the receiver checks. The `algorithms` are sequences of the engine's sends and
-//! receives, with the arithmetic of `reduce`; `shared` has those that need no messages. A `transport` moves the bytes: channels between threads, or TCP.
-//! `world` finds out who is there (`config`, `environment`, `rendezvous`), connects each with each (`mesh`), and
-//! keeps watch (`control`); `failure` is where its news reaches the communication thread.
+//! rank calls. A call reaches an `engine`, on the caller's thread or on the communication thread; the engine numbers it,
+//! chooses its algorithm and frames its messages with headers that the receiver checks. The `algorithms` are sequences of
+//! the engine's sends and receives, with the arithmetic of `reduce`; `shared` has those that need no messages. A
+//! `transport` moves the bytes: channels between threads, pipes in shared memory, or TCP. `world` finds out who is there
+//! (`config`, `environment`, `rendezvous`), connects each with each (`mesh`), finds out who is near (`host`), and keeps
+//! watch (`control`); `failure` is where its news reaches the engine.
 //!
 //! # Example
 //!
