@@ -3,16 +3,30 @@
 mod common;
 
 use common::{WAYS, Way, on_ranks};
-use phalanx_collectives::{Algorithm, CommError, Communicator, ReduceOp};
+use half::{bf16, f16};
+use phalanx_collectives::{Algorithm, CommError, Communicator, DType, Element, ReduceOp};
 
 /// Empty, one element, fewer than ranks, odd, and more than one piece.
 const LENGTHS: [usize; 5] = [0, 1, 5, 1003, 70_001];
 
-fn values(rank: usize, len: usize) -> Vec<f32> {
-    (0..len).map(|i| ((i * 7 + rank * 3) % 11) as f32).collect()
+/// Small whole numbers, exact in every type, so that the order of additions does not matter.
+fn values<T: Element>(make: fn(u8) -> T, rank: usize, len: usize) -> Vec<T> {
+    (0..len).map(|i| make(((i * 7 + rank * 3) % 5) as u8)).collect()
 }
 
-fn check(comm: &Communicator, algorithm: Algorithm) {
+fn check_types(comm: &Communicator, algorithm: Algorithm, full: bool) {
+    check::<f32>(comm, algorithm, f32::from);
+    check::<u8>(comm, algorithm, |v| v);
+    if full {
+        check::<f64>(comm, algorithm, f64::from);
+        check::<f16>(comm, algorithm, |v| f16::from_f32(v.into()));
+        check::<bf16>(comm, algorithm, |v| bf16::from_f32(v.into()));
+        check::<i32>(comm, algorithm, i32::from);
+        check::<i64>(comm, algorithm, i64::from);
+    }
+}
+
+fn check<T: Element + std::fmt::Debug>(comm: &Communicator, algorithm: Algorithm, make: fn(u8) -> T) {
     let (rank, world) = (comm.rank(), comm.world_size());
     let comm = comm.using(algorithm);
     let lacks = |result: &Result<(), CommError>| match result {
@@ -24,14 +38,15 @@ fn check(comm: &Communicator, algorithm: Algorithm) {
         Ok(()) => false,
     };
     for len in LENGTHS {
-        let own = values(rank, len);
-        let all: Vec<_> = (0..world).map(|rank| values(rank, len)).collect();
-        let total: Vec<f32> = (0..len).map(|i| all.iter().map(|of| of[i]).sum()).collect();
-        for op in [ReduceOp::Sum, ReduceOp::Mean] {
-            let expected: Vec<f32> = match op {
-                ReduceOp::Mean => total.iter().map(|v| v / world as f32).collect(),
-                _ => total.clone(),
-            };
+        let own = values(make, rank, len);
+        let all: Vec<_> = (0..world).map(|rank| values(make, rank, len)).collect();
+        let reduced = |op: ReduceOp| -> Vec<T> {
+            let of = |i: usize| all[1..].iter().fold(all[0][i], |acc, other| T::combine(op, acc, other[i]));
+            (0..len).map(of).map(|v| if op == ReduceOp::Mean { v.divide(world) } else { v }).collect()
+        };
+        let float = matches!(T::DTYPE, DType::F32 | DType::F64 | DType::F16 | DType::BF16);
+        for op in [ReduceOp::Sum, if float { ReduceOp::Mean } else { ReduceOp::Max }] {
+            let expected = reduced(op);
             let what = format!("{algorithm} {op:?} of {len} on rank {rank} of {world}");
             let mut buffer = own.clone();
             if !lacks(&comm.all_reduce(&mut buffer, op)) {
@@ -45,14 +60,14 @@ fn check(comm: &Communicator, algorithm: Algorithm) {
             for root in [0, world / 2] {
                 let mut buffer = own.clone();
                 if !lacks(&comm.reduce(&mut buffer, op, root)) {
-                    assert!(buffer == if rank == root { &expected } else { &own }[..], "reduce by {what}");
+                    assert!(buffer == *if rank == root { &expected } else { &own }, "reduce by {what}");
                 }
             }
         }
         let chunk = |rank: usize| rank * len / world..(rank + 1) * len / world;
         let mut buffer = own.clone();
         if !lacks(&comm.all_gather_chunks(&mut buffer)) {
-            let expected: Vec<f32> = (0..world).flat_map(|rank| all[rank][chunk(rank)].to_vec()).collect();
+            let expected: Vec<T> = (0..world).flat_map(|rank| all[rank][chunk(rank)].to_vec()).collect();
             assert!(buffer == expected, "all-gather by {algorithm} of {len}");
         }
         for root in [0, world - 1, world / 2] {
@@ -70,7 +85,21 @@ fn every_algorithm_conforms_on_every_way() {
         for world in 1..=9 {
             on_ranks(way.world(world), |comm| {
                 for algorithm in Algorithm::ALL {
-                    check(&comm, algorithm);
+                    check_types(&comm, algorithm, false);
+                }
+            });
+        }
+    }
+}
+
+#[test]
+#[ignore = "all types take a minute: cargo xtask test --full"]
+fn every_algorithm_conforms_for_all_types() {
+    for way in WAYS {
+        for world in 1..=9 {
+            on_ranks(way.world(world), |comm| {
+                for algorithm in Algorithm::ALL {
+                    check_types(&comm, algorithm, true);
                 }
             });
         }

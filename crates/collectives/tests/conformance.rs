@@ -127,11 +127,11 @@ fn check_asynchronous(comm: &Communicator) {
     assert_eq!(two, [vec![1.0, 2.0], vec![3.0]]);
 }
 
-/// Every operation among so many ranks: all types in small worlds, two of them in larger ones.
-fn check_all(comm: &Communicator) {
+/// Every operation: of all types in small worlds or if that is wanted, of two of them in larger ones.
+fn check_all(comm: &Communicator, full: bool) {
     check_type::<f32>(comm, f32::from, true);
     check_type::<bf16>(comm, |v| bf16::from_f32(v.into()), true);
-    if comm.world_size() <= 4 {
+    if full || comm.world_size() <= 4 {
         check_type::<f64>(comm, f64::from, true);
         check_type::<f16>(comm, |v| f16::from_f32(v.into()), true);
         check_type::<i32>(comm, i32::from, false);
@@ -149,7 +149,17 @@ fn check_all(comm: &Communicator) {
 fn every_way_conforms() {
     for way in WAYS {
         for world in 1..=9 {
-            on_ranks(way.world(world), |comm| check_all(&comm));
+            on_ranks(way.world(world), |comm| check_all(&comm, false));
+        }
+    }
+}
+
+#[test]
+#[ignore = "all types in all worlds take a minute: cargo xtask test --full"]
+fn every_way_conforms_for_all_types_in_all_worlds() {
+    for way in WAYS {
+        for world in 5..=9 {
+            on_ranks(way.world(world), |comm| check_all(&comm, true));
         }
     }
 }

@@ -241,6 +241,28 @@ fn the_flight_recorder_tells_what_went_before() {
 }
 
 #[test]
+fn a_world_meets_over_ipv6() {
+    let Ok(listener) = TcpListener::bind("[::1]:0") else {
+        println!("skipped: this machine has no IPv6");
+        return;
+    };
+    let port = listener.local_addr().expect("bound").port();
+    let place = move |rank| WorldConfig {
+        master_addr: "::1".into(),
+        bind_addr: std::net::Ipv6Addr::LOCALHOST.into(),
+        shared_memory: false,
+        streams: 2,
+        ..config(rank, 2, port)
+    };
+    let one = std::thread::spawn(move || connect(&place(1)).expect("rank 0 is there"));
+    let zero = connect_with_listener(&place(0), Some(listener)).expect("all come");
+    let one = one.join().expect("no panic");
+    let sum = one.all_reduce_async(vec![1_i32; 100_000], ReduceOp::Sum);
+    assert_eq!(zero.all_reduce_async(vec![2_i32; 100_000], ReduceOp::Sum).wait(), Ok(vec![3; 100_000]));
+    assert_eq!(sum.wait(), Ok(vec![3; 100_000]));
+}
+
+#[test]
 fn a_secret_keeps_strangers_out() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener.local_addr().expect("bound").port();
