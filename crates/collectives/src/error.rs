@@ -10,7 +10,7 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 ///
 /// After [`CommError::PeerLost`], [`CommError::Aborted`], [`CommError::Mismatch`] of messages,
 /// [`CommError::Timeout`] or [`CommError::Buffer`] the world is broken: all ranks are told, and every later operation
-/// returns [`CommError::PeerLost`] or [`CommError::Aborted`]. The other errors harm nothing. Ranks are named by their
+/// returns [`CommError::PeerLost`] or [`CommError::Aborted`]. So it is after [`CommError::Mpi`], but MPI cannot tell others. The other errors harm nothing. Ranks are named by their
 /// numbers in the world, also by communicators of some of them.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CommError {
@@ -101,6 +101,14 @@ pub enum CommError {
         /// The variable.
         variable: &'static str,
         /// What is wrong with it.
+        problem: String,
+    },
+    /// MPI reported an error; only with the feature `mpi`.
+    #[error("{operation}: {problem}")]
+    Mpi {
+        /// The function of MPI.
+        operation: &'static str,
+        /// What is wrong, in MPI's words where it has any.
         problem: String,
     },
     /// A caller's buffer could not be read or written.

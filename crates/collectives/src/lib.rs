@@ -25,6 +25,9 @@
 //! - **Strangers**: a [`Secret`] that all ranks know is proved on every connection; [`Tls`] encrypts them (feature `tls`).
 //! - **Cost**: [`Communicator::stats`] tells bytes, busy seconds, and the seconds that callers were blocked;
 //!   [`Communicator::recent`] the last operations.
+//! - **MPI** (feature `mpi`): `connect_mpi` joins the world that `mpirun` has started, and its communicator's operations
+//!   are MPI's own. It needs an MPI library with its headers, and libclang, where it is built. MPI chooses algorithms and
+//!   decides about faults: a rank that dies ends the others.
 //!
 //! The page `docs/collectives.md` has every algorithm with a diagram and its cost, and what was measured.
 //!
@@ -75,6 +78,8 @@ mod engine;
 mod error;
 mod failure;
 mod handle;
+#[cfg(feature = "mpi")]
+mod mpi;
 mod reduce;
 mod shared;
 mod stats;
@@ -89,5 +94,7 @@ pub use dtype::{DType, Element, ReduceOp};
 pub use engine::{OperationRecord, OperationState};
 pub use error::{BoxError, CommError, Result};
 pub use handle::Handle;
+#[cfg(feature = "mpi")]
+pub use mpi::connect_mpi;
 pub use stats::CommStats;
 pub use world::{Secret, Tls, WorldConfig, connect, connect_with_listener};

@@ -24,6 +24,25 @@ fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
+/// How links are tried out.
+pub(crate) trait Messages {
+    /// Sends a message without waiting for its receiver.
+    fn send_to(&mut self, to: usize, bytes: &[u8]) -> Result<()>;
+
+    /// Receives a message of known length.
+    fn receive_from(&mut self, from: usize, into: &mut [u8]) -> Result<()>;
+}
+
+impl Messages for Native {
+    fn send_to(&mut self, to: usize, bytes: &[u8]) -> Result<()> {
+        self.send(to, bytes)
+    }
+
+    fn receive_from(&mut self, from: usize, into: &mut [u8]) -> Result<()> {
+        self.receive(from, into)
+    }
+}
+
 impl Native {
     /// The costs of this world's links, measured when they are first asked for. Every rank comes here at the same place.
     pub(crate) fn measured(&mut self) -> Result<CostModel> {
@@ -42,86 +61,13 @@ impl Native {
     }
 
     fn measure(&mut self) -> Result<CostModel> {
-        let hosts = hierarchical::by_host(&self.hosts);
-        let inside = hosts.iter().find(|ranks| ranks.contains(&self.rank)).cloned().unwrap_or_default();
-        let inside = Group::of(inside, self.rank);
-        let local = match inside.filter(|group| group.len() > 1) {
-            Some(group) => Some(self.shift(&group)?),
-            None => None,
-        };
-        let leaders = Group::of(hosts.iter().map(|ranks| ranks[0]).collect(), self.rank);
-        let remote = match leaders.filter(|group| group.len() > 1) {
-            Some(group) => Some(self.shift(&group)?),
-            None => None,
-        };
+        let hosts = self.hosts.clone();
+        let (local, remote) = links(self, &hosts, self.rank)?;
         let direct = if self.is_direct() { Some(self.meetings()?) } else { None };
-        let busy = |link: Option<LinkCosts>| link.map(|link| link.busy);
-        let alone = |link: Option<LinkCosts>| link.map(|link| link.alone);
-        let gamma = Some(LinkCost { alpha: reducing(), beta: 0.0 });
-        let own = [busy(local), alone(local), busy(remote), alone(remote), direct, gamma];
-        // Every rank takes the median of those that could measure, so that all hold the same.
-        let own: Vec<f64> =
-            own.iter().flat_map(|cost| cost.map_or([f64::NAN; 2], |cost| [cost.alpha, cost.beta])).collect();
+        let own = found(local, remote, direct);
         let all = self.everybody();
         let all = gathered::all_gather(self, &all, bytemuck::cast_slice(&own))?;
-        let middle = |index: usize| {
-            let of_rank = |bytes: &Vec<u8>| {
-                let bytes = bytes.get(8 * index..8 * index + 8)?;
-                Some(f64::from_ne_bytes(bytes.try_into().ok()?)).filter(|value| !value.is_nan())
-            };
-            let values: Vec<f64> = all.iter().filter_map(of_rank).collect();
-            if values.is_empty() { None } else { Some(median(values)) }
-        };
-        let cost = |index: usize| Some(LinkCost { alpha: middle(index)?, beta: middle(index + 1)? });
-        let link = |index: usize| Some(LinkCosts { busy: cost(index)?, alone: cost(index + 2)? });
-        let gamma = middle(10).unwrap_or(0.0);
-        Ok(CostModel { local: link(0), remote: link(4), direct: cost(8), gamma })
-    }
-
-    /// The cost of a step in which everybody sends to its neighbour, and of one in which only one rank does.
-    fn shift(&mut self, group: &Group) -> Result<LinkCosts> {
-        let mut piece = vec![0_u8; PIECE];
-        let busy = self.cost(|native, len, count| {
-            for _ in 0..count {
-                native.send(group.next(), &piece[..len])?;
-                native.receive(group.previous(), &mut piece[..len])?;
-            }
-            Ok(count)
-        })?;
-        // A message goes around, so that one rank sends at a time; with two ranks that is there and back.
-        let alone = self.cost(|native, len, count| {
-            for _ in 0..count.div_ceil(group.len()) {
-                if group.own() > 0 {
-                    native.receive(group.previous(), &mut piece[..len])?;
-                }
-                native.send(group.next(), &piece[..len])?;
-                if group.own() == 0 {
-                    native.receive(group.previous(), &mut piece[..len])?;
-                }
-            }
-            Ok(count.div_ceil(group.len()) * group.len())
-        })?;
-        Ok(LinkCosts { busy, alone })
-    }
-
-    /// What messages cost in some steps, of which `run` does so many with messages of so many bytes, and says how many it
-    /// was.
-    fn cost(&mut self, mut run: impl FnMut(&mut Self, usize, usize) -> Result<usize>) -> Result<LinkCost> {
-        let mut time = |native: &mut Self, len: usize, count: usize| -> Result<f64> {
-            let mut times = Vec::with_capacity(ROUNDS);
-            for round in 0..=ROUNDS {
-                let start = Instant::now();
-                let steps = run(native, len, count)?;
-                // The first round warms up.
-                if round > 0 {
-                    times.push(start.elapsed().as_secs_f64() / steps as f64);
-                }
-            }
-            Ok(median(times))
-        };
-        let alpha = time(self, 0, STEPS)?;
-        let whole = time(self, PIECE, PIECES)?;
-        Ok(LinkCost { alpha, beta: ((whole - alpha) / PIECE as f64).max(0.0) })
+        Ok(agreed(&all))
     }
 
     /// The cost of meeting in shared memory, and of a byte through it.
@@ -147,6 +93,97 @@ impl Native {
         let moved = 2.0 * (n - 1.0) / n * (4 * PIECE) as f64;
         Ok(LinkCost { alpha, beta: ((whole - alpha) / moved).max(0.0) })
     }
+}
+
+/// The costs of links inside this rank's host and between hosts, where there are any.
+pub(crate) fn links(
+    messages: &mut impl Messages,
+    hosts: &[usize],
+    rank: usize,
+) -> Result<(Option<LinkCosts>, Option<LinkCosts>)> {
+    let hosts = hierarchical::by_host(hosts);
+    let inside = hosts.iter().find(|ranks| ranks.contains(&rank)).cloned().unwrap_or_default();
+    let leaders = hosts.iter().map(|ranks| ranks[0]).collect();
+    let mut among = |ranks| {
+        let group = Group::of(ranks, rank).filter(|group| group.len() > 1);
+        group.map(|group| shift(messages, &group)).transpose()
+    };
+    let local = among(inside)?;
+    Ok((local, among(leaders)?))
+}
+
+/// The cost of a step in which everybody sends to its neighbour, and of one in which only one rank does.
+fn shift(messages: &mut impl Messages, group: &Group) -> Result<LinkCosts> {
+    let mut piece = vec![0_u8; PIECE];
+    let busy = cost(|len, count| {
+        for _ in 0..count {
+            messages.send_to(group.next(), &piece[..len])?;
+            messages.receive_from(group.previous(), &mut piece[..len])?;
+        }
+        Ok(count)
+    })?;
+    // A message goes around, so that one rank sends at a time; with two ranks that is there and back.
+    let alone = cost(|len, count| {
+        for _ in 0..count.div_ceil(group.len()) {
+            if group.own() > 0 {
+                messages.receive_from(group.previous(), &mut piece[..len])?;
+            }
+            messages.send_to(group.next(), &piece[..len])?;
+            if group.own() == 0 {
+                messages.receive_from(group.previous(), &mut piece[..len])?;
+            }
+        }
+        Ok(count.div_ceil(group.len()) * group.len())
+    })?;
+    Ok(LinkCosts { busy, alone })
+}
+
+/// What messages cost in some steps, of which `run` does so many with messages of so many bytes, and says how many it was.
+fn cost(mut run: impl FnMut(usize, usize) -> Result<usize>) -> Result<LinkCost> {
+    let mut time = |len: usize, count: usize| -> Result<f64> {
+        let mut times = Vec::with_capacity(ROUNDS);
+        for round in 0..=ROUNDS {
+            let start = Instant::now();
+            let steps = run(len, count)?;
+            // The first round warms up.
+            if round > 0 {
+                times.push(start.elapsed().as_secs_f64() / steps as f64);
+            }
+        }
+        Ok(median(times))
+    };
+    let alpha = time(0, STEPS)?;
+    let whole = time(PIECE, PIECES)?;
+    Ok(LinkCost { alpha, beta: ((whole - alpha) / PIECE as f64).max(0.0) })
+}
+
+/// What this rank has found, as it tells the others.
+pub(crate) fn found(
+    local: Option<LinkCosts>,
+    remote: Option<LinkCosts>,
+    direct: Option<LinkCost>,
+) -> Vec<f64> {
+    let busy = |link: Option<LinkCosts>| link.map(|link| link.busy);
+    let alone = |link: Option<LinkCosts>| link.map(|link| link.alone);
+    let gamma = Some(LinkCost { alpha: reducing(), beta: 0.0 });
+    let own = [busy(local), alone(local), busy(remote), alone(remote), direct, gamma];
+    own.iter().flat_map(|cost| cost.map_or([f64::NAN; 2], |cost| [cost.alpha, cost.beta])).collect()
+}
+
+/// The medians of what the ranks that could measure have found, so that all hold the same.
+pub(crate) fn agreed(all: &[Vec<u8>]) -> CostModel {
+    let middle = |index: usize| {
+        let of_rank = |bytes: &Vec<u8>| {
+            let bytes = bytes.get(8 * index..8 * index + 8)?;
+            Some(f64::from_ne_bytes(bytes.try_into().ok()?)).filter(|value| !value.is_nan())
+        };
+        let values: Vec<f64> = all.iter().filter_map(of_rank).collect();
+        if values.is_empty() { None } else { Some(median(values)) }
+    };
+    let cost = |index: usize| Some(LinkCost { alpha: middle(index)?, beta: middle(index + 1)? });
+    let link = |index: usize| Some(LinkCosts { busy: cost(index)?, alone: cost(index + 2)? });
+    let gamma = middle(10).unwrap_or(0.0);
+    CostModel { local: link(0), remote: link(4), direct: cost(8), gamma }
 }
 
 /// Seconds for reducing a byte of f32.

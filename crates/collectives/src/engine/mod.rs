@@ -7,7 +7,7 @@
 mod absent;
 #[cfg(target_os = "linux")]
 mod direct;
-mod measure;
+pub(crate) mod measure;
 mod native;
 mod operations;
 mod recorder;
@@ -16,6 +16,8 @@ mod tag;
 pub(crate) use native::{Native, Shared};
 pub(crate) use recorder::{Doing, Recorder};
 pub use recorder::{OperationRecord, OperationState};
+#[cfg(feature = "mpi")]
+pub(crate) use tag::Sequences;
 pub(crate) use tag::{Kind, Scope, Tag};
 
 use crate::algorithms::cost::CostModel;

@@ -1,0 +1,280 @@
+//! The engine: what a communicator asks, handed to MPI.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use super::numbered;
+use super::raw::{Comm, Pending, abort};
+use super::settings::Settings;
+use super::universe::{Seat, Universe};
+use crate::algorithms::Algorithm;
+use crate::algorithms::cost::CostModel;
+use crate::buffer::{SliceMut, on_slice};
+use crate::communicator::Ending;
+use crate::dtype::{DType, ReduceOp};
+use crate::engine::{Engine, Kind, OperationRecord, Recorder, Scope, Sequences, Tag, measure};
+use crate::error::{CommError, Result};
+use crate::reduce::Reduction;
+use crate::shared::Region;
+
+/// What all communicators of a rank share.
+pub(super) struct World {
+    pub(super) settings: Settings,
+    recorder: Recorder,
+    /// The rank whose operation failed first, as far as this rank knows, and how.
+    failure: OnceLock<(usize, String)>,
+    /// Communicators made so far.
+    made: AtomicU32,
+    /// For giving up, which must not keep MPI from its end.
+    universe: Weak<Universe>,
+}
+
+impl World {
+    pub(super) fn new(settings: Settings, universe: &Arc<Universe>) -> Self {
+        let (recorder, failure, made) = (Recorder::default(), OnceLock::new(), AtomicU32::new(1));
+        Self { settings, recorder, failure, made, universe: Arc::downgrade(universe) }
+    }
+}
+
+/// One communicator's view of its ranks. What is under way goes first when it is dropped, then the communicator, then
+/// perhaps MPI itself.
+pub(super) struct Mpi {
+    /// Messages that MPI has not finished sending, in pieces, the oldest first.
+    pub(super) sends: VecDeque<Vec<Pending>>,
+    pub(super) comm: Comm,
+    seat: Seat,
+    pub(super) world: Arc<World>,
+    /// Which communicator this is; 0 is the world.
+    id: u32,
+    /// The ranks in the world, by which errors name them.
+    pub(super) members: Vec<usize>,
+    /// The host of each rank, numbered in the order of appearance.
+    hosts: Vec<usize>,
+    sequences: Sequences,
+    pub(super) sequence: u64,
+    pub(super) tag: Tag,
+    pub(super) sent: u64,
+    pub(super) received: u64,
+    costs: Option<CostModel>,
+    /// What MPI reads or writes in place of a caller's buffer; 64-bit words, so that any element type is aligned.
+    pub(super) scratch: Vec<u64>,
+}
+
+impl Mpi {
+    /// An engine for the world's ranks `members` on these hosts.
+    pub(super) fn new(
+        world: Arc<World>,
+        seat: Seat,
+        comm: Comm,
+        id: u32,
+        members: Vec<usize>,
+        hosts: Vec<usize>,
+    ) -> Self {
+        Self {
+            sends: VecDeque::new(),
+            sequences: Sequences::new(comm.size),
+            comm,
+            seat,
+            world,
+            id,
+            members,
+            hosts,
+            sequence: 0,
+            tag: Tag::new(Kind::Barrier, DType::U8, 0),
+            sent: 0,
+            received: 0,
+            costs: None,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Counts bytes of buffers that other ranks want from this one, and that it wants from them.
+    pub(super) fn count(&mut self, sent: usize, received: usize) {
+        if self.comm.size > 1 {
+            self.sent += sent as u64;
+            self.received += received as u64;
+        }
+    }
+
+    /// The bytes of all ranks.
+    fn tell_all(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let mut all = vec![0; own.len() * self.comm.size];
+        self.comm.all_gather(own, &mut all)?;
+        Ok(all.chunks_exact(own.len().max(1)).map(<[u8]>::to_vec).collect())
+    }
+
+    /// The number of the next operation of this scope.
+    pub(super) fn next(&mut self, scope: Scope) -> u64 {
+        self.sequences.next(scope)
+    }
+
+    fn measure(&mut self) -> Result<CostModel> {
+        let (hosts, rank) = (self.hosts.clone(), self.comm.rank);
+        let (local, remote) = measure::links(self, &hosts, rank)?;
+        let own = measure::found(local, remote, None);
+        Ok(measure::agreed(&self.tell_all(bytemuck::cast_slice(&own))?))
+    }
+}
+
+/// An argument error about memory that MPI knows nothing of.
+fn not_in_place(kind: Kind) -> CommError {
+    let problem =
+        "the buffer lies in memory that the ranks of another communicator share; MPI takes plain memory";
+    CommError::Argument { operation: kind.name(), problem: problem.into() }
+}
+
+impl Engine for Mpi {
+    fn rank(&self) -> usize {
+        self.comm.rank
+    }
+
+    fn world_size(&self) -> usize {
+        self.comm.size
+    }
+
+    fn traffic(&self) -> (u64, u64) {
+        (self.sent, self.received)
+    }
+
+    fn begin(&mut self, scope: Scope, tag: Tag) -> Result<()> {
+        if tag.algorithm != Algorithm::Auto {
+            let problem = format!("there is none by {} here: MPI chooses for itself", tag.algorithm);
+            return Err(CommError::Argument { operation: tag.kind.name(), problem });
+        }
+        if matches!(tag.kind, Kind::AllReduceInPlace | Kind::ReduceScatterInPlace | Kind::AllGatherInPlace) {
+            return Err(not_in_place(tag.kind));
+        }
+        (self.sequence, self.tag) = (self.next(scope), tag);
+        self.world.recorder.begin(self.id, scope, self.sequence, tag);
+        if let Some((rank, reason)) = self.world.failure.get() {
+            return Err(CommError::Aborted { rank: *rank, reason: reason.clone() });
+        }
+        self.forget_sent()?;
+        self.check(scope)
+    }
+
+    fn end(&mut self, error: Option<&CommError>) {
+        self.world.recorder.end(self.id, error.is_none());
+        let Some(error) = error else { return };
+        // All ranks of a communicator find that they disagree, so nobody waits; of an error of MPI, a buffer or a message
+        // only this rank knows.
+        let alone = match error {
+            CommError::Mismatch { .. } => self.tag.kind == Kind::SendRecv,
+            CommError::Mpi { .. } | CommError::Buffer(_) => true,
+            _ => return,
+        };
+        if alone {
+            self.seat.universe().strand();
+        }
+        // The first failure is the one that counts.
+        let _ = self.world.failure.set((self.members[self.comm.rank], error.to_string()));
+    }
+
+    fn all_reduce(&mut self, values: SliceMut<'_>, op: ReduceOp) -> Result<()> {
+        self.all_reduce_any(values, Reduction::new(op, self.comm.size))
+    }
+
+    fn in_place(&mut self, _: &Region, _: ReduceOp) -> Result<()> {
+        Err(not_in_place(self.tag.kind))
+    }
+
+    fn reduce_scatter(&mut self, values: SliceMut<'_>, op: ReduceOp) -> Result<()> {
+        self.reduce_scatter_any(values, Reduction::new(op, self.comm.size))
+    }
+
+    fn all_gather(&mut self, values: SliceMut<'_>) -> Result<()> {
+        on_slice!(values, |values| self.all_gather_chunks(values))
+    }
+
+    fn all_gather_ragged(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.gather_everywhere(own)
+    }
+
+    fn broadcast(&mut self, values: SliceMut<'_>, root: usize) -> Result<()> {
+        on_slice!(values, |values| self.broadcast_from(values, root))
+    }
+
+    fn reduce(&mut self, values: SliceMut<'_>, op: ReduceOp, root: usize) -> Result<()> {
+        self.reduce_any(values, Reduction::new(op, self.comm.size), root)
+    }
+
+    fn gather(&mut self, own: &[u8], root: usize) -> Result<Vec<Vec<u8>>> {
+        self.gather_at(own, root)
+    }
+
+    fn scatter(&mut self, parts: &[&[u8]], root: usize) -> Result<Vec<u8>> {
+        self.scatter_from(parts, root)
+    }
+
+    fn all_to_all(&mut self, parts: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
+        self.exchange_all(parts)
+    }
+
+    fn send_to(&mut self, to: usize, bytes: &[u8]) -> Result<()> {
+        self.send(to, bytes)
+    }
+
+    fn receive_from(&mut self, from: usize, into: &mut [u8]) -> Result<()> {
+        self.receive(from, into)
+    }
+
+    fn send_receive(
+        &mut self,
+        to: usize,
+        bytes: &[u8],
+        from: usize,
+        into: &mut [u8],
+        incoming: usize,
+    ) -> Result<()> {
+        self.send_and_receive(to, bytes, from, into, incoming)
+    }
+
+    fn costs(&mut self) -> Result<CostModel> {
+        if let Some(costs) = self.costs {
+            return Ok(costs);
+        }
+        self.begin(Scope::World, Tag::new(Kind::Measure, DType::F32, 0))?;
+        let result = self.measure();
+        self.end(result.as_ref().err());
+        let costs = result?;
+        self.costs = Some(costs);
+        Ok(costs)
+    }
+
+    fn hosts(&self) -> Vec<usize> {
+        self.hosts.clone()
+    }
+
+    fn alloc(&mut self, _: usize) -> Result<Option<Region>> {
+        Ok(None)
+    }
+
+    fn split(&mut self, groups: &[Vec<usize>], _: u32) -> Result<Box<dyn Engine>> {
+        let rank = self.comm.rank;
+        let position = groups.iter().position(|group| group.contains(&rank));
+        let (colour, group) = position.map_or((0, &[][..]), |at| (at, groups[at].as_slice()));
+        let key = group.iter().position(|other| *other == rank).unwrap_or(0);
+        let seat = self.seat.universe().enter()?;
+        let comm = self.comm.split(colour, key)?;
+        let members = group.iter().map(|rank| self.members[*rank]).collect();
+        let hosts: Vec<usize> = group.iter().map(|rank| self.hosts[*rank]).collect();
+        let id = self.world.made.fetch_add(1, Ordering::Relaxed);
+        Ok(Box::new(Self::new(self.world.clone(), seat, comm, id, members, numbered(&hosts))))
+    }
+
+    fn ending(&self) -> Ending {
+        let (world, rank) = (self.world.clone(), self.members[self.comm.rank]);
+        let give_up = move |reason: &str| {
+            tracing::error!(rank, reason, "this rank gives up, and MPI ends all of them");
+            if let Some(universe) = world.universe.upgrade() {
+                abort(&universe);
+            }
+        };
+        Ending { abort: Box::new(give_up), leave: None }
+    }
+
+    fn recent(&self) -> Vec<OperationRecord> {
+        self.world.recorder.recent()
+    }
+}

@@ -1,0 +1,213 @@
+//! Movement of bytes among all ranks, in rounds where MPI's ints do not count them.
+
+use super::collective::Parts;
+use super::engine::Mpi;
+use super::reductions::{COPIED, part_of};
+use crate::algorithms::chunk;
+use crate::dtype::{Element, ReduceOp};
+use crate::engine::Kind;
+use crate::error::Result;
+
+/// So many elements of scratch, which grows for them.
+pub(super) fn typed<T: Element>(scratch: &mut Vec<u64>, len: usize) -> &mut [T] {
+    let words = (len * size_of::<T>()).div_ceil(size_of::<u64>());
+    if scratch.len() < words {
+        scratch.resize(words, 0);
+    }
+    &mut bytemuck::cast_slice_mut(scratch)[..len]
+}
+
+/// Parts whose lengths differ, as rounds of at most `step` bytes of each.
+struct Rounds {
+    step: usize,
+    /// The longest part of all that any rank has.
+    longest: usize,
+}
+
+impl Rounds {
+    fn each(&self) -> impl Iterator<Item = usize> + use<> {
+        0..self.longest.div_ceil(self.step)
+    }
+
+    /// How many bytes of a part of this length go in a round.
+    fn of(&self, length: usize, round: usize) -> usize {
+        part_of(0..length, round, self.step).len()
+    }
+
+    /// Those of all ranks.
+    fn parts(&self, lengths: &[usize], round: usize) -> Result<Parts> {
+        Parts::of(lengths.iter().map(|length| self.of(*length, round)))
+    }
+}
+
+/// Room for parts of these lengths.
+fn room(lengths: &[usize]) -> Vec<Vec<u8>> {
+    lengths.iter().map(|length| Vec::with_capacity(*length)).collect()
+}
+
+/// Puts what came in a round behind what came before.
+fn append(parts: &mut [Vec<u8>], mut all: &[u8], count: impl Fn(usize) -> usize) {
+    for (rank, part) in parts.iter_mut().enumerate() {
+        let (own, rest) = all.split_at(count(rank));
+        part.extend_from_slice(own);
+        all = rest;
+    }
+}
+
+impl Mpi {
+    fn rounds(&self, longest: usize) -> Rounds {
+        Rounds { step: (COPIED.min(self.world.settings.piece) / self.comm.size).max(1), longest }
+    }
+
+    /// A number of every rank.
+    fn lengths(&self, own: usize) -> Result<Vec<usize>> {
+        let mut all = vec![0_i64; self.comm.size];
+        self.comm.all_gather(&[own as i64], &mut all)?;
+        Ok(all.into_iter().map(|length| length as usize).collect())
+    }
+
+    pub(super) fn all_gather_chunks<T: Element>(&mut self, values: &mut [T]) -> Result<()> {
+        let (len, rank, ranks) = (values.len(), self.comm.rank, self.comm.size);
+        let own = chunk(len, ranks, rank);
+        if len <= self.world.settings.piece {
+            let parts = Parts::of((0..ranks).map(|rank| chunk(len, ranks, rank).len()))?;
+            let part = typed::<T>(&mut self.scratch, own.len());
+            part.copy_from_slice(&values[own.clone()]);
+            self.comm.all_gather_parts(part, values, &parts)?;
+        } else {
+            let rounds = self.rounds(len.div_ceil(ranks));
+            for round in rounds.each() {
+                let range = |rank: usize| part_of(chunk(len, ranks, rank), round, rounds.step);
+                let parts = Parts::of((0..ranks).map(|rank| range(rank).len()))?;
+                let all = typed::<T>(&mut self.scratch, parts.total());
+                self.comm.all_gather_parts(&values[range(rank)], all, &parts)?;
+                let mut rest = &*all;
+                for rank in 0..ranks {
+                    let (here, after) = rest.split_at(range(rank).len());
+                    values[range(rank)].copy_from_slice(here);
+                    rest = after;
+                }
+            }
+        }
+        self.count(own.len() * size_of::<T>(), (len - own.len()) * size_of::<T>());
+        Ok(())
+    }
+
+    pub(super) fn broadcast_from<T: Element>(&mut self, values: &mut [T], root: usize) -> Result<()> {
+        let bytes = size_of_val(values);
+        for piece in values.chunks_mut(self.world.settings.piece) {
+            self.comm.broadcast(piece, root)?;
+        }
+        if self.comm.rank == root {
+            self.count(bytes, 0);
+        } else {
+            self.count(0, bytes);
+        }
+        Ok(())
+    }
+
+    /// The bytes of all ranks, on every rank. Nobody has them before all have come, so that this is a barrier too.
+    pub(super) fn gather_everywhere(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let lengths = self.lengths(own.len())?;
+        let rounds = self.rounds(lengths.iter().copied().max().unwrap_or(0));
+        let mut parts = room(&lengths);
+        for round in rounds.each() {
+            let now = rounds.parts(&lengths, round)?;
+            let all = typed::<u8>(&mut self.scratch, now.total());
+            self.comm.all_gather_parts(&own[part_of(0..own.len(), round, rounds.step)], all, &now)?;
+            append(&mut parts, all, |rank| rounds.of(lengths[rank], round));
+        }
+        self.count(own.len(), lengths.iter().sum::<usize>() - own.len());
+        Ok(parts)
+    }
+
+    /// The bytes of all ranks at the root, nothing elsewhere.
+    pub(super) fn gather_at(&mut self, own: &[u8], root: usize) -> Result<Vec<Vec<u8>>> {
+        // All must know how many rounds there are.
+        let lengths = self.lengths(own.len())?;
+        let rounds = self.rounds(lengths.iter().copied().max().unwrap_or(0));
+        let at_root = self.comm.rank == root;
+        let mut parts = if at_root { room(&lengths) } else { Vec::new() };
+        for round in rounds.each() {
+            let now = rounds.parts(&lengths, round)?;
+            let all = typed::<u8>(&mut self.scratch, if at_root { now.total() } else { 0 });
+            self.comm.gather(&own[part_of(0..own.len(), round, rounds.step)], all, &now, root)?;
+            append(&mut parts, all, |rank| rounds.of(lengths[rank], round));
+        }
+        if at_root {
+            self.count(0, lengths.iter().sum::<usize>() - own.len());
+        } else {
+            self.count(own.len(), 0);
+        }
+        Ok(parts)
+    }
+
+    /// This rank's part of the root's.
+    pub(super) fn scatter_from(&mut self, parts: &[&[u8]], root: usize) -> Result<Vec<u8>> {
+        let (rank, ranks) = (self.comm.rank, self.comm.size);
+        let at_root = rank == root;
+        let mut lengths = vec![0_i64; ranks];
+        if at_root {
+            lengths.iter_mut().zip(parts).for_each(|(length, part)| *length = part.len() as i64);
+        }
+        self.comm.broadcast(&mut lengths, root)?;
+        let lengths: Vec<usize> = lengths.into_iter().map(|length| length as usize).collect();
+        let rounds = self.rounds(lengths.iter().copied().max().unwrap_or(0));
+        let mut own = vec![0; lengths[rank]];
+        for round in rounds.each() {
+            let now = rounds.parts(&lengths, round)?;
+            let all = typed::<u8>(&mut self.scratch, if at_root { now.total() } else { 0 });
+            if at_root {
+                pack(parts, all, &rounds, round);
+            }
+            let here = part_of(0..own.len(), round, rounds.step);
+            self.comm.scatter(all, &now, &mut own[here], root)?;
+        }
+        if at_root {
+            self.count(lengths.iter().sum::<usize>() - own.len(), 0);
+        } else {
+            self.count(0, own.len());
+        }
+        Ok(own)
+    }
+
+    /// This rank's part of every rank's.
+    pub(super) fn exchange_all(&mut self, parts: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
+        let (rank, ranks) = (self.comm.rank, self.comm.size);
+        let out: Vec<usize> = parts.iter().map(|part| part.len()).collect();
+        let (back, longest) = if self.tag.kind == Kind::AllToAll {
+            // Every rank has as many elements, so that their parts are known.
+            let (len, size) = (self.tag.count as usize, self.tag.dtype.size());
+            (vec![chunk(len, ranks, rank).len() * size; ranks], len.div_ceil(ranks) * size)
+        } else {
+            let own: Vec<i64> = out.iter().map(|length| *length as i64).collect();
+            let (mut theirs, mut longest) = (vec![0; ranks], [0]);
+            self.comm.all_to_all(&own, &mut theirs)?;
+            self.comm.all_reduce(&[own.iter().copied().max().unwrap_or(0)], &mut longest, ReduceOp::Max)?;
+            (theirs.into_iter().map(|length| length as usize).collect(), longest[0] as usize)
+        };
+        let rounds = self.rounds(longest);
+        let mut got = room(&back);
+        for round in rounds.each() {
+            let (of_own, of_theirs) = (rounds.parts(&out, round)?, rounds.parts(&back, round)?);
+            let both = typed::<u8>(&mut self.scratch, of_own.total() + of_theirs.total());
+            let (own, theirs) = both.split_at_mut(of_own.total());
+            pack(parts, own, &rounds, round);
+            self.comm.all_to_all_parts((own, &of_own), (theirs, &of_theirs))?;
+            append(&mut got, theirs, |rank| rounds.of(back[rank], round));
+        }
+        let others = |lengths: &[usize]| lengths.iter().sum::<usize>() - lengths[rank];
+        self.count(others(&out), others(&back));
+        Ok(got)
+    }
+}
+
+/// Puts what goes in a round of each part one after the other.
+fn pack(parts: &[&[u8]], mut all: &mut [u8], rounds: &Rounds, round: usize) {
+    for part in parts {
+        let piece = &part[part_of(0..part.len(), round, rounds.step)];
+        let (here, rest) = all.split_at_mut(piece.len());
+        here.copy_from_slice(piece);
+        all = rest;
+    }
+}
