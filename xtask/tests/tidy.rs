@@ -20,6 +20,7 @@ const SAFE: &[&str] = &["data", "models", "sharding", "trainer"];
 
 /// The modules that may contain `unsafe`.
 const UNSAFE_MODULES: &[&str] = &[
+    "crates/collectives/src/nccl/raw.rs",
     "crates/collectives/src/shared/memory.rs",
     "crates/kernels/src/bfloat/tile.rs",
     "crates/kernels/src/columns.rs",

@@ -9,7 +9,7 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// An error of communication.
 ///
 /// After [`CommError::PeerLost`], [`CommError::Aborted`], [`CommError::Mismatch`] of messages,
-/// [`CommError::Timeout`] or [`CommError::Buffer`] the world is broken: all ranks are told, and every later operation
+/// [`CommError::Timeout`], [`CommError::Nccl`] or [`CommError::Buffer`] the world is broken: all ranks are told, and every later operation
 /// returns [`CommError::PeerLost`] or [`CommError::Aborted`]. The other errors harm nothing. Ranks are named by their
 /// numbers in the world, also by communicators of some of them.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -101,6 +101,14 @@ pub enum CommError {
         /// The variable.
         variable: &'static str,
         /// What is wrong with it.
+        problem: String,
+    },
+    /// NCCL or the GPU's driver failed, or what they were asked for did not end in time.
+    #[error("{operation} by NCCL: {problem}")]
+    Nccl {
+        /// The operation.
+        operation: &'static str,
+        /// What they say, as far as they say anything.
         problem: String,
     },
     /// A caller's buffer could not be read or written.

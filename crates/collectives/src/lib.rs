@@ -22,9 +22,12 @@
 //! - **Shared memory** (Linux): ranks of one host, threads or processes, reduce through memory that all map, without
 //!   messages; a blocking call with nothing queued before it runs on its caller's thread, in place.
 //!
-//! What it is not, yet: NCCL and MPI, and more algorithms than the ring and the direct all-reduce, come behind the same
-//! interface. It does not encrypt, and a world's members are trusted: strangers are turned away by a token that
-//! guards against accidents, not against attackers on the network.
+//! - **GPUs** (feature `nccl`): `nccl::DeviceCommunicator` moves buffers in the memory of NVIDIA's GPUs by NCCL, without the
+//!   host waiting, and `nccl::communicator` makes a [`Communicator`] that goes by it. Both meet and fail through a
+//!   [`Communicator`] of this crate. The libraries are loaded when they are first used, so that building needs no toolkit.
+//!
+//! What it is not, yet: MPI comes behind the same interface. It does not encrypt, and a world's members are trusted:
+//! strangers are turned away by a token that guards against accidents, not against attackers on the network.
 //!
 //! # How the parts meet
 //!
@@ -72,6 +75,8 @@ mod engine;
 mod error;
 mod failure;
 mod handle;
+#[cfg(feature = "nccl")]
+pub mod nccl;
 mod reduce;
 mod shared;
 mod stats;
