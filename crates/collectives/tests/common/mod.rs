@@ -1,6 +1,8 @@
 //! Worlds for tests: of threads that reach each other in every way that there is.
 #![allow(dead_code, reason = "each test program uses some of it")]
 
+pub(crate) mod checks;
+
 use std::net::TcpListener;
 use std::time::Duration;
 

@@ -1,0 +1,141 @@
+//! Every operation against a serial reference: what any communicator must pass.
+
+use half::{bf16, f16};
+use phalanx_collectives::{CommError, Communicator, Element, ReduceOp};
+
+const LENGTHS: [usize; 6] = [0, 1, 2, 7, 1000, 100_003];
+
+/// Small whole numbers, exact in every type, so that the order of additions does not matter.
+fn fill<T: Element>(make: fn(u8) -> T, rank: usize, len: usize) -> Vec<T> {
+    (0..len).map(|i| make(((i * 7 + rank * 3) % 5) as u8)).collect()
+}
+
+fn check_type<T: Element + std::fmt::Debug>(comm: &Communicator, make: fn(u8) -> T, float: bool) {
+    let (rank, world) = (comm.rank(), comm.world_size());
+    for len in LENGTHS {
+        let all: Vec<Vec<T>> = (0..world).map(|rank| fill(make, rank, len)).collect();
+        let own = all[rank].clone();
+        for op in [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product, ReduceOp::Mean] {
+            if op == ReduceOp::Mean && !float {
+                let error = comm.all_reduce(&mut own.clone(), op).expect_err("no mean of integers");
+                assert!(matches!(error, CommError::Unsupported { .. }));
+                continue;
+            }
+            let expected: Vec<T> = (0..len)
+                .map(|i| {
+                    let total = all[1..].iter().fold(all[0][i], |acc, other| T::combine(op, acc, other[i]));
+                    if op == ReduceOp::Mean { total.divide(world) } else { total }
+                })
+                .collect();
+            let mut values = own.clone();
+            comm.all_reduce(&mut values, op).expect("a sound world");
+            assert!(
+                values == expected,
+                "all-reduce {op:?} of {len} {:?} on rank {rank} of {world}",
+                T::DTYPE
+            );
+            let values = comm.all_reduce_async(own.clone(), op).wait().expect("a sound world");
+            assert!(values == expected, "asynchronous all-reduce {op:?} of {len}");
+            let part = comm.reduce_scatter(&own, op).expect("a sound world");
+            assert!(
+                part == expected[rank * len / world..(rank + 1) * len / world],
+                "reduce-scatter of {len}"
+            );
+            let root = len % world;
+            let mut values = own.clone();
+            comm.reduce(&mut values, op, root).expect("a sound world");
+            assert!(values == if rank == root { expected } else { own.clone() }, "reduce of {len}");
+        }
+        assert!(comm.all_gather(&own).expect("a sound world") == all.concat(), "all-gather of {len}");
+        let chunk = |rank: usize| rank * len / world..(rank + 1) * len / world;
+        let mut chunks = vec![T::zeroed(); len];
+        chunks[chunk(rank)].copy_from_slice(&own[chunk(rank)]);
+        let expected: Vec<T> = (0..world).flat_map(|rank| all[rank][chunk(rank)].to_vec()).collect();
+        let later = comm.all_gather_chunks_async(chunks.clone());
+        comm.all_gather_chunks(&mut chunks).expect("a sound world");
+        assert!(chunks == expected, "all-gather of chunks of {len}");
+        assert!(later.wait().expect("a sound world") == expected, "asynchronous all-gather of {len}");
+        let expected: Vec<T> = (0..world).flat_map(|from| all[from][chunk(rank)].to_vec()).collect();
+        assert!(comm.all_to_all(&own).expect("a sound world") == expected, "all-to-all of {len}");
+        let parts: Vec<Vec<T>> = (0..world).map(|to| own[..len * (to + 1) / world].to_vec()).collect();
+        let got = comm.all_to_all_ragged(&parts).expect("a sound world");
+        for (from, got) in got.iter().enumerate() {
+            assert!(*got == all[from][..len * (rank + 1) / world], "ragged all-to-all of {len} from {from}");
+        }
+        let ragged = comm.all_gather_ragged(&own[..len * (rank + 1) / world]).expect("a sound world");
+        for (other, got) in ragged.iter().enumerate() {
+            assert!(*got == all[other][..len * (other + 1) / world], "ragged all-gather of {len}");
+        }
+        for root in [0, world - 1] {
+            let mut values = own.clone();
+            comm.broadcast(&mut values, root).expect("a sound world");
+            assert!(values == all[root], "broadcast of {len} from {root}");
+            let gathered = comm.gather(&own, root).expect("a sound world");
+            assert!(
+                gathered == if rank == root { all.clone() } else { Vec::new() },
+                "gather of {len} to {root}"
+            );
+            let parts = if rank == root { all.clone() } else { Vec::new() };
+            assert!(
+                comm.scatter(&parts, root).expect("a sound world") == own,
+                "scatter of {len} from {root}"
+            );
+        }
+    }
+}
+
+/// Everything that does not take a buffer, without waiting.
+fn check_asynchronous(comm: &Communicator) {
+    let (rank, world) = (comm.rank(), comm.world_size());
+    let own = vec![rank as i32; 3];
+    let root = world - 1;
+    let all: Vec<Vec<i32>> = (0..world).map(|rank| vec![rank as i32; 3]).collect();
+    let ragged = comm.all_gather_ragged_async(own.clone());
+    let gathered = comm.gather_async(own.clone(), root);
+    let scattered = comm.scatter_async(if rank == root { all.clone() } else { Vec::new() }, root);
+    let exchanged = comm.all_to_all_async((0..world as i32).collect());
+    let parts = comm.all_to_all_ragged_async(vec![own.clone(); world]);
+    let reduced = comm.reduce_async(own.clone(), ReduceOp::Max, root);
+    let chunks = comm.reduce_scatter_chunks_async(vec![1_i64; world], ReduceOp::Sum);
+    let sent = comm.broadcast_async(own.clone(), root);
+    let together =
+        comm.all_reduce_coalesced_async(vec![vec![1_u8; 5], Vec::new(), vec![2; 3]], ReduceOp::Max);
+    let barrier = comm.barrier_async("asynchronous");
+    assert_eq!(ragged.wait().expect("sound"), all);
+    assert_eq!(gathered.wait().expect("sound"), if rank == root { all.clone() } else { Vec::new() });
+    assert_eq!(scattered.wait().expect("sound"), own);
+    assert_eq!(exchanged.wait().expect("sound"), vec![rank as i32; world]);
+    assert_eq!(parts.wait().expect("sound"), all);
+    assert_eq!(reduced.wait().expect("sound"), if rank == root { all[root].clone() } else { own.clone() });
+    assert_eq!(chunks.wait().expect("sound")[rank], world as i64);
+    assert_eq!(sent.wait().expect("sound"), all[root]);
+    assert_eq!(together.wait().expect("sound"), [vec![1; 5], Vec::new(), vec![2; 3]]);
+    barrier.wait().expect("sound");
+    if world > 1 {
+        let (next, previous) = ((rank + 1) % world, (rank + world - 1) % world);
+        let sent = comm.send_async(own.clone(), next);
+        let got = comm.receive_async(vec![0; 3], previous);
+        assert_eq!((sent.wait(), got.wait()), (Ok(own), Ok(all[previous].clone())));
+    }
+    let mut two = [vec![1.0_f32, 2.0], vec![3.0]];
+    comm.all_reduce_coalesced(&mut two, ReduceOp::Mean).expect("sound");
+    assert_eq!(two, [vec![1.0, 2.0], vec![3.0]]);
+}
+
+/// Every operation among so many ranks: all types in small worlds, two of them in larger ones.
+pub(crate) fn check_all(comm: &Communicator) {
+    check_type::<f32>(comm, f32::from, true);
+    check_type::<bf16>(comm, |v| bf16::from_f32(v.into()), true);
+    if comm.world_size() <= 4 {
+        check_type::<f64>(comm, f64::from, true);
+        check_type::<f16>(comm, |v| f16::from_f32(v.into()), true);
+        check_type::<i32>(comm, i32::from, false);
+        check_type::<i64>(comm, i64::from, false);
+        check_type::<u8>(comm, |v| v, false);
+    }
+    check_asynchronous(comm);
+    comm.barrier("end").expect("a sound world");
+    let stats = comm.stats();
+    assert!(stats.operations > 100);
+    assert_eq!(stats.bytes_sent > 0, comm.world_size() > 1);
+}
