@@ -22,6 +22,7 @@ const SAFE: &[&str] = &["data", "models", "sharding", "trainer"];
 const UNSAFE_MODULES: &[&str] = &[
     "crates/collectives/src/mpi/collective.rs",
     "crates/collectives/src/mpi/raw.rs",
+    "crates/collectives/src/nccl/raw.rs",
     "crates/collectives/src/shared/memory.rs",
     "crates/kernels/src/bfloat/tile.rs",
     "crates/kernels/src/columns.rs",

@@ -9,8 +9,9 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// An error of communication.
 ///
 /// After [`CommError::PeerLost`], [`CommError::Aborted`], [`CommError::Mismatch`] of messages,
-/// [`CommError::Timeout`] or [`CommError::Buffer`] the world is broken: all ranks are told, and every later operation
-/// returns [`CommError::PeerLost`] or [`CommError::Aborted`]. So it is after [`CommError::Mpi`], but MPI cannot tell others. The other errors harm nothing. Ranks are named by their
+/// [`CommError::Timeout`], [`CommError::Nccl`] or [`CommError::Buffer`] the world is broken: all ranks are told, and every
+/// later operation returns [`CommError::PeerLost`] or [`CommError::Aborted`]. So it is after [`CommError::Mpi`], but MPI
+/// cannot tell others. The other errors harm nothing. Ranks are named by their
 /// numbers in the world, also by communicators of some of them.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CommError {
@@ -109,6 +110,14 @@ pub enum CommError {
         /// The function of MPI.
         operation: &'static str,
         /// What is wrong, in MPI's words where it has any.
+        problem: String,
+    },
+    /// NCCL or the GPU's driver failed, or what they were asked for did not end in time.
+    #[error("{operation} by NCCL: {problem}")]
+    Nccl {
+        /// The operation.
+        operation: &'static str,
+        /// What they say, as far as they say anything.
         problem: String,
     },
     /// A caller's buffer could not be read or written.

@@ -29,6 +29,10 @@
 //!   are MPI's own. It needs an MPI library with its headers, and libclang, where it is built. MPI chooses algorithms and
 //!   decides about faults: a rank that dies ends the others.
 //!
+//! - **GPUs** (feature `nccl`): `nccl::DeviceCommunicator` moves buffers in the memory of NVIDIA's GPUs by NCCL, without the
+//!   host waiting, and `nccl::communicator` makes a [`Communicator`] that goes by it. Both meet and fail through a
+//!   [`Communicator`] of this crate. The libraries are loaded when they are first used, so that building needs no toolkit.
+//!
 //! The page `docs/collectives.md` has every algorithm with a diagram and its cost, and what was measured.
 //!
 //! # How the parts meet
@@ -80,6 +84,8 @@ mod failure;
 mod handle;
 #[cfg(feature = "mpi")]
 mod mpi;
+#[cfg(feature = "nccl")]
+pub mod nccl;
 mod reduce;
 mod shared;
 mod stats;

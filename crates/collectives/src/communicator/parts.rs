@@ -65,6 +65,32 @@ impl Communicator {
     }
 }
 
+#[cfg(feature = "nccl")]
+impl Communicator {
+    /// Runs something with this crate's own engine, after what was issued before.
+    pub(crate) fn with_native<R>(
+        &self,
+        operation: &'static str,
+        run: impl FnOnce(&mut Native) -> Result<R>,
+    ) -> Result<R> {
+        self.inline(|engine, _| match engine.native() {
+            Some(native) => run(native),
+            None => {
+                let problem = "this communicator does not stand on one of this crate's own".to_owned();
+                Err(CommError::Argument { operation, problem })
+            }
+        })
+    }
+
+    /// This crate's own engine among the same ranks, with links of its own. Every rank calls this right after a collective
+    /// operation, so that all are at the same one.
+    pub(crate) fn native_twin(&self, operation: &'static str) -> Result<Native> {
+        let number = self.inner.splits.fetch_add(1, Ordering::Relaxed);
+        let all = [(0..self.world_size()).collect()];
+        self.with_native(operation, |native| crate::world::split(native, &all, number))
+    }
+}
+
 impl Native {
     /// How a communicator of some of the ranks gives up.
     pub(crate) fn ending_of_part(&self) -> Ending {

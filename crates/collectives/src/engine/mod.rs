@@ -109,4 +109,10 @@ pub(crate) trait Engine: Send {
 
     /// What this rank did last, the oldest first.
     fn recent(&self) -> Vec<OperationRecord>;
+
+    /// This crate's own engine, if this one is it or stands on it: ranks find each other through it.
+    #[cfg(feature = "nccl")]
+    fn native(&mut self) -> Option<&mut Native> {
+        None
+    }
 }

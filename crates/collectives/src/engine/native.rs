@@ -120,6 +120,11 @@ impl Native {
     /// Makes an operation of this tag the current one.
     pub(crate) fn enter(&mut self, scope: Scope, tag: Tag) -> Result<()> {
         let resolved = if scope == Scope::World { self.resolve(tag)? } else { tag };
+        self.enter_as(scope, resolved)
+    }
+
+    /// The same where the way of the bytes is settled.
+    pub(crate) fn enter_as(&mut self, scope: Scope, resolved: Tag) -> Result<()> {
         (self.sequence, self.tag) = (self.sequences.next(scope), resolved);
         self.shared.recorder.begin(self.id, scope, self.sequence, resolved);
         if let (Scope::World, Some(memory)) = (scope, &self.host_memory) {

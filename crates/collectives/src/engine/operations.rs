@@ -94,9 +94,12 @@ impl Engine for Native {
         self.shared.recorder.end(self.id, error.is_none());
         let own = self.members[self.rank];
         let cause = match error {
-            Some(error @ (CommError::Mismatch { .. } | CommError::Timeout { .. } | CommError::Buffer(_))) => {
-                Some(Cause::Aborted(own, error.to_string()))
-            }
+            Some(
+                error @ (CommError::Mismatch { .. }
+                | CommError::Timeout { .. }
+                | CommError::Nccl { .. }
+                | CommError::Buffer(_)),
+            ) => Some(Cause::Aborted(own, error.to_string())),
             Some(CommError::PeerLost { rank, .. }) => Some(Cause::Lost(*rank)),
             Some(CommError::Aborted { .. }) => None,
             _ => return,
@@ -253,5 +256,10 @@ impl Engine for Native {
 
     fn recent(&self) -> Vec<OperationRecord> {
         self.shared.recorder.recent()
+    }
+
+    #[cfg(feature = "nccl")]
+    fn native(&mut self) -> Option<&mut Native> {
+        Some(self)
     }
 }

@@ -1,0 +1,223 @@
+//! What NCCL is asked for: each operation as the calls that make it up on one rank.
+//!
+//! NCCL's own operations cut buffers into equal parts. This crate's chunks are within one element of each other, and where
+//! they are not equal an operation is a group of calls, one a chunk, which NCCL runs as one.
+
+use super::memory::{Span, SpanMut};
+use crate::algorithms::chunk;
+use crate::dtype::ReduceOp;
+
+/// One call of NCCL.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Call<'a> {
+    /// Every rank's `to` becomes the reduction of all `from`.
+    AllReduce { from: Span<'a>, to: SpanMut<'a>, op: ReduceOp },
+    /// `to` becomes this rank's part of the reduction; the parts are equal.
+    ReduceScatter { from: Span<'a>, to: SpanMut<'a>, op: ReduceOp },
+    /// Every rank's `to` becomes all `from`, one after the other.
+    AllGather { from: Span<'a>, to: SpanMut<'a> },
+    /// Every rank's `to` becomes the root's `from`; the others have none.
+    Broadcast { from: Option<Span<'a>>, to: SpanMut<'a>, root: usize },
+    /// The root's `to` becomes the reduction of all `from`; the others have none.
+    Reduce { from: Span<'a>, to: Option<SpanMut<'a>>, op: ReduceOp, root: usize },
+    /// A message to a rank, which may be this one.
+    Send { from: Span<'a>, to: usize },
+    /// A message from a rank, which may be this one.
+    Receive { to: SpanMut<'a>, from: usize },
+}
+
+impl Call<'_> {
+    /// Whether it moves nothing. All ranks that take part know as much, so all leave it out.
+    pub(super) fn is_empty(&self) -> bool {
+        let len = match self {
+            Self::AllReduce { from, .. }
+            | Self::ReduceScatter { from, .. }
+            | Self::AllGather { from, .. }
+            | Self::Reduce { from, .. }
+            | Self::Send { from, .. } => from.len(),
+            Self::Broadcast { to, .. } | Self::Receive { to, .. } => to.len(),
+        };
+        len == 0
+    }
+
+    /// Bytes that leave this rank and that come to it, counted as a ring moves them: NCCL does not tell how it did.
+    pub(super) fn moved(&self, place: Place) -> (u64, u64) {
+        let bytes = |span: Span<'_>| (span.len() * span.dtype().size()) as u64;
+        let (n, others) = (place.world_size as u64, place.world_size as u64 - 1);
+        let both = |bytes: u64| (bytes, bytes);
+        match *self {
+            Self::AllReduce { from, .. } => both(2 * bytes(from) * others / n),
+            Self::ReduceScatter { from, .. } | Self::Reduce { from, .. } => both(bytes(from) * others / n),
+            Self::AllGather { from, .. } => both(bytes(from) * others),
+            Self::Broadcast { to, .. } => both(bytes(to.read()) * others / n),
+            Self::Send { from, to } => (if to == place.rank { 0 } else { bytes(from) }, 0),
+            Self::Receive { to, from } => (0, if from == place.rank { 0 } else { bytes(to.read()) }),
+        }
+    }
+}
+
+/// A place among ranks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    pub(super) rank: usize,
+    pub(super) world_size: usize,
+}
+
+impl Place {
+    /// This rank's chunk of so many elements.
+    pub(super) fn own(self, len: usize) -> std::ops::Range<usize> {
+        chunk(len, self.world_size, self.rank)
+    }
+
+    fn even(self, len: usize) -> bool {
+        len.is_multiple_of(self.world_size)
+    }
+}
+
+/// `to` becomes this rank's chunk of the reduction of all `from`.
+pub(super) fn reduce_scatter<'a>(
+    place: Place,
+    from: Span<'a>,
+    to: SpanMut<'a>,
+    op: ReduceOp,
+) -> Vec<Call<'a>> {
+    let Place { rank, world_size } = place;
+    if place.even(from.len()) {
+        return vec![Call::ReduceScatter { from, to, op }];
+    }
+    let of = |root| Call::Reduce {
+        from: from.part(chunk(from.len(), world_size, root)),
+        to: (root == rank).then_some(to),
+        op,
+        root,
+    };
+    (0..world_size).map(of).collect()
+}
+
+/// `to` becomes all ranks' `from`, each of which is its chunk.
+pub(super) fn all_gather<'a>(place: Place, from: Span<'a>, to: SpanMut<'a>) -> Vec<Call<'a>> {
+    if place.even(to.len()) {
+        return vec![Call::AllGather { from, to }];
+    }
+    let parts: Vec<_> = (0..place.world_size).map(|root| chunk(to.len(), place.world_size, root)).collect();
+    all_gather_parts(place, from, to, &parts)
+}
+
+/// The same with parts of whatever lengths.
+pub(super) fn all_gather_parts<'a>(
+    place: Place,
+    from: Span<'a>,
+    to: SpanMut<'a>,
+    parts: &[std::ops::Range<usize>],
+) -> Vec<Call<'a>> {
+    let of = |(root, part): (usize, &std::ops::Range<usize>)| Call::Broadcast {
+        from: (root == place.rank).then_some(from),
+        to: to.part(part.clone()),
+        root,
+    };
+    parts.iter().enumerate().map(of).collect()
+}
+
+/// Part `r` of `from` goes to rank `r`, for each part there is.
+pub(super) fn send_parts<'a>(from: Span<'a>, parts: &[std::ops::Range<usize>]) -> Vec<Call<'a>> {
+    let of = |(to, part): (usize, &std::ops::Range<usize>)| Call::Send { from: from.part(part.clone()), to };
+    parts.iter().enumerate().map(of).collect()
+}
+
+/// Part `r` of `to` comes from rank `r`, for each part there is.
+pub(super) fn receive_parts<'a>(to: SpanMut<'a>, parts: &[std::ops::Range<usize>]) -> Vec<Call<'a>> {
+    let of =
+        |(from, part): (usize, &std::ops::Range<usize>)| Call::Receive { to: to.part(part.clone()), from };
+    parts.iter().enumerate().map(of).collect()
+}
+
+/// Ranges of the given lengths, one after the other.
+pub(super) fn in_a_row(lengths: impl IntoIterator<Item = usize>) -> Vec<std::ops::Range<usize>> {
+    let mut end = 0;
+    let place = |len: usize| {
+        let start = end;
+        end += len;
+        start..end
+    };
+    lengths.into_iter().map(place).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+
+    const PLACE: Place = Place { rank: 1, world_size: 3 };
+
+    fn memory(len: usize) -> SpanMut<'static> {
+        SpanMut::imagined(0, len, DType::F32)
+    }
+
+    #[test]
+    fn equal_parts_are_one_call() {
+        let (all, own) = (memory(9), memory(3));
+        let calls = reduce_scatter(PLACE, all.read(), own, ReduceOp::Sum);
+        assert_eq!(calls, [Call::ReduceScatter { from: all.read(), to: own, op: ReduceOp::Sum }]);
+        assert_eq!(all_gather(PLACE, own.read(), all), [Call::AllGather { from: own.read(), to: all }]);
+    }
+
+    #[test]
+    fn unequal_parts_are_a_call_each() {
+        // Chunks of 10 elements among 3 ranks: 3, 3 and 4.
+        let (all, own) = (memory(10), memory(3));
+        let calls = reduce_scatter(PLACE, all.read(), own, ReduceOp::Max);
+        let lengths: Vec<usize> = calls
+            .iter()
+            .enumerate()
+            .map(|(rank, call)| match call {
+                Call::Reduce { from, to, op: ReduceOp::Max, root } => {
+                    assert_eq!((*root, to.is_some()), (rank, rank == 1));
+                    from.len()
+                }
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(lengths, [3, 3, 4]);
+        let calls = all_gather(PLACE, own.read(), all);
+        let ends: Vec<u64> = calls
+            .iter()
+            .enumerate()
+            .map(|(rank, call)| match call {
+                Call::Broadcast { from, to, root } => {
+                    assert_eq!((*root, from.is_some()), (rank, rank == 1));
+                    to.read().address() / 4 + to.len() as u64
+                }
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(ends, [3, 6, 10]);
+    }
+
+    #[test]
+    fn bytes_between_ranks_are_counted() {
+        let all = memory(9);
+        let reduced = Call::AllReduce { from: all.read(), to: all, op: ReduceOp::Sum };
+        assert_eq!(reduced.moved(PLACE), (48, 48));
+        let parts = in_a_row([2, 3, 4]);
+        let sent: Vec<_> = send_parts(all.read(), &parts).iter().map(|call| call.moved(PLACE)).collect();
+        assert_eq!(sent, [(8, 0), (0, 0), (16, 0)]);
+        let got: Vec<_> = receive_parts(all, &parts).iter().map(|call| call.moved(PLACE)).collect();
+        assert_eq!(got, [(0, 8), (0, 0), (0, 16)]);
+        let gathered = all_gather(PLACE, memory(3).read(), all);
+        assert_eq!(gathered[0].moved(PLACE), (24, 24));
+        let alone = Place { rank: 0, world_size: 1 };
+        assert_eq!((reduced.moved(alone), gathered[0].moved(alone)), ((0, 0), (0, 0)));
+    }
+
+    #[test]
+    fn a_rank_may_have_nothing() {
+        let calls = reduce_scatter(PLACE, memory(2).read(), memory(1), ReduceOp::Sum);
+        assert_eq!(calls.iter().map(Call::is_empty).collect::<Vec<_>>(), [true, false, false]);
+        let parts = in_a_row([2, 0, 3]);
+        assert_eq!(parts, [0..2, 2..2, 2..5]);
+        let calls = send_parts(memory(5).read(), &parts);
+        assert_eq!(calls.iter().map(Call::is_empty).collect::<Vec<_>>(), [false, true, false]);
+        assert_eq!(receive_parts(memory(5), &parts)[2], Call::Receive { to: memory(5).part(2..5), from: 2 });
+        assert!(receive_parts(memory(0), &in_a_row([])).is_empty());
+    }
+}

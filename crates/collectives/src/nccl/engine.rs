@@ -1,0 +1,182 @@
+//! NCCL behind a communicator: host buffers go through device memory, and ranks agree on each operation through the host.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaSlice};
+
+use super::calls::{Call, Place};
+use super::channel::Channel;
+use super::meeting;
+use super::memory::{Span, SpanMut, lend_mut};
+use super::staging::Staging;
+use super::watch::Watch;
+use crate::algorithms::gathered;
+use crate::buffer::{SliceMut, on_slice};
+use crate::dtype::DType;
+use crate::engine::{Engine as _, Kind, Native, Scope, Tag};
+use crate::error::Result;
+
+/// One communicator's view of its ranks.
+pub(super) struct NcclEngine {
+    pub(super) channel: Arc<Channel>,
+    staging: Staging,
+    pub(super) sent: u64,
+    pub(super) received: u64,
+    /// Among the same ranks: what they agree through, and what keeps count, records and breaks.
+    pub(super) host: Native,
+}
+
+/// What every rank has for all others, through the host. Each message says which operation it belongs to, so that ranks that
+/// disagree get an error here, before the GPU is asked for anything.
+pub(super) fn exchange(host: &mut Native, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+    if host.is_direct() {
+        return host.direct_gather(own, None);
+    }
+    let all = host.everybody();
+    gathered::all_gather(host, &all, own)
+}
+
+/// Lengths as a message, and back.
+pub(super) fn written(lengths: impl IntoIterator<Item = usize>) -> Vec<u8> {
+    lengths.into_iter().flat_map(|length| (length as u64).to_le_bytes()).collect()
+}
+
+pub(super) fn read(message: &[u8]) -> Vec<usize> {
+    let (words, _) = message.as_chunks::<8>();
+    words.iter().map(|word| u64::from_le_bytes(*word) as usize).collect()
+}
+
+/// Received bytes, cut into what came from each rank.
+pub(super) fn cut(bytes: &[u8], parts: &[Range<usize>]) -> Vec<Vec<u8>> {
+    parts.iter().map(|part| bytes[part.clone()].to_vec()).collect()
+}
+
+impl NcclEngine {
+    /// Opens NCCL's communicator among the ranks of `host`.
+    pub(super) fn open(mut host: Native, context: Arc<CudaContext>) -> Result<Self> {
+        let place = Place { rank: host.rank, world_size: host.world_size };
+        let begun = host.enter_as(Scope::World, Tag::new(Kind::Setup, DType::U8, 0));
+        let opened = begun
+            .and_then(|()| meeting::id(place.rank, &context, |own| exchange(&mut host, own)))
+            .and_then(|id| Channel::open(context, &id, place, Watch::of(&host)));
+        host.end(opened.as_ref().err());
+        Ok(Self { channel: opened?, staging: Staging::default(), sent: 0, received: 0, host })
+    }
+
+    pub(super) fn name(&self) -> &'static str {
+        self.host.tag.kind.name()
+    }
+
+    pub(super) fn place(&self) -> Place {
+        self.channel.place
+    }
+
+    /// Whether this rank is the special one.
+    pub(super) fn is(&self, root: usize) -> bool {
+        self.host.rank == root
+    }
+
+    /// Runs what `plan` makes of the first `bytes` bytes of device memory, as elements of a type, until the GPU is done.
+    fn act(
+        &mut self,
+        memory: &mut CudaSlice<u8>,
+        bytes: usize,
+        dtype: DType,
+        plan: impl for<'a> FnOnce(SpanMut<'a>) -> Vec<Call<'a>>,
+    ) -> Result<()> {
+        let (name, place) = (self.name(), self.place());
+        let event = {
+            let (all, _noted) = lend_mut(memory, self.channel.stream());
+            let calls = plan(all.part(0..bytes).of_type(dtype));
+            self.channel.issue(name, &calls)?;
+            for (sent, received) in calls.iter().map(|call| call.moved(place)) {
+                self.sent += sent;
+                self.received += received;
+            }
+            self.channel.record(name)?
+        };
+        self.channel.finish(&event, name)
+    }
+
+    /// An operation in place: on a copy of the buffer, of which the elements `back` return.
+    pub(super) fn in_memory(
+        &mut self,
+        values: SliceMut<'_>,
+        back: Range<usize>,
+        plan: impl for<'a> FnOnce(SpanMut<'a>) -> Vec<Call<'a>>,
+    ) -> Result<()> {
+        exchange(&mut self.host, &[])?;
+        let (name, stream, dtype) = (self.name(), self.channel.stream().clone(), values.dtype());
+        let bytes: &mut [u8] = on_slice!(values, |values| bytemuck::cast_slice_mut(values));
+        let loaded = self.staging.load(&stream, bytes.len(), &[bytes]);
+        let mut memory = loaded.map_err(|error| self.channel.driver(name, error))?;
+        self.act(&mut memory, bytes.len(), dtype, plan)?;
+        let back = back.start * dtype.size()..back.end * dtype.size();
+        let unloaded = self.staging.unload(&stream, memory, back.clone(), &mut bytes[back]);
+        unloaded.map_err(|error| self.channel.driver(name, error))
+    }
+
+    /// An operation that moves bytes: those of `own` go out, and so many come in.
+    pub(super) fn through_memory(
+        &mut self,
+        own: &[&[u8]],
+        incoming: usize,
+        plan: impl for<'a> FnOnce(Span<'a>, SpanMut<'a>) -> Vec<Call<'a>>,
+    ) -> Result<Vec<u8>> {
+        let (name, stream) = (self.name(), self.channel.stream().clone());
+        let outgoing = own.iter().map(|piece| piece.len()).sum();
+        let (out, inn) = (0..outgoing, outgoing..outgoing + incoming);
+        let loaded = self.staging.load(&stream, inn.end, own);
+        let mut memory = loaded.map_err(|error| self.channel.driver(name, error))?;
+        self.act(&mut memory, inn.end, DType::U8, |all| plan(all.part(out).read(), all.part(inn.clone())))?;
+        let mut got = vec![0; incoming];
+        let unloaded = self.staging.unload(&stream, memory, inn, &mut got);
+        unloaded.map_err(|error| self.channel.driver(name, error))?;
+        Ok(got)
+    }
+
+    /// The length that a rank has told for this one.
+    pub(super) fn length(&self, lengths: &[usize], from: usize, at: usize) -> Result<usize> {
+        let told = lengths.get(at).copied();
+        told.ok_or_else(|| self.host.mismatch(from, format!("{} parts", lengths.len())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::communicator::threads;
+
+    #[test]
+    fn lengths_come_back_as_they_were_sent() {
+        assert_eq!(read(&written([0, 7, 1 << 40])), [0, 7, 1 << 40]);
+        assert_eq!(read(&[1, 2, 3]), Vec::<usize>::new());
+        assert_eq!(cut(&[1, 2, 3], &[0..1, 1..1, 1..3]), [vec![1], Vec::new(), vec![2, 3]]);
+    }
+
+    #[test]
+    fn ranks_that_disagree_are_told_before_the_gpu_is_asked() {
+        let ranks = threads(2).expect("threads");
+        let running: Vec<_> = ranks
+            .into_iter()
+            .map(|world| {
+                std::thread::spawn(move || {
+                    world.all_gather_bytes(&[]).expect("sound");
+                    let mut host = world.native_twin("test").expect("sound");
+                    let tag = Tag::new(Kind::AllReduce, DType::F32, 8 + world.rank());
+                    host.enter_as(Scope::World, Tag::new(Kind::Setup, DType::U8, 0)).expect("sound");
+                    let met = exchange(&mut host, &[world.rank() as u8]);
+                    assert_eq!(met, Ok(vec![vec![0], vec![1]]));
+                    host.enter_as(Scope::World, tag).expect("sound");
+                    let result = exchange(&mut host, &[]);
+                    host.end(result.as_ref().err());
+                    result.expect_err("lengths differ").to_string()
+                })
+            })
+            .collect();
+        let texts: Vec<_> = running.into_iter().map(|rank| rank.join().expect("no panic")).collect();
+        let named = |text: &String| text.contains("of 8 elements") && text.contains("of 9 elements");
+        assert!(texts.iter().any(named), "{texts:?}");
+    }
+}

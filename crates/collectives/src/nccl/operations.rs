@@ -1,0 +1,184 @@
+//! A communicator's operations by NCCL.
+
+use super::calls::{self, Call, in_a_row};
+use super::engine::{NcclEngine, cut, exchange, read, written};
+use crate::algorithms::Algorithm;
+use crate::algorithms::cost::CostModel;
+use crate::buffer::SliceMut;
+use crate::communicator::Ending;
+use crate::dtype::ReduceOp;
+use crate::engine::{Engine, Native, OperationRecord, Scope, Tag};
+use crate::error::{CommError, Result};
+use crate::shared::Region;
+
+impl Engine for NcclEngine {
+    fn rank(&self) -> usize {
+        self.host.rank
+    }
+
+    fn world_size(&self) -> usize {
+        self.host.world_size
+    }
+
+    fn traffic(&self) -> (u64, u64) {
+        (self.host.sent + self.sent, self.host.received + self.received)
+    }
+
+    fn begin(&mut self, scope: Scope, tag: Tag) -> Result<()> {
+        if tag.algorithm != Algorithm::Auto {
+            let problem = format!("NCCL chooses the way itself; there is none by {}", tag.algorithm);
+            return Err(CommError::Argument { operation: tag.kind.name(), problem });
+        }
+        self.host.enter_as(scope, tag)
+    }
+
+    fn end(&mut self, error: Option<&CommError>) {
+        self.host.end(error);
+    }
+
+    fn all_reduce(&mut self, values: SliceMut<'_>, op: ReduceOp) -> Result<()> {
+        let len = values.len();
+        self.in_memory(values, 0..len, |all| vec![Call::AllReduce { from: all.read(), to: all, op }])
+    }
+
+    fn in_place(&mut self, _: &Region, _: ReduceOp) -> Result<()> {
+        // Others may have come with other buffers, and must not be left waiting.
+        exchange(&mut self.host, &[])?;
+        let problem =
+            "the buffer lies in memory that another communicator allocated, and NCCL cannot use it there";
+        Err(CommError::Argument { operation: self.name(), problem: problem.to_owned() })
+    }
+
+    fn reduce_scatter(&mut self, values: SliceMut<'_>, op: ReduceOp) -> Result<()> {
+        let (place, own) = (self.place(), self.place().own(values.len()));
+        self.in_memory(values, own.clone(), |all| calls::reduce_scatter(place, all.read(), all.part(own), op))
+    }
+
+    fn all_gather(&mut self, values: SliceMut<'_>) -> Result<()> {
+        let (place, len, own) = (self.place(), values.len(), self.place().own(values.len()));
+        self.in_memory(values, 0..len, |all| calls::all_gather(place, all.part(own).read(), all))
+    }
+
+    fn all_gather_ragged(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let lengths = exchange(&mut self.host, &written([own.len()]))?;
+        let mut told = Vec::with_capacity(lengths.len());
+        for (rank, message) in lengths.iter().enumerate() {
+            told.push(self.length(&read(message), rank, 0)?);
+        }
+        let (place, parts) = (self.place(), in_a_row(told));
+        let incoming = parts.last().map_or(0, |part| part.end);
+        let got = self
+            .through_memory(&[own], incoming, |from, to| calls::all_gather_parts(place, from, to, &parts))?;
+        Ok(cut(&got, &parts))
+    }
+
+    fn broadcast(&mut self, values: SliceMut<'_>, root: usize) -> Result<()> {
+        let is_root = self.is(root);
+        let back = if is_root { 0..0 } else { 0..values.len() };
+        self.in_memory(values, back, |all| {
+            vec![Call::Broadcast { from: is_root.then(|| all.read()), to: all, root }]
+        })
+    }
+
+    fn reduce(&mut self, values: SliceMut<'_>, op: ReduceOp, root: usize) -> Result<()> {
+        let is_root = self.is(root);
+        let back = if is_root { 0..values.len() } else { 0..0 };
+        self.in_memory(values, back, |all| {
+            vec![Call::Reduce { from: all.read(), to: is_root.then_some(all), op, root }]
+        })
+    }
+
+    fn gather(&mut self, own: &[u8], root: usize) -> Result<Vec<Vec<u8>>> {
+        let lengths = exchange(&mut self.host, &written([own.len()]))?;
+        let mut told = Vec::new();
+        for (rank, message) in lengths.iter().enumerate().filter(|_| self.is(root)) {
+            told.push(self.length(&read(message), rank, 0)?);
+        }
+        let parts = in_a_row(told);
+        let incoming = parts.last().map_or(0, |part| part.end);
+        let got = self.through_memory(&[own], incoming, |from, to| {
+            let mut calls = calls::receive_parts(to, &parts);
+            calls.push(Call::Send { from, to: root });
+            calls
+        })?;
+        Ok(cut(&got, &parts))
+    }
+
+    fn scatter(&mut self, parts: &[&[u8]], root: usize) -> Result<Vec<u8>> {
+        let own = if self.is(root) { parts } else { &[] };
+        let lengths = exchange(&mut self.host, &written(own.iter().map(|part| part.len())))?;
+        let incoming = self.length(&read(&lengths[root]), root, self.host.rank)?;
+        let out = in_a_row(own.iter().map(|part| part.len()));
+        self.through_memory(own, incoming, |from, to| {
+            let mut calls = calls::send_parts(from, &out);
+            calls.push(Call::Receive { to, from: root });
+            calls
+        })
+    }
+
+    fn all_to_all(&mut self, parts: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
+        let lengths = exchange(&mut self.host, &written(parts.iter().map(|part| part.len())))?;
+        let mut told = Vec::with_capacity(lengths.len());
+        for (rank, message) in lengths.iter().enumerate() {
+            told.push(self.length(&read(message), rank, self.host.rank)?);
+        }
+        let (out, inn) = (in_a_row(parts.iter().map(|part| part.len())), in_a_row(told));
+        let incoming = inn.last().map_or(0, |part| part.end);
+        let got = self.through_memory(parts, incoming, |from, to| {
+            let mut calls = calls::send_parts(from, &out);
+            calls.extend(calls::receive_parts(to, &inn));
+            calls
+        })?;
+        Ok(cut(&got, &inn))
+    }
+
+    /// Through the host: a message of a communicator may be sent before its receiver has come, and NCCL's may not.
+    fn send_to(&mut self, to: usize, bytes: &[u8]) -> Result<()> {
+        self.host.send_to(to, bytes)
+    }
+
+    fn receive_from(&mut self, from: usize, into: &mut [u8]) -> Result<()> {
+        self.host.receive_from(from, into)
+    }
+
+    fn send_receive(
+        &mut self,
+        to: usize,
+        bytes: &[u8],
+        from: usize,
+        into: &mut [u8],
+        incoming: usize,
+    ) -> Result<()> {
+        self.host.send_receive(to, bytes, from, into, incoming)
+    }
+
+    fn costs(&mut self) -> Result<CostModel> {
+        let problem = "NCCL chooses its ways by costs of its own, which it does not tell".to_owned();
+        Err(CommError::Argument { operation: "costs", problem })
+    }
+
+    fn hosts(&self) -> Vec<usize> {
+        self.host.hosts.clone()
+    }
+
+    fn alloc(&mut self, _: usize) -> Result<Option<Region>> {
+        Ok(None)
+    }
+
+    fn split(&mut self, groups: &[Vec<usize>], number: u32) -> Result<Box<dyn Engine>> {
+        let host = crate::world::split(&mut self.host, groups, number)?;
+        Ok(Box::new(Self::open(host, self.channel.context().clone())?))
+    }
+
+    fn ending(&self) -> Ending {
+        self.host.ending_of_part()
+    }
+
+    fn recent(&self) -> Vec<OperationRecord> {
+        self.host.recent()
+    }
+
+    fn native(&mut self) -> Option<&mut Native> {
+        Some(&mut self.host)
+    }
+}

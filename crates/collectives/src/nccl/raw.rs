@@ -1,0 +1,295 @@
+//! The calls of NCCL itself. What is unsafe in this folder is here.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::panic::catch_unwind;
+
+use cudarc::driver::{CudaContext, CudaStream};
+use cudarc::nccl::result::get_nccl_version;
+use cudarc::nccl::sys;
+
+use super::calls::{Call, Place};
+use super::memory::{Span, SpanMut};
+use crate::dtype::{DType, ReduceOp};
+
+/// Bytes of the name under which ranks meet.
+pub(super) const ID: usize = 128;
+
+/// What marks a configuration as one, and the version whose fields it has.
+const MAGIC: u32 = 0xcafe_beef;
+const VERSION: u32 = 2 * 10_000 + 30 * 100;
+
+/// How far a communicator is with what it was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// It can be asked for more.
+    Ready,
+    /// It is still making ready, or handing work to the GPU.
+    Busy,
+}
+
+/// NCCL's communicator. It does not block: after each call its state is to be asked for until it is ready.
+#[derive(Debug)]
+pub(super) struct RawComm(sys::ncclComm_t);
+
+// SAFETY: NCCL binds a communicator to a GPU, not to a thread; it may be used from any, by one at a time, which ownership
+// and `&self` behind a lock ensure: the type is not `Sync`.
+unsafe impl Send for RawComm {}
+
+/// Whether the system has a library by one of some names, under which cudarc looks for it or may have been linked to it.
+fn has_library(names: &[&str]) -> bool {
+    names.iter().any(|name| {
+        // SAFETY: opening runs what these libraries do when they are loaded, as using them does.
+        unsafe { libloading::Library::new(*name) }.is_ok()
+    })
+}
+
+/// Calls into a library that cudarc loads now; it panics if that fails, with a text that names what it looked for.
+fn loaded<R>(call: fn() -> R) -> Result<R, String> {
+    catch_unwind(call).map_err(|panic| {
+        panic.downcast::<String>().map_or_else(|_| "the library cannot be loaded".into(), |text| *text)
+    })
+}
+
+/// How many GPUs there are; what is wrong if that cannot be found out.
+pub(super) fn device_count() -> Result<usize, String> {
+    if !has_library(&["libcuda.so.1", "libcuda.so", "nvcuda.dll"]) {
+        return Err("there is no driver for GPUs".to_owned());
+    }
+    let count = loaded(CudaContext::device_count)?.map_err(|error| error.to_string())?;
+    usize::try_from(count).map_err(|error| error.to_string())
+}
+
+/// The version of NCCL; what is wrong if it is not there.
+pub(super) fn version() -> Result<i32, String> {
+    if !has_library(&["libnccl.so", "libnccl.so.2"]) {
+        return Err("there is no libnccl.so".to_owned());
+    }
+    loaded(get_nccl_version)?.map_err(|error| problem(error.0))
+}
+
+/// A new name under which ranks meet. This process answers to it.
+pub(super) fn new_id() -> Result<[u8; ID], String> {
+    let mut id = sys::ncclUniqueId { internal: [0; ID] };
+    // SAFETY: the pointer is to a value of the type that is written.
+    check(unsafe { sys::ncclGetUniqueId(&raw mut id) })?;
+    Ok(id.internal.map(|byte| byte.to_ne_bytes()[0]))
+}
+
+/// An error's text and, if there is one, the last explanation.
+fn problem(result: sys::ncclResult_t) -> String {
+    let text = |pointer: *const c_char| match pointer.is_null() {
+        true => String::new(),
+        // SAFETY: NCCL returns strings that end, in memory that it keeps.
+        false => unsafe { CStr::from_ptr(pointer) }.to_string_lossy().trim().to_owned(),
+    };
+    // SAFETY: the first takes any result; the second accepts that there is no communicator.
+    let (short, long) =
+        unsafe { (text(sys::ncclGetErrorString(result)), text(sys::ncclGetLastError(std::ptr::null_mut()))) };
+    if long.is_empty() { short } else { format!("{short}: {long}") }
+}
+
+/// An error unless the call succeeded, or is under way.
+fn check(result: sys::ncclResult_t) -> Result<State, String> {
+    match result {
+        sys::ncclResult_t::ncclSuccess => Ok(State::Ready),
+        sys::ncclResult_t::ncclInProgress => Ok(State::Busy),
+        other => Err(problem(other)),
+    }
+}
+
+fn type_of(dtype: DType) -> sys::ncclDataType_t {
+    match dtype {
+        DType::F32 => sys::ncclDataType_t::ncclFloat32,
+        DType::F64 => sys::ncclDataType_t::ncclFloat64,
+        DType::F16 => sys::ncclDataType_t::ncclFloat16,
+        DType::BF16 => sys::ncclDataType_t::ncclBfloat16,
+        DType::I32 => sys::ncclDataType_t::ncclInt32,
+        DType::I64 => sys::ncclDataType_t::ncclInt64,
+        DType::U8 => sys::ncclDataType_t::ncclUint8,
+    }
+}
+
+fn reduction(op: ReduceOp) -> sys::ncclRedOp_t {
+    match op {
+        ReduceOp::Sum => sys::ncclRedOp_t::ncclSum,
+        ReduceOp::Mean => sys::ncclRedOp_t::ncclAvg,
+        ReduceOp::Min => sys::ncclRedOp_t::ncclMin,
+        ReduceOp::Max => sys::ncclRedOp_t::ncclMax,
+        ReduceOp::Product => sys::ncclRedOp_t::ncclProd,
+    }
+}
+
+fn reading(span: Span<'_>) -> *const c_void {
+    span.address() as *const c_void
+}
+
+fn writing(span: SpanMut<'_>) -> *mut c_void {
+    span.read().address() as *mut c_void
+}
+
+/// Ranks were counted in this type when the communicator was opened.
+fn number(rank: usize) -> c_int {
+    rank as c_int
+}
+
+impl RawComm {
+    /// Begins to open a communicator of all ranks that know `id`, on the GPU of this thread's context.
+    pub(super) fn open(place: Place, id: &[u8; ID]) -> Result<Self, String> {
+        let ranks = c_int::try_from(place.world_size).map_err(|error| error.to_string())?;
+        let id = sys::ncclUniqueId { internal: id.map(|byte| c_char::from_ne_bytes([byte])) };
+        // What is not set is NCCL's to choose. A library that knows fewer fields looks at those that it knows.
+        let unset = c_int::MIN;
+        let mut config = sys::ncclConfig_t {
+            size: size_of::<sys::ncclConfig_t>(),
+            magic: MAGIC,
+            version: VERSION,
+            blocking: 0,
+            cgaClusterSize: unset,
+            minCTAs: unset,
+            maxCTAs: unset,
+            netName: std::ptr::null(),
+            splitShare: unset,
+            trafficClass: unset,
+            commName: std::ptr::null(),
+            collnetEnable: unset,
+            CTAPolicy: unset,
+            shrinkShare: unset,
+            nvlsCTAs: unset,
+            nChannelsPerNetPeer: unset,
+            nvlinkCentricSched: unset,
+            graphUsageMode: unset,
+            numRmaCtx: unset,
+            maxP2pPeers: unset,
+        };
+        let (mut comm, rank) = (std::ptr::null_mut(), number(place.rank));
+        // SAFETY: both pointers are to values of the types that are read and written, and NCCL copies the configuration.
+        let begun = unsafe { sys::ncclCommInitRankConfig(&raw mut comm, ranks, id, rank, &raw mut config) };
+        let opened = Self(comm);
+        match check(begun) {
+            Ok(_) if comm.is_null() => Err("gave no communicator".to_owned()),
+            Ok(_) => Ok(opened),
+            Err(problem) => {
+                opened.abort();
+                Err(problem)
+            }
+        }
+    }
+
+    /// Whether it can be asked for more; what went wrong if it cannot any more.
+    pub(super) fn state(&self) -> Result<State, String> {
+        let mut state = sys::ncclResult_t::ncclSuccess;
+        // SAFETY: the communicator is open, since closing it takes it away, and the pointer is to a value of its type.
+        check(unsafe { sys::ncclCommGetAsyncError(self.0, &raw mut state) })?;
+        check(state)
+    }
+
+    /// Hands calls to NCCL as one group. They run on `stream`, at some time after the communicator is ready again.
+    pub(super) fn enqueue(&self, calls: &[&Call<'_>], stream: &CudaStream) -> Result<(), String> {
+        // SAFETY: groups are this thread's own, and this one ends below, whatever happens in it.
+        check(unsafe { sys::ncclGroupStart() })?;
+        let begun = calls.iter().try_for_each(|call| self.call(call, stream));
+        // SAFETY: as above.
+        let ended = check(unsafe { sys::ncclGroupEnd() });
+        begun.and(ended.map(|_| ()))
+    }
+
+    fn call(&self, call: &Call<'_>, stream: &CudaStream) -> Result<(), String> {
+        let (comm, stream) = (self.0, stream.cu_stream().cast());
+        // SAFETY: the communicator is open and the stream outlives it. The addresses are of whole elements inside of live
+        // allocations on this GPU: only buffers that were lent become spans. They stay allocated until the GPU is done,
+        // since cudarc frees memory after the events that the lending notes on it, and those come after this call.
+        let result = unsafe {
+            match *call {
+                Call::AllReduce { from, to, op } => sys::ncclAllReduce(
+                    reading(from),
+                    writing(to),
+                    from.len(),
+                    type_of(from.dtype()),
+                    reduction(op),
+                    comm,
+                    stream,
+                ),
+                Call::ReduceScatter { from, to, op } => sys::ncclReduceScatter(
+                    reading(from),
+                    writing(to),
+                    to.len(),
+                    type_of(from.dtype()),
+                    reduction(op),
+                    comm,
+                    stream,
+                ),
+                Call::AllGather { from, to } => sys::ncclAllGather(
+                    reading(from),
+                    writing(to),
+                    from.len(),
+                    type_of(from.dtype()),
+                    comm,
+                    stream,
+                ),
+                Call::Broadcast { from, to, root } => sys::ncclBroadcast(
+                    from.map_or(std::ptr::null(), reading),
+                    writing(to),
+                    to.len(),
+                    type_of(to.read().dtype()),
+                    number(root),
+                    comm,
+                    stream,
+                ),
+                Call::Reduce { from, to, op, root } => sys::ncclReduce(
+                    reading(from),
+                    to.map_or(std::ptr::null_mut(), writing),
+                    from.len(),
+                    type_of(from.dtype()),
+                    reduction(op),
+                    number(root),
+                    comm,
+                    stream,
+                ),
+                Call::Send { from, to } => {
+                    sys::ncclSend(reading(from), from.len(), type_of(from.dtype()), number(to), comm, stream)
+                }
+                Call::Receive { to, from } => {
+                    let dtype = type_of(to.read().dtype());
+                    sys::ncclRecv(writing(to), to.len(), dtype, number(from), comm, stream)
+                }
+            }
+        };
+        check(result).map(|_| ())
+    }
+
+    /// Closes a communicator that is ready and whose work is done.
+    pub(super) fn close(self) -> Result<(), String> {
+        // SAFETY: the communicator is open, and nobody can use it after this.
+        check(unsafe { sys::ncclCommDestroy(self.0) }).map(|_| ())
+    }
+
+    /// Gives up what is under way, also on the GPU, and closes.
+    pub(super) fn abort(self) {
+        // SAFETY: as for closing; NCCL takes one that was never opened, too. It fails only for one that is beyond help.
+        let _ = check(unsafe { sys::ncclCommAbort(self.0) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cudarc::nccl::NcclType;
+
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_named() {
+        match (device_count(), version()) {
+            (Ok(count), Ok(version)) => println!("{count} GPU(s), NCCL {version}"),
+            (count, version) => println!("skipped: no GPU or no NCCL: {count:?}, {version:?}"),
+        }
+    }
+
+    #[test]
+    fn types_are_those_of_the_elements() {
+        for dtype in DType::ALL {
+            let theirs = crate::dtype::on_dtype!(dtype, T => T::as_nccl_type());
+            assert_eq!(type_of(dtype), theirs);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The watch over a world, as those see it who wait for a GPU: waiting ends when a rank dies or time is up.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::engine::Native;
+use crate::error::{CommError, Result};
+use crate::failure::{Cause, Failure};
+use crate::world::Control;
+
+/// How long the watch gets to say why NCCL failed, before NCCL's own text counts: it often notices the loss of a rank first.
+const VERDICT: Duration = Duration::from_millis(1500);
+
+/// How often a waiting thread looks, giving its core to others in between, before it sleeps between looks.
+const LOOKS: u32 = 2000;
+const SLEEP: Duration = Duration::from_micros(50);
+
+/// What this rank knows of its world, and how it tells.
+pub(super) struct Watch {
+    failure: Arc<Failure>,
+    control: Arc<Control>,
+    timeout: Duration,
+    /// This rank in the world.
+    own: usize,
+    /// Operations so far.
+    count: AtomicU64,
+}
+
+impl Watch {
+    pub(super) fn of(native: &Native) -> Self {
+        Self {
+            failure: native.shared.failure.clone(),
+            control: native.shared.control.clone(),
+            timeout: native.shared.timeout,
+            own: native.members[native.rank],
+            count: AtomicU64::new(0),
+        }
+    }
+
+    /// Counts an operation.
+    pub(super) fn next(&self) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn told(&self, operation: &'static str, cause: Cause) -> CommError {
+        match cause {
+            Cause::Lost(rank) => {
+                let sequence = self.count.load(Ordering::Relaxed).saturating_sub(1);
+                CommError::PeerLost { rank, operation: operation.to_owned(), sequence }
+            }
+            Cause::Aborted(rank, reason) => CommError::Aborted { rank, reason },
+        }
+    }
+
+    /// An error if the world is broken.
+    pub(super) fn look(&self, operation: &'static str) -> Result<()> {
+        match self.failure.is_set() {
+            true => Err(self.told(operation, self.failure.get().unwrap_or(Cause::Lost(self.own)))),
+            false => Ok(()),
+        }
+    }
+
+    /// The error of something that failed here: the reason that the watch knows if it knows one, else this rank's own, which
+    /// the others are told, since they may be waiting for it.
+    pub(super) fn fail(&self, operation: &'static str, problem: String) -> CommError {
+        let patience = self.control.verdict_after(VERDICT);
+        if let Some(cause) = self.failure.wait(patience) {
+            return self.told(operation, cause);
+        }
+        let error = CommError::Nccl { operation, problem };
+        self.control.report(self.own, Cause::Aborted(self.own, error.to_string()));
+        error
+    }
+
+    /// Runs `wake` when the world breaks.
+    pub(super) fn on_break(&self, wake: impl Fn() + Send + 'static) {
+        self.failure.on_break(wake);
+    }
+
+    /// Begins to wait.
+    pub(super) fn wait(&self, operation: &'static str) -> Wait<'_> {
+        Wait { watch: self, operation, since: Instant::now(), looks: 0 }
+    }
+}
+
+/// A wait between looks at something.
+pub(super) struct Wait<'a> {
+    watch: &'a Watch,
+    operation: &'static str,
+    since: Instant,
+    looks: u32,
+}
+
+impl Wait<'_> {
+    /// Rests until the next look; an error if there is no sense in one.
+    pub(super) fn rest(&mut self) -> Result<()> {
+        self.watch.look(self.operation)?;
+        if self.looks < LOOKS {
+            self.looks += 1;
+            std::thread::yield_now();
+            return Ok(());
+        }
+        if self.since.elapsed() > self.watch.timeout {
+            let seconds = self.watch.timeout.as_secs_f64();
+            return Err(self.watch.fail(self.operation, format!("was not done after {seconds} s")));
+        }
+        std::thread::sleep(SLEEP);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::communicator::threads;
+
+    fn watches(ranks: &[crate::Communicator]) -> Vec<Watch> {
+        let of = |rank: &crate::Communicator| rank.with_native("test", |native| Ok(Watch::of(native)));
+        ranks.iter().map(of).collect::<Result<_>>().expect("a sound world")
+    }
+
+    #[test]
+    fn a_failure_reaches_who_waits_on_other_ranks() {
+        let ranks = threads(2).expect("threads");
+        let [own, other]: [Watch; 2] = watches(&ranks).try_into().ok().expect("two");
+        assert_eq!(own.look("barrier"), Ok(()));
+        assert_eq!(own.wait("barrier").rest(), Ok(()));
+        let error = own.fail("barrier", "no cable".to_owned());
+        assert_eq!(error, CommError::Nccl { operation: "barrier", problem: "no cable".to_owned() });
+        let told = other.wait("barrier").rest().expect_err("the other rank has failed");
+        assert_eq!(told, CommError::Aborted { rank: 0, reason: "barrier by NCCL: no cable".to_owned() });
+        // The first failure of a world is the one that counts.
+        assert_eq!(other.fail("barrier", "later".to_owned()), told);
+    }
+
+    #[test]
+    fn waiting_ends_when_time_is_up() {
+        let ranks = threads(1).expect("threads");
+        let mut watch = watches(&ranks).remove(0);
+        watch.timeout = Duration::ZERO;
+        let mut wait = watch.wait("all-reduce");
+        let error = loop {
+            if let Err(error) = wait.rest() {
+                break error;
+            }
+        };
+        assert!(error.to_string().contains("all-reduce by NCCL: was not done after 0 s"), "{error}");
+    }
+}
