@@ -47,6 +47,8 @@ const RUNS: &[Run] = &[
         fails: Some("rank 0 called send/receive of 100000 elements i32"),
         ..well("message", 2)
     },
+    Run { variables: &[CHECK], fails: Some("of 50000 elements i64 as operation 0"), ..well("messages", 2) },
+    Run { fails: Some("a piece of 400000 bytes in place of one of 400008"), ..well("messages", 2) },
     Run { fails: Some("MPI_Recv: "), ..well("too-long", 2) },
     Run { fails: Some("a piece of 12 bytes in place of one of 16"), ..well("too-short", 2) },
     Run { fails: Some("about to abort"), ..well("abort", 3) },

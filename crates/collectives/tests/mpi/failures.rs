@@ -33,6 +33,15 @@ pub(crate) fn message() {
     }
 }
 
+/// Each expects another message than comes, with `PHALANX_MPI_CHECK` or without.
+pub(crate) fn messages() {
+    let comm = join();
+    let (own, other) = (vec![1_i64; 50_000], 1 - comm.rank());
+    let error = comm.send_receive(&own, other, &mut vec![0_i64; 50_001], other).expect_err("they disagree");
+    println!("rank {}: {error}", comm.rank());
+    assert!(matches!(&error, CommError::Mismatch { rank, .. } if *rank == other), "{error}");
+}
+
 pub(crate) fn unequal_lengths(sent: usize, wanted: usize) {
     let comm = join();
     if comm.rank() == 0 {

@@ -13,6 +13,7 @@ pub(crate) fn run(scenario: &str, ranks: Option<usize>) {
         "pieces" => pieces(),
         "disagreement" => failures::disagreement(),
         "message" => failures::message(),
+        "messages" => failures::messages(),
         "too-long" => failures::unequal_lengths(5, 3),
         "too-short" => failures::unequal_lengths(3, 4),
         "abort" => failures::abort(),
@@ -68,6 +69,19 @@ fn messages(comm: &Communicator) {
             comm.receive(&mut values, other).expect("sound");
             assert!(values.iter().all(|value| *value == 1));
         }
+        // Both ways at once, of different lengths, and answered by the two halves.
+        let own = vec![rank as i32; 200_000 + rank];
+        let mut theirs = vec![9; 200_000 + other];
+        comm.send_receive(&own, other, &mut theirs, other).expect("sound");
+        assert!(theirs.iter().all(|value| *value == other as i32));
+        theirs.fill(9);
+        if rank == 0 {
+            comm.send_receive(&own, other, &mut theirs, other).expect("sound");
+        } else {
+            comm.send(&own, other).expect("sound");
+            comm.receive(&mut theirs, other).expect("sound");
+        }
+        assert!(theirs.iter().all(|value| *value == other as i32));
     }
     assert!(matches!(comm.send(&[1_u8], rank), Err(CommError::Argument { .. })));
 }
