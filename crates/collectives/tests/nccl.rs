@@ -7,14 +7,21 @@ mod common;
 use std::sync::Arc;
 
 use common::checks::check_all;
-use common::on_ranks;
+use common::{Way, on_ranks};
 use half::{bf16, f16};
 use phalanx_collectives::nccl::cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use phalanx_collectives::nccl::{self, DeviceCommunicator, DeviceElement};
-use phalanx_collectives::{Algorithm, CommError, Communicator, ReduceOp, threads};
+use phalanx_collectives::{Algorithm, CommError, Communicator, ReduceOp};
+
+/// How the ranks reach each other on the host: through shared memory, and as if on two hosts.
+const WAYS: [Way; 2] = [Way::Threads, Way::TwoHosts];
 
 /// Runs `f` on every rank of worlds of some sizes, as far as there are GPUs.
-fn on_gpus(sizes: &[usize], f: impl Fn(Communicator, Arc<CudaContext>) + Clone + Send + 'static) {
+fn on_gpus(
+    ways: &[Way],
+    sizes: &[usize],
+    f: impl Fn(Communicator, Arc<CudaContext>) + Clone + Send + 'static,
+) {
     let count = nccl::device_count();
     if count == 0 {
         println!("skipped: no GPU");
@@ -25,11 +32,13 @@ fn on_gpus(sizes: &[usize], f: impl Fn(Communicator, Arc<CudaContext>) + Clone +
             println!("skipped: {size} ranks on {count} GPU(s)");
             continue;
         }
-        let f = f.clone();
-        on_ranks(threads(*size).expect("threads"), move |world| {
-            let context = CudaContext::new(world.rank()).expect("a GPU for each rank");
-            f(world, context);
-        });
+        for way in ways {
+            let f = f.clone();
+            on_ranks(way.world(*size), move |world| {
+                let context = CudaContext::new(world.rank()).expect("a GPU for each rank");
+                f(world, context);
+            });
+        }
     }
 }
 
@@ -148,26 +157,38 @@ fn check_device<T: DeviceElement>(
     }
 }
 
+fn check_all_types(world: &Communicator, context: Arc<CudaContext>) {
+    let compute = context.new_stream().expect("a sound GPU");
+    let comm = DeviceCommunicator::new(world, context).expect("all ranks come");
+    check_device::<f32>(&comm, &compute, f32::from, true);
+    check_device::<f64>(&comm, &compute, f64::from, true);
+    check_device::<f16>(&comm, &compute, |v| f16::from_f32(v.into()), true);
+    check_device::<bf16>(&comm, &compute, |v| bf16::from_f32(v.into()), true);
+    check_device::<i32>(&comm, &compute, i32::from, false);
+    check_device::<i64>(&comm, &compute, i64::from, false);
+    check_device::<u8>(&comm, &compute, |v| v, false);
+    comm.barrier(&compute).expect("sound").synchronize().expect("sound");
+}
+
 #[test]
 fn buffers_on_gpus_conform() {
-    on_gpus(&[1, 2, 4, 8], |world, context| {
-        let compute = context.new_stream().expect("a sound GPU");
-        let comm = DeviceCommunicator::new(&world, context).expect("all ranks come");
-        check_device::<f32>(&comm, &compute, f32::from, true);
-        check_device::<f64>(&comm, &compute, f64::from, true);
-        check_device::<f16>(&comm, &compute, |v| f16::from_f32(v.into()), true);
-        check_device::<bf16>(&comm, &compute, |v| bf16::from_f32(v.into()), true);
-        check_device::<i32>(&comm, &compute, i32::from, false);
-        check_device::<i64>(&comm, &compute, i64::from, false);
-        check_device::<u8>(&comm, &compute, |v| v, false);
-        comm.barrier(&compute).expect("sound").synchronize().expect("sound");
+    // The mean is exact for powers of two.
+    on_gpus(&WAYS, &[1, 2, 4, 8], |world, context| check_all_types(&world, context));
+}
+
+#[test]
+fn streams_wait_for_each_other_also_where_cudarc_tracks_nothing() {
+    on_gpus(&[Way::Threads], &[1, 2, 4], |world, context| {
+        // SAFETY: the checks make their stream wait for each operation, or do so themselves, before they use or free its
+        // buffers, all of which are that stream's.
+        unsafe { context.disable_event_tracking() };
+        check_all_types(&world, context);
     });
 }
 
 #[test]
 fn a_communicator_by_nccl_conforms() {
-    // The mean is exact for powers of two.
-    on_gpus(&[1, 2, 4, 8], |world, context| {
+    on_gpus(&WAYS, &[1, 2, 4, 8], |world, context| {
         let comm = nccl::communicator(&world, context).expect("all ranks come");
         assert_eq!((comm.rank(), comm.world_size()), (world.rank(), world.world_size()));
         check_all(&comm, false);
@@ -197,7 +218,7 @@ fn a_communicator_by_nccl_conforms() {
 
 #[test]
 fn ranks_that_disagree_get_an_error_naming_both() {
-    on_gpus(&[2], |world, context| {
+    on_gpus(&WAYS, &[2], |world, context| {
         let comm = nccl::communicator(&world, context).expect("all ranks come");
         let error = comm.all_reduce(&mut vec![1.0_f32; 8 + comm.rank()], ReduceOp::Sum);
         let text = error.expect_err("lengths differ").to_string();
@@ -207,7 +228,7 @@ fn ranks_that_disagree_get_an_error_naming_both() {
 
 #[test]
 fn what_waits_for_a_rank_that_gives_up_is_given_up() {
-    on_gpus(&[1, 2, 4], |world, context| {
+    on_gpus(&WAYS, &[1, 2, 4], |world, context| {
         let compute = context.new_stream().expect("a sound GPU");
         let comm = DeviceCommunicator::new(&world, context).expect("all ranks come");
         let last = world.world_size() - 1;
@@ -226,7 +247,7 @@ fn what_waits_for_a_rank_that_gives_up_is_given_up() {
 
 #[test]
 fn arguments_are_checked() {
-    on_gpus(&[1, 2], |world, context| {
+    on_gpus(&[Way::Threads], &[1, 2], |world, context| {
         let compute = context.new_stream().expect("a sound GPU");
         let comm = DeviceCommunicator::new(&world, context).expect("all ranks come");
         let (own, count) = (comm.rank(), comm.world_size());
