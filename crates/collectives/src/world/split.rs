@@ -55,10 +55,12 @@ pub(crate) fn split(native: &mut Native, groups: &[Vec<usize>], number: u32) -> 
     let members: Vec<usize> = own.iter().map(|rank| native.members[*rank]).collect();
     let id = id_of(native, &members, number);
     let rank = own.iter().position(|rank| *rank == native.rank).unwrap_or(0);
-    match native.shared.origin.clone() {
+    let part = match native.shared.origin.clone() {
         Origin::Threads(nursery) => of_threads(native, &nursery, members, rank, id),
         Origin::Processes(place) => of_processes(native, &place, &own, members, rank, id),
-    }
+    };
+    // If the world broke meanwhile, that is why ranks did not meet.
+    part.map_err(|error| native.shared.failure.get().map_or(error, |cause| native.error(cause)))
 }
 
 fn of_threads(
