@@ -5,10 +5,11 @@
 //! ([`Codec`]). The names people know are rows of a table ([`PRESETS`]); [`Strategy::named`] finds one. Ranks are
 //! arranged along the named axes of a [`Mesh`].
 //!
-//! The model knows nothing of this: a strategy listens to the tape. [`DataParallel`] starts the all-reduce of a
-//! flat unit the moment that its gradients are complete, while backward goes on with earlier blocks.
+//! The model knows nothing of this: a strategy listens to the tape. [`DataParallel`] starts the reduction of a
+//! flat unit the moment that its gradients are complete, while backward goes on with earlier blocks, and, where parameters
+//! are sharded, gathers the next block's while this one computes.
 //!
-//! There is one row so far, `ddp`; sharded placements come as further rows that the same engine reads.
+//! The rows so far: `ddp`, `zero1`, `zero2` and `fsdp` (also called `zero3`).
 //!
 //! # Example
 //!
@@ -40,7 +41,8 @@
 //!     let loss = loss::cross_entropy(&tape, &logits, &[rank as u32], 0.0, loss::Over::Count(2))?;
 //!     tape.backward(&loss)?;
 //!     parallel.finish_gradients()?;
-//!     Sgd::new(0.0, false, 0.0).step(store.units(), 0.1, &context)?;
+//!     Sgd::new(0.0, false, 0.0).step(&parallel.units(), 0.1, &context)?;
+//!     parallel.finish_update()?;
 //!     Ok::<_, Box<dyn std::error::Error + Send + Sync>>(store.param("fc.weight")?.tensor()?.to_vec2::<f32>()?)
 //! })).collect();
 //! let weights: Vec<_> = ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect::<Result<_, _>>()?;
@@ -51,13 +53,14 @@
 #![forbid(unsafe_code)]
 
 mod buffer;
+mod data_parallel;
 mod error;
 mod mesh;
-mod replicas;
 mod statistics;
 mod strategy;
 
+pub use data_parallel::DataParallel;
 pub use error::{Result, ShardingError};
 pub use mesh::Mesh;
-pub use replicas::DataParallel;
+
 pub use strategy::{Codec, Held, PRESETS, Placement, Strategy, Synchrony, Topology};

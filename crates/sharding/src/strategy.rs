@@ -32,8 +32,8 @@ pub enum Synchrony {
 /// Which way the bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Topology {
-    /// Around a ring: reduce-scatter, then all-gather.
-    Ring,
+    /// Whichever way the communicator finds fastest.
+    Fastest,
 }
 
 /// What the bytes are.
@@ -60,22 +60,50 @@ pub struct Strategy {
     pub codec: Codec,
 }
 
-const REPLICATED: Placement =
-    Placement { parameters: Held::Replicated, gradients: Held::Replicated, optimizer: Held::Replicated };
+const fn held(parameters: Held, gradients: Held, optimizer: Held) -> Placement {
+    Placement { parameters, gradients, optimizer }
+}
+
+const fn row(name: &'static str, summary: &'static str, placement: Placement) -> Strategy {
+    Strategy {
+        name,
+        summary,
+        placement,
+        synchrony: Synchrony::EveryStep,
+        topology: Topology::Fastest,
+        codec: Codec::Dense,
+    }
+}
 
 /// Every strategy that can be run.
-pub const PRESETS: &[Strategy] = &[Strategy {
-    name: "ddp",
-    summary: "every rank holds the whole model; gradients are summed per flat unit while backward still runs",
-    placement: REPLICATED,
-    synchrony: Synchrony::EveryStep,
-    topology: Topology::Ring,
-    codec: Codec::Dense,
-}];
+pub const PRESETS: &[Strategy] = &[
+    row(
+        "ddp",
+        "every rank holds the whole model; gradients are summed per flat unit while backward still runs",
+        held(Held::Replicated, Held::Replicated, Held::Replicated),
+    ),
+    row(
+        "zero1",
+        "as ddp, but each rank keeps the optimizer's state of its part only, and updates that part for all",
+        held(Held::Replicated, Held::Replicated, Held::Sharded),
+    ),
+    row(
+        "zero2",
+        "as zero1, and each rank keeps the summed gradients of its part only",
+        held(Held::Replicated, Held::Sharded, Held::Sharded),
+    ),
+    row(
+        "fsdp",
+        "as zero2, and each rank keeps its part of the parameters only; whole units are gathered while they are used",
+        held(Held::Sharded, Held::Sharded, Held::Sharded),
+    ),
+];
+
+/// Other names of rows.
+const ALIASES: &[(&str, &str)] = &[("zero3", "fsdp")];
 
 /// Names that people will ask for and that no row answers yet.
-const NOT_BUILT: &[&str] =
-    &["dp", "zero1", "zero2", "zero3", "fsdp", "hsdp", "ps-bsp", "ps-asp", "ps-ssp", "local-sgd"];
+const NOT_BUILT: &[&str] = &["dp", "hsdp", "ps-bsp", "ps-asp", "ps-ssp", "local-sgd"];
 
 impl Strategy {
     /// The row called `name`.
@@ -83,7 +111,8 @@ impl Strategy {
     /// # Errors
     /// [`ShardingError::Strategy`] listing what there is.
     pub fn named(name: &str) -> Result<Self> {
-        if let Some(row) = PRESETS.iter().find(|row| row.name == name) {
+        let row = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, row)| row);
+        if let Some(row) = PRESETS.iter().find(|known| known.name == row) {
             return Ok(*row);
         }
         let known = PRESETS.iter().map(|row| row.name).collect::<Vec<_>>().join(", ");
@@ -102,9 +131,10 @@ mod tests {
 
     #[test]
     fn names_lead_to_rows_or_to_a_list() {
-        assert_eq!(Strategy::named("ddp").expect("a row").placement, REPLICATED);
-        let error = Strategy::named("fsdp").expect_err("no row yet").to_string();
-        assert_eq!(error, "strategy `fsdp` is not built yet; there is: ddp");
+        assert_eq!(Strategy::named("ddp").expect("a row").placement.optimizer, Held::Replicated);
+        assert_eq!(Strategy::named("zero3").expect("a row").name, "fsdp");
+        let error = Strategy::named("hsdp").expect_err("no row yet").to_string();
+        assert_eq!(error, "strategy `hsdp` is not built yet; there is: ddp, zero1, zero2, fsdp");
         assert!(Strategy::named("dpp").expect_err("a typo").to_string().contains("is unknown"));
         assert!(NOT_BUILT.iter().all(|name| PRESETS.iter().all(|row| row.name != *name)));
     }

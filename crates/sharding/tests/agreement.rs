@@ -59,10 +59,21 @@ fn build(subject: Subject) -> Result<(Model, ParamStore), AnyError> {
 
 /// Trains one rank on samples `range` of every global batch; the global losses.
 fn train(subject: Subject, comm: Communicator, recompute: Recompute) -> Result<Vec<f64>, AnyError> {
+    train_by("ddp", subject, comm, recompute)
+}
+
+/// The same by another strategy.
+fn train_by(
+    strategy: &str,
+    subject: Subject,
+    comm: Communicator,
+    recompute: Recompute,
+) -> Result<Vec<f64>, AnyError> {
     let (model, store) = build(subject)?;
     let (rank, world) = (comm.rank(), comm.world_size());
     let range = rank * GLOBAL / world..(rank + 1) * GLOBAL / world;
-    let parallel = DataParallel::new(&store, comm, Strategy::named("ddp")?)?;
+    let parallel = DataParallel::new(&store, comm, Strategy::named(strategy)?)?;
+    let sharded = world > 1 && strategy == "fsdp";
     let context = Arc::new(Context::new(1));
     let mut optimizer: Box<dyn Optimizer> = match subject {
         Subject::ResNet => Box::new(Sgd::new(0.9, false, 5e-4)),
@@ -104,9 +115,35 @@ fn train(subject: Subject, comm: Communicator, recompute: Recompute) -> Result<V
         let mut global = [f64::from(loss.tensor()?.to_scalar::<f32>()?)];
         parallel.sum_scalars(&mut global)?;
         losses.push(global[0]);
-        optimizer.step(store.units(), 0.01, &context)?;
+        optimizer.step(&parallel.units(), 0.01, &context)?;
+        parallel.finish_update()?;
+        if sharded {
+            // Between steps nothing but this rank's parts is there.
+            let whole: u64 = store.units().iter().map(|unit| unit.bytes() as u64).sum();
+            let slack = 8 * store.units().len() as u64;
+            assert!(parallel.bytes()[0] <= whole / world as u64 + slack, "{:?} of {whole}", parallel.bytes());
+        }
     }
     Ok(losses)
+}
+
+#[test]
+fn what_is_sharded_does_not_change_a_bit() {
+    for subject in [Subject::ResNet, Subject::Cvae] {
+        for world in [1, 2, 3, 4] {
+            for recompute in [Recompute::Never, Recompute::Every(1)] {
+                let run = |strategy: &'static str| {
+                    on_ranks(threads(world).expect("threads"), move |comm| {
+                        train_by(strategy, subject, comm, recompute)
+                    })
+                };
+                let expected = run("ddp");
+                for strategy in ["zero1", "zero2", "fsdp"] {
+                    assert_eq!(run(strategy), expected, "{strategy}: {subject:?} on {world}, {recompute:?}");
+                }
+            }
+        }
+    }
 }
 
 fn on_ranks(

@@ -26,3 +26,11 @@ pub fn with_host_slice_mut<R>(tensor: &Tensor, f: impl FnOnce(HostSliceMut<'_>) 
         other => Err(TensorError::dtype(OP, other)),
     }
 }
+
+/// Copies the elements of one CPU tensor into another of as many, which is contiguous; every view of its storage sees them.
+///
+/// # Errors
+/// If the numbers of elements or the types differ, or either is not on the CPU.
+pub fn copy_host(target: &Tensor, source: &Tensor) -> Result<()> {
+    crate::storage::copy_in_place(target, source)
+}

@@ -142,8 +142,8 @@ fn every_mistake_names_key_file_and_line() {
         ),
         (
             &[("a.toml", BASE)],
-            &["train.strategy=fsdp"],
-            "--set train.strategy=fsdp: train.strategy: strategy `fsdp` is not built yet; there is: ddp",
+            &["train.strategy=dp"],
+            "--set train.strategy=dp: train.strategy: strategy `dp` is not built yet; there is: ddp, zero1, zero2, fsdp",
         ),
         (
             &[("a.toml", BASE)],

@@ -120,6 +120,51 @@ fn a_resumed_run_equals_an_uninterrupted_one() {
 }
 
 #[test]
+fn strategies_give_the_same_checkpoints_and_go_on_from_each_others() {
+    let place = Place::new();
+    // With averages, clipping by the global norm, micro-batches, and an uneven last batch of an epoch.
+    let common = "train tiny --set log.every=1 --set train.ema=0.9 --set train.clip_norm=0.5 \
+        --set train.accumulate=2 --set data.images=80 --set train.global_batch=32";
+    for strategy in ["ddp", "zero1", "zero2", "fsdp"] {
+        place.succeed(&format!("{common} --ranks 2 --steps 5 --strategy {strategy} --out {strategy}"));
+    }
+    for strategy in ["zero1", "zero2", "fsdp"] {
+        for file in ["model", "optimizer", "ema"] {
+            let read = |run: &str| {
+                fs::read(place.run(run).join(format!("checkpoints/step-00000005/{file}.safetensors")))
+                    .expect("reads")
+            };
+            assert!(read("ddp") == read(strategy), "{strategy}: {file} differs");
+        }
+        assert_eq!(losses(&place.run("ddp")), losses(&place.run(strategy)), "{strategy}");
+        let held = |field: &str| -> u64 {
+            let ranks = json(&place.run(strategy).join("summary.json"))["ranks"].clone();
+            ranks.as_array().expect("ranks").iter().filter_map(|rank| rank[field].as_u64()).sum()
+        };
+        let whole = json(&place.run("ddp").join("summary.json"))["ranks"][0].clone();
+        let of_whole = |field: &str| whole[field].as_u64().expect("a number");
+        assert_eq!(
+            held("optimizer_bytes"),
+            of_whole("optimizer_bytes"),
+            "{strategy}: no state is held twice"
+        );
+        if strategy == "fsdp" {
+            assert_eq!(held("parameter_bytes"), of_whole("parameter_bytes"), "and no parameter");
+        }
+    }
+    // Saved by four ranks that hold parts, continued by two that hold everything, then by parts again.
+    place.succeed(&format!("{common} --ranks 1 --steps 9 --out one"));
+    place.succeed(&format!("{common} --ranks 4 --steps 3 --strategy fsdp --out mixed"));
+    place.succeed(&format!("{common} --ranks 2 --steps 6 --strategy ddp --out mixed --resume"));
+    place.succeed(&format!("{common} --ranks 8 --steps 9 --strategy zero3 --out mixed --resume"));
+    let (one, mixed) = (losses(&place.run("one")), losses(&place.run("mixed")));
+    assert_eq!((one.len(), mixed.len()), (9, 9));
+    for ((step, expected), (_, found)) in one.iter().zip(mixed) {
+        assert!((found - expected).abs() < 1e-5 * expected.abs(), "step {step}: {found} {expected}");
+    }
+}
+
+#[test]
 fn a_damaged_checkpoint_is_told_and_an_older_one_used() {
     let place = Place::new();
     place.succeed("train tiny --ranks 1 --steps 6 --set checkpoint.every=3 --out run");

@@ -45,7 +45,15 @@ pub fn scale_grads(units: &[Unit], factor: f64, context: &Context) -> Result<()>
 /// # Errors
 /// If gradients are not on the CPU.
 pub fn clip_grad_norm(units: &[Unit], max_norm: f64, context: &Context) -> Result<f64> {
-    let norm = grad_sum_of_squares(units, context)?.sqrt();
+    clip_to_norm(units, grad_sum_of_squares(units, context)?.sqrt(), max_norm, context)
+}
+
+/// The same where `norm` is known already: ranks that hold shards have the root of the sum of all their
+/// [`grad_sum_of_squares`].
+///
+/// # Errors
+/// If gradients are not on the CPU.
+pub fn clip_to_norm(units: &[Unit], norm: f64, max_norm: f64, context: &Context) -> Result<f64> {
     if norm.is_finite() && norm > max_norm {
         // The small number is PyTorch's, so that both clip alike.
         scale_grads(units, max_norm / (norm + 1e-6), context)?;

@@ -11,7 +11,7 @@ mod sgd;
 mod state;
 
 pub use adam::Adam;
-pub use clip::{clip_grad_norm, grad_sum_of_squares, scale_grads};
+pub use clip::{clip_grad_norm, clip_to_norm, grad_sum_of_squares, scale_grads};
 pub use ema::Ema;
 pub use schedule::{Decay, Schedule, linear_scaling};
 pub use sgd::Sgd;

@@ -110,7 +110,8 @@ impl StoreBuilder {
                 let range = at..at + param.elem_count();
                 at = range.end;
                 let (name, shape) = (param.name().to_owned(), param.shape().clone());
-                entries.push(UnitEntry { name, shape, range, init: param.init() });
+                let part = 0..param.elem_count();
+                entries.push(UnitEntry { name, shape, range, part, init: param.init() });
             }
             let unit = Unit::new(index, kind, options.dtype, options.device.clone(), entries);
             for (param, entry) in members.iter().zip(unit.entries()) {

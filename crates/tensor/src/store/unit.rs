@@ -48,6 +48,8 @@ pub struct UnitEntry {
     pub shape: Shape,
     /// Its elements' range in the unit.
     pub range: Range<usize>,
+    /// The elements of the parameter that these are: all of them, but in a shard.
+    pub part: Range<usize>,
     pub(super) init: Init,
 }
 
@@ -126,6 +128,37 @@ impl Unit {
     /// Its parameters in order.
     pub fn entries(&self) -> &[UnitEntry] {
         &self.0.entries
+    }
+
+    /// A unit of its own for elements `range` of this one: its entries are the parts of parameters that lie there, flat,
+    /// and it has memory of its own, empty at first. Whoever holds a shard gives it to optimizers and averages in place of
+    /// the whole.
+    #[must_use]
+    pub fn shard(&self, range: Range<usize>) -> Self {
+        let start = range.start;
+        let of_shard = |(entry, part): (&UnitEntry, Range<usize>)| {
+            let at = entry.range.start + part.start - start;
+            UnitEntry {
+                name: entry.name.clone(),
+                shape: Shape::from(part.len()),
+                range: at..at + part.len(),
+                part,
+                init: entry.init,
+            }
+        };
+        let (len, entries) = (range.len(), self.entries_in(range).map(of_shard).collect());
+        let Inner { index, block, trainable, decay, dtype, device, .. } = &*self.0;
+        Self(Arc::new(Inner {
+            index: *index,
+            block: block.clone(),
+            trainable: *trainable,
+            decay: *decay,
+            dtype: *dtype,
+            device: device.clone(),
+            len,
+            entries,
+            memory: RwLock::default(),
+        }))
     }
 
     /// The parameters that `range` of the unit touches: each with the part of the *parameter's* elements.

@@ -13,7 +13,7 @@ const FIELDS: usize = 10;
 pub(super) fn gather(run: &Run<'_>) -> Result<Vec<RankSummary>, TrainError> {
     let (rank, size) = (run.peers.rank(), run.peers.size());
     let whole = run.meter.whole();
-    let [parameters, gradients, optimizer] = run.learner.bytes();
+    let [parameters, gradients, optimizer] = run.learner.bytes(run.peers);
     let traffic = run.peers.traffic();
     // Every rank fills its own row of a table of zeros; the sum of the tables is the table. Bytes stay exact in
     // f64 up to 2^53.

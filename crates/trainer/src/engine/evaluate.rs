@@ -16,7 +16,7 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<Vec<(String, f64)>, TrainError> {
     let batch = if eval.batch > 0 { eval.batch } else { share };
     run.peers.broadcast_buffers(run.learner.task.store())?;
     let (data, peers, context) = (&run.data, run.peers, run.context.clone());
-    run.learner.with_averages(|task| evaluate(task, data, peers, &context, eval.limit, batch))
+    run.learner.with_averages(peers, |task| evaluate(task, data, peers, &context, eval.limit, batch))
 }
 
 /// Evaluates `task` on at most `limit` test images (0 = all) in batches of `batch`.

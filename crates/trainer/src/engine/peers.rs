@@ -4,9 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use candle_core::Tensor;
 use phalanx_collectives::{Communicator, ReduceOp, WorldConfig, connect};
 use phalanx_sharding::{DataParallel, Strategy};
-use phalanx_tensor::{Listener, ParamStore, StatsSync};
+use phalanx_tensor::{Listener, ParamStore, StatsSync, Unit};
 
 use super::{TrainError, World};
 use crate::config::Config;
@@ -73,6 +74,81 @@ impl Peers {
     /// How batch statistics are summed over ranks.
     pub(super) fn stats_sync(&self) -> Option<Arc<dyn StatsSync>> {
         self.parallel.as_ref().map(|parallel| parallel.stats_sync())
+    }
+
+    /// What the optimizer, clipping and averages act on: the store's units, or this rank's parts of them.
+    pub(super) fn units(&self, store: &ParamStore) -> Vec<Unit> {
+        self.parallel.as_ref().map_or_else(|| store.units().to_vec(), |parallel| parallel.units())
+    }
+
+    /// Whether those are parts.
+    pub(super) fn is_sharded(&self) -> bool {
+        self.parallel.as_ref().is_some_and(|parallel| parallel.is_sharded())
+    }
+
+    /// Says whether more micro-batches of the step follow, before whose last nothing is reduced.
+    pub(super) fn accumulate(&self, more: bool) {
+        if let Some(parallel) = &self.parallel {
+            parallel.accumulate(more);
+        }
+    }
+
+    /// Brings what other ranks have updated to this one.
+    pub(super) fn finish_update(&self) -> Result<(), TrainError> {
+        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.finish_update()?))
+    }
+
+    /// Runs `work` with all parameters in this rank's memory. Every rank calls this at the same place.
+    pub(super) fn with_all<R>(&self, work: impl FnOnce() -> Result<R, TrainError>) -> Result<R, TrainError> {
+        let Some(parallel) = &self.parallel else { return work() };
+        parallel.summon()?;
+        let result = work();
+        parallel.dismiss()?;
+        result
+    }
+
+    /// Brings all parameters into this rank's memory, where they stay until the update.
+    pub(super) fn summon(&self) -> Result<(), TrainError> {
+        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.summon()?))
+    }
+
+    /// Lets them leave again.
+    pub(super) fn dismiss(&self) -> Result<(), TrainError> {
+        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.dismiss()?))
+    }
+
+    /// All of a state of which each rank has its part; nothing on ranks other than 0.
+    pub(super) fn whole_state(
+        &self,
+        named: Vec<(String, Tensor)>,
+    ) -> Result<Vec<(String, Tensor)>, TrainError> {
+        let first = self.rank == 0;
+        match &self.parallel {
+            Some(parallel) => Ok(parallel.whole_state(named, first)?),
+            None => Ok(named),
+        }
+    }
+
+    /// This rank's part of a whole state.
+    pub(super) fn own_state(
+        &self,
+        named: Vec<(String, Tensor)>,
+    ) -> Result<Vec<(String, Tensor)>, TrainError> {
+        match &self.parallel {
+            Some(parallel) => Ok(parallel.own_state(named)?),
+            None => Ok(named),
+        }
+    }
+
+    /// Bytes of parameters and of gradients that this rank holds.
+    pub(super) fn bytes(&self, store: &ParamStore) -> [u64; 2] {
+        if let Some(parallel) = &self.parallel {
+            return parallel.bytes();
+        }
+        let sum = |held: fn(&Unit) -> bool| {
+            store.units().iter().filter(|unit| held(unit)).map(|unit| unit.bytes() as u64).sum()
+        };
+        [sum(|unit| unit.values().is_some()), sum(Unit::has_grads)]
     }
 
     /// Waits until the gradients of all ranks are summed.

@@ -11,7 +11,8 @@ use crate::run::atomic::write_aside;
 use crate::run::{Grid, RunError};
 
 /// Draws the configured prompts, or captions of the test split, and writes them beside the picture, a line each, in
-/// the order of the pictures. False if the task draws nothing.
+/// the order of the pictures. False if the task draws nothing, and on ranks other than 0, which only give it their parts of
+/// the parameters.
 pub(super) fn draw_for_run(run: &mut Run<'_>, path: &Path) -> Result<bool, TrainError> {
     let sample = &run.config.sample;
     let prompts = match sample.prompts.is_empty() {
@@ -20,8 +21,11 @@ pub(super) fn draw_for_run(run: &mut Run<'_>, path: &Path) -> Result<bool, Train
     };
     let (context, seed) = (run.context.clone(), run.config.train.seed);
     let (columns, size) = (sample.columns, run.config.model.image_size);
-    let drawn =
-        run.learner.with_averages(|task| draw(task, &context, seed, &prompts, columns, size, path))?;
+    let peers = run.peers;
+    let drawn = run.learner.with_averages(peers, |task| match peers.rank() {
+        0 => draw(task, &context, seed, &prompts, columns, size, path),
+        _ => Ok(false),
+    })?;
     if drawn {
         let list = path.with_file_name("prompts.txt");
         let lines: String = prompts.iter().map(|prompt| format!("{prompt}\n")).collect();

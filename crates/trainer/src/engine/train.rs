@@ -131,7 +131,7 @@ impl<'a> Run<'a> {
             return Err(TrainError::Disagree { rank: self.peers.rank(), found, folder });
         }
         if let Some(checkpoint) = newest {
-            self.learner.load(&checkpoint)?;
+            self.learner.load(self.peers, &checkpoint)?;
             let (step, path) = (checkpoint.step(), checkpoint.folder().to_owned());
             observer.event(&Event::Resumed { step, path });
         }
@@ -198,17 +198,23 @@ impl<'a> Run<'a> {
         // The loss, the task's measures, and the requests to stop, summed over micro-batches and then ranks.
         let mut sums = vec![0.0; 2 + task.measures().len()];
         let last = share.pieces.len().saturating_sub(1);
+        // The last batch of an epoch may leave ranks with different numbers of micro-batches, or none; they then cannot
+        // gather parameters block by block together.
+        if share.global != self.plan.global_batch {
+            self.peers.summon()?;
+        }
         for (index, (offset, batch)) in share.pieces.iter().enumerate() {
             let session = Session {
                 context: self.context.clone(),
                 training: true,
                 key: self.key.stream("train").step(step),
                 sample_offset: *offset,
-                // Gradients travel once they are complete, with the last micro-batch.
-                listener: if index == last { self.peers.listener() } else { None },
+                listener: self.peers.listener(),
                 stats_sync: self.peers.stats_sync(),
                 recompute: Recompute::Never,
             };
+            // Gradients travel once they are complete, with the last micro-batch.
+            self.peers.accumulate(index != last);
             let tape = Tape::recording(session);
             let outcome = task.loss(&tape, batch, Over::Count(share.global), step)?;
             sums[0] += f64::from(outcome.loss.tensor()?.to_scalar::<f32>()?);
@@ -216,6 +222,10 @@ impl<'a> Run<'a> {
                 *sum += measure;
             }
             tape.backward(&outcome.loss)?;
+        }
+        self.peers.accumulate(false);
+        if share.global != self.plan.global_batch {
+            self.peers.dismiss()?;
         }
         let stops = sums.len() - 1;
         sums[stops] = f64::from(u8::from(stop.is_raised()));
@@ -228,7 +238,7 @@ impl<'a> Run<'a> {
         let measures =
             task.measures().iter().map(|name| (*name).to_owned()).zip(sums[1..stops].to_vec()).collect();
         let learning_rate = self.learner.learning_rate();
-        let gradient_norm = self.learner.update()?;
+        let gradient_norm = self.learner.update(self.peers)?;
         spent.steps = begun.elapsed();
         // The communicator counts all waiting, also that of batch norms in the middle of the model.
         spent.communication = self.peers.traffic().exposed.saturating_sub(waited);
@@ -279,7 +289,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// What rank 0 does between steps: samples and checkpoints.
+    /// What is done between steps: samples and checkpoints, by rank 0, to which the others give their parts.
     fn after_step(
         &mut self,
         step: u64,
@@ -288,9 +298,6 @@ impl<'a> Run<'a> {
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
         let config = self.config;
-        if !self.is_first() {
-            return Ok(());
-        }
         if !interrupted && self.plan.is_due(config.sample.every, step, last) {
             let path = self.folder.samples().join(format!("step-{step:08}.png"));
             if samples::draw_for_run(self, &path)? {
@@ -304,8 +311,10 @@ impl<'a> Run<'a> {
                 ("model".to_owned(), Value::from(config.model.kind.as_str())),
                 ("seed".to_owned(), Value::from(config.train.seed)),
             ]);
-            let saved = self.learner.save(&self.folder.checkpoints(), config.checkpoint.keep, state)?;
-            observer.event(&Event::Saved { step, path: saved.folder().to_owned() });
+            let (checkpoints, keep) = (self.folder.checkpoints(), config.checkpoint.keep);
+            if let Some(saved) = self.learner.save(self.peers, &checkpoints, keep, state)? {
+                observer.event(&Event::Saved { step, path: saved.folder().to_owned() });
+            }
         }
         Ok(())
     }
