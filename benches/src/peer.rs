@@ -44,12 +44,11 @@ fn python() -> PathBuf {
         .map_or_else(|| folder().join("venv").join("bin").join("python"), PathBuf::from)
 }
 
-/// Gloo's median seconds of an operation between processes, for every size.
-pub(crate) fn gloo(op: &str, ranks: usize, sizes: &[u64], rounds: u64) -> Result<Vec<f64>> {
-    let work = json!({ "op": op, "ranks": ranks, "sizes": sizes, "rounds": rounds });
+/// Runs one of the scripts that need no further orders, and reads its answer.
+fn script(name: &str, work: &Json) -> Result<Json> {
     let python = python();
     let output = Command::new(&python)
-        .arg(folder().join("gloo_peer.py"))
+        .arg(folder().join(name))
         .arg(work.to_string())
         .stderr(Stdio::inherit())
         .output()
@@ -59,6 +58,19 @@ pub(crate) fn gloo(op: &str, ranks: usize, sizes: &[u64], rounds: u64) -> Result
     }
     serde_json::from_slice(&output.stdout)
         .with_context(|| format!("the peer answered {:?}", String::from_utf8_lossy(&output.stdout)))
+}
+
+/// Gloo's median seconds of an operation between processes, for every size.
+pub(crate) fn gloo(op: &str, ranks: usize, sizes: &[u64], rounds: u64) -> Result<Vec<f64>> {
+    let work = json!({ "op": op, "ranks": ranks, "sizes": sizes, "rounds": rounds });
+    Ok(serde_json::from_value(script("gloo_peer.py", &work)?)?)
+}
+
+/// The version, and the median seconds of a training step, of PyTorch's DDP or FSDP2 over Gloo between processes.
+pub(crate) fn torch_ranks(work: &Json) -> Result<(String, f64)> {
+    let answer = script("torch_ranks_peer.py", work)?;
+    let seconds = answer["seconds"].as_f64().with_context(|| format!("the peer answered {answer}"))?;
+    Ok((answer["version"].as_str().unwrap_or("unknown").to_owned(), seconds))
 }
 
 /// OpenMPI's median seconds of an operation between processes, for every size: a program in C, compiled with the system's

@@ -15,12 +15,12 @@ use phalanx_models::{
 };
 use phalanx_sharding::{DataParallel, Strategy};
 use phalanx_tensor::loss::{self, Over};
-use phalanx_tensor::optim::{Adam, Optimizer as _, Sgd};
+use phalanx_tensor::optim::{Adam, Optimizer, Sgd};
 use phalanx_tensor::{BuildOptions, Context, Key, ParamStore, Session, StoreBuilder, Tape, Value};
 use serde_json::json;
 
 use crate::Common;
-use crate::peer::Peer;
+use crate::peer::{Peer, torch_ranks};
 use crate::rounds::alternate;
 
 /// What to measure.
@@ -29,15 +29,18 @@ pub(crate) struct TrainArgs {
     /// The model
     #[arg(long, value_enum, default_value_t = Model::Resnet18)]
     model: Model,
-    /// Images in a step, over all ranks
+    /// Images of each rank in a step
     #[arg(long, default_value_t = 64)]
     batch: usize,
     /// Height and width of the images
     #[arg(long, default_value_t = 32)]
     image_size: usize,
-    /// Ranks, as threads of this process that add their gradients
+    /// Ranks, as threads of this process
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     ranks: u64,
+    /// How the ranks share the work: ddp, zero1, zero2, fsdp; or none, without any communication
+    #[arg(long, default_value = "ddp")]
+    strategy: String,
     /// What is multiplied: f32, or operands rounded to bf16 with sums in f32 where that is faster
     #[arg(long, value_enum, default_value_t = Precision::F32)]
     precision: Precision,
@@ -137,8 +140,13 @@ struct Replica {
 }
 
 impl Replica {
-    fn new(store: ParamStore, comm: Communicator) -> Result<Self> {
-        let parallel = DataParallel::new(&store, comm, Strategy::named("ddp")?)?;
+    fn new(args: &TrainArgs, store: ParamStore, comm: Communicator) -> Result<Self> {
+        // Without communication each rank is a world of its own.
+        let (comm, strategy) = match args.strategy.as_str() {
+            "none" => (threads(1)?.remove(0), "ddp"),
+            name => (comm, name),
+        };
+        let parallel = DataParallel::new(&store, comm, Strategy::named(strategy)?)?;
         Ok(Self { store, parallel })
     }
 
@@ -156,32 +164,38 @@ impl Replica {
         tape.backward(loss)?;
         Ok(self.parallel.finish_gradients()?)
     }
+
+    fn update(&self, optimizer: &mut impl Optimizer, lr: f64, context: &Context) -> Result<()> {
+        optimizer.step(&self.parallel.units(), lr, context)?;
+        Ok(self.parallel.finish_update()?)
+    }
 }
 
 /// The step of a model with one loss and SGD.
 fn single_loss_step(args: &TrainArgs, comm: Communicator) -> Result<Step> {
-    let batch = args.batch;
-    let (store, forward) = build(args, batch / comm.world_size())?;
-    let replica = Replica::new(store, comm)?;
+    let global = args.batch * comm.world_size();
+    let (store, forward) = build(args, args.batch)?;
+    let replica = Replica::new(args, store, comm)?;
     let mut sgd = Sgd::new(0.9, false, 5e-4);
     Ok(Box::new(move |context, step| {
         let tape = replica.tape(context, step);
-        let loss = forward(&tape, Over::Count(batch))?;
+        let loss = forward(&tape, Over::Count(global))?;
         replica.backward(&tape, &loss)?;
-        Ok(sgd.step(replica.store.units(), 1e-4, context)?)
+        replica.update(&mut sgd, 1e-4, context)
     }))
 }
 
 /// A step of StackGAN's discriminator and one of its generator, with Adam as in the authors' code.
 fn stackgan_step(args: &TrainArgs, comm: Communicator) -> Result<Step> {
     anyhow::ensure!(args.image_size == 64, "StackGAN's first stage makes images of 64x64: --image-size 64");
-    let batch = args.batch / comm.world_size();
+    anyhow::ensure!(args.strategy != "fsdp", "StackGAN's networks run on each other's tapes; not by fsdp");
+    let batch = args.batch;
     let config = StackGanConfig::new();
     let (of_g, of_d) =
         (StoreBuilder::new(BuildOptions::default()), StoreBuilder::new(BuildOptions::default()));
     let generator = StageOneGenerator::new(&of_g.root(), &config)?;
     let discriminator = StageOneDiscriminator::new(&of_d.root(), &config)?;
-    let (g, d) = (Replica::new(of_g.build()?, comm.clone())?, Replica::new(of_d.build()?, comm)?);
+    let (g, d) = (Replica::new(args, of_g.build()?, comm.clone())?, Replica::new(args, of_d.build()?, comm)?);
     let random = |dims: &[usize]| {
         Ok::<_, anyhow::Error>(Value::constant(Tensor::rand(-1.0_f32, 1.0, dims, &Device::Cpu)?))
     };
@@ -196,10 +210,10 @@ fn stackgan_step(args: &TrainArgs, comm: Communicator) -> Result<Step> {
         let fake = generated.image.detach();
         let loss = stage_one_discriminator_loss(&judging, &discriminator, &real, &fake, &shown)?;
         d.backward(&judging, &loss)?;
-        adam_d.step(d.store.units(), 2e-4, context)?;
+        d.update(&mut adam_d, 2e-4, context)?;
         let losses = stage_one_generator_loss(&tape, &discriminator, &generated, &shown)?;
         g.backward(&tape, &losses.total)?;
-        Ok(adam_g.step(g.store.units(), 2e-4, context)?)
+        g.update(&mut adam_g, 2e-4, context)
     }))
 }
 
@@ -223,14 +237,12 @@ fn rank(args: &TrainArgs, comm: Communicator, go: &Receiver<()>, done: &Sender<R
 
 pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     let world = usize::try_from(args.ranks)?;
-    anyhow::ensure!(
-        args.batch >= world && args.batch.is_multiple_of(world),
-        "--batch {} is not a multiple of --ranks {world}",
-        args.batch
-    );
+    anyhow::ensure!(args.batch > 0, "--batch 0: a rank needs an image");
     let name = args.model.to_possible_value().context("a model has a name")?.get_name().to_owned();
     let common = &args.common;
-    let mut peer = common.peer.map(|library| Peer::start(library, common.threads() * world)).transpose()?;
+    // Several ranks are compared with as many processes of PyTorch's, after our rounds.
+    let alone = common.peer.filter(|_| world == 1);
+    let mut peer = alone.map(|library| Peer::start(library, common.threads())).transpose()?;
     let version = peer.as_ref().map(|peer| peer.version.clone());
     let mut prepared = match &mut peer {
         Some(peer) => peer.prepare(&json!({
@@ -263,9 +275,10 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
         };
         alternate(common.rounds, step, prepared.as_mut())
     })?;
-    let (rate, memory) = (args.batch as f64 / medians.ours, peak_memory());
+    let images = (args.batch * world) as f64;
+    let (rate, memory) = (images / medians.ours, peak_memory());
     println!(
-        "{name}, {5}, batch {} at {1}x{1}, {world} ranks of {2} threads: {3:.1} ms a step, {rate:.0} samples/s{4}",
+        "{name}, {5}, batch {} at {1}x{1}, {world} ranks of {2} threads, {6}: {3:.1} ms a step, {rate:.0} samples/s{4}",
         args.batch,
         args.image_size,
         common.threads(),
@@ -275,6 +288,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
             bytes as f64 / f64::from(1 << 20)
         )),
         args.precision.name(),
+        if world > 1 { args.strategy.as_str() } else { "alone" },
     );
     let mut peer_memory = None;
     if let (Some(theirs), Some(peer), Some(version)) = (medians.theirs, &mut prepared, &version) {
@@ -282,17 +296,33 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
         println!(
             "{version}: {:.1} ms a step, {:.0} samples/s, at most {:.0} MiB; ratio {:.2}x",
             theirs * 1e3,
-            args.batch as f64 / theirs,
+            images / theirs,
             bytes as f64 / f64::from(1 << 20),
             theirs / medians.ours
         );
         peer_memory = Some(bytes);
     }
+    let mut medians = medians;
+    let mut version = version;
+    if common.peer.is_some() && world > 1 {
+        let strategy = if args.strategy == "fsdp" { "fsdp" } else { "ddp" };
+        let (found, theirs) = torch_ranks(&json!({
+            "model": name, "batch": args.batch, "size": args.image_size, "cifar_stem": args.cifar_stem,
+            "strategy": strategy, "ranks": world, "threads": common.threads(), "rounds": common.rounds,
+        }))?;
+        println!(
+            "{found}, {strategy} over Gloo: {:.1} ms a step, {:.0} samples/s; ratio {:.2}x",
+            theirs * 1e3,
+            images / theirs,
+            theirs / medians.ours
+        );
+        (medians.theirs, version) = (Some(theirs), Some(found));
+    }
     common.write(&json!({
         "model": name, "batch": args.batch, "image_size": args.image_size, "cifar_stem": args.cifar_stem,
-        "ranks": world, "threads": common.threads(), "precision": args.precision.name(), "rounds": common.rounds,
+        "ranks": world, "strategy": args.strategy, "threads": common.threads(), "precision": args.precision.name(), "rounds": common.rounds,
         "samples_per_s": rate, "seconds_per_step": medians.ours, "peak_memory_bytes": memory,
-        "peer": version, "peer_samples_per_s": medians.theirs.map(|theirs| args.batch as f64 / theirs),
+        "peer": version, "peer_samples_per_s": medians.theirs.map(|theirs| images / theirs),
         "peer_peak_memory_bytes": peer_memory, "ratio": medians.ratio(),
     }))
 }
