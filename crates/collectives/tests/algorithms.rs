@@ -4,7 +4,9 @@ mod common;
 
 use common::{WAYS, Way, on_ranks};
 use half::{bf16, f16};
-use phalanx_collectives::{Algorithm, CommError, Communicator, DType, Element, ReduceOp};
+use phalanx_collectives::{
+    Algorithm, CommError, Communicator, CostModel, DType, Element, LinkCost, LinkCosts, ReduceOp, WorldConfig,
+};
 
 /// Empty, one element, fewer than ranks, odd, and more than one piece.
 const LENGTHS: [usize; 5] = [0, 1, 5, 1003, 70_001];
@@ -182,5 +184,21 @@ fn costs_are_measured_alike_on_every_rank() {
         for link in links.flat_map(|link| [link.busy, link.alone]).chain(model.direct) {
             assert!(link.alpha > 0.0 && link.alpha < 1.0 && link.beta >= 0.0, "{link:?}");
         }
+    }
+}
+
+#[test]
+fn stored_costs_are_used_as_they_are() {
+    let slow =
+        |alpha| LinkCosts { busy: LinkCost { alpha, beta: 1e-9 }, alone: LinkCost { alpha, beta: 1e-9 } };
+    for (alpha, chosen) in [(1.0, "halving-doubling"), (0.0, "ring")] {
+        let costs = CostModel { direct: None, local: Some(slow(alpha)), remote: None, gamma: 1e-9 };
+        let world = Way::Tcp.world_with(7, |config| WorldConfig { costs: Some(costs), ..config });
+        let found = on_ranks(world, move |comm| {
+            comm.all_reduce(&mut vec![1.0_f32; 10_000], ReduceOp::Sum).expect("a sound world");
+            assert_eq!(comm.costs(), Ok(costs));
+            comm.recent().last().map(|last| last.algorithm.clone())
+        });
+        assert!(found.iter().all(|found| found.as_deref() == Some(chosen)), "{found:?}");
     }
 }

@@ -7,13 +7,14 @@ use std::time::Duration;
 use super::secret::Secret;
 use super::tls::Tls;
 use crate::algorithms::Algorithm;
+use crate::algorithms::cost::CostModel;
 use crate::error::{CommError, Result};
 
 /// How long an operation may take by default.
 pub(crate) const DEFAULT_OP_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A rank's place in a world, and where the world meets.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct WorldConfig {
     /// This rank, from 0.
     pub rank: usize,
@@ -40,6 +41,9 @@ pub struct WorldConfig {
     pub tls: Option<Tls>,
     /// Which way bytes go if a call does not say; the same on every rank.
     pub algorithm: Algorithm,
+    /// What links cost, from an earlier world of this kind ([`crate::Communicator::costs`]); the same on every rank. Nothing is
+    /// measured then, and the choices of [`Algorithm::Auto`] are those of that world.
+    pub costs: Option<CostModel>,
     /// The folder to which the last operations of this rank are written when one fails, as `rank-N.operations.json`.
     pub flight_recorder: Option<PathBuf>,
     /// How long to wait for all ranks.
@@ -68,6 +72,7 @@ impl WorldConfig {
             secret: None,
             tls: None,
             algorithm: Algorithm::Auto,
+            costs: None,
             flight_recorder: None,
             connect_timeout: Duration::from_secs(60),
             op_timeout: DEFAULT_OP_TIMEOUT,

@@ -7,6 +7,7 @@ use super::interface;
 use super::secret::Secret;
 use super::tls::Tls;
 use crate::algorithms::Algorithm;
+use crate::algorithms::cost::CostModel;
 use crate::error::{CommError, Result};
 
 type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -97,10 +98,20 @@ pub(super) fn read(get: Lookup<'_>) -> Result<Option<WorldConfig>> {
         streams,
         secret: secret(get)?,
         tls: tls(get)?,
+        costs: costs(get)?,
         algorithm,
         flight_recorder: get("PHALANX_FLIGHT_RECORDER").map(Into::into),
         ..local
     }))
+}
+
+/// The costs in the file that the environment names.
+fn costs(get: Lookup<'_>) -> Result<Option<CostModel>> {
+    const NAME: &str = "PHALANX_COSTS";
+    let Some(path) = get(NAME) else { return Ok(None) };
+    let text = std::fs::read(&path).map_err(|error| wrong(NAME, format!("cannot read {path}: {error}")))?;
+    let costs = serde_json::from_slice(&text);
+    costs.map(Some).map_err(|error| wrong(NAME, format!("{path} holds no costs of links: {error}")))
 }
 
 /// The certificates that the environment names the files of: all three or none.
@@ -251,6 +262,7 @@ mod tests {
             ("PHALANX_STREAMS", "0", "1 to 64"),
             ("PHALANX_ALGORITHM", "quick", "halving-doubling"),
             ("PHALANX_SHARED_MEMORY", "no", "0 or 1"),
+            ("PHALANX_COSTS", "/nonexistent/costs", "cannot read"),
             ("PHALANX_TLS_KEY", "rank.key", "PHALANX_TLS_CERTIFICATE"),
             ("PHALANX_SECRET", "short", "16"),
             ("PHALANX_SECRET_FILE", "/nonexistent/secret", "cannot read"),

@@ -78,6 +78,7 @@ pub fn connect_with_listener(config: &WorldConfig, listener: Option<TcpListener>
     let ending = Ending::of_world(&control, config.rank);
     let shared = Shared { failure, control, recorder, timeout, origin, dump: config.flight_recorder.clone() };
     let mut native = Native::new(config.rank, 0, (0..config.world_size).collect(), links, shared);
+    native.costs = config.costs;
     crate::shared::agree(&mut native, &Host::of(config), config.shared_memory)?;
     Communicator::start(Box::new(native), config.local_rank, config.algorithm, ending).map_err(io)
 }
