@@ -19,15 +19,15 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::Tensor;
-use phalanx_collectives::{Communicator, ReduceOp};
+use phalanx_collectives::{CommStats, Communicator, ReduceOp};
 use phalanx_tensor::host::{HostSliceMut, copy_host, with_host_slice_mut};
 use phalanx_tensor::{HookResult, Listener, ParamStore, StatsSync, Unit};
 
 use self::gradients::Reductions;
 use self::parameters::Gathered;
 use crate::statistics::RankSum;
-use crate::strategy::{Held, Strategy};
-use crate::{Result, ShardingError};
+use crate::strategy::{Held, ShardAxis, Strategy};
+use crate::{Mesh, Result, ShardingError};
 
 /// Makes ranks that each train on a share of the batch into one, unit by unit, while forward and backward run.
 ///
@@ -44,6 +44,10 @@ use crate::{Result, ShardingError};
 #[derive(Debug)]
 pub struct DataParallel {
     comm: Communicator,
+    /// The ranks that share what is sharded.
+    shards: Communicator,
+    /// The ranks that hold the same shards in other groups, if there are groups.
+    replicas: Option<Communicator>,
     strategy: Strategy,
     /// In the order of the store's units.
     places: Vec<Place>,
@@ -72,13 +76,41 @@ struct Progress {
 
 impl DataParallel {
     /// Wraps a model. Checks that all ranks built the same one, and makes their parameters and buffers equal to
-    /// rank 0's; then keeps what the strategy says.
+    /// rank 0's; then keeps what the strategy says. Groups, where the strategy has them, are the hosts if they have as many
+    /// ranks each, and otherwise as many ranks as the largest proper divisor of the world size.
     ///
     /// # Errors
     /// [`ShardingError::ModelsDiffer`] naming the first difference, and those of communication.
     pub fn new(store: &ParamStore, comm: Communicator, strategy: Strategy) -> Result<Arc<Self>> {
+        let group = natural_group(comm.hosts());
+        Self::with_groups(store, comm, strategy, group)
+    }
+
+    /// The same with groups of `group` ranks that follow each other, where the strategy has groups.
+    ///
+    /// # Errors
+    /// [`ShardingError::Mesh`] if the world is not whole groups; otherwise as [`DataParallel::new`].
+    pub fn with_groups(
+        store: &ParamStore,
+        comm: Communicator,
+        strategy: Strategy,
+        group: usize,
+    ) -> Result<Arc<Self>> {
         check_same_model(store, &comm)?;
-        let (rank, world) = (comm.rank(), comm.world_size());
+        let (shards, replicas) = match strategy.axis {
+            ShardAxis::World => (comm.clone(), None),
+            ShardAxis::Group => {
+                let replicas = comm.world_size().checked_div(group).unwrap_or(0);
+                let mesh = Mesh::new(&[("replicate", replicas), ("shard", group)], comm.world_size())?;
+                let at = mesh.coordinates(comm.rank());
+                let part = |colour: usize| -> Result<Communicator> {
+                    let part = comm.split(Some(colour as u32), 0)?;
+                    part.ok_or_else(|| ShardingError::Mesh("a rank with a colour got no group".into()))
+                };
+                (part(at[0])?, Some(part(at[1])?))
+            }
+        };
+        let (rank, world) = (shards.rank(), shards.world_size());
         let placement = strategy.placement;
         let place = |unit: &Unit| {
             let range = rank * unit.len() / world..(rank + 1) * unit.len() / world;
@@ -94,7 +126,7 @@ impl DataParallel {
         let places: Vec<Place> = store.units().iter().map(place).collect();
         let mut order: Vec<usize> = (0..places.len()).filter(|at| places[*at].whole.trainable()).collect();
         order.reverse();
-        let this = Self { comm, strategy, places, order, state: Mutex::default() };
+        let this = Self { comm, shards, replicas, strategy, places, order, state: Mutex::default() };
         this.broadcast_state(store)?;
         Ok(Arc::new(this))
     }
@@ -102,6 +134,21 @@ impl DataParallel {
     /// The communicator.
     pub fn communicator(&self) -> &Communicator {
         &self.comm
+    }
+
+    /// What communication has cost so far, that inside groups and between them included.
+    pub fn stats(&self) -> CommStats {
+        let parts = match &self.replicas {
+            Some(replicas) => vec![self.shards.stats(), replicas.stats()],
+            None => Vec::new(),
+        };
+        parts.into_iter().fold(self.comm.stats(), |sum, part| CommStats {
+            operations: sum.operations + part.operations,
+            bytes_sent: sum.bytes_sent + part.bytes_sent,
+            bytes_received: sum.bytes_received + part.bytes_received,
+            seconds_busy: sum.seconds_busy + part.seconds_busy,
+            seconds_exposed: sum.seconds_exposed + part.seconds_exposed,
+        })
     }
 
     /// The strategy that is being followed.
@@ -117,6 +164,18 @@ impl DataParallel {
     /// Whether [`DataParallel::units`] are parts, so that sums over their elements must be summed over ranks.
     pub fn is_sharded(&self) -> bool {
         self.strategy.placement.optimizer == Held::Sharded
+    }
+
+    /// Replaces every number by its sum over the ranks that share what is sharded: sums over the elements of
+    /// [`DataParallel::units`] become those over all elements.
+    ///
+    /// # Errors
+    /// Those of communication.
+    pub fn sum_shards(&self, values: &mut [f64]) -> Result<()> {
+        if self.is_sharded() {
+            self.shards.all_reduce(values, ReduceOp::Sum)?;
+        }
+        Ok(())
     }
 
     fn state(&self) -> MutexGuard<'_, Progress> {
@@ -224,6 +283,18 @@ impl Listener for DataParallel {
     }
 }
 
+/// How many ranks belong together: those of a host, if there are several hosts with as many ranks each, one after the other.
+fn natural_group(hosts: &[usize]) -> usize {
+    let world = hosts.len();
+    let first = hosts.iter().take_while(|host| **host == hosts[0]).count().max(1);
+    let even =
+        world.is_multiple_of(first) && hosts.iter().enumerate().all(|(rank, host)| *host == rank / first);
+    if even && first < world {
+        return first;
+    }
+    (1..world).rev().find(|size| world.is_multiple_of(*size)).unwrap_or(1)
+}
+
 /// Compares what ranks built, parameter by parameter.
 fn check_same_model(store: &ParamStore, comm: &Communicator) -> Result<()> {
     let describe = |unit: &Unit| {
@@ -246,4 +317,25 @@ fn check_same_model(store: &ParamStore, comm: &Communicator) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::natural_group;
+
+    #[test]
+    fn hosts_are_groups_if_they_are_alike() {
+        for (hosts, group) in [
+            (&[0, 0, 1, 1][..], 2),
+            (&[0, 0, 0, 1, 1, 1], 3),
+            (&[0, 0, 0, 0], 2),
+            (&[0, 0, 0, 1], 2),
+            (&[0, 1, 0, 1], 2),
+            (&[0, 0, 0], 1),
+            (&[0, 1], 1),
+            (&[0], 1),
+        ] {
+            assert_eq!(natural_group(hosts), group, "{hosts:?}");
+        }
+    }
 }

@@ -22,6 +22,15 @@ pub struct Placement {
     pub optimizer: Held,
 }
 
+/// Which ranks share what is sharded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ShardAxis {
+    /// All of the world.
+    World,
+    /// Those of a group, such as a host; groups are replicas of each other.
+    Group,
+}
+
 /// When ranks wait for each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Synchrony {
@@ -52,6 +61,8 @@ pub struct Strategy {
     pub summary: &'static str,
     /// What each rank holds.
     pub placement: Placement,
+    /// Over which ranks sharded state is spread.
+    pub axis: ShardAxis,
     /// When ranks wait for each other.
     pub synchrony: Synchrony,
     /// Which way the bytes go.
@@ -69,6 +80,7 @@ const fn row(name: &'static str, summary: &'static str, placement: Placement) ->
         name,
         summary,
         placement,
+        axis: ShardAxis::World,
         synchrony: Synchrony::EveryStep,
         topology: Topology::Fastest,
         codec: Codec::Dense,
@@ -97,13 +109,21 @@ pub const PRESETS: &[Strategy] = &[
         "as zero2, and each rank keeps its part of the parameters only; whole units are gathered while they are used",
         held(Held::Sharded, Held::Sharded, Held::Sharded),
     ),
+    Strategy {
+        axis: ShardAxis::Group,
+        ..row(
+            "hsdp",
+            "as fsdp inside a group of ranks, such as a host; the groups are replicas that sum their parts' gradients",
+            held(Held::Sharded, Held::Sharded, Held::Sharded),
+        )
+    },
 ];
 
 /// Other names of rows.
 const ALIASES: &[(&str, &str)] = &[("zero3", "fsdp")];
 
 /// Names that people will ask for and that no row answers yet.
-const NOT_BUILT: &[&str] = &["dp", "hsdp", "ps-bsp", "ps-asp", "ps-ssp", "local-sgd"];
+const NOT_BUILT: &[&str] = &["dp", "ps-bsp", "ps-asp", "ps-ssp", "local-sgd"];
 
 impl Strategy {
     /// The row called `name`.
@@ -133,8 +153,8 @@ mod tests {
     fn names_lead_to_rows_or_to_a_list() {
         assert_eq!(Strategy::named("ddp").expect("a row").placement.optimizer, Held::Replicated);
         assert_eq!(Strategy::named("zero3").expect("a row").name, "fsdp");
-        let error = Strategy::named("hsdp").expect_err("no row yet").to_string();
-        assert_eq!(error, "strategy `hsdp` is not built yet; there is: ddp, zero1, zero2, fsdp");
+        let error = Strategy::named("dp").expect_err("no row yet").to_string();
+        assert_eq!(error, "strategy `dp` is not built yet; there is: ddp, zero1, zero2, fsdp, hsdp");
         assert!(Strategy::named("dpp").expect_err("a typo").to_string().contains("is unknown"));
         assert!(NOT_BUILT.iter().all(|name| PRESETS.iter().all(|row| row.name != *name)));
     }

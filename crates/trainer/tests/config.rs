@@ -143,7 +143,7 @@ fn every_mistake_names_key_file_and_line() {
         (
             &[("a.toml", BASE)],
             &["train.strategy=dp"],
-            "--set train.strategy=dp: train.strategy: strategy `dp` is not built yet; there is: ddp, zero1, zero2, fsdp",
+            "--set train.strategy=dp: train.strategy: strategy `dp` is not built yet; there is: ddp, zero1, zero2, fsdp, hsdp",
         ),
         (
             &[("a.toml", BASE)],

@@ -156,6 +156,7 @@ fn strategies_give_the_same_checkpoints_and_go_on_from_each_others() {
     place.succeed(&format!("{common} --ranks 1 --steps 9 --out one"));
     place.succeed(&format!("{common} --ranks 4 --steps 3 --strategy fsdp --out mixed"));
     place.succeed(&format!("{common} --ranks 2 --steps 6 --strategy ddp --out mixed --resume"));
+    place.succeed(&format!("{common} --ranks 4 --steps 8 --strategy hsdp --out mixed --resume"));
     place.succeed(&format!("{common} --ranks 8 --steps 9 --strategy zero3 --out mixed --resume"));
     let (one, mixed) = (losses(&place.run("one")), losses(&place.run("mixed")));
     assert_eq!((one.len(), mixed.len()), (9, 9));

@@ -18,6 +18,8 @@ pub(super) struct Reductions {
     started: usize,
     /// Started and not taken, by position.
     pending: VecDeque<(usize, Handle<TensorBuffer>)>,
+    /// Parts on their way between replicas, by position.
+    crossing: Vec<(usize, Handle<TensorBuffer>)>,
     /// Whether more micro-batches come before anything is reduced.
     accumulating: bool,
 }
@@ -55,7 +57,7 @@ impl DataParallel {
         let grads = TensorBuffer(self.places[self.order[at]].whole.grads_or_zeros()?);
         let handle = match self.strategy.placement.gradients {
             Held::Replicated => self.comm.all_reduce_async(grads, ReduceOp::Sum),
-            Held::Sharded => self.comm.reduce_scatter_chunks_async(grads, ReduceOp::Sum),
+            Held::Sharded => self.shards.reduce_scatter_chunks_async(grads, ReduceOp::Sum),
         };
         state.reductions.pending.push_back((at, handle));
         state.reductions.started += 1;
@@ -72,8 +74,15 @@ impl DataParallel {
         let place = &self.places[self.order[at]];
         let part = grads.narrow(0, place.range.start, place.range.len())?;
         if self.strategy.placement.gradients == Held::Sharded {
-            place.own.set_grads(Some(part.copy()?))?;
+            let part = part.copy()?;
             place.whole.set_grads(None)?;
+            match &self.replicas {
+                Some(replicas) => {
+                    let handle = replicas.all_reduce_async(TensorBuffer(part), ReduceOp::Sum);
+                    state.reductions.crossing.push((at, handle));
+                }
+                None => place.own.set_grads(Some(part))?,
+            }
         } else {
             place.own.set_grads(Some(part))?;
         }
@@ -92,6 +101,10 @@ impl DataParallel {
         }
         while !state.reductions.pending.is_empty() {
             self.take(&mut state)?;
+        }
+        for (at, handle) in std::mem::take(&mut state.reductions.crossing) {
+            let TensorBuffer(part) = handle.wait()?;
+            self.places[self.order[at]].own.set_grads(Some(part))?;
         }
         let accumulating = state.reductions.accumulating;
         state.reductions = Reductions { accumulating, ..Reductions::default() };

@@ -129,7 +129,7 @@ impl DataParallel {
         if let Some(own) = place.own.values() {
             copy_host(&whole.narrow(0, place.range.start, place.range.len())?, &own)?;
         }
-        let handle = self.comm.all_gather_chunks_async(TensorBuffer(whole));
+        let handle = self.shards.all_gather_chunks_async(TensorBuffer(whole));
         state.gathered.coming.insert(at, handle);
         Ok(())
     }
@@ -164,7 +164,7 @@ impl DataParallel {
                 self.receive(&mut state, at)?;
                 place.whole.set_values(None)?;
             } else if let (true, Some(whole)) = (place.whole.trainable(), place.whole.values()) {
-                coming.push(self.comm.all_gather_chunks_async(TensorBuffer(whole)));
+                coming.push(self.shards.all_gather_chunks_async(TensorBuffer(whole)));
             }
         }
         for handle in coming {

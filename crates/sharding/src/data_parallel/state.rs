@@ -47,7 +47,7 @@ impl DataParallel {
             }
         }
         // A rank whose parts are empty knows no kinds; the others tell it.
-        for other in self.comm.all_gather_bytes(kinds.join(" ").as_bytes())? {
+        for other in self.shards.all_gather_bytes(kinds.join(" ").as_bytes())? {
             for kind in String::from_utf8_lossy(&other).split_whitespace() {
                 if kinds.iter().all(|known| known != kind) {
                     kinds.push(kind.to_owned());
@@ -64,7 +64,7 @@ impl DataParallel {
                     let to = whole.narrow(0, place.range.start + entry.range.start, entry.range.len())?;
                     copy_host(&to, part)?;
                 }
-                let TensorBuffer(whole) = self.comm.all_gather_chunks_async(TensorBuffer(whole)).wait()?;
+                let TensorBuffer(whole) = self.shards.all_gather_chunks_async(TensorBuffer(whole)).wait()?;
                 if wanted {
                     for entry in place.whole.entries() {
                         let tensor = whole.narrow(0, entry.range.start, entry.range.len())?.copy()?;

@@ -58,9 +58,7 @@ impl Learner {
         let norm = match self.clip_norm {
             Some(max) => {
                 let mut squares = [grad_sum_of_squares(&units, &self.context)?];
-                if peers.is_sharded() {
-                    peers.sum(&mut squares)?;
-                }
+                peers.sum_parts(&mut squares)?;
                 Some(clip_to_norm(&units, squares[0].sqrt(), max, &self.context)?)
             }
             None => None,

@@ -81,9 +81,9 @@ impl Peers {
         self.parallel.as_ref().map_or_else(|| store.units().to_vec(), |parallel| parallel.units())
     }
 
-    /// Whether those are parts.
-    pub(super) fn is_sharded(&self) -> bool {
-        self.parallel.as_ref().is_some_and(|parallel| parallel.is_sharded())
+    /// Replaces sums over the elements of those by sums over all elements.
+    pub(super) fn sum_parts(&self, values: &mut [f64]) -> Result<(), TrainError> {
+        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.sum_shards(values)?))
     }
 
     /// Says whether more micro-batches of the step follow, before whose last nothing is reduced.
@@ -181,7 +181,7 @@ impl Peers {
     /// What communication has cost so far.
     pub(super) fn traffic(&self) -> Traffic {
         let Some(communicator) = &self.communicator else { return Traffic::default() };
-        let stats = communicator.stats();
+        let stats = self.parallel.as_ref().map_or_else(|| communicator.stats(), |parallel| parallel.stats());
         let hidden = (stats.seconds_busy - stats.seconds_exposed).max(0.0);
         Traffic {
             bytes_sent: stats.bytes_sent,
