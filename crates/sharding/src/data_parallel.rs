@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use candle_core::Tensor;
 use phalanx_collectives::{CommStats, Communicator, ReduceOp};
 use phalanx_tensor::host::{HostSliceMut, copy_host, with_host_slice_mut};
-use phalanx_tensor::{HookResult, Listener, ParamStore, StatsSync, Unit};
+use phalanx_tensor::{HookResult, Key, Listener, ParamStore, StatsSync, Unit};
 
 use self::gradients::Reductions;
 use self::parameters::Gathered;
@@ -76,7 +76,8 @@ struct Progress {
 
 impl DataParallel {
     /// Wraps a model. Checks that all ranks built the same one, and makes their parameters and buffers equal to
-    /// rank 0's; then keeps what the strategy says. Groups, where the strategy has them, are the hosts if they have as many
+    /// rank 0's; then keeps what the strategy says. Of a store that was built without values (`fill: false`) every rank fills
+    /// what it holds, so that no rank ever holds more; all must have built it with the same key. Groups, where the strategy has them, are the hosts if they have as many
     /// ranks each, and otherwise as many ranks as the largest proper divisor of the world size.
     ///
     /// # Errors
@@ -127,6 +128,7 @@ impl DataParallel {
         let mut order: Vec<usize> = (0..places.len()).filter(|at| places[*at].whole.trainable()).collect();
         order.reverse();
         let this = Self { comm, shards, replicas, strategy, places, order, state: Mutex::default() };
+        this.fill(store.key())?;
         this.broadcast_state(store)?;
         Ok(Arc::new(this))
     }
@@ -199,6 +201,23 @@ impl DataParallel {
         }
         self.state().gathered = Gathered::default();
         self.broadcast_buffers(store)
+    }
+
+    /// Draws the initial values of units that have none: all of them, or this rank's part.
+    fn fill(&self, key: Key) -> Result<()> {
+        for place in &self.places {
+            if place.whole.values().is_some() {
+                continue;
+            }
+            if place.released {
+                let part = place.whole.initial_values(key, place.range.clone())?;
+                place.own.set_values(Some(part))?;
+            } else {
+                let whole = place.whole.initial_values(key, 0..place.whole.len())?;
+                place.whole.set_values(Some(whole))?;
+            }
+        }
+        Ok(())
     }
 
     /// Takes this rank's part of a unit's values over, and releases the whole if it is to be.
@@ -302,7 +321,12 @@ fn check_same_model(store: &ParamStore, comm: &Communicator) -> Result<()> {
         let kind = if unit.trainable() { "trainable" } else { "frozen" };
         unit.entries().iter().map(|entry| format!("{} ({kind})", of(entry))).collect::<Vec<_>>()
     };
-    let own = store.units().iter().flat_map(describe).collect::<Vec<_>>().join("\n");
+    let mut own = store.units().iter().flat_map(describe).collect::<Vec<_>>();
+    if store.units().iter().any(|unit| unit.values().is_none()) {
+        // Ranks will fill parts of it, which must be parts of the same.
+        own.push(format!("initial values of {:?}", store.key()));
+    }
+    let own = own.join("\n");
     let all = comm.all_gather_bytes(own.as_bytes())?;
     let first = String::from_utf8_lossy(&all[0]).into_owned();
     for (rank, other) in all.iter().enumerate() {

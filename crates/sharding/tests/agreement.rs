@@ -36,8 +36,8 @@ enum Model {
     Cvae(TextToImage),
 }
 
-fn build(subject: Subject) -> Result<(Model, ParamStore), AnyError> {
-    let builder = StoreBuilder::new(BuildOptions { key: Key::new(3), ..Default::default() });
+fn build(subject: Subject, fill: bool) -> Result<(Model, ParamStore), AnyError> {
+    let builder = StoreBuilder::new(BuildOptions { key: Key::new(3), fill, ..Default::default() });
     let model = match subject {
         Subject::ResNet => {
             let config = ResNetConfig {
@@ -69,7 +69,8 @@ fn train_by(
     comm: Communicator,
     recompute: Recompute,
 ) -> Result<Vec<f64>, AnyError> {
-    let (model, store) = build(subject)?;
+    // Parts are filled where they are held.
+    let (model, store) = build(subject, strategy == "ddp")?;
     let (rank, world) = (comm.rank(), comm.world_size());
     let range = rank * GLOBAL / world..(rank + 1) * GLOBAL / world;
     let parallel = DataParallel::new(&store, comm, Strategy::named(strategy)?)?;
@@ -222,7 +223,7 @@ fn gradients_travel_while_backward_still_runs() {
         }
     }
     let comm = threads(1).expect("threads").remove(0);
-    let (model, store) = build(Subject::ResNet).expect("sound");
+    let (model, store) = build(Subject::ResNet, true).expect("sound");
     let Model::ResNet(model) = model else { unreachable!("asked for a ResNet") };
     let parallel = DataParallel::new(&store, comm, Strategy::named("ddp").expect("a row")).expect("alone");
     let before = parallel.communicator().stats().operations;
@@ -261,6 +262,36 @@ fn different_models_are_told_apart() {
                     difference,
                     "`fc.weight [2, 4] (trainable)` where rank 0 has `fc.weight [2, 3] (trainable)`"
                 );
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn parts_of_different_initial_values_are_told_apart() {
+    let running: Vec<_> = threads(2)
+        .expect("threads")
+        .into_iter()
+        .map(|comm| {
+            std::thread::spawn(move || {
+                let key = Key::new(comm.rank() as u64);
+                let builder = StoreBuilder::new(BuildOptions { key, fill: false, ..Default::default() });
+                builder
+                    .root()
+                    .pp("fc")
+                    .block()
+                    .param("weight", (2, 3), Init::TorchDefault)
+                    .expect("a new name");
+                let store = builder.build().expect("small");
+                DataParallel::new(&store, comm, Strategy::named("fsdp").expect("a row")).map(drop)
+            })
+        })
+        .collect();
+    for rank in running {
+        match rank.join().expect("no panic") {
+            Err(ShardingError::ModelsDiffer { rank: 1, difference }) => {
+                assert!(difference.contains("initial values"), "{difference}");
             }
             other => panic!("{other:?}"),
         }

@@ -123,7 +123,13 @@ impl StoreBuilder {
             units.push(unit);
         }
         let params = registry.params.into_iter().map(|(param, _)| param).collect();
-        Ok(ParamStore { params, buffers: registry.buffers, units, by_name: registry.by_name })
+        Ok(ParamStore {
+            key: options.key,
+            params,
+            buffers: registry.buffers,
+            units,
+            by_name: registry.by_name,
+        })
     }
 }
 

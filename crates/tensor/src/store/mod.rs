@@ -18,11 +18,13 @@ pub use unit::{Unit, UnitEntry};
 
 use std::collections::BTreeMap;
 
+use crate::rng::Key;
 use crate::{Result, TensorError};
 
 /// All parameters and buffers of one model.
 #[derive(Debug)]
 pub struct ParamStore {
+    key: Key,
     params: Vec<Param>,
     buffers: Vec<Buffer>,
     units: Vec<Unit>,
@@ -37,6 +39,12 @@ enum Entry {
 }
 
 impl ParamStore {
+    /// The key that all initial values are drawn from: with it whoever holds a part of a unit fills that part alone
+    /// ([`Unit::initial_values`]).
+    pub fn key(&self) -> Key {
+        self.key
+    }
+
     /// Parameters in the order of their registration, which is the order of the reference state dict.
     pub fn params(&self) -> &[Param] {
         &self.params

@@ -24,7 +24,7 @@ struct Ready {
 impl Ready {
     fn new(config: &Config) -> Result<Self, TrainError> {
         let data = Data::open(config)?;
-        let task = tasks::build(config, &data, Key::new(config.train.seed))?;
+        let task = tasks::build(config, &data, Key::new(config.train.seed), true)?;
         let context = Arc::new(
             Context::from_env(World::alone().threads(config.train.threads)).map_err(TensorError::from)?,
         );

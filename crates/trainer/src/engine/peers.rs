@@ -57,6 +57,11 @@ impl Peers {
         self.size
     }
 
+    /// Whether there are others, with whom a model will be shared.
+    pub(super) fn is_shared(&self) -> bool {
+        self.communicator.is_some()
+    }
+
     /// Shares the work on a model by the configured strategy. All ranks then have rank 0's weights.
     pub(super) fn share(&mut self, config: &Config, store: &ParamStore) -> Result<(), TrainError> {
         let strategy = Strategy::named(config.train.strategy.as_str())?;

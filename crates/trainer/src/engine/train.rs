@@ -107,7 +107,7 @@ impl<'a> Run<'a> {
         let (images, batch) = (data.train_len(), config.train.global_batch);
         let plan = Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
         let key = Key::new(config.train.seed);
-        let task = tasks::build(config, &data, key)?;
+        let task = tasks::build(config, &data, key, !peers.is_shared())?;
         peers.share(config, task.store())?;
         let learner = Learner::new(config, task, &plan, context.clone())?;
         let (meter, last) = (Meter::default(), Map::new());

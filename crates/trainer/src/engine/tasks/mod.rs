@@ -11,11 +11,13 @@ use super::data::Data;
 use super::{Task, TrainError};
 use crate::config::{Config, ModelKind};
 
-/// The task that a configuration asks for, with weights drawn from `key`.
-pub(super) fn build(config: &Config, data: &Data, key: Key) -> Result<Box<dyn Task>, TrainError> {
+/// The task that a configuration asks for, with weights drawn from `key`, now or by whoever will hold them.
+pub(super) fn build(config: &Config, data: &Data, key: Key, fill: bool) -> Result<Box<dyn Task>, TrainError> {
     let builder = StoreBuilder::new(BuildOptions {
         key: key.stream("weights"),
         decay_matrices_only: config.optim.decay_matrices_only,
+        // Weights of a file go into whole parameters.
+        fill: fill || !config.model.text_weights.is_empty(),
         ..BuildOptions::default()
     });
     Ok(match config.model.kind {
