@@ -42,8 +42,9 @@ def rank(own, work, port):
     torch.manual_seed(0)
     dist.init_process_group("gloo", rank=own, world_size=work["ranks"])
     best = None
-    # The faster of the two memory layouts.
-    for layout in (torch.contiguous_format, torch.channels_last):
+    # The faster of the two memory layouts; FSDP takes only one.
+    layouts = [torch.contiguous_format] if work["strategy"] == "fsdp" else [torch.contiguous_format, torch.channels_last]
+    for layout in layouts:
         model = network(torch, work).to(memory_format=layout).train()
         if work["strategy"] == "fsdp":
             from torch.distributed.device_mesh import init_device_mesh

@@ -239,8 +239,11 @@ impl Communicator {
         let counters = self.inner.counters.clone();
         let answer = sender.clone();
         let job: Job = Box::new(move |engine| {
+            engine.in_background(true);
+            let result = perform(engine, &counters, scope, tag, run);
+            engine.in_background(false);
             // Nobody may be waiting; then nobody needs the result.
-            let _ = answer.send(perform(engine, &counters, scope, tag, run));
+            let _ = answer.send(result);
         });
         let queue = self.queue();
         self.inner.pending.fetch_add(1, Ordering::Relaxed);

@@ -38,6 +38,10 @@ pub(crate) trait Engine: Send {
     /// Bytes sent and received so far.
     fn traffic(&self) -> (u64, u64);
 
+    /// Says whether the next operations run on the communication thread, while their caller computes: then the time in which
+    /// this rank looks for others is the caller's.
+    fn in_background(&mut self, _yes: bool) {}
+
     /// Begins an operation; an error if the world is broken or the operation is not to be had.
     fn begin(&mut self, scope: Scope, tag: Tag) -> Result<()>;
 

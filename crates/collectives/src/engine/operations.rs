@@ -86,6 +86,12 @@ impl Engine for Native {
         (self.sent, self.received)
     }
 
+    fn in_background(&mut self, yes: bool) {
+        if let Some(memory) = &mut self.host_memory {
+            memory.in_background(yes);
+        }
+    }
+
     fn begin(&mut self, scope: Scope, tag: Tag) -> Result<()> {
         self.enter(scope, tag)
     }

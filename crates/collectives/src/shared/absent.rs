@@ -12,6 +12,10 @@ pub(crate) struct HostMemory {
 }
 
 impl HostMemory {
+    pub(crate) fn in_background(&mut self, _: bool) {
+        match self.never {}
+    }
+
     pub(crate) fn begin(&self, _: u64, _: Tag) {
         match self.never {}
     }

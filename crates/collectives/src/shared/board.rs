@@ -102,6 +102,7 @@ pub(crate) struct Board {
     pub(super) piece: u32,
     /// How often to look before sleeping.
     looks: u32,
+    background: bool,
 }
 
 impl Drop for Board {
@@ -121,10 +122,15 @@ impl Board {
     }
 
     pub(super) fn new(memory: SharedMemory, rank: usize, world: usize) -> Self {
-        let board = Self { memory, rank, world, piece: 0, looks: wait::looks(world) };
+        let board = Self { memory, rank, world, piece: 0, looks: wait::looks(world), background: false };
         // No operation yet: the memory's zeros would be the first.
         board.word(rank, CURRENT).store(UNSURE, Ordering::Release);
         board
+    }
+
+    /// Whether operations run beside computing.
+    pub(super) fn in_background(&mut self, yes: bool) {
+        self.background = yes;
     }
 
     fn word(&self, rank: usize, at: usize) -> &AtomicU32 {
@@ -196,7 +202,8 @@ impl Board {
     ) -> Result<(), BoardError> {
         let word = self.word(rank, at);
         let there = |found: u32| found.wrapping_sub(value) as i32 >= 0;
-        if wait::look(word, there, self.looks, self.word(rank, PROCESSOR)) {
+        let looks = if self.background { self.looks.min(wait::FEW) } else { self.looks };
+        if wait::look(word, there, looks, self.word(rank, PROCESSOR)) {
             return Ok(());
         }
         let start = Instant::now();

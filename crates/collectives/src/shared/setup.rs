@@ -22,6 +22,11 @@ pub(crate) struct HostMemory {
 }
 
 impl HostMemory {
+    /// Whether operations run beside computing, so that waiting should not take time from it.
+    pub(crate) fn in_background(&mut self, yes: bool) {
+        self.board.in_background(yes);
+    }
+
     /// Notes which operation this rank begins.
     pub(crate) fn begin(&self, sequence: u64, tag: Tag) {
         self.board.begin(Note::new(sequence, tag));

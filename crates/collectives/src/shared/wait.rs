@@ -11,10 +11,13 @@ use rustix::thread::{futex, sched_getaffinity, sched_getcpu, sched_setaffinity};
 /// How long a waiting rank sleeps before it looks whether the world is broken.
 const NAP: Duration = Duration::from_millis(20);
 
+/// How often a rank looks before it sleeps if others need the processor.
+pub(super) const FEW: u32 = 50;
+
 /// How often a rank looks before it sleeps, in a world of so many ranks on this host.
 pub(crate) fn looks(ranks: usize) -> u32 {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    if ranks <= cores { 20_000 } else { 50 }
+    if ranks <= cores { 20_000 } else { FEW }
 }
 
 /// This processor's number plus one, so that zero is none.
