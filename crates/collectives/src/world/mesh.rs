@@ -201,6 +201,22 @@ mod tests {
                 stranger
             })
             .collect();
+        // Drawn bytes, some after a right beginning.
+        let mut state = 5_u64;
+        let mut draw = move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize
+        };
+        for _ in 0..40 {
+            let mut bytes: Vec<u8> = (0..draw() % 200).map(|_| draw() as u8).collect();
+            if draw() % 2 == 0 {
+                bytes.splice(0..0, [&b"PHALANX2"[..], &[1, 1, 0, 0, 0, 0, 0, 0]].concat());
+            }
+            let mut stranger = TcpStream::connect(table.data[0]).expect("it listens");
+            // It may be closed already.
+            let _ = stranger.write_all(&bytes);
+            strangers.push(stranger);
+        }
         // Members of another world, of a rank that does not exist, and of this rank itself, who know the secret; and one who
         // does not.
         let address = table.data[0];
