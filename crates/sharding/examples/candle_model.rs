@@ -44,7 +44,9 @@ fn train(comm: Communicator) -> Result<(), AnyError> {
         store.zero_grads();
         tape.backward(&loss)?;
         parallel.finish_gradients()?;
-        adam.step(store.units(), 0.01, &context)?;
+        // Under strategies that shard, these are this rank's parts.
+        adam.step(&parallel.units(), 0.01, &context)?;
+        parallel.finish_update()?;
         let mut global = [f64::from(loss.tensor()?.to_scalar::<f32>()?)];
         parallel.sum_scalars(&mut global)?;
         if rank == 0 && step % 100 == 0 {
