@@ -1,38 +1,45 @@
 //! Data parallelism: every rank trains on its share of the batch, and holds of the model what the strategy's row says.
 //!
-//! One engine reads the row. Of every flat unit a rank owns a part, its *shard*, `chunk(rank)` of the elements. What is
-//! sharded is kept for that part only:
+//! One engine reads the row. Flat units that follow each other travel together, in *buckets*: small ones several, large ones
+//! each alone. Of every bucket a rank owns a part, its *shard*, `chunk(rank)` of the elements. What is sharded is kept for
+//! that part only:
 //!
 //! | | replicated | sharded |
 //! |---|---|---|
-//! | gradients | all-reduce as soon as a unit's are complete | reduce-scatter; the whole unit's gradients are freed |
+//! | gradients | all-reduce as soon as a bucket's are complete | reduce-scatter; those of the whole bucket are freed |
 //! | optimizer state | every rank updates everything | each rank updates its part; then an all-gather of parameters |
 //! | parameters | always there | gathered before a block runs, forward and backward, and freed after it |
 //!
 //! (Li et al. 2020; Rajbhandari et al. 2020; Zhao et al. 2023.)
 
+mod bucket;
 mod gradients;
 mod parameters;
+mod route;
 mod state;
+mod values;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use candle_core::Tensor;
 use phalanx_collectives::{CommStats, Communicator, ReduceOp};
-use phalanx_tensor::host::{HostSliceMut, copy_host, with_host_slice_mut};
-use phalanx_tensor::{HookResult, Key, Listener, ParamStore, StatsSync, Unit};
+use phalanx_tensor::{HookResult, Listener, ParamStore, StatsSync, Unit};
 
+use self::bucket::{Bucket, BucketMemory, lay_out};
 use self::gradients::Reductions;
 use self::parameters::Gathered;
+use self::route::Pass;
+use crate::hook::CommHook;
+use crate::options::Options;
 use crate::statistics::RankSum;
 use crate::strategy::{Held, ShardAxis, Strategy};
 use crate::{Mesh, Result, ShardingError};
 
 /// Makes ranks that each train on a share of the batch into one, unit by unit, while forward and backward run.
 ///
-/// Give it to every [`phalanx_tensor::Session`] as listener: as soon as a unit's gradients are complete their
-/// reduction starts on the communication thread. Units are reduced strictly from the last to the first, whatever
+/// Give it to every [`phalanx_tensor::Session`] as listener: as soon as a bucket's gradients are complete their
+/// reduction starts on the communication thread. Buckets are reduced strictly from the last to the first, whatever
 /// order they complete in, so that all ranks issue the same operations in the same order even if one of them had
 /// no sample. [`DataParallel::finish_gradients`] waits for all. Then give [`DataParallel::units`] to the optimizer, and call
 /// [`DataParallel::finish_update`].
@@ -51,19 +58,37 @@ pub struct DataParallel {
     strategy: Strategy,
     /// In the order of the store's units.
     places: Vec<Place>,
-    /// Trainable places, last first: the order of reduction.
+    buckets: Vec<Bucket>,
+    /// Trainable buckets, last first: the order of reduction.
     order: Vec<usize>,
+    /// By name.
+    blocks: BTreeMap<String, Block>,
+    /// The same buckets by the blocks' numbers.
+    block_buckets: Vec<Vec<usize>>,
+    hook: Option<Arc<dyn CommHook>>,
+    prefetch: usize,
+    gathered_bytes: usize,
     state: Mutex<Progress>,
 }
 
-/// A unit and this rank's part of it.
+/// A block of the model and the buckets that its parameters lie in.
+#[derive(Debug)]
+struct Block {
+    index: usize,
+    buckets: Vec<usize>,
+}
+
+/// A unit, where it lies in its bucket, and this rank's part of it.
 #[derive(Debug)]
 struct Place {
     whole: Unit,
     /// What the optimizer acts on: the part, or the whole if the optimizer's state is replicated.
     own: Unit,
-    /// The elements of the part.
+    /// The elements of the part, in the unit.
     range: Range<usize>,
+    /// Its elements in the bucket.
+    lies: Range<usize>,
+    bucket: usize,
     /// Whether the parameters leave memory between uses.
     released: bool,
 }
@@ -72,35 +97,36 @@ struct Place {
 struct Progress {
     reductions: Reductions,
     gathered: Gathered,
+    /// By bucket.
+    memory: Vec<BucketMemory>,
 }
 
 impl DataParallel {
     /// Wraps a model. Checks that all ranks built the same one, and makes their parameters and buffers equal to
-    /// rank 0's; then keeps what the strategy says. Of a store that was built without values (`fill: false`) every rank fills
-    /// what it holds, so that no rank ever holds more; all must have built it with the same key. Groups, where the strategy has them, are the hosts if they have as many
-    /// ranks each, and otherwise as many ranks as the largest proper divisor of the world size.
+    /// rank 0's; then keeps what the strategy says. Of a store that was built without values (`fill: false`) every rank
+    /// fills what it holds, so that no rank ever holds more; all must have built it with the same key.
     ///
     /// # Errors
     /// [`ShardingError::ModelsDiffer`] naming the first difference, and those of communication.
     pub fn new(store: &ParamStore, comm: Communicator, strategy: Strategy) -> Result<Arc<Self>> {
-        let group = natural_group(comm.hosts());
-        Self::with_groups(store, comm, strategy, group)
+        Self::with_options(store, comm, strategy, Options::default())
     }
 
-    /// The same with groups of `group` ranks that follow each other, where the strategy has groups.
+    /// The same with other options, which must be the same on all ranks.
     ///
     /// # Errors
     /// [`ShardingError::Mesh`] if the world is not whole groups; otherwise as [`DataParallel::new`].
-    pub fn with_groups(
+    pub fn with_options(
         store: &ParamStore,
         comm: Communicator,
         strategy: Strategy,
-        group: usize,
+        options: Options,
     ) -> Result<Arc<Self>> {
         check_same_model(store, &comm)?;
         let (shards, replicas) = match strategy.axis {
             ShardAxis::World => (comm.clone(), None),
             ShardAxis::Group => {
+                let group = if options.group == 0 { natural_group(comm.hosts()) } else { options.group };
                 let replicas = comm.world_size().checked_div(group).unwrap_or(0);
                 let mesh = Mesh::new(&[("replicate", replicas), ("shard", group)], comm.world_size())?;
                 let at = mesh.coordinates(comm.rank());
@@ -111,23 +137,37 @@ impl DataParallel {
                 (part(at[0])?, Some(part(at[1])?))
             }
         };
-        let (rank, world) = (shards.rank(), shards.world_size());
-        let placement = strategy.placement;
-        let place = |unit: &Unit| {
-            let range = rank * unit.len() / world..(rank + 1) * unit.len() / world;
-            let sharded = placement.optimizer == Held::Sharded;
-            Place {
-                whole: unit.clone(),
-                own: if sharded { unit.shard(range.clone()) } else { unit.clone() },
-                range,
-                // Parameters outside of any block are used at any time.
-                released: placement.parameters == Held::Sharded && !unit.block().is_empty(),
-            }
-        };
-        let places: Vec<Place> = store.units().iter().map(place).collect();
-        let mut order: Vec<usize> = (0..places.len()).filter(|at| places[*at].whole.trainable()).collect();
+        let shard = (shards.rank(), shards.world_size());
+        let (buckets, places) = lay_out(store.units(), strategy.placement, shard, options.bucket_bytes);
+        let mut order: Vec<usize> = (0..buckets.len()).filter(|at| buckets[*at].trainable).collect();
         order.reverse();
-        let this = Self { comm, shards, replicas, strategy, places, order, state: Mutex::default() };
+        let mut blocks: BTreeMap<String, Block> = BTreeMap::new();
+        for place in places.iter().filter(|place| !place.whole.block().is_empty()) {
+            let index = blocks.len();
+            let name = place.whole.block().to_owned();
+            let block = blocks.entry(name).or_insert(Block { index, buckets: Vec::new() });
+            if !block.buckets.contains(&place.bucket) {
+                block.buckets.push(place.bucket);
+            }
+        }
+        let mut block_buckets = vec![Vec::new(); blocks.len()];
+        blocks.values().for_each(|block| block_buckets[block.index] = block.buckets.clone());
+        let memory = buckets.iter().map(|_| BucketMemory::default()).collect();
+        let this = Self {
+            comm,
+            shards,
+            replicas,
+            strategy,
+            places,
+            buckets,
+            order,
+            blocks,
+            block_buckets,
+            hook: options.hook,
+            prefetch: options.prefetch,
+            gathered_bytes: options.gathered_bytes,
+            state: Mutex::new(Progress { memory, ..Progress::default() }),
+        };
         this.fill(store.key())?;
         this.broadcast_state(store)?;
         Ok(Arc::new(this))
@@ -180,90 +220,13 @@ impl DataParallel {
         Ok(())
     }
 
+    /// Whether parameters leave memory between uses.
+    fn releases(&self) -> bool {
+        self.strategy.placement.parameters == Held::Sharded
+    }
+
     fn state(&self) -> MutexGuard<'_, Progress> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Makes all ranks' parameters and buffers equal to rank 0's, and keeps what the strategy says: at the start, and after
-    /// loading a checkpoint into whole units. The parameters of all units must be in memory
-    /// ([`DataParallel::summon`]).
-    ///
-    /// # Errors
-    /// Those of communication.
-    pub fn broadcast_state(&self, store: &ParamStore) -> Result<()> {
-        for place in &self.places {
-            let Some(values) = place.whole.values() else { continue };
-            with_host_slice_mut(&values, |slice| match slice {
-                HostSliceMut::F32(values) => self.comm.broadcast(values, 0),
-                HostSliceMut::F64(values) => self.comm.broadcast(values, 0),
-            })??;
-            self.keep_part(place, &values)?;
-        }
-        self.state().gathered = Gathered::default();
-        self.broadcast_buffers(store)
-    }
-
-    /// Draws the initial values of units that have none: all of them, or this rank's part.
-    fn fill(&self, key: Key) -> Result<()> {
-        for place in &self.places {
-            if place.whole.values().is_some() {
-                continue;
-            }
-            if place.released {
-                let part = place.whole.initial_values(key, place.range.clone())?;
-                place.own.set_values(Some(part))?;
-            } else {
-                let whole = place.whole.initial_values(key, 0..place.whole.len())?;
-                place.whole.set_values(Some(whole))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes this rank's part of a unit's values over, and releases the whole if it is to be.
-    fn keep_part(&self, place: &Place, values: &Tensor) -> Result<()> {
-        if !self.is_sharded() {
-            return Ok(());
-        }
-        let part = values.narrow(0, place.range.start, place.range.len())?;
-        if !place.released {
-            // A view: what the optimizer writes is in the whole at once.
-            place.own.set_values(Some(part))?;
-            return Ok(());
-        }
-        match place.own.values() {
-            Some(own) => copy_host(&own, &part)?,
-            None => place.own.set_values(Some(part.copy()?))?,
-        }
-        place.whole.set_values(None)?;
-        Ok(())
-    }
-
-    /// Makes all ranks' buffers equal to rank 0's. Without synchronised batch norm every rank has running
-    /// statistics of its own samples; rank 0's are the ones that are saved, as in PyTorch's DDP, so call this
-    /// before an evaluation that is spread over ranks.
-    ///
-    /// # Errors
-    /// Those of communication.
-    pub fn broadcast_buffers(&self, store: &ParamStore) -> Result<()> {
-        // All buffers travel as one message of f64, which holds f32 and counters below 2⁵³ exactly.
-        let mut all = Vec::new();
-        for buffer in store.buffers() {
-            let flat = buffer.tensor().flatten_all()?.to_dtype(candle_core::DType::F64)?;
-            all.extend(flat.to_vec1::<f64>()?);
-        }
-        self.comm.broadcast(&mut all, 0)?;
-        if self.comm.rank() == 0 {
-            return Ok(());
-        }
-        let mut rest = all.as_slice();
-        for buffer in store.buffers() {
-            let (own, later) = rest.split_at(buffer.shape().elem_count());
-            rest = later;
-            let tensor = Tensor::from_slice(own, buffer.shape(), &candle_core::Device::Cpu)?;
-            buffer.set(&tensor)?;
-        }
-        Ok(())
     }
 
     /// What sums statistics over ranks, for [`phalanx_tensor::Session::stats_sync`].
@@ -282,19 +245,19 @@ impl DataParallel {
 
 impl Listener for DataParallel {
     fn before_forward(&self, block: &str) -> HookResult {
-        Ok(self.enter(block, parameters::Pass::Forward)?)
+        Ok(self.enter(block, Pass::Forward)?)
     }
 
     fn after_forward(&self, block: &str) -> HookResult {
-        Ok(self.leave(block, parameters::Pass::Forward)?)
+        Ok(self.leave(block)?)
     }
 
     fn before_backward(&self, block: &str) -> HookResult {
-        Ok(self.enter(block, parameters::Pass::Backward)?)
+        Ok(self.enter(block, Pass::Backward)?)
     }
 
     fn after_backward(&self, block: &str) -> HookResult {
-        Ok(self.leave(block, parameters::Pass::Backward)?)
+        Ok(self.leave(block)?)
     }
 
     fn gradients_ready(&self, unit: &Unit) -> HookResult {

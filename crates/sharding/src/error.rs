@@ -29,6 +29,14 @@ pub enum ShardingError {
         /// What is wrong, and what there is.
         problem: String,
     },
+    /// A communication hook cannot do what is asked of it.
+    #[error("communication hook `{hook}` {problem}")]
+    Hook {
+        /// Its name.
+        hook: String,
+        /// What is wrong.
+        problem: String,
+    },
     /// Two ranks built different models.
     #[error("rank {rank} built another model than rank 0: {difference}")]
     ModelsDiffer {

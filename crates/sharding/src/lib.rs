@@ -55,12 +55,16 @@
 mod buffer;
 mod data_parallel;
 mod error;
+mod hook;
 mod mesh;
+mod options;
 mod statistics;
 mod strategy;
 
 pub use data_parallel::DataParallel;
 pub use error::{Result, ShardingError};
+pub use hook::{Bf16Compression, CommHook, GradBucket, Pending, hook_named};
 pub use mesh::Mesh;
+pub use options::Options;
 
 pub use strategy::{Codec, Held, PRESETS, Placement, ShardAxis, Strategy, Synchrony, Topology};

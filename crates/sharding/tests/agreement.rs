@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use phalanx_collectives::{Communicator, WorldConfig, connect_with_listener, threads};
 use phalanx_models::{ClipTextConfig, CvaeConfig, ResNet, ResNetConfig, ResNetVariant, TextToImage};
-use phalanx_sharding::{DataParallel, ShardingError, Strategy};
+use phalanx_sharding::{DataParallel, Options, ShardingError, Strategy};
 use phalanx_tensor::loss::{self, Over};
 use phalanx_tensor::optim::{Adam, Optimizer, Sgd};
 use phalanx_tensor::{
@@ -59,7 +59,7 @@ fn build(subject: Subject, fill: bool) -> Result<(Model, ParamStore), AnyError> 
 
 /// Trains one rank on samples `range` of every global batch; the global losses.
 fn train(subject: Subject, comm: Communicator, recompute: Recompute) -> Result<Vec<f64>, AnyError> {
-    train_by("ddp", subject, comm, recompute)
+    train_by("ddp", subject, comm, recompute, Options::default())
 }
 
 /// The same by another strategy.
@@ -68,12 +68,15 @@ fn train_by(
     subject: Subject,
     comm: Communicator,
     recompute: Recompute,
+    options: Options,
 ) -> Result<Vec<f64>, AnyError> {
     // Parts are filled where they are held.
     let (model, store) = build(subject, strategy == "ddp")?;
     let (rank, world) = (comm.rank(), comm.world_size());
     let range = rank * GLOBAL / world..(rank + 1) * GLOBAL / world;
-    let parallel = DataParallel::new(&store, comm, Strategy::named(strategy)?)?;
+    let (ahead, bound) = (options.prefetch, options.gathered_bytes);
+    let alone = options.bucket_bytes == 0;
+    let parallel = DataParallel::with_options(&store, comm, Strategy::named(strategy)?, options)?;
     let sharded = world > 1 && strategy == "fsdp";
     let context = Arc::new(Context::new(1));
     let mut optimizer: Box<dyn Optimizer> = match subject {
@@ -125,7 +128,28 @@ fn train_by(
             assert!(parallel.bytes()[0] <= whole / world as u64 + slack, "{:?} of {whole}", parallel.bytes());
         }
     }
+    if sharded && alone {
+        // In passing at most the block that is used, the one that it follows and those gathered ahead were whole.
+        let blocks: std::collections::BTreeSet<&str> =
+            store.units().iter().map(phalanx_tensor::Unit::block).collect();
+        let of_block =
+            |block: &&str| store.units_of_block(block).map(|unit| unit.bytes() as u64).sum::<u64>();
+        let mut sizes: Vec<u64> = blocks.iter().map(of_block).collect();
+        sizes.sort_unstable_by(|a, b| b.cmp(a));
+        let most =
+            sizes.iter().take(2).sum::<u64>() + sizes.iter().take(ahead).sum::<u64>().min(bound as u64);
+        let peak = parallel.peak_gathered_bytes();
+        assert!(peak > 0 && peak <= most, "{peak} bytes of {sizes:?}, {ahead} ahead, at most {bound}");
+    }
     Ok(losses)
+}
+
+/// Sizes of messages, buckets ahead, bytes ahead.
+const OPTIONS: [(usize, usize, usize); 4] =
+    [(1 << 20, 1, usize::MAX), (0, 1, usize::MAX), (1500, 2, usize::MAX), (0, 3, 0)];
+
+fn options((bucket_bytes, prefetch, gathered_bytes): (usize, usize, usize)) -> Options {
+    Options { bucket_bytes, prefetch, gathered_bytes, ..Options::default() }
 }
 
 #[test]
@@ -133,22 +157,60 @@ fn what_is_sharded_does_not_change_a_bit() {
     for subject in [Subject::ResNet, Subject::Cvae] {
         for world in [1, 2, 3, 4] {
             for recompute in [Recompute::Never, Recompute::Every(1)] {
-                let run = |strategy: &'static str| {
+                let run = |strategy: &'static str, chosen| {
                     on_ranks(threads(world).expect("threads"), move |comm| {
-                        train_by(strategy, subject, comm, recompute)
+                        train_by(strategy, subject, comm, recompute, options(chosen))
                     })
                 };
-                let expected = run("ddp");
+                let expected = run("ddp", OPTIONS[0]);
+                let what = format!("{subject:?} on {world}, {recompute:?}");
                 // Groups add in another order.
-                for (rank, curve) in run("hsdp").iter().enumerate() {
-                    close(curve, &expected[rank], &format!("hsdp: {subject:?} on {world}, {recompute:?}"));
+                for (rank, curve) in run("hsdp", OPTIONS[world % 4]).iter().enumerate() {
+                    close(curve, &expected[rank], &format!("hsdp: {what}"));
                 }
-                for strategy in ["zero1", "zero2", "fsdp"] {
-                    assert_eq!(run(strategy), expected, "{strategy}: {subject:?} on {world}, {recompute:?}");
+                for (at, strategy) in ["zero1", "zero2", "fsdp"].into_iter().enumerate() {
+                    assert_eq!(run(strategy, OPTIONS[(at + world) % 4]), expected, "{strategy}: {what}");
+                }
+                if recompute == Recompute::Never {
+                    for chosen in OPTIONS {
+                        for strategy in ["ddp", "fsdp"] {
+                            assert_eq!(run(strategy, chosen), expected, "{strategy}: {what}, {chosen:?}");
+                        }
+                    }
                 }
             }
         }
     }
+}
+
+#[test]
+fn a_hook_sends_half_the_bytes_under_every_strategy() {
+    let run = |strategy: &'static str, hook: &'static str| {
+        on_ranks(threads(2).expect("threads"), move |comm| {
+            let hook = phalanx_sharding::hook_named(hook)?;
+            let sent = comm.clone();
+            let options = Options { hook, ..Options::default() };
+            let mut curve = train_by(strategy, Subject::Cvae, comm, Recompute::Never, options)?;
+            curve.push(sent.stats().bytes_sent as f64);
+            Ok(curve)
+        })
+        .remove(0)
+    };
+    let mut exact = run("ddp", "none");
+    let exact_bytes = exact.pop().expect("bytes");
+    for strategy in ["ddp", "zero2", "fsdp"] {
+        let mut rounded = run(strategy, "bf16");
+        let bytes = rounded.pop().expect("bytes");
+        assert_ne!(rounded, exact, "{strategy}: gradients were rounded");
+        for (a, b) in rounded.iter().zip(&exact) {
+            assert!((a - b).abs() <= 1e-2 * b.abs(), "{strategy}: {rounded:?} and {exact:?}");
+        }
+        if strategy == "ddp" {
+            assert!(bytes < 0.6 * exact_bytes, "{bytes} bytes of {exact_bytes}");
+        }
+    }
+    let error = phalanx_sharding::hook_named("fp4").expect_err("no such hook").to_string();
+    assert_eq!(error, "communication hook `fp4` is unknown; there is: none, bf16");
 }
 
 fn on_ranks(
@@ -225,7 +287,9 @@ fn gradients_travel_while_backward_still_runs() {
     let comm = threads(1).expect("threads").remove(0);
     let (model, store) = build(Subject::ResNet, true).expect("sound");
     let Model::ResNet(model) = model else { unreachable!("asked for a ResNet") };
-    let parallel = DataParallel::new(&store, comm, Strategy::named("ddp").expect("a row")).expect("alone");
+    let options = Options { bucket_bytes: 0, ..Options::default() };
+    let row = Strategy::named("ddp").expect("a row");
+    let parallel = DataParallel::with_options(&store, comm, row, options).expect("alone");
     let before = parallel.communicator().stats().operations;
     let both = Arc::new(Both(parallel.clone(), std::sync::Mutex::default()));
     let session =

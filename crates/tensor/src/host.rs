@@ -27,6 +27,17 @@ pub fn with_host_slice_mut<R>(tensor: &Tensor, f: impl FnOnce(HostSliceMut<'_>) 
     }
 }
 
+/// A flat CPU tensor of `len` elements of unspecified value, for whoever overwrites all of them before anybody reads one:
+/// what is received, or computed in place. Zeros would be written for nothing.
+///
+/// # Errors
+/// If the element type is not f32 or f64.
+pub fn unwritten_flat(len: usize, dtype: DType) -> Result<Tensor> {
+    crate::storage::dispatch!("unwritten memory", dtype, T => {
+        crate::storage::tensor_from(crate::unwritten::unwritten::<T>(len), len)
+    })
+}
+
 /// Copies the elements of one CPU tensor into another of as many, which is contiguous; every view of its storage sees them.
 ///
 /// # Errors

@@ -1,150 +1,140 @@
-//! Parameters that leave memory between uses: gathered before a block runs, the next block's meanwhile.
+//! Parameters that leave memory between uses: gathered before a block runs, those of the next meanwhile.
 
 use std::collections::BTreeMap;
 
-use candle_core::Tensor;
 use phalanx_collectives::Handle;
-use phalanx_tensor::host::copy_host;
 
-use super::{DataParallel, Place, Progress};
+use super::route::{Pass, Route};
+use super::{DataParallel, Progress};
 use crate::Result;
-use crate::buffer::TensorBuffer;
-use crate::strategy::Held;
+use crate::buffer::{PartBuffer, TensorBuffer, Way};
 
-/// Blocks whose parameters are gathered ahead of their use.
-const AHEAD: usize = 1;
-
-/// Which way a pass goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pass {
-    Forward,
-    Backward,
-}
-
-/// Which units are on their way, and in which order blocks run, as the last passes have shown.
+/// Which buckets are on their way, and the way that passes take.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
-    /// By place.
-    coming: BTreeMap<usize, Handle<TensorBuffer>>,
-    forward: Route,
-    backward: Route,
+    /// By bucket.
+    coming: BTreeMap<usize, Handle<PartBuffer>>,
+    route: Route,
+    /// Blocks that are being run.
+    open: Vec<usize>,
     /// Whether everything is to stay.
     held: bool,
-}
-
-/// The blocks that a pass goes through.
-#[derive(Debug, Default)]
-struct Route {
-    /// Of the last whole pass.
-    known: Vec<String>,
-    /// Of this pass, so far.
-    here: Vec<String>,
-}
-
-impl Route {
-    /// Notes that the pass has come to a block; the blocks that followed the last time.
-    fn visit(&mut self, block: &str, first: bool) -> Vec<String> {
-        if first {
-            self.known = std::mem::take(&mut self.here);
-        }
-        self.here.push(block.to_owned());
-        let at = self.here.len();
-        // Only as long as the pass goes the known way.
-        let same = self.known.get(..at) == Some(&self.here[..]);
-        if same { self.known.iter().skip(at).take(AHEAD).cloned().collect() } else { Vec::new() }
-    }
+    /// Bytes of whole buckets in memory or on their way, and the most there were.
+    bytes: usize,
+    peak: usize,
 }
 
 impl DataParallel {
-    fn releases(&self) -> bool {
-        self.strategy.placement.parameters == Held::Sharded
-    }
-
-    fn of_block<'a>(&'a self, block: &'a str) -> impl Iterator<Item = usize> + 'a {
-        let places = self.places.iter().enumerate();
-        places.filter(move |(_, place)| place.released && place.whole.block() == block).map(|(at, _)| at)
-    }
-
     /// A pass has come to a block: its parameters are in memory when this returns, and those of the next are on their way.
     pub(super) fn enter(&self, block: &str, pass: Pass) -> Result<()> {
+        let Some(block) = self.blocks.get(block) else { return Ok(()) };
+        let mut state = self.state();
+        if pass == Pass::Backward {
+            block.buckets.iter().try_for_each(|at| self.lay_gradients(&mut state, *at))?;
+        }
+        if state.gathered.held || !self.releases() {
+            return Ok(());
+        }
+        state.gathered.route.visit((pass, block.index));
+        state.gathered.open.push(block.index);
+        let released = || block.buckets.iter().copied().filter(|at| self.buckets[*at].released);
+        released().try_for_each(|at| self.fetch(&mut state, at))?;
+        for at in self.next_buckets(&state) {
+            if state.gathered.bytes + self.buckets[at].bytes() > self.gathered_bytes {
+                break;
+            }
+            self.fetch(&mut state, at)?;
+        }
+        released().try_for_each(|at| self.receive(&mut state, at))
+    }
+
+    /// The buckets to be gathered ahead, in the order of their use.
+    fn next_buckets(&self, state: &Progress) -> Vec<usize> {
+        let mut next = Vec::new();
+        for (_, block) in state.gathered.route.ahead() {
+            for at in self.buckets_of(*block) {
+                if next.len() == self.prefetch {
+                    return next;
+                }
+                let known = next.contains(at) || state.gathered.open.iter().any(|open| self.uses(*open, *at));
+                if self.buckets[*at].released && !known {
+                    next.push(*at);
+                }
+            }
+        }
+        next
+    }
+
+    fn buckets_of(&self, block: usize) -> &[usize] {
+        &self.block_buckets[block]
+    }
+
+    fn uses(&self, block: usize, bucket: usize) -> bool {
+        self.buckets_of(block).contains(&bucket)
+    }
+
+    /// A pass has left a block: its parameters leave memory, unless the block that comes next uses them too. Backward
+    /// begins with the block that forward has ended with.
+    pub(super) fn leave(&self, block: &str) -> Result<()> {
         if !self.releases() {
             return Ok(());
         }
+        let Some(block) = self.blocks.get(block) else { return Ok(()) };
         let mut state = self.state();
         if state.gathered.held {
             return Ok(());
         }
-        let route = match pass {
-            Pass::Forward => &state.gathered.forward,
-            Pass::Backward => &state.gathered.backward,
-        };
-        // A pass begins where the other one has ended, or where its own has come to its first block again.
-        let again = route.here.first().is_some_and(|first| first == block);
-        let route = match pass {
-            Pass::Forward => &mut state.gathered.forward,
-            Pass::Backward => &mut state.gathered.backward,
-        };
-        let next = route.visit(block, again);
-        for at in self.of_block(block) {
-            self.fetch(&mut state, at)?;
-            self.receive(&mut state, at)?;
+        if let Some(at) = state.gathered.open.iter().rposition(|open| *open == block.index) {
+            state.gathered.open.remove(at);
         }
-        for block in next {
-            for at in self.of_block(&block) {
-                self.fetch(&mut state, at)?;
+        let next = state.gathered.route.ahead().first().map(|(_, block)| *block);
+        for at in &block.buckets {
+            let used = next.iter().chain(&state.gathered.open).any(|block| self.uses(*block, *at));
+            if self.buckets[*at].released && !used {
+                self.release(&mut state, *at)?;
             }
         }
         Ok(())
     }
 
-    /// A pass has left a block: its parameters leave memory.
-    pub(super) fn leave(&self, block: &str, pass: Pass) -> Result<()> {
-        if !self.releases() {
-            return Ok(());
-        }
-        let state = self.state();
-        if state.gathered.held {
-            return Ok(());
-        }
-        // Backward begins with the block that forward has ended with.
-        let route = &state.gathered.forward;
-        let turns =
-            route.known.len() == route.here.len() && route.known.last().is_some_and(|last| last == block);
-        if pass == Pass::Forward && turns {
-            return Ok(());
-        }
-        for at in self.of_block(block) {
-            self.places[at].whole.set_values(None)?;
-        }
-        Ok(())
-    }
-
-    /// Starts to gather a unit, unless it is here or on its way.
+    /// Starts to gather a bucket, unless it is here or on its way.
     fn fetch(&self, state: &mut Progress, at: usize) -> Result<()> {
-        let place = &self.places[at];
-        if place.whole.values().is_some() || state.gathered.coming.contains_key(&at) {
+        let memory = &state.memory[at];
+        let (None, Some(own)) = (&memory.whole, &memory.own) else { return Ok(()) };
+        if state.gathered.coming.contains_key(&at) {
             return Ok(());
         }
-        let whole = Self::room(place)?;
-        if let Some(own) = place.own.values() {
-            copy_host(&whole.narrow(0, place.range.start, place.range.len())?, &own)?;
-        }
-        let handle = self.shards.all_gather_chunks_async(TensorBuffer(whole));
-        state.gathered.coming.insert(at, handle);
+        let bucket = &self.buckets[at];
+        let (range, part) = (bucket.range.clone(), own.clone());
+        let buffer = PartBuffer { whole: bucket.room()?, part, range, way: Way::Before };
+        state.gathered.coming.insert(at, self.shards.all_gather_chunks_async(buffer));
+        state.gathered.bytes += bucket.bytes();
+        state.gathered.peak = state.gathered.peak.max(state.gathered.bytes);
         Ok(())
     }
 
-    fn room(place: &Place) -> Result<Tensor> {
-        Ok(Tensor::zeros(place.whole.len(), place.whole.dtype(), place.whole.device())?)
-    }
-
-    /// Waits for a unit that is on its way.
+    /// Waits for a bucket that is on its way.
     fn receive(&self, state: &mut Progress, at: usize) -> Result<()> {
         if let Some(handle) = state.gathered.coming.remove(&at) {
-            let TensorBuffer(whole) = handle.wait()?;
-            self.places[at].whole.set_values(Some(whole))?;
+            let whole = handle.wait()?.whole;
+            self.place_whole(state, at, Some(whole))?;
         }
         Ok(())
+    }
+
+    /// Lets a bucket's parameters leave memory.
+    fn release(&self, state: &mut Progress, at: usize) -> Result<()> {
+        if state.memory[at].whole.is_some() {
+            self.place_whole(state, at, None)?;
+            state.gathered.bytes = state.gathered.bytes.saturating_sub(self.buckets[at].bytes());
+        }
+        Ok(())
+    }
+
+    /// The most bytes of whole buckets that were in memory at once beside this rank's parts, those that were on their way
+    /// included. 0 where parameters are not sharded.
+    pub fn peak_gathered_bytes(&self) -> u64 {
+        self.state().gathered.peak as u64
     }
 
     /// Brings the parameters that other ranks have updated to this one, and releases what is to be gathered anew. Call it
@@ -158,13 +148,13 @@ impl DataParallel {
         }
         let mut state = self.state();
         let mut coming = Vec::new();
-        for (at, place) in self.places.iter().enumerate() {
-            if place.released {
+        for (at, bucket) in self.buckets.iter().enumerate() {
+            if bucket.released {
                 // What was gathered before the update, or on the way for a pass that did not come, is old.
                 self.receive(&mut state, at)?;
-                place.whole.set_values(None)?;
-            } else if let (true, Some(whole)) = (place.whole.trainable(), place.whole.values()) {
-                coming.push(self.shards.all_gather_chunks_async(TensorBuffer(whole)));
+                self.release(&mut state, at)?;
+            } else if let (true, Some(whole)) = (bucket.trainable, &state.memory[at].whole) {
+                coming.push(self.shards.all_gather_chunks_async(TensorBuffer(whole.clone())));
             }
         }
         for handle in coming {
@@ -183,9 +173,12 @@ impl DataParallel {
             return Ok(());
         }
         let mut state = self.state();
-        let released = || (0..self.places.len()).filter(|at| self.places[*at].released);
+        // That all of it is in memory is what was asked for; it does not count as gathered in flight.
+        let peak = state.gathered.peak;
+        let released = || (0..self.buckets.len()).filter(|at| self.buckets[*at].released);
         released().try_for_each(|at| self.fetch(&mut state, at))?;
         released().try_for_each(|at| self.receive(&mut state, at))?;
+        state.gathered.peak = peak;
         state.gathered.held = true;
         Ok(())
     }
@@ -200,9 +193,7 @@ impl DataParallel {
         }
         let mut state = self.state();
         state.gathered.held = false;
-        for place in self.places.iter().filter(|place| place.released) {
-            place.whole.set_values(None)?;
-        }
-        Ok(())
+        let released = (0..self.buckets.len()).filter(|at| self.buckets[*at].released);
+        released.into_iter().try_for_each(|at| self.release(&mut state, at))
     }
 }

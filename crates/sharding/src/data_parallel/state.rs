@@ -57,17 +57,21 @@ impl DataParallel {
         kinds.sort();
         let mut all = Vec::new();
         for kind in &kinds {
-            for place in self.places.iter().filter(|place| place.whole.trainable()) {
-                let whole = Tensor::zeros(place.whole.len(), place.whole.dtype(), place.whole.device())?;
-                for entry in place.own.entries() {
-                    let Some(part) = own.get(format!("{kind}.{}", entry.name).as_str()) else { continue };
-                    let to = whole.narrow(0, place.range.start + entry.range.start, entry.range.len())?;
-                    copy_host(&to, part)?;
+            for bucket in self.buckets.iter().filter(|bucket| bucket.trainable) {
+                let whole = Tensor::zeros(bucket.len, bucket.dtype, &bucket.device)?;
+                let members = &self.places[bucket.members.clone()];
+                for place in members {
+                    for entry in place.own.entries() {
+                        let Some(part) = own.get(format!("{kind}.{}", entry.name).as_str()) else { continue };
+                        let start = place.lies.start + place.range.start + entry.range.start;
+                        copy_host(&whole.narrow(0, start, entry.range.len())?, part)?;
+                    }
                 }
                 let TensorBuffer(whole) = self.shards.all_gather_chunks_async(TensorBuffer(whole)).wait()?;
-                if wanted {
+                for place in members.iter().filter(|_| wanted) {
                     for entry in place.whole.entries() {
-                        let tensor = whole.narrow(0, entry.range.start, entry.range.len())?.copy()?;
+                        let start = place.lies.start + entry.range.start;
+                        let tensor = whole.narrow(0, start, entry.range.len())?.copy()?;
                         all.push((format!("{kind}.{}", entry.name), tensor.reshape(&entry.shape)?));
                     }
                 }

@@ -227,8 +227,9 @@ impl Unit {
     /// If the allocation fails.
     pub fn grads_or_zeros(&self) -> Result<Tensor> {
         let mut memory = self.0.memory.write().unwrap_or_else(PoisonError::into_inner);
+        let grads = self.allocate(&mut memory)?;
         self.settle(&mut memory)?;
-        self.allocate(&mut memory)
+        Ok(grads)
     }
 
     /// Adds to the gradient of the parameter at `range`.
@@ -253,7 +254,14 @@ impl Unit {
         if let Some(grads) = &memory.grads {
             return Ok(grads.clone());
         }
-        let grads = Tensor::zeros(self.0.len, self.0.dtype, &self.0.device)?;
+        let grads = if self.0.device.is_cpu() {
+            // Not filled with zeros: the first gradients overwrite.
+            memory.stale.clear();
+            memory.stale.resize(self.0.entries.len(), true);
+            crate::host::unwritten_flat(self.0.len, self.0.dtype)?
+        } else {
+            Tensor::zeros(self.0.len, self.0.dtype, &self.0.device)?
+        };
         memory.grads = Some(grads.clone());
         Ok(grads)
     }
