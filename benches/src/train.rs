@@ -13,7 +13,7 @@ use phalanx_models::{
     ClipTextConfig, CvaeConfig, MobileNetV2, MobileNetV2Config, ResNet, ResNetConfig, ResNetVariant,
     StackGanConfig, StageOneDiscriminator, StageOneGenerator, TextToImage,
 };
-use phalanx_sharding::{DataParallel, Strategy};
+use phalanx_sharding::{DataParallel, Options, Strategy};
 use phalanx_tensor::loss::{self, Over};
 use phalanx_tensor::optim::{Adam, Optimizer, Sgd};
 use phalanx_tensor::{BuildOptions, Context, Key, ParamStore, Session, StoreBuilder, Tape, Value};
@@ -47,6 +47,9 @@ pub(crate) struct TrainArgs {
     /// The first convolution is 3x3 without stride and there is no pooling after it
     #[arg(long)]
     cifar_stem: bool,
+    /// Messages are merged until they have so many KiB
+    #[arg(long, default_value_t = 1024)]
+    bucket_kib: usize,
     #[command(flatten)]
     common: Common,
 }
@@ -146,7 +149,9 @@ impl Replica {
             "none" => (threads(1)?.remove(0), "ddp"),
             name => (comm, name),
         };
-        let parallel = DataParallel::new(&store, comm, Strategy::named(strategy)?)?;
+        let bucket_bytes = args.bucket_kib << 10;
+        let options = Options { bucket_bytes, ..Options::default() };
+        let parallel = DataParallel::with_options(&store, comm, Strategy::named(strategy)?, options)?;
         Ok(Self { store, parallel })
     }
 
@@ -254,9 +259,11 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     if version.is_some() && prepared.is_none() {
         println!("the peer has no {name} like this");
     }
+    let first = std::sync::OnceLock::new();
     let medians = std::thread::scope(|scope| {
         let mut ranks = Vec::new();
         for comm in threads(world)? {
+            first.get_or_init(|| comm.clone());
             let (go, told) = channel();
             let (tell, done) = channel();
             scope.spawn(move || {
@@ -273,8 +280,15 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
             }
             ranks.iter().try_for_each(|(_, done)| done.recv().context("a rank has ended")?)
         };
-        alternate(common.rounds, step, prepared.as_mut())
-    })?;
+        let steps = std::cell::Cell::new(0_u32);
+        let counted = || {
+            steps.set(steps.get() + 1);
+            step()
+        };
+        let medians = alternate(common.rounds, counted, prepared.as_mut())?;
+        anyhow::Ok((medians, steps.get()))
+    });
+    let (medians, steps) = medians?;
     let images = (args.batch * world) as f64;
     let (rate, memory) = (images / medians.ours, peak_memory());
     println!(
@@ -290,6 +304,17 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
         args.precision.name(),
         if world > 1 { args.strategy.as_str() } else { "alone" },
     );
+    // Means over the steps, of rank 0.
+    let stats = first.get().map(Communicator::stats).unwrap_or_default();
+    let (exposed, busy) = (stats.seconds_exposed / f64::from(steps), stats.seconds_busy / f64::from(steps));
+    if world > 1 {
+        println!(
+            "communication a step: {:.1} MB sent, exposed {:.1} ms, hidden {:.1} ms",
+            stats.bytes_sent as f64 / f64::from(steps) / 1e6,
+            exposed * 1e3,
+            (busy - exposed).max(0.0) * 1e3
+        );
+    }
     let mut peer_memory = None;
     if let (Some(theirs), Some(peer), Some(version)) = (medians.theirs, &mut prepared, &version) {
         let bytes = peer.peak_memory()?;
@@ -322,6 +347,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
         "model": name, "batch": args.batch, "image_size": args.image_size, "cifar_stem": args.cifar_stem,
         "ranks": world, "strategy": args.strategy, "threads": common.threads(), "precision": args.precision.name(), "rounds": common.rounds,
         "samples_per_s": rate, "seconds_per_step": medians.ours, "peak_memory_bytes": memory,
+        "communication_exposed_seconds": exposed, "communication_hidden_seconds": (busy - exposed).max(0.0),
         "peer": version, "peer_samples_per_s": medians.theirs.map(|theirs| images / theirs),
         "peer_peak_memory_bytes": peer_memory, "ratio": medians.ratio(),
     }))

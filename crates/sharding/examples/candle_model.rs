@@ -1,11 +1,8 @@
-//! Distributes a candle-nn model over ranks: `cargo run --release --example candle_model`.
+//! Distributes a candle-nn model over ranks: `cargo run --release --example candle_model [STRATEGY]`.
 //!
 //! Two ranks as threads of this process learn a function together, each from its half of every batch. With
 //! `connect(&WorldConfig::from_env()?…)` instead of `threads` the same code runs as processes on many hosts.
-
-use std::sync::Arc;
-
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use candle_nn::Module as _;
 use phalanx_collectives::{Communicator, threads};
 use phalanx_sharding::{DataParallel, Strategy};
@@ -23,30 +20,27 @@ fn train(comm: Communicator) -> Result<(), AnyError> {
     })?;
     let store = builder.build()?;
     model.initialise()?;
-    // What makes it distributed: equal parameters at the start, summed gradients at every step.
-    let parallel = DataParallel::new(&store, comm, Strategy::named("ddp")?)?;
-    let (context, mut adam) = (Arc::new(Context::new(1)), Adam::new((0.9, 0.999), 1e-8, 0.0));
+    // What makes it distributed: what each rank holds, and summed gradients at every step.
+    let strategy = Strategy::named(&std::env::args().nth(1).unwrap_or_else(|| "fsdp".into()))?;
+    let parallel = DataParallel::new(&store, comm, strategy)?;
+    let (context, mut adam) = (std::sync::Arc::new(Context::new(1)), Adam::new((0.9, 0.999), 1e-8, 0.0));
     let mut draw = vec![0.0; 128];
     for step in 0..=300 {
         // Every rank draws the points of its own part of the global batch of 64 a rank.
         Key::new(1).step(step).normal(rank * 128, &mut draw);
-        let points = Tensor::from_slice(&draw, (64, 2), &Device::Cpu)?.to_dtype(candle_core::DType::F32)?;
+        let points = Tensor::from_slice(&draw, (64, 2), &Device::Cpu)?.to_dtype(DType::F32)?;
         let target = (points.narrow(1, 0, 1)? * points.narrow(1, 1, 1)?)?.sin()?;
-        let session = Session {
-            listener: Some(parallel.clone()),
-            ..Session::training(context.clone(), Key::new(1).step(step))
-        };
-        let tape = Tape::recording(session);
+        let session = Session::training(context.clone(), Key::new(1).step(step));
+        let tape = Tape::recording(Session { listener: Some(parallel.clone()), ..session });
         let output = model.forward(&tape, &[&Value::constant(points)], |(hidden, out), x| {
             out.forward(&hidden.forward(&x[0])?.tanh()?)
         })?;
         let loss = loss::mse(&tape, &output, &Value::constant(target), loss::Over::Count(64 * world))?;
-        store.zero_grads();
         tape.backward(&loss)?;
         parallel.finish_gradients()?;
-        // Under strategies that shard, these are this rank's parts.
         adam.step(&parallel.units(), 0.01, &context)?;
         parallel.finish_update()?;
+        store.zero_grads();
         let mut global = [f64::from(loss.tensor()?.to_scalar::<f32>()?)];
         parallel.sum_scalars(&mut global)?;
         if rank == 0 && step % 100 == 0 {

@@ -10,7 +10,7 @@ use phalanx_sharding::{DataParallel, Options, ShardingError, Strategy};
 use phalanx_tensor::loss::{self, Over};
 use phalanx_tensor::optim::{Adam, Optimizer, Sgd};
 use phalanx_tensor::{
-    BuildOptions, Context, Init, Key, ParamStore, Recompute, Session, StoreBuilder, Tape, Value,
+    BuildOptions, CandleModule, Context, Init, Key, ParamStore, Recompute, Session, StoreBuilder, Tape, Value,
 };
 
 type AnyError = Box<dyn std::error::Error + Send + Sync>;
@@ -359,5 +359,55 @@ fn parts_of_different_initial_values_are_told_apart() {
             }
             other => panic!("{other:?}"),
         }
+    }
+}
+
+#[test]
+fn a_candle_model_trains_the_same_under_every_strategy() {
+    use candle_nn::Module as _;
+    let run = |strategy: &'static str| {
+        on_ranks(threads(2).expect("threads"), move |comm| {
+            let (rank, world) = (comm.rank(), comm.world_size());
+            let builder = StoreBuilder::new(BuildOptions::default());
+            let layer = |name: &str, from: usize, to: usize| {
+                CandleModule::register(&builder.root().pp(name).block(), move |vb| {
+                    candle_nn::linear(from, to, vb)
+                })
+            };
+            let layers = [layer("hidden", 3, 7)?, layer("out", 7, 2)?];
+            let store = builder.build()?;
+            // candle draws from a generator without a seed.
+            for param in store.params() {
+                param.set(&draw(param.name(), 0, param.dims()))?;
+            }
+            let parallel = DataParallel::new(&store, comm, Strategy::named(strategy)?)?;
+            let context = Arc::new(Context::new(1));
+            let mut adam = Adam::new((0.9, 0.999), 1e-8, 0.01);
+            let mut losses = Vec::new();
+            for step in 0..5 {
+                let session = Session::training(context.clone(), Key::new(1).step(step));
+                let tape = Tape::recording(Session { listener: Some(parallel.clone()), ..session });
+                let input =
+                    Value::constant(draw("input", step, &[4, 3]).narrow(0, 2 * rank, 2)?.contiguous()?);
+                let hidden = layers[0].forward(&tape, &[&input], |layer, x| layer.forward(&x[0])?.tanh())?;
+                let output = layers[1].forward(&tape, &[&hidden], |layer, x| layer.forward(&x[0]))?;
+                let target = Value::constant(Tensor::ones((2, 2), DType::F32, &Device::Cpu)?);
+                let loss = loss::mse(&tape, &output, &target, Over::Count(2 * world))?;
+                tape.backward(&loss)?;
+                parallel.finish_gradients()?;
+                adam.step(&parallel.units(), 0.05, &context)?;
+                parallel.finish_update()?;
+                store.zero_grads();
+                let mut global = [f64::from(loss.tensor()?.to_scalar::<f32>()?)];
+                parallel.sum_scalars(&mut global)?;
+                losses.push(global[0]);
+            }
+            Ok(losses)
+        })
+    };
+    let expected = run("ddp");
+    assert!(expected[0][4] < expected[0][0], "it learns: {expected:?}");
+    for strategy in ["zero1", "zero2", "fsdp"] {
+        assert_eq!(run(strategy), expected, "{strategy}");
     }
 }

@@ -14,8 +14,13 @@ use crate::{Init, Result, TensorError};
 /// The module is built by the given function from a [`VarBuilder`]: once to learn which variables it has and
 /// what candle fills them with, then at every forward from the current values (building a module from tensors
 /// in memory only clones handles). Beware of candle layers without a backward: [`Tape::segment`] reports them.
+///
+/// Registered in a [`Scope::block`], every forward runs as that block, so that strategies which keep parameters sharded
+/// gather them for it. candle's graph holds copies of them until backward has passed; for a large model register its layers
+/// one by one.
 pub struct CandleModule<M> {
     build: Box<dyn Fn(VarBuilder<'_>) -> candle_core::Result<M> + Send + Sync>,
+    block: String,
     params: Vec<(String, Param)>,
     initial: Vec<Tensor>,
 }
@@ -50,7 +55,7 @@ impl<M> CandleModule<M> {
             params.push((name, param));
             initial.push(value);
         }
-        Ok(Self { build: Box::new(build), params, initial })
+        Ok(Self { build: Box::new(build), block: scope.block_name().to_owned(), params, initial })
     }
 
     /// Fills the parameters with the values that candle's initialisers drew. Call it once after the store is
@@ -71,6 +76,18 @@ impl<M> CandleModule<M> {
     /// # Errors
     /// candle's, and those of [`Tape::segment`].
     pub fn forward(
+        &self,
+        tape: &Tape,
+        inputs: &[&Value],
+        run: impl FnOnce(&M, &[Tensor]) -> candle_core::Result<Tensor>,
+    ) -> Result<Value> {
+        if self.block.is_empty() {
+            return self.segment(tape, inputs, run);
+        }
+        tape.in_block(&self.block, || self.segment(tape, inputs, run))
+    }
+
+    fn segment(
         &self,
         tape: &Tape,
         inputs: &[&Value],

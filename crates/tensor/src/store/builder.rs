@@ -25,6 +25,9 @@ pub struct BuildOptions {
     pub decay_matrices_only: bool,
     /// Whether to fill values now; otherwise units start without values, for somebody who holds shards.
     pub fill: bool,
+    /// The parameters of a block are cut into several units, between parameters, so that none with more than one parameter
+    /// has more bytes than this: what is moved or reduced at a time.
+    pub unit_bytes: usize,
 }
 
 impl Default for BuildOptions {
@@ -35,6 +38,7 @@ impl Default for BuildOptions {
             device: Device::Cpu,
             decay_matrices_only: false,
             fill: true,
+            unit_bytes: usize::MAX,
         }
     }
 }
@@ -97,9 +101,13 @@ impl StoreBuilder {
         for (param, block) in &registry.params {
             let decay = !options.decay_matrices_only || param.dims().len() >= 2;
             let kind = UnitKind { block: block.clone(), trainable: param.trainable(), decay };
-            match kinds.iter_mut().find(|(known, _)| *known == kind) {
-                Some((_, members)) => members.push(param.clone()),
-                None => kinds.push((kind, vec![param.clone()])),
+            let fits = |members: &[Param]| {
+                let count = members.iter().map(Param::elem_count).sum::<usize>() + param.elem_count();
+                count.saturating_mul(options.dtype.size_in_bytes()) <= options.unit_bytes
+            };
+            match kinds.iter_mut().rev().find(|(known, _)| *known == kind) {
+                Some((_, members)) if fits(members) => members.push(param.clone()),
+                _ => kinds.push((kind, vec![param.clone()])),
             }
         }
         let mut units = Vec::with_capacity(kinds.len());
@@ -236,5 +244,27 @@ impl Scope {
 
     fn full(&self, name: &str) -> String {
         if self.prefix.is_empty() { name.to_owned() } else { format!("{}.{name}", self.prefix) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_blocks_are_cut_between_parameters() {
+        let lens = |unit_bytes: usize| {
+            let builder = StoreBuilder::new(BuildOptions { unit_bytes, ..Default::default() });
+            let block = builder.root().pp("a").block();
+            for (name, len) in [("p", 3), ("q", 4), ("r", 20), ("s", 1), ("t", 2)] {
+                block.param(name, len, Init::ZEROS).expect("a new name");
+            }
+            let store = builder.build().expect("small");
+            assert_eq!(store.param("a.t").expect("known").tensor().expect("filled").dims(), [2]);
+            store.units().iter().map(Unit::len).collect::<Vec<_>>()
+        };
+        assert_eq!(lens(usize::MAX), [30]);
+        assert_eq!(lens(28), [7, 20, 3]);
+        assert_eq!(lens(0), [3, 4, 20, 1, 2]);
     }
 }

@@ -58,6 +58,18 @@ impl Tape {
         }
     }
 
+    /// Runs something as the block called `name`, which is not one that could be run again.
+    pub(crate) fn in_block<R>(&self, name: &str, run: impl FnOnce() -> Result<R>) -> Result<R> {
+        let name: Arc<str> = name.into();
+        self.count_block();
+        self.notify("before forward", |listener| listener.before_forward(&name))?;
+        self.push_action(Action::BlockStart(name.clone()));
+        let result = run()?;
+        self.push_action(Action::BlockEnd(name.clone()));
+        self.notify("after forward", |listener| listener.after_forward(&name))?;
+        Ok(result)
+    }
+
     /// Runs the block without recording, and records one node that runs it again in backward.
     fn run_recomputed<B: Block + 'static>(&self, block: Arc<B>, inputs: &[Value]) -> Result<Vec<Value>> {
         let keys_at = self.keys_drawn();

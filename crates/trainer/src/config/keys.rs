@@ -91,6 +91,14 @@ choices! {
         LocalSgd = "local-sgd",
     }
 
+    /// How gradients travel between ranks.
+    CompressKind {
+        /// As they are.
+        None = "none",
+        /// Rounded to bf16: half of the bytes.
+        Bf16 = "bf16",
+    }
+
     /// Which optimizer steps.
     OptimKind {
         /// Stochastic gradient descent with momentum.
@@ -186,6 +194,16 @@ sections! {
         ranks: usize = 1;
         /// How ranks share the work.
         strategy: StrategyKind = StrategyKind::Ddp;
+        /// How gradients travel between ranks.
+        compress: CompressKind = CompressKind::None;
+        /// Parameters of a block are cut into units of at most so many MiB, between parameters; 0 = never.
+        unit_mib: usize = 64;
+        /// Units travel together until a message has so many KiB; 0 = each by itself.
+        bucket_kib: usize = 1024;
+        /// Where parameters are sharded: messages gathered ahead of their use.
+        prefetch: usize = 1;
+        /// Where parameters are sharded: nothing is gathered ahead beyond so many MiB in memory; 0 = no bound.
+        gathered_mib: usize = 0;
         /// Images in a step over all ranks and micro-batches.
         global_batch: usize = 64;
         /// Micro-batches that a rank's share of a step is cut into, their gradients summed.

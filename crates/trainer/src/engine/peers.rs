@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use candle_core::Tensor;
 use phalanx_collectives::{Communicator, ReduceOp, WorldConfig, connect};
-use phalanx_sharding::{DataParallel, Strategy};
+use phalanx_sharding::{DataParallel, Options, Strategy, hook_named};
 use phalanx_tensor::{Listener, ParamStore, StatsSync, Unit};
 
+use super::tasks::mib;
 use super::{TrainError, World};
 use crate::config::Config;
 
@@ -66,7 +67,15 @@ impl Peers {
     pub(super) fn share(&mut self, config: &Config, store: &ParamStore) -> Result<(), TrainError> {
         let strategy = Strategy::named(config.train.strategy.as_str())?;
         if let Some(communicator) = &self.communicator {
-            self.parallel = Some(DataParallel::new(store, communicator.clone(), strategy)?);
+            let options = Options {
+                bucket_bytes: config.train.bucket_kib.saturating_mul(1 << 10),
+                prefetch: config.train.prefetch,
+                gathered_bytes: mib(config.train.gathered_mib),
+                hook: hook_named(config.train.compress.as_str())?,
+                ..Options::default()
+            };
+            let communicator = communicator.clone();
+            self.parallel = Some(DataParallel::with_options(store, communicator, strategy, options)?);
         }
         Ok(())
     }

@@ -18,6 +18,7 @@ pub(super) fn build(config: &Config, data: &Data, key: Key, fill: bool) -> Resul
         decay_matrices_only: config.optim.decay_matrices_only,
         // Weights of a file go into whole parameters.
         fill: fill || !config.model.text_weights.is_empty(),
+        unit_bytes: mib(config.train.unit_mib),
         ..BuildOptions::default()
     });
     Ok(match config.model.kind {
@@ -31,6 +32,11 @@ pub(super) fn build(config: &Config, data: &Data, key: Key, fill: bool) -> Resul
             Box::new(classifier::Classifier::new(config, builder, data.num_classes())?)
         }
     })
+}
+
+/// Bytes of so many MiB; 0 is no bound.
+pub(super) fn mib(count: usize) -> usize {
+    if count == 0 { usize::MAX } else { count.saturating_mul(1 << 20) }
 }
 
 /// The number that a scalar on the tape has.
