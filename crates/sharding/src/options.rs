@@ -13,7 +13,8 @@ pub struct Options {
     /// Units that follow each other travel in one message, a *bucket*, until it has at least this many bytes. A message
     /// has a fixed cost; what is merged waits for each other. 0 gives every unit messages of its own.
     pub bucket_bytes: usize,
-    /// Where parameters are sharded: how many buckets are gathered ahead of their use.
+    /// Where parameters are sharded: how many buckets are gathered ahead of their use. Where gradients are sharded: so
+    /// many buckets' gradients, but at least one's, may be on their way while backward goes on.
     pub prefetch: usize,
     /// Where parameters are sharded: nothing is gathered ahead if more than this many bytes would then be in memory. The
     /// bucket that is used is there whatever its size.

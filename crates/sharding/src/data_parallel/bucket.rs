@@ -34,6 +34,8 @@ pub(super) struct BucketMemory {
     pub(super) own: Option<Tensor>,
     /// All gradients.
     pub(super) grads: Option<Tensor>,
+    /// This rank's part of the summed gradients, if it has memory of its own.
+    pub(super) own_grads: Option<Tensor>,
 }
 
 impl Bucket {

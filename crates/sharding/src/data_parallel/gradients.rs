@@ -84,8 +84,14 @@ impl DataParallel {
             }
             self.start(&mut state)?;
         }
-        // What is done meanwhile makes room at once.
-        while state.reductions.running.front().is_some_and(|(_, running)| running.is_done()) {
+        // What is done meanwhile makes room at once. Where gradients are sharded there is room for those of a few buckets,
+        // as for parameters; backward waits if it is that much faster than the others.
+        let crowded = |running: usize| {
+            self.strategy.placement.gradients == Held::Sharded && running > self.prefetch.max(1)
+        };
+        while state.reductions.running.front().is_some_and(|(_, running)| running.is_done())
+            || crowded(state.reductions.running.len())
+        {
             self.take(&mut state)?;
         }
         Ok(())
@@ -144,7 +150,12 @@ impl DataParallel {
             let bucket = GradBucket { index, gradients: whole, wanted };
             Running::Hooked(bucket.clone(), hook.start(bucket, comm)?)
         } else if scattered {
-            let part = bucket.own_room()?;
+            // The memory of the last step's, which the optimizer has used.
+            let part = match &state.memory[index].own_grads {
+                Some(part) => part.clone(),
+                None => bucket.own_room()?,
+            };
+            state.memory[index].own_grads = Some(part.clone());
             let buffer = PartBuffer { whole, part, range: bucket.range.clone(), way: Way::After };
             Running::Part(comm.reduce_scatter_chunks_async(buffer, ReduceOp::Sum))
         } else {
