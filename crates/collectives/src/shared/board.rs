@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use super::memory::SharedMemory;
+use super::reach::Reach;
 use super::wait;
 use crate::engine::Tag;
 use crate::transport::{LinkError, Patience};
@@ -103,6 +104,10 @@ pub(crate) struct Board {
     /// How often to look before sleeping.
     looks: u32,
     background: bool,
+    /// How others' buffers are read where they lie, if they can be.
+    pub(super) reach: Option<Reach>,
+    /// For what is read of them.
+    pub(super) scratch: Vec<u64>,
 }
 
 impl Drop for Board {
@@ -122,10 +127,18 @@ impl Board {
     }
 
     pub(super) fn new(memory: SharedMemory, rank: usize, world: usize) -> Self {
-        let board = Self { memory, rank, world, piece: 0, looks: wait::looks(world), background: false };
+        let looks = wait::looks(world);
+        let (piece, background, reach, scratch) = (0, false, None, Vec::new());
+        let board = Self { memory, rank, world, piece, looks, background, reach, scratch };
         // No operation yet: the memory's zeros would be the first.
         board.word(rank, CURRENT).store(UNSURE, Ordering::Release);
         board
+    }
+
+    /// The same, with a way to read others' buffers where they lie.
+    pub(super) fn with_reach(mut self, reach: Option<Reach>) -> Self {
+        self.reach = reach;
+        self
     }
 
     /// Whether operations run beside computing.
@@ -133,7 +146,7 @@ impl Board {
         self.background = yes;
     }
 
-    fn word(&self, rank: usize, at: usize) -> &AtomicU32 {
+    pub(super) fn word(&self, rank: usize, at: usize) -> &AtomicU32 {
         self.memory.word(rank * LINE + at)
     }
 

@@ -68,6 +68,9 @@ impl Board {
         if size_of_val(values) <= SMALL {
             return self.all_reduce_small(values, reduction, visit);
         }
+        if self.lends(size_of_val(values)) {
+            return self.all_reduce_lent(values, reduction, visit);
+        }
         let step = SLOT / size_of::<T>();
         let first = self.piece;
         let pieces = values.len().div_ceil(step);
@@ -180,6 +183,9 @@ impl Board {
         reduction: Reduction,
         visit: Visit<'_>,
     ) -> Result<()> {
+        if self.lends(size_of_val(values)) {
+            return self.reduce_scatter_lent(values, reduction, visit);
+        }
         let (world, rank, len, share) = (self.world, self.rank, values.len(), self.share(0));
         let step = share / size_of::<T>();
         let pieces = len.div_ceil(world).div_ceil(step).max(1);
@@ -203,6 +209,9 @@ impl Board {
 
     /// Every rank's chunk reaches all buffers.
     pub(crate) fn all_gather<T: Element>(&mut self, values: &mut [T], visit: Visit<'_>) -> Result<()> {
+        if self.lends(size_of_val(values)) {
+            return self.all_gather_lent(values, visit);
+        }
         let (world, rank, len, step) = (self.world, self.rank, values.len(), SLOT / size_of::<T>());
         let pieces = len.div_ceil(world).div_ceil(step).max(1);
         let values = RefCell::new(values);

@@ -10,7 +10,7 @@
 //!
 //! To be read in this order: `memory` is the memory itself, `wait` is waiting for a word in it; `board` has the slots and the
 //! rule that keeps readers and writers apart, `direct` the operations through them, `region` buffers that lie in the memory
-//! themselves, `ring` bytes from one rank to one other; `setup` is how ranks come to share.
+//! themselves, `reach` and `lent` operations that read others' buffers where they lie, `ring` bytes from one rank to one other; `setup` is how ranks come to share.
 
 #[cfg(not(target_os = "linux"))]
 mod absent;
@@ -19,7 +19,11 @@ mod board;
 #[cfg(target_os = "linux")]
 mod direct;
 #[cfg(target_os = "linux")]
+mod lent;
+#[cfg(target_os = "linux")]
 mod memory;
+#[cfg(target_os = "linux")]
+mod reach;
 #[cfg(target_os = "linux")]
 mod region;
 #[cfg(target_os = "linux")]

@@ -59,12 +59,12 @@ impl Region {
 
 impl Board {
     /// Waits until all ranks have come to the end of a piece, after which none touches another's buffer.
-    fn part(&self, piece: u32, visit: Visit<'_>) -> Result<(), BoardError> {
+    pub(super) fn part(&self, piece: u32, visit: Visit<'_>) -> Result<(), BoardError> {
         self.publish(REDUCED, piece.wrapping_add(1));
         self.others().try_for_each(|other| self.wait(other, REDUCED, piece.wrapping_add(1), visit))
     }
 
-    fn gather_around(&mut self, visit: Visit<'_>) -> Result<u32, BoardError> {
+    pub(super) fn gather_around(&mut self, visit: Visit<'_>) -> Result<u32, BoardError> {
         let piece = self.piece;
         self.piece = piece.wrapping_add(1);
         self.arrive(piece, visit.note);

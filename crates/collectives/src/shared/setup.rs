@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 
 use super::board::{Board, Note};
 use super::memory::SharedMemory;
+use super::reach::{Reach, lend};
 use super::region::Region;
 use super::ring::Ring;
 use super::wait;
@@ -38,7 +39,8 @@ pub(crate) fn of_threads(world: usize) -> Vec<Option<HostMemory>> {
     let memory = if world > 1 { SharedMemory::create(Board::size(world)).ok() } else { None };
     let of = |rank| {
         let (memory, _) = memory.as_ref()?;
-        Some(HostMemory { group: Group::world(world, rank), board: Board::new(memory.clone(), rank, world) })
+        let board = Board::new(memory.clone(), rank, world).with_reach(Some(Reach::threads(world)));
+        Some(HostMemory { group: Group::world(world, rank), board })
     };
     (0..world).map(of).collect()
 }
@@ -73,6 +75,47 @@ fn share(native: &mut Native, group: &Group, bytes: usize) -> Result<Option<Shar
     Ok(memory.filter(|_| everybody))
 }
 
+/// Finds out whether the ranks of `group` can read each other's memory: each tries to read a number that the others have drawn.
+/// Every rank of the world takes part, each with its own group; either all of a group can, or none does.
+fn try_reach(native: &mut Native, group: &Group) -> Result<Option<Reach>> {
+    const LEN: usize = 16;
+    let all = native.everybody();
+    let mut probe = [0_u8; LEN];
+    let drawn = getrandom::fill(&mut probe).is_ok();
+    let address = lend(&mut probe) as u64;
+    let facts = [&std::process::id().to_le_bytes()[..], &address.to_le_bytes(), &probe].concat();
+    let facts = gathered::all_gather(native, &all, &facts)?;
+    let of_group: Option<Vec<(u32, u64, &[u8])>> = group
+        .ranks()
+        .iter()
+        .map(|rank| {
+            let (process, rest) = facts[*rank].split_first_chunk::<4>()?;
+            let (address, probe) = rest.split_first_chunk::<8>()?;
+            Some((u32::from_le_bytes(*process), u64::from_le_bytes(*address), probe))
+        })
+        .collect();
+    let of_group = of_group.unwrap_or_default();
+    let reach = Reach::processes(&of_group.iter().map(|(process, ..)| *process).collect::<Vec<_>>());
+    let own = group.own();
+    let reads = |place: usize| {
+        let (_, address, probe) = of_group[place];
+        let mut found = [0; LEN];
+        // One of this process is a thread, and needs no trial; of another's memory the system gives what there is.
+        reach.is_here(place) || (reach.read(place, address as usize, &mut found) && found == probe)
+    };
+    let can =
+        drawn && of_group.len() == group.len() && (0..group.len()).all(|place| place == own || reads(place));
+    // After this everybody has read.
+    let have = gathered::all_gather(native, &all, &[u8::from(can)])?;
+    let everybody = group.ranks().iter().all(|rank| have[*rank] == [1]);
+    if !everybody && group.len() > 1 {
+        tracing::debug!(
+            "ranks of this host may not read each other's memory; large buffers go through slots"
+        );
+    }
+    Ok(everybody.then_some(reach))
+}
+
 /// Finds out which ranks are on one host, and makes memory for those that are, if they may share it. Every rank takes part;
 /// all ranks of a host come to the same decision.
 pub(crate) fn agree(native: &mut Native, host: &Host, may_share: bool) -> Result<()> {
@@ -80,7 +123,9 @@ pub(crate) fn agree(native: &mut Native, host: &Host, may_share: bool) -> Result
     let size = group.len();
     let wanted = may_share && size > 1;
     let bytes = if wanted { Board::size(size) + size * size * Ring::SIZE } else { 0 };
-    let Some(memory) = share(native, &group, bytes)? else { return Ok(()) };
+    let memory = share(native, &group, bytes)?;
+    let reach = try_reach(native, &group)?;
+    let Some(memory) = memory else { return Ok(()) };
     let looks = wait::looks(size);
     let own = group.own();
     for (place, rank) in group.ranks().iter().enumerate().filter(|(place, _)| *place != own) {
@@ -91,7 +136,7 @@ pub(crate) fn agree(native: &mut Native, host: &Host, may_share: bool) -> Result
         let pipe = Pipe::new(ring(own, place), ring(place, own), native.patience.clone());
         native.links.0[*rank] = Some(Box::new(pipe));
     }
-    let board = Board::new(memory, own, size);
+    let board = Board::new(memory, own, size).with_reach(reach);
     native.host_memory = Some(HostMemory { group, board });
     Ok(())
 }

@@ -1,0 +1,177 @@
+//! Operations on large buffers that ranks lend each other: read where they lie, with one copy or none.
+//!
+//! Each rank says where its buffer is and arrives; the others then read from there what they need. It is lent until all
+//! have said that they are done. A rank that fails in between withdraws its buffer, and waits until nobody is reading it.
+//! Values are reduced in the order of ranks, as through the slots, so that both ways give the same bits.
+
+use std::sync::atomic::Ordering;
+
+use super::board::{Board, BoardError, REDUCED, Visit};
+use super::reach::lend;
+use crate::algorithms::chunk;
+use crate::dtype::Element;
+use crate::reduce::Reduction;
+use crate::transport::LinkError;
+
+type Result<T> = std::result::Result<T, BoardError>;
+
+/// Buffers from this many bytes on are lent; what is smaller goes through the slots, which saves a meeting.
+const LEND_FROM: usize = 128 << 10;
+
+/// What is read of another's buffer at a time before it is reduced: half of a second-level cache at most.
+const BLOCK: usize = 128 << 10;
+
+/// Words of a rank's line: where its buffer is, in two halves; whether it is lent; whose buffer the rank is reading, plus
+/// one.
+const ADDRESS: usize = 144;
+const LENT: usize = 152;
+const READING: usize = 156;
+
+impl Board {
+    /// Whether so large a buffer is lent.
+    pub(super) fn lends(&self, bytes: usize) -> bool {
+        bytes >= LEND_FROM && self.reach.is_some()
+    }
+
+    fn publish_address(&self, address: usize) {
+        let address = address as u64;
+        self.word(self.rank, ADDRESS).store(address as u32, Ordering::Relaxed);
+        self.word(self.rank, ADDRESS + 4).store((address >> 32) as u32, Ordering::Relaxed);
+        self.word(self.rank, LENT).store(1, Ordering::SeqCst);
+    }
+
+    /// Lends a buffer while `run` reads those of others; `run` gets the piece in which all have met.
+    fn lending<T: Element>(
+        &mut self,
+        values: &mut [T],
+        visit: Visit<'_>,
+        run: impl FnOnce(&mut Self, &mut [T], u32) -> Result<()>,
+    ) -> Result<()> {
+        self.publish_address(lend(values));
+        let piece = self.piece;
+        self.piece = piece.wrapping_add(1);
+        self.arrive(piece, visit.note);
+        let met = self.others().try_for_each(|other| self.meet(other, piece, visit));
+        let result = met.and_then(|()| run(self, values, piece));
+        if result.is_err() {
+            self.withdraw();
+        }
+        result
+    }
+
+    /// Takes this rank's buffer back although others may not be done.
+    fn withdraw(&self) {
+        self.word(self.rank, LENT).store(0, Ordering::SeqCst);
+        for other in self.others() {
+            // Another process that reads what is gone gets an error; a thread must not come to that. It reads a block, no more.
+            let here = self.reach.as_ref().is_some_and(|reach| reach.is_here(other));
+            while here && self.word(other, READING).load(Ordering::SeqCst) == self.rank as u32 + 1 {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Runs `read` with the address at which `rank`'s buffer begins.
+    fn reading(&self, rank: usize, read: impl FnOnce(usize) -> bool) -> Result<()> {
+        let own = self.word(self.rank, READING);
+        own.store(rank as u32 + 1, Ordering::SeqCst);
+        // Sequentially consistent with the withdrawal: either this rank sees it, or it sees this rank's mark.
+        let lent = self.word(rank, LENT).load(Ordering::SeqCst) == 1;
+        let half = |at: usize| u64::from(self.word(rank, ADDRESS + at).load(Ordering::Relaxed));
+        let there = lent && read((half(0) | half(4) << 32) as usize);
+        own.store(0, Ordering::SeqCst);
+        if there { Ok(()) } else { Err(BoardError::Link(LinkError::Closed(rank))) }
+    }
+
+    /// own ← the reduction of all ranks' values; `offset` is where they begin in the buffers, in bytes.
+    fn fold_lent<T: Element>(&mut self, own: &mut [T], offset: usize, reduction: Reduction) -> Result<()> {
+        let Some(reach) = self.reach.clone() else { return Ok(()) };
+        let (op, rank, world) = (reduction.op, self.rank, self.world);
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.resize(2 * BLOCK / 8, 0);
+        let (theirs, acc) = scratch.split_at_mut(BLOCK / 8);
+        let mut start = offset;
+        let mut result = Ok(());
+        for block in own.chunks_mut(BLOCK / size_of::<T>()) {
+            let mut add = |from: usize, acc: &mut [T]| {
+                self.reading(from, |address| reach.reduce(from, address + start, op, acc, theirs))
+            };
+            result = if rank < 2 {
+                // The first two may change places; from the third on, what was before this rank comes first.
+                (0..world).filter(|from| *from != rank).try_for_each(|from| add(from, block))
+            } else {
+                let acc = &mut bytemuck::cast_slice_mut::<u64, T>(acc)[..block.len()];
+                self.reading(0, |address| reach.read(0, address + start, bytemuck::cast_slice_mut(acc)))
+                    .and_then(|()| (1..rank).try_for_each(|from| add(from, acc)))
+                    .and_then(|()| {
+                        reduction.combine(acc, block);
+                        (rank + 1..world).try_for_each(|from| add(from, acc))
+                    })
+                    .map(|()| block.copy_from_slice(acc))
+            };
+            if result.is_err() {
+                break;
+            }
+            reduction.complete(block);
+            start += size_of_val(block);
+        }
+        self.scratch = scratch;
+        result
+    }
+
+    /// Copies another rank's chunk of its buffer into this one's.
+    fn copy_lent<T: Element>(&self, values: &mut [T], from: usize) -> Result<()> {
+        let Some(reach) = &self.reach else { return Ok(()) };
+        let range = chunk(values.len(), self.world, from);
+        let mut start = range.start * size_of::<T>();
+        // In blocks, so that a rank that fails is not kept for long.
+        for block in bytemuck::cast_slice_mut::<T, u8>(&mut values[range]).chunks_mut(8 * BLOCK) {
+            self.reading(from, |address| reach.read(from, address + start, block))?;
+            start += block.len();
+        }
+        Ok(())
+    }
+
+    pub(super) fn all_reduce_lent<T: Element>(
+        &mut self,
+        values: &mut [T],
+        reduction: Reduction,
+        visit: Visit<'_>,
+    ) -> Result<()> {
+        self.lending(values, visit, |board, values, piece| {
+            let own = chunk(values.len(), board.world, board.rank);
+            let offset = own.start * size_of::<T>();
+            board.fold_lent(&mut values[own], offset, reduction)?;
+            // Whoever has reduced its chunk has read it in all buffers, so that there it may be overwritten.
+            board.publish(REDUCED, piece.wrapping_add(1));
+            for other in board.others() {
+                board.wait(other, REDUCED, piece.wrapping_add(1), visit)?;
+                board.copy_lent(values, other)?;
+            }
+            let last = board.gather_around(visit)?;
+            board.publish(REDUCED, last.wrapping_add(1));
+            Ok(())
+        })
+    }
+
+    pub(super) fn reduce_scatter_lent<T: Element>(
+        &mut self,
+        values: &mut [T],
+        reduction: Reduction,
+        visit: Visit<'_>,
+    ) -> Result<()> {
+        self.lending(values, visit, |board, values, piece| {
+            let own = chunk(values.len(), board.world, board.rank);
+            let offset = own.start * size_of::<T>();
+            board.fold_lent(&mut values[own], offset, reduction)?;
+            board.part(piece, visit)
+        })
+    }
+
+    pub(super) fn all_gather_lent<T: Element>(&mut self, values: &mut [T], visit: Visit<'_>) -> Result<()> {
+        self.lending(values, visit, |board, values, piece| {
+            board.others().try_for_each(|other| board.copy_lent(values, other))?;
+            board.part(piece, visit)
+        })
+    }
+}
