@@ -56,6 +56,7 @@ mod fork_join;
 mod gemm_call;
 mod level;
 mod linear;
+mod low;
 mod math;
 mod matmul;
 mod norm;
@@ -78,9 +79,10 @@ pub use conv::{
 };
 pub use error::{KernelError, Result};
 pub use float::Float;
-pub use half::bf16;
+pub use half::{bf16, f16};
 pub use level::{LEVEL_VARIABLE, Level};
 pub use linear::linear_forward;
+pub use low::{Low, add_low, narrow_low, round_low, widen_low};
 pub use matmul::{Matrix, MatrixMut, matmul_batched};
 pub use norm::{
     Activation, Affine, BatchNormGrads, Cut, Finish, batch_norm_backward_input, batch_norm_backward_sums,
