@@ -327,7 +327,7 @@ fn a_scale_brings_small_gradients_through_f16() {
     let weight = builder.root().pp("fc").block().param("weight", (1, 1), Init::ONES).expect("a new name");
     let store = builder.build().expect("small");
     let context = Arc::new(Context::new(1));
-    let mut gradient = |scale: &mut LossScale| {
+    let gradient = |scale: &mut LossScale| {
         store.zero_grads();
         let tape = Tape::recording(session(Precision::F16, 1));
         let x = Value::constant(Tensor::new(&[[1.0_f32]], &Device::Cpu).expect("a constant"));

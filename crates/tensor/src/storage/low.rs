@@ -55,7 +55,8 @@ pub(crate) fn cast(context: &Context, tensor: &Tensor, dtype: DType) -> Result<T
     if tensor.dtype() == dtype {
         return Ok(tensor.clone());
     }
-    if !tensor.device().is_cpu() || !(is_low(dtype) || is_low(tensor.dtype())) || wide(dtype) == DType::F64 {
+    let between = |dtype: DType| is_low(dtype) || dtype == DType::F32;
+    if !tensor.device().is_cpu() || !between(dtype) || !between(tensor.dtype()) {
         return Ok(tensor.to_dtype(dtype)?);
     }
     let tensor = tensor.contiguous()?;
@@ -63,14 +64,13 @@ pub(crate) fn cast(context: &Context, tensor: &Tensor, dtype: DType) -> Result<T
     let shape = tensor.shape().clone();
     match read.elements {
         Elements::Wide(values) => stored(context, values, shape, dtype),
-        Elements::Locked { .. } if tensor.dtype() == DType::F32 => {
+        Elements::Locked { .. } => {
             let values = read.slice::<f32>()?;
             match dtype {
                 DType::BF16 => Ok(Tensor::from_vec(narrowed::<bf16>(context, values)?, shape, &Device::Cpu)?),
                 _ => Ok(Tensor::from_vec(narrowed::<f16>(context, values)?, shape, &Device::Cpu)?),
             }
         }
-        Elements::Locked { .. } => Ok(tensor.to_dtype(dtype)?),
     }
 }
 
