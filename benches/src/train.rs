@@ -15,8 +15,8 @@ use phalanx_models::{
 };
 use phalanx_sharding::{DataParallel, Options, Strategy};
 use phalanx_tensor::loss::{self, Over};
-use phalanx_tensor::optim::{Adam, Optimizer, Sgd};
-use phalanx_tensor::{BuildOptions, Context, Key, ParamStore, Session, StoreBuilder, Tape, Value};
+use phalanx_tensor::optim::{Adam, Optimizer, Sgd, scale_grads};
+use phalanx_tensor::{BuildOptions, Context, Key, ParamStore, Recompute, Session, StoreBuilder, Tape, Value};
 use serde_json::json;
 
 use crate::Common;
@@ -41,9 +41,13 @@ pub(crate) struct TrainArgs {
     /// How the ranks share the work: ddp, zero1, zero2, fsdp; or none, without any communication
     #[arg(long, default_value = "ddp")]
     strategy: String,
-    /// What is multiplied: f32, or operands rounded to bf16 with sums in f32 where that is faster
+    /// What is multiplied and kept: f32; bf16 or f16, with weights in f32; or f32 whose products are rounded to bf16 where that
+    /// is faster
     #[arg(long, value_enum, default_value_t = Precision::F32)]
     precision: Precision,
+    /// Every so many-th block runs again in backward instead of keeping its activations, 1 for all; 0 for none
+    #[arg(long, default_value_t = 0)]
+    recompute: usize,
     /// The first convolution is 3x3 without stride and there is no pooling after it
     #[arg(long)]
     cifar_stem: bool,
@@ -66,11 +70,16 @@ enum Model {
     Stackgan,
 }
 
-/// What is multiplied.
+/// What is multiplied and kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Precision {
     F32,
+    /// Activations in bf16
     Bf16,
+    /// Activations in f16
+    F16,
+    /// Activations in f32, products of bf16 where they are faster
+    Bf16Products,
 }
 
 impl Precision {
@@ -78,14 +87,35 @@ impl Precision {
         match self {
             Self::F32 => "f32",
             Self::Bf16 => "bf16",
+            Self::F16 => "f16",
+            Self::Bf16Products => "bf16-products",
         }
     }
 
     fn products(self) -> Products {
         match self {
-            Self::F32 => Products::F32,
-            Self::Bf16 => Products::Bf16,
+            Self::F32 | Self::F16 => Products::F32,
+            Self::Bf16 | Self::Bf16Products => Products::Bf16,
         }
+    }
+
+    /// What activations are kept in.
+    fn kept(self) -> phalanx_tensor::Precision {
+        match self {
+            Self::F32 | Self::Bf16Products => phalanx_tensor::Precision::F32,
+            Self::Bf16 => phalanx_tensor::Precision::Bf16,
+            Self::F16 => phalanx_tensor::Precision::F16,
+        }
+    }
+
+    /// The scale of the loss, which a dynamic one would not have changed in so few steps.
+    fn loss_scale(self) -> f64 {
+        if self == Self::F16 { 65_536.0 } else { 1.0 }
+    }
+
+    /// What the peer computes in.
+    fn of_peer(self) -> &'static str {
+        if self == Self::Bf16Products { "bf16" } else { self.name() }
     }
 }
 
@@ -140,6 +170,8 @@ type Step = Box<dyn FnMut(&Arc<Context>, u64) -> Result<()>>;
 struct Replica {
     store: ParamStore,
     parallel: Arc<DataParallel>,
+    precision: Precision,
+    recompute: Recompute,
 }
 
 impl Replica {
@@ -152,13 +184,16 @@ impl Replica {
         let bucket_bytes = args.bucket_kib << 10;
         let options = Options { bucket_bytes, ..Options::default() };
         let parallel = DataParallel::with_options(&store, comm, Strategy::named(strategy)?, options)?;
-        Ok(Self { store, parallel })
+        let recompute = if args.recompute > 0 { Recompute::Every(args.recompute) } else { Recompute::Never };
+        Ok(Self { store, parallel, precision: args.precision, recompute })
     }
 
     fn tape(&self, context: &Arc<Context>, step: u64) -> Tape {
         let world = self.parallel.communicator().world_size();
         Tape::recording(Session {
             listener: (world > 1).then(|| self.parallel.clone() as _),
+            precision: self.precision.kept(),
+            recompute: self.recompute,
             ..Session::training(context.clone(), Key::new(0).step(step))
         })
     }
@@ -166,12 +201,16 @@ impl Replica {
     /// Differentiates and adds over the ranks.
     fn backward(&self, tape: &Tape, loss: &Value) -> Result<()> {
         self.store.zero_grads();
-        tape.backward(loss)?;
+        tape.backward_scaled(loss, self.precision.loss_scale())?;
         Ok(self.parallel.finish_gradients()?)
     }
 
     fn update(&self, optimizer: &mut impl Optimizer, lr: f64, context: &Context) -> Result<()> {
-        optimizer.step(&self.parallel.units(), lr, context)?;
+        let units = self.parallel.units();
+        if self.precision == Precision::F16 {
+            scale_grads(&units, 1.0 / self.precision.loss_scale(), context)?;
+        }
+        optimizer.step(&units, lr, context)?;
         Ok(self.parallel.finish_update()?)
     }
 }
@@ -243,6 +282,13 @@ fn rank(args: &TrainArgs, comm: Communicator, go: &Receiver<()>, done: &Sender<R
 pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     let world = usize::try_from(args.ranks)?;
     anyhow::ensure!(args.batch > 0, "--batch 0: a rank needs an image");
+    anyhow::ensure!(
+        args.common.peer.is_none()
+            || args.precision == Precision::F32
+            || (args.precision != Precision::F16 && world == 1),
+        "--peer computes in f32, or with one rank in bf16; not in {} on {world} ranks",
+        args.precision.name()
+    );
     let name = args.model.to_possible_value().context("a model has a name")?.get_name().to_owned();
     let common = &args.common;
     // Several ranks are compared with as many processes of PyTorch's, after our rounds.
@@ -252,7 +298,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     let mut prepared = match &mut peer {
         Some(peer) => peer.prepare(&json!({
             "kind": "train", "model": name, "batch": args.batch, "size": args.image_size,
-            "cifar_stem": args.cifar_stem, "precision": args.precision.name(),
+            "cifar_stem": args.cifar_stem, "precision": args.precision.of_peer(),
         }))?,
         None => None,
     };
@@ -301,7 +347,10 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
             ", at most {:.0} MiB",
             bytes as f64 / f64::from(1 << 20)
         )),
-        args.precision.name(),
+        match args.recompute {
+            0 => args.precision.name().to_owned(),
+            every => format!("{}, 1 of {every} blocks recomputed", args.precision.name()),
+        },
         if world > 1 { args.strategy.as_str() } else { "alone" },
     );
     // Means over the steps, of rank 0.
@@ -345,7 +394,8 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     }
     common.write(&json!({
         "model": name, "batch": args.batch, "image_size": args.image_size, "cifar_stem": args.cifar_stem,
-        "ranks": world, "strategy": args.strategy, "threads": common.threads(), "precision": args.precision.name(), "rounds": common.rounds,
+        "ranks": world, "strategy": args.strategy, "threads": common.threads(), "precision": args.precision.name(),
+        "recompute": args.recompute, "rounds": common.rounds,
         "samples_per_s": rate, "seconds_per_step": medians.ours, "peak_memory_bytes": memory,
         "communication_exposed_seconds": exposed, "communication_hidden_seconds": (busy - exposed).max(0.0),
         "peer": version, "peer_samples_per_s": medians.theirs.map(|theirs| images / theirs),

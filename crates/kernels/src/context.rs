@@ -95,6 +95,16 @@ impl Context {
         self.threads
     }
 
+    /// What it multiplies.
+    pub fn products(&self) -> Products {
+        self.products
+    }
+
+    /// The instruction set of this processor that it uses.
+    pub(crate) fn arch(&self) -> Arch {
+        self.arch
+    }
+
     /// The processor's products of bf16, if it has them and may use them.
     pub(crate) fn bf16(&self) -> Option<HasBf16> {
         self.has_bf16

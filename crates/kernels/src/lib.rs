@@ -9,6 +9,7 @@
 //! - [`Context`] holds the threads and the scratch memory that the caller gives. The same input with the same
 //!   number of threads gives the same bits.
 //! - Kernels are generic over [`Float`]: f32 to train in, f64 to check gradients in. One source serves both.
+//! - bf16 and f16 are types to keep numbers in ([`Low`]): slices are widened to compute, and rounded.
 //! - Instruction sets (AVX-512, AVX2 with FMA, NEON, or what every processor has) are chosen at run time; a
 //!   [`Level`] or the variable `PHALANX_SIMD` forces one.
 //! - Matrix products come from the `gemm` crate. Its call is one of three modules with `unsafe`; the others are
@@ -56,6 +57,7 @@ mod fork_join;
 mod gemm_call;
 mod level;
 mod linear;
+mod low;
 mod math;
 mod matmul;
 mod norm;
@@ -78,9 +80,10 @@ pub use conv::{
 };
 pub use error::{KernelError, Result};
 pub use float::Float;
-pub use half::bf16;
+pub use half::{bf16, f16};
 pub use level::{LEVEL_VARIABLE, Level};
 pub use linear::linear_forward;
+pub use low::{Low, add_low, narrow_low, round_low, widen_low};
 pub use matmul::{Matrix, MatrixMut, matmul_batched};
 pub use norm::{
     Activation, Affine, BatchNormGrads, Cut, Finish, batch_norm_backward_input, batch_norm_backward_sums,

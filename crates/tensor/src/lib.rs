@@ -12,6 +12,7 @@
 //! - **[`ParamStore`]**: parameters in the order and under the names of the reference state dict. All
 //!   parameters of a block share one flat buffer, a [`Unit`]: one collective moves it, the optimizer runs on
 //!   its slices, a shard is a range of it. Running statistics are [`Buffer`]s, apart from parameters.
+//! - **[`Precision`]**: activations in bf16 or f16, with parameters, their gradients, statistics and losses in f32.
 //! - **[`Block`]**: the named part of a model that strategies act on. A [`Listener`] hears when blocks start and
 //!   end, forward and backward, and when a unit's gradients are complete. A block can be run again in backward
 //!   instead of keeping what it saved ([`Recompute`]).
@@ -81,4 +82,6 @@ pub use init::{Fan, Init};
 pub use phalanx_kernels::{Context, Level};
 pub use rng::Key;
 pub use store::{Buffer, BuildOptions, LoadReport, Param, ParamStore, Scope, StoreBuilder, Unit, UnitEntry};
-pub use tape::{Block, Grads, HookResult, Listener, Recompute, Saved, Session, StatsSync, Tape, Value};
+pub use tape::{
+    Block, Grads, HookResult, Listener, Precision, Recompute, Saved, Session, StatsSync, Tape, Value,
+};

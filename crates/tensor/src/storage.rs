@@ -1,4 +1,5 @@
-//! Reading and writing candle's CPU storage as plain slices, without copies.
+//! Reading and writing candle's CPU storage as plain slices, without copies where elements are of the type that is
+//! computed in.
 //!
 //! The kernels work on slices; candle tensors own their elements behind a lock. [`Contiguous`] holds the
 //! read lock for as long as a kernel needs the slice, and [`with_slice_mut`] runs a closure under the write
@@ -7,8 +8,15 @@
 use std::cell::RefCell;
 
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Storage, StorageRef, Tensor, WithDType};
+use phalanx_kernels::Context;
+
+use low::widened;
+
+pub(crate) use low::{cast, is_low, meet, operand, stored, wide};
 
 use crate::{Result, TensorError};
+
+mod low;
 
 /// Element types that the CPU kernels and the tape compute in.
 pub(crate) trait Scalar: phalanx_kernels::Float + WithDType {
@@ -16,10 +24,12 @@ pub(crate) trait Scalar: phalanx_kernels::Float + WithDType {
     fn of(storage: &CpuStorage) -> Option<&[Self]>;
     /// The elements for writing, if the storage is of this type.
     fn of_mut(storage: &mut CpuStorage) -> Option<&mut [Self]>;
+    /// The slice, if this type is f32.
+    fn of_singles(values: &[f32]) -> Option<&[Self]>;
 }
 
 macro_rules! scalar {
-    ($type:ty, $variant:ident) => {
+    ($type:ty, $variant:ident, $of_singles:expr) => {
         impl Scalar for $type {
             fn of(storage: &CpuStorage) -> Option<&[Self]> {
                 match storage {
@@ -33,17 +43,21 @@ macro_rules! scalar {
                     _ => None,
                 }
             }
+            fn of_singles(values: &[f32]) -> Option<&[Self]> {
+                $of_singles(values)
+            }
         }
     };
 }
-scalar!(f32, F32);
-scalar!(f64, F64);
+scalar!(f32, F32, Some);
+scalar!(f64, F64, |_| None);
 
-/// Runs `$body` with `$t` standing for the element type of `$dtype`; other types are an error naming `$op`.
+/// Runs `$body` with `$t` standing for the type that elements of `$dtype` are computed in: f32 for those of 16 bits. Other
+/// types are an error naming `$op`.
 macro_rules! dispatch {
     ($op:expr, $dtype:expr, $t:ident => $body:expr) => {
         match $dtype {
-            candle_core::DType::F32 => {
+            candle_core::DType::F32 | candle_core::DType::BF16 | candle_core::DType::F16 => {
                 type $t = f32;
                 $body
             }
@@ -57,35 +71,57 @@ macro_rules! dispatch {
 }
 pub(crate) use dispatch;
 
-/// A contiguous CPU tensor under its read lock.
+/// A contiguous CPU tensor's elements: under its read lock, or, if they have 16 bits, widened to f32.
 pub(crate) struct Contiguous<'a> {
     op: &'static str,
-    storage: StorageRef<'a>,
-    range: std::ops::Range<usize>,
+    elements: Elements<'a>,
+}
+
+enum Elements<'a> {
+    Locked { storage: StorageRef<'a>, range: std::ops::Range<usize> },
+    Wide(Vec<f32>),
 }
 
 impl<'a> Contiguous<'a> {
-    /// Locks `tensor` for reading. The tensor must be contiguous and on the CPU.
-    pub(crate) fn new(op: &'static str, tensor: &'a Tensor) -> Result<Self> {
+    /// Locks `tensor` for reading, or widens it on the context's threads. The tensor must be contiguous and on the CPU.
+    pub(crate) fn by(op: &'static str, context: &Context, tensor: &'a Tensor) -> Result<Self> {
         let (storage, layout) = tensor.storage_and_layout();
         let Some((start, end)) = layout.contiguous_offsets() else {
             return Err(TensorError::shape(op, "expected a contiguous tensor"));
         };
-        if !matches!(&*storage, Storage::Cpu(_)) {
+        let Storage::Cpu(cpu) = &*storage else {
             return Err(unsupported_device(op, tensor.device()));
+        };
+        let elements = match cpu {
+            CpuStorage::BF16(values) => Elements::Wide(widened(context, &values[start..end])?),
+            CpuStorage::F16(values) => Elements::Wide(widened(context, &values[start..end])?),
+            _ => Elements::Locked { storage, range: start..end },
+        };
+        Ok(Self { op, elements })
+    }
+
+    /// Locks a tensor for reading whose elements are not of 16 bits: units, buffers, and what is added to them.
+    pub(crate) fn locked(op: &'static str, tensor: &'a Tensor) -> Result<Self> {
+        let (storage, layout) = tensor.storage_and_layout();
+        match (&*storage, layout.contiguous_offsets()) {
+            (_, None) => Err(TensorError::shape(op, "expected a contiguous tensor")),
+            (Storage::Cpu(_), Some((start, end))) => {
+                Ok(Self { op, elements: Elements::Locked { storage, range: start..end } })
+            }
+            _ => Err(unsupported_device(op, tensor.device())),
         }
-        Ok(Self { op, storage, range: start..end })
     }
 
     /// The elements.
     pub(crate) fn slice<T: Scalar>(&self) -> Result<&[T]> {
-        let Storage::Cpu(cpu) = &*self.storage else {
-            return Err(TensorError::Unsupported { op: self.op, what: "this device".into() });
-        };
-        match T::of(cpu) {
-            Some(values) => Ok(&values[self.range.clone()]),
-            None => Err(TensorError::dtype(self.op, self.storage.dtype())),
+        match &self.elements {
+            Elements::Wide(values) => T::of_singles(values).ok_or(DType::F32),
+            Elements::Locked { storage, range } => match &**storage {
+                Storage::Cpu(cpu) => T::of(cpu).map(|values| &values[range.clone()]).ok_or(storage.dtype()),
+                _ => return Err(TensorError::Unsupported { op: self.op, what: "this device".into() }),
+            },
         }
+        .map_err(|dtype| TensorError::dtype(self.op, dtype))
     }
 }
 
@@ -138,21 +174,30 @@ pub(crate) fn tensor_from<T: Scalar>(values: Vec<T>, shape: impl Into<candle_cor
     Ok(Tensor::from_vec(values, shape.into(), &Device::Cpu)?)
 }
 
-/// `accumulator += addend`, in place. Both must have the same shape and element type.
+const ADD: &str = "accumulate gradient";
+
+/// `accumulator += addend`, in place. Both must have as many elements of the same type.
 pub(crate) fn add_in_place(accumulator: &Tensor, addend: &Tensor) -> Result<()> {
-    const OP: &str = "accumulate gradient";
     if accumulator.elem_count() != addend.elem_count() {
-        return Err(TensorError::unequal(OP, accumulator.shape(), addend.shape()));
+        return Err(TensorError::unequal(ADD, accumulator.shape(), addend.shape()));
     }
     let addend = addend.contiguous()?;
-    let addend = Contiguous::new(OP, &addend)?;
-    dispatch!(OP, accumulator.dtype(), T => {
+    let addend = Contiguous::locked(ADD, &addend)?;
+    dispatch!(ADD, accumulator.dtype(), T => {
         let from = addend.slice::<T>()?;
-        with_slice_mut::<T, _>(OP, accumulator, |to| {
+        with_slice_mut::<T, _>(ADD, accumulator, |to| {
             to.iter_mut().zip(from).for_each(|(to, from)| *to += *from);
             Ok(())
         })
     })
+}
+
+/// The same for elements of any type: those of 16 bits are added in f32 and each sum is rounded once.
+pub(crate) fn accumulate(context: &Context, accumulator: &Tensor, addend: &Tensor) -> Result<()> {
+    if is_low(accumulator.dtype()) && accumulator.elem_count() == addend.elem_count() {
+        return low::add_in_place(context, ADD, accumulator, addend);
+    }
+    add_in_place(accumulator, addend)
 }
 
 /// Sets every element to zero, in place.
@@ -171,7 +216,7 @@ pub(crate) fn copy_in_place(target: &Tensor, source: &Tensor) -> Result<()> {
         return Err(TensorError::unequal(OP, target.shape(), source.shape()));
     }
     let source = source.to_device(&Device::Cpu)?.to_dtype(target.dtype())?.contiguous()?;
-    let source = Contiguous::new(OP, &source)?;
+    let source = Contiguous::locked(OP, &source)?;
     dispatch!(OP, target.dtype(), T => {
         let from = source.slice::<T>()?;
         with_slice_mut::<T, _>(OP, target, |to| {

@@ -7,7 +7,7 @@ use crate::error::{Result, check_len};
 
 /// The nearest bf16 number, ties to even; NaN stays NaN.
 #[inline(always)]
-pub(super) fn round_bits(value: f32) -> u16 {
+pub(crate) fn round_bits(value: f32) -> u16 {
     let bits = value.to_bits();
     // Wraps for some NaNs, which are not taken from here.
     let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;

@@ -20,6 +20,8 @@ mod tile;
 
 pub use conv::{conv2d_backward_input_bf16, conv2d_backward_weight_bf16, conv2d_forward_bf16};
 pub use convert::{narrow, widen};
+
+pub(crate) use convert::round_bits;
 pub use matmul::matmul_bf16;
 
 pub(crate) use conv::{backward_input_rounded, forward_rounded, suits};

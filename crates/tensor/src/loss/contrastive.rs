@@ -1,6 +1,7 @@
 //! CLIP's contrastive loss.
 
 use super::{Over, cross_entropy};
+use crate::storage::wide;
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError, ops};
 
@@ -21,7 +22,9 @@ pub fn clip_contrastive(
         return Err(TensorError::unequal("clip_contrastive", image_features.shape(), text_features.shape()));
     }
     let labels: Vec<u32> = (0..image_features.dims()[0] as u32).collect();
-    let logits = ops::linear(tape, image_features, text_features, None)?;
+    // Sums of products are f32 before they are rounded, and a large scale would magnify the rounding.
+    let dtype = wide(image_features.dtype()?);
+    let logits = ops::linear_stored(tape, image_features, text_features, None, dtype)?;
     let logits = ops::broadcast_mul(tape, &logits, scale)?;
     let by_image = cross_entropy(tape, &logits, &labels, 0.0, over)?;
     let by_text = cross_entropy(tape, &ops::transpose(tape, &logits, 0, 1)?, &labels, 0.0, over)?;

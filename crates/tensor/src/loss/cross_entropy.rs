@@ -35,7 +35,7 @@ pub fn cross_entropy(
     let factor = over.factor(batch);
     let input = logits.tensor()?.contiguous()?;
     let dtype = input.dtype();
-    let read = Contiguous::new(OP, &input)?;
+    let read = Contiguous::by(OP, tape.context(), &input)?;
     let (loss, softmax) = dispatch!(OP, dtype, T => {
         let x = read.slice::<T>()?;
         let mut losses = vec![T::default(); batch];
@@ -46,8 +46,8 @@ pub fn cross_entropy(
         Ok::<_, TensorError>((loss, tensor_from(softmax, input.shape().clone())?))
     })?;
     let labels = labels.to_vec();
-    tape.push(OP, &[logits], loss, move |_, grad, grads| {
-        let read = Contiguous::new(OP, &softmax)?;
+    tape.push(OP, &[logits], loss, move |tape, grad, grads| {
+        let read = Contiguous::by(OP, tape.context(), &softmax)?;
         let grad = grad.to_dtype(candle_core::DType::F64)?.to_scalar::<f64>()?;
         dispatch!(OP, dtype, T => {
             let softmax_values = read.slice::<T>()?;

@@ -1,4 +1,4 @@
-//! Losses: stable at any input, and divided so that ranks add up to the global mean.
+//! Losses: stable at any input, and divided so that ranks add up to the global mean. Of inputs of 16 bits they are f32.
 
 mod contrastive;
 mod cross_entropy;

@@ -30,16 +30,16 @@ fn elementwise(
     let (x_t, t_t) = (x.tensor()?.contiguous()?, target.tensor()?.contiguous()?);
     let dtype = x_t.dtype();
     let loss = {
-        let (x, t) = (Contiguous::new(op, &x_t)?, Contiguous::new(op, &t_t)?);
+        let (x, t) = (Contiguous::by(op, tape.context(), &x_t)?, Contiguous::by(op, tape.context(), &t_t)?);
         dispatch!(op, dtype, T => {
             let pairs = x.slice::<T>()?.iter().zip(t.slice::<T>()?);
             let total: f64 = pairs.map(|(x, t)| f(x.to_f64(), t.to_f64())).sum();
             tensor_from(vec![T::from_f64(total * factor)], ())
         })?
     };
-    tape.push(op, &[x], loss, move |_, grad, grads| {
+    tape.push(op, &[x], loss, move |tape, grad, grads| {
         let grad = grad.to_dtype(candle_core::DType::F64)?.to_scalar::<f64>()? * factor;
-        let (x, t) = (Contiguous::new(op, &x_t)?, Contiguous::new(op, &t_t)?);
+        let (x, t) = (Contiguous::by(op, tape.context(), &x_t)?, Contiguous::by(op, tape.context(), &t_t)?);
         dispatch!(op, dtype, T => {
             let pairs = x.slice::<T>()?.iter().zip(t.slice::<T>()?);
             let dx = pairs.map(|(x, t)| T::from_f64(df(x.to_f64(), t.to_f64()) * grad)).collect::<Vec<T>>();

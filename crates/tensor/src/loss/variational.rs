@@ -21,7 +21,8 @@ pub fn kl_standard_normal(tape: &Tape, mu: &Value, logvar: &Value, over: Over) -
     let (mu_t, lv_t) = (mu.tensor()?.contiguous()?, logvar.tensor()?.contiguous()?);
     let dtype = mu_t.dtype();
     let loss = {
-        let (mu, lv) = (Contiguous::new(OP, &mu_t)?, Contiguous::new(OP, &lv_t)?);
+        let (mu, lv) =
+            (Contiguous::by(OP, tape.context(), &mu_t)?, Contiguous::by(OP, tape.context(), &lv_t)?);
         dispatch!(OP, dtype, T => {
             let pairs = mu.slice::<T>()?.iter().zip(lv.slice::<T>()?);
             let total: f64 = pairs
@@ -31,9 +32,10 @@ pub fn kl_standard_normal(tape: &Tape, mu: &Value, logvar: &Value, over: Over) -
             tensor_from(vec![T::from_f64(total * factor)], ())
         })?
     };
-    tape.push(OP, &[mu, logvar], loss, move |_, grad, grads| {
+    tape.push(OP, &[mu, logvar], loss, move |tape, grad, grads| {
         let grad = grad.to_dtype(candle_core::DType::F64)?.to_scalar::<f64>()? * factor;
-        let (mu, lv) = (Contiguous::new(OP, &mu_t)?, Contiguous::new(OP, &lv_t)?);
+        let (mu, lv) =
+            (Contiguous::by(OP, tape.context(), &mu_t)?, Contiguous::by(OP, tape.context(), &lv_t)?);
         dispatch!(OP, dtype, T => {
             let dmu = mu.slice::<T>()?.iter().map(|mu| T::from_f64(mu.to_f64() * grad)).collect::<Vec<T>>();
             let dlv = lv.slice::<T>()?.iter().map(|lv| T::from_f64(0.5 * (lv.to_f64().exp() - 1.0) * grad));

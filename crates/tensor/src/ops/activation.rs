@@ -3,7 +3,7 @@
 use phalanx_kernels::{unary_backward, unary_forward};
 
 use crate::Result;
-use crate::storage::{Contiguous, dispatch, tensor_from};
+use crate::storage::{Contiguous, dispatch, stored, tensor_from};
 use crate::tape::{Tape, Value};
 use crate::unwritten::unwritten;
 
@@ -17,12 +17,12 @@ pub fn unary(tape: &Tape, x: &Value, op: UnaryOp) -> Result<Value> {
     const OP: &str = "unary";
     let input = x.tensor()?.contiguous()?;
     let output = {
-        let read = Contiguous::new(OP, &input)?;
+        let read = Contiguous::by(OP, tape.context(), &input)?;
         dispatch!(OP, input.dtype(), T => {
             let x = read.slice::<T>()?;
             let mut y = unwritten::<T>(x.len());
             unary_forward(tape.context(), op, x, &mut y)?;
-            tensor_from(y, input.shape().clone())
+            stored(tape.context(), y, input.shape().clone(), input.dtype())
         })?
     };
     // A function whose derivative follows from its output does not keep its input.
@@ -30,8 +30,11 @@ pub fn unary(tape: &Tape, x: &Value, op: UnaryOp) -> Result<Value> {
         if op.derivative_from_output() { (output.clone(), output.clone()) } else { (input, output.clone()) };
     tape.push(OP, &[x], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
-        let (x, y, dy) =
-            (Contiguous::new(OP, &x_saved)?, Contiguous::new(OP, &y_saved)?, Contiguous::new(OP, &grad)?);
+        let (x, y, dy) = (
+            Contiguous::by(OP, tape.context(), &x_saved)?,
+            Contiguous::by(OP, tape.context(), &y_saved)?,
+            Contiguous::by(OP, tape.context(), &grad)?,
+        );
         dispatch!(OP, grad.dtype(), T => {
             let dy = dy.slice::<T>()?;
             let mut dx = unwritten::<T>(dy.len());

@@ -4,16 +4,16 @@ use candle_core::{Tensor, WithDType as _};
 use phalanx_kernels::{softmax_rows_backward, softmax_rows_forward};
 
 use super::linear::{Read, product};
-use crate::storage::{Contiguous, dispatch, tensor_from, with_slice_mut};
+use crate::storage::{Contiguous, cast, dispatch, tensor_from, with_slice_mut};
 use crate::tape::{Tape, Value};
 use crate::unwritten::unwritten;
 use crate::{Context, Result, TensorError};
 
-/// Softmax of every row (the last dimension).
+/// Softmax of every row (the last dimension), not rounded.
 fn softmax_forward(context: &Context, x: &Tensor) -> Result<Tensor> {
     const OP: &str = "softmax";
     let x = x.contiguous()?;
-    let read = Contiguous::new(OP, &x)?;
+    let read = Contiguous::by(OP, context, &x)?;
     let width = x.dims().last().copied().unwrap_or(1);
     dispatch!(OP, x.dtype(), T => {
         let from = read.slice::<T>()?;
@@ -27,7 +27,7 @@ fn softmax_forward(context: &Context, x: &Tensor) -> Result<Tensor> {
 fn softmax_backward(context: &Context, y: &Tensor, grad: &Tensor) -> Result<Tensor> {
     const OP: &str = "softmax";
     let grad = grad.contiguous()?;
-    let (y_read, grad_read) = (Contiguous::new(OP, y)?, Contiguous::new(OP, &grad)?);
+    let (y_read, grad_read) = (Contiguous::by(OP, context, y)?, Contiguous::by(OP, context, &grad)?);
     let width = y.dims().last().copied().unwrap_or(1);
     dispatch!(OP, y.dtype(), T => {
         let (y_values, grad_values) = (y_read.slice::<T>()?, grad_read.slice::<T>()?);
@@ -42,14 +42,16 @@ fn softmax_backward(context: &Context, y: &Tensor, grad: &Tensor) -> Result<Tens
 /// # Errors
 /// If the element type is not supported.
 pub fn softmax(tape: &Tape, x: &Value) -> Result<Value> {
-    let output = softmax_forward(tape.context(), &x.tensor()?)?;
+    let x_t = x.tensor()?;
+    let output = softmax_forward(tape.context(), &x_t)?;
+    let output = cast(tape.context(), &output, x_t.dtype())?;
     let saved = output.clone();
     tape.push("softmax", &[x], output, move |tape, grad, grads| {
         grads.add(0, softmax_backward(tape.context(), &saved, grad)?)
     })
 }
 
-/// softmax(q·kᵀ/√D)·v for `q`, `k`, `v` of shape [N, heads, T, D]; with `causal`, position t sees 0..=t.
+/// softmax(q·kᵀ/√D)·v, the softmax in f32, for `q`, `k`, `v` of shape [N, heads, T, D]; with `causal`, position t sees 0..=t.
 ///
 /// # Errors
 /// If the shapes differ or are not four-dimensional.
@@ -69,20 +71,29 @@ pub fn attention(tape: &Tape, q: &Value, k: &Value, v: &Value, causal: bool) -> 
     let square = vec![batch, heads, length, length];
     let shape = q.dims().to_vec();
     let size = [pairs, length, length, dim];
-    let scores =
-        product(cx, OP, size, (&q.tensor()?, Read::Plain), (&k.tensor()?, Read::Transposed), square.clone())?;
+    let scores = product(
+        tape,
+        OP,
+        size,
+        (&q.tensor()?, Read::Plain),
+        (&k.tensor()?, Read::Transposed),
+        square.clone(),
+    )?;
     scale_and_mask(&scores, factor, causal)?;
-    let weights = softmax_forward(cx, &scores)?;
+    let dtype = tape.session().precision.product(scores.dtype());
+    let weights = cast(cx, &softmax_forward(cx, &scores)?, dtype)?;
     drop(scores);
     let size = [pairs, length, dim, length];
-    let output = product(cx, OP, size, (&weights, Read::Plain), (&v.tensor()?, Read::Plain), shape.clone())?;
+    let output =
+        product(tape, OP, size, (&weights, Read::Plain), (&v.tensor()?, Read::Plain), shape.clone())?;
+    let output = cast(cx, &output, dtype)?;
     let (q_saved, k_saved, v_saved) = (q.save(), k.save(), v.save());
     tape.push(OP, &[q, k, v], output, move |tape, grad, grads| {
         let cx = tape.context();
         if grads.wants(2) {
             let size = [pairs, length, dim, length];
             let grad_v =
-                product(cx, OP, size, (&weights, Read::Transposed), (grad, Read::Plain), shape.clone())?;
+                product(tape, OP, size, (&weights, Read::Transposed), (grad, Read::Plain), shape.clone())?;
             grads.add(2, grad_v)?;
         }
         if !grads.wants(0) && !grads.wants(1) {
@@ -90,7 +101,7 @@ pub fn attention(tape: &Tape, q: &Value, k: &Value, v: &Value, causal: bool) -> 
         }
         let size = [pairs, length, length, dim];
         let grad_weights =
-            product(cx, OP, size, (grad, Read::Plain), (&v_saved.tensor()?, Read::Transposed), square)?;
+            product(tape, OP, size, (grad, Read::Plain), (&v_saved.tensor()?, Read::Transposed), square)?;
         // Masked weights are zero, and softmax's gradient is a product with them, so the mask needs no step.
         let grad_scores = (softmax_backward(cx, &weights, &grad_weights)? * factor)?;
         let size = [pairs, length, dim, length];
@@ -98,13 +109,15 @@ pub fn attention(tape: &Tape, q: &Value, k: &Value, v: &Value, causal: bool) -> 
             let k = k_saved.tensor()?;
             grads.add(
                 0,
-                product(cx, OP, size, (&grad_scores, Read::Plain), (&k, Read::Plain), shape.clone())?,
+                product(tape, OP, size, (&grad_scores, Read::Plain), (&k, Read::Plain), shape.clone())?,
             )?;
         }
         if grads.wants(1) {
             let q = q_saved.tensor()?;
-            grads
-                .add(1, product(cx, OP, size, (&grad_scores, Read::Transposed), (&q, Read::Plain), shape)?)?;
+            grads.add(
+                1,
+                product(tape, OP, size, (&grad_scores, Read::Transposed), (&q, Read::Plain), shape)?,
+            )?;
         }
         Ok(())
     })

@@ -7,7 +7,7 @@ use phalanx_kernels::{
 };
 
 use super::norm::check_affine;
-use crate::storage::{Contiguous, dispatch, tensor_from};
+use crate::storage::{Contiguous, dispatch, stored, tensor_from, wide};
 use crate::store::Buffer;
 use crate::tape::{Tape, Value};
 use crate::unwritten::unwritten;
@@ -87,12 +87,12 @@ pub fn batch_norm2d(
     let mut count = (batch * height * width) as f64;
     let (mut mean, mut moment) = (vec![0.0_f64; channels], vec![0.0_f64; channels]);
     let output = dispatch!(OP, dtype, T => {
-        let read = Contiguous::new(OP, &input)?;
+        let read = Contiguous::by(OP, tape.context(), &input)?;
         let x = read.slice::<T>()?;
-        let added = added.as_ref().map(|added| Contiguous::new(OP, added)).transpose()?;
+        let added = added.as_ref().map(|added| Contiguous::by(OP, tape.context(), added)).transpose()?;
         let residual = added.as_ref().map(|added| added.slice::<T>()).transpose()?;
         let finish = Finish { activation, residual };
-        let (g, b) = (Contiguous::new(OP, &gamma_t)?, Contiguous::new(OP, &beta_t)?);
+        let (g, b) = (Contiguous::by(OP, tape.context(), &gamma_t)?, Contiguous::by(OP, tape.context(), &beta_t)?);
         let (gamma, beta) = (g.slice::<T>()?, b.slice::<T>()?);
         if training && !alone {
             batch_norm_moments(cx, dims, x, &mut mean, &mut moment)?;
@@ -127,7 +127,7 @@ pub fn batch_norm2d(
             let affine = Affine { mean: &mean, inv_std: &inv_std, gamma, beta };
             batch_norm_forward(cx, dims, x, affine, finish, &mut y)?;
         }
-        tensor_from(y, input.shape().clone())
+        stored(cx, y, input.shape().clone(), dtype)
     })?;
     if training && !tape.recomputing() {
         update_running(stats, &mean, &moment, count)?;
@@ -143,9 +143,9 @@ pub fn batch_norm2d(
         let grad = grad.contiguous()?;
         let (gamma_t, beta_t) = (gamma_saved.tensor()?.contiguous()?, beta_saved.tensor()?.contiguous()?);
         dispatch!(OP, dtype, T => {
-            let (x, dy) = (Contiguous::new(OP, &input)?, Contiguous::new(OP, &grad)?);
-            let (g, b) = (Contiguous::new(OP, &gamma_t)?, Contiguous::new(OP, &beta_t)?);
-            let output = saved_output.as_ref().map(|output| Contiguous::new(OP, output)).transpose()?;
+            let (x, dy) = (Contiguous::by(OP, tape.context(), &input)?, Contiguous::by(OP, tape.context(), &grad)?);
+            let (g, b) = (Contiguous::by(OP, tape.context(), &gamma_t)?, Contiguous::by(OP, tape.context(), &beta_t)?);
+            let output = saved_output.as_ref().map(|output| Contiguous::by(OP, tape.context(), output)).transpose()?;
             let (x, dy, gamma, beta) = (x.slice::<T>()?, dy.slice::<T>()?, g.slice::<T>()?, b.slice::<T>()?);
             let cut = Cut { activation, output: output.as_ref().map(|y| y.slice::<T>()).transpose()? };
             let (mean, inv_std) = rounded::<T>(&mean, &moment, count, eps);
@@ -180,8 +180,8 @@ pub fn batch_norm2d(
                 reduce(&mut [sum_dy.as_slice(), &sum_dy_xhat].concat())?;
             }
             // The parameters' gradients are this rank's share; they are summed over ranks like all others.
-            grads.add(1, vector(&sum_dy_xhat, dtype)?)?;
-            grads.add(2, vector(&sum_dy, dtype)?)?;
+            grads.add(1, vector(&sum_dy_xhat, wide(dtype))?)?;
+            grads.add(2, vector(&sum_dy, wide(dtype))?)?;
             if grads.wants(0) {
                 grads.add(0, tensor_from(dx, input.shape().clone())?)?;
             }

@@ -7,7 +7,7 @@ use phalanx_kernels::{
 };
 
 use super::Conv2dOptions;
-use crate::storage::{Contiguous, dispatch, tensor_from};
+use crate::storage::{Contiguous, dispatch, operand, stored, tensor_from};
 use crate::tape::{Tape, Value};
 use crate::unwritten::unwritten;
 use crate::{Result, TensorError};
@@ -65,13 +65,13 @@ pub fn conv_transpose2d(
     let b_t = bias.map(|bias| Ok::<_, TensorError>(bias.tensor()?.contiguous()?)).transpose()?;
     let dtype = x_t.dtype();
     let output = {
-        let (x, w) = (Contiguous::new(OP, &x_t)?, Contiguous::new(OP, &w_t)?);
-        let b = b_t.as_ref().map(|b| Contiguous::new(OP, b)).transpose()?;
+        let (x, w) = (operand(OP, tape, &x_t)?, operand(OP, tape, &w_t)?);
+        let b = b_t.as_ref().map(|b| Contiguous::by(OP, tape.context(), b)).transpose()?;
         dispatch!(OP, dtype, T => {
             let bias = b.as_ref().map(|b| b.slice::<T>()).transpose()?;
             let mut y = unwritten::<T>(out_dims.iter().product());
             conv_transpose2d_forward(cx, &shape, x.slice::<T>()?, w.slice::<T>()?, bias, &mut y)?;
-            tensor_from(y, out_dims.to_vec())
+            stored(cx, y, out_dims.to_vec(), tape.session().precision.product(dtype))
         })?
     };
     let (x_saved, w_saved) = (x.save(), weight.save());
@@ -80,12 +80,12 @@ pub fn conv_transpose2d(
     tape.push(OP, &[x, weight, bias.unwrap_or(&none)], output, move |tape, grad, grads| {
         let cx = tape.context();
         let grad = grad.contiguous()?;
-        let dy = Contiguous::new(OP, &grad)?;
+        let dy = operand(OP, tape, &grad)?;
         dispatch!(OP, dtype, T => {
             let dy = dy.slice::<T>()?;
             if grads.wants(1) {
                 let x = x_saved.tensor()?.contiguous()?;
-                let x = Contiguous::new(OP, &x)?;
+                let x = operand(OP, tape, &x)?;
                 let x = x.slice::<T>()?;
                 grads.write::<T>(1, &w_dims, |dw, add| {
                     Ok(conv_transpose2d_backward_weight(cx, &shape, x, dy, dw, add)?)
@@ -103,7 +103,7 @@ pub fn conv_transpose2d(
             }
             if grads.wants(0) {
                 let w = w_saved.tensor()?.contiguous()?;
-                let w = Contiguous::new(OP, &w)?;
+                let w = operand(OP, tape, &w)?;
                 let mut dx = unwritten::<T>(x_dims.iter().product());
                 conv_transpose2d_backward_input(cx, &shape, dy, w.slice::<T>()?, &mut dx)?;
                 grads.add(0, tensor_from(dx, x_dims)?)?;

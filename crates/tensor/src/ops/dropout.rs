@@ -5,7 +5,7 @@
 
 use candle_core::{DType, Shape, Tensor, WithDType as _};
 
-use crate::storage::{dispatch, tensor_from};
+use crate::storage::{Contiguous, dispatch, stored};
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
 
@@ -43,12 +43,22 @@ pub fn dropout(tape: &Tape, x: &Value, p: f64) -> Result<Value> {
     let keep = 1.0 / (1.0 - p);
     let drawn = draw(tape, x.shape(), false);
     let values = x.tensor()?.contiguous()?;
-    let mask = dispatch!(OP, values.dtype(), T => {
-        let mask = drawn.iter().map(|u| if *u < p { T::from_f64(0.0) } else { T::from_f64(keep) }).collect::<Vec<T>>();
-        tensor_from(mask, x.shape().clone())
-    })?;
-    let output = (&values * &mask)?;
-    tape.push(OP, &[x], output, move |_, grad, grads| grads.add(0, (grad * &mask)?))
+    let kept: Vec<bool> = drawn.iter().map(|u| *u >= p).collect();
+    let output = masked(tape, &values, &kept, keep)?;
+    tape.push(OP, &[x], output, move |tape, grad, grads| {
+        grads.add(0, masked(tape, &grad.contiguous()?, &kept, keep)?)
+    })
+}
+
+/// `x` times `factor` where `kept`, times 0 elsewhere, in the type of `x`.
+fn masked(tape: &Tape, x: &Tensor, kept: &[bool], factor: f64) -> Result<Tensor> {
+    const OP: &str = "dropout";
+    let read = Contiguous::by(OP, tape.context(), x)?;
+    dispatch!(OP, x.dtype(), T => {
+        let factors = [T::from_f64(0.0), T::from_f64(factor)];
+        let values = read.slice::<T>()?.iter().zip(kept).map(|(x, kept)| *x * factors[usize::from(*kept)]);
+        stored(tape.context(), values.collect::<Vec<T>>(), x.shape().clone(), x.dtype())
+    })
 }
 
 /// Standard normal noise of a shape whose first dimension is the batch. No gradient flows to it.
@@ -59,7 +69,7 @@ pub fn gaussian_noise(tape: &Tape, shape: impl Into<Shape>, dtype: DType) -> Res
     let shape = shape.into();
     let drawn = draw(tape, &shape, true);
     let noise: Tensor = dispatch!("gaussian_noise", dtype, T => {
-        tensor_from(drawn.iter().map(|v| T::from_f64(*v)).collect::<Vec<T>>(), shape)
+        stored(tape.context(), drawn.iter().map(|v| T::from_f64(*v)).collect::<Vec<T>>(), shape, dtype)
     })?;
     Ok(Value::constant(noise))
 }

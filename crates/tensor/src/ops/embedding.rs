@@ -2,11 +2,12 @@
 
 use candle_core::{DType, Tensor};
 
-use crate::storage::{Contiguous, dispatch, tensor_from, with_slice_mut};
+use crate::storage::{Contiguous, dispatch, stored, wide, with_slice_mut};
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
 
-/// Rows of a table: `table` is [V, C], `ids` any shape of u32 below V; the result is [..ids, C].
+/// Rows of a table: `table` is [V, C], `ids` any shape of u32 below V; the result is [..ids, C], stored as
+/// the tape's precision stores activations.
 ///
 /// # Errors
 /// If an id is out of range, named with its position.
@@ -25,19 +26,19 @@ pub fn embedding(tape: &Tape, table: &Value, ids: &Tensor) -> Result<Value> {
     let values = table.tensor()?.contiguous()?;
     let dtype = values.dtype();
     let output = dispatch!(OP, dtype, T => {
-        let read = Contiguous::new(OP, &values)?;
+        let read = Contiguous::by(OP, tape.context(), &values)?;
         let from = read.slice::<T>()?;
         let mut out = Vec::with_capacity(index.len() * width);
         for id in &index {
             out.extend_from_slice(&from[*id as usize * width..(*id as usize + 1) * width]);
         }
-        tensor_from(out, dims)
+        stored(tape.context(), out, dims, tape.session().precision.stored(dtype))
     })?;
-    tape.push(OP, &[table], output, move |_, grad, grads| {
+    tape.push(OP, &[table], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
-        let table_grad = Tensor::zeros((rows, width), dtype, grad.device())?;
+        let table_grad = Tensor::zeros((rows, width), wide(dtype), grad.device())?;
         dispatch!(OP, dtype, T => {
-            let read = Contiguous::new(OP, &grad)?;
+            let read = Contiguous::by(OP, tape.context(), &grad)?;
             let from = read.slice::<T>()?;
             with_slice_mut::<T, _>(OP, &table_grad, |to| {
                 for (id, row) in index.iter().zip(from.chunks_exact(width)) {

@@ -1,9 +1,9 @@
 //! Matrix products: the fully connected layer and the batched product.
 
-use candle_core::Tensor;
-use phalanx_kernels::{Context, Matrix, MatrixMut, linear_forward, matmul_batched};
+use candle_core::{DType, Tensor};
+use phalanx_kernels::{Matrix, MatrixMut, linear_forward, matmul_batched};
 
-use crate::storage::{Contiguous, dispatch, tensor_from};
+use crate::storage::{Contiguous, cast, dispatch, operand, stored, tensor_from, wide};
 use crate::tape::{Tape, Value};
 use crate::unwritten::unwritten;
 use crate::{Result, TensorError};
@@ -17,11 +17,11 @@ pub(super) enum Read {
     Transposed,
 }
 
-/// `batch` products of contiguous matrices: the result is [batch, m, n].
+/// `batch` products of contiguous matrices: the result is [batch, m, n], not rounded yet if that is to be stored in 16 bits.
 ///
 /// `a` holds m×k (or k×m when transposed) a product, `b` k×n (or n×k).
 pub(super) fn product(
-    context: &Context,
+    tape: &Tape,
     op: &'static str,
     [batch, m, n, k]: [usize; 4],
     (a, read_a): (&Tensor, Read),
@@ -29,17 +29,23 @@ pub(super) fn product(
     shape: Vec<usize>,
 ) -> Result<Tensor> {
     let (a, b) = (a.contiguous()?, b.contiguous()?);
-    if a.dtype() != b.dtype() {
-        return Err(TensorError::shape(op, format!("element types {:?} and {:?}", a.dtype(), b.dtype())));
-    }
-    let (a_read, b_read) = (Contiguous::new(op, &a)?, Contiguous::new(op, &b)?);
+    same_type(op, &a, &b)?;
+    let (a_read, b_read) = (operand(op, tape, &a)?, operand(op, tape, &b)?);
     dispatch!(op, a.dtype(), T => {
         let mut out = unwritten::<T>(batch * m * n);
         let a = Matrix::batched(a_read.slice::<T>()?, m, k, read_a == Read::Transposed);
         let b = Matrix::batched(b_read.slice::<T>()?, k, n, read_b == Read::Transposed);
-        matmul_batched(context, batch, a, b, MatrixMut::batched(&mut out, m, n), false)?;
+        matmul_batched(tape.context(), batch, a, b, MatrixMut::batched(&mut out, m, n), false)?;
         tensor_from(out, shape)
     })
+}
+
+/// Refuses operands that are computed with in different types.
+fn same_type(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
+    if wide(a.dtype()) == wide(b.dtype()) {
+        return Ok(());
+    }
+    Err(TensorError::shape(op, format!("element types {:?} and {:?}", a.dtype(), b.dtype())))
 }
 
 /// x·Wᵀ + b: `x` is [.., I], `weight` [O, I], `bias` `[O]`; the result is [.., O], as in `torch.nn.functional.linear`.
@@ -47,6 +53,17 @@ pub(super) fn product(
 /// # Errors
 /// If the shapes do not go together.
 pub fn linear(tape: &Tape, x: &Value, weight: &Value, bias: Option<&Value>) -> Result<Value> {
+    linear_stored(tape, x, weight, bias, tape.session().precision.product(x.dtype()?))
+}
+
+/// The same, the result of another type: f32 for what a loss takes at once.
+pub(crate) fn linear_stored(
+    tape: &Tape,
+    x: &Value,
+    weight: &Value,
+    bias: Option<&Value>,
+    dtype: DType,
+) -> Result<Value> {
     const OP: &str = "linear";
     let (&[outputs, inputs], Some((&last, lead))) = (weight.dims(), x.dims().split_last()) else {
         let problem = format!("expected [.., I] and [O, I], not {:?} and {:?}", x.shape(), weight.shape());
@@ -67,33 +84,31 @@ pub fn linear(tape: &Tape, x: &Value, weight: &Value, bias: Option<&Value>) -> R
     shape.push(outputs);
     let output = {
         let (x, w) = (x.tensor()?.contiguous()?, weight.tensor()?.contiguous()?);
-        if x.dtype() != w.dtype() {
-            return Err(TensorError::shape(OP, format!("element types {:?} and {:?}", x.dtype(), w.dtype())));
-        }
+        same_type(OP, &x, &w)?;
         let bias = bias.map(|bias| Ok::<_, TensorError>(bias.tensor()?.contiguous()?)).transpose()?;
-        let (x_read, w_read) = (Contiguous::new(OP, &x)?, Contiguous::new(OP, &w)?);
-        let bias = bias.as_ref().map(|bias| Contiguous::new(OP, bias)).transpose()?;
+        let (x_read, w_read) = (operand(OP, tape, &x)?, operand(OP, tape, &w)?);
+        let bias = bias.as_ref().map(|bias| Contiguous::by(OP, tape.context(), bias)).transpose()?;
         dispatch!(OP, x.dtype(), T => {
             let bias = bias.as_ref().map(|bias| bias.slice::<T>()).transpose()?;
             let (x, w) = (x_read.slice::<T>()?, w_read.slice::<T>()?);
             let mut y = unwritten::<T>(rows * outputs);
             linear_forward(tape.context(), [rows, inputs, outputs], x, w, bias, None, None, &mut y)?;
-            tensor_from(y, shape)
+            stored(tape.context(), y, shape, dtype)
         })?
     };
     let (x_saved, w_saved) = (x.save(), weight.save());
-    let none = Value::constant(Tensor::zeros(0, candle_core::DType::F32, &candle_core::Device::Cpu)?);
+    let none = Value::constant(Tensor::zeros(0, DType::F32, &candle_core::Device::Cpu)?);
     tape.push(OP, &[x, weight, bias.unwrap_or(&none)], output, move |tape, grad, grads| {
         let cx = tape.context();
         if grads.wants(0) {
             let size = [1, rows, inputs, outputs];
             let w = w_saved.tensor()?;
-            grads.add(0, product(cx, OP, size, (grad, Read::Plain), (&w, Read::Plain), x_shape)?)?;
+            grads.add(0, product(tape, OP, size, (grad, Read::Plain), (&w, Read::Plain), x_shape)?)?;
         }
         if grads.wants(1) {
             let x = x_saved.tensor()?.contiguous()?;
             let grad = grad.contiguous()?;
-            let (x, dy) = (Contiguous::new(OP, &x)?, Contiguous::new(OP, &grad)?);
+            let (x, dy) = (operand(OP, tape, &x)?, operand(OP, tape, &grad)?);
             dispatch!(OP, grad.dtype(), T => {
                 let dy = Matrix::batched(dy.slice::<T>()?, outputs, rows, true);
                 let x = Matrix::batched(x.slice::<T>()?, rows, inputs, false);
@@ -103,6 +118,7 @@ pub fn linear(tape: &Tape, x: &Value, weight: &Value, bias: Option<&Value>) -> R
             })?;
         }
         if grads.wants(2) {
+            let grad = cast(cx, grad, wide(grad.dtype()))?;
             grads.add(2, grad.reshape((rows, outputs))?.contiguous()?.sum(0)?)?;
         }
         Ok(())
@@ -130,26 +146,20 @@ pub fn matmul(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
     let (a_shape, b_shape) = (a_dims.to_vec(), b_dims.to_vec());
     let mut shape = a_shape.clone();
     shape[rank - 1] = n;
-    let output = product(
-        tape.context(),
-        OP,
-        [batch, m, n, k],
-        (&a.tensor()?, Read::Plain),
-        (&b.tensor()?, Read::Plain),
-        shape,
-    )?;
+    let size = [batch, m, n, k];
+    let output = product(tape, OP, size, (&a.tensor()?, Read::Plain), (&b.tensor()?, Read::Plain), shape)?;
+    let output = cast(tape.context(), &output, tape.session().precision.product(output.dtype()))?;
     let (a_saved, b_saved) = (a.save(), b.save());
     tape.push(OP, &[a, b], output, move |tape, grad, grads| {
-        let cx = tape.context();
         if grads.wants(0) {
             let b = b_saved.tensor()?;
             let size = [batch, m, k, n];
-            grads.add(0, product(cx, OP, size, (grad, Read::Plain), (&b, Read::Transposed), a_shape)?)?;
+            grads.add(0, product(tape, OP, size, (grad, Read::Plain), (&b, Read::Transposed), a_shape)?)?;
         }
         if grads.wants(1) {
             let a = a_saved.tensor()?;
             let size = [batch, k, n, m];
-            grads.add(1, product(cx, OP, size, (&a, Read::Transposed), (grad, Read::Plain), b_shape)?)?;
+            grads.add(1, product(tape, OP, size, (&a, Read::Transposed), (grad, Read::Plain), b_shape)?)?;
         }
         Ok(())
     })

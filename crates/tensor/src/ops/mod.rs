@@ -25,6 +25,7 @@ pub use conv::{Conv2dOptions, conv2d};
 pub use conv_transpose::conv_transpose2d;
 pub use dropout::{dropout, gaussian_noise};
 pub use embedding::{embedding, select_positions};
+pub(crate) use linear::linear_stored;
 pub use linear::{linear, matmul};
 pub use norm::{group_norm, l2_normalise, layer_norm};
 pub use pool::{PoolOptions, avg_pool2d, global_avg_pool2d, max_pool2d, upsample_nearest2d};

@@ -3,7 +3,7 @@
 use candle_core::WithDType as _;
 use phalanx_kernels::{group_norm_backward, group_norm_forward, layer_norm_backward, layer_norm_forward};
 
-use crate::storage::{Contiguous, dispatch, tensor_from};
+use crate::storage::{Contiguous, dispatch, stored, tensor_from};
 use crate::tape::{Tape, Value};
 use crate::unwritten::unwritten;
 use crate::{Result, TensorError};
@@ -31,8 +31,9 @@ pub fn layer_norm(tape: &Tape, x: &Value, gamma: &Value, beta: &Value, eps: f64)
     let rows = input.elem_count() / width.max(1);
     let (gamma_t, beta_t) = (gamma.tensor()?, beta.tensor()?);
     let (output, mean, inv_std) = {
-        let x = Contiguous::new(OP, &input)?;
-        let (g, b) = (Contiguous::new(OP, &gamma_t)?, Contiguous::new(OP, &beta_t)?);
+        let x = Contiguous::by(OP, tape.context(), &input)?;
+        let (g, b) =
+            (Contiguous::by(OP, tape.context(), &gamma_t)?, Contiguous::by(OP, tape.context(), &beta_t)?);
         dispatch!(OP, dtype, T => {
             let x = x.slice::<T>()?;
             let mut y = unwritten::<T>(x.len());
@@ -40,7 +41,7 @@ pub fn layer_norm(tape: &Tape, x: &Value, gamma: &Value, beta: &Value, eps: f64)
             let (g, b) = (g.slice::<T>()?, b.slice::<T>()?);
             layer_norm_forward(tape.context(), rows, width, x, g, b, eps, &mut y, &mut mean, &mut inv_std)?;
             Ok::<_, TensorError>((
-                tensor_from(y, input.shape().clone())?,
+                stored(tape.context(), y, input.shape().clone(), dtype)?,
                 tensor_from(mean, rows)?,
                 tensor_from(inv_std, rows)?,
             ))
@@ -50,9 +51,13 @@ pub fn layer_norm(tape: &Tape, x: &Value, gamma: &Value, beta: &Value, eps: f64)
     tape.push(OP, &[x, gamma, beta], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
         let gamma_t = gamma_saved.tensor()?;
-        let (x, dy, g) =
-            (Contiguous::new(OP, &input)?, Contiguous::new(OP, &grad)?, Contiguous::new(OP, &gamma_t)?);
-        let (m, s) = (Contiguous::new(OP, &mean)?, Contiguous::new(OP, &inv_std)?);
+        let (x, dy, g) = (
+            Contiguous::by(OP, tape.context(), &input)?,
+            Contiguous::by(OP, tape.context(), &grad)?,
+            Contiguous::by(OP, tape.context(), &gamma_t)?,
+        );
+        let (m, s) =
+            (Contiguous::by(OP, tape.context(), &mean)?, Contiguous::by(OP, tape.context(), &inv_std)?);
         dispatch!(OP, dtype, T => {
             let (x, dy) = (x.slice::<T>()?, dy.slice::<T>()?);
             let mut dx = unwritten::<T>(x.len());
@@ -96,8 +101,9 @@ pub fn group_norm(
     let count = batch * groups;
     let (gamma_t, beta_t) = (gamma.tensor()?, beta.tensor()?);
     let (output, mean, inv_std) = {
-        let x = Contiguous::new(OP, &input)?;
-        let (g, b) = (Contiguous::new(OP, &gamma_t)?, Contiguous::new(OP, &beta_t)?);
+        let x = Contiguous::by(OP, tape.context(), &input)?;
+        let (g, b) =
+            (Contiguous::by(OP, tape.context(), &gamma_t)?, Contiguous::by(OP, tape.context(), &beta_t)?);
         dispatch!(OP, dtype, T => {
             let x = x.slice::<T>()?;
             let mut y = unwritten::<T>(x.len());
@@ -105,7 +111,7 @@ pub fn group_norm(
             let (g, b) = (g.slice::<T>()?, b.slice::<T>()?);
             group_norm_forward(tape.context(), dims, groups, x, g, b, eps, &mut y, &mut mean, &mut inv_std)?;
             Ok::<_, TensorError>((
-                tensor_from(y, input.shape().clone())?,
+                stored(tape.context(), y, input.shape().clone(), dtype)?,
                 tensor_from(mean, count)?,
                 tensor_from(inv_std, count)?,
             ))
@@ -115,9 +121,13 @@ pub fn group_norm(
     tape.push(OP, &[x, gamma, beta], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
         let gamma_t = gamma_saved.tensor()?;
-        let (x, dy, g) =
-            (Contiguous::new(OP, &input)?, Contiguous::new(OP, &grad)?, Contiguous::new(OP, &gamma_t)?);
-        let (m, s) = (Contiguous::new(OP, &mean)?, Contiguous::new(OP, &inv_std)?);
+        let (x, dy, g) = (
+            Contiguous::by(OP, tape.context(), &input)?,
+            Contiguous::by(OP, tape.context(), &grad)?,
+            Contiguous::by(OP, tape.context(), &gamma_t)?,
+        );
+        let (m, s) =
+            (Contiguous::by(OP, tape.context(), &mean)?, Contiguous::by(OP, tape.context(), &inv_std)?);
         dispatch!(OP, dtype, T => {
             let (x, dy) = (x.slice::<T>()?, dy.slice::<T>()?);
             let mut dx = unwritten::<T>(x.len());
@@ -143,7 +153,7 @@ pub fn l2_normalise(tape: &Tape, x: &Value) -> Result<Value> {
     let width = input.dims().last().copied().unwrap_or(1).max(1);
     let dtype = input.dtype();
     let (output, inverse) = {
-        let x = Contiguous::new(OP, &input)?;
+        let x = Contiguous::by(OP, tape.context(), &input)?;
         dispatch!(OP, dtype, T => {
             let x = x.slice::<T>()?;
             let mut y = Vec::with_capacity(x.len());
@@ -154,13 +164,13 @@ pub fn l2_normalise(tape: &Tape, x: &Value) -> Result<Value> {
                 y.extend(row.iter().map(|v| T::from_f64(v.to_f64() * factor)));
                 inverse.push(factor);
             }
-            Ok::<_, TensorError>((tensor_from(y, input.shape().clone())?, inverse))
+            Ok::<_, TensorError>((stored(tape.context(), y, input.shape().clone(), dtype)?, inverse))
         })?
     };
     let saved = output.clone();
-    tape.push(OP, &[x], output, move |_, grad, grads| {
+    tape.push(OP, &[x], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
-        let (y, dy) = (Contiguous::new(OP, &saved)?, Contiguous::new(OP, &grad)?);
+        let (y, dy) = (Contiguous::by(OP, tape.context(), &saved)?, Contiguous::by(OP, tape.context(), &grad)?);
         dispatch!(OP, dtype, T => {
             let (y, dy) = (y.slice::<T>()?, dy.slice::<T>()?);
             let mut dx = Vec::with_capacity(y.len());

@@ -5,7 +5,7 @@ use phalanx_kernels::{
     upsample_nearest2d_backward, upsample_nearest2d_forward,
 };
 
-use crate::storage::{Contiguous, dispatch, tensor_from};
+use crate::storage::{Contiguous, dispatch, stored, tensor_from};
 use crate::tape::{Tape, Value};
 use crate::unwritten::unwritten;
 use crate::{Result, TensorError};
@@ -49,16 +49,16 @@ pub fn max_pool2d(tape: &Tape, x: &Value, options: PoolOptions) -> Result<Value>
     let dtype = input.dtype();
     let in_dims = x.dims().to_vec();
     let out_dims = vec![shape.batch, shape.channels, shape.out_height(), shape.out_width()];
-    let read = Contiguous::new(OP, &input)?;
+    let read = Contiguous::by(OP, tape.context(), &input)?;
     let mut indices = vec![0_u32; out_dims.iter().product()];
     let output = dispatch!(OP, dtype, T => {
         let mut y = unwritten::<T>(indices.len());
         max_pool2d_forward(tape.context(), &shape, read.slice::<T>()?, &mut y, &mut indices)?;
-        tensor_from(y, out_dims)
+        stored(tape.context(), y, out_dims, dtype)
     })?;
     tape.push(OP, &[x], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
-        let dy = Contiguous::new(OP, &grad)?;
+        let dy = Contiguous::by(OP, tape.context(), &grad)?;
         dispatch!(OP, dtype, T => {
             let mut dx = unwritten::<T>(in_dims.iter().product());
             max_pool2d_backward(tape.context(), &shape, dy.slice::<T>()?, &indices, &mut dx)?;
@@ -79,15 +79,15 @@ pub fn avg_pool2d(tape: &Tape, x: &Value, options: PoolOptions, count_include_pa
     let dtype = input.dtype();
     let in_dims = x.dims().to_vec();
     let out_dims = vec![shape.batch, shape.channels, shape.out_height(), shape.out_width()];
-    let read = Contiguous::new(OP, &input)?;
+    let read = Contiguous::by(OP, tape.context(), &input)?;
     let output = dispatch!(OP, dtype, T => {
         let mut y = unwritten::<T>(out_dims.iter().product());
         avg_pool2d_forward(tape.context(), &shape, count_include_pad, read.slice::<T>()?, &mut y)?;
-        tensor_from(y, out_dims)
+        stored(tape.context(), y, out_dims, dtype)
     })?;
     tape.push(OP, &[x], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
-        let dy = Contiguous::new(OP, &grad)?;
+        let dy = Contiguous::by(OP, tape.context(), &grad)?;
         dispatch!(OP, dtype, T => {
             let mut dx = unwritten::<T>(in_dims.iter().product());
             avg_pool2d_backward(tape.context(), &shape, count_include_pad, dy.slice::<T>()?, &mut dx)?;
@@ -132,15 +132,15 @@ pub fn upsample_nearest2d(tape: &Tape, x: &Value, factor: usize) -> Result<Value
     let dtype = input.dtype();
     let in_dims = x.dims().to_vec();
     let (planes, from, to) = (batch * channels, [height, width], [height * factor, width * factor]);
-    let read = Contiguous::new(OP, &input)?;
+    let read = Contiguous::by(OP, tape.context(), &input)?;
     let output = dispatch!(OP, dtype, T => {
         let mut y = unwritten::<T>(planes * to[0] * to[1]);
         upsample_nearest2d_forward(tape.context(), planes, from, to, read.slice::<T>()?, &mut y)?;
-        tensor_from(y, (batch, channels, to[0], to[1]))
+        stored(tape.context(), y, (batch, channels, to[0], to[1]), dtype)
     })?;
     tape.push(OP, &[x], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
-        let dy = Contiguous::new(OP, &grad)?;
+        let dy = Contiguous::by(OP, tape.context(), &grad)?;
         dispatch!(OP, dtype, T => {
             let mut dx = unwritten::<T>(in_dims.iter().product());
             upsample_nearest2d_backward(tape.context(), planes, from, to, dy.slice::<T>()?, &mut dx)?;

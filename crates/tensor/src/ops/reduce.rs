@@ -1,9 +1,10 @@
-//! Sums and means.
+//! Sums and means, in f32 also over elements of 16 bits.
 
+use crate::storage::{cast, wide};
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
 
-/// The sum of all elements, as a scalar.
+/// The sum of all elements, as a scalar; f32 for elements of 16 bits.
 ///
 /// # Errors
 /// If memory cannot be allocated.
@@ -11,7 +12,7 @@ pub fn sum(tape: &Tape, x: &Value) -> Result<Value> {
     scaled_sum(tape, x, 1.0)
 }
 
-/// The mean of all elements, as a scalar.
+/// The mean of all elements, as a scalar; f32 for elements of 16 bits.
 ///
 /// # Errors
 /// If there are no elements.
@@ -25,7 +26,8 @@ pub fn mean(tape: &Tape, x: &Value) -> Result<Value> {
 
 fn scaled_sum(tape: &Tape, x: &Value, factor: f64) -> Result<Value> {
     let shape = x.shape().clone();
-    let output = (x.tensor()?.contiguous()?.sum_all()? * factor)?;
+    let x_t = x.tensor()?;
+    let output = (cast(tape.context(), &x_t, wide(x_t.dtype()))?.contiguous()?.sum_all()? * factor)?;
     tape.push("sum", &[x], output, move |_, grad, grads| {
         grads.add(0, (grad * factor)?.broadcast_as(&shape)?.contiguous()?)
     })
@@ -37,7 +39,9 @@ fn scaled_sum(tape: &Tape, x: &Value, factor: f64) -> Result<Value> {
 /// If the dimension is out of range.
 pub fn sum_over(tape: &Tape, x: &Value, dim: usize) -> Result<Value> {
     let shape = x.shape().clone();
-    let output = x.tensor()?.contiguous()?.sum(dim)?;
+    let (cx, x_t) = (tape.context(), x.tensor()?);
+    let sums = cast(cx, &x_t, wide(x_t.dtype()))?.contiguous()?.sum(dim)?;
+    let output = cast(cx, &sums, x_t.dtype())?;
     tape.push("sum_over", &[x], output, move |_, grad, grads| {
         grads.add(0, grad.unsqueeze(dim)?.broadcast_as(&shape)?.contiguous()?)
     })

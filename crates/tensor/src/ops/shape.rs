@@ -1,8 +1,9 @@
 //! Operations that move elements without changing them.
 
-use candle_core::{Shape, Tensor};
+use candle_core::{DType, Shape, Tensor};
 
 use super::arithmetic::sum_to_shape;
+use crate::storage::{cast, is_low};
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
 
@@ -68,7 +69,13 @@ pub fn narrow(tape: &Tape, x: &Value, dim: usize, start: usize, len: usize) -> R
 /// # Errors
 /// If the other dimensions differ, or there are no values.
 pub fn cat(tape: &Tape, values: &[&Value], dim: usize) -> Result<Value> {
-    let tensors = values.iter().map(|value| value.tensor()).collect::<Result<Vec<_>>>()?;
+    let mut tensors = values.iter().map(|value| value.tensor()).collect::<Result<Vec<_>>>()?;
+    // An activation that a f32 constant is put beside stays one, as in sums.
+    if let Some(low) = tensors.iter().map(Tensor::dtype).find(|dtype| is_low(*dtype)) {
+        for tensor in tensors.iter_mut().filter(|tensor| tensor.dtype() == DType::F32) {
+            *tensor = cast(tape.context(), tensor, low)?;
+        }
+    }
     let lens: Vec<usize> = values.iter().map(|value| value.dims().get(dim).copied().unwrap_or(0)).collect();
     let output = Tensor::cat(&tensors, dim)?;
     tape.push("cat", values, output, move |_, grad, grads| {
@@ -90,7 +97,7 @@ pub fn cat(tape: &Tape, values: &[&Value], dim: usize) -> Result<Value> {
 pub fn broadcast_as(tape: &Tape, x: &Value, shape: impl Into<Shape>) -> Result<Value> {
     let before = x.shape().clone();
     let output = x.tensor()?.broadcast_as(shape)?.contiguous()?;
-    tape.push("broadcast_as", &[x], output, move |_, grad, grads| {
-        grads.share(0, sum_to_shape(grad, &before)?)
+    tape.push("broadcast_as", &[x], output, move |tape, grad, grads| {
+        grads.share(0, sum_to_shape(tape.context(), grad, &before)?)
     })
 }

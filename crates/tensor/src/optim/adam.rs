@@ -56,7 +56,7 @@ impl Optimizer for Adam {
                 step: self.steps,
             };
             let (first, second) = (self.first.of(unit)?, self.second.of(unit)?);
-            let grads = Contiguous::new(OP, &grads)?;
+            let grads = Contiguous::locked(OP, &grads)?;
             dispatch!(OP, unit.dtype(), T => with_slice_mut::<T, _>(OP, &values, |weights| {
                 with_slice_mut::<T, _>(OP, &first, |first| {
                     with_slice_mut::<T, _>(OP, &second, |second| {

@@ -15,7 +15,7 @@ pub fn grad_sum_of_squares(units: &[Unit], context: &Context) -> Result<f64> {
     let mut total = 0.0;
     for unit in units.iter().filter(|unit| unit.trainable()) {
         let Some(grads) = unit.grads()? else { continue };
-        let read = Contiguous::new(OP, &grads)?;
+        let read = Contiguous::locked(OP, &grads)?;
         total += dispatch!(OP, grads.dtype(), T => {
             Ok::<_, crate::TensorError>(sum_of_squares(context, read.slice::<T>()?))
         })?;

@@ -40,7 +40,7 @@ impl Ema {
                 copy_in_place(&average, &values)?;
                 continue;
             }
-            let weights = Contiguous::new(OP, &values)?;
+            let weights = Contiguous::locked(OP, &values)?;
             dispatch!(OP, unit.dtype(), T => with_slice_mut::<T, _>(OP, &average, |average| {
                 Ok(ema_step(context, decay, average, weights.slice::<T>()?)?)
             }))?;

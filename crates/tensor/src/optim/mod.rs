@@ -6,6 +6,7 @@
 mod adam;
 mod clip;
 mod ema;
+mod loss_scale;
 mod schedule;
 mod sgd;
 mod state;
@@ -13,6 +14,7 @@ mod state;
 pub use adam::Adam;
 pub use clip::{clip_grad_norm, clip_to_norm, grad_sum_of_squares, scale_grads};
 pub use ema::Ema;
+pub use loss_scale::{LossScale, LossScaleState};
 pub use schedule::{Decay, Schedule, linear_scaling};
 pub use sgd::Sgd;
 pub use state::FlatState;

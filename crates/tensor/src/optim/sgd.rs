@@ -37,7 +37,7 @@ impl Optimizer for Sgd {
                 weight_decay: if unit.decay() { self.weight_decay } else { 0.0 },
                 first: self.buffer.get(unit).is_none(),
             };
-            let grads = Contiguous::new(OP, &grads)?;
+            let grads = Contiguous::locked(OP, &grads)?;
             dispatch!(OP, unit.dtype(), T => with_slice_mut::<T, _>(OP, &values, |weights| {
                 let grads = grads.slice::<T>()?;
                 if self.momentum == 0.0 {

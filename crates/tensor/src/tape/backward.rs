@@ -18,6 +18,15 @@ impl Tape {
     /// [`TensorError::Backward`] if the loss has more than one element or needs no gradient, and the errors of
     /// the ops and of the listener.
     pub fn backward(&self, loss: &Value) -> Result<()> {
+        self.backward_scaled(loss, 1.0)
+    }
+
+    /// The same for `scale` times the loss, so that every gradient is larger by that factor: small ones then do not vanish in
+    /// f16. See [`crate::optim::LossScale`].
+    ///
+    /// # Errors
+    /// As [`Tape::backward`].
+    pub fn backward_scaled(&self, loss: &Value, scale: f64) -> Result<()> {
         if loss.shape().elem_count() != 1 {
             let problem = format!("the loss must have one element; this one has shape {:?}", loss.shape());
             return Err(TensorError::Backward(problem));
@@ -26,7 +35,9 @@ impl Tape {
             let problem = "the loss does not depend on any trainable parameter or leaf of this tape";
             return Err(TensorError::Backward(problem.into()));
         }
-        self.backward_from([(loss, loss.tensor()?.ones_like()?)])
+        let tensor = loss.tensor()?;
+        let seed = Tensor::full(scale, tensor.shape(), tensor.device())?.to_dtype(tensor.dtype())?;
+        self.backward_from([(loss, seed)])
     }
 
     /// Differentiates with given gradients of several values.
@@ -35,10 +46,10 @@ impl Tape {
     /// As [`Tape::backward`]; and if a gradient's shape is not its value's.
     pub fn backward_from<'a>(&self, seeds: impl IntoIterator<Item = (&'a Value, Tensor)>) -> Result<()> {
         let id = self.id.get();
-        let (nodes, num_slots) = {
+        let (nodes, types) = {
             let mut inner = self.inner.borrow_mut();
             inner.leaf_grads.clear();
-            (std::mem::take(&mut inner.nodes), std::mem::take(&mut inner.num_slots))
+            (std::mem::take(&mut inner.nodes), std::mem::take(&mut inner.slot_types))
         };
         // From here on, values of this recording are recognised as past.
         self.past_id.set(id);
@@ -47,13 +58,13 @@ impl Tape {
             Action::Param(param) => Some((node.outputs.start, param.clone())),
             _ => None,
         });
-        let mut slots = GradSlots::new(num_slots, params.collect());
+        let mut slots = GradSlots::new(types, params.collect());
         for (value, grad) in seeds {
             if value.shape() != grad.shape() {
                 return Err(TensorError::unequal("backward", value.shape(), grad.shape()));
             }
             if let Some(slot) = value.slot_on(id, "backward")? {
-                slots.add(slot, grad, false)?;
+                slots.add(self.context(), slot, grad, false)?;
             }
         }
         let mut leaves = Vec::new();
@@ -89,7 +100,7 @@ impl Tape {
             Action::Op(run) => {
                 let grads_out: Vec<_> = outputs.map(|slot| slots.take(slot)).collect();
                 if grads_out.iter().any(Option::is_some) {
-                    run(self, grads_out, &mut Grads { slots, inputs: &inputs })?;
+                    run(self, grads_out, &mut Grads { context: self.context(), slots, inputs: &inputs })?;
                 }
             }
         }

@@ -1,12 +1,12 @@
 //! Gradients in flight: one slot per recorded value, accumulated in place where nobody else looks.
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 
 use super::value::Slot;
-use crate::Result;
 use crate::storage::{self, Scalar};
 use crate::store::Param;
 use crate::unwritten::unwritten;
+use crate::{Context, Result};
 
 const OP: &str = "gradient";
 
@@ -14,6 +14,8 @@ const OP: &str = "gradient";
 #[derive(Debug, Default)]
 pub(super) struct GradSlots {
     held: Vec<Option<Held>>,
+    /// The element type of each recorded value, which its gradient has too.
+    types: Vec<DType>,
     /// The parameters among the recorded values, in the order of their slots.
     params: Vec<(Slot, Param)>,
 }
@@ -26,8 +28,8 @@ struct Held {
 }
 
 impl GradSlots {
-    pub(super) fn new(count: usize, params: Vec<(Slot, Param)>) -> Self {
-        Self { held: (0..count).map(|_| None).collect(), params }
+    pub(super) fn new(types: Vec<DType>, params: Vec<(Slot, Param)>) -> Self {
+        Self { held: types.iter().map(|_| None).collect(), types, params }
     }
 
     fn param(&self, slot: Slot) -> Option<&Param> {
@@ -39,16 +41,34 @@ impl GradSlots {
         self.held[slot].take().map(|held| held.tensor)
     }
 
-    pub(super) fn add(&mut self, slot: Slot, tensor: Tensor, exclusive: bool) -> Result<()> {
+    /// Adds to a gradient, which has the type of its value: an addend of another is rounded or widened first, and so is
+    /// every sum.
+    pub(super) fn add(
+        &mut self,
+        context: &Context,
+        slot: Slot,
+        tensor: Tensor,
+        exclusive: bool,
+    ) -> Result<()> {
+        let dtype = self.types[slot];
+        let (tensor, exclusive) = match tensor.dtype() == dtype {
+            true => (tensor, exclusive),
+            false => (storage::cast(context, &tensor, dtype)?, true),
+        };
         let held = match self.held[slot].take() {
             None => Held { tensor, exclusive },
             Some(held) if held.exclusive => {
-                storage::add_in_place(&held.tensor, &tensor)?;
+                storage::accumulate(context, &held.tensor, &tensor)?;
                 held
             }
             Some(held) if exclusive => {
-                storage::add_in_place(&tensor, &held.tensor)?;
+                storage::accumulate(context, &tensor, &held.tensor)?;
                 Held { tensor, exclusive }
+            }
+            Some(held) if storage::is_low(dtype) => {
+                let sum = held.tensor.copy()?;
+                storage::accumulate(context, &sum, &tensor)?;
+                Held { tensor: sum, exclusive: true }
             }
             Some(held) => Held { tensor: (held.tensor + tensor)?, exclusive: true },
         };
@@ -57,9 +77,11 @@ impl GradSlots {
     }
 }
 
-/// Where the backward of an op puts the gradients of its inputs.
+/// Where the backward of an op puts the gradients of its inputs. Each is kept in the type of its input, whatever type it is
+/// given in.
 #[derive(Debug)]
 pub struct Grads<'a> {
+    pub(super) context: &'a Context,
     pub(super) slots: &'a mut GradSlots,
     pub(super) inputs: &'a [Option<Slot>],
 }
@@ -73,7 +95,7 @@ impl Grads<'_> {
     /// Adds a freshly computed contiguous gradient, whose memory nobody else holds, to that of input `index`.
     ///
     /// # Errors
-    /// If a gradient of another shape or type is already there.
+    /// If a gradient of another shape is already there.
     pub fn add(&mut self, index: usize, grad: Tensor) -> Result<()> {
         self.put(index, grad, true)
     }
@@ -81,7 +103,7 @@ impl Grads<'_> {
     /// Adds a gradient whose memory may be held by others too (a view, or the output's gradient itself).
     ///
     /// # Errors
-    /// If a gradient of another shape or type is already there.
+    /// If a gradient of another shape is already there.
     pub fn share(&mut self, index: usize, grad: Tensor) -> Result<()> {
         self.put(index, grad, false)
     }
@@ -114,7 +136,7 @@ impl Grads<'_> {
         match self.inputs[index] {
             Some(slot) => {
                 let exclusive = exclusive && grad.is_contiguous();
-                self.slots.add(slot, grad, exclusive)
+                self.slots.add(self.context, slot, grad, exclusive)
             }
             None => Ok(()),
         }

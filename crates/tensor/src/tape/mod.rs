@@ -17,13 +17,13 @@ mod value;
 pub use block::Block;
 pub use grads::Grads;
 pub use listener::{HookResult, Listener, StatsSync};
-pub use session::{Recompute, Session};
+pub use session::{Precision, Recompute, Session};
 pub use value::{Saved, Value};
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use phalanx_kernels::Context;
 
 use crate::rng::Key;
@@ -78,7 +78,8 @@ pub struct Tape {
 #[derive(Debug, Default)]
 struct Inner {
     nodes: Vec<Node>,
-    num_slots: usize,
+    /// The element type of every recorded value.
+    slot_types: Vec<DType>,
     num_blocks: usize,
     keys_drawn: u64,
     /// Uses of each unit that backward has not passed yet.
@@ -157,7 +158,7 @@ impl Tape {
             return Value::constant(tensor);
         }
         let mut inner = self.inner.borrow_mut();
-        let slot = inner.new_slots(1);
+        let slot = inner.new_slots([tensor.dtype()]);
         inner.nodes.push(Node { outputs: slot..slot + 1, ..Node::bare(Action::Leaf) });
         Value::recorded(tensor, self.id.get(), slot)
     }
@@ -184,7 +185,7 @@ impl Tape {
             inner.collected.push(unit);
             return Ok(Value::of_param(param.clone(), None));
         }
-        let slot = inner.new_slots(1);
+        let slot = inner.new_slots([unit.dtype()]);
         inner.count_use(&unit);
         inner.nodes.push(Node {
             op: "parameter",
@@ -245,7 +246,7 @@ impl Tape {
         let id = self.id.get();
         let inputs = inputs.iter().map(|value| value.slot_on(id, op)).collect::<Result<Vec<_>>>()?;
         let mut inner = self.inner.borrow_mut();
-        let first = inner.new_slots(outputs.len());
+        let first = inner.new_slots(outputs.iter().map(Tensor::dtype));
         for unit in &units {
             inner.count_use(unit);
         }
@@ -284,9 +285,9 @@ impl Tape {
 }
 
 impl Inner {
-    fn new_slots(&mut self, count: usize) -> Slot {
-        let first = self.num_slots;
-        self.num_slots += count;
+    fn new_slots(&mut self, types: impl IntoIterator<Item = DType>) -> Slot {
+        let first = self.slot_types.len();
+        self.slot_types.extend(types);
         first
     }
 

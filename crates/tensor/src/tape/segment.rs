@@ -4,9 +4,19 @@ use candle_core::{Tensor, Var};
 
 use super::{Tape, Value};
 use crate::Result;
+use crate::storage::{cast, wide};
 
 impl Tape {
+    /// A value's tensor in the type that is computed in.
+    fn computed(&self, value: &Value) -> Result<Tensor> {
+        let tensor = value.tensor()?;
+        cast(self.context(), &tensor, wide(tensor.dtype()))
+    }
+
     /// Runs candle code as one node of the tape.
+    ///
+    /// candle knows no mixed precision: inputs of 16 bits are widened, and the segment computes in f32 and gives f32, which
+    /// the products after it round.
     ///
     /// `run` gets the inputs' tensors and returns one tensor, using any candle operations that candle can
     /// differentiate. While recording, the inputs that need gradients are candle variables and candle's own
@@ -23,13 +33,13 @@ impl Tape {
     ) -> Result<Value> {
         let recorded = self.records() && inputs.iter().any(|value| value.needs_grad());
         if !recorded {
-            let tensors = inputs.iter().map(|value| value.tensor()).collect::<Result<Vec<_>>>()?;
+            let tensors = inputs.iter().map(|value| self.computed(value)).collect::<Result<Vec<_>>>()?;
             return Ok(Value::constant(run(&tensors)?.detach()));
         }
         let mut variables = Vec::with_capacity(inputs.len());
         let mut tensors = Vec::with_capacity(inputs.len());
         for value in inputs {
-            let tensor = value.tensor()?;
+            let tensor = self.computed(value)?;
             if value.needs_grad() {
                 let variable = Var::from_tensor(&tensor)?;
                 tensors.push(variable.as_tensor().clone());

@@ -109,6 +109,16 @@ choices! {
         AdamW = "adamw",
     }
 
+    /// What products take and activations are kept in; weights, their gradients, norms and losses are f32 with each.
+    PrecisionKind {
+        /// 32-bit floats throughout.
+        F32 = "f32",
+        /// bfloat16.
+        Bf16 = "bf16",
+        /// IEEE half precision, with loss scaling.
+        F16 = "f16",
+    }
+
     /// How the learning rate changes over the run.
     ScheduleKind {
         /// Not at all after the warm-up.
@@ -234,6 +244,12 @@ sections! {
         ema: f64 = 0.0;
         /// Gradients are scaled down to at most this global L2 norm; 0 = not.
         clip_norm: f64 = 0.0;
+        /// What products take and activations are kept in, also in evaluation and samples.
+        precision: PrecisionKind = PrecisionKind::F32;
+        /// The loss is multiplied by this for backward, and gradients divided by it; 0 = not, but dynamically for `f16`.
+        loss_scale: f64 = 0.0;
+        /// Every so many-th block forgets its activations and runs again in backward, 1 = all; 0 = none.
+        recompute: usize = 0;
     }
 
     /// The optimizer.

@@ -48,6 +48,7 @@ impl Config {
             ("train.kl_weight", train.kl_weight),
             ("train.l1_smooth", train.l1_smooth),
             ("train.clip_norm", train.clip_norm),
+            ("train.loss_scale", train.loss_scale),
             ("optim.lr", optim.lr),
             ("optim.eps", optim.eps),
             ("optim.weight_decay", optim.weight_decay),

@@ -58,6 +58,7 @@ pub fn step(report: &StepReport) -> String {
     parts.extend(report.measures.iter().map(|(name, value)| format!("{name} {}", number(*value))));
     parts.push(format!("lr {}", number(report.learning_rate)));
     parts.extend(report.gradient_norm.map(|norm| format!("grad {}", number(norm))));
+    parts.extend(report.left_out.then(|| "gradients not finite, left out".to_owned()));
     parts.push(format!("{} images/s", count(report.images_per_second.round() as u64)));
     parts.extend(report.memory_bytes.map(|memory| format!("mem {}", bytes(memory))));
     parts.push(format!("data {:.0}%", 100.0 * report.data_share));

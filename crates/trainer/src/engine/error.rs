@@ -23,6 +23,20 @@ pub enum TrainError {
         /// Whether this rank leaves the telling to rank 0.
         elsewhere: bool,
     },
+    /// Step after step the gradients are not finite, at whatever scale of the loss.
+    #[error(
+        "step {step}: the gradients are not finite, as in the {in_a_row} steps before, now at a loss scale of {scale}; train.precision = \"bf16\" has the range of f32, and a lower optim.lr may help"
+    )]
+    Overflow {
+        /// The step, counted from 1.
+        step: u64,
+        /// Steps before it that were left out.
+        in_a_row: u64,
+        /// The scale that the next step would have.
+        scale: f64,
+        /// Whether this rank leaves the telling to rank 0.
+        elsewhere: bool,
+    },
     /// An epoch has no step.
     #[error("an epoch of {images} training images has no full batch of train.global_batch = {batch}")]
     NoStep {
@@ -73,7 +87,7 @@ impl TrainError {
     /// Whether another rank's failure caused this one, so that the other's is the one to tell.
     pub fn is_consequence(&self) -> bool {
         match self {
-            Self::NotFinite { elsewhere, .. } => *elsewhere,
+            Self::NotFinite { elsewhere, .. } | Self::Overflow { elsewhere, .. } => *elsewhere,
             Self::Comm(error) | Self::Sharding(ShardingError::Comm(error)) => is_elsewhere(error),
             // An op that waited for other ranks passes on what the communicator said.
             Self::Tensor(error) | Self::Sharding(ShardingError::Tensor(error)) => match error {

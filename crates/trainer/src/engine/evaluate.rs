@@ -1,13 +1,11 @@
 //! Measuring on the test split.
 
-use std::sync::Arc;
-
-use phalanx_tensor::{Context, Session, Tape};
+use phalanx_tensor::{Session, Tape};
 
 use super::data::Data;
 use super::peers::Peers;
 use super::train::Run;
-use super::{Task, TrainError};
+use super::{Task, TrainError, precision};
 
 /// Evaluates the averaged weights, or the weights, on the test split, each rank its share.
 pub(super) fn run(run: &mut Run<'_>) -> Result<Vec<(String, f64)>, TrainError> {
@@ -16,7 +14,8 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<Vec<(String, f64)>, TrainError> {
     let batch = if eval.batch > 0 { eval.batch } else { share };
     run.peers.broadcast_buffers(run.learner.task.store())?;
     let (data, peers, context) = (&run.data, run.peers, run.context.clone());
-    run.learner.with_averages(peers, |task| evaluate(task, data, peers, &context, eval.limit, batch))
+    let session = Session { precision: precision::precision(run.config), ..Session::evaluation(context) };
+    run.learner.with_averages(peers, |task| evaluate(task, data, peers, &session, eval.limit, batch))
 }
 
 /// Evaluates `task` on at most `limit` test images (0 = all) in batches of `batch`.
@@ -24,7 +23,7 @@ pub(super) fn evaluate(
     task: &dyn Task,
     data: &Data,
     peers: &Peers,
-    context: &Arc<Context>,
+    session: &Session,
     limit: usize,
     batch: usize,
 ) -> Result<Vec<(String, f64)>, TrainError> {
@@ -33,7 +32,7 @@ pub(super) fn evaluate(
     let mut sums = vec![0.0; names.len() + 1];
     for batch in data.test_batches(peers.rank(), peers.size(), limit, batch)? {
         let batch = batch?;
-        let tape = Tape::forward_only(Session::evaluation(context.clone()));
+        let tape = Tape::forward_only(session.clone());
         for (sum, value) in sums.iter_mut().zip(task.evaluate(&tape, &batch)?) {
             *sum += value;
         }

@@ -1,16 +1,15 @@
 //! Using what was trained: evaluation and samples of a finished run, or of weights from elsewhere.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use phalanx_tensor::io::load_into;
-use phalanx_tensor::{Context, Key, TensorError, Unit};
+use phalanx_tensor::{Key, Session, Unit};
 
 use super::data::Data;
 use super::learner::load_for_use;
 use super::peers::Peers;
 use super::train::newest_checkpoint;
-use super::{Plan, Task, TrainError, World, evaluate, samples, tasks};
+use super::{Plan, Task, TrainError, World, evaluate, precision, samples, tasks};
 use crate::config::{Config, OptimKind};
 use crate::run::RunFolder;
 
@@ -18,22 +17,21 @@ use crate::run::RunFolder;
 struct Ready {
     task: Box<dyn Task>,
     data: Data,
-    context: Arc<Context>,
+    session: Session,
 }
 
 impl Ready {
     fn new(config: &Config) -> Result<Self, TrainError> {
         let data = Data::open(config)?;
         let task = tasks::build(config, &data, Key::new(config.train.seed), true)?;
-        let context = Arc::new(
-            Context::from_env(World::alone().threads(config.train.threads)).map_err(TensorError::from)?,
-        );
-        Ok(Self { task, data, context })
+        let context = precision::context(config, &World::alone())?;
+        let session = Session { precision: precision::precision(config), ..Session::evaluation(context) };
+        Ok(Self { task, data, session })
     }
 
     fn evaluate(&self, config: &Config) -> Result<Vec<(String, f64)>, TrainError> {
         let batch = if config.eval.batch > 0 { config.eval.batch } else { config.train.global_batch };
-        evaluate::evaluate(&*self.task, &self.data, &Peers::none(), &self.context, config.eval.limit, batch)
+        evaluate::evaluate(&*self.task, &self.data, &Peers::none(), &self.session, config.eval.limit, batch)
     }
 }
 
@@ -73,7 +71,7 @@ pub fn sample_run(
     let ready = Ready::new(config)?;
     load_for_use(&*ready.task, &checkpoint)?;
     let (columns, size) = (config.sample.columns, config.model.image_size);
-    if !samples::draw(&*ready.task, &ready.context, seed, prompts, columns, size, out)? {
+    if !samples::draw(&*ready.task, ready.session.clone(), seed, prompts, columns, size, out)? {
         return Err(TrainError::Setup(format!("a `{}` draws no pictures", config.model.kind)));
     }
     Ok(checkpoint.step())

@@ -4,18 +4,31 @@ use std::path::Path;
 use std::sync::Arc;
 
 use phalanx_tensor::io::{load_into, load_safetensors, save_safetensors};
-use phalanx_tensor::optim::{Ema, Optimizer, Schedule, clip_to_norm, grad_sum_of_squares};
+use phalanx_tensor::optim::{
+    Ema, LossScale, LossScaleState, Optimizer, Schedule, clip_to_norm, grad_sum_of_squares,
+};
 use phalanx_tensor::{Context, TensorError};
 use serde_json::{Map, Value};
 
 use super::peers::Peers;
-use super::{Plan, Task, TrainError, optimize};
+use super::{Plan, Task, TrainError, optimize, precision};
 use crate::config::Config;
 use crate::run::checkpoint::Checkpoint;
 
 const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
 const EMA: &str = "ema.safetensors";
+
+/// What came of a step's gradients.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Update {
+    /// Their norm, if they are clipped.
+    pub(super) norm: Option<f64>,
+    /// What the loss was multiplied by.
+    pub(super) loss_scale: Option<f64>,
+    /// Whether they were not finite and the weights stayed.
+    pub(super) left_out: bool,
+}
 
 /// A model, its optimizer, and how far they are.
 pub(super) struct Learner {
@@ -26,6 +39,7 @@ pub(super) struct Learner {
     schedule: Schedule,
     ema: Option<Ema>,
     clip_norm: Option<f64>,
+    loss_scale: Option<LossScale>,
     context: Arc<Context>,
 }
 
@@ -43,6 +57,7 @@ impl Learner {
             schedule: optimize::schedule(config, plan)?,
             ema: (config.train.ema > 0.0).then(|| Ema::new(config.train.ema)),
             clip_norm: (config.train.clip_norm > 0.0).then_some(config.train.clip_norm),
+            loss_scale: precision::loss_scale(config)?,
             context,
         })
     }
@@ -52,24 +67,49 @@ impl Learner {
         self.schedule.lr(self.step)
     }
 
-    /// Changes the weights by the gradients. Returns the gradients' norm if they are clipped.
-    pub(super) fn update(&mut self, peers: &Peers) -> Result<Option<f64>, TrainError> {
+    /// What the loss of the step that comes next is multiplied by.
+    pub(super) fn loss_scale(&self) -> f64 {
+        self.loss_scale.as_ref().map_or(1.0, LossScale::scale)
+    }
+
+    /// Changes the weights by the gradients, or leaves them, on all ranks, if the loss is scaled and a gradient of any rank
+    /// is not finite.
+    pub(super) fn update(&mut self, peers: &Peers) -> Result<Update, TrainError> {
         let units = peers.units(self.task.store());
-        let norm = match self.clip_norm {
-            Some(max) => {
-                let mut squares = [grad_sum_of_squares(&units, &self.context)?];
-                peers.sum_parts(&mut squares)?;
-                Some(clip_to_norm(&units, squares[0].sqrt(), max, &self.context)?)
+        let mut update =
+            Update { loss_scale: self.loss_scale.as_ref().map(LossScale::scale), ..Update::default() };
+        let mut norm = None;
+        if self.clip_norm.is_some() || self.loss_scale.is_some() {
+            let mut squares = [grad_sum_of_squares(&units, &self.context)?];
+            peers.sum_parts(&mut squares)?;
+            norm = Some(squares[0].sqrt());
+        }
+        if let (Some(loss_scale), Some(norm)) = (&mut self.loss_scale, &mut norm) {
+            // Ranks may see different parts of the gradients; what one of them sees counts for all.
+            update.left_out = peers.sum_of(f64::from(u8::from(!norm.is_finite())))? > 0.0;
+            if update.left_out {
+                let in_a_row = loss_scale.state().left_out;
+                if !loss_scale.reject() {
+                    let (step, scale) = (self.step + 1, loss_scale.scale());
+                    return Err(TrainError::Overflow { step, in_a_row, scale, elsewhere: peers.rank() > 0 });
+                }
+            } else {
+                *norm /= loss_scale.scale();
+                loss_scale.accept(&units, &self.context)?;
             }
-            None => None,
-        };
-        self.optimizer.step(&units, self.schedule.lr(self.step), &self.context)?;
-        if let Some(ema) = &mut self.ema {
-            ema.update(&units, &self.context)?;
+        }
+        if !update.left_out {
+            if let (Some(max), Some(norm)) = (self.clip_norm, norm) {
+                update.norm = Some(clip_to_norm(&units, norm, max, &self.context)?);
+            }
+            self.optimizer.step(&units, self.schedule.lr(self.step), &self.context)?;
+            if let Some(ema) = &mut self.ema {
+                ema.update(&units, &self.context)?;
+            }
         }
         peers.finish_update()?;
         self.step += 1;
-        Ok(norm)
+        Ok(update)
     }
 
     /// Runs `work` with the averaged weights in place, if there are any, all of them in this rank's memory. Every rank calls
@@ -115,6 +155,12 @@ impl Learner {
         let (optimizer_steps, optimizer) = self.optimizer.state(&units)?;
         let optimizer = peers.whole_state(optimizer)?;
         state.insert("optimizer_steps".to_owned(), Value::from(optimizer_steps));
+        if let Some(loss_scale) = &self.loss_scale {
+            let LossScaleState { scale, good_steps, left_out } = loss_scale.state();
+            state.insert("loss_scale".to_owned(), Value::from(scale));
+            state.insert("loss_scale_good_steps".to_owned(), Value::from(good_steps));
+            state.insert("loss_scale_left_out".to_owned(), Value::from(left_out));
+        }
         let ema = self.ema.as_ref().map(|ema| ema.state(&units)).transpose()?;
         let ema = match ema {
             Some((updates, averages)) => {
@@ -153,6 +199,15 @@ impl Learner {
         if let Some(ema) = self.ema.as_mut().filter(|_| checkpoint.has(EMA)) {
             let averages = peers.own_state(load_safetensors(&checkpoint.file(EMA)?)?)?;
             ema.load_state(&units, count("ema_updates"), &averages)?;
+        }
+        // A checkpoint of a run without a scale has none; the scale then begins.
+        let saved = checkpoint.state();
+        if let (Some(loss_scale), Some(scale)) =
+            (&mut self.loss_scale, saved.get("loss_scale").and_then(Value::as_f64))
+        {
+            let number = |key: &str| saved.get(key).and_then(Value::as_u64).unwrap_or(0);
+            let (good_steps, left_out) = (number("loss_scale_good_steps"), number("loss_scale_left_out"));
+            loss_scale.load_state(LossScaleState { scale, good_steps, left_out })?;
         }
         self.step = checkpoint.step();
         Ok(())

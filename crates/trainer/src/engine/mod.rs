@@ -19,6 +19,7 @@ mod observer;
 mod optimize;
 mod peers;
 mod plan;
+mod precision;
 mod samples;
 mod task;
 mod tasks;

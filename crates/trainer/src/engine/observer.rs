@@ -50,6 +50,10 @@ pub struct StepReport {
     pub learning_rate: f64,
     /// The L2 norm of the gradient before clipping, if it was taken.
     pub gradient_norm: Option<f64>,
+    /// What the loss was multiplied by for backward, if it was.
+    pub loss_scale: Option<f64>,
+    /// Whether the gradients were not finite and the weights stayed as they were.
+    pub left_out: bool,
     /// Images over all ranks and a second.
     pub images_per_second: f64,
     /// Memory that rank 0 holds.

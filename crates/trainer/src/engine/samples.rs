@@ -1,12 +1,11 @@
 //! Sample grids: the same noise and the same prompts every time, so that pictures can be compared over the run.
 
 use std::path::Path;
-use std::sync::Arc;
 
-use phalanx_tensor::{Context, Key, Session, Tape};
+use phalanx_tensor::{Key, Session, Tape};
 
 use super::train::Run;
-use super::{Task, TrainError};
+use super::{Task, TrainError, precision};
 use crate::run::atomic::write_aside;
 use crate::run::{Grid, RunError};
 
@@ -19,11 +18,13 @@ pub(super) fn draw_for_run(run: &mut Run<'_>, path: &Path) -> Result<bool, Train
         true => run.data.test_captions(sample.rows)?,
         false => sample.prompts.clone(),
     };
-    let (context, seed) = (run.context.clone(), run.config.train.seed);
+    let precision = precision::precision(run.config);
+    let session = Session { precision, ..Session::evaluation(run.context.clone()) };
+    let seed = run.config.train.seed;
     let (columns, size) = (sample.columns, run.config.model.image_size);
     let peers = run.peers;
     let drawn = run.learner.with_averages(peers, |task| match peers.rank() {
-        0 => draw(task, &context, seed, &prompts, columns, size, path),
+        0 => draw(task, session.clone(), seed, &prompts, columns, size, path),
         _ => Ok(false),
     })?;
     if drawn {
@@ -41,15 +42,14 @@ const PROMPTS_ABREAST: usize = 8;
 /// left to right and line by line. False if the task draws nothing.
 pub(super) fn draw(
     task: &dyn Task,
-    context: &Arc<Context>,
+    session: Session,
     seed: u64,
     prompts: &[String],
     columns: usize,
     size: usize,
     path: &Path,
 ) -> Result<bool, TrainError> {
-    let session = Session { key: Key::new(seed).stream("samples"), ..Session::evaluation(context.clone()) };
-    let tape = Tape::forward_only(session);
+    let tape = Tape::forward_only(Session { key: Key::new(seed).stream("samples"), ..session });
     let Some(pictures) = task.sample(&tape, prompts, columns)? else { return Ok(false) };
     let width = if columns == 1 { PROMPTS_ABREAST } else { columns };
     let mut grid = Grid::new(pictures.len(), width, size, size)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use phalanx_tensor::loss::Over;
-use phalanx_tensor::{Context, Key, Recompute, Session, Tape, TensorError};
+use phalanx_tensor::{Context, Key, Session, Tape};
 use serde_json::{Map, Value};
 
 use super::data::{Data, Feed};
@@ -13,7 +13,8 @@ use super::learner::Learner;
 use super::meter::{Meter, Spent, timed};
 use super::peers::Peers;
 use super::{
-    Event, Observer, Plan, Started, StepReport, TrainError, World, account, evaluate, samples, tasks,
+    Event, Observer, Plan, Started, StepReport, TrainError, World, account, evaluate, precision, samples,
+    tasks,
 };
 use crate::config::{Config, Resolved};
 use crate::launch::StopFlag;
@@ -35,8 +36,7 @@ pub fn train(
 ) -> Result<(), TrainError> {
     let start = Instant::now();
     let config = &resolved.config;
-    let context =
-        Arc::new(Context::from_env(world.threads(config.train.threads)).map_err(TensorError::from)?);
+    let context = precision::context(config, world)?;
     let mut peers = Peers::connect(world, &folder.logs())?;
     let trained = train_among(&mut peers, folder, config, context, stop, start, observer.as_mut());
     match &trained {
@@ -211,7 +211,8 @@ impl<'a> Run<'a> {
                 sample_offset: *offset,
                 listener: self.peers.listener(),
                 stats_sync: self.peers.stats_sync(),
-                recompute: Recompute::Never,
+                recompute: precision::recompute(self.config),
+                precision: precision::precision(self.config),
             };
             // Gradients travel once they are complete, with the last micro-batch.
             self.peers.accumulate(index != last);
@@ -221,7 +222,7 @@ impl<'a> Run<'a> {
             for (sum, measure) in sums[1..].iter_mut().zip(&outcome.measures) {
                 *sum += measure;
             }
-            tape.backward(&outcome.loss)?;
+            tape.backward_scaled(&outcome.loss, self.learner.loss_scale())?;
         }
         self.peers.accumulate(false);
         if share.global != self.plan.global_batch {
@@ -238,7 +239,7 @@ impl<'a> Run<'a> {
         let measures =
             task.measures().iter().map(|name| (*name).to_owned()).zip(sums[1..stops].to_vec()).collect();
         let learning_rate = self.learner.learning_rate();
-        let gradient_norm = self.learner.update(self.peers)?;
+        let update = self.learner.update(self.peers)?;
         spent.steps = begun.elapsed();
         // The communicator counts all waiting, also that of batch norms in the middle of the model.
         spent.communication = self.peers.traffic().exposed.saturating_sub(waited);
@@ -251,7 +252,9 @@ impl<'a> Run<'a> {
             loss,
             measures,
             learning_rate,
-            gradient_norm,
+            gradient_norm: update.norm,
+            loss_scale: update.loss_scale,
+            left_out: update.left_out,
             images_per_second: spent.rate(),
             memory_bytes: resident_memory(),
             data_share: spent.share(spent.data),
@@ -343,6 +346,9 @@ fn line(report: &StepReport) -> Line {
     line = line.with("lr", report.learning_rate);
     if let Some(norm) = report.gradient_norm {
         line = line.with("grad_norm", norm);
+    }
+    if let Some(scale) = report.loss_scale {
+        line = line.with("loss_scale", scale).with("left_out", u64::from(report.left_out));
     }
     line.with("images_per_s", report.images_per_second)
         .with("memory_bytes", report.memory_bytes)

@@ -1,5 +1,6 @@
 //! Contrastive: a text encoder and an image tower from scratch.
 
+use candle_core::DType;
 use phalanx_models::{Clip, ImageTowerConfig};
 use phalanx_tensor::loss::Over;
 use phalanx_tensor::{ParamStore, StoreBuilder, Tape, Value};
@@ -39,7 +40,9 @@ impl Contrastive {
     fn count_matched(&self, tape: &Tape, batch: &Batch) -> Result<f64, TrainError> {
         let ids = self.texts.encode(&batch.captions)?;
         let out = self.model.forward(tape, &Value::constant(batch.images.clone()), &ids)?;
-        let similarity = out.image.tensor()?.matmul(&out.text.tensor()?.t()?)?;
+        let (image, text) =
+            (out.image.tensor()?.to_dtype(DType::F32)?, out.text.tensor()?.to_dtype(DType::F32)?);
+        let similarity = image.matmul(&text.t()?)?;
         let best = similarity.argmax(1)?.to_vec1::<u32>()?;
         let captions = &batch.captions;
         Ok(best.iter().zip(captions).filter(|(best, own)| captions[**best as usize] == **own).count() as f64)

@@ -1,6 +1,6 @@
 //! Text to image: the conditional variational autoencoder with its text encoder.
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use phalanx_models::{ClipTextConfig, CvaeConfig, KlWarmup, L1Sharpening, TextToImage};
 use phalanx_tensor::loss::Over;
 use phalanx_tensor::{ParamStore, StoreBuilder, Tape, Value};
@@ -94,7 +94,8 @@ impl Task for Autoencoder {
         let mut pictures = Vec::with_capacity(prompts.len() * columns);
         for prompt in prompts {
             let ids = self.texts.encode(&vec![prompt.clone(); columns])?;
-            let drawn = self.model.sample(tape, &ids, &latent)?.tensor()?.clamp(-1.0, 1.0)?;
+            let drawn =
+                self.model.sample(tape, &ids, &latent)?.tensor()?.to_dtype(DType::F32)?.clamp(-1.0, 1.0)?;
             for picture in drawn.chunk(columns, 0)? {
                 pictures.push(picture.flatten_all()?.to_vec1::<f32>()?);
             }

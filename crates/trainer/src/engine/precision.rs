@@ -1,0 +1,47 @@
+//! In what numbers a configuration computes, and what it recomputes.
+
+use std::sync::Arc;
+
+use phalanx_tensor::optim::LossScale;
+use phalanx_tensor::{Context, Precision, Recompute, TensorError};
+
+use super::World;
+use crate::config::{Config, PrecisionKind};
+
+/// What products take and activations are kept in; training, evaluation and samples alike.
+pub(super) fn precision(config: &Config) -> Precision {
+    match config.train.precision {
+        PrecisionKind::F32 => Precision::F32,
+        PrecisionKind::Bf16 => Precision::Bf16,
+        PrecisionKind::F16 => Precision::F16,
+    }
+}
+
+/// The threads of a rank, which multiply as the precision says.
+///
+/// # Errors
+/// If the environment asks for instructions that this processor does not have.
+pub(super) fn context(config: &Config, world: &World) -> Result<Arc<Context>, TensorError> {
+    let context = Context::from_env(world.threads(config.train.threads))?;
+    Ok(Arc::new(context.with_products(precision(config).products())))
+}
+
+/// What the loss is multiplied by, if it is.
+///
+/// # Errors
+/// If the configured number cannot be a scale.
+pub(super) fn loss_scale(config: &Config) -> Result<Option<LossScale>, TensorError> {
+    match (config.train.loss_scale, config.train.precision) {
+        (0.0, PrecisionKind::F16) => Ok(Some(LossScale::dynamic())),
+        (0.0, _) => Ok(None),
+        (fixed, _) => Ok(Some(LossScale::fixed(fixed)?)),
+    }
+}
+
+/// Which blocks run a second time in backward.
+pub(super) fn recompute(config: &Config) -> Recompute {
+    match config.train.recompute {
+        0 => Recompute::Never,
+        every => Recompute::Every(every),
+    }
+}
