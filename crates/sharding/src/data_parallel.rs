@@ -15,6 +15,8 @@ mod gradients;
 mod parameters;
 mod state;
 
+pub use state::Share;
+
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -59,7 +59,7 @@ mod mesh;
 mod statistics;
 mod strategy;
 
-pub use data_parallel::DataParallel;
+pub use data_parallel::{DataParallel, Share};
 pub use error::{Result, ShardingError};
 pub use mesh::Mesh;
 
