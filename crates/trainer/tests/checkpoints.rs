@@ -193,7 +193,7 @@ fn each_rank_writes_its_part_once() {
 fn a_rank_reads_its_share_and_no_more() {
     let place = Place::new();
     // Large enough that headers do not matter.
-    let common = "train tiny --set train.ema=0.9 --set model.widths=[16,32] --set log.every=1";
+    let common = "train tiny --set train.ema=0.9 --set model.widths=[16,32] --set checkpoint.keep=3";
     place.succeed(&format!("{common} --ranks 1 --steps 1 --out run"));
     place.succeed(&format!("{common} --ranks 4 --strategy fsdp --steps 2 --out run --resume"));
     place.succeed(&format!("{common} --ranks 4 --strategy fsdp --steps 3 --out run --resume"));

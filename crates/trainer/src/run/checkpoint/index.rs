@@ -39,7 +39,7 @@ pub struct Piece {
     pub kind: String,
     /// The name of the parameter or buffer in the reference state dict.
     pub name: String,
-    /// The element type, by its name in safetensors.
+    /// The element type: `f32`, `f64`, `bf16`, `f16`, `i64`, `u32` or `u8`.
     pub dtype: String,
     /// The shape of the whole tensor.
     pub shape: Vec<usize>,
