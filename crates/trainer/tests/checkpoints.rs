@@ -388,10 +388,16 @@ fn a_full_disk_is_told_and_leaves_the_previous_checkpoint_whole() {
     }
 }
 
+/// Three ranks, without the norm that parts sum in another order: every strategy computes the same bits.
+fn unclipped() -> String {
+    format!("{SMALL} --ranks 3 --set train.clip_norm=0")
+}
+
 /// A training that would take hours and saves after every step, begun or resumed.
 fn begin(place: &Place, strategy: &str, resume: &str) -> Child {
     let line = format!(
-        "{SMALL} --ranks 3 --strategy {strategy} --set checkpoint.every=1 --steps 1000000 --out run {resume}"
+        "{} --strategy {strategy} --set checkpoint.every=1 --steps 1000000 --out run {resume}",
+        unclipped()
     );
     place.phalanx(&line).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("starts")
 }
@@ -454,13 +460,13 @@ fn kill_while_saving(times: u64) {
         assert!(contents(found.folder()).len() > 10);
         last = found.step();
     }
-    let line = format!("{SMALL} --ranks 2 --strategy fsdp --steps {} --out run --resume", last + 2);
+    let line = format!("{} --strategy fsdp --steps {} --out run --resume", unclipped(), last + 2);
     let shown = place.succeed(&line);
     assert!(shown.contains(&format!("resumed after step {last}")), "{shown}");
     assert!(hidden(&place.path("run")).is_empty(), "what was left behind is gone");
     // And nothing of it is in the numbers.
-    place.succeed(&format!("{SMALL} --ranks 1 --steps {} --out one", last + 2));
-    close(&losses(&place.path("run")), &losses(&place.path("one")), 1e-4, "after kills");
+    place.succeed(&format!("{} --steps {} --out one", unclipped(), last + 2));
+    assert_eq!(losses(&place.path("run")), losses(&place.path("one")));
 }
 
 #[test]
