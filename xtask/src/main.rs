@@ -8,7 +8,7 @@ const HELP: &str = "\
 Usage: cargo xtask COMMAND [ARGUMENTS]
 
   train [PRESET|FILE.toml] ...   trains a model: build in release mode, then `phalanx train`
-  sample, eval, parity, config, doctor
+  sample, eval, export, parity, config, doctor
                                  the same for the other commands of `phalanx`
   bench kernels|train|collectives ...
                                  measures, with --peer beside PyTorch
@@ -20,7 +20,7 @@ Usage: cargo xtask COMMAND [ARGUMENTS]
 `cargo xtask train --help` and so on explain the arguments.";
 
 /// Commands of the program that are passed on as they are.
-const PASSED_ON: &[&str] = &["train", "sample", "eval", "parity", "config", "doctor"];
+const PASSED_ON: &[&str] = &["train", "sample", "eval", "export", "parity", "config", "doctor"];
 
 fn main() -> ExitCode {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();

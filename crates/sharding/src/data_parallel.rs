@@ -19,6 +19,8 @@ mod route;
 mod state;
 mod values;
 
+pub use state::Share;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

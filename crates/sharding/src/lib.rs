@@ -61,7 +61,7 @@ mod options;
 mod statistics;
 mod strategy;
 
-pub use data_parallel::DataParallel;
+pub use data_parallel::{DataParallel, Share};
 pub use error::{Result, ShardingError};
 pub use hook::{Bf16Compression, CommHook, GradBucket, Pending, hook_named};
 pub use mesh::Mesh;

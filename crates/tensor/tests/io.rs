@@ -5,7 +5,9 @@ use std::io::Write as _;
 use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
-use phalanx_tensor::io::{atomic_write, load_into, load_safetensors, load_weights, save_safetensors};
+use phalanx_tensor::io::{
+    TensorFile, atomic_write, load_into, load_safetensors, load_weights, save_safetensors,
+};
 use phalanx_tensor::optim::{Adam, Ema, Optimizer, Sgd};
 use phalanx_tensor::{BuildOptions, Context, Init, Key, ParamStore, StoreBuilder, TensorError};
 
@@ -165,5 +167,82 @@ fn optimizers_resume_by_name_bit_for_bit() {
         assert_ne!(values(&again), before, "the averages are others than the weights");
         ema2.swap(again.units()).expect("sound");
         assert_eq!(values(&again), before);
+    }
+}
+
+#[test]
+fn ranges_are_read_and_nothing_else() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("ranges.safetensors");
+    // Longer than what is read at a time, and of every element type that is saved.
+    let long: Vec<f32> = (0..600_000).map(|i| i as f32).collect();
+    let long = Tensor::from_vec(long, (600, 1000), &Device::Cpu).expect("a tensor");
+    let mut all = vec![("long".to_owned(), long)];
+    for dtype in [DType::F64, DType::BF16, DType::F16, DType::I64, DType::U32, DType::U8] {
+        let tensor =
+            Tensor::arange(0_f64, 20.0, &Device::Cpu).and_then(|t| t.to_dtype(dtype)).expect("numbers");
+        all.push((dtype.as_str().to_owned(), tensor));
+    }
+    save_safetensors(&path, &all, &[]).expect("writable");
+    let file = TensorFile::open(&path).expect("opens");
+    let header = file.bytes_read();
+    assert!(header < 1000 && file.tensors().count() == 7);
+    for range in [0..0, 0..1, 5..6, 262_143..262_145, 1..600_000, 599_999..600_000] {
+        let before = file.bytes_read();
+        let target = Tensor::zeros(range.len(), DType::F64, &Device::Cpu).expect("zeros");
+        file.read_into("long", range.clone(), &target).expect("reads");
+        let expected: Vec<f64> = range.clone().map(|i| i as f64).collect();
+        assert!(target.to_vec1::<f64>().expect("numbers") == expected, "{range:?}");
+        assert_eq!(file.bytes_read() - before, 4 * range.len() as u64);
+    }
+    for (name, tensor) in &all[1..] {
+        let found = file.read(name, 3..17).expect("reads");
+        assert_eq!(found.dtype(), tensor.dtype());
+        let numbers =
+            |tensor: &Tensor| tensor.to_dtype(DType::F64).and_then(|t| t.to_vec1::<f64>()).expect("numbers");
+        assert_eq!(numbers(&found), (3..17).map(f64::from).collect::<Vec<_>>(), "{name}");
+        let target = Tensor::zeros(14, DType::F32, &Device::Cpu).expect("zeros");
+        file.read_into(name, 3..17, &target).expect("reads");
+        assert_eq!(numbers(&target), numbers(&found), "{name}");
+    }
+    for (name, range, words) in [
+        ("short", 0..1, "ranges.safetensors: it has no tensor `short`"),
+        ("u8", 19..21, "`u8` has 20 elements; asked for 19..21"),
+    ] {
+        assert!(file.read(name, range).expect_err("absent").to_string().contains(words));
+    }
+    let bool = Tensor::zeros(2, DType::I16, &Device::Cpu).expect("zeros");
+    let error = save_safetensors(&path, &[("x".to_owned(), bool)], &[]).expect_err("not saved").to_string();
+    assert!(error.contains("`x` has element type i16"), "{error}");
+    assert!(TensorFile::open(&path).is_ok(), "the old file is still there");
+}
+
+#[test]
+fn headers_that_lie_are_told_before_anything_is_allocated() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("x.safetensors");
+    let header = |text: &str, data: usize| {
+        let mut bytes = (text.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(text.as_bytes());
+        bytes.resize(bytes.len() + data, 0);
+        bytes
+    };
+    let tensor = |dtype: &str, shape: &str, end: usize| {
+        format!("{{\"w\":{{\"dtype\":\"{dtype}\",\"shape\":{shape},\"data_offsets\":[0,{end}]}}}}")
+    };
+    for (bytes, words) in [
+        (Vec::new(), "its header is cut off"),
+        (vec![9, 0, 0], "its header is cut off"),
+        (u64::MAX.to_le_bytes().to_vec(), "its header is cut off"),
+        (header("{\"w\": ", 0), "not a safetensors file"),
+        (header(&tensor("F32", "[2]", 8), 7), "bytes instead of"),
+        (header(&tensor("F32", "[2]", 8), 9), "bytes instead of"),
+        (header(&tensor("F32", "[3]", 8), 8), "not a safetensors file"),
+        (header(&tensor("F32", "[4611686018427387904, 4]", 8), 8), "not a safetensors file"),
+        (header(&tensor("BOOL", "[8]", 8), 8), "element type BOOL, which is not read"),
+    ] {
+        fs::write(&path, bytes).expect("writes");
+        let error = TensorFile::open(&path).expect_err(words).to_string();
+        assert!(error.contains("x.safetensors: ") && error.contains(words), "{error}");
     }
 }

@@ -129,13 +129,11 @@ fn strategies_give_the_same_checkpoints_and_go_on_from_each_others() {
         place.succeed(&format!("{common} --ranks 2 --steps 5 --strategy {strategy} --out {strategy}"));
     }
     for strategy in ["zero1", "zero2", "fsdp"] {
-        for file in ["model", "optimizer", "ema"] {
-            let read = |run: &str| {
-                fs::read(place.run(run).join(format!("checkpoints/step-00000005/{file}.safetensors")))
-                    .expect("reads")
-            };
-            assert!(read("ddp") == read(strategy), "{strategy}: {file} differs");
-        }
+        // Who holds parts writes parts; checkpoints.rs compares the rest of them.
+        place.succeed(&format!("export {strategy} --out {strategy}.safetensors"));
+        place.succeed("export ddp --out ddp.safetensors");
+        let read = |run: &str| fs::read(place.run(&format!("{run}.safetensors"))).expect("reads");
+        assert!(read("ddp") == read(strategy), "{strategy}: the models differ");
         assert_eq!(losses(&place.run("ddp")), losses(&place.run(strategy)), "{strategy}");
         let held = |field: &str| -> u64 {
             let ranks = json(&place.run(strategy).join("summary.json"))["ranks"].clone();

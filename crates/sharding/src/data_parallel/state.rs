@@ -1,15 +1,58 @@
-//! State beside the parameters, by name: what each rank holds of it, and all of it.
+//! What each rank holds between steps, so that it can be counted, saved and read back part by part.
 
-use std::collections::BTreeMap;
-
-use candle_core::Tensor;
-use phalanx_tensor::host::copy_host;
+use phalanx_tensor::Unit;
 
 use super::DataParallel;
-use crate::Result;
-use crate::buffer::TensorBuffer;
+use crate::strategy::Held;
+
+/// This rank's part in what is saved: see [`DataParallel::share`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// The position among the ranks that share what is sharded.
+    pub shard: usize,
+    /// How many they are.
+    pub shards: usize,
+    /// Which of the groups that hold the same; 0 if there are none.
+    pub replica: usize,
+    /// Parameters between uses. Where they are sharded, [`DataParallel::units`] are this rank's parts.
+    pub parameters: Held,
+    /// Optimizer state and averages, which go with [`DataParallel::units`].
+    pub optimizer: Held,
+}
+
+impl Share {
+    /// The only rank: it holds everything.
+    pub const ALONE: Self =
+        Self { shard: 0, shards: 1, replica: 0, parameters: Held::Replicated, optimizer: Held::Replicated };
+
+    /// Whether it falls to this rank to save something that is held so, once in the whole world.
+    pub fn saves(&self, held: Held) -> bool {
+        self.replica == 0 && (held == Held::Sharded || self.shard == 0)
+    }
+}
 
 impl DataParallel {
+    /// What of the state this rank holds, and which other ranks hold the rest or the same.
+    pub fn share(&self) -> Share {
+        let placement = self.strategy.placement;
+        Share {
+            shard: self.shards.rank(),
+            shards: self.shards.world_size(),
+            replica: self.replicas.as_ref().map_or(0, phalanx_collectives::Communicator::rank),
+            parameters: placement.parameters,
+            optimizer: placement.optimizer,
+        }
+    }
+
+    /// The units whose values this rank keeps between steps: its parts of those that are gathered for use, and otherwise
+    /// whole ones. Values that are read into them (by each entry's name and part) are the model's after
+    /// [`DataParallel::broadcast_state`], without any unit having been gathered.
+    pub fn resident_units(&self) -> Vec<Unit> {
+        let held =
+            |place: &super::Place| if place.released { place.own.clone() } else { place.whole.clone() };
+        self.places.iter().map(held).collect()
+    }
+
     /// Bytes of parameters and of gradients that this rank holds now.
     pub fn bytes(&self) -> [u64; 2] {
         let (mut parameters, mut gradients) = (0, 0);
@@ -25,84 +68,5 @@ impl DataParallel {
             }
         }
         [parameters, gradients]
-    }
-
-    /// All of a state of which `named` is this rank's part, as `{kind}.{parameter}` with the parameters' shapes: what
-    /// [`phalanx_tensor::optim::Optimizer::state`] gives for [`DataParallel::units`]. Every rank calls this at the same
-    /// place; with `wanted` false a rank takes part and gets nothing.
-    ///
-    /// # Errors
-    /// Those of communication.
-    pub fn whole_state(&self, named: Vec<(String, Tensor)>, wanted: bool) -> Result<Vec<(String, Tensor)>> {
-        if !self.is_sharded() {
-            return Ok(if wanted { named } else { Vec::new() });
-        }
-        let own: BTreeMap<&str, &Tensor> =
-            named.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
-        let mut kinds: Vec<String> = Vec::new();
-        for name in own.keys() {
-            let kind = name.split('.').next().unwrap_or_default();
-            if kinds.iter().all(|known| known != kind) {
-                kinds.push(kind.to_owned());
-            }
-        }
-        // A rank whose parts are empty knows no kinds; the others tell it.
-        for other in self.shards.all_gather_bytes(kinds.join(" ").as_bytes())? {
-            for kind in String::from_utf8_lossy(&other).split_whitespace() {
-                if kinds.iter().all(|known| known != kind) {
-                    kinds.push(kind.to_owned());
-                }
-            }
-        }
-        kinds.sort();
-        let mut all = Vec::new();
-        for kind in &kinds {
-            for bucket in self.buckets.iter().filter(|bucket| bucket.trainable) {
-                let whole = Tensor::zeros(bucket.len, bucket.dtype, &bucket.device)?;
-                let members = &self.places[bucket.members.clone()];
-                for place in members {
-                    for entry in place.own.entries() {
-                        let Some(part) = own.get(format!("{kind}.{}", entry.name).as_str()) else { continue };
-                        let start = place.lies.start + place.range.start + entry.range.start;
-                        copy_host(&whole.narrow(0, start, entry.range.len())?, part)?;
-                    }
-                }
-                let TensorBuffer(whole) = self.shards.all_gather_chunks_async(TensorBuffer(whole)).wait()?;
-                for place in members.iter().filter(|_| wanted) {
-                    for entry in place.whole.entries() {
-                        let start = place.lies.start + entry.range.start;
-                        let tensor = whole.narrow(0, start, entry.range.len())?.copy()?;
-                        all.push((format!("{kind}.{}", entry.name), tensor.reshape(&entry.shape)?));
-                    }
-                }
-            }
-        }
-        Ok(all)
-    }
-
-    /// This rank's part of a state of all parameters, as [`DataParallel::whole_state`] gave it: what
-    /// [`phalanx_tensor::optim::Optimizer::load_state`] takes for [`DataParallel::units`], whatever strategy and number of
-    /// ranks it was saved with.
-    ///
-    /// # Errors
-    /// If a tensor has fewer elements than its parameter.
-    pub fn own_state(&self, named: Vec<(String, Tensor)>) -> Result<Vec<(String, Tensor)>> {
-        if !self.is_sharded() {
-            return Ok(named);
-        }
-        let entries: BTreeMap<_, _> = self
-            .places
-            .iter()
-            .flat_map(|place| place.own.entries())
-            .map(|entry| (entry.name.as_str(), &entry.part))
-            .collect();
-        let mut own = Vec::new();
-        for (name, tensor) in named {
-            let parameter = name.split_once('.').map_or("", |(_, parameter)| parameter);
-            if let Some(part) = entries.get(parameter) {
-                own.push((name, tensor.flatten_all()?.narrow(0, part.start, part.len())?.copy()?));
-            }
-        }
-        Ok(own)
     }
 }

@@ -1,7 +1,11 @@
-//! Files of weights: safetensors in and out, PyTorch's `.pth` in.
+//! Files of weights: safetensors in and out, whole or by ranges of elements, and PyTorch's `.pth` in.
 
 mod atomic;
+mod ranges;
 mod weights;
+mod write;
 
 pub use atomic::{atomic_write, sync_folder};
+pub use ranges::TensorFile;
 pub use weights::{load_into, load_safetensors, load_weights, save_safetensors};
+pub use write::{TensorHeader, sort_for_safetensors, write_elements, write_header};

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{Device, Tensor};
 
 use super::atomic::atomic_write;
+use super::write::{TensorHeader, sort_for_safetensors, write_elements, write_header};
 use crate::store::{LoadReport, ParamStore};
 use crate::{Result, TensorError};
 
@@ -13,70 +14,27 @@ fn wrong(path: &Path, problem: impl Into<String>) -> TensorError {
     TensorError::Weights { path: path.to_owned(), problem: problem.into() }
 }
 
-/// A tensor's elements as safetensors wants them.
-struct Bytes {
-    dtype: safetensors::Dtype,
-    shape: Vec<usize>,
-    bytes: Vec<u8>,
-}
-
-impl safetensors::View for &Bytes {
-    fn dtype(&self) -> safetensors::Dtype {
-        self.dtype
-    }
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-    fn data(&self) -> std::borrow::Cow<'_, [u8]> {
-        (&self.bytes).into()
-    }
-    fn data_len(&self) -> usize {
-        self.bytes.len()
-    }
-}
-
-fn to_bytes(path: &Path, name: &str, tensor: &Tensor) -> Result<Bytes> {
-    let flat = tensor.to_device(&Device::Cpu)?.flatten_all()?;
-    macro_rules! bytes {
-        ($type:ty) => {
-            flat.to_vec1::<$type>()?.into_iter().flat_map(<$type>::to_le_bytes).collect()
-        };
-    }
-    let (dtype, bytes) = match tensor.dtype() {
-        DType::F32 => (safetensors::Dtype::F32, bytes!(f32)),
-        DType::F64 => (safetensors::Dtype::F64, bytes!(f64)),
-        DType::I64 => (safetensors::Dtype::I64, bytes!(i64)),
-        DType::U32 => (safetensors::Dtype::U32, bytes!(u32)),
-        DType::U8 => (safetensors::Dtype::U8, flat.to_vec1::<u8>()?),
-        other => {
-            return Err(wrong(
-                path,
-                format!("`{name}` has element type {}, which is not saved", other.as_str()),
-            ));
-        }
-    };
-    Ok(Bytes { dtype, shape: tensor.dims().to_vec(), bytes })
-}
-
 /// Saves named tensors with string metadata, so that the file is complete or the old one stays.
 ///
 /// # Errors
-/// [`TensorError::Io`] or [`TensorError::Weights`], naming the file.
+/// [`TensorError::Io`] naming the file.
 pub fn save_safetensors(
     path: &Path,
     tensors: &[(String, Tensor)],
     metadata: &[(&str, String)],
 ) -> Result<()> {
-    let mut all = Vec::with_capacity(tensors.len());
-    for (name, tensor) in tensors {
-        all.push((name.as_str(), to_bytes(path, name, tensor)?));
-    }
-    let metadata: std::collections::HashMap<String, String> =
-        metadata.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
-    let views = all.iter().map(|(name, bytes)| (*name, bytes));
-    let metadata = (!metadata.is_empty()).then_some(metadata);
-    let file = safetensors::serialize(views, metadata).map_err(|error| wrong(path, error.to_string()))?;
-    atomic_write(path, |out| out.write_all(&file))
+    let mut order: Vec<&(String, Tensor)> = tensors.iter().collect();
+    sort_for_safetensors(&mut order, |(name, tensor)| (name, tensor.dtype()));
+    let header = |(name, tensor): &&(String, Tensor)| TensorHeader {
+        name: name.clone(),
+        dtype: tensor.dtype(),
+        shape: tensor.dims().to_vec(),
+    };
+    let headers: Vec<_> = order.iter().map(header).collect();
+    atomic_write(path, |out| {
+        write_header(out, &headers, metadata)?;
+        order.iter().try_for_each(|(_, tensor)| write_elements(out, tensor))
+    })
 }
 
 /// Loads all tensors of a safetensors file, sorted by name.

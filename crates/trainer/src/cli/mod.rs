@@ -7,6 +7,7 @@ mod config;
 mod doctor;
 mod environment;
 mod eval;
+mod export;
 mod log;
 mod parity;
 mod rank;
@@ -33,6 +34,7 @@ enum Command {
     Train(train::TrainArgs),
     Sample(sample::SampleArgs),
     Eval(eval::EvalArgs),
+    Export(export::ExportArgs),
     Config(config::ConfigArgs),
     Parity(parity::ParityArgs),
     Doctor(doctor::DoctorArgs),
@@ -75,6 +77,7 @@ pub fn main() -> ExitCode {
         Command::Train(args) => train::run(&args),
         Command::Sample(args) => sample::run(&args),
         Command::Eval(args) => eval::run(&args),
+        Command::Export(args) => export::run(&args),
         Command::Config(args) => config::run(&args),
         Command::Parity(args) => parity::run(&args),
         Command::Doctor(args) => doctor::run(&args),

@@ -294,6 +294,8 @@ sections! {
         every: u64 = 0;
         /// How many checkpoints are kept.
         keep: usize = 2;
+        /// Training goes on while a checkpoint is written, from a copy of what each rank holds of it.
+        asynchronous: bool = true;
     }
 
     /// Logging.

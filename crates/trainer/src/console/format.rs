@@ -74,7 +74,13 @@ pub fn event(event: &Event) -> String {
                 measures.iter().map(|(name, value)| format!("{name} {}", number(*value))).collect();
             format!("step {step}: test {}", measures.join("  "))
         }
-        Event::Saved { step, path } => format!("step {step}: checkpoint {}", path.display()),
+        Event::Saved { step, path, stalled } => {
+            format!(
+                "step {step}: checkpoint {} ({:.3} s of standing still)",
+                path.display(),
+                stalled.as_secs_f64()
+            )
+        }
         Event::Sampled { step, path } => format!("step {step}: samples {}", path.display()),
         Event::Resumed { step, path } => format!("resumed after step {step} from {}", path.display()),
         Event::Note(text) => text.clone(),

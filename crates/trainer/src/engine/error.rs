@@ -88,6 +88,7 @@ impl TrainError {
     pub fn is_consequence(&self) -> bool {
         match self {
             Self::NotFinite { elsewhere, .. } | Self::Overflow { elsewhere, .. } => *elsewhere,
+            Self::Checkpoint(CheckpointError::Elsewhere { .. }) => true,
             Self::Comm(error) | Self::Sharding(ShardingError::Comm(error)) => is_elsewhere(error),
             // An op that waited for other ranks passes on what the communicator said.
             Self::Tensor(error) | Self::Sharding(ShardingError::Tensor(error)) => match error {
@@ -120,6 +121,7 @@ mod tests {
             hook(Box::new(lost())).into(),
             hook(Box::new(ShardingError::from(lost()))).into(),
             TrainError::NotFinite { step: 1, loss: f64::NAN, elsewhere: true },
+            CheckpointError::Elsewhere { rank: 1, problem: "the disk is full".to_owned() }.into(),
         ];
         assert!(consequences.iter().all(TrainError::is_consequence));
         let missing = CommError::Environment { variable: "RANK", problem: "is not set".to_owned() };

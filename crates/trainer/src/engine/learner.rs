@@ -1,23 +1,19 @@
 //! Everything that changes while training, and how it is saved.
 
-use std::path::Path;
 use std::sync::Arc;
 
-use phalanx_tensor::io::{load_into, load_safetensors, save_safetensors};
+use phalanx_sharding::Held;
 use phalanx_tensor::optim::{
     Ema, LossScale, LossScaleState, Optimizer, Schedule, clip_to_norm, grad_sum_of_squares,
 };
 use phalanx_tensor::{Context, TensorError};
 use serde_json::{Map, Value};
 
+use super::parts::Cut;
 use super::peers::Peers;
 use super::{Plan, Task, TrainError, optimize, precision};
 use crate::config::Config;
-use crate::run::checkpoint::Checkpoint;
-
-const MODEL: &str = "model.safetensors";
-const OPTIMIZER: &str = "optimizer.safetensors";
-const EMA: &str = "ema.safetensors";
+use crate::run::checkpoint::{Checkpoint, EMA, MODEL, PartFile};
 
 /// What came of a step's gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -142,63 +138,61 @@ impl Learner {
         [parameters, gradients, (self.optimizer.state_bytes() + averages) as u64]
     }
 
-    /// Writes a checkpoint of the whole, the same whatever the strategy: rank 0 does, and the others give it their parts.
-    /// Every rank calls this at the same place.
-    pub(super) fn save(
+    /// Copies what this rank has to write of a checkpoint, and adds to `state` what the index has to say. Every rank calls
+    /// this at the same place.
+    pub(super) fn parts(
         &self,
         peers: &Peers,
-        checkpoints: &Path,
-        keep: usize,
-        mut state: Map<String, Value>,
-    ) -> Result<Option<Checkpoint>, TrainError> {
-        let units = peers.units(self.task.store());
-        let (optimizer_steps, optimizer) = self.optimizer.state(&units)?;
-        let optimizer = peers.whole_state(optimizer)?;
-        state.insert("optimizer_steps".to_owned(), Value::from(optimizer_steps));
+        state: &mut Map<String, Value>,
+    ) -> Result<Vec<PartFile>, TrainError> {
+        let (store, share) = (self.task.store(), peers.part());
+        let units = peers.units(store);
+        let mut cut = Cut::new(store, &units, share);
+        // Parameters that are replicated may have to be brought together first, by all ranks.
+        match share.parameters {
+            Held::Sharded => cut.own_values(store, &units)?,
+            Held::Replicated => peers.with_all(|| Ok(cut.whole_values(store)?))?,
+        }
+        // The counts are the same on all ranks; those that write none of the state ask for that of no unit.
+        let units = if share.saves(share.optimizer) { units } else { Vec::new() };
+        let (steps, named) = self.optimizer.state(&units)?;
+        state.insert("optimizer_steps".to_owned(), Value::from(steps));
+        cut.state(named);
         if let Some(loss_scale) = &self.loss_scale {
             let LossScaleState { scale, good_steps, left_out } = loss_scale.state();
             state.insert("loss_scale".to_owned(), Value::from(scale));
             state.insert("loss_scale_good_steps".to_owned(), Value::from(good_steps));
             state.insert("loss_scale_left_out".to_owned(), Value::from(left_out));
         }
-        let ema = self.ema.as_ref().map(|ema| ema.state(&units)).transpose()?;
-        let ema = match ema {
-            Some((updates, averages)) => {
-                state.insert("ema_updates".to_owned(), Value::from(updates));
-                Some(peers.whole_state(averages)?)
-            }
-            None => None,
-        };
-        let model = peers.with_all(|| match peers.rank() {
-            0 => Ok(Some(self.task.store().state_dict()?)),
-            _ => Ok(None),
-        })?;
-        let Some(model) = model else { return Ok(None) };
-        let saved = Checkpoint::save(checkpoints, self.step, keep, state, |folder| {
-            save_safetensors(&folder.join(MODEL), &model, &[])?;
-            save_safetensors(&folder.join(OPTIMIZER), &optimizer, &[])?;
-            match &ema {
-                Some(averages) => save_safetensors(&folder.join(EMA), averages, &[]),
-                None => Ok(()),
-            }
-        });
-        Ok(Some(saved?))
+        if let Some(ema) = &self.ema {
+            let (updates, named) = ema.state(&units)?;
+            state.insert("ema_updates".to_owned(), Value::from(updates));
+            cut.state(named);
+        }
+        Ok(cut.files())
     }
 
-    /// Goes on from a checkpoint, saved under whatever strategy by whatever number of ranks. Every rank calls this at the
-    /// same place.
-    pub(super) fn load(&mut self, peers: &Peers, checkpoint: &Checkpoint) -> Result<(), TrainError> {
-        // The parameters are whole until the ranks' state is made equal.
-        peers.summon()?;
-        load_into(self.task.store(), &checkpoint.file(MODEL)?, true)?;
-        let units = peers.units(self.task.store());
+    /// Goes on from a checkpoint, saved under whatever strategy by whatever number of ranks: reads what this rank holds, and
+    /// nothing else. Returns how many bytes that were. Every rank calls this at the same place, and has the ranks' state
+    /// made equal afterwards.
+    pub(super) fn load(&mut self, peers: &Peers, checkpoint: &Checkpoint) -> Result<u64, TrainError> {
+        let (store, reader) = (self.task.store(), checkpoint.reader());
+        reader.read_model(store, &peers.resident_units(store))?;
         let count =
             |key: &str| checkpoint.state().get(key).and_then(Value::as_u64).unwrap_or(checkpoint.step());
-        let optimizer = peers.own_state(load_safetensors(&checkpoint.file(OPTIMIZER)?)?)?;
-        self.optimizer.load_state(&units, count("optimizer_steps"), &optimizer)?;
-        if let Some(ema) = self.ema.as_mut().filter(|_| checkpoint.has(EMA)) {
-            let averages = peers.own_state(load_safetensors(&checkpoint.file(EMA)?)?)?;
-            ema.load_state(&units, count("ema_updates"), &averages)?;
+        let (steps, updates) = (count("optimizer_steps"), count("ema_updates"));
+        let kinds: Vec<&str> = reader.kinds().filter(|kind| ![MODEL, EMA].contains(kind)).collect();
+        let mut ema = self.ema.as_mut().filter(|_| reader.kinds().any(|kind| kind == EMA));
+        self.optimizer.load_state(&[], steps, &[])?;
+        // A unit at a time, so that no more than its part of one kind is there twice.
+        for unit in peers.units(store).iter().filter(|unit| unit.trainable()) {
+            for kind in &kinds {
+                let state = reader.state_of(kind, unit)?;
+                self.optimizer.load_state(std::slice::from_ref(unit), steps, &state)?;
+            }
+            if let Some(ema) = &mut ema {
+                ema.load_state(std::slice::from_ref(unit), updates, &reader.state_of(EMA, unit)?)?;
+            }
         }
         // A checkpoint of a run without a scale has none; the scale then begins.
         let saved = checkpoint.state();
@@ -210,18 +204,16 @@ impl Learner {
             loss_scale.load_state(LossScaleState { scale, good_steps, left_out })?;
         }
         self.step = checkpoint.step();
-        Ok(())
+        Ok(reader.bytes_read())
     }
 }
 
 /// Loads what a checkpoint says is best for use: the averaged weights where there are some.
 pub(super) fn load_for_use(task: &dyn Task, checkpoint: &Checkpoint) -> Result<(), TrainError> {
-    let store = task.store();
-    load_into(store, &checkpoint.file(MODEL)?, true)?;
-    if checkpoint.has(EMA) {
-        let averages = load_safetensors(&checkpoint.file(EMA)?)?;
-        let named = averages.iter().filter_map(|(name, tensor)| Some((name.strip_prefix("ema.")?, tensor)));
-        store.load_state_dict(named)?;
+    let (store, reader) = (task.store(), checkpoint.reader());
+    reader.read_model(store, store.units())?;
+    for unit in store.units() {
+        reader.read_unit(EMA, unit)?;
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! What a training run tells while it goes on. Who listens decides what is printed; the loop prints nothing.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::run::Summary;
 
@@ -74,12 +75,14 @@ pub enum Event {
         /// Names and values.
         measures: Vec<(String, f64)>,
     },
-    /// A checkpoint was written.
+    /// A checkpoint is complete; steps may have been done since.
     Saved {
         /// After this step.
         step: u64,
         /// Its folder.
         path: PathBuf,
+        /// How long training stood still for it.
+        stalled: Duration,
     },
     /// A grid of samples was written.
     Sampled {

@@ -4,9 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use candle_core::Tensor;
 use phalanx_collectives::{Communicator, ReduceOp, WorldConfig, connect};
-use phalanx_sharding::{DataParallel, Options, Strategy, hook_named};
+use phalanx_sharding::{DataParallel, Options, Share, Strategy, hook_named};
 use phalanx_tensor::{Listener, ParamStore, StatsSync, Unit};
 
 use super::tasks::mib;
@@ -48,6 +47,13 @@ impl Peers {
     /// Nobody.
     pub(super) fn none() -> Self {
         Self { rank: 0, size: 1, communicator: None, parallel: None }
+    }
+
+    /// Ranks that are threads of a test.
+    #[cfg(test)]
+    pub(super) fn among(communicator: Communicator) -> Self {
+        let (rank, size) = (communicator.rank(), communicator.world_size());
+        Self { rank, size, communicator: Some(communicator), parallel: None }
     }
 
     pub(super) fn rank(&self) -> usize {
@@ -131,27 +137,21 @@ impl Peers {
         self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.dismiss()?))
     }
 
-    /// All of a state of which each rank has its part; nothing on ranks other than 0.
-    pub(super) fn whole_state(
-        &self,
-        named: Vec<(String, Tensor)>,
-    ) -> Result<Vec<(String, Tensor)>, TrainError> {
-        let first = self.rank == 0;
-        match &self.parallel {
-            Some(parallel) => Ok(parallel.whole_state(named, first)?),
-            None => Ok(named),
-        }
+    /// What of the state this rank holds, and which other ranks hold the rest or the same.
+    pub(super) fn part(&self) -> Share {
+        self.parallel.as_ref().map_or(Share::ALONE, |parallel| parallel.share())
     }
 
-    /// This rank's part of a whole state.
-    pub(super) fn own_state(
-        &self,
-        named: Vec<(String, Tensor)>,
-    ) -> Result<Vec<(String, Tensor)>, TrainError> {
-        match &self.parallel {
-            Some(parallel) => Ok(parallel.own_state(named)?),
-            None => Ok(named),
-        }
+    /// The units whose values this rank keeps between steps.
+    pub(super) fn resident_units(&self, store: &ParamStore) -> Vec<Unit> {
+        self.parallel.as_ref().map_or_else(|| store.units().to_vec(), |parallel| parallel.resident_units())
+    }
+
+    /// What every rank has to say, known to all, by rank.
+    pub(super) fn gather_text(&self, text: &str) -> Result<Vec<String>, TrainError> {
+        let Some(communicator) = &self.communicator else { return Ok(vec![text.to_owned()]) };
+        let all = communicator.all_gather_bytes(text.as_bytes())?;
+        Ok(all.iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect())
     }
 
     /// Bytes of parameters and of gradients that this rank holds.

@@ -1,6 +1,5 @@
 //! The training loop of one rank.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,6 +11,7 @@ use super::data::{Data, Feed};
 use super::learner::Learner;
 use super::meter::{Meter, Spent, timed};
 use super::peers::Peers;
+use super::saver::{Saved, Saver, TOLD};
 use super::{
     Event, Observer, Plan, Started, StepReport, TrainError, World, account, evaluate, precision, samples,
     tasks,
@@ -91,6 +91,7 @@ pub(super) struct Run<'a> {
     pub(super) learner: Learner,
     pub(super) context: Arc<Context>,
     pub(super) meter: Meter,
+    saver: Saver,
     key: Key,
     /// The last line and the last evaluation, for the summary.
     pub(super) last: Map<String, Value>,
@@ -110,8 +111,8 @@ impl<'a> Run<'a> {
         let task = tasks::build(config, &data, key, !peers.is_shared())?;
         peers.share(config, task.store())?;
         let learner = Learner::new(config, task, &plan, context.clone())?;
-        let (meter, last) = (Meter::default(), Map::new());
-        Ok(Self { folder, config, data, peers, plan, learner, context, meter, key, last })
+        let (meter, last, saver) = (Meter::default(), Map::new(), Saver::new(folder, config));
+        Ok(Self { folder, config, data, peers, plan, learner, context, meter, saver, key, last })
     }
 
     fn is_first(&self) -> bool {
@@ -120,19 +121,14 @@ impl<'a> Run<'a> {
 
     /// Goes on from the newest checkpoint, if there is one, and has all ranks agree on which.
     fn resume(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
-        let (newest, damaged) = Checkpoint::newest(&self.folder.checkpoints());
-        for error in damaged {
-            observer.event(&Event::Note(format!("{error}; an older checkpoint is used")));
-        }
-        let found = newest.as_ref().map_or(0, Checkpoint::step);
-        let sum = self.peers.sum_of(found as f64)?;
-        if sum != found as f64 * self.peers.size() as f64 {
-            let folder = self.folder.path().display().to_string();
-            return Err(TrainError::Disagree { rank: self.peers.rank(), found, folder });
+        let (newest, damaged) = find_checkpoint(self.peers, self.folder)?;
+        for problem in damaged {
+            observer.event(&Event::Note(format!("{problem}; an older checkpoint is used")));
         }
         if let Some(checkpoint) = newest {
-            self.learner.load(self.peers, &checkpoint)?;
+            let bytes = self.learner.load(self.peers, &checkpoint)?;
             let (step, path) = (checkpoint.step(), checkpoint.folder().to_owned());
+            tracing::info!("resumes after step {step} with {bytes} bytes read from {}", path.display());
             observer.event(&Event::Resumed { step, path });
         }
         self.peers.broadcast_state(self.learner.task.store())
@@ -165,7 +161,14 @@ impl<'a> Run<'a> {
         let mut feed = self.data.feed(self.config, &self.plan, self.peers, self.learner.step)?;
         let mut interrupted = false;
         while self.learner.step < self.plan.stop && !interrupted {
-            let (report, stopped) = self.step(&mut feed, stop)?;
+            let (report, stopped) = match self.step(&mut feed, stop, observer) {
+                Err(error @ TrainError::NotFinite { .. }) => {
+                    // All ranks end here together, and can still complete what they have begun to save.
+                    self.settle(observer)?;
+                    return Err(error);
+                }
+                outcome => outcome?,
+            };
             interrupted = stopped;
             let step = report.step;
             let last = step == self.plan.stop;
@@ -183,11 +186,17 @@ impl<'a> Run<'a> {
             }
             self.after_step(step, last, interrupted, observer)?;
         }
+        self.settle(observer)?;
         Ok(interrupted)
     }
 
     /// One step: its report without rates, and whether any rank was asked to stop.
-    fn step(&mut self, feed: &mut Feed, stop: &StopFlag) -> Result<(StepReport, bool), TrainError> {
+    fn step(
+        &mut self,
+        feed: &mut Feed,
+        stop: &StopFlag,
+        observer: &mut dyn Observer,
+    ) -> Result<(StepReport, bool), TrainError> {
         let begun = Instant::now();
         let waited = self.peers.traffic().exposed;
         let mut spent = Spent::default();
@@ -195,8 +204,8 @@ impl<'a> Run<'a> {
         let task = &self.learner.task;
         task.store().zero_grads();
         let share = timed(&mut spent.data, || feed.next())?;
-        // The loss, the task's measures, and the requests to stop, summed over micro-batches and then ranks.
-        let mut sums = vec![0.0; 2 + task.measures().len()];
+        // The loss, the task's measures, the requests to stop, and how far saving is, summed over micro-batches and then ranks.
+        let mut sums = vec![0.0; 2 + task.measures().len() + TOLD];
         let last = share.pieces.len().saturating_sub(1);
         // The last batch of an epoch may leave ranks with different numbers of micro-batches, or none; they then cannot
         // gather parameters block by block together.
@@ -228,10 +237,14 @@ impl<'a> Run<'a> {
         if share.global != self.plan.global_batch {
             self.peers.dismiss()?;
         }
-        let stops = sums.len() - 1;
+        let stops = sums.len() - 1 - TOLD;
         sums[stops] = f64::from(u8::from(stop.is_raised()));
+        sums[stops + 1..].copy_from_slice(&self.saver.tell());
         self.peers.finish_gradients()?;
         self.peers.sum(&mut sums)?;
+        if let Some(saved) = self.saver.hear(self.peers, &sums[stops + 1..])? {
+            tell_saved(observer, saved);
+        }
         let loss = sums[0];
         if !loss.is_finite() {
             return Err(TrainError::NotFinite { step: step + 1, loss, elsewhere: !self.is_first() });
@@ -292,7 +305,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// What is done between steps: samples and checkpoints, by rank 0, to which the others give their parts.
+    /// What is done between steps: samples, by rank 0, to which the others give their parts, and checkpoints.
     fn after_step(
         &mut self,
         step: u64,
@@ -308,17 +321,27 @@ impl<'a> Run<'a> {
             }
         }
         if self.plan.is_due(config.checkpoint.every, step, last || interrupted) {
-            let state = Map::from_iter([
+            let mut state = Map::from_iter([
                 ("images".to_owned(), Value::from(step * self.plan.global_batch as u64)),
                 ("epoch".to_owned(), Value::from(self.plan.place(step).0)),
                 ("model".to_owned(), Value::from(config.model.kind.as_str())),
                 ("seed".to_owned(), Value::from(config.train.seed)),
             ]);
-            let (checkpoints, keep) = (self.folder.checkpoints(), config.checkpoint.keep);
-            if let Some(saved) = self.learner.save(self.peers, &checkpoints, keep, state)? {
-                observer.event(&Event::Saved { step, path: saved.folder().to_owned() });
+            let (learner, peers) = (&self.learner, self.peers);
+            let parts = || Ok((learner.parts(peers, &mut state)?, state));
+            for saved in self.saver.begin(peers, step, parts)? {
+                tell_saved(observer, saved);
             }
         }
+        Ok(())
+    }
+
+    /// Waits until the checkpoint that is being written is complete.
+    fn settle(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        if let Some(saved) = self.saver.settle(self.peers)? {
+            tell_saved(observer, saved);
+        }
+        self.last.insert("save_seconds".to_owned(), Value::from(self.saver.stalled().as_secs_f64()));
         Ok(())
     }
 
@@ -366,10 +389,41 @@ fn draw_curves(folder: &RunFolder) -> Result<(), TrainError> {
     Ok(())
 }
 
+/// Tells that a checkpoint is complete.
+fn tell_saved(observer: &mut dyn Observer, saved: Saved) {
+    let Saved { step, path, stalled } = saved;
+    observer.event(&Event::Saved { step, path, stalled });
+}
+
+/// The newest complete checkpoint, which all ranks check together, and what is wrong with newer ones.
+fn find_checkpoint(
+    peers: &Peers,
+    folder: &RunFolder,
+) -> Result<(Option<Checkpoint>, Vec<String>), TrainError> {
+    let listed = Checkpoint::list(&folder.checkpoints());
+    let found = listed.last().map_or(0, |(step, _)| *step);
+    let steps: Vec<String> = listed.iter().map(|(step, _)| step.to_string()).collect();
+    let own = steps.join(" ");
+    if peers.gather_text(&own)?.iter().any(|other| *other != own) {
+        let folder = folder.path().display().to_string();
+        return Err(TrainError::Disagree { rank: peers.rank(), found, folder });
+    }
+    let mut damaged = Vec::new();
+    for (_, path) in listed.into_iter().rev() {
+        let opened = Checkpoint::open_share(&path, peers.rank(), peers.size());
+        let own = opened.as_ref().err().map_or_else(String::new, ToString::to_string);
+        let said = peers.gather_text(&own)?;
+        match (opened, said.into_iter().find(|problem| !problem.is_empty())) {
+            (Ok(checkpoint), None) => return Ok((Some(checkpoint), damaged)),
+            (_, problem) => damaged.extend(problem),
+        }
+    }
+    Ok((None, damaged))
+}
+
 /// Where a run's checkpoints are looked at from outside: its newest.
-pub(super) fn newest_checkpoint(folder: &RunFolder) -> Result<Checkpoint, TrainError> {
-    let checkpoints: &Path = &folder.checkpoints();
-    let (newest, mut damaged) = Checkpoint::newest(checkpoints);
+pub(crate) fn newest_checkpoint(folder: &RunFolder) -> Result<Checkpoint, TrainError> {
+    let (newest, mut damaged) = Checkpoint::newest(&folder.checkpoints());
     match (newest, damaged.pop()) {
         (Some(checkpoint), _) => Ok(checkpoint),
         (None, Some(error)) => Err(error.into()),

@@ -1,0 +1,158 @@
+//! Reading ranges of elements out of safetensors files, without reading the rest.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use candle_core::{DType, Device, Tensor};
+use safetensors::tensor::Metadata;
+
+use super::write::{TensorHeader, read_as};
+use crate::host::copy_host;
+use crate::{Result, TensorError};
+
+/// Bytes that are read at a time.
+const PIECE: usize = 1 << 20;
+
+/// A safetensors file of which the header has been read, and of the tensors nothing yet.
+#[derive(Debug)]
+pub struct TensorFile {
+    path: PathBuf,
+    file: File,
+    tensors: BTreeMap<String, Place>,
+    read: AtomicU64,
+}
+
+/// Where a tensor lies.
+#[derive(Debug)]
+struct Place {
+    header: TensorHeader,
+    /// Its first byte in the file.
+    start: u64,
+}
+
+impl TensorFile {
+    /// Opens a file and reads its header.
+    ///
+    /// # Errors
+    /// [`TensorError::Io`] if it cannot be read, [`TensorError::Weights`] if it is truncated or not of this format.
+    pub fn open(path: &Path) -> Result<Self> {
+        let wrong = |problem: String| TensorError::Weights { path: path.to_owned(), problem };
+        let failed = |source: io::Error| TensorError::Io { action: "read", path: path.to_owned(), source };
+        let mut file = File::open(path).map_err(failed)?;
+        let bytes = file.metadata().map_err(failed)?.len();
+        let mut length = [0; 8];
+        let too_short =
+            || wrong(format!("not a whole safetensors file of {bytes} bytes: its header is cut off"));
+        if bytes < 8 {
+            return Err(too_short());
+        }
+        file.read_exact(&mut length).map_err(failed)?;
+        let length = u64::from_le_bytes(length);
+        // Before anything of that size is allocated.
+        if length > bytes - 8 {
+            return Err(too_short());
+        }
+        let mut header = vec![0; usize::try_from(length).map_err(|_| too_short())?];
+        file.read_exact(&mut header).map_err(failed)?;
+        let header: Metadata = serde_json::from_slice(&header)
+            .map_err(|error| wrong(format!("not a safetensors file: {error}")))?;
+        let start = 8 + length;
+        let expected = start + header.data_len() as u64;
+        if expected != bytes {
+            return Err(wrong(format!("not a whole safetensors file: {bytes} bytes instead of {expected}")));
+        }
+        let mut tensors = BTreeMap::new();
+        for (name, info) in header.tensors() {
+            let dtype = read_as(info.dtype).ok_or_else(|| {
+                wrong(format!("`{name}` has element type {:?}, which is not read", info.dtype))
+            })?;
+            let header = TensorHeader { name: name.clone(), dtype, shape: info.shape.clone() };
+            tensors.insert(name, Place { header, start: start + info.data_offsets.0 as u64 });
+        }
+        Ok(Self { path: path.to_owned(), file, tensors, read: AtomicU64::new(start) })
+    }
+
+    /// Its tensors, by name.
+    pub fn tensors(&self) -> impl Iterator<Item = &TensorHeader> {
+        self.tensors.values().map(|place| &place.header)
+    }
+
+    /// The tensor called `name`, if there is one.
+    pub fn get(&self, name: &str) -> Option<&TensorHeader> {
+        self.tensors.get(name).map(|place| &place.header)
+    }
+
+    /// Bytes that were read so far, the header included.
+    pub fn bytes_read(&self) -> u64 {
+        self.read.load(Ordering::Relaxed)
+    }
+
+    /// Calls `take` with elements `range` of a tensor (numbered in the order of its elements) as little-endian bytes, in
+    /// pieces of at most a mebibyte, each with the position of its first element.
+    ///
+    /// # Errors
+    /// [`TensorError::Weights`] if there is no such tensor or it has fewer elements, [`TensorError::Io`] if the file cannot be
+    /// read, and those of `take`.
+    pub fn read_bytes(
+        &self,
+        name: &str,
+        range: Range<usize>,
+        mut take: impl FnMut(usize, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let wrong = |problem: String| TensorError::Weights { path: self.path.clone(), problem };
+        let place = self.tensors.get(name).ok_or_else(|| wrong(format!("it has no tensor `{name}`")))?;
+        let count: usize = place.header.shape.iter().product();
+        if range.start > range.end || range.end > count {
+            return Err(wrong(format!("`{name}` has {count} elements; asked for {range:?}")));
+        }
+        let failed = |source| TensorError::Io { action: "read", path: self.path.clone(), source };
+        let size = place.header.dtype.size_in_bytes();
+        let piece = PIECE / size;
+        let mut file = &self.file;
+        file.seek(SeekFrom::Start(place.start + (range.start * size) as u64)).map_err(failed)?;
+        let mut buffer = vec![0; piece.min(range.len()) * size];
+        for start in range.clone().step_by(piece) {
+            let bytes = &mut buffer[..piece.min(range.end - start) * size];
+            file.read_exact(bytes).map_err(failed)?;
+            self.read.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            take(start, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Reads elements `range` of a tensor into `target`, a flat tensor of as many elements whose memory is overwritten; the
+    /// element type becomes the target's.
+    ///
+    /// # Errors
+    /// As [`TensorFile::read_bytes`]; and if the target has another number of elements.
+    pub fn read_into(&self, name: &str, range: Range<usize>, target: &Tensor) -> Result<()> {
+        if target.elem_count() != range.len() {
+            let found = candle_core::Shape::from(range.len());
+            return Err(TensorError::unequal("read a range", target.shape(), &found));
+        }
+        let dtype = self.get(name).map_or(DType::F32, |header| header.dtype);
+        self.read_bytes(name, range.clone(), |start, bytes| {
+            let count = bytes.len() / dtype.size_in_bytes();
+            let piece = Tensor::from_raw_buffer(bytes, dtype, &[count], &Device::Cpu)?;
+            copy_host(&target.narrow(0, start - range.start, count)?, &piece)
+        })
+    }
+
+    /// Elements `range` of a tensor as a flat tensor of the type in the file.
+    ///
+    /// # Errors
+    /// As [`TensorFile::read_bytes`].
+    pub fn read(&self, name: &str, range: Range<usize>) -> Result<Tensor> {
+        let dtype = self.get(name).map_or(DType::F32, |header| header.dtype);
+        let mut all = Vec::with_capacity(range.len() * dtype.size_in_bytes());
+        self.read_bytes(name, range.clone(), |_, bytes| {
+            all.extend_from_slice(bytes);
+            Ok(())
+        })?;
+        Ok(Tensor::from_raw_buffer(&all, dtype, &[range.len()], &Device::Cpu)?)
+    }
+}

@@ -1,0 +1,71 @@
+//! Why a checkpoint cannot be written or read.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a checkpoint cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// A file or folder cannot be written or read.
+    #[error("checkpoint of step {step}: cannot {action} {}: {source}", path.display())]
+    Io {
+        /// The step.
+        step: u64,
+        /// What was tried.
+        action: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A rank does not find the folder that rank 0 has made for all.
+    #[error(
+        "checkpoint of step {step}: rank {rank} does not see {}, which rank 0 has made; all hosts must share the run's folder",
+        path.display()
+    )]
+    NotShared {
+        /// The step.
+        step: u64,
+        /// The rank.
+        rank: usize,
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Another rank could not write its part.
+    #[error("rank {rank}: {problem}")]
+    Elsewhere {
+        /// The rank.
+        rank: usize,
+        /// What it says.
+        problem: String,
+    },
+    /// A file is not what the index says.
+    #[error("checkpoint is damaged: {}: {problem}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A checkpoint is whole, and of another model.
+    #[error("{}: does not fit this model: {problem}", path.display())]
+    Unfit {
+        /// The checkpoint's folder.
+        path: PathBuf,
+        /// What does not fit.
+        problem: String,
+    },
+}
+
+impl CheckpointError {
+    /// `action` failed on `path`.
+    pub(super) fn io(step: u64, action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
+        let path = path.to_owned();
+        move |source| Self::Io { step, action, path, source }
+    }
+
+    pub(super) fn damaged(path: &Path, problem: impl Into<String>) -> Self {
+        Self::Damaged { path: path.to_owned(), problem: problem.into() }
+    }
+}

@@ -1,0 +1,89 @@
+//! One safetensors file out of a checkpoint, with the reference names.
+
+use std::io;
+use std::path::Path;
+
+use phalanx_tensor::io::{TensorHeader, atomic_write, sort_for_safetensors, write_header};
+
+use super::index::{EMA, MODEL};
+use super::{Checkpoint, CheckpointError};
+
+/// What was exported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exported {
+    /// Tensors in the file.
+    pub tensors: usize,
+    /// How many of them are averages.
+    pub averaged: usize,
+}
+
+impl Checkpoint {
+    /// Writes all parameters and buffers into one safetensors file under the names of the reference state dict, in the element
+    /// types in which they were saved; with `averages` the averaged parameters in place of those that have an average. No more
+    /// than a mebibyte is in memory at once. A file that was there is replaced when the new one is complete.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Unfit`] if averages are asked for and there are none, [`CheckpointError::Damaged`] if the checkpoint
+    /// is, and [`CheckpointError::Io`] if `out` cannot be written.
+    pub fn export(&self, out: &Path, averages: bool) -> Result<Exported, CheckpointError> {
+        let reader = self.reader();
+        if averages && reader.tensors(EMA).next().is_none() {
+            let problem = "it holds no averages (train.ema was 0)".to_owned();
+            return Err(CheckpointError::Unfit { path: self.folder.clone(), problem });
+        }
+        let kind_of = |name: &str| match averages && !reader.pieces(EMA, name).is_empty() {
+            true => EMA,
+            false => MODEL,
+        };
+        let mut headers = Vec::new();
+        for (name, shape) in reader.tensors(MODEL) {
+            let unknown = || {
+                let index = self.folder.join(super::index::INDEX);
+                CheckpointError::damaged(&index, format!("names no known element type for `{name}`"))
+            };
+            let dtype = reader.dtype(kind_of(name), name).ok_or_else(unknown)?;
+            headers.push(TensorHeader { name: name.to_owned(), dtype, shape: shape.to_vec() });
+        }
+        sort_for_safetensors(&mut headers, |header| (&header.name, header.dtype));
+        let mut damage = None;
+        let written = atomic_write(out, |file| {
+            // The metadata that readers of PyTorch's ecosystem look for.
+            write_header(file, &headers, &[("format", "pt".to_owned())])?;
+            for header in &headers {
+                let mut failed = None;
+                let count = header.shape.iter().product();
+                let visited =
+                    reader.visit(kind_of(&header.name), &header.name, 0..count, |from, piece, part| {
+                        let part = part.start - piece.start..part.end - piece.start;
+                        let read = from.read_bytes(&piece.key, part, |_, bytes| {
+                            // What cannot be written is told apart from what cannot be read.
+                            if failed.is_none() {
+                                failed = file.write_all(bytes).err();
+                            }
+                            Ok(())
+                        });
+                        let path = self.folder.join(&piece.file);
+                        read.map_err(|error| CheckpointError::damaged(&path, error.to_string()))
+                    });
+                if let Err(error) = visited {
+                    damage = Some(error);
+                    return Err(io::Error::other("the checkpoint cannot be read"));
+                }
+                if let Some(error) = failed {
+                    return Err(error);
+                }
+            }
+            Ok(())
+        });
+        match (damage, written) {
+            (Some(error), _) => Err(error),
+            (None, Ok(())) => {
+                let averaged = headers.iter().filter(|header| kind_of(&header.name) == EMA).count();
+                Ok(Exported { tensors: headers.len(), averaged })
+            }
+            (None, Err(error)) => {
+                Err(CheckpointError::io(self.step(), "export to", out)(io::Error::other(error)))
+            }
+        }
+    }
+}

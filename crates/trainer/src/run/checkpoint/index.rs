@@ -1,0 +1,206 @@
+//! The index of a checkpoint: which files there are, and which elements of which tensor lie where.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write};
+use std::ops::Range;
+use std::path::Path;
+
+use phalanx_tensor::io::TensorFile;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::CheckpointError;
+
+/// The version of the layout that is written; 1 is read as well.
+pub(super) const FORMAT: u32 = 2;
+/// The index's file.
+pub(super) const INDEX: &str = "checkpoint.json";
+
+/// The kind of parameters and buffers.
+pub const MODEL: &str = "model";
+/// The kind of averaged parameters.
+pub const EMA: &str = "ema";
+
+/// A file of a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileEntry {
+    /// Its name in the checkpoint's folder.
+    pub name: String,
+    /// Its length.
+    pub bytes: u64,
+    /// The 64-bit FNV-1a hash of what is in it, in hexadecimal.
+    pub fnv1a64: String,
+}
+
+/// Some elements of one tensor, in one file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Piece {
+    /// What it is: [`MODEL`], [`EMA`], or a kind of optimizer state such as `exp_avg`.
+    pub kind: String,
+    /// The name of the parameter or buffer in the reference state dict.
+    pub name: String,
+    /// The element type: `f32`, `f64`, `bf16`, `f16`, `i64`, `u32` or `u8`.
+    pub dtype: String,
+    /// The shape of the whole tensor.
+    pub shape: Vec<usize>,
+    /// The first element.
+    pub start: usize,
+    /// The element after the last one.
+    pub end: usize,
+    /// The file.
+    pub file: String,
+    /// The tensor in that file: whole, or flat with these elements alone.
+    pub key: String,
+}
+
+impl Piece {
+    /// The elements.
+    pub fn range(&self) -> Range<usize> {
+        self.start..self.end
+    }
+}
+
+/// What is in a checkpoint.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Index {
+    /// The version of the layout.
+    pub format: u32,
+    /// Steps done.
+    pub step: u64,
+    /// Whatever else the run needs to go on.
+    pub state: Map<String, Value>,
+    /// The files.
+    pub files: Vec<FileEntry>,
+    /// Where every tensor's elements lie. Format 1 does not say it: its files hold whole tensors.
+    #[serde(default)]
+    pub tensors: Vec<Piece>,
+}
+
+impl Index {
+    /// Reads the index in `folder`.
+    pub(super) fn read(folder: &Path) -> Result<Self, CheckpointError> {
+        let path = folder.join(INDEX);
+        let damaged = |problem: String| CheckpointError::damaged(&path, problem);
+        let bytes = fs::read(&path).map_err(|error| damaged(error.to_string()))?;
+        let index: Self = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+        if !(1..=FORMAT).contains(&index.format) {
+            let found = index.format;
+            return Err(damaged(format!("has format {found}; this program reads formats 1 to {FORMAT}")));
+        }
+        if let Some(piece) = index.tensors.iter().find(|piece| !piece.is_sound(&index.files)) {
+            return Err(damaged(format!(
+                "says that elements {:?} of {} `{}` of shape {:?} are in {}, which cannot be",
+                piece.range(),
+                piece.kind,
+                piece.name,
+                piece.shape,
+                piece.file
+            )));
+        }
+        Ok(index)
+    }
+
+    /// The text of the index, a line for every file and for every piece.
+    pub(super) fn to_json(&self) -> serde_json::Result<String> {
+        fn lines<T: Serialize>(items: &[T]) -> serde_json::Result<String> {
+            let lines = items.iter().map(serde_json::to_string).collect::<serde_json::Result<Vec<_>>>()?;
+            Ok(lines.iter().map(|line| format!("\n    {line}")).collect::<Vec<_>>().join(","))
+        }
+        let state = serde_json::to_string(&self.state)?;
+        let (files, tensors) = (lines(&self.files)?, lines(&self.tensors)?);
+        Ok(format!(
+            "{{\n  \"format\": {},\n  \"step\": {},\n  \"state\": {state},\n  \"files\": [{files}\n  ],\n  \"tensors\": [{tensors}\n  ]\n}}\n",
+            self.format, self.step
+        ))
+    }
+}
+
+impl Piece {
+    fn is_sound(&self, files: &[FileEntry]) -> bool {
+        let count = self.shape.iter().try_fold(1_usize, |count, size| count.checked_mul(*size));
+        self.start <= self.end
+            && count.is_some_and(|count| self.end <= count)
+            && files.iter().any(|file| file.name == self.file)
+    }
+}
+
+/// The pieces of a checkpoint of format 1, whose files are named after what they hold and hold whole tensors.
+pub(super) fn pieces_of_format_1(folder: &Path, files: &[FileEntry]) -> Result<Vec<Piece>, CheckpointError> {
+    let mut pieces = Vec::new();
+    for file in files {
+        let Some(stem) = file.name.strip_suffix(".safetensors") else { continue };
+        let path = folder.join(&file.name);
+        let open = TensorFile::open(&path);
+        let open = open.map_err(|error| CheckpointError::damaged(&path, error.to_string()))?;
+        for tensor in open.tensors() {
+            // `exp_avg.conv1.weight` and `ema.conv1.weight`, but `conv1.weight` in the model's file.
+            let (kind, name) = match stem {
+                MODEL => (MODEL, tensor.name.as_str()),
+                _ => tensor.name.split_once('.').unwrap_or((stem, &tensor.name)),
+            };
+            pieces.push(Piece {
+                kind: kind.to_owned(),
+                name: name.to_owned(),
+                dtype: tensor.dtype.as_str().to_owned(),
+                shape: tensor.shape.clone(),
+                start: 0,
+                end: tensor.shape.iter().product(),
+                file: file.name.clone(),
+                key: tensor.name.clone(),
+            });
+        }
+    }
+    Ok(pieces)
+}
+
+/// Counts and hashes what passes through it.
+pub(super) struct Hashing<W> {
+    inner: W,
+    bytes: u64,
+    hash: u64,
+}
+
+impl<W> Hashing<W> {
+    pub(super) fn new(inner: W) -> Self {
+        Self { inner, bytes: 0, hash: 0xcbf2_9ce4_8422_2325 }
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+        self.hash = bytes.iter().fold(self.hash, step);
+        self.bytes += bytes.len() as u64;
+    }
+
+    /// What was written to, and the entry of a file called `name` with what has passed.
+    pub(super) fn finish(self, name: &str) -> (W, FileEntry) {
+        let entry =
+            FileEntry { name: name.to_owned(), bytes: self.bytes, fnv1a64: format!("{:016x}", self.hash) };
+        (self.inner, entry)
+    }
+}
+
+impl<W: Write> Write for Hashing<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(bytes)?;
+        self.take(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+/// The entry of a file, with its contents read in pieces.
+pub(super) fn entry_of(path: &Path) -> io::Result<FileEntry> {
+    let mut file = File::open(path)?;
+    let mut buffer = vec![0; 1 << 20];
+    let mut hashing = Hashing::new(());
+    loop {
+        match file.read(&mut buffer)? {
+            0 => break,
+            read => hashing.take(&buffer[..read]),
+        }
+    }
+    Ok(hashing.finish(&path.file_name().unwrap_or_default().to_string_lossy()).1)
+}
