@@ -92,7 +92,9 @@ fn cases() -> Vec<Case> {
         case("linear", 1, &[&[6, 20], &[7, 20], &[7]], |t, v| ops::linear(t, &v[0], &v[1], Some(&v[2]))),
         case("matmul", 2, &[&[2, 3, 20], &[2, 20, 4]], |t, v| ops::matmul(t, &v[0], &v[1])),
         case("softmax", 1, &[&[3, 7]], |t, v| ops::softmax(t, &v[0])),
-        case("attention", 3, &[&[2, 2, 5, 8]; 3], |t, v| ops::attention(t, &v[0], &v[1], &v[2], true)),
+        case("attention", 3, &[&[2, 2, 5, 8], &[2, 2, 5, 8], &[2, 2, 5, 8]], |t, v| {
+            ops::attention(t, &v[0], &v[1], &v[2], true)
+        }),
         case("layer_norm", 1, &[&[6, 20], &[20], &[20]], |t, v| {
             ops::layer_norm(t, &v[0], &v[1], &v[2], 1e-5)
         }),

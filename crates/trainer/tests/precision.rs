@@ -66,7 +66,10 @@ fn runs_in_low_precision_go_on_bit_for_bit_by_any_strategy() {
         place.succeed(&format!("{common} --steps 6 --strategy zero2 --out {} --resume", name("parts")));
         let [whole, parts] = [place.run(&name("whole")), place.run(&name("parts"))];
         assert_eq!(column(&whole, "loss"), column(&parts, "loss"));
-        assert_eq!(column(&whole, "grad_norm"), column(&parts, "grad_norm"));
+        // Parts of the squares are added in another order, which the clipped weights do not see.
+        for (whole, parts) in column(&whole, "grad_norm").iter().zip(column(&parts, "grad_norm")) {
+            assert!((whole - parts).abs() < 1e-6 * whole, "{precision}: {whole} and {parts}");
+        }
         for name in ["model.safetensors", "optimizer.safetensors", "ema.safetensors"] {
             assert!(file(&whole, 6, name) == file(&parts, 6, name), "{precision}: {name} differs");
         }
@@ -142,7 +145,7 @@ fn low_precision_and_recomputation_take_less_memory() {
     let place = Place::new();
     let peak = |name: &str, more: &str| {
         place.succeed(&format!(
-            "train tiny --set model.kind=resnet18 --set model.image_size=32 --set data.images=64 --set eval.limit=2 \
+            "train tiny --set model.kind=mobilenetv2 --set model.image_size=32 --set data.images=64 --set eval.limit=2 \
              --set data.test_images=2 --ranks 1 --set train.global_batch=64 --steps 1 --set train.threads=2 {more} \
              --out {name}"
         ));
@@ -153,7 +156,8 @@ fn low_precision_and_recomputation_take_less_memory() {
     let recomputed = peak("recomputed", "--set train.recompute=1").expect("told before");
     let low = peak("low", "--set train.precision=bf16").expect("told before");
     let both = peak("both", "--set train.precision=bf16 --set train.recompute=1").expect("told before");
-    assert!(recomputed < 0.85 * plain, "recomputed {recomputed:e}, plain {plain:e}");
+    assert!(recomputed < 0.7 * plain, "recomputed {recomputed:e}, plain {plain:e}");
     assert!(low < 0.85 * plain, "bf16 {low:e}, plain {plain:e}");
-    assert!(both < low && both < recomputed, "both {both:e}, bf16 {low:e}, recomputed {recomputed:e}");
+    // What is left is the largest block, while it is computed in f32.
+    assert!(both < 0.85 * low, "both {both:e}, bf16 {low:e}");
 }
