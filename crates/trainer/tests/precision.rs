@@ -151,3 +151,25 @@ fn every_model_trains_and_is_evaluated_in_every_precision() {
         }
     }
 }
+
+#[test]
+fn low_precision_and_recomputation_take_less_memory() {
+    let place = Place::new();
+    let peak = |name: &str, more: &str| {
+        place.succeed(&format!(
+            "train tiny --set model.kind=mobilenetv2 --set model.image_size=32 --set data.images=64 --set eval.limit=2 \
+             --set data.test_images=2 --ranks 1 --set train.global_batch=64 --steps 1 --set train.threads=2 {more} \
+             --out {name}"
+        ));
+        json(&place.run(name).join("summary.json"))["ranks"][0]["peak_memory_bytes"].as_f64()
+    };
+    // Where the system does not tell there is nothing to compare.
+    let Some(plain) = peak("plain", "") else { return };
+    let recomputed = peak("recomputed", "--set train.recompute=1").expect("told before");
+    let low = peak("low", "--set train.precision=bf16").expect("told before");
+    let both = peak("both", "--set train.precision=bf16 --set train.recompute=1").expect("told before");
+    assert!(recomputed < 0.7 * plain, "recomputed {recomputed:e}, plain {plain:e}");
+    assert!(low < 0.85 * plain, "bf16 {low:e}, plain {plain:e}");
+    // What is left is the largest block, while it is computed in f32.
+    assert!(both < 0.85 * low, "both {both:e}, bf16 {low:e}");
+}

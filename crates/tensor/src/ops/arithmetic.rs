@@ -86,7 +86,7 @@ pub fn mul(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
 /// # Errors
 /// If b does not broadcast to a's shape.
 pub fn broadcast_add(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
-    let output = elementwise(tape, "broadcast_add", a, b, |a, b| a.broadcast_add(b))?;
+    let output = elementwise(tape, "broadcast_add", a, b, Tensor::broadcast_add)?;
     let (a_shape, b_shape) = (a.shape().clone(), b.shape().clone());
     tape.push("broadcast_add", &[a, b], output, move |tape, grad, grads| {
         grads.share(0, sum_to_shape(tape.context(), grad, &a_shape)?)?;
@@ -99,7 +99,7 @@ pub fn broadcast_add(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
 /// # Errors
 /// If the shapes do not broadcast.
 pub fn broadcast_mul(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
-    let output = elementwise(tape, "mul", a, b, |a, b| a.broadcast_mul(b))?;
+    let output = elementwise(tape, "mul", a, b, Tensor::broadcast_mul)?;
     let (a_shape, b_shape) = (a.shape().clone(), b.shape().clone());
     let (a_saved, b_saved) = (a.save(), b.save());
     tape.push("mul", &[a, b], output, move |tape, grad, grads| {

@@ -369,8 +369,7 @@ mod tests {
         assert_eq!(entries(folder.path()), ["latest", "step-00000005"]);
         let checkpoint = Checkpoint::open(&folder.path().join("step-00000005")).expect("complete");
         assert_eq!(checkpoint.state()["epoch"], Value::from(1));
-        let whole =
-            checkpoint.reader().read("model", "w").and_then(|whole| Ok(whole.to_vec1::<f32>().expect("f32")));
+        let whole = checkpoint.reader().read("model", "w").map(|whole| whole.to_vec1::<f32>().expect("f32"));
         assert_eq!(whole.expect("reads"), [0.0, 0.5, 1.0, 0.5, 2.0, 0.5]);
         // The same step again: there is one, and nothing is written.
         let again = on_ranks(
