@@ -45,6 +45,8 @@ fn distance(a: &Tensor, b: &Tensor) -> f64 {
     (off / size.max(1e-30)).sqrt()
 }
 
+type Run = Box<dyn Fn(&Tape, &[Value]) -> Result<Value>>;
+
 /// An op over values of which the first `activations` may be activations, of 16 bits; the others are parameters, f32.
 struct Case {
     name: &'static str,
@@ -52,7 +54,7 @@ struct Case {
     activations: usize,
     /// Whether the result is f32 whatever goes in.
     wide: bool,
-    run: Box<dyn Fn(&Tape, &[Value]) -> Result<Value>>,
+    run: Run,
 }
 
 fn case(
