@@ -1,13 +1,13 @@
 //! Data parallelism: every rank trains on its share of the batch, and holds of the model what the strategy's row says.
 //!
-//! One engine reads the row. Of every flat unit a rank owns a part, its *shard*, `chunk(rank)` of the elements. What is
-//! sharded is kept for that part only:
+//! One engine reads the row. Of every flat unit a rank owns a part, its *shard*: `chunk(rank)` of the elements, or, where
+//! the row has a leader, all of them there and none elsewhere. What is not replicated is kept for that part only:
 //!
-//! | | replicated | sharded |
-//! |---|---|---|
-//! | gradients | all-reduce as soon as a unit's are complete | reduce-scatter; the whole unit's gradients are freed |
-//! | optimizer state | every rank updates everything | each rank updates its part; then an all-gather of parameters |
-//! | parameters | always there | gathered before a block runs, forward and backward, and freed after it |
+//! | | replicated | sharded | at the leader |
+//! |---|---|---|---|
+//! | gradients | all-reduce as soon as a unit's are complete | reduce-scatter; the whole unit's gradients are freed | reduce to the leader; freed elsewhere |
+//! | optimizer state | every rank updates everything | each rank updates its part; then an all-gather of parameters | the leader updates everything; then a broadcast of parameters |
+//! | parameters | always there | gathered before a block runs, forward and backward, and freed after it | – |
 //!
 //! (Li et al. 2020; Rajbhandari et al. 2020; Zhao et al. 2023.)
 
@@ -15,16 +15,18 @@ mod gradients;
 mod parameters;
 mod state;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::Tensor;
-use phalanx_collectives::{CommStats, Communicator, ReduceOp};
+use phalanx_collectives::{CommStats, Communicator, Handle, ReduceOp};
 use phalanx_tensor::host::{HostSliceMut, copy_host, with_host_slice_mut};
 use phalanx_tensor::{HookResult, Key, Listener, ParamStore, StatsSync, Unit};
 
 use self::gradients::Reductions;
 use self::parameters::Gathered;
+use crate::buffer::TensorBuffer;
 use crate::statistics::RankSum;
 use crate::strategy::{Held, ShardAxis, Strategy};
 use crate::{Mesh, Result, ShardingError};
@@ -56,6 +58,9 @@ pub struct DataParallel {
     state: Mutex<Progress>,
 }
 
+/// The rank that holds what [`Held::Leader`] says.
+const LEADER: usize = 0;
+
 /// A unit and this rank's part of it.
 #[derive(Debug)]
 struct Place {
@@ -72,6 +77,8 @@ struct Place {
 struct Progress {
     reductions: Reductions,
     gathered: Gathered,
+    /// Communicators of so many first ranks and of the others, for batches that are too small for all.
+    first_ranks: BTreeMap<usize, Communicator>,
 }
 
 impl DataParallel {
@@ -114,11 +121,17 @@ impl DataParallel {
         let (rank, world) = (shards.rank(), shards.world_size());
         let placement = strategy.placement;
         let place = |unit: &Unit| {
-            let range = rank * unit.len() / world..(rank + 1) * unit.len() / world;
-            let sharded = placement.optimizer == Held::Sharded;
+            let range = match placement.optimizer {
+                Held::Leader if rank == LEADER => 0..unit.len(),
+                Held::Leader => 0..0,
+                Held::Replicated | Held::Sharded => {
+                    rank * unit.len() / world..(rank + 1) * unit.len() / world
+                }
+            };
+            let in_parts = placement.optimizer != Held::Replicated;
             Place {
                 whole: unit.clone(),
-                own: if sharded { unit.shard(range.clone()) } else { unit.clone() },
+                own: if in_parts { unit.shard(range.clone()) } else { unit.clone() },
                 range,
                 // Parameters outside of any block are used at any time.
                 released: placement.parameters == Held::Sharded && !unit.block().is_empty(),
@@ -158,14 +171,24 @@ impl DataParallel {
         &self.strategy
     }
 
-    /// What the optimizer, clipping and averages act on: whole units, or this rank's parts of them.
+    /// What the optimizer, clipping and averages act on: whole units, or this rank's parts of them, those left out that are
+    /// empty.
     pub fn units(&self) -> Vec<Unit> {
-        self.places.iter().map(|place| place.own.clone()).collect()
+        let own = self.places.iter().map(|place| &place.own);
+        own.filter(|unit| !unit.is_empty()).cloned().collect()
     }
 
     /// Whether [`DataParallel::units`] are parts, so that sums over their elements must be summed over ranks.
     pub fn is_sharded(&self) -> bool {
-        self.strategy.placement.optimizer == Held::Sharded
+        self.strategy.placement.optimizer != Held::Replicated
+    }
+
+    /// Makes every rank's buffer of a whole unit complete from the parts that the ranks own.
+    fn bring_together(&self, whole: Tensor) -> Handle<TensorBuffer> {
+        match self.strategy.placement.optimizer {
+            Held::Leader => self.shards.broadcast_async(TensorBuffer(whole), LEADER),
+            Held::Replicated | Held::Sharded => self.shards.all_gather_chunks_async(TensorBuffer(whole)),
+        }
     }
 
     /// Replaces every number by its sum over the ranks that share what is sharded: sums over the elements of
@@ -269,6 +292,30 @@ impl DataParallel {
     /// What sums statistics over ranks, for [`phalanx_tensor::Session::stats_sync`].
     pub fn stats_sync(&self) -> Arc<dyn StatsSync> {
         Arc::new(RankSum(self.comm.clone()))
+    }
+
+    /// The same over the first `ranks` ranks only: those that have samples of a batch that is too small for all. The others
+    /// take no part in its statistics, but call this at the same place; reduce no gradients before the last micro-batch
+    /// that any rank has ([`DataParallel::accumulate`]), so that the ranks' operations keep one order.
+    ///
+    /// # Errors
+    /// Those of communication.
+    pub fn stats_sync_among(&self, ranks: usize) -> Result<Arc<dyn StatsSync>> {
+        if ranks == self.comm.world_size() {
+            return Ok(self.stats_sync());
+        }
+        let known = self.state().first_ranks.get(&ranks).cloned();
+        let part = match known {
+            Some(part) => part,
+            None => {
+                let colour = u32::from(self.comm.rank() >= ranks);
+                let part = self.comm.split(Some(colour), 0)?;
+                let part = part.ok_or_else(|| ShardingError::Mesh("a rank with a colour got no group".into()))?;
+                self.state().first_ranks.insert(ranks, part.clone());
+                part
+            }
+        };
+        Ok(Arc::new(RankSum(part)))
     }
 
     /// Replaces every number by its sum over the ranks: losses, counts, requests to stop.

@@ -9,7 +9,7 @@
 //! flat unit the moment that its gradients are complete, while backward goes on with earlier blocks, and, where parameters
 //! are sharded, gathers the next block's while this one computes.
 //!
-//! The rows so far: `ddp`, `zero1`, `zero2`, `fsdp` (also called `zero3`) and `hsdp`.
+//! The rows so far: `dp`, `ddp`, `zero1`, `zero2`, `fsdp` (also called `zero3`) and `hsdp`.
 //!
 //! # Example
 //!
@@ -63,4 +63,4 @@ pub use data_parallel::DataParallel;
 pub use error::{Result, ShardingError};
 pub use mesh::Mesh;
 
-pub use strategy::{Codec, Held, PRESETS, Placement, ShardAxis, Strategy, Synchrony, Topology};
+pub use strategy::{Codec, Held, PRESETS, Placement, Ranks, ShardAxis, Strategy, Synchrony, Topology};

@@ -143,7 +143,7 @@ fn what_is_sharded_does_not_change_a_bit() {
                 for (rank, curve) in run("hsdp").iter().enumerate() {
                     close(curve, &expected[rank], &format!("hsdp: {subject:?} on {world}, {recompute:?}"));
                 }
-                for strategy in ["zero1", "zero2", "fsdp"] {
+                for strategy in ["dp", "zero1", "zero2", "fsdp"] {
                     assert_eq!(run(strategy), expected, "{strategy}: {subject:?} on {world}, {recompute:?}");
                 }
             }

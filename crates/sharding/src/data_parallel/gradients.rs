@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use phalanx_collectives::{Handle, ReduceOp};
 use phalanx_tensor::Unit;
 
-use super::{DataParallel, Progress};
+use super::{DataParallel, LEADER, Progress};
 use crate::Result;
 use crate::buffer::TensorBuffer;
 use crate::strategy::Held;
@@ -58,6 +58,7 @@ impl DataParallel {
         let handle = match self.strategy.placement.gradients {
             Held::Replicated => self.comm.all_reduce_async(grads, ReduceOp::Sum),
             Held::Sharded => self.shards.reduce_scatter_chunks_async(grads, ReduceOp::Sum),
+            Held::Leader => self.shards.reduce_async(grads, ReduceOp::Sum, LEADER),
         };
         state.reductions.pending.push_back((at, handle));
         state.reductions.started += 1;
@@ -72,6 +73,10 @@ impl DataParallel {
             return Ok(());
         }
         let place = &self.places[self.order[at]];
+        if self.strategy.placement.gradients == Held::Leader && place.own.is_empty() {
+            place.whole.set_grads(None)?;
+            return Ok(());
+        }
         let part = grads.narrow(0, place.range.start, place.range.len())?;
         if self.strategy.placement.gradients == Held::Sharded {
             let part = part.copy()?;

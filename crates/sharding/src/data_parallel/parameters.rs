@@ -164,7 +164,7 @@ impl DataParallel {
                 self.receive(&mut state, at)?;
                 place.whole.set_values(None)?;
             } else if let (true, Some(whole)) = (place.whole.trainable(), place.whole.values()) {
-                coming.push(self.shards.all_gather_chunks_async(TensorBuffer(whole)));
+                coming.push(self.bring_together(whole));
             }
         }
         for handle in coming {

@@ -64,7 +64,7 @@ impl DataParallel {
                     let to = whole.narrow(0, place.range.start + entry.range.start, entry.range.len())?;
                     copy_host(&to, part)?;
                 }
-                let TensorBuffer(whole) = self.shards.all_gather_chunks_async(TensorBuffer(whole)).wait()?;
+                let TensorBuffer(whole) = self.bring_together(whole).wait()?;
                 if wanted {
                     for entry in place.whole.entries() {
                         let tensor = whole.narrow(0, entry.range.start, entry.range.len())?.copy()?;

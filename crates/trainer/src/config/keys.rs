@@ -67,7 +67,7 @@ choices! {
 
     /// How ranks share the work; `phalanx_sharding::PRESETS` lists those that are built.
     StrategyKind {
-        /// Data parallelism: every rank holds everything and gradients are reduced after backward.
+        /// One process with a replica on each thread; the first feeds the others, sums gradients and updates.
         Dp = "dp",
         /// Data parallelism whose reduction of a block starts while backward still runs.
         Ddp = "ddp",
@@ -124,6 +124,8 @@ sections! {
         image_size: usize = 32;
         /// Batch norm uses the statistics of the global batch instead of each rank's own.
         sync_batch_norm: bool = false;
+        /// ResNet: channels of the first stage; the reference has 64.
+        width: usize = 64;
         /// ResNet and MobileNetV2 start with a 3x3 convolution of stride 1 made for small images.
         cifar_stem: bool = true;
         /// Probability of dropping a feature before the classifier of MobileNetV2.
@@ -190,6 +192,9 @@ sections! {
         global_batch: usize = 64;
         /// Micro-batches that a rank's share of a step is cut into, their gradients summed.
         accumulate: usize = 1;
+        /// Every so many-th block is computed again in backward instead of keeping what it saved (activation checkpointing);
+        /// 1 = all, 0 = none.
+        recompute: usize = 0;
         /// Compute threads of each rank; 0 = the machine's cores divided among its ranks.
         threads: usize = 0;
         /// The number that everything random follows from.

@@ -8,7 +8,8 @@ use phalanx_tensor::loss::Over;
 use phalanx_tensor::{Context, Key, Recompute, Session, Tape, TensorError};
 use serde_json::{Map, Value};
 
-use super::data::{Data, Feed};
+use super::data::Data;
+use super::feed::{Feed, MicroBatch};
 use super::learner::Learner;
 use super::meter::{Meter, Spent, timed};
 use super::peers::Peers;
@@ -35,9 +36,10 @@ pub fn train(
 ) -> Result<(), TrainError> {
     let start = Instant::now();
     let config = &resolved.config;
+    world.check(config)?;
     let context =
         Arc::new(Context::from_env(world.threads(config.train.threads)).map_err(TensorError::from)?);
-    let mut peers = Peers::connect(world, &folder.logs())?;
+    let mut peers = Peers::connect(world, config, &folder.logs())?;
     let trained = train_among(&mut peers, folder, config, context, stop, start, observer.as_mut());
     match &trained {
         Ok(()) => peers.finish()?,
@@ -91,6 +93,7 @@ pub(super) struct Run<'a> {
     pub(super) learner: Learner,
     pub(super) context: Arc<Context>,
     pub(super) meter: Meter,
+    recompute: Recompute,
     key: Key,
     /// The last line and the last evaluation, for the summary.
     pub(super) last: Map<String, Value>,
@@ -103,15 +106,19 @@ impl<'a> Run<'a> {
         peers: &'a mut Peers,
         context: Arc<Context>,
     ) -> Result<Self, TrainError> {
-        let data = Data::open(config)?;
+        let data = Data::open(config, peers)?;
         let (images, batch) = (data.train_len(), config.train.global_batch);
         let plan = Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
         let key = Key::new(config.train.seed);
         let task = tasks::build(config, &data, key, !peers.is_shared())?;
-        peers.share(config, task.store())?;
+        peers.share(task.store())?;
         let learner = Learner::new(config, task, &plan, context.clone())?;
         let (meter, last) = (Meter::default(), Map::new());
-        Ok(Self { folder, config, data, peers, plan, learner, context, meter, key, last })
+        let recompute = match config.train.recompute {
+            0 => Recompute::Never,
+            every => Recompute::Every(every),
+        };
+        Ok(Self { folder, config, data, peers, plan, learner, context, meter, recompute, key, last })
     }
 
     fn is_first(&self) -> bool {
@@ -189,31 +196,42 @@ impl<'a> Run<'a> {
     /// One step: its report without rates, and whether any rank was asked to stop.
     fn step(&mut self, feed: &mut Feed, stop: &StopFlag) -> Result<(StepReport, bool), TrainError> {
         let begun = Instant::now();
-        let waited = self.peers.traffic().exposed;
         let mut spent = Spent::default();
         let step = self.learner.step;
         let task = &self.learner.task;
         task.store().zero_grads();
         let share = timed(&mut spent.data, || feed.next())?;
+        // Batches that come from another rank count as data.
+        let waited = self.peers.traffic().exposed;
         // The loss, the task's measures, and the requests to stop, summed over micro-batches and then ranks.
         let mut sums = vec![0.0; 2 + task.measures().len()];
         let last = share.pieces.len().saturating_sub(1);
-        // The last batch of an epoch may leave ranks with different numbers of micro-batches, or none; they then cannot
-        // gather parameters block by block together.
-        if share.global != self.plan.global_batch {
+        // The last batch of an epoch may leave ranks without images in some micro-batch; they then cannot gather parameters
+        // block by block together.
+        let uneven = share.pieces.iter().any(|piece| piece.ranks < self.peers.size());
+        if uneven {
             self.peers.summon()?;
         }
-        for (index, (offset, batch)) in share.pieces.iter().enumerate() {
+        for (index, MicroBatch { batch, offset, ranks }) in share.pieces.iter().enumerate() {
+            if *ranks == 0 {
+                continue;
+            }
+            // Those who have images of it normalise them together; the others wait at what comes after.
+            let stats_sync = self.peers.stats_sync(*ranks)?;
+            if batch.is_empty() {
+                continue;
+            }
             let session = Session {
                 context: self.context.clone(),
                 training: true,
                 key: self.key.stream("train").step(step),
                 sample_offset: *offset,
                 listener: self.peers.listener(),
-                stats_sync: self.peers.stats_sync(),
-                recompute: Recompute::Never,
+                stats_sync,
+                recompute: self.recompute,
             };
-            // Gradients travel once they are complete, with the last micro-batch.
+            // Gradients travel once they are complete, with the last micro-batch: on all ranks the same, also those that have
+            // no image of it.
             self.peers.accumulate(index != last);
             let tape = Tape::recording(session);
             let outcome = task.loss(&tape, batch, Over::Count(share.global), step)?;
@@ -224,7 +242,7 @@ impl<'a> Run<'a> {
             tape.backward(&outcome.loss)?;
         }
         self.peers.accumulate(false);
-        if share.global != self.plan.global_batch {
+        if uneven {
             self.peers.dismiss()?;
         }
         let stops = sums.len() - 1;
