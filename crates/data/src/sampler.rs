@@ -214,9 +214,19 @@ mod tests {
     #[test]
     fn padding_repeats_from_the_start_and_is_counted() {
         let config = SamplerConfig { shuffle: false, ..config(5, 4, Tail::Pad) };
-        let expected = Share { indices: vec![4, 0], valid: 1, pieces: vec![Piece { positions: 0..2, ranks: 1 }], global_valid: 1 };
+        let expected = Share {
+            indices: vec![4, 0],
+            valid: 1,
+            pieces: vec![Piece { positions: 0..2, ranks: 1 }],
+            global_valid: 1,
+        };
         assert_eq!(share(&config, 2, 0, 0, 1), expected);
-        let expected = Share { indices: vec![1, 2], valid: 0, pieces: vec![Piece { positions: 2..4, ranks: 1 }], global_valid: 1 };
+        let expected = Share {
+            indices: vec![1, 2],
+            valid: 0,
+            pieces: vec![Piece { positions: 2..4, ranks: 1 }],
+            global_valid: 1,
+        };
         assert_eq!(share(&config, 2, 1, 0, 1), expected);
     }
 
@@ -224,7 +234,15 @@ mod tests {
     fn a_batch_larger_than_the_dataset_can_be_padded() {
         let config = SamplerConfig { shuffle: false, ..config(2, 5, Tail::Pad) };
         let got = share(&config, 1, 0, 0, 0);
-        assert_eq!(got, Share { indices: vec![0, 1, 0, 1, 0], valid: 2, pieces: vec![Piece { positions: 0..5, ranks: 1 }], global_valid: 2 });
+        assert_eq!(
+            got,
+            Share {
+                indices: vec![0, 1, 0, 1, 0],
+                valid: 2,
+                pieces: vec![Piece { positions: 0..5, ranks: 1 }],
+                global_valid: 2
+            }
+        );
     }
 
     #[test]

@@ -69,7 +69,8 @@ impl Dataset for Odd {
 }
 
 fn sampler(len: usize, shuffle: bool, tail: Tail) -> DistributedSampler {
-    let config = SamplerConfig { len, world_size: 1, rank: 0, global_batch: 4, pieces: 1, seed: 5, shuffle, tail };
+    let config =
+        SamplerConfig { len, world_size: 1, rank: 0, global_batch: 4, pieces: 1, seed: 5, shuffle, tail };
     DistributedSampler::new(config).unwrap()
 }
 

@@ -153,10 +153,10 @@ impl DataParallel {
 
     /// What communication has cost so far, that inside groups and between them included.
     pub fn stats(&self) -> CommStats {
-        let parts = match &self.replicas {
-            Some(replicas) => vec![self.shards.stats(), replicas.stats()],
-            None => Vec::new(),
-        };
+        let mut parts: Vec<CommStats> = self.state().first_ranks.values().map(Communicator::stats).collect();
+        if let Some(replicas) = &self.replicas {
+            parts.extend([self.shards.stats(), replicas.stats()]);
+        }
         parts.into_iter().fold(self.comm.stats(), |sum, part| CommStats {
             operations: sum.operations + part.operations,
             bytes_sent: sum.bytes_sent + part.bytes_sent,
@@ -310,7 +310,8 @@ impl DataParallel {
             None => {
                 let colour = u32::from(self.comm.rank() >= ranks);
                 let part = self.comm.split(Some(colour), 0)?;
-                let part = part.ok_or_else(|| ShardingError::Mesh("a rank with a colour got no group".into()))?;
+                let part =
+                    part.ok_or_else(|| ShardingError::Mesh("a rank with a colour got no group".into()))?;
                 self.state().first_ranks.insert(ranks, part.clone());
                 part
             }

@@ -131,7 +131,10 @@ impl Cell {
 
     fn check(self) {
         let (found, alone) = (self.curve(), Self { strategy: "ddp", ranks: 1, ..self }.curve());
-        assert!(alone[STEPS - 1].measured[0] < 0.95 * alone[0].measured[0], "{self:?}: one rank learns: {alone:?}");
+        assert!(
+            alone[STEPS - 1].measured[0] < 0.95 * alone[0].measured[0],
+            "{self:?}: one rank learns: {alone:?}"
+        );
         let tolerance = self.case.precision.tolerance();
         for (step, (found, alone)) in found.iter().zip(&*alone).enumerate() {
             let of = |row: &Row| row.measured.iter().copied().chain(row.norm).collect::<Vec<_>>();

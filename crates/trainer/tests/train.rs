@@ -170,7 +170,9 @@ fn strategies_give_the_same_checkpoints_and_go_on_from_each_others() {
 #[test]
 fn replicas_live_in_one_process() {
     let place = Place::new();
-    place.succeed("train tiny --ranks 3 --strategy dp --steps 4 --set train.ema=0.9 --set eval.every=2 --out run");
+    place.succeed(
+        "train tiny --ranks 3 --strategy dp --steps 4 --set train.ema=0.9 --set eval.every=2 --out run",
+    );
     let run = place.run("run");
     assert!(!run.join("logs/rank-1.log").exists(), "there is one process");
     assert!(run.join("samples/step-00000004.png").exists() && run.join("samples/prompts.txt").exists());
@@ -203,7 +205,10 @@ fn replicas_live_in_one_process() {
     assert!(said.contains("rank 0 failed: step ") && said.contains("rank-0.log"), "{said}");
     let unread = place.output("train tiny --ranks 2 --strategy dp --data cifar10=nowhere --out unread");
     let said = text(&unread.stderr);
-    assert!(unread.status.code() == Some(1) && said.contains("rank 0 failed: ") && said.contains("nowhere"), "{said}");
+    assert!(
+        unread.status.code() == Some(1) && said.contains("rank 0 failed: ") && said.contains("nowhere"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -323,7 +328,8 @@ fn begin(place: &Place, strategy: &str) -> Child {
     let line = format!(
         "train tiny --ranks 3 --strategy {strategy} --set train.global_batch=12 --steps 1000000 --out run"
     );
-    let mut child = place.phalanx(&line).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("starts");
+    let mut child =
+        place.phalanx(&line).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("starts");
     let metrics = place.run("run").join("metrics.jsonl");
     let since = Instant::now();
     while fs::read_to_string(&metrics).map_or(0, |text| text.lines().count()) < 2 {

@@ -45,7 +45,13 @@ impl Peers {
             _ => None,
         };
         let strategy = Strategy::named(config.train.strategy.as_str())?;
-        Ok(Self { rank: world.rank(), size: world.size(), communicator, strategy: Some(strategy), parallel: None })
+        Ok(Self {
+            rank: world.rank(),
+            size: world.size(),
+            communicator,
+            strategy: Some(strategy),
+            parallel: None,
+        })
     }
 
     /// Nobody.

@@ -62,9 +62,8 @@ fn together(
         }
         let own = own.map(|comm| (0, caught(comm, first)));
         let others = running.into_iter().map(|(rank, thread)| {
-            let outcome = thread.and_then(|thread| {
-                thread.join().unwrap_or_else(|panic| Err(TrainError::panicked(&*panic)))
-            });
+            let outcome = thread
+                .and_then(|thread| thread.join().unwrap_or_else(|panic| Err(TrainError::panicked(&*panic))));
             (rank, outcome)
         });
         own.into_iter().chain(others).collect::<Vec<_>>()
@@ -108,7 +107,10 @@ mod tests {
             };
             let failure = together(3, panics, panics).expect_err("a rank has panicked");
             let told = failure.to_string();
-            assert!(told.starts_with(&format!("rank {culprit} failed: panicked: the batch is gone")), "{told}");
+            assert!(
+                told.starts_with(&format!("rank {culprit} failed: panicked: the batch is gone")),
+                "{told}"
+            );
             let fails = |comm: Communicator| match comm.rank() == culprit {
                 true => {
                     comm.abort("no such image");
