@@ -2,7 +2,7 @@
 
 use crate::dataset::Dataset;
 use crate::error::{DataError, Result};
-use crate::sampler::DistributedSampler;
+use crate::sampler::{DistributedSampler, Piece};
 use crate::transform::Transform;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,8 +22,8 @@ pub struct Batch {
     pub indices: Vec<usize>,
     /// How many of the N, from the first, are true samples; the rest are padding.
     pub valid: usize,
-    /// The position of the first in the global batch.
-    pub offset: usize,
+    /// Its micro-batches, one after the other.
+    pub pieces: Vec<Piece>,
     /// True samples in the global batch: what a mean over the batch divides by.
     pub global_valid: usize,
     /// The epoch.
@@ -96,7 +96,7 @@ impl BatchMaker {
             labels,
             captions,
             valid: share.valid,
-            offset: share.offset,
+            pieces: share.pieces,
             global_valid: share.global_valid,
             indices: share.indices,
             epoch,

@@ -36,14 +36,15 @@
 //! let mut indices = Vec::new();
 //! for rank in 0..2 {
 //!     let sampler = DistributedSampler::new(SamplerConfig {
-//!         len: 100, world_size: 2, rank, global_batch: 8, seed: 1, shuffle: true, tail: Tail::Drop,
+//!         len: 100, world_size: 2, rank, global_batch: 8, pieces: 1, seed: 1, shuffle: true, tail: Tail::Drop,
 //!     })?;
 //!     let transform = Transform::new(TransformConfig::square(16, Filter::Bilinear))?;
 //!     // From the third step of the first epoch on, as a resumed run would.
 //!     let mut loader = Loader::new(dataset.clone(), transform, sampler, LoaderConfig::default(), (0, 2))?;
 //!     let batch = loader.next().expect("a loader does not end by itself")?;
 //!     assert_eq!(batch.shape, [4, 3, 16, 16]);
-//!     assert_eq!((batch.step, batch.offset, batch.global_valid), (2, 4 * rank, 8));
+//!     assert_eq!((batch.step, batch.global_valid), (2, 8));
+//!     assert_eq!(batch.pieces[0].positions, 4 * rank..4 * rank + 4);
 //!     let tokens = ClipTokenizer::new()?.encode(&batch.captions[0], 77)?;
 //!     assert_eq!(tokens[0], 49_406);
 //!     indices.extend(batch.indices);
@@ -51,7 +52,7 @@
 //!
 //! // One rank alone would have loaded the same eight, in this order.
 //! let alone = DistributedSampler::new(SamplerConfig {
-//!     len: 100, world_size: 1, rank: 0, global_batch: 8, seed: 1, shuffle: true, tail: Tail::Drop,
+//!     len: 100, world_size: 1, rank: 0, global_batch: 8, pieces: 1, seed: 1, shuffle: true, tail: Tail::Drop,
 //! })?;
 //! assert_eq!(alone.share(0, 2)?.indices, indices);
 //! # Ok(())
@@ -88,7 +89,7 @@ pub use dataset::{Dataset, Sample, Split};
 pub use error::{DataError, Result};
 pub use image_folder::ImageFolder;
 pub use loader::{Loader, LoaderConfig};
-pub use sampler::{DistributedSampler, SamplerConfig, Share, Tail};
+pub use sampler::{DistributedSampler, Piece, SamplerConfig, Share, Tail};
 pub use shapes::{Objects, ShapeSpec, ShapesConfig, ShapesDataset, heldout_prompts, render};
 pub use subset::Subset;
 pub use tokenizer::ClipTokenizer;

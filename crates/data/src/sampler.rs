@@ -5,6 +5,9 @@
 //! that slice. So the samples of a step, and their order, do not depend on how many ranks there
 //! are: a run on four ranks sees what a run on one sees. (PyTorch's `DistributedSampler` strides
 //! through the permutation instead, which changes the batches with the world size.)
+//!
+//! A step that is done in micro-batches is cut into these first, and each of them among the ranks: what is normalised
+//! together does not depend on the number of ranks either.
 
 use crate::error::{DataError, Result};
 use crate::rng::{Purpose, rng_for, shuffle};
@@ -34,12 +37,23 @@ pub struct SamplerConfig {
     pub rank: usize,
     /// Samples per step over all ranks.
     pub global_batch: usize,
+    /// Micro-batches that each step is cut into before the ranks share them; 1 for whole steps.
+    pub pieces: usize,
     /// Fixes the permutations.
     pub seed: u64,
     /// Whether each epoch has its own order; otherwise all have that of the dataset.
     pub shuffle: bool,
     /// What happens to a last, partial batch.
     pub tail: Tail,
+}
+
+/// One rank's part of one micro-batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Piece {
+    /// The positions that its samples have in the global batch; may be empty.
+    pub positions: Range<usize>,
+    /// How many ranks, from the first, have true samples of this micro-batch.
+    pub ranks: usize,
 }
 
 /// One rank's part of one step.
@@ -49,8 +63,8 @@ pub struct Share {
     pub indices: Vec<usize>,
     /// How many of them, from the first, are true samples; the rest repeat others ([`Tail::Pad`]).
     pub valid: usize,
-    /// The position of the first in the global batch.
-    pub offset: usize,
+    /// Its micro-batches, one after the other.
+    pub pieces: Vec<Piece>,
     /// True samples in the global batch: what a mean over the batch divides by.
     pub global_valid: usize,
 }
@@ -75,7 +89,7 @@ impl DistributedSampler {
     /// Checks the configuration.
     ///
     /// # Errors
-    /// If the dataset is empty, the batch or the world is 0, the rank is not in the world, or
+    /// If the dataset is empty, the batch, its pieces or the world is 0, the rank is not in the world, or
     /// [`Tail::Drop`] would leave no batch at all.
     pub fn new(config: SamplerConfig) -> Result<Self> {
         let SamplerConfig { len, world_size, rank, global_batch, .. } = config;
@@ -84,6 +98,9 @@ impl DistributedSampler {
         }
         if global_batch == 0 {
             return Err(DataError::config("sampler.global_batch", "a batch needs at least 1 sample"));
+        }
+        if config.pieces == 0 {
+            return Err(DataError::config("sampler.pieces", "a step needs at least 1 micro-batch"));
         }
         if rank >= world_size {
             return Err(DataError::config(
@@ -142,7 +159,7 @@ impl DistributedSampler {
     /// # Errors
     /// If the epoch has no such step.
     pub fn share(&self, epoch: u64, step: usize) -> Result<Share> {
-        let SamplerConfig { len, world_size, rank, global_batch, .. } = self.config;
+        let SamplerConfig { len, world_size, rank, global_batch, pieces, .. } = self.config;
         let steps = self.steps_per_epoch();
         if step >= steps {
             return Err(DataError::config("step", format!("step {step} is not in 0..{steps} of an epoch")));
@@ -150,13 +167,23 @@ impl DistributedSampler {
         let begin = step * global_batch;
         let global_valid = global_batch.min(len - begin);
         let global = if self.config.tail == Tail::Pad { global_batch } else { global_valid };
-        let part = balanced_part(global, world_size, rank);
+        let of_piece = |piece| {
+            let piece = balanced_part(global, pieces, piece);
+            let of_rank = |rank| {
+                let part = balanced_part(piece.len(), world_size, rank);
+                piece.start + part.start..piece.start + part.end
+            };
+            let has_true = |rank: &usize| !of_rank(*rank).is_empty() && of_rank(*rank).start < global_valid;
+            Piece { positions: of_rank(rank), ranks: (0..world_size).take_while(has_true).count() }
+        };
+        let pieces: Vec<Piece> = (0..pieces).map(of_piece).collect();
         let order = self.permutation(epoch);
+        let positions = pieces.iter().flat_map(|piece| piece.positions.clone());
         Ok(Share {
             // Only padding reaches past the end, and then begins again at the start.
-            indices: part.clone().map(|position| order[(begin + position) % len]).collect(),
-            valid: global_valid.clamp(part.start, part.end) - part.start,
-            offset: part.start,
+            indices: positions.clone().map(|position| order[(begin + position) % len]).collect(),
+            valid: positions.filter(|position| *position < global_valid).count(),
+            pieces: pieces.clone(),
             global_valid,
         })
     }
@@ -176,7 +203,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn config(len: usize, global_batch: usize, tail: Tail) -> SamplerConfig {
-        SamplerConfig { len, world_size: 1, rank: 0, global_batch, seed: 7, shuffle: true, tail }
+        SamplerConfig { len, world_size: 1, rank: 0, global_batch, pieces: 1, seed: 7, shuffle: true, tail }
     }
 
     fn share(config: &SamplerConfig, world_size: usize, rank: usize, epoch: u64, step: usize) -> Share {
@@ -187,9 +214,19 @@ mod tests {
     #[test]
     fn padding_repeats_from_the_start_and_is_counted() {
         let config = SamplerConfig { shuffle: false, ..config(5, 4, Tail::Pad) };
-        let expected = Share { indices: vec![4, 0], valid: 1, offset: 0, global_valid: 1 };
+        let expected = Share {
+            indices: vec![4, 0],
+            valid: 1,
+            pieces: vec![Piece { positions: 0..2, ranks: 1 }],
+            global_valid: 1,
+        };
         assert_eq!(share(&config, 2, 0, 0, 1), expected);
-        let expected = Share { indices: vec![1, 2], valid: 0, offset: 2, global_valid: 1 };
+        let expected = Share {
+            indices: vec![1, 2],
+            valid: 0,
+            pieces: vec![Piece { positions: 2..4, ranks: 1 }],
+            global_valid: 1,
+        };
         assert_eq!(share(&config, 2, 1, 0, 1), expected);
     }
 
@@ -197,7 +234,15 @@ mod tests {
     fn a_batch_larger_than_the_dataset_can_be_padded() {
         let config = SamplerConfig { shuffle: false, ..config(2, 5, Tail::Pad) };
         let got = share(&config, 1, 0, 0, 0);
-        assert_eq!(got, Share { indices: vec![0, 1, 0, 1, 0], valid: 2, offset: 0, global_valid: 2 });
+        assert_eq!(
+            got,
+            Share {
+                indices: vec![0, 1, 0, 1, 0],
+                valid: 2,
+                pieces: vec![Piece { positions: 0..5, ranks: 1 }],
+                global_valid: 2
+            }
+        );
     }
 
     #[test]
@@ -209,6 +254,7 @@ mod tests {
             SamplerConfig { global_batch: 0, ..good.clone() },
             SamplerConfig { rank: 1, ..good.clone() },
             SamplerConfig { world_size: 0, ..good.clone() },
+            SamplerConfig { pieces: 0, ..good.clone() },
             SamplerConfig { global_batch: 9, ..good.clone() },
         ] {
             assert!(DistributedSampler::new(bad.clone()).is_err(), "{bad:?}");
@@ -229,26 +275,37 @@ mod tests {
         fn ranks_together_see_what_one_rank_sees(
             len in 1_usize..80, batch in 1_usize..20, world in 1_usize..9, epoch in 0_u64..4, seed: u64,
             tail in prop_oneof![Just(Tail::Pad), Just(Tail::Drop), Just(Tail::Ragged)], shuffle: bool,
+            pieces in 1_usize..4,
         ) {
             prop_assume!(tail != Tail::Drop || batch <= len);
-            let config = SamplerConfig { len, world_size: 1, rank: 0, global_batch: batch, seed, shuffle, tail };
+            let config = SamplerConfig { len, world_size: 1, rank: 0, global_batch: batch, pieces, seed, shuffle, tail };
             let alone = DistributedSampler::new(config.clone()).unwrap();
             let mut seen = Vec::new();
             for step in 0..alone.steps_per_epoch() {
                 let whole = alone.share(epoch, step).unwrap();
-                let (mut indices, mut valid, mut sizes) = (Vec::new(), 0, Vec::new());
-                for rank in 0..world {
-                    let part = share(&config, world, rank, epoch, step);
-                    prop_assert_eq!(part.offset, indices.len());
-                    prop_assert_eq!(part.global_valid, whole.global_valid);
-                    sizes.push(part.indices.len());
-                    valid += part.valid;
-                    indices.extend(part.indices);
+                let parts: Vec<Share> = (0..world).map(|rank| share(&config, world, rank, epoch, step)).collect();
+                let (mut indices, mut taken) = (Vec::new(), vec![0; world]);
+                for piece in 0..pieces {
+                    let (mut next, mut sizes) = (whole.pieces[piece].positions.start, Vec::new());
+                    for (rank, part) in parts.iter().enumerate() {
+                        let own = part.pieces[piece].positions.clone();
+                        let has_true = !own.is_empty() && own.start < whole.global_valid;
+                        prop_assert_eq!(rank < part.pieces[piece].ranks, has_true);
+                        prop_assert_eq!(own.start, next);
+                        next = own.end;
+                        sizes.push(own.len());
+                        indices.extend_from_slice(&part.indices[taken[rank]..taken[rank] + own.len()]);
+                        taken[rank] += own.len();
+                    }
+                    prop_assert_eq!(next, whole.pieces[piece].positions.end);
+                    prop_assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1);
+                    // Who has none comes last.
+                    prop_assert!(sizes.is_sorted_by(|a, b| a >= b));
                 }
                 prop_assert_eq!(&indices, &whole.indices);
-                prop_assert_eq!(valid, whole.valid);
+                prop_assert!(parts.iter().all(|part| part.global_valid == whole.global_valid));
+                prop_assert_eq!(parts.iter().map(|part| part.valid).sum::<usize>(), whole.valid);
                 prop_assert_eq!(whole.valid, whole.global_valid);
-                prop_assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1);
                 seen.extend_from_slice(&whole.indices[..whole.valid]);
             }
             // Over an epoch no sample is seen twice, and all are seen unless the tail is dropped.

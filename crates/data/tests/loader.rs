@@ -69,7 +69,8 @@ impl Dataset for Odd {
 }
 
 fn sampler(len: usize, shuffle: bool, tail: Tail) -> DistributedSampler {
-    let config = SamplerConfig { len, world_size: 1, rank: 0, global_batch: 4, seed: 5, shuffle, tail };
+    let config =
+        SamplerConfig { len, world_size: 1, rank: 0, global_batch: 4, pieces: 1, seed: 5, shuffle, tail };
     DistributedSampler::new(config).unwrap()
 }
 
@@ -173,6 +174,7 @@ fn ranks_beyond_a_ragged_batch_get_an_empty_one() {
         world_size: 3,
         rank: 2,
         global_batch: 4,
+        pieces: 1,
         seed: 0,
         shuffle: true,
         tail: Tail::Ragged,

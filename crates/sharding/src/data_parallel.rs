@@ -1,14 +1,14 @@
 //! Data parallelism: every rank trains on its share of the batch, and holds of the model what the strategy's row says.
 //!
 //! One engine reads the row. Flat units that follow each other travel together, in *buckets*: small ones several, large ones
-//! each alone. Of every bucket a rank owns a part, its *shard*, `chunk(rank)` of the elements. What is sharded is kept for
-//! that part only:
+//! each alone. Of every bucket a rank owns a part, its *shard*: `chunk(rank)` of the elements, or, where the row has a
+//! leader, all of them there and none elsewhere. What is not replicated is kept for that part only:
 //!
-//! | | replicated | sharded |
-//! |---|---|---|
-//! | gradients | all-reduce as soon as a bucket's are complete | reduce-scatter; those of the whole bucket are freed |
-//! | optimizer state | every rank updates everything | each rank updates its part; then an all-gather of parameters |
-//! | parameters | always there | gathered before a block runs, forward and backward, and freed after it |
+//! | | replicated | sharded | at the leader |
+//! |---|---|---|---|
+//! | gradients | all-reduce as soon as a bucket's are complete | reduce-scatter; those of the whole bucket are freed | reduce to the leader; freed elsewhere |
+//! | optimizer state | every rank updates everything | each rank updates its part; then an all-gather of parameters | the leader updates everything; then a broadcast of parameters |
+//! | parameters | always there | gathered before a block runs, forward and backward, and freed after it | – |
 //!
 //! (Li et al. 2020; Rajbhandari et al. 2020; Zhao et al. 2023.)
 
@@ -25,13 +25,15 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use phalanx_collectives::{CommStats, Communicator, ReduceOp};
+use candle_core::Tensor;
+use phalanx_collectives::{CommStats, Communicator, Handle, ReduceOp};
 use phalanx_tensor::{HookResult, Listener, ParamStore, StatsSync, Unit};
 
 use self::bucket::{Bucket, BucketMemory, lay_out};
 use self::gradients::Reductions;
 use self::parameters::Gathered;
 use self::route::Pass;
+use crate::buffer::TensorBuffer;
 use crate::hook::CommHook;
 use crate::options::Options;
 use crate::statistics::RankSum;
@@ -73,6 +75,9 @@ pub struct DataParallel {
     state: Mutex<Progress>,
 }
 
+/// The rank that holds what [`Held::Leader`] says.
+const LEADER: usize = 0;
+
 /// A block of the model and the buckets that its parameters lie in.
 #[derive(Debug)]
 struct Block {
@@ -101,6 +106,8 @@ struct Progress {
     gathered: Gathered,
     /// By bucket.
     memory: Vec<BucketMemory>,
+    /// Communicators of so many first ranks and of the others, for batches that are too small for all.
+    first_ranks: BTreeMap<usize, Communicator>,
 }
 
 impl DataParallel {
@@ -182,10 +189,10 @@ impl DataParallel {
 
     /// What communication has cost so far, that inside groups and between them included.
     pub fn stats(&self) -> CommStats {
-        let parts = match &self.replicas {
-            Some(replicas) => vec![self.shards.stats(), replicas.stats()],
-            None => Vec::new(),
-        };
+        let mut parts: Vec<CommStats> = self.state().first_ranks.values().map(Communicator::stats).collect();
+        if let Some(replicas) = &self.replicas {
+            parts.extend([self.shards.stats(), replicas.stats()]);
+        }
         parts.into_iter().fold(self.comm.stats(), |sum, part| CommStats {
             operations: sum.operations + part.operations,
             bytes_sent: sum.bytes_sent + part.bytes_sent,
@@ -200,14 +207,24 @@ impl DataParallel {
         &self.strategy
     }
 
-    /// What the optimizer, clipping and averages act on: whole units, or this rank's parts of them.
+    /// What the optimizer, clipping and averages act on: whole units, or this rank's parts of them, those left out that are
+    /// empty.
     pub fn units(&self) -> Vec<Unit> {
-        self.places.iter().map(|place| place.own.clone()).collect()
+        let own = self.places.iter().map(|place| &place.own);
+        own.filter(|unit| !unit.is_empty()).cloned().collect()
     }
 
     /// Whether [`DataParallel::units`] are parts, so that sums over their elements must be summed over ranks.
     pub fn is_sharded(&self) -> bool {
-        self.strategy.placement.optimizer == Held::Sharded
+        self.strategy.placement.optimizer != Held::Replicated
+    }
+
+    /// Makes every rank's buffer of a whole unit complete from the parts that the ranks own.
+    fn bring_together(&self, whole: Tensor) -> Handle<TensorBuffer> {
+        match self.strategy.placement.optimizer {
+            Held::Leader => self.shards.broadcast_async(TensorBuffer(whole), LEADER),
+            Held::Replicated | Held::Sharded => self.shards.all_gather_chunks_async(TensorBuffer(whole)),
+        }
     }
 
     /// Replaces every number by its sum over the ranks that share what is sharded: sums over the elements of
@@ -234,6 +251,31 @@ impl DataParallel {
     /// What sums statistics over ranks, for [`phalanx_tensor::Session::stats_sync`].
     pub fn stats_sync(&self) -> Arc<dyn StatsSync> {
         Arc::new(RankSum(self.comm.clone()))
+    }
+
+    /// The same over the first `ranks` ranks only: those that have samples of a batch that is too small for all. The others
+    /// take no part in its statistics, but call this at the same place; reduce no gradients before the last micro-batch
+    /// that any rank has ([`DataParallel::accumulate`]), so that the ranks' operations keep one order.
+    ///
+    /// # Errors
+    /// Those of communication.
+    pub fn stats_sync_among(&self, ranks: usize) -> Result<Arc<dyn StatsSync>> {
+        if ranks == self.comm.world_size() {
+            return Ok(self.stats_sync());
+        }
+        let known = self.state().first_ranks.get(&ranks).cloned();
+        let part = match known {
+            Some(part) => part,
+            None => {
+                let colour = u32::from(self.comm.rank() >= ranks);
+                let part = self.comm.split(Some(colour), 0)?;
+                let part =
+                    part.ok_or_else(|| ShardingError::Mesh("a rank with a colour got no group".into()))?;
+                self.state().first_ranks.insert(ranks, part.clone());
+                part
+            }
+        };
+        Ok(Arc::new(RankSum(part)))
     }
 
     /// Replaces every number by its sum over the ranks: losses, counts, requests to stop.

@@ -9,7 +9,7 @@
 //! flat unit the moment that its gradients are complete, while backward goes on with earlier blocks, and, where parameters
 //! are sharded, gathers the next block's while this one computes.
 //!
-//! The rows so far: `ddp`, `zero1`, `zero2`, `fsdp` (also called `zero3`) and `hsdp`.
+//! The rows so far: `dp`, `ddp`, `zero1`, `zero2`, `fsdp` (also called `zero3`) and `hsdp`.
 //!
 //! # Example
 //!
@@ -67,4 +67,4 @@ pub use hook::{Bf16Compression, CommHook, GradBucket, Pending, hook_named};
 pub use mesh::Mesh;
 pub use options::Options;
 
-pub use strategy::{Codec, Held, PRESETS, Placement, ShardAxis, Strategy, Synchrony, Topology};
+pub use strategy::{Codec, Held, PRESETS, Placement, Ranks, ShardAxis, Strategy, Synchrony, Topology};

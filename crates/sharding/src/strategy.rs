@@ -9,6 +9,8 @@ pub enum Held {
     Replicated,
     /// Every rank holds its part.
     Sharded,
+    /// Rank 0, the leader, holds all of it, and the others nothing.
+    Leader,
 }
 
 /// What each rank holds.
@@ -29,6 +31,15 @@ pub enum ShardAxis {
     World,
     /// Those of a group, such as a host; groups are replicas of each other.
     Group,
+}
+
+/// What the ranks of a run are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ranks {
+    /// Processes, on one host or several, each of which reads its own share of the data.
+    Processes,
+    /// Threads of one process, whose leader reads the data and scatters it.
+    Threads,
 }
 
 /// When ranks wait for each other.
@@ -63,6 +74,8 @@ pub struct Strategy {
     pub placement: Placement,
     /// Over which ranks sharded state is spread.
     pub axis: ShardAxis,
+    /// What the ranks are.
+    pub ranks: Ranks,
     /// When ranks wait for each other.
     pub synchrony: Synchrony,
     /// Which way the bytes go.
@@ -81,6 +94,7 @@ const fn row(name: &'static str, summary: &'static str, placement: Placement) ->
         summary,
         placement,
         axis: ShardAxis::World,
+        ranks: Ranks::Processes,
         synchrony: Synchrony::EveryStep,
         topology: Topology::Fastest,
         codec: Codec::Dense,
@@ -89,6 +103,14 @@ const fn row(name: &'static str, summary: &'static str, placement: Placement) ->
 
 /// Every strategy that can be run.
 pub const PRESETS: &[Strategy] = &[
+    Strategy {
+        ranks: Ranks::Threads,
+        ..row(
+            "dp",
+            "one process, a replica on each thread; the leader scatters inputs, sums gradients, updates and broadcasts",
+            held(Held::Replicated, Held::Leader, Held::Leader),
+        )
+    },
     row(
         "ddp",
         "every rank holds the whole model; gradients are summed per flat unit while backward still runs",
@@ -123,7 +145,7 @@ pub const PRESETS: &[Strategy] = &[
 const ALIASES: &[(&str, &str)] = &[("zero3", "fsdp")];
 
 /// Names that people will ask for and that no row answers yet.
-const NOT_BUILT: &[&str] = &["dp", "ps-bsp", "ps-asp", "ps-ssp", "local-sgd"];
+const NOT_BUILT: &[&str] = &["ps-bsp", "ps-asp", "ps-ssp", "local-sgd"];
 
 impl Strategy {
     /// The row called `name`.
@@ -153,8 +175,8 @@ mod tests {
     fn names_lead_to_rows_or_to_a_list() {
         assert_eq!(Strategy::named("ddp").expect("a row").placement.optimizer, Held::Replicated);
         assert_eq!(Strategy::named("zero3").expect("a row").name, "fsdp");
-        let error = Strategy::named("dp").expect_err("no row yet").to_string();
-        assert_eq!(error, "strategy `dp` is not built yet; there is: ddp, zero1, zero2, fsdp, hsdp");
+        let error = Strategy::named("ps-bsp").expect_err("no row yet").to_string();
+        assert_eq!(error, "strategy `ps-bsp` is not built yet; there is: dp, ddp, zero1, zero2, fsdp, hsdp");
         assert!(Strategy::named("dpp").expect_err("a typo").to_string().contains("is unknown"));
         assert!(NOT_BUILT.iter().all(|name| PRESETS.iter().all(|row| row.name != *name)));
     }

@@ -170,7 +170,7 @@ fn what_is_sharded_does_not_change_a_bit() {
                 };
                 let expected = run("ddp", OPTIONS[0]);
                 let what = format!("{subject:?} on {world}, {how:?}");
-                for (at, strategy) in ["zero1", "zero2", "fsdp"].into_iter().enumerate() {
+                for (at, strategy) in ["dp", "zero1", "zero2", "fsdp"].into_iter().enumerate() {
                     assert_eq!(run(strategy, OPTIONS[(at + world) % 4]), expected, "{strategy}: {what}");
                 }
                 if how.1 != Precision::F32 {

@@ -137,13 +137,13 @@ fn every_mistake_names_key_file_and_line() {
         ),
         (
             &[("a.toml", BASE)],
-            &["train.ranks=3"],
-            "a.toml:2: train.global_batch 32 is not a multiple of train.ranks 3 x train.accumulate 1 = 3",
+            &["train.ranks=20", "train.accumulate=2"],
+            "a.toml:2: train.global_batch 32 is not at least train.ranks 20 x train.accumulate 2 = 40",
         ),
         (
             &[("a.toml", BASE)],
-            &["train.strategy=dp"],
-            "--set train.strategy=dp: train.strategy: strategy `dp` is not built yet; there is: ddp, zero1, zero2, fsdp, hsdp",
+            &["train.strategy=ps-bsp"],
+            "--set train.strategy=ps-bsp: train.strategy: strategy `ps-bsp` is not built yet; there is: dp, ddp, zero1, zero2, fsdp, hsdp",
         ),
         (
             &[("a.toml", BASE)],

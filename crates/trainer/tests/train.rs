@@ -125,10 +125,10 @@ fn strategies_give_the_same_checkpoints_and_go_on_from_each_others() {
     // With averages, clipping by the global norm, micro-batches, and an uneven last batch of an epoch.
     let common = "train tiny --set log.every=1 --set train.ema=0.9 --set train.clip_norm=0.5 \
         --set train.accumulate=2 --set data.images=80 --set train.global_batch=32";
-    for strategy in ["ddp", "zero1", "zero2", "fsdp"] {
+    for strategy in ["dp", "ddp", "zero1", "zero2", "fsdp"] {
         place.succeed(&format!("{common} --ranks 2 --steps 5 --strategy {strategy} --out {strategy}"));
     }
-    for strategy in ["zero1", "zero2", "fsdp"] {
+    for strategy in ["dp", "zero1", "zero2", "fsdp"] {
         // Who holds parts writes parts; checkpoints.rs compares the rest of them.
         place.succeed(&format!("export {strategy} --out {strategy}.safetensors"));
         place.succeed("export ddp --out ddp.safetensors");
@@ -154,6 +154,8 @@ fn strategies_give_the_same_checkpoints_and_go_on_from_each_others() {
     place.succeed(&format!("{common} --ranks 1 --steps 9 --out one"));
     place.succeed(&format!("{common} --ranks 4 --steps 3 --strategy fsdp --out mixed"));
     place.succeed(&format!("{common} --ranks 2 --steps 6 --strategy ddp --out mixed --resume"));
+    // Three ranks have unequal shares.
+    place.succeed(&format!("{common} --ranks 3 --steps 7 --strategy dp --out mixed --resume"));
     place.succeed(&format!("{common} --ranks 4 --steps 8 --strategy hsdp --out mixed --resume"));
     place.succeed(&format!("{common} --ranks 8 --steps 9 --strategy zero3 --out mixed --resume"));
     let (one, mixed) = (losses(&place.run("one")), losses(&place.run("mixed")));
@@ -161,6 +163,50 @@ fn strategies_give_the_same_checkpoints_and_go_on_from_each_others() {
     for ((step, expected), (_, found)) in one.iter().zip(mixed) {
         assert!((found - expected).abs() < 1e-5 * expected.abs(), "step {step}: {found} {expected}");
     }
+}
+
+#[test]
+fn replicas_live_in_one_process() {
+    let place = Place::new();
+    place.succeed(
+        "train tiny --ranks 3 --strategy dp --steps 4 --set train.ema=0.9 --set eval.every=2 --out run",
+    );
+    let run = place.run("run");
+    assert!(!run.join("logs/rank-1.log").exists(), "there is one process");
+    assert!(run.join("samples/step-00000004.png").exists() && run.join("samples/prompts.txt").exists());
+    let summary = json(&run.join("summary.json"));
+    assert_eq!((summary["world_size"].as_u64(), summary["strategy"].as_str()), (Some(3), Some("dp")));
+    let ranks = summary["ranks"].as_array().expect("ranks");
+    let held = |rank: usize, field: &str| ranks[rank][field].as_u64().expect("a number");
+    for rank in 0..3 {
+        assert_eq!(held(rank, "parameter_bytes"), held(0, "parameter_bytes"), "a copy on each thread");
+        assert_eq!(held(rank, "gradient_bytes") > 0, rank == 0, "summed at the leader");
+        assert_eq!(held(rank, "optimizer_bytes") > 0, rank == 0, "updated at the leader");
+        assert!(held(rank, "bytes_received") > 0);
+    }
+    // What a launcher starts are several processes.
+    let launched = place
+        .phalanx("train tiny --strategy dp --out launched")
+        .envs([("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "1")])
+        .output()
+        .expect("runs");
+    let said = text(&launched.stderr);
+    assert_eq!(launched.status.code(), Some(2), "{said}");
+    assert!(said.contains("threads of one process") && said.contains("--strategy ddp"), "{said}");
+    assert!(!place.run("launched").exists());
+    // A failure has its rank and its log, as that of a process has.
+    let broken = place.output(
+        "train tiny --ranks 2 --strategy dp --set optim.kind=sgd --set optim.lr=1e30 --set optim.momentum=0 --out broken",
+    );
+    let said = text(&broken.stderr);
+    assert_eq!(broken.status.code(), Some(1), "{said}");
+    assert!(said.contains("rank 0 failed: step ") && said.contains("rank-0.log"), "{said}");
+    let unread = place.output("train tiny --ranks 2 --strategy dp --data cifar10=nowhere --out unread");
+    let said = text(&unread.stderr);
+    assert!(
+        unread.status.code() == Some(1) && said.contains("rank 0 failed: ") && said.contains("nowhere"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -276,9 +322,12 @@ fn unreadable_data_names_the_file() {
 }
 
 /// A training that would take hours, begun.
-fn begin(place: &Place) -> Child {
-    let line = "train tiny --ranks 3 --set train.global_batch=12 --steps 1000000 --out run";
-    let mut child = place.phalanx(line).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("starts");
+fn begin(place: &Place, strategy: &str) -> Child {
+    let line = format!(
+        "train tiny --ranks 3 --strategy {strategy} --set train.global_batch=12 --steps 1000000 --out run"
+    );
+    let mut child =
+        place.phalanx(&line).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("starts");
     let metrics = place.run("run").join("metrics.jsonl");
     let since = Instant::now();
     while fs::read_to_string(&metrics).map_or(0, |text| text.lines().count()) < 2 {
@@ -325,7 +374,7 @@ fn eventually(what: &str, holds: impl Fn() -> bool) {
 #[cfg(target_os = "linux")]
 fn a_killed_rank_ends_the_job_soon() {
     let place = Place::new();
-    let child = begin(&place);
+    let child = begin(&place, "ddp");
     let ranks = children(child.id());
     assert_eq!(ranks.len(), 3);
     let since = Instant::now();
@@ -343,7 +392,7 @@ fn a_killed_rank_ends_the_job_soon() {
 #[cfg(target_os = "linux")]
 fn a_killed_parent_takes_its_ranks_along() {
     let place = Place::new();
-    let mut child = begin(&place);
+    let mut child = begin(&place, "ddp");
     let ranks = children(child.id());
     child.kill().expect("kills");
     child.wait().expect("ends");
@@ -353,17 +402,19 @@ fn a_killed_parent_takes_its_ranks_along() {
 #[test]
 #[cfg(target_os = "linux")]
 fn an_interrupt_leaves_a_checkpoint_and_a_summary() {
-    let place = Place::new();
-    let child = begin(&place);
-    send("-INT", child.id());
-    let output = child.wait_with_output().expect("ends");
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    let run = place.run("run");
-    let summary = json(&run.join("summary.json"));
-    assert_eq!(summary["status"].as_str(), Some("interrupted"));
-    let step = summary["step"].as_u64().expect("a step");
-    assert_eq!(losses(&run).last().map(|last| last.0), Some(step));
-    assert!(!weights(&run, step).is_empty());
-    let shown = place.succeed(&format!("train --resume --out run --steps {}", step + 2));
-    assert!(shown.contains(&format!("resumed after step {step}")), "{shown}");
+    for strategy in ["ddp", "dp"] {
+        let place = Place::new();
+        let child = begin(&place, strategy);
+        send("-INT", child.id());
+        let output = child.wait_with_output().expect("ends");
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let run = place.run("run");
+        let summary = json(&run.join("summary.json"));
+        assert_eq!(summary["status"].as_str(), Some("interrupted"));
+        let step = summary["step"].as_u64().expect("a step");
+        assert_eq!(losses(&run).last().map(|last| last.0), Some(step));
+        assert!(!weights(&run, step).is_empty());
+        let shown = place.succeed(&format!("train --resume --out run --steps {}", step + 2));
+        assert!(shown.contains(&format!("resumed after step {step}")), "{shown}");
+    }
 }

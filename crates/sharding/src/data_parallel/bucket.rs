@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Tensor};
 use phalanx_tensor::Unit;
 use phalanx_tensor::host::{copy_host, unwritten_flat};
 
-use super::Place;
+use super::{LEADER, Place};
 use crate::Result;
 use crate::strategy::{Held, Placement};
 
@@ -100,17 +100,21 @@ pub(super) fn lay_out(
         bucket.len += unit.len();
     }
     for bucket in &mut buckets {
-        bucket.range = rank * bucket.len / world..(rank + 1) * bucket.len / world;
+        bucket.range = match placement.optimizer {
+            Held::Leader if rank == LEADER => 0..bucket.len,
+            Held::Leader => 0..0,
+            Held::Replicated | Held::Sharded => rank * bucket.len / world..(rank + 1) * bucket.len / world,
+        };
     }
     let places = units.iter().zip(lies).map(|(unit, (index, lies))| {
         let bucket = &buckets[index];
         let start = bucket.range.start.clamp(lies.start, lies.end) - lies.start;
         let end = bucket.range.end.clamp(lies.start, lies.end) - lies.start;
         let range = start..end;
-        let sharded = placement.optimizer == Held::Sharded;
+        let in_parts = placement.optimizer != Held::Replicated;
         Place {
             whole: unit.clone(),
-            own: if sharded { unit.shard(range.clone()) } else { unit.clone() },
+            own: if in_parts { unit.shard(range.clone()) } else { unit.clone() },
             range,
             bucket: index,
             lies,

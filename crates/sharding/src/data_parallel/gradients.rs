@@ -7,7 +7,7 @@ use phalanx_collectives::{Handle, ReduceOp};
 use phalanx_tensor::Unit;
 
 use super::bucket::fill_from;
-use super::{DataParallel, Progress};
+use super::{DataParallel, LEADER, Progress};
 use crate::Result;
 use crate::buffer::{PartBuffer, TensorBuffer, Way};
 use crate::hook::{GradBucket, Pending};
@@ -158,6 +158,8 @@ impl DataParallel {
             state.memory[index].own_grads = Some(part.clone());
             let buffer = PartBuffer { whole, part, range: bucket.range.clone(), way: Way::After };
             Running::Part(comm.reduce_scatter_chunks_async(buffer, ReduceOp::Sum))
+        } else if self.strategy.placement.gradients == Held::Leader {
+            Running::Whole(comm.reduce_async(TensorBuffer(whole), ReduceOp::Sum, LEADER))
         } else {
             Running::Whole(comm.all_reduce_async(TensorBuffer(whole), ReduceOp::Sum))
         };
@@ -183,16 +185,21 @@ impl DataParallel {
         if !self.is_sharded() {
             return Ok(());
         }
-        if self.strategy.placement.gradients == Held::Sharded {
+        let kept = match self.strategy.placement.gradients {
+            Held::Replicated => true,
+            Held::Sharded => false,
+            Held::Leader => self.shards.rank() == LEADER,
+        };
+        if !kept {
             for place in &self.places[bucket.members.clone()] {
                 place.whole.set_grads(None)?;
             }
             state.memory[index].grads = None;
-            if let Some(replicas) = &self.replicas {
-                let handle = replicas.all_reduce_async(TensorBuffer(part), ReduceOp::Sum);
-                state.reductions.crossing.push((index, handle));
-                return Ok(());
-            }
+        }
+        if let (Held::Sharded, Some(replicas)) = (self.strategy.placement.gradients, &self.replicas) {
+            let handle = replicas.all_reduce_async(TensorBuffer(part), ReduceOp::Sum);
+            state.reductions.crossing.push((index, handle));
+            return Ok(());
         }
         self.keep_gradients(index, &part)
     }

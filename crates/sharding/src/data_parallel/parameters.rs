@@ -7,7 +7,7 @@ use phalanx_collectives::Handle;
 use super::route::{Pass, Route};
 use super::{DataParallel, Progress};
 use crate::Result;
-use crate::buffer::{PartBuffer, TensorBuffer, Way};
+use crate::buffer::{PartBuffer, Way};
 
 /// Which buckets are on their way, and the way that passes take.
 #[derive(Debug, Default)]
@@ -154,7 +154,7 @@ impl DataParallel {
                 self.receive(&mut state, at)?;
                 self.release(&mut state, at)?;
             } else if let (true, Some(whole)) = (bucket.trainable, &state.memory[at].whole) {
-                coming.push(self.shards.all_gather_chunks_async(TensorBuffer(whole.clone())));
+                coming.push(self.bring_together(whole.clone()));
             }
         }
         for handle in coming {

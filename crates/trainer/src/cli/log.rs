@@ -19,7 +19,7 @@ pub(super) fn to_file(path: &Path) -> Result<(), CliError> {
         .with_ansi(false)
         .with_env_filter(filter)
         .finish();
-    // A second subscriber would only be refused if this process were two ranks, which it is not.
+    // Ranks that are threads of one process share its log, so this is called once.
     let _ = tracing::subscriber::set_global_default(subscriber);
     Ok(())
 }

@@ -8,8 +8,8 @@ use super::train::{count_interrupts, follow, write_config};
 use super::{CliError, log, with_causes};
 use crate::config::{Resolved, resolve};
 use crate::console::{Console, err};
-use crate::engine::{self, Observer, Silent, World};
-use crate::launch::{FailureReport, Leash, StopFlag};
+use crate::engine::{self, Observer, ReplicaFailure, Silent, TrainError, World};
+use crate::launch::{FailureReport, Leash, REPLICA_THREAD, RankFailure, StopFlag};
 use crate::run::RunFolder;
 
 /// Runs one rank of a run whose folder exists; `phalanx train` starts these.
@@ -33,9 +33,22 @@ pub(super) fn run(args: &RankArgs) -> Result<(), CliError> {
     train(&folder, &resolved, &world, &stop).map_err(|_| CliError::Reported)
 }
 
-/// The only rank, in the process that the user started.
-pub(super) fn run_alone(folder: &RunFolder, resolved: &Resolved, stop: &StopFlag) -> Result<(), CliError> {
-    train(folder, resolved, &World::alone(), stop)
+/// All ranks in the process that the user started: the only one, or replicas on threads.
+pub(super) fn run_here(folder: &RunFolder, resolved: &Resolved, stop: &StopFlag) -> Result<(), CliError> {
+    let ranks = resolved.config.train.ranks;
+    if ranks == 1 {
+        return train(folder, resolved, &World::alone(), stop);
+    }
+    for rank in 0..ranks {
+        // A report of an earlier attempt in the same folder must not be taken for this one's.
+        let _ = std::fs::remove_file(FailureReport::path(&folder.logs(), rank));
+    }
+    prepare(folder, 0)?;
+    let outcome = engine::train_replicas(folder, resolved, stop, Box::new(Console::new()));
+    outcome.map_err(|ReplicaFailure { rank, error }| {
+        let message = report(folder, rank, &error);
+        CliError::failed(RankFailure { rank, message, log: folder.log(0) })
+    })
 }
 
 /// A rank that torchrun, SLURM or MPI has started.
@@ -69,23 +82,37 @@ pub(super) fn run_launched(
 /// Trains as one rank and reports a failure into the run's folder.
 fn train(folder: &RunFolder, resolved: &Resolved, world: &World, stop: &StopFlag) -> Result<(), CliError> {
     let rank = world.rank();
+    prepare(folder, rank)?;
+    let observer: Box<dyn Observer> = if rank == 0 { Box::new(Console::new()) } else { Box::new(Silent) };
+    let outcome = engine::train(folder, resolved, world, stop, observer);
+    outcome.map_err(|error| {
+        report(folder, rank, &error);
+        CliError::failed(error)
+    })
+}
+
+/// Sends this process's log, and what is left of a panic, into the run's folder.
+fn prepare(folder: &RunFolder, rank: usize) -> Result<(), CliError> {
     log::to_file(&folder.log(rank))?;
     let quiet = std::env::var_os(crate::launch::SUPERVISED).is_some();
     FailureReport::on_panic(&folder.logs(), rank, move |message| {
         tracing::error!("{message}");
-        if !quiet {
+        // A replica's panic becomes its error, which is told in its turn.
+        let replica = std::thread::current().name().is_some_and(|name| name.starts_with(REPLICA_THREAD));
+        if !quiet && !replica {
             err(&format!("error: rank {rank} {message}"));
         }
     });
-    let observer: Box<dyn Observer> = if rank == 0 { Box::new(Console::new()) } else { Box::new(Silent) };
-    let outcome = engine::train(folder, resolved, world, stop, observer);
-    outcome.map_err(|error| {
-        let message = with_causes(&error);
-        tracing::error!("{message}");
-        let report = FailureReport::now(rank, message, error.is_consequence());
-        if let Err(failed) = report.write(&folder.logs()) {
-            tracing::error!("the failure could not be reported: {failed}");
-        }
-        CliError::failed(error)
-    })
+    Ok(())
+}
+
+/// Writes down why a rank has failed, in the log and for a supervisor; the message.
+fn report(folder: &RunFolder, rank: usize, error: &TrainError) -> String {
+    let message = with_causes(error);
+    tracing::error!("{message}");
+    let report = FailureReport::now(rank, message.clone(), error.is_consequence());
+    if let Err(failed) = report.write(&folder.logs()) {
+        tracing::error!("the failure could not be reported: {failed}");
+    }
+    message
 }

@@ -70,8 +70,12 @@ pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
         }
         return Ok(());
     }
+    let in_one_process = engine::in_one_process(&resolved.config);
     if let Some(world) = engine::launcher_world().map_err(|error| CliError::Usage(error.to_string()))? {
-        return rank::run_launched(&resolved, existing, args.out.as_deref(), &world);
+        world.check(&resolved.config).map_err(|error| CliError::Usage(error.to_string()))?;
+        if !in_one_process {
+            return rank::run_launched(&resolved, existing, args.out.as_deref(), &world);
+        }
     }
     let folder = match existing {
         Some(folder) => folder,
@@ -81,10 +85,10 @@ pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
     write_config(&folder, &resolved)?;
     let interrupts = count_interrupts()?;
     let ranks = resolved.config.train.ranks;
-    if ranks == 1 {
+    if ranks == 1 || in_one_process {
         let stop = StopFlag::default();
         follow(&interrupts, &stop);
-        return rank::run_alone(&folder, &resolved, &stop);
+        return rank::run_here(&folder, &resolved, &stop);
     }
     let program = std::env::current_exe().map_err(CliError::failed)?;
     let arguments = vec!["rank".to_owned(), folder.path().display().to_string()];

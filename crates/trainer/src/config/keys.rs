@@ -67,7 +67,7 @@ choices! {
 
     /// How ranks share the work; `phalanx_sharding::PRESETS` lists those that are built.
     StrategyKind {
-        /// Data parallelism: every rank holds everything and gradients are reduced after backward.
+        /// One process with a replica on each thread; the first feeds the others, sums gradients and updates.
         Dp = "dp",
         /// Data parallelism whose reduction of a block starts while backward still runs.
         Ddp = "ddp",
@@ -142,6 +142,8 @@ sections! {
         image_size: usize = 32;
         /// Batch norm uses the statistics of the global batch instead of each rank's own.
         sync_batch_norm: bool = false;
+        /// ResNet: channels of the first stage; the reference has 64.
+        width: usize = 64;
         /// ResNet and MobileNetV2 start with a 3x3 convolution of stride 1 made for small images.
         cifar_stem: bool = true;
         /// Probability of dropping a feature before the classifier of MobileNetV2.

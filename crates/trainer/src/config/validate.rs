@@ -18,6 +18,7 @@ impl Config {
 
         let positive = [
             ("model.image_size", model.image_size as u64),
+            ("model.width", model.width as u64),
             ("model.latent", model.latent as u64),
             ("model.embed", model.embed as u64),
             ("model.text_width", model.text_width as u64),
@@ -64,11 +65,6 @@ impl Config {
             batch >= pieces,
             "train.global_batch",
             format!("train.global_batch {batch} is not at least {product} = {pieces}"),
-        );
-        require(
-            pieces == 0 || batch < pieces || batch.is_multiple_of(pieces),
-            "train.global_batch",
-            format!("train.global_batch {batch} is not a multiple of {product} = {pieces}"),
         );
         require(
             train.steps > 0 || train.epochs > 0,

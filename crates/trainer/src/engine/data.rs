@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use candle_core::{Device, Tensor};
 use phalanx_data::loader::{Loader, LoaderConfig};
 use phalanx_data::shapes::{Objects, ShapesConfig, ShapesDataset, heldout_prompts};
 use phalanx_data::transform::{Filter, Normalise, RandomCrop, Resize, Transform, TransformConfig};
@@ -10,7 +9,9 @@ use phalanx_data::{
     DataError, Dataset, DistributedSampler, ImageFolder, SamplerConfig, Split, Subset, Tail,
     open_cifar10_seeded,
 };
+use serde::{Deserialize, Serialize};
 
+use super::feed::{self, Feed};
 use super::peers::Peers;
 use super::{Batch, Plan, TrainError};
 use crate::config::{Config, DataConfig, DataKind, FilterKind, NormaliseKind, TailKind};
@@ -18,8 +19,24 @@ use crate::config::{Config, DataConfig, DataKind, FilterKind, NormaliseKind, Tai
 /// A dataset, shared with the threads that read it.
 type Images = Arc<dyn Dataset>;
 
-/// The training and the test split.
+/// The training and the test split, as a rank knows them.
 pub(super) struct Data {
+    facts: Facts,
+    /// `None` on ranks whose batches come from the first.
+    splits: Option<Splits>,
+}
+
+/// What every rank knows of the data.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Facts {
+    /// Training images.
+    train_len: usize,
+    num_classes: usize,
+    description: String,
+}
+
+/// The images, and how batches of them are made.
+struct Splits {
     train: Images,
     test: Images,
     for_training: Transform,
@@ -29,45 +46,61 @@ pub(super) struct Data {
 }
 
 impl Data {
-    /// Finds the images; none is decoded yet.
-    pub(super) fn open(config: &Config) -> Result<Self, TrainError> {
+    /// Finds the images; none is decoded yet. Where the first rank reads for all, it tells the others what they need to know,
+    /// so every rank calls this at the same place.
+    pub(super) fn open(config: &Config, peers: &Peers) -> Result<Self, TrainError> {
+        let Some(fed) = peers.fed() else { return Self::open_here(config) };
+        if peers.rank() == 0 {
+            let this = Self::open_here(config)?;
+            feed::tell(fed, &this.facts)?;
+            return Ok(this);
+        }
+        Ok(Self { facts: feed::hear(fed)?, splits: None })
+    }
+
+    fn open_here(config: &Config) -> Result<Self, TrainError> {
         let data = &config.data;
         let (train, test) = open_splits(config)?;
         let train = choose(train, data.per_class, data.limit, config.train.seed)?;
         let (for_training, for_testing) = transforms(config)?;
         let loader = LoaderConfig { workers: data.workers, prefetch: data.prefetch };
-        Ok(Self { train, test, for_training, for_testing, loader, kind: data.kind })
+        let num_classes = train.class_names().len();
+        let description = format!("{} of {num_classes} classes", train.name());
+        let facts = Facts { train_len: train.len(), num_classes, description };
+        let splits = Splits { train, test, for_training, for_testing, loader, kind: data.kind };
+        Ok(Self { facts, splits: Some(splits) })
     }
 
     /// How many training images there are.
     pub(super) fn train_len(&self) -> usize {
-        self.train.len()
+        self.facts.train_len
     }
 
     /// How many classes there are.
     pub(super) fn num_classes(&self) -> usize {
-        self.train.class_names().len()
+        self.facts.num_classes
     }
 
     /// What the images are, in words.
     pub(super) fn describe(&self) -> String {
-        format!("{} of {} classes", self.train.name(), self.num_classes())
+        self.facts.description.clone()
     }
 
-    /// `count` captions of the test split, each once if there are enough.
+    /// `count` captions of the test split, each once if there are enough; none on a rank that reads no data.
     pub(super) fn test_captions(&self, count: usize) -> Result<Vec<String>, TrainError> {
-        if self.kind == DataKind::Shapes {
+        let Some(splits) = &self.splits else { return Ok(Vec::new()) };
+        if splits.kind == DataKind::Shapes {
             return Ok(heldout_prompts(count).into_iter().map(|(caption, _)| caption).collect());
         }
         let mut captions: Vec<String> = Vec::new();
         // One of each class, then what comes.
         let mut seen = std::collections::BTreeSet::new();
-        for index in 0..self.test.len() {
+        for index in 0..splits.test.len() {
             if captions.len() == count || seen.len() == self.num_classes() {
                 break;
             }
-            if seen.insert(self.test.label(index)?) {
-                captions.push(self.test.get(index, 0)?.caption);
+            if seen.insert(splits.test.label(index)?) {
+                captions.push(splits.test.get(index, 0)?.caption);
             }
         }
         let distinct = captions.len().max(1);
@@ -85,104 +118,64 @@ impl Data {
         peers: &Peers,
         step: u64,
     ) -> Result<Feed, TrainError> {
-        let sampler = DistributedSampler::new(SamplerConfig {
-            len: self.train.len(),
-            world_size: peers.size(),
-            rank: peers.rank(),
-            global_batch: config.train.global_batch,
-            seed: config.train.seed,
-            shuffle: true,
-            tail: match config.data.tail {
-                TailKind::Drop => Tail::Drop,
-                TailKind::Pad => Tail::Pad,
-                TailKind::Ragged => Tail::Ragged,
-            },
-        })?;
         let (epoch, within) = plan.place(step);
         let within = usize::try_from(within).unwrap_or(usize::MAX);
         let start = (epoch as u64, within);
-        let loader = Loader::new(self.train.clone(), self.for_training.clone(), sampler, self.loader, start)?;
-        Ok(Feed { loader, pieces: config.train.accumulate })
+        let loader_of = |splits: &Splits, rank| {
+            let sampler = DistributedSampler::new(SamplerConfig {
+                len: splits.train.len(),
+                world_size: peers.size(),
+                rank,
+                global_batch: config.train.global_batch,
+                pieces: config.train.accumulate,
+                seed: config.train.seed,
+                shuffle: true,
+                tail: match config.data.tail {
+                    TailKind::Drop => Tail::Drop,
+                    TailKind::Pad => Tail::Pad,
+                    TailKind::Ragged => Tail::Ragged,
+                },
+            })?;
+            Loader::new(splits.train.clone(), splits.for_training.clone(), sampler, splits.loader, start)
+        };
+        Ok(Feed::new(self.loaders(peers, loader_of)?, peers))
     }
 
-    /// The test batches of one rank of `size`, `batch` images each, over the first `limit` images (0 = all).
+    /// The test batches of one rank, `batch` images each, over the first `limit` images (0 = all). Every rank calls this at
+    /// the same place.
     pub(super) fn test_batches(
         &self,
-        rank: usize,
-        size: usize,
+        peers: &Peers,
         limit: usize,
         batch: usize,
     ) -> Result<impl Iterator<Item = Result<Batch, TrainError>>, TrainError> {
-        let test = choose(self.test.clone(), 0, limit, 0)?;
-        let sampler = DistributedSampler::new(SamplerConfig {
-            len: test.len(),
-            world_size: size,
-            rank,
-            global_batch: batch.max(1) * size,
-            seed: 0,
-            shuffle: false,
-            tail: Tail::Ragged,
-        })?;
-        let steps = sampler.steps_per_epoch();
-        let loader = Loader::new(test, self.for_testing.clone(), sampler, self.loader, (0, 0))?;
-        let batches = loader.take(steps).map(|batch| convert(&batch?));
-        Ok(batches.filter(|batch| !batch.as_ref().is_ok_and(Batch::is_empty)))
-    }
-}
-
-/// The training batches of one rank, cut into micro-batches.
-pub(super) struct Feed {
-    loader: Loader,
-    pieces: usize,
-}
-
-/// A rank's share of one step.
-pub(super) struct StepShare {
-    /// Micro-batches that are not empty, each with the position of its first image in the global batch.
-    pub(super) pieces: Vec<(usize, Batch)>,
-    /// Images of the step over all ranks.
-    pub(super) global: usize,
-}
-
-impl Feed {
-    /// The next step's share.
-    pub(super) fn next(&mut self) -> Result<StepShare, TrainError> {
-        // A loader without end that has ended has given its error before.
-        let Some(batch) = self.loader.next() else {
-            return Err(TrainError::Setup("the loader of training images has ended".to_owned()));
+        let loader_of = |splits: &Splits, rank| {
+            let test = choose(splits.test.clone(), 0, limit, 0)?;
+            let sampler = DistributedSampler::new(SamplerConfig {
+                len: test.len(),
+                world_size: peers.size(),
+                rank,
+                global_batch: batch.max(1) * peers.size(),
+                pieces: 1,
+                seed: 0,
+                shuffle: false,
+                tail: Tail::Ragged,
+            })?;
+            Loader::new(test, splits.for_testing.clone(), sampler, splits.loader, (0, 0))
         };
-        let batch = batch?;
-        let (offset, global) = (batch.offset, batch.global_valid);
-        let whole = convert(&batch)?;
-        if self.pieces == 1 || whole.is_empty() {
-            let pieces = if whole.is_empty() { Vec::new() } else { vec![(offset, whole)] };
-            return Ok(StepShare { pieces, global });
-        }
-        let size = whole.len().div_ceil(self.pieces);
-        let mut pieces = Vec::with_capacity(self.pieces);
-        for start in (0..whole.len()).step_by(size) {
-            let len = size.min(whole.len() - start);
-            let piece = Batch {
-                images: whole.images.narrow(0, start, len)?.contiguous()?,
-                labels: whole.labels[start..start + len].to_vec(),
-                captions: whole.captions[start..start + len].to_vec(),
-            };
-            pieces.push((offset + start, piece));
-        }
-        Ok(StepShare { pieces, global })
+        feed::once(self.loaders(peers, loader_of)?, peers)
     }
-}
 
-/// A loader's batch as tensors. Images that only pad it are left out: a mean over true samples needs no others.
-fn convert(batch: &phalanx_data::batch::Batch) -> Result<Batch, TrainError> {
-    let [_, channels, height, width] = batch.shape;
-    let valid = batch.valid;
-    let numbers = &batch.images[..valid * channels * height * width];
-    Ok(Batch {
-        images: Tensor::from_slice(numbers, (valid, channels, height, width), &Device::Cpu)?,
-        labels: batch.labels[..valid].to_vec(),
-        captions: batch.captions[..valid].to_vec(),
-    })
+    /// The loaders of what this rank reads: its own share, that of all ranks, or nothing.
+    fn loaders(
+        &self,
+        peers: &Peers,
+        loader_of: impl Fn(&Splits, usize) -> Result<Loader, DataError>,
+    ) -> Result<Vec<Loader>, TrainError> {
+        let Some(splits) = &self.splits else { return Ok(Vec::new()) };
+        let ranks = if peers.fed().is_some() { 0..peers.size() } else { peers.rank()..peers.rank() + 1 };
+        Ok(ranks.map(|rank| loader_of(splits, rank)).collect::<Result<_, _>>()?)
+    }
 }
 
 /// At most `per_class` images of each class and at most `limit` in all (0 = no limit), chosen by `seed`.

@@ -60,6 +60,9 @@ pub enum TrainError {
         /// The run's folder.
         folder: String,
     },
+    /// A rank that is a thread of this process has panicked.
+    #[error("panicked: {0}")]
+    Panicked(String),
     /// Other ranks cannot be reached.
     #[error(transparent)]
     Comm(#[from] CommError),
@@ -84,6 +87,13 @@ pub enum TrainError {
 }
 
 impl TrainError {
+    /// The error for what a panic has left.
+    pub(super) fn panicked(payload: &(dyn std::any::Any + Send)) -> Self {
+        let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+        Self::Panicked(text.unwrap_or_else(|| "a value that is no text".to_owned()))
+    }
+
     /// Whether another rank's failure caused this one, so that the other's is the one to tell.
     pub fn is_consequence(&self) -> bool {
         match self {

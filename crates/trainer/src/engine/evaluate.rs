@@ -30,7 +30,7 @@ pub(super) fn evaluate(
     let names = task.evaluated();
     // The last sum counts the images.
     let mut sums = vec![0.0; names.len() + 1];
-    for batch in data.test_batches(peers.rank(), peers.size(), limit, batch)? {
+    for batch in data.test_batches(peers, limit, batch)? {
         let batch = batch?;
         let tape = Tape::forward_only(session.clone());
         for (sum, value) in sums.iter_mut().zip(task.evaluate(&tape, &batch)?) {

@@ -22,7 +22,7 @@ struct Ready {
 
 impl Ready {
     fn new(config: &Config) -> Result<Self, TrainError> {
-        let data = Data::open(config)?;
+        let data = Data::open(config, &Peers::none())?;
         let task = tasks::build(config, &data, Key::new(config.train.seed), true)?;
         let context = precision::context(config, &World::alone())?;
         let session = Session { precision: precision::precision(config), ..Session::evaluation(context) };
@@ -95,6 +95,11 @@ pub fn describe(config: &Config) -> Result<Vec<String>, TrainError> {
     } + usize::from(config.train.ema > 0.0);
     let bytes = |count: usize| format!("{:.1} MiB", count as f64 / f64::from(1 << 20));
     let gradients = trainable * size_of::<f32>();
+    let ranks = config.train.ranks.max(1);
+    let share = match batch.is_multiple_of(ranks) {
+        true => (batch / ranks).to_string(),
+        false => format!("{} or {}", batch / ranks, batch.div_ceil(ranks)),
+    };
     Ok(vec![
         format!("model: {}", ready.task.describe()),
         format!(
@@ -110,10 +115,6 @@ pub fn describe(config: &Config) -> Result<Vec<String>, TrainError> {
         ),
         format!("data: {}, {images} training images", ready.data.describe()),
         format!("steps: {} in an epoch, {} in all", plan.steps_per_epoch, plan.stop),
-        format!(
-            "each of {} ranks takes {} images a step",
-            config.train.ranks,
-            batch / config.train.ranks.max(1)
-        ),
+        format!("each of {ranks} ranks takes {share} images a step"),
     ])
 }

@@ -78,9 +78,9 @@ impl Cut {
         let (file, key) = match (held, kind) {
             (Held::Sharded, _) => (format!("rank-{shard:05}-of-{shards:05}"), format!("{kind}.{name}")),
             // PyTorch is to find its own names there.
-            (Held::Replicated, MODEL) => ("model".to_owned(), name.clone()),
-            (Held::Replicated, EMA) => ("ema".to_owned(), format!("{kind}.{name}")),
-            (Held::Replicated, _) => ("optimizer".to_owned(), format!("{kind}.{name}")),
+            (_, MODEL) => ("model".to_owned(), name.clone()),
+            (_, EMA) => ("ema".to_owned(), format!("{kind}.{name}")),
+            _ => ("optimizer".to_owned(), format!("{kind}.{name}")),
         };
         let shape = self.params.get(&name).map_or_else(|| values.dims().to_vec(), |(shape, _)| shape.clone());
         let part = Part { kind: kind.to_owned(), name, shape, start, key, values };

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use phalanx_collectives::{Communicator, ReduceOp, WorldConfig, connect};
-use phalanx_sharding::{DataParallel, Options, Share, Strategy, hook_named};
+use phalanx_sharding::{DataParallel, Options, Ranks, Share, Strategy, hook_named};
 use phalanx_tensor::{Listener, ParamStore, StatsSync, Unit};
 
 use super::tasks::mib;
+use super::world::Link;
 use super::{TrainError, World};
 use crate::config::Config;
 
@@ -28,32 +29,41 @@ pub(super) struct Peers {
     rank: usize,
     size: usize,
     communicator: Option<Communicator>,
+    strategy: Option<Strategy>,
     parallel: Option<Arc<DataParallel>>,
 }
 
 impl Peers {
     /// Meets the other ranks. If an operation with them fails, the last ones are written to the folder of logs.
-    pub(super) fn connect(world: &World, logs: &Path) -> Result<Self, TrainError> {
-        let communicator = match &world.config {
-            Some(config) if config.world_size > 1 => {
+    pub(super) fn connect(world: &World, config: &Config, logs: &Path) -> Result<Self, TrainError> {
+        let communicator = match &world.link {
+            Link::Process(config) if config.world_size > 1 => {
                 let flight_recorder = config.flight_recorder.clone().or_else(|| Some(logs.to_owned()));
                 Some(connect(&WorldConfig { flight_recorder, ..config.clone() })?)
             }
+            Link::Thread(communicator) if communicator.world_size() > 1 => Some(communicator.clone()),
             _ => None,
         };
-        Ok(Self { rank: world.rank(), size: world.size(), communicator, parallel: None })
+        let strategy = Strategy::named(config.train.strategy.as_str())?;
+        Ok(Self {
+            rank: world.rank(),
+            size: world.size(),
+            communicator,
+            strategy: Some(strategy),
+            parallel: None,
+        })
     }
 
     /// Nobody.
     pub(super) fn none() -> Self {
-        Self { rank: 0, size: 1, communicator: None, parallel: None }
+        Self { rank: 0, size: 1, communicator: None, strategy: None, parallel: None }
     }
 
     /// Ranks that are threads of a test.
     #[cfg(test)]
     pub(super) fn among(communicator: Communicator) -> Self {
         let (rank, size) = (communicator.rank(), communicator.world_size());
-        Self { rank, size, communicator: Some(communicator), parallel: None }
+        Self { rank, size, communicator: Some(communicator), strategy: None, parallel: None }
     }
 
     pub(super) fn rank(&self) -> usize {
@@ -69,10 +79,15 @@ impl Peers {
         self.communicator.is_some()
     }
 
+    /// The ranks among which the first reads the data for all and scatters it, if the strategy says so.
+    pub(super) fn fed(&self) -> Option<&Communicator> {
+        let threads = self.strategy.is_some_and(|strategy| strategy.ranks == Ranks::Threads);
+        self.communicator.as_ref().filter(|_| threads)
+    }
+
     /// Shares the work on a model by the configured strategy. All ranks then have rank 0's weights.
     pub(super) fn share(&mut self, config: &Config, store: &ParamStore) -> Result<(), TrainError> {
-        let strategy = Strategy::named(config.train.strategy.as_str())?;
-        if let Some(communicator) = &self.communicator {
+        if let (Some(communicator), Some(strategy)) = (&self.communicator, self.strategy) {
             let options = Options {
                 bucket_bytes: config.train.bucket_kib.saturating_mul(1 << 10),
                 prefetch: config.train.prefetch,
@@ -91,9 +106,9 @@ impl Peers {
         self.parallel.clone().map(|parallel| parallel as Arc<dyn Listener>)
     }
 
-    /// How batch statistics are summed over ranks.
-    pub(super) fn stats_sync(&self) -> Option<Arc<dyn StatsSync>> {
-        self.parallel.as_ref().map(|parallel| parallel.stats_sync())
+    /// How batch statistics are summed over the first `ranks` ranks. Every rank calls this at the same place.
+    pub(super) fn stats_sync(&self, ranks: usize) -> Result<Option<Arc<dyn StatsSync>>, TrainError> {
+        self.parallel.as_ref().map(|parallel| Ok(parallel.stats_sync_among(ranks)?)).transpose()
     }
 
     /// What the optimizer, clipping and averages act on: the store's units, or this rank's parts of them.

@@ -7,7 +7,8 @@ use phalanx_tensor::loss::Over;
 use phalanx_tensor::{Context, Key, Session, Tape};
 use serde_json::{Map, Value};
 
-use super::data::{Data, Feed};
+use super::data::Data;
+use super::feed::{Feed, MicroBatch};
 use super::learner::Learner;
 use super::meter::{Meter, Spent, timed};
 use super::peers::Peers;
@@ -36,8 +37,9 @@ pub fn train(
 ) -> Result<(), TrainError> {
     let start = Instant::now();
     let config = &resolved.config;
+    world.check(config)?;
     let context = precision::context(config, world)?;
-    let mut peers = Peers::connect(world, &folder.logs())?;
+    let mut peers = Peers::connect(world, config, &folder.logs())?;
     let trained = train_among(&mut peers, folder, config, context, stop, start, observer.as_mut());
     match &trained {
         Ok(()) => peers.finish()?,
@@ -104,7 +106,7 @@ impl<'a> Run<'a> {
         peers: &'a mut Peers,
         context: Arc<Context>,
     ) -> Result<Self, TrainError> {
-        let data = Data::open(config)?;
+        let data = Data::open(config, peers)?;
         let (images, batch) = (data.train_len(), config.train.global_batch);
         let plan = Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
         let key = Key::new(config.train.seed);
@@ -198,32 +200,43 @@ impl<'a> Run<'a> {
         observer: &mut dyn Observer,
     ) -> Result<(StepReport, bool), TrainError> {
         let begun = Instant::now();
-        let waited = self.peers.traffic().exposed;
         let mut spent = Spent::default();
         let step = self.learner.step;
         let task = &self.learner.task;
         task.store().zero_grads();
         let share = timed(&mut spent.data, || feed.next())?;
+        // Batches that come from another rank count as data.
+        let waited = self.peers.traffic().exposed;
         // The loss, the task's measures, the requests to stop, and how far saving is, summed over micro-batches and then ranks.
         let mut sums = vec![0.0; 2 + task.measures().len() + TOLD];
         let last = share.pieces.len().saturating_sub(1);
-        // The last batch of an epoch may leave ranks with different numbers of micro-batches, or none; they then cannot
-        // gather parameters block by block together.
-        if share.global != self.plan.global_batch {
+        // The last batch of an epoch may leave ranks without images in some micro-batch; they then cannot gather parameters
+        // block by block together.
+        let uneven = share.pieces.iter().any(|piece| piece.ranks < self.peers.size());
+        if uneven {
             self.peers.summon()?;
         }
-        for (index, (offset, batch)) in share.pieces.iter().enumerate() {
+        for (index, MicroBatch { batch, offset, ranks }) in share.pieces.iter().enumerate() {
+            if *ranks == 0 {
+                continue;
+            }
+            // Those who have images of it normalise them together; the others wait at what comes after.
+            let stats_sync = self.peers.stats_sync(*ranks)?;
+            if batch.is_empty() {
+                continue;
+            }
             let session = Session {
                 context: self.context.clone(),
                 training: true,
                 key: self.key.stream("train").step(step),
                 sample_offset: *offset,
                 listener: self.peers.listener(),
-                stats_sync: self.peers.stats_sync(),
+                stats_sync,
                 recompute: precision::recompute(self.config),
                 precision: precision::precision(self.config),
             };
-            // Gradients travel once they are complete, with the last micro-batch.
+            // Gradients travel once they are complete, with the last micro-batch: on all ranks the same, also those that have
+            // no image of it.
             self.peers.accumulate(index != last);
             let tape = Tape::recording(session);
             let outcome = task.loss(&tape, batch, Over::Count(share.global), step)?;
@@ -234,7 +247,7 @@ impl<'a> Run<'a> {
             tape.backward_scaled(&outcome.loss, self.learner.loss_scale())?;
         }
         self.peers.accumulate(false);
-        if share.global != self.plan.global_batch {
+        if uneven {
             self.peers.dismiss()?;
         }
         let stops = sums.len() - 1 - TOLD;

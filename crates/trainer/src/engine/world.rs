@@ -1,40 +1,82 @@
-//! A process's place among the ranks.
+//! A rank's place among the others.
 
 use std::time::Duration;
 
-use phalanx_collectives::WorldConfig;
+use phalanx_collectives::{Communicator, WorldConfig};
+use phalanx_sharding::{Ranks, Strategy};
 
 use super::TrainError;
+use crate::config::Config;
 use crate::launch::SUPERVISED;
 
 /// A rank among others: its place, and how to reach them.
 #[derive(Debug, Clone)]
 pub struct World {
-    /// `None` for the only rank, which has nobody to reach.
-    pub(super) config: Option<WorldConfig>,
+    pub(super) link: Link,
     /// Ranks on this host.
     local_size: usize,
+}
+
+/// How a rank reaches the others.
+#[derive(Debug, Clone)]
+pub(super) enum Link {
+    /// There are none.
+    Alone,
+    /// They are processes, yet to be met.
+    Process(WorldConfig),
+    /// They are threads of this process.
+    Thread(Communicator),
 }
 
 impl World {
     /// The only rank.
     pub fn alone() -> Self {
-        Self { config: None, local_size: 1 }
+        Self { link: Link::Alone, local_size: 1 }
     }
 
     /// A rank in a world that the caller has described, `local_size` of them on this host.
     pub fn new(config: WorldConfig, local_size: usize) -> Self {
-        Self { config: Some(config), local_size }
+        Self { link: Link::Process(config), local_size }
+    }
+
+    /// A rank that is a thread of this process, as [`phalanx_collectives::threads`] makes them.
+    pub fn thread(communicator: Communicator) -> Self {
+        let local_size = communicator.world_size();
+        Self { link: Link::Thread(communicator), local_size }
     }
 
     /// This rank, from 0.
     pub fn rank(&self) -> usize {
-        self.config.as_ref().map_or(0, |config| config.rank)
+        match &self.link {
+            Link::Alone => 0,
+            Link::Process(config) => config.rank,
+            Link::Thread(communicator) => communicator.rank(),
+        }
     }
 
     /// How many ranks there are.
     pub fn size(&self) -> usize {
-        self.config.as_ref().map_or(1, |config| config.world_size)
+        match &self.link {
+            Link::Alone => 1,
+            Link::Process(config) => config.world_size,
+            Link::Thread(communicator) => communicator.world_size(),
+        }
+    }
+
+    /// Checks that the configured strategy can be followed here.
+    ///
+    /// # Errors
+    /// [`TrainError::Setup`] if it wants all ranks in one process and these are several.
+    pub fn check(&self, config: &Config) -> Result<(), TrainError> {
+        if in_one_process(config) && self.size() > 1 && matches!(self.link, Link::Process(_)) {
+            return Err(TrainError::Setup(format!(
+                "train.strategy = {} has all ranks as threads of one process, but a launcher has started {} processes; \
+                use --strategy ddp, which gives the same losses with a process for each rank, or start one process with --ranks {1}",
+                config.train.strategy,
+                self.size()
+            )));
+        }
+        Ok(())
     }
 
     /// Compute threads for this rank: `wanted`, or its share of the machine's cores if that is 0.
@@ -42,6 +84,11 @@ impl World {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         if wanted > 0 { wanted } else { (cores / self.local_size.max(1)).max(1) }
     }
+}
+
+/// Whether the configured strategy has all ranks in one process, as threads.
+pub fn in_one_process(config: &Config) -> bool {
+    Strategy::named(config.train.strategy.as_str()).is_ok_and(|strategy| strategy.ranks == Ranks::Threads)
 }
 
 /// The place that a launcher gives this process by its environment: torchrun's variables, SLURM's or OpenMPI's.

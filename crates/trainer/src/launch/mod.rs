@@ -23,3 +23,7 @@ pub const SUPERVISED: &str = "PHALANX_SUPERVISED";
 
 /// The exit code of a rank that was told to end at once.
 pub const ABORTED: i32 = 3;
+
+/// What the names of threads begin with that are ranks themselves; the rank follows. Whoever has started such a thread turns
+/// its panic into an error.
+pub const REPLICA_THREAD: &str = "phalanx-replica-";

@@ -5,6 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use super::REPLICA_THREAD;
+
 /// Why a rank failed, as written to `logs/rank-N.error.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailureReport {
@@ -62,7 +64,8 @@ impl FailureReport {
 
     /// Makes every panic of this process a report, and the end of the process: a rank whose helper thread has
     /// panicked would otherwise wait for it forever, and the other ranks for that rank. The message also goes
-    /// to `also`, such as the log. Loaders catch the panics of their own threads and return them as errors.
+    /// to `also`, such as the log. Loaders catch the panics of their own threads and return them as errors, and so does whoever
+    /// starts ranks as threads ([`REPLICA_THREAD`]).
     pub fn on_panic(logs: &Path, rank: usize, also: impl Fn(&str) + Send + Sync + 'static) {
         let logs = logs.to_owned();
         std::panic::set_hook(Box::new(move |info| {
@@ -72,8 +75,11 @@ impl FailureReport {
             let message = text.unwrap_or("a value that is no text");
             let place = info.location().map(|place| format!(" at {}:{}", place.file(), place.line()));
             let message = format!("panicked{}: {message}", place.unwrap_or_default());
+            let thread = std::thread::current();
+            let caught = |name: &str| name.starts_with("phalanx-data") || name.starts_with(REPLICA_THREAD);
+            let caught = thread.name().is_some_and(caught);
             also(&format!("{message}\n{}", std::backtrace::Backtrace::force_capture()));
-            if std::thread::current().name().is_some_and(|name| name.starts_with("phalanx-data")) {
+            if caught {
                 return;
             }
             // If even the report cannot be written, the exit code still says that something failed.

@@ -13,7 +13,8 @@ use super::{Machine, RunError};
 pub struct RankSummary {
     /// The rank.
     pub rank: usize,
-    /// The most memory that its process held at once, in bytes; `null` where the system does not say.
+    /// The most memory that its process held at once, in bytes, other ranks that are threads of it included; `null` where the
+    /// system does not say.
     pub peak_memory_bytes: Option<u64>,
     /// Bytes of parameters that it holds.
     pub parameter_bytes: u64,

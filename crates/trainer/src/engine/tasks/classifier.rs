@@ -32,6 +32,7 @@ impl Network {
             other => return Err(TrainError::Setup(format!("`{other}` is no classifier"))),
         };
         let config = ResNetConfig {
+            width: model.width,
             cifar_stem: model.cifar_stem,
             sync_batch_norm: model.sync_batch_norm,
             ..ResNetConfig::new(variant, num_classes)
