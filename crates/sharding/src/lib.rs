@@ -9,6 +9,8 @@
 //! flat unit the moment that its gradients are complete, while backward goes on with earlier blocks, and, where parameters
 //! are sharded, gathers the next block's while this one computes.
 //!
+//! What a strategy will hold and send is computed beforehand by [`MemoryPlan`].
+//!
 //! The rows so far: `ddp`, `zero1`, `zero2`, `fsdp` (also called `zero3`) and `hsdp`.
 //!
 //! # Example
@@ -56,11 +58,13 @@ mod buffer;
 mod data_parallel;
 mod error;
 mod mesh;
+pub mod plan;
 mod statistics;
 mod strategy;
 
 pub use data_parallel::DataParallel;
 pub use error::{Result, ShardingError};
 pub use mesh::Mesh;
+pub use plan::{MemoryPlan, Workload};
 
 pub use strategy::{Codec, Held, PRESETS, Placement, ShardAxis, Strategy, Synchrony, Topology};

@@ -9,6 +9,7 @@ mod environment;
 mod eval;
 mod log;
 mod parity;
+mod plan;
 mod rank;
 mod sample;
 mod train;
@@ -31,6 +32,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Train(train::TrainArgs),
+    Plan(plan::PlanArgs),
     Sample(sample::SampleArgs),
     Eval(eval::EvalArgs),
     Config(config::ConfigArgs),
@@ -73,6 +75,7 @@ pub fn main() -> ExitCode {
     environment::complete();
     let outcome = match cli.command {
         Command::Train(args) => train::run(&args),
+        Command::Plan(args) => plan::run(&args),
         Command::Sample(args) => sample::run(&args),
         Command::Eval(args) => eval::run(&args),
         Command::Config(args) => config::run(&args),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
+use phalanx_data::cifar10::CLASS_NAMES;
 use phalanx_data::loader::{Loader, LoaderConfig};
 use phalanx_data::shapes::{Objects, ShapesConfig, ShapesDataset, heldout_prompts};
 use phalanx_data::transform::{Filter, Normalise, RandomCrop, Resize, Transform, TransformConfig};
@@ -105,7 +106,8 @@ impl Data {
         Ok(Feed { loader, pieces: config.train.accumulate })
     }
 
-    /// The test batches of one rank of `size`, `batch` images each, over the first `limit` images (0 = all).
+    /// The test batches of one rank of `size`, `batch` images each, over the first `limit` images (0 = all). All ranks have
+    /// as many, of which the last may be empty.
     pub(super) fn test_batches(
         &self,
         rank: usize,
@@ -125,8 +127,7 @@ impl Data {
         })?;
         let steps = sampler.steps_per_epoch();
         let loader = Loader::new(test, self.for_testing.clone(), sampler, self.loader, (0, 0))?;
-        let batches = loader.take(steps).map(|batch| convert(&batch?));
-        Ok(batches.filter(|batch| !batch.as_ref().is_ok_and(Batch::is_empty)))
+        Ok(loader.take(steps).map(|batch| convert(&batch?)))
     }
 }
 
@@ -221,6 +222,19 @@ fn open_splits(config: &Config) -> Result<(Images, Images), TrainError> {
             let open = |split| ImageFolder::open_seeded(&data.path, split, config.train.seed);
             Ok((Arc::new(open(Split::Train)?), Arc::new(open(Split::Test)?)))
         }
+    }
+}
+
+/// How many classes the configured images have; CIFAR-10's need not be there for that.
+pub(super) fn num_classes(config: &Config) -> Result<usize, TrainError> {
+    match config.data.kind {
+        DataKind::Cifar10 => Ok(CLASS_NAMES.len()),
+        DataKind::Folder if config.data.path.is_empty() => Err(TrainError::Setup(
+            "the classes of data.kind = folder are those of its folders: name it by data.path, or by the option --data \
+             folder=PATH"
+                .to_owned(),
+        )),
+        DataKind::Shapes | DataKind::Folder => Ok(open_splits(config)?.0.class_names().len()),
     }
 }
 

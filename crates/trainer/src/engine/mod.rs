@@ -14,6 +14,7 @@ mod error;
 mod evaluate;
 mod infer;
 mod learner;
+mod memory;
 mod meter;
 mod observer;
 mod optimize;
@@ -27,6 +28,7 @@ mod world;
 
 pub use error::TrainError;
 pub use infer::{describe, evaluate_run, evaluate_weights, sample_run};
+pub use memory::{ModelPlan, plan_memory};
 pub use observer::{Event, Observer, Silent, Started, StepReport};
 pub use plan::Plan;
 pub use task::{Batch, Outcome, Task};

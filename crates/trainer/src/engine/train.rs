@@ -170,7 +170,8 @@ impl<'a> Run<'a> {
             let step = report.step;
             let last = step == self.plan.stop;
             // Whoever interrupts wants the checkpoint and nothing else.
-            let evaluated = match !interrupted && self.plan.is_due(self.config.eval.every, step, last) {
+            let eval = &self.config.eval;
+            let evaluated = match !interrupted && eval.enabled && self.plan.is_due(eval.every, step, last) {
                 true => Some(evaluate::run(self)?),
                 false => None,
             };
@@ -189,7 +190,7 @@ impl<'a> Run<'a> {
     /// One step: its report without rates, and whether any rank was asked to stop.
     fn step(&mut self, feed: &mut Feed, stop: &StopFlag) -> Result<(StepReport, bool), TrainError> {
         let begun = Instant::now();
-        let waited = self.peers.traffic().exposed;
+        let before = self.peers.traffic();
         let mut spent = Spent::default();
         let step = self.learner.step;
         let task = &self.learner.task;
@@ -241,7 +242,10 @@ impl<'a> Run<'a> {
         let gradient_norm = self.learner.update(self.peers)?;
         spent.steps = begun.elapsed();
         // The communicator counts all waiting, also that of batch norms in the middle of the model.
-        spent.communication = self.peers.traffic().exposed.saturating_sub(waited);
+        let traffic = self.peers.traffic();
+        spent.communication = traffic.exposed.saturating_sub(before.exposed);
+        spent.busy = traffic.busy.saturating_sub(before.busy);
+        spent.sent = traffic.bytes_sent.saturating_sub(before.bytes_sent);
         spent.images = share.global;
         self.meter.add(&spent);
         let report = StepReport {
@@ -304,14 +308,15 @@ impl<'a> Run<'a> {
                 observer.event(&Event::Sampled { step, path });
             }
         }
-        if self.plan.is_due(config.checkpoint.every, step, last || interrupted) {
+        let checkpoint = &config.checkpoint;
+        if checkpoint.enabled && self.plan.is_due(checkpoint.every, step, last || interrupted) {
             let state = Map::from_iter([
                 ("images".to_owned(), Value::from(step * self.plan.global_batch as u64)),
                 ("epoch".to_owned(), Value::from(self.plan.place(step).0)),
                 ("model".to_owned(), Value::from(config.model.kind.as_str())),
                 ("seed".to_owned(), Value::from(config.train.seed)),
             ]);
-            let (checkpoints, keep) = (self.folder.checkpoints(), config.checkpoint.keep);
+            let (checkpoints, keep) = (self.folder.checkpoints(), checkpoint.keep);
             if let Some(saved) = self.learner.save(self.peers, &checkpoints, keep, state)? {
                 observer.event(&Event::Saved { step, path: saved.folder().to_owned() });
             }
