@@ -34,7 +34,12 @@ impl Training {
     /// Writes the configuration into `folder`, and resolves and checks it.
     pub(crate) fn resolve(&self, folder: &Path) -> Result<Resolved> {
         let path = self.write(folder)?;
-        Ok(resolve(&path.display().to_string(), &self.sets)?)
+        let mut resolved = resolve(&path.display().to_string(), &self.sets)?;
+        let (option, (kind, path)) =
+            (format!("--data {}", self.data), self.data.split_once('=').unwrap_or((&self.data, "")));
+        resolved.set(&option, &format!("data.kind={kind}"))?;
+        resolved.set(&option, &format!("data.path={path}"))?;
+        Ok(resolved)
     }
 
     fn write(&self, folder: &Path) -> Result<PathBuf> {

@@ -110,8 +110,8 @@ impl Report {
             None => format!("{} epochs", args.epochs),
         };
         let what = format!(
-            "{} on {data} at {2}x{2}, {3} ranks of {4} threads, global batch {5}, {length}, seed {6}",
-            args.model, data, args.image_size, args.ranks, args.threads, args.batch, args.seed
+            "{} on {data} at {1}x{1}, {2} ranks of {3} threads, global batch {4}, {length}, seed {5}",
+            args.model, args.image_size, args.ranks, args.threads, args.batch, args.seed
         );
         let settings = json!({
             "model": args.model, "data": data, "ranks": args.ranks, "threads": args.threads, "batch": args.batch,
