@@ -233,7 +233,7 @@ impl DataParallel {
         }
         match place.own.values() {
             Some(own) => copy_host(&own, &part)?,
-            None => place.own.set_values(Some(part.copy()?))?,
+            None => place.own.set_values(Some(part.force_contiguous()?))?,
         }
         place.whole.set_values(None)?;
         Ok(())

@@ -73,7 +73,7 @@ fn build(subject: Subject) -> Result<(Model, ParamStore)> {
                 fixed: Linear::new(&scope.pp("fixed").frozen(), 3 * SIDE * SIDE, 5)?,
                 learnt: Linear::new(&scope.pp("learnt"), 5, 3)?,
             };
-            Model::Mixed(Arc::new(mixed), root.param("scale", 3, Init::Constant(1.0))?)
+            Model::Mixed(Arc::new(mixed), root.param("scale", (SAMPLES, 3), Init::ONES)?)
         }
     };
     Ok((model, builder.build()?))

@@ -65,7 +65,7 @@ fn every_strategy_holds_what_was_planned() {
 #[test]
 fn plans_need_no_images_and_no_memory() {
     let folder = tempfile::tempdir().expect("a folder");
-    let shown = succeed(folder.path(), "plan --model resnet18 --ranks 4 --strategy fsdp");
+    let shown = succeed(folder.path(), "plan --model resnet18 --data cifar10 --ranks 4 --strategy fsdp");
     for words in ["11,173,962 parameters", "> fsdp", "42.63 MiB", "0.25", "Not counted: activations"] {
         assert!(shown.contains(words), "{words}: {shown}");
     }

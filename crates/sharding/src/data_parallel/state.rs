@@ -67,7 +67,8 @@ impl DataParallel {
                 let TensorBuffer(whole) = self.shards.all_gather_chunks_async(TensorBuffer(whole)).wait()?;
                 if wanted {
                     for entry in place.whole.entries() {
-                        let tensor = whole.narrow(0, entry.range.start, entry.range.len())?.copy()?;
+                        let tensor =
+                            whole.narrow(0, entry.range.start, entry.range.len())?.force_contiguous()?;
                         all.push((format!("{kind}.{}", entry.name), tensor.reshape(&entry.shape)?));
                     }
                 }
@@ -96,7 +97,10 @@ impl DataParallel {
         for (name, tensor) in named {
             let parameter = name.split_once('.').map_or("", |(_, parameter)| parameter);
             if let Some(part) = entries.get(parameter) {
-                own.push((name, tensor.flatten_all()?.narrow(0, part.start, part.len())?.copy()?));
+                own.push((
+                    name,
+                    tensor.flatten_all()?.narrow(0, part.start, part.len())?.force_contiguous()?,
+                ));
             }
         }
         Ok(own)

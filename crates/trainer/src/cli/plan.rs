@@ -152,7 +152,7 @@ fn lines(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Vec<String>
     lines.push(String::new());
     let mut table = vec![
         [
-            "strategy",
+            "  strategy",
             "parameters",
             "gradients",
             "optimizer",
