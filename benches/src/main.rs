@@ -1,4 +1,4 @@
-//! The benchmarks: `cargo xtask bench kernels`, `bench train` and `bench collectives`.
+//! The benchmarks: `cargo xtask bench kernels`, `bench train`, `bench collectives`, `bench memory` and `bench strategies`.
 //!
 //! Every figure is a median of rounds. With `--peer torch` the same work is done by PyTorch in the same call, one
 //! round of ours and one of theirs in turn, so that whatever else the machine does meets both; the ratio is the
@@ -9,12 +9,16 @@
 mod collectives;
 mod kernels;
 mod machine;
+mod memory;
 mod narrow;
 mod peer;
+mod program;
 mod rounds;
+mod strategies;
 mod train;
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
@@ -40,6 +44,10 @@ enum Command {
     Train(train::TrainArgs),
     /// Operations between ranks: time and bandwidth
     Collectives(collectives::CollectivesArgs),
+    /// What strategies hold in memory, predicted and measured
+    Memory(memory::MemoryArgs),
+    /// All strategies in one table, by whole trainings
+    Strategies(strategies::StrategiesArgs),
 }
 
 /// What all benchmarks take.
@@ -76,7 +84,17 @@ fn write(path: Option<&Path>, results: &Json) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
+    program::as_phalanx().unwrap_or_else(|| match measure() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("Error: {error:?}");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+fn measure() -> anyhow::Result<()> {
     if collectives::as_rank()? {
         return Ok(());
     }
@@ -84,5 +102,7 @@ fn main() -> anyhow::Result<()> {
         Command::Kernels(args) => kernels::run(&args),
         Command::Train(args) => train::run(&args),
         Command::Collectives(args) => collectives::run(&args),
+        Command::Memory(args) => memory::run(&args),
+        Command::Strategies(args) => strategies::run(&args),
     }
 }

@@ -8,10 +8,13 @@ const HELP: &str = "\
 Usage: cargo xtask COMMAND [ARGUMENTS]
 
   train [PRESET|FILE.toml] ...   trains a model: build in release mode, then `phalanx train`
+  plan ...                       says what each strategy would hold and send, without training
   sample, eval, export, parity, config, doctor
                                  the same for the other commands of `phalanx`
   bench kernels|train|collectives ...
                                  measures, with --peer beside PyTorch
+  bench memory ...               what strategies hold, predicted and measured
+  bench strategies ...           trains by every strategy and writes one table and a picture
   test [--full] ...              runs all tests; with --full also those that are ignored for their length
   tidy                           checks the house rules: dependency edges, file headers and lengths, printing
   ci                             what continuous integration runs
@@ -20,7 +23,7 @@ Usage: cargo xtask COMMAND [ARGUMENTS]
 `cargo xtask train --help` and so on explain the arguments.";
 
 /// Commands of the program that are passed on as they are.
-const PASSED_ON: &[&str] = &["train", "sample", "eval", "export", "parity", "config", "doctor"];
+const PASSED_ON: &[&str] = &["train", "plan", "sample", "eval", "export", "parity", "config", "doctor"];
 
 fn main() -> ExitCode {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -6,6 +6,7 @@
 //!
 //! - [`ResNet`] (18, 34, 50) and [`MobileNetV2`]: torchvision's architectures and names, with an optional stem
 //!   for small images.
+//! - [`Mlp`]: fully connected layers of any width and number, to try strategies on.
 //! - [`ClipTextEncoder`]: openai/CLIP's text transformer; [`Clip`] trains a small one from scratch with an
 //!   [`ImageTower`] by the contrastive loss.
 //! - [`Cvae`]: a conditional variational autoencoder of images whose encoder and decoder both see a text
@@ -37,6 +38,7 @@
 
 pub mod clip;
 pub mod cvae;
+pub mod mlp;
 pub mod mobilenet_v2;
 pub mod resnet;
 pub mod stackgan;
@@ -45,6 +47,7 @@ pub use clip::{
     Clip, ClipOutput, ClipTextConfig, ClipTextEncoder, ImageTower, ImageTowerConfig, TextFeatures,
 };
 pub use cvae::{Cvae, CvaeConfig, CvaeOutput, KlWarmup, L1Sharpening, TextToImage, TextToImageLoss};
+pub use mlp::{Mlp, MlpConfig};
 pub use mobilenet_v2::{MobileNetV2, MobileNetV2Config};
 pub use resnet::{ResNet, ResNetConfig, ResNetVariant};
 pub use stackgan::{StackGanConfig, StageOneDiscriminator, StageOneGenerator};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_models::{
-    Clip, ClipTextConfig, CvaeConfig, ImageTowerConfig, MobileNetV2, MobileNetV2Config, ResNet, ResNetConfig,
-    ResNetVariant, TextToImage, clip::openai_names,
+    Clip, ClipTextConfig, CvaeConfig, ImageTowerConfig, Mlp, MlpConfig, MobileNetV2, MobileNetV2Config,
+    ResNet, ResNetConfig, ResNetVariant, TextToImage, clip::openai_names,
 };
 use phalanx_tensor::loss::{self, Over};
 use phalanx_tensor::{
@@ -158,6 +158,31 @@ fn text_to_image_gradients() {
         let images = Value::constant(images.clone());
         Ok(model.loss(tape, &images, &ids(), (0.3, 0.2), Over::Batch)?.total)
     });
+}
+
+#[test]
+fn mlps_have_the_names_sizes_and_gradients_of_a_sequence() {
+    let config = MlpConfig { inputs: 12, width: 5, depth: 2, num_classes: 3 };
+    let (model, store) = build(DType::F64, |scope| Mlp::new(scope, &config));
+    let names: Vec<&str> = store.params().iter().map(phalanx_tensor::Param::name).collect();
+    assert_eq!(names, ["0.weight", "0.bias", "2.weight", "2.bias", "4.weight", "4.bias"]);
+    let blocks: Vec<&str> = store.units().iter().map(Unit::block).collect();
+    assert_eq!(blocks, ["0", "2", "4"], "each layer is a block");
+    assert_eq!(store.num_parameters(), config.num_parameters());
+    assert_eq!(config.num_parameters(), 12 * 5 + 5 + 5 * 5 + 5 + 5 * 3 + 3);
+    let images = draw("images", &[4, 3, 2, 2], DType::F64);
+    check_parameters(&store, |tape| {
+        let logits = model.forward(tape, &Value::constant(images.clone()))?;
+        loss::cross_entropy(tape, &logits, &[0, 1, 2, 0], 0.0, Over::Batch)
+    });
+    let tape = Tape::forward_only(session(Recompute::Never));
+    let wide = Value::constant(draw("wide", &[1, 3, 2, 3], DType::F64));
+    let said = model.forward(&tape, &wide).expect_err("does not fit").to_string();
+    assert!(said.contains("18 numbers each, and the model takes 12"), "{said}");
+    let flat = MlpConfig { depth: 0, ..config };
+    let builder = StoreBuilder::new(BuildOptions::default());
+    let said = Mlp::new(&builder.root(), &flat).expect_err("no layer").to_string();
+    assert!(said.contains("at least one hidden layer"), "{said}");
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod route;
 mod state;
 mod values;
 
+pub(crate) use bucket::{BucketShare, shares};
 pub use state::Share;
 
 use std::collections::BTreeMap;
@@ -310,7 +311,7 @@ impl Listener for DataParallel {
 }
 
 /// How many ranks belong together: those of a host, if there are several hosts with as many ranks each, one after the other.
-fn natural_group(hosts: &[usize]) -> usize {
+pub(crate) fn natural_group(hosts: &[usize]) -> usize {
     let world = hosts.len();
     let first = hosts.iter().take_while(|host| **host == hosts[0]).count().max(1);
     let even =

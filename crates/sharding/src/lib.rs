@@ -9,6 +9,8 @@
 //! flat unit the moment that its gradients are complete, while backward goes on with earlier blocks, and, where parameters
 //! are sharded, gathers the next block's while this one computes.
 //!
+//! What a strategy will hold and send is computed beforehand by [`MemoryPlan`].
+//!
 //! The rows so far: `dp`, `ddp`, `zero1`, `zero2`, `fsdp` (also called `zero3`) and `hsdp`.
 //!
 //! # Example
@@ -58,6 +60,7 @@ mod error;
 mod hook;
 mod mesh;
 mod options;
+pub mod plan;
 mod statistics;
 mod strategy;
 
@@ -66,5 +69,6 @@ pub use error::{Result, ShardingError};
 pub use hook::{Bf16Compression, CommHook, GradBucket, Pending, hook_named};
 pub use mesh::Mesh;
 pub use options::Options;
+pub use plan::{MemoryPlan, Workload};
 
 pub use strategy::{Codec, Held, PRESETS, Placement, Ranks, ShardAxis, Strategy, Synchrony, Topology};

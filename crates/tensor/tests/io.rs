@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{CpuStorage, DType, Device, Storage, Tensor};
 use phalanx_tensor::io::{
     TensorFile, atomic_write, load_into, load_safetensors, load_weights, save_safetensors,
 };
@@ -244,5 +244,22 @@ fn headers_that_lie_are_told_before_anything_is_allocated() {
         fs::write(&path, bytes).expect("writes");
         let error = TensorFile::open(&path).expect_err(words).to_string();
         assert!(error.contains("x.safetensors: ") && error.contains(words), "{error}");
+    }
+}
+
+#[test]
+fn copies_of_parameters_are_no_larger_than_they() {
+    // A copy of a view in candle keeps a copy of all that the view is a part of.
+    let store = store(1);
+    let mut adam = Adam::new((0.9, 0.999), 1e-8, 0.0);
+    store.units().iter().for_each(|unit| drop(unit.grads_or_zeros().expect("small")));
+    adam.step(store.units(), 0.1, &Context::new(1)).expect("resident");
+    let (_, state) = adam.state(store.units()).expect("small");
+    for (name, tensor) in store.state_dict().expect("resident").into_iter().chain(state) {
+        let held = match &*tensor.storage_and_layout().0 {
+            Storage::Cpu(CpuStorage::F32(values)) => values.len(),
+            _ => tensor.elem_count(),
+        };
+        assert_eq!(held, tensor.elem_count(), "{name}");
     }
 }

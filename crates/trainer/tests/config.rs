@@ -81,7 +81,7 @@ fn every_mistake_names_key_file_and_line() {
         (
             &[("a.toml", "[model]\nkind = \"resnet19\"\n")],
             &[],
-            "a.toml:2: model.kind: expected one of `cvae`, `clip`, `resnet18`, `resnet34`, `resnet50`, `mobilenetv2`, found the string \"resnet19\"; did you mean resnet18?",
+            "a.toml:2: model.kind: expected one of `cvae`, `clip`, `resnet18`, `resnet34`, `resnet50`, `mobilenetv2`, `mlp`, found the string \"resnet19\"; did you mean resnet18?",
         ),
         (
             &[("a.toml", "[model]\nwidths = [8, \"x\"]\n")],
@@ -154,6 +154,11 @@ fn every_mistake_names_key_file_and_line() {
             &[("a.toml", BASE)],
             &["model.image_size=20"],
             "--set model.image_size=20: model.image_size 20 is not a multiple of 8, as 3 model.widths halve it",
+        ),
+        (
+            &[("a.toml", BASE)],
+            &["model.kind=mlp", "model.mlp_width=0", "model.mlp_depth=0"],
+            "--set model.mlp_width=0: model.mlp_width = 0 is not at least 1\n--set model.mlp_depth=0: model.mlp_depth = 0 is not at least 1",
         ),
         (
             &[("a.toml", BASE)],

@@ -122,8 +122,9 @@ fn a_resumed_run_equals_an_uninterrupted_one() {
 #[test]
 fn strategies_give_the_same_checkpoints_and_go_on_from_each_others() {
     let place = Place::new();
-    // With averages, clipping by the global norm, micro-batches, and an uneven last batch of an epoch.
-    let common = "train tiny --set log.every=1 --set train.ema=0.9 --set train.clip_norm=0.5 \
+    // With averages, clipping by the global norm, micro-batches, an uneven last batch of an epoch, and a last test image
+    // that only one rank has.
+    let common = "train tiny --set log.every=1 --set train.ema=0.9 --set train.clip_norm=0.5 --set data.test_images=33 \
         --set train.accumulate=2 --set data.images=80 --set train.global_batch=32";
     for strategy in ["dp", "ddp", "zero1", "zero2", "fsdp"] {
         place.succeed(&format!("{common} --ranks 2 --steps 5 --strategy {strategy} --out {strategy}"));
@@ -135,6 +136,12 @@ fn strategies_give_the_same_checkpoints_and_go_on_from_each_others() {
         let read = |run: &str| fs::read(place.run(&format!("{run}.safetensors"))).expect("reads");
         assert!(read("ddp") == read(strategy), "{strategy}: the models differ");
         assert_eq!(losses(&place.run("ddp")), losses(&place.run(strategy)), "{strategy}");
+        let tested = |run: &str| json(&place.run(run).join("summary.json"))["metrics"]["test_loss"].clone();
+        assert!(
+            tested("ddp").is_f64() && tested("ddp") == tested(strategy),
+            "{strategy}: {}",
+            tested(strategy)
+        );
         let held = |field: &str| -> u64 {
             let ranks = json(&place.run(strategy).join("summary.json"))["ranks"].clone();
             ranks.as_array().expect("ranks").iter().filter_map(|rank| rank[field].as_u64()).sum()

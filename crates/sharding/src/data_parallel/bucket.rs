@@ -125,6 +125,34 @@ pub(super) fn lay_out(
     (buckets, places)
 }
 
+/// What a plan needs to know of a bucket.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BucketShare {
+    pub(crate) bytes: u64,
+    pub(crate) trainable: bool,
+    pub(crate) released: bool,
+    /// Whether the block that runs last has parameters in it.
+    pub(crate) is_last: bool,
+}
+
+/// The buckets of units that have no values yet, and how many elements of each unit rank `rank` of `world` owns.
+pub(crate) fn shares(
+    units: &[Unit],
+    placement: Placement,
+    of: (usize, usize),
+    bucket_bytes: usize,
+) -> (Vec<BucketShare>, Vec<usize>) {
+    let (buckets, places) = lay_out(units, placement, of, bucket_bytes);
+    let last = units.iter().rev().map(Unit::block).find(|block| !block.is_empty());
+    let share = |bucket: &Bucket| BucketShare {
+        bytes: bucket.bytes() as u64,
+        trainable: bucket.trainable,
+        released: bucket.released,
+        is_last: units[bucket.members.clone()].iter().any(|unit| Some(unit.block()) == last),
+    };
+    (buckets.iter().map(share).collect(), places.iter().map(|place| place.range.len()).collect())
+}
+
 /// One buffer with all of `parts` after each other, which together have its length.
 pub(super) fn fill_from(target: &Tensor, parts: impl Iterator<Item = Result<Tensor>>) -> Result<()> {
     let mut at = 0;

@@ -179,7 +179,7 @@ impl DataParallel {
             Running::Hooked(bucket, pending) => {
                 pending.wait()?;
                 let part = narrow(&bucket.gradients)?;
-                if bucket.is_scattered() { part.copy()? } else { part }
+                if bucket.is_scattered() { part.force_contiguous()? } else { part }
             }
         };
         if !self.is_sharded() {

@@ -94,7 +94,8 @@ impl DataParallel {
         match &state.memory[at].own {
             Some(own) => copy_host(own, &part)?,
             None => {
-                let own = part.copy()?;
+                // candle's copy of a view would keep all that the view is a part of.
+                let own = part.force_contiguous()?;
                 self.place_own(at, &own)?;
                 state.memory[at].own = Some(own);
             }

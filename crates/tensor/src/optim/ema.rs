@@ -55,7 +55,7 @@ impl Ema {
     pub fn swap(&mut self, units: &[Unit]) -> Result<()> {
         for unit in units.iter().filter(|unit| unit.trainable()) {
             let (Some(values), Some(average)) = (unit.values(), self.average.get(unit)) else { continue };
-            let weights = values.copy()?;
+            let weights = values.force_contiguous()?;
             copy_in_place(&values, average)?;
             copy_in_place(average, &weights)?;
         }

@@ -52,7 +52,7 @@ impl FlatState {
         for unit in units {
             let Some(flat) = self.get(unit) else { continue };
             for entry in unit.entries() {
-                let part = flat.narrow(0, entry.range.start, entry.range.len())?.copy()?;
+                let part = flat.narrow(0, entry.range.start, entry.range.len())?.force_contiguous()?;
                 all.push((format!("{}.{}", self.kind, entry.name), part.reshape(&entry.shape)?));
             }
         }

@@ -66,7 +66,7 @@ impl GradSlots {
                 Held { tensor, exclusive }
             }
             Some(held) if storage::is_low(dtype) => {
-                let sum = held.tensor.copy()?;
+                let sum = held.tensor.force_contiguous()?;
                 storage::accumulate(context, &sum, &tensor)?;
                 Held { tensor: sum, exclusive: true }
             }

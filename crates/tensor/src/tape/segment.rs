@@ -41,7 +41,8 @@ impl Tape {
         for value in inputs {
             let tensor = self.computed(value)?;
             if value.needs_grad() {
-                let variable = Var::from_tensor(&tensor)?;
+                // candle's copy of a view would keep all that the view is a part of.
+                let variable = Var::from_tensor(&tensor.force_contiguous()?)?;
                 tensors.push(variable.as_tensor().clone());
                 variables.push(Some(variable));
             } else {

@@ -10,6 +10,7 @@ mod eval;
 mod export;
 mod log;
 mod parity;
+mod plan;
 mod rank;
 mod sample;
 mod train;
@@ -32,6 +33,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Train(train::TrainArgs),
+    Plan(plan::PlanArgs),
     Sample(sample::SampleArgs),
     Eval(eval::EvalArgs),
     Export(export::ExportArgs),
@@ -75,6 +77,7 @@ pub fn main() -> ExitCode {
     environment::complete();
     let outcome = match cli.command {
         Command::Train(args) => train::run(&args),
+        Command::Plan(args) => plan::run(&args),
         Command::Sample(args) => sample::run(&args),
         Command::Eval(args) => eval::run(&args),
         Command::Export(args) => export::run(&args),

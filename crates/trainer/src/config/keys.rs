@@ -19,6 +19,8 @@ choices! {
         Resnet50 = "resnet50",
         /// MobileNetV2.
         MobileNetV2 = "mobilenetv2",
+        /// A multilayer perceptron on flattened images.
+        Mlp = "mlp",
     }
 
     /// Which images are trained on.
@@ -148,6 +150,10 @@ sections! {
         cifar_stem: bool = true;
         /// Probability of dropping a feature before the classifier of MobileNetV2.
         dropout: f64 = 0.2;
+        /// MLP: features of each hidden layer.
+        mlp_width: usize = 512;
+        /// MLP: hidden layers.
+        mlp_depth: usize = 3;
         /// CVAE: numbers in the latent code.
         latent: usize = 64;
         /// CVAE: channels after each halving of the image, from the image inwards.
@@ -292,6 +298,8 @@ sections! {
 
     /// Checkpoints.
     checkpoint: CheckpointConfig {
+        /// Whether checkpoints are written at all; a run without cannot be resumed, evaluated or sampled.
+        enabled: bool = true;
         /// Steps between checkpoints; 0 = only at the end or when interrupted.
         every: u64 = 0;
         /// How many checkpoints are kept.
@@ -320,6 +328,8 @@ sections! {
 
     /// Evaluation on the test split.
     eval: EvalConfig {
+        /// Whether the test split is evaluated at all.
+        enabled: bool = true;
         /// Steps between evaluations; 0 = only at the end.
         every: u64 = 0;
         /// At most this many test images; 0 = all.

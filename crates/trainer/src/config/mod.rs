@@ -61,6 +61,19 @@ impl Resolved {
         self.config.check(|key| self.origin(key))
     }
 
+    /// The same for what reads no images, such as planning: `data.path` may be empty.
+    ///
+    /// # Errors
+    /// Every other relation that does not hold, with its numbers.
+    pub fn validate_without_images(&self) -> Result<(), ConfigError> {
+        let mut config = self.config.clone();
+        if config.data.path.is_empty() {
+            // Shapes have no path.
+            config.data.kind = DataKind::Shapes;
+        }
+        config.check(|key| self.origin(key))
+    }
+
     /// Sets a key on behalf of an option of the command line.
     ///
     /// # Errors

@@ -19,6 +19,8 @@ impl Config {
         let positive = [
             ("model.image_size", model.image_size as u64),
             ("model.width", model.width as u64),
+            ("model.mlp_width", model.mlp_width as u64),
+            ("model.mlp_depth", model.mlp_depth as u64),
             ("model.latent", model.latent as u64),
             ("model.embed", model.embed as u64),
             ("model.text_width", model.text_width as u64),

@@ -17,8 +17,13 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// Bytes with a binary unit.
+/// Bytes with a binary unit and one decimal.
 pub fn bytes(bytes: u64) -> String {
+    bytes_to(bytes, 1)
+}
+
+/// Bytes with a binary unit and so many decimals.
+pub fn bytes_to(bytes: u64, decimals: usize) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
     let mut unit = 0;
@@ -26,7 +31,23 @@ pub fn bytes(bytes: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.decimals$} {}", units[unit]) }
+}
+
+/// Rows as lines, the first column to the left and the others to the right.
+pub fn columns(rows: &[Vec<String>]) -> Vec<String> {
+    let count = rows.iter().map(Vec::len).max().unwrap_or_default();
+    let width =
+        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+    let widths: Vec<usize> = (0..count).map(|column| width(column).unwrap_or_default()).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column {
+            0 => format!("{cell:<width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
 }
 
 /// A count with thousands apart.
@@ -105,6 +126,7 @@ mod tests {
             assert_eq!(number(value), text);
         }
         assert_eq!([bytes(12), bytes(1 << 20), bytes(3 << 29)].join(" "), "12 B 1.0 MiB 1.5 GiB");
+        assert_eq!(bytes_to(44_695_848, 2), "42.63 MiB");
         assert_eq!([count(7), count(1000), count(11_173_962)].join(" "), "7 1,000 11,173,962");
         let times = [4.21, 65.0, 7260.0].map(|seconds| duration(Duration::from_secs_f64(seconds)));
         assert_eq!(times, ["4.2 s", "1 min 05 s", "2 h 01 min"]);

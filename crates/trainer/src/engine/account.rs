@@ -7,7 +7,7 @@ use super::train::Run;
 use crate::run::{Machine, RankSummary, Summary, peak_memory};
 
 /// Numbers of a [`RankSummary`] that travel between ranks.
-const FIELDS: usize = 10;
+const FIELDS: usize = 11;
 
 /// What every rank has to account for, known to all.
 pub(super) fn gather(run: &Run<'_>) -> Result<Vec<RankSummary>, TrainError> {
@@ -26,9 +26,10 @@ pub(super) fn gather(run: &Run<'_>) -> Result<Vec<RankSummary>, TrainError> {
         traffic.bytes_sent as f64,
         traffic.bytes_received as f64,
         whole.communication.as_secs_f64(),
-        traffic.hidden.as_secs_f64(),
+        whole.busy.saturating_sub(whole.communication).as_secs_f64(),
         whole.data.as_secs_f64(),
         whole.steps.as_secs_f64(),
+        whole.sent as f64,
     ]);
     run.peers.sum(&mut table)?;
     let rows = table.chunks_exact(FIELDS).enumerate();
@@ -45,6 +46,7 @@ pub(super) fn gather(run: &Run<'_>) -> Result<Vec<RankSummary>, TrainError> {
             communication_hidden_seconds: row[7],
             data_seconds: row[8],
             step_seconds: row[9],
+            step_bytes_sent: row[10] as u64,
         })
         .collect())
 }

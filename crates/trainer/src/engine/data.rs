@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use phalanx_data::cifar10::CLASS_NAMES;
 use phalanx_data::loader::{Loader, LoaderConfig};
 use phalanx_data::shapes::{Objects, ShapesConfig, ShapesDataset, heldout_prompts};
 use phalanx_data::transform::{Filter, Normalise, RandomCrop, Resize, Transform, TransformConfig};
@@ -141,8 +142,8 @@ impl Data {
         Ok(Feed::new(self.loaders(peers, loader_of)?, peers))
     }
 
-    /// The test batches of one rank, `batch` images each, over the first `limit` images (0 = all). Every rank calls this at
-    /// the same place.
+    /// The test batches of one rank, `batch` images each, over the first `limit` images (0 = all). All ranks have as many, of
+    /// which the last may be empty. Every rank calls this at the same place.
     pub(super) fn test_batches(
         &self,
         peers: &Peers,
@@ -214,6 +215,19 @@ fn open_splits(config: &Config) -> Result<(Images, Images), TrainError> {
             let open = |split| ImageFolder::open_seeded(&data.path, split, config.train.seed);
             Ok((Arc::new(open(Split::Train)?), Arc::new(open(Split::Test)?)))
         }
+    }
+}
+
+/// How many classes the configured images have; CIFAR-10's need not be there for that.
+pub(super) fn num_classes(config: &Config) -> Result<usize, TrainError> {
+    match config.data.kind {
+        DataKind::Cifar10 => Ok(CLASS_NAMES.len()),
+        DataKind::Folder if config.data.path.is_empty() => Err(TrainError::Setup(
+            "the classes of data.kind = folder are those of its folders: name it by data.path, or by the option --data \
+             folder=PATH"
+                .to_owned(),
+        )),
+        DataKind::Shapes | DataKind::Folder => Ok(open_splits(config)?.0.class_names().len()),
     }
 }
 

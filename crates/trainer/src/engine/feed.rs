@@ -63,8 +63,8 @@ impl Feed {
     }
 }
 
-/// One pass over what `loaders` read, as for [`Feed::new`]; batches without images are left out. Every rank calls this at the
-/// same place, and takes all batches.
+/// One pass over what `loaders` read, as for [`Feed::new`]: as many batches on every rank, of which the last may be empty.
+/// Every rank calls this at the same place, and takes all batches.
 pub(super) fn once(
     loaders: Vec<Loader>,
     peers: &Peers,
@@ -77,8 +77,7 @@ pub(super) fn once(
         (None, None) => 0,
     };
     let mut source = Source::new(loaders, peers);
-    let batches = (0..steps).map(move |_| convert(&source.next()?));
-    Ok(batches.filter(|batch| !batch.as_ref().is_ok_and(Batch::is_empty)))
+    Ok((0..steps).map(move |_| convert(&source.next()?)))
 }
 
 /// Where batches come from.
@@ -175,14 +174,14 @@ pub(super) fn hear<T: DeserializeOwned>(fed: &Communicator) -> Result<T, TrainEr
 }
 
 fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, TrainError> {
-    serde_json::to_vec(value).map_err(garbled)
+    serde_json::to_vec(value).map_err(|error| garbled(&error))
 }
 
 fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, TrainError> {
-    serde_json::from_slice(bytes).map_err(garbled)
+    serde_json::from_slice(bytes).map_err(|error| garbled(&error))
 }
 
-fn garbled(error: serde_json::Error) -> TrainError {
+fn garbled(error: &serde_json::Error) -> TrainError {
     TrainError::Setup(format!("what ranks tell each other of a batch is garbled: {error}"))
 }
 

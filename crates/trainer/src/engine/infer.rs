@@ -9,8 +9,8 @@ use super::data::Data;
 use super::learner::load_for_use;
 use super::peers::Peers;
 use super::train::newest_checkpoint;
-use super::{Plan, Task, TrainError, World, evaluate, precision, samples, tasks};
-use crate::config::{Config, OptimKind};
+use super::{Plan, Task, TrainError, World, evaluate, optimize, precision, samples, tasks};
+use crate::config::Config;
 use crate::run::RunFolder;
 
 /// A model with its data, outside of training.
@@ -88,11 +88,7 @@ pub fn describe(config: &Config) -> Result<Vec<String>, TrainError> {
     let store = ready.task.store();
     let trainable: usize = store.units().iter().filter(|unit| unit.trainable()).map(Unit::len).sum();
     let values: usize = store.units().iter().map(Unit::bytes).sum();
-    let states = match (config.optim.kind, config.optim.momentum > 0.0) {
-        (OptimKind::Adam | OptimKind::AdamW, _) => 2,
-        (OptimKind::Sgd, true) => 1,
-        (OptimKind::Sgd, false) => 0,
-    } + usize::from(config.train.ema > 0.0);
+    let states = optimize::numbers_per_parameter(config) + usize::from(config.train.ema > 0.0);
     let bytes = |count: usize| format!("{:.1} MiB", count as f64 / f64::from(1 << 20));
     let gradients = trainable * size_of::<f32>();
     let ranks = config.train.ranks.max(1);

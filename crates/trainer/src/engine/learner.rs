@@ -122,6 +122,21 @@ impl Learner {
         result
     }
 
+    /// The same without gathering everything beforehand: whatever `work` runs, all ranks run the same blocks in the same
+    /// order, and listen ([`Peers::listener`]).
+    pub(super) fn with_averages_by_block<R>(
+        &mut self,
+        peers: &Peers,
+        work: impl FnOnce(&dyn Task) -> Result<R, TrainError>,
+    ) -> Result<R, TrainError> {
+        self.swap(peers)?;
+        let result = work(&*self.task);
+        // A block that was kept for a backward that does not come leaves memory too.
+        peers.dismiss()?;
+        self.swap(peers)?;
+        result
+    }
+
     /// Exchanges weights and averages.
     fn swap(&mut self, peers: &Peers) -> Result<(), TrainError> {
         if let Some(ema) = &mut self.ema {

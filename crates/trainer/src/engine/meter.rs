@@ -18,6 +18,10 @@ pub(super) struct Spent {
     pub(super) data: Duration,
     /// Of these, waiting for communication.
     pub(super) communication: Duration,
+    /// Of these, in which the communication thread was at work, whether anybody waited for it or not.
+    pub(super) busy: Duration,
+    /// Bytes sent to other ranks.
+    pub(super) sent: u64,
     /// Images over all ranks.
     pub(super) images: usize,
 }
@@ -39,6 +43,8 @@ impl Spent {
         self.steps += other.steps;
         self.data += other.data;
         self.communication += other.communication;
+        self.busy += other.busy;
+        self.sent += other.sent;
         self.images += other.images;
     }
 }

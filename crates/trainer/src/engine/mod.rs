@@ -15,6 +15,7 @@ mod evaluate;
 mod feed;
 mod infer;
 mod learner;
+mod memory;
 mod meter;
 mod observer;
 mod optimize;
@@ -32,6 +33,7 @@ mod world;
 
 pub use error::TrainError;
 pub use infer::{describe, evaluate_run, evaluate_weights, sample_run};
+pub use memory::{ModelPlan, plan_memory};
 pub use observer::{Event, Observer, Silent, Started, StepReport};
 pub use plan::Plan;
 pub use replicas::{ReplicaFailure, train_replicas};

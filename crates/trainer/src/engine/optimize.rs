@@ -18,6 +18,14 @@ pub(super) fn optimizer(config: &Config) -> Box<dyn Optimizer> {
     }
 }
 
+/// Numbers that the optimizer keeps for every parameter that it changes.
+pub(super) fn numbers_per_parameter(config: &Config) -> usize {
+    match config.optim.kind {
+        OptimKind::Adam | OptimKind::AdamW => 2,
+        OptimKind::Sgd => usize::from(config.optim.momentum > 0.0),
+    }
+}
+
 /// The learning rate over the steps of `plan`.
 ///
 /// # Errors

@@ -50,7 +50,7 @@ impl Cut {
                 let Some(values) = unit.values() else { continue };
                 for entry in unit.entries() {
                     let part = values.narrow(0, entry.range.start, entry.range.len());
-                    let part = part.and_then(|part| part.copy()).map_err(TensorError::from)?;
+                    let part = part.and_then(|part| part.force_contiguous()).map_err(TensorError::from)?;
                     self.put(Held::Sharded, MODEL, entry.name.clone(), part, entry.part.start);
                 }
             }

@@ -20,8 +20,8 @@ pub(super) struct Traffic {
     pub(super) bytes_received: u64,
     /// Time in which the loop waited.
     pub(super) exposed: Duration,
-    /// Time of communication that ran while the loop computed.
-    pub(super) hidden: Duration,
+    /// Time in which the communication thread was at work.
+    pub(super) busy: Duration,
 }
 
 /// The other ranks; none, for the only rank.
@@ -39,7 +39,7 @@ impl Peers {
         let communicator = match &world.link {
             Link::Process(config) if config.world_size > 1 => {
                 let flight_recorder = config.flight_recorder.clone().or_else(|| Some(logs.to_owned()));
-                Some(connect(&WorldConfig { flight_recorder, ..config.clone() })?)
+                Some(connect(&WorldConfig { flight_recorder, ..WorldConfig::clone(config) })?)
             }
             Link::Thread(communicator) if communicator.world_size() > 1 => Some(communicator.clone()),
             _ => None,
@@ -211,12 +211,11 @@ impl Peers {
     pub(super) fn traffic(&self) -> Traffic {
         let Some(communicator) = &self.communicator else { return Traffic::default() };
         let stats = self.parallel.as_ref().map_or_else(|| communicator.stats(), |parallel| parallel.stats());
-        let hidden = (stats.seconds_busy - stats.seconds_exposed).max(0.0);
         Traffic {
             bytes_sent: stats.bytes_sent,
             bytes_received: stats.bytes_received,
             exposed: Duration::from_secs_f64(stats.seconds_exposed),
-            hidden: Duration::from_secs_f64(hidden),
+            busy: Duration::from_secs_f64(stats.seconds_busy),
         }
     }
 

@@ -17,7 +17,7 @@ pub struct ReplicaFailure {
     pub rank: usize,
     /// Why it failed.
     #[source]
-    pub error: TrainError,
+    pub error: Box<TrainError>,
 }
 
 /// Trains with all `train.ranks` ranks as threads of this process, under any strategy; rank 0, the one that `observer` hears
@@ -44,7 +44,7 @@ fn together(
     first: impl FnOnce(Communicator) -> Result<(), TrainError>,
     other: impl Fn(Communicator) -> Result<(), TrainError> + Sync,
 ) -> Result<(), ReplicaFailure> {
-    let failed = |rank, error| ReplicaFailure { rank, error };
+    let failed = |rank, error: TrainError| ReplicaFailure { rank, error: Box::new(error) };
     let comms = threads(ranks).map_err(|error| failed(0, error.into()))?;
     let outcomes = std::thread::scope(|scope| {
         let mut comms = comms.into_iter();

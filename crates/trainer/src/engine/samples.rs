@@ -13,6 +13,10 @@ use crate::run::{Grid, RunError};
 /// the order of the pictures. False if the task draws nothing, and on ranks other than 0, which only give it their parts of
 /// the parameters.
 pub(super) fn draw_for_run(run: &mut Run<'_>, path: &Path) -> Result<bool, TrainError> {
+    if !run.learner.task.draws() {
+        // Otherwise all ranks would gather all parameters for nothing.
+        return Ok(false);
+    }
     let sample = &run.config.sample;
     let prompts = match sample.prompts.is_empty() {
         true => run.data.test_captions(sample.rows)?,

@@ -64,6 +64,11 @@ pub trait Task {
     /// Those of the model's ops.
     fn evaluate(&self, tape: &Tape, batch: &Batch) -> Result<Vec<f64>, TrainError>;
 
+    /// Whether [`Task::sample`] draws anything.
+    fn draws(&self) -> bool {
+        false
+    }
+
     /// Pictures for prompts: `columns` for each, one after the other, `[3, size, size]` planar in [-1, 1].
     /// `None` if this task draws nothing.
     ///

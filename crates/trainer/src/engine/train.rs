@@ -175,7 +175,8 @@ impl<'a> Run<'a> {
             let step = report.step;
             let last = step == self.plan.stop;
             // Whoever interrupts wants the checkpoint and nothing else.
-            let evaluated = match !interrupted && self.plan.is_due(self.config.eval.every, step, last) {
+            let eval = &self.config.eval;
+            let evaluated = match !interrupted && eval.enabled && self.plan.is_due(eval.every, step, last) {
                 true => Some(evaluate::run(self)?),
                 false => None,
             };
@@ -206,7 +207,7 @@ impl<'a> Run<'a> {
         task.store().zero_grads();
         let share = timed(&mut spent.data, || feed.next())?;
         // Batches that come from another rank count as data.
-        let waited = self.peers.traffic().exposed;
+        let before = self.peers.traffic();
         // The loss, the task's measures, the requests to stop, and how far saving is, summed over micro-batches and then ranks.
         let mut sums = vec![0.0; 2 + task.measures().len() + TOLD];
         let last = share.pieces.len().saturating_sub(1);
@@ -268,7 +269,10 @@ impl<'a> Run<'a> {
         let update = self.learner.update(self.peers)?;
         spent.steps = begun.elapsed();
         // The communicator counts all waiting, also that of batch norms in the middle of the model.
-        spent.communication = self.peers.traffic().exposed.saturating_sub(waited);
+        let traffic = self.peers.traffic();
+        spent.communication = traffic.exposed.saturating_sub(before.exposed);
+        spent.busy = traffic.busy.saturating_sub(before.busy);
+        spent.sent = traffic.bytes_sent.saturating_sub(before.bytes_sent);
         spent.images = share.global;
         self.meter.add(&spent);
         let report = StepReport {
@@ -333,7 +337,8 @@ impl<'a> Run<'a> {
                 observer.event(&Event::Sampled { step, path });
             }
         }
-        if self.plan.is_due(config.checkpoint.every, step, last || interrupted) {
+        let checkpoint = &config.checkpoint;
+        if checkpoint.enabled && self.plan.is_due(checkpoint.every, step, last || interrupted) {
             let mut state = Map::from_iter([
                 ("images".to_owned(), Value::from(step * self.plan.global_batch as u64)),
                 ("epoch".to_owned(), Value::from(self.plan.place(step).0)),

@@ -23,7 +23,7 @@ pub(super) enum Link {
     /// There are none.
     Alone,
     /// They are processes, yet to be met.
-    Process(WorldConfig),
+    Process(Box<WorldConfig>),
     /// They are threads of this process.
     Thread(Communicator),
 }
@@ -36,7 +36,7 @@ impl World {
 
     /// A rank in a world that the caller has described, `local_size` of them on this host.
     pub fn new(config: WorldConfig, local_size: usize) -> Self {
-        Self { link: Link::Process(config), local_size }
+        Self { link: Link::Process(Box::new(config)), local_size }
     }
 
     /// A rank that is a thread of this process, as [`phalanx_collectives::threads`] makes them.

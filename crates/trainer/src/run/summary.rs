@@ -28,12 +28,15 @@ pub struct RankSummary {
     pub bytes_received: u64,
     /// Seconds in which it waited for communication and did nothing else.
     pub communication_exposed_seconds: f64,
-    /// Seconds of communication that ran while it computed.
+    /// Seconds of communication that ran while it computed, in training steps.
     pub communication_hidden_seconds: f64,
     /// Seconds in which it waited for data.
     pub data_seconds: f64,
     /// Seconds of training steps, all of the above included.
     pub step_seconds: f64,
+    /// Bytes that it sent in these steps: without those of the start, of evaluations and of checkpoints.
+    #[serde(default)]
+    pub step_bytes_sent: u64,
 }
 
 /// How a run ended.

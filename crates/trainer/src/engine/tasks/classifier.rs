@@ -1,6 +1,6 @@
-//! Classifiers: ResNet and MobileNetV2 with cross-entropy.
+//! Classifiers: ResNet, MobileNetV2 and the multilayer perceptron with cross-entropy.
 
-use phalanx_models::{MobileNetV2, MobileNetV2Config, ResNet, ResNetConfig, ResNetVariant};
+use phalanx_models::{Mlp, MlpConfig, MobileNetV2, MobileNetV2Config, ResNet, ResNetConfig, ResNetVariant};
 use phalanx_tensor::loss::{Over, cross_entropy};
 use phalanx_tensor::{ParamStore, Scope, StoreBuilder, Tape, Value};
 
@@ -11,6 +11,7 @@ use crate::config::{Config, ModelKind};
 enum Network {
     ResNet(ResNet),
     MobileNetV2(MobileNetV2),
+    Mlp(Mlp),
 }
 
 impl Network {
@@ -29,6 +30,12 @@ impl Network {
                 };
                 return Ok(Self::MobileNetV2(MobileNetV2::new(scope, &config)?));
             }
+            ModelKind::Mlp => {
+                let (width, depth) = (model.mlp_width, model.mlp_depth);
+                let inputs = 3 * model.image_size * model.image_size;
+                let config = MlpConfig { inputs, width, depth, num_classes };
+                return Ok(Self::Mlp(Mlp::new(scope, &config)?));
+            }
             other => return Err(TrainError::Setup(format!("`{other}` is no classifier"))),
         };
         let config = ResNetConfig {
@@ -44,6 +51,7 @@ impl Network {
         Ok(match self {
             Self::ResNet(model) => model.forward(tape, images)?,
             Self::MobileNetV2(model) => model.forward(tape, images)?,
+            Self::Mlp(model) => model.forward(tape, images)?,
         })
     }
 }
@@ -63,7 +71,16 @@ impl Classifier {
         num_classes: usize,
     ) -> Result<Self, TrainError> {
         let network = Network::new(config, &builder.root(), num_classes)?;
-        let name = format!("{} for {num_classes} classes", config.model.kind);
+        let model = &config.model;
+        let name = match model.kind {
+            ModelKind::Mlp => {
+                format!(
+                    "mlp of {} hidden layers of {} for {num_classes} classes",
+                    model.mlp_depth, model.mlp_width
+                )
+            }
+            kind => format!("{kind} for {num_classes} classes"),
+        };
         Ok(Self { name, network, store: builder.build()?, label_smoothing: config.train.label_smoothing })
     }
 }

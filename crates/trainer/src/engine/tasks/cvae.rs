@@ -80,6 +80,10 @@ impl Task for Autoencoder {
         Ok(vec![number(&parts.total)?, number(&parts.l1)?, number(&parts.kl)?])
     }
 
+    fn draws(&self) -> bool {
+        true
+    }
+
     fn sample(
         &self,
         tape: &Tape,

@@ -9,28 +9,42 @@ use phalanx_tensor::{BuildOptions, Key, StoreBuilder, Value};
 
 use super::data::Data;
 use super::{Task, TrainError};
-use crate::config::{Config, ModelKind};
+use crate::config::{Config, ModelConfig, ModelKind};
 
 /// The task that a configuration asks for, with weights drawn from `key`, now or by whoever will hold them.
 pub(super) fn build(config: &Config, data: &Data, key: Key, fill: bool) -> Result<Box<dyn Task>, TrainError> {
+    // Weights of a file go into whole parameters.
+    let fill = fill || !config.model.text_weights.is_empty();
+    assemble(config, data.num_classes(), key, fill, text::Texts::new)
+}
+
+/// The same without any weights: parameters have names, shapes and places in units, and no memory.
+pub(super) fn layout(config: &Config, num_classes: usize) -> Result<Box<dyn Task>, TrainError> {
+    assemble(config, num_classes, Key::new(config.train.seed), false, text::Texts::without_weights)
+}
+
+fn assemble(
+    config: &Config,
+    num_classes: usize,
+    key: Key,
+    fill: bool,
+    texts: impl FnOnce(&ModelConfig) -> Result<text::Texts, TrainError>,
+) -> Result<Box<dyn Task>, TrainError> {
     let builder = StoreBuilder::new(BuildOptions {
         key: key.stream("weights"),
         decay_matrices_only: config.optim.decay_matrices_only,
-        // Weights of a file go into whole parameters.
-        fill: fill || !config.model.text_weights.is_empty(),
+        fill,
         unit_bytes: mib(config.train.unit_mib),
         ..BuildOptions::default()
     });
     Ok(match config.model.kind {
-        ModelKind::Cvae => {
-            Box::new(cvae::Autoencoder::new(config, builder, text::Texts::new(&config.model)?)?)
-        }
-        ModelKind::Clip => {
-            Box::new(clip::Contrastive::new(config, builder, text::Texts::new(&config.model)?)?)
-        }
-        ModelKind::Resnet18 | ModelKind::Resnet34 | ModelKind::Resnet50 | ModelKind::MobileNetV2 => {
-            Box::new(classifier::Classifier::new(config, builder, data.num_classes())?)
-        }
+        ModelKind::Cvae => Box::new(cvae::Autoencoder::new(config, builder, texts(&config.model)?)?),
+        ModelKind::Clip => Box::new(clip::Contrastive::new(config, builder, texts(&config.model)?)?),
+        ModelKind::Resnet18
+        | ModelKind::Resnet34
+        | ModelKind::Resnet50
+        | ModelKind::MobileNetV2
+        | ModelKind::Mlp => Box::new(classifier::Classifier::new(config, builder, num_classes)?),
     })
 }
 

@@ -39,6 +39,11 @@ impl Texts {
         Ok(Self { tokenizer, config, weights: model.text_weights.clone(), known: RefCell::default() })
     }
 
+    /// The same without the weights of a file, for who asks for sizes only.
+    pub(super) fn without_weights(model: &ModelConfig) -> Result<Self, TrainError> {
+        Ok(Self { weights: String::new(), ..Self::new(model)? })
+    }
+
     /// The text encoder's settings.
     pub(super) fn encoder(&self) -> &ClipTextConfig {
         &self.config

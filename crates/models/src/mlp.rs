@@ -1,0 +1,106 @@
+//! A multilayer perceptron: fully connected layers with ReLU between them, on flattened images.
+//!
+//! Parameter names are those of `torch.nn.Sequential(Linear, ReLU, Linear, ReLU, …, Linear)` applied to flattened images:
+//! `0.weight`, `0.bias`, `2.weight`, and so on, as a ReLU takes every second number. Each layer is a block of its name.
+
+use std::sync::Arc;
+
+use phalanx_tensor::nn::Linear;
+use phalanx_tensor::{Block, Result, Scope, Tape, TensorError, Value, ops};
+
+/// The settings of a multilayer perceptron.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MlpConfig {
+    /// Numbers of an input: channels × height × width of an image.
+    pub inputs: usize,
+    /// Features of each hidden layer.
+    pub width: usize,
+    /// Hidden layers, at least one.
+    pub depth: usize,
+    /// Classes of the last layer.
+    pub num_classes: usize,
+}
+
+impl MlpConfig {
+    /// Parameters that the model has: `inputs·width + width` of the first layer, `width² + width` of each further hidden
+    /// one, and `width·classes + classes` of the last.
+    pub fn num_parameters(&self) -> usize {
+        let Self { inputs, width, depth, num_classes } = self;
+        let layer = |inputs: usize, outputs: usize| (inputs + 1) * outputs;
+        layer(*inputs, *width) + depth.saturating_sub(1) * layer(*width, *width) + layer(*width, *num_classes)
+    }
+}
+
+/// A fully connected layer, with ReLU but for the last.
+#[derive(Debug)]
+struct Layer {
+    name: String,
+    linear: Linear,
+    relu: bool,
+}
+
+impl Block for Layer {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
+        let x = self.linear.forward(tape, &inputs[0])?;
+        Ok(vec![if self.relu { ops::relu(tape, &x)? } else { x }])
+    }
+}
+
+/// A multilayer perceptron.
+#[derive(Debug, Clone)]
+pub struct Mlp {
+    layers: Vec<Arc<Layer>>,
+    inputs: usize,
+}
+
+impl Mlp {
+    /// Registers the model's parameters.
+    ///
+    /// # Errors
+    /// If there is no hidden layer, or a name is taken.
+    pub fn new(scope: &Scope, config: &MlpConfig) -> Result<Self> {
+        if config.depth == 0 {
+            return Err(TensorError::Shape {
+                op: "mlp",
+                problem: "depth 0: there must be at least one hidden layer".into(),
+            });
+        }
+        let layer = |index: usize| -> Result<Arc<Layer>> {
+            let last = index == config.depth;
+            // In the sequence a ReLU follows each layer but the last.
+            let scope = scope.pp(2 * index).block();
+            let inputs = if index == 0 { config.inputs } else { config.width };
+            let outputs = if last { config.num_classes } else { config.width };
+            let name = scope.block_name().to_owned();
+            Ok(Arc::new(Layer { name, linear: Linear::new(&scope, inputs, outputs)?, relu: !last }))
+        };
+        let layers = (0..=config.depth).map(layer).collect::<Result<_>>()?;
+        Ok(Self { layers, inputs: config.inputs })
+    }
+
+    /// Logits of images.
+    ///
+    /// # Shapes
+    /// `images` [N, …], flattened to [N, inputs]; the result is [N, num_classes].
+    ///
+    /// # Errors
+    /// If an image has not as many numbers as an input.
+    pub fn forward(&self, tape: &Tape, images: &Value) -> Result<Value> {
+        let dims = images.dims();
+        let (count, size) = (dims.first().copied().unwrap_or(0), dims.iter().skip(1).product::<usize>());
+        if size != self.inputs {
+            let problem =
+                format!("images {dims:?} have {size} numbers each, and the model takes {}", self.inputs);
+            return Err(TensorError::Shape { op: "mlp", problem });
+        }
+        let mut x = ops::reshape(tape, images, (count, size))?;
+        for layer in &self.layers {
+            x = tape.run1(layer, &x)?;
+        }
+        Ok(x)
+    }
+}

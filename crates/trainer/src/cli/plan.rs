@@ -1,0 +1,253 @@
+//! `phalanx plan`: what each strategy would hold and send, before anything runs.
+
+use clap::Args;
+use phalanx_sharding::{MemoryPlan, PRESETS, Strategy};
+use serde_json::{Value as Json, json};
+use toml::Value;
+
+use super::CliError;
+use super::train::set_data;
+use crate::config::{Config, Resolved, resolve};
+use crate::console::{format, out};
+use crate::engine::{self, ModelPlan};
+
+/// Says what each strategy would hold on a rank and send in a step; nothing is allocated, read or trained.
+#[derive(Debug, Args)]
+pub(super) struct PlanArgs {
+    /// A preset's name (see `phalanx config list`), or a file that ends in .toml [default: the defaults of all keys].
+    config: Option<String>,
+    /// The model, as in model.kind.
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// The strategy to mark; `all` marks none.
+    #[arg(long)]
+    strategy: Option<String>,
+    /// How many ranks train together.
+    #[arg(long)]
+    ranks: Option<u32>,
+    /// The optimizer, as in optim.kind.
+    #[arg(long, value_name = "NAME")]
+    optimizer: Option<String>,
+    /// Images in a step over all ranks; without it as many as the ranks can share evenly.
+    #[arg(long)]
+    batch: Option<u32>,
+    /// The images: shapes, cifar10, or folder=PATH.
+    #[arg(long, value_name = "KIND=PATH")]
+    data: Option<String>,
+    /// Overrides a key (see `phalanx config show`).
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    sets: Vec<String>,
+    /// Prints JSON, with all ranks and exact bytes.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &PlanArgs) -> Result<(), CliError> {
+    let resolved = configuration(args)?;
+    let config = &resolved.config;
+    let chosen = match &args.strategy {
+        Some(name) if name == "all" => None,
+        Some(_) => Some(Strategy::named(config.train.strategy.as_str()).map_err(CliError::failed)?.name),
+        None => None,
+    };
+    let plan = engine::plan_memory(config, PRESETS).map_err(CliError::failed)?;
+    if args.json {
+        out(&serde_json::to_string_pretty(&as_json(config, &plan, chosen)).map_err(CliError::failed)?);
+        return Ok(());
+    }
+    for line in lines(config, &plan, chosen) {
+        out(&line);
+    }
+    Ok(())
+}
+
+/// The configuration that the arguments ask for.
+fn configuration(args: &PlanArgs) -> Result<Resolved, CliError> {
+    let mut resolved = match &args.config {
+        Some(name) => resolve(name, &args.sets)?,
+        None => {
+            let mut resolved = Resolved::defaults();
+            for set in &args.sets {
+                resolved.set(&format!("--set {set}"), set)?;
+            }
+            resolved
+        }
+    };
+    let strategy = args.strategy.as_ref().filter(|name| *name != "all");
+    for (option, key, name) in [
+        ("--model", "model.kind", args.model.as_ref()),
+        ("--optimizer", "optim.kind", args.optimizer.as_ref()),
+        ("--strategy", "train.strategy", strategy),
+    ] {
+        if let Some(name) = name {
+            resolved.set_value(&format!("{option} {name}"), key, Value::String(name.clone()))?;
+        }
+    }
+    if let Some(data) = &args.data {
+        set_data(&mut resolved, data)?;
+    }
+    for (option, key, count) in
+        [("--ranks", "train.ranks", args.ranks), ("--batch", "train.global_batch", args.batch)]
+    {
+        if let Some(count) = count {
+            resolved.set_value(&format!("{option} {count}"), key, Value::Integer(count.into()))?;
+        }
+    }
+    if args.batch.is_none() {
+        // The batch changes nothing of what is planned, so it need not stand in the way.
+        let train = &mut resolved.config.train;
+        let pieces = train.ranks.saturating_mul(train.accumulate).max(1);
+        train.global_batch = train.global_batch.div_ceil(pieces).max(1).saturating_mul(pieces);
+    }
+    resolved.validate_without_images()?;
+    Ok(resolved)
+}
+
+/// A part of a whole; 1 of nothing.
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 1.0 } else { part as f64 / whole as f64 }
+}
+
+/// What a plan's ratios are of: that of `ddp`.
+fn reference(plan: &ModelPlan) -> Option<&MemoryPlan> {
+    plan.plans.iter().find(|plan| plan.strategy.name == "ddp")
+}
+
+fn optimizer(config: &Config, plan: &ModelPlan) -> String {
+    let numbers = plan.workload.optimizer_numbers;
+    let averages = if plan.workload.averages { ", and averages of weights" } else { "" };
+    format!("{}: {numbers} numbers a learnt parameter{averages}", config.optim.kind)
+}
+
+fn lines(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Vec<String> {
+    let size = |bytes: u64| format::bytes_to(bytes, 2);
+    let ranks = plan.workload.ranks;
+    let mut lines = vec![
+        format!(
+            "model      {}: {} parameters, {} of them learnt",
+            plan.model,
+            format::count(plan.parameters),
+            format::count(plan.trainable)
+        ),
+        format!("optimizer  {}", optimizer(config, plan)),
+        format!("ranks      {ranks}, each with {} images a step", config.train.global_batch / ranks),
+    ];
+    let Some(ddp) = reference(plan) else { return lines };
+    let largest = ddp.largest_block();
+    let blocks: u64 = ddp.blocks.iter().map(|block| block.bytes).sum();
+    lines.push(format!(
+        "layout     {} units in {} blocks of {}{}",
+        ddp.units,
+        ddp.blocks.len(),
+        size(blocks),
+        largest.map_or_else(String::new, |block| format!(
+            ", the largest {} of {}",
+            block.name,
+            size(block.bytes)
+        ))
+    ));
+    if ddp.outside > 0 {
+        lines.push(format!("           {} outside of any block, whole on every rank", size(ddp.outside)));
+    }
+    lines.push(String::new());
+    let mut table = vec![
+        [
+            "  strategy",
+            "parameters",
+            "gradients",
+            "optimizer",
+            "held",
+            "of ddp",
+            "gathered",
+            "unreduced",
+            "at most",
+            "of ddp",
+            "sent a step",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+    ];
+    for row in &plan.plans {
+        let held = row.largest_rank();
+        let mark = if chosen == Some(row.strategy.name) { "> " } else { "  " };
+        table.push(vec![
+            format!("{mark}{}", row.strategy.name),
+            size(held.parameters),
+            size(held.gradients),
+            size(held.optimizer + held.averages),
+            size(held.total()),
+            format!("{:.2}", ratio(held.total(), ddp.largest_rank().total())),
+            size(row.gathered),
+            size(row.unreduced),
+            size(row.peak()),
+            format!("{:.2}", ratio(row.peak(), ddp.peak())),
+            size(row.sent_per_step),
+        ]);
+    }
+    lines.extend(format::columns(&table));
+    lines.push(String::new());
+    lines.push("Of the rank that holds most. Held: between steps. Gathered, unreduced: whole blocks besides, while they".to_owned());
+    lines.push(
+        "compute. Not counted: activations, images, buffers of communication, the program itself.".to_owned(),
+    );
+    if ranks == 1 {
+        lines.push("One rank has nobody to share with; with --ranks N strategies differ.".to_owned());
+    }
+    lines
+}
+
+fn as_json(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Json {
+    let reference = reference(plan);
+    let row = |row: &MemoryPlan| {
+        let held = row.largest_rank();
+        let ranks: Vec<Json> = row
+            .ranks
+            .iter()
+            .map(|rank| {
+                json!({
+                    "parameter_bytes": rank.parameters, "gradient_bytes": rank.gradients,
+                    "optimizer_bytes": rank.optimizer + rank.averages, "average_bytes": rank.averages,
+                })
+            })
+            .collect();
+        json!({
+            "strategy": row.strategy.name,
+            "chosen": chosen == Some(row.strategy.name),
+            "shards": row.shards,
+            "parameter_bytes": held.parameters,
+            "gradient_bytes": held.gradients,
+            "optimizer_bytes": held.optimizer + held.averages,
+            "average_bytes": held.averages,
+            "held_bytes": held.total(),
+            "held_of_ddp": reference.map(|ddp| ratio(held.total(), ddp.largest_rank().total())),
+            "gathered_bytes": row.gathered,
+            "unreduced_bytes": row.unreduced,
+            "activation_bytes": "not counted",
+            "peak_bytes": row.peak(),
+            "peak_of_ddp": reference.map(|ddp| ratio(row.peak(), ddp.peak())),
+            "bytes_sent_per_step": row.sent_per_step,
+            "ranks": ranks,
+        })
+    };
+    let layout = reference.map(|ddp| {
+        json!({
+            "units": ddp.units,
+            "blocks": ddp.blocks.len(),
+            "largest_block": ddp.largest_block().map(|block| json!({ "name": block.name, "bytes": block.bytes })),
+            "outside_of_blocks_bytes": ddp.outside,
+        })
+    });
+    json!({
+        "model": plan.model,
+        "parameters": plan.parameters,
+        "trainable_parameters": plan.trainable,
+        "ranks": plan.workload.ranks,
+        "global_batch": config.train.global_batch,
+        "micro_batches": plan.workload.micro_batches,
+        "optimizer": config.optim.kind.as_str(),
+        "optimizer_numbers_per_parameter": plan.workload.optimizer_numbers,
+        "averages": plan.workload.averages,
+        "layout": layout,
+        "strategies": plan.plans.iter().map(row).collect::<Vec<_>>(),
+    })
+}
