@@ -111,7 +111,7 @@ impl Learner {
         // Parameters that are replicated may have to be brought together first, by all ranks.
         match share.parameters {
             Held::Sharded => cut.own_values(store, &units)?,
-            Held::Replicated => peers.with_all(|| Ok(cut.whole_values(store)?))?,
+            Held::Replicated => peers.with_all(|| cut.whole_values(store))?,
         }
         // The counts are the same on all ranks; those that write none of the state ask for that of no unit.
         let units = if share.saves(share.optimizer) { units } else { Vec::new() };
