@@ -88,12 +88,12 @@ impl Saver {
     ) -> Result<Vec<Saved>, TrainError> {
         let begun = Instant::now();
         let mut complete = Vec::from_iter(self.settle(peers)?);
-        if let Some(aside) = self.agree(peers, step)? {
+        if let Some((aside, failed)) = self.agree(peers, step)? {
             // Bringing parameters together needs all ranks, also one that has nowhere to write them.
             let (files, state) = parts()?;
-            let (aside, stage) = match aside {
-                Ok(aside) => (aside.clone(), self.write(aside, peers.rank(), files)),
-                Err((aside, error)) => (aside, Stage::Failed(error)),
+            let stage = match failed {
+                None => self.write(aside.clone(), peers.rank(), files),
+                Some(error) => Stage::Failed(error),
             };
             self.pending = Some(Pending { aside, state, stage, stalled: begun.elapsed() });
             if !self.asynchronous {
@@ -105,13 +105,13 @@ impl Saver {
         Ok(complete)
     }
 
-    /// Has rank 0 make the folder and all ranks find it; nothing if there is a complete checkpoint of this step.
-    #[allow(clippy::type_complexity)]
+    /// Has rank 0 make the folder and all ranks find it, with what went wrong on this one; nothing if there is a complete
+    /// checkpoint of this step.
     fn agree(
         &self,
         peers: &Peers,
         step: u64,
-    ) -> Result<Option<Result<Aside, (Aside, CheckpointError)>>, TrainError> {
+    ) -> Result<Option<(Aside, Option<CheckpointError>)>, TrainError> {
         let first = peers.rank() == 0;
         // Microseconds since 1970 fit into the 53 bits that a sum of f64 keeps.
         let ticket = || {
@@ -138,7 +138,10 @@ impl Saver {
             Some(made) => made,
             None => Aside::join(&self.checkpoints, step, ticket, peers.rank()),
         };
-        Ok(Some(aside.map_err(|error| (Aside::at(&self.checkpoints, step, ticket), error))))
+        Ok(Some(match aside {
+            Ok(aside) => (aside, None),
+            Err(error) => (Aside::at(&self.checkpoints, step, ticket), Some(error)),
+        }))
     }
 
     /// Writes this rank's files, on a thread if that is asked for.
