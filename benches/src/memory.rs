@@ -2,7 +2,7 @@
 //!
 //! A multilayer perceptron of the size asked for is trained some steps on drawn pictures. The memory of a rank's process is the
 //! system's account of it (`VmHWM`), so it holds everything: the program itself, images, activations, buffers of
-//! communication. No checkpoint is written, because that gathers what is sharded, and nothing is evaluated.
+//! communication. No checkpoint is written, because saving copies what a rank holds, and nothing is evaluated.
 
 use std::path::PathBuf;
 
