@@ -14,19 +14,12 @@ const ROUND: Duration = Duration::from_millis(60);
 const PAUSE: Duration = Duration::from_millis(40);
 
 /// Median seconds of one repetition.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Medians {
-    /// Ours.
-    pub(crate) ours: f64,
+    /// Of each of ours.
+    pub(crate) ours: Vec<f64>,
     /// The peer's, if there is one and it can do this.
     pub(crate) theirs: Option<f64>,
-}
-
-impl Medians {
-    /// How many times faster ours is.
-    pub(crate) fn ratio(&self) -> Option<f64> {
-        self.theirs.map(|theirs| theirs / self.ours)
-    }
 }
 
 /// The middle of some numbers.
@@ -35,21 +28,19 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Alternates `rounds` rounds of `ours` and of the peer. Each round repeats the work so often that it lasts a
-/// while; a first one, not counted, warms up.
+/// Alternates `rounds` rounds of each of `ours` and of the peer. Each round repeats the work so often that it lasts
+/// a while; a first one, not counted, warms up.
 pub(crate) fn alternate(
     rounds: u64,
-    mut ours: impl FnMut() -> Result<()>,
+    ours: &mut [&mut dyn FnMut() -> Result<()>],
     mut theirs: Option<&mut Prepared<'_>>,
 ) -> Result<Medians> {
-    ours()?;
-    let mut once = || -> Result<f64> {
-        let start = Instant::now();
-        ours()?;
-        Ok(start.elapsed().as_secs_f64())
-    };
     let repetitions = |seconds: f64| (ROUND.as_secs_f64() / seconds.max(1e-9)).ceil().clamp(1.0, 1e4) as u64;
-    let our_repetitions = repetitions(once()?);
+    let mut our_repetitions = Vec::new();
+    for work in ours.iter_mut() {
+        work()?;
+        our_repetitions.push(repetitions(seconds(work)?));
+    }
     let their_repetitions = match &mut theirs {
         Some(peer) => {
             peer.run(1)?;
@@ -57,19 +48,28 @@ pub(crate) fn alternate(
         }
         None => 1,
     };
-    let (mut our_times, mut their_times) = (Vec::new(), Vec::new());
+    let (mut our_times, mut their_times) = (vec![Vec::new(); ours.len()], Vec::new());
     for _ in 0..rounds {
-        let mut total = 0.0;
-        std::thread::sleep(PAUSE);
-        for _ in 0..our_repetitions {
-            total += once()?;
+        for ((work, repetitions), times) in ours.iter_mut().zip(&our_repetitions).zip(&mut our_times) {
+            let mut total = 0.0;
+            std::thread::sleep(PAUSE);
+            for _ in 0..*repetitions {
+                total += seconds(work)?;
+            }
+            times.push(total / *repetitions as f64);
         }
-        our_times.push(total / our_repetitions as f64);
         if let Some(peer) = &mut theirs {
             std::thread::sleep(PAUSE);
             their_times.push(peer.run(their_repetitions)?);
         }
     }
     let theirs = (!their_times.is_empty()).then(|| median(their_times));
-    Ok(Medians { ours: median(our_times), theirs })
+    Ok(Medians { ours: our_times.into_iter().map(median).collect(), theirs })
+}
+
+/// How long the work takes.
+fn seconds(work: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
+    let start = Instant::now();
+    work()?;
+    Ok(start.elapsed().as_secs_f64())
 }

@@ -1,0 +1,212 @@
+//! Whole training steps: forward, loss, backward, communication, optimizer.
+
+mod model;
+mod precision;
+mod rank;
+
+use anyhow::{Context as _, Result};
+use clap::{Args, ValueEnum};
+use serde_json::{Value as Json, json};
+
+use crate::Common;
+use crate::peer::{Peer, torch_ranks};
+use crate::rounds::alternate;
+use model::Model;
+use precision::Precision;
+use rank::Team;
+
+/// What to measure.
+#[derive(Debug, Args)]
+pub(crate) struct TrainArgs {
+    /// The model
+    #[arg(long, value_enum, default_value_t = Model::Resnet18)]
+    model: Model,
+    /// Images of each rank in a step
+    #[arg(long, default_value_t = 64)]
+    batch: usize,
+    /// Height and width of the images
+    #[arg(long, default_value_t = 32)]
+    image_size: usize,
+    /// Ranks, as threads of this process
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    ranks: u64,
+    /// How the ranks share the work: ddp, zero1, zero2, fsdp, hsdp; or none, without any communication. Several, with commas
+    /// between, take turns round by round, and are compared with the first
+    #[arg(long, default_value = "ddp", value_delimiter = ',')]
+    strategy: Vec<String>,
+    /// What is multiplied and kept: f32; bf16 or f16, with weights in f32; or f32 whose products are rounded to bf16 where that
+    /// is faster
+    #[arg(long, value_enum, default_value_t = Precision::F32)]
+    precision: Precision,
+    /// Every so many-th block runs again in backward instead of keeping its activations, 1 for all; 0 for none
+    #[arg(long, default_value_t = 0)]
+    recompute: usize,
+    /// The first convolution is 3x3 without stride and there is no pooling after it
+    #[arg(long)]
+    cifar_stem: bool,
+    /// Messages are merged until they have so many KiB
+    #[arg(long, default_value_t = 1024)]
+    bucket_kib: usize,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// What a strategy took.
+struct Row<'a> {
+    strategy: &'a str,
+    seconds: f64,
+    /// Seconds of communication in a step, of rank 0: those that it waited for, and those beside its computing.
+    exposed: f64,
+    hidden: f64,
+    bytes_sent: f64,
+    /// The peer, and its seconds of a step.
+    peer: Option<(String, f64)>,
+}
+
+pub(crate) fn run(args: &TrainArgs) -> Result<()> {
+    let world = usize::try_from(args.ranks)?;
+    let common = &args.common;
+    anyhow::ensure!(args.batch > 0, "--batch 0: a rank needs an image");
+    anyhow::ensure!(
+        common.peer.is_none()
+            || args.precision == Precision::F32
+            || (args.precision != Precision::F16 && world == 1),
+        "--peer computes in f32, or with one rank in bf16; not in {} on {world} ranks",
+        args.precision.name()
+    );
+    let name = args.model.to_possible_value().context("a model has a name")?.get_name().to_owned();
+    // Several ranks are compared with as many processes of PyTorch's, after our rounds.
+    let alone = common.peer.filter(|_| world == 1);
+    let mut peer = alone.map(|library| Peer::start(library, common.threads())).transpose()?;
+    let version = peer.as_ref().map(|peer| peer.version.clone());
+    let mut prepared = match &mut peer {
+        Some(peer) => peer.prepare(&json!({
+            "kind": "train", "model": name, "batch": args.batch, "size": args.image_size,
+            "cifar_stem": args.cifar_stem, "precision": args.precision.of_peer(),
+        }))?,
+        None => None,
+    };
+    if version.is_some() && prepared.is_none() {
+        println!("the peer has no {name} like this");
+    }
+    let (medians, mut rows) = std::thread::scope(|scope| {
+        let mut teams = Vec::new();
+        for strategy in &args.strategy {
+            teams.push(Team::start(scope, args, strategy, world)?);
+        }
+        let mut steps: Vec<_> = teams.iter_mut().map(|team| || team.step()).collect();
+        let mut ours: Vec<&mut dyn FnMut() -> Result<()>> = Vec::new();
+        ours.extend(steps.iter_mut().map(|step| step as &mut dyn FnMut() -> Result<()>));
+        let medians = alternate(common.rounds, &mut ours, prepared.as_mut())?;
+        let rows: Vec<Row<'_>> =
+            teams.iter().zip(&medians.ours).map(|(team, seconds)| team.row(*seconds)).collect();
+        anyhow::Ok((medians, rows))
+    })?;
+    if let (Some(theirs), Some(version)) = (medians.theirs, &version) {
+        rows[0].peer = Some((version.clone(), theirs));
+    }
+    if common.peer.is_some() && world > 1 {
+        for row in rows.iter_mut().filter(|row| row.strategy != "none") {
+            row.peer = Some(torch_ranks(&json!({
+                "model": name, "batch": args.batch, "size": args.image_size, "cifar_stem": args.cifar_stem,
+                "strategy": of_peer(row.strategy), "ranks": world, "threads": common.threads(),
+                "rounds": common.rounds,
+            }))?);
+        }
+    }
+    let memory = peak_memory();
+    let peer_memory = prepared.as_mut().map(crate::peer::Prepared::peak_memory).transpose()?;
+    print(args, &name, &rows, memory, peer_memory);
+    common.write(&json!({
+        "model": name, "batch": args.batch, "image_size": args.image_size, "cifar_stem": args.cifar_stem,
+        "ranks": world, "threads": common.threads(), "precision": args.precision.name(),
+        "recompute": args.recompute, "rounds": common.rounds,
+        "peak_memory_bytes": memory, "peer_peak_memory_bytes": peer_memory,
+        "strategies": rows.iter().map(|row| row.json(args, &rows[0])).collect::<Vec<_>>(),
+    }))
+}
+
+/// What of PyTorch a strategy is compared with.
+fn of_peer(strategy: &str) -> &'static str {
+    if matches!(strategy, "fsdp" | "zero3") { "fsdp" } else { "ddp" }
+}
+
+fn print(args: &TrainArgs, name: &str, rows: &[Row<'_>], memory: Option<u64>, peer_memory: Option<u64>) {
+    let world = args.ranks;
+    let recomputed = match args.recompute {
+        0 => String::new(),
+        every => format!(", 1 of {every} blocks recomputed"),
+    };
+    println!(
+        "{name}, {precision}{recomputed}, batch {batch} at {size}x{size}, ranks: {world}, threads of each: {threads}",
+        precision = args.precision.name(),
+        batch = args.batch,
+        size = args.image_size,
+        threads = args.common.threads(),
+    );
+    for row in rows {
+        let strategy = if world > 1 { row.strategy } else { "alone" };
+        print!(
+            "{strategy}: {:.1} ms a step, {:.0} samples/s",
+            row.seconds * 1e3,
+            args.images() / row.seconds
+        );
+        if rows.len() > 1 {
+            print!("; {:.3} of the step of {}", row.seconds / rows[0].seconds, rows[0].strategy);
+        }
+        if world > 1 && row.strategy != "none" {
+            print!(
+                "; communication: {:.1} MB sent, exposed {:.1} ms, hidden {:.1} ms",
+                row.bytes_sent / 1e6,
+                row.exposed * 1e3,
+                row.hidden * 1e3
+            );
+        }
+        println!();
+        if let Some((version, theirs)) = &row.peer {
+            let by = if world > 1 { format!(", {} over Gloo", of_peer(row.strategy)) } else { String::new() };
+            println!(
+                "{version}{by}: {:.1} ms a step, {:.0} samples/s; ratio {:.2}x",
+                theirs * 1e3,
+                args.images() / theirs,
+                theirs / row.seconds
+            );
+        }
+    }
+    let mebibytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    if let Some(bytes) = memory {
+        print!("at most {:.0} MiB in memory", mebibytes(bytes));
+        println!(
+            "{}",
+            peer_memory.map_or_else(String::new, |peer| format!(", the peer {:.0}", mebibytes(peer)))
+        );
+    }
+}
+
+impl TrainArgs {
+    /// Images of all ranks in a step.
+    fn images(&self) -> f64 {
+        self.batch as f64 * self.ranks as f64
+    }
+}
+
+impl Row<'_> {
+    fn json(&self, args: &TrainArgs, first: &Row<'_>) -> Json {
+        let theirs = self.peer.as_ref().map(|(_, seconds)| *seconds);
+        json!({
+            "strategy": self.strategy, "seconds_per_step": self.seconds, "samples_per_s": args.images() / self.seconds,
+            "step_over_first": self.seconds / first.seconds, "bytes_sent": self.bytes_sent,
+            "communication_exposed_seconds": self.exposed, "communication_hidden_seconds": self.hidden,
+            "peer": self.peer.as_ref().map(|(version, _)| version),
+            "peer_samples_per_s": theirs.map(|theirs| args.images() / theirs),
+            "ratio": theirs.map(|theirs| theirs / self.seconds),
+        })
+    }
+}
+
+/// The most memory that this process has held, where the system tells.
+fn peak_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? * 1024)
+}

@@ -1,0 +1,69 @@
+//! The models, and a rank's part of the batch.
+
+use anyhow::Result;
+use candle_core::{Device, Tensor};
+use clap::ValueEnum;
+use phalanx_models::{
+    ClipTextConfig, CvaeConfig, MobileNetV2, MobileNetV2Config, ResNet, ResNetConfig, ResNetVariant,
+    TextToImage,
+};
+use phalanx_tensor::loss::{self, Over};
+use phalanx_tensor::{BuildOptions, ParamStore, StoreBuilder, Tape, Value};
+
+use super::TrainArgs;
+
+/// The models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Model {
+    Resnet18,
+    Resnet34,
+    Resnet50,
+    Mobilenetv2,
+    Cvae,
+    /// StackGAN's first stage, GF 128, DF 64: a step of the discriminator and one of the generator, at 64x64
+    Stackgan,
+}
+
+pub(super) type Forward = Box<dyn Fn(&Tape, Over) -> phalanx_tensor::Result<Value>>;
+
+/// A rank's model and its part of the batch.
+pub(super) fn build(args: &TrainArgs, batch: usize) -> Result<(ParamStore, Forward)> {
+    let builder = StoreBuilder::new(BuildOptions::default());
+    let size = args.image_size;
+    let images = Value::constant(Tensor::rand(-1.0_f32, 1.0, (batch, 3, size, size), &Device::Cpu)?);
+    let labels: Vec<u32> = (0..batch as u32).map(|i| i % 10).collect();
+    let resnet = |variant| ResNetConfig { cifar_stem: args.cifar_stem, ..ResNetConfig::new(variant, 10) };
+    let forward: Forward = match args.model {
+        Model::Resnet18 | Model::Resnet34 | Model::Resnet50 => {
+            let variant = match args.model {
+                Model::Resnet34 => ResNetVariant::R34,
+                Model::Resnet50 => ResNetVariant::R50,
+                _ => ResNetVariant::R18,
+            };
+            let model = ResNet::new(&builder.root(), &resnet(variant))?;
+            Box::new(move |tape, over| {
+                loss::cross_entropy(tape, &model.forward(tape, &images)?, &labels, 0.0, over)
+            })
+        }
+        Model::Mobilenetv2 => {
+            let config = MobileNetV2Config { cifar_stem: args.cifar_stem, ..MobileNetV2Config::new(10) };
+            let model = MobileNetV2::new(&builder.root(), &config)?;
+            Box::new(move |tape, over| {
+                loss::cross_entropy(tape, &model.forward(tape, &images)?, &labels, 0.0, over)
+            })
+        }
+        Model::Cvae => {
+            let text = ClipTextConfig::small();
+            let cvae =
+                CvaeConfig { image_size: size, widths: vec![32, 64, 128], latent: 64, text_dim: text.embed };
+            let model = TextToImage::new(&builder.root(), &text, &cvae, false)?;
+            let end = text.vocab as u32 - 1;
+            let ids =
+                (0..batch as u32).flat_map(|i| (0..16).map(move |t| if t == 15 { end } else { i * 7 + t }));
+            let ids = Tensor::from_vec(ids.collect::<Vec<u32>>(), (batch, 16), &Device::Cpu)?;
+            Box::new(move |tape, over| Ok(model.loss(tape, &images, &ids, (1e-4, 1.0), over)?.total))
+        }
+        Model::Stackgan => anyhow::bail!("StackGAN has two losses"),
+    };
+    Ok((builder.build()?, forward))
+}

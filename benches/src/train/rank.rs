@@ -1,0 +1,203 @@
+//! A rank that takes a training step each time that it is told to, and a team of such ranks.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::Scope;
+
+use anyhow::{Context as _, Result, anyhow};
+use candle_core::{Device, Tensor};
+use phalanx_collectives::{Communicator, threads};
+use phalanx_models::stackgan::{stage_one_discriminator_loss, stage_one_generator_loss};
+use phalanx_models::{StackGanConfig, StageOneDiscriminator, StageOneGenerator};
+use phalanx_sharding::{DataParallel, Options, Strategy};
+use phalanx_tensor::loss::Over;
+use phalanx_tensor::optim::{Adam, Optimizer, Sgd, scale_grads};
+use phalanx_tensor::{BuildOptions, Context, Key, ParamStore, Recompute, Session, StoreBuilder, Tape, Value};
+
+use super::model::{Model, build};
+use super::precision::Precision;
+use super::{Row, TrainArgs};
+
+/// A rank's training step.
+type Step = Box<dyn FnMut(&Arc<Context>, u64) -> Result<()>>;
+
+/// A model, and what adds its gradients over the ranks.
+struct Replica {
+    store: ParamStore,
+    parallel: Arc<DataParallel>,
+    precision: Precision,
+    recompute: Recompute,
+}
+
+impl Replica {
+    fn new(args: &TrainArgs, strategy: &str, store: ParamStore, comm: Communicator) -> Result<Self> {
+        // Without communication each rank is a world of its own.
+        let (comm, strategy) = match strategy {
+            "none" => (threads(1)?.remove(0), "ddp"),
+            name => (comm, name),
+        };
+        let bucket_bytes = args.bucket_kib << 10;
+        let options = Options { bucket_bytes, ..Options::default() };
+        let parallel = DataParallel::with_options(&store, comm, Strategy::named(strategy)?, options)?;
+        let recompute = if args.recompute > 0 { Recompute::Every(args.recompute) } else { Recompute::Never };
+        Ok(Self { store, parallel, precision: args.precision, recompute })
+    }
+
+    fn tape(&self, context: &Arc<Context>, step: u64) -> Tape {
+        let world = self.parallel.communicator().world_size();
+        Tape::recording(Session {
+            listener: (world > 1).then(|| self.parallel.clone() as _),
+            precision: self.precision.kept(),
+            recompute: self.recompute,
+            ..Session::training(context.clone(), Key::new(0).step(step))
+        })
+    }
+
+    /// Differentiates and adds over the ranks.
+    fn backward(&self, tape: &Tape, loss: &Value) -> Result<()> {
+        self.store.zero_grads();
+        tape.backward_scaled(loss, self.precision.loss_scale())?;
+        Ok(self.parallel.finish_gradients()?)
+    }
+
+    fn update(&self, optimizer: &mut impl Optimizer, lr: f64, context: &Context) -> Result<()> {
+        let units = self.parallel.units();
+        if self.precision == Precision::F16 {
+            scale_grads(&units, 1.0 / self.precision.loss_scale(), context)?;
+        }
+        optimizer.step(&units, lr, context)?;
+        Ok(self.parallel.finish_update()?)
+    }
+}
+
+/// The step of a model with one loss and SGD.
+fn single_loss_step(args: &TrainArgs, strategy: &str, comm: Communicator) -> Result<Step> {
+    let global = args.batch * comm.world_size();
+    let (store, forward) = build(args, args.batch)?;
+    let replica = Replica::new(args, strategy, store, comm)?;
+    let mut sgd = Sgd::new(0.9, false, 5e-4);
+    Ok(Box::new(move |context, step| {
+        let tape = replica.tape(context, step);
+        let loss = forward(&tape, Over::Count(global))?;
+        replica.backward(&tape, &loss)?;
+        replica.update(&mut sgd, 1e-4, context)
+    }))
+}
+
+/// A step of StackGAN's discriminator and one of its generator, with Adam as in the authors' code.
+fn stackgan_step(args: &TrainArgs, strategy: &str, comm: Communicator) -> Result<Step> {
+    anyhow::ensure!(args.image_size == 64, "StackGAN's first stage makes images of 64x64: --image-size 64");
+    anyhow::ensure!(strategy != "fsdp", "StackGAN's networks run on each other's tapes; not by fsdp");
+    let batch = args.batch;
+    let config = StackGanConfig::new();
+    let (of_g, of_d) =
+        (StoreBuilder::new(BuildOptions::default()), StoreBuilder::new(BuildOptions::default()));
+    let generator = StageOneGenerator::new(&of_g.root(), &config)?;
+    let discriminator = StageOneDiscriminator::new(&of_d.root(), &config)?;
+    let (g, d) = (
+        Replica::new(args, strategy, of_g.build()?, comm.clone())?,
+        Replica::new(args, strategy, of_d.build()?, comm)?,
+    );
+    let random = |dims: &[usize]| {
+        Ok::<_, anyhow::Error>(Value::constant(Tensor::rand(-1.0_f32, 1.0, dims, &Device::Cpu)?))
+    };
+    let (real, text) = (random(&[batch, 3, 64, 64])?, random(&[batch, config.text_dim])?);
+    let (noise, condition_noise) = (random(&[batch, config.z_dim])?, random(&[batch, config.condition_dim])?);
+    let (mut adam_g, mut adam_d) = (Adam::new((0.5, 0.999), 1e-8, 0.0), Adam::new((0.5, 0.999), 1e-8, 0.0));
+    Ok(Box::new(move |context, step| {
+        let tape = g.tape(context, step);
+        let generated = generator.forward(&tape, &text, &noise, &condition_noise)?;
+        let shown = generated.condition.mu.detach();
+        let judging = d.tape(context, step);
+        let fake = generated.image.detach();
+        let loss = stage_one_discriminator_loss(&judging, &discriminator, &real, &fake, &shown)?;
+        d.backward(&judging, &loss)?;
+        d.update(&mut adam_d, 2e-4, context)?;
+        let losses = stage_one_generator_loss(&tape, &discriminator, &generated, &shown)?;
+        g.backward(&tape, &losses.total)?;
+        g.update(&mut adam_g, 2e-4, context)
+    }))
+}
+
+/// One rank: a step each time that it is told to.
+fn rank(
+    args: &TrainArgs,
+    strategy: &str,
+    comm: Communicator,
+    go: &Receiver<()>,
+    done: &Sender<Result<()>>,
+) -> Result<()> {
+    let context = Arc::new(Context::new(args.common.threads()).with_products(args.precision.products()));
+    let mut step = match args.model {
+        Model::Stackgan => stackgan_step(args, strategy, comm)?,
+        _ => single_loss_step(args, strategy, comm)?,
+    };
+    let mut number = 0;
+    while go.recv().is_ok() {
+        let outcome = step(&context, number);
+        number += 1;
+        if done.send(outcome).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The ranks of one strategy, as threads, which wait until they are told to take a step.
+pub(super) struct Team<'a> {
+    strategy: &'a str,
+    ranks: Vec<(Sender<()>, Receiver<Result<()>>)>,
+    first: Communicator,
+    steps: u32,
+}
+
+impl<'a> Team<'a> {
+    pub(super) fn start<'scope>(
+        scope: &'scope Scope<'scope, '_>,
+        args: &'scope TrainArgs,
+        strategy: &'a str,
+        world: usize,
+    ) -> Result<Self>
+    where
+        'a: 'scope,
+    {
+        let comms = threads(world)?;
+        let first = comms[0].clone();
+        let mut ranks = Vec::new();
+        for comm in comms {
+            let (go, told) = channel();
+            let (tell, done) = channel();
+            scope.spawn(move || {
+                if let Err(error) = rank(args, strategy, comm, &told, &tell) {
+                    // Nobody listens if the others have failed before.
+                    let _ = tell.send(Err(error));
+                }
+            });
+            ranks.push((go, done));
+        }
+        Ok(Self { strategy, ranks, first, steps: 0 })
+    }
+
+    /// A step of all ranks.
+    pub(super) fn step(&mut self) -> Result<()> {
+        self.steps += 1;
+        for (go, _) in &self.ranks {
+            go.send(()).map_err(|_| anyhow!("a rank has ended"))?;
+        }
+        self.ranks.iter().try_for_each(|(_, done)| done.recv().context("a rank has ended")?)
+    }
+
+    /// What the steps took, with the median of their seconds; of communication the mean.
+    pub(super) fn row(&self, seconds: f64) -> Row<'a> {
+        let (stats, steps) = (self.first.stats(), f64::from(self.steps.max(1)));
+        let (exposed, busy) = (stats.seconds_exposed / steps, stats.seconds_busy / steps);
+        Row {
+            strategy: self.strategy,
+            seconds,
+            exposed,
+            hidden: (busy - exposed).max(0.0),
+            bytes_sent: stats.bytes_sent as f64 / steps,
+            peer: None,
+        }
+    }
+}
