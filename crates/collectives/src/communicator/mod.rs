@@ -1,6 +1,7 @@
 //! The communicator: what a rank calls.
 
 mod buffers;
+mod into;
 mod movement;
 mod parts;
 mod reductions;

@@ -2,6 +2,8 @@
 
 use super::native::Native;
 use super::tag::{Kind, Tag};
+use crate::algorithms::Algorithm;
+use crate::buffer::SliceMut;
 use crate::dtype::Element;
 use crate::error::Result;
 use crate::reduce::Reduction;
@@ -62,6 +64,30 @@ impl Native {
     pub(crate) fn direct_all_gather<T: Element>(&mut self, values: &mut [T]) -> Result<()> {
         self.count(1, size_of_val(values));
         self.on_board(|board, visit| board.all_gather(values, visit))
+    }
+
+    /// Whether the operation of the current tag, on this buffer, reads others' buffers where they lie.
+    pub(crate) fn lends(&self, values: &SliceMut<'_>) -> bool {
+        let bytes = values.len() * values.dtype().size();
+        self.tag.algorithm == Algorithm::Direct
+            && self.host_memory.as_ref().is_some_and(|memory| memory.board.lends(bytes))
+    }
+
+    /// As [`Native::direct_reduce_scatter`], into a buffer of this rank's part.
+    pub(crate) fn lent_reduce_scatter<T: Element>(
+        &mut self,
+        values: &mut [T],
+        part: &mut [T],
+        reduction: Reduction,
+    ) -> Result<()> {
+        self.count(1, size_of_val(values));
+        self.on_board(|board, visit| board.reduce_scatter_lent_into(values, part, reduction, visit))
+    }
+
+    /// As [`Native::direct_all_gather`], from a buffer of this rank's part.
+    pub(crate) fn lent_all_gather<T: Element>(&mut self, values: &mut [T], part: &mut [T]) -> Result<()> {
+        self.count(1, size_of_val(values));
+        self.on_board(|board, visit| board.all_gather_lent_from(values, part, visit))
     }
 
     pub(crate) fn direct_reduce<T: Element>(

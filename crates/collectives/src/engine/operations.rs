@@ -8,7 +8,7 @@ use crate::algorithms::cost::CostModel;
 use crate::algorithms::{
     Algorithm, gathered, grid, halving, hierarchical, pieces, push_pull, ring, single, tree,
 };
-use crate::buffer::{SliceMut, on_slice};
+use crate::buffer::{SliceMut, copy_chunk, on_slice};
 use crate::communicator::Ending;
 use crate::dtype::{Element, ReduceOp};
 use crate::error::{CommError, Result};
@@ -145,6 +145,29 @@ impl Engine for Native {
             return Ok(());
         }
         on_slice!(values, |values| self.all_gather_by(values))
+    }
+
+    fn reduce_scatter_into(
+        &mut self,
+        mut values: SliceMut<'_>,
+        mut part: SliceMut<'_>,
+        op: ReduceOp,
+    ) -> Result<()> {
+        if self.lends(&values) {
+            let reduction = Reduction::new(op, self.world_size);
+            return on_slice!(values, |values| self.lent_reduce_scatter(values, part.typed(), reduction));
+        }
+        self.reduce_scatter(values.reborrow(), op)?;
+        copy_chunk(&mut values, &mut part, (self.world_size, self.rank), false);
+        Ok(())
+    }
+
+    fn all_gather_from(&mut self, mut values: SliceMut<'_>, mut part: SliceMut<'_>) -> Result<()> {
+        if self.lends(&values) {
+            return on_slice!(values, |values| self.lent_all_gather(values, part.typed()));
+        }
+        copy_chunk(&mut values, &mut part, (self.world_size, self.rank), true);
+        self.all_gather(values)
     }
 
     fn all_gather_ragged(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {

@@ -29,7 +29,7 @@ const READING: usize = 156;
 
 impl Board {
     /// Whether so large a buffer is lent.
-    pub(super) fn lends(&self, bytes: usize) -> bool {
+    pub(crate) fn lends(&self, bytes: usize) -> bool {
         bytes >= LEND_FROM && self.reach.is_some()
     }
 
@@ -40,19 +40,24 @@ impl Board {
         self.word(self.rank, LENT).store(1, Ordering::SeqCst);
     }
 
-    /// Lends a buffer while `run` reads those of others; `run` gets the piece in which all have met.
-    fn lending<T: Element>(
-        &mut self,
-        values: &mut [T],
-        visit: Visit<'_>,
-        run: impl FnOnce(&mut Self, &mut [T], u32) -> Result<()>,
-    ) -> Result<()> {
-        self.publish_address(lend(values));
+    /// Lends the buffer at an address from now on, and arrives at the piece that is returned.
+    fn offer(&mut self, address: usize, visit: Visit<'_>) -> u32 {
+        self.publish_address(address);
         let piece = self.piece;
         self.piece = piece.wrapping_add(1);
         self.arrive(piece, visit.note);
+        piece
+    }
+
+    /// Runs `run`, which reads others' buffers, once all have met in the piece. It ends when nobody needs this one's any more.
+    fn meeting(
+        &mut self,
+        piece: u32,
+        visit: Visit<'_>,
+        run: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
         let met = self.others().try_for_each(|other| self.meet(other, piece, visit));
-        let result = met.and_then(|()| run(self, values, piece));
+        let result = met.and_then(|()| run(self));
         if result.is_err() {
             self.withdraw();
         }
@@ -83,8 +88,15 @@ impl Board {
         if there { Ok(()) } else { Err(BoardError::Link(LinkError::Closed(rank))) }
     }
 
-    /// own ← the reduction of all ranks' values; `offset` is where they begin in the buffers, in bytes.
-    fn fold_lent<T: Element>(&mut self, own: &mut [T], offset: usize, reduction: Reduction) -> Result<()> {
+    /// own ← the reduction of all ranks' values, this one's being there already or in `mine`; `offset` is where they begin in
+    /// the buffers, in bytes.
+    fn fold_lent<T: Element>(
+        &mut self,
+        own: &mut [T],
+        mine: Option<&[T]>,
+        offset: usize,
+        reduction: Reduction,
+    ) -> Result<()> {
         let Some(reach) = self.reach.clone() else { return Ok(()) };
         let (op, rank, world) = (reduction.op, self.rank, self.world);
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -93,6 +105,10 @@ impl Board {
         let mut start = offset;
         let mut result = Ok(());
         for block in own.chunks_mut(BLOCK / size_of::<T>()) {
+            if let Some(mine) = mine {
+                let at = (start - offset) / size_of::<T>();
+                block.copy_from_slice(&mine[at..at + block.len()]);
+            }
             let mut add = |from: usize, acc: &mut [T]| {
                 self.reading(from, |address| reach.reduce(from, address + start, op, acc, theirs))
             };
@@ -138,10 +154,11 @@ impl Board {
         reduction: Reduction,
         visit: Visit<'_>,
     ) -> Result<()> {
-        self.lending(values, visit, |board, values, piece| {
+        let piece = self.offer(lend(values), visit);
+        self.meeting(piece, visit, |board| {
             let own = chunk(values.len(), board.world, board.rank);
             let offset = own.start * size_of::<T>();
-            board.fold_lent(&mut values[own], offset, reduction)?;
+            board.fold_lent(&mut values[own], None, offset, reduction)?;
             // Whoever has reduced its chunk has read it in all buffers, so that there it may be overwritten.
             board.publish(REDUCED, piece.wrapping_add(1));
             for other in board.others() {
@@ -160,16 +177,53 @@ impl Board {
         reduction: Reduction,
         visit: Visit<'_>,
     ) -> Result<()> {
-        self.lending(values, visit, |board, values, piece| {
+        let piece = self.offer(lend(values), visit);
+        self.meeting(piece, visit, |board| {
             let own = chunk(values.len(), board.world, board.rank);
             let offset = own.start * size_of::<T>();
-            board.fold_lent(&mut values[own], offset, reduction)?;
+            board.fold_lent(&mut values[own], None, offset, reduction)?;
+            board.part(piece, visit)
+        })
+    }
+
+    /// The same into `part`, which has the length of this rank's chunk.
+    pub(crate) fn reduce_scatter_lent_into<T: Element>(
+        &mut self,
+        values: &mut [T],
+        part: &mut [T],
+        reduction: Reduction,
+        visit: Visit<'_>,
+    ) -> Result<()> {
+        let piece = self.offer(lend(values), visit);
+        self.meeting(piece, visit, |board| {
+            let own = chunk(values.len(), board.world, board.rank);
+            let offset = own.start * size_of::<T>();
+            board.fold_lent(part, Some(&values[own]), offset, reduction)?;
             board.part(piece, visit)
         })
     }
 
     pub(super) fn all_gather_lent<T: Element>(&mut self, values: &mut [T], visit: Visit<'_>) -> Result<()> {
-        self.lending(values, visit, |board, values, piece| {
+        let piece = self.offer(lend(values), visit);
+        self.meeting(piece, visit, |board| {
+            board.others().try_for_each(|other| board.copy_lent(values, other))?;
+            board.part(piece, visit)
+        })
+    }
+
+    /// The same from `part`, which has the length of this rank's chunk.
+    pub(crate) fn all_gather_lent_from<T: Element>(
+        &mut self,
+        values: &mut [T],
+        part: &mut [T],
+        visit: Visit<'_>,
+    ) -> Result<()> {
+        let own = chunk(values.len(), self.world, self.rank);
+        // Where a buffer would begin that has the part in its place: others read nothing but that.
+        let address = lend(part).wrapping_sub(own.start * size_of::<T>());
+        let piece = self.offer(address, visit);
+        values[own].copy_from_slice(part);
+        self.meeting(piece, visit, |board| {
             board.others().try_for_each(|other| board.copy_lent(values, other))?;
             board.part(piece, visit)
         })

@@ -9,7 +9,7 @@ use phalanx_tensor::Unit;
 use super::bucket::fill_from;
 use super::{DataParallel, LEADER, Progress};
 use crate::Result;
-use crate::buffer::{PartBuffer, TensorBuffer, Way};
+use crate::buffer::TensorBuffer;
 use crate::hook::{GradBucket, Pending};
 use crate::strategy::Held;
 
@@ -33,7 +33,7 @@ enum Running {
     /// Everybody gets the sum, in place.
     Whole(Handle<TensorBuffer>),
     /// This rank gets its part of the sum, in memory of its own.
-    Part(Handle<PartBuffer>),
+    Part(Handle<(TensorBuffer, TensorBuffer)>),
     /// In a hook's way, in place.
     Hooked(GradBucket, Box<dyn Pending>),
 }
@@ -156,8 +156,8 @@ impl DataParallel {
                 None => bucket.own_room()?,
             };
             state.memory[index].own_grads = Some(part.clone());
-            let buffer = PartBuffer { whole, part, range: bucket.range.clone(), way: Way::After };
-            Running::Part(comm.reduce_scatter_chunks_async(buffer, ReduceOp::Sum))
+            let (whole, part) = (TensorBuffer(whole), TensorBuffer(part));
+            Running::Part(comm.reduce_scatter_into_async(whole, part, ReduceOp::Sum))
         } else if self.strategy.placement.gradients == Held::Leader {
             Running::Whole(comm.reduce_async(TensorBuffer(whole), ReduceOp::Sum, LEADER))
         } else {
@@ -175,7 +175,7 @@ impl DataParallel {
         let narrow = |whole: &Tensor| whole.narrow(0, bucket.range.start, bucket.range.len());
         let part = match running {
             Running::Whole(handle) => narrow(&handle.wait()?.0)?,
-            Running::Part(handle) => handle.wait()?.part,
+            Running::Part(handle) => handle.wait()?.1.0,
             Running::Hooked(bucket, pending) => {
                 pending.wait()?;
                 let part = narrow(&bucket.gradients)?;

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use phalanx_collectives::Handle;
 
-use super::route::{Pass, Route};
+use super::route::{Pass, Route, Visit};
 use super::{DataParallel, Progress};
 use crate::Result;
-use crate::buffer::{PartBuffer, Way};
+use crate::buffer::TensorBuffer;
 
 /// Which buckets are on their way, and the way that passes take.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     /// By bucket.
-    coming: BTreeMap<usize, Handle<PartBuffer>>,
+    coming: BTreeMap<usize, Handle<(TensorBuffer, TensorBuffer)>>,
     route: Route,
     /// Blocks that are being run.
     open: Vec<usize>,
@@ -39,7 +39,7 @@ impl DataParallel {
         state.gathered.open.push(block.index);
         let released = || block.buckets.iter().copied().filter(|at| self.buckets[*at].released);
         released().try_for_each(|at| self.fetch(&mut state, at))?;
-        for at in self.next_buckets(&state) {
+        for at in self.next_buckets(&state.gathered.open, state.gathered.route.ahead()) {
             if state.gathered.bytes + self.buckets[at].bytes() > self.gathered_bytes {
                 break;
             }
@@ -48,15 +48,15 @@ impl DataParallel {
         released().try_for_each(|at| self.receive(&mut state, at))
     }
 
-    /// The buckets to be gathered ahead, in the order of their use.
-    fn next_buckets(&self, state: &Progress) -> Vec<usize> {
+    /// The buckets to be gathered ahead of these visits while some blocks are open, in the order of their use.
+    fn next_buckets(&self, open: &[usize], ahead: &[Visit]) -> Vec<usize> {
         let mut next = Vec::new();
-        for (_, block) in state.gathered.route.ahead() {
+        for (_, block) in ahead {
             for at in self.buckets_of(*block) {
                 if next.len() == self.prefetch {
                     return next;
                 }
-                let known = next.contains(at) || state.gathered.open.iter().any(|open| self.uses(*open, *at));
+                let known = next.contains(at) || open.iter().any(|open| self.uses(*open, *at));
                 if self.buckets[*at].released && !known {
                     next.push(*at);
                 }
@@ -73,8 +73,8 @@ impl DataParallel {
         self.buckets_of(block).contains(&bucket)
     }
 
-    /// A pass has left a block: its parameters leave memory, unless the block that comes next uses them too. Backward
-    /// begins with the block that forward has ended with.
+    /// A pass has left a block: its parameters leave memory, unless they are used again so soon that they would be gathered
+    /// at the next block. (Backward begins with the blocks that forward has ended with.)
     pub(super) fn leave(&self, block: &str) -> Result<()> {
         if !self.releases() {
             return Ok(());
@@ -87,9 +87,19 @@ impl DataParallel {
         if let Some(at) = state.gathered.open.iter().rposition(|open| *open == block.index) {
             state.gathered.open.remove(at);
         }
-        let next = state.gathered.route.ahead().first().map(|(_, block)| *block);
+        let (mut open, ahead) = (state.gathered.open.clone(), state.gathered.route.ahead());
+        open.extend(ahead.first().map(|(_, block)| *block));
+        let soon = self.next_buckets(&open, ahead.get(1..).unwrap_or_default());
+        // What the next block lacks comes first.
+        let lacking = open.iter().flat_map(|block| self.buckets_of(*block)).filter(|at| {
+            self.buckets[**at].released
+                && state.memory[**at].whole.is_none()
+                && !state.gathered.coming.contains_key(*at)
+        });
+        let wanted = state.gathered.bytes + lacking.map(|at| self.buckets[*at].bytes()).sum::<usize>();
+        let crowded = wanted > self.gathered_bytes;
         for at in &block.buckets {
-            let used = next.iter().chain(&state.gathered.open).any(|block| self.uses(*block, *at));
+            let used = open.iter().any(|block| self.uses(*block, *at)) || (!crowded && soon.contains(at));
             if self.buckets[*at].released && !used {
                 self.release(&mut state, *at)?;
             }
@@ -105,9 +115,8 @@ impl DataParallel {
             return Ok(());
         }
         let bucket = &self.buckets[at];
-        let (range, part) = (bucket.range.clone(), own.clone());
-        let buffer = PartBuffer { whole: bucket.room()?, part, range, way: Way::Before };
-        state.gathered.coming.insert(at, self.shards.all_gather_chunks_async(buffer));
+        let (whole, part) = (TensorBuffer(bucket.room()?), TensorBuffer(own.clone()));
+        state.gathered.coming.insert(at, self.shards.all_gather_into_async(whole, part));
         state.gathered.bytes += bucket.bytes();
         state.gathered.peak = state.gathered.peak.max(state.gathered.bytes);
         Ok(())
@@ -116,7 +125,7 @@ impl DataParallel {
     /// Waits for a bucket that is on its way.
     fn receive(&self, state: &mut Progress, at: usize) -> Result<()> {
         if let Some(handle) = state.gathered.coming.remove(&at) {
-            let whole = handle.wait()?.whole;
+            let (TensorBuffer(whole), _) = handle.wait()?;
             self.place_whole(state, at, Some(whole))?;
         }
         Ok(())

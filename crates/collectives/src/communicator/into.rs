@@ -1,0 +1,148 @@
+//! Operations from or into a buffer of a rank's own part.
+
+use super::{Communicator, open};
+use crate::algorithms::chunk;
+use crate::buffer::FlatBuffer;
+use crate::dtype::ReduceOp;
+use crate::engine::{Engine, Kind, Scope, Tag};
+use crate::error::{CommError, Result};
+use crate::handle::Handle;
+
+/// Which way the part goes.
+#[derive(Clone, Copy)]
+enum Way {
+    /// The part of the reduction goes to it.
+    ReduceScatter,
+    /// All ranks' parts make up the whole.
+    AllGather,
+}
+
+impl Way {
+    fn kind(self) -> Kind {
+        match self {
+            Self::ReduceScatter => Kind::ReduceScatter,
+            Self::AllGather => Kind::AllGather,
+        }
+    }
+
+    fn run<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
+        self,
+        engine: &mut dyn Engine,
+        tag: Tag,
+        op: ReduceOp,
+        (whole, part): (&mut B, &mut P),
+    ) -> Result<()> {
+        let (len, of_part) = (tag.count as usize, (tag.dtype, part.len()));
+        open(whole, (tag.dtype, len), &mut |mut whole| {
+            open(part, of_part, &mut |part| match self {
+                Self::ReduceScatter => engine.reduce_scatter_into(whole.reborrow(), part, op),
+                Self::AllGather => engine.all_gather_from(whole.reborrow(), part),
+            })
+        })
+    }
+}
+
+impl Communicator {
+    /// What the operation is, if the part is as long as it must be.
+    fn tag_of_part<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
+        &self,
+        way: Way,
+        whole: &B,
+        part: &P,
+    ) -> Result<Tag> {
+        let own = chunk(whole.len(), self.world_size(), self.rank());
+        if (part.dtype(), part.len()) != (whole.dtype(), own.len()) {
+            let operation = way.kind().name();
+            let (is, holds) = (part.dtype().name(), part.len());
+            let problem = format!(
+                "rank {}'s part of {} {} is {} of them, not {holds} {is}",
+                self.rank(),
+                whole.len(),
+                whole.dtype().name(),
+                own.len()
+            );
+            return Err(CommError::Argument { operation, problem });
+        }
+        Ok(self.tag(way.kind(), whole.dtype(), whole.len()))
+    }
+
+    fn of_part<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
+        &self,
+        way: Way,
+        buffers: (&mut B, &mut P),
+        op: Option<ReduceOp>,
+    ) -> Result<()> {
+        let (tag, with) = self.checked_part(way, &*buffers.0, &*buffers.1, op)?;
+        self.run(Scope::World, tag, |engine| way.run(engine, tag, with, buffers))
+    }
+
+    fn of_part_async<B: FlatBuffer, P: FlatBuffer>(
+        &self,
+        way: Way,
+        (mut whole, mut part): (B, P),
+        op: Option<ReduceOp>,
+    ) -> Handle<(B, P)> {
+        match self.checked_part(way, &whole, &part, op) {
+            Err(error) => Handle::failed(error, self.inner.counters.clone()),
+            Ok((tag, with)) => self.issue(Scope::World, tag, move |engine| {
+                way.run(engine, tag, with, (&mut whole, &mut part))?;
+                Ok((whole, part))
+            }),
+        }
+    }
+
+    fn checked_part<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
+        &self,
+        way: Way,
+        whole: &B,
+        part: &P,
+        op: Option<ReduceOp>,
+    ) -> Result<(Tag, ReduceOp)> {
+        let tag = self.tag_of_part(way, whole, part)?;
+        let with = op.unwrap_or(ReduceOp::Sum);
+        with.check(tag.dtype)?;
+        Ok((op.map_or(tag, |op| tag.with_op(op)), with))
+    }
+
+    /// As [`Communicator::reduce_scatter_chunks`], but the reduction of elements `rank·len/world .. (rank + 1)·len/world` of all
+    /// ranks' `whole` goes to this rank's `part`. What is in `whole` afterwards is unspecified.
+    ///
+    /// # Errors
+    /// [`CommError::Argument`] if the part has another length or type; otherwise as [`Communicator::all_reduce`].
+    pub fn reduce_scatter_into<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
+        &self,
+        whole: &mut B,
+        part: &mut P,
+        op: ReduceOp,
+    ) -> Result<()> {
+        self.of_part(Way::ReduceScatter, (whole, part), Some(op))
+    }
+
+    /// The same without waiting.
+    pub fn reduce_scatter_into_async<B: FlatBuffer, P: FlatBuffer>(
+        &self,
+        whole: B,
+        part: P,
+        op: ReduceOp,
+    ) -> Handle<(B, P)> {
+        self.of_part_async(Way::ReduceScatter, (whole, part), Some(op))
+    }
+
+    /// As [`Communicator::all_gather_chunks`], but each rank's elements come from its `part`; those of all ranks make up every
+    /// rank's `whole`, whose content before does not matter.
+    ///
+    /// # Errors
+    /// [`CommError::Argument`] if the part has another length or type; otherwise that of the world.
+    pub fn all_gather_into<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
+        &self,
+        whole: &mut B,
+        part: &mut P,
+    ) -> Result<()> {
+        self.of_part(Way::AllGather, (whole, part), None)
+    }
+
+    /// The same without waiting.
+    pub fn all_gather_into_async<B: FlatBuffer, P: FlatBuffer>(&self, whole: B, part: P) -> Handle<(B, P)> {
+        self.of_part_async(Way::AllGather, (whole, part), None)
+    }
+}
