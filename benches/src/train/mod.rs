@@ -6,6 +6,7 @@ mod rank;
 
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
+use phalanx_sharding::Overlap;
 use serde_json::{Value as Json, json};
 
 use crate::Common;
@@ -47,8 +48,30 @@ pub(crate) struct TrainArgs {
     /// Messages are merged until they have so many KiB
     #[arg(long, default_value_t = 1024)]
     bucket_kib: usize,
+    /// Whether communication runs beside computing
+    #[arg(long, value_enum, default_value_t = Beside::Auto)]
+    overlap: Beside,
     #[command(flatten)]
     common: Common,
+}
+
+/// Whether communication runs beside computing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Beside {
+    /// But for sharded parameters on cores that all compute
+    Auto,
+    Always,
+    Never,
+}
+
+impl Beside {
+    fn overlap(self) -> Overlap {
+        match self {
+            Self::Auto => Overlap::Auto,
+            Self::Always => Overlap::Always,
+            Self::Never => Overlap::Never,
+        }
+    }
 }
 
 /// What a strategy took.
@@ -120,7 +143,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     common.write(&json!({
         "model": name, "batch": args.batch, "image_size": args.image_size, "cifar_stem": args.cifar_stem,
         "ranks": world, "threads": common.threads(), "precision": args.precision.name(),
-        "recompute": args.recompute, "rounds": common.rounds,
+        "recompute": args.recompute, "overlap": format!("{:?}", args.overlap).to_lowercase(), "rounds": common.rounds,
         "peak_memory_bytes": memory, "peer_peak_memory_bytes": peer_memory,
         "strategies": rows.iter().map(|row| row.json(args, &rows[0])).collect::<Vec<_>>(),
     }))

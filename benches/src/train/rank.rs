@@ -6,7 +6,7 @@ use std::thread::Scope;
 
 use anyhow::{Context as _, Result, anyhow};
 use candle_core::{Device, Tensor};
-use phalanx_collectives::{Communicator, threads};
+use phalanx_collectives::{CommStats, Communicator, threads};
 use phalanx_models::stackgan::{stage_one_discriminator_loss, stage_one_generator_loss};
 use phalanx_models::{StackGanConfig, StageOneDiscriminator, StageOneGenerator};
 use phalanx_sharding::{DataParallel, Options, Strategy};
@@ -18,8 +18,8 @@ use super::model::{Model, build};
 use super::precision::Precision;
 use super::{Row, TrainArgs};
 
-/// A rank's training step.
-type Step = Box<dyn FnMut(&Arc<Context>, u64) -> Result<()>>;
+/// A rank's training step; what communication has cost so far.
+type Step = Box<dyn FnMut(&Arc<Context>, u64) -> Result<CommStats>>;
 
 /// A model, and what adds its gradients over the ranks.
 struct Replica {
@@ -37,7 +37,8 @@ impl Replica {
             name => (comm, name),
         };
         let bucket_bytes = args.bucket_kib << 10;
-        let options = Options { bucket_bytes, ..Options::default() };
+        let (overlap, threads) = (args.overlap.overlap(), args.common.threads());
+        let options = Options { bucket_bytes, overlap, threads, ..Options::default() };
         let parallel = DataParallel::with_options(&store, comm, Strategy::named(strategy)?, options)?;
         let recompute = if args.recompute > 0 { Recompute::Every(args.recompute) } else { Recompute::Never };
         Ok(Self { store, parallel, precision: args.precision, recompute })
@@ -80,7 +81,8 @@ fn single_loss_step(args: &TrainArgs, strategy: &str, comm: Communicator) -> Res
         let tape = replica.tape(context, step);
         let loss = forward(&tape, Over::Count(global))?;
         replica.backward(&tape, &loss)?;
-        replica.update(&mut sgd, 1e-4, context)
+        replica.update(&mut sgd, 1e-4, context)?;
+        Ok(replica.parallel.stats())
     }))
 }
 
@@ -115,7 +117,9 @@ fn stackgan_step(args: &TrainArgs, strategy: &str, comm: Communicator) -> Result
         d.update(&mut adam_d, 2e-4, context)?;
         let losses = stage_one_generator_loss(&tape, &discriminator, &generated, &shown)?;
         g.backward(&tape, &losses.total)?;
-        g.update(&mut adam_g, 2e-4, context)
+        g.update(&mut adam_g, 2e-4, context)?;
+        // The two share a communicator.
+        Ok(g.parallel.stats())
     }))
 }
 
@@ -125,7 +129,7 @@ fn rank(
     strategy: &str,
     comm: Communicator,
     go: &Receiver<()>,
-    done: &Sender<Result<()>>,
+    done: &Sender<Result<CommStats>>,
 ) -> Result<()> {
     let context = Arc::new(Context::new(args.common.threads()).with_products(args.precision.products()));
     let mut step = match args.model {
@@ -146,9 +150,9 @@ fn rank(
 /// The ranks of one strategy, as threads, which wait until they are told to take a step.
 pub(super) struct Team<'a> {
     strategy: &'a str,
-    ranks: Vec<(Sender<()>, Receiver<Result<()>>)>,
-    first: Communicator,
-    steps: u32,
+    ranks: Vec<(Sender<()>, Receiver<Result<CommStats>>)>,
+    /// Of rank 0, after each step.
+    stats: Vec<CommStats>,
 }
 
 impl<'a> Team<'a> {
@@ -161,10 +165,8 @@ impl<'a> Team<'a> {
     where
         'a: 'scope,
     {
-        let comms = threads(world)?;
-        let first = comms[0].clone();
         let mut ranks = Vec::new();
-        for comm in comms {
+        for comm in threads(world)? {
             let (go, told) = channel();
             let (tell, done) = channel();
             scope.spawn(move || {
@@ -175,28 +177,33 @@ impl<'a> Team<'a> {
             });
             ranks.push((go, done));
         }
-        Ok(Self { strategy, ranks, first, steps: 0 })
+        Ok(Self { strategy, ranks, stats: Vec::new() })
     }
 
     /// A step of all ranks.
     pub(super) fn step(&mut self) -> Result<()> {
-        self.steps += 1;
         for (go, _) in &self.ranks {
             go.send(()).map_err(|_| anyhow!("a rank has ended"))?;
         }
-        self.ranks.iter().try_for_each(|(_, done)| done.recv().context("a rank has ended")?)
+        let stats = self.ranks.iter().map(|(_, done)| done.recv().context("a rank has ended")?);
+        let stats = stats.collect::<Result<Vec<_>>>()?;
+        self.stats.extend(stats.first());
+        Ok(())
     }
 
-    /// What the steps took, with the median of their seconds; of communication the mean.
+    /// What the steps took, with the median of their seconds; of communication the mean, without the first step.
     pub(super) fn row(&self, seconds: f64) -> Row<'a> {
-        let (stats, steps) = (self.first.stats(), f64::from(self.steps.max(1)));
-        let (exposed, busy) = (stats.seconds_exposed / steps, stats.seconds_busy / steps);
+        let (first, last) = (self.stats.first().copied(), self.stats.last().copied());
+        let (first, last) = (first.unwrap_or_default(), last.unwrap_or_default());
+        let steps = self.stats.len().saturating_sub(1).max(1) as f64;
+        let exposed = (last.seconds_exposed - first.seconds_exposed) / steps;
+        let busy = (last.seconds_busy - first.seconds_busy) / steps;
         Row {
             strategy: self.strategy,
             seconds,
             exposed,
             hidden: (busy - exposed).max(0.0),
-            bytes_sent: stats.bytes_sent as f64 / steps,
+            bytes_sent: (last.bytes_sent - first.bytes_sent) as f64 / steps,
             peer: None,
         }
     }

@@ -30,7 +30,8 @@ impl<R> Handle<R> {
         Self::of(Err(error), counters)
     }
 
-    fn of(result: Result<R>, counters: Arc<Counters>) -> Self {
+    /// A handle of what is over, well or not.
+    pub(crate) fn of(result: Result<R>, counters: Arc<Counters>) -> Self {
         let (sender, receiver) = bounded(1);
         // There is room, and the receiver is here.
         let _ = sender.send(result);

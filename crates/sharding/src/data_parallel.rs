@@ -133,6 +133,9 @@ impl DataParallel {
         options: Options,
     ) -> Result<Arc<Self>> {
         check_same_model(store, &comm)?;
+        let overlaps = options.overlap.decide(&comm, &strategy, options.threads.max(1))?;
+        let with = |comm: Communicator| if overlaps { comm } else { comm.at_once() };
+        let comm = with(comm);
         let (shards, replicas) = match strategy.axis {
             ShardAxis::World => (comm.clone(), None),
             ShardAxis::Group => {
@@ -144,7 +147,7 @@ impl DataParallel {
                     let part = comm.split(Some(colour as u32), 0)?;
                     part.ok_or_else(|| ShardingError::Mesh("a rank with a colour got no group".into()))
                 };
-                (part(at[0])?, Some(part(at[1])?))
+                (with(part(at[0])?), Some(with(part(at[1])?)))
             }
         };
         let shard = (shards.rank(), shards.world_size());

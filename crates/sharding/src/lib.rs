@@ -68,7 +68,7 @@ pub use data_parallel::{DataParallel, Share};
 pub use error::{Result, ShardingError};
 pub use hook::{Bf16Compression, CommHook, GradBucket, Pending, hook_named};
 pub use mesh::Mesh;
-pub use options::Options;
+pub use options::{Options, Overlap};
 pub use plan::{MemoryPlan, Workload};
 
 pub use strategy::{Codec, Held, PRESETS, Placement, Ranks, ShardAxis, Strategy, Synchrony, Topology};

@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
+use phalanx_collectives::{Communicator, ReduceOp};
+
+use crate::Result;
 use crate::hook::CommHook;
+use crate::strategy::{Held, Strategy};
 
 /// What can be chosen beside the strategy. All ranks must choose the same.
 #[derive(Debug, Clone)]
@@ -21,10 +25,55 @@ pub struct Options {
     pub gathered_bytes: usize,
     /// How gradients travel, if not as they are.
     pub hook: Option<Arc<dyn CommHook>>,
+    /// Whether communication runs beside computing.
+    pub overlap: Overlap,
+    /// Threads that each rank computes with, for [`Overlap::Auto`].
+    pub threads: usize,
+}
+
+/// Whether communication runs beside computing, on a thread of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Overlap {
+    /// Always, but where parameters are sharded among ranks of one host whose every core computes already. There it is work of
+    /// those cores too: beside computing it would not be hidden, but take turns with it as the system likes.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never: gathers and reductions run in the thread that computes, when their turn has come, and nothing is gathered ahead.
+    Never,
+}
+
+impl Overlap {
+    /// Whether it does, the same on all ranks. Every rank calls this at the same place.
+    pub(crate) fn decide(self, comm: &Communicator, strategy: &Strategy, threads: usize) -> Result<bool> {
+        let one_host = comm.hosts().windows(2).all(|pair| pair[0] == pair[1]);
+        let sharded = strategy.placement.parameters == Held::Sharded;
+        match self {
+            Self::Always => Ok(true),
+            Self::Never => Ok(false),
+            Self::Auto if !one_host || !sharded => Ok(true),
+            Self::Auto => {
+                let cores = std::thread::available_parallelism().map_or(1, usize::from);
+                // Ranks may be bound to cores one by one.
+                let mut spare = [i32::from(cores > comm.world_size() * threads)];
+                comm.all_reduce(&mut spare, ReduceOp::Min)?;
+                Ok(spare[0] > 0)
+            }
+        }
+    }
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { group: 0, bucket_bytes: 1 << 20, prefetch: 1, gathered_bytes: usize::MAX, hook: None }
+        Self {
+            group: 0,
+            bucket_bytes: 1 << 20,
+            prefetch: 1,
+            gathered_bytes: usize::MAX,
+            hook: None,
+            overlap: Overlap::Auto,
+            threads: 1,
+        }
     }
 }

@@ -264,8 +264,9 @@ fn sent(buckets: &[BucketShare], strategy: &Strategy, workload: Workload, shards
         }
     }
     let released = || buckets.iter().filter(|bucket| bucket.released);
-    // What a forward ends with stays for the backward that begins with it.
-    let again = released().filter(|bucket| !bucket.is_last);
+    // What a forward ends with stays for the backward that begins with it, and so do as many before it as are gathered ahead.
+    let last = released().filter(|bucket| bucket.is_last).count();
+    let again = released().rev().skip(last + workload.prefetch);
     let passes: u64 = released().chain(again).map(|bucket| way(bucket.bytes, shards)).sum();
     sent + workload.micro_batches.max(1) as u64 * passes
 }

@@ -52,6 +52,8 @@ enum Wish {
 pub struct Communicator {
     inner: Arc<Inner>,
     wish: Wish,
+    /// Whether nothing is left to the communication thread.
+    at_once: bool,
 }
 
 struct Inner {
@@ -164,7 +166,7 @@ impl Communicator {
             ending,
             splits: AtomicU32::new(0),
         };
-        Ok(Self { inner: Arc::new(inner), wish: Wish::Prefer(prefer) })
+        Ok(Self { inner: Arc::new(inner), wish: Wish::Prefer(prefer), at_once: false })
     }
 
     /// This rank, from 0.
@@ -203,7 +205,22 @@ impl Communicator {
     /// An operation that has no such way, or not in this world, returns [`CommError::Argument`] saying which there are.
     #[must_use]
     pub fn using(&self, algorithm: Algorithm) -> Self {
-        Self { inner: self.inner.clone(), wish: Wish::Only(algorithm) }
+        Self { wish: Wish::Only(algorithm), ..self.clone() }
+    }
+
+    /// The same communicator, whose asynchronous operations run at once on the thread that issues them, and are done when
+    /// their handle is there.
+    ///
+    /// Where ranks share memory, an operation is work of the processor. If every core computes already, a communication
+    /// thread takes one from another's computing, whenever the system likes; then this is faster.
+    #[must_use]
+    pub fn at_once(&self) -> Self {
+        Self { at_once: true, ..self.clone() }
+    }
+
+    /// Whether asynchronous operations run on the thread that issues them: see [`Communicator::at_once`].
+    pub fn is_at_once(&self) -> bool {
+        self.at_once
     }
 
     /// The measured costs of this world's links, the same on every rank: measured on the first call, by all ranks at the
@@ -236,6 +253,9 @@ impl Communicator {
         tag: Tag,
         run: impl FnOnce(&mut dyn Engine) -> Result<R> + Send + 'static,
     ) -> Handle<R> {
+        if self.at_once {
+            return Handle::of(self.run(scope, tag, run), self.inner.counters.clone());
+        }
         let (sender, receiver) = bounded(1);
         let counters = self.inner.counters.clone();
         let answer = sender.clone();

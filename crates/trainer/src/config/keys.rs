@@ -101,6 +101,16 @@ choices! {
         Bf16 = "bf16",
     }
 
+    /// Whether communication runs beside computing.
+    OverlapKind {
+        /// Where it is faster: always, but for sharded parameters on one host whose every core computes already.
+        Auto = "auto",
+        /// Always, on a thread of its own.
+        Always = "always",
+        /// Never: gathers and reductions take their turn with computing, and nothing is gathered ahead.
+        Never = "never",
+    }
+
     /// Which optimizer steps.
     OptimKind {
         /// Stochastic gradient descent with momentum.
@@ -214,6 +224,8 @@ sections! {
         strategy: StrategyKind = StrategyKind::Ddp;
         /// How gradients travel between ranks.
         compress: CompressKind = CompressKind::None;
+        /// Whether communication runs beside computing.
+        overlap: OverlapKind = OverlapKind::Auto;
         /// Parameters of a block are cut into units of at most so many MiB, between parameters; 0 = never.
         unit_mib: usize = 64;
         /// Units travel together until a message has so many KiB; 0 = each by itself.

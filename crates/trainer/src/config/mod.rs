@@ -14,8 +14,8 @@ mod validate;
 
 pub use keys::{
     CheckpointConfig, Config, DataConfig, DataKind, EvalConfig, FilterKind, LogConfig, ModelConfig,
-    ModelKind, NormaliseKind, OptimConfig, OptimKind, PrecisionKind, SampleConfig, ScheduleConfig,
-    ScheduleKind, StrategyKind, TailKind, TrainConfig,
+    ModelKind, NormaliseKind, OptimConfig, OptimKind, OverlapKind, PrecisionKind, SampleConfig,
+    ScheduleConfig, ScheduleKind, StrategyKind, TailKind, TrainConfig,
 };
 pub use origin::{ConfigError, Origin, nearest};
 pub use render::{Detail, diff};

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use phalanx_collectives::{Communicator, ReduceOp, WorldConfig, connect};
-use phalanx_sharding::{DataParallel, Options, Ranks, Share, Strategy, hook_named};
+use phalanx_sharding::{DataParallel, Options, Overlap, Ranks, Share, Strategy, hook_named};
 use phalanx_tensor::{Listener, ParamStore, StatsSync, Unit};
 
 use super::tasks::mib;
 use super::world::Link;
 use super::{TrainError, World};
-use crate::config::Config;
+use crate::config::{Config, OverlapKind};
 
 /// What communication has cost a rank.
 #[derive(Debug, Clone, Copy, Default)]
@@ -86,13 +86,24 @@ impl Peers {
     }
 
     /// Shares the work on a model by the configured strategy. All ranks then have rank 0's weights.
-    pub(super) fn share(&mut self, config: &Config, store: &ParamStore) -> Result<(), TrainError> {
+    pub(super) fn share(
+        &mut self,
+        config: &Config,
+        store: &ParamStore,
+        threads: usize,
+    ) -> Result<(), TrainError> {
         if let (Some(communicator), Some(strategy)) = (&self.communicator, self.strategy) {
             let options = Options {
                 bucket_bytes: config.train.bucket_kib.saturating_mul(1 << 10),
                 prefetch: config.train.prefetch,
                 gathered_bytes: mib(config.train.gathered_mib),
                 hook: hook_named(config.train.compress.as_str())?,
+                overlap: match config.train.overlap {
+                    OverlapKind::Auto => Overlap::Auto,
+                    OverlapKind::Always => Overlap::Always,
+                    OverlapKind::Never => Overlap::Never,
+                },
+                threads,
                 ..Options::default()
             };
             let communicator = communicator.clone();
