@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use phalanx_collectives::{Communicator, WorldConfig, connect_with_listener, threads};
 use phalanx_models::{ClipTextConfig, CvaeConfig, ResNet, ResNetConfig, ResNetVariant, TextToImage};
-use phalanx_sharding::{DataParallel, Options, ShardingError, Strategy};
+use phalanx_sharding::{DataParallel, Options, Overlap, ShardingError, Strategy};
 use phalanx_tensor::loss::{self, Over};
 use phalanx_tensor::optim::{Adam, Optimizer, Sgd};
 use phalanx_tensor::{
@@ -146,12 +146,17 @@ fn train_by(
     Ok(losses)
 }
 
-/// Sizes of messages, buckets ahead, bytes ahead.
-const OPTIONS: [(usize, usize, usize); 4] =
-    [(1 << 20, 1, usize::MAX), (0, 1, usize::MAX), (1500, 2, usize::MAX), (0, 3, 0)];
+/// Sizes of messages, buckets ahead, bytes ahead, and whether communication runs beside computing.
+const OPTIONS: [(usize, usize, usize, Overlap); 5] = [
+    (1 << 20, 1, usize::MAX, Overlap::Auto),
+    (0, 1, usize::MAX, Overlap::Always),
+    (1500, 2, usize::MAX, Overlap::Always),
+    (0, 3, 0, Overlap::Always),
+    (1500, 2, usize::MAX, Overlap::Never),
+];
 
-fn options((bucket_bytes, prefetch, gathered_bytes): (usize, usize, usize)) -> Options {
-    Options { bucket_bytes, prefetch, gathered_bytes, ..Options::default() }
+fn options((bucket_bytes, prefetch, gathered_bytes, overlap): (usize, usize, usize, Overlap)) -> Options {
+    Options { bucket_bytes, prefetch, gathered_bytes, overlap, ..Options::default() }
 }
 
 #[test]
@@ -171,13 +176,17 @@ fn what_is_sharded_does_not_change_a_bit() {
                 let expected = run("ddp", OPTIONS[0]);
                 let what = format!("{subject:?} on {world}, {how:?}");
                 for (at, strategy) in ["dp", "zero1", "zero2", "fsdp"].into_iter().enumerate() {
-                    assert_eq!(run(strategy, OPTIONS[(at + world) % 4]), expected, "{strategy}: {what}");
+                    assert_eq!(
+                        run(strategy, OPTIONS[(at + world) % OPTIONS.len()]),
+                        expected,
+                        "{strategy}: {what}"
+                    );
                 }
                 if how.1 != Precision::F32 {
                     continue;
                 }
                 // Groups add in another order.
-                for (rank, curve) in run("hsdp", OPTIONS[world % 4]).iter().enumerate() {
+                for (rank, curve) in run("hsdp", OPTIONS[world % OPTIONS.len()]).iter().enumerate() {
                     close(curve, &expected[rank], &format!("hsdp: {what}"));
                 }
                 if how.0 == Recompute::Never {

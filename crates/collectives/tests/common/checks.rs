@@ -41,6 +41,12 @@ fn check_type<T: Element + std::fmt::Debug>(comm: &Communicator, make: fn(u8) ->
                 part == expected[rank * len / world..(rank + 1) * len / world],
                 "reduce-scatter of {len}"
             );
+            let (mut whole, mut part) = (own.clone(), vec![T::zeroed(); part.len()]);
+            let later = comm.reduce_scatter_into_async(own.clone(), part.clone(), op);
+            comm.reduce_scatter_into(&mut whole, &mut part, op).expect("a sound world");
+            let expected_part = &expected[rank * len / world..(rank + 1) * len / world];
+            assert!(part == expected_part, "reduce-scatter of {len} into a part");
+            assert!(later.wait().expect("a sound world").1 == expected_part, "the same, asynchronous");
             let root = len % world;
             let mut values = own.clone();
             comm.reduce(&mut values, op, root).expect("a sound world");
@@ -55,6 +61,11 @@ fn check_type<T: Element + std::fmt::Debug>(comm: &Communicator, make: fn(u8) ->
         comm.all_gather_chunks(&mut chunks).expect("a sound world");
         assert!(chunks == expected, "all-gather of chunks of {len}");
         assert!(later.wait().expect("a sound world") == expected, "asynchronous all-gather of {len}");
+        let (mut whole, mut part) = (vec![T::zeroed(); len], own[chunk(rank)].to_vec());
+        let later = comm.all_gather_into_async(whole.clone(), part.clone());
+        comm.all_gather_into(&mut whole, &mut part).expect("a sound world");
+        assert!(whole == expected && part == own[chunk(rank)], "all-gather of {len} from parts");
+        assert!(later.wait().expect("a sound world").0 == expected, "the same, asynchronous");
         let expected: Vec<T> = (0..world).flat_map(|from| all[from][chunk(rank)].to_vec()).collect();
         assert!(comm.all_to_all(&own).expect("a sound world") == expected, "all-to-all of {len}");
         let parts: Vec<Vec<T>> = (0..world).map(|to| own[..len * (to + 1) / world].to_vec()).collect();
@@ -86,6 +97,7 @@ fn check_type<T: Element + std::fmt::Debug>(comm: &Communicator, make: fn(u8) ->
 
 /// Everything that does not take a buffer, without waiting.
 fn check_asynchronous(comm: &Communicator) {
+    let at_once = comm.is_at_once();
     let (rank, world) = (comm.rank(), comm.world_size());
     let own = vec![rank as i32; 3];
     let root = world - 1;
@@ -101,6 +113,7 @@ fn check_asynchronous(comm: &Communicator) {
     let together =
         comm.all_reduce_coalesced_async(vec![vec![1_u8; 5], Vec::new(), vec![2; 3]], ReduceOp::Max);
     let barrier = comm.barrier_async("asynchronous");
+    assert!(!at_once || (ragged.is_done() && reduced.is_done() && barrier.is_done()));
     assert_eq!(ragged.wait().expect("sound"), all);
     assert_eq!(gathered.wait().expect("sound"), if rank == root { all.clone() } else { Vec::new() });
     assert_eq!(scattered.wait().expect("sound"), own);
@@ -111,7 +124,8 @@ fn check_asynchronous(comm: &Communicator) {
     assert_eq!(sent.wait().expect("sound"), all[root]);
     assert_eq!(together.wait().expect("sound"), [vec![1; 5], Vec::new(), vec![2; 3]]);
     barrier.wait().expect("sound");
-    if world > 1 {
+    // Who sends at once waits where the message has no room, and here nobody would receive.
+    if world > 1 && !at_once {
         let (next, previous) = ((rank + 1) % world, (rank + world - 1) % world);
         let sent = comm.send_async(own.clone(), next);
         let got = comm.receive_async(vec![0; 3], previous);
@@ -120,6 +134,11 @@ fn check_asynchronous(comm: &Communicator) {
     let mut two = [vec![1.0_f32, 2.0], vec![3.0]];
     comm.all_reduce_coalesced(&mut two, ReduceOp::Mean).expect("sound");
     assert_eq!(two, [vec![1.0, 2.0], vec![3.0]]);
+    let error = comm.all_gather_into(&mut vec![0_u8; 2 * world], &mut vec![0_u8; 3]).expect_err("not a part");
+    assert!(error.to_string().contains("part of"), "{error}");
+    assert!(matches!(error, CommError::Argument { operation: "all-gather", .. }), "{error:?}");
+    let later = comm.reduce_scatter_into_async(vec![0.0_f32; world], vec![0_i32; 1], ReduceOp::Sum);
+    assert!(matches!(later.wait(), Err(CommError::Argument { operation: "reduce-scatter", .. })));
 }
 
 /// Every operation: of all types in small worlds or if that is wanted, of two of them in larger ones.
@@ -134,6 +153,7 @@ pub(crate) fn check_all(comm: &Communicator, full: bool) {
         check_type::<u8>(comm, |v| v, false);
     }
     check_asynchronous(comm);
+    check_asynchronous(&comm.at_once());
     comm.barrier("end").expect("a sound world");
     let stats = comm.stats();
     assert!(stats.operations > 100);

@@ -73,7 +73,8 @@ pub(super) fn lay_out(
     for (at, unit) in units.iter().enumerate() {
         // Parameters outside of any block are used at any time, and nobody says when their gradients begin to come.
         let loose = unit.block().is_empty();
-        let released = placement.parameters == Held::Sharded && !loose;
+        // The only part is the whole.
+        let released = placement.parameters == Held::Sharded && !loose && world > 1;
         let joins = buckets.last().is_some_and(|last: &Bucket| {
             let before = &units[last.members.start];
             let alike =
