@@ -58,7 +58,7 @@ pub(crate) struct TrainArgs {
 /// Whether communication runs beside computing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Beside {
-    /// But for sharded parameters on cores that all compute
+    /// But for sharded parameters where every core computes already
     Auto,
     Always,
     Never,
