@@ -125,7 +125,8 @@ fn row(plan: &MemoryPlan, ddp: &MemoryPlan, summary: &Summary) -> Json {
         },
         "measured": {
             "parameter_bytes": most(|rank| rank.parameter_bytes), "gradient_bytes": most(|rank| rank.gradient_bytes),
-            "optimizer_bytes": most(|rank| rank.optimizer_bytes), "peak_memory_bytes": peak,
+            "optimizer_bytes": most(|rank| rank.optimizer_bytes), "gathered_bytes": most(|rank| rank.gathered_bytes),
+            "peak_memory_bytes": peak,
             "bytes_sent_per_step": most(|rank| rank.step_bytes_sent) / summary.step.max(1),
         },
         "ddp_held_bytes": ddp.largest_rank().total(),
@@ -146,6 +147,7 @@ fn print(row: &Json) {
         ("parameters", "parameter_bytes", "parameter_bytes"),
         ("gradients", "gradient_bytes", "gradient_bytes"),
         ("optimizer state", "optimizer_bytes", "optimizer_bytes"),
+        ("gathered", "gathered_bytes", "gathered_bytes"),
         ("sent a step", "bytes_sent_per_step", "bytes_sent_per_step"),
         ("most at once", "peak_bytes", "peak_memory_bytes"),
     ] {

@@ -96,7 +96,7 @@ fn measure(
     strategy: Strategy,
     momentum: Option<f64>,
     comm: Communicator,
-) -> std::result::Result<(RankBytes, u64), AnyError> {
+) -> std::result::Result<(RankBytes, u64, u64), AnyError> {
     let (model, store) = build(subject)?;
     let (rank, world) = (comm.rank(), comm.world_size());
     let parallel = DataParallel::new(&store, comm, strategy)?;
@@ -129,7 +129,11 @@ fn measure(
     }
     let [parameters, gradients] = parallel.bytes();
     let averages = ema.as_ref().map_or(0, Ema::bytes) as u64;
-    Ok((RankBytes { parameters, gradients, optimizer: optimizer.state_bytes() as u64, averages }, sent))
+    Ok((
+        RankBytes { parameters, gradients, optimizer: optimizer.state_bytes() as u64, averages },
+        sent,
+        parallel.peak_gathered_bytes(),
+    ))
 }
 
 #[test]
@@ -152,8 +156,9 @@ fn every_strategy_holds_and_sends_what_was_planned() {
                     ranks.into_iter().map(|rank| rank.join().expect("no panic").expect("trains")).collect()
                 });
                 let place = format!("{subject:?}, {} on {ranks}, momentum {momentum:?}", strategy.name);
-                for (rank, (held, sent)) in measured.into_iter().enumerate() {
+                for (rank, (held, sent, gathered)) in measured.into_iter().enumerate() {
                     assert_eq!(plan.ranks[rank], held, "{place}: rank {rank}");
+                    assert!(gathered <= plan.gathered, "{place}: {gathered} bytes, not {}", plan.gathered);
                     // Parts that groups sum differ by an element a unit, sent once there and once back.
                     let off = plan.sent_per_step.abs_diff(sent);
                     let allowed = if strategy.name == "hsdp" { 8 * plan.units as u64 } else { 0 };

@@ -7,7 +7,7 @@ use super::train::Run;
 use crate::run::{Machine, RankSummary, Summary, peak_memory};
 
 /// Numbers of a [`RankSummary`] that travel between ranks.
-const FIELDS: usize = 11;
+const FIELDS: usize = 12;
 
 /// What every rank has to account for, known to all.
 pub(super) fn gather(run: &Run<'_>) -> Result<Vec<RankSummary>, TrainError> {
@@ -30,6 +30,7 @@ pub(super) fn gather(run: &Run<'_>) -> Result<Vec<RankSummary>, TrainError> {
         whole.data.as_secs_f64(),
         whole.steps.as_secs_f64(),
         whole.sent as f64,
+        run.peers.peak_gathered_bytes() as f64,
     ]);
     run.peers.sum(&mut table)?;
     let rows = table.chunks_exact(FIELDS).enumerate();
@@ -47,6 +48,7 @@ pub(super) fn gather(run: &Run<'_>) -> Result<Vec<RankSummary>, TrainError> {
             data_seconds: row[8],
             step_seconds: row[9],
             step_bytes_sent: row[10] as u64,
+            gathered_bytes: row[11] as u64,
         })
         .collect())
 }

@@ -112,6 +112,11 @@ impl Peers {
         Ok(())
     }
 
+    /// The most bytes of whole parameters that were gathered at once.
+    pub(super) fn peak_gathered_bytes(&self) -> u64 {
+        self.parallel.as_ref().map_or(0, |parallel| parallel.peak_gathered_bytes())
+    }
+
     /// Who is told about blocks and gradients.
     pub(super) fn listener(&self) -> Option<Arc<dyn Listener>> {
         self.parallel.clone().map(|parallel| parallel as Arc<dyn Listener>)

@@ -22,6 +22,10 @@ pub struct RankSummary {
     pub gradient_bytes: u64,
     /// Bytes of optimizer state that it holds.
     pub optimizer_bytes: u64,
+    /// The most bytes of whole parameters that it held at once beside these, for the blocks that ran; 0 where parameters are
+    /// not sharded. What is gathered for sampling is not counted.
+    #[serde(default)]
+    pub gathered_bytes: u64,
     /// Bytes that it sent to other ranks.
     pub bytes_sent: u64,
     /// Bytes that it received from other ranks.
