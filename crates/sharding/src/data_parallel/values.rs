@@ -7,6 +7,7 @@ use phalanx_tensor::{Key, ParamStore};
 use super::bucket::fill_from;
 use super::{DataParallel, Progress};
 use crate::Result;
+use crate::strategy::Held;
 
 impl DataParallel {
     /// Puts all parameters of a bucket in place, or releases them.
@@ -34,6 +35,10 @@ impl DataParallel {
     pub(super) fn fill(&self, key: Key) -> Result<()> {
         let mut state = self.state();
         for (at, bucket) in self.buckets.iter().enumerate() {
+            if bucket.trainable && self.strategy.placement.gradients == Held::Sharded {
+                // What stays is allocated before what comes and goes, so that it does not end up between.
+                state.memory[at].own_grads = Some(bucket.own_room()?);
+            }
             let members = &self.places[bucket.members.clone()];
             if bucket.released && members.iter().all(|place| place.whole.values().is_none()) {
                 let own = bucket.own_room()?;

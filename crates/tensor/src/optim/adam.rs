@@ -68,6 +68,11 @@ impl Optimizer for Adam {
         Ok(())
     }
 
+    fn reserve(&mut self, units: &[Unit]) -> Result<()> {
+        self.first.reserve(units)?;
+        self.second.reserve(units)
+    }
+
     fn state(&self, units: &[Unit]) -> Result<(u64, Vec<(String, Tensor)>)> {
         let mut all = self.first.named(units)?;
         all.extend(self.second.named(units)?);

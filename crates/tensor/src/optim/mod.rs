@@ -33,6 +33,13 @@ pub trait Optimizer: std::fmt::Debug + Send {
     /// If a unit's values are not in memory.
     fn step(&mut self, units: &[Unit], lr: f64, context: &Context) -> Result<()>;
 
+    /// Allocates the state of all trainable units now, not in the first step: then it does not lie between memory that
+    /// comes and goes.
+    ///
+    /// # Errors
+    /// If memory cannot be allocated.
+    fn reserve(&mut self, units: &[Unit]) -> Result<()>;
+
     /// The state by name: `{kind}.{parameter}` with the parameter's shape, and the number of steps taken.
     ///
     /// # Errors

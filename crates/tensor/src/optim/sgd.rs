@@ -52,6 +52,11 @@ impl Optimizer for Sgd {
         Ok(())
     }
 
+    fn reserve(&mut self, units: &[Unit]) -> Result<()> {
+        // Zeros with momentum and the first gradient are what the first step begins with.
+        if self.momentum == 0.0 { Ok(()) } else { self.buffer.reserve(units) }
+    }
+
     fn state(&self, units: &[Unit]) -> Result<(u64, Vec<(String, Tensor)>)> {
         Ok((self.steps, self.buffer.named(units)?))
     }

@@ -33,6 +33,14 @@ impl FlatState {
         Ok(flat)
     }
 
+    /// Makes the flat tensors of all trainable units.
+    ///
+    /// # Errors
+    /// If memory cannot be allocated.
+    pub fn reserve(&mut self, units: &[Unit]) -> Result<()> {
+        units.iter().filter(|unit| unit.trainable()).try_for_each(|unit| self.of(unit).map(drop))
+    }
+
     /// The flat tensor of a unit, if there is one.
     pub fn get(&self, unit: &Unit) -> Option<&Tensor> {
         self.flat.get(&unit.index())

@@ -44,12 +44,15 @@ impl Learner {
         config: &Config,
         task: Box<dyn Task>,
         plan: &Plan,
+        peers: &Peers,
         context: Arc<Context>,
     ) -> Result<Self, TensorError> {
+        let mut optimizer = optimize::optimizer(config);
+        optimizer.reserve(&peers.units(task.store()))?;
         Ok(Self {
             task,
             step: 0,
-            optimizer: optimize::optimizer(config),
+            optimizer,
             schedule: optimize::schedule(config, plan)?,
             ema: (config.train.ema > 0.0).then(|| Ema::new(config.train.ema)),
             clip_norm: (config.train.clip_norm > 0.0).then_some(config.train.clip_norm),

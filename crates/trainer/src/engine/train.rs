@@ -112,7 +112,7 @@ impl<'a> Run<'a> {
         let key = Key::new(config.train.seed);
         let task = tasks::build(config, &data, key, !peers.is_shared())?;
         peers.share(config, task.store(), context.threads())?;
-        let learner = Learner::new(config, task, &plan, context.clone())?;
+        let learner = Learner::new(config, task, &plan, peers, context.clone())?;
         let (meter, last, saver) = (Meter::default(), Map::new(), Saver::new(folder, config));
         Ok(Self { folder, config, data, peers, plan, learner, context, meter, saver, key, last })
     }
