@@ -46,11 +46,14 @@ fn main() -> ExitCode {
             cargo(&all)
         }
         "bench" => {
-            let all = prefixed(&["run", "--release", "--package", "phalanx-benches", "--"], &arguments);
+            // In the current folder, which paths in the arguments are meant from.
+            let mut command = Command::new(cargo_path());
+            command.args(["run", "--release", "--package", "phalanx-benches", "--manifest-path"]);
+            command.arg(root().join("Cargo.toml")).arg("--").args(&arguments);
             // As `phalanx` runs: candle's own threads would spin beside those of the kernels, and the allocator would
             // give pages back between steps.
             let settings = [("CANDLE_NUM_THREADS", "1"), ("MIMALLOC_PURGE_DELAY", "10000")];
-            run(Command::new(cargo_path()).args(all).envs(settings).current_dir(root()))
+            run(command.envs(settings))
         }
         "tidy" => cargo(&prefixed(&["test", "--quiet", "--package", "xtask", "--test", "tidy"], &arguments)),
         "ci" => run(&mut Command::new(root().join(".ci").join("run"))),

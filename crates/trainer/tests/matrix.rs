@@ -92,7 +92,7 @@ impl Cell {
         let of_model = match model {
             Model::ResNet18 => {
                 "model.kind=resnet18 model.width=8 model.image_size=32 model.sync_batch_norm=true \
-                optim.kind=sgd optim.lr=0.0005 optim.weight_decay=0.0005 train.clip_norm=2 train.label_smoothing=0.1"
+                optim.kind=sgd optim.lr=0.00001 optim.weight_decay=0.0005 train.clip_norm=2 train.label_smoothing=0.1"
             }
             Model::Cvae => "optim.kind=adamw optim.lr=0.002 optim.weight_decay=0.05 train.clip_norm=0.5",
         };
@@ -137,8 +137,9 @@ impl Cell {
         let (found, alone) = (self.curve(), Self { strategy: "ddp", ranks: 1, ..self }.curve());
         let mean = |rows: &[Row]| rows.iter().map(|row| row.measured[0]).sum::<f64>() / rows.len() as f64;
         let (first, last) = (mean(&alone[..5]), mean(&alone[STEPS - 5..STEPS]));
-        // The residual network's rate is small: with a larger one rounding grows tenfold a step, through ReLU's kinks and
-        // batch norm of few images, and shows in the third digit after ten.
+        // The residual network's rate is small. Now and then rounding decides on which side of ReLU's kink an activation is,
+        // which moves the gradient at once; the loss then moves in proportion to the rate. (With 5e-4, a cell in twenty is off
+        // by 1e-4 to 3e-4, another one with each rate.)
         let learns: f64 = if self.case.model == Model::Cvae { 0.95 } else { 1.0 };
         assert!(last < learns * first, "{self:?}: one rank learns: {alone:?}");
         let tolerance = self.case.precision.tolerance();
