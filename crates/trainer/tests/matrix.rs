@@ -86,8 +86,8 @@ impl Cell {
     fn settings(self) -> Vec<String> {
         let Self { case: Case { model, precision, recompute, accumulate }, strategy, ranks } = self;
         // Ten images are no multiple of three or four ranks, nor five of two; the last step of an epoch has three, spread over
-        // the ranks or padded.
-        let common = "train.global_batch=10 data.images=43 data.test_images=9 data.flip=true \
+        // the ranks or padded. Messages are small, so that there are many.
+        let common = "train.global_batch=10 train.bucket_kib=32 data.images=43 data.test_images=9 data.flip=true \
             train.threads=1 train.ema=0.8 eval.batch=2 sample.rows=1 sample.columns=1 schedule.kind=cosine";
         let of_model = match model {
             Model::ResNet18 => {
@@ -154,11 +154,18 @@ impl Cell {
             measured.for_each(|(found, alone)| close(*found, *alone, tolerance));
             // An activation that crosses ReLU's kink moves the residual network's gradients at once, and the loss later.
             let of_norm = match (self.case.model, self.case.precision) {
-                (Model::Cvae, _) => 100.0 * tolerance,
+                (Model::Cvae, _) => tolerance,
                 (Model::ResNet18, Precision::F32) => 0.05,
                 (Model::ResNet18, Precision::Bf16) => 0.5,
             };
             found.norm.zip(alone.norm).into_iter().for_each(|(found, alone)| close(found, alone, of_norm));
+        }
+        if (self.case.model, self.case.precision) == (Model::ResNet18, Precision::F32) {
+            // Until that happens the norm is the same, so that every part of the gradients is.
+            let norms = found.iter().zip(&*alone).filter_map(|(found, alone)| found.norm.zip(alone.norm));
+            let mut off: Vec<f64> = norms.map(|(found, alone)| (found - alone).abs() / alone).collect();
+            off.sort_by(f64::total_cmp);
+            assert!(off[STEPS / 4] < 2e-5, "{self:?}: norms are off by {off:?}");
         }
         // Groups add in another order.
         if self.strategy != "hsdp" {
