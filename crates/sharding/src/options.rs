@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use phalanx_collectives::Communicator;
+use phalanx_collectives::{Communicator, ReduceOp};
 
 use crate::Result;
 use crate::hook::CommHook;
@@ -34,9 +34,9 @@ pub struct Options {
 /// Whether communication runs beside computing, on a thread of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Overlap {
-    /// Always, but where parameters are sharded among threads of one process on a machine whose every core computes already.
-    /// There communication is work of those cores too: beside computing it would not be hidden, but take turns with it as
-    /// the system likes. (Between processes the one is as fast as the other.)
+    /// Always, but where parameters are sharded among ranks of one host whose every core computes already. There communication
+    /// is work of those cores too: beside computing it would not be hidden, but take turns with it as the system likes, and
+    /// hold more memory meanwhile.
     #[default]
     Auto,
     /// Always.
@@ -48,18 +48,17 @@ pub enum Overlap {
 impl Overlap {
     /// Whether it does, the same on all ranks. Every rank calls this at the same place.
     pub(crate) fn decide(self, comm: &Communicator, strategy: &Strategy, threads: usize) -> Result<bool> {
+        let one_host = comm.hosts().windows(2).all(|pair| pair[0] == pair[1]);
         match self {
             Self::Always => Ok(true),
             Self::Never => Ok(false),
-            Self::Auto if strategy.placement.parameters != Held::Sharded => Ok(true),
+            Self::Auto if !one_host || strategy.placement.parameters != Held::Sharded => Ok(true),
             Self::Auto => {
                 let cores = std::thread::available_parallelism().map_or(1, usize::from);
                 // Ranks may be bound to cores one by one, so all are asked.
-                let spare = i64::from(cores > comm.world_size() * threads);
-                let all = comm.all_gather(&[i64::from(std::process::id()), spare])?;
-                let one_host = comm.hosts().windows(2).all(|pair| pair[0] == pair[1]);
-                let one_process = one_host && all.chunks(2).all(|rank| rank[0] == all[0]);
-                Ok(!one_process || all.chunks(2).all(|rank| rank[1] == 1))
+                let mut spare = [i32::from(cores > comm.world_size() * threads)];
+                comm.all_reduce(&mut spare, ReduceOp::Min)?;
+                Ok(spare[0] > 0)
             }
         }
     }

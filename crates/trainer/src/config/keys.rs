@@ -103,7 +103,7 @@ choices! {
 
     /// Whether communication runs beside computing.
     OverlapKind {
-        /// Where it is faster: always, but for parameters sharded among threads whose cores all compute already.
+        /// Where it helps: always, but for sharded parameters on one host whose every core computes already.
         Auto = "auto",
         /// Always, on a thread of its own.
         Always = "always",
