@@ -133,9 +133,6 @@ impl DataParallel {
         options: Options,
     ) -> Result<Arc<Self>> {
         check_same_model(store, &comm)?;
-        let overlaps = options.overlap.decide(&comm, &strategy, options.threads.max(1))?;
-        let with = |comm: Communicator| if overlaps { comm } else { comm.at_once() };
-        let comm = with(comm);
         let (shards, replicas) = match strategy.axis {
             ShardAxis::World => (comm.clone(), None),
             ShardAxis::Group => {
@@ -147,9 +144,13 @@ impl DataParallel {
                     let part = comm.split(Some(colour as u32), 0)?;
                     part.ok_or_else(|| ShardingError::Mesh("a rank with a colour got no group".into()))
                 };
-                (with(part(at[0])?), Some(with(part(at[1])?)))
+                (part(at[0])?, Some(part(at[1])?))
             }
         };
+        let gathers = strategy.placement.parameters == Held::Sharded && shards.world_size() > 1;
+        let overlaps = options.overlap.decide(&comm, gathers, options.threads.max(1))?;
+        let [comm, shards] = [comm, shards].map(|comm| if overlaps { comm } else { comm.at_once() });
+        let replicas = replicas.map(|comm| if overlaps { comm } else { comm.at_once() });
         let shard = (shards.rank(), shards.world_size());
         let (buckets, places) = lay_out(store.units(), strategy.placement, shard, options.bucket_bytes);
         let mut order: Vec<usize> = (0..buckets.len()).filter(|at| buckets[*at].trainable).collect();

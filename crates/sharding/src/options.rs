@@ -6,7 +6,6 @@ use phalanx_collectives::{Communicator, ReduceOp};
 
 use crate::Result;
 use crate::hook::CommHook;
-use crate::strategy::{Held, Strategy};
 
 /// What can be chosen beside the strategy. All ranks must choose the same.
 #[derive(Debug, Clone)]
@@ -46,13 +45,13 @@ pub enum Overlap {
 }
 
 impl Overlap {
-    /// Whether it does, the same on all ranks. Every rank calls this at the same place.
-    pub(crate) fn decide(self, comm: &Communicator, strategy: &Strategy, threads: usize) -> Result<bool> {
+    /// Whether it does, the same on all ranks, where parameters are gathered or not. Every rank calls this at the same place.
+    pub(crate) fn decide(self, comm: &Communicator, gathers: bool, threads: usize) -> Result<bool> {
         let one_host = comm.hosts().windows(2).all(|pair| pair[0] == pair[1]);
         match self {
             Self::Always => Ok(true),
             Self::Never => Ok(false),
-            Self::Auto if !one_host || strategy.placement.parameters != Held::Sharded => Ok(true),
+            Self::Auto if !one_host || !gathers => Ok(true),
             Self::Auto => {
                 let cores = std::thread::available_parallelism().map_or(1, usize::from);
                 // Ranks may be bound to cores one by one, so all are asked.
