@@ -9,7 +9,7 @@ use phalanx_models::{
 };
 use phalanx_tensor::loss::{self, Over};
 use phalanx_tensor::{
-    BuildOptions, Context, Key, ParamStore, Recompute, Result, Scope, Session, StoreBuilder, Tape, Unit,
+    BuildOptions, Context, FlatParam, Key, ParamStore, Recompute, Result, Scope, Session, StoreBuilder, Tape,
     Value,
 };
 
@@ -166,7 +166,7 @@ fn mlps_have_the_names_sizes_and_gradients_of_a_sequence() {
     let (model, store) = build(DType::F64, |scope| Mlp::new(scope, &config));
     let names: Vec<&str> = store.params().iter().map(phalanx_tensor::Param::name).collect();
     assert_eq!(names, ["0.weight", "0.bias", "2.weight", "2.bias", "4.weight", "4.bias"]);
-    let blocks: Vec<&str> = store.units().iter().map(Unit::block).collect();
+    let blocks: Vec<&str> = store.flat_params().iter().flat_map(FlatParam::blocks).collect();
     assert_eq!(blocks, ["0", "2", "4"], "each layer is a block");
     assert_eq!(store.num_parameters(), config.num_parameters());
     assert_eq!(config.num_parameters(), 12 * 5 + 5 + 5 * 5 + 5 + 5 * 3 + 3);
@@ -194,10 +194,9 @@ fn recomputing_blocks_changes_no_bit() {
         let images = Value::constant(draw("images", &[3, 3, 8, 8], DType::F32));
         let loss = model.loss(&tape, &images, &ids(), (0.3, 0.2), Over::Batch).expect("sound").total;
         tape.backward(&loss).expect("sound");
-        let grads = store
-            .units()
-            .iter()
-            .map(|unit| unit.grads().expect("sound").expect("all used").to_vec1::<f32>().expect("f32"));
+        let grads = store.flat_params().iter().map(|param| {
+            param.grads().expect("sound").expect("all used").tensor().to_vec1::<f32>().expect("f32")
+        });
         (loss.tensor().expect("sound").to_scalar::<f32>().expect("f32"), grads.collect::<Vec<_>>())
     };
     let expected = run(Recompute::Never);
@@ -317,16 +316,18 @@ fn stackgans_first_stage_has_the_authors_sizes_and_trains_one_network_at_a_time(
     let fake = made.image.detach();
     let loss = stage_one_discriminator_loss(&judging, &d, &real, &fake, &shown).expect("sound");
     judging.backward(&loss).expect("sound");
-    assert!(of_d.units().iter().all(Unit::has_grads) && !of_g.units().iter().any(Unit::has_grads));
+    assert!(of_d.flat_params().iter().all(FlatParam::has_grads));
+    assert!(!of_g.flat_params().iter().any(FlatParam::has_grads));
     let before: Vec<Vec<f32>> = of_d
-        .units()
+        .flat_params()
         .iter()
-        .map(|unit| unit.grads().expect("sound").expect("there").to_vec1().expect("f32"))
+        .map(|param| param.grads().expect("sound").expect("there").tensor().to_vec1().expect("f32"))
         .collect();
     let losses = stage_one_generator_loss(&making, &d, &made, &shown).expect("sound");
     making.backward(&losses.total).expect("sound");
-    assert!(of_g.units().iter().all(Unit::has_grads));
-    for (unit, before) in of_d.units().iter().zip(before) {
-        assert_eq!(unit.grads().expect("sound").expect("there").to_vec1::<f32>().expect("f32"), before);
+    assert!(of_g.flat_params().iter().all(FlatParam::has_grads));
+    for (param, before) in of_d.flat_params().iter().zip(before) {
+        let now = param.grads().expect("sound").expect("there").tensor().to_vec1::<f32>().expect("f32");
+        assert_eq!(now, before);
     }
 }

@@ -109,7 +109,7 @@ impl Grads<'_> {
     }
 
     /// Lets `write` compute the gradient of input `index`, of shape `dims`, into memory. That of a parameter is where
-    /// its unit keeps it, so that nothing is copied. `write` gets the elements and whether to add to them; if not,
+    /// its [`crate::FlatParam`] keeps it, so that nothing is copied. `write` gets the elements and whether to add to them; if not,
     /// it must overwrite them all.
     ///
     /// # Errors
@@ -121,11 +121,11 @@ impl Grads<'_> {
         write: impl FnOnce(&mut [T], bool) -> Result<()>,
     ) -> Result<()> {
         let Some(slot) = self.inputs[index] else { return Ok(()) };
-        let unit =
-            self.slots.param(slot).filter(|param| param.unit().is_ok_and(|unit| unit.dtype() == T::DTYPE));
-        if let Some(param) = unit {
+        let of_type =
+            |param: &&Param| param.flat_param().is_ok_and(|flat_param| flat_param.dtype() == T::DTYPE);
+        if let Some(param) = self.slots.param(slot).filter(of_type) {
             let (to, add) = param.grad_destination()?;
-            return storage::with_slice_mut(OP, &to, |to| write(to, add));
+            return storage::with_slice_mut(OP, to.tensor(), |to| write(to, add));
         }
         let mut values = unwritten::<T>(dims.iter().product());
         write(&mut values, false)?;

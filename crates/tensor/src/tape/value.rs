@@ -70,7 +70,7 @@ impl Value {
     pub fn dtype(&self) -> Result<DType> {
         match &self.source {
             Source::Tensor(tensor) => Ok(tensor.dtype()),
-            Source::Param(param) => Ok(param.unit()?.dtype()),
+            Source::Param(param) => Ok(param.flat_param()?.dtype()),
         }
     }
 

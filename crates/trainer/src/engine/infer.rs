@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use phalanx_tensor::io::load_into;
-use phalanx_tensor::{Key, Session, Unit};
+use phalanx_tensor::{FlatParam, Key, Session};
 
 use super::data::Data;
 use super::learner::load_for_use;
@@ -86,8 +86,9 @@ pub fn describe(config: &Config) -> Result<Vec<String>, TrainError> {
     let (images, batch) = (ready.data.train_len(), config.train.global_batch);
     let plan = Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
     let store = ready.task.store();
-    let trainable: usize = store.units().iter().filter(|unit| unit.trainable()).map(Unit::len).sum();
-    let values: usize = store.units().iter().map(Unit::bytes).sum();
+    let params = store.flat_params();
+    let trainable: usize = params.iter().filter(|param| param.trainable()).map(FlatParam::len).sum();
+    let values: usize = params.iter().map(FlatParam::bytes).sum();
     let states = optimize::numbers_per_parameter(config) + usize::from(config.train.ema > 0.0);
     let bytes = |count: usize| format!("{:.1} MiB", count as f64 / f64::from(1 << 20));
     let gradients = trainable * size_of::<f32>();
@@ -99,9 +100,9 @@ pub fn describe(config: &Config) -> Result<Vec<String>, TrainError> {
     Ok(vec![
         format!("model: {}", ready.task.describe()),
         format!(
-            "parameters: {} ({trainable} trainable) in {} flat units",
+            "parameters: {} ({trainable} trainable) in {} flat memories",
             store.num_parameters(),
-            store.units().len()
+            params.len()
         ),
         format!(
             "memory of each rank, activations not counted: parameters {}, gradients {}, optimizer {}",

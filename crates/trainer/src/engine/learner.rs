@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use phalanx_sharding::Held;
+use phalanx_sharding::{Layout, Reduced, StateBytes};
 use phalanx_tensor::optim::{
     Ema, LossScale, LossScaleState, Optimizer, Schedule, clip_to_norm, grad_sum_of_squares,
 };
@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use super::parts::Cut;
 use super::peers::Peers;
-use super::{Plan, Task, TrainError, optimize, precision};
+use super::{Plan, Task, TrainError, codec_state, optimize, precision};
 use crate::config::Config;
 use crate::run::checkpoint::{Checkpoint, EMA, MODEL, PartFile};
 
@@ -44,11 +44,10 @@ impl Learner {
         config: &Config,
         task: Box<dyn Task>,
         plan: &Plan,
-        peers: &Peers,
         context: Arc<Context>,
     ) -> Result<Self, TensorError> {
         let mut optimizer = optimize::optimizer(config);
-        optimizer.reserve(&peers.units(task.store()))?;
+        optimizer.reserve(task.store().flat_params())?;
         Ok(Self {
             task,
             step: 0,
@@ -73,19 +72,19 @@ impl Learner {
 
     /// Changes the weights by the gradients, or leaves them, on all ranks, if the loss is scaled and a gradient of any rank
     /// is not finite.
-    pub(super) fn update(&mut self, peers: &Peers) -> Result<Update, TrainError> {
-        let units = peers.units(self.task.store());
+    pub(super) fn update(&mut self, reduced: Reduced<'_>, peers: &Peers) -> Result<Update, TrainError> {
+        let (params, context) = (reduced.params(), &self.context);
         let mut update =
             Update { loss_scale: self.loss_scale.as_ref().map(LossScale::scale), ..Update::default() };
         let mut norm = None;
         if self.clip_norm.is_some() || self.loss_scale.is_some() {
-            let mut squares = [grad_sum_of_squares(&units, &self.context)?];
-            peers.sum_parts(&mut squares)?;
+            let mut squares = [grad_sum_of_squares(params, context)?];
+            reduced.sum(&mut squares)?;
             norm = Some(squares[0].sqrt());
         }
         if let (Some(loss_scale), Some(norm)) = (&mut self.loss_scale, &mut norm) {
             // Ranks may see different parts of the gradients; what one of them sees counts for all.
-            update.left_out = peers.sum_of(f64::from(u8::from(!norm.is_finite())))? > 0.0;
+            update.left_out = reduced.any(!norm.is_finite())?;
             if update.left_out {
                 let in_a_row = loss_scale.state().left_out;
                 if !loss_scale.reject() {
@@ -94,19 +93,19 @@ impl Learner {
                 }
             } else {
                 *norm /= loss_scale.scale();
-                loss_scale.accept(&units, &self.context)?;
+                loss_scale.accept(params, context)?;
             }
         }
         if !update.left_out {
             if let (Some(max), Some(norm)) = (self.clip_norm, norm) {
-                update.norm = Some(clip_to_norm(&units, norm, max, &self.context)?);
+                update.norm = Some(clip_to_norm(params, norm, max, context)?);
             }
-            self.optimizer.step(&units, self.schedule.lr(self.step), &self.context)?;
-            if let Some(ema) = &mut self.ema {
-                ema.update(&units, &self.context)?;
-            }
+            let (lr, optimizer, ema) = (self.schedule.lr(self.step), &mut self.optimizer, &mut self.ema);
+            reduced.update(|params| {
+                optimizer.step(params, lr, context)?;
+                ema.as_mut().map_or(Ok(()), |ema| ema.update(params, context))
+            })?;
         }
-        peers.finish_update()?;
         self.step += 1;
         Ok(update)
     }
@@ -135,7 +134,7 @@ impl Learner {
         self.swap(peers)?;
         let result = work(&*self.task);
         // A block that was kept for a backward that does not come leaves memory too.
-        peers.dismiss()?;
+        peers.reshard()?;
         self.swap(peers)?;
         result
     }
@@ -143,17 +142,17 @@ impl Learner {
     /// Exchanges weights and averages.
     fn swap(&mut self, peers: &Peers) -> Result<(), TrainError> {
         if let Some(ema) = &mut self.ema {
-            ema.swap(&peers.units(self.task.store()))?;
-            peers.finish_update()?;
+            peers.update(|params| ema.swap(params))?;
         }
         Ok(())
     }
 
-    /// Bytes of parameters, of gradients, and of optimizer state (averages included) that are held.
+    /// Bytes of parameters, of gradients, and of optimizer state (averages and what the codec of
+    /// gradients keeps included) that are held.
     pub(super) fn bytes(&self, peers: &Peers) -> [u64; 3] {
-        let [parameters, gradients] = peers.bytes(self.task.store());
+        let StateBytes { parameters, gradients, codec, .. } = peers.bytes();
         let averages = self.ema.as_ref().map_or(0, Ema::bytes);
-        [parameters, gradients, (self.optimizer.state_bytes() + averages) as u64]
+        [parameters, gradients, (self.optimizer.state_bytes() + averages) as u64 + codec]
     }
 
     /// Copies what this rank has to write of a checkpoint, and adds to `state` what the index has to say. Every rank calls
@@ -163,17 +162,16 @@ impl Learner {
         peers: &Peers,
         state: &mut Map<String, Value>,
     ) -> Result<Vec<PartFile>, TrainError> {
-        let (store, share) = (self.task.store(), peers.part());
-        let units = peers.units(store);
-        let mut cut = Cut::new(store, &units, share);
+        let (store, role) = (self.task.store(), peers.role());
+        let mut cut = Cut::new(store, role);
         // Parameters that are replicated may have to be brought together first, by all ranks.
-        match share.parameters {
-            Held::Sharded => cut.own_values(store, &units)?,
-            Held::Replicated | Held::Leader => peers.with_all(|| cut.whole_values(store))?,
+        match role.parameters {
+            Layout::Sharded => cut.own_values(store)?,
+            Layout::Replicated | Layout::Leader => peers.with_all(|| cut.whole_values(store))?,
         }
-        // The counts are the same on all ranks; those that write none of the state ask for that of no unit.
-        let units = if share.saves(share.optimizer) { units } else { Vec::new() };
-        let (steps, named) = self.optimizer.state(&units)?;
+        // The counts are the same on all ranks; those that write none of the state ask for that of nothing.
+        let params = if role.saves(role.optimizer) { store.flat_params() } else { &[] };
+        let (steps, named) = self.optimizer.state(params)?;
         state.insert("optimizer_steps".to_owned(), Value::from(steps));
         cut.state(named);
         if let Some(loss_scale) = &self.loss_scale {
@@ -183,11 +181,13 @@ impl Learner {
             state.insert("loss_scale_left_out".to_owned(), Value::from(left_out));
         }
         if let Some(ema) = &self.ema {
-            let (updates, named) = ema.state(&units)?;
+            let (updates, named) = ema.state(params)?;
             state.insert("ema_updates".to_owned(), Value::from(updates));
             cut.state(named);
         }
-        Ok(cut.files())
+        let mut files = cut.files();
+        files.extend(codec_state::file(peers.codec_state(), peers.rank(), peers.size())?);
+        Ok(files)
     }
 
     /// Goes on from a checkpoint, saved under whatever strategy by whatever number of ranks: reads what this rank holds, and
@@ -195,21 +195,25 @@ impl Learner {
     /// made equal afterwards.
     pub(super) fn load(&mut self, peers: &Peers, checkpoint: &Checkpoint) -> Result<u64, TrainError> {
         let (store, reader) = (self.task.store(), checkpoint.reader());
-        reader.read_model(store, &peers.resident_units(store))?;
+        reader.read_model(store)?;
+        peers.load_codec_state(codec_state::read(&reader, peers.rank(), peers.size())?)?;
         let count =
             |key: &str| checkpoint.state().get(key).and_then(Value::as_u64).unwrap_or(checkpoint.step());
         let (steps, updates) = (count("optimizer_steps"), count("ema_updates"));
-        let kinds: Vec<&str> = reader.kinds().filter(|kind| ![MODEL, EMA].contains(kind)).collect();
+        let kinds: Vec<&str> = reader
+            .kinds()
+            .filter(|kind| ![MODEL, EMA].contains(kind) && !codec_state::is_kind(kind))
+            .collect();
         let mut ema = self.ema.as_mut().filter(|_| reader.kinds().any(|kind| kind == EMA));
         self.optimizer.load_state(&[], steps, &[])?;
-        // A unit at a time, so that no more than its part of one kind is there twice.
-        for unit in peers.units(store).iter().filter(|unit| unit.trainable()) {
+        // One at a time, so that no more than its part of one kind is there twice.
+        for param in store.flat_params().iter().filter(|param| param.trainable()) {
             for kind in &kinds {
-                let state = reader.state_of(kind, unit)?;
-                self.optimizer.load_state(std::slice::from_ref(unit), steps, &state)?;
+                let state = reader.state_of(kind, param)?;
+                self.optimizer.load_state(std::slice::from_ref(param), steps, &state)?;
             }
             if let Some(ema) = &mut ema {
-                ema.load_state(std::slice::from_ref(unit), updates, &reader.state_of(EMA, unit)?)?;
+                ema.load_state(std::slice::from_ref(param), updates, &reader.state_of(EMA, param)?)?;
             }
         }
         // A checkpoint of a run without a scale has none; the scale then begins.
@@ -229,9 +233,9 @@ impl Learner {
 /// Loads what a checkpoint says is best for use: the averaged weights where there are some.
 pub(super) fn load_for_use(task: &dyn Task, checkpoint: &Checkpoint) -> Result<(), TrainError> {
     let (store, reader) = (task.store(), checkpoint.reader());
-    reader.read_model(store, store.units())?;
-    for unit in store.units() {
-        reader.read_unit(EMA, unit)?;
+    reader.read_model(store)?;
+    for param in store.flat_params() {
+        reader.read_values(EMA, param)?;
     }
     Ok(())
 }

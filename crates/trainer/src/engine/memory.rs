@@ -1,7 +1,7 @@
 //! What a run will hold and send under a strategy, without allocating the model.
 
-use phalanx_sharding::{MemoryPlan, Strategy, Workload};
-use phalanx_tensor::Unit;
+use phalanx_sharding::{MemoryPlan, ShardingError, Strategy, Workload, codec_named};
+use phalanx_tensor::FlatParam;
 
 use super::{TrainError, data, optimize, tasks};
 use crate::config::{Config, ModelKind};
@@ -17,7 +17,7 @@ pub struct ModelPlan {
     pub trainable: u64,
     /// What the plans assume.
     pub workload: Workload,
-    /// By strategy, in the order asked for.
+    /// By strategy, in the order asked for; without those that cannot go by the configured algorithm.
     pub plans: Vec<MemoryPlan>,
 }
 
@@ -38,17 +38,19 @@ pub fn plan_memory(config: &Config, strategies: &[Strategy]) -> Result<ModelPlan
         optimizer_numbers: optimize::numbers_per_parameter(config),
         averages: config.train.ema > 0.0,
         micro_batches: config.train.accumulate,
-        bucket_bytes: config.train.bucket_kib.saturating_mul(1 << 10),
         prefetch: config.train.prefetch,
+        algorithm: config.comm.algorithm.algorithm(),
+        codec: codec_named(config.comm.codec.as_str())?,
     };
     let plan = |strategy: &Strategy| {
         // The only rank of a run has nobody to share with.
-        let placement =
-            if workload.ranks == 1 { Strategy::named("ddp")?.placement } else { strategy.placement };
-        MemoryPlan::new(store.units(), Strategy { placement, ..*strategy }, workload)
+        let layout = if workload.ranks == 1 { Strategy::named("ddp")?.layout } else { strategy.layout };
+        MemoryPlan::new(store.flat_params(), Strategy { layout, ..*strategy }, &workload)
     };
-    let plans = strategies.iter().map(plan).collect::<Result<_, _>>()?;
-    let trainable = store.units().iter().filter(|unit| unit.trainable()).map(Unit::len).sum::<usize>();
+    let going = strategies.iter().filter(|strategy| strategy.goes_by(workload.algorithm).is_ok());
+    let plans = going.map(plan).collect::<Result<_, ShardingError>>()?;
+    let trainable = store.flat_params().iter().filter(|param| param.trainable());
+    let trainable = trainable.map(FlatParam::len).sum::<usize>();
     Ok(ModelPlan {
         model: task.describe(),
         parameters: store.num_parameters() as u64,

@@ -9,6 +9,7 @@
 //! files; random numbers and the order of images are functions of seed, epoch and step.
 
 mod account;
+mod codec_state;
 mod data;
 mod error;
 mod evaluate;

@@ -5,8 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use phalanx_collectives::{Communicator, ReduceOp, WorldConfig, connect};
-use phalanx_sharding::{DataParallel, Options, Overlap, Ranks, Share, Strategy, hook_named};
-use phalanx_tensor::{Listener, ParamStore, StatsSync, Unit};
+use phalanx_sharding::{
+    Alone, DataParallel, Options, Overlap, ParallelStrategy, Ranks, ShardRole, StateBytes, Step, Strategy,
+    codec_named,
+};
+use phalanx_tensor::{FlatParam, Listener, ParamStore, StatsSync};
 
 use super::tasks::mib;
 use super::world::Link;
@@ -30,7 +33,8 @@ pub(super) struct Peers {
     size: usize,
     communicator: Option<Communicator>,
     strategy: Option<Strategy>,
-    parallel: Option<Arc<DataParallel>>,
+    /// How a model is trained together, once there is one.
+    parallel: Option<Arc<dyn ParallelStrategy>>,
 }
 
 impl Peers {
@@ -92,12 +96,13 @@ impl Peers {
         store: &ParamStore,
         threads: usize,
     ) -> Result<(), TrainError> {
+        let mut parallel: Arc<dyn ParallelStrategy> = Arc::new(Alone::new(store));
         if let (Some(communicator), Some(strategy)) = (&self.communicator, self.strategy) {
             let options = Options {
-                bucket_bytes: config.train.bucket_kib.saturating_mul(1 << 10),
                 prefetch: config.train.prefetch,
                 gathered_bytes: mib(config.train.gathered_mib),
-                hook: hook_named(config.train.compress.as_str())?,
+                algorithm: config.comm.algorithm.algorithm(),
+                codec: codec_named(config.comm.codec.as_str())?,
                 overlap: match config.train.overlap {
                     OverlapKind::Auto => Overlap::Auto,
                     OverlapKind::Always => Overlap::Always,
@@ -107,8 +112,9 @@ impl Peers {
                 ..Options::default()
             };
             let communicator = communicator.clone();
-            self.parallel = Some(DataParallel::with_options(store, communicator, strategy, options)?);
+            parallel = DataParallel::with_options(store, communicator, strategy, options)?;
         }
+        self.parallel = Some(parallel);
         Ok(())
     }
 
@@ -117,65 +123,65 @@ impl Peers {
         self.parallel.as_ref().map_or(0, |parallel| parallel.peak_gathered_bytes())
     }
 
-    /// Who is told about blocks and gradients.
+    fn parallel(&self) -> Result<&dyn ParallelStrategy, TrainError> {
+        let unshared = || TrainError::Setup("a model is used together that was not shared".to_owned());
+        self.parallel.as_deref().ok_or_else(unshared)
+    }
+
+    /// Who is told about blocks and gradients, if there are others.
     pub(super) fn listener(&self) -> Option<Arc<dyn Listener>> {
-        self.parallel.clone().map(|parallel| parallel as Arc<dyn Listener>)
+        self.parallel.clone().filter(|_| self.is_shared()).map(|parallel| parallel as Arc<dyn Listener>)
+    }
+
+    /// Begins a step with gradients of zero.
+    pub(super) fn begin_step(&self) -> Result<Step<'_>, TrainError> {
+        Ok(self.parallel()?.begin_step()?)
+    }
+
+    /// Has `change` change the parameters that this rank owns, and brings what others have changed to this one.
+    pub(super) fn update(
+        &self,
+        mut change: impl FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>,
+    ) -> Result<(), TrainError> {
+        Ok(self.parallel()?.update(&mut change)?)
     }
 
     /// How batch statistics are summed over the first `ranks` ranks. Every rank calls this at the same place.
     pub(super) fn stats_sync(&self, ranks: usize) -> Result<Option<Arc<dyn StatsSync>>, TrainError> {
-        self.parallel.as_ref().map(|parallel| Ok(parallel.stats_sync_among(ranks)?)).transpose()
-    }
-
-    /// What the optimizer, clipping and averages act on: the store's units, or this rank's parts of them.
-    pub(super) fn units(&self, store: &ParamStore) -> Vec<Unit> {
-        self.parallel.as_ref().map_or_else(|| store.units().to_vec(), |parallel| parallel.units())
-    }
-
-    /// Replaces sums over the elements of those by sums over all elements.
-    pub(super) fn sum_parts(&self, values: &mut [f64]) -> Result<(), TrainError> {
-        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.sum_shards(values)?))
-    }
-
-    /// Says whether more micro-batches of the step follow, before whose last nothing is reduced.
-    pub(super) fn accumulate(&self, more: bool) {
-        if let Some(parallel) = &self.parallel {
-            parallel.accumulate(more);
-        }
-    }
-
-    /// Brings what other ranks have updated to this one.
-    pub(super) fn finish_update(&self) -> Result<(), TrainError> {
-        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.finish_update()?))
+        Ok(self.parallel()?.stats_sync(ranks)?)
     }
 
     /// Runs `work` with all parameters in this rank's memory. Every rank calls this at the same place.
     pub(super) fn with_all<R>(&self, work: impl FnOnce() -> Result<R, TrainError>) -> Result<R, TrainError> {
-        let Some(parallel) = &self.parallel else { return work() };
-        parallel.summon()?;
+        self.unshard()?;
         let result = work();
-        parallel.dismiss()?;
+        self.reshard()?;
         result
     }
 
     /// Brings all parameters into this rank's memory, where they stay until the update.
-    pub(super) fn summon(&self) -> Result<(), TrainError> {
-        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.summon()?))
+    pub(super) fn unshard(&self) -> Result<(), TrainError> {
+        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.unshard()?))
     }
 
     /// Lets them leave again.
-    pub(super) fn dismiss(&self) -> Result<(), TrainError> {
-        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.dismiss()?))
+    pub(super) fn reshard(&self) -> Result<(), TrainError> {
+        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.reshard()?))
     }
 
     /// What of the state this rank holds, and which other ranks hold the rest or the same.
-    pub(super) fn part(&self) -> Share {
-        self.parallel.as_ref().map_or(Share::ALONE, |parallel| parallel.share())
+    pub(super) fn role(&self) -> ShardRole {
+        self.parallel.as_ref().map_or(ShardRole::ALONE, |parallel| parallel.role())
     }
 
-    /// The units whose values this rank keeps between steps.
-    pub(super) fn resident_units(&self, store: &ParamStore) -> Vec<Unit> {
-        self.parallel.as_ref().map_or_else(|| store.units().to_vec(), |parallel| parallel.resident_units())
+    /// What the codec of this rank's gradients keeps from step to step.
+    pub(super) fn codec_state(&self) -> Vec<(String, Vec<f32>)> {
+        self.parallel.as_ref().map_or_else(Vec::new, |parallel| parallel.codec_state())
+    }
+
+    /// Takes over what the codec had kept.
+    pub(super) fn load_codec_state(&self, state: Vec<(String, Vec<f32>)>) -> Result<(), TrainError> {
+        Ok(self.parallel()?.load_codec_state(state)?)
     }
 
     /// What every rank has to say, known to all, by rank.
@@ -185,20 +191,9 @@ impl Peers {
         Ok(all.iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect())
     }
 
-    /// Bytes of parameters and of gradients that this rank holds.
-    pub(super) fn bytes(&self, store: &ParamStore) -> [u64; 2] {
-        if let Some(parallel) = &self.parallel {
-            return parallel.bytes();
-        }
-        let sum = |held: fn(&Unit) -> bool| {
-            store.units().iter().filter(|unit| held(unit)).map(|unit| unit.bytes() as u64).sum()
-        };
-        [sum(|unit| unit.values().is_some()), sum(Unit::has_grads)]
-    }
-
-    /// Waits until the gradients of all ranks are summed.
-    pub(super) fn finish_gradients(&self) -> Result<(), TrainError> {
-        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.finish_gradients()?))
+    /// Bytes of state that this rank holds.
+    pub(super) fn bytes(&self) -> StateBytes {
+        self.parallel.as_ref().map_or_else(StateBytes::default, |parallel| parallel.bytes())
     }
 
     /// Makes all ranks' parameters and buffers equal to rank 0's.

@@ -112,7 +112,7 @@ impl<'a> Run<'a> {
         let key = Key::new(config.train.seed);
         let task = tasks::build(config, &data, key, !peers.is_shared())?;
         peers.share(config, task.store(), context.threads())?;
-        let learner = Learner::new(config, task, &plan, peers, context.clone())?;
+        let learner = Learner::new(config, task, &plan, context.clone())?;
         let (meter, last, saver) = (Meter::default(), Map::new(), Saver::new(folder, config));
         Ok(Self { folder, config, data, peers, plan, learner, context, meter, saver, key, last })
     }
@@ -204,7 +204,7 @@ impl<'a> Run<'a> {
         let mut spent = Spent::default();
         let step = self.learner.step;
         let task = &self.learner.task;
-        task.store().zero_grads();
+        let mut under_way = self.peers.begin_step()?;
         let share = timed(&mut spent.data, || feed.next())?;
         // Batches that come from another rank count as data.
         let before = self.peers.traffic();
@@ -215,7 +215,7 @@ impl<'a> Run<'a> {
         // block by block together.
         let uneven = share.pieces.iter().any(|piece| piece.ranks < self.peers.size());
         if uneven {
-            self.peers.summon()?;
+            self.peers.unshard()?;
         }
         for (index, MicroBatch { batch, offset, ranks }) in share.pieces.iter().enumerate() {
             if *ranks == 0 {
@@ -238,7 +238,7 @@ impl<'a> Run<'a> {
             };
             // Gradients travel once they are complete, with the last micro-batch: on all ranks the same, also those that have
             // no image of it.
-            self.peers.accumulate(index != last);
+            under_way.micro_batch(index != last);
             let tape = Tape::recording(session);
             let outcome = task.loss(&tape, batch, Over::Count(share.global), step)?;
             sums[0] += f64::from(outcome.loss.tensor()?.to_scalar::<f32>()?);
@@ -247,14 +247,13 @@ impl<'a> Run<'a> {
             }
             tape.backward_scaled(&outcome.loss, self.learner.loss_scale())?;
         }
-        self.peers.accumulate(false);
         if uneven {
-            self.peers.dismiss()?;
+            self.peers.reshard()?;
         }
         let stops = sums.len() - 1 - TOLD;
         sums[stops] = f64::from(u8::from(stop.is_raised()));
         sums[stops + 1..].copy_from_slice(&self.saver.tell());
-        self.peers.finish_gradients()?;
+        let reduced = under_way.reduce()?;
         self.peers.sum(&mut sums)?;
         if let Some(saved) = self.saver.hear(self.peers, &sums[stops + 1..])? {
             tell_saved(observer, saved);
@@ -266,7 +265,7 @@ impl<'a> Run<'a> {
         let measures =
             task.measures().iter().map(|name| (*name).to_owned()).zip(sums[1..stops].to_vec()).collect();
         let learning_rate = self.learner.learning_rate();
-        let update = self.learner.update(self.peers)?;
+        let update = self.learner.update(reduced, self.peers)?;
         spent.steps = begun.elapsed();
         // The communicator counts all waiting, also that of batch norms in the middle of the model.
         let traffic = self.peers.traffic();

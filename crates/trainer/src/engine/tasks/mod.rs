@@ -18,7 +18,7 @@ pub(super) fn build(config: &Config, data: &Data, key: Key, fill: bool) -> Resul
     assemble(config, data.num_classes(), key, fill, text::Texts::new)
 }
 
-/// The same without any weights: parameters have names, shapes and places in units, and no memory.
+/// The configured task without any weights: parameters have names, shapes and places in flat memory, and no memory.
 pub(super) fn layout(config: &Config, num_classes: usize) -> Result<Box<dyn Task>, TrainError> {
     assemble(config, num_classes, Key::new(config.train.seed), false, text::Texts::without_weights)
 }
@@ -35,6 +35,7 @@ fn assemble(
         decay_matrices_only: config.optim.decay_matrices_only,
         fill,
         unit_bytes: mib(config.train.unit_mib),
+        bucket_bytes: config.train.bucket_kib.saturating_mul(1 << 10),
         ..BuildOptions::default()
     });
     Ok(match config.model.kind {
