@@ -30,6 +30,12 @@ impl FlatBuffer for InPlace {
 /// What a codec has made of gradients.
 pub(crate) struct Wire(pub(crate) Box<dyn FlatBuffer>);
 
+impl std::fmt::Debug for Wire {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Wire({} {})", self.0.len(), self.0.dtype().name())
+    }
+}
+
 impl FlatBuffer for Wire {
     fn dtype(&self) -> DType {
         self.0.dtype()

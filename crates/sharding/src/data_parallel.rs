@@ -20,14 +20,14 @@ mod state;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use phalanx_collectives::{CommStats, Communicator, ReduceOp};
+use phalanx_collectives::{CommStats, Communicator, ReduceOp, threads};
 use phalanx_tensor::{FlatEntry, FlatParam, HookResult, Listener, ParamState, ParamStore, StatsSync};
 
 use self::gradients::Reductions;
 use self::parameters::Gathered;
 use self::prefetch::Pass;
 use crate::codec::GradCodec;
-use crate::options::Options;
+use crate::options::{Options, Overlap};
 use crate::statistics::RankSum;
 use crate::step::{Step, StepToken};
 use crate::strategy::{Layout, ShardAxis, StateLayout, Strategy};
@@ -82,6 +82,15 @@ impl DataParallel {
     /// [`ShardingError::ModelsDiffer`] naming the first difference, and those of communication.
     pub fn new(store: &ParamStore, comm: Communicator, strategy: Strategy) -> Result<Arc<Self>> {
         Self::with_options(store, comm, strategy, Options::default())
+    }
+
+    /// Wraps a model for the only rank, which computes and does nothing else.
+    ///
+    /// # Errors
+    /// If the world of one rank cannot be made.
+    pub fn alone(store: &ParamStore) -> Result<Arc<Self>> {
+        let options = Options { overlap: Overlap::Never, ..Options::default() };
+        Self::with_options(store, threads(1)?.remove(0), Strategy::named("ddp")?, options)
     }
 
     /// Wraps a model as [`DataParallel::new`] does, with options, which must be the same on all ranks.

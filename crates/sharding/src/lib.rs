@@ -2,7 +2,7 @@
 //!
 //! - **[`ParallelStrategy`]** is what every way of training together has in common: gradients that become ready go in, updated
 //!   parameters come out, and the strategy owns when ranks wait and what they send. A [`Step`] is its protocol as a type.
-//!   [`DataParallel`] is the bulk-synchronous case, [`Alone`] that of the only rank.
+//!   [`DataParallel`] is the bulk-synchronous case; the only rank is a world of one.
 //! - **[`Strategy`]** names what is held where: a row of a table ([`PRESETS`]: `dp`, `ddp`, `zero1`, `zero2`, `fsdp`, also called
 //!   `zero3`, and `hsdp`) that [`Strategy::named`] finds and [`DataParallel`] follows. Which way the bytes go
 //!   ([`Options::algorithm`]) and what they are ([`Options::codec`]) is chosen beside it.
@@ -53,7 +53,6 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod alone;
 mod buffer;
 mod codec;
 mod data_parallel;
@@ -66,7 +65,6 @@ mod statistics;
 mod step;
 mod strategy;
 
-pub use alone::Alone;
 pub use codec::{Bf16, CodecBytes, GradCodec, codec_named};
 pub use data_parallel::DataParallel;
 pub use error::{Result, ShardingError};

@@ -166,15 +166,6 @@ pub struct ShardRole {
 }
 
 impl ShardRole {
-    /// The only rank: it holds everything.
-    pub const ALONE: Self = Self {
-        shard: 0,
-        shards: 1,
-        replica: 0,
-        parameters: Layout::Replicated,
-        optimizer: Layout::Replicated,
-    };
-
     /// Whether it falls to this rank to save something that lies so, once in the whole world.
     pub fn saves(&self, layout: Layout) -> bool {
         self.replica == 0 && (layout == Layout::Sharded || self.shard == 0)

@@ -11,12 +11,12 @@ pub struct StepToken(());
 /// A step under way: run forward and backward with the strategy as listener, once or for several micro-batches.
 ///
 /// ```
-/// # use phalanx_sharding::{Alone, Step};
+/// # use phalanx_sharding::DataParallel;
 /// # use phalanx_tensor::{BuildOptions, StoreBuilder, Context, optim::{Optimizer, Sgd}};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let store = StoreBuilder::new(BuildOptions::default()).build()?;
-/// # let (parallel, context, mut sgd) = (Alone::new(&store), Context::new(1), Sgd::new(0.0, false, 0.0));
-/// let mut step = Step::begin(&parallel)?;
+/// # let (parallel, context, mut sgd) = (DataParallel::alone(&store)?, Context::new(1), Sgd::new(0.0, false, 0.0));
+/// let mut step = parallel.begin_step()?;
 /// for more in [true, true, false] {
 ///     step.micro_batch(more);
 ///     // … forward and backward: gradients are added up, and travel with the last micro-batch.

@@ -50,6 +50,7 @@ struct Reduction {
 }
 
 /// What is summed.
+#[derive(Debug)]
 enum Message {
     /// The gradients, in place.
     Whole(Handle<InPlace>),
@@ -57,16 +58,6 @@ enum Message {
     Scattered(Handle<(InPlace, InPlace)>),
     /// What the codec has made of them.
     Encoded(Handle<Wire>),
-}
-
-impl std::fmt::Debug for Message {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Whole(_) => "Whole",
-            Self::Scattered(_) => "Scattered",
-            Self::Encoded(_) => "Encoded",
-        })
-    }
 }
 
 impl Message {

@@ -60,3 +60,39 @@ pub(super) fn read(
     };
     names.into_iter().map(read).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Map;
+
+    use super::*;
+    use crate::run::checkpoint::Aside;
+
+    /// What rank `rank` keeps: numbers that no decimal writes exactly, and one that is nothing.
+    fn kept(rank: usize) -> Vec<(String, Vec<f32>)> {
+        let of = |slot: usize| {
+            let values = (0..5).map(|at| (at + slot) as f32 / 7.0 - rank as f32 * f32::MIN_POSITIVE);
+            (slot.to_string(), values.collect())
+        };
+        vec![of(0), of(3)]
+    }
+
+    #[test]
+    fn each_rank_finds_its_own_again_and_other_numbers_of_ranks_are_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let aside = Aside::create(folder.path(), 1, 1).expect("a folder");
+        for rank in 0..2 {
+            let own = file(kept(rank), rank, 2).expect("small").expect("something is kept");
+            assert_eq!(own.name, format!("codec-0000{rank}-of-00002.safetensors"));
+            aside.write(rank, vec![own]).expect("writes");
+        }
+        let reader = aside.commit(2, Map::new(), 1).expect("completes").reader();
+        assert!(reader.kinds().all(is_kind));
+        for rank in 0..2 {
+            assert_eq!(read(&reader, rank, 2).expect("reads"), kept(rank), "rank {rank}");
+        }
+        let error = read(&reader, 0, 4).expect_err("other ranks' errors").to_string();
+        assert!(error.contains("codec-00000-of-00002") && error.contains("not with 4"), "{error}");
+        assert!(file(Vec::new(), 0, 2).expect("nothing").is_none());
+    }
+}

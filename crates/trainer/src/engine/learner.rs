@@ -162,7 +162,7 @@ impl Learner {
         peers: &Peers,
         state: &mut Map<String, Value>,
     ) -> Result<Vec<PartFile>, TrainError> {
-        let (store, role) = (self.task.store(), peers.role());
+        let (store, role) = (self.task.store(), peers.role()?);
         let mut cut = Cut::new(store, role);
         // Parameters that are replicated may have to be brought together first, by all ranks.
         match role.parameters {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use phalanx_collectives::{Communicator, ReduceOp, WorldConfig, connect};
 use phalanx_sharding::{
-    Alone, DataParallel, Options, Overlap, ParallelStrategy, Ranks, ShardRole, StateBytes, Step, Strategy,
+    DataParallel, Options, Overlap, ParallelStrategy, Ranks, ShardRole, StateBytes, Step, Strategy,
     codec_named,
 };
 use phalanx_tensor::{FlatParam, Listener, ParamStore, StatsSync};
@@ -96,8 +96,7 @@ impl Peers {
         store: &ParamStore,
         threads: usize,
     ) -> Result<(), TrainError> {
-        let mut parallel: Arc<dyn ParallelStrategy> = Arc::new(Alone::new(store));
-        if let (Some(communicator), Some(strategy)) = (&self.communicator, self.strategy) {
+        let parallel = if let (Some(communicator), Some(strategy)) = (&self.communicator, self.strategy) {
             let options = Options {
                 prefetch: config.train.prefetch,
                 gathered_bytes: mib(config.train.gathered_mib),
@@ -111,9 +110,10 @@ impl Peers {
                 threads,
                 ..Options::default()
             };
-            let communicator = communicator.clone();
-            parallel = DataParallel::with_options(store, communicator, strategy, options)?;
-        }
+            DataParallel::with_options(store, communicator.clone(), strategy, options)?
+        } else {
+            DataParallel::alone(store)?
+        };
         self.parallel = Some(parallel);
         Ok(())
     }
@@ -170,8 +170,8 @@ impl Peers {
     }
 
     /// What of the state this rank holds, and which other ranks hold the rest or the same.
-    pub(super) fn role(&self) -> ShardRole {
-        self.parallel.as_ref().map_or(ShardRole::ALONE, |parallel| parallel.role())
+    pub(super) fn role(&self) -> Result<ShardRole, TrainError> {
+        Ok(self.parallel()?.role())
     }
 
     /// What the codec of this rank's gradients keeps from step to step.
