@@ -5,21 +5,21 @@ use std::time::Duration;
 use phalanx_collectives::{Communicator, WorldConfig};
 use phalanx_sharding::{Ranks, Strategy};
 
-use super::TrainError;
 use crate::config::Config;
+use crate::engine::error::TrainError;
 use crate::launch::SUPERVISED;
 
 /// A rank among others: its place, and how to reach them.
 #[derive(Debug, Clone)]
 pub struct World {
-    pub(super) link: Link,
+    pub(in crate::engine) link: Link,
     /// Ranks on this host.
     local_size: usize,
 }
 
 /// How a rank reaches the others.
 #[derive(Debug, Clone)]
-pub(super) enum Link {
+pub(in crate::engine) enum Link {
     /// There are none.
     Alone,
     /// They are processes, yet to be met.
@@ -80,7 +80,7 @@ impl World {
     }
 
     /// Compute threads for this rank: `wanted`, or its share of the machine's cores if that is 0.
-    pub(super) fn threads(&self, wanted: usize) -> usize {
+    pub(in crate::engine) fn threads(&self, wanted: usize) -> usize {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         if wanted > 0 { wanted } else { (cores / self.local_size.max(1)).max(1) }
     }

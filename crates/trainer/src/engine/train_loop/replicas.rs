@@ -4,8 +4,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use phalanx_collectives::{Communicator, threads};
 
-use super::{Observer, Silent, TrainError, World, train};
+use super::train;
 use crate::config::Resolved;
+use crate::engine::distributed::World;
+use crate::engine::error::TrainError;
+use crate::engine::observer::{Observer, Silent};
 use crate::launch::{REPLICA_THREAD, StopFlag};
 use crate::run::RunFolder;
 

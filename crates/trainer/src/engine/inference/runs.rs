@@ -5,13 +5,14 @@ use std::path::Path;
 use phalanx_tensor::io::load_into;
 use phalanx_tensor::{Key, Session, Unit};
 
-use super::data::Data;
-use super::learner::load_for_use;
-use super::peers::Peers;
-use super::train::newest_checkpoint;
-use super::{Plan, Task, TrainError, World, evaluate, optimize, precision, samples, tasks};
+use super::{draw, evaluate};
 use crate::config::Config;
+use crate::engine::checkpoint::newest_checkpoint;
+use crate::engine::data::Data;
+use crate::engine::distributed::{Distributed, World};
+use crate::engine::{Plan, Task, TrainError, optimize, precision, tasks};
 use crate::run::RunFolder;
+use crate::run::checkpoint::{Checkpoint, EMA};
 
 /// A model with its data, outside of training.
 struct Ready {
@@ -22,7 +23,7 @@ struct Ready {
 
 impl Ready {
     fn new(config: &Config) -> Result<Self, TrainError> {
-        let data = Data::open(config, &Peers::none())?;
+        let data = Data::open(config, &Distributed::none())?;
         let task = tasks::build(config, &data, Key::new(config.train.seed), true)?;
         let context = precision::context(config, &World::alone())?;
         let session = Session { precision: precision::precision(config), ..Session::evaluation(context) };
@@ -31,7 +32,7 @@ impl Ready {
 
     fn evaluate(&self, config: &Config) -> Result<Vec<(String, f64)>, TrainError> {
         let batch = if config.eval.batch > 0 { config.eval.batch } else { config.train.global_batch };
-        evaluate::evaluate(&*self.task, &self.data, &Peers::none(), &self.session, config.eval.limit, batch)
+        evaluate(&*self.task, &self.data, &Distributed::none(), &self.session, config.eval.limit, batch)
     }
 }
 
@@ -71,7 +72,7 @@ pub fn sample_run(
     let ready = Ready::new(config)?;
     load_for_use(&*ready.task, &checkpoint)?;
     let (columns, size) = (config.sample.columns, config.model.image_size);
-    if !samples::draw(&*ready.task, ready.session.clone(), seed, prompts, columns, size, out)? {
+    if !draw(&*ready.task, ready.session.clone(), seed, prompts, columns, size, out)? {
         return Err(TrainError::Setup(format!("a `{}` draws no pictures", config.model.kind)));
     }
     Ok(checkpoint.step())
@@ -113,4 +114,14 @@ pub fn describe(config: &Config) -> Result<Vec<String>, TrainError> {
         format!("steps: {} in an epoch, {} in all", plan.steps_per_epoch, plan.stop),
         format!("each of {ranks} ranks takes {share} images a step"),
     ])
+}
+
+/// Loads what a checkpoint says is best for use: the averaged weights where there are some.
+fn load_for_use(task: &dyn Task, checkpoint: &Checkpoint) -> Result<(), TrainError> {
+    let (store, reader) = (task.store(), checkpoint.reader());
+    reader.read_model(store, store.units())?;
+    for unit in store.units() {
+        reader.read_unit(EMA, unit)?;
+    }
+    Ok(())
 }

@@ -1,5 +1,7 @@
 //! The other ranks, as the training loop sees them.
 
+mod world;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,24 +10,25 @@ use phalanx_collectives::{Communicator, ReduceOp, WorldConfig, connect};
 use phalanx_sharding::{DataParallel, Options, Overlap, Ranks, Share, Strategy, hook_named};
 use phalanx_tensor::{Listener, ParamStore, StatsSync, Unit};
 
-use super::tasks::mib;
-use super::world::Link;
-use super::{TrainError, World};
-use crate::config::{Config, OverlapKind};
+use world::Link;
+pub use world::{World, in_one_process, launcher_world};
+
+use super::error::TrainError;
+use crate::config::{Config, OverlapKind, mib};
 
 /// What communication has cost a rank.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Traffic {
-    pub(super) bytes_sent: u64,
-    pub(super) bytes_received: u64,
+pub(in crate::engine) struct Traffic {
+    pub(in crate::engine) bytes_sent: u64,
+    pub(in crate::engine) bytes_received: u64,
     /// Time in which the loop waited.
-    pub(super) exposed: Duration,
+    pub(in crate::engine) exposed: Duration,
     /// Time in which the communication thread was at work.
-    pub(super) busy: Duration,
+    pub(in crate::engine) busy: Duration,
 }
 
 /// The other ranks; none, for the only rank.
-pub(super) struct Peers {
+pub(in crate::engine) struct Distributed {
     rank: usize,
     size: usize,
     communicator: Option<Communicator>,
@@ -33,9 +36,13 @@ pub(super) struct Peers {
     parallel: Option<Arc<DataParallel>>,
 }
 
-impl Peers {
+impl Distributed {
     /// Meets the other ranks. If an operation with them fails, the last ones are written to the folder of logs.
-    pub(super) fn connect(world: &World, config: &Config, logs: &Path) -> Result<Self, TrainError> {
+    pub(in crate::engine) fn connect(
+        world: &World,
+        config: &Config,
+        logs: &Path,
+    ) -> Result<Self, TrainError> {
         let communicator = match &world.link {
             Link::Process(config) if config.world_size > 1 => {
                 let flight_recorder = config.flight_recorder.clone().or_else(|| Some(logs.to_owned()));
@@ -55,38 +62,38 @@ impl Peers {
     }
 
     /// Nobody.
-    pub(super) fn none() -> Self {
+    pub(in crate::engine) fn none() -> Self {
         Self { rank: 0, size: 1, communicator: None, strategy: None, parallel: None }
     }
 
     /// Ranks that are threads of a test.
     #[cfg(test)]
-    pub(super) fn among(communicator: Communicator) -> Self {
+    pub(in crate::engine) fn among(communicator: Communicator) -> Self {
         let (rank, size) = (communicator.rank(), communicator.world_size());
         Self { rank, size, communicator: Some(communicator), strategy: None, parallel: None }
     }
 
-    pub(super) fn rank(&self) -> usize {
+    pub(in crate::engine) fn rank(&self) -> usize {
         self.rank
     }
 
-    pub(super) fn size(&self) -> usize {
+    pub(in crate::engine) fn size(&self) -> usize {
         self.size
     }
 
     /// Whether there are others, with whom a model will be shared.
-    pub(super) fn is_shared(&self) -> bool {
+    pub(in crate::engine) fn is_shared(&self) -> bool {
         self.communicator.is_some()
     }
 
     /// The ranks among which the first reads the data for all and scatters it, if the strategy says so.
-    pub(super) fn fed(&self) -> Option<&Communicator> {
+    pub(in crate::engine) fn fed(&self) -> Option<&Communicator> {
         let threads = self.strategy.is_some_and(|strategy| strategy.ranks == Ranks::Threads);
         self.communicator.as_ref().filter(|_| threads)
     }
 
     /// Shares the work on a model by the configured strategy. All ranks then have rank 0's weights.
-    pub(super) fn share(
+    pub(in crate::engine) fn share(
         &mut self,
         config: &Config,
         store: &ParamStore,
@@ -113,44 +120,50 @@ impl Peers {
     }
 
     /// The most bytes of whole parameters that were gathered at once.
-    pub(super) fn peak_gathered_bytes(&self) -> u64 {
+    pub(in crate::engine) fn peak_gathered_bytes(&self) -> u64 {
         self.parallel.as_ref().map_or(0, |parallel| parallel.peak_gathered_bytes())
     }
 
     /// Who is told about blocks and gradients.
-    pub(super) fn listener(&self) -> Option<Arc<dyn Listener>> {
+    pub(in crate::engine) fn listener(&self) -> Option<Arc<dyn Listener>> {
         self.parallel.clone().map(|parallel| parallel as Arc<dyn Listener>)
     }
 
     /// How batch statistics are summed over the first `ranks` ranks. Every rank calls this at the same place.
-    pub(super) fn stats_sync(&self, ranks: usize) -> Result<Option<Arc<dyn StatsSync>>, TrainError> {
+    pub(in crate::engine) fn stats_sync(
+        &self,
+        ranks: usize,
+    ) -> Result<Option<Arc<dyn StatsSync>>, TrainError> {
         self.parallel.as_ref().map(|parallel| Ok(parallel.stats_sync_among(ranks)?)).transpose()
     }
 
     /// What the optimizer, clipping and averages act on: the store's units, or this rank's parts of them.
-    pub(super) fn units(&self, store: &ParamStore) -> Vec<Unit> {
+    pub(in crate::engine) fn units(&self, store: &ParamStore) -> Vec<Unit> {
         self.parallel.as_ref().map_or_else(|| store.units().to_vec(), |parallel| parallel.units())
     }
 
     /// Replaces sums over the elements of those by sums over all elements.
-    pub(super) fn sum_parts(&self, values: &mut [f64]) -> Result<(), TrainError> {
+    pub(in crate::engine) fn sum_parts(&self, values: &mut [f64]) -> Result<(), TrainError> {
         self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.sum_shards(values)?))
     }
 
     /// Says whether more micro-batches of the step follow, before whose last nothing is reduced.
-    pub(super) fn accumulate(&self, more: bool) {
+    pub(in crate::engine) fn accumulate(&self, more: bool) {
         if let Some(parallel) = &self.parallel {
             parallel.accumulate(more);
         }
     }
 
     /// Brings what other ranks have updated to this one.
-    pub(super) fn finish_update(&self) -> Result<(), TrainError> {
+    pub(in crate::engine) fn finish_update(&self) -> Result<(), TrainError> {
         self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.finish_update()?))
     }
 
     /// Runs `work` with all parameters in this rank's memory. Every rank calls this at the same place.
-    pub(super) fn with_all<R>(&self, work: impl FnOnce() -> Result<R, TrainError>) -> Result<R, TrainError> {
+    pub(in crate::engine) fn with_all<R>(
+        &self,
+        work: impl FnOnce() -> Result<R, TrainError>,
+    ) -> Result<R, TrainError> {
         let Some(parallel) = &self.parallel else { return work() };
         parallel.summon()?;
         let result = work();
@@ -159,34 +172,34 @@ impl Peers {
     }
 
     /// Brings all parameters into this rank's memory, where they stay until the update.
-    pub(super) fn summon(&self) -> Result<(), TrainError> {
+    pub(in crate::engine) fn summon(&self) -> Result<(), TrainError> {
         self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.summon()?))
     }
 
     /// Lets them leave again.
-    pub(super) fn dismiss(&self) -> Result<(), TrainError> {
+    pub(in crate::engine) fn dismiss(&self) -> Result<(), TrainError> {
         self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.dismiss()?))
     }
 
     /// What of the state this rank holds, and which other ranks hold the rest or the same.
-    pub(super) fn part(&self) -> Share {
+    pub(in crate::engine) fn part(&self) -> Share {
         self.parallel.as_ref().map_or(Share::ALONE, |parallel| parallel.share())
     }
 
     /// The units whose values this rank keeps between steps.
-    pub(super) fn resident_units(&self, store: &ParamStore) -> Vec<Unit> {
+    pub(in crate::engine) fn resident_units(&self, store: &ParamStore) -> Vec<Unit> {
         self.parallel.as_ref().map_or_else(|| store.units().to_vec(), |parallel| parallel.resident_units())
     }
 
     /// What every rank has to say, known to all, by rank.
-    pub(super) fn gather_text(&self, text: &str) -> Result<Vec<String>, TrainError> {
+    pub(in crate::engine) fn gather_text(&self, text: &str) -> Result<Vec<String>, TrainError> {
         let Some(communicator) = &self.communicator else { return Ok(vec![text.to_owned()]) };
         let all = communicator.all_gather_bytes(text.as_bytes())?;
         Ok(all.iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect())
     }
 
     /// Bytes of parameters and of gradients that this rank holds.
-    pub(super) fn bytes(&self, store: &ParamStore) -> [u64; 2] {
+    pub(in crate::engine) fn bytes(&self, store: &ParamStore) -> [u64; 2] {
         if let Some(parallel) = &self.parallel {
             return parallel.bytes();
         }
@@ -197,34 +210,34 @@ impl Peers {
     }
 
     /// Waits until the gradients of all ranks are summed.
-    pub(super) fn finish_gradients(&self) -> Result<(), TrainError> {
+    pub(in crate::engine) fn finish_gradients(&self) -> Result<(), TrainError> {
         self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.finish_gradients()?))
     }
 
     /// Makes all ranks' parameters and buffers equal to rank 0's.
-    pub(super) fn broadcast_state(&self, store: &ParamStore) -> Result<(), TrainError> {
+    pub(in crate::engine) fn broadcast_state(&self, store: &ParamStore) -> Result<(), TrainError> {
         self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.broadcast_state(store)?))
     }
 
     /// Makes all ranks' buffers equal to rank 0's.
-    pub(super) fn broadcast_buffers(&self, store: &ParamStore) -> Result<(), TrainError> {
+    pub(in crate::engine) fn broadcast_buffers(&self, store: &ParamStore) -> Result<(), TrainError> {
         self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.broadcast_buffers(store)?))
     }
 
     /// Replaces each number by its sum over the ranks.
-    pub(super) fn sum(&self, values: &mut [f64]) -> Result<(), TrainError> {
+    pub(in crate::engine) fn sum(&self, values: &mut [f64]) -> Result<(), TrainError> {
         self.communicator.as_ref().map_or(Ok(()), |world| Ok(world.all_reduce(values, ReduceOp::Sum)?))
     }
 
     /// The sum of one number over the ranks.
-    pub(super) fn sum_of(&self, value: f64) -> Result<f64, TrainError> {
+    pub(in crate::engine) fn sum_of(&self, value: f64) -> Result<f64, TrainError> {
         let mut values = [value];
         self.sum(&mut values)?;
         Ok(values[0])
     }
 
     /// What communication has cost so far.
-    pub(super) fn traffic(&self) -> Traffic {
+    pub(in crate::engine) fn traffic(&self) -> Traffic {
         let Some(communicator) = &self.communicator else { return Traffic::default() };
         let stats = self.parallel.as_ref().map_or_else(|| communicator.stats(), |parallel| parallel.stats());
         Traffic {
@@ -236,14 +249,14 @@ impl Peers {
     }
 
     /// Tells the other ranks that this one fails, so that they do not wait for it.
-    pub(super) fn abort(&self, reason: &str) {
+    pub(in crate::engine) fn abort(&self, reason: &str) {
         if let Some(communicator) = &self.communicator {
             communicator.abort(reason);
         }
     }
 
     /// Leaves the world in good order: nobody goes before all have come this far.
-    pub(super) fn finish(&self) -> Result<(), TrainError> {
+    pub(in crate::engine) fn finish(&self) -> Result<(), TrainError> {
         if let Some(communicator) = &self.communicator {
             communicator.barrier("end of training")?;
             communicator.shutdown();

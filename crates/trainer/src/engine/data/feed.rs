@@ -8,42 +8,43 @@ use phalanx_data::sampler::Piece;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::peers::Peers;
-use super::{Batch, TrainError};
+use super::Batch;
+use crate::engine::TrainError;
+use crate::engine::distributed::Distributed;
 
 /// The rank that reads for all, where one does.
 const READER: usize = 0;
 
 /// The training batches of one rank, cut into micro-batches.
-pub(super) struct Feed(Source);
+pub(in crate::engine) struct Feed(Source);
 
 /// A rank's share of one step.
-pub(super) struct StepShare {
+pub(in crate::engine) struct StepShare {
     /// As many micro-batches on every rank.
-    pub(super) pieces: Vec<MicroBatch>,
+    pub(in crate::engine) pieces: Vec<MicroBatch>,
     /// Images of the step over all ranks.
-    pub(super) global: usize,
+    pub(in crate::engine) global: usize,
 }
 
 /// A rank's share of one micro-batch.
-pub(super) struct MicroBatch {
+pub(in crate::engine) struct MicroBatch {
     /// The images, perhaps none.
-    pub(super) batch: Batch,
+    pub(in crate::engine) batch: Batch,
     /// The position of the first in the global batch.
-    pub(super) offset: usize,
+    pub(in crate::engine) offset: usize,
     /// How many ranks, from the first, have images of this micro-batch.
-    pub(super) ranks: usize,
+    pub(in crate::engine) ranks: usize,
 }
 
 impl Feed {
     /// What `loaders` read: this rank's share, or, where the first rank reads for all, there those of all ranks and elsewhere
     /// none.
-    pub(super) fn new(loaders: Vec<Loader>, peers: &Peers) -> Self {
-        Self(Source::new(loaders, peers))
+    pub(in crate::engine) fn new(loaders: Vec<Loader>, distributed: &Distributed) -> Self {
+        Self(Source::new(loaders, distributed))
     }
 
     /// The next step's share.
-    pub(super) fn next(&mut self) -> Result<StepShare, TrainError> {
+    pub(in crate::engine) fn next(&mut self) -> Result<StepShare, TrainError> {
         let loaded = self.0.next()?;
         let whole = convert(&loaded)?;
         let mut left = 0..whole.len();
@@ -65,18 +66,18 @@ impl Feed {
 
 /// One pass over what `loaders` read, as for [`Feed::new`]: as many batches on every rank, of which the last may be empty.
 /// Every rank calls this at the same place, and takes all batches.
-pub(super) fn once(
+pub(in crate::engine) fn once(
     loaders: Vec<Loader>,
-    peers: &Peers,
+    distributed: &Distributed,
 ) -> Result<impl Iterator<Item = Result<Batch, TrainError>>, TrainError> {
     let own = loaders.first().map(Loader::steps_per_epoch);
-    let steps = match (own, peers.fed()) {
+    let steps = match (own, distributed.fed()) {
         (Some(steps), Some(fed)) => tell(fed, &steps).map(|()| steps)?,
         (Some(steps), None) => steps,
         (None, Some(fed)) => hear(fed)?,
         (None, None) => 0,
     };
-    let mut source = Source::new(loaders, peers);
+    let mut source = Source::new(loaders, distributed);
     Ok((0..steps).map(move |_| convert(&source.next()?)))
 }
 
@@ -89,8 +90,8 @@ struct Source {
 }
 
 impl Source {
-    fn new(loaders: Vec<Loader>, peers: &Peers) -> Self {
-        Self { loaders, fed: peers.fed().cloned() }
+    fn new(loaders: Vec<Loader>, distributed: &Distributed) -> Self {
+        Self { loaders, fed: distributed.fed().cloned() }
     }
 
     fn next(&mut self) -> Result<Loaded, TrainError> {
@@ -162,14 +163,14 @@ fn scatter(fed: &Communicator, batches: Vec<Loaded>) -> Result<Loaded, TrainErro
 }
 
 /// Tells the other ranks something that the reader knows; they [`hear`] it.
-pub(super) fn tell<T: Serialize>(fed: &Communicator, fact: &T) -> Result<(), TrainError> {
+pub(in crate::engine) fn tell<T: Serialize>(fed: &Communicator, fact: &T) -> Result<(), TrainError> {
     let fact = encode(fact)?;
     fed.scatter(&vec![fact; fed.world_size()], READER)?;
     Ok(())
 }
 
 /// What the reader [`tell`]s.
-pub(super) fn hear<T: DeserializeOwned>(fed: &Communicator) -> Result<T, TrainError> {
+pub(in crate::engine) fn hear<T: DeserializeOwned>(fed: &Communicator) -> Result<T, TrainError> {
     decode(&fed.scatter::<u8>(&[], READER)?)
 }
 

@@ -12,16 +12,17 @@ use phalanx_data::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::Batch;
 use super::feed::{self, Feed};
-use super::peers::Peers;
-use super::{Batch, Plan, TrainError};
 use crate::config::{Config, DataConfig, DataKind, FilterKind, NormaliseKind, TailKind};
+use crate::engine::distributed::Distributed;
+use crate::engine::{Plan, TrainError};
 
 /// A dataset, shared with the threads that read it.
 type Images = Arc<dyn Dataset>;
 
 /// The training and the test split, as a rank knows them.
-pub(super) struct Data {
+pub(in crate::engine) struct Data {
     facts: Facts,
     /// `None` on ranks whose batches come from the first.
     splits: Option<Splits>,
@@ -49,9 +50,9 @@ struct Splits {
 impl Data {
     /// Finds the images; none is decoded yet. Where the first rank reads for all, it tells the others what they need to know,
     /// so every rank calls this at the same place.
-    pub(super) fn open(config: &Config, peers: &Peers) -> Result<Self, TrainError> {
-        let Some(fed) = peers.fed() else { return Self::open_here(config) };
-        if peers.rank() == 0 {
+    pub(in crate::engine) fn open(config: &Config, distributed: &Distributed) -> Result<Self, TrainError> {
+        let Some(fed) = distributed.fed() else { return Self::open_here(config) };
+        if distributed.rank() == 0 {
             let this = Self::open_here(config)?;
             feed::tell(fed, &this.facts)?;
             return Ok(this);
@@ -73,22 +74,22 @@ impl Data {
     }
 
     /// How many training images there are.
-    pub(super) fn train_len(&self) -> usize {
+    pub(in crate::engine) fn train_len(&self) -> usize {
         self.facts.train_len
     }
 
     /// How many classes there are.
-    pub(super) fn num_classes(&self) -> usize {
+    pub(in crate::engine) fn num_classes(&self) -> usize {
         self.facts.num_classes
     }
 
     /// What the images are, in words.
-    pub(super) fn describe(&self) -> String {
+    pub(in crate::engine) fn describe(&self) -> String {
         self.facts.description.clone()
     }
 
     /// `count` captions of the test split, each once if there are enough; none on a rank that reads no data.
-    pub(super) fn test_captions(&self, count: usize) -> Result<Vec<String>, TrainError> {
+    pub(in crate::engine) fn test_captions(&self, count: usize) -> Result<Vec<String>, TrainError> {
         let Some(splits) = &self.splits else { return Ok(Vec::new()) };
         if splits.kind == DataKind::Shapes {
             return Ok(heldout_prompts(count).into_iter().map(|(caption, _)| caption).collect());
@@ -112,11 +113,11 @@ impl Data {
     }
 
     /// The training batches of one rank from step `step` on.
-    pub(super) fn feed(
+    pub(in crate::engine) fn feed(
         &self,
         config: &Config,
         plan: &Plan,
-        peers: &Peers,
+        distributed: &Distributed,
         step: u64,
     ) -> Result<Feed, TrainError> {
         let (epoch, within) = plan.place(step);
@@ -125,7 +126,7 @@ impl Data {
         let loader_of = |splits: &Splits, rank| {
             let sampler = DistributedSampler::new(SamplerConfig {
                 len: splits.train.len(),
-                world_size: peers.size(),
+                world_size: distributed.size(),
                 rank,
                 global_batch: config.train.global_batch,
                 pieces: config.train.accumulate,
@@ -139,14 +140,14 @@ impl Data {
             })?;
             Loader::new(splits.train.clone(), splits.for_training.clone(), sampler, splits.loader, start)
         };
-        Ok(Feed::new(self.loaders(peers, loader_of)?, peers))
+        Ok(Feed::new(self.loaders(distributed, loader_of)?, distributed))
     }
 
     /// The test batches of one rank, `batch` images each, over the first `limit` images (0 = all). All ranks have as many, of
     /// which the last may be empty. Every rank calls this at the same place.
-    pub(super) fn test_batches(
+    pub(in crate::engine) fn test_batches(
         &self,
-        peers: &Peers,
+        distributed: &Distributed,
         limit: usize,
         batch: usize,
     ) -> Result<impl Iterator<Item = Result<Batch, TrainError>>, TrainError> {
@@ -154,9 +155,9 @@ impl Data {
             let test = choose(splits.test.clone(), 0, limit, 0)?;
             let sampler = DistributedSampler::new(SamplerConfig {
                 len: test.len(),
-                world_size: peers.size(),
+                world_size: distributed.size(),
                 rank,
-                global_batch: batch.max(1) * peers.size(),
+                global_batch: batch.max(1) * distributed.size(),
                 pieces: 1,
                 seed: 0,
                 shuffle: false,
@@ -164,17 +165,21 @@ impl Data {
             })?;
             Loader::new(test, splits.for_testing.clone(), sampler, splits.loader, (0, 0))
         };
-        feed::once(self.loaders(peers, loader_of)?, peers)
+        feed::once(self.loaders(distributed, loader_of)?, distributed)
     }
 
     /// The loaders of what this rank reads: its own share, that of all ranks, or nothing.
     fn loaders(
         &self,
-        peers: &Peers,
+        distributed: &Distributed,
         loader_of: impl Fn(&Splits, usize) -> Result<Loader, DataError>,
     ) -> Result<Vec<Loader>, TrainError> {
         let Some(splits) = &self.splits else { return Ok(Vec::new()) };
-        let ranks = if peers.fed().is_some() { 0..peers.size() } else { peers.rank()..peers.rank() + 1 };
+        let ranks = if distributed.fed().is_some() {
+            0..distributed.size()
+        } else {
+            distributed.rank()..distributed.rank() + 1
+        };
         Ok(ranks.map(|rank| loader_of(splits, rank)).collect::<Result<_, _>>()?)
     }
 }
@@ -219,7 +224,7 @@ fn open_splits(config: &Config) -> Result<(Images, Images), TrainError> {
 }
 
 /// How many classes the configured images have; CIFAR-10's need not be there for that.
-pub(super) fn num_classes(config: &Config) -> Result<usize, TrainError> {
+pub(in crate::engine) fn num_classes(config: &Config) -> Result<usize, TrainError> {
     match config.data.kind {
         DataKind::Cifar10 => Ok(CLASS_NAMES.len()),
         DataKind::Folder if config.data.path.is_empty() => Err(TrainError::Setup(

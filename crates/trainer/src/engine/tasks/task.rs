@@ -1,33 +1,10 @@
 //! What the loop needs to know of a model: how to take a loss on a batch, how to test it, what to draw with it.
 
-use candle_core::Tensor;
 use phalanx_tensor::loss::Over;
 use phalanx_tensor::{ParamStore, Tape, Value};
 
-use super::TrainError;
-
-/// A rank's share of a step, or of the test split.
-#[derive(Debug, Clone)]
-pub struct Batch {
-    /// Images: `[N, 3, size, size]`, f32 in [-1, 1].
-    pub images: Tensor,
-    /// Classes, one for each image.
-    pub labels: Vec<u32>,
-    /// Captions, one for each image.
-    pub captions: Vec<String>,
-}
-
-impl Batch {
-    /// How many images there are.
-    pub fn len(&self) -> usize {
-        self.labels.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.labels.is_empty()
-    }
-}
+use crate::engine::TrainError;
+use crate::engine::data::Batch;
 
 /// A loss and what else was measured on the way.
 #[derive(Debug)]

@@ -3,8 +3,8 @@
 use phalanx_sharding::{MemoryPlan, Strategy, Workload};
 use phalanx_tensor::Unit;
 
-use super::{TrainError, data, optimize, tasks};
 use crate::config::{Config, ModelKind};
+use crate::engine::{TrainError, data, optimize, tasks};
 
 /// A configured model under several strategies.
 #[derive(Debug, Clone)]

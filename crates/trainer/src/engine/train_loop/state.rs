@@ -9,10 +9,10 @@ use phalanx_tensor::optim::{
 use phalanx_tensor::{Context, TensorError};
 use serde_json::{Map, Value};
 
-use super::parts::Cut;
-use super::peers::Peers;
-use super::{Plan, Task, TrainError, optimize, precision};
 use crate::config::Config;
+use crate::engine::checkpoint::Cut;
+use crate::engine::distributed::Distributed;
+use crate::engine::{Plan, Task, TrainError, optimize, precision};
 use crate::run::checkpoint::{Checkpoint, EMA, MODEL, PartFile};
 
 /// What came of a step's gradients.
@@ -27,7 +27,7 @@ pub(super) struct Update {
 }
 
 /// A model, its optimizer, and how far they are.
-pub(super) struct Learner {
+pub(super) struct TrainState {
     pub(super) task: Box<dyn Task>,
     /// Steps done.
     pub(super) step: u64,
@@ -39,16 +39,16 @@ pub(super) struct Learner {
     context: Arc<Context>,
 }
 
-impl Learner {
+impl TrainState {
     pub(super) fn new(
         config: &Config,
         task: Box<dyn Task>,
         plan: &Plan,
-        peers: &Peers,
+        distributed: &Distributed,
         context: Arc<Context>,
     ) -> Result<Self, TensorError> {
         let mut optimizer = optimize::optimizer(config);
-        optimizer.reserve(&peers.units(task.store()))?;
+        optimizer.reserve(&distributed.units(task.store()))?;
         Ok(Self {
             task,
             step: 0,
@@ -73,24 +73,29 @@ impl Learner {
 
     /// Changes the weights by the gradients, or leaves them, on all ranks, if the loss is scaled and a gradient of any rank
     /// is not finite.
-    pub(super) fn update(&mut self, peers: &Peers) -> Result<Update, TrainError> {
-        let units = peers.units(self.task.store());
+    pub(super) fn update(&mut self, distributed: &Distributed) -> Result<Update, TrainError> {
+        let units = distributed.units(self.task.store());
         let mut update =
             Update { loss_scale: self.loss_scale.as_ref().map(LossScale::scale), ..Update::default() };
         let mut norm = None;
         if self.clip_norm.is_some() || self.loss_scale.is_some() {
             let mut squares = [grad_sum_of_squares(&units, &self.context)?];
-            peers.sum_parts(&mut squares)?;
+            distributed.sum_parts(&mut squares)?;
             norm = Some(squares[0].sqrt());
         }
         if let (Some(loss_scale), Some(norm)) = (&mut self.loss_scale, &mut norm) {
             // Ranks may see different parts of the gradients; what one of them sees counts for all.
-            update.left_out = peers.sum_of(f64::from(u8::from(!norm.is_finite())))? > 0.0;
+            update.left_out = distributed.sum_of(f64::from(u8::from(!norm.is_finite())))? > 0.0;
             if update.left_out {
                 let in_a_row = loss_scale.state().left_out;
                 if !loss_scale.reject() {
                     let (step, scale) = (self.step + 1, loss_scale.scale());
-                    return Err(TrainError::Overflow { step, in_a_row, scale, elsewhere: peers.rank() > 0 });
+                    return Err(TrainError::Overflow {
+                        step,
+                        in_a_row,
+                        scale,
+                        elsewhere: distributed.rank() > 0,
+                    });
                 }
             } else {
                 *norm /= loss_scale.scale();
@@ -106,7 +111,7 @@ impl Learner {
                 ema.update(&units, &self.context)?;
             }
         }
-        peers.finish_update()?;
+        distributed.finish_update()?;
         self.step += 1;
         Ok(update)
     }
@@ -115,43 +120,43 @@ impl Learner {
     /// this at the same place.
     pub(super) fn with_averages<R>(
         &mut self,
-        peers: &Peers,
+        distributed: &Distributed,
         work: impl FnOnce(&dyn Task) -> Result<R, TrainError>,
     ) -> Result<R, TrainError> {
-        self.swap(peers)?;
+        self.swap(distributed)?;
         let task = &*self.task;
-        let result = peers.with_all(|| work(task));
-        self.swap(peers)?;
+        let result = distributed.with_all(|| work(task));
+        self.swap(distributed)?;
         result
     }
 
     /// The same without gathering everything beforehand: whatever `work` runs, all ranks run the same blocks in the same
-    /// order, and listen ([`Peers::listener`]).
+    /// order, and listen ([`Distributed::listener`]).
     pub(super) fn with_averages_by_block<R>(
         &mut self,
-        peers: &Peers,
+        distributed: &Distributed,
         work: impl FnOnce(&dyn Task) -> Result<R, TrainError>,
     ) -> Result<R, TrainError> {
-        self.swap(peers)?;
+        self.swap(distributed)?;
         let result = work(&*self.task);
         // A block that was kept for a backward that does not come leaves memory too.
-        peers.dismiss()?;
-        self.swap(peers)?;
+        distributed.dismiss()?;
+        self.swap(distributed)?;
         result
     }
 
     /// Exchanges weights and averages.
-    fn swap(&mut self, peers: &Peers) -> Result<(), TrainError> {
+    fn swap(&mut self, distributed: &Distributed) -> Result<(), TrainError> {
         if let Some(ema) = &mut self.ema {
-            ema.swap(&peers.units(self.task.store()))?;
-            peers.finish_update()?;
+            ema.swap(&distributed.units(self.task.store()))?;
+            distributed.finish_update()?;
         }
         Ok(())
     }
 
     /// Bytes of parameters, of gradients, and of optimizer state (averages included) that are held.
-    pub(super) fn bytes(&self, peers: &Peers) -> [u64; 3] {
-        let [parameters, gradients] = peers.bytes(self.task.store());
+    pub(super) fn bytes(&self, distributed: &Distributed) -> [u64; 3] {
+        let [parameters, gradients] = distributed.bytes(self.task.store());
         let averages = self.ema.as_ref().map_or(0, Ema::bytes);
         [parameters, gradients, (self.optimizer.state_bytes() + averages) as u64]
     }
@@ -160,16 +165,16 @@ impl Learner {
     /// this at the same place.
     pub(super) fn parts(
         &self,
-        peers: &Peers,
+        distributed: &Distributed,
         state: &mut Map<String, Value>,
     ) -> Result<Vec<PartFile>, TrainError> {
-        let (store, share) = (self.task.store(), peers.part());
-        let units = peers.units(store);
+        let (store, share) = (self.task.store(), distributed.part());
+        let units = distributed.units(store);
         let mut cut = Cut::new(store, &units, share);
         // Parameters that are replicated may have to be brought together first, by all ranks.
         match share.parameters {
             Held::Sharded => cut.own_values(store, &units)?,
-            Held::Replicated | Held::Leader => peers.with_all(|| cut.whole_values(store))?,
+            Held::Replicated | Held::Leader => distributed.with_all(|| cut.whole_values(store))?,
         }
         // The counts are the same on all ranks; those that write none of the state ask for that of no unit.
         let units = if share.saves(share.optimizer) { units } else { Vec::new() };
@@ -193,9 +198,13 @@ impl Learner {
     /// Goes on from a checkpoint, saved under whatever strategy by whatever number of ranks: reads what this rank holds, and
     /// nothing else. Returns how many bytes that were. Every rank calls this at the same place, and has the ranks' state
     /// made equal afterwards.
-    pub(super) fn load(&mut self, peers: &Peers, checkpoint: &Checkpoint) -> Result<u64, TrainError> {
+    pub(super) fn load(
+        &mut self,
+        distributed: &Distributed,
+        checkpoint: &Checkpoint,
+    ) -> Result<u64, TrainError> {
         let (store, reader) = (self.task.store(), checkpoint.reader());
-        reader.read_model(store, &peers.resident_units(store))?;
+        reader.read_model(store, &distributed.resident_units(store))?;
         let count =
             |key: &str| checkpoint.state().get(key).and_then(Value::as_u64).unwrap_or(checkpoint.step());
         let (steps, updates) = (count("optimizer_steps"), count("ema_updates"));
@@ -203,7 +212,7 @@ impl Learner {
         let mut ema = self.ema.as_mut().filter(|_| reader.kinds().any(|kind| kind == EMA));
         self.optimizer.load_state(&[], steps, &[])?;
         // A unit at a time, so that no more than its part of one kind is there twice.
-        for unit in peers.units(store).iter().filter(|unit| unit.trainable()) {
+        for unit in distributed.units(store).iter().filter(|unit| unit.trainable()) {
             for kind in &kinds {
                 let state = reader.state_of(kind, unit)?;
                 self.optimizer.load_state(std::slice::from_ref(unit), steps, &state)?;
@@ -224,14 +233,4 @@ impl Learner {
         self.step = checkpoint.step();
         Ok(reader.bytes_read())
     }
-}
-
-/// Loads what a checkpoint says is best for use: the averaged weights where there are some.
-pub(super) fn load_for_use(task: &dyn Task, checkpoint: &Checkpoint) -> Result<(), TrainError> {
-    let (store, reader) = (task.store(), checkpoint.reader());
-    reader.read_model(store, store.units())?;
-    for unit in store.units() {
-        reader.read_unit(EMA, unit)?;
-    }
-    Ok(())
 }

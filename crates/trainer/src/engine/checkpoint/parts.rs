@@ -6,11 +6,11 @@ use candle_core::Tensor;
 use phalanx_sharding::{Held, Share};
 use phalanx_tensor::{ParamStore, TensorError, Unit};
 
-use super::TrainError;
+use crate::engine::error::TrainError;
 use crate::run::checkpoint::{EMA, MODEL, Part, PartFile};
 
 /// Sorts parts into files: whole tensors into one for each kind of thing, shards into the rank's own.
-pub(super) struct Cut {
+pub(in crate::engine) struct Cut {
     share: Share,
     /// By parameter: its shape, and the first element that is in this rank's unit.
     params: BTreeMap<String, (Vec<usize>, usize)>,
@@ -19,7 +19,7 @@ pub(super) struct Cut {
 
 impl Cut {
     /// For a rank whose optimizer acts on `units`.
-    pub(super) fn new(store: &ParamStore, units: &[Unit], share: Share) -> Self {
+    pub(in crate::engine) fn new(store: &ParamStore, units: &[Unit], share: Share) -> Self {
         let starts: BTreeMap<&str, usize> = units
             .iter()
             .flat_map(Unit::entries)
@@ -34,7 +34,7 @@ impl Cut {
     }
 
     /// All parameters and buffers, if it falls to this rank to save them.
-    pub(super) fn whole_values(&mut self, store: &ParamStore) -> Result<(), TrainError> {
+    pub(in crate::engine) fn whole_values(&mut self, store: &ParamStore) -> Result<(), TrainError> {
         if self.share.saves(Held::Replicated) {
             for (name, tensor) in store.state_dict()? {
                 self.put(Held::Replicated, MODEL, name, tensor, 0);
@@ -44,7 +44,11 @@ impl Cut {
     }
 
     /// This rank's parts of parameters, and the buffers, if it falls to this rank to save them.
-    pub(super) fn own_values(&mut self, store: &ParamStore, units: &[Unit]) -> Result<(), TrainError> {
+    pub(in crate::engine) fn own_values(
+        &mut self,
+        store: &ParamStore,
+        units: &[Unit],
+    ) -> Result<(), TrainError> {
         if self.share.saves(Held::Sharded) {
             for unit in units {
                 let Some(values) = unit.values() else { continue };
@@ -65,7 +69,7 @@ impl Cut {
     }
 
     /// State of the optimizer or averages, as `{kind}.{parameter}`, which goes with the units.
-    pub(super) fn state(&mut self, named: Vec<(String, Tensor)>) {
+    pub(in crate::engine) fn state(&mut self, named: Vec<(String, Tensor)>) {
         for (key, tensor) in named {
             let (kind, name) = key.split_once('.').unwrap_or(("", &key));
             let start = self.params.get(name).map_or(0, |(_, start)| *start);
@@ -88,7 +92,7 @@ impl Cut {
     }
 
     /// The files.
-    pub(super) fn files(self) -> Vec<PartFile> {
+    pub(in crate::engine) fn files(self) -> Vec<PartFile> {
         self.files.into_iter().map(|(name, parts)| PartFile { name, parts }).collect()
     }
 }

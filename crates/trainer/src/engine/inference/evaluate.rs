@@ -3,21 +3,10 @@
 use candle_core::Tensor;
 use phalanx_tensor::{Session, Tape};
 
-use super::data::Data;
-use super::peers::Peers;
-use super::train::Run;
-use super::{Batch, Task, TrainError, precision};
-
-/// Evaluates the averaged weights, or the weights, on the test split, each rank its share.
-pub(super) fn run(run: &mut Run<'_>) -> Result<Vec<(String, f64)>, TrainError> {
-    let eval = &run.config.eval;
-    let share = run.config.train.global_batch.div_ceil(run.peers.size());
-    let batch = if eval.batch > 0 { eval.batch } else { share };
-    run.peers.broadcast_buffers(run.learner.task.store())?;
-    let (data, peers, context) = (&run.data, run.peers, run.context.clone());
-    let session = Session { precision: precision::precision(run.config), ..Session::evaluation(context) };
-    run.learner.with_averages_by_block(peers, |task| evaluate(task, data, peers, &session, eval.limit, batch))
-}
+use crate::engine::data::{Batch, Data};
+use crate::engine::distributed::Distributed;
+use crate::engine::error::TrainError;
+use crate::engine::tasks::Task;
 
 /// An image that nobody asks for: what a rank without any computes, so that it takes part in gathering each block's
 /// parameters.
@@ -28,10 +17,10 @@ fn blank(like: &Batch) -> Result<Batch, TrainError> {
 }
 
 /// Evaluates `task` on at most `limit` test images (0 = all) in batches of `batch`.
-pub(super) fn evaluate(
+pub(in crate::engine) fn evaluate(
     task: &dyn Task,
     data: &Data,
-    peers: &Peers,
+    distributed: &Distributed,
     session: &Session,
     limit: usize,
     batch: usize,
@@ -39,9 +28,9 @@ pub(super) fn evaluate(
     let names = task.evaluated();
     // The last sum counts the images.
     let mut sums = vec![0.0; names.len() + 1];
-    for batch in data.test_batches(peers, limit, batch)? {
+    for batch in data.test_batches(distributed, limit, batch)? {
         let batch = batch?;
-        let listener = peers.listener();
+        let listener = distributed.listener();
         if batch.is_empty() && listener.is_none() {
             continue;
         }
@@ -55,7 +44,7 @@ pub(super) fn evaluate(
         }
         sums[names.len()] += batch.len() as f64;
     }
-    peers.sum(&mut sums)?;
+    distributed.sum(&mut sums)?;
     let images = sums[names.len()].max(1.0);
     Ok(names.iter().zip(sums).map(|(name, sum)| ((*name).to_owned(), sum / images)).collect())
 }

@@ -12,26 +12,26 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
 
-use super::TrainError;
-use super::peers::Peers;
 use crate::config::Config;
+use crate::engine::distributed::Distributed;
+use crate::engine::error::TrainError;
 use crate::run::RunFolder;
 use crate::run::checkpoint::{Aside, Checkpoint, CheckpointError, PartFile};
 
 /// Numbers that a rank adds to the sums of a step: whether it has written, whether it has completed the checkpoint (rank 0
 /// alone does), whether it has failed.
-pub(super) const TOLD: usize = 3;
+pub(in crate::engine) const TOLD: usize = 3;
 
 /// A checkpoint that has been completed, as rank 0 is told.
-pub(super) struct Saved {
-    pub(super) step: u64,
-    pub(super) path: PathBuf,
+pub(in crate::engine) struct Saved {
+    pub(in crate::engine) step: u64,
+    pub(in crate::engine) path: PathBuf,
     /// How long training stood still for it.
-    pub(super) stalled: Duration,
+    pub(in crate::engine) stalled: Duration,
 }
 
 /// Writes checkpoints, one at a time.
-pub(super) struct Saver {
+pub(in crate::engine) struct Saver {
     checkpoints: PathBuf,
     keep: usize,
     asynchronous: bool,
@@ -62,7 +62,7 @@ enum Stage {
 type Work<T> = JoinHandle<Result<T, CheckpointError>>;
 
 impl Saver {
-    pub(super) fn new(folder: &RunFolder, config: &Config) -> Self {
+    pub(in crate::engine) fn new(folder: &RunFolder, config: &Config) -> Self {
         Self {
             checkpoints: folder.checkpoints(),
             keep: config.checkpoint.keep,
@@ -73,31 +73,31 @@ impl Saver {
     }
 
     /// How long training has stood still for checkpoints.
-    pub(super) fn stalled(&self) -> Duration {
+    pub(in crate::engine) fn stalled(&self) -> Duration {
         self.stalled
     }
 
     /// Begins to save after `step`; `parts` copies what this rank writes, and says what is for the index. If the checkpoint is
     /// not written beside the next steps it is complete when this returns. Checkpoints that have become complete are
     /// returned on rank 0. Every rank calls this at the same place.
-    pub(super) fn begin(
+    pub(in crate::engine) fn begin(
         &mut self,
-        peers: &Peers,
+        distributed: &Distributed,
         step: u64,
         parts: impl FnOnce() -> Result<(Vec<PartFile>, Map<String, Value>), TrainError>,
     ) -> Result<Vec<Saved>, TrainError> {
         let begun = Instant::now();
-        let mut complete = Vec::from_iter(self.settle(peers)?);
-        if let Some((aside, failed)) = self.agree(peers, step)? {
+        let mut complete = Vec::from_iter(self.settle(distributed)?);
+        if let Some((aside, failed)) = self.agree(distributed, step)? {
             // Bringing parameters together needs all ranks, also one that has nowhere to write them.
             let (files, state) = parts()?;
             let stage = match failed {
-                None => self.write(aside.clone(), peers.rank(), files),
+                None => self.write(aside.clone(), distributed.rank(), files),
                 Some(error) => Stage::Failed(error),
             };
             self.pending = Some(Pending { aside, state, stage, stalled: begun.elapsed() });
             if !self.asynchronous {
-                let saved = self.settle(peers)?;
+                let saved = self.settle(distributed)?;
                 complete.extend(saved.map(|saved| Saved { stalled: begun.elapsed(), ..saved }));
             }
         }
@@ -109,10 +109,10 @@ impl Saver {
     /// checkpoint of this step.
     fn agree(
         &self,
-        peers: &Peers,
+        distributed: &Distributed,
         step: u64,
     ) -> Result<Option<(Aside, Option<CheckpointError>)>, TrainError> {
-        let first = peers.rank() == 0;
+        let first = distributed.rank() == 0;
         // Microseconds since 1970 fit into the 53 bits that a sum of f64 keeps.
         let ticket = || {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
@@ -129,14 +129,14 @@ impl Saver {
                 made = Some(Aside::create(&self.checkpoints, step, ticket));
             }
         }
-        peers.sum(&mut told)?;
+        distributed.sum(&mut told)?;
         if told[1] > 0.0 {
             return Ok(None);
         }
         let ticket = told[0] as u64;
         let aside = match made {
             Some(made) => made,
-            None => Aside::join(&self.checkpoints, step, ticket, peers.rank()),
+            None => Aside::join(&self.checkpoints, step, ticket, distributed.rank()),
         };
         Ok(Some(match aside {
             Ok(aside) => (aside, None),
@@ -159,7 +159,7 @@ impl Saver {
     }
 
     /// What this rank has to tell the others with the sums of this step.
-    pub(super) fn tell(&mut self) -> [f64; TOLD] {
+    pub(in crate::engine) fn tell(&mut self) -> [f64; TOLD] {
         let Some(pending) = &mut self.pending else { return [0.0; TOLD] };
         pending.advance(false);
         let told = |holds: bool| f64::from(u8::from(holds));
@@ -175,17 +175,24 @@ impl Saver {
     ///
     /// # Errors
     /// On all ranks, if any could not write.
-    pub(super) fn hear(&mut self, peers: &Peers, told: &[f64]) -> Result<Option<Saved>, TrainError> {
+    pub(in crate::engine) fn hear(
+        &mut self,
+        distributed: &Distributed,
+        told: &[f64],
+    ) -> Result<Option<Saved>, TrainError> {
         let Some(pending) = &mut self.pending else { return Ok(None) };
         let [written, complete, failed] = [0, 1, 2].map(|at| told.get(at).copied().unwrap_or(0.0));
         if failed > 0.0 {
-            return Err(self.fail(peers));
+            return Err(self.fail(distributed));
         }
         if complete > 0.0 {
             return Ok(self.done());
         }
-        if written == peers.size() as f64 && peers.rank() == 0 && matches!(pending.stage, Stage::Written) {
-            let (aside, ranks, keep) = (pending.aside.clone(), peers.size(), self.keep);
+        if written == distributed.size() as f64
+            && distributed.rank() == 0
+            && matches!(pending.stage, Stage::Written)
+        {
+            let (aside, ranks, keep) = (pending.aside.clone(), distributed.size(), self.keep);
             let state = std::mem::take(&mut pending.state);
             pending.stage = match on_thread(&pending.aside, move || aside.commit(ranks, state, keep)) {
                 Ok(work) => Stage::Completing(work),
@@ -199,21 +206,24 @@ impl Saver {
     ///
     /// # Errors
     /// On all ranks, if any could not write.
-    pub(super) fn settle(&mut self, peers: &Peers) -> Result<Option<Saved>, TrainError> {
+    pub(in crate::engine) fn settle(
+        &mut self,
+        distributed: &Distributed,
+    ) -> Result<Option<Saved>, TrainError> {
         let Some(pending) = &mut self.pending else { return Ok(None) };
         pending.advance(true);
-        if any_failed(peers, pending)? {
-            return Err(self.fail(peers));
+        if any_failed(distributed, pending)? {
+            return Err(self.fail(distributed));
         }
-        if peers.rank() == 0 && matches!(pending.stage, Stage::Written) {
+        if distributed.rank() == 0 && matches!(pending.stage, Stage::Written) {
             let state = std::mem::take(&mut pending.state);
-            pending.stage = match pending.aside.commit(peers.size(), state, self.keep) {
+            pending.stage = match pending.aside.commit(distributed.size(), state, self.keep) {
                 Ok(checkpoint) => Stage::Complete(checkpoint),
                 Err(error) => Stage::Failed(error),
             };
         }
-        if any_failed(peers, pending)? {
-            return Err(self.fail(peers));
+        if any_failed(distributed, pending)? {
+            return Err(self.fail(distributed));
         }
         Ok(self.done())
     }
@@ -231,7 +241,7 @@ impl Saver {
     }
 
     /// Gives the checkpoint up on all ranks: each says what has happened to it.
-    fn fail(&mut self, peers: &Peers) -> TrainError {
+    fn fail(&mut self, distributed: &Distributed) -> TrainError {
         let Some(mut pending) = self.pending.take() else {
             return TrainError::Setup("a checkpoint failed that nobody has begun".to_owned());
         };
@@ -241,11 +251,11 @@ impl Saver {
             _ => String::new(),
         };
         // Nobody writes any more once all have said something.
-        let said = match peers.gather_text(&own) {
+        let said = match distributed.gather_text(&own) {
             Ok(said) => said,
             Err(error) => return error,
         };
-        if peers.rank() == 0 {
+        if distributed.rank() == 0 {
             pending.aside.abandon();
         }
         if let Stage::Failed(error) = pending.stage {
@@ -275,8 +285,8 @@ impl Pending {
 }
 
 /// Whether any rank has failed; they wait for each other here.
-fn any_failed(peers: &Peers, pending: &Pending) -> Result<bool, TrainError> {
-    Ok(peers.sum_of(f64::from(u8::from(matches!(pending.stage, Stage::Failed(_)))))? > 0.0)
+fn any_failed(distributed: &Distributed, pending: &Pending) -> Result<bool, TrainError> {
+    Ok(distributed.sum_of(f64::from(u8::from(matches!(pending.stage, Stage::Failed(_)))))? > 0.0)
 }
 
 fn on_thread<T: Send + 'static>(
@@ -315,13 +325,13 @@ mod tests {
     fn on_ranks<R: Send + 'static>(
         at: impl Fn(usize) -> PathBuf,
         asynchronous: bool,
-        work: impl Fn(&Peers, &mut Saver) -> R + Copy + Send + 'static,
+        work: impl Fn(&Distributed, &mut Saver) -> R + Copy + Send + 'static,
     ) -> Vec<R> {
         let run = |(rank, communicator)| {
             let (checkpoints, stalled) = (at(rank), Duration::ZERO);
             std::thread::spawn(move || {
                 let mut saver = Saver { checkpoints, keep: 2, asynchronous, pending: None, stalled };
-                work(&Peers::among(communicator), &mut saver)
+                work(&Distributed::among(communicator), &mut saver)
             })
         };
         let running: Vec<_> = threads(3).expect("threads").into_iter().enumerate().map(run).collect();
@@ -329,10 +339,10 @@ mod tests {
     }
 
     /// The rest of a step: what ranks tell each other. The step after which the checkpoint was saved, when it is complete.
-    fn step(peers: &Peers, saver: &mut Saver) -> Result<Option<u64>, TrainError> {
+    fn step(distributed: &Distributed, saver: &mut Saver) -> Result<Option<u64>, TrainError> {
         let mut told = saver.tell();
-        peers.sum(&mut told)?;
-        Ok(saver.hear(peers, &told)?.map(|saved| saved.step))
+        distributed.sum(&mut told)?;
+        Ok(saver.hear(distributed, &told)?.map(|saved| saved.step))
     }
 
     fn entries(folder: &Path) -> Vec<String> {
@@ -350,16 +360,22 @@ mod tests {
         let done = on_ranks(
             |_| path.clone(),
             true,
-            |peers, saver| {
+            |distributed, saver| {
                 let parts = || {
-                    let name = format!("rank-{}.safetensors", peers.rank());
-                    Ok((files(name, peers.rank(), 3), Map::from_iter([("epoch".to_owned(), Value::from(1))])))
+                    let name = format!("rank-{}.safetensors", distributed.rank());
+                    Ok((
+                        files(name, distributed.rank(), 3),
+                        Map::from_iter([("epoch".to_owned(), Value::from(1))]),
+                    ))
                 };
-                assert!(saver.begin(peers, 5, parts).expect("begins").is_empty(), "nothing is complete yet");
+                assert!(
+                    saver.begin(distributed, 5, parts).expect("begins").is_empty(),
+                    "nothing is complete yet"
+                );
                 let mut steps = 0;
                 // All ranks leave together: rank 0 when it is told, the others when nothing is pending any more.
                 loop {
-                    let saved = step(peers, saver).expect("writes");
+                    let saved = step(distributed, saver).expect("writes");
                     steps += 1;
                     assert!(steps < 1_000_000, "never complete");
                     if saver.pending.is_none() {
@@ -378,9 +394,9 @@ mod tests {
         let again = on_ranks(
             |_| path.clone(),
             true,
-            |peers, saver| {
+            |distributed, saver| {
                 let parts = || Err(TrainError::Setup("nobody asks for parts".to_owned()));
-                saver.begin(peers, 5, parts).expect("nothing to do").len()
+                saver.begin(distributed, 5, parts).expect("nothing to do").len()
                     + usize::from(saver.pending.is_some())
             },
         );
@@ -394,14 +410,14 @@ mod tests {
         let done = on_ranks(
             |_| path.clone(),
             true,
-            |peers, saver| {
+            |distributed, saver| {
                 let mut complete = Vec::new();
                 for step in 1..=4 {
-                    let name = format!("rank-{}.safetensors", peers.rank());
-                    let parts = || Ok((files(name, peers.rank(), 3), Map::new()));
-                    complete.extend(saver.begin(peers, step, parts).expect("begins"));
+                    let name = format!("rank-{}.safetensors", distributed.rank());
+                    let parts = || Ok((files(name, distributed.rank(), 3), Map::new()));
+                    complete.extend(saver.begin(distributed, step, parts).expect("begins"));
                 }
-                complete.extend(saver.settle(peers).expect("writes"));
+                complete.extend(saver.settle(distributed).expect("writes"));
                 complete.iter().map(|saved| saved.step).collect::<Vec<_>>()
             },
         );
@@ -418,23 +434,27 @@ mod tests {
                 let said = on_ranks(
                     |_| path.clone(),
                     asynchronous,
-                    move |peers, saver| {
+                    move |distributed, saver| {
                         let begin = |saver: &mut Saver, step: u64, name: String| {
-                            saver.begin(peers, step, || Ok((files(name, peers.rank(), 3), Map::new())))
+                            saver.begin(distributed, step, || {
+                                Ok((files(name, distributed.rank(), 3), Map::new()))
+                            })
                         };
-                        begin(saver, 1, format!("rank-{}.safetensors", peers.rank())).expect("writes");
+                        begin(saver, 1, format!("rank-{}.safetensors", distributed.rank())).expect("writes");
                         // Rank 1 writes into a folder that is not there.
-                        let name = if peers.rank() == 1 {
+                        let name = if distributed.rank() == 1 {
                             "no/where.safetensors".to_owned()
                         } else {
                             "a".to_owned()
                         };
-                        let begun = begin(saver, 2, format!("{}{name}", ["", "", "b"][peers.rank()]));
+                        let begun = begin(saver, 2, format!("{}{name}", ["", "", "b"][distributed.rank()]));
                         let failed = match (begun, waits) {
                             (Err(error), _) => error,
-                            (Ok(_), true) => saver.settle(peers).map(drop).expect_err("rank 1 cannot write"),
+                            (Ok(_), true) => {
+                                saver.settle(distributed).map(drop).expect_err("rank 1 cannot write")
+                            }
                             (Ok(_), false) => loop {
-                                if let Err(error) = step(peers, saver) {
+                                if let Err(error) = step(distributed, saver) {
                                     break error;
                                 }
                             },
@@ -462,9 +482,10 @@ mod tests {
             (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
         let (here, there) = (shared.path().to_owned(), other.path().to_owned());
         let at = |rank| if rank == 2 { there.clone() } else { here.clone() };
-        let said = on_ranks(at, false, |peers, saver| {
-            let parts = || Ok((files(format!("rank-{}", peers.rank()), peers.rank(), 3), Map::new()));
-            saver.begin(peers, 1, parts).map(drop).expect_err("rank 2 sees another folder").to_string()
+        let said = on_ranks(at, false, |distributed, saver| {
+            let parts =
+                || Ok((files(format!("rank-{}", distributed.rank()), distributed.rank(), 3), Map::new()));
+            saver.begin(distributed, 1, parts).map(drop).expect_err("rank 2 sees another folder").to_string()
         });
         for message in said {
             assert!(message.contains("rank 2 does not see ") && message.contains("must share"), "{message}");

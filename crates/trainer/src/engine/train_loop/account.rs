@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::TrainError;
-use super::train::Run;
+use super::Run;
+use crate::engine::error::TrainError;
 use crate::run::{Machine, RankSummary, Summary, peak_memory};
 
 /// Numbers of a [`RankSummary`] that travel between ranks.
@@ -11,10 +11,10 @@ const FIELDS: usize = 12;
 
 /// What every rank has to account for, known to all.
 pub(super) fn gather(run: &Run<'_>) -> Result<Vec<RankSummary>, TrainError> {
-    let (rank, size) = (run.peers.rank(), run.peers.size());
+    let (rank, size) = (run.distributed.rank(), run.distributed.size());
     let whole = run.meter.whole();
-    let [parameters, gradients, optimizer] = run.learner.bytes(run.peers);
-    let traffic = run.peers.traffic();
+    let [parameters, gradients, optimizer] = run.state.bytes(run.distributed);
+    let traffic = run.distributed.traffic();
     // Every rank fills its own row of a table of zeros; the sum of the tables is the table. Bytes stay exact in
     // f64 up to 2^53.
     let mut table = vec![0.0; FIELDS * size];
@@ -30,9 +30,9 @@ pub(super) fn gather(run: &Run<'_>) -> Result<Vec<RankSummary>, TrainError> {
         whole.data.as_secs_f64(),
         whole.steps.as_secs_f64(),
         whole.sent as f64,
-        run.peers.peak_gathered_bytes() as f64,
+        run.distributed.peak_gathered_bytes() as f64,
     ]);
-    run.peers.sum(&mut table)?;
+    run.distributed.sum(&mut table)?;
     let rows = table.chunks_exact(FIELDS).enumerate();
     Ok(rows
         .map(|(rank, row)| RankSummary {
@@ -55,14 +55,14 @@ pub(super) fn gather(run: &Run<'_>) -> Result<Vec<RankSummary>, TrainError> {
 
 /// The summary of a run that has ended.
 pub(super) fn summary(run: &Run<'_>, ranks: Vec<RankSummary>, interrupted: bool, wall: Duration) -> Summary {
-    let step = run.learner.step;
+    let step = run.state.step;
     Summary {
         status: if interrupted { "interrupted" } else { "finished" }.to_owned(),
         step,
         epochs: step as f64 / run.plan.steps_per_epoch as f64,
-        model: run.learner.task.describe(),
-        parameters: run.learner.task.store().num_parameters() as u64,
-        world_size: run.peers.size(),
+        model: run.state.task.describe(),
+        parameters: run.state.task.store().num_parameters() as u64,
+        world_size: run.distributed.size(),
         strategy: run.config.train.strategy.to_string(),
         images_per_second: run.meter.whole().rate(),
         wall_seconds: wall.as_secs_f64(),
