@@ -31,6 +31,19 @@ never! {
 }
 
 impl Native {
+    pub(crate) fn lent_reduce_scatter<T: Element>(
+        &mut self,
+        _: &mut [T],
+        _: &mut [T],
+        _: Reduction,
+    ) -> Result<bool> {
+        Ok(false)
+    }
+
+    pub(crate) fn lent_all_gather<T: Element>(&mut self, _: &mut [T], _: &mut [T]) -> Result<bool> {
+        Ok(false)
+    }
+
     pub(crate) fn reduce_scatter_on_host<T: Element>(&mut self, _: &mut [T], _: Reduction) -> Result<bool> {
         Ok(false)
     }

@@ -3,7 +3,6 @@
 use super::native::Native;
 use super::tag::{Kind, Tag};
 use crate::algorithms::Algorithm;
-use crate::buffer::SliceMut;
 use crate::dtype::Element;
 use crate::error::Result;
 use crate::reduce::Reduction;
@@ -67,27 +66,34 @@ impl Native {
     }
 
     /// Whether the operation of the current tag, on this buffer, reads others' buffers where they lie.
-    pub(crate) fn lends(&self, values: &SliceMut<'_>) -> bool {
-        let bytes = values.len() * values.dtype().size();
+    fn lends<T>(&self, values: &[T]) -> bool {
         self.tag.algorithm == Algorithm::Direct
-            && self.host_memory.as_ref().is_some_and(|memory| memory.board.lends(bytes))
+            && self.host_memory.as_ref().is_some_and(|memory| memory.board.lends(size_of_val(values)))
     }
 
-    /// As [`Native::direct_reduce_scatter`], into a buffer of this rank's part.
+    /// The reduction of this rank's chunk of all buffers goes to `part`. False, with nothing done, if buffers are not lent.
     pub(crate) fn lent_reduce_scatter<T: Element>(
         &mut self,
         values: &mut [T],
         part: &mut [T],
         reduction: Reduction,
-    ) -> Result<()> {
-        self.count(1, size_of_val(values));
-        self.on_board(|board, visit| board.reduce_scatter_lent_into(values, part, reduction, visit))
+    ) -> Result<bool> {
+        let lends = self.lends(values);
+        if lends {
+            self.count(1, size_of_val(values));
+            self.on_board(|board, visit| board.reduce_scatter_lent(values, Some(part), reduction, visit))?;
+        }
+        Ok(lends)
     }
 
-    /// As [`Native::direct_all_gather`], from a buffer of this rank's part.
-    pub(crate) fn lent_all_gather<T: Element>(&mut self, values: &mut [T], part: &mut [T]) -> Result<()> {
-        self.count(1, size_of_val(values));
-        self.on_board(|board, visit| board.all_gather_lent_from(values, part, visit))
+    /// Every rank's `part` reaches the chunk of its number in all buffers. False, with nothing done, if buffers are not lent.
+    pub(crate) fn lent_all_gather<T: Element>(&mut self, values: &mut [T], part: &mut [T]) -> Result<bool> {
+        let lends = self.lends(values);
+        if lends {
+            self.count(1, size_of_val(values));
+            self.on_board(|board, visit| board.all_gather_lent(values, Some(part), visit))?;
+        }
+        Ok(lends)
     }
 
     pub(crate) fn direct_reduce<T: Element>(

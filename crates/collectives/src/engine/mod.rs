@@ -21,7 +21,7 @@ pub(crate) use tag::Sequences;
 pub(crate) use tag::{Kind, Scope, Tag};
 
 use crate::algorithms::cost::CostModel;
-use crate::buffer::{SliceMut, copy_chunk};
+use crate::buffer::SliceMut;
 use crate::communicator::Ending;
 use crate::dtype::ReduceOp;
 use crate::error::{CommError, Result};
@@ -60,22 +60,21 @@ pub(crate) trait Engine: Send {
     /// Chunk `rank` of every rank's buffer reaches all others.
     fn all_gather(&mut self, values: SliceMut<'_>) -> Result<()>;
 
-    /// The reduction of chunk `rank` goes to `part`, which is as long; the buffer is unspecified afterwards.
+    /// The reduction of chunk `rank` goes to `part`, which is as long. False, with nothing done, if that would be no faster than
+    /// in place and a copy.
     fn reduce_scatter_into(
         &mut self,
-        mut values: SliceMut<'_>,
-        mut part: SliceMut<'_>,
-        op: ReduceOp,
-    ) -> Result<()> {
-        self.reduce_scatter(values.reborrow(), op)?;
-        copy_chunk(&mut values, &mut part, (self.world_size(), self.rank()), false);
-        Ok(())
+        _values: SliceMut<'_>,
+        _part: SliceMut<'_>,
+        _: ReduceOp,
+    ) -> Result<bool> {
+        Ok(false)
     }
 
-    /// Every rank's `part` reaches the chunk of its number in all buffers.
-    fn all_gather_from(&mut self, mut values: SliceMut<'_>, mut part: SliceMut<'_>) -> Result<()> {
-        copy_chunk(&mut values, &mut part, (self.world_size(), self.rank()), true);
-        self.all_gather(values)
+    /// Every rank's `part` reaches the chunk of its number in all buffers. False, with nothing done, if that would be no faster
+    /// than a copy and in place.
+    fn all_gather_from(&mut self, _values: SliceMut<'_>, _part: SliceMut<'_>) -> Result<bool> {
+        Ok(false)
     }
 
     /// The buffers of all ranks, whatever their lengths.

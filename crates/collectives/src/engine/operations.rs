@@ -8,7 +8,7 @@ use crate::algorithms::cost::CostModel;
 use crate::algorithms::{
     Algorithm, gathered, grid, halving, hierarchical, pieces, push_pull, ring, single, tree,
 };
-use crate::buffer::{SliceMut, copy_chunk, on_slice};
+use crate::buffer::{SliceMut, on_slice};
 use crate::communicator::Ending;
 use crate::dtype::{Element, ReduceOp};
 use crate::error::{CommError, Result};
@@ -149,25 +149,16 @@ impl Engine for Native {
 
     fn reduce_scatter_into(
         &mut self,
-        mut values: SliceMut<'_>,
+        values: SliceMut<'_>,
         mut part: SliceMut<'_>,
         op: ReduceOp,
-    ) -> Result<()> {
-        if self.lends(&values) {
-            let reduction = Reduction::new(op, self.world_size);
-            return on_slice!(values, |values| self.lent_reduce_scatter(values, part.typed(), reduction));
-        }
-        self.reduce_scatter(values.reborrow(), op)?;
-        copy_chunk(&mut values, &mut part, (self.world_size, self.rank), false);
-        Ok(())
+    ) -> Result<bool> {
+        let reduction = Reduction::new(op, self.world_size);
+        on_slice!(values, |values| self.lent_reduce_scatter(values, part.typed(), reduction))
     }
 
-    fn all_gather_from(&mut self, mut values: SliceMut<'_>, mut part: SliceMut<'_>) -> Result<()> {
-        if self.lends(&values) {
-            return on_slice!(values, |values| self.lent_all_gather(values, part.typed()));
-        }
-        copy_chunk(&mut values, &mut part, (self.world_size, self.rank), true);
-        self.all_gather(values)
+    fn all_gather_from(&mut self, values: SliceMut<'_>, mut part: SliceMut<'_>) -> Result<bool> {
+        on_slice!(values, |values| self.lent_all_gather(values, part.typed()))
     }
 
     fn all_gather_ragged(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {

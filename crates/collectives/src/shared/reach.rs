@@ -53,9 +53,10 @@ impl Reach {
             Way::Here => {
                 let from = std::ptr::with_exposed_provenance::<u8>(address);
                 // SAFETY: the rank is a thread of this process. It published the address of a buffer that it has borrowed
-                // exclusively and that is at least as long, since all ranks have compared the operation and its count
-                // before; it returns the buffer only after this rank has said that it has read, or, when it fails, after
-                // this rank's mark that it is reading is gone. The protocol of `lent` keeps writers away from the range
+                // exclusively and that has what is read here, since all ranks have compared the operation and its count
+                // before; of a gather nothing but the rank's own chunk is read, which is all that may lie there. It returns
+                // the buffer only after this rank has said that it has read, or, when it fails, after this rank's mark that
+                // it is reading is gone. The protocol of `lent` keeps writers away from the range
                 // meanwhile. The own buffer is another one.
                 unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
                 true
