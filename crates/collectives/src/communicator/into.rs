@@ -1,12 +1,13 @@
 //! Operations from or into a buffer of a rank's own part.
 
 use super::{Communicator, open};
-use crate::algorithms::chunk;
 use crate::buffer::{FlatBuffer, on_slice};
 use crate::dtype::ReduceOp;
-use crate::engine::{Engine, Kind, Scope, Tag};
+use crate::engine::Engine;
 use crate::error::{CommError, Result};
 use crate::handle::Handle;
+use crate::operation::{Kind, Scope, Tag};
+use crate::partition::chunk;
 
 /// Which way the part goes.
 #[derive(Clone, Copy)]

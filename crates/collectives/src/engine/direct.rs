@@ -1,15 +1,16 @@
 //! Operations through memory that ranks of one host share, with errors that name ranks as the world does.
 
-use super::native::Native;
-use super::tag::{Kind, Tag};
-use crate::algorithms::Algorithm;
+use super::HostMemory;
+use super::backend::Backend;
+use crate::algorithms::Hosts;
 use crate::dtype::Element;
 use crate::error::Result;
+use crate::operation::{Algorithm, Kind, Tag};
+use crate::patience::LinkError;
 use crate::reduce::Reduction;
-use crate::shared::{Board, BoardError, HostMemory, Note, Region, Visit};
-use crate::transport::LinkError;
+use crate::shared::{Board, BoardError, Note, Region, Visit};
 
-impl Native {
+impl Backend {
     /// Runs an operation on the board of this host.
     fn on_board<R>(
         &mut self,
@@ -139,14 +140,18 @@ impl Native {
             _ => board.reduce_in::<T>(region, reduction, true, visit),
         })
     }
+}
 
-    /// Among the ranks of this host: its part of each rank's buffer becomes theirs reduced. False, with nothing done, if
-    /// they share no memory. So for the next three.
-    pub(crate) fn reduce_scatter_on_host<T: Element>(
-        &mut self,
-        values: &mut [T],
-        reduction: Reduction,
-    ) -> Result<bool> {
+impl Hosts for Backend {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn hosts(&self) -> &[usize] {
+        &self.hosts
+    }
+
+    fn reduce_scatter_on_host<T: Element>(&mut self, values: &mut [T], reduction: Reduction) -> Result<bool> {
         let here = self.host_memory.is_some();
         if here {
             self.on_board(|board, visit| board.reduce_scatter(values, reduction, visit))?;
@@ -154,7 +159,7 @@ impl Native {
         Ok(here)
     }
 
-    pub(crate) fn all_gather_on_host<T: Element>(&mut self, values: &mut [T]) -> Result<bool> {
+    fn all_gather_on_host<T: Element>(&mut self, values: &mut [T]) -> Result<bool> {
         let here = self.host_memory.is_some();
         if here {
             self.on_board(|board, visit| board.all_gather(values, visit))?;
@@ -162,11 +167,7 @@ impl Native {
         Ok(here)
     }
 
-    pub(crate) fn reduce_on_host<T: Element>(
-        &mut self,
-        values: &mut [T],
-        reduction: Reduction,
-    ) -> Result<bool> {
+    fn reduce_on_host<T: Element>(&mut self, values: &mut [T], reduction: Reduction) -> Result<bool> {
         let here = self.host_memory.is_some();
         if here {
             self.on_board(|board, visit| board.reduce(values, reduction, 0, visit))?;
@@ -174,7 +175,7 @@ impl Native {
         Ok(here)
     }
 
-    pub(crate) fn broadcast_on_host<T: Element>(&mut self, values: &mut [T]) -> Result<bool> {
+    fn broadcast_on_host<T: Element>(&mut self, values: &mut [T]) -> Result<bool> {
         let here = self.host_memory.is_some();
         if here {
             self.on_board(|board, visit| board.broadcast(bytemuck::cast_slice_mut(values), 0, visit))?;

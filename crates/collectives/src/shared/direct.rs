@@ -7,8 +7,8 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 use super::board::{Board, BoardError, REDUCED, SLOT, Visit, Who};
-use crate::algorithms::chunk;
 use crate::dtype::Element;
+use crate::partition::chunk;
 use crate::reduce::Reduction;
 
 type Result<T> = std::result::Result<T, BoardError>;

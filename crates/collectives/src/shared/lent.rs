@@ -8,10 +8,10 @@ use std::sync::atomic::Ordering;
 
 use super::board::{Board, BoardError, REDUCED, Visit};
 use super::reach::lend;
-use crate::algorithms::chunk;
 use crate::dtype::Element;
+use crate::partition::chunk;
+use crate::patience::LinkError;
 use crate::reduce::Reduction;
-use crate::transport::LinkError;
 
 type Result<T> = std::result::Result<T, BoardError>;
 
