@@ -1,6 +1,5 @@
 //! Buffers that can be handed to the communication thread.
 
-use crate::algorithms::chunk;
 use crate::dtype::{DType, Element};
 use crate::error::BoxError;
 use crate::shared::Region;
@@ -73,25 +72,6 @@ impl SliceMut<'_> {
     pub(crate) fn typed<T: Element>(&mut self) -> &mut [T] {
         on_slice!(self, |values| bytemuck::cast_slice_mut(values))
     }
-}
-
-/// Copies chunk `index` of `parts` between a buffer and a part that is as long: into the buffer, or out of it. Both are of
-/// one type.
-pub(crate) fn copy_chunk(
-    whole: &mut SliceMut<'_>,
-    part: &mut SliceMut<'_>,
-    (parts, index): (usize, usize),
-    into_whole: bool,
-) {
-    let own = chunk(whole.len(), parts, index);
-    on_slice!(whole, |whole| {
-        let (place, part) = (&mut whole[own], part.typed());
-        if into_whole {
-            place.copy_from_slice(part);
-        } else {
-            part.copy_from_slice(place);
-        }
-    });
 }
 
 /// Flat typed memory that may be reduced on another thread. It need not be a `Vec`: it can be a tensor's storage

@@ -74,33 +74,46 @@
 //! ```
 #![deny(unsafe_code)]
 
-mod algorithms;
-mod buffer;
-mod communicator;
-mod dtype;
-mod engine;
 mod error;
+
+mod dtype;
+mod operation;
+mod partition;
+mod reduce;
+
 mod failure;
+mod patience;
+mod recorder;
+
+mod shared;
+
+mod buffer;
+mod transport;
+
+mod algorithms;
+mod control;
+mod engine;
+
 mod handle;
+mod stats;
+
+mod communicator;
+mod world;
+
 #[cfg(feature = "mpi")]
 mod mpi;
 #[cfg(feature = "nccl")]
 pub mod nccl;
-mod reduce;
-mod shared;
-mod stats;
-mod transport;
-mod world;
 
-pub use algorithms::Algorithm;
 pub use algorithms::cost::{CostModel, LinkCost, LinkCosts};
 pub use buffer::{FlatBuffer, SliceMut};
-pub use communicator::{Communicator, SharedBuffer, threads};
+pub use communicator::{Communicator, SharedBuffer};
 pub use dtype::{DType, Element, ReduceOp};
-pub use engine::{OperationRecord, OperationState};
 pub use error::{BoxError, CommError, Result};
 pub use handle::Handle;
 #[cfg(feature = "mpi")]
 pub use mpi::connect_mpi;
+pub use operation::Algorithm;
+pub use recorder::{OperationRecord, OperationState};
 pub use stats::CommStats;
-pub use world::{Secret, Tls, WorldConfig, connect, connect_with_listener};
+pub use world::{Secret, Tls, WorldConfig, connect, connect_with_listener, threads};

@@ -6,8 +6,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Algorithm, PIECE, grid};
-use crate::engine::Kind;
+use super::grid;
+use crate::operation::{Algorithm, Kind};
+use crate::partition::PIECE;
 
 /// What a message costs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

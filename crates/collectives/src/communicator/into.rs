@@ -1,12 +1,13 @@
 //! Operations from or into a buffer of a rank's own part.
 
 use super::{Communicator, open};
-use crate::algorithms::chunk;
-use crate::buffer::FlatBuffer;
+use crate::buffer::{FlatBuffer, on_slice};
 use crate::dtype::ReduceOp;
-use crate::engine::{Engine, Kind, Scope, Tag};
+use crate::engine::Engine;
 use crate::error::{CommError, Result};
 use crate::handle::Handle;
+use crate::operation::{Kind, Scope, Tag};
+use crate::partition::chunk;
 
 /// Which way the part goes.
 #[derive(Clone, Copy)]
@@ -33,10 +34,25 @@ impl Way {
         (whole, part): (&mut B, &mut P),
     ) -> Result<()> {
         let (len, of_part) = (tag.count as usize, (tag.dtype, part.len()));
+        let own = chunk(len, engine.world_size(), engine.rank());
         open(whole, (tag.dtype, len), &mut |mut whole| {
-            open(part, of_part, &mut |part| match self {
-                Self::ReduceScatter => engine.reduce_scatter_into(whole.reborrow(), part, op),
-                Self::AllGather => engine.all_gather_from(whole.reborrow(), part),
+            open(part, of_part, &mut |mut part| {
+                let (whole, part) = (&mut whole, &mut part);
+                match self {
+                    Self::ReduceScatter => {
+                        if !engine.reduce_scatter_into(whole.reborrow(), part.reborrow(), op)? {
+                            engine.reduce_scatter(whole.reborrow(), op)?;
+                            on_slice!(part, |part| part.copy_from_slice(&whole.typed()[own.clone()]));
+                        }
+                    }
+                    Self::AllGather => {
+                        if !engine.all_gather_from(whole.reborrow(), part.reborrow())? {
+                            on_slice!(&mut *part, |part| whole.typed()[own.clone()].copy_from_slice(part));
+                            engine.all_gather(whole.reborrow())?;
+                        }
+                    }
+                }
+                Ok(())
             })
         })
     }

@@ -3,11 +3,10 @@
 mod buffers;
 mod into;
 mod movement;
-mod parts;
 mod reductions;
+mod split;
 
 pub use buffers::SharedBuffer;
-pub use parts::threads;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -16,13 +15,14 @@ use std::time::Instant;
 
 use crossbeam_channel::{Sender, bounded, unbounded};
 
-use crate::algorithms::Algorithm;
 use crate::algorithms::cost::CostModel;
 use crate::buffer::{FlatBuffer, SliceMut};
 use crate::dtype::DType;
-use crate::engine::{Engine, Kind, OperationRecord, Scope, Tag};
+use crate::engine::{Ending, Engine};
 use crate::error::{CommError, Result};
 use crate::handle::Handle;
+use crate::operation::{Algorithm, Kind, Scope, Tag};
+use crate::recorder::OperationRecord;
 use crate::stats::{CommStats, Counters};
 
 /// One operation, on the communication thread.
@@ -72,12 +72,6 @@ struct Inner {
     ending: Ending,
     /// Communicators made of this one.
     splits: AtomicU32,
-}
-
-/// How a communicator gives up and how it leaves.
-pub(crate) struct Ending {
-    pub(crate) abort: Box<dyn Fn(&str) + Send + Sync>,
-    pub(crate) leave: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl std::fmt::Debug for Communicator {

@@ -2,12 +2,12 @@
 
 use super::reductions::ALL_GATHER;
 use super::{Communicator, open};
-use crate::algorithms::chunk;
 use crate::buffer::FlatBuffer;
 use crate::dtype::{DType, Element};
-use crate::engine::{Kind, Scope, Tag};
 use crate::error::{CommError, Result};
 use crate::handle::Handle;
+use crate::operation::{Kind, Scope, Tag};
+use crate::partition::chunk;
 
 impl Communicator {
     /// The buffers of all ranks, one after the other; they must be of equal length.

@@ -1,12 +1,13 @@
 //! Operations that reduce.
 
 use super::{Communicator, guarded, open};
-use crate::algorithms::chunk;
 use crate::buffer::{FlatBuffer, slice_mut};
 use crate::dtype::{Element, ReduceOp};
-use crate::engine::{Engine, Kind, Scope, Tag};
+use crate::engine::Engine;
 use crate::error::{CommError, Result};
 use crate::handle::Handle;
+use crate::operation::{Kind, Scope, Tag};
+use crate::partition::chunk;
 
 /// What an operation in place does with an opened buffer.
 type Act = fn(&mut dyn Engine, crate::SliceMut<'_>, ReduceOp) -> Result<()>;

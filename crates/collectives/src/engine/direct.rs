@@ -1,16 +1,16 @@
 //! Operations through memory that ranks of one host share, with errors that name ranks as the world does.
 
-use super::native::Native;
-use super::tag::{Kind, Tag};
-use crate::algorithms::Algorithm;
-use crate::buffer::SliceMut;
+use super::HostMemory;
+use super::backend::Backend;
+use crate::algorithms::Hosts;
 use crate::dtype::Element;
 use crate::error::Result;
+use crate::operation::{Algorithm, Kind, Tag};
+use crate::patience::LinkError;
 use crate::reduce::Reduction;
-use crate::shared::{Board, BoardError, HostMemory, Note, Region, Visit};
-use crate::transport::LinkError;
+use crate::shared::{Board, BoardError, Note, Region, Visit};
 
-impl Native {
+impl Backend {
     /// Runs an operation on the board of this host.
     fn on_board<R>(
         &mut self,
@@ -67,27 +67,34 @@ impl Native {
     }
 
     /// Whether the operation of the current tag, on this buffer, reads others' buffers where they lie.
-    pub(crate) fn lends(&self, values: &SliceMut<'_>) -> bool {
-        let bytes = values.len() * values.dtype().size();
+    fn lends<T>(&self, values: &[T]) -> bool {
         self.tag.algorithm == Algorithm::Direct
-            && self.host_memory.as_ref().is_some_and(|memory| memory.board.lends(bytes))
+            && self.host_memory.as_ref().is_some_and(|memory| memory.board.lends(size_of_val(values)))
     }
 
-    /// As [`Native::direct_reduce_scatter`], into a buffer of this rank's part.
+    /// The reduction of this rank's chunk of all buffers goes to `part`. False, with nothing done, if buffers are not lent.
     pub(crate) fn lent_reduce_scatter<T: Element>(
         &mut self,
         values: &mut [T],
         part: &mut [T],
         reduction: Reduction,
-    ) -> Result<()> {
-        self.count(1, size_of_val(values));
-        self.on_board(|board, visit| board.reduce_scatter_lent_into(values, part, reduction, visit))
+    ) -> Result<bool> {
+        let lends = self.lends(values);
+        if lends {
+            self.count(1, size_of_val(values));
+            self.on_board(|board, visit| board.reduce_scatter_lent(values, Some(part), reduction, visit))?;
+        }
+        Ok(lends)
     }
 
-    /// As [`Native::direct_all_gather`], from a buffer of this rank's part.
-    pub(crate) fn lent_all_gather<T: Element>(&mut self, values: &mut [T], part: &mut [T]) -> Result<()> {
-        self.count(1, size_of_val(values));
-        self.on_board(|board, visit| board.all_gather_lent_from(values, part, visit))
+    /// Every rank's `part` reaches the chunk of its number in all buffers. False, with nothing done, if buffers are not lent.
+    pub(crate) fn lent_all_gather<T: Element>(&mut self, values: &mut [T], part: &mut [T]) -> Result<bool> {
+        let lends = self.lends(values);
+        if lends {
+            self.count(1, size_of_val(values));
+            self.on_board(|board, visit| board.all_gather_lent(values, Some(part), visit))?;
+        }
+        Ok(lends)
     }
 
     pub(crate) fn direct_reduce<T: Element>(
@@ -133,14 +140,18 @@ impl Native {
             _ => board.reduce_in::<T>(region, reduction, true, visit),
         })
     }
+}
 
-    /// Among the ranks of this host: its part of each rank's buffer becomes theirs reduced. False, with nothing done, if
-    /// they share no memory. So for the next three.
-    pub(crate) fn reduce_scatter_on_host<T: Element>(
-        &mut self,
-        values: &mut [T],
-        reduction: Reduction,
-    ) -> Result<bool> {
+impl Hosts for Backend {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn hosts(&self) -> &[usize] {
+        &self.hosts
+    }
+
+    fn reduce_scatter_on_host<T: Element>(&mut self, values: &mut [T], reduction: Reduction) -> Result<bool> {
         let here = self.host_memory.is_some();
         if here {
             self.on_board(|board, visit| board.reduce_scatter(values, reduction, visit))?;
@@ -148,7 +159,7 @@ impl Native {
         Ok(here)
     }
 
-    pub(crate) fn all_gather_on_host<T: Element>(&mut self, values: &mut [T]) -> Result<bool> {
+    fn all_gather_on_host<T: Element>(&mut self, values: &mut [T]) -> Result<bool> {
         let here = self.host_memory.is_some();
         if here {
             self.on_board(|board, visit| board.all_gather(values, visit))?;
@@ -156,11 +167,7 @@ impl Native {
         Ok(here)
     }
 
-    pub(crate) fn reduce_on_host<T: Element>(
-        &mut self,
-        values: &mut [T],
-        reduction: Reduction,
-    ) -> Result<bool> {
+    fn reduce_on_host<T: Element>(&mut self, values: &mut [T], reduction: Reduction) -> Result<bool> {
         let here = self.host_memory.is_some();
         if here {
             self.on_board(|board, visit| board.reduce(values, reduction, 0, visit))?;
@@ -168,7 +175,7 @@ impl Native {
         Ok(here)
     }
 
-    pub(crate) fn broadcast_on_host<T: Element>(&mut self, values: &mut [T]) -> Result<bool> {
+    fn broadcast_on_host<T: Element>(&mut self, values: &mut [T]) -> Result<bool> {
         let here = self.host_memory.is_some();
         if here {
             self.on_board(|board, visit| board.broadcast(bytemuck::cast_slice_mut(values), 0, visit))?;

@@ -1,22 +1,20 @@
 //! Each operation by the algorithm that the current tag names.
 
-use super::Engine;
-use super::native::Native;
-use super::recorder::OperationRecord;
-use super::tag::{Scope, Tag};
+use super::backend::Backend;
+use super::{Ending, Engine};
 use crate::algorithms::cost::CostModel;
-use crate::algorithms::{
-    Algorithm, gathered, grid, halving, hierarchical, pieces, push_pull, ring, single, tree,
-};
-use crate::buffer::{SliceMut, copy_chunk, on_slice};
-use crate::communicator::Ending;
+use crate::algorithms::{Messages, gathered, grid, halving, hierarchical, push_pull, ring, single, tree};
+use crate::buffer::{SliceMut, on_slice};
 use crate::dtype::{Element, ReduceOp};
 use crate::error::{CommError, Result};
 use crate::failure::Cause;
+use crate::operation::{Algorithm, Scope, Tag};
+use crate::partition::pieces;
+use crate::recorder::OperationRecord;
 use crate::reduce::Reduction;
 use crate::shared::Region;
 
-impl Native {
+impl Backend {
     fn all_reduce_by<T: Element>(&mut self, values: &mut [T], reduction: Reduction) -> Result<()> {
         let all = self.everybody();
         match self.tag.algorithm {
@@ -73,7 +71,7 @@ impl Native {
     }
 }
 
-impl Engine for Native {
+impl Engine for Backend {
     fn rank(&self) -> usize {
         self.rank
     }
@@ -149,25 +147,16 @@ impl Engine for Native {
 
     fn reduce_scatter_into(
         &mut self,
-        mut values: SliceMut<'_>,
+        values: SliceMut<'_>,
         mut part: SliceMut<'_>,
         op: ReduceOp,
-    ) -> Result<()> {
-        if self.lends(&values) {
-            let reduction = Reduction::new(op, self.world_size);
-            return on_slice!(values, |values| self.lent_reduce_scatter(values, part.typed(), reduction));
-        }
-        self.reduce_scatter(values.reborrow(), op)?;
-        copy_chunk(&mut values, &mut part, (self.world_size, self.rank), false);
-        Ok(())
+    ) -> Result<bool> {
+        let reduction = Reduction::new(op, self.world_size);
+        on_slice!(values, |values| self.lent_reduce_scatter(values, part.typed(), reduction))
     }
 
-    fn all_gather_from(&mut self, mut values: SliceMut<'_>, mut part: SliceMut<'_>) -> Result<()> {
-        if self.lends(&values) {
-            return on_slice!(values, |values| self.lent_all_gather(values, part.typed()));
-        }
-        copy_chunk(&mut values, &mut part, (self.world_size, self.rank), true);
-        self.all_gather(values)
+    fn all_gather_from(&mut self, values: SliceMut<'_>, mut part: SliceMut<'_>) -> Result<bool> {
+        on_slice!(values, |values| self.lent_all_gather(values, part.typed()))
     }
 
     fn all_gather_ragged(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
@@ -271,16 +260,15 @@ impl Engine for Native {
     }
 
     fn alloc(&mut self, bytes: usize) -> Result<Option<Region>> {
-        crate::shared::alloc(self, bytes)
+        self.alloc_region(bytes)
     }
 
     fn split(&mut self, groups: &[Vec<usize>], number: u32) -> Result<Box<dyn Engine>> {
-        let part = crate::world::split(self, groups, number)?;
-        Ok(Box::new(part))
+        Ok(Box::new(self.part(groups, number)?))
     }
 
     fn ending(&self) -> Ending {
-        self.ending_of_part()
+        Ending::of_part(&self.shared.control, self.members[self.rank])
     }
 
     fn recent(&self) -> Vec<OperationRecord> {
@@ -288,7 +276,7 @@ impl Engine for Native {
     }
 
     #[cfg(feature = "nccl")]
-    fn native(&mut self) -> Option<&mut Native> {
+    fn backend(&mut self) -> Option<&mut Backend> {
         Some(self)
     }
 }

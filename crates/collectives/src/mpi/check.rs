@@ -2,8 +2,8 @@
 
 use super::engine::Mpi;
 use super::raw::HEADER;
-use crate::engine::{Scope, Tag};
 use crate::error::{CommError, Result};
+use crate::operation::{Scope, Tag};
 
 /// Numbers in which a rank tells which operation it calls.
 const WORDS: usize = 4;

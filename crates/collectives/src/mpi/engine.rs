@@ -8,13 +8,13 @@ use super::numbered;
 use super::raw::{Comm, Pending, abort};
 use super::settings::Settings;
 use super::universe::{Seat, Universe};
-use crate::algorithms::Algorithm;
 use crate::algorithms::cost::CostModel;
 use crate::buffer::{SliceMut, on_slice};
-use crate::communicator::Ending;
 use crate::dtype::{DType, ReduceOp};
-use crate::engine::{Engine, Kind, OperationRecord, Recorder, Scope, Sequences, Tag, measure};
+use crate::engine::{Ending, Engine, measure};
 use crate::error::{CommError, Result};
+use crate::operation::{Algorithm, Kind, Scope, Sequences, Tag};
+use crate::recorder::{OperationRecord, Recorder};
 use crate::reduce::Reduction;
 use crate::shared::Region;
 

@@ -4,8 +4,8 @@
 //! they are not equal an operation is a group of calls, one a chunk, which NCCL runs as one.
 
 use super::memory::{Span, SpanMut};
-use crate::algorithms::chunk;
 use crate::dtype::ReduceOp;
+use crate::partition::chunk;
 
 /// One call of NCCL.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -38,7 +38,7 @@ impl DeviceCommunicator {
     pub fn new(world: &Communicator, context: Arc<CudaContext>) -> Result<Self> {
         let place = Place { rank: world.rank(), world_size: world.world_size() };
         let id = meeting::id(place.rank, &context, |own| world.all_gather_bytes(own))?;
-        let watch = world.with_native(OPENING, |native| Ok(Watch::of(native)))?;
+        let watch = world.with_backend(OPENING, |backend| Ok(Watch::of(backend)))?;
         let channel = Channel::open(context, &id, place, watch)?;
         let token = channel.stream().alloc_zeros(1).map_err(|error| channel.driver(OPENING, error))?;
         Ok(Self { channel, token: Mutex::new(token) })

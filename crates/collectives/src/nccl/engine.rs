@@ -14,8 +14,9 @@ use super::watch::Watch;
 use crate::algorithms::gathered;
 use crate::buffer::{SliceMut, on_slice};
 use crate::dtype::DType;
-use crate::engine::{Engine as _, Kind, Native, Scope, Tag};
+use crate::engine::{Backend, Engine as _};
 use crate::error::Result;
+use crate::operation::{Kind, Scope, Tag};
 
 /// One communicator's view of its ranks.
 pub(super) struct NcclEngine {
@@ -24,12 +25,12 @@ pub(super) struct NcclEngine {
     pub(super) sent: u64,
     pub(super) received: u64,
     /// Among the same ranks: what they agree through, and what keeps count, records and breaks.
-    pub(super) host: Native,
+    pub(super) host: Backend,
 }
 
 /// What every rank has for all others, through the host. Each message says which operation it belongs to, so that ranks that
 /// disagree get an error here, before the GPU is asked for anything.
-pub(super) fn exchange(host: &mut Native, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+pub(super) fn exchange(host: &mut Backend, own: &[u8]) -> Result<Vec<Vec<u8>>> {
     if host.is_direct() {
         return host.direct_gather(own, None);
     }
@@ -54,7 +55,7 @@ pub(super) fn cut(bytes: &[u8], parts: &[Range<usize>]) -> Vec<Vec<u8>> {
 
 impl NcclEngine {
     /// Opens NCCL's communicator among the ranks of `host`.
-    pub(super) fn open(mut host: Native, context: Arc<CudaContext>) -> Result<Self> {
+    pub(super) fn open(mut host: Backend, context: Arc<CudaContext>) -> Result<Self> {
         let place = Place { rank: host.rank, world_size: host.world_size };
         let begun = host.enter_as(Scope::World, Tag::new(Kind::Setup, DType::U8, 0));
         let opened = begun
@@ -146,7 +147,7 @@ impl NcclEngine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::communicator::threads;
+    use crate::threads;
 
     #[test]
     fn lengths_come_back_as_they_were_sent() {
@@ -163,7 +164,7 @@ mod tests {
             .map(|world| {
                 std::thread::spawn(move || {
                     world.all_gather_bytes(&[]).expect("sound");
-                    let mut host = world.native_twin("test").expect("sound");
+                    let mut host = world.backend_twin("test").expect("sound");
                     let tag = Tag::new(Kind::AllReduce, DType::F32, 8 + world.rank());
                     host.enter_as(Scope::World, Tag::new(Kind::Setup, DType::U8, 0)).expect("sound");
                     let met = exchange(&mut host, &[world.rank() as u8]);

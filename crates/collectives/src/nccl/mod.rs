@@ -38,9 +38,10 @@ pub use pending::Pending;
 
 use cudarc::driver::CudaContext;
 
-use crate::algorithms::Algorithm;
 use crate::communicator::Communicator;
+use crate::engine::Engine;
 use crate::error::{CommError, Result};
+use crate::operation::Algorithm;
 
 /// How many GPUs this process can use; none without a driver.
 pub fn device_count() -> usize {
@@ -60,8 +61,8 @@ pub fn device_count() -> usize {
 /// [`CommError::Nccl`] on every rank if one has no library or no usable GPU; otherwise that of the world.
 pub fn communicator(world: &Communicator, context: Arc<CudaContext>) -> Result<Communicator> {
     meeting::check(|own| world.all_gather_bytes(own))?;
-    let host = world.native_twin(meeting::OPENING)?;
-    let ending = host.ending_of_part();
+    let host = world.backend_twin(meeting::OPENING)?;
+    let ending = host.ending();
     let engine = engine::NcclEngine::open(host, context)?;
     Communicator::start(Box::new(engine), world.local_rank(), Algorithm::Auto, ending)
         .map_err(|error| CommError::Buffer(format!("cannot start a thread: {error}")))

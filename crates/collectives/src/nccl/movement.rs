@@ -6,10 +6,10 @@ use super::calls::{self, Call, Place, in_a_row};
 use super::device::{DeviceCommunicator, check_len};
 use super::memory::{DeviceElement, DeviceSource, DeviceTarget, lend, lend_mut};
 use super::pending::Pending;
-use crate::algorithms::chunk;
 #[cfg(doc)]
 use crate::error::CommError;
 use crate::error::Result;
+use crate::partition::chunk;
 
 impl DeviceCommunicator {
     /// Sends a buffer to one other rank, which must call [`DeviceCommunicator::receive`]. The stream waits until it does: two

@@ -2,13 +2,13 @@
 
 use super::calls::{self, Call, in_a_row};
 use super::engine::{NcclEngine, cut, exchange, read, written};
-use crate::algorithms::Algorithm;
 use crate::algorithms::cost::CostModel;
 use crate::buffer::SliceMut;
-use crate::communicator::Ending;
 use crate::dtype::ReduceOp;
-use crate::engine::{Engine, Native, OperationRecord, Scope, Tag};
+use crate::engine::{Backend, Ending, Engine};
 use crate::error::{CommError, Result};
+use crate::operation::{Algorithm, Scope, Tag};
+use crate::recorder::OperationRecord;
 use crate::shared::Region;
 
 impl Engine for NcclEngine {
@@ -166,19 +166,19 @@ impl Engine for NcclEngine {
     }
 
     fn split(&mut self, groups: &[Vec<usize>], number: u32) -> Result<Box<dyn Engine>> {
-        let host = crate::world::split(&mut self.host, groups, number)?;
+        let host = self.host.part(groups, number)?;
         Ok(Box::new(Self::open(host, self.channel.context().clone())?))
     }
 
     fn ending(&self) -> Ending {
-        self.host.ending_of_part()
+        self.host.ending()
     }
 
     fn recent(&self) -> Vec<OperationRecord> {
         self.host.recent()
     }
 
-    fn native(&mut self) -> Option<&mut Native> {
+    fn backend(&mut self) -> Option<&mut Backend> {
         Some(&mut self.host)
     }
 }

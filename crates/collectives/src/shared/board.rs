@@ -13,8 +13,8 @@ use std::time::Instant;
 use super::memory::SharedMemory;
 use super::reach::Reach;
 use super::wait;
-use crate::engine::Tag;
-use crate::transport::{LinkError, Patience};
+use crate::operation::Tag;
+use crate::patience::{LinkError, Patience};
 
 /// Bytes of a slot: what a rank puts in at a time. Two of them a rank stay in the second-level cache.
 pub(super) const SLOT: usize = 256 << 10;
@@ -122,11 +122,11 @@ impl Drop for Board {
 
 impl Board {
     /// Bytes of the memory for so many ranks.
-    pub(super) fn size(world: usize) -> usize {
+    pub(crate) fn size(world: usize) -> usize {
         (world * (LINE + 4 * SLOT)).next_multiple_of(64)
     }
 
-    pub(super) fn new(memory: SharedMemory, rank: usize, world: usize) -> Self {
+    pub(crate) fn new(memory: SharedMemory, rank: usize, world: usize) -> Self {
         let looks = wait::looks(world);
         let (piece, background, reach, scratch) = (0, false, None, Vec::new());
         let board = Self { memory, rank, world, piece, looks, background, reach, scratch };
@@ -136,13 +136,13 @@ impl Board {
     }
 
     /// The same, with a way to read others' buffers where they lie.
-    pub(super) fn with_reach(mut self, reach: Option<Reach>) -> Self {
+    pub(crate) fn with_reach(mut self, reach: Option<Reach>) -> Self {
         self.reach = reach;
         self
     }
 
     /// Whether operations run beside computing.
-    pub(super) fn in_background(&mut self, yes: bool) {
+    pub(crate) fn in_background(&mut self, yes: bool) {
         self.background = yes;
     }
 

@@ -7,8 +7,8 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 use super::board::{Board, BoardError, REDUCED, SLOT, Visit, Who};
-use crate::algorithms::chunk;
 use crate::dtype::Element;
+use crate::partition::chunk;
 use crate::reduce::Reduction;
 
 type Result<T> = std::result::Result<T, BoardError>;
@@ -184,7 +184,7 @@ impl Board {
         visit: Visit<'_>,
     ) -> Result<()> {
         if self.lends(size_of_val(values)) {
-            return self.reduce_scatter_lent(values, reduction, visit);
+            return self.reduce_scatter_lent(values, None, reduction, visit);
         }
         let (world, rank, len, share) = (self.world, self.rank, values.len(), self.share(0));
         let step = share / size_of::<T>();
@@ -210,7 +210,7 @@ impl Board {
     /// Every rank's chunk reaches all buffers.
     pub(crate) fn all_gather<T: Element>(&mut self, values: &mut [T], visit: Visit<'_>) -> Result<()> {
         if self.lends(size_of_val(values)) {
-            return self.all_gather_lent(values, visit);
+            return self.all_gather_lent(values, None, visit);
         }
         let (world, rank, len, step) = (self.world, self.rank, values.len(), SLOT / size_of::<T>());
         let pieces = len.div_ceil(world).div_ceil(step).max(1);

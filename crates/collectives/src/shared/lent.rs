@@ -8,10 +8,10 @@ use std::sync::atomic::Ordering;
 
 use super::board::{Board, BoardError, REDUCED, Visit};
 use super::reach::lend;
-use crate::algorithms::chunk;
 use crate::dtype::Element;
+use crate::partition::chunk;
+use crate::patience::LinkError;
 use crate::reduce::Reduction;
-use crate::transport::LinkError;
 
 type Result<T> = std::result::Result<T, BoardError>;
 
@@ -142,7 +142,7 @@ impl Board {
         let mut start = range.start * size_of::<T>();
         // In blocks, so that a rank that fails is not kept for long.
         for block in bytemuck::cast_slice_mut::<T, u8>(&mut values[range]).chunks_mut(8 * BLOCK) {
-            self.reading(from, |address| reach.read(from, address + start, block))?;
+            self.reading(from, |address| reach.read(from, address.wrapping_add(start), block))?;
             start += block.len();
         }
         Ok(())
@@ -171,9 +171,11 @@ impl Board {
         })
     }
 
-    pub(super) fn reduce_scatter_lent<T: Element>(
+    /// This rank's chunk becomes the reduction, in `part`, which is as long, if there is one, and otherwise in place.
+    pub(crate) fn reduce_scatter_lent<T: Element>(
         &mut self,
         values: &mut [T],
+        part: Option<&mut [T]>,
         reduction: Reduction,
         visit: Visit<'_>,
     ) -> Result<()> {
@@ -181,48 +183,32 @@ impl Board {
         self.meeting(piece, visit, |board| {
             let own = chunk(values.len(), board.world, board.rank);
             let offset = own.start * size_of::<T>();
-            board.fold_lent(&mut values[own], None, offset, reduction)?;
+            match part {
+                Some(part) => board.fold_lent(part, Some(&values[own]), offset, reduction)?,
+                None => board.fold_lent(&mut values[own], None, offset, reduction)?,
+            }
             board.part(piece, visit)
         })
     }
 
-    /// The same into `part`, which has the length of this rank's chunk.
-    pub(crate) fn reduce_scatter_lent_into<T: Element>(
+    /// Every rank's chunk reaches all buffers: from its `part`, which is as long, if there is one.
+    pub(crate) fn all_gather_lent<T: Element>(
         &mut self,
         values: &mut [T],
-        part: &mut [T],
-        reduction: Reduction,
+        part: Option<&mut [T]>,
         visit: Visit<'_>,
     ) -> Result<()> {
-        let piece = self.offer(lend(values), visit);
-        self.meeting(piece, visit, |board| {
-            let own = chunk(values.len(), board.world, board.rank);
-            let offset = own.start * size_of::<T>();
-            board.fold_lent(part, Some(&values[own]), offset, reduction)?;
-            board.part(piece, visit)
-        })
-    }
-
-    pub(super) fn all_gather_lent<T: Element>(&mut self, values: &mut [T], visit: Visit<'_>) -> Result<()> {
-        let piece = self.offer(lend(values), visit);
-        self.meeting(piece, visit, |board| {
-            board.others().try_for_each(|other| board.copy_lent(values, other))?;
-            board.part(piece, visit)
-        })
-    }
-
-    /// The same from `part`, which has the length of this rank's chunk.
-    pub(crate) fn all_gather_lent_from<T: Element>(
-        &mut self,
-        values: &mut [T],
-        part: &mut [T],
-        visit: Visit<'_>,
-    ) -> Result<()> {
-        let own = chunk(values.len(), self.world, self.rank);
-        // Where a buffer would begin that has the part in its place: others read nothing but that.
-        let address = lend(part).wrapping_sub(own.start * size_of::<T>());
-        let piece = self.offer(address, visit);
-        values[own].copy_from_slice(part);
+        let piece = match part {
+            Some(part) => {
+                let own = chunk(values.len(), self.world, self.rank);
+                // Where a buffer would begin that has the part in its place: others read nothing but that.
+                let address = lend(part).wrapping_sub(own.start * size_of::<T>());
+                let piece = self.offer(address, visit);
+                values[own].copy_from_slice(part);
+                piece
+            }
+            None => self.offer(lend(values), visit),
+        };
         self.meeting(piece, visit, |board| {
             board.others().try_for_each(|other| board.copy_lent(values, other))?;
             board.part(piece, visit)

@@ -16,7 +16,7 @@ use crate::reduce::reduce_into;
 
 /// Bytes that several ranks read and write. Clones are the same memory.
 #[derive(Clone)]
-pub(super) struct SharedMemory(Arc<Mapping>);
+pub(crate) struct SharedMemory(Arc<Mapping>);
 
 struct Mapping {
     start: NonNull<u8>,
@@ -49,19 +49,19 @@ impl SharedMemory {
     }
 
     /// New memory, all zero, and the descriptor through which others open it.
-    pub(super) fn create(len: usize) -> std::io::Result<(Self, OwnedFd)> {
+    pub(crate) fn create(len: usize) -> std::io::Result<(Self, OwnedFd)> {
         let file = rustix::fs::memfd_create("phalanx-board", MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&file, len as u64)?;
         Ok((Self::map(&file, len)?, file))
     }
 
     /// How another process of this host can open what `file` stands for, as long as this one holds it.
-    pub(super) fn path_of(file: &OwnedFd) -> String {
+    pub(crate) fn path_of(file: &OwnedFd) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
     }
 
     /// Memory that another process has made.
-    pub(super) fn open(path: &str, len: usize) -> std::io::Result<Self> {
+    pub(crate) fn open(path: &str, len: usize) -> std::io::Result<Self> {
         let file: File = OpenOptions::new().read(true).write(true).open(path)?;
         if file.metadata()?.len() != len as u64 {
             let problem = format!("{path} is not {len} bytes long");

@@ -10,7 +10,8 @@
 //!
 //! To be read in this order: `memory` is the memory itself, `wait` is waiting for a word in it; `board` has the slots and the
 //! rule that keeps readers and writers apart, `direct` the operations through them, `region` buffers that lie in the memory
-//! themselves, `reach` and `lent` operations that read others' buffers where they lie, `ring` bytes from one rank to one other; `setup` is how ranks come to share.
+//! themselves, `reach` and `lent` operations that read others' buffers where they lie, `ring` bytes from one rank to one other. How ranks come
+//! to share is in `engine/host_memory.rs`.
 
 #[cfg(not(target_os = "linux"))]
 mod absent;
@@ -29,19 +30,17 @@ mod region;
 #[cfg(target_os = "linux")]
 mod ring;
 #[cfg(target_os = "linux")]
-mod setup;
-#[cfg(target_os = "linux")]
 mod wait;
 
 #[cfg(not(target_os = "linux"))]
 pub(crate) use absent::Region;
-#[cfg(not(target_os = "linux"))]
-pub(crate) use absent::{HostMemory, agree, alloc, of_threads};
 #[cfg(target_os = "linux")]
 pub(crate) use region::Region;
 #[cfg(target_os = "linux")]
 pub(crate) use {
     board::{Board, BoardError, Note, Visit},
+    memory::SharedMemory,
+    reach::{Reach, lend},
     ring::Ring,
-    setup::{HostMemory, agree, alloc, of_threads},
+    wait::looks,
 };

@@ -9,14 +9,14 @@ use crate::dtype::{Element, ReduceOp};
 use crate::reduce::reduce_into;
 
 /// The address of a buffer's first byte, as other ranks need it.
-pub(super) fn lend<T: Element>(values: &mut [T]) -> usize {
+pub(crate) fn lend<T: Element>(values: &mut [T]) -> usize {
     // Exposed, so that what others read and what this rank writes later through the slice is the same memory to the compiler.
     values.as_mut_ptr().expose_provenance()
 }
 
 /// How the buffers of each rank of the host are read, by place.
 #[derive(Debug, Clone)]
-pub(super) struct Reach(Vec<Way>);
+pub(crate) struct Reach(Vec<Way>);
 
 #[derive(Debug, Clone, Copy)]
 enum Way {
@@ -28,12 +28,12 @@ enum Way {
 
 impl Reach {
     /// Ranks that are threads of this process.
-    pub(super) fn threads(world: usize) -> Self {
+    pub(crate) fn threads(world: usize) -> Self {
         Self(vec![Way::Here; world])
     }
 
     /// Ranks that are these processes.
-    pub(super) fn processes(processes: &[u32]) -> Self {
+    pub(crate) fn processes(processes: &[u32]) -> Self {
         let way = |process: &u32| {
             if *process == std::process::id() { Way::Here } else { Way::Process(*process as libc::pid_t) }
         };
@@ -41,21 +41,22 @@ impl Reach {
     }
 
     /// Whether a rank is a thread of this process, so that memory that it frees is really gone.
-    pub(super) fn is_here(&self, rank: usize) -> bool {
+    pub(crate) fn is_here(&self, rank: usize) -> bool {
         matches!(self.0[rank], Way::Here)
     }
 
     /// Copies bytes at an address of a rank; false if the system does not give them.
     ///
     /// The rank must have lent that memory and keep it until this returns.
-    pub(super) fn read(&self, rank: usize, address: usize, to: &mut [u8]) -> bool {
+    pub(crate) fn read(&self, rank: usize, address: usize, to: &mut [u8]) -> bool {
         match self.0[rank] {
             Way::Here => {
                 let from = std::ptr::with_exposed_provenance::<u8>(address);
                 // SAFETY: the rank is a thread of this process. It published the address of a buffer that it has borrowed
-                // exclusively and that is at least as long, since all ranks have compared the operation and its count
-                // before; it returns the buffer only after this rank has said that it has read, or, when it fails, after
-                // this rank's mark that it is reading is gone. The protocol of `lent` keeps writers away from the range
+                // exclusively and that has what is read here, since all ranks have compared the operation and its count
+                // before; of a gather nothing but the rank's own chunk is read, which is all that may lie there. It returns
+                // the buffer only after this rank has said that it has read, or, when it fails, after this rank's mark that
+                // it is reading is gone. The protocol of `lent` keeps writers away from the range
                 // meanwhile. The own buffer is another one.
                 unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
                 true

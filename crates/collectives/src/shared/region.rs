@@ -3,8 +3,8 @@
 use super::board::{Board, BoardError, REDUCED, Visit};
 use super::direct::BLOCK;
 use super::memory::SharedMemory;
-use crate::algorithms::chunk;
 use crate::dtype::Element;
+use crate::partition::chunk;
 use crate::reduce::Reduction;
 
 /// One buffer of each rank, side by side.
@@ -28,11 +28,11 @@ impl Region {
     }
 
     /// Bytes of the memory for a world.
-    pub(super) fn size(bytes: usize, world: usize) -> usize {
+    pub(crate) fn size(bytes: usize, world: usize) -> usize {
         Self::stride(bytes).max(4096) * world
     }
 
-    pub(super) fn new(memory: SharedMemory, rank: usize, bytes: usize) -> Self {
+    pub(crate) fn new(memory: SharedMemory, rank: usize, bytes: usize) -> Self {
         Self { memory, rank, bytes }
     }
 

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, bounded};
 
-use super::{Broken, Link, Links, Part, Patience};
+use super::{Link, Links, Part};
 use crate::failure::Failure;
+use crate::patience::{Broken, Patience};
 
 /// How often a waiting rank looks whether the world is broken.
 const LOOK: Duration = Duration::from_millis(50);

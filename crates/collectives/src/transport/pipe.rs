@@ -6,7 +6,8 @@
 use std::time::Instant;
 
 use super::outbox::Outbox;
-use super::{Broken, Link, Part, Patience};
+use super::{Link, Part};
+use crate::patience::{Broken, Patience};
 use crate::shared::Ring;
 
 /// The two rings between this rank and another.

@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 
 use super::outbox::Outbox;
 use super::wire::{Ends, Wire};
-use super::{Broken, Link, Part, Patience};
-use crate::algorithms::chunk;
+use super::{Link, Part};
+use crate::partition::chunk;
+use crate::patience::{Broken, Patience};
 
 /// How often a waiting rank looks whether its time is up.
 const LOOK: Duration = Duration::from_millis(500);

@@ -2,19 +2,12 @@
 
 use std::io::{Read, Write};
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::secret::{Answerer, CHALLENGE, Caller, HELLO, PROOF, Purpose, Refusal, Secret, VERDICT};
 use super::tls::Ends;
-
-/// Both directions of a connection of the control plane.
-pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
-
-/// A connection of the control plane, plain or encrypted.
-pub(super) type Connection = Box<dyn Duplex>;
+use crate::control::Connection;
 
 /// A connection ready for the handshake: encrypted, if that is wanted, in the role of a caller or of who answers.
 #[cfg_attr(not(feature = "tls"), allow(unused_variables, clippy::unused_async))]

@@ -6,12 +6,11 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::Watched;
 use super::config::WorldConfig;
-use super::control::{self, Control};
-use super::frame::{self, Message, PROTOCOL};
-use super::handshake::{self, Connection};
-use super::mesh::Table;
+use super::connect::Table;
+use super::handshake;
+use crate::control::frame::{self, Message, PROTOCOL};
+use crate::control::{self, Connection, Control, Heartbeat, Watched};
 use crate::error::{CommError, Result};
 
 /// How long a connection may take to introduce itself; strangers are not waited for.
@@ -45,9 +44,13 @@ pub(super) fn meet(
                     Err(error) => drop(met.send(Err(error))),
                     Ok((table, connections)) => {
                         drop(met.send(Ok(table)));
+                        let heartbeat = Heartbeat {
+                            interval: shared.heartbeat_interval,
+                            timeout: shared.heartbeat_timeout,
+                        };
                         match connections {
-                            Ok(peers) => control::watch_as_hub(&shared, peers, commands, watched).await,
-                            Err(hub) => control::watch_as_leaf(&shared, hub, commands, watched).await,
+                            Ok(peers) => control::watch_as_hub(heartbeat, peers, commands, watched).await,
+                            Err(hub) => control::watch_as_leaf(heartbeat, hub, commands, watched).await,
                         }
                     }
                 }

@@ -1,6 +1,6 @@
 //! What ranks must agree on: the operation's tag, its number, and how both are told to others.
 
-use crate::algorithms::Algorithm;
+use super::algorithm::Algorithm;
 use crate::dtype::{DType, ReduceOp};
 
 /// What an operation is; the position is its code on the wire.

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use crate::engine::Kind;
+use super::tag::Kind;
 use crate::error::{CommError, Result};
 
 /// The way that an operation's bytes take between the ranks.

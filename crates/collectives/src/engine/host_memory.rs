@@ -2,18 +2,15 @@
 
 use std::os::fd::OwnedFd;
 
-use super::board::{Board, Note};
-use super::memory::SharedMemory;
-use super::reach::{Reach, lend};
-use super::region::Region;
-use super::ring::Ring;
-use super::wait;
+use super::Engine;
+use super::backend::Backend;
+use super::hosts::number_hosts;
 use crate::algorithms::{Group, gathered};
 use crate::dtype::DType;
-use crate::engine::{Engine, Kind, Native, Scope, Tag};
 use crate::error::Result;
+use crate::operation::{Kind, Scope, Tag};
+use crate::shared::{Board, Note, Reach, Region, Ring, SharedMemory, lend, looks};
 use crate::transport::pipe::Pipe;
-use crate::world::{Host, number_hosts};
 
 /// Memory shared with the other ranks of this one's host.
 pub(crate) struct HostMemory {
@@ -47,8 +44,8 @@ pub(crate) fn of_threads(world: usize) -> Vec<Option<HostMemory>> {
 
 /// Memory of so many bytes that the ranks of `group` map: its first rank makes it and the others open it. Every rank of the
 /// world takes part, each with its own group; either all of a group get it, or none.
-fn share(native: &mut Native, group: &Group, bytes: usize) -> Result<Option<SharedMemory>> {
-    let all = native.everybody();
+fn share(backend: &mut Backend, group: &Group, bytes: usize) -> Result<Option<SharedMemory>> {
+    let all = backend.everybody();
     let made = if group.own() == 0 && bytes > 0 {
         SharedMemory::create(bytes)
     } else {
@@ -56,7 +53,7 @@ fn share(native: &mut Native, group: &Group, bytes: usize) -> Result<Option<Shar
     };
     let made: Option<(SharedMemory, OwnedFd)> = made.ok();
     let path = made.as_ref().map_or_else(String::new, |(_, file)| SharedMemory::path_of(file));
-    let paths = gathered::all_gather(native, &all, path.as_bytes())?;
+    let paths = gathered::all_gather(backend, &all, path.as_bytes())?;
     let path = String::from_utf8_lossy(&paths[group.at(0)]).into_owned();
     // The maker keeps the descriptor until every rank has said whether it could open it.
     let (memory, _file) = match made {
@@ -70,21 +67,21 @@ fn share(native: &mut Native, group: &Group, bytes: usize) -> Result<Option<Shar
             }
         },
     };
-    let have = gathered::all_gather(native, &all, &[u8::from(memory.is_some())])?;
+    let have = gathered::all_gather(backend, &all, &[u8::from(memory.is_some())])?;
     let everybody = group.ranks().iter().all(|rank| have[*rank] == [1]);
     Ok(memory.filter(|_| everybody))
 }
 
 /// Finds out whether the ranks of `group` can read each other's memory: each tries to read a number that the others have drawn.
 /// Every rank of the world takes part, each with its own group; either all of a group can, or none does.
-fn try_reach(native: &mut Native, group: &Group) -> Result<Option<Reach>> {
+fn try_reach(backend: &mut Backend, group: &Group) -> Result<Option<Reach>> {
     const LEN: usize = 16;
-    let all = native.everybody();
+    let all = backend.everybody();
     let mut probe = [0_u8; LEN];
     let drawn = getrandom::fill(&mut probe).is_ok();
     let address = lend(&mut probe) as u64;
     let facts = [&std::process::id().to_le_bytes()[..], &address.to_le_bytes(), &probe].concat();
-    let facts = gathered::all_gather(native, &all, &facts)?;
+    let facts = gathered::all_gather(backend, &all, &facts)?;
     let of_group: Option<Vec<(u32, u64, &[u8])>> = group
         .ranks()
         .iter()
@@ -106,7 +103,7 @@ fn try_reach(native: &mut Native, group: &Group) -> Result<Option<Reach>> {
     let can =
         drawn && of_group.len() == group.len() && (0..group.len()).all(|place| place == own || reads(place));
     // After this everybody has read.
-    let have = gathered::all_gather(native, &all, &[u8::from(can)])?;
+    let have = gathered::all_gather(backend, &all, &[u8::from(can)])?;
     let everybody = group.ranks().iter().all(|rank| have[*rank] == [1]);
     if !everybody && group.len() > 1 {
         tracing::debug!(
@@ -118,38 +115,40 @@ fn try_reach(native: &mut Native, group: &Group) -> Result<Option<Reach>> {
 
 /// Finds out which ranks are on one host, and makes memory for those that are, if they may share it. Every rank takes part;
 /// all ranks of a host come to the same decision.
-pub(crate) fn agree(native: &mut Native, host: &Host, may_share: bool) -> Result<()> {
-    let group = number_hosts(native, host)?;
+pub(crate) fn agree(backend: &mut Backend, host: &str, may_share: bool) -> Result<()> {
+    let group = number_hosts(backend, host)?;
     let size = group.len();
     let wanted = may_share && size > 1;
     let bytes = if wanted { Board::size(size) + size * size * Ring::SIZE } else { 0 };
-    let memory = share(native, &group, bytes)?;
-    let reach = try_reach(native, &group)?;
+    let memory = share(backend, &group, bytes)?;
+    let reach = try_reach(backend, &group)?;
     let Some(memory) = memory else { return Ok(()) };
-    let looks = wait::looks(size);
+    let looks = looks(size);
     let own = group.own();
     for (place, rank) in group.ranks().iter().enumerate().filter(|(place, _)| *place != own) {
         let ring = |from: usize, to: usize| {
             let at = Board::size(size) + (from * size + to) * Ring::SIZE;
             Ring::new(memory.clone(), at, looks)
         };
-        let pipe = Pipe::new(ring(own, place), ring(place, own), native.patience.clone());
-        native.links.0[*rank] = Some(Box::new(pipe));
+        let pipe = Pipe::new(ring(own, place), ring(place, own), backend.patience.clone());
+        backend.links.0[*rank] = Some(Box::new(pipe));
     }
     let board = Board::new(memory, own, size).with_reach(reach);
-    native.host_memory = Some(HostMemory { group, board });
+    backend.host_memory = Some(HostMemory { group, board });
     Ok(())
 }
 
-/// Memory for `bytes` bytes of each rank that all ranks map, if they share memory.
-pub(crate) fn alloc(native: &mut Native, bytes: usize) -> Result<Option<Region>> {
-    if !native.is_direct() {
-        return Ok(None);
+impl Backend {
+    /// Memory for `bytes` bytes of each rank that all ranks map, if they share memory.
+    pub(super) fn alloc_region(&mut self, bytes: usize) -> Result<Option<Region>> {
+        if !self.is_direct() {
+            return Ok(None);
+        }
+        let tag = Tag::new(Kind::Setup, DType::U8, bytes);
+        self.enter(Scope::World, tag)?;
+        let (group, rank) = (self.everybody(), self.rank);
+        let result = share(self, &group, Region::size(bytes, group.len()));
+        self.end(result.as_ref().err());
+        Ok(result?.map(|memory| Region::new(memory, rank, bytes)))
     }
-    let tag = Tag::new(Kind::Setup, DType::U8, bytes);
-    native.enter(Scope::World, tag)?;
-    let (group, rank) = (native.everybody(), native.rank);
-    let result = share(native, &group, Region::size(bytes, group.len()));
-    native.end(result.as_ref().err());
-    Ok(result?.map(|memory| Region::new(memory, rank, bytes)))
 }

@@ -6,17 +6,17 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use crate::engine::Doing;
+use crate::recorder::Doing;
 
 /// The longest message; whoever announces a longer one is not of this protocol.
 const MAX_FRAME: usize = 1 << 20;
 
 /// Changes whenever messages or headers do.
-pub(super) const PROTOCOL: u32 = 2;
+pub(crate) const PROTOCOL: u32 = 2;
 
 /// What ranks and the meeting place tell each other.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) enum Message {
+pub(crate) enum Message {
     /// A rank introduces itself.
     Register { protocol: u32, rank: usize, world_size: usize, data: SocketAddr },
     /// Rank 0 refuses a registration.
@@ -41,14 +41,14 @@ pub(super) enum Message {
     Bye,
 }
 
-pub(super) async fn write(to: &mut (impl AsyncWrite + Unpin), message: &Message) -> io::Result<()> {
+pub(crate) async fn write(to: &mut (impl AsyncWrite + Unpin), message: &Message) -> io::Result<()> {
     let body = serde_json::to_vec(message)?;
     let mut frame = (body.len() as u32).to_be_bytes().to_vec();
     frame.extend(body);
     to.write_all(&frame).await
 }
 
-pub(super) async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Message> {
+pub(crate) async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Message> {
     let mut length = [0; 4];
     from.read_exact(&mut length).await?;
     let length = u32::from_be_bytes(length) as usize;

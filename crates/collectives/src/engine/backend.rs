@@ -4,16 +4,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::recorder::Recorder;
-use super::tag::{Kind, Scope, Sequences, Tag};
+use super::{Connector, HostMemory};
 use crate::algorithms::cost::CostModel;
-use crate::algorithms::{Algorithm, Group, hierarchical};
+use crate::algorithms::{Exchange, Group, Messages, hierarchical};
+use crate::control::Control;
 use crate::dtype::DType;
 use crate::error::{CommError, Result};
 use crate::failure::{Cause, Failure};
-use crate::shared::HostMemory;
-use crate::transport::{LinkError, Links, Part, Patience};
-use crate::world::{Control, Origin};
+use crate::operation::{Algorithm, Kind, Scope, Sequences, Tag};
+use crate::patience::{LinkError, Patience};
+use crate::recorder::Recorder;
+use crate::transport::{Links, Part};
 
 /// Each message starts with this: a mark, what it belongs to, and the payload's bytes.
 pub(crate) const HEADER: usize = 40;
@@ -30,7 +31,7 @@ pub(crate) struct Shared {
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) timeout: Duration,
     /// How this rank reaches others, for communicators of some of them.
-    pub(crate) origin: Origin,
+    pub(crate) connector: Arc<dyn Connector>,
     /// The folder for the flight recorder's last words.
     pub(crate) dump: Option<PathBuf>,
 }
@@ -51,7 +52,7 @@ impl Shared {
 }
 
 /// One communicator's view of its ranks.
-pub(crate) struct Native {
+pub(crate) struct Backend {
     pub(crate) rank: usize,
     pub(crate) world_size: usize,
     /// Which communicator this is; 0 is the world.
@@ -77,7 +78,7 @@ pub(crate) struct Native {
     pub(crate) scratch: Vec<u64>,
 }
 
-impl Native {
+impl Backend {
     /// An engine for the world's ranks `members`, of which this is number `rank`; all on hosts of their own, as yet.
     pub(crate) fn new(rank: usize, id: u32, members: Vec<usize>, links: Links, shared: Shared) -> Self {
         let world_size = members.len();
@@ -252,20 +253,6 @@ impl Native {
         CommError::Mismatch { rank: self.members[rank], ours: self.tag.describe(self.sequence), theirs }
     }
 
-    /// Sends one message of the current operation.
-    pub(crate) fn send(&mut self, to: usize, payload: &[u8]) -> Result<()> {
-        let mut header = [0_u8; HEADER];
-        let (code, root, count) = self.tag.packed();
-        header[..4].copy_from_slice(&MARK);
-        header[4..8].copy_from_slice(&code.to_le_bytes());
-        header[8..16].copy_from_slice(&self.sequence.to_le_bytes());
-        header[16..24].copy_from_slice(&count.to_le_bytes());
-        header[24..32].copy_from_slice(&(payload.len() as u64).to_le_bytes());
-        header[32..36].copy_from_slice(&root.to_le_bytes());
-        self.sent += (HEADER + payload.len()) as u64;
-        self.links.send(to, [&header, payload]).map_err(|link| self.broken(link))
-    }
-
     /// Receives a message's header, checks that it belongs to the current operation, and returns its length.
     fn receive_header(&mut self, from: usize) -> Result<usize> {
         let mut header = [0_u8; HEADER];
@@ -285,9 +272,23 @@ impl Native {
         }
         usize::try_from(long(24)).map_err(|_| self.mismatch(from, "a message of impossible length".into()))
     }
+}
 
-    /// Receives one message into a buffer of exactly its length.
-    pub(crate) fn receive(&mut self, from: usize, into: &mut [u8]) -> Result<()> {
+impl Messages for Backend {
+    fn send(&mut self, to: usize, payload: &[u8]) -> Result<()> {
+        let mut header = [0_u8; HEADER];
+        let (code, root, count) = self.tag.packed();
+        header[..4].copy_from_slice(&MARK);
+        header[4..8].copy_from_slice(&code.to_le_bytes());
+        header[8..16].copy_from_slice(&self.sequence.to_le_bytes());
+        header[16..24].copy_from_slice(&count.to_le_bytes());
+        header[24..32].copy_from_slice(&(payload.len() as u64).to_le_bytes());
+        header[32..36].copy_from_slice(&root.to_le_bytes());
+        self.sent += (HEADER + payload.len()) as u64;
+        self.links.send(to, [&header, payload]).map_err(|link| self.broken(link))
+    }
+
+    fn receive(&mut self, from: usize, into: &mut [u8]) -> Result<()> {
         let length = self.receive_header(from)?;
         if length != into.len() {
             let theirs = format!("a piece of {length} bytes in place of one of {}", into.len());
@@ -296,9 +297,10 @@ impl Native {
         self.received += length as u64;
         self.links.receive(from, Part::Payload, into).map_err(|link| self.broken(link))
     }
+}
 
-    /// Receives one message whose length only the sender knows, at most `limit` bytes.
-    pub(crate) fn receive_any(&mut self, from: usize, limit: usize) -> Result<Vec<u8>> {
+impl Exchange for Backend {
+    fn receive_any(&mut self, from: usize, limit: usize) -> Result<Vec<u8>> {
         let length = self.receive_header(from)?;
         if length > limit {
             let theirs = format!("a message of {length} bytes, where at most {limit} are allowed");
@@ -308,5 +310,9 @@ impl Native {
         self.received += length as u64;
         self.links.receive(from, Part::Payload, &mut bytes).map_err(|link| self.broken(link))?;
         Ok(bytes)
+    }
+
+    fn scratch(&mut self) -> &mut Vec<u64> {
+        &mut self.scratch
     }
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::tag::{Scope, Tag};
+use crate::operation::{Scope, Tag};
 
 /// Operations that are kept.
 const KEPT: usize = 64;
