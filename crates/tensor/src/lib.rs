@@ -60,6 +60,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+pub mod backend;
 pub mod candle_module;
 pub mod error;
 pub mod gradcheck;
@@ -70,18 +71,18 @@ pub mod loss;
 pub mod nn;
 pub mod ops;
 pub mod optim;
+mod precision;
 pub mod rng;
 mod storage;
 pub mod store;
 pub mod tape;
-mod unwritten;
 
+pub use backend::{Array, ArrayBackend, DeviceArray};
 pub use candle_module::CandleModule;
 pub use error::{Result, TensorError};
 pub use init::{Fan, Init};
 pub use phalanx_kernels::{Context, Level};
+pub use precision::Precision;
 pub use rng::Key;
 pub use store::{Buffer, BuildOptions, LoadReport, Param, ParamStore, Scope, StoreBuilder, Unit, UnitEntry};
-pub use tape::{
-    Block, Grads, HookResult, Listener, Precision, Recompute, Saved, Session, StatsSync, Tape, Value,
-};
+pub use tape::{Block, Grads, HookResult, Listener, Recompute, Saved, Session, StatsSync, Tape, Value};

@@ -3,19 +3,18 @@
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Shape, Tensor};
 use phalanx_kernels::{Context, Low, Products, add_low, bf16, f16, narrow_low, round_low, widen_low};
 
-use super::{Contiguous, Elements, Scalar, tensor_from};
-use crate::tape::{Precision, Tape};
-use crate::unwritten::unwritten;
+use super::{Contiguous, Elements, Scalar, tensor_from, unwritten};
+use crate::precision::Precision;
 use crate::{Result, TensorError};
 
 /// Whether elements of this type are kept and not computed with.
-pub(crate) fn is_low(dtype: DType) -> bool {
+pub(crate) fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::BF16 | DType::F16)
 }
 
 /// The type that elements of type `dtype` are computed in.
 pub(crate) fn wide(dtype: DType) -> DType {
-    if is_low(dtype) { DType::F32 } else { dtype }
+    if is_half(dtype) { DType::F32 } else { dtype }
 }
 
 /// The numbers in f32.
@@ -55,7 +54,7 @@ pub(crate) fn cast(context: &Context, tensor: &Tensor, dtype: DType) -> Result<T
     if tensor.dtype() == dtype {
         return Ok(tensor.clone());
     }
-    let between = |dtype: DType| is_low(dtype) || dtype == DType::F32;
+    let between = |dtype: DType| is_half(dtype) || dtype == DType::F32;
     if !tensor.device().is_cpu() || !between(dtype) || !between(tensor.dtype()) {
         return Ok(tensor.to_dtype(dtype)?);
     }
@@ -83,7 +82,7 @@ pub(crate) fn meet(
     b: &Tensor,
 ) -> Result<(Tensor, Tensor, DType)> {
     let (of_a, of_b) = (a.dtype(), b.dtype());
-    let low = match (is_low(of_a), is_low(of_b)) {
+    let low = match (is_half(of_a), is_half(of_b)) {
         (false, false) => return Ok((a.clone(), b.clone(), of_a)),
         (true, _) => of_a,
         (false, true) => of_b,
@@ -97,10 +96,14 @@ pub(crate) fn meet(
     Ok((cast(context, a, DType::F32)?, cast(context, b, DType::F32)?, low))
 }
 
-/// An operand of a product: its elements in the type that is computed in, rounded to what the tape's precision
-/// multiplies. `tensor` must be contiguous.
-pub(crate) fn operand<'a>(op: &'static str, tape: &Tape, tensor: &'a Tensor) -> Result<Contiguous<'a>> {
-    let (context, precision) = (tape.context(), tape.session().precision);
+/// An operand of a product: its elements in the type that is computed in, rounded to what `precision` multiplies. `tensor`
+/// must be contiguous.
+pub(crate) fn operand<'a>(
+    op: &'static str,
+    context: &Context,
+    precision: Precision,
+    tensor: &'a Tensor,
+) -> Result<Contiguous<'a>> {
     let read = Contiguous::by(op, context, tensor)?;
     let dtype = tensor.dtype();
     if precision == Precision::F32 || dtype == DType::F64 {

@@ -4,7 +4,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::storage::Scalar;
+use super::Scalar;
 
 /// A vector of `len` elements of unspecified value, for kernels that write every one of them. Builds with debug
 /// assertions fill it with NaN, so that a test sees an element that was not written.
