@@ -39,7 +39,7 @@ use crate::hook::CommHook;
 use crate::options::Options;
 use crate::statistics::RankSum;
 use crate::strategy::{Held, ShardAxis, Strategy};
-use crate::{Mesh, Result, ShardingError};
+use crate::{ProcessMesh, Result, ShardingError};
 
 /// Makes ranks that each train on a share of the batch into one, unit by unit, while forward and backward run.
 ///
@@ -138,13 +138,9 @@ impl DataParallel {
             ShardAxis::Group => {
                 let group = if options.group == 0 { natural_group(comm.hosts()) } else { options.group };
                 let replicas = comm.world_size().checked_div(group).unwrap_or(0);
-                let mesh = Mesh::new(&[("replicate", replicas), ("shard", group)], comm.world_size())?;
-                let at = mesh.coordinates(comm.rank());
-                let part = |colour: usize| -> Result<Communicator> {
-                    let part = comm.split(Some(colour as u32), 0)?;
-                    part.ok_or_else(|| ShardingError::Mesh("a rank with a colour got no group".into()))
-                };
-                (part(at[0])?, Some(part(at[1])?))
+                let axes = [("replicate", replicas), ("shard", group)];
+                let mesh = ProcessMesh::new(comm.clone(), &axes)?;
+                (mesh.axis("shard")?.clone(), Some(mesh.axis("replicate")?.clone()))
             }
         };
         let gathers = strategy.placement.parameters == Held::Sharded && shards.world_size() > 1;
@@ -196,7 +192,9 @@ impl DataParallel {
     pub fn stats(&self) -> CommStats {
         let mut parts: Vec<CommStats> = self.state().first_ranks.values().map(Communicator::stats).collect();
         if let Some(replicas) = &self.replicas {
-            parts.extend([self.shards.stats(), replicas.stats()]);
+            parts.push(replicas.stats());
+            // A group of all ranks talks over the world's communicator.
+            parts.extend((self.shards.world_size() < self.comm.world_size()).then(|| self.shards.stats()));
         }
         parts.into_iter().fold(self.comm.stats(), |sum, part| CommStats {
             operations: sum.operations + part.operations,

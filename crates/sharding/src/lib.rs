@@ -3,7 +3,7 @@
 //! Every strategy answers four questions, so the code has four small axes: what each rank holds ([`Placement`]),
 //! when ranks wait for each other ([`Synchrony`]), which way the bytes go ([`Topology`]), and what the bytes are
 //! ([`Codec`]). The names people know are rows of a table ([`PRESETS`]); [`Strategy::named`] finds one. Ranks are
-//! arranged along the named axes of a [`Mesh`].
+//! arranged along the named axes of a [`ProcessMesh`].
 //!
 //! The model knows nothing of this: a strategy listens to the tape. [`DataParallel`] starts the reduction of a
 //! flat unit the moment that its gradients are complete, while backward goes on with earlier blocks, and, where parameters
@@ -67,7 +67,7 @@ mod strategy;
 pub use data_parallel::{DataParallel, Share};
 pub use error::{Result, ShardingError};
 pub use hook::{Bf16Compression, CommHook, GradBucket, Pending, hook_named};
-pub use mesh::Mesh;
+pub use mesh::{AXES, MeshLayout, ProcessMesh};
 pub use options::{Options, Overlap};
 pub use plan::{MemoryPlan, Workload};
 
