@@ -63,7 +63,7 @@ impl SliceMut<'_> {
         self.len() == 0
     }
 
-    /// The same slice for a shorter time.
+    /// This slice, borrowed for a shorter time.
     pub fn reborrow(&mut self) -> SliceMut<'_> {
         on_slice!(self, |values| slice_mut(values))
     }

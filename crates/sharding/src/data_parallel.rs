@@ -149,8 +149,8 @@ impl DataParallel {
         };
         let gathers = strategy.placement.parameters == Held::Sharded && shards.world_size() > 1;
         let overlaps = options.overlap.decide(&comm, gathers, options.threads.max(1))?;
-        let [comm, shards] = [comm, shards].map(|comm| if overlaps { comm } else { comm.at_once() });
-        let replicas = replicas.map(|comm| if overlaps { comm } else { comm.at_once() });
+        let [comm, shards] = [comm, shards].map(|comm| if overlaps { comm } else { comm.blocking() });
+        let replicas = replicas.map(|comm| if overlaps { comm } else { comm.blocking() });
         let shard = (shards.rank(), shards.world_size());
         let (buckets, places) = lay_out(store.units(), strategy.placement, shard, options.bucket_bytes);
         let mut order: Vec<usize> = (0..buckets.len()).filter(|at| buckets[*at].trainable).collect();

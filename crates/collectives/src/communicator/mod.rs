@@ -53,7 +53,7 @@ pub struct Communicator {
     inner: Arc<Inner>,
     wish: Wish,
     /// Whether nothing is left to the communication thread.
-    at_once: bool,
+    blocking: bool,
 }
 
 struct Inner {
@@ -160,7 +160,7 @@ impl Communicator {
             ending,
             splits: AtomicU32::new(0),
         };
-        Ok(Self { inner: Arc::new(inner), wish: Wish::Prefer(prefer), at_once: false })
+        Ok(Self { inner: Arc::new(inner), wish: Wish::Prefer(prefer), blocking: false })
     }
 
     /// This rank, from 0.
@@ -208,13 +208,13 @@ impl Communicator {
     /// Where ranks share memory, an operation is work of the processor. If every core computes already, a communication
     /// thread takes one from another's computing, whenever the system likes; then this is faster.
     #[must_use]
-    pub fn at_once(&self) -> Self {
-        Self { at_once: true, ..self.clone() }
+    pub fn blocking(&self) -> Self {
+        Self { blocking: true, ..self.clone() }
     }
 
-    /// Whether asynchronous operations run on the thread that issues them: see [`Communicator::at_once`].
-    pub fn is_at_once(&self) -> bool {
-        self.at_once
+    /// Whether asynchronous operations run on the thread that issues them: see [`Communicator::blocking`].
+    pub fn is_blocking(&self) -> bool {
+        self.blocking
     }
 
     /// The measured costs of this world's links, the same on every rank: measured on the first call, by all ranks at the
@@ -247,7 +247,7 @@ impl Communicator {
         tag: Tag,
         run: impl FnOnce(&mut dyn Engine) -> Result<R> + Send + 'static,
     ) -> Handle<R> {
-        if self.at_once {
+        if self.blocking {
             return Handle::of(self.run(scope, tag, run), self.inner.counters.clone());
         }
         let (sender, receiver) = bounded(1);

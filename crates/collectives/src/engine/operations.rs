@@ -152,11 +152,11 @@ impl Engine for Backend {
         op: ReduceOp,
     ) -> Result<bool> {
         let reduction = Reduction::new(op, self.world_size);
-        on_slice!(values, |values| self.lent_reduce_scatter(values, part.typed(), reduction))
+        on_slice!(values, |values| self.cross_memory_reduce_scatter(values, part.typed(), reduction))
     }
 
     fn all_gather_from(&mut self, values: SliceMut<'_>, mut part: SliceMut<'_>) -> Result<bool> {
-        on_slice!(values, |values| self.lent_all_gather(values, part.typed()))
+        on_slice!(values, |values| self.cross_memory_all_gather(values, part.typed()))
     }
 
     fn all_gather_ragged(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::numbered;
-use super::raw::{Comm, Pending, abort};
+use super::raw::{Comm, SendRequest, abort};
 use super::settings::Settings;
 use super::universe::{Seat, Universe};
 use crate::algorithms::cost::CostModel;
@@ -41,7 +41,7 @@ impl World {
 /// perhaps MPI itself.
 pub(super) struct Mpi {
     /// Messages that MPI has not finished sending, in pieces, the oldest first.
-    pub(super) sends: VecDeque<Vec<Pending>>,
+    pub(super) sends: VecDeque<Vec<SendRequest>>,
     pub(super) comm: Comm,
     seat: Seat,
     pub(super) world: Arc<World>,

@@ -50,13 +50,15 @@ impl Engine for NcclEngine {
     }
 
     fn reduce_scatter(&mut self, values: SliceMut<'_>, op: ReduceOp) -> Result<()> {
-        let (place, own) = (self.place(), self.place().own(values.len()));
-        self.in_memory(values, own.clone(), |all| calls::reduce_scatter(place, all.read(), all.part(own), op))
+        let (member, own) = (self.member(), self.member().own(values.len()));
+        self.in_memory(values, own.clone(), |all| {
+            calls::reduce_scatter(member, all.read(), all.part(own), op)
+        })
     }
 
     fn all_gather(&mut self, values: SliceMut<'_>) -> Result<()> {
-        let (place, len, own) = (self.place(), values.len(), self.place().own(values.len()));
-        self.in_memory(values, 0..len, |all| calls::all_gather(place, all.part(own).read(), all))
+        let (member, len, own) = (self.member(), values.len(), self.member().own(values.len()));
+        self.in_memory(values, 0..len, |all| calls::all_gather(member, all.part(own).read(), all))
     }
 
     fn all_gather_ragged(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
@@ -65,10 +67,10 @@ impl Engine for NcclEngine {
         for (rank, message) in lengths.iter().enumerate() {
             told.push(self.length(&read(message), rank, 0)?);
         }
-        let (place, parts) = (self.place(), in_a_row(told));
+        let (member, parts) = (self.member(), in_a_row(told));
         let incoming = parts.last().map_or(0, |part| part.end);
         let got = self
-            .through_memory(&[own], incoming, |from, to| calls::all_gather_parts(place, from, to, &parts))?;
+            .through_memory(&[own], incoming, |from, to| calls::all_gather_parts(member, from, to, &parts))?;
         Ok(cut(&got, &parts))
     }
 

@@ -97,7 +97,7 @@ fn check_type<T: Element + std::fmt::Debug>(comm: &Communicator, make: fn(u8) ->
 
 /// Everything that does not take a buffer, without waiting.
 fn check_asynchronous(comm: &Communicator) {
-    let at_once = comm.is_at_once();
+    let at_once = comm.is_blocking();
     let (rank, world) = (comm.rank(), comm.world_size());
     let own = vec![rank as i32; 3];
     let root = world - 1;
@@ -153,7 +153,7 @@ pub(crate) fn check_all(comm: &Communicator, full: bool) {
         check_type::<u8>(comm, |v| v, false);
     }
     check_asynchronous(comm);
-    check_asynchronous(&comm.at_once());
+    check_asynchronous(&comm.blocking());
     comm.barrier("end").expect("a sound world");
     let stats = comm.stats();
     assert!(stats.operations > 100);
