@@ -228,7 +228,7 @@ impl DataParallel {
     fn bring_together(&self, whole: Tensor) -> Handle<TensorBuffer> {
         match self.strategy.placement.optimizer {
             Held::Leader => self.shards.broadcast_async(TensorBuffer(whole), LEADER),
-            Held::Replicated | Held::Sharded => self.shards.all_gather_chunks_async(TensorBuffer(whole)),
+            Held::Replicated | Held::Sharded => self.shards.all_gather_in_place_async(TensorBuffer(whole)),
         }
     }
 
@@ -339,7 +339,7 @@ fn check_same_model(store: &ParamStore, comm: &Communicator) -> Result<()> {
         own.push(format!("initial values of {:?}", store.key()));
     }
     let own = own.join("\n");
-    let all = comm.all_gather_bytes(own.as_bytes())?;
+    let all = comm.all_gatherv(own.as_bytes())?;
     let first = String::from_utf8_lossy(&all[0]).into_owned();
     for (rank, other) in all.iter().enumerate() {
         if *other != all[0] {

@@ -177,7 +177,7 @@ impl Backend {
     }
 
     /// Why an algorithm cannot do an operation here, if it cannot.
-    fn lacks(&self, kind: Kind, algorithm: Algorithm) -> Option<String> {
+    pub(super) fn lacks(&self, kind: Kind, algorithm: Algorithm) -> Option<String> {
         if !algorithm.offers(kind) {
             let others = Algorithm::ALL.into_iter().filter(|other| other.offers(kind));
             let others: Vec<_> = others.map(Algorithm::name).collect();

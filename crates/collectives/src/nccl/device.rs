@@ -37,7 +37,7 @@ impl DeviceCommunicator {
     /// [`CommError::Nccl`] on every rank if one has no library or no usable GPU; otherwise that of the world.
     pub fn new(world: &Communicator, context: Arc<CudaContext>) -> Result<Self> {
         let member = Member { rank: world.rank(), world_size: world.world_size() };
-        let id = bootstrap::id(member.rank, &context, |own| world.all_gather_bytes(own))?;
+        let id = bootstrap::id(member.rank, &context, |own| world.all_gatherv(own))?;
         let watch = world.with_backend(OPENING, |backend| Ok(Watch::of(backend)))?;
         let channel = Channel::open(context, &id, member, watch)?;
         let token = channel.stream().alloc_zeros(1).map_err(|error| channel.driver(OPENING, error))?;

@@ -163,7 +163,7 @@ mod tests {
             .into_iter()
             .map(|world| {
                 std::thread::spawn(move || {
-                    world.all_gather_bytes(&[]).expect("sound");
+                    world.all_gatherv::<u8>(&[]).expect("sound");
                     let mut host = world.backend_twin("test").expect("sound");
                     let tag = Tag::new(Kind::AllReduce, DType::F32, 8 + world.rank());
                     host.enter_as(Scope::World, Tag::new(Kind::Setup, DType::U8, 0)).expect("sound");

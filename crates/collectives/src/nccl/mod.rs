@@ -60,7 +60,7 @@ pub fn device_count() -> usize {
 /// # Errors
 /// [`CommError::Nccl`] on every rank if one has no library or no usable GPU; otherwise that of the world.
 pub fn communicator(world: &Communicator, context: Arc<CudaContext>) -> Result<Communicator> {
-    bootstrap::check(|own| world.all_gather_bytes(own))?;
+    bootstrap::check(|own| world.all_gatherv(own))?;
     let host = world.backend_twin(bootstrap::OPENING)?;
     let ending = host.ending();
     let engine = engine::NcclEngine::open(host, context)?;

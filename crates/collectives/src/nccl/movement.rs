@@ -12,8 +12,8 @@ use crate::error::Result;
 use crate::partition::chunk;
 
 impl DeviceCommunicator {
-    /// Sends a buffer to one other rank, which must call [`DeviceCommunicator::receive`]. The stream waits until it does: two
-    /// ranks that both send first wait for each other until time is up. [`DeviceCommunicator::send_receive`] does
+    /// Sends a buffer to one other rank, which must call [`DeviceCommunicator::recv`]. The stream waits until it does: two
+    /// ranks that both send first wait for each other until time is up. [`DeviceCommunicator::send_recv`] does
     /// both at once.
     ///
     /// # Errors
@@ -36,7 +36,7 @@ impl DeviceCommunicator {
     ///
     /// # Errors
     /// As [`DeviceCommunicator::send`].
-    pub fn receive<T: DeviceElement>(
+    pub fn recv<T: DeviceElement>(
         &self,
         buffer: &mut impl DeviceTarget<T>,
         from: usize,
@@ -54,7 +54,7 @@ impl DeviceCommunicator {
     ///
     /// # Errors
     /// [`CommError::Argument`] if there is no such rank; otherwise as [`DeviceCommunicator::all_reduce`].
-    pub fn send_receive<T: DeviceElement>(
+    pub fn send_recv<T: DeviceElement>(
         &self,
         buffer: &impl DeviceSource<T>,
         to: usize,

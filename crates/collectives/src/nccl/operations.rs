@@ -7,7 +7,7 @@ use crate::buffer::SliceMut;
 use crate::dtype::ReduceOp;
 use crate::engine::{Backend, Ending, Engine};
 use crate::error::{CommError, Result};
-use crate::operation::{Algorithm, Scope, Tag};
+use crate::operation::{Algorithm, Kind, Scope, Tag};
 use crate::recorder::OperationRecord;
 use crate::shared::Region;
 
@@ -22,6 +22,10 @@ impl Engine for NcclEngine {
 
     fn traffic(&self) -> (u64, u64) {
         (self.host.sent + self.sent, self.host.received + self.received)
+    }
+
+    fn offers(&self, _: Kind, algorithm: Algorithm) -> bool {
+        algorithm == Algorithm::Auto
     }
 
     fn begin(&mut self, scope: Scope, tag: Tag) -> Result<()> {
@@ -61,7 +65,7 @@ impl Engine for NcclEngine {
         self.in_memory(values, 0..len, |all| calls::all_gather(member, all.part(own).read(), all))
     }
 
-    fn all_gather_ragged(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+    fn all_gatherv(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         let lengths = exchange(&mut self.host, &written([own.len()]))?;
         let mut told = Vec::with_capacity(lengths.len());
         for (rank, message) in lengths.iter().enumerate() {
@@ -143,7 +147,7 @@ impl Engine for NcclEngine {
         self.host.receive_from(from, into)
     }
 
-    fn send_receive(
+    fn send_recv(
         &mut self,
         to: usize,
         bytes: &[u8],
@@ -151,7 +155,7 @@ impl Engine for NcclEngine {
         into: &mut [u8],
         incoming: usize,
     ) -> Result<()> {
-        self.host.send_receive(to, bytes, from, into, incoming)
+        self.host.send_recv(to, bytes, from, into, incoming)
     }
 
     fn costs(&mut self) -> Result<CostModel> {

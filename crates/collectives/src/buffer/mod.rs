@@ -1,5 +1,9 @@
 //! Buffers that can be handed to the communication thread.
 
+mod coalesced;
+
+pub use coalesced::Coalesced;
+
 use crate::dtype::{DType, Element};
 use crate::error::BoxError;
 use crate::shared::Region;
@@ -137,6 +141,28 @@ macro_rules! flat {
             }
         }
     };
+}
+
+impl<B: FlatBuffer + ?Sized> FlatBuffer for Box<B> {
+    fn dtype(&self) -> DType {
+        (**self).dtype()
+    }
+
+    fn len(&self) -> usize {
+        (**self).len()
+    }
+
+    fn with_slice_mut(&mut self, f: &mut dyn FnMut(SliceMut<'_>)) -> Result<(), BoxError> {
+        (**self).with_slice_mut(f)
+    }
+
+    fn region(&self) -> Option<&Region> {
+        (**self).region()
+    }
+
+    fn withdraw(&mut self) {
+        (**self).withdraw();
+    }
 }
 
 flat!([T: Element] Vec<T>);
