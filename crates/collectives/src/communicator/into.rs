@@ -9,16 +9,16 @@ use crate::handle::Handle;
 use crate::operation::{Kind, Scope, Tag};
 use crate::partition::chunk;
 
-/// Which way the part goes.
+/// An operation with a part of its own.
 #[derive(Clone, Copy)]
-enum Way {
+enum PartOperation {
     /// The part of the reduction goes to it.
     ReduceScatter,
     /// All ranks' parts make up the whole.
     AllGather,
 }
 
-impl Way {
+impl PartOperation {
     fn kind(self) -> Kind {
         match self {
             Self::ReduceScatter => Kind::ReduceScatter,
@@ -62,7 +62,7 @@ impl Communicator {
     /// What the operation is, if the part is as long as it must be.
     fn tag_of_part<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
         &self,
-        way: Way,
+        way: PartOperation,
         whole: &B,
         part: &P,
     ) -> Result<Tag> {
@@ -79,12 +79,12 @@ impl Communicator {
             );
             return Err(CommError::Argument { operation, problem });
         }
-        Ok(self.tag(way.kind(), whole.dtype(), whole.len()))
+        Ok(Tag::new(way.kind(), whole.dtype(), whole.len()))
     }
 
     fn of_part<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
         &self,
-        way: Way,
+        way: PartOperation,
         buffers: (&mut B, &mut P),
         op: Option<ReduceOp>,
     ) -> Result<()> {
@@ -94,7 +94,7 @@ impl Communicator {
 
     fn of_part_async<B: FlatBuffer, P: FlatBuffer>(
         &self,
-        way: Way,
+        way: PartOperation,
         (mut whole, mut part): (B, P),
         op: Option<ReduceOp>,
     ) -> Handle<(B, P)> {
@@ -109,7 +109,7 @@ impl Communicator {
 
     fn checked_part<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
         &self,
-        way: Way,
+        way: PartOperation,
         whole: &B,
         part: &P,
         op: Option<ReduceOp>,
@@ -120,32 +120,32 @@ impl Communicator {
         Ok((op.map_or(tag, |op| tag.with_op(op)), with))
     }
 
-    /// As [`Communicator::reduce_scatter_chunks`], but the reduction of elements `rank·len/world .. (rank + 1)·len/world` of all
-    /// ranks' `whole` goes to this rank's `part`. What is in `whole` afterwards is unspecified.
+    /// The reduction of elements `rank·len/world .. (rank + 1)·len/world` of all ranks' `whole` goes to this rank's `part`. What is in `whole` afterwards is unspecified.
     ///
     /// # Errors
-    /// [`CommError::Argument`] if the part has another length or type; otherwise as [`Communicator::all_reduce`].
+    /// [`CommError::Argument`] if the part has another length or type, [`CommError::Unsupported`] for the mean of integers;
+    /// otherwise that of the world.
     pub fn reduce_scatter_into<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
         &self,
         whole: &mut B,
         part: &mut P,
         op: ReduceOp,
     ) -> Result<()> {
-        self.of_part(Way::ReduceScatter, (whole, part), Some(op))
+        self.of_part(PartOperation::ReduceScatter, (whole, part), Some(op))
     }
 
-    /// The same without waiting.
+    /// [`Communicator::reduce_scatter_into`] without waiting: both buffers come back from [`Handle::wait`].
     pub fn reduce_scatter_into_async<B: FlatBuffer, P: FlatBuffer>(
         &self,
         whole: B,
         part: P,
         op: ReduceOp,
     ) -> Handle<(B, P)> {
-        self.of_part_async(Way::ReduceScatter, (whole, part), Some(op))
+        self.of_part_async(PartOperation::ReduceScatter, (whole, part), Some(op))
     }
 
-    /// As [`Communicator::all_gather_chunks`], but each rank's elements come from its `part`; those of all ranks make up every
-    /// rank's `whole`, whose content before does not matter.
+    /// Elements `rank·len/world .. (rank + 1)·len/world` of every rank's `whole` come from rank `rank`'s `part`; what was in
+    /// `whole` before does not matter.
     ///
     /// # Errors
     /// [`CommError::Argument`] if the part has another length or type; otherwise that of the world.
@@ -154,11 +154,11 @@ impl Communicator {
         whole: &mut B,
         part: &mut P,
     ) -> Result<()> {
-        self.of_part(Way::AllGather, (whole, part), None)
+        self.of_part(PartOperation::AllGather, (whole, part), None)
     }
 
-    /// The same without waiting.
+    /// [`Communicator::all_gather_into`] without waiting: both buffers come back from [`Handle::wait`].
     pub fn all_gather_into_async<B: FlatBuffer, P: FlatBuffer>(&self, whole: B, part: P) -> Handle<(B, P)> {
-        self.of_part_async(Way::AllGather, (whole, part), None)
+        self.of_part_async(PartOperation::AllGather, (whole, part), None)
     }
 }

@@ -65,7 +65,7 @@ const TELLING: Duration = Duration::from_secs(1);
 const PARTING: Duration = Duration::from_secs(1);
 
 /// How a communicator reaches the watch of its world.
-pub(crate) enum Control {
+pub(crate) enum ControlPlane {
     /// Threads of one process share their failures.
     Local(Vec<Watched>),
     /// A thread talks to the other processes.
@@ -76,7 +76,7 @@ pub(crate) enum Control {
     },
 }
 
-impl Control {
+impl ControlPlane {
     pub(crate) fn local(ranks: Vec<Watched>) -> Self {
         Self::Local(ranks)
     }

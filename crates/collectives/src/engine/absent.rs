@@ -62,7 +62,7 @@ impl Backend {
         Ok(None)
     }
 
-    pub(crate) fn lent_reduce_scatter<T: Element>(
+    pub(crate) fn cross_memory_reduce_scatter<T: Element>(
         &mut self,
         _: &mut [T],
         _: &mut [T],
@@ -71,7 +71,7 @@ impl Backend {
         Ok(false)
     }
 
-    pub(crate) fn lent_all_gather<T: Element>(&mut self, _: &mut [T], _: &mut [T]) -> Result<bool> {
+    pub(crate) fn cross_memory_all_gather<T: Element>(&mut self, _: &mut [T], _: &mut [T]) -> Result<bool> {
         Ok(false)
     }
 }

@@ -7,14 +7,14 @@ use std::time::Duration;
 use super::{Connector, HostMemory};
 use crate::algorithms::cost::CostModel;
 use crate::algorithms::{Exchange, Group, Messages, hierarchical};
-use crate::control::Control;
+use crate::control::ControlPlane;
 use crate::dtype::DType;
 use crate::error::{CommError, Result};
 use crate::failure::{Cause, Failure};
 use crate::operation::{Algorithm, Kind, Scope, Sequences, Tag};
 use crate::patience::{LinkError, Patience};
 use crate::recorder::Recorder;
-use crate::transport::{Links, Part};
+use crate::transport::{Links, Section};
 
 /// Each message starts with this: a mark, what it belongs to, and the payload's bytes.
 pub(crate) const HEADER: usize = 40;
@@ -27,7 +27,7 @@ const VERDICT: Duration = Duration::from_millis(1500);
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) failure: Arc<Failure>,
-    pub(crate) control: Arc<Control>,
+    pub(crate) control: Arc<ControlPlane>,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) timeout: Duration,
     /// How this rank reaches others, for communicators of some of them.
@@ -124,7 +124,7 @@ impl Backend {
         self.enter_as(scope, resolved)
     }
 
-    /// The same where the way of the bytes is settled.
+    /// Makes an operation whose algorithm is settled the current one.
     pub(crate) fn enter_as(&mut self, scope: Scope, resolved: Tag) -> Result<()> {
         (self.sequence, self.tag) = (self.sequences.next(scope), resolved);
         self.shared.recorder.begin(self.id, scope, self.sequence, resolved);
@@ -177,7 +177,7 @@ impl Backend {
     }
 
     /// Why an algorithm cannot do an operation here, if it cannot.
-    fn lacks(&self, kind: Kind, algorithm: Algorithm) -> Option<String> {
+    pub(super) fn lacks(&self, kind: Kind, algorithm: Algorithm) -> Option<String> {
         if !algorithm.offers(kind) {
             let others = Algorithm::ALL.into_iter().filter(|other| other.offers(kind));
             let others: Vec<_> = others.map(Algorithm::name).collect();
@@ -256,7 +256,7 @@ impl Backend {
     /// Receives a message's header, checks that it belongs to the current operation, and returns its length.
     fn receive_header(&mut self, from: usize) -> Result<usize> {
         let mut header = [0_u8; HEADER];
-        self.links.receive(from, Part::Header, &mut header).map_err(|link| self.broken(link))?;
+        self.links.receive(from, Section::Header, &mut header).map_err(|link| self.broken(link))?;
         self.received += HEADER as u64;
         let short = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| header[at + i]));
         let long = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| header[at + i]));
@@ -295,7 +295,7 @@ impl Messages for Backend {
             return Err(self.mismatch(from, theirs));
         }
         self.received += length as u64;
-        self.links.receive(from, Part::Payload, into).map_err(|link| self.broken(link))
+        self.links.receive(from, Section::Payload, into).map_err(|link| self.broken(link))
     }
 }
 
@@ -308,7 +308,7 @@ impl Exchange for Backend {
         }
         let mut bytes = vec![0; length];
         self.received += length as u64;
-        self.links.receive(from, Part::Payload, &mut bytes).map_err(|link| self.broken(link))?;
+        self.links.receive(from, Section::Payload, &mut bytes).map_err(|link| self.broken(link))?;
         Ok(bytes)
     }
 

@@ -9,35 +9,36 @@ use crate::algorithms::{Group, gathered};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::operation::{Kind, Scope, Tag};
-use crate::shared::{Board, Note, Reach, Region, Ring, SharedMemory, lend, looks};
+use crate::shared::{CrossMemory, Note, Region, Ring, SharedMemory, SlotExchange, expose, looks};
 use crate::transport::pipe::Pipe;
 
 /// Memory shared with the other ranks of this one's host.
 pub(crate) struct HostMemory {
-    /// The ranks of this host; the board's numbers are places in it.
+    /// The ranks of this host; the slot exchange's numbers are places in it.
     pub(crate) group: Group,
-    pub(crate) board: Board,
+    pub(crate) slots: SlotExchange,
 }
 
 impl HostMemory {
     /// Whether operations run beside computing, so that waiting should not take time from it.
     pub(crate) fn in_background(&mut self, yes: bool) {
-        self.board.in_background(yes);
+        self.slots.in_background(yes);
     }
 
     /// Notes which operation this rank begins.
     pub(crate) fn begin(&self, sequence: u64, tag: Tag) {
-        self.board.begin(Note::new(sequence, tag));
+        self.slots.begin(Note::new(sequence, tag));
     }
 }
 
 /// The memories of a world of threads; none where memory cannot be had, and then messages go as before.
 pub(crate) fn of_threads(world: usize) -> Vec<Option<HostMemory>> {
-    let memory = if world > 1 { SharedMemory::create(Board::size(world)).ok() } else { None };
+    let memory = if world > 1 { SharedMemory::create(SlotExchange::size(world)).ok() } else { None };
     let of = |rank| {
         let (memory, _) = memory.as_ref()?;
-        let board = Board::new(memory.clone(), rank, world).with_reach(Some(Reach::threads(world)));
-        Some(HostMemory { group: Group::world(world, rank), board })
+        let slots = SlotExchange::new(memory.clone(), rank, world)
+            .with_cross_memory(Some(CrossMemory::threads(world)));
+        Some(HostMemory { group: Group::world(world, rank), slots })
     };
     (0..world).map(of).collect()
 }
@@ -74,12 +75,12 @@ fn share(backend: &mut Backend, group: &Group, bytes: usize) -> Result<Option<Sh
 
 /// Finds out whether the ranks of `group` can read each other's memory: each tries to read a number that the others have drawn.
 /// Every rank of the world takes part, each with its own group; either all of a group can, or none does.
-fn try_reach(backend: &mut Backend, group: &Group) -> Result<Option<Reach>> {
+fn try_cross_memory(backend: &mut Backend, group: &Group) -> Result<Option<CrossMemory>> {
     const LEN: usize = 16;
     let all = backend.everybody();
     let mut probe = [0_u8; LEN];
     let drawn = getrandom::fill(&mut probe).is_ok();
-    let address = lend(&mut probe) as u64;
+    let address = expose(&mut probe) as u64;
     let facts = [&std::process::id().to_le_bytes()[..], &address.to_le_bytes(), &probe].concat();
     let facts = gathered::all_gather(backend, &all, &facts)?;
     let of_group: Option<Vec<(u32, u64, &[u8])>> = group
@@ -92,13 +93,15 @@ fn try_reach(backend: &mut Backend, group: &Group) -> Result<Option<Reach>> {
         })
         .collect();
     let of_group = of_group.unwrap_or_default();
-    let reach = Reach::processes(&of_group.iter().map(|(process, ..)| *process).collect::<Vec<_>>());
+    let cross_memory =
+        CrossMemory::processes(&of_group.iter().map(|(process, ..)| *process).collect::<Vec<_>>());
     let own = group.own();
     let reads = |place: usize| {
         let (_, address, probe) = of_group[place];
         let mut found = [0; LEN];
         // One of this process is a thread, and needs no trial; of another's memory the system gives what there is.
-        reach.is_here(place) || (reach.read(place, address as usize, &mut found) && found == probe)
+        cross_memory.is_here(place)
+            || (cross_memory.read(place, address as usize, &mut found) && found == probe)
     };
     let can =
         drawn && of_group.len() == group.len() && (0..group.len()).all(|place| place == own || reads(place));
@@ -110,7 +113,7 @@ fn try_reach(backend: &mut Backend, group: &Group) -> Result<Option<Reach>> {
             "ranks of this host may not read each other's memory; large buffers go through slots"
         );
     }
-    Ok(everybody.then_some(reach))
+    Ok(everybody.then_some(cross_memory))
 }
 
 /// Finds out which ranks are on one host, and makes memory for those that are, if they may share it. Every rank takes part;
@@ -119,22 +122,22 @@ pub(crate) fn agree(backend: &mut Backend, host: &str, may_share: bool) -> Resul
     let group = number_hosts(backend, host)?;
     let size = group.len();
     let wanted = may_share && size > 1;
-    let bytes = if wanted { Board::size(size) + size * size * Ring::SIZE } else { 0 };
+    let bytes = if wanted { SlotExchange::size(size) + size * size * Ring::SIZE } else { 0 };
     let memory = share(backend, &group, bytes)?;
-    let reach = try_reach(backend, &group)?;
+    let cross_memory = try_cross_memory(backend, &group)?;
     let Some(memory) = memory else { return Ok(()) };
     let looks = looks(size);
     let own = group.own();
     for (place, rank) in group.ranks().iter().enumerate().filter(|(place, _)| *place != own) {
         let ring = |from: usize, to: usize| {
-            let at = Board::size(size) + (from * size + to) * Ring::SIZE;
+            let at = SlotExchange::size(size) + (from * size + to) * Ring::SIZE;
             Ring::new(memory.clone(), at, looks)
         };
         let pipe = Pipe::new(ring(own, place), ring(place, own), backend.patience.clone());
         backend.links.0[*rank] = Some(Box::new(pipe));
     }
-    let board = Board::new(memory, own, size).with_reach(reach);
-    backend.host_memory = Some(HostMemory { group, board });
+    let slots = SlotExchange::new(memory, own, size).with_cross_memory(cross_memory);
+    backend.host_memory = Some(HostMemory { group, slots });
     Ok(())
 }
 

@@ -28,7 +28,7 @@ use crate::algorithms::cost::CostModel;
 use crate::buffer::SliceMut;
 use crate::dtype::ReduceOp;
 use crate::error::{CommError, Result};
-use crate::operation::{Scope, Tag};
+use crate::operation::{Algorithm, Kind, Scope, Tag};
 use crate::recorder::OperationRecord;
 use crate::shared::Region;
 
@@ -46,6 +46,9 @@ pub(crate) trait Engine: Send {
     /// Says whether the next operations run on the communication thread, while their caller computes: then the time in which
     /// this rank looks for others is the caller's.
     fn in_background(&mut self, _yes: bool) {}
+
+    /// Whether an operation of all ranks can go this way here.
+    fn offers(&self, kind: Kind, algorithm: Algorithm) -> bool;
 
     /// Begins an operation; an error if the world is broken or the operation is not to be had.
     fn begin(&mut self, scope: Scope, tag: Tag) -> Result<()>;
@@ -83,7 +86,7 @@ pub(crate) trait Engine: Send {
     }
 
     /// The buffers of all ranks, whatever their lengths.
-    fn all_gather_ragged(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>>;
+    fn all_gatherv(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>>;
 
     /// The root's buffer reaches all others.
     fn broadcast(&mut self, values: SliceMut<'_>, root: usize) -> Result<()>;
@@ -107,7 +110,7 @@ pub(crate) trait Engine: Send {
     fn receive_from(&mut self, from: usize, into: &mut [u8]) -> Result<()>;
 
     /// Sends a message to one rank while one comes from another, whose elements are `incoming` many.
-    fn send_receive(
+    fn send_recv(
         &mut self,
         to: usize,
         bytes: &[u8],

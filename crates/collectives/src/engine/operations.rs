@@ -8,7 +8,7 @@ use crate::buffer::{SliceMut, on_slice};
 use crate::dtype::{Element, ReduceOp};
 use crate::error::{CommError, Result};
 use crate::failure::Cause;
-use crate::operation::{Algorithm, Scope, Tag};
+use crate::operation::{Algorithm, Kind, Scope, Tag};
 use crate::partition::pieces;
 use crate::recorder::OperationRecord;
 use crate::reduce::Reduction;
@@ -23,7 +23,7 @@ impl Backend {
             Algorithm::Tree => tree::all_reduce(self, &all, values, reduction),
             Algorithm::HalvingDoubling => halving::all_reduce(self, &all, values, reduction),
             Algorithm::Hierarchical => hierarchical::all_reduce(self, values, reduction),
-            Algorithm::Single => single::all_reduce(self, &all, values, reduction),
+            Algorithm::SingleReducer => single::all_reduce(self, &all, values, reduction),
             Algorithm::PushPull => push_pull::all_reduce(self, &all, values, reduction),
             Algorithm::Grid => grid::all_reduce(self, &all, values, reduction),
         }
@@ -55,7 +55,7 @@ impl Backend {
             Algorithm::Direct => self.direct_broadcast(values, root),
             Algorithm::Tree => tree::broadcast(self, &all, values, root),
             Algorithm::Hierarchical => hierarchical::broadcast(self, values, root),
-            Algorithm::Single => single::broadcast(self, &all, values, root),
+            Algorithm::SingleReducer => single::broadcast(self, &all, values, root),
             _ => ring::broadcast(self, &all, values, root),
         }
     }
@@ -65,7 +65,7 @@ impl Backend {
         match self.tag.algorithm {
             Algorithm::Direct => self.direct_reduce(values, reduction, root),
             Algorithm::Tree => tree::reduce(self, &all, values, reduction, root),
-            Algorithm::Single => single::reduce(self, &all, values, reduction, root),
+            Algorithm::SingleReducer => single::reduce(self, &all, values, reduction, root),
             _ => ring::reduce(self, &all, values, reduction, root),
         }
     }
@@ -88,6 +88,10 @@ impl Engine for Backend {
         if let Some(memory) = &mut self.host_memory {
             memory.in_background(yes);
         }
+    }
+
+    fn offers(&self, kind: Kind, algorithm: Algorithm) -> bool {
+        self.lacks(kind, algorithm).is_none()
     }
 
     fn begin(&mut self, scope: Scope, tag: Tag) -> Result<()> {
@@ -152,14 +156,14 @@ impl Engine for Backend {
         op: ReduceOp,
     ) -> Result<bool> {
         let reduction = Reduction::new(op, self.world_size);
-        on_slice!(values, |values| self.lent_reduce_scatter(values, part.typed(), reduction))
+        on_slice!(values, |values| self.cross_memory_reduce_scatter(values, part.typed(), reduction))
     }
 
     fn all_gather_from(&mut self, values: SliceMut<'_>, mut part: SliceMut<'_>) -> Result<bool> {
-        on_slice!(values, |values| self.lent_all_gather(values, part.typed()))
+        on_slice!(values, |values| self.cross_memory_all_gather(values, part.typed()))
     }
 
-    fn all_gather_ragged(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+    fn all_gatherv(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         if self.tag.algorithm == Algorithm::Direct {
             return self.direct_gather(own, None);
         }
@@ -223,7 +227,7 @@ impl Engine for Backend {
         pieces::<u8>(0..into.len()).try_for_each(|piece| self.receive(from, &mut into[piece]))
     }
 
-    fn send_receive(
+    fn send_recv(
         &mut self,
         to: usize,
         bytes: &[u8],

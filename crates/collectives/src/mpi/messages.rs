@@ -1,7 +1,7 @@
 //! Messages between two ranks, in pieces where MPI's ints do not count their bytes.
 
 use super::engine::Mpi;
-use super::raw::{DATA, HEADER, Pending};
+use super::raw::{DATA, HEADER, SendRequest};
 use super::reductions::part_of;
 use crate::algorithms::Messages;
 use crate::error::Result;
@@ -52,7 +52,7 @@ impl Mpi {
         while self.sends.len() >= SENDS
             && let Some(oldest) = self.sends.pop_front()
         {
-            oldest.into_iter().try_for_each(Pending::wait)?;
+            oldest.into_iter().try_for_each(SendRequest::wait)?;
         }
         Ok(())
     }

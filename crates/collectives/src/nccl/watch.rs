@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::control::Control;
+use crate::control::ControlPlane;
 use crate::engine::Backend;
 use crate::error::{CommError, Result};
 use crate::failure::{Cause, Failure};
@@ -19,7 +19,7 @@ const SLEEP: Duration = Duration::from_micros(50);
 /// What this rank knows of its world, and how it tells.
 pub(super) struct Watch {
     failure: Arc<Failure>,
-    control: Arc<Control>,
+    control: Arc<ControlPlane>,
     timeout: Duration,
     /// This rank in the world.
     own: usize,

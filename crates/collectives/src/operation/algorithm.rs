@@ -24,7 +24,7 @@ pub enum Algorithm {
     /// Inside each host, then between hosts, then inside again.
     Hierarchical,
     /// Everything to rank 0 and back.
-    Single,
+    SingleReducer,
     /// Every rank serves a part: pushed to it by all, pulled from it by all, as from a sharded parameter server.
     PushPull,
     /// Ranks in a grid: rows first, then columns, then rows.
@@ -40,7 +40,7 @@ impl Algorithm {
         Self::Tree,
         Self::HalvingDoubling,
         Self::Hierarchical,
-        Self::Single,
+        Self::SingleReducer,
         Self::PushPull,
         Self::Grid,
     ];
@@ -54,7 +54,7 @@ impl Algorithm {
             Self::Tree => "tree",
             Self::HalvingDoubling => "halving-doubling",
             Self::Hierarchical => "hierarchical",
-            Self::Single => "single",
+            Self::SingleReducer => "single-reducer",
             Self::PushPull => "push-pull",
             Self::Grid => "2d",
         }
@@ -69,17 +69,17 @@ impl Algorithm {
                 Kind::AllReduce
                     | Kind::ReduceScatter
                     | Kind::AllGather
-                    | Kind::AllGatherRagged
+                    | Kind::AllGatherV
                     | Kind::Broadcast
                     | Kind::Reduce
                     | Kind::AllToAll
-                    | Kind::AllToAllRagged
+                    | Kind::AllToAllV
                     | Kind::Barrier
             ),
             Self::Tree => matches!(kind, Kind::AllReduce | Kind::Broadcast | Kind::Reduce),
             Self::HalvingDoubling => matches!(kind, Kind::AllReduce | Kind::ReduceScatter | Kind::AllGather),
             Self::Hierarchical => matches!(kind, Kind::AllReduce | Kind::Broadcast),
-            Self::Single => {
+            Self::SingleReducer => {
                 matches!(
                     kind,
                     Kind::AllReduce | Kind::Broadcast | Kind::Reduce | Kind::Gather | Kind::Scatter

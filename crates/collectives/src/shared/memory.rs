@@ -24,7 +24,7 @@ struct Mapping {
 }
 
 // SAFETY: the memory may be used from any thread. All access goes through the functions below: atomic words, and copies
-// from and to ranges that the board's protocol gives to one writer or to readers at a time.
+// from and to ranges that the slot exchange's protocol gives to one writer or to readers at a time.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -50,7 +50,7 @@ impl SharedMemory {
 
     /// New memory, all zero, and the descriptor through which others open it.
     pub(crate) fn create(len: usize) -> std::io::Result<(Self, OwnedFd)> {
-        let file = rustix::fs::memfd_create("phalanx-board", MemfdFlags::CLOEXEC)?;
+        let file = rustix::fs::memfd_create("phalanx-slots", MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&file, len as u64)?;
         Ok((Self::map(&file, len)?, file))
     }
@@ -117,7 +117,7 @@ impl SharedMemory {
         assert!(from.abs_diff(to) >= len, "{len} bytes from {from} to {to} overlap");
         let (from, to) = (self.range(from, len), self.range(to, len));
         // SAFETY: both are inside the mapping and do not overlap; no Rust reference points there: the buffers that a region
-        // lends out are borrowed by the operation meanwhile.
+        // exposes are borrowed by the operation meanwhile.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), len) }
     }
 
@@ -131,7 +131,7 @@ impl SharedMemory {
         unsafe { std::slice::from_raw_parts(from.as_ptr(), len) }
     }
 
-    /// The same for writing.
+    /// Elements that belong to this rank outside of operations, for writing. The caller must be the one owner of that part.
     pub(super) fn own_mut<T: Element>(&mut self, offset: usize, len: usize) -> &mut [T] {
         assert!(offset.is_multiple_of(align_of::<T>()), "elements of {} at {offset}", T::DTYPE.name());
         let from = self.range(offset, len * size_of::<T>()).cast::<T>();

@@ -16,7 +16,7 @@ use crate::patience::{Broken, LinkError};
 
 /// The two parts of a message. The header's length is always the same; the payload's is in the header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum Section {
     Header,
     Payload,
 }
@@ -27,7 +27,7 @@ pub(crate) trait Link: Send {
     fn send(&mut self, parts: [&[u8]; 2]) -> Result<(), Broken>;
 
     /// Waits for a whole header or a whole payload.
-    fn receive(&mut self, part: Part, into: &mut [u8]) -> Result<(), Broken>;
+    fn receive(&mut self, section: Section, into: &mut [u8]) -> Result<(), Broken>;
 }
 
 /// This rank's links, by rank; its own place is empty.
@@ -50,7 +50,12 @@ impl Links {
         self.on(to, |link| link.send(parts))
     }
 
-    pub(crate) fn receive(&mut self, from: usize, part: Part, into: &mut [u8]) -> Result<(), LinkError> {
-        self.on(from, |link| link.receive(part, into))
+    pub(crate) fn receive(
+        &mut self,
+        from: usize,
+        section: Section,
+        into: &mut [u8],
+    ) -> Result<(), LinkError> {
+        self.on(from, |link| link.receive(section, into))
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::handshake;
 use super::secret::Secret;
-use super::tls::Ends;
+use super::tls::TlsConfigs;
 use crate::error::{CommError, Result};
 use crate::failure::Failure;
 use crate::transport::Wire;
@@ -29,25 +29,25 @@ pub(super) struct Table {
 }
 
 /// What is needed to connect a rank to all others.
-pub(super) struct Mesh<'a> {
+pub(super) struct Connections<'a> {
     pub(super) rank: usize,
     pub(super) table: Arc<Table>,
     /// Connections between each two.
     pub(super) lanes: usize,
     pub(super) secret: Option<&'a Secret>,
     /// How connections are encrypted, if they are.
-    pub(super) tls: Option<&'a Ends>,
+    pub(super) tls: Option<&'a TlsConfigs>,
     pub(super) timeout: Duration,
 }
 
 /// A caller that was let in: its rank, which connection, and the connection.
-type Caller = (usize, usize, Wire);
+type Admitted = (usize, usize, Wire);
 
 fn problem(rank: usize, address: SocketAddr, problem: impl std::fmt::Display) -> CommError {
     CommError::Rendezvous { address: address.to_string(), problem: format!("rank {rank}: {problem}") }
 }
 
-impl Mesh<'_> {
+impl Connections<'_> {
     /// Connects this rank to all others: the connections to each, in the same order on both sides.
     pub(super) fn connect(&self, listener: &TcpListener, failure: &Failure) -> Result<Vec<Vec<Wire>>> {
         let world = self.table.data.len();
@@ -62,7 +62,7 @@ impl Mesh<'_> {
         let own = self.table.data[self.rank];
         let io = |error: std::io::Error| problem(self.rank, own, error);
         listener.set_nonblocking(true).map_err(io)?;
-        let (let_in, callers) = crossbeam_channel::bounded::<Option<Caller>>(DOORS);
+        let (let_in, callers) = crossbeam_channel::bounded::<Option<Admitted>>(DOORS);
         let mut open = 0;
         while let Some(missing) =
             (self.rank + 1..world).find(|rank| streams[*rank].iter().any(Option::is_none))
@@ -130,7 +130,7 @@ impl Mesh<'_> {
 
 /// A connection ready for the handshake: encrypted, if that is wanted, in the role of a caller or of who answers.
 #[cfg_attr(not(feature = "tls"), allow(unused_variables, clippy::unnecessary_wraps))]
-fn wire(stream: TcpStream, tls: Option<&Ends>, calls: bool) -> std::io::Result<Wire> {
+fn wire(stream: TcpStream, tls: Option<&TlsConfigs>, calls: bool) -> std::io::Result<Wire> {
     match tls {
         None => Ok(Wire::Plain(stream)),
         #[cfg(feature = "tls")]
@@ -148,9 +148,9 @@ fn introduced(
     own: usize,
     table: &Table,
     secret: Option<&Secret>,
-    tls: Option<&Ends>,
+    tls: Option<&TlsConfigs>,
     stream: TcpStream,
-) -> Result<Caller, String> {
+) -> Result<Admitted, String> {
     let lost = |error: std::io::Error| format!("the connection broke: {error}");
     stream.set_nonblocking(false).map_err(lost)?;
     stream.set_nodelay(true).map_err(lost)?;
@@ -175,8 +175,8 @@ mod tests {
     use super::*;
     use crate::failure::Cause;
 
-    fn mesh(rank: usize, table: &Table, secret: Option<&'static Secret>) -> Mesh<'static> {
-        Mesh {
+    fn mesh(rank: usize, table: &Table, secret: Option<&'static Secret>) -> Connections<'static> {
+        Connections {
             rank,
             table: Arc::new(table.clone()),
             lanes: 2,

@@ -46,10 +46,12 @@ pub fn connect(config: &WorldConfig) -> Result<Communicator> {
     connect_with_listener(config, listener)
 }
 
-/// As [`connect`], with rank 0's meeting place already open: for launchers that choose a free port.
+/// Joins a world of processes whose rank 0 has its meeting place already open: for launchers that choose a free port. On the
+/// other ranks `listener` is `None`.
 ///
 /// # Errors
-/// As [`connect`].
+/// [`CommError::Missing`] naming the ranks that did not come in time, [`CommError::Rendezvous`] if the meeting
+/// place cannot be reached or refuses this rank.
 pub fn connect_with_listener(config: &WorldConfig, listener: Option<TcpListener>) -> Result<Communicator> {
     config.validate()?;
     let io = |error: std::io::Error| config.rendezvous(error.to_string());
@@ -59,8 +61,8 @@ pub fn connect_with_listener(config: &WorldConfig, listener: Option<TcpListener>
     let (control, table) = rendezvous::meet(config, listener, data.local_addr().map_err(io)?, watched)?;
     let connector =
         Process { config: config.clone(), address: table.data[config.rank].ip(), token: table.token };
-    let tls = config.tls_ends()?;
-    let mesh = connect::Mesh {
+    let tls = config.tls_configs()?;
+    let connections = connect::Connections {
         rank: config.rank,
         table: Arc::new(table),
         lanes: config.streams,
@@ -68,7 +70,7 @@ pub fn connect_with_listener(config: &WorldConfig, listener: Option<TcpListener>
         tls: tls.as_ref(),
         timeout: config.connect_timeout,
     };
-    let streams = mesh.connect(&data, &failure)?;
+    let streams = connections.connect(&data, &failure)?;
     let timeout = config.op_timeout;
     let links = processes::links(config, streams, &Patience { failure: failure.clone(), timeout })?;
     let control = Arc::new(control);
@@ -89,8 +91,8 @@ pub fn connect_with_listener(config: &WorldConfig, listener: Option<TcpListener>
 
 impl WorldConfig {
     /// What encrypted connections show and ask for, if connections are encrypted.
-    fn tls_ends(&self) -> Result<Option<tls::Ends>> {
-        self.tls.as_ref().map(tls::Ends::read).transpose()
+    fn tls_configs(&self) -> Result<Option<tls::TlsConfigs>> {
+        self.tls.as_ref().map(tls::TlsConfigs::read).transpose()
     }
 
     /// An error of the meeting place.

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use super::config::WorldConfig;
-use super::connect::{Mesh, Table};
+use super::connect::{Connections, Table};
 use super::host;
 use crate::algorithms::gathered;
 use crate::engine::{Backend, Connector, Members};
@@ -51,8 +51,8 @@ fn connect(
     listener: &TcpListener,
     backend: &Backend,
 ) -> Result<Links> {
-    let tls = config.tls_ends()?;
-    let mesh = Mesh {
+    let tls = config.tls_configs()?;
+    let connections = Connections {
         rank,
         table: Arc::new(table),
         lanes: config.streams,
@@ -60,7 +60,7 @@ fn connect(
         tls: tls.as_ref(),
         timeout: config.connect_timeout,
     };
-    links(config, mesh.connect(listener, &backend.shared.failure)?, &backend.patience)
+    links(config, connections.connect(listener, &backend.shared.failure)?, &backend.patience)
 }
 
 /// Links over established connections.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::config::DEFAULT_OP_TIMEOUT;
 use crate::algorithms::gathered;
 use crate::communicator::Communicator;
-use crate::control::{Control, Watched};
+use crate::control::{ControlPlane, Watched};
 use crate::engine::{self, Backend, Connector, Ending, HostMemory, Members, Shared};
 use crate::error::{CommError, Result};
 use crate::failure::Failure;
@@ -63,7 +63,7 @@ pub fn threads(world_size: usize) -> Result<Vec<Communicator>> {
     let watched: Vec<Watched> = (0..world_size).map(|_| Watched::default()).collect();
     let failures: Vec<_> = watched.iter().map(|rank| rank.failure.clone()).collect();
     let timeout = DEFAULT_OP_TIMEOUT;
-    let control = Arc::new(Control::local(watched.clone()));
+    let control = Arc::new(ControlPlane::local(watched.clone()));
     let links = local::world(&failures, timeout);
     let memories = engine::of_threads(world_size);
     let nursery = Arc::new(Nursery { failures, timeout, new: Mutex::default() });

@@ -145,8 +145,8 @@ fn scatter(fed: &Communicator, batches: Vec<Loaded>) -> Result<Loaded, TrainErro
         })?);
         images.push(batch.images);
     }
-    let header: Header = decode(&fed.scatter(&headers, READER)?)?;
-    let images = fed.scatter(&images, READER)?;
+    let header: Header = decode(&fed.scatterv(&headers, READER)?)?;
+    let images = fed.scatterv(&images, READER)?;
     let piece = |(start, end, ranks)| Piece { positions: start..end, ranks };
     Ok(Loaded {
         images,
@@ -165,13 +165,13 @@ fn scatter(fed: &Communicator, batches: Vec<Loaded>) -> Result<Loaded, TrainErro
 /// Tells the other ranks something that the reader knows; they [`hear`] it.
 pub(in crate::engine) fn tell<T: Serialize>(fed: &Communicator, fact: &T) -> Result<(), TrainError> {
     let fact = encode(fact)?;
-    fed.scatter(&vec![fact; fed.world_size()], READER)?;
+    fed.scatterv(&vec![fact; fed.world_size()], READER)?;
     Ok(())
 }
 
 /// What the reader [`tell`]s.
 pub(in crate::engine) fn hear<T: DeserializeOwned>(fed: &Communicator) -> Result<T, TrainError> {
-    decode(&fed.scatter::<u8>(&[], READER)?)
+    decode(&fed.scatterv::<u8>(&[], READER)?)
 }
 
 fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, TrainError> {

@@ -194,7 +194,7 @@ impl Distributed {
     /// What every rank has to say, known to all, by rank.
     pub(in crate::engine) fn gather_text(&self, text: &str) -> Result<Vec<String>, TrainError> {
         let Some(communicator) = &self.communicator else { return Ok(vec![text.to_owned()]) };
-        let all = communicator.all_gather_bytes(text.as_bytes())?;
+        let all = communicator.all_gatherv(text.as_bytes())?;
         Ok(all.iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect())
     }
 

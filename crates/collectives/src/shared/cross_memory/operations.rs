@@ -1,46 +1,46 @@
-//! Operations on large buffers that ranks lend each other: read where they lie, with one copy or none.
+//! Operations on large buffers that ranks expose to each other: read where they lie, with one copy or none.
 //!
-//! Each rank says where its buffer is and arrives; the others then read from there what they need. It is lent until all
+//! Each rank says where its buffer is and arrives; the others then read from there what they need. It is exposed until all
 //! have said that they are done. A rank that fails in between withdraws its buffer, and waits until nobody is reading it.
 //! Values are reduced in the order of ranks, as through the slots, so that both ways give the same bits.
 
 use std::sync::atomic::Ordering;
 
-use super::board::{Board, BoardError, REDUCED, Visit};
-use super::reach::lend;
+use super::access::expose;
 use crate::dtype::Element;
 use crate::partition::chunk;
 use crate::patience::LinkError;
 use crate::reduce::Reduction;
+use crate::shared::slot_exchange::{REDUCED, SlotError, SlotExchange, Visit};
 
-type Result<T> = std::result::Result<T, BoardError>;
+type Result<T> = std::result::Result<T, SlotError>;
 
-/// Buffers from this many bytes on are lent; what is smaller goes through the slots, which saves a meeting.
-const LEND_FROM: usize = 128 << 10;
+/// Buffers from this many bytes on are exposed; what is smaller goes through the slots, which saves a meeting.
+const CROSS_MEMORY_FROM: usize = 128 << 10;
 
 /// What is read of another's buffer at a time before it is reduced: half of a second-level cache at most.
 const BLOCK: usize = 128 << 10;
 
-/// Words of a rank's line: where its buffer is, in two halves; whether it is lent; whose buffer the rank is reading, plus
+/// Words of a rank's line: where its buffer is, in two halves; whether it is exposed; whose buffer the rank is reading, plus
 /// one.
 const ADDRESS: usize = 144;
-const LENT: usize = 152;
+const EXPOSED: usize = 152;
 const READING: usize = 156;
 
-impl Board {
-    /// Whether so large a buffer is lent.
-    pub(crate) fn lends(&self, bytes: usize) -> bool {
-        bytes >= LEND_FROM && self.reach.is_some()
+impl SlotExchange {
+    /// Whether so large a buffer is exposed.
+    pub(crate) fn exposes(&self, bytes: usize) -> bool {
+        bytes >= CROSS_MEMORY_FROM && self.cross_memory.is_some()
     }
 
     fn publish_address(&self, address: usize) {
         let address = address as u64;
         self.word(self.rank, ADDRESS).store(address as u32, Ordering::Relaxed);
         self.word(self.rank, ADDRESS + 4).store((address >> 32) as u32, Ordering::Relaxed);
-        self.word(self.rank, LENT).store(1, Ordering::SeqCst);
+        self.word(self.rank, EXPOSED).store(1, Ordering::SeqCst);
     }
 
-    /// Lends the buffer at an address from now on, and arrives at the piece that is returned.
+    /// Exposes the buffer at an address from now on, and arrives at the piece that is returned.
     fn offer(&mut self, address: usize, visit: Visit<'_>) -> u32 {
         self.publish_address(address);
         let piece = self.piece;
@@ -66,10 +66,10 @@ impl Board {
 
     /// Takes this rank's buffer back although others may not be done.
     fn withdraw(&self) {
-        self.word(self.rank, LENT).store(0, Ordering::SeqCst);
+        self.word(self.rank, EXPOSED).store(0, Ordering::SeqCst);
         for other in self.others() {
             // Another process that reads what is gone gets an error; a thread must not come to that. It reads a block, no more.
-            let here = self.reach.as_ref().is_some_and(|reach| reach.is_here(other));
+            let here = self.cross_memory.as_ref().is_some_and(|memory| memory.is_here(other));
             while here && self.word(other, READING).load(Ordering::SeqCst) == self.rank as u32 + 1 {
                 std::thread::yield_now();
             }
@@ -81,23 +81,23 @@ impl Board {
         let own = self.word(self.rank, READING);
         own.store(rank as u32 + 1, Ordering::SeqCst);
         // Sequentially consistent with the withdrawal: either this rank sees it, or it sees this rank's mark.
-        let lent = self.word(rank, LENT).load(Ordering::SeqCst) == 1;
+        let exposed = self.word(rank, EXPOSED).load(Ordering::SeqCst) == 1;
         let half = |at: usize| u64::from(self.word(rank, ADDRESS + at).load(Ordering::Relaxed));
-        let there = lent && read((half(0) | half(4) << 32) as usize);
+        let there = exposed && read((half(0) | half(4) << 32) as usize);
         own.store(0, Ordering::SeqCst);
-        if there { Ok(()) } else { Err(BoardError::Link(LinkError::Closed(rank))) }
+        if there { Ok(()) } else { Err(SlotError::Link(LinkError::Closed(rank))) }
     }
 
     /// own ← the reduction of all ranks' values, this one's being there already or in `mine`; `offset` is where they begin in
     /// the buffers, in bytes.
-    fn fold_lent<T: Element>(
+    fn fold_exposed<T: Element>(
         &mut self,
         own: &mut [T],
         mine: Option<&[T]>,
         offset: usize,
         reduction: Reduction,
     ) -> Result<()> {
-        let Some(reach) = self.reach.clone() else { return Ok(()) };
+        let Some(cross_memory) = self.cross_memory.clone() else { return Ok(()) };
         let (op, rank, world) = (reduction.op, self.rank, self.world);
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.resize(2 * BLOCK / 8, 0);
@@ -110,20 +110,22 @@ impl Board {
                 block.copy_from_slice(&mine[at..at + block.len()]);
             }
             let mut add = |from: usize, acc: &mut [T]| {
-                self.reading(from, |address| reach.reduce(from, address + start, op, acc, theirs))
+                self.reading(from, |address| cross_memory.reduce(from, address + start, op, acc, theirs))
             };
             result = if rank < 2 {
                 // The first two may change places; from the third on, what was before this rank comes first.
                 (0..world).filter(|from| *from != rank).try_for_each(|from| add(from, block))
             } else {
                 let acc = &mut bytemuck::cast_slice_mut::<u64, T>(acc)[..block.len()];
-                self.reading(0, |address| reach.read(0, address + start, bytemuck::cast_slice_mut(acc)))
-                    .and_then(|()| (1..rank).try_for_each(|from| add(from, acc)))
-                    .and_then(|()| {
-                        reduction.combine(acc, block);
-                        (rank + 1..world).try_for_each(|from| add(from, acc))
-                    })
-                    .map(|()| block.copy_from_slice(acc))
+                self.reading(0, |address| {
+                    cross_memory.read(0, address + start, bytemuck::cast_slice_mut(acc))
+                })
+                .and_then(|()| (1..rank).try_for_each(|from| add(from, acc)))
+                .and_then(|()| {
+                    reduction.combine(acc, block);
+                    (rank + 1..world).try_for_each(|from| add(from, acc))
+                })
+                .map(|()| block.copy_from_slice(acc))
             };
             if result.is_err() {
                 break;
@@ -136,63 +138,63 @@ impl Board {
     }
 
     /// Copies another rank's chunk of its buffer into this one's.
-    fn copy_lent<T: Element>(&self, values: &mut [T], from: usize) -> Result<()> {
-        let Some(reach) = &self.reach else { return Ok(()) };
+    fn copy_exposed<T: Element>(&self, values: &mut [T], from: usize) -> Result<()> {
+        let Some(cross_memory) = &self.cross_memory else { return Ok(()) };
         let range = chunk(values.len(), self.world, from);
         let mut start = range.start * size_of::<T>();
         // In blocks, so that a rank that fails is not kept for long.
         for block in bytemuck::cast_slice_mut::<T, u8>(&mut values[range]).chunks_mut(8 * BLOCK) {
-            self.reading(from, |address| reach.read(from, address.wrapping_add(start), block))?;
+            self.reading(from, |address| cross_memory.read(from, address.wrapping_add(start), block))?;
             start += block.len();
         }
         Ok(())
     }
 
-    pub(super) fn all_reduce_lent<T: Element>(
+    pub(in crate::shared) fn all_reduce_cross_memory<T: Element>(
         &mut self,
         values: &mut [T],
         reduction: Reduction,
         visit: Visit<'_>,
     ) -> Result<()> {
-        let piece = self.offer(lend(values), visit);
-        self.meeting(piece, visit, |board| {
-            let own = chunk(values.len(), board.world, board.rank);
+        let piece = self.offer(expose(values), visit);
+        self.meeting(piece, visit, |slots| {
+            let own = chunk(values.len(), slots.world, slots.rank);
             let offset = own.start * size_of::<T>();
-            board.fold_lent(&mut values[own], None, offset, reduction)?;
+            slots.fold_exposed(&mut values[own], None, offset, reduction)?;
             // Whoever has reduced its chunk has read it in all buffers, so that there it may be overwritten.
-            board.publish(REDUCED, piece.wrapping_add(1));
-            for other in board.others() {
-                board.wait(other, REDUCED, piece.wrapping_add(1), visit)?;
-                board.copy_lent(values, other)?;
+            slots.publish(REDUCED, piece.wrapping_add(1));
+            for other in slots.others() {
+                slots.wait(other, REDUCED, piece.wrapping_add(1), visit)?;
+                slots.copy_exposed(values, other)?;
             }
-            let last = board.gather_around(visit)?;
-            board.publish(REDUCED, last.wrapping_add(1));
+            let last = slots.gather_around(visit)?;
+            slots.publish(REDUCED, last.wrapping_add(1));
             Ok(())
         })
     }
 
     /// This rank's chunk becomes the reduction, in `part`, which is as long, if there is one, and otherwise in place.
-    pub(crate) fn reduce_scatter_lent<T: Element>(
+    pub(crate) fn reduce_scatter_cross_memory<T: Element>(
         &mut self,
         values: &mut [T],
         part: Option<&mut [T]>,
         reduction: Reduction,
         visit: Visit<'_>,
     ) -> Result<()> {
-        let piece = self.offer(lend(values), visit);
-        self.meeting(piece, visit, |board| {
-            let own = chunk(values.len(), board.world, board.rank);
+        let piece = self.offer(expose(values), visit);
+        self.meeting(piece, visit, |slots| {
+            let own = chunk(values.len(), slots.world, slots.rank);
             let offset = own.start * size_of::<T>();
             match part {
-                Some(part) => board.fold_lent(part, Some(&values[own]), offset, reduction)?,
-                None => board.fold_lent(&mut values[own], None, offset, reduction)?,
+                Some(part) => slots.fold_exposed(part, Some(&values[own]), offset, reduction)?,
+                None => slots.fold_exposed(&mut values[own], None, offset, reduction)?,
             }
-            board.part(piece, visit)
+            slots.part(piece, visit)
         })
     }
 
     /// Every rank's chunk reaches all buffers: from its `part`, which is as long, if there is one.
-    pub(crate) fn all_gather_lent<T: Element>(
+    pub(crate) fn all_gather_cross_memory<T: Element>(
         &mut self,
         values: &mut [T],
         part: Option<&mut [T]>,
@@ -202,16 +204,16 @@ impl Board {
             Some(part) => {
                 let own = chunk(values.len(), self.world, self.rank);
                 // Where a buffer would begin that has the part in its place: others read nothing but that.
-                let address = lend(part).wrapping_sub(own.start * size_of::<T>());
+                let address = expose(part).wrapping_sub(own.start * size_of::<T>());
                 let piece = self.offer(address, visit);
                 values[own].copy_from_slice(part);
                 piece
             }
-            None => self.offer(lend(values), visit),
+            None => self.offer(expose(values), visit),
         };
-        self.meeting(piece, visit, |board| {
-            board.others().try_for_each(|other| board.copy_lent(values, other))?;
-            board.part(piece, visit)
+        self.meeting(piece, visit, |slots| {
+            slots.others().try_for_each(|other| slots.copy_exposed(values, other))?;
+            slots.part(piece, visit)
         })
     }
 }

@@ -9,18 +9,18 @@ use crate::error::Result;
 
 /// An operation of a [`super::DeviceCommunicator`] that was issued. Dropping it does not stop the operation.
 ///
-/// Until one of [`Pending::wait`] and [`Pending::synchronize`], the content of the operation's buffers is unspecified. What
+/// Until one of [`DeviceHandle::wait`] and [`DeviceHandle::synchronize`], the content of the operation's buffers is unspecified. What
 /// cudarc does with them meanwhile waits by itself, freeing them too; kernels that are launched with their bare addresses do
 /// not.
 #[derive(Debug)]
 #[must_use = "what reads the result must wait for it"]
-pub struct Pending {
+pub struct DeviceHandle {
     event: CudaEvent,
     channel: Arc<Channel>,
     operation: &'static str,
 }
 
-impl Pending {
+impl DeviceHandle {
     /// Everything that the channel was given so far.
     pub(super) fn after(channel: &Arc<Channel>, operation: &'static str) -> Result<Self> {
         Ok(Self { event: channel.record(operation)?, channel: channel.clone(), operation })
@@ -38,7 +38,7 @@ impl Pending {
     /// Whether the operation has ended well, without waiting.
     ///
     /// # Errors
-    /// As [`Pending::synchronize`].
+    /// Those of [`DeviceHandle::synchronize`].
     pub fn is_done(&self) -> Result<bool> {
         self.channel.has_reached(&self.event, self.operation)
     }

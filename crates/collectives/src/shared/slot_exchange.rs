@@ -1,6 +1,6 @@
 //! Slots and counters: how ranks meet in memory that all map.
 //!
-//! Every operation goes through the board in *pieces*, numbered on and on alike on every rank, also on those that have
+//! Every operation goes through the slot exchange in *pieces*, numbered on and on alike on every rank, also on those that have
 //! nothing to do in one. A rank's slots are used in turn by even and odd pieces.
 //!
 //! The rule that keeps readers and writers apart: a rank that has *arrived* at piece `p` has read all it needs of the
@@ -10,8 +10,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
+use super::cross_memory::CrossMemory;
 use super::memory::SharedMemory;
-use super::reach::Reach;
 use super::wait;
 use crate::operation::Tag;
 use crate::patience::{LinkError, Patience};
@@ -34,15 +34,15 @@ const PROCESSOR: usize = 136;
 const NOTES: usize = 192;
 const NOTE: usize = 32;
 const NOTES_KEPT: u32 = 4;
-/// The operation that a rank began last, whether it goes through the board or by messages.
+/// The operation that a rank began last, whether it goes through the slot exchange or by messages.
 const CURRENT: usize = 320;
 
 /// In place of a sequence number while the rest is being written.
 const UNSURE: u32 = u32::MAX;
 
-/// Why an operation through the board failed; ranks are the board's.
+/// Why an operation through the slot exchange failed; ranks are the slot exchange's.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum BoardError {
+pub(crate) enum SlotError {
     /// A rank is gone or late.
     Link(LinkError),
     /// A rank is at another operation.
@@ -74,7 +74,7 @@ impl Note {
     }
 }
 
-/// The operation that goes through the board now.
+/// The operation that goes through the slot exchange now.
 #[derive(Clone, Copy)]
 pub(crate) struct Visit<'a> {
     pub(crate) note: Note,
@@ -95,7 +95,7 @@ impl Who {
 }
 
 /// One rank's view of the memory that all share.
-pub(crate) struct Board {
+pub(crate) struct SlotExchange {
     pub(super) memory: SharedMemory,
     pub(super) rank: usize,
     pub(super) world: usize,
@@ -105,12 +105,12 @@ pub(crate) struct Board {
     looks: u32,
     background: bool,
     /// How others' buffers are read where they lie, if they can be.
-    pub(super) reach: Option<Reach>,
+    pub(super) cross_memory: Option<CrossMemory>,
     /// For what is read of them.
     pub(super) scratch: Vec<u64>,
 }
 
-impl Drop for Board {
+impl Drop for SlotExchange {
     /// Who still waits for this rank learns that it will not come.
     fn drop(&mut self) {
         self.word(self.rank, GONE).store(1, Ordering::SeqCst);
@@ -120,7 +120,7 @@ impl Drop for Board {
     }
 }
 
-impl Board {
+impl SlotExchange {
     /// Bytes of the memory for so many ranks.
     pub(crate) fn size(world: usize) -> usize {
         (world * (LINE + 4 * SLOT)).next_multiple_of(64)
@@ -128,16 +128,16 @@ impl Board {
 
     pub(crate) fn new(memory: SharedMemory, rank: usize, world: usize) -> Self {
         let looks = wait::looks(world);
-        let (piece, background, reach, scratch) = (0, false, None, Vec::new());
-        let board = Self { memory, rank, world, piece, looks, background, reach, scratch };
+        let (piece, background, cross_memory, scratch) = (0, false, None, Vec::new());
+        let slots = Self { memory, rank, world, piece, looks, background, cross_memory, scratch };
         // No operation yet: the memory's zeros would be the first.
-        board.word(rank, CURRENT).store(UNSURE, Ordering::Release);
-        board
+        slots.word(rank, CURRENT).store(UNSURE, Ordering::Release);
+        slots
     }
 
-    /// The same, with a way to read others' buffers where they lie.
-    pub(crate) fn with_reach(mut self, reach: Option<Reach>) -> Self {
-        self.reach = reach;
+    /// This exchange with a way to read others' buffers where they lie.
+    pub(crate) fn with_cross_memory(mut self, cross_memory: Option<CrossMemory>) -> Self {
+        self.cross_memory = cross_memory;
         self
     }
 
@@ -193,7 +193,7 @@ impl Board {
     }
 
     /// What `rank` is at, if that shows that it will not come to the operation of `note`.
-    fn elsewhere(&self, rank: usize, note: Note) -> Option<BoardError> {
+    fn elsewhere(&self, rank: usize, note: Note) -> Option<SlotError> {
         let word = |i: usize| self.word(rank, CURRENT + 4 * i).load(Ordering::Acquire);
         let before = word(0);
         let [code, root, low, high] = [word(1), word(2), word(3), word(4)];
@@ -202,17 +202,11 @@ impl Board {
         let ahead = before.wrapping_sub(note.sequence as u32) as i32;
         let other = ahead > 0 || (ahead == 0 && tag != note.tag);
         let sequence = note.sequence.wrapping_add_signed(i64::from(ahead));
-        (steady && other).then_some(BoardError::Mismatch { rank, note: Note { sequence, tag } })
+        (steady && other).then_some(SlotError::Mismatch { rank, note: Note { sequence, tag } })
     }
 
     /// Waits until `rank` has come to `value`.
-    pub(super) fn wait(
-        &self,
-        rank: usize,
-        at: usize,
-        value: u32,
-        visit: Visit<'_>,
-    ) -> Result<(), BoardError> {
+    pub(super) fn wait(&self, rank: usize, at: usize, value: u32, visit: Visit<'_>) -> Result<(), SlotError> {
         let word = self.word(rank, at);
         let there = |found: u32| found.wrapping_sub(value) as i32 >= 0;
         let looks = if self.background { self.looks.min(wait::FEW) } else { self.looks };
@@ -227,28 +221,28 @@ impl Board {
             let left = self.word(rank, GONE).load(Ordering::SeqCst) != 0;
             let late = || there(word.load(Ordering::SeqCst));
             if (left && !late()) || visit.patience.failure.is_set() {
-                return Err(BoardError::Link(LinkError::Closed(rank)));
+                return Err(SlotError::Link(LinkError::Closed(rank)));
             }
             if let Some(error) = self.elsewhere(rank, visit.note).filter(|_| !late()) {
                 return Err(error);
             }
             if start.elapsed() > visit.patience.timeout {
-                return Err(BoardError::Link(LinkError::Timeout(rank)));
+                return Err(SlotError::Link(LinkError::Timeout(rank)));
             }
         }
     }
 
     /// Waits until a rank has arrived at a piece, and checks that it is at the same operation.
-    pub(super) fn meet(&self, rank: usize, piece: u32, visit: Visit<'_>) -> Result<(), BoardError> {
+    pub(super) fn meet(&self, rank: usize, piece: u32, visit: Visit<'_>) -> Result<(), SlotError> {
         self.wait(rank, ARRIVED, piece.wrapping_add(1), visit)?;
         let at = NOTES + (piece % NOTES_KEPT) as usize * NOTE;
         let note =
             Note::from_words(std::array::from_fn(|i| self.word(rank, at + 4 * i).load(Ordering::Relaxed)));
-        if note == visit.note { Ok(()) } else { Err(BoardError::Mismatch { rank, note }) }
+        if note == visit.note { Ok(()) } else { Err(SlotError::Mismatch { rank, note }) }
     }
 
     /// Waits until this rank may write its slot for a piece.
-    pub(super) fn claim(&self, piece: u32, visit: Visit<'_>) -> Result<(), BoardError> {
+    pub(super) fn claim(&self, piece: u32, visit: Visit<'_>) -> Result<(), SlotError> {
         self.others().try_for_each(|other| self.wait(other, ARRIVED, piece, visit))
     }
 
@@ -257,11 +251,11 @@ impl Board {
         self.word(self.rank, REDUCED).store(self.piece, Ordering::Relaxed);
     }
 
-    /// One way through the board: in each of `pieces`, the `writers` put something into their slots, and the `readers`
+    /// One way through the slot exchange: in each of `pieces`, the `writers` put something into their slots, and the `readers`
     /// take it from there once all of it is in.
     ///
-    /// `put(board, slot, index)` copies to the byte offset `slot`; `take(board, piece, index)` copies from the slots that
-    /// [`Board::slot`] gives for `piece`. Both get the piece's index in this operation too.
+    /// `put(slots, slot, index)` copies to the byte offset `slot`; `take(slots, piece, index)` copies from the slots that
+    /// [`SlotExchange::slot`] gives for `piece`. Both get the piece's index in this operation too.
     pub(super) fn pass(
         &mut self,
         visit: Visit<'_>,
@@ -269,7 +263,7 @@ impl Board {
         (writers, readers): (Who, Who),
         mut put: impl FnMut(&Self, usize, usize),
         mut take: impl FnMut(&Self, u32, usize),
-    ) -> Result<(), BoardError> {
+    ) -> Result<(), SlotError> {
         let first = self.piece;
         self.piece = first.wrapping_add(pieces as u32);
         for index in 0..pieces {

@@ -1,4 +1,4 @@
-//! The operations through the board.
+//! The operations through the slot exchange.
 //!
 //! Values are always reduced in the order of ranks, whoever does it, so that a reduce-scatter, a reduce and an all-reduce
 //! of the same buffers give the same bits.
@@ -6,12 +6,12 @@
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
-use super::board::{Board, BoardError, REDUCED, SLOT, Visit, Who};
+use super::slot_exchange::{REDUCED, SLOT, SlotError, SlotExchange, Visit, Who};
 use crate::dtype::Element;
 use crate::partition::chunk;
 use crate::reduce::Reduction;
 
-type Result<T> = std::result::Result<T, BoardError>;
+type Result<T> = std::result::Result<T, SlotError>;
 
 /// Buffers up to this many bytes are reduced by every rank for itself: more additions, and one meeting instead of two.
 const SMALL: usize = 8 << 10;
@@ -25,7 +25,7 @@ fn step_of(range: &Range<usize>, step: usize, index: usize) -> Range<usize> {
     start..(start + step).min(range.end)
 }
 
-impl Board {
+impl SlotExchange {
     /// own ← the reduction of all ranks' values, those of the others being at the byte offsets that `at` gives.
     pub(super) fn fold<T: Element>(
         &self,
@@ -68,8 +68,8 @@ impl Board {
         if size_of_val(values) <= SMALL {
             return self.all_reduce_small(values, reduction, visit);
         }
-        if self.lends(size_of_val(values)) {
-            return self.all_reduce_lent(values, reduction, visit);
+        if self.exposes(size_of_val(values)) {
+            return self.all_reduce_cross_memory(values, reduction, visit);
         }
         let step = SLOT / size_of::<T>();
         let first = self.piece;
@@ -115,8 +115,8 @@ impl Board {
         let own = chunk(values.len(), self.world, self.rank);
         let at = own.start * size_of::<T>();
         let result = self.result(self.rank, piece) + at;
-        let slots = |rank: usize| self.slot(rank, piece) + at;
-        self.fold(&mut values[own], slots, reduction, |start, block| {
+        let at_rank = |rank: usize| self.slot(rank, piece) + at;
+        self.fold(&mut values[own], at_rank, reduction, |start, block| {
             self.memory.copy_in(result + start * size_of::<T>(), bytemuck::cast_slice(block));
         });
     }
@@ -160,13 +160,13 @@ impl Board {
             visit,
             pieces,
             (Who::All, Who::Only(root)),
-            |board, slot, index| {
+            |slots, slot, index| {
                 let range = step_of(&whole, step, index);
-                board.memory.copy_in(slot, bytemuck::cast_slice(&values.borrow()[range]));
+                slots.memory.copy_in(slot, bytemuck::cast_slice(&values.borrow()[range]));
             },
-            |board, piece, index| {
+            |slots, piece, index| {
                 let own = &mut values.borrow_mut()[step_of(&whole, step, index)];
-                board.fold(own, |rank| board.slot(rank, piece), reduction, |_, _| ());
+                slots.fold(own, |rank| slots.slot(rank, piece), reduction, |_, _| ());
             },
         )
     }
@@ -183,8 +183,8 @@ impl Board {
         reduction: Reduction,
         visit: Visit<'_>,
     ) -> Result<()> {
-        if self.lends(size_of_val(values)) {
-            return self.reduce_scatter_lent(values, None, reduction, visit);
+        if self.exposes(size_of_val(values)) {
+            return self.reduce_scatter_cross_memory(values, None, reduction, visit);
         }
         let (world, rank, len, share) = (self.world, self.rank, values.len(), self.share(0));
         let step = share / size_of::<T>();
@@ -194,23 +194,23 @@ impl Board {
             visit,
             pieces,
             (Who::All, Who::All),
-            |board, slot, index| {
-                for to in board.others() {
+            |slots, slot, index| {
+                for to in slots.others() {
                     let range = step_of(&chunk(len, world, to), step, index);
-                    board.memory.copy_in(slot + to * share, bytemuck::cast_slice(&values.borrow()[range]));
+                    slots.memory.copy_in(slot + to * share, bytemuck::cast_slice(&values.borrow()[range]));
                 }
             },
-            |board, piece, index| {
+            |slots, piece, index| {
                 let own = &mut values.borrow_mut()[step_of(&chunk(len, world, rank), step, index)];
-                board.fold(own, |from| board.slot(from, piece) + rank * share, reduction, |_, _| ());
+                slots.fold(own, |from| slots.slot(from, piece) + rank * share, reduction, |_, _| ());
             },
         )
     }
 
     /// Every rank's chunk reaches all buffers.
     pub(crate) fn all_gather<T: Element>(&mut self, values: &mut [T], visit: Visit<'_>) -> Result<()> {
-        if self.lends(size_of_val(values)) {
-            return self.all_gather_lent(values, None, visit);
+        if self.exposes(size_of_val(values)) {
+            return self.all_gather_cross_memory(values, None, visit);
         }
         let (world, rank, len, step) = (self.world, self.rank, values.len(), SLOT / size_of::<T>());
         let pieces = len.div_ceil(world).div_ceil(step).max(1);
@@ -219,20 +219,20 @@ impl Board {
             visit,
             pieces,
             (Who::All, Who::All),
-            |board, slot, index| {
+            |slots, slot, index| {
                 let range = step_of(&chunk(len, world, rank), step, index);
-                board.memory.copy_in(slot, bytemuck::cast_slice(&values.borrow()[range]));
+                slots.memory.copy_in(slot, bytemuck::cast_slice(&values.borrow()[range]));
             },
-            |board, piece, index| {
-                for from in board.others() {
+            |slots, piece, index| {
+                for from in slots.others() {
                     let to = &mut values.borrow_mut()[step_of(&chunk(len, world, from), step, index)];
-                    board.memory.copy_out(board.slot(from, piece), bytemuck::cast_slice_mut(to));
+                    slots.memory.copy_out(slots.slot(from, piece), bytemuck::cast_slice_mut(to));
                 }
             },
         )
     }
 
-    /// The root's bytes reach all.
+    /// The root's bytes cross_memory all.
     pub(crate) fn broadcast(&mut self, bytes: &mut [u8], root: usize, visit: Visit<'_>) -> Result<()> {
         let whole = 0..bytes.len();
         let pieces = bytes.len().div_ceil(SLOT).max(1);
@@ -241,19 +241,19 @@ impl Board {
             visit,
             pieces,
             (Who::Only(root), Who::All),
-            |board, slot, index| {
-                board.memory.copy_in(slot, &bytes.borrow()[step_of(&whole, SLOT, index)]);
+            |slots, slot, index| {
+                slots.memory.copy_in(slot, &bytes.borrow()[step_of(&whole, SLOT, index)]);
             },
-            |board, piece, index| {
-                if board.rank != root {
+            |slots, piece, index| {
+                if slots.rank != root {
                     let to = &mut bytes.borrow_mut()[step_of(&whole, SLOT, index)];
-                    board.memory.copy_out(board.slot(root, piece), to);
+                    slots.memory.copy_out(slots.slot(root, piece), to);
                 }
             },
         )
     }
 
-    /// All ranks' bytes, of whatever lengths, reach the root, or everybody if there is none; elsewhere the list is empty.
+    /// All ranks' bytes, of whatever lengths, cross_memory the root, or everybody if there is none; elsewhere the list is empty.
     pub(crate) fn gather(
         &mut self,
         own: &[u8],
@@ -268,20 +268,20 @@ impl Board {
             all[self.rank] = own.to_vec();
         }
         let longest = Cell::new(own.len());
-        let put = |board: &Self, slot: usize, index: usize| {
-            board.memory.copy_in(slot, &(own.len() as u64).to_le_bytes());
-            board.memory.copy_in(slot + HEADER, &own[step_of(&whole, SLOT - HEADER, index)]);
+        let put = |slots: &Self, slot: usize, index: usize| {
+            slots.memory.copy_in(slot, &(own.len() as u64).to_le_bytes());
+            slots.memory.copy_in(slot + HEADER, &own[step_of(&whole, SLOT - HEADER, index)]);
         };
-        let mut take = |board: &Self, piece: u32, index: usize| {
-            for from in board.others() {
-                let slot = board.slot(from, piece);
-                let len = board.long_at(slot);
+        let mut take = |slots: &Self, piece: u32, index: usize| {
+            for from in slots.others() {
+                let slot = slots.slot(from, piece);
+                let len = slots.long_at(slot);
                 longest.set(longest.get().max(len));
                 if wanted {
                     let range = step_of(&(0..len), SLOT - HEADER, index);
                     let start = all[from].len();
                     all[from].resize(start + range.len(), 0);
-                    board.memory.copy_out(slot + HEADER, &mut all[from][start..]);
+                    slots.memory.copy_out(slot + HEADER, &mut all[from][start..]);
                 }
             }
         };
@@ -289,8 +289,8 @@ impl Board {
         self.pass(visit, 1, (Who::All, Who::All), &put, &mut take)?;
         let more = longest.get().div_ceil(SLOT - HEADER).saturating_sub(1);
         let readers = root.map_or(Who::All, Who::Only);
-        let put_next = |board: &Self, slot, index| put(board, slot, index + 1);
-        let take_next = |board: &Self, piece, index| take(board, piece, index + 1);
+        let put_next = |slots: &Self, slot, index| put(slots, slot, index + 1);
+        let take_next = |slots: &Self, piece, index| take(slots, piece, index + 1);
         self.pass(visit, more, (Who::All, readers), put_next, take_next)?;
         Ok(if wanted { all } else { Vec::new() })
     }
@@ -314,29 +314,29 @@ impl Board {
         let mut all: Vec<Vec<u8>> = vec![Vec::new(); world];
         all[rank] = parts.get(rank).map_or_else(Vec::new, |part| part.to_vec());
         let longest = Cell::new(parts.iter().map(|part| part.len()).max().unwrap_or(0));
-        let put = |board: &Self, slot: usize, index: usize| {
+        let put = |slots: &Self, slot: usize, index: usize| {
             for (to, part) in parts.iter().enumerate() {
-                board.memory.copy_in(slot + 8 * to, &(part.len() as u64).to_le_bytes());
+                slots.memory.copy_in(slot + 8 * to, &(part.len() as u64).to_le_bytes());
                 let range = step_of(&(0..part.len()), share, index);
-                board.memory.copy_in(slot + header + to * share, &part[range]);
+                slots.memory.copy_in(slot + header + to * share, &part[range]);
             }
         };
-        let mut take = |board: &Self, piece: u32, index: usize| {
-            for from in board.others().filter(|from| root.is_none_or(|root| root == *from)) {
-                let slot = board.slot(from, piece);
-                (0..world).for_each(|to| longest.set(longest.get().max(board.long_at(slot + 8 * to))));
-                let range = step_of(&(0..board.long_at(slot + 8 * rank)), share, index);
+        let mut take = |slots: &Self, piece: u32, index: usize| {
+            for from in slots.others().filter(|from| root.is_none_or(|root| root == *from)) {
+                let slot = slots.slot(from, piece);
+                (0..world).for_each(|to| longest.set(longest.get().max(slots.long_at(slot + 8 * to))));
+                let range = step_of(&(0..slots.long_at(slot + 8 * rank)), share, index);
                 let start = all[from].len();
                 all[from].resize(start + range.len(), 0);
-                board.memory.copy_out(slot + header + rank * share, &mut all[from][start..]);
+                slots.memory.copy_out(slot + header + rank * share, &mut all[from][start..]);
             }
         };
         let writers = root.map_or(Who::All, Who::Only);
         // The first piece tells all lengths, and thereby how many more there are.
         self.pass(visit, 1, (writers, Who::All), put, &mut take)?;
         let more = longest.get().div_ceil(share).saturating_sub(1);
-        let put_next = |board: &Self, slot, index| put(board, slot, index + 1);
-        let take_next = |board: &Self, piece, index| take(board, piece, index + 1);
+        let put_next = |slots: &Self, slot, index| put(slots, slot, index + 1);
+        let take_next = |slots: &Self, piece, index| take(slots, piece, index + 1);
         self.pass(visit, more, (writers, Who::All), put_next, take_next)?;
         Ok(all)
     }

@@ -1,5 +1,9 @@
 //! Buffers that can be handed to the communication thread.
 
+mod coalesced;
+
+pub use coalesced::Coalesced;
+
 use crate::dtype::{DType, Element};
 use crate::error::BoxError;
 use crate::shared::Region;
@@ -63,7 +67,7 @@ impl SliceMut<'_> {
         self.len() == 0
     }
 
-    /// The same slice for a shorter time.
+    /// This slice, borrowed for a shorter time.
     pub fn reborrow(&mut self) -> SliceMut<'_> {
         on_slice!(self, |values| slice_mut(values))
     }
@@ -137,6 +141,28 @@ macro_rules! flat {
             }
         }
     };
+}
+
+impl<B: FlatBuffer + ?Sized> FlatBuffer for Box<B> {
+    fn dtype(&self) -> DType {
+        (**self).dtype()
+    }
+
+    fn len(&self) -> usize {
+        (**self).len()
+    }
+
+    fn with_slice_mut(&mut self, f: &mut dyn FnMut(SliceMut<'_>)) -> Result<(), BoxError> {
+        (**self).with_slice_mut(f)
+    }
+
+    fn region(&self) -> Option<&Region> {
+        (**self).region()
+    }
+
+    fn withdraw(&mut self) {
+        (**self).withdraw();
+    }
 }
 
 flat!([T: Element] Vec<T>);
