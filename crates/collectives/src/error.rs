@@ -88,6 +88,14 @@ pub enum CommError {
         /// The element type.
         dtype: &'static str,
     },
+    /// The library behind a communicator has no such operation.
+    #[error("{operation} is not offered by {by}; a communicator of `threads` or `connect` has it")]
+    NotOffered {
+        /// The operation.
+        operation: &'static str,
+        /// The library.
+        by: &'static str,
+    },
     /// An argument is out of range.
     #[error("{operation}: {problem}")]
     Argument {

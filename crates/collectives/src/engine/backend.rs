@@ -197,12 +197,7 @@ impl Backend {
     }
 
     pub(crate) fn error(&self, cause: Cause) -> CommError {
-        match cause {
-            Cause::Lost(rank) => {
-                CommError::PeerLost { rank, operation: self.tag.name(), sequence: self.sequence }
-            }
-            Cause::Aborted(rank, reason) => CommError::Aborted { rank, reason },
-        }
+        cause.error(self.tag.name(), self.sequence)
     }
 
     /// The error of a broken link: the control plane's verdict if it comes in time, else the neighbour's loss.

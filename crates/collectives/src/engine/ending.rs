@@ -17,7 +17,7 @@ impl Ending {
     /// That of rank `rank` of the world.
     pub(crate) fn of_world(control: &Arc<ControlPlane>, rank: usize) -> Self {
         let leaving = control.clone();
-        Self { leave: Some(Box::new(move || leaving.leave())), ..Self::of_part(control, rank) }
+        Self { leave: Some(Box::new(move || leaving.leave(rank))), ..Self::of_part(control, rank) }
     }
 
     /// That of the world's rank `rank` in a communicator of some of its ranks.

@@ -26,6 +26,7 @@ pub(crate) use split::{Connector, Members};
 
 use crate::algorithms::cost::CostModel;
 use crate::buffer::SliceMut;
+use crate::control::Control;
 use crate::dtype::ReduceOp;
 use crate::error::{CommError, Result};
 use crate::operation::{Algorithm, Kind, Scope, Tag};
@@ -135,6 +136,9 @@ pub(crate) trait Engine: Send {
 
     /// How a communicator over this engine gives up and leaves, if it is one of some of a world's ranks.
     fn ending(&self) -> Ending;
+
+    /// The control plane of this engine's world; the library's name, if that has none.
+    fn control(&self) -> Result<Control, &'static str>;
 
     /// What this rank did last, the oldest first.
     fn recent(&self) -> Vec<OperationRecord>;

@@ -5,6 +5,7 @@ use super::{Ending, Engine};
 use crate::algorithms::cost::CostModel;
 use crate::algorithms::{Messages, gathered, grid, halving, hierarchical, push_pull, ring, single, tree};
 use crate::buffer::{SliceMut, on_slice};
+use crate::control::Control;
 use crate::dtype::{Element, ReduceOp};
 use crate::error::{CommError, Result};
 use crate::failure::Cause;
@@ -273,6 +274,10 @@ impl Engine for Backend {
 
     fn ending(&self) -> Ending {
         Ending::of_part(&self.shared.control, self.members[self.rank])
+    }
+
+    fn control(&self) -> std::result::Result<Control, &'static str> {
+        Ok(Control::of(&self.shared.control, self.members[self.rank]))
     }
 
     fn recent(&self) -> Vec<OperationRecord> {

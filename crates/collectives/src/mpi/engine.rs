@@ -10,6 +10,7 @@ use super::settings::Settings;
 use super::universe::{Seat, Universe};
 use crate::algorithms::cost::CostModel;
 use crate::buffer::{SliceMut, on_slice};
+use crate::control::Control;
 use crate::dtype::{DType, ReduceOp};
 use crate::engine::{Ending, Engine, measure};
 use crate::error::{CommError, Result};
@@ -276,6 +277,10 @@ impl Engine for Mpi {
             }
         };
         Ending { abort: Box::new(give_up), leave: None }
+    }
+
+    fn control(&self) -> std::result::Result<Control, &'static str> {
+        Err("MPI")
     }
 
     fn recent(&self) -> Vec<OperationRecord> {

@@ -4,6 +4,7 @@ use super::calls::{self, Call, in_a_row};
 use super::engine::{NcclEngine, cut, exchange, read, written};
 use crate::algorithms::cost::CostModel;
 use crate::buffer::SliceMut;
+use crate::control::Control;
 use crate::dtype::ReduceOp;
 use crate::engine::{Backend, Ending, Engine};
 use crate::error::{CommError, Result};
@@ -178,6 +179,10 @@ impl Engine for NcclEngine {
 
     fn ending(&self) -> Ending {
         self.host.ending()
+    }
+
+    fn control(&self) -> std::result::Result<Control, &'static str> {
+        self.host.control()
     }
 
     fn recent(&self) -> Vec<OperationRecord> {

@@ -57,7 +57,7 @@ pub fn connect_with_listener(config: &WorldConfig, listener: Option<TcpListener>
     let io = |error: std::io::Error| config.rendezvous(error.to_string());
     let data = TcpListener::bind(SocketAddr::new(config.bind_addr, 0)).map_err(io)?;
     let watched = Watched::default();
-    let (failure, recorder) = (watched.failure.clone(), watched.recorder.clone());
+    let Watched { failure, recorder, .. } = watched.clone();
     let (control, table) = rendezvous::meet(config, listener, data.local_addr().map_err(io)?, watched)?;
     let connector =
         Process { config: config.clone(), address: table.data[config.rank].ip(), token: table.token };

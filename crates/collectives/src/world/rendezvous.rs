@@ -29,7 +29,7 @@ pub(super) fn meet(
     let io = |error: std::io::Error| config.rendezvous(error.to_string());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(io)?;
     let (met, result) = crossbeam_channel::bounded(1);
-    let (control, commands) = ControlPlane::remote(watched.failure.clone());
+    let (control, commands) = ControlPlane::remote(watched.clone());
     let shared = config.clone();
     let thread =
         std::thread::Builder::new().name(format!("phalanx-control-{}", config.rank)).spawn(move || {

@@ -72,7 +72,7 @@ pub fn threads(world_size: usize) -> Result<Vec<Communicator>> {
         .zip(memories)
         .zip(watched)
         .enumerate()
-        .map(|(rank, ((links, memory), Watched { failure, recorder }))| {
+        .map(|(rank, ((links, memory), Watched { failure, recorder, .. }))| {
             let (control, connector) = (control.clone(), nursery.clone());
             let ending = Ending::of_world(&control, rank);
             let shared = Shared { failure, control, recorder, timeout, connector, dump: None };
