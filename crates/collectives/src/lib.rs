@@ -109,6 +109,8 @@ mod transport;
 
 mod algorithms;
 mod control;
+mod mailbox;
+
 mod engine;
 
 mod handle;

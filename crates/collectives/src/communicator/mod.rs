@@ -2,6 +2,7 @@
 
 mod buffers;
 mod into;
+mod messages;
 mod movement;
 mod reductions;
 mod split;
@@ -22,6 +23,7 @@ use crate::dtype::DType;
 use crate::engine::{Ending, Engine};
 use crate::error::{CommError, Result};
 use crate::handle::Handle;
+use crate::mailbox::Mailbox;
 use crate::operation::{Algorithm, Scope, Tag};
 use crate::recorder::OperationRecord;
 use crate::stats::{CommStats, Counters};
@@ -84,6 +86,8 @@ struct Inner {
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
     /// How to leave the world, and how to give up. Nothing to leave for a part of a world.
     ending: Ending,
+    /// Messages that belong to no operation; the name of the library behind this communicator, if that has none.
+    mailbox: std::result::Result<Mailbox, &'static str>,
     /// The control plane of the world; the name of the library behind this communicator, if that has none.
     control: std::result::Result<Control, &'static str>,
     /// Communicators made of this one.
@@ -151,7 +155,7 @@ impl Communicator {
         ending: Ending,
     ) -> std::io::Result<Self> {
         let (rank, world_size, hosts) = (engine.rank(), engine.world_size(), engine.hosts());
-        let control = engine.control();
+        let (mailbox, control) = (engine.mailbox(), engine.control());
         let (queue, jobs) = unbounded::<Job>();
         let (engine, pending) = (Arc::new(Mutex::new(Some(engine))), Arc::new(AtomicUsize::new(0)));
         let (theirs, left) = (engine.clone(), pending.clone());
@@ -174,6 +178,7 @@ impl Communicator {
             engine,
             thread: Mutex::new(Some(thread)),
             ending,
+            mailbox,
             control,
             splits: AtomicU32::new(0),
         };

@@ -84,6 +84,7 @@ pub(crate) async fn watch_as_hub(
                 Some(Command::Post(name, payload)) => hub.watched.job.deliver(name, Notice { from: 0, payload }),
                 Some(Command::Announce(name, payload)) => hub.tell(&Message::Notice { name, payload }, None),
                 Some(Command::Stop(reason)) => hub.begin_vote(0, reason),
+                Some(Command::Spawn(task)) => drop(tokio::spawn(task)),
                 Some(Command::Leave) | None => {
                     // The others are held until there is a verdict; all answer at once.
                     let _ = timeout(PARTING, async {

@@ -76,6 +76,7 @@ pub(crate) async fn watch_as_leaf(
                 Some(Command::Stop(reason)) => {
                     let _ = frame::write(&mut write, &Message::RequestStop { reason }).await;
                 }
+                Some(Command::Spawn(task)) => drop(tokio::spawn(task)),
                 Some(Command::Leave) | None => {
                     let _ = frame::write(&mut write, &Message::Bye).await;
                     let _ = write.shutdown().await;

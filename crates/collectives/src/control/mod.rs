@@ -16,6 +16,7 @@ pub use job::{Notice, Stop};
 pub(crate) use hub::watch_as_hub;
 pub(crate) use leaf::watch_as_leaf;
 
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -82,8 +83,13 @@ pub(crate) enum Command {
     Announce(String, Vec<u8>),
     /// This rank wants all to stop, for this reason.
     Stop(String),
+    /// Something to be done beside the watch, as long as this rank is in the world.
+    Spawn(Task),
     Leave,
 }
+
+/// What the control thread does beside its watch.
+pub(crate) type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// How long rank 0 waits for everybody's answer, and how long whoever asked waits for rank 0's.
 const ANSWERING: Duration = Duration::from_millis(700);
@@ -231,6 +237,11 @@ impl ControlPlane {
             }
             Self::Remote { .. } => self.command(Command::Announce(name, payload)),
         }
+    }
+
+    /// Has the control thread of this process do something beside its watch; threads of one process have none.
+    pub(crate) fn spawn(&self, task: Task) -> Result<()> {
+        self.command(Command::Spawn(task))
     }
 
     /// Tells the control thread of this process; threads of one process need none.

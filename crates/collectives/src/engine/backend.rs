@@ -11,6 +11,7 @@ use crate::control::ControlPlane;
 use crate::dtype::DType;
 use crate::error::{CommError, Result};
 use crate::failure::{Cause, Failure};
+use crate::mailbox::Mail;
 use crate::operation::{Algorithm, Kind, Scope, Sequences, Tag};
 use crate::patience::{LinkError, Patience};
 use crate::recorder::Recorder;
@@ -30,6 +31,8 @@ pub(crate) struct Shared {
     pub(crate) control: Arc<ControlPlane>,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) timeout: Duration,
+    /// Messages of the world's ranks that belong to no operation.
+    pub(crate) mail: Arc<dyn Mail>,
     /// How this rank reaches others, for communicators of some of them.
     pub(crate) connector: Arc<dyn Connector>,
     /// The folder for the flight recorder's last words.

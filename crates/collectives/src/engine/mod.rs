@@ -29,6 +29,7 @@ use crate::buffer::SliceMut;
 use crate::control::Control;
 use crate::dtype::ReduceOp;
 use crate::error::{CommError, Result};
+use crate::mailbox::Mailbox;
 use crate::operation::{Algorithm, Kind, Scope, Tag};
 use crate::recorder::OperationRecord;
 use crate::shared::Region;
@@ -136,6 +137,9 @@ pub(crate) trait Engine: Send {
 
     /// How a communicator over this engine gives up and leaves, if it is one of some of a world's ranks.
     fn ending(&self) -> Ending;
+
+    /// Messages of this engine's ranks that belong to no operation; the library's name, if that has none.
+    fn mailbox(&self) -> Result<Mailbox, &'static str>;
 
     /// The control plane of this engine's world; the library's name, if that has none.
     fn control(&self) -> Result<Control, &'static str>;

@@ -14,6 +14,7 @@ use crate::control::Control;
 use crate::dtype::{DType, ReduceOp};
 use crate::engine::{Ending, Engine, measure};
 use crate::error::{CommError, Result};
+use crate::mailbox::Mailbox;
 use crate::operation::{Algorithm, Kind, Scope, Sequences, Tag};
 use crate::recorder::{OperationRecord, Recorder};
 use crate::reduce::Reduction;
@@ -277,6 +278,10 @@ impl Engine for Mpi {
             }
         };
         Ending { abort: Box::new(give_up), leave: None }
+    }
+
+    fn mailbox(&self) -> std::result::Result<Mailbox, &'static str> {
+        Err("MPI")
     }
 
     fn control(&self) -> std::result::Result<Control, &'static str> {

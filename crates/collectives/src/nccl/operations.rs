@@ -8,6 +8,7 @@ use crate::control::Control;
 use crate::dtype::ReduceOp;
 use crate::engine::{Backend, Ending, Engine};
 use crate::error::{CommError, Result};
+use crate::mailbox::Mailbox;
 use crate::operation::{Algorithm, Kind, Scope, Tag};
 use crate::recorder::OperationRecord;
 use crate::shared::Region;
@@ -179,6 +180,10 @@ impl Engine for NcclEngine {
 
     fn ending(&self) -> Ending {
         self.host.ending()
+    }
+
+    fn mailbox(&self) -> std::result::Result<Mailbox, &'static str> {
+        Err("NCCL")
     }
 
     fn control(&self) -> std::result::Result<Control, &'static str> {
