@@ -61,7 +61,7 @@ mod hook;
 mod mesh;
 mod options;
 pub mod plan;
-mod statistics;
+mod process_group;
 mod strategy;
 
 pub use data_parallel::{DataParallel, Share};
@@ -70,5 +70,6 @@ pub use hook::{Bf16Compression, CommHook, GradBucket, Pending, hook_named};
 pub use mesh::{AXES, MeshLayout, ProcessMesh};
 pub use options::{Options, Overlap};
 pub use plan::{MemoryPlan, Workload};
+pub use process_group::RankGroup;
 
 pub use strategy::{Codec, Held, PRESETS, Placement, Ranks, ShardAxis, Strategy, Synchrony, Topology};

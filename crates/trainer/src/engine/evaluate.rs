@@ -41,11 +41,14 @@ pub(super) fn evaluate(
     let mut sums = vec![0.0; names.len() + 1];
     for batch in data.test_batches(peers, limit, batch)? {
         let batch = batch?;
+        // Those who have images of it contrast them together.
+        let ranks = peers.sum_of(f64::from(u8::from(!batch.is_empty())))? as usize;
+        let batch_group = peers.batch_group(ranks.max(1))?.filter(|_| !batch.is_empty());
         let listener = peers.listener();
         if batch.is_empty() && listener.is_none() {
             continue;
         }
-        let tape = Tape::forward_only(Session { listener, ..session.clone() });
+        let tape = Tape::forward_only(Session { listener, batch_group, ..session.clone() });
         if batch.is_empty() {
             task.evaluate(&tape, &blank(&batch)?)?;
             continue;

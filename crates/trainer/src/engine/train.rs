@@ -221,8 +221,8 @@ impl<'a> Run<'a> {
             if *ranks == 0 {
                 continue;
             }
-            // Those who have images of it normalise them together; the others wait at what comes after.
-            let stats_sync = self.peers.stats_sync(*ranks)?;
+            // Those who have images of it normalise and contrast them together; the others wait at what comes after.
+            let batch_group = self.peers.batch_group(*ranks)?;
             if batch.is_empty() {
                 continue;
             }
@@ -232,7 +232,7 @@ impl<'a> Run<'a> {
                 key: self.key.stream("train").step(step),
                 sample_offset: *offset,
                 listener: self.peers.listener(),
-                stats_sync,
+                batch_group,
                 recompute: precision::recompute(self.config),
                 precision: precision::precision(self.config),
             };
