@@ -145,8 +145,8 @@ impl DataParallel {
         };
         let gathers = strategy.placement.parameters == Held::Sharded && shards.world_size() > 1;
         let overlaps = options.overlap.decide(&comm, gathers, options.threads.max(1))?;
-        let [comm, shards] = [comm, shards].map(|comm| if overlaps { comm } else { comm.at_once() });
-        let replicas = replicas.map(|comm| if overlaps { comm } else { comm.at_once() });
+        let [comm, shards] = [comm, shards].map(|comm| if overlaps { comm } else { comm.blocking() });
+        let replicas = replicas.map(|comm| if overlaps { comm } else { comm.blocking() });
         let shard = (shards.rank(), shards.world_size());
         let (buckets, places) = lay_out(store.units(), strategy.placement, shard, options.bucket_bytes);
         let mut order: Vec<usize> = (0..buckets.len()).filter(|at| buckets[*at].trainable).collect();
@@ -226,7 +226,7 @@ impl DataParallel {
     fn bring_together(&self, whole: Tensor) -> Handle<TensorBuffer> {
         match self.strategy.placement.optimizer {
             Held::Leader => self.shards.broadcast_async(TensorBuffer(whole), LEADER),
-            Held::Replicated | Held::Sharded => self.shards.all_gather_chunks_async(TensorBuffer(whole)),
+            Held::Replicated | Held::Sharded => self.shards.all_gather_in_place_async(TensorBuffer(whole)),
         }
     }
 
@@ -337,7 +337,7 @@ fn check_same_model(store: &ParamStore, comm: &Communicator) -> Result<()> {
         own.push(format!("initial values of {:?}", store.key()));
     }
     let own = own.join("\n");
-    let all = comm.all_gather_bytes(own.as_bytes())?;
+    let all = comm.all_gatherv(own.as_bytes())?;
     let first = String::from_utf8_lossy(&all[0]).into_owned();
     for (rank, other) in all.iter().enumerate() {
         if *other != all[0] {

@@ -156,7 +156,7 @@ impl ProcessMesh {
 
     fn check_same_axes(&self) -> Result<()> {
         let own = self.layout.to_string();
-        let all = self.world.all_gather_bytes(own.as_bytes())?;
+        let all = self.world.all_gatherv(own.as_bytes())?;
         match all.iter().position(|other| *other != all[0]) {
             None => Ok(()),
             Some(rank) => Err(ShardingError::Mesh(format!(

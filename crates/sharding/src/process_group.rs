@@ -38,11 +38,11 @@ impl RankGroup {
     fn gather<T: Element>(&self, values: &mut [T], lens: &[usize]) -> Result<()> {
         self.check("all-gather", lens, values.len())?;
         if self.is_even(lens, values.len()) {
-            return self.0.all_gather_chunks(values);
+            return self.0.all_gather_in_place(values);
         }
         let rank = self.0.rank();
         let start: usize = lens[..rank].iter().sum();
-        let parts = self.0.all_gather_ragged(&values[start..start + lens[rank]])?;
+        let parts = self.0.all_gatherv(&values[start..start + lens[rank]])?;
         let mut rest = values;
         for (from, (part, len)) in parts.iter().zip(lens).enumerate() {
             if part.len() != *len {
@@ -59,7 +59,7 @@ impl RankGroup {
     fn scatter<T: Element>(&self, values: &mut [T], lens: &[usize]) -> Result<()> {
         self.check("reduce-scatter", lens, values.len())?;
         match self.is_even(lens, values.len()) {
-            true => self.0.reduce_scatter_chunks(values, ReduceOp::Sum),
+            true => self.0.reduce_scatter_in_place(values, ReduceOp::Sum),
             // Parts that ranks are not cut into by themselves: the sum of everything has them all.
             false => self.0.all_reduce(values, ReduceOp::Sum),
         }

@@ -26,6 +26,10 @@ fn numbers(tensor: &Tensor) -> Vec<f64> {
     flat.and_then(|flat| flat.to_vec1()).expect("numbers")
 }
 
+fn gradient(tape: &Tape, leaf: &Value) -> Vec<f64> {
+    numbers(&tape.leaf_grad(leaf).expect("takes part").tensor().expect("on the host"))
+}
+
 fn recording() -> Tape {
     Tape::recording(Session::training(Arc::new(Context::new(1)), Key::new(0)))
 }
@@ -69,7 +73,7 @@ fn check(
         let leaf = tape.leaf(x.clone());
         let output = f(&tape, &leaf, &group).expect("forward");
         tape.backward_from([(&output, weights(&output))]).expect("backward");
-        let analytic = numbers(&tape.leaf_grad(&leaf).expect("takes part"));
+        let analytic = gradient(&tape, &leaf);
 
         let evaluate = |x: Vec<f64>| {
             let tape = Tape::forward_only(Session::training(Arc::new(Context::new(1)), Key::new(0)));
@@ -301,7 +305,7 @@ fn learn(comm: &Communicator, lens: &[usize]) -> Learnt {
         comm.all_reduce(&mut sum, ReduceOp::Sum).expect("sums");
         losses.push(sum[0]);
         for (weight, leaf) in weights.iter_mut().zip(&leaves) {
-            let mut grad = numbers(&tape.leaf_grad(leaf).expect("takes part"));
+            let mut grad = gradient(&tape, leaf);
             comm.all_reduce(&mut grad, ReduceOp::Sum).expect("sums");
             let new = numbers(weight).iter().zip(grad).map(|(value, grad)| value - 0.5 * grad).collect();
             *weight = Tensor::from_vec(new, weight.dims(), &Device::Cpu).expect("a shape");

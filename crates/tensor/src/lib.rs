@@ -62,6 +62,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+pub mod backend;
 pub mod candle_module;
 pub mod error;
 pub mod gradcheck;
@@ -73,17 +74,19 @@ pub mod loss;
 pub mod nn;
 pub mod ops;
 pub mod optim;
+mod precision;
 pub mod rng;
 mod storage;
 pub mod store;
 pub mod tape;
-mod unwritten;
 
+pub use backend::{Array, ArrayBackend, DeviceArray};
 pub use candle_module::CandleModule;
 pub use error::{Result, TensorError};
 pub use group::ProcessGroup;
 pub use init::{Fan, Init};
 pub use phalanx_kernels::{Context, Level};
+pub use precision::Precision;
 pub use rng::Key;
 pub use store::{Buffer, BuildOptions, LoadReport, Param, ParamStore, Scope, StoreBuilder, Unit, UnitEntry};
-pub use tape::{Block, Grads, HookResult, Listener, Precision, Recompute, Saved, Session, Tape, Value};
+pub use tape::{Block, Grads, HookResult, Listener, Recompute, Saved, Session, Tape, Value};

@@ -2,25 +2,18 @@
 
 use std::io::{Read, Write};
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::secret::{Answerer, CHALLENGE, Caller, HELLO, PROOF, Purpose, Refusal, Secret, VERDICT};
-use super::tls::Ends;
-
-/// Both directions of a connection of the control plane.
-pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
-
-/// A connection of the control plane, plain or encrypted.
-pub(super) type Connection = Box<dyn Duplex>;
+use super::tls::TlsConfigs;
+use crate::control::Connection;
 
 /// A connection ready for the handshake: encrypted, if that is wanted, in the role of a caller or of who answers.
 #[cfg_attr(not(feature = "tls"), allow(unused_variables, clippy::unused_async))]
 pub(super) async fn control(
     stream: TcpStream,
-    tls: Option<&Ends>,
+    tls: Option<&TlsConfigs>,
     calls: bool,
 ) -> Result<Connection, Refusal> {
     match tls {
@@ -28,7 +21,7 @@ pub(super) async fn control(
         #[cfg(feature = "tls")]
         Some(ends) if calls => {
             let connector = tokio_rustls::TlsConnector::from(ends.caller.clone());
-            Ok(Box::new(connector.connect(Ends::name(), stream).await.map_err(lost)?))
+            Ok(Box::new(connector.connect(TlsConfigs::name(), stream).await.map_err(lost)?))
         }
         #[cfg(feature = "tls")]
         Some(ends) => {

@@ -8,10 +8,10 @@ use phalanx_kernels::{
 
 use super::norm::check_affine;
 use crate::host::HostSliceMut;
+use crate::storage::unwritten;
 use crate::storage::{Contiguous, dispatch, stored, tensor_from, wide};
 use crate::store::Buffer;
 use crate::tape::{Tape, Value};
-use crate::unwritten::unwritten;
 use crate::{Result, TensorError};
 
 pub use phalanx_kernels::Activation as FusedActivation;
@@ -142,10 +142,10 @@ pub fn batch_norm2d(
     let (gamma_saved, beta_saved) = (gamma.save(), beta.save());
     let none = Value::constant(Tensor::zeros(0, dtype, &candle_core::Device::Cpu)?);
     let inputs = [x, gamma, beta, residual.unwrap_or(&none)];
-    tape.push(OP, &inputs, output, move |tape, grad, grads| {
+    tape.push(OP, &inputs, output, move |tape, grad, grads| { let grad = &grad.tensor()?;
         let cx = tape.context();
         let grad = grad.contiguous()?;
-        let (gamma_t, beta_t) = (gamma_saved.tensor()?.contiguous()?, beta_saved.tensor()?.contiguous()?);
+        let (gamma_t, beta_t) = (gamma_saved.array()?.tensor()?.contiguous()?, beta_saved.array()?.tensor()?.contiguous()?);
         dispatch!(OP, dtype, T => {
             let (x, dy) = (Contiguous::by(OP, tape.context(), &input)?, Contiguous::by(OP, tape.context(), &grad)?);
             let (g, b) = (Contiguous::by(OP, tape.context(), &gamma_t)?, Contiguous::by(OP, tape.context(), &beta_t)?);

@@ -42,10 +42,10 @@ use std::sync::Arc;
 /// The transport's, which it has too where ranks give different numbers of elements.
 pub fn all_reduce(tape: &Tape, x: &Value, group: &Arc<dyn ProcessGroup>) -> Result<Value> {
     const OP: &str = "all_reduce";
-    let output = summed(OP, tape.context(), group.as_ref(), &x.tensor()?)?;
+    let output = summed(OP, tape.context(), group.as_ref(), &x.host(OP)?)?;
     let group = group.clone();
     tape.push(OP, &[x], output, move |tape, grad, grads| {
-        grads.add(0, summed(OP, tape.context(), group.as_ref(), grad)?)
+        grads.add(0, summed(OP, tape.context(), group.as_ref(), grad.host(OP)?)?)
     })
 }
 
@@ -74,10 +74,10 @@ pub(crate) fn all_gather_stored(
 ) -> Result<Value> {
     const OP: &str = "all_gather";
     let cut = Cut::of_part(OP, group.as_ref(), x.dims(), dim, lens)?;
-    let output = cut.gathered(tape.context(), group.as_ref(), &x.tensor()?, dtype)?;
+    let output = cut.gathered(tape.context(), group.as_ref(), &x.host(OP)?, dtype)?;
     let group = group.clone();
     tape.push(OP, &[x], output, move |tape, grad, grads| {
-        grads.add(0, cut.scattered(tape.context(), group.as_ref(), grad)?)
+        grads.add(0, cut.scattered(tape.context(), group.as_ref(), grad.host(OP)?)?)
     })
 }
 
@@ -95,10 +95,10 @@ pub fn reduce_scatter(
 ) -> Result<Value> {
     const OP: &str = "reduce_scatter";
     let cut = Cut::of_whole(OP, group.as_ref(), x.dims(), dim, lens)?;
-    let output = cut.scattered(tape.context(), group.as_ref(), &x.tensor()?)?;
+    let output = cut.scattered(tape.context(), group.as_ref(), &x.host(OP)?)?;
     let group = group.clone();
     tape.push(OP, &[x], output, move |tape, grad, grads| {
-        grads.add(0, cut.gathered(tape.context(), group.as_ref(), grad, grad.dtype())?)
+        grads.add(0, cut.gathered(tape.context(), group.as_ref(), grad.host(OP)?, grad.dtype())?)
     })
 }
 
@@ -109,10 +109,10 @@ pub fn reduce_scatter(
 /// In backward the transport's.
 pub fn copy_to_group(tape: &Tape, x: &Value, group: &Arc<dyn ProcessGroup>) -> Result<Value> {
     const OP: &str = "copy_to_group";
-    let output = x.tensor()?;
+    let output = x.array()?;
     let group = group.clone();
     tape.push(OP, &[x], output, move |tape, grad, grads| {
-        grads.add(0, summed(OP, tape.context(), group.as_ref(), grad)?)
+        grads.add(0, summed(OP, tape.context(), group.as_ref(), grad.host(OP)?)?)
     })
 }
 
@@ -123,7 +123,7 @@ pub fn copy_to_group(tape: &Tape, x: &Value, group: &Arc<dyn ProcessGroup>) -> R
 /// The transport's.
 pub fn reduce_from_group(tape: &Tape, x: &Value, group: &Arc<dyn ProcessGroup>) -> Result<Value> {
     const OP: &str = "reduce_from_group";
-    let output = summed(OP, tape.context(), group.as_ref(), &x.tensor()?)?;
+    let output = summed(OP, tape.context(), group.as_ref(), &x.host(OP)?)?;
     tape.push(OP, &[x], output, |_, grad, grads| grads.share(0, grad.clone()))
 }
 
@@ -141,9 +141,9 @@ pub fn gather_from_group(
 ) -> Result<Value> {
     const OP: &str = "gather_from_group";
     let cut = Cut::of_part(OP, group.as_ref(), x.dims(), dim, lens)?;
-    let tensor = x.tensor()?;
+    let tensor = x.host(OP)?;
     let output = cut.gathered(tape.context(), group.as_ref(), &tensor, tensor.dtype())?;
-    tape.push(OP, &[x], output, move |_, grad, grads| grads.share(0, cut.own_part(grad)?))
+    tape.push(OP, &[x], output, move |_, grad, grads| grads.share(0, cut.own_part(grad.host(OP)?)?))
 }
 
 /// This rank's part along `dim` of what is alike on all ranks, where rank r gets `lens[r]`. The gradient is the ranks' gradients one
@@ -160,10 +160,10 @@ pub fn split_to_group(
 ) -> Result<Value> {
     const OP: &str = "split_to_group";
     let cut = Cut::of_whole(OP, group.as_ref(), x.dims(), dim, lens)?;
-    let output = cut.own_part(&x.tensor()?)?;
+    let output = cut.own_part(&x.host(OP)?)?;
     let group = group.clone();
     tape.push(OP, &[x], output, move |tape, grad, grads| {
-        grads.add(0, cut.gathered(tape.context(), group.as_ref(), grad, grad.dtype())?)
+        grads.add(0, cut.gathered(tape.context(), group.as_ref(), grad.host(OP)?, grad.dtype())?)
     })
 }
 

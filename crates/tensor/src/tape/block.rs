@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use candle_core::Tensor;
-
 use super::node::{Action, Node};
 use super::value::{Saved, Value};
 use super::{Mode, Tape};
+use crate::backend::Array;
 use crate::{Result, TensorError};
 
 /// A named part of a model whose parameters are gathered, released and reduced together.
@@ -87,16 +86,16 @@ impl Tape {
         if units.is_empty() && !inputs.iter().any(Value::needs_grad) {
             return Ok(outputs);
         }
-        let again = move |tape: &Tape, mut grads_out: Vec<Option<Tensor>>, grads: &mut super::Grads<'_>| {
+        let again = move |tape: &Tape, mut grads_out: Vec<Option<Array>>, grads: &mut super::Grads<'_>| {
             let inner = Tape::nested(tape, keys_at);
             inner.frozen.set(frozen);
             let mut inputs = Vec::with_capacity(saved.len());
             for (input, wanted) in &saved {
-                let tensor = input.tensor()?;
-                inputs.push(if *wanted { inner.leaf(tensor) } else { Value::constant(tensor) });
+                let array = input.array()?;
+                inputs.push(if *wanted { inner.leaf(array) } else { Value::constant(array) });
             }
             let outputs = block.forward(&inner, &inputs)?;
-            let seeds: Vec<(&Value, Tensor)> = outputs
+            let seeds: Vec<(&Value, Array)> = outputs
                 .iter()
                 .zip(&mut grads_out)
                 .filter_map(|(value, grad)| Some((value, grad.take()?)))
@@ -110,14 +109,8 @@ impl Tape {
             }
             Ok(())
         };
-        let tensors = outputs.iter().map(Value::tensor).collect::<Result<Vec<_>>>()?;
-        self.push_node(
-            "recomputed block",
-            &inputs.iter().collect::<Vec<_>>(),
-            tensors,
-            units,
-            Box::new(again),
-        )
+        let arrays = outputs.iter().map(Value::array).collect::<Result<Vec<_>>>()?;
+        self.push_node("recomputed block", &inputs.iter().collect::<Vec<_>>(), arrays, units, Box::new(again))
     }
 
     /// Runs `f` with recording off, collecting the units of the trainable parameters that it reads.

@@ -6,11 +6,12 @@ use phalanx_tensor::group::gather_counts;
 use phalanx_tensor::loss::Over;
 use phalanx_tensor::{ParamStore, StoreBuilder, Tape, TensorError, Value, ops};
 
-use super::super::TrainError;
-use super::super::task::{Batch, Outcome, Task};
 use super::number;
+use super::task::{Outcome, Task};
 use super::text::Texts;
 use crate::config::Config;
+use crate::engine::TrainError;
+use crate::engine::data::Batch;
 
 /// CLIP with small towers. A picture is told apart from the texts of the whole micro-batch, whichever ranks have them.
 pub(super) struct Contrastive {

@@ -5,11 +5,12 @@ use phalanx_models::{ClipTextConfig, CvaeConfig, KlWarmup, L1Sharpening, TextToI
 use phalanx_tensor::loss::Over;
 use phalanx_tensor::{ParamStore, StoreBuilder, Tape, Value};
 
-use super::super::TrainError;
-use super::super::task::{Batch, Outcome, Task};
 use super::number;
+use super::task::{Outcome, Task};
 use super::text::Texts;
 use crate::config::Config;
+use crate::engine::TrainError;
+use crate::engine::data::Batch;
 
 /// The autoencoder.
 pub(super) struct Autoencoder {
