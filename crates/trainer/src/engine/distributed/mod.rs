@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use phalanx_collectives::{Communicator, ReduceOp, WorldConfig, connect};
 use phalanx_sharding::{DataParallel, Options, Overlap, Ranks, Share, Strategy, hook_named};
-use phalanx_tensor::{Listener, ParamStore, StatsSync, Unit};
+use phalanx_tensor::{Listener, ParamStore, ProcessGroup, Unit};
 
 use world::Link;
 pub use world::{World, in_one_process, launcher_world};
@@ -129,12 +129,13 @@ impl Distributed {
         self.parallel.clone().map(|parallel| parallel as Arc<dyn Listener>)
     }
 
-    /// How batch statistics are summed over the first `ranks` ranks. Every rank calls this at the same place.
-    pub(in crate::engine) fn stats_sync(
+    /// The first `ranks` ranks, which have samples of a batch, for what depends on all of it. Every rank calls this at the same
+    /// place.
+    pub(in crate::engine) fn batch_group(
         &self,
         ranks: usize,
-    ) -> Result<Option<Arc<dyn StatsSync>>, TrainError> {
-        self.parallel.as_ref().map(|parallel| Ok(parallel.stats_sync_among(ranks)?)).transpose()
+    ) -> Result<Option<Arc<dyn ProcessGroup>>, TrainError> {
+        self.parallel.as_ref().map(|parallel| Ok(parallel.batch_group_among(ranks)?)).transpose()
     }
 
     /// What the optimizer, clipping and averages act on: the store's units, or this rank's parts of them.

@@ -30,11 +30,14 @@ pub(in crate::engine) fn evaluate(
     let mut sums = vec![0.0; names.len() + 1];
     for batch in data.test_batches(distributed, limit, batch)? {
         let batch = batch?;
+        // Those who have images of it contrast them together.
+        let ranks = distributed.sum_of(f64::from(u8::from(!batch.is_empty())))? as usize;
+        let batch_group = distributed.batch_group(ranks.max(1))?.filter(|_| !batch.is_empty());
         let listener = distributed.listener();
         if batch.is_empty() && listener.is_none() {
             continue;
         }
-        let tape = Tape::forward_only(Session { listener, ..session.clone() });
+        let tape = Tape::forward_only(Session { listener, batch_group, ..session.clone() });
         if batch.is_empty() {
             task.evaluate(&tape, &blank(&batch)?)?;
             continue;

@@ -43,8 +43,8 @@ impl Run<'_> {
             if *ranks == 0 {
                 continue;
             }
-            // Those who have images of it normalise them together; the others wait at what comes after.
-            let stats_sync = self.distributed.stats_sync(*ranks)?;
+            // Those who have images of it normalise and contrast them together; the others wait at what comes after.
+            let batch_group = self.distributed.batch_group(*ranks)?;
             if batch.is_empty() {
                 continue;
             }
@@ -54,7 +54,7 @@ impl Run<'_> {
                 key: self.key.stream("train").step(step),
                 sample_offset: *offset,
                 listener: self.distributed.listener(),
-                stats_sync,
+                batch_group,
                 recompute: precision::recompute(self.config),
                 precision: precision::precision(self.config),
             };
