@@ -205,12 +205,13 @@ fn stored_costs_are_used_as_they_are() {
 
 /// The way that each of a few operations took on a communicator.
 fn ways_taken(comm: &Communicator) -> Vec<String> {
-    let before = comm.recent().len();
     comm.all_reduce(&mut [1.0_f32; 8], ReduceOp::Sum).expect("sound");
     comm.reduce_scatter_in_place(&mut [1.0_f32; 9], ReduceOp::Sum).expect("sound");
     comm.gatherv(&[1_u8], 0).expect("sound");
-    assert!(comm.recent().len() >= before + 3, "the flight recorder has room");
-    comm.recent().iter().rev().take(3).rev().map(|record| record.algorithm.clone()).collect()
+    // To choose for itself, a communicator may measure its links in between.
+    let recent = comm.recent();
+    let own = recent.iter().filter(|record| !record.operation.contains("measuring"));
+    own.rev().take(3).rev().map(|record| record.algorithm.clone()).collect()
 }
 
 #[test]

@@ -224,7 +224,7 @@ fn what_was_sent_before_leaving_arrives_and_what_is_sent_to_who_left_is_an_error
 
 #[test]
 fn arguments_are_checked_and_waiting_ends() {
-    let short = |config| WorldConfig { op_timeout: Duration::from_millis(100), ..config };
+    let short = |config| WorldConfig { op_timeout: Duration::from_secs(2), ..config };
     on_ranks(Way::Tcp.world_with(2, short), |comm| {
         assert!(matches!(comm.send_to(2, 0, &[]), Err(CommError::Argument { .. })));
         assert!(matches!(comm.recv_any(7), Err(CommError::NoMessage { channel: 7, .. })));
