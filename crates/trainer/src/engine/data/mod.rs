@@ -5,5 +5,5 @@ mod feed;
 mod splits;
 
 pub use batch::Batch;
-pub(super) use feed::{Feed, MicroBatch};
+pub(super) use feed::{Feed, MicroBatch, StepShare};
 pub(super) use splits::{Data, num_classes};

@@ -1,12 +1,13 @@
 //! Measuring on the test split.
 
 use candle_core::Tensor;
+use phalanx_tensor::loss::Over;
 use phalanx_tensor::{Session, Tape};
 
 use crate::engine::data::{Batch, Data};
 use crate::engine::distributed::Distributed;
 use crate::engine::error::TrainError;
-use crate::engine::tasks::Task;
+use crate::engine::training::{AnyTraining, Step};
 
 /// An image that nobody asks for: what a rank without any computes, so that it takes part in gathering each block's
 /// parameters.
@@ -16,35 +17,38 @@ fn blank(like: &Batch) -> Result<Batch, TrainError> {
     Ok(Batch { images, labels: vec![0], captions: vec![String::new()] })
 }
 
-/// Evaluates `task` on at most `limit` test images (0 = all) in batches of `batch`.
+/// Evaluates after `step` steps on at most `limit` test images (0 = all) in batches of `batch`. The session listens where
+/// parameters are gathered block by block.
 pub(in crate::engine) fn evaluate(
-    task: &dyn Task,
+    training: &dyn AnyTraining,
     data: &Data,
     distributed: &Distributed,
     session: &Session,
     limit: usize,
     batch: usize,
+    step: u64,
 ) -> Result<Vec<(String, f64)>, TrainError> {
-    let names = task.evaluated();
+    let names = training.evaluated();
     // The last sum counts the images.
     let mut sums = vec![0.0; names.len() + 1];
     for batch in data.test_batches(distributed, limit, batch)? {
         let batch = batch?;
-        let listener = distributed.listener();
-        if batch.is_empty() && listener.is_none() {
+        if batch.is_empty() && session.listener.is_none() {
             continue;
         }
-        let tape = Tape::forward_only(Session { listener, ..session.clone() });
+        let tape = Tape::forward_only(session.clone());
         if batch.is_empty() {
-            task.evaluate(&tape, &blank(&batch)?)?;
+            training.evaluate(&Step::new(&tape, &blank(&batch)?, Over::Count(1), step))?;
             continue;
         }
-        for (sum, value) in sums.iter_mut().zip(task.evaluate(&tape, &batch)?) {
+        for (sum, value) in
+            sums.iter_mut().zip(training.evaluate(&Step::new(&tape, &batch, Over::Count(1), step))?)
+        {
             *sum += value;
         }
         sums[names.len()] += batch.len() as f64;
     }
     distributed.sum(&mut sums)?;
     let images = sums[names.len()].max(1.0);
-    Ok(names.iter().zip(sums).map(|(name, sum)| ((*name).to_owned(), sum / images)).collect())
+    Ok(names.iter().zip(sums).map(|(name, sum)| (name.clone(), sum / images)).collect())
 }

@@ -2,81 +2,56 @@
 
 use candle_core::DType;
 use phalanx_models::{Clip, ImageTowerConfig};
-use phalanx_tensor::loss::Over;
-use phalanx_tensor::{ParamStore, StoreBuilder, Tape, Value};
+use phalanx_tensor::Value;
 
-use super::number;
-use super::task::{Outcome, Task};
 use super::text::Texts;
-use crate::config::Config;
 use crate::engine::TrainError;
-use crate::engine::data::Batch;
+use crate::engine::training::{Setup, Step, Training, number};
 
 /// CLIP with small towers.
 ///
 /// Each rank contrasts its own part of the batch: features are not gathered over ranks, so a rank's pictures are
 /// told apart from `global_batch / ranks` texts, not from all.
 pub(super) struct Contrastive {
-    name: String,
     model: Clip,
-    store: ParamStore,
     texts: Texts,
 }
 
+/// The configured towers.
+pub(super) fn contrastive(setup: &mut Setup<'_>) -> Result<Training<Contrastive>, TrainError> {
+    let model = &setup.config().model;
+    let texts = Texts::new(model)?;
+    let text = texts.encoder().clone();
+    let image = ImageTowerConfig { widths: model.widths.clone() };
+    let name = format!(
+        "CLIP with a text encoder of {} x {} and an image tower of {:?}",
+        text.layers, text.width, model.widths
+    );
+    let model = texts.register(setup, "", |scope| Clip::new(scope, &text, &image))?;
+    Ok(Training::new(name, Contrastive { model, texts })
+        .loss(Contrastive::loss)
+        .evaluate(["loss", "accuracy"], Contrastive::evaluate))
+}
+
 impl Contrastive {
-    pub(super) fn new(config: &Config, builder: StoreBuilder, texts: Texts) -> Result<Self, TrainError> {
-        let text = texts.encoder().clone();
-        let image = ImageTowerConfig { widths: config.model.widths.clone() };
-        let name = format!(
-            "CLIP with a text encoder of {} x {} and an image tower of {:?}",
-            text.layers, text.width, config.model.widths
-        );
-        let model = Clip::new(&builder.root(), &text, &image)?;
-        let store = builder.build()?;
-        texts.load_weights(&store, "")?;
-        Ok(Self { name, model, store, texts })
+    fn loss(&self, step: &Step<'_>) -> Result<Value, TrainError> {
+        let ids = self.texts.encode(&step.batch.captions)?;
+        Ok(self.model.loss(step.tape, &Value::constant(step.batch.images.clone()), &ids, step.over)?)
+    }
+
+    fn evaluate(&self, step: &Step<'_>) -> Result<[f64; 2], TrainError> {
+        Ok([number(&self.loss(step)?)?, self.count_matched(step)?])
     }
 
     /// How many pictures are nearest to their own text among the batch's. Texts that are equal count as one.
-    fn count_matched(&self, tape: &Tape, batch: &Batch) -> Result<f64, TrainError> {
-        let ids = self.texts.encode(&batch.captions)?;
-        let out = self.model.forward(tape, &Value::constant(batch.images.clone()), &ids)?;
+    fn count_matched(&self, step: &Step<'_>) -> Result<f64, TrainError> {
+        let captions = &step.batch.captions;
+        let ids = self.texts.encode(captions)?;
+        let out = self.model.forward(step.tape, &Value::constant(step.batch.images.clone()), &ids)?;
         let (image, text) =
             (out.image.tensor()?.to_dtype(DType::F32)?, out.text.tensor()?.to_dtype(DType::F32)?);
         let similarity = image.matmul(&text.t()?)?;
         let best = similarity.argmax(1)?.to_vec1::<u32>()?;
-        let captions = &batch.captions;
         Ok(best.iter().zip(captions).filter(|(best, own)| captions[**best as usize] == **own).count() as f64)
-    }
-}
-
-impl Task for Contrastive {
-    fn describe(&self) -> String {
-        self.name.clone()
-    }
-
-    fn store(&self) -> &ParamStore {
-        &self.store
-    }
-
-    fn measures(&self) -> &'static [&'static str] {
-        &[]
-    }
-
-    fn loss(&self, tape: &Tape, batch: &Batch, over: Over, _step: u64) -> Result<Outcome, TrainError> {
-        let ids = self.texts.encode(&batch.captions)?;
-        let loss = self.model.loss(tape, &Value::constant(batch.images.clone()), &ids, over)?;
-        Ok(Outcome { loss, measures: Vec::new() })
-    }
-
-    fn evaluated(&self) -> &'static [&'static str] {
-        &["loss", "accuracy"]
-    }
-
-    fn evaluate(&self, tape: &Tape, batch: &Batch) -> Result<Vec<f64>, TrainError> {
-        let ids = self.texts.encode(&batch.captions)?;
-        let images = Value::constant(batch.images.clone());
-        let loss = number(&self.model.loss(tape, &images, &ids, Over::Count(1))?)?;
-        Ok(vec![loss, self.count_matched(tape, batch)?])
     }
 }
