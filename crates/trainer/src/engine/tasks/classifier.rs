@@ -1,7 +1,7 @@
 //! Classifiers: ResNet, MobileNetV2 and the multilayer perceptron with cross-entropy.
 
 use phalanx_models::{Mlp, MlpConfig, MobileNetV2, MobileNetV2Config, ResNet, ResNetConfig, ResNetVariant};
-use phalanx_tensor::loss::{Over, cross_entropy};
+use phalanx_tensor::loss::{Over, cross_entropy, weighted};
 use phalanx_tensor::{ParamStore, Scope, StoreBuilder, Tape, Value};
 
 use super::task::{Outcome, Task};
@@ -86,10 +86,25 @@ impl Classifier {
     }
 }
 
-/// How many rows have their largest number where the label says.
-fn count_correct(logits: &Value, labels: &[u32]) -> Result<f64, TrainError> {
+/// The cross-entropy of each row times the weight of its sample in `batch`, divided by `sum`.
+fn mean_loss(
+    tape: &Tape,
+    logits: &Value,
+    labels: &[u32],
+    batch: &Batch,
+    label_smoothing: f64,
+    sum: f64,
+) -> Result<Value, TrainError> {
+    weighted(tape, logits, batch.weights(), sum, |logits, rows, over| {
+        Ok(cross_entropy(tape, logits, &labels[rows], label_smoothing, over)?)
+    })
+}
+
+/// The weights of the rows that have their largest number where the label says.
+fn count_correct(logits: &Value, labels: &[u32], weights: &[f32]) -> Result<f64, TrainError> {
     let best = logits.tensor()?.argmax(1)?.to_vec1::<u32>()?;
-    Ok(best.iter().zip(labels).filter(|(best, label)| best == label).count() as f64)
+    let rows = best.iter().zip(labels).zip(weights);
+    Ok(rows.filter(|((best, label), _)| best == label).map(|(_, weight)| f64::from(*weight)).sum())
 }
 
 impl Task for Classifier {
@@ -106,13 +121,11 @@ impl Task for Classifier {
     }
 
     fn loss(&self, tape: &Tape, batch: &Batch, over: Over, _step: u64) -> Result<Outcome, TrainError> {
-        let logits = self.network.forward(tape, &Value::constant(batch.images.clone()))?;
-        let loss = cross_entropy(tape, &logits, &batch.labels, self.label_smoothing, over)?;
-        let count = match over {
-            Over::Batch => batch.len(),
-            Over::Count(count) => count,
-        };
-        Ok(Outcome { loss, measures: vec![count_correct(&logits, &batch.labels)? / count.max(1) as f64] })
+        let logits = self.network.forward(tape, &Value::constant(batch.tensor("images")?.clone()))?;
+        let labels = batch.classes("labels")?;
+        let sum = over.divisor(batch.len());
+        let loss = mean_loss(tape, &logits, &labels, batch, self.label_smoothing, sum)?;
+        Ok(Outcome { loss, measures: vec![count_correct(&logits, &labels, batch.weights())? / sum] })
     }
 
     fn evaluated(&self) -> &'static [&'static str] {
@@ -120,9 +133,10 @@ impl Task for Classifier {
     }
 
     fn evaluate(&self, tape: &Tape, batch: &Batch) -> Result<Vec<f64>, TrainError> {
-        let logits = self.network.forward(tape, &Value::constant(batch.images.clone()))?;
-        let loss = cross_entropy(tape, &logits, &batch.labels, 0.0, Over::Count(1))?;
+        let logits = self.network.forward(tape, &Value::constant(batch.tensor("images")?.clone()))?;
+        let labels = batch.classes("labels")?;
+        let loss = mean_loss(tape, &logits, &labels, batch, 0.0, 1.0)?;
         let sum = f64::from(loss.tensor()?.to_scalar::<f32>()?);
-        Ok(vec![sum, count_correct(&logits, &batch.labels)?])
+        Ok(vec![sum, count_correct(&logits, &labels, batch.weights())?])
     }
 }

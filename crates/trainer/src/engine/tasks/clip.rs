@@ -37,16 +37,18 @@ impl Contrastive {
         Ok(Self { name, model, store, texts })
     }
 
-    /// How many pictures are nearest to their own text among the batch's. Texts that are equal count as one.
+    /// The weights of the pictures that are nearest to their own text among the batch's. Texts that are equal count as one.
     fn count_matched(&self, tape: &Tape, batch: &Batch) -> Result<f64, TrainError> {
-        let ids = self.texts.encode(&batch.captions)?;
-        let out = self.model.forward(tape, &Value::constant(batch.images.clone()), &ids)?;
+        let ids = self.texts.encode(batch.texts("captions")?)?;
+        let out = self.model.forward(tape, &Value::constant(batch.tensor("images")?.clone()), &ids)?;
         let (image, text) =
             (out.image.tensor()?.to_dtype(DType::F32)?, out.text.tensor()?.to_dtype(DType::F32)?);
         let similarity = image.matmul(&text.t()?)?;
         let best = similarity.argmax(1)?.to_vec1::<u32>()?;
-        let captions = &batch.captions;
-        Ok(best.iter().zip(captions).filter(|(best, own)| captions[**best as usize] == **own).count() as f64)
+        let captions = batch.texts("captions")?;
+        let rows = best.iter().zip(captions).zip(batch.weights());
+        let matched = rows.filter(|((best, own), _)| captions[**best as usize] == **own);
+        Ok(matched.map(|(_, weight)| f64::from(*weight)).sum())
     }
 }
 
@@ -64,8 +66,9 @@ impl Task for Contrastive {
     }
 
     fn loss(&self, tape: &Tape, batch: &Batch, over: Over, _step: u64) -> Result<Outcome, TrainError> {
-        let ids = self.texts.encode(&batch.captions)?;
-        let loss = self.model.loss(tape, &Value::constant(batch.images.clone()), &ids, over)?;
+        let ids = self.texts.encode(batch.texts("captions")?)?;
+        let images = Value::constant(batch.tensor("images")?.clone());
+        let loss = self.model.loss(tape, &images, &ids, batch.even(over.divisor(batch.len()))?)?;
         Ok(Outcome { loss, measures: Vec::new() })
     }
 
@@ -74,9 +77,9 @@ impl Task for Contrastive {
     }
 
     fn evaluate(&self, tape: &Tape, batch: &Batch) -> Result<Vec<f64>, TrainError> {
-        let ids = self.texts.encode(&batch.captions)?;
-        let images = Value::constant(batch.images.clone());
-        let loss = number(&self.model.loss(tape, &images, &ids, Over::Count(1))?)?;
+        let ids = self.texts.encode(batch.texts("captions")?)?;
+        let images = Value::constant(batch.tensor("images")?.clone());
+        let loss = number(&self.model.loss(tape, &images, &ids, batch.even(1.0)?)?)?;
         Ok(vec![loss, self.count_matched(tape, batch)?])
     }
 }

@@ -62,8 +62,9 @@ impl Task for Autoencoder {
     }
 
     fn loss(&self, tape: &Tape, batch: &Batch, over: Over, step: u64) -> Result<Outcome, TrainError> {
-        let ids = self.texts.encode(&batch.captions)?;
-        let images = Value::constant(batch.images.clone());
+        let ids = self.texts.encode(batch.texts("captions")?)?;
+        let images = Value::constant(batch.tensor("images")?.clone());
+        let over = batch.even(over.divisor(batch.len()))?;
         let parts = self.model.loss(tape, &images, &ids, (self.kl.at(step), self.l1.at(step)), over)?;
         let measures = vec![number(&parts.l1)?, number(&parts.kl)?];
         Ok(Outcome { loss: parts.total, measures })
@@ -74,10 +75,10 @@ impl Task for Autoencoder {
     }
 
     fn evaluate(&self, tape: &Tape, batch: &Batch) -> Result<Vec<f64>, TrainError> {
-        let ids = self.texts.encode(&batch.captions)?;
-        let images = Value::constant(batch.images.clone());
-        let parts =
-            self.model.loss(tape, &images, &ids, (self.kl.weight, self.l1.at(u64::MAX)), Over::Count(1))?;
+        let ids = self.texts.encode(batch.texts("captions")?)?;
+        let images = Value::constant(batch.tensor("images")?.clone());
+        let weights = (self.kl.weight, self.l1.at(u64::MAX));
+        let parts = self.model.loss(tape, &images, &ids, weights, batch.even(1.0)?)?;
         Ok(vec![number(&parts.total)?, number(&parts.l1)?, number(&parts.kl)?])
     }
 

@@ -26,7 +26,8 @@ pub trait Task {
     /// Names of what is measured in training besides the loss.
     fn measures(&self) -> &'static [&'static str];
 
-    /// The loss of a batch at step `step`, counted from 0.
+    /// The loss of a batch at step `step`, counted from 0: each sample's times its weight, divided by `over`, the sum of the
+    /// weights of the global batch.
     ///
     /// # Errors
     /// Those of the model's ops.
@@ -35,7 +36,7 @@ pub trait Task {
     /// Names of what [`Task::evaluate`] returns; the first is the loss.
     fn evaluated(&self) -> &'static [&'static str];
 
-    /// Measures of the test split, as sums over the batch's images.
+    /// Measures of the test split, as sums over the batch's samples, each times its weight.
     ///
     /// # Errors
     /// Those of the model's ops.

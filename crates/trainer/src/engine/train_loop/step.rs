@@ -27,19 +27,19 @@ impl Run<'_> {
         let step = self.state.step;
         let task = &self.state.task;
         task.store().zero_grads();
-        let share = timed(&mut spent.data, || feed.next())?;
+        let fed = timed(&mut spent.data, || feed.next())?;
         // Batches that come from another rank count as data.
         let before = self.distributed.traffic();
         // The loss, the task's measures, the requests to stop, and how far saving is, summed over micro-batches and then ranks.
         let mut sums = vec![0.0; 2 + task.measures().len() + TOLD];
-        let last = share.pieces.len().saturating_sub(1);
+        let last = fed.micro_batches.len().saturating_sub(1);
         // The last batch of an epoch may leave ranks without images in some micro-batch; they then cannot gather parameters
         // block by block together.
-        let uneven = share.pieces.iter().any(|piece| piece.ranks < self.distributed.size());
+        let uneven = fed.micro_batches.iter().any(|micro_batch| micro_batch.ranks < self.distributed.size());
         if uneven {
             self.distributed.summon()?;
         }
-        for (index, MicroBatch { batch, offset, ranks }) in share.pieces.iter().enumerate() {
+        for (index, MicroBatch { batch, offset, ranks }) in fed.micro_batches.iter().enumerate() {
             if *ranks == 0 {
                 continue;
             }
@@ -62,7 +62,7 @@ impl Run<'_> {
             // no image of it.
             self.distributed.accumulate(index != last);
             let tape = Tape::recording(session);
-            let outcome = task.loss(&tape, batch, Over::Count(share.global), step)?;
+            let outcome = task.loss(&tape, batch, Over::Sum(fed.global_weight), step)?;
             sums[0] += f64::from(outcome.loss.tensor()?.to_scalar::<f32>()?);
             for (sum, measure) in sums[1..].iter_mut().zip(&outcome.measures) {
                 *sum += measure;
@@ -95,7 +95,7 @@ impl Run<'_> {
         spent.communication = traffic.exposed.saturating_sub(before.exposed);
         spent.busy = traffic.busy.saturating_sub(before.busy);
         spent.sent = traffic.bytes_sent.saturating_sub(before.bytes_sent);
-        spent.images = share.global;
+        spent.images = fed.global_samples;
         self.meter.add(&spent);
         let report = StepReport {
             step: step + 1,
