@@ -84,24 +84,30 @@ pub(super) fn classifier(setup: &mut Setup<'_>) -> Result<Training<Classifier>, 
 
 impl Classifier {
     fn logits(&self, step: &Step<'_>) -> Result<Value, TrainError> {
-        Ok(self.network.forward(step.tape, &Value::constant(step.batch.images.clone()))?)
+        Ok(self.network.forward(step.tape, &step.value("images")?)?)
     }
 
     fn loss(&self, step: &Step<'_>) -> Result<Loss, TrainError> {
-        let (logits, labels) = (self.logits(step)?, &step.batch.labels);
-        let loss = cross_entropy(step.tape, &logits, labels, self.label_smoothing, step.over)?;
-        Ok(Loss::new(loss, [count_correct(&logits, labels)? / step.count()]))
+        let (logits, labels) = (self.logits(step)?, step.classes("labels")?);
+        let loss = mean_loss(step, &logits, &labels, self.label_smoothing)?;
+        Ok(Loss::new(loss, [count_correct(&logits, &labels, step.batch.weights())? / step.sum]))
     }
 
     fn evaluate(&self, step: &Step<'_>) -> Result<[f64; 2], TrainError> {
-        let (logits, labels) = (self.logits(step)?, &step.batch.labels);
-        let loss = number(&cross_entropy(step.tape, &logits, labels, 0.0, step.over)?)?;
-        Ok([loss, count_correct(&logits, labels)?])
+        let (logits, labels) = (self.logits(step)?, step.classes("labels")?);
+        let loss = number(&mean_loss(step, &logits, &labels, 0.0)?)?;
+        Ok([loss, count_correct(&logits, &labels, step.batch.weights())?])
     }
 }
 
-/// How many rows have their largest number where the label says.
-fn count_correct(logits: &Value, labels: &[u32]) -> Result<f64, TrainError> {
+/// The mean cross-entropy.
+fn mean_loss(step: &Step<'_>, logits: &Value, labels: &[u32], smoothing: f64) -> Result<Value, TrainError> {
+    step.mean(logits, |logits, rows, over| cross_entropy(step.tape, logits, &labels[rows], smoothing, over))
+}
+
+/// The weights of the rows that have their largest number where the label says.
+fn count_correct(logits: &Value, labels: &[u32], weights: &[f32]) -> Result<f64, TrainError> {
     let best = logits.tensor()?.argmax(1)?.to_vec1::<u32>()?;
-    Ok(best.iter().zip(labels).filter(|(best, label)| best == label).count() as f64)
+    let rows = best.iter().zip(labels).zip(weights);
+    Ok(rows.filter(|((best, label), _)| best == label).map(|(_, weight)| f64::from(*weight)).sum())
 }

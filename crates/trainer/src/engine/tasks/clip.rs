@@ -35,23 +35,25 @@ pub(super) fn contrastive(setup: &mut Setup<'_>) -> Result<Training<Contrastive>
 
 impl Contrastive {
     fn loss(&self, step: &Step<'_>) -> Result<Value, TrainError> {
-        let ids = self.texts.encode(&step.batch.captions)?;
-        Ok(self.model.loss(step.tape, &Value::constant(step.batch.images.clone()), &ids, step.over)?)
+        let ids = self.texts.encode(step.texts("captions")?)?;
+        Ok(self.model.loss(step.tape, &step.value("images")?, &ids, step.over()?)?)
     }
 
     fn evaluate(&self, step: &Step<'_>) -> Result<[f64; 2], TrainError> {
         Ok([number(&self.loss(step)?)?, self.count_matched(step)?])
     }
 
-    /// How many pictures are nearest to their own text among the batch's. Texts that are equal count as one.
+    /// The weights of the pictures that are nearest to their own text among the batch's. Texts that are equal count as one.
     fn count_matched(&self, step: &Step<'_>) -> Result<f64, TrainError> {
-        let captions = &step.batch.captions;
+        let captions = step.texts("captions")?;
         let ids = self.texts.encode(captions)?;
-        let out = self.model.forward(step.tape, &Value::constant(step.batch.images.clone()), &ids)?;
+        let out = self.model.forward(step.tape, &step.value("images")?, &ids)?;
         let (image, text) =
             (out.image.tensor()?.to_dtype(DType::F32)?, out.text.tensor()?.to_dtype(DType::F32)?);
         let similarity = image.matmul(&text.t()?)?;
         let best = similarity.argmax(1)?.to_vec1::<u32>()?;
-        Ok(best.iter().zip(captions).filter(|(best, own)| captions[**best as usize] == **own).count() as f64)
+        let rows = best.iter().zip(captions).zip(step.batch.weights());
+        let matched = rows.filter(|((best, own), _)| captions[**best as usize] == **own);
+        Ok(matched.map(|(_, weight)| f64::from(*weight)).sum())
     }
 }

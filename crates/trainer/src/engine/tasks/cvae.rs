@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_models::{ClipTextConfig, CvaeConfig, KlWarmup, L1Sharpening, TextToImage, TextToImageLoss};
-use phalanx_tensor::{Tape, Value};
+use phalanx_tensor::Tape;
 
 use super::text::Texts;
 use crate::engine::TrainError;
@@ -49,9 +49,8 @@ pub(super) fn autoencoder(setup: &mut Setup<'_>) -> Result<Training<Autoencoder>
 impl Autoencoder {
     /// The loss with a weight of the divergence and a width of the quadratic part of L1.
     fn parts(&self, step: &Step<'_>, weights: (f64, f64)) -> Result<TextToImageLoss, TrainError> {
-        let ids = self.texts.encode(&step.batch.captions)?;
-        let images = Value::constant(step.batch.images.clone());
-        Ok(self.model.loss(step.tape, &images, &ids, weights, step.over)?)
+        let ids = self.texts.encode(step.texts("captions")?)?;
+        Ok(self.model.loss(step.tape, &step.value("images")?, &ids, weights, step.over()?)?)
     }
 
     fn loss(&self, step: &Step<'_>) -> Result<Loss, TrainError> {

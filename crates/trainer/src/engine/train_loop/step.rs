@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use phalanx_tensor::loss::Over;
 use phalanx_tensor::{Session, Tape};
 
 use super::Run;
@@ -52,7 +51,7 @@ impl Run<'_> {
         // The communicator counts all waiting, also that of batch norms in the middle of the model.
         let traffic = self.distributed.traffic(self.state.networks()) - before;
         (spent.communication, spent.busy, spent.sent) = (traffic.exposed, traffic.busy, traffic.bytes_sent);
-        spent.images = share.global;
+        spent.images = share.global_samples;
         self.meter.add(&spent);
         report.images_per_second = spent.rate();
         report.memory_bytes = resident_memory();
@@ -73,21 +72,21 @@ impl Run<'_> {
         }
         state.updated(phase).for_each(|network| network.store().zero_grads());
         let mut sums = vec![0.0; 1 + phases[phase].measures.len()];
-        let last = share.pieces.len().saturating_sub(1);
-        // The last batch of an epoch may leave ranks without images in some micro-batch; they then cannot gather parameters
+        let last = share.micro_batches.len().saturating_sub(1);
+        // The last batch of an epoch may leave ranks without samples in some micro-batch; they then cannot gather parameters
         // block by block together.
-        let uneven = share.pieces.iter().any(|piece| piece.ranks < distributed.size());
+        let uneven = share.micro_batches.iter().any(|micro_batch| micro_batch.ranks < distributed.size());
         if uneven {
             state.networks().try_for_each(Network::summon)?;
         }
         // Nor can they know in which order the others come to reduce gradients of different networks: then that comes last.
         let together = !uneven || state.updated(phase).count() == 1;
         let accumulate = |more: bool| state.updated(phase).for_each(|network| network.accumulate(more));
-        for (index, MicroBatch { batch, offset, ranks }) in share.pieces.iter().enumerate() {
+        for (index, MicroBatch { batch, offset, ranks }) in share.micro_batches.iter().enumerate() {
             if *ranks == 0 {
                 continue;
             }
-            // Those who have images of it normalise them together; the others wait at what comes after.
+            // Those who have samples of it normalise them together; the others wait at what comes after.
             let stats_sync =
                 state.updated(phase).next().map(|network| network.stats_sync(*ranks)).transpose()?;
             if batch.is_empty() {
@@ -105,11 +104,10 @@ impl Run<'_> {
                 frozen: state.constants(phase),
             };
             // Gradients travel once they are complete, with the last micro-batch: on all ranks the same, also those that have
-            // no image of it.
+            // no sample of it.
             accumulate(index != last || !together);
             let tape = Tape::recording(session);
-            let loss =
-                training.loss(phase, &Step::new(&tape, batch, Over::Count(share.global), state.step))?;
+            let loss = training.loss(phase, &Step::new(&tape, batch, share.global_weight, state.step))?;
             sums[0] += number(&loss.value)?;
             for (sum, measure) in sums[1..].iter_mut().zip(&loss.measures) {
                 *sum += measure;

@@ -36,7 +36,7 @@ type SampleFn<M> = Box<dyn Fn(&M, &Tape, &[String], usize) -> Result<Vec<Vec<f32
 ///     fn loss(&self, step: &Step<'_>) -> Result<Value, TrainError> {
 ///         let noise = step.normal(&[3])?;
 ///         let output = self.line.forward(step.tape, &noise)?;
-///         Ok(loss::mse(step.tape, &output, &step.normal(&[1])?, step.over)?)
+///         Ok(loss::mse(step.tape, &output, &step.normal(&[1])?, step.over()?)?)
 ///     }
 /// }
 ///
