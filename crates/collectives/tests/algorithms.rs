@@ -5,7 +5,8 @@ mod common;
 use common::{WAYS, Way, on_ranks};
 use half::{bf16, f16};
 use phalanx_collectives::{
-    Algorithm, CommError, Communicator, CostModel, DType, Element, LinkCost, LinkCosts, ReduceOp, WorldConfig,
+    Algorithm, CommError, Communicator, CostModel, DType, Element, LinkCost, LinkCosts, OperationRecord,
+    ReduceOp, WorldConfig,
 };
 
 /// Empty, one element, fewer than ranks, odd, and more than one piece.
@@ -209,9 +210,10 @@ fn ways_taken(comm: &Communicator) -> Vec<String> {
     comm.reduce_scatter_in_place(&mut [1.0_f32; 9], ReduceOp::Sum).expect("sound");
     comm.gatherv(&[1_u8], 0).expect("sound");
     // To choose for itself, a communicator may measure its links in between.
-    let recent = comm.recent();
-    let own = recent.iter().filter(|record| !record.operation.contains("measuring"));
-    own.rev().take(3).rev().map(|record| record.algorithm.clone()).collect()
+    let is_own = |record: &OperationRecord| !record.operation.contains("measuring");
+    let taken: Vec<String> =
+        comm.recent().into_iter().filter(is_own).map(|record| record.algorithm).collect();
+    taken[taken.len() - 3..].to_vec()
 }
 
 #[test]
