@@ -8,7 +8,7 @@ use super::Run;
 use super::after::tell_saved;
 use super::meter::{Spent, timed};
 use crate::engine::checkpoint::TOLD;
-use crate::engine::data::{Feed, MicroBatch, StepShare};
+use crate::engine::data::{Feed, MicroBatch, StepSamples};
 use crate::engine::distributed::Network;
 use crate::engine::observer::PhaseReport;
 use crate::engine::training::{Step, number};
@@ -62,7 +62,7 @@ impl Run<'_> {
 
     /// Runs a phase forward and backward on this rank's share of a step: the sums of its loss and measures, while the
     /// gradients that it has led to are summed over the ranks.
-    fn gradients(&self, phase: usize, share: &StepShare) -> Result<Vec<f64>, TrainError> {
+    fn gradients(&self, phase: usize, share: &StepSamples) -> Result<Vec<f64>, TrainError> {
         let (state, distributed) = (&self.state, self.distributed);
         let training = &state.training;
         let phases = training.phases();
