@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::engine::checkpoint::Cut;
 use crate::engine::distributed::Distributed;
 use crate::engine::{Plan, Task, TrainError, optimize, precision};
-use crate::run::checkpoint::{Checkpoint, EMA, MODEL, PartFile};
+use crate::run::checkpoint::{Checkpoint, EMA, MODEL, NewFile};
 
 /// What came of a step's gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -167,7 +167,7 @@ impl TrainState {
         &self,
         distributed: &Distributed,
         state: &mut Map<String, Value>,
-    ) -> Result<Vec<PartFile>, TrainError> {
+    ) -> Result<Vec<NewFile>, TrainError> {
         let (store, share) = (self.task.store(), distributed.part());
         let units = distributed.units(store);
         let mut cut = Cut::new(store, &units, share);
