@@ -109,6 +109,8 @@ mod transport;
 
 mod algorithms;
 mod control;
+mod mailbox;
+
 mod engine;
 
 mod handle;
@@ -125,6 +127,7 @@ pub mod nccl;
 pub use algorithms::cost::{CostModel, LinkCost, LinkCosts};
 pub use buffer::{Coalesced, FlatBuffer, SliceMut};
 pub use communicator::{Communicator, SharedBuffer};
+pub use control::{Control, Notice, Stop};
 pub use dtype::{DType, Element, ReduceOp};
 pub use error::{BoxError, CommError, Result};
 pub use handle::Handle;

@@ -10,9 +10,11 @@ use super::settings::Settings;
 use super::universe::{Seat, Universe};
 use crate::algorithms::cost::CostModel;
 use crate::buffer::{SliceMut, on_slice};
+use crate::control::Control;
 use crate::dtype::{DType, ReduceOp};
 use crate::engine::{Ending, Engine, measure};
 use crate::error::{CommError, Result};
+use crate::mailbox::Mailbox;
 use crate::operation::{Algorithm, Kind, Scope, Sequences, Tag};
 use crate::recorder::{OperationRecord, Recorder};
 use crate::reduce::Reduction;
@@ -276,6 +278,14 @@ impl Engine for Mpi {
             }
         };
         Ending { abort: Box::new(give_up), leave: None }
+    }
+
+    fn mailbox(&self) -> std::result::Result<Mailbox, &'static str> {
+        Err("MPI")
+    }
+
+    fn control(&self) -> std::result::Result<Control, &'static str> {
+        Err("MPI")
     }
 
     fn recent(&self) -> Vec<OperationRecord> {

@@ -18,8 +18,13 @@ pub(in crate::engine) struct Cut {
 }
 
 impl Cut {
-    /// For a rank whose optimizer acts on `units`.
-    pub(in crate::engine) fn new(store: &ParamStore, units: &[Unit], share: Share) -> Self {
+    /// For a rank that has this part in what is saved.
+    pub(in crate::engine) fn new(share: Share) -> Self {
+        Self { share, params: BTreeMap::new(), files: BTreeMap::new() }
+    }
+
+    /// Notes the shapes of a network's parameters and which elements of them are in `units`, on which the optimizer acts.
+    pub(in crate::engine) fn learn_places(&mut self, store: &ParamStore, units: &[Unit]) {
         let starts: BTreeMap<&str, usize> = units
             .iter()
             .flat_map(Unit::entries)
@@ -29,8 +34,7 @@ impl Cut {
             let start = starts.get(param.name()).copied().unwrap_or(0);
             (param.name().to_owned(), (param.shape().dims().to_vec(), start))
         };
-        let params = store.params().iter().map(place).collect();
-        Self { share, params, files: BTreeMap::new() }
+        self.params.extend(store.params().iter().map(place));
     }
 
     /// All parameters and buffers, if it falls to this rank to save them.
