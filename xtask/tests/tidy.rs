@@ -25,6 +25,7 @@ const UNSAFE_MODULES: &[&str] = &[
     "crates/collectives/src/nccl/raw.rs",
     "crates/collectives/src/shared/memory.rs",
     "crates/collectives/src/shared/reach.rs",
+    "crates/collectives/src/world/pmi.rs",
     "crates/kernels/src/bfloat/tile.rs",
     "crates/kernels/src/columns.rs",
     "crates/kernels/src/fork_join.rs",

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use phalanx_collectives::{Communicator, ReduceOp, WorldConfig, connect};
+use phalanx_collectives::{Communicator, ReduceOp, WorldConfig, connect_unless};
 use phalanx_sharding::{DataParallel, Options, Overlap, Ranks, Share, Strategy, hook_named};
 use phalanx_tensor::{Listener, ParamStore, StatsSync, Unit};
 
@@ -12,6 +12,7 @@ use super::tasks::mib;
 use super::world::Link;
 use super::{TrainError, World};
 use crate::config::{Config, OverlapKind};
+use crate::launch::StopFlag;
 
 /// What communication has cost a rank.
 #[derive(Debug, Clone, Copy, Default)]
@@ -34,12 +35,19 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// Meets the other ranks. If an operation with them fails, the last ones are written to the folder of logs.
-    pub(super) fn connect(world: &World, config: &Config, logs: &Path) -> Result<Self, TrainError> {
+    /// Meets the other ranks, unless `stop` is raised before. If an operation with them fails, the last ones are written to the
+    /// folder of logs.
+    pub(super) fn connect(
+        world: &World,
+        config: &Config,
+        logs: &Path,
+        stop: &StopFlag,
+    ) -> Result<Self, TrainError> {
         let communicator = match &world.link {
             Link::Process(config) if config.world_size > 1 => {
                 let flight_recorder = config.flight_recorder.clone().or_else(|| Some(logs.to_owned()));
-                Some(connect(&WorldConfig { flight_recorder, ..WorldConfig::clone(config) })?)
+                let config = WorldConfig { flight_recorder, ..WorldConfig::clone(config) };
+                Some(connect_unless(&config, || stop.is_raised())?)
             }
             Link::Thread(communicator) if communicator.world_size() > 1 => Some(communicator.clone()),
             _ => None,
