@@ -104,3 +104,8 @@ pub use handle::Handle;
 pub use mpi::connect_mpi;
 pub use stats::CommStats;
 pub use world::{Secret, Tls, WorldConfig, connect, connect_unless, connect_with_listener};
+
+/// The examples of this crate's README, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

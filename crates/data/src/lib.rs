@@ -94,3 +94,8 @@ pub use shapes::{Objects, ShapeSpec, ShapesConfig, ShapesDataset, heldout_prompt
 pub use subset::Subset;
 pub use tokenizer::ClipTokenizer;
 pub use transform::{Filter, Normalise, RandomCrop, Resize, ResizeMode, Transform, TransformConfig};
+
+/// The examples of this crate's README, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -72,3 +72,8 @@ pub use options::{Options, Overlap};
 pub use plan::{MemoryPlan, Workload};
 
 pub use strategy::{Codec, Held, PRESETS, Placement, Ranks, ShardAxis, Strategy, Synchrony, Topology};
+
+/// The examples of this crate's README, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -21,7 +21,8 @@
 //!   differences ([`gradcheck`]).
 //! - **[`Key`]**: random numbers as a function of seed, purpose, step and position, so that every run can be
 //!   repeated and ranks agree.
-//! - **[`Tape::segment`] and [`CandleModule`]**: any candle code, candle-nn modules included, as one node.
+//! - **[`Tape::segment`]**: any candle code as one node; with the feature `candle-nn`, which is on by default, `CandleModule`
+//!   brings a module of candle-nn with its variables.
 //!
 //! What it is not: it knows no ranks, no datasets and no files but those of weights, and it never prints.
 //!
@@ -60,6 +61,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+#[cfg(feature = "candle-nn")]
 pub mod candle_module;
 pub mod error;
 pub mod gradcheck;
@@ -76,6 +78,7 @@ pub mod store;
 pub mod tape;
 mod unwritten;
 
+#[cfg(feature = "candle-nn")]
 pub use candle_module::CandleModule;
 pub use error::{Result, TensorError};
 pub use init::{Fan, Init};
@@ -85,3 +88,8 @@ pub use store::{Buffer, BuildOptions, LoadReport, Param, ParamStore, Scope, Stor
 pub use tape::{
     Block, Grads, HookResult, Listener, Precision, Recompute, Saved, Session, StatsSync, Tape, Value,
 };
+
+/// The examples of this crate's README, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
