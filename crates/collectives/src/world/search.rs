@@ -10,11 +10,13 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use super::config::WorldConfig;
-use super::frame::{self, Message, PROTOCOL};
-use super::handshake::{self, Connection};
-use super::mesh::Table;
+use super::connect::Table;
+use super::handshake;
 use super::rendezvous::INTRODUCTION;
-use super::tls::Ends;
+use super::secret::Purpose;
+use super::tls::TlsConfigs;
+use crate::control::Connection;
+use crate::control::frame::{self, Message, PROTOCOL};
 use crate::error::{CommError, Result};
 
 /// How long after a port was found closed it is tried again, and how long after a stranger answered there.
@@ -42,7 +44,7 @@ pub(super) async fn join(
 ) -> Result<(Table, Connection)> {
     let deadline = Instant::now() + config.connect_timeout;
     let mut knocking = JoinSet::new();
-    let (place, tls) = (config.master_address()?, config.tls_ends()?);
+    let (place, tls) = (config.master_address()?, config.tls_configs()?);
     let shared = Arc::new(config.clone());
     for port in config.ports() {
         let (config, tls, address) = (shared.clone(), tls.clone(), SocketAddr::new(place.ip(), port));
@@ -119,7 +121,7 @@ fn unfound(config: &WorldConfig, mut strangers: Vec<(u16, String)>) -> CommError
 /// the end; where there are several, rank 0 may yet come.
 async fn knock(
     config: &WorldConfig,
-    tls: Option<&Ends>,
+    tls: Option<&TlsConfigs>,
     address: SocketAddr,
     data: SocketAddr,
     deadline: Instant,
@@ -161,7 +163,12 @@ async fn knock(
 }
 
 /// Says who this rank is and hears what the other side says to that.
-async fn introduce(config: &WorldConfig, tls: Option<&Ends>, stream: TcpStream, data: SocketAddr) -> Answer {
+async fn introduce(
+    config: &WorldConfig,
+    tls: Option<&TlsConfigs>,
+    stream: TcpStream,
+    data: SocketAddr,
+) -> Answer {
     // The address that rank 0 sees is the one that others reach, unless this rank listens on a fixed one.
     let reachable = match (data.ip().is_unspecified(), stream.local_addr()) {
         (true, Ok(own)) => SocketAddr::new(own.ip(), data.port()),
@@ -169,7 +176,7 @@ async fn introduce(config: &WorldConfig, tls: Option<&Ends>, stream: TcpStream, 
     };
     let shaking = async {
         let mut stream = handshake::control(stream, tls, true).await?;
-        handshake::call_control(&mut stream, config.secret.as_ref()).await?;
+        handshake::call_async(&mut stream, config.secret.as_ref(), Purpose::Control).await?;
         Ok::<_, String>(stream)
     };
     let mut stream = match shaking.await {

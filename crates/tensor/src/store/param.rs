@@ -6,8 +6,9 @@ use std::sync::{Arc, OnceLock};
 use candle_core::{Shape, Tensor};
 
 use super::unit::Unit;
+use crate::backend::Array;
 use crate::init::Init;
-use crate::{Result, TensorError};
+use crate::{Context, Result, TensorError};
 
 /// A parameter of a model. Clones are handles to the same parameter.
 #[derive(Debug, Clone)]
@@ -90,6 +91,14 @@ impl Param {
         Ok(values.narrow(0, range.start, range.len())?.reshape(self.shape())?)
     }
 
+    /// The current values as an array: a view into the unit.
+    ///
+    /// # Errors
+    /// [`TensorError::NotResident`] if the unit's values are not in memory.
+    pub fn array(&self) -> Result<Array> {
+        Ok(self.tensor()?.into())
+    }
+
     /// The accumulated gradient, as a view into the unit; `None` if none is allocated.
     ///
     /// # Errors
@@ -112,15 +121,19 @@ impl Param {
     }
 
     /// Adds `grad` to the gradient in the unit.
-    pub(crate) fn accumulate_grad(&self, grad: &Tensor) -> Result<()> {
-        let (unit, range) = self.place()?;
-        unit.accumulate(range.clone(), grad)
+    pub(crate) fn accumulate_grad(&self, context: &Context, grad: &Array) -> Result<()> {
+        let backend = grad.backend(context);
+        match self.grad_destination()? {
+            (to, true) => backend.accumulate(&to, grad),
+            (to, false) => backend.copy(&to, grad),
+        }
     }
 
     /// Where its gradient is to be written; see [`Unit::destination`].
-    pub(crate) fn grad_destination(&self) -> Result<(Tensor, bool)> {
+    pub(crate) fn grad_destination(&self) -> Result<(Array, bool)> {
         let (unit, range) = self.place()?;
-        unit.destination(range.clone())
+        let (to, add) = unit.destination(range.clone())?;
+        Ok((to.into(), add))
     }
 
     fn place(&self) -> Result<&(Unit, Range<usize>)> {

@@ -232,14 +232,6 @@ impl Unit {
         Ok(grads)
     }
 
-    /// Adds to the gradient of the parameter at `range`.
-    pub(super) fn accumulate(&self, range: Range<usize>, grad: &Tensor) -> Result<()> {
-        match self.destination(range)? {
-            (to, true) => storage::add_in_place(&to, grad),
-            (to, false) => storage::copy_in_place(&to, grad),
-        }
-    }
-
     /// Where the gradient of the parameter at `range` is to be written, flat, and whether it is to be added to what is
     /// there; otherwise all of it is to be overwritten.
     pub(super) fn destination(&self, range: Range<usize>) -> Result<(Tensor, bool)> {

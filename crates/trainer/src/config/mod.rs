@@ -25,6 +25,11 @@ use std::collections::BTreeMap;
 
 use layer::Assignment;
 
+/// Bytes of so many MiB; 0 is no bound.
+pub(crate) fn mib(count: usize) -> usize {
+    if count == 0 { usize::MAX } else { count.saturating_mul(1 << 20) }
+}
+
 /// A configuration with the history of its values.
 #[derive(Debug, Clone)]
 pub struct Resolved {

@@ -4,9 +4,10 @@ use phalanx_models::{Mlp, MlpConfig, MobileNetV2, MobileNetV2Config, ResNet, Res
 use phalanx_tensor::loss::{Over, cross_entropy};
 use phalanx_tensor::{ParamStore, Scope, StoreBuilder, Tape, Value};
 
-use super::super::TrainError;
-use super::super::task::{Batch, Outcome, Task};
+use super::task::{Outcome, Task};
 use crate::config::{Config, ModelKind};
+use crate::engine::TrainError;
+use crate::engine::data::Batch;
 
 enum Network {
     ResNet(ResNet),

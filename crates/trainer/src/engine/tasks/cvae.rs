@@ -5,11 +5,12 @@ use phalanx_models::{ClipTextConfig, CvaeConfig, KlWarmup, L1Sharpening, TextToI
 use phalanx_tensor::loss::Over;
 use phalanx_tensor::{ParamStore, StoreBuilder, Tape, Value};
 
-use super::super::TrainError;
-use super::super::task::{Batch, Outcome, Task};
 use super::number;
+use super::task::{Outcome, Task};
 use super::text::Texts;
 use crate::config::Config;
+use crate::engine::TrainError;
+use crate::engine::data::Batch;
 
 /// The autoencoder.
 pub(super) struct Autoencoder {
@@ -63,7 +64,8 @@ impl Task for Autoencoder {
     fn loss(&self, tape: &Tape, batch: &Batch, over: Over, step: u64) -> Result<Outcome, TrainError> {
         let ids = self.texts.encode(&batch.captions)?;
         let images = Value::constant(batch.images.clone());
-        let parts = self.model.loss(tape, &images, &ids, (self.kl.at(step), self.l1.at(step)), over)?;
+        let out = self.model.forward(tape, &images, &ids)?;
+        let parts = out.loss(tape, &images, (self.kl.at(step), self.l1.at(step)), over)?;
         let measures = vec![number(&parts.l1)?, number(&parts.kl)?];
         Ok(Outcome { loss: parts.total, measures })
     }
@@ -75,8 +77,8 @@ impl Task for Autoencoder {
     fn evaluate(&self, tape: &Tape, batch: &Batch) -> Result<Vec<f64>, TrainError> {
         let ids = self.texts.encode(&batch.captions)?;
         let images = Value::constant(batch.images.clone());
-        let parts =
-            self.model.loss(tape, &images, &ids, (self.kl.weight, self.l1.at(u64::MAX)), Over::Count(1))?;
+        let out = self.model.forward(tape, &images, &ids)?;
+        let parts = out.loss(tape, &images, (self.kl.weight, self.l1.at(u64::MAX)), Over::Count(1))?;
         Ok(vec![number(&parts.total)?, number(&parts.l1)?, number(&parts.kl)?])
     }
 

@@ -3,23 +3,31 @@
 mod classifier;
 mod clip;
 mod cvae;
+mod task;
 mod text;
 
 use phalanx_tensor::{BuildOptions, Key, StoreBuilder, Value};
 
+pub use task::{Outcome, Task};
+
 use super::data::Data;
-use super::{Task, TrainError};
-use crate::config::{Config, ModelConfig, ModelKind};
+use super::error::TrainError;
+use crate::config::{Config, ModelConfig, ModelKind, mib};
 
 /// The task that a configuration asks for, with weights drawn from `key`, now or by whoever will hold them.
-pub(super) fn build(config: &Config, data: &Data, key: Key, fill: bool) -> Result<Box<dyn Task>, TrainError> {
+pub(in crate::engine) fn build(
+    config: &Config,
+    data: &Data,
+    key: Key,
+    fill: bool,
+) -> Result<Box<dyn Task>, TrainError> {
     // Weights of a file go into whole parameters.
     let fill = fill || !config.model.text_weights.is_empty();
     assemble(config, data.num_classes(), key, fill, text::Texts::new)
 }
 
 /// The same without any weights: parameters have names, shapes and places in units, and no memory.
-pub(super) fn layout(config: &Config, num_classes: usize) -> Result<Box<dyn Task>, TrainError> {
+pub(in crate::engine) fn layout(config: &Config, num_classes: usize) -> Result<Box<dyn Task>, TrainError> {
     assemble(config, num_classes, Key::new(config.train.seed), false, text::Texts::without_weights)
 }
 
@@ -46,11 +54,6 @@ fn assemble(
         | ModelKind::MobileNetV2
         | ModelKind::Mlp => Box::new(classifier::Classifier::new(config, builder, num_classes)?),
     })
-}
-
-/// Bytes of so many MiB; 0 is no bound.
-pub(super) fn mib(count: usize) -> usize {
-    if count == 0 { usize::MAX } else { count.saturating_mul(1 << 20) }
 }
 
 /// The number that a scalar on the tape has.

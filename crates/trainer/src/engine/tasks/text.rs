@@ -11,8 +11,8 @@ use phalanx_models::clip::openai_names;
 use phalanx_tensor::io::load_weights;
 use phalanx_tensor::{Param, ParamStore};
 
-use super::super::TrainError;
 use crate::config::ModelConfig;
+use crate::engine::TrainError;
 
 /// How many captions are kept as ids; a data set's captions are few and come again and again.
 const KEPT: usize = 1 << 16;
