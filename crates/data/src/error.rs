@@ -137,7 +137,7 @@ pub enum DataError {
     TextTooLong {
         /// Tokens of the text itself.
         tokens: usize,
-        /// The same with start and end of text.
+        /// Its tokens with start and end of text.
         total: usize,
         /// The context's length.
         context: usize,

@@ -31,7 +31,7 @@ impl ImageFolder {
         Self::open_seeded(path, split, 0)
     }
 
-    /// The same as [`open`](Self::open) with a seed for the captions' wording.
+    /// Opens a folder as [`open`](Self::open) does, with a seed for the captions' wording.
     ///
     /// # Errors
     /// As [`open`](Self::open).

@@ -57,7 +57,7 @@ pub struct Loader {
     early: BTreeMap<u64, Result<Batch>>,
     /// The number of the next batch to deliver, and its place.
     next: Job,
-    /// The same for the next batch to hand out.
+    /// The number of the next batch to hand out to a worker, and its place.
     next_job: Job,
     ended: bool,
     waited: Duration,

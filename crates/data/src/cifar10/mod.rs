@@ -39,7 +39,7 @@ pub fn open_cifar10(path: impl AsRef<Path>, split: Split) -> Result<Arc<dyn Data
     open_cifar10_seeded(path, split, 0)
 }
 
-/// The same as [`open_cifar10`] with a seed for the captions' wording.
+/// Opens CIFAR-10 as [`open_cifar10`] does, with a seed for the captions' wording.
 ///
 /// # Errors
 /// As [`open_cifar10`].

@@ -42,7 +42,7 @@ impl ClipTokenizer {
         Self::with_vocab(CLIP_MERGES + bpe::BYTES + 2)
     }
 
-    /// The same tokenizer with only the most frequent merges, so that it has `vocab` tokens: for small models
+    /// CLIP's tokenizer with only the most frequent merges, so that it has `vocab` tokens: for small models
     /// trained from scratch, whose token table would otherwise be most of the model. Any text can still be
     /// written; rarer words take more tokens.
     ///

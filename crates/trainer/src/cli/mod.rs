@@ -52,7 +52,7 @@ pub(crate) enum CliError {
     /// The command asks for something that does not exist or cannot be.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The same, for what is no configuration.
+    /// The arguments or the environment ask for something that cannot be.
     #[error("{0}")]
     Usage(String),
     /// The work failed.

@@ -26,7 +26,7 @@ pub(in crate::engine) fn build(
     assemble(config, data.num_classes(), key, fill, text::Texts::new)
 }
 
-/// The same without any weights: parameters have names, shapes and places in units, and no memory.
+/// The configured task without any weights: parameters have names, shapes and places in units, and no memory.
 pub(in crate::engine) fn layout(config: &Config, num_classes: usize) -> Result<Box<dyn Task>, TrainError> {
     assemble(config, num_classes, Key::new(config.train.seed), false, text::Texts::without_weights)
 }

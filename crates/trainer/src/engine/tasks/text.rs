@@ -39,7 +39,7 @@ impl Texts {
         Ok(Self { tokenizer, config, weights: model.text_weights.clone(), known: RefCell::default() })
     }
 
-    /// The same without the weights of a file, for who asks for sizes only.
+    /// Texts without the weights of a file, for who asks for sizes only.
     pub(super) fn without_weights(model: &ModelConfig) -> Result<Self, TrainError> {
         Ok(Self { weights: String::new(), ..Self::new(model)? })
     }

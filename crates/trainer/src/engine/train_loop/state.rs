@@ -130,7 +130,7 @@ impl TrainState {
         result
     }
 
-    /// The same without gathering everything beforehand: whatever `work` runs, all ranks run the same blocks in the same
+    /// Runs `work` with the averages in place of the weights, without gathering everything beforehand: whatever `work` runs, all ranks run the same blocks in the same
     /// order, and listen ([`Distributed::listener`]).
     pub(super) fn with_averages_by_block<R>(
         &mut self,
