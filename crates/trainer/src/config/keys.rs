@@ -79,7 +79,7 @@ choices! {
         Zero2 = "zero2",
         /// Parameters, gradients and optimizer state sharded over the ranks.
         Fsdp = "fsdp",
-        /// The same as `fsdp`.
+        /// Another name of `fsdp`.
         Zero3 = "zero3",
         /// Sharded within groups of ranks, replicated between them.
         Hsdp = "hsdp",
