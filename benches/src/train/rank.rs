@@ -37,7 +37,8 @@ impl Replica {
         };
         let (overlap, threads) = (args.overlap.overlap(), args.common.threads());
         let options = Options { overlap, threads, ..Options::default() };
-        let parallel = DataParallel::with_options(&store, comm, Strategy::named(strategy)?, options)?;
+        let row = Strategy::named(strategy)?;
+        let parallel = DataParallel::with_options(&store, row.mesh(comm, 0)?, row, options)?;
         let recompute = if args.recompute > 0 { Recompute::Every(args.recompute) } else { Recompute::Never };
         Ok(Self { parallel, precision: args.precision, recompute })
     }

@@ -20,18 +20,18 @@ mod state;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use phalanx_collectives::{CommStats, Communicator, ReduceOp, threads};
-use phalanx_tensor::{FlatEntry, FlatParam, HookResult, Listener, ParamState, ParamStore, StatsSync};
+use phalanx_collectives::{CommStats, Communicator, ReduceOp};
+use phalanx_tensor::{FlatEntry, FlatParam, HookResult, Listener, ParamState, ParamStore, ProcessGroup};
 
 use self::gradients::Reductions;
 use self::parameters::Gathered;
 use self::prefetch::Pass;
 use crate::codec::GradCodec;
 use crate::options::{Options, Overlap};
-use crate::statistics::RankSum;
+use crate::process_group::RankGroup;
 use crate::step::{Step, StepToken};
 use crate::strategy::{Layout, ShardAxis, StateLayout, Strategy};
-use crate::{Mesh, ParallelStrategy, Result, ShardRole, ShardingError, StateBytes};
+use crate::{ParallelStrategy, ProcessMesh, Result, ShardRole, ShardingError, StateBytes};
 
 /// The bulk-synchronous strategies: all ranks take each step together, and have the same parameters after it.
 ///
@@ -44,6 +44,8 @@ use crate::{Mesh, ParallelStrategy, Result, ShardRole, ShardingError, StateBytes
 /// different numbers of samples.
 #[derive(Debug)]
 pub struct DataParallel {
+    mesh: ProcessMesh,
+    /// All ranks that have samples of a batch.
     comm: Communicator,
     /// The ranks that share what is sharded.
     shards: Communicator,
@@ -81,7 +83,7 @@ impl DataParallel {
     /// # Errors
     /// [`ShardingError::ModelsDiffer`] naming the first difference, and those of communication.
     pub fn new(store: &ParamStore, comm: Communicator, strategy: Strategy) -> Result<Arc<Self>> {
-        Self::with_options(store, comm, strategy, Options::default())
+        Self::with_options(store, strategy.mesh(comm, 0)?, strategy, Options::default())
     }
 
     /// Wraps a model for the only rank, which computes and does nothing else.
@@ -90,21 +92,23 @@ impl DataParallel {
     /// If the world of one rank cannot be made.
     pub fn alone(store: &ParamStore) -> Result<Arc<Self>> {
         let options = Options { overlap: Overlap::Never, ..Options::default() };
-        Self::with_options(store, threads(1)?.remove(0), Strategy::named("ddp")?, options)
+        Self::with_options(store, ProcessMesh::alone()?, Strategy::named("ddp")?, options)
     }
 
-    /// Wraps a model as [`DataParallel::new`] does, with options, which must be the same on all ranks.
+    /// Wraps a model as [`DataParallel::new`] does, with a mesh of the axes that the strategy needs ([`Strategy::mesh`]), and
+    /// with options, which must be the same on all ranks.
     ///
     /// # Errors
-    /// [`ShardingError::Mesh`] if the world is not whole groups, [`ShardingError::Strategy`] if the strategy cannot go by the
+    /// [`ShardingError::Mesh`] if the mesh lacks an axis, [`ShardingError::Strategy`] if the strategy cannot go by the
     /// algorithm, [`ShardingError::Codec`] if the codec does not know the gradients' type; otherwise as [`DataParallel::new`].
     pub fn with_options(
         store: &ParamStore,
-        comm: Communicator,
+        mesh: ProcessMesh,
         strategy: Strategy,
         options: Options,
     ) -> Result<Arc<Self>> {
         strategy.goes_by(options.algorithm)?;
+        let comm = mesh.data().clone();
         let params = store.flat_params().to_vec();
         let trainable = || params.iter().enumerate().filter(|(_, param)| param.trainable());
         if let Some(codec) = &options.codec {
@@ -116,20 +120,14 @@ impl DataParallel {
         }
         check_same_model(store, &comm)?;
         let (shards, replicas) = match strategy.axis {
-            ShardAxis::World => (comm.clone(), None),
-            ShardAxis::Group => {
-                let group = if options.group == 0 { natural_group(comm.hosts()) } else { options.group };
-                let replicas = comm.world_size().checked_div(group).unwrap_or(0);
-                let mesh = Mesh::new(&[("replicate", replicas), ("shard", group)], comm.world_size())?;
-                let at = mesh.coordinates(comm.rank());
-                (part_of(&comm, at[0])?, Some(part_of(&comm, at[1])?))
-            }
+            ShardAxis::World => (&comm, None),
+            ShardAxis::Group => (mesh.axis("shard")?, Some(mesh.axis("replicate")?)),
         };
         let gathers = strategy.layout.parameters == Layout::Sharded && shards.world_size() > 1;
         let overlaps = options.overlap.decide(&comm, gathers, options.threads.max(1))?;
-        let timely = |comm: Communicator| if overlaps { comm } else { comm.at_once() };
-        let (shards, replicas) =
-            (shards.using(options.algorithm), replicas.map(|comm| comm.using(options.algorithm)));
+        let timely = |comm: Communicator| if overlaps { comm } else { comm.blocking() };
+        let by = |comm: &Communicator| timely(comm.using(options.algorithm));
+        let (shards, replicas) = (by(shards), replicas.map(by));
         let order = trainable().map(|(at, _)| at).rev().collect();
         let (mut blocks, mut buckets) = (BTreeMap::new(), Vec::new());
         for (at, param) in params.iter().enumerate() {
@@ -141,8 +139,9 @@ impl DataParallel {
         }
         let this = Self {
             comm: timely(comm),
-            shards: timely(shards),
-            replicas: replicas.map(timely),
+            mesh,
+            shards,
+            replicas,
             strategy,
             params,
             order,
@@ -268,20 +267,22 @@ impl ParallelStrategy for DataParallel {
         Ok(self.comm.all_reduce(values, ReduceOp::Sum)?)
     }
 
-    fn stats_sync(&self, ranks: usize) -> Result<Option<Arc<dyn StatsSync>>> {
+    fn batch_group(&self, ranks: usize) -> Result<Arc<dyn ProcessGroup>> {
         if ranks == self.comm.world_size() {
-            return Ok(Some(Arc::new(RankSum(self.comm.clone()))));
+            return Ok(RankGroup::of(&self.comm));
         }
         let known = self.state().first_ranks.get(&ranks).cloned();
         let part = match known {
             Some(part) => part,
             None => {
-                let part = part_of(&self.comm, usize::from(self.comm.rank() >= ranks))?;
+                let part = self.comm.split(Some(u32::from(self.comm.rank() >= ranks)), 0)?;
+                let part =
+                    part.ok_or_else(|| ShardingError::Mesh("a rank with a colour got no group".into()))?;
                 self.state().first_ranks.insert(ranks, part.clone());
                 part
             }
         };
-        Ok(Some(Arc::new(RankSum(part))))
+        Ok(RankGroup::of(&part))
     }
 
     fn unshard(&self) -> Result<()> {
@@ -319,11 +320,9 @@ impl ParallelStrategy for DataParallel {
     }
 
     fn stats(&self) -> CommStats {
-        let mut parts: Vec<CommStats> = self.state().first_ranks.values().map(Communicator::stats).collect();
-        if let Some(replicas) = &self.replicas {
-            parts.extend([self.shards.stats(), replicas.stats()]);
-        }
-        parts.into_iter().fold(self.comm.stats(), |sum, part| CommStats {
+        let state = self.state();
+        let parts = state.first_ranks.values().map(Communicator::stats);
+        parts.fold(self.mesh.stats(), |sum, part| CommStats {
             operations: sum.operations + part.operations,
             bytes_sent: sum.bytes_sent + part.bytes_sent,
             bytes_received: sum.bytes_received + part.bytes_received,
@@ -345,12 +344,6 @@ impl ParallelStrategy for DataParallel {
             }
         }
     }
-}
-
-/// The communicator of the ranks that say the same number.
-fn part_of(comm: &Communicator, colour: usize) -> Result<Communicator> {
-    let part = comm.split(Some(colour as u32), 0)?;
-    part.ok_or_else(|| ShardingError::Mesh("a rank with a colour got no group".into()))
 }
 
 /// How many ranks belong together: those of a host, if there are several hosts with as many ranks each, one after the other.
@@ -378,7 +371,7 @@ fn check_same_model(store: &ParamStore, comm: &Communicator) -> Result<()> {
         own.push(format!("initial values of {:?}", store.key()));
     }
     let own = own.join("\n");
-    let all = comm.all_gather_bytes(own.as_bytes())?;
+    let all = comm.all_gatherv(own.as_bytes())?;
     let first = String::from_utf8_lossy(&all[0]).into_owned();
     for (rank, other) in all.iter().enumerate() {
         if *other != all[0] {

@@ -8,6 +8,8 @@
 //!   ([`Options::algorithm`]) and what they are ([`Options::codec`]) is chosen beside it.
 //! - **[`GradCodec`]** encodes gradients for their way between ranks; what it keeps is part of a checkpoint.
 //! - **[`MemoryPlan`]** says beforehand what a strategy will hold and send.
+//! - **[`ProcessMesh`]** arranges ranks along named axes, with a communicator for each; how a single tensor lies along them is its
+//!   [`Placement`].
 //!
 //! The model knows nothing of this: a strategy listens to the tape. [`DataParallel`] starts the reduction of a
 //! [`phalanx_tensor::FlatParam`] the moment that its gradients are complete, while backward goes on with earlier blocks, and,
@@ -60,17 +62,25 @@ mod error;
 mod mesh;
 mod options;
 mod parallel;
+mod placement;
 pub mod plan;
-mod statistics;
+mod process_group;
 mod step;
 mod strategy;
 
 pub use codec::{Bf16, CodecBytes, GradCodec, codec_named};
 pub use data_parallel::DataParallel;
 pub use error::{Result, ShardingError};
-pub use mesh::Mesh;
+pub use mesh::{AXES, MeshLayout, ProcessMesh};
 pub use options::{Options, Overlap};
 pub use parallel::{ParallelStrategy, ShardRole, StateBytes};
+pub use placement::{Placed, Placement, local_ranges};
 pub use plan::{MemoryPlan, Workload};
+pub use process_group::RankGroup;
 pub use step::{Reduced, Step, StepToken};
 pub use strategy::{Layout, PRESETS, Ranks, ShardAxis, StateLayout, Strategy};
+
+/// The examples of this crate's README, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -10,9 +10,6 @@ use crate::codec::GradCodec;
 /// What can be chosen beside the strategy. All ranks must choose the same.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Ranks in a group, where the strategy has groups; 0 takes the hosts if they have as many ranks each, and otherwise
-    /// as many ranks as the largest proper divisor of the world size.
-    pub group: usize,
     /// Where parameters are sharded: how many buckets are gathered ahead of their use. Where gradients are sharded: so
     /// many buckets' gradients, but at least one's, may be on their way while backward goes on.
     pub prefetch: usize,
@@ -65,7 +62,6 @@ impl Overlap {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            group: 0,
             prefetch: 1,
             gathered_bytes: usize::MAX,
             algorithm: Algorithm::Auto,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use phalanx_collectives::CommStats;
-use phalanx_tensor::{FlatParam, Listener, ParamStore, StatsSync};
+use phalanx_tensor::{FlatParam, Listener, ParamStore, ProcessGroup};
 
 use crate::step::StepToken;
 use crate::{Layout, Result};
@@ -59,12 +59,13 @@ pub trait ParallelStrategy: Listener {
     /// Those of communication.
     fn sum(&self, values: &mut [f64]) -> Result<()>;
 
-    /// What sums statistics over the first `ranks` ranks, those that have samples of a batch that is too small for all; `None`
-    /// where a rank's own statistics are all. The others call this at the same place.
+    /// The first `ranks` ranks, those that have samples of a batch that may be too small for all, for
+    /// [`phalanx_tensor::Session::batch_group`]. The others take no part in what depends on all of the batch, but call this at
+    /// the same place.
     ///
     /// # Errors
     /// Those of communication.
-    fn stats_sync(&self, ranks: usize) -> Result<Option<Arc<dyn StatsSync>>>;
+    fn batch_group(&self, ranks: usize) -> Result<Arc<dyn ProcessGroup>>;
 
     /// Brings all parameters into this rank's memory and keeps them there until [`ParallelStrategy::reshard`]: for sampling and
     /// saving, and for steps that not all ranks have samples for. Every rank calls this at the same place.

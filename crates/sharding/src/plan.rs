@@ -269,7 +269,7 @@ fn all_reduced(bytes: u64, ranks: usize, algorithm: Algorithm) -> u64 {
     let around = scattered(2 * bytes, ranks);
     match algorithm {
         Algorithm::Tree => u64::from(ranks.next_power_of_two().ilog2()) * bytes,
-        Algorithm::Single => (ranks as u64 - 1) * bytes,
+        Algorithm::SingleReducer => (ranks as u64 - 1) * bytes,
         Algorithm::HalvingDoubling if !ranks.is_power_of_two() => {
             scattered(2 * bytes, ranks.next_power_of_two() / 2) + bytes
         }

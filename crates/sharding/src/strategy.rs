@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 
-use phalanx_collectives::Algorithm;
+use phalanx_collectives::{Algorithm, Communicator};
 use phalanx_tensor::FlatParam;
 
-use crate::{Result, ShardingError};
+use crate::data_parallel::natural_group;
+use crate::{ProcessMesh, Result, ShardingError};
 
 /// How a kind of state lies over the ranks of the data axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,16 +139,30 @@ impl Strategy {
         Err(ShardingError::Strategy { name: name.to_owned(), problem })
     }
 
+    /// Arranges the ranks of a world along the axes that the row needs. Where there are groups they are of `group` ranks; 0 takes
+    /// the hosts if they have as many ranks each, and otherwise as many ranks as the largest proper divisor of the world size.
+    ///
+    /// # Errors
+    /// [`ShardingError::Mesh`] if the world is not whole groups, and those of communication.
+    pub fn mesh(&self, world: Communicator, group: usize) -> Result<ProcessMesh> {
+        if self.axis == ShardAxis::World {
+            return ProcessMesh::data_parallel(world);
+        }
+        let group = if group == 0 { natural_group(world.hosts()) } else { group };
+        let replicas = world.world_size() / group;
+        ProcessMesh::new(world, &[("replicate", replicas), ("shard", group)])
+    }
+
     /// Whether the row's gradients and parameters can go between ranks that way.
     ///
     /// # Errors
     /// [`ShardingError::Strategy`] naming the collective that does not go so.
     pub fn goes_by(&self, algorithm: Algorithm) -> Result<()> {
-        use Algorithm::{Auto, Direct, Grid, HalvingDoubling, PushPull, Ring, Single, Tree};
+        use Algorithm::{Auto, Direct, Grid, HalvingDoubling, PushPull, Ring, SingleReducer, Tree};
         let StateLayout { gradients, optimizer, .. } = self.layout;
         let reduces = match gradients {
             Layout::Sharded => ("reduce-scatter", matches!(algorithm, Ring | HalvingDoubling | PushPull)),
-            Layout::Leader => ("reduce", matches!(algorithm, Ring | Tree | Single)),
+            Layout::Leader => ("reduce", matches!(algorithm, Ring | Tree | SingleReducer)),
             Layout::Replicated => ("all-reduce", true),
         };
         let gathers = match optimizer {

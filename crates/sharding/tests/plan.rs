@@ -24,6 +24,7 @@ const SIDE: usize = 8;
 const STEPS: u64 = 3;
 
 /// A layer that is held fixed before one that learns, both in one block, and a scale outside of any block.
+#[derive(Debug)]
 struct Mixed {
     name: String,
     fixed: Linear,
@@ -51,7 +52,7 @@ enum Subject {
 enum Model {
     ResNet(ResNet),
     Mlp(Mlp),
-    Mixed(Arc<Mixed>, Param),
+    Mixed(Arc<dyn Block>, Param),
 }
 
 fn build(subject: Subject) -> Result<(Model, ParamStore)> {
@@ -102,7 +103,7 @@ fn measure(
 ) -> std::result::Result<(RankBytes, u64, u64), AnyError> {
     let (model, store) = build(subject)?;
     let (rank, world) = (comm.rank(), comm.world_size());
-    let parallel = DataParallel::with_options(&store, comm, strategy, options)?;
+    let parallel = DataParallel::with_options(&store, strategy.mesh(comm, 0)?, strategy, options)?;
     let context = Arc::new(Context::new(1));
     let mut optimizer: Box<dyn Optimizer> = match momentum {
         Some(momentum) => Box::new(Sgd::new(momentum, false, 0.0)),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{Device, Tensor};
 use half::bf16;
-use phalanx_collectives::{Algorithm, Communicator, FlatBuffer, SliceMut, threads};
+use phalanx_collectives::{Algorithm, Communicator, FlatBuffer, threads};
 use phalanx_sharding::{
     CodecBytes, DataParallel, GradCodec, Options, PRESETS, ParallelStrategy, Result as ShardingResult,
     ShardingError, Strategy,
@@ -73,7 +73,8 @@ fn model() -> Result<(Layers, ParamStore), AnyError> {
     let builder = StoreBuilder::new(BuildOptions { key: Key::new(2), bucket_bytes: 0, ..Default::default() });
     let layer = |name: &str, from, to| {
         let linear = nn::Linear::new(&builder.root().pp(name).block(), from, to)?;
-        Ok::<_, AnyError>(Arc::new(Layer { name: name.to_owned(), linear }))
+        let layer: Arc<dyn phalanx_tensor::Block> = Arc::new(Layer { name: name.to_owned(), linear });
+        Ok::<_, AnyError>(layer)
     };
     let layers = [layer("hidden", 5, 7)?, layer("out", 7, 3)?];
     Ok((layers, builder.build()?))
@@ -94,12 +95,13 @@ fn backward(layers: &Layers, parallel: &Arc<DataParallel>, step: u64) -> Result<
 }
 
 /// A layer as a block.
+#[derive(Debug)]
 struct Layer {
     name: String,
     linear: nn::Linear,
 }
 
-type Layers = [Arc<Layer>; 2];
+type Layers = [Arc<dyn phalanx_tensor::Block>; 2];
 
 impl phalanx_tensor::Block for Layer {
     fn name(&self) -> &str {
@@ -138,7 +140,8 @@ fn errors_that_a_codec_keeps_go_on_to_the_bit() {
             let start = |codec: Arc<Feedback>, comm: Communicator| {
                 let (layers, store) = model()?;
                 let options = Options { codec: Some(codec), ..Options::default() };
-                let parallel = DataParallel::with_options(&store, comm, Strategy::named(strategy)?, options)?;
+                let row = Strategy::named(strategy)?;
+                let parallel = DataParallel::with_options(&store, row.mesh(comm, 0)?, row, options)?;
                 Ok::<_, AnyError>((layers, store, parallel))
             };
             let train = |layers: &Layers, parallel: &Arc<DataParallel>, steps: Range<u64>| {
@@ -249,7 +252,7 @@ fn bytes_go_the_way_that_is_asked_for_or_the_run_does_not_begin() {
             let ranks = on_ranks(4, move |comm| {
                 let (layers, store) = model()?;
                 let options = Options { algorithm, ..Options::default() };
-                let parallel = match DataParallel::with_options(&store, comm, *row, options) {
+                let parallel = match DataParallel::with_options(&store, row.mesh(comm, 0)?, *row, options) {
                     Err(error @ ShardingError::Strategy { .. }) => return Ok(Err(error.to_string())),
                     parallel => parallel?,
                 };

@@ -32,6 +32,24 @@ pub enum TensorError {
         /// The device or element type.
         what: String,
     },
+    /// The host was to read an array that lies on a device.
+    #[error("{op} reads numbers on the host, and this array is one of {backend}; `to_host` copies it")]
+    NotOnHost {
+        /// Who was to read.
+        op: &'static str,
+        /// The back end that has the array.
+        backend: &'static str,
+    },
+    /// A back end was given an array of another one.
+    #[error("{op} of {expected} was given an array of {found}; `from_host` and `to_host` copy between them")]
+    OtherBackend {
+        /// The function of the back end.
+        op: &'static str,
+        /// The back end that was to compute.
+        expected: &'static str,
+        /// The back end that has the array.
+        found: &'static str,
+    },
     /// A value of one tape was used on another.
     #[error("{op}: a value recorded on another tape was used here; a value belongs to the tape that made it")]
     ForeignValue {

@@ -45,7 +45,7 @@ pub fn check_gradients(inputs: &[Tensor], f: impl Fn(&Tape, &[Value]) -> Result<
     let mut worst = 0.0_f64;
     for (index, leaf) in leaves.iter().enumerate() {
         let analytic = match tape.leaf_grad(leaf) {
-            Some(grad) => grad.flatten_all()?.to_vec1::<f64>()?,
+            Some(grad) => grad.tensor()?.flatten_all()?.to_vec1::<f64>()?,
             None => vec![0.0; inputs[index].elem_count()],
         };
         let base = inputs[index].flatten_all()?.to_vec1::<f64>()?;

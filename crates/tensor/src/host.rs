@@ -34,7 +34,7 @@ pub fn with_host_slice_mut<R>(tensor: &Tensor, f: impl FnOnce(HostSliceMut<'_>) 
 /// If the element type is not f32 or f64.
 pub fn unwritten_flat(len: usize, dtype: DType) -> Result<Tensor> {
     crate::storage::dispatch!("unwritten memory", dtype, T => {
-        crate::storage::tensor_from(crate::unwritten::unwritten::<T>(len), len)
+        crate::storage::tensor_from(crate::storage::unwritten::<T>(len), len)
     })
 }
 

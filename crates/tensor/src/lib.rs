@@ -19,9 +19,12 @@
 //! - **[`ops`], [`nn`], [`loss`], [`optim`]**: the differentiable operations, layers with PyTorch's names and
 //!   initial values, stable losses, and optimizers over flat slices. Every backward is checked against finite
 //!   differences ([`gradcheck`]).
+//! - **[`ProcessGroup`]**: what ops that work over several ranks ask of them ([`ops::all_reduce`], [`ops::all_gather`], …,
+//!   synchronised batch norm, the contrastive loss); who moves the numbers is not known here.
 //! - **[`Key`]**: random numbers as a function of seed, purpose, step and position, so that every run can be
 //!   repeated and ranks agree.
-//! - **[`Tape::segment`] and [`CandleModule`]**: any candle code, candle-nn modules included, as one node.
+//! - **[`Tape::segment`]**: any candle code as one node; with the feature `candle-nn`, which is on by default, `CandleModule`
+//!   brings a module of candle-nn with its variables.
 //!
 //! What it is not: it knows no ranks, no datasets and no files but those of weights, and it never prints.
 //!
@@ -60,9 +63,12 @@
 //! ```
 #![deny(unsafe_code)]
 
+pub mod backend;
+#[cfg(feature = "candle-nn")]
 pub mod candle_module;
 pub mod error;
 pub mod gradcheck;
+pub mod group;
 pub mod host;
 pub mod init;
 pub mod io;
@@ -70,21 +76,28 @@ pub mod loss;
 pub mod nn;
 pub mod ops;
 pub mod optim;
+mod precision;
 pub mod rng;
 mod storage;
 pub mod store;
 pub mod tape;
-mod unwritten;
 
+pub use backend::{Array, ArrayBackend, DeviceArray};
+#[cfg(feature = "candle-nn")]
 pub use candle_module::CandleModule;
 pub use error::{Result, TensorError};
+pub use group::ProcessGroup;
 pub use init::{Fan, Init};
 pub use phalanx_kernels::{Context, Level};
+pub use precision::Precision;
 pub use rng::Key;
 pub use store::{
     Buffer, BuildOptions, FlatEntry, FlatParam, FlatStorage, GradState, LoadReport, Param, ParamGroup,
     ParamState, ParamStore, Scope, StoreBuilder,
 };
-pub use tape::{
-    Block, Grads, HookResult, Listener, Precision, Recompute, Saved, Session, StatsSync, Tape, Value,
-};
+pub use tape::{Block, Grads, HookResult, Listener, Recompute, Saved, Session, Tape, Value};
+
+/// The examples of this crate's README, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -10,13 +10,15 @@ use std::cell::RefCell;
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Storage, StorageRef, Tensor, WithDType};
 use phalanx_kernels::Context;
 
-use low::widened;
+use half::widened;
 
-pub(crate) use low::{cast, is_low, meet, operand, stored, wide};
+pub(crate) use half::{cast, is_half, meet, operand, stored, wide};
+pub(crate) use unwritten::unwritten;
 
 use crate::{Result, TensorError};
 
-mod low;
+mod half;
+mod unwritten;
 
 /// Element types that the CPU kernels and the tape compute in.
 pub(crate) trait Scalar: phalanx_kernels::Float + WithDType {
@@ -192,10 +194,10 @@ pub(crate) fn add_in_place(accumulator: &Tensor, addend: &Tensor) -> Result<()> 
     })
 }
 
-/// The same for elements of any type: those of 16 bits are added in f32 and each sum is rounded once.
+/// `accumulator += addend`, in place, for elements of any type: those of 16 bits are added in f32 and each sum is rounded once.
 pub(crate) fn accumulate(context: &Context, accumulator: &Tensor, addend: &Tensor) -> Result<()> {
-    if is_low(accumulator.dtype()) && accumulator.elem_count() == addend.elem_count() {
-        return low::add_in_place(context, ADD, accumulator, addend);
+    if is_half(accumulator.dtype()) && accumulator.elem_count() == addend.elem_count() {
+        return half::add_in_place(context, ADD, accumulator, addend);
     }
     add_in_place(accumulator, addend)
 }

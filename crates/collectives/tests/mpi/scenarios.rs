@@ -41,6 +41,7 @@ fn conformance(ranks: Option<usize>) {
     );
     check_all(&comm, false);
     messages(&comm);
+    from_any_rank(&comm);
     sums(&comm);
     parts(&comm);
     facts(&comm);
@@ -59,31 +60,64 @@ fn messages(comm: &Communicator) {
         for round in 0..3 {
             let mut values = vec![0_i64; 1 << 20];
             comm.send(&vec![(10 * rank + round) as i64; 1 << 20], other).expect("sound");
-            comm.receive(&mut values, other).expect("sound");
+            comm.recv(&mut values, other).expect("sound");
             assert!(values.iter().all(|value| *value == (10 * other + round) as i64));
         }
         // More messages than may be under way, one of them empty.
         for length in 0..200 {
             comm.send(&vec![1_u8; length], other).expect("sound");
             let mut values = vec![0_u8; length];
-            comm.receive(&mut values, other).expect("sound");
+            comm.recv(&mut values, other).expect("sound");
             assert!(values.iter().all(|value| *value == 1));
         }
         // Both ways at once, of different lengths, and answered by the two halves.
         let own = vec![rank as i32; 200_000 + rank];
         let mut theirs = vec![9; 200_000 + other];
-        comm.send_receive(&own, other, &mut theirs, other).expect("sound");
+        comm.send_recv(&own, other, &mut theirs, other).expect("sound");
         assert!(theirs.iter().all(|value| *value == other as i32));
         theirs.fill(9);
         if rank == 0 {
-            comm.send_receive(&own, other, &mut theirs, other).expect("sound");
+            comm.send_recv(&own, other, &mut theirs, other).expect("sound");
         } else {
             comm.send(&own, other).expect("sound");
-            comm.receive(&mut theirs, other).expect("sound");
+            comm.recv(&mut theirs, other).expect("sound");
         }
         assert!(theirs.iter().all(|value| *value == other as i32));
     }
     assert!(matches!(comm.send(&[1_u8], rank), Err(CommError::Argument { .. })));
+}
+
+/// Messages on two channels to everybody, this rank included, more than may be under way, beside operations.
+fn from_any_rank(comm: &Communicator) {
+    let (rank, world) = (comm.rank(), comm.world_size());
+    let length = |number: usize| [0, 1, 70_001, 17][number % 4];
+    for number in 0..100 {
+        for to in 0..world {
+            comm.send_to(to, (number % 2) as u32, &vec![(number + rank) as u8; length(number)])
+                .expect("sound");
+        }
+        if number % 30 == 0 {
+            comm.all_reduce(&mut [1.0_f32; 1000], ReduceOp::Sum).expect("sound");
+        }
+    }
+    for channel in 0..2 {
+        let mut next = vec![channel; world];
+        for _ in 0..50 * world {
+            let (from, bytes) = comm.recv_any(channel as u32).expect("sound");
+            let number = next[from];
+            assert!(bytes == vec![(number + from) as u8; length(number)], "message {number} from {from}");
+            next[from] += 2;
+        }
+        assert_eq!(comm.try_recv(channel as u32), Ok(None));
+    }
+    let part = comm.split(Some((rank % 2) as u32), 0).expect("sound").expect("a colour");
+    let next = (part.rank() + 1) % part.world_size();
+    part.send_to(next, 0, b"of the part").expect("sound");
+    assert_eq!(comm.try_recv(0), Ok(None));
+    assert_eq!(part.recv_any(0).expect("sound").1, b"of the part");
+    assert!(matches!(comm.control(), Err(CommError::NotOffered { by: "MPI", .. })));
+    // What nobody takes is in nobody's way.
+    comm.send_to((rank + 1) % world, 9, &[7; 300_000]).expect("sound");
 }
 
 fn sums(comm: &Communicator) {
@@ -198,12 +232,12 @@ fn large() {
     let world = comm.world_size();
     assert!(values.iter().enumerate().all(|(i, value)| usize::from(*value) == (i % 100) * world));
     comm.reduce(&mut values, ReduceOp::Max, world - 1).expect("sound");
-    let all = comm.gather(&values, 0).expect("sound");
+    let all = comm.gatherv(&values, 0).expect("sound");
     assert!(all.iter().all(|theirs| *theirs == values));
     let parts = if comm.rank() == 0 { all } else { Vec::new() };
-    assert!(comm.scatter(&parts, 0).expect("sound") == values);
+    assert!(comm.scatterv(&parts, 0).expect("sound") == values);
     let parts = vec![values.clone(); world];
-    assert!(comm.all_to_all_ragged(&parts).expect("sound") == parts);
+    assert!(comm.all_to_allv(&parts).expect("sound") == parts);
 }
 
 /// More than an int counts. Two ranks need 16 GB of memory, so this is started by hand.
@@ -215,8 +249,8 @@ fn huge() {
     comm.all_reduce(&mut values, ReduceOp::Max).expect("sound");
     assert!(values.iter().enumerate().all(|(i, value)| *value == fill(world - 1, i)), "all-reduce");
     values.iter_mut().enumerate().for_each(|(i, value)| *value = fill(rank, i));
-    comm.reduce_scatter_chunks(&mut values, ReduceOp::Max).expect("sound");
-    comm.all_gather_chunks(&mut values).expect("sound");
+    comm.reduce_scatter_in_place(&mut values, ReduceOp::Max).expect("sound");
+    comm.all_gather_in_place(&mut values).expect("sound");
     assert!(values.iter().enumerate().all(|(i, value)| *value == fill(world - 1, i)), "chunks");
     values.fill(rank as u8);
     comm.broadcast(&mut values, world - 1).expect("sound");
@@ -225,10 +259,10 @@ fn huge() {
         comm.send(&values, 1).expect("sound");
     } else if rank == 1 {
         values.fill(9);
-        comm.receive(&mut values, 0).expect("sound");
+        comm.recv(&mut values, 0).expect("sound");
         assert!(values.iter().all(|value| usize::from(*value) == world - 1), "message");
     }
-    let all = comm.gather(&values, 0).expect("sound");
+    let all = comm.gatherv(&values, 0).expect("sound");
     assert!(all.iter().all(|theirs| *theirs == values), "gather");
     println!("rank {rank} of {world}: all of {len} bytes is right");
 }

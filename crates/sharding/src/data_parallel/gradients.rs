@@ -91,7 +91,9 @@ impl DataParallel {
         // What is done meanwhile makes room at once. Where gradients are sharded there is room for those of a few buckets,
         // as for parameters; backward waits if it is that much faster than the others.
         let scatters = self.strategy.layout.gradients == Layout::Sharded;
-        while step.running.front().is_some_and(|reduction| reduction.message.is_done())
+        // Where shards go on to other groups that does not depend on who is how fast, so that all ranks issue the same.
+        let done = |reduction: &Reduction| self.replicas.is_none() && reduction.message.is_done();
+        while step.running.front().is_some_and(done)
             || (scatters && step.running.len() > self.prefetch.max(1))
         {
             self.finish_oldest(step)?;
@@ -133,7 +135,7 @@ impl DataParallel {
     fn summed<B: FlatBuffer>(&self, buffer: B) -> Handle<B> {
         match self.strategy.layout.gradients {
             Layout::Replicated => self.shards.all_reduce_async(buffer, ReduceOp::Sum),
-            Layout::Sharded => self.shards.reduce_scatter_chunks_async(buffer, ReduceOp::Sum),
+            Layout::Sharded => self.shards.reduce_scatter_in_place_async(buffer, ReduceOp::Sum),
             Layout::Leader => self.shards.reduce_async(buffer, ReduceOp::Sum, LEADER),
         }
     }

@@ -39,7 +39,7 @@ impl DataParallel {
         state.gathered.open.push(block);
         let sharded = || self.buckets[block].iter().copied().filter(|at| self.is_gathered(*at));
         sharded().try_for_each(|at| self.fetch(&mut state, at))?;
-        let ahead = if self.shards.is_at_once() { &[] } else { state.gathered.route.ahead() };
+        let ahead = if self.shards.is_blocking() { &[] } else { state.gathered.route.ahead() };
         for at in self.next_buckets(&state.gathered.open, ahead) {
             if state.gathered.bytes + self.params[at].bytes() > self.gathered_bytes {
                 break;
@@ -153,7 +153,7 @@ impl DataParallel {
                 coming.push(match self.strategy.layout.optimizer {
                     Layout::Leader => self.shards.broadcast_async(InPlace(full), LEADER),
                     Layout::Replicated | Layout::Sharded => {
-                        self.shards.all_gather_chunks_async(InPlace(full))
+                        self.shards.all_gather_in_place_async(InPlace(full))
                     }
                 });
             }

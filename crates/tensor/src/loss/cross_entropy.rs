@@ -46,7 +46,7 @@ pub fn cross_entropy(
         Ok::<_, TensorError>((loss, tensor_from(softmax, input.shape().clone())?))
     })?;
     let labels = labels.to_vec();
-    tape.push(OP, &[logits], loss, move |tape, grad, grads| {
+    tape.push(OP, &[logits], loss, move |tape, grad, grads| { let grad = &grad.tensor()?;
         let read = Contiguous::by(OP, tape.context(), &softmax)?;
         let grad = grad.to_dtype(candle_core::DType::F64)?.to_scalar::<f64>()?;
         dispatch!(OP, dtype, T => {

@@ -38,6 +38,7 @@ fn elementwise(
         })?
     };
     tape.push(op, &[x], loss, move |tape, grad, grads| {
+        let grad = &grad.tensor()?;
         let grad = grad.to_dtype(candle_core::DType::F64)?.to_scalar::<f64>()? * factor;
         let (x, t) = (Contiguous::by(op, tape.context(), &x_t)?, Contiguous::by(op, tape.context(), &t_t)?);
         dispatch!(op, dtype, T => {

@@ -33,6 +33,7 @@ pub fn kl_standard_normal(tape: &Tape, mu: &Value, logvar: &Value, over: Over) -
         })?
     };
     tape.push(OP, &[mu, logvar], loss, move |tape, grad, grads| {
+        let grad = &grad.tensor()?;
         let grad = grad.to_dtype(candle_core::DType::F64)?.to_scalar::<f64>()? * factor;
         let (mu, lv) =
             (Contiguous::by(OP, tape.context(), &mu_t)?, Contiguous::by(OP, tape.context(), &lv_t)?);

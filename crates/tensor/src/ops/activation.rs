@@ -3,9 +3,9 @@
 use phalanx_kernels::{unary_backward, unary_forward};
 
 use crate::Result;
+use crate::storage::unwritten;
 use crate::storage::{Contiguous, dispatch, stored, tensor_from};
 use crate::tape::{Tape, Value};
-use crate::unwritten::unwritten;
 
 pub use phalanx_kernels::UnaryOp;
 
@@ -29,6 +29,7 @@ pub fn unary(tape: &Tape, x: &Value, op: UnaryOp) -> Result<Value> {
     let (x_saved, y_saved) =
         if op.derivative_from_output() { (output.clone(), output.clone()) } else { (input, output.clone()) };
     tape.push(OP, &[x], output, move |tape, grad, grads| {
+        let grad = &grad.tensor()?;
         let grad = grad.contiguous()?;
         let (x, y, dy) = (
             Contiguous::by(OP, tape.context(), &x_saved)?,

@@ -33,7 +33,7 @@ fn elementwise(
     cast(tape.context(), &compute(&a, &b)?, dtype)
 }
 
-/// The same of one operand.
+/// Computes on one operand, in the type that is computed in, and rounds to its own.
 fn single(
     context: &Context,
     x: &Tensor,
@@ -54,6 +54,7 @@ pub fn add(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
     same_shape("add", a, b)?;
     let output = elementwise(tape, "add", a, b, |a, b| a + b)?;
     tape.push("add", &[a, b], output, |_, grad, grads| {
+        let grad = &grad.tensor()?;
         grads.share(0, grad.clone())?;
         grads.share(1, grad.clone())
     })
@@ -67,6 +68,7 @@ pub fn sub(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
     same_shape("sub", a, b)?;
     let output = elementwise(tape, "sub", a, b, |a, b| a - b)?;
     tape.push("sub", &[a, b], output, |_, grad, grads| {
+        let grad = &grad.tensor()?;
         grads.share(0, grad.clone())?;
         if grads.wants(1) { grads.add(1, grad.neg()?) } else { Ok(()) }
     })
@@ -89,6 +91,7 @@ pub fn broadcast_add(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
     let output = elementwise(tape, "broadcast_add", a, b, Tensor::broadcast_add)?;
     let (a_shape, b_shape) = (a.shape().clone(), b.shape().clone());
     tape.push("broadcast_add", &[a, b], output, move |tape, grad, grads| {
+        let grad = &grad.tensor()?;
         grads.share(0, sum_to_shape(tape.context(), grad, &a_shape)?)?;
         grads.share(1, sum_to_shape(tape.context(), grad, &b_shape)?)
     })
@@ -103,6 +106,7 @@ pub fn broadcast_mul(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
     let (a_shape, b_shape) = (a.shape().clone(), b.shape().clone());
     let (a_saved, b_saved) = (a.save(), b.save());
     tape.push("mul", &[a, b], output, move |tape, grad, grads| {
+        let grad = &grad.tensor()?;
         let cx = tape.context();
         // Not rounded before it is summed.
         let times = |other: Tensor| -> Result<Tensor> {
@@ -110,10 +114,10 @@ pub fn broadcast_mul(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
             Ok(grad.broadcast_mul(&other)?)
         };
         if grads.wants(0) {
-            grads.share(0, sum_to_shape(cx, &times(b_saved.tensor()?)?, &a_shape)?)?;
+            grads.share(0, sum_to_shape(cx, &times(b_saved.array()?.tensor()?)?, &a_shape)?)?;
         }
         if grads.wants(1) {
-            grads.share(1, sum_to_shape(cx, &times(a_saved.tensor()?)?, &b_shape)?)?;
+            grads.share(1, sum_to_shape(cx, &times(a_saved.array()?.tensor()?)?, &b_shape)?)?;
         }
         Ok(())
     })
@@ -126,6 +130,7 @@ pub fn broadcast_mul(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
 pub fn scale(tape: &Tape, x: &Value, factor: f64) -> Result<Value> {
     let output = single(tape.context(), &x.tensor()?, |x| x * factor)?;
     tape.push("scale", &[x], output, move |tape, grad, grads| {
+        let grad = &grad.tensor()?;
         grads.add(0, single(tape.context(), grad, |grad| grad * factor)?)
     })
 }
@@ -136,5 +141,5 @@ pub fn scale(tape: &Tape, x: &Value, factor: f64) -> Result<Value> {
 /// If memory cannot be allocated.
 pub fn add_scalar(tape: &Tape, x: &Value, addend: f64) -> Result<Value> {
     let output = single(tape.context(), &x.tensor()?, |x| x + addend)?;
-    tape.push("add_scalar", &[x], output, |_, grad, grads| grads.share(0, grad.clone()))
+    tape.push("add_scalar", &[x], output, |_, grad, grads| grads.share(0, grad.tensor()?.clone()))
 }

@@ -4,9 +4,9 @@ use candle_core::{Tensor, WithDType as _};
 use phalanx_kernels::{softmax_rows_backward, softmax_rows_forward};
 
 use super::linear::{Read, product};
+use crate::storage::unwritten;
 use crate::storage::{Contiguous, cast, dispatch, tensor_from, with_slice_mut};
 use crate::tape::{Tape, Value};
-use crate::unwritten::unwritten;
 use crate::{Context, Result, TensorError};
 
 /// Softmax of every row (the last dimension), not rounded.
@@ -47,6 +47,7 @@ pub fn softmax(tape: &Tape, x: &Value) -> Result<Value> {
     let output = cast(tape.context(), &output, x_t.dtype())?;
     let saved = output.clone();
     tape.push("softmax", &[x], output, move |tape, grad, grads| {
+        let grad = &grad.tensor()?;
         grads.add(0, softmax_backward(tape.context(), &saved, grad)?)
     })
 }
@@ -89,6 +90,7 @@ pub fn attention(tape: &Tape, q: &Value, k: &Value, v: &Value, causal: bool) -> 
     let output = cast(cx, &output, dtype)?;
     let (q_saved, k_saved, v_saved) = (q.save(), k.save(), v.save());
     tape.push(OP, &[q, k, v], output, move |tape, grad, grads| {
+        let grad = &grad.tensor()?;
         let cx = tape.context();
         if grads.wants(2) {
             let size = [pairs, length, dim, length];
@@ -100,20 +102,26 @@ pub fn attention(tape: &Tape, q: &Value, k: &Value, v: &Value, causal: bool) -> 
             return Ok(());
         }
         let size = [pairs, length, length, dim];
-        let grad_weights =
-            product(tape, OP, size, (grad, Read::Plain), (&v_saved.tensor()?, Read::Transposed), square)?;
+        let grad_weights = product(
+            tape,
+            OP,
+            size,
+            (grad, Read::Plain),
+            (&v_saved.array()?.tensor()?, Read::Transposed),
+            square,
+        )?;
         // Masked weights are zero, and softmax's gradient is a product with them, so the mask needs no step.
         let grad_scores = (softmax_backward(cx, &weights, &grad_weights)? * factor)?;
         let size = [pairs, length, dim, length];
         if grads.wants(0) {
-            let k = k_saved.tensor()?;
+            let k = k_saved.array()?.tensor()?;
             grads.add(
                 0,
                 product(tape, OP, size, (&grad_scores, Read::Plain), (&k, Read::Plain), shape.clone())?,
             )?;
         }
         if grads.wants(1) {
-            let q = q_saved.tensor()?;
+            let q = q_saved.array()?.tensor()?;
             grads.add(
                 1,
                 product(tape, OP, size, (&grad_scores, Read::Transposed), (&q, Read::Plain), shape)?,

@@ -7,10 +7,11 @@ use phalanx_kernels::{
 };
 
 use super::norm::check_affine;
+use crate::host::HostSliceMut;
+use crate::storage::unwritten;
 use crate::storage::{Contiguous, dispatch, stored, tensor_from, wide};
 use crate::store::Buffer;
 use crate::tape::{Tape, Value};
-use crate::unwritten::unwritten;
 use crate::{Result, TensorError};
 
 pub use phalanx_kernels::Activation as FusedActivation;
@@ -72,11 +73,14 @@ pub fn batch_norm2d(
         residual.map(|residual| Ok::<_, TensorError>(residual.tensor()?.contiguous()?)).transpose()?;
     let dtype = input.dtype();
     let cx = tape.context();
-    let sync = if stats.sync { tape.session().stats_sync.clone() } else { None };
+    let sync = if stats.sync { tape.session().batch_group.clone() } else { None };
     let reduce = {
         let sync = sync.clone();
         move |values: &mut [f64]| match &sync {
-            Some(sync) => sync.all_reduce_sum(values).map_err(|source| TensorError::Hook { op: OP, source }),
+            Some(sync) => {
+                let sum = sync.all_reduce(HostSliceMut::F64(values));
+                sum.map_err(|source| TensorError::Hook { op: OP, source })
+            }
             None => Ok(()),
         }
     };
@@ -138,10 +142,10 @@ pub fn batch_norm2d(
     let (gamma_saved, beta_saved) = (gamma.save(), beta.save());
     let none = Value::constant(Tensor::zeros(0, dtype, &candle_core::Device::Cpu)?);
     let inputs = [x, gamma, beta, residual.unwrap_or(&none)];
-    tape.push(OP, &inputs, output, move |tape, grad, grads| {
+    tape.push(OP, &inputs, output, move |tape, grad, grads| { let grad = &grad.tensor()?;
         let cx = tape.context();
         let grad = grad.contiguous()?;
-        let (gamma_t, beta_t) = (gamma_saved.tensor()?.contiguous()?, beta_saved.tensor()?.contiguous()?);
+        let (gamma_t, beta_t) = (gamma_saved.array()?.tensor()?.contiguous()?, beta_saved.array()?.tensor()?.contiguous()?);
         dispatch!(OP, dtype, T => {
             let (x, dy) = (Contiguous::by(OP, tape.context(), &input)?, Contiguous::by(OP, tape.context(), &grad)?);
             let (g, b) = (Contiguous::by(OP, tape.context(), &gamma_t)?, Contiguous::by(OP, tape.context(), &beta_t)?);

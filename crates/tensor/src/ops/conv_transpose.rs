@@ -1,15 +1,15 @@
 //! Transposed two-dimensional convolution.
 
-use candle_core::Tensor;
+use candle_core::{Tensor, WithDType as _};
 use phalanx_kernels::{
     ConvTranspose2dShape, conv_transpose2d_backward_input, conv_transpose2d_backward_weight,
     conv_transpose2d_forward, conv2d_backward_bias,
 };
 
 use super::Conv2dOptions;
+use crate::storage::unwritten;
 use crate::storage::{Contiguous, dispatch, operand, stored, tensor_from};
 use crate::tape::{Tape, Value};
-use crate::unwritten::unwritten;
 use crate::{Result, TensorError};
 
 /// The transposed convolution of `x` [N, C, H, W] with `weight` [C, O/groups, KH, KW], plus `bias` `[O]`, as in
@@ -65,7 +65,10 @@ pub fn conv_transpose2d(
     let b_t = bias.map(|bias| Ok::<_, TensorError>(bias.tensor()?.contiguous()?)).transpose()?;
     let dtype = x_t.dtype();
     let output = {
-        let (x, w) = (operand(OP, tape, &x_t)?, operand(OP, tape, &w_t)?);
+        let (x, w) = (
+            operand(OP, tape.context(), tape.session().precision, &x_t)?,
+            operand(OP, tape.context(), tape.session().precision, &w_t)?,
+        );
         let b = b_t.as_ref().map(|b| Contiguous::by(OP, tape.context(), b)).transpose()?;
         dispatch!(OP, dtype, T => {
             let bias = b.as_ref().map(|b| b.slice::<T>()).transpose()?;
@@ -77,19 +80,19 @@ pub fn conv_transpose2d(
     let (x_saved, w_saved) = (x.save(), weight.save());
     let (x_dims, w_dims) = (x.dims().to_vec(), weight.dims().to_vec());
     let none = Value::constant(Tensor::zeros(0, dtype, x_t.device())?);
-    tape.push(OP, &[x, weight, bias.unwrap_or(&none)], output, move |tape, grad, grads| {
+    tape.push(OP, &[x, weight, bias.unwrap_or(&none)], output, move |tape, grad, grads| { let grad = &grad.tensor()?;
         let cx = tape.context();
         let grad = grad.contiguous()?;
-        let dy = operand(OP, tape, &grad)?;
+        let dy = operand(OP, tape.context(), tape.session().precision, &grad)?;
         dispatch!(OP, dtype, T => {
             let dy = dy.slice::<T>()?;
             if grads.wants(1) {
-                let x = x_saved.tensor()?.contiguous()?;
-                let x = operand(OP, tape, &x)?;
+                let x = x_saved.array()?.tensor()?.contiguous()?;
+                let x = operand(OP, tape.context(), tape.session().precision, &x)?;
                 let x = x.slice::<T>()?;
-                grads.write::<T>(1, &w_dims, |dw, add| {
-                    Ok(conv_transpose2d_backward_weight(cx, &shape, x, dy, dw, add)?)
-                })?;
+                grads.write(cx, 1, &w_dims, T::DTYPE, |to, add| {
+ crate::storage::with_slice_mut::<T, _>(OP, to.host(OP)?, |dw| Ok(conv_transpose2d_backward_weight(cx, &shape, x, dy, dw, add)?))
+ })?;
             }
             if grads.wants(2) {
                 // The sum over pixels is that of any convolution with such an output.
@@ -97,13 +100,13 @@ pub fn conv_transpose2d(
                     in_channels: 1, out_channels, kernel: [1; 2], stride: [1; 2], padding: [0; 2],
                     dilation: [1; 2], groups: 1, ..convolution
                 };
-                grads.write::<T>(2, &[out_channels], |db, add| {
-                    Ok(conv2d_backward_bias(cx, &like, dy, db, add)?)
-                })?;
+                grads.write(cx, 2, &[out_channels], T::DTYPE, |to, add| {
+ crate::storage::with_slice_mut::<T, _>(OP, to.host(OP)?, |db| Ok(conv2d_backward_bias(cx, &like, dy, db, add)?))
+ })?;
             }
             if grads.wants(0) {
-                let w = w_saved.tensor()?.contiguous()?;
-                let w = operand(OP, tape, &w)?;
+                let w = w_saved.array()?.tensor()?.contiguous()?;
+                let w = operand(OP, tape.context(), tape.session().precision, &w)?;
                 let mut dx = unwritten::<T>(x_dims.iter().product());
                 conv_transpose2d_backward_input(cx, &shape, dy, w.slice::<T>()?, &mut dx)?;
                 grads.add(0, tensor_from(dx, x_dims)?)?;

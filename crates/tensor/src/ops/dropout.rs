@@ -46,6 +46,7 @@ pub fn dropout(tape: &Tape, x: &Value, p: f64) -> Result<Value> {
     let kept: Vec<bool> = drawn.iter().map(|u| *u >= p).collect();
     let output = masked(tape, &values, &kept, keep)?;
     tape.push(OP, &[x], output, move |tape, grad, grads| {
+        let grad = &grad.tensor()?;
         grads.add(0, masked(tape, &grad.contiguous()?, &kept, keep)?)
     })
 }

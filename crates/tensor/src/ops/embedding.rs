@@ -35,6 +35,7 @@ pub fn embedding(tape: &Tape, table: &Value, ids: &Tensor) -> Result<Value> {
         stored(tape.context(), out, dims, tape.session().precision.stored(dtype))
     })?;
     tape.push(OP, &[table], output, move |tape, grad, grads| {
+        let grad = &grad.tensor()?;
         let grad = grad.contiguous()?;
         let table_grad = Tensor::zeros((rows, width), wide(dtype), grad.device())?;
         dispatch!(OP, dtype, T => {

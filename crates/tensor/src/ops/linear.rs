@@ -1,11 +1,11 @@
 //! Matrix products: the fully connected layer and the batched product.
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Tensor, WithDType as _};
 use phalanx_kernels::{Matrix, MatrixMut, linear_forward, matmul_batched};
 
+use crate::storage::unwritten;
 use crate::storage::{Contiguous, cast, dispatch, operand, stored, tensor_from, wide};
 use crate::tape::{Tape, Value};
-use crate::unwritten::unwritten;
 use crate::{Result, TensorError};
 
 /// How a stored matrix is read.
@@ -30,7 +30,10 @@ pub(super) fn product(
 ) -> Result<Tensor> {
     let (a, b) = (a.contiguous()?, b.contiguous()?);
     same_type(op, &a, &b)?;
-    let (a_read, b_read) = (operand(op, tape, &a)?, operand(op, tape, &b)?);
+    let (a_read, b_read) = (
+        operand(op, tape.context(), tape.session().precision, &a)?,
+        operand(op, tape.context(), tape.session().precision, &b)?,
+    );
     dispatch!(op, a.dtype(), T => {
         let mut out = unwritten::<T>(batch * m * n);
         let a = Matrix::batched(a_read.slice::<T>()?, m, k, read_a == Read::Transposed);
@@ -56,7 +59,7 @@ pub fn linear(tape: &Tape, x: &Value, weight: &Value, bias: Option<&Value>) -> R
     linear_stored(tape, x, weight, bias, tape.session().precision.product(x.dtype()?))
 }
 
-/// The same, the result of another type: f32 for what a loss takes at once.
+/// [`linear`] with a result of another type: f32 for what a loss takes at once.
 pub(crate) fn linear_stored(
     tape: &Tape,
     x: &Value,
@@ -86,7 +89,10 @@ pub(crate) fn linear_stored(
         let (x, w) = (x.tensor()?.contiguous()?, weight.tensor()?.contiguous()?);
         same_type(OP, &x, &w)?;
         let bias = bias.map(|bias| Ok::<_, TensorError>(bias.tensor()?.contiguous()?)).transpose()?;
-        let (x_read, w_read) = (operand(OP, tape, &x)?, operand(OP, tape, &w)?);
+        let (x_read, w_read) = (
+            operand(OP, tape.context(), tape.session().precision, &x)?,
+            operand(OP, tape.context(), tape.session().precision, &w)?,
+        );
         let bias = bias.as_ref().map(|bias| Contiguous::by(OP, tape.context(), bias)).transpose()?;
         dispatch!(OP, x.dtype(), T => {
             let bias = bias.as_ref().map(|bias| bias.slice::<T>()).transpose()?;
@@ -98,23 +104,23 @@ pub(crate) fn linear_stored(
     };
     let (x_saved, w_saved) = (x.save(), weight.save());
     let none = Value::constant(Tensor::zeros(0, DType::F32, &candle_core::Device::Cpu)?);
-    tape.push(OP, &[x, weight, bias.unwrap_or(&none)], output, move |tape, grad, grads| {
+    tape.push(OP, &[x, weight, bias.unwrap_or(&none)], output, move |tape, grad, grads| { let grad = &grad.tensor()?;
         let cx = tape.context();
         if grads.wants(0) {
             let size = [1, rows, inputs, outputs];
-            let w = w_saved.tensor()?;
+            let w = w_saved.array()?.tensor()?;
             grads.add(0, product(tape, OP, size, (grad, Read::Plain), (&w, Read::Plain), x_shape)?)?;
         }
         if grads.wants(1) {
-            let x = x_saved.tensor()?.contiguous()?;
+            let x = x_saved.array()?.tensor()?.contiguous()?;
             let grad = grad.contiguous()?;
-            let (x, dy) = (operand(OP, tape, &x)?, operand(OP, tape, &grad)?);
+            let (x, dy) = (operand(OP, tape.context(), tape.session().precision, &x)?, operand(OP, tape.context(), tape.session().precision, &grad)?);
             dispatch!(OP, grad.dtype(), T => {
                 let dy = Matrix::batched(dy.slice::<T>()?, outputs, rows, true);
                 let x = Matrix::batched(x.slice::<T>()?, rows, inputs, false);
-                grads.write::<T>(1, &[outputs, inputs], |dw, add| {
-                    Ok(matmul_batched(cx, 1, dy, x, MatrixMut::batched(dw, outputs, inputs), add)?)
-                })
+                grads.write(cx, 1, &[outputs, inputs], T::DTYPE, |to, add| {
+ crate::storage::with_slice_mut::<T, _>(OP, to.host(OP)?, |dw| Ok(matmul_batched(cx, 1, dy, x, MatrixMut::batched(dw, outputs, inputs), add)?))
+ })
             })?;
         }
         if grads.wants(2) {
@@ -151,13 +157,14 @@ pub fn matmul(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
     let output = cast(tape.context(), &output, tape.session().precision.product(output.dtype()))?;
     let (a_saved, b_saved) = (a.save(), b.save());
     tape.push(OP, &[a, b], output, move |tape, grad, grads| {
+        let grad = &grad.tensor()?;
         if grads.wants(0) {
-            let b = b_saved.tensor()?;
+            let b = b_saved.array()?.tensor()?;
             let size = [batch, m, k, n];
             grads.add(0, product(tape, OP, size, (grad, Read::Plain), (&b, Read::Transposed), a_shape)?)?;
         }
         if grads.wants(1) {
-            let a = a_saved.tensor()?;
+            let a = a_saved.array()?.tensor()?;
             let size = [batch, k, n, m];
             grads.add(1, product(tape, OP, size, (&a, Read::Transposed), (grad, Read::Plain), b_shape)?)?;
         }

@@ -3,9 +3,9 @@
 use candle_core::WithDType as _;
 use phalanx_kernels::{group_norm_backward, group_norm_forward, layer_norm_backward, layer_norm_forward};
 
+use crate::storage::unwritten;
 use crate::storage::{Contiguous, dispatch, stored, tensor_from};
 use crate::tape::{Tape, Value};
-use crate::unwritten::unwritten;
 use crate::{Result, TensorError};
 
 /// Checks that `gamma` and `beta` are [channels].
@@ -49,8 +49,9 @@ pub fn layer_norm(tape: &Tape, x: &Value, gamma: &Value, beta: &Value, eps: f64)
     };
     let gamma_saved = gamma.save();
     tape.push(OP, &[x, gamma, beta], output, move |tape, grad, grads| {
+        let grad = &grad.tensor()?;
         let grad = grad.contiguous()?;
-        let gamma_t = gamma_saved.tensor()?;
+        let gamma_t = gamma_saved.array()?.tensor()?;
         let (x, dy, g) = (
             Contiguous::by(OP, tape.context(), &input)?,
             Contiguous::by(OP, tape.context(), &grad)?,
@@ -119,8 +120,9 @@ pub fn group_norm(
     };
     let gamma_saved = gamma.save();
     tape.push(OP, &[x, gamma, beta], output, move |tape, grad, grads| {
+        let grad = &grad.tensor()?;
         let grad = grad.contiguous()?;
-        let gamma_t = gamma_saved.tensor()?;
+        let gamma_t = gamma_saved.array()?.tensor()?;
         let (x, dy, g) = (
             Contiguous::by(OP, tape.context(), &input)?,
             Contiguous::by(OP, tape.context(), &grad)?,
@@ -168,7 +170,7 @@ pub fn l2_normalise(tape: &Tape, x: &Value) -> Result<Value> {
         })?
     };
     let saved = output.clone();
-    tape.push(OP, &[x], output, move |tape, grad, grads| {
+    tape.push(OP, &[x], output, move |tape, grad, grads| { let grad = &grad.tensor()?;
         let grad = grad.contiguous()?;
         let (y, dy) = (Contiguous::by(OP, tape.context(), &saved)?, Contiguous::by(OP, tape.context(), &grad)?);
         dispatch!(OP, dtype, T => {

@@ -5,9 +5,9 @@ use phalanx_kernels::{
     upsample_nearest2d_backward, upsample_nearest2d_forward,
 };
 
+use crate::storage::unwritten;
 use crate::storage::{Contiguous, dispatch, stored, tensor_from};
 use crate::tape::{Tape, Value};
-use crate::unwritten::unwritten;
 use crate::{Result, TensorError};
 
 /// A pooling window, each size as [height, width].
@@ -57,6 +57,7 @@ pub fn max_pool2d(tape: &Tape, x: &Value, options: PoolOptions) -> Result<Value>
         stored(tape.context(), y, out_dims, dtype)
     })?;
     tape.push(OP, &[x], output, move |tape, grad, grads| {
+        let grad = &grad.tensor()?;
         let grad = grad.contiguous()?;
         let dy = Contiguous::by(OP, tape.context(), &grad)?;
         dispatch!(OP, dtype, T => {
@@ -86,6 +87,7 @@ pub fn avg_pool2d(tape: &Tape, x: &Value, options: PoolOptions, count_include_pa
         stored(tape.context(), y, out_dims, dtype)
     })?;
     tape.push(OP, &[x], output, move |tape, grad, grads| {
+        let grad = &grad.tensor()?;
         let grad = grad.contiguous()?;
         let dy = Contiguous::by(OP, tape.context(), &grad)?;
         dispatch!(OP, dtype, T => {
@@ -139,6 +141,7 @@ pub fn upsample_nearest2d(tape: &Tape, x: &Value, factor: usize) -> Result<Value
         stored(tape.context(), y, (batch, channels, to[0], to[1]), dtype)
     })?;
     tape.push(OP, &[x], output, move |tape, grad, grads| {
+        let grad = &grad.tensor()?;
         let grad = grad.contiguous()?;
         let dy = Contiguous::by(OP, tape.context(), &grad)?;
         dispatch!(OP, dtype, T => {

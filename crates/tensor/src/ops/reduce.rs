@@ -29,6 +29,7 @@ fn scaled_sum(tape: &Tape, x: &Value, factor: f64) -> Result<Value> {
     let x_t = x.tensor()?;
     let output = (cast(tape.context(), &x_t, wide(x_t.dtype()))?.contiguous()?.sum_all()? * factor)?;
     tape.push("sum", &[x], output, move |_, grad, grads| {
+        let grad = &grad.tensor()?;
         grads.add(0, (grad * factor)?.broadcast_as(&shape)?.contiguous()?)
     })
 }
@@ -43,6 +44,7 @@ pub fn sum_over(tape: &Tape, x: &Value, dim: usize) -> Result<Value> {
     let sums = cast(cx, &x_t, wide(x_t.dtype()))?.contiguous()?.sum(dim)?;
     let output = cast(cx, &sums, x_t.dtype())?;
     tape.push("sum_over", &[x], output, move |_, grad, grads| {
+        let grad = &grad.tensor()?;
         grads.add(0, grad.unsqueeze(dim)?.broadcast_as(&shape)?.contiguous()?)
     })
 }

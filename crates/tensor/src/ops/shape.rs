@@ -3,11 +3,11 @@
 use candle_core::{DType, Shape, Tensor};
 
 use super::arithmetic::sum_to_shape;
-use crate::storage::{cast, is_low};
+use crate::storage::{cast, is_half};
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
 
-/// The same elements in row-major order under another shape.
+/// Gives the elements of a value, in row-major order, another shape.
 ///
 /// # Errors
 /// If the numbers of elements differ.
@@ -19,7 +19,7 @@ pub fn reshape(tape: &Tape, x: &Value, shape: impl Into<Shape>) -> Result<Value>
     }
     let before = x.shape().clone();
     let output = x.tensor()?.reshape(shape)?;
-    tape.push("reshape", &[x], output, move |_, grad, grads| grads.share(0, grad.reshape(&before)?))
+    tape.push("reshape", &[x], output, move |_, grad, grads| grads.share(0, grad.tensor()?.reshape(&before)?))
 }
 
 /// The dimensions in another order.
@@ -36,6 +36,7 @@ pub fn permute(tape: &Tape, x: &Value, dims: &[usize]) -> Result<Value> {
     }
     let output = x.tensor()?.permute(dims)?.contiguous()?;
     tape.push("permute", &[x], output, move |_, grad, grads| {
+        let grad = &grad.tensor()?;
         grads.share(0, grad.permute(inverse.as_slice())?.contiguous()?)
     })
 }
@@ -47,6 +48,7 @@ pub fn permute(tape: &Tape, x: &Value, dims: &[usize]) -> Result<Value> {
 pub fn transpose(tape: &Tape, x: &Value, dim1: usize, dim2: usize) -> Result<Value> {
     let output = x.tensor()?.transpose(dim1, dim2)?.contiguous()?;
     tape.push("transpose", &[x], output, move |_, grad, grads| {
+        let grad = &grad.tensor()?;
         grads.share(0, grad.transpose(dim1, dim2)?.contiguous()?)
     })
 }
@@ -59,6 +61,7 @@ pub fn narrow(tape: &Tape, x: &Value, dim: usize, start: usize, len: usize) -> R
     let shape = x.shape().clone();
     let output = x.tensor()?.narrow(dim, start, len)?.contiguous()?;
     tape.push("narrow", &[x], output, move |_, grad, grads| {
+        let grad = &grad.tensor()?;
         let after = shape.dims()[dim] - start - len;
         grads.add(0, grad.pad_with_zeros(dim, start, after)?.contiguous()?)
     })
@@ -71,7 +74,7 @@ pub fn narrow(tape: &Tape, x: &Value, dim: usize, start: usize, len: usize) -> R
 pub fn cat(tape: &Tape, values: &[&Value], dim: usize) -> Result<Value> {
     let mut tensors = values.iter().map(|value| value.tensor()).collect::<Result<Vec<_>>>()?;
     // An activation that a f32 constant is put beside stays one, as in sums.
-    if let Some(low) = tensors.iter().map(Tensor::dtype).find(|dtype| is_low(*dtype)) {
+    if let Some(low) = tensors.iter().map(Tensor::dtype).find(|dtype| is_half(*dtype)) {
         for tensor in tensors.iter_mut().filter(|tensor| tensor.dtype() == DType::F32) {
             *tensor = cast(tape.context(), tensor, low)?;
         }
@@ -79,6 +82,7 @@ pub fn cat(tape: &Tape, values: &[&Value], dim: usize) -> Result<Value> {
     let lens: Vec<usize> = values.iter().map(|value| value.dims().get(dim).copied().unwrap_or(0)).collect();
     let output = Tensor::cat(&tensors, dim)?;
     tape.push("cat", values, output, move |_, grad, grads| {
+        let grad = &grad.tensor()?;
         let mut start = 0;
         for (index, len) in lens.into_iter().enumerate() {
             if grads.wants(index) {
@@ -98,6 +102,7 @@ pub fn broadcast_as(tape: &Tape, x: &Value, shape: impl Into<Shape>) -> Result<V
     let before = x.shape().clone();
     let output = x.tensor()?.broadcast_as(shape)?.contiguous()?;
     tape.push("broadcast_as", &[x], output, move |tape, grad, grads| {
+        let grad = &grad.tensor()?;
         grads.share(0, sum_to_shape(tape.context(), grad, &before)?)
     })
 }

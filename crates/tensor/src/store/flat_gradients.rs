@@ -1,9 +1,7 @@
 //! Gradients of flat parameters: added up on this rank, on their way, and summed over the ranks.
 
-use candle_core::Tensor;
-
 use super::{FlatParam, FlatStorage};
-use crate::{Result, storage};
+use crate::Result;
 
 /// What the gradients of a [`FlatParam`] are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -76,17 +74,6 @@ impl FlatParam {
         self.allocate(&mut memory.gradients)?.copy_from(gradients)?;
         memory.gradients.stale.fill(false);
         Ok(())
-    }
-
-    /// Adds to the gradient of a parameter: Empty or Accumulating → Accumulating.
-    ///
-    /// # Errors
-    /// [`crate::TensorError::FlatState`] from another state; and if the number of elements differs.
-    pub fn accumulate_grad(&self, entry: usize, grad: &Tensor) -> Result<()> {
-        match self.grad_destination(entry)? {
-            (to, true) => storage::add_in_place(to.tensor(), grad),
-            (to, false) => storage::copy_in_place(to.tensor(), grad),
-        }
     }
 
     /// Where the gradient of a parameter is to be written, and whether it is to be added to what is there; otherwise all of it

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use candle_core::{DType, Device, Shape, Tensor};
 
+use crate::backend::Array;
 use crate::host::{HostSliceMut, copy_host, unwritten_flat, with_host_slice_mut};
 use crate::{Result, TensorError, storage};
 
@@ -82,6 +83,11 @@ impl FlatStorage {
     /// All elements as a tensor of one dimension, in the same memory.
     pub fn tensor(&self) -> &Tensor {
         &self.0
+    }
+
+    /// All elements as an array of one dimension, in the same memory.
+    pub fn array(&self) -> Array {
+        self.0.clone().into()
     }
 
     /// Runs `f` on the elements, open for writing on the host; all clones and ranges see the change.

@@ -4,9 +4,10 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::{Shape, Tensor};
 
-use super::{FlatParam, FlatStorage};
+use super::FlatParam;
+use crate::backend::Array;
 use crate::init::Init;
-use crate::{Result, TensorError};
+use crate::{Context, Result, TensorError};
 
 /// A parameter of a model. Clones are handles to the same parameter.
 #[derive(Debug, Clone)]
@@ -82,6 +83,14 @@ impl Param {
         values.view(flat.entries()[*entry].range.clone(), self.shape())
     }
 
+    /// The current values as an array: a view into flat memory.
+    ///
+    /// # Errors
+    /// [`TensorError::NotResident`] if they are not in memory.
+    pub fn array(&self) -> Result<Array> {
+        Ok(self.tensor()?.into())
+    }
+
     /// The accumulated gradient, as a view into flat memory; `None` if none is allocated.
     ///
     /// # Errors
@@ -104,15 +113,19 @@ impl Param {
     }
 
     /// Adds `grad` to the gradient.
-    pub(crate) fn accumulate_grad(&self, grad: &Tensor) -> Result<()> {
-        let (flat, entry) = self.place()?;
-        flat.accumulate_grad(*entry, grad)
+    pub(crate) fn accumulate_grad(&self, context: &Context, grad: &Array) -> Result<()> {
+        let backend = grad.backend(context);
+        match self.grad_destination()? {
+            (to, true) => backend.accumulate(&to, grad),
+            (to, false) => backend.copy(&to, grad),
+        }
     }
 
     /// Where its gradient is to be written; see [`FlatParam::grad_destination`].
-    pub(crate) fn grad_destination(&self) -> Result<(FlatStorage, bool)> {
+    pub(crate) fn grad_destination(&self) -> Result<(Array, bool)> {
         let (flat, entry) = self.place()?;
-        flat.grad_destination(*entry)
+        let (to, add) = flat.grad_destination(*entry)?;
+        Ok((to.array(), add))
     }
 
     fn place(&self) -> Result<&(FlatParam, usize)> {

@@ -1,11 +1,10 @@
 //! The walk from the loss back to the parameters.
 
-use candle_core::Tensor;
-
 use super::Tape;
 use super::grads::{GradSlots, Grads};
 use super::node::{Action, Node};
 use super::value::Value;
+use crate::backend::Array;
 use crate::store::FlatParam;
 use crate::{Result, TensorError};
 
@@ -21,11 +20,11 @@ impl Tape {
         self.backward_scaled(loss, 1.0)
     }
 
-    /// The same for `scale` times the loss, so that every gradient is larger by that factor: small ones then do not vanish in
-    /// f16. See [`crate::optim::LossScale`].
+    /// Differentiates `scale` times a loss of one element, so that every gradient is larger by that factor: small ones then do
+    /// not vanish in f16. See [`crate::optim::LossScale`].
     ///
     /// # Errors
-    /// As [`Tape::backward`].
+    /// Those of [`Tape::backward`].
     pub fn backward_scaled(&self, loss: &Value, scale: f64) -> Result<()> {
         if loss.shape().elem_count() != 1 {
             let problem = format!("the loss must have one element; this one has shape {:?}", loss.shape());
@@ -35,16 +34,19 @@ impl Tape {
             let problem = "the loss does not depend on any trainable parameter or leaf of this tape";
             return Err(TensorError::Backward(problem.into()));
         }
-        let tensor = loss.tensor()?;
-        let seed = Tensor::full(scale, tensor.shape(), tensor.device())?.to_dtype(tensor.dtype())?;
+        let loss_array = loss.array()?;
+        let seed = loss_array.backend(self.context()).full(scale, loss_array.shape(), loss_array.dtype())?;
         self.backward_from([(loss, seed)])
     }
 
     /// Differentiates with given gradients of several values.
     ///
     /// # Errors
-    /// As [`Tape::backward`]; and if a gradient's shape is not its value's.
-    pub fn backward_from<'a>(&self, seeds: impl IntoIterator<Item = (&'a Value, Tensor)>) -> Result<()> {
+    /// Those of [`Tape::backward`]; and if a gradient's shape is not its value's.
+    pub fn backward_from<'a, A: Into<Array>>(
+        &self,
+        seeds: impl IntoIterator<Item = (&'a Value, A)>,
+    ) -> Result<()> {
         let id = self.id.get();
         let (nodes, types) = {
             let mut inner = self.inner.borrow_mut();
@@ -60,6 +62,7 @@ impl Tape {
         });
         let mut slots = GradSlots::new(types, params.collect());
         for (value, grad) in seeds {
+            let grad = grad.into();
             if value.shape() != grad.shape() {
                 return Err(TensorError::unequal("backward", value.shape(), grad.shape()));
             }
@@ -78,7 +81,7 @@ impl Tape {
     }
 
     /// Runs one node backward and drops it, with everything it saved.
-    fn pass(&self, node: Node, slots: &mut GradSlots, leaves: &mut Vec<(usize, Tensor)>) -> Result<()> {
+    fn pass(&self, node: Node, slots: &mut GradSlots, leaves: &mut Vec<(usize, Array)>) -> Result<()> {
         let Node { inputs, outputs, uses, action, .. } = node;
         match action {
             Action::BlockEnd(name) => {
@@ -94,7 +97,7 @@ impl Tape {
             }
             Action::Param(param) => {
                 if let Some(grad) = slots.take(outputs.start) {
-                    param.accumulate_grad(&grad)?;
+                    param.accumulate_grad(self.context(), &grad)?;
                 }
             }
             Action::Op(run) => {

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use candle_core::Tensor;
-
 use super::node::{Action, Node};
 use super::value::{Saved, Value};
 use super::{Mode, Tape};
+use crate::backend::Array;
 use crate::{Result, TensorError};
 
 /// A named part of a model whose parameters are gathered, released and reduced together.
@@ -14,7 +13,7 @@ use crate::{Result, TensorError};
 /// The name must be that of the [`crate::Scope::block`] in which its parameters were registered
 /// ([`crate::Scope::block_name`]). `forward`
 /// must be repeatable: called twice with the same inputs on tapes of the same session it does the same.
-pub trait Block: Send + Sync {
+pub trait Block: std::fmt::Debug + Send + Sync {
     /// The name of the block, a prefix of its parameters' names.
     fn name(&self) -> &str;
 
@@ -30,7 +29,7 @@ impl Tape {
     ///
     /// # Errors
     /// The block's, or the listener's.
-    pub fn run<B: Block + 'static>(&self, block: &Arc<B>, inputs: &[Value]) -> Result<Vec<Value>> {
+    pub fn run(&self, block: &Arc<dyn Block>, inputs: &[Value]) -> Result<Vec<Value>> {
         let name: Arc<str> = block.name().into();
         let index = self.count_block();
         self.notify("before forward", |listener| listener.before_forward(&name))?;
@@ -50,7 +49,7 @@ impl Tape {
     ///
     /// # Errors
     /// The block's, or the listener's, or if the block gives another number of outputs.
-    pub fn run1<B: Block + 'static>(&self, block: &Arc<B>, input: &Value) -> Result<Value> {
+    pub fn run1(&self, block: &Arc<dyn Block>, input: &Value) -> Result<Value> {
         let mut outputs = self.run(block, std::slice::from_ref(input))?;
         match (outputs.pop(), outputs.is_empty()) {
             (Some(output), true) => Ok(output),
@@ -58,7 +57,16 @@ impl Tape {
         }
     }
 
+    /// Runs blocks of one input and one output, each on what the one before it gave.
+    ///
+    /// # Errors
+    /// As [`Tape::run1`].
+    pub fn run_sequence(&self, blocks: &[Arc<dyn Block>], input: &Value) -> Result<Value> {
+        blocks.iter().try_fold(input.clone(), |x, block| self.run1(block, &x))
+    }
+
     /// Runs something as the block called `name`, which is not one that could be run again.
+    #[cfg(feature = "candle-nn")]
     pub(crate) fn in_block<R>(&self, name: &str, run: impl FnOnce() -> Result<R>) -> Result<R> {
         let name: Arc<str> = name.into();
         self.count_block();
@@ -71,7 +79,7 @@ impl Tape {
     }
 
     /// Runs the block without recording, and records one node that runs it again in backward.
-    fn run_recomputed<B: Block + 'static>(&self, block: Arc<B>, inputs: &[Value]) -> Result<Vec<Value>> {
+    fn run_recomputed(&self, block: Arc<dyn Block>, inputs: &[Value]) -> Result<Vec<Value>> {
         let keys_at = self.keys_drawn();
         let frozen = self.frozen.get();
         let (outputs, used) = self.without_recording(|| block.forward(self, inputs))?;
@@ -79,16 +87,16 @@ impl Tape {
         if used.is_empty() && !inputs.iter().any(Value::needs_grad) {
             return Ok(outputs);
         }
-        let again = move |tape: &Tape, mut grads_out: Vec<Option<Tensor>>, grads: &mut super::Grads<'_>| {
+        let again = move |tape: &Tape, mut grads_out: Vec<Option<Array>>, grads: &mut super::Grads<'_>| {
             let inner = Tape::nested(tape, keys_at);
             inner.frozen.set(frozen);
             let mut inputs = Vec::with_capacity(saved.len());
             for (input, wanted) in &saved {
-                let tensor = input.tensor()?;
-                inputs.push(if *wanted { inner.leaf(tensor) } else { Value::constant(tensor) });
+                let array = input.array()?;
+                inputs.push(if *wanted { inner.leaf(array) } else { Value::constant(array) });
             }
             let outputs = block.forward(&inner, &inputs)?;
-            let seeds: Vec<(&Value, Tensor)> = outputs
+            let seeds: Vec<(&Value, Array)> = outputs
                 .iter()
                 .zip(&mut grads_out)
                 .filter_map(|(value, grad)| Some((value, grad.take()?)))
@@ -102,8 +110,8 @@ impl Tape {
             }
             Ok(())
         };
-        let tensors = outputs.iter().map(Value::tensor).collect::<Result<Vec<_>>>()?;
-        self.push_node("recomputed block", &inputs.iter().collect::<Vec<_>>(), tensors, used, Box::new(again))
+        let arrays = outputs.iter().map(Value::array).collect::<Result<Vec<_>>>()?;
+        self.push_node("recomputed block", &inputs.iter().collect::<Vec<_>>(), arrays, used, Box::new(again))
     }
 
     /// Runs `f` with recording off, collecting what the trainable parameters that it reads lie in.

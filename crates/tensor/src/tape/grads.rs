@@ -1,35 +1,32 @@
 //! Gradients in flight: one slot per recorded value, accumulated in place where nobody else looks.
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Shape};
 
 use super::value::Slot;
-use crate::storage::{self, Scalar};
+use crate::backend::{Array, ArrayBackend};
 use crate::store::Param;
-use crate::unwritten::unwritten;
 use crate::{Context, Result};
-
-const OP: &str = "gradient";
 
 /// The gradients of a tape during backward.
 #[derive(Debug, Default)]
 pub(super) struct GradSlots {
-    held: Vec<Option<Held>>,
+    pending: Vec<Option<PendingGrad>>,
     /// The element type of each recorded value, which its gradient has too.
     types: Vec<DType>,
     /// The parameters among the recorded values, in the order of their slots.
     params: Vec<(Slot, Param)>,
 }
 
-/// A gradient and whether its memory belongs to this slot alone.
+/// What has been added up of a gradient, and whether its memory belongs to this slot alone.
 #[derive(Debug)]
-struct Held {
-    tensor: Tensor,
+struct PendingGrad {
+    array: Array,
     exclusive: bool,
 }
 
 impl GradSlots {
     pub(super) fn new(types: Vec<DType>, params: Vec<(Slot, Param)>) -> Self {
-        Self { held: types.iter().map(|_| None).collect(), types, params }
+        Self { pending: types.iter().map(|_| None).collect(), types, params }
     }
 
     fn param(&self, slot: Slot) -> Option<&Param> {
@@ -37,42 +34,33 @@ impl GradSlots {
         Some(&self.params[at].1)
     }
 
-    pub(super) fn take(&mut self, slot: Slot) -> Option<Tensor> {
-        self.held[slot].take().map(|held| held.tensor)
+    pub(super) fn take(&mut self, slot: Slot) -> Option<Array> {
+        self.pending[slot].take().map(|pending| pending.array)
     }
 
     /// Adds to a gradient, which has the type of its value: an addend of another is rounded or widened first, and so is
     /// every sum.
-    pub(super) fn add(
-        &mut self,
-        context: &Context,
-        slot: Slot,
-        tensor: Tensor,
-        exclusive: bool,
-    ) -> Result<()> {
+    pub(super) fn add(&mut self, context: &Context, slot: Slot, array: Array, exclusive: bool) -> Result<()> {
         let dtype = self.types[slot];
-        let (tensor, exclusive) = match tensor.dtype() == dtype {
-            true => (tensor, exclusive),
-            false => (storage::cast(context, &tensor, dtype)?, true),
+        let (array, exclusive) = match array.dtype() == dtype {
+            true => (array, exclusive),
+            false => (array.backend(context).cast(&array, dtype)?, true),
         };
-        let held = match self.held[slot].take() {
-            None => Held { tensor, exclusive },
-            Some(held) if held.exclusive => {
-                storage::accumulate(context, &held.tensor, &tensor)?;
-                held
+        let pending = match self.pending[slot].take() {
+            None => PendingGrad { array, exclusive },
+            Some(pending) if pending.exclusive => {
+                array.backend(context).accumulate(&pending.array, &array)?;
+                pending
             }
-            Some(held) if exclusive => {
-                storage::accumulate(context, &tensor, &held.tensor)?;
-                Held { tensor, exclusive }
+            Some(pending) if exclusive => {
+                array.backend(context).accumulate(&array, &pending.array)?;
+                PendingGrad { array, exclusive }
             }
-            Some(held) if storage::is_low(dtype) => {
-                let sum = held.tensor.force_contiguous()?;
-                storage::accumulate(context, &sum, &tensor)?;
-                Held { tensor: sum, exclusive: true }
+            Some(pending) => {
+                PendingGrad { array: array.backend(context).sum(&pending.array, &array)?, exclusive: true }
             }
-            Some(held) => Held { tensor: (held.tensor + tensor)?, exclusive: true },
         };
-        self.held[slot] = Some(held);
+        self.pending[slot] = Some(pending);
         Ok(())
     }
 }
@@ -96,43 +84,44 @@ impl Grads<'_> {
     ///
     /// # Errors
     /// If a gradient of another shape is already there.
-    pub fn add(&mut self, index: usize, grad: Tensor) -> Result<()> {
-        self.put(index, grad, true)
+    pub fn add(&mut self, index: usize, grad: impl Into<Array>) -> Result<()> {
+        self.put(index, grad.into(), true)
     }
 
     /// Adds a gradient whose memory may be held by others too (a view, or the output's gradient itself).
     ///
     /// # Errors
     /// If a gradient of another shape is already there.
-    pub fn share(&mut self, index: usize, grad: Tensor) -> Result<()> {
-        self.put(index, grad, false)
+    pub fn share(&mut self, index: usize, grad: impl Into<Array>) -> Result<()> {
+        self.put(index, grad.into(), false)
     }
 
-    /// Lets `write` compute the gradient of input `index`, of shape `dims`, into memory. That of a parameter is where
-    /// its [`crate::FlatParam`] keeps it, so that nothing is copied. `write` gets the elements and whether to add to them; if not,
-    /// it must overwrite them all.
+    /// Lets `write` compute the gradient of input `index`, of shape `dims`, into memory of `backend`. That of a parameter is
+    /// where its [`crate::FlatParam`] keeps it, so that nothing is copied. `write` gets the array and whether to add to it; if
+    /// not, it must overwrite all of it. Its elements are of type `dtype`.
     ///
     /// # Errors
     /// Those of `write`, and if the memory cannot be had.
-    pub(crate) fn write<T: Scalar>(
+    pub(crate) fn write(
         &mut self,
+        backend: &dyn ArrayBackend,
         index: usize,
         dims: &[usize],
-        write: impl FnOnce(&mut [T], bool) -> Result<()>,
+        dtype: DType,
+        write: impl FnOnce(&Array, bool) -> Result<()>,
     ) -> Result<()> {
         let Some(slot) = self.inputs[index] else { return Ok(()) };
-        let of_type =
-            |param: &&Param| param.flat_param().is_ok_and(|flat_param| flat_param.dtype() == T::DTYPE);
+        let of_type = |param: &&Param| param.flat_param().is_ok_and(|flat_param| flat_param.dtype() == dtype);
         if let Some(param) = self.slots.param(slot).filter(of_type) {
             let (to, add) = param.grad_destination()?;
-            return storage::with_slice_mut(OP, to.tensor(), |to| write(to, add));
+            return write(&to, add);
         }
-        let mut values = unwritten::<T>(dims.iter().product());
-        write(&mut values, false)?;
-        self.put(index, storage::tensor_from(values, dims)?, true)
+        let array = backend.unwritten(&Shape::from(dims), dtype)?;
+        write(&array, false)?;
+        self.put(index, array, true)
     }
 
-    fn put(&mut self, index: usize, grad: Tensor, exclusive: bool) -> Result<()> {
+    fn put(&mut self, index: usize, grad: Array, exclusive: bool) -> Result<()> {
         match self.inputs[index] {
             Some(slot) => {
                 let exclusive = exclusive && grad.is_contiguous();

@@ -1,4 +1,4 @@
-//! The tape: an explicit record of ops over detached candle tensors.
+//! The tape: an explicit record of ops over arrays.
 //!
 //! Forward runs an op and pushes a node that can run backward; [`Tape::backward`] walks the nodes from the
 //! last to the first, and drops each as it passes, so that what it saved is freed at once. Gradients of values
@@ -16,19 +16,19 @@ mod value;
 
 pub use block::Block;
 pub use grads::Grads;
-pub use listener::{HookResult, Listener, StatsSync};
-pub use session::{Precision, Recompute, Session};
+pub use listener::{HookResult, Listener};
+pub use session::{Recompute, Session};
 pub use value::{Saved, Value};
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use candle_core::{DType, Tensor};
-use phalanx_kernels::Context;
+use candle_core::DType;
 
+use crate::backend::Array;
 use crate::rng::Key;
 use crate::store::{FlatParam, Param};
-use crate::{Result, TensorError};
+use crate::{Context, Result, TensorError};
 use node::{Action, BackwardFn, Node};
 use value::Slot;
 
@@ -55,7 +55,7 @@ enum Mode {
 /// let x = tape.leaf(Tensor::new(&[1.0_f32, 2.0, 3.0], &Device::Cpu)?);
 /// let y = ops::mean(&tape, &ops::mul(&tape, &x, &x)?)?;
 /// tape.backward(&y)?;
-/// let grad = tape.leaf_grad(&x).expect("x takes part").to_vec1::<f32>()?;
+/// let grad = tape.leaf_grad(&x).expect("x takes part").tensor()?.to_vec1::<f32>()?;
 /// assert_eq!(grad, [2.0 / 3.0, 4.0 / 3.0, 2.0]);
 /// # Ok(())
 /// # }
@@ -85,7 +85,7 @@ struct Inner {
     /// Uses that backward has not passed yet.
     uses: Vec<(FlatParam, usize)>,
     collected: Vec<FlatParam>,
-    leaf_grads: Vec<(Slot, Tensor)>,
+    leaf_grads: Vec<(Slot, Array)>,
 }
 
 impl Tape {
@@ -153,18 +153,19 @@ impl Tape {
     }
 
     /// A value whose gradient the caller wants: read it with [`Tape::leaf_grad`] after backward.
-    pub fn leaf(&self, tensor: Tensor) -> Value {
+    pub fn leaf(&self, array: impl Into<Array>) -> Value {
+        let array = array.into();
         if !self.records() {
-            return Value::constant(tensor);
+            return Value::constant(array);
         }
         let mut inner = self.inner.borrow_mut();
-        let slot = inner.new_slots([tensor.dtype()]);
+        let slot = inner.new_slots([array.dtype()]);
         inner.nodes.push(Node { outputs: slot..slot + 1, ..Node::bare(Action::Leaf) });
-        Value::recorded(tensor, self.id.get(), slot)
+        Value::recorded(array, self.id.get(), slot)
     }
 
     /// The gradient of a leaf after backward; `None` if it took no part. Can be taken once.
-    pub fn leaf_grad(&self, leaf: &Value) -> Option<Tensor> {
+    pub fn leaf_grad(&self, leaf: &Value) -> Option<Array> {
         let slot = leaf.slot_on(self.past_id.get(), "leaf_grad").ok()??;
         let mut inner = self.inner.borrow_mut();
         let at = inner.leaf_grads.iter().position(|(known, _)| *known == slot)?;
@@ -176,7 +177,8 @@ impl Tape {
     /// # Errors
     /// [`TensorError::NotResident`] if the parameter's store is not built.
     pub fn param(&self, param: &Param) -> Result<Value> {
-        if !param.trainable() || self.frozen.get() || self.mode.get() == Mode::Idle {
+        let frozen = self.frozen.get() || self.session.freezes(param.name());
+        if !param.trainable() || frozen || self.mode.get() == Mode::Idle {
             return Ok(Value::of_param(param.clone(), None));
         }
         let flat_param = param.flat_param()?.clone();
@@ -220,9 +222,10 @@ impl Tape {
         &self,
         op: &'static str,
         inputs: &[&Value],
-        output: Tensor,
-        backward: impl FnOnce(&Self, &Tensor, &mut Grads<'_>) -> Result<()> + 'static,
+        output: impl Into<Array>,
+        backward: impl FnOnce(&Self, &Array, &mut Grads<'_>) -> Result<()> + 'static,
     ) -> Result<Value> {
+        let output = output.into();
         if !self.records() || !inputs.iter().any(|value| value.needs_grad()) {
             return Ok(Value::constant(output));
         }
@@ -239,14 +242,14 @@ impl Tape {
         &self,
         op: &'static str,
         inputs: &[&Value],
-        outputs: Vec<Tensor>,
+        outputs: Vec<Array>,
         uses: Vec<FlatParam>,
         backward: BackwardFn,
     ) -> Result<Vec<Value>> {
         let id = self.id.get();
         let inputs = inputs.iter().map(|value| value.slot_on(id, op)).collect::<Result<Vec<_>>>()?;
         let mut inner = self.inner.borrow_mut();
-        let first = inner.new_slots(outputs.iter().map(Tensor::dtype));
+        let first = inner.new_slots(outputs.iter().map(Array::dtype));
         uses.iter().for_each(|used| inner.count_use(used));
         inner.nodes.push(Node {
             op,
@@ -255,11 +258,7 @@ impl Tape {
             uses,
             action: Action::Op(backward),
         });
-        Ok(outputs
-            .into_iter()
-            .enumerate()
-            .map(|(i, tensor)| Value::recorded(tensor, id, first + i))
-            .collect())
+        Ok(outputs.into_iter().enumerate().map(|(i, array)| Value::recorded(array, id, first + i)).collect())
     }
 
     fn keys_drawn(&self) -> u64 {

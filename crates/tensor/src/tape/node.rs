@@ -3,16 +3,15 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use candle_core::Tensor;
-
 use super::Tape;
 use super::grads::Grads;
 use super::value::Slot;
 use crate::Result;
+use crate::backend::Array;
 use crate::store::{FlatParam, Param};
 
 /// Computes the gradients of an op's inputs from those of its outputs.
-pub(super) type BackwardFn = Box<dyn FnOnce(&Tape, Vec<Option<Tensor>>, &mut Grads<'_>) -> Result<()>>;
+pub(super) type BackwardFn = Box<dyn FnOnce(&Tape, Vec<Option<Array>>, &mut Grads<'_>) -> Result<()>>;
 
 /// What backward does when it comes to a node.
 pub(super) enum Action {

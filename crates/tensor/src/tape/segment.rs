@@ -7,9 +7,9 @@ use crate::Result;
 use crate::storage::{cast, wide};
 
 impl Tape {
-    /// A value's tensor in the type that is computed in.
+    /// A value's tensor in the type that is computed in. candle's graph is one of host tensors.
     fn computed(&self, value: &Value) -> Result<Tensor> {
-        let tensor = value.tensor()?;
+        let tensor = value.host("segment")?;
         cast(self.context(), &tensor, wide(tensor.dtype()))
     }
 
@@ -56,7 +56,7 @@ impl Tape {
         self.push("segment", inputs, value, move |_, grad, grads| {
             // candle differentiates scalars only to ones; the product with the gradient makes the scalar
             // whose derivative is the vector-Jacobian product.
-            let scalar = (output * grad)?.sum_all()?;
+            let scalar = (output * grad.host("segment")?)?.sum_all()?;
             let mut store = scalar.backward()?;
             for (index, variable) in variables.iter().enumerate() {
                 let Some(variable) = variable else { continue };

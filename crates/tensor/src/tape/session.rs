@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use candle_core::DType;
-use phalanx_kernels::{Context, Products};
+use phalanx_kernels::Context;
 
-use super::listener::{Listener, StatsSync};
+use super::listener::Listener;
+use crate::group::ProcessGroup;
+use crate::precision::Precision;
 use crate::rng::Key;
 
 /// Which blocks are recomputed in backward instead of keeping what they saved (activation checkpointing,
@@ -28,58 +29,6 @@ impl Recompute {
     }
 }
 
-/// What products take and what activations are kept in; see [`Session::precision`].
-///
-/// As under `torch.autocast`, parameters, their gradients, statistics and losses are f32 at any precision. Products
-/// (convolution, linear layers, attention) round both operands to the low type and add in f32; what an op gives to the
-/// next, and so what backward keeps, is stored in the low type; a gradient has the type of its value. f64 stays f64.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Precision {
-    /// 32-bit floats throughout.
-    #[default]
-    F32,
-    /// bfloat16: the range of f32 with 8 bits of precision.
-    Bf16,
-    /// IEEE half precision: 11 bits of precision up to 65504, which gradients need a [`crate::optim::LossScale`] for.
-    F16,
-}
-
-impl Precision {
-    /// The type that activations are stored in.
-    pub fn dtype(self) -> DType {
-        match self {
-            Self::F32 => DType::F32,
-            Self::Bf16 => DType::BF16,
-            Self::F16 => DType::F16,
-        }
-    }
-
-    /// What a [`Context`] should multiply: [`Context::with_products`]. Products of operands that are rounded already lose
-    /// nothing by it.
-    pub fn products(self) -> Products {
-        match self {
-            Self::F32 | Self::F16 => Products::F32,
-            Self::Bf16 => Products::Bf16,
-        }
-    }
-
-    /// The type that an op stores a result in which it computed from values of type `dtype`: the low type in place of f32.
-    pub(crate) fn stored(self, dtype: DType) -> DType {
-        if dtype == DType::F32 { self.dtype() } else { dtype }
-    }
-
-    /// The type of a product of operands of type `dtype`.
-    pub(crate) fn product(self, dtype: DType) -> DType {
-        if dtype == DType::F64 { dtype } else { self.dtype() }
-    }
-}
-
-impl std::fmt::Display for Precision {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.dtype().as_str())
-    }
-}
-
 /// The circumstances of one pass.
 #[derive(Debug, Clone)]
 pub struct Session {
@@ -94,12 +43,16 @@ pub struct Session {
     pub sample_offset: usize,
     /// Who is told about blocks and gradients.
     pub listener: Option<Arc<dyn Listener>>,
-    /// How statistics over the global batch are summed; without it they are this rank's own.
-    pub stats_sync: Option<Arc<dyn StatsSync>>,
+    /// The ranks that the global batch is spread over, for ops whose results depend on all of it: synchronised batch norm and
+    /// the contrastive loss. Without it this rank's samples are all.
+    pub batch_group: Option<Arc<dyn ProcessGroup>>,
     /// Which blocks are recomputed in backward.
     pub recompute: Recompute,
     /// What products take and what activations are kept in.
     pub precision: Precision,
+    /// Parameters whose names begin with one of these are constants in this pass, as in [`super::Tape::frozen`]: the networks
+    /// of a training whose turn it is not.
+    pub frozen: Arc<[String]>,
 }
 
 impl Session {
@@ -111,10 +64,16 @@ impl Session {
             key,
             sample_offset: 0,
             listener: None,
-            stats_sync: None,
+            batch_group: None,
             recompute: Recompute::Never,
             precision: Precision::F32,
+            frozen: Arc::default(),
         }
+    }
+
+    /// Whether parameter `name` is a constant in this pass.
+    pub(super) fn freezes(&self, name: &str) -> bool {
+        self.frozen.iter().any(|start| name.starts_with(start.as_str()))
     }
 
     /// A session for evaluation on one rank.

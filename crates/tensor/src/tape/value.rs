@@ -1,13 +1,14 @@
 //! Values: what ops take and give.
 
-use candle_core::{DType, Shape, Tensor};
+use candle_core::{DType, Device, Shape, Tensor};
 
+use crate::backend::Array;
 use crate::store::Param;
 use crate::{Result, TensorError};
 
-/// A tensor in a computation, and where its gradient goes.
+/// An array in a computation, and where its gradient goes.
 ///
-/// A value either holds a tensor or refers to a parameter, whose values it asks for when they are needed.
+/// A value either holds an array or refers to a parameter, whose values it asks for when they are needed.
 /// Values without a gradient ([`Value::constant`]) may be used on any tape; others only on the tape that
 /// recorded them. Cloning is cheap.
 #[derive(Debug, Clone)]
@@ -21,39 +22,77 @@ pub(crate) type Slot = usize;
 
 #[derive(Debug, Clone)]
 enum Source {
-    Tensor(Tensor),
+    Array(Array),
     Param(Param),
+}
+
+impl Source {
+    fn array(&self) -> Result<Array> {
+        match self {
+            Self::Array(array) => Ok(array.clone()),
+            Self::Param(param) => param.array(),
+        }
+    }
 }
 
 impl Value {
     /// A value that no gradient flows to: data, labels, masks.
-    pub fn constant(tensor: Tensor) -> Self {
-        Self { source: Source::Tensor(tensor), slot: None }
+    pub fn constant(array: impl Into<Array>) -> Self {
+        Self { source: Source::Array(array.into()), slot: None }
     }
 
-    pub(super) fn recorded(tensor: Tensor, tape: u64, slot: Slot) -> Self {
-        Self { source: Source::Tensor(tensor), slot: Some((tape, slot)) }
+    pub(super) fn recorded(array: Array, tape: u64, slot: Slot) -> Self {
+        Self { source: Source::Array(array), slot: Some((tape, slot)) }
     }
 
     pub(super) fn of_param(param: Param, slot: Option<(u64, Slot)>) -> Self {
         Self { source: Source::Param(param), slot }
     }
 
-    /// The tensor. For a parameter this is a view of its current values.
+    /// What an op takes in place of an input that it was not given: nothing, of which nothing depends.
+    pub(crate) fn absent() -> Result<Self> {
+        Ok(Self::constant(Tensor::zeros(0, DType::F32, &Device::Cpu)?))
+    }
+
+    /// The array. For a parameter this is a view of its current values.
     ///
     /// # Errors
     /// [`TensorError::NotResident`] for a parameter whose values are not in memory.
+    pub fn array(&self) -> Result<Array> {
+        self.source.array()
+    }
+
+    /// The tensor of a value on the CPU. For a parameter this is a view of its current values.
+    ///
+    /// # Errors
+    /// [`TensorError::NotOnHost`] for a value on a device, which [`Value::to_host`] copies, and
+    /// [`TensorError::NotResident`] for a parameter whose values are not in memory.
     pub fn tensor(&self) -> Result<Tensor> {
-        match &self.source {
-            Source::Tensor(tensor) => Ok(tensor.clone()),
-            Source::Param(param) => param.tensor(),
-        }
+        self.host("`tensor` of a value")
+    }
+
+    /// The tensor of a value on the CPU, for `op`, which reads its elements there.
+    ///
+    /// # Errors
+    /// [`TensorError::NotOnHost`] naming `op` for a value on a device, and [`TensorError::NotResident`] for a parameter whose
+    /// values are not in memory.
+    pub fn host(&self, op: &'static str) -> Result<Tensor> {
+        self.source.array()?.host(op).cloned()
+    }
+
+    /// The elements on the host: the tensor itself, or a copy of what lies on a device, for which this waits. This is how
+    /// a loss is read.
+    ///
+    /// # Errors
+    /// The back end's, and [`TensorError::NotResident`] for a parameter whose values are not in memory.
+    pub fn to_host(&self) -> Result<Tensor> {
+        self.source.array()?.to_host()
     }
 
     /// The shape.
     pub fn shape(&self) -> &Shape {
         match &self.source {
-            Source::Tensor(tensor) => tensor.shape(),
+            Source::Array(array) => array.shape(),
             Source::Param(param) => param.shape(),
         }
     }
@@ -69,7 +108,7 @@ impl Value {
     /// [`TensorError::NotResident`] for a parameter of a store that is not built.
     pub fn dtype(&self) -> Result<DType> {
         match &self.source {
-            Source::Tensor(tensor) => Ok(tensor.dtype()),
+            Source::Array(array) => Ok(array.dtype()),
             Source::Param(param) => Ok(param.flat_param()?.dtype()),
         }
     }
@@ -79,13 +118,13 @@ impl Value {
         self.slot.is_some()
     }
 
-    /// The same tensor, cut off: no gradient flows back through it.
+    /// The array without its history: no gradient flows back through it.
     #[must_use]
     pub fn detach(&self) -> Self {
         Self { source: self.source.clone(), slot: None }
     }
 
-    /// What a node keeps of this value for backward: a tensor, or just the handle of a parameter.
+    /// What a node keeps of this value for backward: an array, or just the handle of a parameter.
     pub fn save(&self) -> Saved {
         Saved(self.source.clone())
     }
@@ -106,19 +145,16 @@ impl Value {
 pub struct Saved(Source);
 
 impl Saved {
-    /// Keeps a tensor.
-    pub fn of(tensor: &Tensor) -> Self {
-        Self(Source::Tensor(tensor.clone()))
+    /// Keeps an array.
+    pub fn of(array: impl Into<Array>) -> Self {
+        Self(Source::Array(array.into()))
     }
 
-    /// The tensor.
+    /// The array.
     ///
     /// # Errors
     /// [`TensorError::NotResident`] for a parameter whose values are not in memory.
-    pub fn tensor(&self) -> Result<Tensor> {
-        match &self.0 {
-            Source::Tensor(tensor) => Ok(tensor.clone()),
-            Source::Param(param) => param.tensor(),
-        }
+    pub fn array(&self) -> Result<Array> {
+        self.0.array()
     }
 }

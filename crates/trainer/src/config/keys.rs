@@ -80,7 +80,7 @@ choices! {
         Zero2 = "zero2",
         /// Parameters, gradients and optimizer state sharded over the ranks.
         Fsdp = "fsdp",
-        /// The same as `fsdp`.
+        /// Another name of `fsdp`.
         Zero3 = "zero3",
         /// Sharded within groups of ranks, replicated between them.
         Hsdp = "hsdp",
@@ -168,7 +168,7 @@ impl AlgorithmKind {
             Self::Tree => Algorithm::Tree,
             Self::HalvingDoubling => Algorithm::HalvingDoubling,
             Self::Hierarchical => Algorithm::Hierarchical,
-            Self::SingleReducer => Algorithm::Single,
+            Self::SingleReducer => Algorithm::SingleReducer,
         }
     }
 }

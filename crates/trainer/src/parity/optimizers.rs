@@ -61,7 +61,7 @@ fn run_steps(
         let squares = ops::mean(&tape, &ops::mul(&tape, &residual, &residual)?)?;
         let values = w.tensor()?;
         let cosines = tape.push("cos", &[&w], values.cos()?, move |_, grad, grads| {
-            grads.add(0, (values.sin()?.neg()? * grad)?)
+            grads.add(0, (values.sin()?.neg()? * grad.tensor()?)?)
         })?;
         let loss = ops::add(&tape, &squares, &ops::mean(&tape, &cosines)?)?;
         losses.push(f64::from(loss.tensor()?.to_scalar::<f32>()?));

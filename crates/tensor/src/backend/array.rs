@@ -1,0 +1,207 @@
+//! Arrays: what values, parameters and gradients hold, on the host or on a device.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use candle_core::{DType, Shape, Tensor};
+
+use super::ArrayBackend;
+use crate::{Context, Result, TensorError};
+
+/// An n-dimensional array: candle's tensor on the CPU, or an array of another back end. Clones are handles of the same
+/// memory.
+///
+/// Host memory is read with [`Array::tensor`]. An array of another back end is never copied there unasked: that is what
+/// [`Array::to_host`] and [`super::Memory::from_host`] are for, and nothing else does it.
+#[derive(Debug, Clone)]
+pub struct Array(Repr);
+
+#[derive(Debug, Clone)]
+enum Repr {
+    Host(Tensor),
+    Device(Arc<dyn DeviceArray>),
+}
+
+/// An array of a back end other than the CPU's.
+///
+/// Its elements count as lying one after the other in row-major order, whatever the back end does with them.
+pub trait DeviceArray: std::fmt::Debug + Send + Sync + Any {
+    /// The shape.
+    fn shape(&self) -> &Shape;
+
+    /// The element type.
+    fn dtype(&self) -> DType;
+
+    /// The back end that it belongs to.
+    fn backend(&self) -> &dyn ArrayBackend;
+
+    /// Elements `start..start + shape.elem_count()` under another shape, in the same memory: what is written to one is
+    /// seen in the other.
+    ///
+    /// # Errors
+    /// If there are not so many elements.
+    fn view(&self, start: usize, shape: &Shape) -> Result<Array>;
+}
+
+impl Array {
+    /// An array of a back end other than the CPU's.
+    pub fn of_device(array: impl DeviceArray) -> Self {
+        Self(Repr::Device(Arc::new(array)))
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> &Shape {
+        match &self.0 {
+            Repr::Host(tensor) => tensor.shape(),
+            Repr::Device(array) => array.shape(),
+        }
+    }
+
+    /// The shape's sizes.
+    pub fn dims(&self) -> &[usize] {
+        self.shape().dims()
+    }
+
+    /// How many dimensions it has.
+    pub fn rank(&self) -> usize {
+        self.dims().len()
+    }
+
+    /// How many elements it has.
+    pub fn elem_count(&self) -> usize {
+        self.shape().elem_count()
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        match &self.0 {
+            Repr::Host(tensor) => tensor.dtype(),
+            Repr::Device(array) => array.dtype(),
+        }
+    }
+
+    /// Whether it is a tensor of the CPU.
+    pub fn is_host(&self) -> bool {
+        matches!(self.0, Repr::Host(_))
+    }
+
+    /// The back end that computes with this array: its own, or for a tensor of the CPU `context`.
+    pub fn backend<'a>(&'a self, context: &'a Context) -> &'a dyn ArrayBackend {
+        match &self.0 {
+            Repr::Host(_) => context,
+            Repr::Device(array) => array.backend(),
+        }
+    }
+
+    /// The tensor of the CPU, for `op`, which reads its elements there.
+    ///
+    /// # Errors
+    /// [`TensorError::NotOnHost`] naming `op`, if the array is one of another back end.
+    pub fn host(&self, op: &'static str) -> Result<&Tensor> {
+        match &self.0 {
+            Repr::Host(tensor) => Ok(tensor),
+            Repr::Device(array) => Err(TensorError::NotOnHost { op, backend: array.backend().name() }),
+        }
+    }
+
+    /// The tensor of the CPU.
+    ///
+    /// # Errors
+    /// [`TensorError::NotOnHost`], if the array is one of another back end; [`Array::to_host`] copies it.
+    pub fn tensor(&self) -> Result<Tensor> {
+        self.host("`tensor`").cloned()
+    }
+
+    /// The elements on the host: the tensor itself, or a copy of what lies on a device, for which this waits.
+    ///
+    /// # Errors
+    /// The back end's.
+    pub fn to_host(&self) -> Result<Tensor> {
+        match &self.0 {
+            Repr::Host(tensor) => Ok(tensor.clone()),
+            Repr::Device(array) => array.backend().to_host(self),
+        }
+    }
+
+    /// The array as its back end knows it, for that back end's `op`.
+    ///
+    /// # Errors
+    /// [`TensorError::OtherBackend`] naming `op`, if it is not a `D`.
+    pub fn device<D: DeviceArray>(&self, op: &'static str, expected: &'static str) -> Result<&D> {
+        let found = match &self.0 {
+            Repr::Host(_) => "the CPU",
+            Repr::Device(array) => {
+                let any: &dyn Any = array.as_ref();
+                match any.downcast_ref() {
+                    Some(array) => return Ok(array),
+                    None => array.backend().name(),
+                }
+            }
+        };
+        Err(TensorError::OtherBackend { op, expected, found })
+    }
+
+    /// The array with its elements one after the other: itself, or a copy of a tensor that is a view across them.
+    ///
+    /// # Errors
+    /// If memory cannot be allocated.
+    pub fn contiguous(&self) -> Result<Self> {
+        match &self.0 {
+            Repr::Host(tensor) => Ok(Self(Repr::Host(tensor.contiguous()?))),
+            Repr::Device(_) => Ok(self.clone()),
+        }
+    }
+
+    /// Whether its elements lie one after the other.
+    pub fn is_contiguous(&self) -> bool {
+        match &self.0 {
+            Repr::Host(tensor) => tensor.is_contiguous(),
+            Repr::Device(_) => true,
+        }
+    }
+
+    /// All elements in row-major order under another shape, in the same memory if they lie one after the other.
+    ///
+    /// # Errors
+    /// If the numbers of elements differ.
+    pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self> {
+        let shape = shape.into();
+        match &self.0 {
+            Repr::Host(tensor) => Ok(Self(Repr::Host(tensor.reshape(shape)?))),
+            Repr::Device(array) if shape.elem_count() == array.shape().elem_count() => array.view(0, &shape),
+            Repr::Device(array) => Err(TensorError::unequal("reshape", array.shape(), &shape)),
+        }
+    }
+
+    /// Elements `start..` of a flat array under a shape, in the same memory: a parameter in its buffer.
+    ///
+    /// # Errors
+    /// If there are not so many elements, or the array is not flat.
+    pub fn view(&self, start: usize, shape: impl Into<Shape>) -> Result<Self> {
+        let shape = shape.into();
+        match &self.0 {
+            Repr::Host(tensor) => {
+                Ok(Self(Repr::Host(tensor.narrow(0, start, shape.elem_count())?.reshape(shape)?)))
+            }
+            Repr::Device(array) => array.view(start, &shape),
+        }
+    }
+}
+
+impl From<Tensor> for Array {
+    fn from(tensor: Tensor) -> Self {
+        Self(Repr::Host(tensor))
+    }
+}
+
+impl From<&Tensor> for Array {
+    fn from(tensor: &Tensor) -> Self {
+        Self(Repr::Host(tensor.clone()))
+    }
+}
+
+impl From<&Self> for Array {
+    fn from(array: &Self) -> Self {
+        array.clone()
+    }
+}

@@ -1,0 +1,73 @@
+//! Memory of a back end: made, filled, copied, and moved to and from the host.
+
+use candle_core::{DType, Shape, Tensor};
+
+use super::Array;
+use crate::Result;
+
+/// What a back end does with memory.
+pub trait Memory {
+    /// Copies the elements of an array to the host, and waits for them.
+    ///
+    /// # Errors
+    /// If the array is of another back end.
+    fn to_host(&self, array: &Array) -> Result<Tensor>;
+
+    /// Copies elements of the host to this back end's memory.
+    ///
+    /// # Errors
+    /// If memory cannot be allocated.
+    #[expect(
+        clippy::wrong_self_convention,
+        reason = "the direction of a transfer, from the back end's point of view"
+    )]
+    fn from_host(&self, tensor: &Tensor) -> Result<Array>;
+
+    /// Memory for elements of unspecified value, for whoever overwrites all of them before anybody reads one.
+    ///
+    /// # Errors
+    /// If memory cannot be allocated.
+    fn unwritten(&self, shape: &Shape, dtype: DType) -> Result<Array>;
+
+    /// An array whose elements are all `value`.
+    ///
+    /// # Errors
+    /// If memory cannot be allocated.
+    fn full(&self, value: f64, shape: &Shape, dtype: DType) -> Result<Array>;
+
+    /// Sets every element of `to` to zero.
+    ///
+    /// # Errors
+    /// If the element type is not supported.
+    fn zero(&self, to: &Array) -> Result<()>;
+
+    /// Copies the elements of `from` to `to`, which has as many, converting their type.
+    ///
+    /// # Errors
+    /// If the numbers of elements differ.
+    fn copy(&self, to: &Array, from: &Array) -> Result<()>;
+
+    /// `to += addend`, of as many elements; sums of 16 bits are rounded once.
+    ///
+    /// # Errors
+    /// If the numbers of elements differ.
+    fn accumulate(&self, to: &Array, addend: &Array) -> Result<()>;
+
+    /// a + b, of equal shapes and types; sums of 16 bits are rounded once.
+    ///
+    /// # Errors
+    /// If the shapes or types differ.
+    fn sum(&self, a: &Array, b: &Array) -> Result<Array>;
+
+    /// The elements as another type; the array itself if it has that type.
+    ///
+    /// # Errors
+    /// If the element type is not supported.
+    fn cast(&self, array: &Array, dtype: DType) -> Result<Array>;
+
+    /// An array of its own with the same elements.
+    ///
+    /// # Errors
+    /// If memory cannot be allocated.
+    fn duplicate(&self, array: &Array) -> Result<Array>;
+}

@@ -1,0 +1,27 @@
+//! The seam under the ops: what a processor must be able to do with arrays so that this crate trains on it.
+//!
+//! An op checks shapes and records; its arithmetic is one function of a back end. The CPU's back end is a
+//! [`Context`](crate::Context), the threads and scratch memory that the kernels of `phalanx-kernels` run on. It computes with
+//! candle's tensors, and serves wherever nobody names another. An [`Array`] of another back end brings that along, so that
+//! models and optimizers name none.
+//!
+//! A back end is the sum of its families, each a trait of its own. What the functions have in common:
+//!
+//! - They give new arrays, in memory that nobody else holds, except where they say that they write to one (`to`).
+//! - Arrays that they are given are contiguous: ops see to it ([`Array::contiguous`]).
+//! - Elements of 16 bits are computed with in f32, and rounded once.
+//! - None waits for the host, and none reads a number there, but [`Memory::to_host`] and [`Memory::from_host`]. Statistics,
+//!   losses, norms and factors are arrays until somebody asks.
+
+mod array;
+pub(crate) mod cpu;
+mod memory;
+
+pub use array::{Array, DeviceArray};
+pub use memory::Memory;
+
+/// Everything that ops, losses and optimizers compute by; see the module.
+pub trait ArrayBackend: Memory + std::fmt::Debug + Send + Sync {
+    /// What messages call it: "the CPU".
+    fn name(&self) -> &'static str;
+}

@@ -1,0 +1,56 @@
+//! Mixed precision: what products take, and what activations are kept in.
+
+use candle_core::DType;
+use phalanx_kernels::Products;
+
+/// What products take and what activations are kept in; see [`crate::Session::precision`].
+///
+/// As under `torch.autocast`, parameters, their gradients, statistics and losses are f32 at any precision. Products
+/// (convolution, linear layers, attention) round both operands to the low type and add in f32; what an op gives to the
+/// next, and so what backward keeps, is stored in the low type; a gradient has the type of its value. f64 stays f64.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Precision {
+    /// 32-bit floats throughout.
+    #[default]
+    F32,
+    /// bfloat16: the range of f32 with 8 bits of precision.
+    Bf16,
+    /// IEEE half precision: 11 bits of precision up to 65504, which gradients need a [`crate::optim::LossScale`] for.
+    F16,
+}
+
+impl Precision {
+    /// The type that activations are stored in.
+    pub fn dtype(self) -> DType {
+        match self {
+            Self::F32 => DType::F32,
+            Self::Bf16 => DType::BF16,
+            Self::F16 => DType::F16,
+        }
+    }
+
+    /// What a [`Context`] should multiply: [`Context::with_products`]. Products of operands that are rounded already lose
+    /// nothing by it.
+    pub fn products(self) -> Products {
+        match self {
+            Self::F32 | Self::F16 => Products::F32,
+            Self::Bf16 => Products::Bf16,
+        }
+    }
+
+    /// The type that an op stores a result in which it computed from values of type `dtype`: the low type in place of f32.
+    pub(crate) fn stored(self, dtype: DType) -> DType {
+        if dtype == DType::F32 { self.dtype() } else { dtype }
+    }
+
+    /// The type of a product of operands of type `dtype`.
+    pub(crate) fn product(self, dtype: DType) -> DType {
+        if dtype == DType::F64 { dtype } else { self.dtype() }
+    }
+}
+
+impl std::fmt::Display for Precision {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.dtype().as_str())
+    }
+}

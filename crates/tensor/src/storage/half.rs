@@ -1,0 +1,170 @@
+//! Elements of 16 bits: widened to f32 to compute with, and rounded to be kept.
+
+use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Shape, Tensor};
+use phalanx_kernels::{Context, Low, Products, add_low, bf16, f16, narrow_low, round_low, widen_low};
+
+use super::{Contiguous, Elements, Scalar, tensor_from, unwritten};
+use crate::precision::Precision;
+use crate::{Result, TensorError};
+
+/// Whether elements of this type are kept and not computed with.
+pub(crate) fn is_half(dtype: DType) -> bool {
+    matches!(dtype, DType::BF16 | DType::F16)
+}
+
+/// The type that elements of type `dtype` are computed in.
+pub(crate) fn wide(dtype: DType) -> DType {
+    if is_half(dtype) { DType::F32 } else { dtype }
+}
+
+/// The numbers in f32.
+pub(super) fn widened<L: Low>(context: &Context, values: &[L]) -> Result<Vec<f32>> {
+    let mut wide = unwritten::<f32>(values.len());
+    widen_low(context, values, &mut wide)?;
+    Ok(wide)
+}
+
+fn narrowed<L: Low>(context: &Context, values: &[f32]) -> Result<Vec<L>> {
+    let mut low = vec![L::default(); values.len()];
+    narrow_low(context, values, &mut low)?;
+    Ok(low)
+}
+
+/// A new CPU tensor of computed elements, kept as `dtype`: rounded, if that has 16 bits, or the type they have.
+pub(crate) fn stored<T: Scalar>(
+    context: &Context,
+    values: Vec<T>,
+    shape: impl Into<Shape>,
+    dtype: DType,
+) -> Result<Tensor> {
+    match (dtype, T::singles(&values)) {
+        (DType::BF16, Some(wide)) => {
+            Ok(Tensor::from_vec(narrowed::<bf16>(context, wide)?, shape.into(), &Device::Cpu)?)
+        }
+        (DType::F16, Some(wide)) => {
+            Ok(Tensor::from_vec(narrowed::<f16>(context, wide)?, shape.into(), &Device::Cpu)?)
+        }
+        _ => tensor_from(values, shape),
+    }
+}
+
+/// A tensor's elements as `dtype`; the tensor itself if it has that type.
+pub(crate) fn cast(context: &Context, tensor: &Tensor, dtype: DType) -> Result<Tensor> {
+    const OP: &str = "convert";
+    if tensor.dtype() == dtype {
+        return Ok(tensor.clone());
+    }
+    let between = |dtype: DType| is_half(dtype) || dtype == DType::F32;
+    if !tensor.device().is_cpu() || !between(dtype) || !between(tensor.dtype()) {
+        return Ok(tensor.to_dtype(dtype)?);
+    }
+    let tensor = tensor.contiguous()?;
+    let read = Contiguous::by(OP, context, &tensor)?;
+    let shape = tensor.shape().clone();
+    match read.elements {
+        Elements::Wide(values) => stored(context, values, shape, dtype),
+        Elements::Locked { .. } => {
+            let values = read.slice::<f32>()?;
+            match dtype {
+                DType::BF16 => Ok(Tensor::from_vec(narrowed::<bf16>(context, values)?, shape, &Device::Cpu)?),
+                _ => Ok(Tensor::from_vec(narrowed::<f16>(context, values)?, shape, &Device::Cpu)?),
+            }
+        }
+    }
+}
+
+/// Both operands of an elementwise op in the type that it is computed in, and the type that its result is stored in. Where
+/// a low type meets f32 that is the low one: it is an activation, and stays one when a parameter is added to it.
+pub(crate) fn meet(
+    context: &Context,
+    op: &'static str,
+    a: &Tensor,
+    b: &Tensor,
+) -> Result<(Tensor, Tensor, DType)> {
+    let (of_a, of_b) = (a.dtype(), b.dtype());
+    let low = match (is_half(of_a), is_half(of_b)) {
+        (false, false) => return Ok((a.clone(), b.clone(), of_a)),
+        (true, _) => of_a,
+        (false, true) => of_b,
+    };
+    if [of_a, of_b].iter().any(|dtype| *dtype != low && *dtype != DType::F32) {
+        return Err(TensorError::shape(
+            op,
+            format!("element types {of_a:?} and {of_b:?} do not go together"),
+        ));
+    }
+    Ok((cast(context, a, DType::F32)?, cast(context, b, DType::F32)?, low))
+}
+
+/// An operand of a product: its elements in the type that is computed in, rounded to what `precision` multiplies. `tensor`
+/// must be contiguous.
+pub(crate) fn operand<'a>(
+    op: &'static str,
+    context: &Context,
+    precision: Precision,
+    tensor: &'a Tensor,
+) -> Result<Contiguous<'a>> {
+    let read = Contiguous::by(op, context, tensor)?;
+    let dtype = tensor.dtype();
+    if precision == Precision::F32 || dtype == DType::F64 {
+        return Ok(read);
+    }
+    if precision == Precision::F16 && context.products() != Products::F32 {
+        let what =
+            "f16 in a context that rounds products' operands to bf16; its products must be Products::F32";
+        return Err(TensorError::Unsupported { op, what: what.into() });
+    }
+    if dtype == precision.dtype() {
+        return Ok(read);
+    }
+    let mut values = match read.elements {
+        Elements::Wide(values) => values,
+        Elements::Locked { .. } => read.slice::<f32>()?.to_vec(),
+    };
+    match precision {
+        Precision::Bf16 => round_low::<bf16>(context, &mut values),
+        _ => round_low::<f16>(context, &mut values),
+    }
+    Ok(Contiguous { op, elements: Elements::Wide(values) })
+}
+
+/// `accumulator += addend` for an accumulator of 16 bits.
+pub(super) fn add_in_place(
+    context: &Context,
+    op: &'static str,
+    accumulator: &Tensor,
+    addend: &Tensor,
+) -> Result<()> {
+    struct Add<'a>(&'static str, &'a Context, &'a CpuStorage, std::ops::Range<usize>);
+
+    impl InplaceOp1 for Add<'_> {
+        fn name(&self) -> &'static str {
+            self.0
+        }
+        fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
+            let Some((start, end)) = layout.contiguous_offsets() else {
+                candle_core::bail!("{}: expected a contiguous tensor", self.0)
+            };
+            let from = self.3.clone();
+            match (storage, self.2) {
+                (CpuStorage::BF16(to), CpuStorage::BF16(addend)) => {
+                    add_low(self.1, &addend[from], &mut to[start..end])
+                }
+                (CpuStorage::F16(to), CpuStorage::F16(addend)) => {
+                    add_low(self.1, &addend[from], &mut to[start..end])
+                }
+                _ => candle_core::bail!("{}: element types differ", self.0),
+            }
+            .map_err(candle_core::Error::wrap)
+        }
+    }
+
+    let addend = cast(context, addend, accumulator.dtype())?.contiguous()?;
+    let (storage, layout) = addend.storage_and_layout();
+    match (&*storage, layout.contiguous_offsets()) {
+        (candle_core::Storage::Cpu(cpu), Some((start, end))) => {
+            Ok(accumulator.inplace_op1(&Add(op, context, cpu, start..end))?)
+        }
+        _ => Err(super::unsupported_device(op, addend.device())),
+    }
+}

@@ -1,0 +1,149 @@
+//! One network of a training, and how this rank shares it with the others.
+
+use std::sync::Arc;
+
+use phalanx_sharding::{
+    DataParallel, Options, Overlap, ParallelStrategy, ShardRole, StateBytes, codec_named,
+};
+use phalanx_tensor::{FlatParam, ParamStore, ProcessGroup};
+
+use super::{Distributed, Traffic};
+use crate::config::{Config, OverlapKind, mib};
+use crate::engine::error::TrainError;
+
+/// Groups of the ranks that have samples of a batch.
+#[derive(Debug, Clone, Default)]
+pub(in crate::engine) struct BatchGroups(Option<Arc<dyn ParallelStrategy>>);
+
+impl BatchGroups {
+    /// The first `ranks` ranks; none where this is the only rank. Every rank calls this at the same place.
+    pub(in crate::engine) fn first(&self, ranks: usize) -> Result<Option<Arc<dyn ProcessGroup>>, TrainError> {
+        self.0.as_ref().map(|parallel| Ok(parallel.batch_group(ranks)?)).transpose()
+    }
+}
+
+/// A network's parameters and buffers, with the strategy instance that trains them over the world, once it is shared.
+#[derive(Debug)]
+pub(in crate::engine) struct Network {
+    name: String,
+    store: ParamStore,
+    parallel: Option<Arc<dyn ParallelStrategy>>,
+    /// Whether there are other ranks.
+    is_shared: bool,
+}
+
+impl Network {
+    /// A network that this rank has for itself.
+    pub(in crate::engine) fn new(name: &str, store: ParamStore) -> Self {
+        Self { name: name.to_owned(), store, parallel: None, is_shared: false }
+    }
+
+    /// Its name; empty for the only one of a training.
+    pub(in crate::engine) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its parameters and buffers.
+    pub(in crate::engine) fn store(&self) -> &ParamStore {
+        &self.store
+    }
+
+    /// Whether anything of it is learnt.
+    pub(in crate::engine) fn is_learnt(&self) -> bool {
+        self.store.flat_params().iter().any(FlatParam::trainable)
+    }
+
+    /// Shares the work on it by the configured strategy. All ranks then have rank 0's weights.
+    pub(in crate::engine) fn share(
+        &mut self,
+        distributed: &Distributed,
+        config: &Config,
+        threads: usize,
+    ) -> Result<(), TrainError> {
+        let Some((communicator, strategy)) = distributed.sharing() else {
+            self.parallel = Some(DataParallel::alone(&self.store)?);
+            return Ok(());
+        };
+        let options = Options {
+            prefetch: config.train.prefetch,
+            gathered_bytes: mib(config.train.gathered_mib),
+            algorithm: config.comm.algorithm.algorithm(),
+            codec: codec_named(config.comm.codec.as_str())?,
+            overlap: match config.train.overlap {
+                OverlapKind::Auto => Overlap::Auto,
+                OverlapKind::Always => Overlap::Always,
+                OverlapKind::Never => Overlap::Never,
+            },
+            threads,
+        };
+        let mesh = strategy.mesh(communicator.clone(), 0)?;
+        self.parallel = Some(DataParallel::with_options(&self.store, mesh, strategy, options)?);
+        self.is_shared = true;
+        Ok(())
+    }
+
+    /// How it is trained, alone or with the other ranks.
+    pub(in crate::engine) fn parallel(&self) -> Result<&Arc<dyn ParallelStrategy>, TrainError> {
+        let unshared =
+            || TrainError::Setup(format!("network `{}` is trained that was not shared", self.name));
+        self.parallel.as_ref().ok_or_else(unshared)
+    }
+
+    /// Who shares it with the other ranks, if there are any.
+    pub(super) fn shared(&self) -> Option<Arc<dyn ParallelStrategy>> {
+        self.parallel.clone().filter(|_| self.is_shared)
+    }
+
+    /// The most bytes of whole parameters that were gathered at once.
+    pub(in crate::engine) fn peak_gathered_bytes(&self) -> u64 {
+        self.parallel.as_ref().map_or(0, |parallel| parallel.peak_gathered_bytes())
+    }
+
+    /// The ranks that have samples of a batch, for what depends on all of it.
+    pub(in crate::engine) fn batch_groups(&self) -> BatchGroups {
+        BatchGroups(self.shared())
+    }
+
+    /// Has `change` change the parameters that this rank owns, and brings what others have changed to this one.
+    pub(in crate::engine) fn update(
+        &self,
+        mut change: impl FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>,
+    ) -> Result<(), TrainError> {
+        Ok(self.parallel()?.update(&mut change)?)
+    }
+
+    /// Brings all parameters into this rank's memory, where they stay until [`Network::reshard`] or an update.
+    pub(in crate::engine) fn unshard(&self) -> Result<(), TrainError> {
+        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.unshard()?))
+    }
+
+    /// Lets them leave again.
+    pub(in crate::engine) fn reshard(&self) -> Result<(), TrainError> {
+        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.reshard()?))
+    }
+
+    /// What of the state this rank holds, and which other ranks hold the rest or the same.
+    pub(in crate::engine) fn role(&self) -> Result<ShardRole, TrainError> {
+        Ok(self.parallel()?.role())
+    }
+
+    /// Bytes of state that this rank holds.
+    pub(in crate::engine) fn bytes(&self) -> StateBytes {
+        self.parallel.as_ref().map_or_else(StateBytes::default, |parallel| parallel.bytes())
+    }
+
+    /// Makes all ranks' parameters and buffers equal to rank 0's.
+    pub(in crate::engine) fn broadcast_state(&self) -> Result<(), TrainError> {
+        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.broadcast_state(&self.store)?))
+    }
+
+    /// Makes all ranks' buffers equal to rank 0's.
+    pub(in crate::engine) fn broadcast_buffers(&self) -> Result<(), TrainError> {
+        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.broadcast_buffers(&self.store)?))
+    }
+
+    /// What communication has cost so far, that of other networks over the same communicator included.
+    pub(super) fn traffic(&self) -> Option<Traffic> {
+        self.shared().map(|parallel| parallel.stats().into())
+    }
+}
