@@ -21,11 +21,12 @@ pub fn clip_contrastive(
     if image_features.shape() != text_features.shape() {
         return Err(TensorError::unequal("clip_contrastive", image_features.shape(), text_features.shape()));
     }
-    let labels: Vec<u32> = (0..image_features.dims()[0] as u32).collect();
     // Sums of products are f32 before they are rounded, and a large scale would magnify the rounding.
     let dtype = wide(image_features.dtype()?);
     let logits = ops::linear_stored(tape, image_features, text_features, None, dtype)?;
     let logits = ops::broadcast_mul(tape, &logits, scale)?;
+    let logits_t = logits.array()?;
+    let labels = logits_t.backend(tape.context()).progression(0, 1, image_features.dims()[0])?;
     let by_image = cross_entropy(tape, &logits, &labels, 0.0, over)?;
     let by_text = cross_entropy(tape, &ops::transpose(tape, &logits, 0, 1)?, &labels, 0.0, over)?;
     ops::scale(tape, &ops::add(tape, &by_image, &by_text)?, 0.5)

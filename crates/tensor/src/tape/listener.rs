@@ -1,5 +1,6 @@
 //! The few calls that everything distributed hangs on.
 
+use crate::backend::Array;
 use crate::store::Unit;
 
 /// What a listener returns; the error ends the forward or backward pass that called it.
@@ -59,9 +60,9 @@ pub trait Listener: std::fmt::Debug + Send + Sync {
 
 /// Adds numbers over all ranks, for ops whose statistics span the global batch (synchronised batch norm).
 pub trait StatsSync: std::fmt::Debug + Send + Sync {
-    /// Replaces every number by its sum over the ranks.
+    /// Replaces every number of a flat array of f64 by its sum over the ranks, where the array lies.
     ///
     /// # Errors
     /// The transport's error.
-    fn all_reduce_sum(&self, values: &mut [f64]) -> HookResult;
+    fn all_reduce_sum(&self, numbers: &Array) -> HookResult;
 }

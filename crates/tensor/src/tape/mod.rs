@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use candle_core::DType;
 
-use crate::backend::Array;
+use crate::backend::{Array, ArrayBackend};
 use crate::rng::Key;
 use crate::store::{Param, Unit};
 use crate::{Context, Result, TensorError};
@@ -128,6 +128,14 @@ impl Tape {
     /// Threads and scratch memory for kernels.
     pub fn context(&self) -> &Context {
         &self.session.context
+    }
+
+    /// The back end that arrays are made on which no other array says it for.
+    pub fn backend(&self) -> &dyn ArrayBackend {
+        match &self.session.backend {
+            Some(backend) => backend.as_ref(),
+            None => self.context(),
+        }
     }
 
     /// Whether layers behave as in training.

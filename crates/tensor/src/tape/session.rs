@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use phalanx_kernels::Context;
-
 use super::listener::{Listener, StatsSync};
+use crate::Context;
+use crate::backend::ArrayBackend;
 use crate::precision::Precision;
 use crate::rng::Key;
 
@@ -48,6 +48,9 @@ pub struct Session {
     pub recompute: Recompute,
     /// What products take and what activations are kept in.
     pub precision: Precision,
+    /// Where ops that are given no array make theirs, such as noise; the CPU, if it is not named. Others compute where their
+    /// arrays lie.
+    pub backend: Option<Arc<dyn ArrayBackend>>,
 }
 
 impl Session {
@@ -62,6 +65,7 @@ impl Session {
             stats_sync: None,
             recompute: Recompute::Never,
             precision: Precision::F32,
+            backend: None,
         }
     }
 
