@@ -1,4 +1,5 @@
-//! The benchmarks: `cargo xtask bench kernels`, `bench train`, `bench collectives`, `bench memory` and `bench strategies`.
+//! The benchmarks: `cargo xtask bench kernels`, `bench train`, `bench collectives`, `bench memory`, `bench strategies`
+//! and `bench versions`.
 //!
 //! Every figure is a median of rounds. With `--peer torch` the same work is done by PyTorch in the same call, one
 //! round of ours and one of theirs in turn, so that whatever else the machine does meets both; the ratio is the
@@ -16,6 +17,7 @@ mod program;
 mod rounds;
 mod strategies;
 mod train;
+mod versions;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -48,6 +50,8 @@ enum Command {
     Memory(memory::MemoryArgs),
     /// All strategies in one table, by whole trainings
     Strategies(strategies::StrategiesArgs),
+    /// Training steps of this build beside those of another
+    Versions(versions::VersionsArgs),
 }
 
 /// What all benchmarks take.
@@ -104,5 +108,6 @@ fn measure() -> anyhow::Result<()> {
         Command::Collectives(args) => collectives::run(&args),
         Command::Memory(args) => memory::run(&args),
         Command::Strategies(args) => strategies::run(&args),
+        Command::Versions(args) => versions::run(&args),
     }
 }

@@ -15,6 +15,7 @@ Usage: cargo xtask COMMAND [ARGUMENTS]
                                  measures, with --peer beside PyTorch
   bench memory ...               what strategies hold, predicted and measured
   bench strategies ...           trains by every strategy and writes one table and a picture
+  bench versions ...             training steps of this build beside those of another
   test [--full] ...              runs all tests; with --full also those that are ignored for their length
   tidy                           checks the house rules: dependency edges, file headers and lengths, printing
   ci                             what continuous integration runs

@@ -66,20 +66,22 @@ impl Buffers {
             (Op::AllReduce, Self::Plain { values, .. }) => comm.all_reduce(values, ReduceOp::Sum)?,
             (Op::AllReduce, Self::Shared(values)) => comm.all_reduce(values, ReduceOp::Sum)?,
             (Op::ReduceScatter, Self::Plain { values, .. }) => {
-                comm.reduce_scatter_chunks(values, ReduceOp::Sum)?;
+                comm.reduce_scatter_in_place(values, ReduceOp::Sum)?;
             }
-            (Op::ReduceScatter, Self::Shared(values)) => comm.reduce_scatter_chunks(values, ReduceOp::Sum)?,
-            (Op::AllGather, Self::Plain { values, .. }) => comm.all_gather_chunks(values)?,
-            (Op::AllGather, Self::Shared(values)) => comm.all_gather_chunks(values)?,
+            (Op::ReduceScatter, Self::Shared(values)) => {
+                comm.reduce_scatter_in_place(values, ReduceOp::Sum)?
+            }
+            (Op::AllGather, Self::Plain { values, .. }) => comm.all_gather_in_place(values)?,
+            (Op::AllGather, Self::Shared(values)) => comm.all_gather_in_place(values)?,
             (Op::Broadcast, Self::Plain { values, .. }) => comm.broadcast(values, 0)?,
             (Op::Reduce, Self::Plain { values, .. }) => comm.reduce(values, ReduceOp::Sum, 0)?,
             (Op::AllToAll, Self::Plain { values, .. }) => drop(comm.all_to_all(values)?),
             (Op::Gather, Self::Plain { values, .. }) => {
-                drop(comm.gather(&values[..values.len() / world], 0)?);
+                drop(comm.gatherv(&values[..values.len() / world], 0)?);
             }
-            (Op::Scatter, Self::Plain { parts, .. }) => drop(comm.scatter(parts, 0)?),
+            (Op::Scatter, Self::Plain { parts, .. }) => drop(comm.scatterv(parts, 0)?),
             (Op::SendRecv, Self::Plain { values, other, .. }) if world > 1 => {
-                comm.send_receive(values, (rank + 1) % world, other, (rank + world - 1) % world)?;
+                comm.send_recv(values, (rank + 1) % world, other, (rank + world - 1) % world)?;
             }
             (Op::SendRecv, Self::Plain { .. }) => {}
             (op, Self::Shared(_)) => {

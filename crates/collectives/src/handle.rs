@@ -20,11 +20,6 @@ impl<R> Handle<R> {
         Self { result, counters }
     }
 
-    /// A handle of something that is done.
-    pub(crate) fn done(result: R, counters: Arc<Counters>) -> Self {
-        Self::of(Ok(result), counters)
-    }
-
     /// A handle of something that could not begin.
     pub(crate) fn failed(error: CommError, counters: Arc<Counters>) -> Self {
         Self::of(Err(error), counters)

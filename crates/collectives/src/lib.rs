@@ -35,15 +35,32 @@
 //!
 //! The page `docs/collectives.md` has every algorithm with a diagram and its cost, and what was measured.
 //!
-//! # How the parts meet
+//! # Names of operations
 //!
-//! To be read in this order: `dtype` and `buffer` say what is moved; `communicator`, `handle` and `stats` are what a
-//! rank calls. A call reaches an `engine`, on the caller's thread or on the communication thread; the engine numbers it,
-//! chooses its algorithm and frames its messages with headers that the receiver checks. The `algorithms` are sequences of
-//! the engine's sends and receives, with the arithmetic of `reduce`; `shared` has those that need no messages. A
-//! `transport` moves the bytes: channels between threads, pipes in shared memory, or TCP. `world` finds out who is there
-//! (`config`, `environment`, `rendezvous`), connects each with each (`mesh`), finds out who is near (`host`), and keeps
-//! watch (`control`); `failure` is where its news reaches the engine.
+//! An operation has the name that MPI and NCCL know it by, and what follows the name says how it differs, always in this order:
+//!
+//! | part of the name | meaning | examples |
+//! |---|---|---|
+//! | none | blocks until this rank's part is done | `all_reduce`, `broadcast`, `all_gather`, `send` |
+//! | `v` | parts of ranks have lengths of their own, as in MPI | `all_gatherv`, `gatherv`, `scatterv`, `all_to_allv` |
+//! | `_in_place` | works on this rank's chunk of the caller's buffer, where the plain name returns new memory | `all_gather_in_place`, `reduce_scatter_in_place` |
+//! | `_into` | the chunk has a buffer of its own beside the whole, as in PyTorch's `all_gather_into_tensor` | `all_gather_into`, `reduce_scatter_into` |
+//! | `_async` | returns a [`Handle`] at once | `all_reduce_async`, `all_gather_into_async` |
+//!
+//! Operations that only ever work on the caller's buffer (`all_reduce`, `reduce`, `broadcast`) do so without saying it.
+//! Several buffers go as one in a [`Coalesced`]. The operations of `nccl::DeviceCommunicator` all write to memory that they
+//! are given, and none blocks, so that they need neither suffix.
+//!
+//! # How the modules meet
+//!
+//! To be read in the order of this file; each module uses only those before it. `dtype`, `operation`, `partition` and
+//! `reduce` say what is moved, in which operation, cut how and with which arithmetic; `failure`, `patience` and `recorder`
+//! what ranks know of trouble. `shared` has the operations through memory that ranks of a host share, which need no messages;
+//! `buffer` is what callers hand over, and a `transport` moves bytes: channels between threads, pipes in shared memory, or
+//! TCP. `algorithms` are sequences of sends and receives that know neither; `control` keeps watch over the ranks. An `engine`
+//! puts these together: it numbers an operation, chooses its algorithm and frames its messages with headers that the receiver
+//! checks. A `communicator` runs its operations on the caller's thread or on the communication thread, and returns `handle`s.
+//! `world` finds out who is there (`config`, `environment`, `rendezvous`), and connects each with each (`connect`).
 //!
 //! # Example
 //!
@@ -74,33 +91,49 @@
 //! ```
 #![deny(unsafe_code)]
 
-mod algorithms;
-mod buffer;
-mod communicator;
-mod dtype;
-mod engine;
 mod error;
+
+mod dtype;
+mod operation;
+mod partition;
+mod reduce;
+
 mod failure;
+mod patience;
+mod recorder;
+
+mod shared;
+
+mod buffer;
+mod transport;
+
+mod algorithms;
+mod control;
+mod mailbox;
+
+mod engine;
+
 mod handle;
+mod stats;
+
+mod communicator;
+mod world;
+
 #[cfg(feature = "mpi")]
 mod mpi;
 #[cfg(feature = "nccl")]
 pub mod nccl;
-mod reduce;
-mod shared;
-mod stats;
-mod transport;
-mod world;
 
-pub use algorithms::Algorithm;
 pub use algorithms::cost::{CostModel, LinkCost, LinkCosts};
-pub use buffer::{FlatBuffer, SliceMut};
-pub use communicator::{Communicator, SharedBuffer, threads};
+pub use buffer::{Coalesced, FlatBuffer, SliceMut};
+pub use communicator::{Communicator, SharedBuffer};
+pub use control::{Control, Notice, Stop};
 pub use dtype::{DType, Element, ReduceOp};
-pub use engine::{OperationRecord, OperationState};
 pub use error::{BoxError, CommError, Result};
 pub use handle::Handle;
 #[cfg(feature = "mpi")]
 pub use mpi::connect_mpi;
+pub use operation::Algorithm;
+pub use recorder::{OperationRecord, OperationState};
 pub use stats::CommStats;
-pub use world::{Secret, Tls, WorldConfig, connect, connect_with_listener};
+pub use world::{Secret, Tls, WorldConfig, connect, connect_with_listener, threads};

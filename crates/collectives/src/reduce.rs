@@ -30,7 +30,7 @@ impl Reduction {
         Self { op, ranks }
     }
 
-    /// The same for a phase whose results are reduced further: a mean is not divided yet.
+    /// This reduction for a phase whose results are reduced further: a mean is not divided yet.
     pub(crate) fn partial(self) -> Self {
         let op = if self.op == ReduceOp::Mean { ReduceOp::Sum } else { self.op };
         Self { op, ..self }

@@ -56,7 +56,7 @@ fn check<T: Element + std::fmt::Debug>(comm: &Communicator, algorithm: Algorithm
             }
             let part = rank * len / world..(rank + 1) * len / world;
             let mut buffer = own.clone();
-            if !lacks(&comm.reduce_scatter_chunks(&mut buffer, op)) {
+            if !lacks(&comm.reduce_scatter_in_place(&mut buffer, op)) {
                 assert!(buffer[part.clone()] == expected[part], "reduce-scatter by {what}");
             }
             for root in [0, world / 2] {
@@ -68,7 +68,7 @@ fn check<T: Element + std::fmt::Debug>(comm: &Communicator, algorithm: Algorithm
         }
         let chunk = |rank: usize| rank * len / world..(rank + 1) * len / world;
         let mut buffer = own.clone();
-        if !lacks(&comm.all_gather_chunks(&mut buffer)) {
+        if !lacks(&comm.all_gather_in_place(&mut buffer)) {
             let expected: Vec<T> = (0..world).flat_map(|rank| all[rank][chunk(rank)].to_vec()).collect();
             assert!(buffer == expected, "all-gather by {algorithm} of {len}");
         }
@@ -154,8 +154,8 @@ fn a_reduce_scatter_and_an_all_gather_are_an_all_reduce_to_the_bit() {
             let values: Vec<f32> = (0..300_007).map(|i| ((i * 37 + comm.rank() * 11) as f32).sin()).collect();
             let (mut whole, mut parts) = (values.clone(), values);
             comm.all_reduce(&mut whole, ReduceOp::Sum).expect("a sound world");
-            comm.reduce_scatter_chunks(&mut parts, ReduceOp::Sum).expect("a sound world");
-            comm.all_gather_chunks(&mut parts).expect("a sound world");
+            comm.reduce_scatter_in_place(&mut parts, ReduceOp::Sum).expect("a sound world");
+            comm.all_gather_in_place(&mut parts).expect("a sound world");
             let same = whole.iter().zip(&parts).all(|(a, b)| a.to_bits() == b.to_bits());
             assert!(same, "{algorithm}");
         });
@@ -201,4 +201,56 @@ fn stored_costs_are_used_as_they_are() {
         });
         assert!(found.iter().all(|found| found.as_deref() == Some(chosen)), "{found:?}");
     }
+}
+
+/// The way that each of a few operations took on a communicator.
+fn ways_taken(comm: &Communicator) -> Vec<String> {
+    let before = comm.recent().len();
+    comm.all_reduce(&mut [1.0_f32; 8], ReduceOp::Sum).expect("sound");
+    comm.reduce_scatter_in_place(&mut [1.0_f32; 9], ReduceOp::Sum).expect("sound");
+    comm.gatherv(&[1_u8], 0).expect("sound");
+    assert!(comm.recent().len() >= before + 3, "the flight recorder has room");
+    comm.recent().iter().rev().take(3).rev().map(|record| record.algorithm.clone()).collect()
+}
+
+#[test]
+fn a_preference_is_followed_where_there_is_such_a_way_also_in_parts_of_the_world() {
+    for way in [Way::Threads, Way::Tcp, Way::Shared, Way::TwoHosts] {
+        on_ranks(way.world(3), move |comm| {
+            let preferring = comm.preferring(Algorithm::HalvingDoubling);
+            // Three ranks: halving and doubling has an all-reduce, no reduce-scatter that leaves chunks in place, no gather.
+            let taken = ways_taken(&preferring);
+            assert_eq!(taken[0], "halving-doubling", "{way:?}");
+            assert!(taken[1..].iter().all(|way| way != "halving-doubling"), "{way:?}: {taken:?}");
+            let part = preferring.split(Some(0), 0).expect("sound").expect("all have a colour");
+            assert_eq!(ways_taken(&part)[0], "halving-doubling", "{way:?}");
+            assert_eq!(
+                ways_taken(&part.preferring(Algorithm::SingleReducer))[0],
+                "single-reducer",
+                "{way:?}"
+            );
+            // The communicator that the preference was told to is as it was.
+            assert_ne!(ways_taken(&comm)[0], "halving-doubling", "{way:?}");
+        });
+    }
+}
+
+#[test]
+fn algorithms_have_the_names_of_the_command_line() {
+    let names = [
+        "auto",
+        "direct",
+        "ring",
+        "tree",
+        "halving-doubling",
+        "hierarchical",
+        "single-reducer",
+        "push-pull",
+        "2d",
+    ];
+    for (name, algorithm) in names.into_iter().zip(Algorithm::ALL) {
+        assert_eq!((name.parse(), algorithm.to_string()), (Ok(algorithm), name.to_owned()));
+    }
+    let error = "single".parse::<Algorithm>().expect_err("no such name").to_string();
+    assert!(error.contains("single-reducer"), "{error}");
 }

@@ -131,7 +131,7 @@ fn arguments_are_checked() {
     on_ranks(threads(2).expect("threads"), |comm| {
         assert!(matches!(comm.broadcast(&mut [0_u8], 2), Err(CommError::Argument { .. })));
         if comm.rank() == 0 {
-            assert!(matches!(comm.scatter(&[vec![1_u8]], 0), Err(CommError::Argument { .. })));
+            assert!(matches!(comm.scatterv(&[vec![1_u8]], 0), Err(CommError::Argument { .. })));
         }
         comm.shutdown();
         assert_eq!(comm.barrier("late"), Err(CommError::Closed));
@@ -148,19 +148,19 @@ fn two_ranks_may_talk_without_the_third() {
                 for round in 0..3 {
                     let mut values = vec![0_i64; 1 << 20];
                     comm.send(&vec![(10 * rank + round) as i64; 1 << 20], other).expect("a sound world");
-                    comm.receive(&mut values, other).expect("a sound world");
+                    comm.recv(&mut values, other).expect("a sound world");
                     assert!(values.iter().all(|v| *v == (10 * other + round) as i64));
                 }
                 // Both ways at once, of different lengths, and answered by the two halves.
                 let own = vec![rank as i16 as i32; 200_000 + rank];
                 let mut theirs = vec![9; 200_000 + other];
-                comm.send_receive(&own, other, &mut theirs, other).expect("a sound world");
+                comm.send_recv(&own, other, &mut theirs, other).expect("a sound world");
                 assert!(theirs.iter().all(|v| *v == other as i32));
                 if rank == 0 {
-                    comm.send_receive(&own, other, &mut theirs, other).expect("a sound world");
+                    comm.send_recv(&own, other, &mut theirs, other).expect("a sound world");
                 } else {
                     comm.send(&own, other).expect("a sound world");
-                    comm.receive(&mut theirs, other).expect("a sound world");
+                    comm.recv(&mut theirs, other).expect("a sound world");
                 }
                 assert!(theirs.iter().all(|v| *v == other as i32));
             }

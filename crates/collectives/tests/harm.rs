@@ -34,19 +34,19 @@ fn work(comm: &Communicator, name: &str, buffer: &mut SharedBuffer<f32>) -> Resu
     match name {
         "all-reduce" => comm.all_reduce(&mut values, ReduceOp::Sum),
         "in place" => comm.all_reduce(buffer, ReduceOp::Max),
-        "reduce-scatter" => comm.reduce_scatter_chunks(&mut values, ReduceOp::Sum),
-        "all-gather" => comm.all_gather_chunks(&mut values),
+        "reduce-scatter" => comm.reduce_scatter_in_place(&mut values, ReduceOp::Sum),
+        "all-gather" => comm.all_gather_in_place(&mut values),
         "broadcast" => comm.broadcast(&mut values, 1),
         "reduce" => comm.reduce(&mut values, ReduceOp::Sum, 1),
-        "gather" => comm.gather(&values, 1).map(drop),
+        "gather" => comm.gatherv(&values, 1).map(drop),
         "scatter" => {
             let parts = if rank == 1 { vec![values; world] } else { Vec::new() };
-            comm.scatter(&parts, 1).map(drop)
+            comm.scatterv(&parts, 1).map(drop)
         }
         "all-to-all" => comm.all_to_all(&values).map(drop),
         "send and receive" => {
             comm.send(&values, (rank + 1) % world)?;
-            comm.receive(&mut values, (rank + world - 1) % world)
+            comm.recv(&mut values, (rank + world - 1) % world)
         }
         "barrier" => comm.barrier("again"),
         other => panic!("{other}"),
@@ -229,17 +229,16 @@ fn soak(comm: &Communicator, operations: usize) {
                 );
             }
             7 => {
-                let all = comm.gather(&values[..len * (rank + 1) / world], root).expect("sound");
+                let all = comm.gatherv(&values[..len * (rank + 1) / world], root).expect("sound");
                 assert_eq!(all.len(), if rank == root { world } else { 0 }, "{round}");
             }
             8 => {
                 let parts =
                     if rank == root { (0..world).map(|r| vec![r as i64; len]).collect() } else { Vec::new() };
-                assert_eq!(comm.scatter(&parts, root).expect("sound"), values, "{round}");
+                assert_eq!(comm.scatterv(&parts, root).expect("sound"), values, "{round}");
             }
             9 => {
-                let got =
-                    comm.all_to_all_ragged(&vec![values[..len.min(500)].to_vec(); world]).expect("sound");
+                let got = comm.all_to_allv(&vec![values[..len.min(500)].to_vec(); world]).expect("sound");
                 assert!(got.iter().zip(0_i64..).all(|(own, r)| own.iter().all(|v| *v == r)), "{round}");
             }
             10 => {
@@ -249,7 +248,7 @@ fn soak(comm: &Communicator, operations: usize) {
             _ => {
                 comm.send(&values, (rank + 1) % world).expect("sound");
                 let previous = (rank + world - 1) % world;
-                comm.receive(&mut values, previous).expect("sound");
+                comm.recv(&mut values, previous).expect("sound");
                 assert!(values.iter().all(|v| *v == previous as i64), "{round}");
             }
         }

@@ -141,7 +141,7 @@ fn check_device<T: DeviceElement>(
         done.wait(compute).expect("sound");
         assert!(download(compute, &to, len) == own, "scatter of {len}");
         let mut to = upload(compute, &own);
-        let done = comm.send_receive(&from, next, &mut to, previous, compute).expect("sound");
+        let done = comm.send_recv(&from, next, &mut to, previous, compute).expect("sound");
         done.wait(compute).expect("sound");
         assert!(download(compute, &to, len) == all[previous], "send and receive of {len}");
         if world > 1 && rank < 2 {
@@ -149,7 +149,7 @@ fn check_device<T: DeviceElement>(
             let done = if rank == 0 {
                 comm.send(&from, 1, compute).expect("sound")
             } else {
-                comm.receive(&mut buffer, 0, compute).expect("sound")
+                comm.recv(&mut buffer, 0, compute).expect("sound")
             };
             done.wait(compute).expect("sound");
             assert!(download(compute, &buffer, len) == all[0], "send of {len}");
@@ -254,7 +254,7 @@ fn arguments_are_checked() {
         let (mut buffer, mut other) = (upload(&compute, &[1_i32; 7]), upload(&compute, &[0_i32; 99]));
         assert!(matches!(comm.broadcast(&mut buffer, count, &compute), Err(CommError::Argument { .. })));
         assert!(matches!(comm.send(&buffer, own, &compute), Err(CommError::Argument { .. })));
-        assert!(matches!(comm.receive(&mut buffer, own, &compute), Err(CommError::Argument { .. })));
+        assert!(matches!(comm.recv(&mut buffer, own, &compute), Err(CommError::Argument { .. })));
         assert!(matches!(comm.all_gather(&buffer, &mut other, &compute), Err(CommError::Argument { .. })));
         assert!(matches!(comm.all_to_all(&buffer, &mut other, &compute), Err(CommError::Argument { .. })));
         if own == 0 {

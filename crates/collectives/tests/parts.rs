@@ -95,10 +95,10 @@ fn buffers_in_shared_memory_are_reduced_in_place() {
                     let n = world as f32;
                     assert!(buffer.iter().enumerate().all(|(i, v)| *v == sum(i) / n), "{way:?} {len}");
                     begin(&mut buffer);
-                    comm.reduce_scatter_chunks(&mut buffer, ReduceOp::Sum).expect("sound");
+                    comm.reduce_scatter_in_place(&mut buffer, ReduceOp::Sum).expect("sound");
                     let own = rank * len / world..(rank + 1) * len / world;
                     assert!(own.clone().all(|i| buffer[i] == sum(i)), "{way:?} {len}");
-                    comm.all_gather_chunks(&mut buffer).expect("sound");
+                    comm.all_gather_in_place(&mut buffer).expect("sound");
                     assert!(buffer.iter().enumerate().all(|(i, v)| *v == sum(i)), "{way:?} {len}");
                     // What else takes a buffer takes it too.
                     comm.broadcast(&mut buffer, world - 1).expect("sound");

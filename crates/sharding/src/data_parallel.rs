@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::Tensor;
 use phalanx_collectives::{CommStats, Communicator, Handle, ReduceOp};
-use phalanx_tensor::{HookResult, Listener, ParamStore, StatsSync, Unit};
+use phalanx_tensor::{HookResult, Listener, ParamStore, ProcessGroup, Unit};
 
 use self::bucket::{Bucket, BucketMemory, lay_out};
 use self::gradients::Reductions;
@@ -37,9 +37,9 @@ use self::route::Pass;
 use crate::buffer::TensorBuffer;
 use crate::hook::CommHook;
 use crate::options::Options;
-use crate::statistics::RankSum;
+use crate::process_group::RankGroup;
 use crate::strategy::{Held, ShardAxis, Strategy};
-use crate::{Mesh, Result, ShardingError};
+use crate::{ProcessMesh, Result, ShardingError};
 
 /// Makes ranks that each train on a share of the batch into one, unit by unit, while forward and backward run.
 ///
@@ -138,19 +138,15 @@ impl DataParallel {
             ShardAxis::Group => {
                 let group = if options.group == 0 { natural_group(comm.hosts()) } else { options.group };
                 let replicas = comm.world_size().checked_div(group).unwrap_or(0);
-                let mesh = Mesh::new(&[("replicate", replicas), ("shard", group)], comm.world_size())?;
-                let at = mesh.coordinates(comm.rank());
-                let part = |colour: usize| -> Result<Communicator> {
-                    let part = comm.split(Some(colour as u32), 0)?;
-                    part.ok_or_else(|| ShardingError::Mesh("a rank with a colour got no group".into()))
-                };
-                (part(at[0])?, Some(part(at[1])?))
+                let axes = [("replicate", replicas), ("shard", group)];
+                let mesh = ProcessMesh::new(comm.clone(), &axes)?;
+                (mesh.axis("shard")?.clone(), Some(mesh.axis("replicate")?.clone()))
             }
         };
         let gathers = strategy.placement.parameters == Held::Sharded && shards.world_size() > 1;
         let overlaps = options.overlap.decide(&comm, gathers, options.threads.max(1))?;
-        let [comm, shards] = [comm, shards].map(|comm| if overlaps { comm } else { comm.at_once() });
-        let replicas = replicas.map(|comm| if overlaps { comm } else { comm.at_once() });
+        let [comm, shards] = [comm, shards].map(|comm| if overlaps { comm } else { comm.blocking() });
+        let replicas = replicas.map(|comm| if overlaps { comm } else { comm.blocking() });
         let shard = (shards.rank(), shards.world_size());
         let (buckets, places) = lay_out(store.units(), strategy.placement, shard, options.bucket_bytes);
         let mut order: Vec<usize> = (0..buckets.len()).filter(|at| buckets[*at].trainable).collect();
@@ -196,7 +192,9 @@ impl DataParallel {
     pub fn stats(&self) -> CommStats {
         let mut parts: Vec<CommStats> = self.state().first_ranks.values().map(Communicator::stats).collect();
         if let Some(replicas) = &self.replicas {
-            parts.extend([self.shards.stats(), replicas.stats()]);
+            parts.push(replicas.stats());
+            // A group of all ranks talks over the world's communicator.
+            parts.extend((self.shards.world_size() < self.comm.world_size()).then(|| self.shards.stats()));
         }
         parts.into_iter().fold(self.comm.stats(), |sum, part| CommStats {
             operations: sum.operations + part.operations,
@@ -228,7 +226,7 @@ impl DataParallel {
     fn bring_together(&self, whole: Tensor) -> Handle<TensorBuffer> {
         match self.strategy.placement.optimizer {
             Held::Leader => self.shards.broadcast_async(TensorBuffer(whole), LEADER),
-            Held::Replicated | Held::Sharded => self.shards.all_gather_chunks_async(TensorBuffer(whole)),
+            Held::Replicated | Held::Sharded => self.shards.all_gather_in_place_async(TensorBuffer(whole)),
         }
     }
 
@@ -253,20 +251,20 @@ impl DataParallel {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What sums statistics over ranks, for [`phalanx_tensor::Session::stats_sync`].
-    pub fn stats_sync(&self) -> Arc<dyn StatsSync> {
-        Arc::new(RankSum(self.comm.clone()))
+    /// The ranks that the global batch is spread over, for [`phalanx_tensor::Session::batch_group`].
+    pub fn batch_group(&self) -> Arc<dyn ProcessGroup> {
+        RankGroup::of(&self.comm)
     }
 
-    /// The same over the first `ranks` ranks only: those that have samples of a batch that is too small for all. The others
-    /// take no part in its statistics, but call this at the same place; reduce no gradients before the last micro-batch
+    /// The first `ranks` ranks only: those that have samples of a batch that is too small for all. The others
+    /// take no part in what depends on all of it, but call this at the same place; reduce no gradients before the last micro-batch
     /// that any rank has ([`DataParallel::accumulate`]), so that the ranks' operations keep one order.
     ///
     /// # Errors
     /// Those of communication.
-    pub fn stats_sync_among(&self, ranks: usize) -> Result<Arc<dyn StatsSync>> {
+    pub fn batch_group_among(&self, ranks: usize) -> Result<Arc<dyn ProcessGroup>> {
         if ranks == self.comm.world_size() {
-            return Ok(self.stats_sync());
+            return Ok(self.batch_group());
         }
         let known = self.state().first_ranks.get(&ranks).cloned();
         let part = match known {
@@ -280,7 +278,7 @@ impl DataParallel {
                 part
             }
         };
-        Ok(Arc::new(RankSum(part)))
+        Ok(RankGroup::of(&part))
     }
 
     /// Replaces every number by its sum over the ranks: losses, counts, requests to stop.
@@ -339,7 +337,7 @@ fn check_same_model(store: &ParamStore, comm: &Communicator) -> Result<()> {
         own.push(format!("initial values of {:?}", store.key()));
     }
     let own = own.join("\n");
-    let all = comm.all_gather_bytes(own.as_bytes())?;
+    let all = comm.all_gatherv(own.as_bytes())?;
     let first = String::from_utf8_lossy(&all[0]).into_owned();
     for (rank, other) in all.iter().enumerate() {
         if *other != all[0] {

@@ -21,6 +21,14 @@ pub enum ShardingError {
     /// Ranks cannot be arranged as asked.
     #[error("mesh: {0}")]
     Mesh(String),
+    /// A tensor does not lie along the axes of a mesh as somebody takes it to.
+    #[error("placement of a tensor of shape {shape:?}: {problem}")]
+    Placement {
+        /// The whole tensor's shape.
+        shape: Vec<usize>,
+        /// What is wrong, and what would be right.
+        problem: String,
+    },
     /// There is no such strategy, or it is not built yet.
     #[error("strategy `{name}` {problem}")]
     Strategy {

@@ -29,7 +29,7 @@ pub struct GradBucket {
 
 impl GradBucket {
     /// Whether this rank wants a shard of the sum only; ranks then want `chunk(rank)` each, in the sense of
-    /// [`Communicator::reduce_scatter_chunks`].
+    /// [`Communicator::reduce_scatter_in_place`].
     pub fn is_scattered(&self) -> bool {
         self.wanted.len() != self.gradients.elem_count()
     }
@@ -90,7 +90,7 @@ impl CommHook for Bf16Compression {
         let scattered = bucket.is_scattered();
         let rounded = Rounded { bucket, values: Vec::new() };
         Ok(if scattered {
-            Box::new(comm.reduce_scatter_chunks_async(rounded, ReduceOp::Sum))
+            Box::new(comm.reduce_scatter_in_place_async(rounded, ReduceOp::Sum))
         } else {
             Box::new(comm.all_reduce_async(rounded, ReduceOp::Sum))
         })

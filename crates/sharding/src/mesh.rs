@@ -1,118 +1,181 @@
-//! The mesh: ranks arranged along named axes.
+//! The mesh of processes: ranks along named axes, with a communicator for each.
 
+mod layout;
+
+pub use layout::{AXES, MeshLayout};
+
+use std::sync::Arc;
+
+use phalanx_collectives::{CommStats, Communicator, threads};
+use phalanx_tensor::ProcessGroup;
+
+use crate::process_group::RankGroup;
 use crate::{Result, ShardingError};
 
-/// Ranks as the points of a grid. The last axis varies fastest: with axes `replicate = 2` and `shard = 4`, rank
-/// 5 lies at replicate 1, shard 1.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mesh {
-    axes: Vec<(String, usize)>,
+/// The ranks of a world along named axes ([`AXES`]), as one of them sees them: where it lies, and whom it talks to along each
+/// axis. It is passed in place of a rank and a world size. Clones share the communicators.
+///
+/// All communicators are made when the mesh is, outermost axis first. Making one is an operation of all ranks, so that doing
+/// it at first use would hang whenever ranks come to an axis in another order, or only some of them come to it. An axis that
+/// all ranks lie along takes the world's own communicator, and nothing is made for it: plain data parallelism has one
+/// communicator. In a world of one nothing is sent.
+///
+/// ```
+/// use phalanx_collectives::{ReduceOp, threads};
+/// use phalanx_sharding::ProcessMesh;
+///
+/// # fn main() -> Result<(), phalanx_sharding::ShardingError> {
+/// let ranks: Vec<_> = threads(4)?.into_iter().map(|world| std::thread::spawn(move || {
+///     let mesh = ProcessMesh::new(world, &[("data", 2), ("tensor", 2)])?;
+///     let mut sum = [mesh.rank() as f64];
+///     mesh.axis("tensor")?.all_reduce(&mut sum, ReduceOp::Sum)?;
+///     Ok::<_, phalanx_sharding::ShardingError>((mesh.data_rank(), sum[0]))
+/// })).collect();
+/// let found: Vec<_> = ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect::<Result<_, _>>()?;
+/// assert_eq!(found, [(0, 1.0), (0, 1.0), (1, 5.0), (1, 5.0)]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct ProcessMesh {
+    layout: MeshLayout,
+    world: Communicator,
+    /// By axis; `None` where all ranks lie along it.
+    along: Vec<Option<Communicator>>,
+    /// Among ranks that together have all samples of a batch; `None` where these are all ranks.
+    data: Option<Communicator>,
+    data_rank: usize,
 }
 
-impl Mesh {
-    /// A mesh with these axes, outermost first.
+impl ProcessMesh {
+    /// Arranges the ranks of `world` along axes, outermost first. Every rank calls this at the same place with the same axes.
     ///
     /// # Errors
-    /// [`ShardingError::Mesh`] if an axis is empty, a name occurs twice, or the product is not the world size.
-    pub fn new(axes: &[(&str, usize)], world_size: usize) -> Result<Self> {
-        let equation =
-            axes.iter().map(|(name, size)| format!("{name} {size}")).collect::<Vec<_>>().join(" × ");
-        let product: usize = axes.iter().map(|(_, size)| size).product();
-        if axes.is_empty() || product != world_size {
-            let problem = format!("{equation} = {product}, but the world has {world_size} ranks");
-            return Err(ShardingError::Mesh(problem));
+    /// [`ShardingError::Mesh`] if the axes are not those of [`MeshLayout::new`] or two ranks give different ones, and those of
+    /// communication.
+    pub fn new(world: Communicator, axes: &[(&str, usize)]) -> Result<Self> {
+        let layout = MeshLayout::new(axes, world.world_size())?;
+        let own = world.rank();
+        let mut mesh =
+            Self { data_rank: layout.data_rank(own)?, along: Vec::new(), data: None, layout, world };
+        let size = mesh.world_size();
+        let splits = mesh.layout.axes().any(|(_, along)| along != size);
+        if splits {
+            mesh.check_same_axes()?;
         }
-        for (index, (name, _)) in axes.iter().enumerate() {
-            if axes[..index].iter().any(|(known, _)| known == name) {
-                return Err(ShardingError::Mesh(format!("axis `{name}` occurs twice in {equation}")));
-            }
+        for (axis, along) in mesh.layout.clone().axes() {
+            let part = (along != size).then(|| mesh.part(&mesh.layout.group(own, axis)?)).transpose()?;
+            mesh.along.push(part);
         }
-        Ok(Self { axes: axes.iter().map(|(name, size)| ((*name).to_owned(), *size)).collect() })
+        if mesh.layout.data_size() != size {
+            mesh.data = Some(mesh.part(&mesh.layout.data_group(own)?)?);
+        }
+        Ok(mesh)
     }
 
-    /// All ranks along one axis called `data`.
+    /// All ranks along one axis called `data`, without communication.
     ///
     /// # Errors
-    /// [`ShardingError::Mesh`] if there are no ranks.
-    pub fn data(world_size: usize) -> Result<Self> {
-        if world_size == 0 {
-            return Err(ShardingError::Mesh("a world has at least one rank".into()));
-        }
-        Self::new(&[("data", world_size)], world_size)
+    /// None that is known: a world has at least one rank.
+    pub fn data_parallel(world: Communicator) -> Result<Self> {
+        let size = world.world_size();
+        Self::new(world, &[("data", size)])
+    }
+
+    /// A world of one, without communication.
+    ///
+    /// # Errors
+    /// If the system refuses the communicator's thread.
+    pub fn alone() -> Result<Self> {
+        let world = threads(1)?.pop();
+        Self::data_parallel(world.ok_or_else(|| ShardingError::Mesh("a world has at least one rank".into()))?)
+    }
+
+    /// Which rank lies where.
+    pub fn layout(&self) -> &MeshLayout {
+        &self.layout
+    }
+
+    /// This rank in the world, from 0.
+    pub fn rank(&self) -> usize {
+        self.world.rank()
     }
 
     /// How many ranks there are.
     pub fn world_size(&self) -> usize {
-        self.axes.iter().map(|(_, size)| size).product()
+        self.world.world_size()
     }
 
-    /// Names and sizes of the axes, outermost first.
-    pub fn axes(&self) -> impl Iterator<Item = (&str, usize)> {
-        self.axes.iter().map(|(name, size)| (name.as_str(), *size))
+    /// Which part of every batch is this rank's, from 0: its position along the axes over which data differs.
+    pub fn data_rank(&self) -> usize {
+        self.data_rank
     }
 
-    /// How many ranks lie along `axis`; `None` if there is no such axis.
-    pub fn size(&self, axis: &str) -> Option<usize> {
-        self.axes.iter().find(|(name, _)| name == axis).map(|(_, size)| *size)
+    /// How many parts a batch has: the product of the axes over which data differs.
+    pub fn data_size(&self) -> usize {
+        self.layout.data_size()
     }
 
-    /// Where `rank` lies along each axis.
-    pub fn coordinates(&self, rank: usize) -> Vec<usize> {
-        let mut rest = rank;
-        let mut coordinates: Vec<usize> = self
-            .axes
-            .iter()
-            .rev()
-            .map(|(_, size)| {
-                let at = rest % size;
-                rest /= size;
-                at
-            })
-            .collect();
-        coordinates.reverse();
-        coordinates
+    /// The communicator of all ranks.
+    pub fn world(&self) -> &Communicator {
+        &self.world
     }
 
-    /// The ranks that share all coordinates with `rank` but the one along `axis`, in order: those that it
-    /// communicates with over that axis.
+    /// The communicator of the ranks that together have all samples of a batch, ordered as [`ProcessMesh::data_rank`] says:
+    /// that of the losses, of gradients, and of statistics over the batch.
+    pub fn data(&self) -> &Communicator {
+        self.data.as_ref().unwrap_or(&self.world)
+    }
+
+    /// The communicator of the ranks that differ from this one along `axis` only; its ranks are their coordinates.
     ///
     /// # Errors
-    /// [`ShardingError::Mesh`] if there is no such axis.
-    pub fn group(&self, rank: usize, axis: &str) -> Result<Vec<usize>> {
-        let Some(at) = self.axes.iter().position(|(name, _)| name == axis) else {
-            let names = self.axes.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
-            return Err(ShardingError::Mesh(format!("there is no axis `{axis}`; the mesh has {names}")));
-        };
-        let own = self.coordinates(rank);
-        let same = |other: &usize| {
-            let other = self.coordinates(*other);
-            (0..own.len()).all(|i| i == at || own[i] == other[i])
-        };
-        Ok((0..self.world_size()).filter(same).collect())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn coordinates_and_groups() {
-        let mesh = Mesh::new(&[("replicate", 2), ("shard", 3)], 6).expect("2 × 3 = 6");
-        assert_eq!(mesh.coordinates(4), [1, 1]);
-        assert_eq!(mesh.group(4, "shard").expect("an axis"), [3, 4, 5]);
-        assert_eq!(mesh.group(4, "replicate").expect("an axis"), [1, 4]);
-        assert_eq!(mesh.size("shard"), Some(3));
-        assert_eq!(mesh.size("pipeline"), None);
+    /// [`ShardingError::Mesh`] naming the axes that there are.
+    pub fn axis(&self, axis: &str) -> Result<&Communicator> {
+        let at = self.layout.position(axis)?;
+        Ok(self.along[at].as_ref().unwrap_or(&self.world))
     }
 
-    #[test]
-    fn a_wrong_mesh_prints_its_equation() {
-        let error = Mesh::new(&[("replicate", 2), ("shard", 3)], 8).expect_err("6 is not 8");
-        assert_eq!(error.to_string(), "mesh: replicate 2 × shard 3 = 6, but the world has 8 ranks");
-        assert!(Mesh::new(&[("a", 2), ("a", 2)], 4).is_err());
-        assert!(Mesh::data(0).is_err());
-        let error = Mesh::data(2).expect("one axis").group(0, "shard").expect_err("no such axis");
-        assert!(error.to_string().contains("the mesh has data"), "{error}");
+    /// The ranks of [`ProcessMesh::axis`] as ops over ranks know them.
+    ///
+    /// # Errors
+    /// [`ShardingError::Mesh`] naming the axes that there are.
+    pub fn group(&self, axis: &str) -> Result<Arc<dyn ProcessGroup>> {
+        Ok(RankGroup::of(self.axis(axis)?))
+    }
+
+    /// What communication along all axes together has cost so far.
+    pub fn stats(&self) -> CommStats {
+        let parts = self.along.iter().chain([&self.data]).flatten().map(Communicator::stats);
+        parts.fold(self.world.stats(), |sum, part| CommStats {
+            operations: sum.operations + part.operations,
+            bytes_sent: sum.bytes_sent + part.bytes_sent,
+            bytes_received: sum.bytes_received + part.bytes_received,
+            seconds_busy: sum.seconds_busy + part.seconds_busy,
+            seconds_exposed: sum.seconds_exposed + part.seconds_exposed,
+        })
+    }
+
+    /// A communicator of some of the ranks, this one among them; the other ranks make theirs by the same call.
+    fn part(&self, group: &[usize]) -> Result<Communicator> {
+        // Groups that differ have different first ranks.
+        let first = group.first().copied().unwrap_or(0);
+        let colour = u32::try_from(first)
+            .map_err(|_| ShardingError::Mesh(format!("rank {first} is beyond what communicators count")))?;
+        let part = self.world.split(Some(colour), 0)?;
+        part.ok_or_else(|| ShardingError::Mesh(format!("ranks {group:?} got no communicator")))
+    }
+
+    fn check_same_axes(&self) -> Result<()> {
+        let own = self.layout.to_string();
+        let all = self.world.all_gatherv(own.as_bytes())?;
+        match all.iter().position(|other| *other != all[0]) {
+            None => Ok(()),
+            Some(rank) => Err(ShardingError::Mesh(format!(
+                "rank {rank} arranges ranks as {}, rank 0 as {}",
+                String::from_utf8_lossy(&all[rank]),
+                String::from_utf8_lossy(&all[0])
+            ))),
+        }
     }
 }

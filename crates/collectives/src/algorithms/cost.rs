@@ -6,8 +6,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Algorithm, PIECE, grid};
-use crate::engine::Kind;
+use super::grid;
+use crate::operation::{Algorithm, Kind};
+use crate::partition::PIECE;
 
 /// What a message costs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -166,9 +167,9 @@ impl CostModel {
                 flat.halving_gather() + (n - 1.0) / n * reduced
             }
             (Algorithm::HalvingDoubling, Kind::AllGather) if ranks.is_power_of_two() => flat.halving_gather(),
-            (Algorithm::Single, Kind::AllReduce) => 2.0 * flat.single() + (n - 1.0) * reduced,
-            (Algorithm::Single, Kind::Broadcast) => flat.single(),
-            (Algorithm::Single, Kind::Reduce) => flat.single() + (n - 1.0) * reduced,
+            (Algorithm::SingleReducer, Kind::AllReduce) => 2.0 * flat.single() + (n - 1.0) * reduced,
+            (Algorithm::SingleReducer, Kind::Broadcast) => flat.single(),
+            (Algorithm::SingleReducer, Kind::Reduce) => flat.single() + (n - 1.0) * reduced,
             (Algorithm::Grid, Kind::AllReduce) => {
                 let rows = grid::rows(ranks);
                 let columns = ranks / rows;

@@ -1,29 +1,46 @@
-//! The step that most algorithms are made of: a part of the buffer goes out while another comes in.
+//! What algorithms are made of: messages between two ranks, and the step in which a part of the buffer goes out while another
+//! comes in.
 
 use std::ops::Range;
 
-use super::pieces;
 use crate::dtype::Element;
-use crate::engine::Native;
 use crate::error::Result;
+use crate::partition::pieces;
 use crate::reduce::Reduction;
+
+/// Messages between this rank and others, in order between each two.
+pub(crate) trait Messages {
+    /// Sends a message without waiting for its receiver.
+    fn send(&mut self, to: usize, bytes: &[u8]) -> Result<()>;
+
+    /// Receives a message of known length.
+    fn receive(&mut self, from: usize, into: &mut [u8]) -> Result<()>;
+}
 
 /// What happens to values that come in.
 #[derive(Clone, Copy)]
-pub(super) enum Take {
+pub(crate) enum Take {
     /// They replace what is there.
     Copy,
     /// They are reduced into what is there.
     Reduce(Reduction),
 }
 
-impl Native {
+/// Messages, and buffers that are exchanged piece by piece.
+pub(crate) trait Exchange: Messages {
+    /// Receives a message whose length only the sender knows, at most `limit` bytes.
+    fn receive_any(&mut self, from: usize, limit: usize) -> Result<Vec<u8>>;
+
+    /// Memory that is kept between operations, in which pieces land before they are reduced; 64-bit words, so that any element
+    /// type is aligned.
+    fn scratch(&mut self) -> &mut Vec<u64>;
+
     /// Receives the elements of one message into a part of the buffer.
-    pub(super) fn take<T: Element>(&mut self, values: &mut [T], from: usize, take: Take) -> Result<()> {
+    fn take<T: Element>(&mut self, values: &mut [T], from: usize, take: Take) -> Result<()> {
         match take {
             Take::Copy => self.receive(from, bytemuck::cast_slice_mut(values)),
             Take::Reduce(reduction) => {
-                let mut scratch = std::mem::take(&mut self.scratch);
+                let mut scratch = std::mem::take(self.scratch());
                 let len = size_of_val(values);
                 scratch.resize(len.div_ceil(8).max(scratch.len()), 0);
                 let bytes = &mut bytemuck::cast_slice_mut::<u64, u8>(&mut scratch)[..len];
@@ -31,7 +48,7 @@ impl Native {
                 if arrived.is_ok() {
                     reduction.combine(values, bytemuck::cast_slice(bytes));
                 }
-                self.scratch = scratch;
+                *self.scratch() = scratch;
                 arrived
             }
         }
@@ -39,7 +56,7 @@ impl Native {
 
     /// Sends one range to a rank and takes another from a rank, piece by piece, so that a piece is reduced while the next
     /// is on its way. `None` on a side does nothing there. The ranges must not overlap.
-    pub(super) fn exchange<T: Element>(
+    fn exchange<T: Element>(
         &mut self,
         values: &mut [T],
         out: Option<(usize, Range<usize>)>,

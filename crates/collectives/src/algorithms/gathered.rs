@@ -1,31 +1,31 @@
 //! Operations whose parts have lengths of their own: by messages that say how long they are.
 
+use super::exchange::Exchange;
 use super::{Group, MAX_MESSAGE};
-use crate::engine::Native;
 use crate::error::Result;
 
 /// The buffers of all ranks, whatever their lengths, around a ring.
-pub(crate) fn all_gather(native: &mut Native, group: &Group, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+pub(crate) fn all_gather(peers: &mut impl Exchange, group: &Group, own: &[u8]) -> Result<Vec<Vec<u8>>> {
     let mut all = vec![Vec::new(); group.len()];
     all[group.own()] = own.to_vec();
     for step in 0..group.len() - 1 {
         let (out, inn) = (group.behind(step), group.behind(step + 1));
-        native.send(group.next(), &all[out])?;
-        all[inn] = native.receive_any(group.previous(), MAX_MESSAGE)?;
+        peers.send(group.next(), &all[out])?;
+        all[inn] = peers.receive_any(group.previous(), MAX_MESSAGE)?;
     }
     Ok(all)
 }
 
 /// Each rank gets what every other has for it: in step `s` from the one `s` places behind, while it sends to the one as far
 /// ahead, so that no rank is everybody's target at once.
-pub(crate) fn all_to_all(native: &mut Native, group: &Group, parts: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
+pub(crate) fn all_to_all(peers: &mut impl Exchange, group: &Group, parts: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
     let (size, own) = (group.len(), group.own());
     let mut all = vec![Vec::new(); size];
     all[own] = parts[own].to_vec();
     for step in 1..size {
         let (to, from) = ((own + step) % size, group.behind(step));
-        native.send(group.at(to), parts[to])?;
-        all[from] = native.receive_any(group.at(from), MAX_MESSAGE)?;
+        peers.send(group.at(to), parts[to])?;
+        all[from] = peers.receive_any(group.at(from), MAX_MESSAGE)?;
     }
     Ok(all)
 }

@@ -1,10 +1,11 @@
 //! Ranks in a grid: a reduce-scatter along each row, an all-reduce along each column of what is left, an all-gather along
 //! the rows. `2(r − 1) + 2(c − 1)` steps instead of a ring's `2(rc − 1)`, with the same bytes (Mikami et al. 2018).
 
-use super::{Group, chunk, ring};
+use super::exchange::Exchange;
+use super::{Group, ring};
 use crate::dtype::Element;
-use crate::engine::Native;
 use crate::error::Result;
+use crate::partition::chunk;
 use crate::reduce::Reduction;
 
 /// Rows of the grid: the largest divisor of the size that is not above its root; 1 for primes, which is one long row.
@@ -14,7 +15,7 @@ pub(crate) fn rows(size: usize) -> usize {
 
 /// Every rank's buffer becomes the reduction of all.
 pub(crate) fn all_reduce<T: Element>(
-    native: &mut Native,
+    peers: &mut impl Exchange,
     group: &Group,
     values: &mut [T],
     reduction: Reduction,
@@ -30,9 +31,9 @@ pub(crate) fn all_reduce<T: Element>(
         return Ok(());
     };
     let served = chunk(values.len(), columns, column);
-    ring::reduce_scatter(native, &in_row, values, reduction.partial())?;
-    ring::all_reduce(native, &in_column, &mut values[served], reduction)?;
-    ring::all_gather(native, &in_row, values)
+    ring::reduce_scatter(peers, &in_row, values, reduction.partial())?;
+    ring::all_reduce(peers, &in_column, &mut values[served], reduction)?;
+    ring::all_gather(peers, &in_row, values)
 }
 
 #[cfg(test)]

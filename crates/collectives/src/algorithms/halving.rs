@@ -6,11 +6,11 @@
 
 use std::ops::Range;
 
-use super::exchange::Take;
-use super::{Group, chunk};
+use super::Group;
+use super::exchange::{Exchange, Take};
 use crate::dtype::Element;
-use crate::engine::Native;
 use crate::error::Result;
+use crate::partition::chunk;
 use crate::reduce::Reduction;
 
 /// The elements of chunks `chunks` of `parts`.
@@ -34,7 +34,7 @@ fn steps(own: usize, size: usize) -> Vec<(usize, Range<usize>, Range<usize>)> {
 
 /// The chunk of this rank's place becomes complete; the group's size must be a power of two.
 pub(crate) fn reduce_scatter<T: Element>(
-    native: &mut Native,
+    peers: &mut impl Exchange,
     group: &Group,
     values: &mut [T],
     reduction: Reduction,
@@ -43,26 +43,30 @@ pub(crate) fn reduce_scatter<T: Element>(
     for (partner, keep, give) in steps(group.own(), size) {
         let partner = group.at(partner);
         let (out, inn) = (span(len, size, &give), span(len, size, &keep));
-        native.exchange(values, Some((partner, out)), Some((partner, inn, Take::Reduce(reduction))))?;
+        peers.exchange(values, Some((partner, out)), Some((partner, inn, Take::Reduce(reduction))))?;
     }
     reduction.complete(&mut values[chunk(len, size, group.own())]);
     Ok(())
 }
 
 /// Every place's chunk reaches all; the group's size must be a power of two.
-pub(crate) fn all_gather<T: Element>(native: &mut Native, group: &Group, values: &mut [T]) -> Result<()> {
+pub(crate) fn all_gather<T: Element>(
+    peers: &mut impl Exchange,
+    group: &Group,
+    values: &mut [T],
+) -> Result<()> {
     let (len, size) = (values.len(), group.len());
     for (partner, have, lack) in steps(group.own(), size).into_iter().rev() {
         let partner = group.at(partner);
         let (out, inn) = (span(len, size, &have), span(len, size, &lack));
-        native.exchange(values, Some((partner, out)), Some((partner, inn, Take::Copy)))?;
+        peers.exchange(values, Some((partner, out)), Some((partner, inn, Take::Copy)))?;
     }
     Ok(())
 }
 
 /// Every rank's buffer becomes the reduction of all, for groups of any size.
 pub(crate) fn all_reduce<T: Element>(
-    native: &mut Native,
+    peers: &mut impl Exchange,
     group: &Group,
     values: &mut [T],
     reduction: Reduction,
@@ -74,20 +78,20 @@ pub(crate) fn all_reduce<T: Element>(
     let folded = own < 2 * extra;
     if folded && own % 2 == 1 {
         let partner = group.at(own - 1);
-        native.exchange(values, Some((partner, 0..len)), None)?;
-        return native.exchange(values, None, Some((partner, 0..len, Take::Copy)));
+        peers.exchange(values, Some((partner, 0..len)), None)?;
+        return peers.exchange(values, None, Some((partner, 0..len, Take::Copy)));
     }
     if folded {
         let inn = (group.at(own + 1), 0..len, Take::Reduce(reduction));
-        native.exchange(values, None, Some(inn))?;
+        peers.exchange(values, None, Some(inn))?;
     }
     let stay = (0..size).filter(|place| *place >= 2 * extra || place % 2 == 0).map(|place| group.at(place));
     if let Some(core) = Group::of(stay.collect(), group.at(own)) {
-        reduce_scatter(native, &core, values, reduction)?;
-        all_gather(native, &core, values)?;
+        reduce_scatter(peers, &core, values, reduction)?;
+        all_gather(peers, &core, values)?;
     }
     if folded {
-        native.exchange(values, Some((group.at(own + 1), 0..len)), None)?;
+        peers.exchange(values, Some((group.at(own + 1), 0..len)), None)?;
     }
     Ok(())
 }

@@ -4,12 +4,35 @@
 //! With as many ranks on every host, all of them take part between hosts: a reduce-scatter inside, an all-reduce among the
 //! ranks of the same place on each host, an all-gather inside. Otherwise the first rank of each host does it for the others.
 
-use super::exchange::Take;
-use super::{Group, chunk, ring, single};
+use super::exchange::{Exchange, Take};
+use super::{Group, ring, single};
 use crate::dtype::Element;
-use crate::engine::Native;
 use crate::error::Result;
+use crate::partition::chunk;
 use crate::reduce::Reduction;
+
+/// What a rank knows of hosts, and what ranks of one host can do without messages.
+///
+/// Operations on the host are among its ranks alone. They answer false, with nothing done, if these ranks share no memory.
+pub(crate) trait Hosts: Exchange {
+    /// This rank.
+    fn rank(&self) -> usize;
+
+    /// The host of each rank, numbered in the order of appearance.
+    fn hosts(&self) -> &[usize];
+
+    /// This rank's chunk of the buffers becomes their reduction.
+    fn reduce_scatter_on_host<T: Element>(&mut self, values: &mut [T], reduction: Reduction) -> Result<bool>;
+
+    /// The chunk of each rank reaches all buffers.
+    fn all_gather_on_host<T: Element>(&mut self, values: &mut [T]) -> Result<bool>;
+
+    /// The first rank's buffer becomes the reduction of all.
+    fn reduce_on_host<T: Element>(&mut self, values: &mut [T], reduction: Reduction) -> Result<bool>;
+
+    /// The first rank's buffer reaches the others.
+    fn broadcast_on_host<T: Element>(&mut self, values: &mut [T]) -> Result<bool>;
+}
 
 /// The ranks of each host, in order.
 pub(crate) fn by_host(hosts: &[usize]) -> Vec<Vec<usize>> {
@@ -19,13 +42,13 @@ pub(crate) fn by_host(hosts: &[usize]) -> Vec<Vec<usize>> {
 }
 
 /// This rank's host, and the ranks of its place on every host if all hosts have as many.
-fn levels(native: &Native) -> Option<(Group, Option<Group>)> {
-    let hosts = by_host(&native.hosts);
-    let own = hosts.iter().find(|ranks| ranks.contains(&native.rank))?;
-    let inside = Group::of(own.clone(), native.rank)?;
+fn levels(peers: &impl Hosts) -> Option<(Group, Option<Group>)> {
+    let hosts = by_host(peers.hosts());
+    let own = hosts.iter().find(|ranks| ranks.contains(&peers.rank()))?;
+    let inside = Group::of(own.clone(), peers.rank())?;
     let even = hosts.iter().all(|ranks| ranks.len() == own.len());
     let across = if even {
-        Group::of(hosts.iter().map(|ranks| ranks[inside.own()]).collect(), native.rank)
+        Group::of(hosts.iter().map(|ranks| ranks[inside.own()]).collect(), peers.rank())
     } else {
         None
     };
@@ -33,58 +56,58 @@ fn levels(native: &Native) -> Option<(Group, Option<Group>)> {
 }
 
 /// The first rank of each host; `None` on the others.
-fn leaders(native: &Native) -> Option<Group> {
-    Group::of(by_host(&native.hosts).iter().map(|ranks| ranks[0]).collect(), native.rank)
+fn leaders(peers: &impl Hosts) -> Option<Group> {
+    Group::of(by_host(peers.hosts()).iter().map(|ranks| ranks[0]).collect(), peers.rank())
 }
 
 /// Every rank's buffer becomes the reduction of all.
 pub(crate) fn all_reduce<T: Element>(
-    native: &mut Native,
+    peers: &mut impl Hosts,
     values: &mut [T],
     reduction: Reduction,
 ) -> Result<()> {
-    let Some((inside, across)) = levels(native) else { return Ok(()) };
+    let Some((inside, across)) = levels(peers) else { return Ok(()) };
     if let Some(across) = across {
         let served = chunk(values.len(), inside.len(), inside.own());
-        if !native.reduce_scatter_on_host(values, reduction.partial())? {
-            ring::reduce_scatter(native, &inside, values, reduction.partial())?;
+        if !peers.reduce_scatter_on_host(values, reduction.partial())? {
+            ring::reduce_scatter(peers, &inside, values, reduction.partial())?;
         }
-        ring::all_reduce(native, &across, &mut values[served], reduction)?;
-        if !native.all_gather_on_host(values)? {
-            ring::all_gather(native, &inside, values)?;
+        ring::all_reduce(peers, &across, &mut values[served], reduction)?;
+        if !peers.all_gather_on_host(values)? {
+            ring::all_gather(peers, &inside, values)?;
         }
         return Ok(());
     }
-    if !native.reduce_on_host(values, reduction.partial())? {
-        single::reduce(native, &inside, values, reduction.partial(), 0)?;
+    if !peers.reduce_on_host(values, reduction.partial())? {
+        single::reduce(peers, &inside, values, reduction.partial(), 0)?;
     }
-    if let Some(leaders) = leaders(native) {
-        ring::all_reduce(native, &leaders, values, reduction)?;
+    if let Some(leaders) = leaders(peers) {
+        ring::all_reduce(peers, &leaders, values, reduction)?;
     }
-    if !native.broadcast_on_host(values)? {
-        single::broadcast(native, &inside, values, 0)?;
+    if !peers.broadcast_on_host(values)? {
+        single::broadcast(peers, &inside, values, 0)?;
     }
     Ok(())
 }
 
 /// The root's buffer reaches all others: once to each host, and on from there.
-pub(crate) fn broadcast<T: Element>(native: &mut Native, values: &mut [T], root: usize) -> Result<()> {
-    let Some((inside, _)) = levels(native) else { return Ok(()) };
+pub(crate) fn broadcast<T: Element>(peers: &mut impl Hosts, values: &mut [T], root: usize) -> Result<()> {
+    let Some((inside, _)) = levels(peers) else { return Ok(()) };
     // The root gives its buffer to its host's first rank, and that one to the other hosts'.
-    let first = by_host(&native.hosts)[native.hosts[root]][0];
+    let first = by_host(peers.hosts())[peers.hosts()[root]][0];
     let all = 0..values.len();
-    if root != first && native.rank == root {
-        native.exchange(values, Some((first, all.clone())), None)?;
+    if root != first && peers.rank() == root {
+        peers.exchange(values, Some((first, all.clone())), None)?;
     }
-    if root != first && native.rank == first {
-        native.exchange(values, None, Some((root, all, Take::Copy)))?;
+    if root != first && peers.rank() == first {
+        peers.exchange(values, None, Some((root, all, Take::Copy)))?;
     }
-    if let Some(leaders) = leaders(native) {
+    if let Some(leaders) = leaders(peers) {
         let place = leaders.place_of(first).unwrap_or(0);
-        ring::broadcast(native, &leaders, values, place)?;
+        ring::broadcast(peers, &leaders, values, place)?;
     }
-    if !native.broadcast_on_host(values)? {
-        single::broadcast(native, &inside, values, 0)?;
+    if !peers.broadcast_on_host(values)? {
+        single::broadcast(peers, &inside, values, 0)?;
     }
     Ok(())
 }

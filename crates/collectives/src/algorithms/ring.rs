@@ -5,16 +5,16 @@
 //! (Patarasuk & Yuan 2009). A chunk is reduced along the ring in one fixed order and then copied, so the result
 //! is the same bits on every rank.
 
-use super::exchange::Take;
-use super::{Group, chunk, pieces};
+use super::Group;
+use super::exchange::{Exchange, Take};
 use crate::dtype::Element;
-use crate::engine::Native;
 use crate::error::Result;
+use crate::partition::{chunk, pieces};
 use crate::reduce::Reduction;
 
 /// The chunk of this rank's place becomes complete; the rest of the buffer holds partial results.
 pub(crate) fn reduce_scatter<T: Element>(
-    native: &mut Native,
+    peers: &mut impl Exchange,
     group: &Group,
     values: &mut [T],
     reduction: Reduction,
@@ -24,38 +24,42 @@ pub(crate) fn reduce_scatter<T: Element>(
         let outgoing = chunk(len, size, group.behind(step + 1));
         let incoming = chunk(len, size, group.behind(step + 2));
         let take = Take::Reduce(reduction);
-        native.exchange(values, Some((group.next(), outgoing)), Some((group.previous(), incoming, take)))?;
+        peers.exchange(values, Some((group.next(), outgoing)), Some((group.previous(), incoming, take)))?;
     }
     reduction.complete(&mut values[chunk(len, size, group.own())]);
     Ok(())
 }
 
 /// Complete chunks go around, each rank beginning with the one of its place.
-pub(crate) fn all_gather<T: Element>(native: &mut Native, group: &Group, values: &mut [T]) -> Result<()> {
+pub(crate) fn all_gather<T: Element>(
+    peers: &mut impl Exchange,
+    group: &Group,
+    values: &mut [T],
+) -> Result<()> {
     let (len, size) = (values.len(), group.len());
     for step in 0..size - 1 {
         let outgoing = chunk(len, size, group.behind(step));
         let incoming = chunk(len, size, group.behind(step + 1));
         let inn = (group.previous(), incoming, Take::Copy);
-        native.exchange(values, Some((group.next(), outgoing)), Some(inn))?;
+        peers.exchange(values, Some((group.next(), outgoing)), Some(inn))?;
     }
     Ok(())
 }
 
 /// Every rank's buffer becomes the reduction of all.
 pub(crate) fn all_reduce<T: Element>(
-    native: &mut Native,
+    peers: &mut impl Exchange,
     group: &Group,
     values: &mut [T],
     reduction: Reduction,
 ) -> Result<()> {
-    reduce_scatter(native, group, values, reduction)?;
-    all_gather(native, group, values)
+    reduce_scatter(peers, group, values, reduction)?;
+    all_gather(peers, group, values)
 }
 
 /// The buffer at place `root` reaches all others, piece by piece along the ring.
 pub(crate) fn broadcast<T: Element>(
-    native: &mut Native,
+    peers: &mut impl Exchange,
     group: &Group,
     values: &mut [T],
     root: usize,
@@ -66,10 +70,10 @@ pub(crate) fn broadcast<T: Element>(
     let last = (group.own() + 1) % group.len() == root;
     for piece in pieces::<T>(0..values.len()) {
         if group.own() != root {
-            native.take(&mut values[piece.clone()], group.previous(), Take::Copy)?;
+            peers.take(&mut values[piece.clone()], group.previous(), Take::Copy)?;
         }
         if !last {
-            native.send(group.next(), bytemuck::cast_slice(&values[piece]))?;
+            peers.send(group.next(), bytemuck::cast_slice(&values[piece]))?;
         }
     }
     Ok(())
@@ -78,20 +82,20 @@ pub(crate) fn broadcast<T: Element>(
 /// The buffer at place `root` becomes the reduction of all: a reduce-scatter whose chunks then go to the root. The others'
 /// contents are lost.
 pub(crate) fn reduce<T: Element>(
-    native: &mut Native,
+    peers: &mut impl Exchange,
     group: &Group,
     values: &mut [T],
     reduction: Reduction,
     root: usize,
 ) -> Result<()> {
     let (len, size) = (values.len(), group.len());
-    reduce_scatter(native, group, values, reduction)?;
+    reduce_scatter(peers, group, values, reduction)?;
     if group.own() != root {
         let own = chunk(len, size, group.own());
-        return native.exchange(values, Some((group.at(root), own)), None);
+        return peers.exchange(values, Some((group.at(root), own)), None);
     }
     for place in (0..size).filter(|place| *place != root) {
-        native.exchange(values, None, Some((group.at(place), chunk(len, size, place), Take::Copy)))?;
+        peers.exchange(values, None, Some((group.at(place), chunk(len, size, place), Take::Copy)))?;
     }
     Ok(())
 }

@@ -1,15 +1,14 @@
 //! One rank reduces for all: everything to it and back. The simplest, and the slowest for more than a few ranks.
 
-use super::exchange::Take;
+use super::exchange::{Exchange, Take};
 use super::{Group, MAX_MESSAGE};
 use crate::dtype::Element;
-use crate::engine::Native;
 use crate::error::Result;
 use crate::reduce::Reduction;
 
 /// The buffer at place `root` becomes the reduction of all, in the order of places after it.
 pub(crate) fn reduce<T: Element>(
-    native: &mut Native,
+    peers: &mut impl Exchange,
     group: &Group,
     values: &mut [T],
     reduction: Reduction,
@@ -17,11 +16,11 @@ pub(crate) fn reduce<T: Element>(
 ) -> Result<()> {
     let (all, size) = (0..values.len(), group.len());
     if group.own() != root {
-        return native.exchange(values, Some((group.at(root), all)), None);
+        return peers.exchange(values, Some((group.at(root), all)), None);
     }
     for step in 1..size {
         let from = group.at(root + step);
-        native.exchange(values, None, Some((from, all.clone(), Take::Reduce(reduction))))?;
+        peers.exchange(values, None, Some((from, all.clone(), Take::Reduce(reduction))))?;
     }
     reduction.complete(values);
     Ok(())
@@ -29,36 +28,41 @@ pub(crate) fn reduce<T: Element>(
 
 /// The buffer at place `root` goes to each other.
 pub(crate) fn broadcast<T: Element>(
-    native: &mut Native,
+    peers: &mut impl Exchange,
     group: &Group,
     values: &mut [T],
     root: usize,
 ) -> Result<()> {
     let (all, size) = (0..values.len(), group.len());
     if group.own() != root {
-        return native.exchange(values, None, Some((group.at(root), all, Take::Copy)));
+        return peers.exchange(values, None, Some((group.at(root), all, Take::Copy)));
     }
     for step in 1..size {
-        native.exchange(values, Some((group.at(root + step), all.clone())), None)?;
+        peers.exchange(values, Some((group.at(root + step), all.clone())), None)?;
     }
     Ok(())
 }
 
 /// Every rank's buffer becomes the reduction of all, by way of the first place.
 pub(crate) fn all_reduce<T: Element>(
-    native: &mut Native,
+    peers: &mut impl Exchange,
     group: &Group,
     values: &mut [T],
     reduction: Reduction,
 ) -> Result<()> {
-    reduce(native, group, values, reduction, 0)?;
-    broadcast(native, group, values, 0)
+    reduce(peers, group, values, reduction, 0)?;
+    broadcast(peers, group, values, 0)
 }
 
 /// All buffers arrive at the root, in the order of places; nobody else gets any.
-pub(crate) fn gather(native: &mut Native, group: &Group, own: &[u8], root: usize) -> Result<Vec<Vec<u8>>> {
+pub(crate) fn gather(
+    peers: &mut impl Exchange,
+    group: &Group,
+    own: &[u8],
+    root: usize,
+) -> Result<Vec<Vec<u8>>> {
     if group.own() != root {
-        native.send(group.at(root), own)?;
+        peers.send(group.at(root), own)?;
         return Ok(Vec::new());
     }
     let mut all = Vec::with_capacity(group.len());
@@ -66,19 +70,24 @@ pub(crate) fn gather(native: &mut Native, group: &Group, own: &[u8], root: usize
         all.push(if place == root {
             own.to_vec()
         } else {
-            native.receive_any(group.at(place), MAX_MESSAGE)?
+            peers.receive_any(group.at(place), MAX_MESSAGE)?
         });
     }
     Ok(all)
 }
 
 /// Each rank receives its part from the root.
-pub(crate) fn scatter(native: &mut Native, group: &Group, parts: &[&[u8]], root: usize) -> Result<Vec<u8>> {
+pub(crate) fn scatter(
+    peers: &mut impl Exchange,
+    group: &Group,
+    parts: &[&[u8]],
+    root: usize,
+) -> Result<Vec<u8>> {
     if group.own() != root {
-        return native.receive_any(group.at(root), MAX_MESSAGE);
+        return peers.receive_any(group.at(root), MAX_MESSAGE);
     }
     for (place, part) in parts.iter().enumerate().filter(|(place, _)| *place != root) {
-        native.send(group.at(place), part)?;
+        peers.send(group.at(place), part)?;
     }
     Ok(parts.get(root).map_or_else(Vec::new, |part| part.to_vec()))
 }

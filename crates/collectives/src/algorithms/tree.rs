@@ -3,11 +3,11 @@
 //! Places are counted from the root. The parent of a place is the place without its lowest bit; the children are the place
 //! with one more bit below its lowest. Large buffers go in pieces, so that a piece moves up while the next comes in.
 
-use super::exchange::Take;
-use super::{Group, pieces};
+use super::Group;
+use super::exchange::{Exchange, Take};
 use crate::dtype::Element;
-use crate::engine::Native;
 use crate::error::Result;
+use crate::partition::pieces;
 use crate::reduce::Reduction;
 
 /// Parent and children of this rank, the nearest child first.
@@ -23,7 +23,7 @@ fn relatives(group: &Group, root: usize) -> (Option<usize>, Vec<usize>) {
 
 /// The buffer at place `root` becomes the reduction of all. The others' contents are lost.
 pub(crate) fn reduce<T: Element>(
-    native: &mut Native,
+    peers: &mut impl Exchange,
     group: &Group,
     values: &mut [T],
     reduction: Reduction,
@@ -32,10 +32,10 @@ pub(crate) fn reduce<T: Element>(
     let (parent, children) = relatives(group, root);
     for piece in pieces::<T>(0..values.len()) {
         for child in &children {
-            native.take(&mut values[piece.clone()], *child, Take::Reduce(reduction))?;
+            peers.take(&mut values[piece.clone()], *child, Take::Reduce(reduction))?;
         }
         match parent {
-            Some(parent) => native.send(parent, bytemuck::cast_slice(&values[piece]))?,
+            Some(parent) => peers.send(parent, bytemuck::cast_slice(&values[piece]))?,
             None => reduction.complete(&mut values[piece]),
         }
     }
@@ -44,7 +44,7 @@ pub(crate) fn reduce<T: Element>(
 
 /// The buffer at place `root` reaches all others.
 pub(crate) fn broadcast<T: Element>(
-    native: &mut Native,
+    peers: &mut impl Exchange,
     group: &Group,
     values: &mut [T],
     root: usize,
@@ -52,11 +52,11 @@ pub(crate) fn broadcast<T: Element>(
     let (parent, children) = relatives(group, root);
     for piece in pieces::<T>(0..values.len()) {
         if let Some(parent) = parent {
-            native.take(&mut values[piece.clone()], parent, Take::Copy)?;
+            peers.take(&mut values[piece.clone()], parent, Take::Copy)?;
         }
         // The farthest child has the most to pass on.
         for child in children.iter().rev() {
-            native.send(*child, bytemuck::cast_slice(&values[piece.clone()]))?;
+            peers.send(*child, bytemuck::cast_slice(&values[piece.clone()]))?;
         }
     }
     Ok(())
@@ -64,13 +64,13 @@ pub(crate) fn broadcast<T: Element>(
 
 /// Every rank's buffer becomes the reduction of all: up the tree and down again.
 pub(crate) fn all_reduce<T: Element>(
-    native: &mut Native,
+    peers: &mut impl Exchange,
     group: &Group,
     values: &mut [T],
     reduction: Reduction,
 ) -> Result<()> {
-    reduce(native, group, values, reduction, 0)?;
-    broadcast(native, group, values, 0)
+    reduce(peers, group, values, reduction, 0)?;
+    broadcast(peers, group, values, 0)
 }
 
 #[cfg(test)]

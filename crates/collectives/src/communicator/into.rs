@@ -1,23 +1,24 @@
 //! Operations from or into a buffer of a rank's own part.
 
 use super::{Communicator, open};
-use crate::algorithms::chunk;
-use crate::buffer::FlatBuffer;
+use crate::buffer::{FlatBuffer, on_slice};
 use crate::dtype::ReduceOp;
-use crate::engine::{Engine, Kind, Scope, Tag};
+use crate::engine::Engine;
 use crate::error::{CommError, Result};
 use crate::handle::Handle;
+use crate::operation::{Kind, Scope, Tag};
+use crate::partition::chunk;
 
-/// Which way the part goes.
+/// An operation with a part of its own.
 #[derive(Clone, Copy)]
-enum Way {
+enum PartOperation {
     /// The part of the reduction goes to it.
     ReduceScatter,
     /// All ranks' parts make up the whole.
     AllGather,
 }
 
-impl Way {
+impl PartOperation {
     fn kind(self) -> Kind {
         match self {
             Self::ReduceScatter => Kind::ReduceScatter,
@@ -33,10 +34,25 @@ impl Way {
         (whole, part): (&mut B, &mut P),
     ) -> Result<()> {
         let (len, of_part) = (tag.count as usize, (tag.dtype, part.len()));
+        let own = chunk(len, engine.world_size(), engine.rank());
         open(whole, (tag.dtype, len), &mut |mut whole| {
-            open(part, of_part, &mut |part| match self {
-                Self::ReduceScatter => engine.reduce_scatter_into(whole.reborrow(), part, op),
-                Self::AllGather => engine.all_gather_from(whole.reborrow(), part),
+            open(part, of_part, &mut |mut part| {
+                let (whole, part) = (&mut whole, &mut part);
+                match self {
+                    Self::ReduceScatter => {
+                        if !engine.reduce_scatter_into(whole.reborrow(), part.reborrow(), op)? {
+                            engine.reduce_scatter(whole.reborrow(), op)?;
+                            on_slice!(part, |part| part.copy_from_slice(&whole.typed()[own.clone()]));
+                        }
+                    }
+                    Self::AllGather => {
+                        if !engine.all_gather_from(whole.reborrow(), part.reborrow())? {
+                            on_slice!(&mut *part, |part| whole.typed()[own.clone()].copy_from_slice(part));
+                            engine.all_gather(whole.reborrow())?;
+                        }
+                    }
+                }
+                Ok(())
             })
         })
     }
@@ -46,7 +62,7 @@ impl Communicator {
     /// What the operation is, if the part is as long as it must be.
     fn tag_of_part<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
         &self,
-        way: Way,
+        way: PartOperation,
         whole: &B,
         part: &P,
     ) -> Result<Tag> {
@@ -63,12 +79,12 @@ impl Communicator {
             );
             return Err(CommError::Argument { operation, problem });
         }
-        Ok(self.tag(way.kind(), whole.dtype(), whole.len()))
+        Ok(Tag::new(way.kind(), whole.dtype(), whole.len()))
     }
 
     fn of_part<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
         &self,
-        way: Way,
+        way: PartOperation,
         buffers: (&mut B, &mut P),
         op: Option<ReduceOp>,
     ) -> Result<()> {
@@ -78,7 +94,7 @@ impl Communicator {
 
     fn of_part_async<B: FlatBuffer, P: FlatBuffer>(
         &self,
-        way: Way,
+        way: PartOperation,
         (mut whole, mut part): (B, P),
         op: Option<ReduceOp>,
     ) -> Handle<(B, P)> {
@@ -93,7 +109,7 @@ impl Communicator {
 
     fn checked_part<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
         &self,
-        way: Way,
+        way: PartOperation,
         whole: &B,
         part: &P,
         op: Option<ReduceOp>,
@@ -104,32 +120,32 @@ impl Communicator {
         Ok((op.map_or(tag, |op| tag.with_op(op)), with))
     }
 
-    /// As [`Communicator::reduce_scatter_chunks`], but the reduction of elements `rank·len/world .. (rank + 1)·len/world` of all
-    /// ranks' `whole` goes to this rank's `part`. What is in `whole` afterwards is unspecified.
+    /// The reduction of elements `rank·len/world .. (rank + 1)·len/world` of all ranks' `whole` goes to this rank's `part`. What is in `whole` afterwards is unspecified.
     ///
     /// # Errors
-    /// [`CommError::Argument`] if the part has another length or type; otherwise as [`Communicator::all_reduce`].
+    /// [`CommError::Argument`] if the part has another length or type, [`CommError::Unsupported`] for the mean of integers;
+    /// otherwise that of the world.
     pub fn reduce_scatter_into<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
         &self,
         whole: &mut B,
         part: &mut P,
         op: ReduceOp,
     ) -> Result<()> {
-        self.of_part(Way::ReduceScatter, (whole, part), Some(op))
+        self.of_part(PartOperation::ReduceScatter, (whole, part), Some(op))
     }
 
-    /// The same without waiting.
+    /// [`Communicator::reduce_scatter_into`] without waiting: both buffers come back from [`Handle::wait`].
     pub fn reduce_scatter_into_async<B: FlatBuffer, P: FlatBuffer>(
         &self,
         whole: B,
         part: P,
         op: ReduceOp,
     ) -> Handle<(B, P)> {
-        self.of_part_async(Way::ReduceScatter, (whole, part), Some(op))
+        self.of_part_async(PartOperation::ReduceScatter, (whole, part), Some(op))
     }
 
-    /// As [`Communicator::all_gather_chunks`], but each rank's elements come from its `part`; those of all ranks make up every
-    /// rank's `whole`, whose content before does not matter.
+    /// Elements `rank·len/world .. (rank + 1)·len/world` of every rank's `whole` come from rank `rank`'s `part`; what was in
+    /// `whole` before does not matter.
     ///
     /// # Errors
     /// [`CommError::Argument`] if the part has another length or type; otherwise that of the world.
@@ -138,11 +154,11 @@ impl Communicator {
         whole: &mut B,
         part: &mut P,
     ) -> Result<()> {
-        self.of_part(Way::AllGather, (whole, part), None)
+        self.of_part(PartOperation::AllGather, (whole, part), None)
     }
 
-    /// The same without waiting.
+    /// [`Communicator::all_gather_into`] without waiting: both buffers come back from [`Handle::wait`].
     pub fn all_gather_into_async<B: FlatBuffer, P: FlatBuffer>(&self, whole: B, part: P) -> Handle<(B, P)> {
-        self.of_part_async(Way::AllGather, (whole, part), None)
+        self.of_part_async(PartOperation::AllGather, (whole, part), None)
     }
 }

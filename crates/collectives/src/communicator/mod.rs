@@ -2,12 +2,12 @@
 
 mod buffers;
 mod into;
+mod messages;
 mod movement;
-mod parts;
 mod reductions;
+mod split;
 
 pub use buffers::SharedBuffer;
-pub use parts::threads;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -16,13 +16,16 @@ use std::time::Instant;
 
 use crossbeam_channel::{Sender, bounded, unbounded};
 
-use crate::algorithms::Algorithm;
 use crate::algorithms::cost::CostModel;
 use crate::buffer::{FlatBuffer, SliceMut};
+use crate::control::Control;
 use crate::dtype::DType;
-use crate::engine::{Engine, Kind, OperationRecord, Scope, Tag};
+use crate::engine::{Ending, Engine};
 use crate::error::{CommError, Result};
 use crate::handle::Handle;
+use crate::mailbox::Mailbox;
+use crate::operation::{Algorithm, Scope, Tag};
+use crate::recorder::OperationRecord;
 use crate::stats::{CommStats, Counters};
 
 /// One operation, on the communication thread.
@@ -43,6 +46,19 @@ enum Wish {
     Only(Algorithm),
 }
 
+impl Wish {
+    /// The tag of an operation of all ranks with the way that is wanted.
+    fn granted(self, engine: &dyn Engine, scope: Scope, tag: Tag) -> Tag {
+        match (scope, self) {
+            (Scope::World, Self::Only(algorithm)) => tag.with_algorithm(algorithm),
+            (Scope::World, Self::Prefer(algorithm)) if engine.offers(tag.kind, algorithm) => {
+                tag.with_algorithm(algorithm)
+            }
+            _ => tag,
+        }
+    }
+}
+
 /// A rank's connection to all others of its world. Clones share it; it may be used from several threads, but the
 /// ranks must issue the same operations in the same order.
 ///
@@ -53,7 +69,7 @@ pub struct Communicator {
     inner: Arc<Inner>,
     wish: Wish,
     /// Whether nothing is left to the communication thread.
-    at_once: bool,
+    blocking: bool,
 }
 
 struct Inner {
@@ -70,14 +86,12 @@ struct Inner {
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
     /// How to leave the world, and how to give up. Nothing to leave for a part of a world.
     ending: Ending,
+    /// Messages that belong to no operation; the name of the library behind this communicator, if that has none.
+    mailbox: std::result::Result<Mailbox, &'static str>,
+    /// The control plane of the world; the name of the library behind this communicator, if that has none.
+    control: std::result::Result<Control, &'static str>,
     /// Communicators made of this one.
     splits: AtomicU32,
-}
-
-/// How a communicator gives up and how it leaves.
-pub(crate) struct Ending {
-    pub(crate) abort: Box<dyn Fn(&str) + Send + Sync>,
-    pub(crate) leave: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl std::fmt::Debug for Communicator {
@@ -96,12 +110,11 @@ fn guarded<R>(run: impl FnOnce() -> Result<R>) -> Result<R> {
 fn perform<R>(
     engine: &mut dyn Engine,
     counters: &Counters,
-    scope: Scope,
-    tag: Tag,
+    (scope, tag, wish): (Scope, Tag, Wish),
     run: impl FnOnce(&mut dyn Engine) -> Result<R>,
 ) -> Result<R> {
     let (start, (sent, received)) = (Instant::now(), engine.traffic());
-    let begun = engine.begin(scope, tag);
+    let begun = engine.begin(scope, wish.granted(engine, scope, tag));
     // An operation that is not to be had here was never begun.
     if let Err(error @ CommError::Argument { .. }) = begun {
         return Err(error);
@@ -142,6 +155,7 @@ impl Communicator {
         ending: Ending,
     ) -> std::io::Result<Self> {
         let (rank, world_size, hosts) = (engine.rank(), engine.world_size(), engine.hosts());
+        let (mailbox, control) = (engine.mailbox(), engine.control());
         let (queue, jobs) = unbounded::<Job>();
         let (engine, pending) = (Arc::new(Mutex::new(Some(engine))), Arc::new(AtomicUsize::new(0)));
         let (theirs, left) = (engine.clone(), pending.clone());
@@ -164,9 +178,11 @@ impl Communicator {
             engine,
             thread: Mutex::new(Some(thread)),
             ending,
+            mailbox,
+            control,
             splits: AtomicU32::new(0),
         };
-        Ok(Self { inner: Arc::new(inner), wish: Wish::Prefer(prefer), at_once: false })
+        Ok(Self { inner: Arc::new(inner), wish: Wish::Prefer(prefer), blocking: false })
     }
 
     /// This rank, from 0.
@@ -200,7 +216,14 @@ impl Communicator {
         engine.as_ref().map_or_else(Vec::new, |engine| engine.recent())
     }
 
-    /// The same communicator, whose operations go this way and no other.
+    /// This communicator with operations that go this way where there is one, and otherwise by whatever is best; so do
+    /// those of communicators that are split off it. [`Algorithm::Auto`] has no preference. All ranks must prefer the same.
+    #[must_use]
+    pub fn preferring(&self, algorithm: Algorithm) -> Self {
+        Self { wish: Wish::Prefer(algorithm), ..self.clone() }
+    }
+
+    /// This communicator with operations that go this way and no other.
     ///
     /// An operation that has no such way, or not in this world, returns [`CommError::Argument`] saying which there are.
     #[must_use]
@@ -208,19 +231,28 @@ impl Communicator {
         Self { wish: Wish::Only(algorithm), ..self.clone() }
     }
 
-    /// The same communicator, whose asynchronous operations run at once on the thread that issues them, and are done when
+    /// This communicator with asynchronous operations that run at once on the thread that issues them, and are done when
     /// their handle is there.
     ///
     /// Where ranks share memory, an operation is work of the processor. If every core computes already, a communication
     /// thread takes one from another's computing, whenever the system likes; then this is faster.
     #[must_use]
-    pub fn at_once(&self) -> Self {
-        Self { at_once: true, ..self.clone() }
+    pub fn blocking(&self) -> Self {
+        Self { blocking: true, ..self.clone() }
     }
 
-    /// Whether asynchronous operations run on the thread that issues them: see [`Communicator::at_once`].
-    pub fn is_at_once(&self) -> bool {
-        self.at_once
+    /// Whether asynchronous operations run on the thread that issues them: see [`Communicator::blocking`].
+    pub fn is_blocking(&self) -> bool {
+        self.blocking
+    }
+
+    /// The world's control plane: notices between ranks, and the agreement to stop after the same step.
+    ///
+    /// # Errors
+    /// [`CommError::NotOffered`] by a communicator of MPI.
+    pub fn control(&self) -> Result<Control> {
+        let operation = "a control plane";
+        self.inner.control.clone().map_err(|by| CommError::NotOffered { operation, by })
     }
 
     /// The measured costs of this world's links, the same on every rank: measured on the first call, by all ranks at the
@@ -232,20 +264,6 @@ impl Communicator {
         self.inline(|engine, _| engine.costs())
     }
 
-    /// The tag with the way that is wanted.
-    fn wished(&self, tag: Tag) -> Tag {
-        let algorithm = match self.wish {
-            Wish::Only(algorithm) => algorithm,
-            Wish::Prefer(algorithm) if algorithm.offers(tag.kind) => algorithm,
-            Wish::Prefer(_) => Algorithm::Auto,
-        };
-        tag.with_algorithm(algorithm)
-    }
-
-    fn tag(&self, kind: Kind, dtype: DType, count: usize) -> Tag {
-        self.wished(Tag::new(kind, dtype, count))
-    }
-
     /// Queues an operation and returns at once.
     fn issue<R: Send + 'static>(
         &self,
@@ -253,15 +271,15 @@ impl Communicator {
         tag: Tag,
         run: impl FnOnce(&mut dyn Engine) -> Result<R> + Send + 'static,
     ) -> Handle<R> {
-        if self.at_once {
+        if self.blocking {
             return Handle::of(self.run(scope, tag, run), self.inner.counters.clone());
         }
         let (sender, receiver) = bounded(1);
-        let counters = self.inner.counters.clone();
+        let (counters, wish) = (self.inner.counters.clone(), self.wish);
         let answer = sender.clone();
         let job: Job = Box::new(move |engine| {
             engine.in_background(true);
-            let result = perform(engine, &counters, scope, tag, run);
+            let result = perform(engine, &counters, (scope, tag, wish), run);
             engine.in_background(false);
             // Nobody may be waiting; then nobody needs the result.
             let _ = answer.send(result);
@@ -301,7 +319,7 @@ impl Communicator {
 
     /// Runs an operation on this thread.
     fn run<R>(&self, scope: Scope, tag: Tag, run: impl FnOnce(&mut dyn Engine) -> Result<R>) -> Result<R> {
-        self.inline(|engine, counters| perform(engine, counters, scope, tag, run))
+        self.inline(|engine, counters| perform(engine, counters, (scope, tag, self.wish), run))
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {

@@ -2,12 +2,12 @@
 
 use super::reductions::ALL_GATHER;
 use super::{Communicator, open};
-use crate::algorithms::chunk;
 use crate::buffer::FlatBuffer;
 use crate::dtype::{DType, Element};
-use crate::engine::{Kind, Scope, Tag};
 use crate::error::{CommError, Result};
 use crate::handle::Handle;
+use crate::operation::{Kind, Scope, Tag};
+use crate::partition::chunk;
 
 impl Communicator {
     /// The buffers of all ranks, one after the other; they must be of equal length.
@@ -18,49 +18,41 @@ impl Communicator {
         let (len, rank, world) = (values.len(), self.inner.rank, self.inner.world_size);
         let mut all = vec![T::zeroed(); len * world];
         all[rank * len..(rank + 1) * len].copy_from_slice(values);
-        self.all_gather_chunks(&mut all)?;
+        self.all_gather_in_place(&mut all)?;
         Ok(all)
     }
 
-    /// The same in place: elements `rank·len/world .. (rank + 1)·len/world` of each rank's buffer reach all others'.
+    /// Elements `rank·len/world .. (rank + 1)·len/world` of each rank's buffer reach all others', in place.
     ///
     /// # Errors
-    /// As [`Communicator::all_gather`].
-    pub fn all_gather_chunks<B: FlatBuffer + ?Sized>(&self, buffer: &mut B) -> Result<()> {
+    /// [`CommError::Mismatch`] if the lengths differ; otherwise that of the world.
+    pub fn all_gather_in_place<B: FlatBuffer + ?Sized>(&self, buffer: &mut B) -> Result<()> {
         self.in_place(ALL_GATHER, buffer, None)
     }
 
-    /// The same without waiting.
-    pub fn all_gather_chunks_async<B: FlatBuffer>(&self, buffer: B) -> Handle<B> {
+    /// [`Communicator::all_gather_in_place`] without waiting: the buffer comes back from [`Handle::wait`].
+    pub fn all_gather_in_place_async<B: FlatBuffer>(&self, buffer: B) -> Handle<B> {
         self.in_place_async(ALL_GATHER, buffer, None)
     }
 
-    /// The buffers of all ranks, of whatever length.
+    /// The buffers of all ranks, of whatever lengths, by rank. With bytes, for small facts that ranks tell each other.
     ///
     /// # Errors
     /// That of the world.
-    pub fn all_gather_ragged<T: Element>(&self, values: &[T]) -> Result<Vec<Vec<T>>> {
-        let tag = self.tag(Kind::AllGatherRagged, T::DTYPE, 0);
+    pub fn all_gatherv<T: Element>(&self, values: &[T]) -> Result<Vec<Vec<T>>> {
+        let tag = Tag::new(Kind::AllGatherV, T::DTYPE, 0);
         let own = bytemuck::cast_slice(values);
-        let all = self.run(Scope::World, tag, |engine| engine.all_gather_ragged(own))?;
+        let all = self.run(Scope::World, tag, |engine| engine.all_gatherv(own))?;
         all.iter().map(|bytes| typed(bytes)).collect()
     }
 
-    /// The same without waiting.
-    pub fn all_gather_ragged_async<T: Element>(&self, values: Vec<T>) -> Handle<Vec<Vec<T>>> {
-        let tag = self.tag(Kind::AllGatherRagged, T::DTYPE, 0);
+    /// [`Communicator::all_gatherv`] without waiting.
+    pub fn all_gatherv_async<T: Element>(&self, values: Vec<T>) -> Handle<Vec<Vec<T>>> {
+        let tag = Tag::new(Kind::AllGatherV, T::DTYPE, 0);
         self.issue(Scope::World, tag, move |engine| {
-            let all = engine.all_gather_ragged(bytemuck::cast_slice(&values))?;
+            let all = engine.all_gatherv(bytemuck::cast_slice(&values))?;
             all.iter().map(|bytes| typed(bytes)).collect()
         })
-    }
-
-    /// The bytes of all ranks: for small facts that ranks tell each other.
-    ///
-    /// # Errors
-    /// That of the world.
-    pub fn all_gather_bytes(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.all_gather_ragged(bytes)
     }
 
     /// Every rank's buffer becomes the root's.
@@ -74,7 +66,7 @@ impl Communicator {
         self.run(Scope::World, tag, |engine| open(buffer, of, &mut |slice| engine.broadcast(slice, root)))
     }
 
-    /// The same without waiting.
+    /// [`Communicator::broadcast`] without waiting: the buffer comes back from [`Handle::wait`].
     pub fn broadcast_async<B: FlatBuffer>(&self, mut buffer: B, root: usize) -> Handle<B> {
         if let Err(error) = self.check_root("broadcast", root) {
             return Handle::failed(error, self.inner.counters.clone());
@@ -88,50 +80,50 @@ impl Communicator {
     }
 
     fn broadcast_tag<B: FlatBuffer + ?Sized>(&self, buffer: &B, root: usize) -> Tag {
-        self.tag(Kind::Broadcast, buffer.dtype(), buffer.len()).with_root(root)
+        Tag::new(Kind::Broadcast, buffer.dtype(), buffer.len()).with_root(root)
     }
 
-    /// At the root the buffers of all ranks, elsewhere nothing.
+    /// At the root the buffers of all ranks, of whatever lengths, by rank; elsewhere nothing.
     ///
     /// # Errors
-    /// As [`Communicator::broadcast`].
-    pub fn gather<T: Element>(&self, values: &[T], root: usize) -> Result<Vec<Vec<T>>> {
+    /// [`CommError::Argument`] if there is no such root; otherwise that of the world.
+    pub fn gatherv<T: Element>(&self, values: &[T], root: usize) -> Result<Vec<Vec<T>>> {
         self.check_root("gather", root)?;
-        let tag = self.tag(Kind::Gather, T::DTYPE, 0).with_root(root);
+        let tag = Tag::new(Kind::Gather, T::DTYPE, 0).with_root(root);
         let own = bytemuck::cast_slice(values);
         let all = self.run(Scope::World, tag, |engine| engine.gather(own, root))?;
         all.iter().map(|bytes| typed(bytes)).collect()
     }
 
-    /// The same without waiting.
-    pub fn gather_async<T: Element>(&self, values: Vec<T>, root: usize) -> Handle<Vec<Vec<T>>> {
+    /// [`Communicator::gatherv`] without waiting.
+    pub fn gatherv_async<T: Element>(&self, values: Vec<T>, root: usize) -> Handle<Vec<Vec<T>>> {
         if let Err(error) = self.check_root("gather", root) {
             return Handle::failed(error, self.inner.counters.clone());
         }
-        let tag = self.tag(Kind::Gather, T::DTYPE, 0).with_root(root);
+        let tag = Tag::new(Kind::Gather, T::DTYPE, 0).with_root(root);
         self.issue(Scope::World, tag, move |engine| {
             let all = engine.gather(bytemuck::cast_slice(&values), root)?;
             all.iter().map(|bytes| typed(bytes)).collect()
         })
     }
 
-    /// Each rank's part of what the root gives; `parts` counts only there.
+    /// Each rank's part of what the root gives, of whatever length; `parts` counts only there.
     ///
     /// # Errors
     /// [`CommError::Argument`] if the root has not one part a rank; otherwise that of the world.
-    pub fn scatter<T: Element>(&self, parts: &[Vec<T>], root: usize) -> Result<Vec<T>> {
+    pub fn scatterv<T: Element>(&self, parts: &[Vec<T>], root: usize) -> Result<Vec<T>> {
         self.check_scatter(parts, root)?;
-        let tag = self.tag(Kind::Scatter, T::DTYPE, 0).with_root(root);
+        let tag = Tag::new(Kind::Scatter, T::DTYPE, 0).with_root(root);
         let parts: Vec<&[u8]> = parts.iter().map(|part| bytemuck::cast_slice(part)).collect();
         typed(&self.run(Scope::World, tag, |engine| engine.scatter(&parts, root))?)
     }
 
-    /// The same without waiting.
-    pub fn scatter_async<T: Element>(&self, parts: Vec<Vec<T>>, root: usize) -> Handle<Vec<T>> {
+    /// [`Communicator::scatterv`] without waiting.
+    pub fn scatterv_async<T: Element>(&self, parts: Vec<Vec<T>>, root: usize) -> Handle<Vec<T>> {
         if let Err(error) = self.check_scatter(&parts, root) {
             return Handle::failed(error, self.inner.counters.clone());
         }
-        let tag = self.tag(Kind::Scatter, T::DTYPE, 0).with_root(root);
+        let tag = Tag::new(Kind::Scatter, T::DTYPE, 0).with_root(root);
         self.issue(Scope::World, tag, move |engine| {
             let parts: Vec<&[u8]> = parts.iter().map(|part| bytemuck::cast_slice(part)).collect();
             typed(&engine.scatter(&parts, root)?)
@@ -161,15 +153,15 @@ impl Communicator {
         let (len, world) = (values.len(), self.inner.world_size);
         let parts: Vec<&[u8]> =
             (0..world).map(|rank| bytemuck::cast_slice(&values[chunk(len, world, rank)])).collect();
-        let tag = self.tag(Kind::AllToAll, T::DTYPE, len);
+        let tag = Tag::new(Kind::AllToAll, T::DTYPE, len);
         let all = self.run(Scope::World, tag, |engine| engine.all_to_all(&parts))?;
         typed(&all.concat())
     }
 
-    /// The same without waiting.
+    /// [`Communicator::all_to_all`] without waiting.
     pub fn all_to_all_async<T: Element>(&self, values: Vec<T>) -> Handle<Vec<T>> {
         let (len, world) = (values.len(), self.inner.world_size);
-        let tag = self.tag(Kind::AllToAll, T::DTYPE, len);
+        let tag = Tag::new(Kind::AllToAll, T::DTYPE, len);
         self.issue(Scope::World, tag, move |engine| {
             let parts: Vec<&[u8]> =
                 (0..world).map(|rank| bytemuck::cast_slice(&values[chunk(len, world, rank)])).collect();
@@ -177,25 +169,25 @@ impl Communicator {
         })
     }
 
-    /// The same with parts of whatever lengths: part `r` goes to rank `r`, and what comes from rank `r` is at `r` in the
-    /// result.
+    /// What every rank has for this one, of whatever lengths: part `r` goes to rank `r`, and what comes from rank `r` is at `r`
+    /// in the result.
     ///
     /// # Errors
     /// [`CommError::Argument`] if there is not one part a rank; otherwise that of the world.
-    pub fn all_to_all_ragged<T: Element>(&self, parts: &[Vec<T>]) -> Result<Vec<Vec<T>>> {
-        self.check_parts("all-to-all (ragged)", parts.len())?;
-        let tag = self.tag(Kind::AllToAllRagged, T::DTYPE, 0);
+    pub fn all_to_allv<T: Element>(&self, parts: &[Vec<T>]) -> Result<Vec<Vec<T>>> {
+        self.check_parts("all-to-allv", parts.len())?;
+        let tag = Tag::new(Kind::AllToAllV, T::DTYPE, 0);
         let parts: Vec<&[u8]> = parts.iter().map(|part| bytemuck::cast_slice(part)).collect();
         let all = self.run(Scope::World, tag, |engine| engine.all_to_all(&parts))?;
         all.iter().map(|bytes| typed(bytes)).collect()
     }
 
-    /// The same without waiting.
-    pub fn all_to_all_ragged_async<T: Element>(&self, parts: Vec<Vec<T>>) -> Handle<Vec<Vec<T>>> {
-        if let Err(error) = self.check_parts("all-to-all (ragged)", parts.len()) {
+    /// [`Communicator::all_to_allv`] without waiting.
+    pub fn all_to_allv_async<T: Element>(&self, parts: Vec<Vec<T>>) -> Handle<Vec<Vec<T>>> {
+        if let Err(error) = self.check_parts("all-to-allv", parts.len()) {
             return Handle::failed(error, self.inner.counters.clone());
         }
-        let tag = self.tag(Kind::AllToAllRagged, T::DTYPE, 0);
+        let tag = Tag::new(Kind::AllToAllV, T::DTYPE, 0);
         self.issue(Scope::World, tag, move |engine| {
             let parts: Vec<&[u8]> = parts.iter().map(|part| bytemuck::cast_slice(part)).collect();
             engine.all_to_all(&parts)?.iter().map(|bytes| typed(bytes)).collect()
@@ -211,7 +203,7 @@ impl Communicator {
         Err(CommError::Argument { operation, problem })
     }
 
-    /// Sends a buffer to one other rank, which must call [`Communicator::receive`]. Ranks that take no part call
+    /// Sends a buffer to one other rank, which must call [`Communicator::recv`]. Ranks that take no part call
     /// neither. Two ranks may send to each other before they receive; the system's buffers and a queue hold the
     /// message meanwhile.
     ///
@@ -223,7 +215,7 @@ impl Communicator {
         self.run(Scope::To(to), tag, |engine| engine.send_to(to, bytemuck::cast_slice(values)))
     }
 
-    /// The same without waiting.
+    /// [`Communicator::send`] without waiting: the buffer comes back from [`Handle::wait`].
     pub fn send_async<T: Element>(&self, values: Vec<T>, to: usize) -> Handle<Vec<T>> {
         if let Err(error) = self.check_other("send", to) {
             return Handle::failed(error, self.inner.counters.clone());
@@ -239,14 +231,14 @@ impl Communicator {
     ///
     /// # Errors
     /// [`CommError::Mismatch`] if type or length differ; otherwise as [`Communicator::send`].
-    pub fn receive<T: Element>(&self, values: &mut [T], from: usize) -> Result<()> {
+    pub fn recv<T: Element>(&self, values: &mut [T], from: usize) -> Result<()> {
         self.check_other("receive", from)?;
         let tag = Tag::new(Kind::SendRecv, T::DTYPE, values.len());
         self.run(Scope::From(from), tag, |engine| engine.receive_from(from, bytemuck::cast_slice_mut(values)))
     }
 
-    /// The same without waiting: the buffer comes back filled.
-    pub fn receive_async<T: Element>(&self, mut values: Vec<T>, from: usize) -> Handle<Vec<T>> {
+    /// [`Communicator::recv`] without waiting: the buffer comes back filled from [`Handle::wait`].
+    pub fn recv_async<T: Element>(&self, mut values: Vec<T>, from: usize) -> Handle<Vec<T>> {
         if let Err(error) = self.check_other("receive", from) {
             return Handle::failed(error, self.inner.counters.clone());
         }
@@ -259,29 +251,18 @@ impl Communicator {
 
     /// Sends a buffer to one rank while one comes from another, or from the same: what a send and a receive do, without
     /// either waiting for the other. The others may answer with this, or with [`Communicator::send`] and
-    /// [`Communicator::receive`].
+    /// [`Communicator::recv`].
     ///
     /// # Errors
-    /// As [`Communicator::send`] and [`Communicator::receive`].
-    pub fn send_receive<T: Element>(
-        &self,
-        values: &[T],
-        to: usize,
-        into: &mut [T],
-        from: usize,
-    ) -> Result<()> {
+    /// [`CommError::Argument`] if there is no such rank or it is this one, [`CommError::Mismatch`] if type or length differ from
+    /// what the other rank calls; otherwise that of the world.
+    pub fn send_recv<T: Element>(&self, values: &[T], to: usize, into: &mut [T], from: usize) -> Result<()> {
         self.check_other("send", to)?;
         self.check_other("receive", from)?;
         let tag = Tag::new(Kind::SendRecv, T::DTYPE, values.len());
         let incoming = into.len();
         self.run(Scope::To(to), tag, |engine| {
-            engine.send_receive(
-                to,
-                bytemuck::cast_slice(values),
-                from,
-                bytemuck::cast_slice_mut(into),
-                incoming,
-            )
+            engine.send_recv(to, bytemuck::cast_slice(values), from, bytemuck::cast_slice_mut(into), incoming)
         })
     }
 
@@ -290,18 +271,16 @@ impl Communicator {
     /// # Errors
     /// [`CommError::Mismatch`] if names differ; otherwise that of the world.
     pub fn barrier(&self, name: &str) -> Result<()> {
-        let tag = self.tag(Kind::Barrier, DType::U8, 0);
-        let names = self.run(Scope::World, tag, |engine| engine.all_gather_ragged(name.as_bytes()))?;
+        let tag = Tag::new(Kind::Barrier, DType::U8, 0);
+        let names = self.run(Scope::World, tag, |engine| engine.all_gatherv(name.as_bytes()))?;
         same_names(&names, name)
     }
 
-    /// The same without waiting.
+    /// [`Communicator::barrier`] without waiting.
     pub fn barrier_async(&self, name: &str) -> Handle<()> {
-        let tag = self.tag(Kind::Barrier, DType::U8, 0);
+        let tag = Tag::new(Kind::Barrier, DType::U8, 0);
         let name = name.to_owned();
-        self.issue(Scope::World, tag, move |engine| {
-            same_names(&engine.all_gather_ragged(name.as_bytes())?, &name)
-        })
+        self.issue(Scope::World, tag, move |engine| same_names(&engine.all_gatherv(name.as_bytes())?, &name))
     }
 }
 

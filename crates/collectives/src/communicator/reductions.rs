@@ -1,12 +1,13 @@
 //! Operations that reduce.
 
-use super::{Communicator, guarded, open};
-use crate::algorithms::chunk;
-use crate::buffer::{FlatBuffer, slice_mut};
+use super::{Communicator, open};
+use crate::buffer::FlatBuffer;
 use crate::dtype::{Element, ReduceOp};
-use crate::engine::{Engine, Kind, Scope, Tag};
-use crate::error::{CommError, Result};
+use crate::engine::Engine;
+use crate::error::Result;
 use crate::handle::Handle;
+use crate::operation::{Kind, Scope, Tag};
+use crate::partition::chunk;
 
 /// What an operation in place does with an opened buffer.
 type Act = fn(&mut dyn Engine, crate::SliceMut<'_>, ReduceOp) -> Result<()>;
@@ -61,7 +62,7 @@ impl InPlace {
 impl Communicator {
     fn tag_in_place<B: FlatBuffer + ?Sized>(&self, what: InPlace, buffer: &B, op: Option<ReduceOp>) -> Tag {
         let kind = if buffer.region().is_some() { what.region } else { what.kind };
-        let tag = self.tag(kind, buffer.dtype(), buffer.len());
+        let tag = Tag::new(kind, buffer.dtype(), buffer.len());
         op.map_or(tag, |op| tag.with_op(op))
     }
 
@@ -102,90 +103,52 @@ impl Communicator {
         self.in_place(ALL_REDUCE, buffer, Some(op))
     }
 
-    /// The same without waiting: the buffer is reduced in place on the communication thread and comes back from
+    /// [`Communicator::all_reduce`] without waiting: the buffer is reduced in place on the communication thread and comes back from
     /// [`Handle::wait`].
     pub fn all_reduce_async<B: FlatBuffer>(&self, buffer: B, op: ReduceOp) -> Handle<B> {
         self.in_place_async(ALL_REDUCE, buffer, Some(op))
     }
 
-    /// Several buffers of one type as one operation: what one costs, instead of what each costs. They come back in the same
-    /// order.
-    ///
-    /// # Errors
-    /// [`CommError::Argument`] if their types differ; otherwise as [`Communicator::all_reduce`].
-    pub fn all_reduce_coalesced<B: FlatBuffer>(&self, buffers: &mut [B], op: ReduceOp) -> Result<()> {
-        let Some(tag) = self.coalesced(buffers, op)? else { return Ok(()) };
-        self.run(Scope::World, tag, |engine| reduce_together(engine, buffers, tag, op))
-    }
-
-    /// The same without waiting.
-    pub fn all_reduce_coalesced_async<B: FlatBuffer>(
-        &self,
-        mut buffers: Vec<B>,
-        op: ReduceOp,
-    ) -> Handle<Vec<B>> {
-        let counters = self.inner.counters.clone();
-        match self.coalesced(&buffers, op) {
-            Err(error) => Handle::failed(error, counters),
-            Ok(None) => Handle::done(buffers, counters),
-            Ok(Some(tag)) => self.issue(Scope::World, tag, move |engine| {
-                reduce_together(engine, &mut buffers, tag, op)?;
-                Ok(buffers)
-            }),
-        }
-    }
-
-    /// What several buffers are together.
-    fn coalesced<B: FlatBuffer>(&self, buffers: &[B], op: ReduceOp) -> Result<Option<Tag>> {
-        let Some(first) = buffers.first() else { return Ok(None) };
-        let dtype = first.dtype();
-        op.check(dtype)?;
-        if let Some(other) = buffers.iter().find(|buffer| buffer.dtype() != dtype) {
-            let problem = format!(
-                "buffers of one type can go together; there are {} and {}",
-                dtype.name(),
-                other.dtype().name()
-            );
-            return Err(CommError::Argument { operation: "all-reduce (coalesced)", problem });
-        }
-        let count = buffers.iter().map(FlatBuffer::len).sum();
-        Ok(Some(self.tag(Kind::AllReduce, dtype, count).with_op(op)))
-    }
-
     /// This rank's part of the reduction of all buffers: elements `rank·len/world .. (rank + 1)·len/world`.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// [`CommError::Unsupported`] for the mean of integers; otherwise that of the world.
     pub fn reduce_scatter<T: Element>(&self, values: &[T], op: ReduceOp) -> Result<Vec<T>> {
         let mut copy = values.to_vec();
-        self.reduce_scatter_chunks(&mut copy, op)?;
+        self.reduce_scatter_in_place(&mut copy, op)?;
         Ok(copy[chunk(values.len(), self.inner.world_size, self.inner.rank)].to_vec())
     }
 
-    /// The same in place: that part of the buffer becomes the reduction of all; the rest is unspecified afterwards.
+    /// Elements `rank·len/world .. (rank + 1)·len/world` of the buffer become the reduction of all ranks'; the rest is unspecified
+    /// afterwards.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
-    pub fn reduce_scatter_chunks<B: FlatBuffer + ?Sized>(&self, buffer: &mut B, op: ReduceOp) -> Result<()> {
+    /// [`CommError::Unsupported`] for the mean of integers; otherwise that of the world.
+    pub fn reduce_scatter_in_place<B: FlatBuffer + ?Sized>(
+        &self,
+        buffer: &mut B,
+        op: ReduceOp,
+    ) -> Result<()> {
         self.in_place(REDUCE_SCATTER, buffer, Some(op))
     }
 
-    /// The same without waiting.
-    pub fn reduce_scatter_chunks_async<B: FlatBuffer>(&self, buffer: B, op: ReduceOp) -> Handle<B> {
+    /// [`Communicator::reduce_scatter_in_place`] without waiting: the buffer comes back from [`Handle::wait`].
+    pub fn reduce_scatter_in_place_async<B: FlatBuffer>(&self, buffer: B, op: ReduceOp) -> Handle<B> {
         self.in_place_async(REDUCE_SCATTER, buffer, Some(op))
     }
 
     /// The root's buffer becomes the reduction of all; the others keep theirs.
     ///
     /// # Errors
-    /// [`CommError::Argument`] if there is no such root; otherwise as [`Communicator::all_reduce`].
+    /// [`CommError::Argument`] if there is no such root, [`CommError::Unsupported`] for the mean of integers; otherwise that of
+    /// the world.
     pub fn reduce<B: FlatBuffer + ?Sized>(&self, buffer: &mut B, op: ReduceOp, root: usize) -> Result<()> {
         let tag = self.reduce_tag(buffer, op, root)?;
         let of = (tag.dtype, tag.count as usize);
         self.run(Scope::World, tag, |engine| open(buffer, of, &mut |slice| engine.reduce(slice, op, root)))
     }
 
-    /// The same without waiting.
+    /// [`Communicator::reduce`] without waiting: the buffer comes back from [`Handle::wait`].
     pub fn reduce_async<B: FlatBuffer>(&self, mut buffer: B, op: ReduceOp, root: usize) -> Handle<B> {
         let tag = match self.reduce_tag(&buffer, op, root) {
             Ok(tag) => tag,
@@ -201,44 +164,6 @@ impl Communicator {
     fn reduce_tag<B: FlatBuffer + ?Sized>(&self, buffer: &B, op: ReduceOp, root: usize) -> Result<Tag> {
         op.check(buffer.dtype())?;
         self.check_root("reduce", root)?;
-        Ok(self.tag(Kind::Reduce, buffer.dtype(), buffer.len()).with_op(op).with_root(root))
+        Ok(Tag::new(Kind::Reduce, buffer.dtype(), buffer.len()).with_op(op).with_root(root))
     }
-}
-
-/// Reduces several buffers through one that holds them all.
-fn reduce_together<B: FlatBuffer>(
-    engine: &mut dyn Engine,
-    buffers: &mut [B],
-    tag: Tag,
-    op: ReduceOp,
-) -> Result<()> {
-    crate::dtype::on_dtype!(tag.dtype, T => {
-        let mut all: Vec<T> = Vec::with_capacity(tag.count as usize);
-        let dtype = tag.dtype;
-        for buffer in &mut *buffers {
-            let of = (dtype, buffer.len());
-            open(buffer, of, &mut |slice| {
-                all.extend_from_slice(typed::<T>(slice)?);
-                Ok(())
-            })?;
-        }
-        engine.all_reduce(slice_mut(&mut all), op)?;
-        let mut rest = all.as_slice();
-        for buffer in buffers {
-            let of = (dtype, buffer.len());
-            open(buffer, of, &mut |slice| {
-                let to = typed::<T>(slice)?;
-                let (own, others) = rest.split_at(to.len());
-                to.copy_from_slice(own);
-                rest = others;
-                Ok(())
-            })?;
-        }
-        Ok(())
-    })
-}
-
-/// A slice whose type was checked before.
-fn typed<T: Element>(slice: crate::SliceMut<'_>) -> Result<&mut [T]> {
-    guarded(|| Ok(crate::buffer::on_slice!(slice, |values| bytemuck::cast_slice_mut::<_, T>(values))))
 }

@@ -1,16 +1,43 @@
-//! What `direct` is where systems have no memory to share: never there, and so never called.
+//! Operations through memory that ranks share, where systems have none: never there, and so never called.
 
-use super::native::Native;
+use super::backend::Backend;
+use super::hosts::number_hosts;
+use crate::algorithms::{Group, Hosts};
 use crate::dtype::Element;
 use crate::error::Result;
+use crate::operation::Tag;
+use crate::patience::LinkError;
 use crate::reduce::Reduction;
 use crate::shared::Region;
-use crate::transport::LinkError;
+
+/// Memory of a host.
+pub(crate) struct HostMemory {
+    pub(crate) group: Group,
+    never: std::convert::Infallible,
+}
+
+impl HostMemory {
+    pub(crate) fn in_background(&mut self, _: bool) {
+        match self.never {}
+    }
+
+    pub(crate) fn begin(&self, _: u64, _: Tag) {
+        match self.never {}
+    }
+}
+
+pub(crate) fn of_threads(world: usize) -> Vec<Option<HostMemory>> {
+    (0..world).map(|_| None).collect()
+}
+
+pub(crate) fn agree(backend: &mut Backend, host: &str, _: bool) -> Result<()> {
+    number_hosts(backend, host).map(|_| ())
+}
 
 /// An operation that cannot come here: no algorithm resolves to it without shared memory.
 macro_rules! never {
     ($($name:ident $(<$t:ident>)? ($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
-        impl Native {
+        impl Backend {
             $(pub(crate) fn $name $(<$t: Element>)? (&mut self, $($arg: $type),*) -> Result<$result> {
                 $(let _ = $arg;)*
                 Err(self.broken(LinkError::Closed(self.rank)))
@@ -30,20 +57,47 @@ never! {
     direct_in_place<T>(region: &Region, reduction: Reduction) -> ();
 }
 
-impl Native {
-    pub(crate) fn reduce_scatter_on_host<T: Element>(&mut self, _: &mut [T], _: Reduction) -> Result<bool> {
+impl Backend {
+    pub(super) fn alloc_region(&mut self, _: usize) -> Result<Option<Region>> {
+        Ok(None)
+    }
+
+    pub(crate) fn cross_memory_reduce_scatter<T: Element>(
+        &mut self,
+        _: &mut [T],
+        _: &mut [T],
+        _: Reduction,
+    ) -> Result<bool> {
         Ok(false)
     }
 
-    pub(crate) fn all_gather_on_host<T: Element>(&mut self, _: &mut [T]) -> Result<bool> {
+    pub(crate) fn cross_memory_all_gather<T: Element>(&mut self, _: &mut [T], _: &mut [T]) -> Result<bool> {
+        Ok(false)
+    }
+}
+
+impl Hosts for Backend {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn hosts(&self) -> &[usize] {
+        &self.hosts
+    }
+
+    fn reduce_scatter_on_host<T: Element>(&mut self, _: &mut [T], _: Reduction) -> Result<bool> {
         Ok(false)
     }
 
-    pub(crate) fn reduce_on_host<T: Element>(&mut self, _: &mut [T], _: Reduction) -> Result<bool> {
+    fn all_gather_on_host<T: Element>(&mut self, _: &mut [T]) -> Result<bool> {
         Ok(false)
     }
 
-    pub(crate) fn broadcast_on_host<T: Element>(&mut self, _: &mut [T]) -> Result<bool> {
+    fn reduce_on_host<T: Element>(&mut self, _: &mut [T], _: Reduction) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn broadcast_on_host<T: Element>(&mut self, _: &mut [T]) -> Result<bool> {
         Ok(false)
     }
 }

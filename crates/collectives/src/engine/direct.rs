@@ -1,30 +1,30 @@
 //! Operations through memory that ranks of one host share, with errors that name ranks as the world does.
 
-use super::native::Native;
-use super::tag::{Kind, Tag};
-use crate::algorithms::Algorithm;
-use crate::buffer::SliceMut;
+use super::HostMemory;
+use super::backend::Backend;
+use crate::algorithms::Hosts;
 use crate::dtype::Element;
 use crate::error::Result;
+use crate::operation::{Algorithm, Kind, Tag};
+use crate::patience::LinkError;
 use crate::reduce::Reduction;
-use crate::shared::{Board, BoardError, HostMemory, Note, Region, Visit};
-use crate::transport::LinkError;
+use crate::shared::{Note, Region, SlotError, SlotExchange, Visit};
 
-impl Native {
-    /// Runs an operation on the board of this host.
-    fn on_board<R>(
+impl Backend {
+    /// Runs an operation on the slot exchange of this host.
+    fn on_slots<R>(
         &mut self,
-        run: impl FnOnce(&mut Board, Visit<'_>) -> std::result::Result<R, BoardError>,
+        run: impl FnOnce(&mut SlotExchange, Visit<'_>) -> std::result::Result<R, SlotError>,
     ) -> Result<R> {
-        let Some(HostMemory { group, mut board }) = self.host_memory.take() else {
+        let Some(HostMemory { group, mut slots }) = self.host_memory.take() else {
             return Err(self.broken(LinkError::Closed(self.rank)));
         };
         let note = Note::new(self.sequence, self.tag);
-        let result = run(&mut board, Visit { note, patience: &self.patience });
+        let result = run(&mut slots, Visit { note, patience: &self.patience });
         let result = result.map_err(|error| match error {
-            BoardError::Link(LinkError::Closed(rank)) => self.broken(LinkError::Closed(group.at(rank))),
-            BoardError::Link(LinkError::Timeout(rank)) => self.broken(LinkError::Timeout(group.at(rank))),
-            BoardError::Mismatch { rank, note } => {
+            SlotError::Link(LinkError::Closed(rank)) => self.broken(LinkError::Closed(group.at(rank))),
+            SlotError::Link(LinkError::Timeout(rank)) => self.broken(LinkError::Timeout(group.at(rank))),
+            SlotError::Mismatch { rank, note } => {
                 let theirs = Tag::unpacked(note.tag).map_or_else(
                     || "an operation that this version does not know".into(),
                     |tag| tag.describe(note.sequence),
@@ -32,7 +32,7 @@ impl Native {
                 self.mismatch(group.at(rank), theirs)
             }
         });
-        self.host_memory = Some(HostMemory { group, board });
+        self.host_memory = Some(HostMemory { group, slots });
         result
     }
 
@@ -49,7 +49,7 @@ impl Native {
         reduction: Reduction,
     ) -> Result<()> {
         self.count(2, size_of_val(values));
-        self.on_board(|board, visit| board.all_reduce(values, reduction, visit))
+        self.on_slots(|slots, visit| slots.all_reduce(values, reduction, visit))
     }
 
     pub(crate) fn direct_reduce_scatter<T: Element>(
@@ -58,36 +58,49 @@ impl Native {
         reduction: Reduction,
     ) -> Result<()> {
         self.count(1, size_of_val(values));
-        self.on_board(|board, visit| board.reduce_scatter(values, reduction, visit))
+        self.on_slots(|slots, visit| slots.reduce_scatter(values, reduction, visit))
     }
 
     pub(crate) fn direct_all_gather<T: Element>(&mut self, values: &mut [T]) -> Result<()> {
         self.count(1, size_of_val(values));
-        self.on_board(|board, visit| board.all_gather(values, visit))
+        self.on_slots(|slots, visit| slots.all_gather(values, visit))
     }
 
     /// Whether the operation of the current tag, on this buffer, reads others' buffers where they lie.
-    pub(crate) fn lends(&self, values: &SliceMut<'_>) -> bool {
-        let bytes = values.len() * values.dtype().size();
+    fn exposes<T>(&self, values: &[T]) -> bool {
         self.tag.algorithm == Algorithm::Direct
-            && self.host_memory.as_ref().is_some_and(|memory| memory.board.lends(bytes))
+            && self.host_memory.as_ref().is_some_and(|memory| memory.slots.exposes(size_of_val(values)))
     }
 
-    /// As [`Native::direct_reduce_scatter`], into a buffer of this rank's part.
-    pub(crate) fn lent_reduce_scatter<T: Element>(
+    /// The reduction of this rank's chunk of all buffers goes to `part`. False, with nothing done, if buffers are not exposed.
+    pub(crate) fn cross_memory_reduce_scatter<T: Element>(
         &mut self,
         values: &mut [T],
         part: &mut [T],
         reduction: Reduction,
-    ) -> Result<()> {
-        self.count(1, size_of_val(values));
-        self.on_board(|board, visit| board.reduce_scatter_lent_into(values, part, reduction, visit))
+    ) -> Result<bool> {
+        let exposes = self.exposes(values);
+        if exposes {
+            self.count(1, size_of_val(values));
+            self.on_slots(|slots, visit| {
+                slots.reduce_scatter_cross_memory(values, Some(part), reduction, visit)
+            })?;
+        }
+        Ok(exposes)
     }
 
-    /// As [`Native::direct_all_gather`], from a buffer of this rank's part.
-    pub(crate) fn lent_all_gather<T: Element>(&mut self, values: &mut [T], part: &mut [T]) -> Result<()> {
-        self.count(1, size_of_val(values));
-        self.on_board(|board, visit| board.all_gather_lent_from(values, part, visit))
+    /// Every rank's `part` reaches the chunk of its number in all buffers. False, with nothing done, if buffers are not exposed.
+    pub(crate) fn cross_memory_all_gather<T: Element>(
+        &mut self,
+        values: &mut [T],
+        part: &mut [T],
+    ) -> Result<bool> {
+        let exposes = self.exposes(values);
+        if exposes {
+            self.count(1, size_of_val(values));
+            self.on_slots(|slots, visit| slots.all_gather_cross_memory(values, Some(part), visit))?;
+        }
+        Ok(exposes)
     }
 
     pub(crate) fn direct_reduce<T: Element>(
@@ -97,23 +110,23 @@ impl Native {
         root: usize,
     ) -> Result<()> {
         self.count(1, size_of_val(values));
-        self.on_board(|board, visit| board.reduce(values, reduction, root, visit))
+        self.on_slots(|slots, visit| slots.reduce(values, reduction, root, visit))
     }
 
     pub(crate) fn direct_broadcast<T: Element>(&mut self, values: &mut [T], root: usize) -> Result<()> {
         self.count(1, size_of_val(values));
-        self.on_board(|board, visit| board.broadcast(bytemuck::cast_slice_mut(values), root, visit))
+        self.on_slots(|slots, visit| slots.broadcast(bytemuck::cast_slice_mut(values), root, visit))
     }
 
     pub(crate) fn direct_gather(&mut self, own: &[u8], root: Option<usize>) -> Result<Vec<Vec<u8>>> {
-        let all = self.on_board(|board, visit| board.gather(own, root, visit))?;
+        let all = self.on_slots(|slots, visit| slots.gather(own, root, visit))?;
         self.sent += own.len() as u64;
         self.received += all.iter().map(Vec::len).sum::<usize>() as u64;
         Ok(all)
     }
 
     pub(crate) fn direct_scatter(&mut self, parts: &[&[u8]], root: Option<usize>) -> Result<Vec<Vec<u8>>> {
-        let all = self.on_board(|board, visit| board.scatter(parts, root, visit))?;
+        let all = self.on_slots(|slots, visit| slots.scatter(parts, root, visit))?;
         self.sent += parts.iter().map(|part| part.len()).sum::<usize>() as u64;
         self.received += all.iter().map(Vec::len).sum::<usize>() as u64;
         Ok(all)
@@ -127,51 +140,51 @@ impl Native {
     ) -> Result<()> {
         let kind = self.tag.kind;
         self.count(if kind == Kind::AllReduceInPlace { 2 } else { 1 }, region.bytes());
-        self.on_board(|board, visit| match kind {
-            Kind::AllGatherInPlace => board.all_gather_in::<T>(region, visit),
-            Kind::ReduceScatterInPlace => board.reduce_in::<T>(region, reduction, false, visit),
-            _ => board.reduce_in::<T>(region, reduction, true, visit),
+        self.on_slots(|slots, visit| match kind {
+            Kind::AllGatherInPlace => slots.all_gather_in::<T>(region, visit),
+            Kind::ReduceScatterInPlace => slots.reduce_in::<T>(region, reduction, false, visit),
+            _ => slots.reduce_in::<T>(region, reduction, true, visit),
         })
     }
+}
 
-    /// Among the ranks of this host: its part of each rank's buffer becomes theirs reduced. False, with nothing done, if
-    /// they share no memory. So for the next three.
-    pub(crate) fn reduce_scatter_on_host<T: Element>(
-        &mut self,
-        values: &mut [T],
-        reduction: Reduction,
-    ) -> Result<bool> {
+impl Hosts for Backend {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn hosts(&self) -> &[usize] {
+        &self.hosts
+    }
+
+    fn reduce_scatter_on_host<T: Element>(&mut self, values: &mut [T], reduction: Reduction) -> Result<bool> {
         let here = self.host_memory.is_some();
         if here {
-            self.on_board(|board, visit| board.reduce_scatter(values, reduction, visit))?;
+            self.on_slots(|slots, visit| slots.reduce_scatter(values, reduction, visit))?;
         }
         Ok(here)
     }
 
-    pub(crate) fn all_gather_on_host<T: Element>(&mut self, values: &mut [T]) -> Result<bool> {
+    fn all_gather_on_host<T: Element>(&mut self, values: &mut [T]) -> Result<bool> {
         let here = self.host_memory.is_some();
         if here {
-            self.on_board(|board, visit| board.all_gather(values, visit))?;
+            self.on_slots(|slots, visit| slots.all_gather(values, visit))?;
         }
         Ok(here)
     }
 
-    pub(crate) fn reduce_on_host<T: Element>(
-        &mut self,
-        values: &mut [T],
-        reduction: Reduction,
-    ) -> Result<bool> {
+    fn reduce_on_host<T: Element>(&mut self, values: &mut [T], reduction: Reduction) -> Result<bool> {
         let here = self.host_memory.is_some();
         if here {
-            self.on_board(|board, visit| board.reduce(values, reduction, 0, visit))?;
+            self.on_slots(|slots, visit| slots.reduce(values, reduction, 0, visit))?;
         }
         Ok(here)
     }
 
-    pub(crate) fn broadcast_on_host<T: Element>(&mut self, values: &mut [T]) -> Result<bool> {
+    fn broadcast_on_host<T: Element>(&mut self, values: &mut [T]) -> Result<bool> {
         let here = self.host_memory.is_some();
         if here {
-            self.on_board(|board, visit| board.broadcast(bytemuck::cast_slice_mut(values), 0, visit))?;
+            self.on_slots(|slots, visit| slots.broadcast(bytemuck::cast_slice_mut(values), 0, visit))?;
         }
         Ok(here)
     }

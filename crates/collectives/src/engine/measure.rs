@@ -5,12 +5,13 @@
 
 use std::time::Instant;
 
-use super::native::Native;
-use super::tag::{Kind, Scope, Tag};
+use super::backend::Backend;
 use crate::algorithms::cost::{CostModel, LinkCost, LinkCosts};
-use crate::algorithms::{Group, PIECE, gathered, hierarchical};
+use crate::algorithms::{Group, Messages, gathered, hierarchical};
 use crate::dtype::{DType, ReduceOp};
 use crate::error::Result;
+use crate::operation::{Kind, Scope, Tag};
+use crate::partition::PIECE;
 use crate::reduce::Reduction;
 
 /// Steps that are measured together, and how often; the median counts.
@@ -24,26 +25,7 @@ fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
-/// How links are tried out.
-pub(crate) trait Messages {
-    /// Sends a message without waiting for its receiver.
-    fn send_to(&mut self, to: usize, bytes: &[u8]) -> Result<()>;
-
-    /// Receives a message of known length.
-    fn receive_from(&mut self, from: usize, into: &mut [u8]) -> Result<()>;
-}
-
-impl Messages for Native {
-    fn send_to(&mut self, to: usize, bytes: &[u8]) -> Result<()> {
-        self.send(to, bytes)
-    }
-
-    fn receive_from(&mut self, from: usize, into: &mut [u8]) -> Result<()> {
-        self.receive(from, into)
-    }
-}
-
-impl Native {
+impl Backend {
     /// The costs of this world's links, measured when they are first asked for. Every rank comes here at the same place.
     pub(crate) fn measured(&mut self) -> Result<CostModel> {
         if let Some(costs) = self.costs {
@@ -74,12 +56,12 @@ impl Native {
     fn meetings(&mut self) -> Result<LinkCost> {
         let reduction = Reduction::new(ReduceOp::Sum, self.world_size);
         let mut values = vec![0.0_f32; PIECE];
-        let mut time = |native: &mut Self, len: usize, count: usize| -> Result<f64> {
+        let mut time = |backend: &mut Self, len: usize, count: usize| -> Result<f64> {
             let mut times = Vec::with_capacity(ROUNDS);
             for round in 0..=ROUNDS {
                 let start = Instant::now();
                 for _ in 0..count {
-                    native.direct_all_reduce(&mut values[..len], reduction)?;
+                    backend.direct_all_reduce(&mut values[..len], reduction)?;
                 }
                 if round > 0 {
                     times.push(start.elapsed().as_secs_f64() / count as f64);
@@ -117,8 +99,8 @@ fn shift(messages: &mut impl Messages, group: &Group) -> Result<LinkCosts> {
     let mut piece = vec![0_u8; PIECE];
     let busy = cost(|len, count| {
         for _ in 0..count {
-            messages.send_to(group.next(), &piece[..len])?;
-            messages.receive_from(group.previous(), &mut piece[..len])?;
+            messages.send(group.next(), &piece[..len])?;
+            messages.receive(group.previous(), &mut piece[..len])?;
         }
         Ok(count)
     })?;
@@ -126,11 +108,11 @@ fn shift(messages: &mut impl Messages, group: &Group) -> Result<LinkCosts> {
     let alone = cost(|len, count| {
         for _ in 0..count.div_ceil(group.len()) {
             if group.own() > 0 {
-                messages.receive_from(group.previous(), &mut piece[..len])?;
+                messages.receive(group.previous(), &mut piece[..len])?;
             }
-            messages.send_to(group.next(), &piece[..len])?;
+            messages.send(group.next(), &piece[..len])?;
             if group.own() == 0 {
-                messages.receive_from(group.previous(), &mut piece[..len])?;
+                messages.receive(group.previous(), &mut piece[..len])?;
             }
         }
         Ok(count.div_ceil(group.len()) * group.len())

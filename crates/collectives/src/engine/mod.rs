@@ -1,30 +1,37 @@
 //! What runs a communicator's operations.
 //!
-//! [`Native`] is this crate's own: messages and shared memory. Engines of other libraries stand behind the same
+//! [`Backend`] is this crate's own: messages and shared memory. Engines of other libraries stand behind the same
 //! [`Engine`], so that a communicator does not know which it has.
 
 #[cfg(not(target_os = "linux"))]
 mod absent;
+mod backend;
 #[cfg(target_os = "linux")]
 mod direct;
+mod ending;
+#[cfg(target_os = "linux")]
+mod host_memory;
+mod hosts;
 pub(crate) mod measure;
-mod native;
 mod operations;
-mod recorder;
-mod tag;
+mod split;
 
-pub(crate) use native::{Native, Shared};
-pub(crate) use recorder::{Doing, Recorder};
-pub use recorder::{OperationRecord, OperationState};
-#[cfg(feature = "mpi")]
-pub(crate) use tag::Sequences;
-pub(crate) use tag::{Kind, Scope, Tag};
+#[cfg(not(target_os = "linux"))]
+pub(crate) use absent::{HostMemory, agree, of_threads};
+pub(crate) use backend::{Backend, Shared};
+pub(crate) use ending::Ending;
+#[cfg(target_os = "linux")]
+pub(crate) use host_memory::{HostMemory, agree, of_threads};
+pub(crate) use split::{Connector, Members};
 
 use crate::algorithms::cost::CostModel;
-use crate::buffer::{SliceMut, copy_chunk};
-use crate::communicator::Ending;
+use crate::buffer::SliceMut;
+use crate::control::Control;
 use crate::dtype::ReduceOp;
 use crate::error::{CommError, Result};
+use crate::mailbox::Mailbox;
+use crate::operation::{Algorithm, Kind, Scope, Tag};
+use crate::recorder::OperationRecord;
 use crate::shared::Region;
 
 /// What a communicator asks of whatever moves its bytes. All methods between `begin` and `end` are of one operation.
@@ -41,6 +48,9 @@ pub(crate) trait Engine: Send {
     /// Says whether the next operations run on the communication thread, while their caller computes: then the time in which
     /// this rank looks for others is the caller's.
     fn in_background(&mut self, _yes: bool) {}
+
+    /// Whether an operation of all ranks can go this way here.
+    fn offers(&self, kind: Kind, algorithm: Algorithm) -> bool;
 
     /// Begins an operation; an error if the world is broken or the operation is not to be had.
     fn begin(&mut self, scope: Scope, tag: Tag) -> Result<()>;
@@ -60,26 +70,25 @@ pub(crate) trait Engine: Send {
     /// Chunk `rank` of every rank's buffer reaches all others.
     fn all_gather(&mut self, values: SliceMut<'_>) -> Result<()>;
 
-    /// The reduction of chunk `rank` goes to `part`, which is as long; the buffer is unspecified afterwards.
+    /// The reduction of chunk `rank` goes to `part`, which is as long. False, with nothing done, if that would be no faster than
+    /// in place and a copy.
     fn reduce_scatter_into(
         &mut self,
-        mut values: SliceMut<'_>,
-        mut part: SliceMut<'_>,
-        op: ReduceOp,
-    ) -> Result<()> {
-        self.reduce_scatter(values.reborrow(), op)?;
-        copy_chunk(&mut values, &mut part, (self.world_size(), self.rank()), false);
-        Ok(())
+        _values: SliceMut<'_>,
+        _part: SliceMut<'_>,
+        _: ReduceOp,
+    ) -> Result<bool> {
+        Ok(false)
     }
 
-    /// Every rank's `part` reaches the chunk of its number in all buffers.
-    fn all_gather_from(&mut self, mut values: SliceMut<'_>, mut part: SliceMut<'_>) -> Result<()> {
-        copy_chunk(&mut values, &mut part, (self.world_size(), self.rank()), true);
-        self.all_gather(values)
+    /// Every rank's `part` reaches the chunk of its number in all buffers. False, with nothing done, if that would be no faster
+    /// than a copy and in place.
+    fn all_gather_from(&mut self, _values: SliceMut<'_>, _part: SliceMut<'_>) -> Result<bool> {
+        Ok(false)
     }
 
     /// The buffers of all ranks, whatever their lengths.
-    fn all_gather_ragged(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>>;
+    fn all_gatherv(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>>;
 
     /// The root's buffer reaches all others.
     fn broadcast(&mut self, values: SliceMut<'_>, root: usize) -> Result<()>;
@@ -103,7 +112,7 @@ pub(crate) trait Engine: Send {
     fn receive_from(&mut self, from: usize, into: &mut [u8]) -> Result<()>;
 
     /// Sends a message to one rank while one comes from another, whose elements are `incoming` many.
-    fn send_receive(
+    fn send_recv(
         &mut self,
         to: usize,
         bytes: &[u8],
@@ -129,12 +138,18 @@ pub(crate) trait Engine: Send {
     /// How a communicator over this engine gives up and leaves, if it is one of some of a world's ranks.
     fn ending(&self) -> Ending;
 
+    /// Messages of this engine's ranks that belong to no operation; the library's name, if that has none.
+    fn mailbox(&self) -> Result<Mailbox, &'static str>;
+
+    /// The control plane of this engine's world; the library's name, if that has none.
+    fn control(&self) -> Result<Control, &'static str>;
+
     /// What this rank did last, the oldest first.
     fn recent(&self) -> Vec<OperationRecord>;
 
     /// This crate's own engine, if this one is it or stands on it: ranks find each other through it.
     #[cfg(feature = "nccl")]
-    fn native(&mut self) -> Option<&mut Native> {
+    fn backend(&mut self) -> Option<&mut Backend> {
         None
     }
 }

@@ -1,22 +1,22 @@
 //! Each operation by the algorithm that the current tag names.
 
-use super::Engine;
-use super::native::Native;
-use super::recorder::OperationRecord;
-use super::tag::{Scope, Tag};
+use super::backend::{Backend, Shared};
+use super::{Ending, Engine};
 use crate::algorithms::cost::CostModel;
-use crate::algorithms::{
-    Algorithm, gathered, grid, halving, hierarchical, pieces, push_pull, ring, single, tree,
-};
-use crate::buffer::{SliceMut, copy_chunk, on_slice};
-use crate::communicator::Ending;
+use crate::algorithms::{Messages, gathered, grid, halving, hierarchical, push_pull, ring, single, tree};
+use crate::buffer::{SliceMut, on_slice};
+use crate::control::Control;
 use crate::dtype::{Element, ReduceOp};
 use crate::error::{CommError, Result};
 use crate::failure::Cause;
+use crate::mailbox::Mailbox;
+use crate::operation::{Algorithm, Kind, Scope, Tag};
+use crate::partition::pieces;
+use crate::recorder::OperationRecord;
 use crate::reduce::Reduction;
 use crate::shared::Region;
 
-impl Native {
+impl Backend {
     fn all_reduce_by<T: Element>(&mut self, values: &mut [T], reduction: Reduction) -> Result<()> {
         let all = self.everybody();
         match self.tag.algorithm {
@@ -25,7 +25,7 @@ impl Native {
             Algorithm::Tree => tree::all_reduce(self, &all, values, reduction),
             Algorithm::HalvingDoubling => halving::all_reduce(self, &all, values, reduction),
             Algorithm::Hierarchical => hierarchical::all_reduce(self, values, reduction),
-            Algorithm::Single => single::all_reduce(self, &all, values, reduction),
+            Algorithm::SingleReducer => single::all_reduce(self, &all, values, reduction),
             Algorithm::PushPull => push_pull::all_reduce(self, &all, values, reduction),
             Algorithm::Grid => grid::all_reduce(self, &all, values, reduction),
         }
@@ -57,7 +57,7 @@ impl Native {
             Algorithm::Direct => self.direct_broadcast(values, root),
             Algorithm::Tree => tree::broadcast(self, &all, values, root),
             Algorithm::Hierarchical => hierarchical::broadcast(self, values, root),
-            Algorithm::Single => single::broadcast(self, &all, values, root),
+            Algorithm::SingleReducer => single::broadcast(self, &all, values, root),
             _ => ring::broadcast(self, &all, values, root),
         }
     }
@@ -67,13 +67,13 @@ impl Native {
         match self.tag.algorithm {
             Algorithm::Direct => self.direct_reduce(values, reduction, root),
             Algorithm::Tree => tree::reduce(self, &all, values, reduction, root),
-            Algorithm::Single => single::reduce(self, &all, values, reduction, root),
+            Algorithm::SingleReducer => single::reduce(self, &all, values, reduction, root),
             _ => ring::reduce(self, &all, values, reduction, root),
         }
     }
 }
 
-impl Engine for Native {
+impl Engine for Backend {
     fn rank(&self) -> usize {
         self.rank
     }
@@ -90,6 +90,10 @@ impl Engine for Native {
         if let Some(memory) = &mut self.host_memory {
             memory.in_background(yes);
         }
+    }
+
+    fn offers(&self, kind: Kind, algorithm: Algorithm) -> bool {
+        self.lacks(kind, algorithm).is_none()
     }
 
     fn begin(&mut self, scope: Scope, tag: Tag) -> Result<()> {
@@ -149,28 +153,19 @@ impl Engine for Native {
 
     fn reduce_scatter_into(
         &mut self,
-        mut values: SliceMut<'_>,
+        values: SliceMut<'_>,
         mut part: SliceMut<'_>,
         op: ReduceOp,
-    ) -> Result<()> {
-        if self.lends(&values) {
-            let reduction = Reduction::new(op, self.world_size);
-            return on_slice!(values, |values| self.lent_reduce_scatter(values, part.typed(), reduction));
-        }
-        self.reduce_scatter(values.reborrow(), op)?;
-        copy_chunk(&mut values, &mut part, (self.world_size, self.rank), false);
-        Ok(())
+    ) -> Result<bool> {
+        let reduction = Reduction::new(op, self.world_size);
+        on_slice!(values, |values| self.cross_memory_reduce_scatter(values, part.typed(), reduction))
     }
 
-    fn all_gather_from(&mut self, mut values: SliceMut<'_>, mut part: SliceMut<'_>) -> Result<()> {
-        if self.lends(&values) {
-            return on_slice!(values, |values| self.lent_all_gather(values, part.typed()));
-        }
-        copy_chunk(&mut values, &mut part, (self.world_size, self.rank), true);
-        self.all_gather(values)
+    fn all_gather_from(&mut self, values: SliceMut<'_>, mut part: SliceMut<'_>) -> Result<bool> {
+        on_slice!(values, |values| self.cross_memory_all_gather(values, part.typed()))
     }
 
-    fn all_gather_ragged(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+    fn all_gatherv(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         if self.tag.algorithm == Algorithm::Direct {
             return self.direct_gather(own, None);
         }
@@ -234,7 +229,7 @@ impl Engine for Native {
         pieces::<u8>(0..into.len()).try_for_each(|piece| self.receive(from, &mut into[piece]))
     }
 
-    fn send_receive(
+    fn send_recv(
         &mut self,
         to: usize,
         bytes: &[u8],
@@ -271,16 +266,29 @@ impl Engine for Native {
     }
 
     fn alloc(&mut self, bytes: usize) -> Result<Option<Region>> {
-        crate::shared::alloc(self, bytes)
+        self.alloc_region(bytes)
     }
 
     fn split(&mut self, groups: &[Vec<usize>], number: u32) -> Result<Box<dyn Engine>> {
-        let part = crate::world::split(self, groups, number)?;
-        Ok(Box::new(part))
+        Ok(Box::new(self.part(groups, number)?))
     }
 
     fn ending(&self) -> Ending {
-        self.ending_of_part()
+        Ending::of_part(&self.shared.control, self.members[self.rank])
+    }
+
+    fn mailbox(&self) -> std::result::Result<Mailbox, &'static str> {
+        let Shared { mail, timeout, .. } = &self.shared;
+        Ok(Mailbox {
+            mail: mail.clone(),
+            communicator: self.id,
+            members: self.members.clone(),
+            timeout: *timeout,
+        })
+    }
+
+    fn control(&self) -> std::result::Result<Control, &'static str> {
+        Ok(Control::of(&self.shared.control, self.members[self.rank]))
     }
 
     fn recent(&self) -> Vec<OperationRecord> {
@@ -288,7 +296,7 @@ impl Engine for Native {
     }
 
     #[cfg(feature = "nccl")]
-    fn native(&mut self) -> Option<&mut Native> {
+    fn backend(&mut self) -> Option<&mut Backend> {
         Some(self)
     }
 }

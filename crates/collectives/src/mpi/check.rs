@@ -2,15 +2,15 @@
 
 use super::engine::Mpi;
 use super::raw::HEADER;
-use crate::engine::{Scope, Tag};
 use crate::error::{CommError, Result};
+use crate::operation::{Scope, Tag};
 
 /// Numbers in which a rank tells which operation it calls.
 const WORDS: usize = 4;
 
-type Told = [i64; WORDS];
+type OperationWords = [i64; WORDS];
 
-fn told(tag: &Tag, sequence: u64) -> Told {
+fn told(tag: &Tag, sequence: u64) -> OperationWords {
     let (code, root, count) = tag.packed();
     [code.into(), root.into(), count as i64, sequence as i64]
 }
@@ -41,7 +41,7 @@ impl Mpi {
             }
             Scope::To(rank) => self.begin_header(bytemuck::cast_slice(&own), rank),
             Scope::From(rank) => {
-                let mut theirs: Told = [0; WORDS];
+                let mut theirs: OperationWords = [0; WORDS];
                 self.comm.receive(bytemuck::cast_slice_mut(&mut theirs), rank, HEADER)?;
                 if theirs == own {
                     return Ok(());

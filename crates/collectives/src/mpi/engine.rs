@@ -5,16 +5,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::numbered;
-use super::raw::{Comm, Pending, abort};
+use super::raw::{Comm, SendRequest, abort};
 use super::settings::Settings;
 use super::universe::{Seat, Universe};
-use crate::algorithms::Algorithm;
 use crate::algorithms::cost::CostModel;
 use crate::buffer::{SliceMut, on_slice};
-use crate::communicator::Ending;
+use crate::control::Control;
 use crate::dtype::{DType, ReduceOp};
-use crate::engine::{Engine, Kind, OperationRecord, Recorder, Scope, Sequences, Tag, measure};
+use crate::engine::{Ending, Engine, measure};
 use crate::error::{CommError, Result};
+use crate::mailbox::Mailbox;
+use crate::operation::{Algorithm, Kind, Scope, Sequences, Tag};
+use crate::recorder::{OperationRecord, Recorder};
 use crate::reduce::Reduction;
 use crate::shared::Region;
 
@@ -41,7 +43,7 @@ impl World {
 /// perhaps MPI itself.
 pub(super) struct Mpi {
     /// Messages that MPI has not finished sending, in pieces, the oldest first.
-    pub(super) sends: VecDeque<Vec<Pending>>,
+    pub(super) sends: VecDeque<Vec<SendRequest>>,
     pub(super) comm: Comm,
     seat: Seat,
     pub(super) world: Arc<World>,
@@ -137,6 +139,10 @@ impl Engine for Mpi {
         (self.sent, self.received)
     }
 
+    fn offers(&self, _: Kind, algorithm: Algorithm) -> bool {
+        algorithm == Algorithm::Auto
+    }
+
     fn begin(&mut self, scope: Scope, tag: Tag) -> Result<()> {
         if tag.algorithm != Algorithm::Auto {
             let problem = format!("there is none by {} here: MPI chooses for itself", tag.algorithm);
@@ -187,7 +193,7 @@ impl Engine for Mpi {
         on_slice!(values, |values| self.all_gather_chunks(values))
     }
 
-    fn all_gather_ragged(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+    fn all_gatherv(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         self.gather_everywhere(own)
     }
 
@@ -219,7 +225,7 @@ impl Engine for Mpi {
         self.receive(from, into)
     }
 
-    fn send_receive(
+    fn send_recv(
         &mut self,
         to: usize,
         bytes: &[u8],
@@ -272,6 +278,14 @@ impl Engine for Mpi {
             }
         };
         Ending { abort: Box::new(give_up), leave: None }
+    }
+
+    fn mailbox(&self) -> std::result::Result<Mailbox, &'static str> {
+        Err("MPI")
+    }
+
+    fn control(&self) -> std::result::Result<Control, &'static str> {
+        Err("MPI")
     }
 
     fn recent(&self) -> Vec<OperationRecord> {

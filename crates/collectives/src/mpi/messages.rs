@@ -1,11 +1,11 @@
 //! Messages between two ranks, in pieces where MPI's ints do not count their bytes.
 
 use super::engine::Mpi;
-use super::raw::{DATA, HEADER, Pending};
+use super::raw::{DATA, HEADER, SendRequest};
 use super::reductions::part_of;
-use crate::engine::measure::Messages;
-use crate::engine::{Scope, Tag};
+use crate::algorithms::Messages;
 use crate::error::Result;
+use crate::operation::{Scope, Tag};
 
 /// Messages to others, and headers of such, that may be under way.
 const SENDS: usize = 64;
@@ -52,7 +52,7 @@ impl Mpi {
         while self.sends.len() >= SENDS
             && let Some(oldest) = self.sends.pop_front()
         {
-            oldest.into_iter().try_for_each(Pending::wait)?;
+            oldest.into_iter().try_for_each(SendRequest::wait)?;
         }
         Ok(())
     }
@@ -117,11 +117,11 @@ impl Mpi {
 }
 
 impl Messages for Mpi {
-    fn send_to(&mut self, to: usize, bytes: &[u8]) -> Result<()> {
+    fn send(&mut self, to: usize, bytes: &[u8]) -> Result<()> {
         self.begin_send(bytes, to)
     }
 
-    fn receive_from(&mut self, from: usize, into: &mut [u8]) -> Result<()> {
+    fn receive(&mut self, from: usize, into: &mut [u8]) -> Result<()> {
         self.receive_pieces(from, into)
     }
 }

@@ -25,10 +25,10 @@ mod universe;
 
 use std::sync::Arc;
 
-use crate::algorithms::Algorithm;
 use crate::communicator::Communicator;
 use crate::engine::Engine;
 use crate::error::{CommError, Result};
+use crate::operation::Algorithm;
 use engine::{Mpi, World};
 use raw::Comm;
 use settings::Settings;

@@ -3,10 +3,10 @@
 use super::collective::Parts;
 use super::engine::Mpi;
 use super::reductions::{COPIED, part_of};
-use crate::algorithms::chunk;
 use crate::dtype::{Element, ReduceOp};
-use crate::engine::Kind;
 use crate::error::Result;
+use crate::operation::Kind;
+use crate::partition::chunk;
 
 /// So many elements of scratch, which grows for them.
 pub(super) fn typed<T: Element>(scratch: &mut Vec<u64>, len: usize) -> &mut [T] {

@@ -129,15 +129,15 @@ impl Comm {
     }
 
     /// Begins to send bytes, at most as many as an int counts. They go on their way while this process is in MPI.
-    pub(super) fn send(&self, bytes: Vec<u8>, to: usize, tag: c_int) -> Result<Pending> {
+    pub(super) fn send(&self, bytes: Vec<u8>, to: usize, tag: c_int) -> Result<SendRequest> {
         let (count, to) = (int(bytes.len())?, int(to)?);
         // SAFETY: constants of MPI, which nobody changes.
         let (mut request, dtype) = unsafe { (ffi::RSMPI_REQUEST_NULL, ffi::RSMPI_UINT8_T) };
-        // SAFETY: the bytes stay where they are until MPI is done with them: `Pending` sees to that.
+        // SAFETY: the bytes stay where they are until MPI is done with them: `SendRequest` sees to that.
         let code =
             unsafe { ffi::MPI_Isend(read_from(&bytes), count, dtype, to, tag, self.raw, &raw mut request) };
         checked("MPI_Isend", code)?;
-        Ok(Pending { request, bytes, universe: self.universe.clone() })
+        Ok(SendRequest { request, bytes, universe: self.universe.clone() })
     }
 
     /// Receives a message of at most so many bytes, and says how many there were.
@@ -190,16 +190,16 @@ impl Drop for Comm {
 }
 
 /// A message on its way, with its bytes.
-pub(super) struct Pending {
+pub(super) struct SendRequest {
     request: ffi::MPI_Request,
     bytes: Vec<u8>,
     universe: Arc<Universe>,
 }
 
 // SAFETY: as for `Comm`.
-unsafe impl Send for Pending {}
+unsafe impl Send for SendRequest {}
 
-impl Pending {
+impl SendRequest {
     /// Whether MPI is done with the bytes.
     pub(super) fn is_done(&mut self) -> Result<bool> {
         let mut done: c_int = 0;
@@ -221,7 +221,7 @@ impl Pending {
     }
 }
 
-impl Drop for Pending {
+impl Drop for SendRequest {
     fn drop(&mut self) {
         // Where the receiver may never come, MPI keeps the bytes for the rest of the process's life.
         if !self.universe.ends_well() || self.finish().is_err() {

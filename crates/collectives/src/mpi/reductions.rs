@@ -5,9 +5,9 @@ use half::slice::HalfFloatSliceExt;
 use super::collective::{Number, Parts};
 use super::engine::Mpi;
 use super::movement::typed;
-use crate::algorithms::chunk;
 use crate::buffer::SliceMut;
 use crate::error::Result;
+use crate::partition::chunk;
 use crate::reduce::Reduction;
 
 /// The most elements that are copied to scratch at a time: so many that a call of MPI costs nothing beside them, and not so

@@ -16,7 +16,7 @@ pub(super) struct Settings {
 }
 
 /// What ranks tell each other: whether the variables can be read, and what they say.
-type Told = [i64; 3];
+type SettingWords = [i64; 3];
 
 fn wrong(variable: &'static str, problem: String) -> CommError {
     CommError::Environment { variable, problem }
@@ -47,9 +47,9 @@ impl Settings {
         Ok(Self { check, piece })
     }
 
-    /// The same on every rank, or an error on every rank: launchers may give variables to the ranks of one host alone.
+    /// Equal settings on every rank, or an error on every rank: launchers may give variables to the ranks of one host alone.
     pub(super) fn agree(own: Result<Self>, comm: &Comm) -> Result<Self> {
-        let told: Told = match &own {
+        let told: SettingWords = match &own {
             Ok(own) => [1, i64::from(own.check), own.piece as i64],
             Err(_) => [0; 3],
         };

@@ -4,8 +4,8 @@
 //! they are not equal an operation is a group of calls, one a chunk, which NCCL runs as one.
 
 use super::memory::{Span, SpanMut};
-use crate::algorithms::chunk;
 use crate::dtype::ReduceOp;
+use crate::partition::chunk;
 
 /// One call of NCCL.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -41,29 +41,29 @@ impl Call<'_> {
     }
 
     /// Bytes that leave this rank and that come to it, counted as a ring moves them: NCCL does not tell how it did.
-    pub(super) fn moved(&self, place: Place) -> (u64, u64) {
+    pub(super) fn moved(&self, member: Member) -> (u64, u64) {
         let bytes = |span: Span<'_>| (span.len() * span.dtype().size()) as u64;
-        let (n, others) = (place.world_size as u64, place.world_size as u64 - 1);
+        let (n, others) = (member.world_size as u64, member.world_size as u64 - 1);
         let both = |bytes: u64| (bytes, bytes);
         match *self {
             Self::AllReduce { from, .. } => both(2 * bytes(from) * others / n),
             Self::ReduceScatter { from, .. } | Self::Reduce { from, .. } => both(bytes(from) * others / n),
             Self::AllGather { from, .. } => both(bytes(from) * others),
             Self::Broadcast { to, .. } => both(bytes(to.read()) * others / n),
-            Self::Send { from, to } => (if to == place.rank { 0 } else { bytes(from) }, 0),
-            Self::Receive { to, from } => (0, if from == place.rank { 0 } else { bytes(to.read()) }),
+            Self::Send { from, to } => (if to == member.rank { 0 } else { bytes(from) }, 0),
+            Self::Receive { to, from } => (0, if from == member.rank { 0 } else { bytes(to.read()) }),
         }
     }
 }
 
-/// A place among ranks.
+/// A rank as one of so many.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct Member {
     pub(super) rank: usize,
     pub(super) world_size: usize,
 }
 
-impl Place {
+impl Member {
     /// This rank's chunk of so many elements.
     pub(super) fn own(self, len: usize) -> std::ops::Range<usize> {
         chunk(len, self.world_size, self.rank)
@@ -76,13 +76,13 @@ impl Place {
 
 /// `to` becomes this rank's chunk of the reduction of all `from`.
 pub(super) fn reduce_scatter<'a>(
-    place: Place,
+    member: Member,
     from: Span<'a>,
     to: SpanMut<'a>,
     op: ReduceOp,
 ) -> Vec<Call<'a>> {
-    let Place { rank, world_size } = place;
-    if place.even(from.len()) {
+    let Member { rank, world_size } = member;
+    if member.even(from.len()) {
         return vec![Call::ReduceScatter { from, to, op }];
     }
     let of = |root| Call::Reduce {
@@ -95,23 +95,23 @@ pub(super) fn reduce_scatter<'a>(
 }
 
 /// `to` becomes all ranks' `from`, each of which is its chunk.
-pub(super) fn all_gather<'a>(place: Place, from: Span<'a>, to: SpanMut<'a>) -> Vec<Call<'a>> {
-    if place.even(to.len()) {
+pub(super) fn all_gather<'a>(member: Member, from: Span<'a>, to: SpanMut<'a>) -> Vec<Call<'a>> {
+    if member.even(to.len()) {
         return vec![Call::AllGather { from, to }];
     }
-    let parts: Vec<_> = (0..place.world_size).map(|root| chunk(to.len(), place.world_size, root)).collect();
-    all_gather_parts(place, from, to, &parts)
+    let parts: Vec<_> = (0..member.world_size).map(|root| chunk(to.len(), member.world_size, root)).collect();
+    all_gather_parts(member, from, to, &parts)
 }
 
-/// The same with parts of whatever lengths.
+/// `to` becomes all ranks' `from`, which have the lengths of `parts`.
 pub(super) fn all_gather_parts<'a>(
-    place: Place,
+    member: Member,
     from: Span<'a>,
     to: SpanMut<'a>,
     parts: &[std::ops::Range<usize>],
 ) -> Vec<Call<'a>> {
     let of = |(root, part): (usize, &std::ops::Range<usize>)| Call::Broadcast {
-        from: (root == place.rank).then_some(from),
+        from: (root == member.rank).then_some(from),
         to: to.part(part.clone()),
         root,
     };
@@ -134,12 +134,12 @@ pub(super) fn receive_parts<'a>(to: SpanMut<'a>, parts: &[std::ops::Range<usize>
 /// Ranges of the given lengths, one after the other.
 pub(super) fn in_a_row(lengths: impl IntoIterator<Item = usize>) -> Vec<std::ops::Range<usize>> {
     let mut end = 0;
-    let place = |len: usize| {
+    let range = |len: usize| {
         let start = end;
         end += len;
         start..end
     };
-    lengths.into_iter().map(place).collect()
+    lengths.into_iter().map(range).collect()
 }
 
 #[cfg(test)]
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
     use crate::dtype::DType;
 
-    const PLACE: Place = Place { rank: 1, world_size: 3 };
+    const PLACE: Member = Member { rank: 1, world_size: 3 };
 
     fn memory(len: usize) -> SpanMut<'static> {
         SpanMut::imagined(0, len, DType::F32)
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(got, [(0, 8), (0, 0), (0, 16)]);
         let gathered = all_gather(PLACE, memory(3).read(), all);
         assert_eq!(gathered[0].moved(PLACE), (24, 24));
-        let alone = Place { rank: 0, world_size: 1 };
+        let alone = Member { rank: 0, world_size: 1 };
         assert_eq!((reduced.moved(alone), gathered[0].moved(alone)), ((0, 0), (0, 0)));
     }
 

@@ -4,15 +4,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError};
 
-use super::calls::{Call, Place};
-use super::meeting::OPENING;
+use super::bootstrap::OPENING;
+use super::calls::{Call, Member};
 use super::raw::{ID, RawComm, State};
 use super::watch::Watch;
 use crate::error::{CommError, Result};
 
 /// This rank's way to the other GPUs.
 pub(super) struct Channel {
-    pub(super) place: Place,
+    pub(super) member: Member,
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     /// `None` once it was given up. The lock is never held for long, so that giving up need not wait.
@@ -24,7 +24,7 @@ pub(super) struct Channel {
 
 impl std::fmt::Debug for Channel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Place { rank, world_size } = self.place;
+        let Member { rank, world_size } = self.member;
         write!(f, "Channel(rank {rank} of {world_size}, GPU {})", self.context.ordinal())
     }
 }
@@ -34,16 +34,16 @@ impl Channel {
     pub(super) fn open(
         context: Arc<CudaContext>,
         id: &[u8; ID],
-        place: Place,
+        member: Member,
         watch: Watch,
     ) -> Result<Arc<Self>> {
         let begin = || {
             let stream = context.new_stream().map_err(|error| error.to_string())?;
-            Ok((RawComm::open(place, id)?, stream))
+            Ok((RawComm::open(member, id)?, stream))
         };
         let (comm, stream) = begin().map_err(|problem| watch.fail(OPENING, problem))?;
         let channel = Arc::new(Self {
-            place,
+            member,
             context,
             stream,
             comm: Mutex::new(Some(comm)),

@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 
-use super::calls::{self, Call, Place};
+use super::bootstrap::{self, OPENING};
+use super::calls::{self, Call, Member};
 use super::channel::Channel;
-use super::meeting::{self, OPENING};
+use super::handle::DeviceHandle;
 use super::memory::{DeviceElement, DeviceSource, DeviceTarget, lend, lend_mut};
-use super::pending::Pending;
 use super::watch::Watch;
 use crate::communicator::Communicator;
 use crate::dtype::ReduceOp;
@@ -17,7 +17,7 @@ use crate::error::{CommError, Result};
 /// A rank's GPU, connected to those of all other ranks.
 ///
 /// Operations run on a stream of their own, in the order of their issue, which must be the same on every rank. Each waits for
-/// what was on the computing stream when it was issued, and returns at once; see [`Pending`]. NCCL does not compare what
+/// what was on the computing stream when it was issued, and returns at once; see [`DeviceHandle`]. NCCL does not compare what
 /// ranks call: where they disagree, results are garbage or time runs out. Ranks that have several of these communicators must
 /// use all of them in the same order.
 ///
@@ -36,22 +36,22 @@ impl DeviceCommunicator {
     /// # Errors
     /// [`CommError::Nccl`] on every rank if one has no library or no usable GPU; otherwise that of the world.
     pub fn new(world: &Communicator, context: Arc<CudaContext>) -> Result<Self> {
-        let place = Place { rank: world.rank(), world_size: world.world_size() };
-        let id = meeting::id(place.rank, &context, |own| world.all_gather_bytes(own))?;
-        let watch = world.with_native(OPENING, |native| Ok(Watch::of(native)))?;
-        let channel = Channel::open(context, &id, place, watch)?;
+        let member = Member { rank: world.rank(), world_size: world.world_size() };
+        let id = bootstrap::id(member.rank, &context, |own| world.all_gatherv(own))?;
+        let watch = world.with_backend(OPENING, |backend| Ok(Watch::of(backend)))?;
+        let channel = Channel::open(context, &id, member, watch)?;
         let token = channel.stream().alloc_zeros(1).map_err(|error| channel.driver(OPENING, error))?;
         Ok(Self { channel, token: Mutex::new(token) })
     }
 
     /// This rank, from 0.
     pub fn rank(&self) -> usize {
-        self.channel.place.rank
+        self.channel.member.rank
     }
 
     /// How many ranks there are.
     pub fn world_size(&self) -> usize {
-        self.channel.place.world_size
+        self.channel.member.world_size
     }
 
     /// The stream that operations run on.
@@ -96,19 +96,19 @@ impl DeviceCommunicator {
     ///
     /// # Errors
     /// [`CommError::Unsupported`] for the mean of integers, [`CommError::Argument`] for a buffer or a stream of another GPU;
-    /// otherwise that of the world. So for all operations.
+    /// otherwise that of the world.
     pub fn all_reduce<T: DeviceElement>(
         &self,
         buffer: &mut impl DeviceTarget<T>,
         op: ReduceOp,
         compute: &CudaStream,
-    ) -> Result<Pending> {
+    ) -> Result<DeviceHandle> {
         const NAME: &str = "all-reduce";
         op.check(T::DTYPE)?;
         let stream = self.follow(NAME, compute, &[buffer.stream()])?;
         let (all, _noted) = lend_mut(buffer, stream);
         self.channel.issue(NAME, &[Call::AllReduce { from: all.read(), to: all, op }])?;
-        Pending::after(&self.channel, NAME)
+        DeviceHandle::after(&self.channel, NAME)
     }
 
     /// `to` becomes this rank's part of the reduction of all `from`: elements `rank·len/world .. (rank + 1)·len/world`.
@@ -121,14 +121,14 @@ impl DeviceCommunicator {
         to: &mut impl DeviceTarget<T>,
         op: ReduceOp,
         compute: &CudaStream,
-    ) -> Result<Pending> {
+    ) -> Result<DeviceHandle> {
         const NAME: &str = "reduce-scatter";
         op.check(T::DTYPE)?;
-        check_len(NAME, to.len(), self.channel.place.own(from.len()).len())?;
+        check_len(NAME, to.len(), self.channel.member.own(from.len()).len())?;
         let stream = self.follow(NAME, compute, &[from.stream(), to.stream()])?;
         let ((from, _read), (to, _written)) = (lend(from, stream), lend_mut(to, stream));
-        self.channel.issue(NAME, &calls::reduce_scatter(self.channel.place, from, to, op))?;
-        Pending::after(&self.channel, NAME)
+        self.channel.issue(NAME, &calls::reduce_scatter(self.channel.member, from, to, op))?;
+        DeviceHandle::after(&self.channel, NAME)
     }
 
     /// Every rank's `to` becomes all ranks' `from`, each of which is elements `rank·len/world .. (rank + 1)·len/world` of it.
@@ -140,13 +140,13 @@ impl DeviceCommunicator {
         from: &impl DeviceSource<T>,
         to: &mut impl DeviceTarget<T>,
         compute: &CudaStream,
-    ) -> Result<Pending> {
+    ) -> Result<DeviceHandle> {
         const NAME: &str = "all-gather";
-        check_len(NAME, from.len(), self.channel.place.own(to.len()).len())?;
+        check_len(NAME, from.len(), self.channel.member.own(to.len()).len())?;
         let stream = self.follow(NAME, compute, &[from.stream(), to.stream()])?;
         let ((from, _read), (to, _written)) = (lend(from, stream), lend_mut(to, stream));
-        self.channel.issue(NAME, &calls::all_gather(self.channel.place, from, to))?;
-        Pending::after(&self.channel, NAME)
+        self.channel.issue(NAME, &calls::all_gather(self.channel.member, from, to))?;
+        DeviceHandle::after(&self.channel, NAME)
     }
 
     /// Every rank's buffer becomes the root's.
@@ -158,14 +158,14 @@ impl DeviceCommunicator {
         buffer: &mut impl DeviceTarget<T>,
         root: usize,
         compute: &CudaStream,
-    ) -> Result<Pending> {
+    ) -> Result<DeviceHandle> {
         const NAME: &str = "broadcast";
         self.check_rank(NAME, root)?;
         let stream = self.follow(NAME, compute, &[buffer.stream()])?;
         let (all, _noted) = lend_mut(buffer, stream);
         let from = (root == self.rank()).then(|| all.read());
         self.channel.issue(NAME, &[Call::Broadcast { from, to: all, root }])?;
-        Pending::after(&self.channel, NAME)
+        DeviceHandle::after(&self.channel, NAME)
     }
 
     /// The root's buffer becomes the reduction of all; the others keep theirs.
@@ -178,7 +178,7 @@ impl DeviceCommunicator {
         op: ReduceOp,
         root: usize,
         compute: &CudaStream,
-    ) -> Result<Pending> {
+    ) -> Result<DeviceHandle> {
         const NAME: &str = "reduce";
         op.check(T::DTYPE)?;
         self.check_rank(NAME, root)?;
@@ -186,20 +186,20 @@ impl DeviceCommunicator {
         let (all, _noted) = lend_mut(buffer, stream);
         let to = (root == self.rank()).then_some(all);
         self.channel.issue(NAME, &[Call::Reduce { from: all.read(), to, op, root }])?;
-        Pending::after(&self.channel, NAME)
+        DeviceHandle::after(&self.channel, NAME)
     }
 
     /// What is after it on a stream that waits for it begins once every rank's computing stream has come here.
     ///
     /// # Errors
     /// As [`DeviceCommunicator::all_reduce`].
-    pub fn barrier(&self, compute: &CudaStream) -> Result<Pending> {
+    pub fn barrier(&self, compute: &CudaStream) -> Result<DeviceHandle> {
         const NAME: &str = "barrier";
         let mut token = self.token.lock().unwrap_or_else(PoisonError::into_inner);
         let stream = self.follow(NAME, compute, &[])?;
         let (all, _noted) = lend_mut(&mut *token, stream);
         self.channel.issue(NAME, &[Call::AllReduce { from: all.read(), to: all, op: ReduceOp::Sum }])?;
-        Pending::after(&self.channel, NAME)
+        DeviceHandle::after(&self.channel, NAME)
     }
 }
 

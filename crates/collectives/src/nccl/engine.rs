@@ -5,17 +5,18 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaSlice};
 
-use super::calls::{Call, Place};
+use super::bootstrap;
+use super::calls::{Call, Member};
 use super::channel::Channel;
-use super::meeting;
 use super::memory::{Span, SpanMut, lend_mut};
 use super::staging::Staging;
 use super::watch::Watch;
 use crate::algorithms::gathered;
 use crate::buffer::{SliceMut, on_slice};
 use crate::dtype::DType;
-use crate::engine::{Engine as _, Kind, Native, Scope, Tag};
+use crate::engine::{Backend, Engine as _};
 use crate::error::Result;
+use crate::operation::{Kind, Scope, Tag};
 
 /// One communicator's view of its ranks.
 pub(super) struct NcclEngine {
@@ -24,12 +25,12 @@ pub(super) struct NcclEngine {
     pub(super) sent: u64,
     pub(super) received: u64,
     /// Among the same ranks: what they agree through, and what keeps count, records and breaks.
-    pub(super) host: Native,
+    pub(super) host: Backend,
 }
 
 /// What every rank has for all others, through the host. Each message says which operation it belongs to, so that ranks that
 /// disagree get an error here, before the GPU is asked for anything.
-pub(super) fn exchange(host: &mut Native, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+pub(super) fn exchange(host: &mut Backend, own: &[u8]) -> Result<Vec<Vec<u8>>> {
     if host.is_direct() {
         return host.direct_gather(own, None);
     }
@@ -54,12 +55,12 @@ pub(super) fn cut(bytes: &[u8], parts: &[Range<usize>]) -> Vec<Vec<u8>> {
 
 impl NcclEngine {
     /// Opens NCCL's communicator among the ranks of `host`.
-    pub(super) fn open(mut host: Native, context: Arc<CudaContext>) -> Result<Self> {
-        let place = Place { rank: host.rank, world_size: host.world_size };
+    pub(super) fn open(mut host: Backend, context: Arc<CudaContext>) -> Result<Self> {
+        let member = Member { rank: host.rank, world_size: host.world_size };
         let begun = host.enter_as(Scope::World, Tag::new(Kind::Setup, DType::U8, 0));
         let opened = begun
-            .and_then(|()| meeting::id(place.rank, &context, |own| exchange(&mut host, own)))
-            .and_then(|id| Channel::open(context, &id, place, Watch::of(&host)));
+            .and_then(|()| bootstrap::id(member.rank, &context, |own| exchange(&mut host, own)))
+            .and_then(|id| Channel::open(context, &id, member, Watch::of(&host)));
         host.end(opened.as_ref().err());
         Ok(Self { channel: opened?, staging: Staging::default(), sent: 0, received: 0, host })
     }
@@ -68,8 +69,8 @@ impl NcclEngine {
         self.host.tag.kind.name()
     }
 
-    pub(super) fn place(&self) -> Place {
-        self.channel.place
+    pub(super) fn member(&self) -> Member {
+        self.channel.member
     }
 
     /// Whether this rank is the special one.
@@ -85,12 +86,12 @@ impl NcclEngine {
         dtype: DType,
         plan: impl for<'a> FnOnce(SpanMut<'a>) -> Vec<Call<'a>>,
     ) -> Result<()> {
-        let (name, place) = (self.name(), self.place());
+        let (name, member) = (self.name(), self.member());
         let event = {
             let (all, _noted) = lend_mut(memory, self.channel.stream());
             let calls = plan(all.part(0..bytes).of_type(dtype));
             self.channel.issue(name, &calls)?;
-            for (sent, received) in calls.iter().map(|call| call.moved(place)) {
+            for (sent, received) in calls.iter().map(|call| call.moved(member)) {
                 self.sent += sent;
                 self.received += received;
             }
@@ -146,7 +147,7 @@ impl NcclEngine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::communicator::threads;
+    use crate::threads;
 
     #[test]
     fn lengths_come_back_as_they_were_sent() {
@@ -162,8 +163,8 @@ mod tests {
             .into_iter()
             .map(|world| {
                 std::thread::spawn(move || {
-                    world.all_gather_bytes(&[]).expect("sound");
-                    let mut host = world.native_twin("test").expect("sound");
+                    world.all_gatherv::<u8>(&[]).expect("sound");
+                    let mut host = world.backend_twin("test").expect("sound");
                     let tag = Tag::new(Kind::AllReduce, DType::F32, 8 + world.rank());
                     host.enter_as(Scope::World, Tag::new(Kind::Setup, DType::U8, 0)).expect("sound");
                     let met = exchange(&mut host, &[world.rank() as u8]);

@@ -72,7 +72,7 @@ impl Span<'_> {
 }
 
 impl<'a> SpanMut<'a> {
-    /// The same memory, to be read: operations in place do both.
+    /// This memory, to be read: operations in place do both.
     pub(super) fn read(self) -> Span<'a> {
         self.0
     }
@@ -102,7 +102,7 @@ pub(super) fn lend<'a, T: DeviceElement>(
     (Span { address, len: buffer.len(), dtype: T::DTYPE, memory: PhantomData }, noted)
 }
 
-/// The same for a writer.
+/// Lends a buffer to operations on a stream, to be written.
 pub(super) fn lend_mut<'a, T: DeviceElement>(
     buffer: &'a mut impl DeviceTarget<T>,
     stream: &'a CudaStream,

@@ -1,7 +1,7 @@
 //! Operations by NVIDIA's NCCL (feature `nccl`): on buffers in the memory of GPUs, and as a communicator's.
 //!
 //! - [`DeviceCommunicator`] moves buffers that are on a GPU. It has a stream of its own, which waits for the stream that
-//!   computes; each operation gives a [`Pending`] that the computing stream waits for in turn. The host waits for neither.
+//!   computes; each operation gives a [`DeviceHandle`] that the computing stream waits for in turn. The host waits for neither.
 //! - [`communicator`] makes a [`Communicator`] whose buffers are on the host and go through the GPU: it is there so that NCCL
 //!   is held to what this crate's own engine is held to, not for speed.
 //!
@@ -16,15 +16,15 @@
 //! [`ReduceOp::Mean`](crate::ReduceOp::Mean) is `ncclAvg`, which multiplies by `1/n` before it adds; with a number of ranks
 //! that is no power of two it may differ in the last bit from a sum that is divided.
 
+mod bootstrap;
 mod calls;
 mod channel;
 mod device;
 mod engine;
-mod meeting;
+mod handle;
 mod memory;
 mod movement;
 mod operations;
-mod pending;
 mod raw;
 mod staging;
 mod watch;
@@ -33,14 +33,15 @@ use std::sync::Arc;
 
 pub use cudarc;
 pub use device::DeviceCommunicator;
+pub use handle::DeviceHandle;
 pub use memory::{DeviceElement, DeviceSource, DeviceTarget};
-pub use pending::Pending;
 
 use cudarc::driver::CudaContext;
 
-use crate::algorithms::Algorithm;
 use crate::communicator::Communicator;
+use crate::engine::Engine;
 use crate::error::{CommError, Result};
+use crate::operation::Algorithm;
 
 /// How many GPUs this process can use; none without a driver.
 pub fn device_count() -> usize {
@@ -59,9 +60,9 @@ pub fn device_count() -> usize {
 /// # Errors
 /// [`CommError::Nccl`] on every rank if one has no library or no usable GPU; otherwise that of the world.
 pub fn communicator(world: &Communicator, context: Arc<CudaContext>) -> Result<Communicator> {
-    meeting::check(|own| world.all_gather_bytes(own))?;
-    let host = world.native_twin(meeting::OPENING)?;
-    let ending = host.ending_of_part();
+    bootstrap::check(|own| world.all_gatherv(own))?;
+    let host = world.backend_twin(bootstrap::OPENING)?;
+    let ending = host.ending();
     let engine = engine::NcclEngine::open(host, context)?;
     Communicator::start(Box::new(engine), world.local_rank(), Algorithm::Auto, ending)
         .map_err(|error| CommError::Buffer(format!("cannot start a thread: {error}")))

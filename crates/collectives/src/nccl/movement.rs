@@ -2,18 +2,18 @@
 
 use cudarc::driver::{CudaStream, CudaView, CudaViewMut, DeviceSlice};
 
-use super::calls::{self, Call, Place, in_a_row};
+use super::calls::{self, Call, Member, in_a_row};
 use super::device::{DeviceCommunicator, check_len};
+use super::handle::DeviceHandle;
 use super::memory::{DeviceElement, DeviceSource, DeviceTarget, lend, lend_mut};
-use super::pending::Pending;
-use crate::algorithms::chunk;
 #[cfg(doc)]
 use crate::error::CommError;
 use crate::error::Result;
+use crate::partition::chunk;
 
 impl DeviceCommunicator {
-    /// Sends a buffer to one other rank, which must call [`DeviceCommunicator::receive`]. The stream waits until it does: two
-    /// ranks that both send first wait for each other until time is up. [`DeviceCommunicator::send_receive`] does
+    /// Sends a buffer to one other rank, which must call [`DeviceCommunicator::recv`]. The stream waits until it does: two
+    /// ranks that both send first wait for each other until time is up. [`DeviceCommunicator::send_recv`] does
     /// both at once.
     ///
     /// # Errors
@@ -23,52 +23,52 @@ impl DeviceCommunicator {
         buffer: &impl DeviceSource<T>,
         to: usize,
         compute: &CudaStream,
-    ) -> Result<Pending> {
+    ) -> Result<DeviceHandle> {
         const NAME: &str = "send";
         self.check_other(NAME, to)?;
         let stream = self.follow(NAME, compute, &[buffer.stream()])?;
         let (from, _noted) = lend(buffer, stream);
         self.channel.issue(NAME, &[Call::Send { from, to }])?;
-        Pending::after(&self.channel, NAME)
+        DeviceHandle::after(&self.channel, NAME)
     }
 
     /// Receives a buffer of the same length from one other rank; see [`DeviceCommunicator::send`].
     ///
     /// # Errors
     /// As [`DeviceCommunicator::send`].
-    pub fn receive<T: DeviceElement>(
+    pub fn recv<T: DeviceElement>(
         &self,
         buffer: &mut impl DeviceTarget<T>,
         from: usize,
         compute: &CudaStream,
-    ) -> Result<Pending> {
+    ) -> Result<DeviceHandle> {
         const NAME: &str = "receive";
         self.check_other(NAME, from)?;
         let stream = self.follow(NAME, compute, &[buffer.stream()])?;
         let (to, _noted) = lend_mut(buffer, stream);
         self.channel.issue(NAME, &[Call::Receive { to, from }])?;
-        Pending::after(&self.channel, NAME)
+        DeviceHandle::after(&self.channel, NAME)
     }
 
     /// Sends a buffer to one rank while one comes from another, or from the same: neighbours in a ring all call this.
     ///
     /// # Errors
     /// [`CommError::Argument`] if there is no such rank; otherwise as [`DeviceCommunicator::all_reduce`].
-    pub fn send_receive<T: DeviceElement>(
+    pub fn send_recv<T: DeviceElement>(
         &self,
         buffer: &impl DeviceSource<T>,
         to: usize,
         into: &mut impl DeviceTarget<T>,
         from: usize,
         compute: &CudaStream,
-    ) -> Result<Pending> {
+    ) -> Result<DeviceHandle> {
         const NAME: &str = "send/receive";
         self.check_rank(NAME, to)?;
         self.check_rank(NAME, from)?;
         let stream = self.follow(NAME, compute, &[buffer.stream(), into.stream()])?;
         let ((out, _read), (inn, _written)) = (lend(buffer, stream), lend_mut(into, stream));
         self.channel.issue(NAME, &[Call::Send { from: out, to }, Call::Receive { to: inn, from }])?;
-        Pending::after(&self.channel, NAME)
+        DeviceHandle::after(&self.channel, NAME)
     }
 
     /// `to` becomes what every rank has for this one: rank `r` gets elements `r·len/world .. (r + 1)·len/world` of each `from`,
@@ -81,9 +81,9 @@ impl DeviceCommunicator {
         from: &impl DeviceSource<T>,
         to: &mut impl DeviceTarget<T>,
         compute: &CudaStream,
-    ) -> Result<Pending> {
+    ) -> Result<DeviceHandle> {
         const NAME: &str = "all-to-all";
-        let (len, Place { rank, world_size }) = (from.len(), self.channel.place);
+        let (len, Member { rank, world_size }) = (from.len(), self.channel.member);
         let own = chunk(len, world_size, rank).len();
         check_len(NAME, to.len(), own * world_size)?;
         let stream = self.follow(NAME, compute, &[from.stream(), to.stream()])?;
@@ -92,7 +92,7 @@ impl DeviceCommunicator {
         let mut calls = calls::send_parts(from, &out);
         calls.extend(calls::receive_parts(to, &in_a_row(vec![own; world_size])));
         self.channel.issue(NAME, &calls)?;
-        Pending::after(&self.channel, NAME)
+        DeviceHandle::after(&self.channel, NAME)
     }
 
     /// The root's `to` becomes all ranks' `from`, which are of equal length, one after the other; `to` counts only there.
@@ -106,7 +106,7 @@ impl DeviceCommunicator {
         to: Option<CudaViewMut<'_, T>>,
         root: usize,
         compute: &CudaStream,
-    ) -> Result<Pending> {
+    ) -> Result<DeviceHandle> {
         const NAME: &str = "gather";
         self.check_rank(NAME, root)?;
         let (len, world_size) = (from.len(), self.world_size());
@@ -124,7 +124,7 @@ impl DeviceCommunicator {
             calls.extend(calls::receive_parts(to, &in_a_row(vec![len; world_size])));
         }
         self.channel.issue(NAME, &calls)?;
-        Pending::after(&self.channel, NAME)
+        DeviceHandle::after(&self.channel, NAME)
     }
 
     /// Each rank's `to` becomes its part of the root's `from`, of which it is elements `rank·len .. (rank + 1)·len`; `from`
@@ -139,7 +139,7 @@ impl DeviceCommunicator {
         to: &mut impl DeviceTarget<T>,
         root: usize,
         compute: &CudaStream,
-    ) -> Result<Pending> {
+    ) -> Result<DeviceHandle> {
         const NAME: &str = "scatter";
         self.check_rank(NAME, root)?;
         let (len, world_size) = (to.len(), self.world_size());
@@ -157,6 +157,6 @@ impl DeviceCommunicator {
             calls.extend(calls::send_parts(from, &in_a_row(vec![len; world_size])));
         }
         self.channel.issue(NAME, &calls)?;
-        Pending::after(&self.channel, NAME)
+        DeviceHandle::after(&self.channel, NAME)
     }
 }

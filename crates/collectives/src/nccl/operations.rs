@@ -2,13 +2,15 @@
 
 use super::calls::{self, Call, in_a_row};
 use super::engine::{NcclEngine, cut, exchange, read, written};
-use crate::algorithms::Algorithm;
 use crate::algorithms::cost::CostModel;
 use crate::buffer::SliceMut;
-use crate::communicator::Ending;
+use crate::control::Control;
 use crate::dtype::ReduceOp;
-use crate::engine::{Engine, Native, OperationRecord, Scope, Tag};
+use crate::engine::{Backend, Ending, Engine};
 use crate::error::{CommError, Result};
+use crate::mailbox::Mailbox;
+use crate::operation::{Algorithm, Kind, Scope, Tag};
+use crate::recorder::OperationRecord;
 use crate::shared::Region;
 
 impl Engine for NcclEngine {
@@ -22,6 +24,10 @@ impl Engine for NcclEngine {
 
     fn traffic(&self) -> (u64, u64) {
         (self.host.sent + self.sent, self.host.received + self.received)
+    }
+
+    fn offers(&self, _: Kind, algorithm: Algorithm) -> bool {
+        algorithm == Algorithm::Auto
     }
 
     fn begin(&mut self, scope: Scope, tag: Tag) -> Result<()> {
@@ -50,25 +56,27 @@ impl Engine for NcclEngine {
     }
 
     fn reduce_scatter(&mut self, values: SliceMut<'_>, op: ReduceOp) -> Result<()> {
-        let (place, own) = (self.place(), self.place().own(values.len()));
-        self.in_memory(values, own.clone(), |all| calls::reduce_scatter(place, all.read(), all.part(own), op))
+        let (member, own) = (self.member(), self.member().own(values.len()));
+        self.in_memory(values, own.clone(), |all| {
+            calls::reduce_scatter(member, all.read(), all.part(own), op)
+        })
     }
 
     fn all_gather(&mut self, values: SliceMut<'_>) -> Result<()> {
-        let (place, len, own) = (self.place(), values.len(), self.place().own(values.len()));
-        self.in_memory(values, 0..len, |all| calls::all_gather(place, all.part(own).read(), all))
+        let (member, len, own) = (self.member(), values.len(), self.member().own(values.len()));
+        self.in_memory(values, 0..len, |all| calls::all_gather(member, all.part(own).read(), all))
     }
 
-    fn all_gather_ragged(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+    fn all_gatherv(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         let lengths = exchange(&mut self.host, &written([own.len()]))?;
         let mut told = Vec::with_capacity(lengths.len());
         for (rank, message) in lengths.iter().enumerate() {
             told.push(self.length(&read(message), rank, 0)?);
         }
-        let (place, parts) = (self.place(), in_a_row(told));
+        let (member, parts) = (self.member(), in_a_row(told));
         let incoming = parts.last().map_or(0, |part| part.end);
         let got = self
-            .through_memory(&[own], incoming, |from, to| calls::all_gather_parts(place, from, to, &parts))?;
+            .through_memory(&[own], incoming, |from, to| calls::all_gather_parts(member, from, to, &parts))?;
         Ok(cut(&got, &parts))
     }
 
@@ -141,7 +149,7 @@ impl Engine for NcclEngine {
         self.host.receive_from(from, into)
     }
 
-    fn send_receive(
+    fn send_recv(
         &mut self,
         to: usize,
         bytes: &[u8],
@@ -149,7 +157,7 @@ impl Engine for NcclEngine {
         into: &mut [u8],
         incoming: usize,
     ) -> Result<()> {
-        self.host.send_receive(to, bytes, from, into, incoming)
+        self.host.send_recv(to, bytes, from, into, incoming)
     }
 
     fn costs(&mut self) -> Result<CostModel> {
@@ -166,19 +174,27 @@ impl Engine for NcclEngine {
     }
 
     fn split(&mut self, groups: &[Vec<usize>], number: u32) -> Result<Box<dyn Engine>> {
-        let host = crate::world::split(&mut self.host, groups, number)?;
+        let host = self.host.part(groups, number)?;
         Ok(Box::new(Self::open(host, self.channel.context().clone())?))
     }
 
     fn ending(&self) -> Ending {
-        self.host.ending_of_part()
+        self.host.ending()
+    }
+
+    fn mailbox(&self) -> std::result::Result<Mailbox, &'static str> {
+        Err("NCCL")
+    }
+
+    fn control(&self) -> std::result::Result<Control, &'static str> {
+        self.host.control()
     }
 
     fn recent(&self) -> Vec<OperationRecord> {
         self.host.recent()
     }
 
-    fn native(&mut self) -> Option<&mut Native> {
+    fn backend(&mut self) -> Option<&mut Backend> {
         Some(&mut self.host)
     }
 }

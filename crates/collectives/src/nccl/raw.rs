@@ -8,7 +8,7 @@ use cudarc::driver::{CudaContext, CudaStream};
 use cudarc::nccl::result::get_nccl_version;
 use cudarc::nccl::sys;
 
-use super::calls::{Call, Place};
+use super::calls::{Call, Member};
 use super::memory::{Span, SpanMut};
 use crate::dtype::{DType, ReduceOp};
 
@@ -135,8 +135,8 @@ fn number(rank: usize) -> c_int {
 
 impl RawComm {
     /// Begins to open a communicator of all ranks that know `id`, on the GPU of this thread's context.
-    pub(super) fn open(place: Place, id: &[u8; ID]) -> Result<Self, String> {
-        let ranks = c_int::try_from(place.world_size).map_err(|error| error.to_string())?;
+    pub(super) fn open(member: Member, id: &[u8; ID]) -> Result<Self, String> {
+        let ranks = c_int::try_from(member.world_size).map_err(|error| error.to_string())?;
         let id = sys::ncclUniqueId { internal: id.map(|byte| c_char::from_ne_bytes([byte])) };
         // What is not set is NCCL's to choose. A library that knows fewer fields looks at those that it knows.
         let unset = c_int::MIN;
@@ -162,7 +162,7 @@ impl RawComm {
             numRmaCtx: unset,
             maxP2pPeers: unset,
         };
-        let (mut comm, rank) = (std::ptr::null_mut(), number(place.rank));
+        let (mut comm, rank) = (std::ptr::null_mut(), number(member.rank));
         // SAFETY: both pointers are to values of the types that are read and written, and NCCL copies the configuration.
         let begun = unsafe { sys::ncclCommInitRankConfig(&raw mut comm, ranks, id, rank, &raw mut config) };
         let opened = Self(comm);

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::engine::Native;
+use crate::control::ControlPlane;
+use crate::engine::Backend;
 use crate::error::{CommError, Result};
 use crate::failure::{Cause, Failure};
-use crate::world::Control;
 
 /// How long the watch gets to say why NCCL failed, before NCCL's own text counts: it often notices the loss of a rank first.
 const VERDICT: Duration = Duration::from_millis(1500);
@@ -19,7 +19,7 @@ const SLEEP: Duration = Duration::from_micros(50);
 /// What this rank knows of its world, and how it tells.
 pub(super) struct Watch {
     failure: Arc<Failure>,
-    control: Arc<Control>,
+    control: Arc<ControlPlane>,
     timeout: Duration,
     /// This rank in the world.
     own: usize,
@@ -28,12 +28,12 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn of(native: &Native) -> Self {
+    pub(super) fn of(backend: &Backend) -> Self {
         Self {
-            failure: native.shared.failure.clone(),
-            control: native.shared.control.clone(),
-            timeout: native.shared.timeout,
-            own: native.members[native.rank],
+            failure: backend.shared.failure.clone(),
+            control: backend.shared.control.clone(),
+            timeout: backend.shared.timeout,
+            own: backend.members[backend.rank],
             count: AtomicU64::new(0),
         }
     }
@@ -44,13 +44,7 @@ impl Watch {
     }
 
     fn told(&self, operation: &'static str, cause: Cause) -> CommError {
-        match cause {
-            Cause::Lost(rank) => {
-                let sequence = self.count.load(Ordering::Relaxed).saturating_sub(1);
-                CommError::PeerLost { rank, operation: operation.to_owned(), sequence }
-            }
-            Cause::Aborted(rank, reason) => CommError::Aborted { rank, reason },
-        }
+        cause.error(operation.to_owned(), self.count.load(Ordering::Relaxed).saturating_sub(1))
     }
 
     /// An error if the world is broken.
@@ -113,10 +107,10 @@ impl Wait<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::communicator::threads;
+    use crate::threads;
 
     fn watches(ranks: &[crate::Communicator]) -> Vec<Watch> {
-        let of = |rank: &crate::Communicator| rank.with_native("test", |native| Ok(Watch::of(native)));
+        let of = |rank: &crate::Communicator| rank.with_backend("test", |backend| Ok(Watch::of(backend)));
         ranks.iter().map(of).collect::<Result<_>>().expect("a sound world")
     }
 

@@ -16,7 +16,7 @@ use crate::reduce::reduce_into;
 
 /// Bytes that several ranks read and write. Clones are the same memory.
 #[derive(Clone)]
-pub(super) struct SharedMemory(Arc<Mapping>);
+pub(crate) struct SharedMemory(Arc<Mapping>);
 
 struct Mapping {
     start: NonNull<u8>,
@@ -24,7 +24,7 @@ struct Mapping {
 }
 
 // SAFETY: the memory may be used from any thread. All access goes through the functions below: atomic words, and copies
-// from and to ranges that the board's protocol gives to one writer or to readers at a time.
+// from and to ranges that the slot exchange's protocol gives to one writer or to readers at a time.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -49,19 +49,19 @@ impl SharedMemory {
     }
 
     /// New memory, all zero, and the descriptor through which others open it.
-    pub(super) fn create(len: usize) -> std::io::Result<(Self, OwnedFd)> {
-        let file = rustix::fs::memfd_create("phalanx-board", MemfdFlags::CLOEXEC)?;
+    pub(crate) fn create(len: usize) -> std::io::Result<(Self, OwnedFd)> {
+        let file = rustix::fs::memfd_create("phalanx-slots", MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&file, len as u64)?;
         Ok((Self::map(&file, len)?, file))
     }
 
     /// How another process of this host can open what `file` stands for, as long as this one holds it.
-    pub(super) fn path_of(file: &OwnedFd) -> String {
+    pub(crate) fn path_of(file: &OwnedFd) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
     }
 
     /// Memory that another process has made.
-    pub(super) fn open(path: &str, len: usize) -> std::io::Result<Self> {
+    pub(crate) fn open(path: &str, len: usize) -> std::io::Result<Self> {
         let file: File = OpenOptions::new().read(true).write(true).open(path)?;
         if file.metadata()?.len() != len as u64 {
             let problem = format!("{path} is not {len} bytes long");
@@ -117,7 +117,7 @@ impl SharedMemory {
         assert!(from.abs_diff(to) >= len, "{len} bytes from {from} to {to} overlap");
         let (from, to) = (self.range(from, len), self.range(to, len));
         // SAFETY: both are inside the mapping and do not overlap; no Rust reference points there: the buffers that a region
-        // lends out are borrowed by the operation meanwhile.
+        // exposes are borrowed by the operation meanwhile.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), len) }
     }
 
@@ -131,7 +131,7 @@ impl SharedMemory {
         unsafe { std::slice::from_raw_parts(from.as_ptr(), len) }
     }
 
-    /// The same for writing.
+    /// Elements that belong to this rank outside of operations, for writing. The caller must be the one owner of that part.
     pub(super) fn own_mut<T: Element>(&mut self, offset: usize, len: usize) -> &mut [T] {
         assert!(offset.is_multiple_of(align_of::<T>()), "elements of {} at {offset}", T::DTYPE.name());
         let from = self.range(offset, len * size_of::<T>()).cast::<T>();

@@ -8,40 +8,37 @@
 //! The memory has no name in any file system: processes open it through the descriptor of the rank that made it, so
 //! nothing is left behind however a rank dies.
 //!
-//! To be read in this order: `memory` is the memory itself, `wait` is waiting for a word in it; `board` has the slots and the
-//! rule that keeps readers and writers apart, `direct` the operations through them, `region` buffers that lie in the memory
-//! themselves, `reach` and `lent` operations that read others' buffers where they lie, `ring` bytes from one rank to one other; `setup` is how ranks come to share.
+//! To be read in this order: `memory` is the memory itself, `wait` is waiting for a word in it; `slot_exchange` has the slots
+//! and the rule that keeps readers and writers apart, `operations` the operations through them, `region` buffers that lie in
+//! the memory themselves, `cross_memory` operations that read others' buffers where they lie, `ring` bytes from one rank to
+//! one other. How ranks come to share is in `engine/host_memory.rs`.
 
 #[cfg(not(target_os = "linux"))]
 mod absent;
 #[cfg(target_os = "linux")]
-mod board;
-#[cfg(target_os = "linux")]
-mod direct;
-#[cfg(target_os = "linux")]
-mod lent;
+mod cross_memory;
 #[cfg(target_os = "linux")]
 mod memory;
 #[cfg(target_os = "linux")]
-mod reach;
+mod operations;
 #[cfg(target_os = "linux")]
 mod region;
 #[cfg(target_os = "linux")]
 mod ring;
 #[cfg(target_os = "linux")]
-mod setup;
+mod slot_exchange;
 #[cfg(target_os = "linux")]
 mod wait;
 
 #[cfg(not(target_os = "linux"))]
 pub(crate) use absent::Region;
-#[cfg(not(target_os = "linux"))]
-pub(crate) use absent::{HostMemory, agree, alloc, of_threads};
 #[cfg(target_os = "linux")]
 pub(crate) use region::Region;
 #[cfg(target_os = "linux")]
 pub(crate) use {
-    board::{Board, BoardError, Note, Visit},
+    cross_memory::{CrossMemory, expose},
+    memory::SharedMemory,
     ring::Ring,
-    setup::{HostMemory, agree, alloc, of_threads},
+    slot_exchange::{Note, SlotError, SlotExchange, Visit},
+    wait::looks,
 };

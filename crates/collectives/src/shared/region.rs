@@ -1,10 +1,10 @@
 //! Buffers that lie in memory which all ranks map, so that they are reduced in place, without a copy into slots.
 
-use super::board::{Board, BoardError, REDUCED, Visit};
-use super::direct::BLOCK;
 use super::memory::SharedMemory;
-use crate::algorithms::chunk;
+use super::operations::BLOCK;
+use super::slot_exchange::{REDUCED, SlotError, SlotExchange, Visit};
 use crate::dtype::Element;
+use crate::partition::chunk;
 use crate::reduce::Reduction;
 
 /// One buffer of each rank, side by side.
@@ -28,11 +28,11 @@ impl Region {
     }
 
     /// Bytes of the memory for a world.
-    pub(super) fn size(bytes: usize, world: usize) -> usize {
+    pub(crate) fn size(bytes: usize, world: usize) -> usize {
         Self::stride(bytes).max(4096) * world
     }
 
-    pub(super) fn new(memory: SharedMemory, rank: usize, bytes: usize) -> Self {
+    pub(crate) fn new(memory: SharedMemory, rank: usize, bytes: usize) -> Self {
         Self { memory, rank, bytes }
     }
 
@@ -57,14 +57,14 @@ impl Region {
     }
 }
 
-impl Board {
+impl SlotExchange {
     /// Waits until all ranks have come to the end of a piece, after which none touches another's buffer.
-    pub(super) fn part(&self, piece: u32, visit: Visit<'_>) -> Result<(), BoardError> {
+    pub(super) fn part(&self, piece: u32, visit: Visit<'_>) -> Result<(), SlotError> {
         self.publish(REDUCED, piece.wrapping_add(1));
         self.others().try_for_each(|other| self.wait(other, REDUCED, piece.wrapping_add(1), visit))
     }
 
-    pub(super) fn gather_around(&mut self, visit: Visit<'_>) -> Result<u32, BoardError> {
+    pub(super) fn gather_around(&mut self, visit: Visit<'_>) -> Result<u32, SlotError> {
         let piece = self.piece;
         self.piece = piece.wrapping_add(1);
         self.arrive(piece, visit.note);
@@ -79,7 +79,7 @@ impl Board {
         reduction: Reduction,
         everywhere: bool,
         visit: Visit<'_>,
-    ) -> Result<(), BoardError> {
+    ) -> Result<(), SlotError> {
         let piece = self.gather_around(visit)?;
         let (size, len) = (size_of::<T>(), region.bytes / size_of::<T>());
         let own = chunk(len, self.world, self.rank);
@@ -115,7 +115,7 @@ impl Board {
         &mut self,
         region: &Region,
         visit: Visit<'_>,
-    ) -> Result<(), BoardError> {
+    ) -> Result<(), SlotError> {
         let piece = self.gather_around(visit)?;
         let (size, len) = (size_of::<T>(), region.bytes / size_of::<T>());
         for from in self.others() {

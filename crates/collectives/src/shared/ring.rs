@@ -32,9 +32,9 @@ pub(crate) struct Ring {
 
 impl Ring {
     /// Bytes that a ring takes in the memory.
-    pub(super) const SIZE: usize = DATA + CAPACITY;
+    pub(crate) const SIZE: usize = DATA + CAPACITY;
 
-    pub(super) fn new(memory: SharedMemory, at: usize, looks: u32) -> Self {
+    pub(crate) fn new(memory: SharedMemory, at: usize, looks: u32) -> Self {
         Self { memory, at, looks }
     }
 

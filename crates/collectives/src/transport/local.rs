@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, bounded};
 
-use super::{Broken, Link, Links, Part, Patience};
+use super::{Link, Links, Section};
 use crate::failure::Failure;
+use crate::patience::{Broken, Patience};
 
 /// How often a waiting rank looks whether the world is broken.
 const LOOK: Duration = Duration::from_millis(50);
@@ -98,7 +99,7 @@ impl Link for Local {
         }
     }
 
-    fn receive(&mut self, _: Part, mut into: &mut [u8]) -> Result<(), Broken> {
+    fn receive(&mut self, _: Section, mut into: &mut [u8]) -> Result<(), Broken> {
         let start = Instant::now();
         while !into.is_empty() {
             let count = self.from.read(into);

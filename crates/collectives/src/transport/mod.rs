@@ -12,30 +12,11 @@ mod wire;
 
 pub(crate) use wire::Wire;
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-use crate::failure::Failure;
-
-/// Why bytes did not arrive, and from which member of the world they did not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LinkError {
-    /// The connection to the rank is gone.
-    Closed(usize),
-    /// Nothing came from the rank in the allowed time.
-    Timeout(usize),
-}
-
-/// Why one link does not work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Broken {
-    Closed,
-    Timeout,
-}
+use crate::patience::{Broken, LinkError};
 
 /// The two parts of a message. The header's length is always the same; the payload's is in the header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum Section {
     Header,
     Payload,
 }
@@ -46,24 +27,7 @@ pub(crate) trait Link: Send {
     fn send(&mut self, parts: [&[u8]; 2]) -> Result<(), Broken>;
 
     /// Waits for a whole header or a whole payload.
-    fn receive(&mut self, part: Part, into: &mut [u8]) -> Result<(), Broken>;
-}
-
-/// How long to wait, and what ends the wait earlier.
-#[derive(Debug, Clone)]
-pub(crate) struct Patience {
-    pub(crate) failure: Arc<Failure>,
-    pub(crate) timeout: Duration,
-}
-
-impl Patience {
-    /// Why a wait since `start` should end, if it should.
-    pub(crate) fn ended(&self, start: Instant) -> Option<Broken> {
-        if self.failure.is_set() {
-            return Some(Broken::Closed);
-        }
-        (start.elapsed() > self.timeout).then_some(Broken::Timeout)
-    }
+    fn receive(&mut self, section: Section, into: &mut [u8]) -> Result<(), Broken>;
 }
 
 /// This rank's links, by rank; its own place is empty.
@@ -86,7 +50,12 @@ impl Links {
         self.on(to, |link| link.send(parts))
     }
 
-    pub(crate) fn receive(&mut self, from: usize, part: Part, into: &mut [u8]) -> Result<(), LinkError> {
-        self.on(from, |link| link.receive(part, into))
+    pub(crate) fn receive(
+        &mut self,
+        from: usize,
+        section: Section,
+        into: &mut [u8],
+    ) -> Result<(), LinkError> {
+        self.on(from, |link| link.receive(section, into))
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, SendTimeoutError, Sender, bounded};
 
-use super::{Broken, Patience};
+use crate::patience::{Broken, Patience};
 
 /// How often a waiting rank looks whether its time is up.
 const LOOK: Duration = Duration::from_millis(100);

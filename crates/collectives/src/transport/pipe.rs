@@ -6,7 +6,8 @@
 use std::time::Instant;
 
 use super::outbox::Outbox;
-use super::{Broken, Link, Part, Patience};
+use super::{Link, Section};
+use crate::patience::{Broken, Patience};
 use crate::shared::Ring;
 
 /// The two rings between this rank and another.
@@ -67,7 +68,7 @@ impl Link for Pipe {
         self.outbox.push(parts, written, &self.patience)
     }
 
-    fn receive(&mut self, _: Part, mut into: &mut [u8]) -> Result<(), Broken> {
+    fn receive(&mut self, _: Section, mut into: &mut [u8]) -> Result<(), Broken> {
         let start = Instant::now();
         while !into.is_empty() {
             let count = self.inn.read(into);

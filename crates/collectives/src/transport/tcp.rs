@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 
 use super::outbox::Outbox;
 use super::wire::{Ends, Wire};
-use super::{Broken, Link, Part, Patience};
-use crate::algorithms::chunk;
+use super::{Link, Section};
+use crate::partition::chunk;
+use crate::patience::{Broken, Patience};
 
 /// How often a waiting rank looks whether its time is up.
 const LOOK: Duration = Duration::from_millis(500);
@@ -137,8 +138,8 @@ impl Link for Tcp {
         Ok(())
     }
 
-    fn receive(&mut self, part: Part, into: &mut [u8]) -> Result<(), Broken> {
-        if part == Part::Header {
+    fn receive(&mut self, section: Section, into: &mut [u8]) -> Result<(), Broken> {
+        if section == Section::Header {
             return self.lanes[0].receive(into, &self.patience);
         }
         for index in 0..self.lanes.len() {

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use super::secret::Secret;
 use super::tls::Tls;
-use crate::algorithms::Algorithm;
 use crate::algorithms::cost::CostModel;
 use crate::error::{CommError, Result};
+use crate::operation::Algorithm;
 
 /// How long an operation may take by default.
-pub(crate) const DEFAULT_OP_TIMEOUT: Duration = Duration::from_secs(600);
+pub(super) const DEFAULT_OP_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A rank's place in a world, and where the world meets.
 #[derive(Debug, Clone, PartialEq)]

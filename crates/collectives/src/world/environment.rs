@@ -6,9 +6,9 @@ use super::config::WorldConfig;
 use super::interface;
 use super::secret::Secret;
 use super::tls::Tls;
-use crate::algorithms::Algorithm;
 use crate::algorithms::cost::CostModel;
 use crate::error::{CommError, Result};
+use crate::operation::Algorithm;
 
 type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 

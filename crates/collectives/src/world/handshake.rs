@@ -2,25 +2,18 @@
 
 use std::io::{Read, Write};
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::secret::{Answerer, CHALLENGE, Caller, HELLO, PROOF, Purpose, Refusal, Secret, VERDICT};
-use super::tls::Ends;
-
-/// Both directions of a connection of the control plane.
-pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
-
-/// A connection of the control plane, plain or encrypted.
-pub(super) type Connection = Box<dyn Duplex>;
+use super::tls::TlsConfigs;
+use crate::control::Connection;
 
 /// A connection ready for the handshake: encrypted, if that is wanted, in the role of a caller or of who answers.
 #[cfg_attr(not(feature = "tls"), allow(unused_variables, clippy::unused_async))]
 pub(super) async fn control(
     stream: TcpStream,
-    tls: Option<&Ends>,
+    tls: Option<&TlsConfigs>,
     calls: bool,
 ) -> Result<Connection, Refusal> {
     match tls {
@@ -28,7 +21,7 @@ pub(super) async fn control(
         #[cfg(feature = "tls")]
         Some(ends) if calls => {
             let connector = tokio_rustls::TlsConnector::from(ends.caller.clone());
-            Ok(Box::new(connector.connect(Ends::name(), stream).await.map_err(lost)?))
+            Ok(Box::new(connector.connect(TlsConfigs::name(), stream).await.map_err(lost)?))
         }
         #[cfg(feature = "tls")]
         Some(ends) => {
@@ -79,9 +72,13 @@ pub(super) fn answer(stream: &mut (impl Read + Write), secret: Option<&Secret>) 
     judged
 }
 
-/// Opens a connection of the control plane that is connected already.
-pub(super) async fn call_control(stream: &mut Connection, secret: Option<&Secret>) -> Result<(), Refusal> {
-    let mut caller = Caller::new(secret, Purpose::Control).map_err(lost)?;
+/// Opens a connection of the control plane or of the mail that is connected already.
+pub(super) async fn call_async(
+    stream: &mut Connection,
+    secret: Option<&Secret>,
+    purpose: Purpose,
+) -> Result<(), Refusal> {
+    let mut caller = Caller::new(secret, purpose).map_err(lost)?;
     stream.write_all(&caller.hello()).await.map_err(lost)?;
     let mut challenge = [0; CHALLENGE];
     stream.read_exact(&mut challenge).await.map_err(lost)?;
@@ -91,11 +88,15 @@ pub(super) async fn call_control(stream: &mut Connection, secret: Option<&Secret
     caller.check(&verdict)
 }
 
-/// Answers a connection of the control plane.
-pub(super) async fn answer_control(stream: &mut Connection, secret: Option<&Secret>) -> Result<(), Refusal> {
+/// Answers a connection of the control plane or of the mail.
+pub(super) async fn answer_async(
+    stream: &mut Connection,
+    secret: Option<&Secret>,
+    purpose: Purpose,
+) -> Result<(), Refusal> {
     let mut hello = [0; HELLO];
     stream.read_exact(&mut hello).await.map_err(lost)?;
-    let (answerer, challenge) = match Answerer::new(secret, Purpose::Control, &hello) {
+    let (answerer, challenge) = match Answerer::new(secret, purpose, &hello) {
         Ok(begun) => begun,
         Err((why, challenge)) => {
             if let Some(challenge) = challenge {

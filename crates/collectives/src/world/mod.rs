@@ -1,33 +1,34 @@
 //! Making a world out of processes: who is there, how they reach each other, who is still alive.
 
 mod config;
-mod control;
+mod connect;
 mod environment;
-mod frame;
 mod handshake;
 mod host;
 mod interface;
-mod mesh;
+mod mail;
+mod processes;
 mod rendezvous;
 mod secret;
-mod split;
+mod threads;
 mod tls;
 
-pub(crate) use config::DEFAULT_OP_TIMEOUT;
 pub use config::WorldConfig;
-pub(crate) use control::{Control, Watched};
-pub(crate) use host::{Host, number_hosts};
 pub use secret::Secret;
-pub(crate) use split::{Nursery, Origin, split};
+pub use threads::threads;
 pub use tls::Tls;
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
-use crate::communicator::{Communicator, Ending};
-use crate::engine::{Native, Shared};
+use crate::communicator::Communicator;
+use crate::control::Watched;
+use crate::engine::{Backend, Ending, Shared};
 use crate::error::{CommError, Result};
-use crate::transport::Patience;
+use crate::mailbox::Inbox;
+use crate::patience::Patience;
+use mail::{Post, ProcessMail};
+use processes::Process;
 
 /// Joins a world of processes over TCP. Returns when all ranks have met and are connected to each other.
 ///
@@ -48,21 +49,30 @@ pub fn connect(config: &WorldConfig) -> Result<Communicator> {
     connect_with_listener(config, listener)
 }
 
-/// As [`connect`], with rank 0's meeting place already open: for launchers that choose a free port.
+/// Joins a world of processes whose rank 0 has its meeting place already open: for launchers that choose a free port. On the
+/// other ranks `listener` is `None`.
 ///
 /// # Errors
-/// As [`connect`].
+/// [`CommError::Missing`] naming the ranks that did not come in time, [`CommError::Rendezvous`] if the meeting
+/// place cannot be reached or refuses this rank.
 pub fn connect_with_listener(config: &WorldConfig, listener: Option<TcpListener>) -> Result<Communicator> {
     config.validate()?;
     let io = |error: std::io::Error| config.rendezvous(error.to_string());
     let data = TcpListener::bind(SocketAddr::new(config.bind_addr, 0)).map_err(io)?;
     let watched = Watched::default();
-    let (failure, recorder) = (watched.failure.clone(), watched.recorder.clone());
+    let Watched { failure, recorder, .. } = watched.clone();
     let (control, table) = rendezvous::meet(config, listener, data.local_addr().map_err(io)?, watched)?;
-    let place =
-        split::Place { config: config.clone(), address: table.data[config.rank].ip(), token: table.token };
-    let tls = config.tls_ends()?;
-    let mesh = mesh::Mesh {
+    let connector =
+        Process { config: config.clone(), address: table.data[config.rank].ip(), token: table.token };
+    let tls = config.tls_configs()?;
+    let post = Post {
+        inbox: Inbox::new(config.rank, failure.clone()),
+        addresses: table.data.clone(),
+        token: table.token,
+        secret: config.secret.clone(),
+        tls: tls.clone(),
+    };
+    let connections = connect::Connections {
         rank: config.rank,
         table: Arc::new(table),
         lanes: config.streams,
@@ -70,23 +80,32 @@ pub fn connect_with_listener(config: &WorldConfig, listener: Option<TcpListener>
         tls: tls.as_ref(),
         timeout: config.connect_timeout,
     };
-    let streams = mesh.connect(&data, &failure)?;
+    let streams = connections.connect(&data, &failure)?;
     let timeout = config.op_timeout;
-    let links = split::links(config, streams, &Patience { failure: failure.clone(), timeout })?;
+    let links = processes::links(config, streams, &Patience { failure: failure.clone(), timeout })?;
     let control = Arc::new(control);
-    let origin = Origin::Processes(Arc::new(place));
-    let ending = Ending::of_world(&control, config.rank);
-    let shared = Shared { failure, control, recorder, timeout, origin, dump: config.flight_recorder.clone() };
-    let mut native = Native::new(config.rank, 0, (0..config.world_size).collect(), links, shared);
-    native.costs = config.costs;
-    crate::shared::agree(&mut native, &Host::of(config), config.shared_memory)?;
-    Communicator::start(Box::new(native), config.local_rank, config.algorithm, ending).map_err(io)
+    // All connections for operations are there, so that whoever still comes to the port has a message.
+    let mail = ProcessMail::begin(post, data, &control, timeout)?;
+    let shared = Shared {
+        failure,
+        control,
+        recorder,
+        timeout,
+        mail,
+        connector: Arc::new(connector),
+        dump: config.flight_recorder.clone(),
+    };
+    let ending = Ending::of_world(&shared, config.rank);
+    let mut backend = Backend::new(config.rank, 0, (0..config.world_size).collect(), links, shared);
+    backend.costs = config.costs;
+    crate::engine::agree(&mut backend, &host::name(config), config.shared_memory)?;
+    Communicator::start(Box::new(backend), config.local_rank, config.algorithm, ending).map_err(io)
 }
 
 impl WorldConfig {
     /// What encrypted connections show and ask for, if connections are encrypted.
-    fn tls_ends(&self) -> Result<Option<tls::Ends>> {
-        self.tls.as_ref().map(tls::Ends::read).transpose()
+    fn tls_configs(&self) -> Result<Option<tls::TlsConfigs>> {
+        self.tls.as_ref().map(tls::TlsConfigs::read).transpose()
     }
 
     /// An error of the meeting place.

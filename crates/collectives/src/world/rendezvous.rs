@@ -6,12 +6,12 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::Watched;
 use super::config::WorldConfig;
-use super::control::{self, Control};
-use super::frame::{self, Message, PROTOCOL};
-use super::handshake::{self, Connection};
-use super::mesh::Table;
+use super::connect::Table;
+use super::handshake;
+use super::secret::Purpose;
+use crate::control::frame::{self, Message, PROTOCOL};
+use crate::control::{self, Connection, ControlPlane, Heartbeat, Watched};
 use crate::error::{CommError, Result};
 
 /// How long a connection may take to introduce itself; strangers are not waited for.
@@ -26,11 +26,11 @@ pub(super) fn meet(
     listener: Option<TcpListener>,
     data: SocketAddr,
     watched: Watched,
-) -> Result<(Control, Table)> {
+) -> Result<(ControlPlane, Table)> {
     let io = |error: std::io::Error| config.rendezvous(error.to_string());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(io)?;
     let (met, result) = crossbeam_channel::bounded(1);
-    let (control, commands) = Control::remote(watched.failure.clone());
+    let (control, commands) = ControlPlane::remote(watched.clone());
     let shared = config.clone();
     let thread =
         std::thread::Builder::new().name(format!("phalanx-control-{}", config.rank)).spawn(move || {
@@ -45,9 +45,13 @@ pub(super) fn meet(
                     Err(error) => drop(met.send(Err(error))),
                     Ok((table, connections)) => {
                         drop(met.send(Ok(table)));
+                        let heartbeat = Heartbeat {
+                            interval: shared.heartbeat_interval,
+                            timeout: shared.heartbeat_timeout,
+                        };
                         match connections {
-                            Ok(peers) => control::watch_as_hub(&shared, peers, commands, watched).await,
-                            Err(hub) => control::watch_as_leaf(&shared, hub, commands, watched).await,
+                            Ok(peers) => control::watch_as_hub(heartbeat, peers, commands, watched).await,
+                            Err(hub) => control::watch_as_leaf(heartbeat, hub, commands, watched).await,
                         }
                     }
                 }
@@ -67,7 +71,7 @@ async fn host(
     let io = |error: std::io::Error| config.rendezvous(error.to_string());
     listener.set_nonblocking(true).map_err(io)?;
     let listener = tokio::net::TcpListener::from_std(listener).map_err(io)?;
-    let tls = config.tls_ends()?;
+    let tls = config.tls_configs()?;
     let deadline = Instant::now() + config.connect_timeout;
     let mut table: Vec<Option<SocketAddr>> = vec![None; config.world_size];
     table[0] = Some(data);
@@ -86,7 +90,7 @@ async fn host(
                     introductions.spawn(async move {
                         let first = timeout(INTRODUCTION, async {
                             let mut stream = handshake::control(stream, tls.as_ref(), false).await?;
-                            handshake::answer_control(&mut stream, secret.as_ref()).await?;
+                            handshake::answer_async(&mut stream, secret.as_ref(), Purpose::Control).await?;
                             let message = frame::read(&mut stream).await.map_err(|error| error.to_string())?;
                             Ok::<_, String>((stream, message))
                         });
@@ -197,10 +201,10 @@ async fn join(config: &WorldConfig, data: SocketAddr) -> Result<(Table, Connecti
         data: reachable,
     };
     let problem = |error: std::io::Error| config.rendezvous(format!("rank 0 closed the connection: {error}"));
-    let tls = config.tls_ends()?;
+    let tls = config.tls_configs()?;
     let shaking = async {
         let mut stream = handshake::control(stream, tls.as_ref(), true).await?;
-        handshake::call_control(&mut stream, config.secret.as_ref()).await?;
+        handshake::call_async(&mut stream, config.secret.as_ref(), Purpose::Control).await?;
         Ok::<_, String>(stream)
     };
     let mut stream = match timeout_at(deadline, shaking).await {

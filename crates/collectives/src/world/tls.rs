@@ -29,9 +29,9 @@ fn wrong(path: &Path, problem: impl std::fmt::Display) -> CommError {
 }
 
 #[cfg(feature = "tls")]
-pub(super) use with::Ends;
+pub(super) use with::TlsConfigs;
 #[cfg(not(feature = "tls"))]
-pub(super) use without::Ends;
+pub(super) use without::TlsConfigs;
 
 #[cfg(not(feature = "tls"))]
 mod without {
@@ -39,9 +39,9 @@ mod without {
 
     /// Nothing: this build cannot encrypt.
     #[derive(Clone)]
-    pub(in crate::world) enum Ends {}
+    pub(in crate::world) enum TlsConfigs {}
 
-    impl Ends {
+    impl TlsConfigs {
         pub(in crate::world) fn read(tls: &Tls) -> Result<Self, CommError> {
             Err(wrong(
                 &tls.certificate,
@@ -64,12 +64,12 @@ mod with {
 
     /// What this rank shows and asks for, as the end that calls and as the one that answers.
     #[derive(Clone)]
-    pub(in crate::world) struct Ends {
+    pub(in crate::world) struct TlsConfigs {
         pub(in crate::world) caller: Arc<ClientConfig>,
         pub(in crate::world) answerer: Arc<ServerConfig>,
     }
 
-    impl Ends {
+    impl TlsConfigs {
         pub(in crate::world) fn read(tls: &Tls) -> Result<Self, CommError> {
             let chain: Vec<_> = CertificateDer::pem_file_iter(&tls.certificate)
                 .and_then(Iterator::collect)

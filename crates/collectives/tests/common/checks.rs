@@ -1,7 +1,7 @@
 //! Every operation on one communicator against a serial reference, whatever is between the ranks.
 
 use half::{bf16, f16};
-use phalanx_collectives::{CommError, Communicator, Element, ReduceOp};
+use phalanx_collectives::{Coalesced, CommError, Communicator, Element, ReduceOp};
 
 const LENGTHS: [usize; 6] = [0, 1, 2, 7, 1000, 100_003];
 
@@ -57,8 +57,8 @@ fn check_type<T: Element + std::fmt::Debug>(comm: &Communicator, make: fn(u8) ->
         let mut chunks = vec![T::zeroed(); len];
         chunks[chunk(rank)].copy_from_slice(&own[chunk(rank)]);
         let expected: Vec<T> = (0..world).flat_map(|rank| all[rank][chunk(rank)].to_vec()).collect();
-        let later = comm.all_gather_chunks_async(chunks.clone());
-        comm.all_gather_chunks(&mut chunks).expect("a sound world");
+        let later = comm.all_gather_in_place_async(chunks.clone());
+        comm.all_gather_in_place(&mut chunks).expect("a sound world");
         assert!(chunks == expected, "all-gather of chunks of {len}");
         assert!(later.wait().expect("a sound world") == expected, "asynchronous all-gather of {len}");
         let (mut whole, mut part) = (vec![T::zeroed(); len], own[chunk(rank)].to_vec());
@@ -69,11 +69,11 @@ fn check_type<T: Element + std::fmt::Debug>(comm: &Communicator, make: fn(u8) ->
         let expected: Vec<T> = (0..world).flat_map(|from| all[from][chunk(rank)].to_vec()).collect();
         assert!(comm.all_to_all(&own).expect("a sound world") == expected, "all-to-all of {len}");
         let parts: Vec<Vec<T>> = (0..world).map(|to| own[..len * (to + 1) / world].to_vec()).collect();
-        let got = comm.all_to_all_ragged(&parts).expect("a sound world");
+        let got = comm.all_to_allv(&parts).expect("a sound world");
         for (from, got) in got.iter().enumerate() {
             assert!(*got == all[from][..len * (rank + 1) / world], "ragged all-to-all of {len} from {from}");
         }
-        let ragged = comm.all_gather_ragged(&own[..len * (rank + 1) / world]).expect("a sound world");
+        let ragged = comm.all_gatherv(&own[..len * (rank + 1) / world]).expect("a sound world");
         for (other, got) in ragged.iter().enumerate() {
             assert!(*got == all[other][..len * (other + 1) / world], "ragged all-gather of {len}");
         }
@@ -81,14 +81,14 @@ fn check_type<T: Element + std::fmt::Debug>(comm: &Communicator, make: fn(u8) ->
             let mut values = own.clone();
             comm.broadcast(&mut values, root).expect("a sound world");
             assert!(values == all[root], "broadcast of {len} from {root}");
-            let gathered = comm.gather(&own, root).expect("a sound world");
+            let gathered = comm.gatherv(&own, root).expect("a sound world");
             assert!(
                 gathered == if rank == root { all.clone() } else { Vec::new() },
                 "gather of {len} to {root}"
             );
             let parts = if rank == root { all.clone() } else { Vec::new() };
             assert!(
-                comm.scatter(&parts, root).expect("a sound world") == own,
+                comm.scatterv(&parts, root).expect("a sound world") == own,
                 "scatter of {len} from {root}"
             );
         }
@@ -97,21 +97,21 @@ fn check_type<T: Element + std::fmt::Debug>(comm: &Communicator, make: fn(u8) ->
 
 /// Everything that does not take a buffer, without waiting.
 fn check_asynchronous(comm: &Communicator) {
-    let at_once = comm.is_at_once();
+    let at_once = comm.is_blocking();
     let (rank, world) = (comm.rank(), comm.world_size());
     let own = vec![rank as i32; 3];
     let root = world - 1;
     let all: Vec<Vec<i32>> = (0..world).map(|rank| vec![rank as i32; 3]).collect();
-    let ragged = comm.all_gather_ragged_async(own.clone());
-    let gathered = comm.gather_async(own.clone(), root);
-    let scattered = comm.scatter_async(if rank == root { all.clone() } else { Vec::new() }, root);
+    let ragged = comm.all_gatherv_async(own.clone());
+    let gathered = comm.gatherv_async(own.clone(), root);
+    let scattered = comm.scatterv_async(if rank == root { all.clone() } else { Vec::new() }, root);
     let exchanged = comm.all_to_all_async((0..world as i32).collect());
-    let parts = comm.all_to_all_ragged_async(vec![own.clone(); world]);
+    let parts = comm.all_to_allv_async(vec![own.clone(); world]);
     let reduced = comm.reduce_async(own.clone(), ReduceOp::Max, root);
-    let chunks = comm.reduce_scatter_chunks_async(vec![1_i64; world], ReduceOp::Sum);
+    let chunks = comm.reduce_scatter_in_place_async(vec![1_i64; world], ReduceOp::Sum);
     let sent = comm.broadcast_async(own.clone(), root);
-    let together =
-        comm.all_reduce_coalesced_async(vec![vec![1_u8; 5], Vec::new(), vec![2; 3]], ReduceOp::Max);
+    let together = Coalesced::new(vec![vec![1_u8; 5], Vec::new(), vec![2; 3]]).expect("of one type");
+    let together = comm.all_reduce_async(together, ReduceOp::Max);
     let barrier = comm.barrier_async("asynchronous");
     assert!(!at_once || (ragged.is_done() && reduced.is_done() && barrier.is_done()));
     assert_eq!(ragged.wait().expect("sound"), all);
@@ -122,18 +122,18 @@ fn check_asynchronous(comm: &Communicator) {
     assert_eq!(reduced.wait().expect("sound"), if rank == root { all[root].clone() } else { own.clone() });
     assert_eq!(chunks.wait().expect("sound")[rank], world as i64);
     assert_eq!(sent.wait().expect("sound"), all[root]);
-    assert_eq!(together.wait().expect("sound"), [vec![1; 5], Vec::new(), vec![2; 3]]);
+    assert_eq!(together.wait().expect("sound").into_inner(), [vec![1; 5], Vec::new(), vec![2; 3]]);
     barrier.wait().expect("sound");
     // Who sends at once waits where the message has no room, and here nobody would receive.
     if world > 1 && !at_once {
         let (next, previous) = ((rank + 1) % world, (rank + world - 1) % world);
         let sent = comm.send_async(own.clone(), next);
-        let got = comm.receive_async(vec![0; 3], previous);
+        let got = comm.recv_async(vec![0; 3], previous);
         assert_eq!((sent.wait(), got.wait()), (Ok(own), Ok(all[previous].clone())));
     }
-    let mut two = [vec![1.0_f32, 2.0], vec![3.0]];
-    comm.all_reduce_coalesced(&mut two, ReduceOp::Mean).expect("sound");
-    assert_eq!(two, [vec![1.0, 2.0], vec![3.0]]);
+    let mut two = Coalesced::new(vec![vec![1.0_f32, 2.0], vec![3.0]]).expect("of one type");
+    comm.all_reduce(&mut two, ReduceOp::Mean).expect("sound");
+    assert_eq!(two.into_inner(), [vec![1.0, 2.0], vec![3.0]]);
     let error = comm.all_gather_into(&mut vec![0_u8; 2 * world], &mut vec![0_u8; 3]).expect_err("not a part");
     assert!(error.to_string().contains("part of"), "{error}");
     assert!(matches!(error, CommError::Argument { operation: "all-gather", .. }), "{error:?}");
@@ -153,7 +153,7 @@ pub(crate) fn check_all(comm: &Communicator, full: bool) {
         check_type::<u8>(comm, |v| v, false);
     }
     check_asynchronous(comm);
-    check_asynchronous(&comm.at_once());
+    check_asynchronous(&comm.blocking());
     comm.barrier("end").expect("a sound world");
     let stats = comm.stats();
     assert!(stats.operations > 100);

@@ -27,7 +27,7 @@ pub(crate) fn message() {
     if comm.rank() == 0 {
         comm.send(&vec![1_i32; 100_000], 1).expect("it goes on its way");
     } else {
-        let error = comm.receive(&mut [0.0_f32; 3], 0).expect_err("they disagree");
+        let error = comm.recv(&mut [0.0_f32; 3], 0).expect_err("they disagree");
         assert!(matches!(&error, CommError::Mismatch { rank: 0, .. }), "{error}");
         println!("{error}");
     }
@@ -37,7 +37,7 @@ pub(crate) fn message() {
 pub(crate) fn messages() {
     let comm = join();
     let (own, other) = (vec![1_i64; 50_000], 1 - comm.rank());
-    let error = comm.send_receive(&own, other, &mut vec![0_i64; 50_001], other).expect_err("they disagree");
+    let error = comm.send_recv(&own, other, &mut vec![0_i64; 50_001], other).expect_err("they disagree");
     println!("rank {}: {error}", comm.rank());
     assert!(matches!(&error, CommError::Mismatch { rank, .. } if *rank == other), "{error}");
 }
@@ -47,7 +47,7 @@ pub(crate) fn unequal_lengths(sent: usize, wanted: usize) {
     if comm.rank() == 0 {
         comm.send(&vec![1_i32; sent], 1).expect("it goes on its way");
     } else {
-        println!("{}", comm.receive(&mut vec![0_i32; wanted], 0).expect_err("they disagree"));
+        println!("{}", comm.recv(&mut vec![0_i32; wanted], 0).expect_err("they disagree"));
     }
 }
 

@@ -59,27 +59,27 @@ fn messages(comm: &Communicator) {
         for round in 0..3 {
             let mut values = vec![0_i64; 1 << 20];
             comm.send(&vec![(10 * rank + round) as i64; 1 << 20], other).expect("sound");
-            comm.receive(&mut values, other).expect("sound");
+            comm.recv(&mut values, other).expect("sound");
             assert!(values.iter().all(|value| *value == (10 * other + round) as i64));
         }
         // More messages than may be under way, one of them empty.
         for length in 0..200 {
             comm.send(&vec![1_u8; length], other).expect("sound");
             let mut values = vec![0_u8; length];
-            comm.receive(&mut values, other).expect("sound");
+            comm.recv(&mut values, other).expect("sound");
             assert!(values.iter().all(|value| *value == 1));
         }
         // Both ways at once, of different lengths, and answered by the two halves.
         let own = vec![rank as i32; 200_000 + rank];
         let mut theirs = vec![9; 200_000 + other];
-        comm.send_receive(&own, other, &mut theirs, other).expect("sound");
+        comm.send_recv(&own, other, &mut theirs, other).expect("sound");
         assert!(theirs.iter().all(|value| *value == other as i32));
         theirs.fill(9);
         if rank == 0 {
-            comm.send_receive(&own, other, &mut theirs, other).expect("sound");
+            comm.send_recv(&own, other, &mut theirs, other).expect("sound");
         } else {
             comm.send(&own, other).expect("sound");
-            comm.receive(&mut theirs, other).expect("sound");
+            comm.recv(&mut theirs, other).expect("sound");
         }
         assert!(theirs.iter().all(|value| *value == other as i32));
     }
@@ -198,12 +198,12 @@ fn large() {
     let world = comm.world_size();
     assert!(values.iter().enumerate().all(|(i, value)| usize::from(*value) == (i % 100) * world));
     comm.reduce(&mut values, ReduceOp::Max, world - 1).expect("sound");
-    let all = comm.gather(&values, 0).expect("sound");
+    let all = comm.gatherv(&values, 0).expect("sound");
     assert!(all.iter().all(|theirs| *theirs == values));
     let parts = if comm.rank() == 0 { all } else { Vec::new() };
-    assert!(comm.scatter(&parts, 0).expect("sound") == values);
+    assert!(comm.scatterv(&parts, 0).expect("sound") == values);
     let parts = vec![values.clone(); world];
-    assert!(comm.all_to_all_ragged(&parts).expect("sound") == parts);
+    assert!(comm.all_to_allv(&parts).expect("sound") == parts);
 }
 
 /// More than an int counts. Two ranks need 16 GB of memory, so this is started by hand.
@@ -215,8 +215,8 @@ fn huge() {
     comm.all_reduce(&mut values, ReduceOp::Max).expect("sound");
     assert!(values.iter().enumerate().all(|(i, value)| *value == fill(world - 1, i)), "all-reduce");
     values.iter_mut().enumerate().for_each(|(i, value)| *value = fill(rank, i));
-    comm.reduce_scatter_chunks(&mut values, ReduceOp::Max).expect("sound");
-    comm.all_gather_chunks(&mut values).expect("sound");
+    comm.reduce_scatter_in_place(&mut values, ReduceOp::Max).expect("sound");
+    comm.all_gather_in_place(&mut values).expect("sound");
     assert!(values.iter().enumerate().all(|(i, value)| *value == fill(world - 1, i)), "chunks");
     values.fill(rank as u8);
     comm.broadcast(&mut values, world - 1).expect("sound");
@@ -225,10 +225,10 @@ fn huge() {
         comm.send(&values, 1).expect("sound");
     } else if rank == 1 {
         values.fill(9);
-        comm.receive(&mut values, 0).expect("sound");
+        comm.recv(&mut values, 0).expect("sound");
         assert!(values.iter().all(|value| usize::from(*value) == world - 1), "message");
     }
-    let all = comm.gather(&values, 0).expect("sound");
+    let all = comm.gatherv(&values, 0).expect("sound");
     assert!(all.iter().all(|theirs| *theirs == values), "gather");
     println!("rank {rank} of {world}: all of {len} bytes is right");
 }

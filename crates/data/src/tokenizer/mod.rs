@@ -42,7 +42,7 @@ impl ClipTokenizer {
         Self::with_vocab(CLIP_MERGES + bpe::BYTES + 2)
     }
 
-    /// The same tokenizer with only the most frequent merges, so that it has `vocab` tokens: for small models
+    /// CLIP's tokenizer with only the most frequent merges, so that it has `vocab` tokens: for small models
     /// trained from scratch, whose token table would otherwise be most of the model. Any text can still be
     /// written; rarer words take more tokens.
     ///
@@ -118,7 +118,7 @@ impl ClipTokenizer {
         Ok(self.frame(&ids, context))
     }
 
-    /// As [`ClipTokenizer::encode`], leaving out what does not fit.
+    /// Token ids of a text between start and end of text, padded with zeros to `context`; what does not fit is left out.
     pub fn encode_truncated(&self, text: &str, context: usize) -> Vec<u32> {
         let mut ids = self.tokenize(text);
         ids.truncate(context.saturating_sub(2));

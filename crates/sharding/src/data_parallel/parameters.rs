@@ -39,7 +39,7 @@ impl DataParallel {
         state.gathered.open.push(block.index);
         let released = || block.buckets.iter().copied().filter(|at| self.buckets[*at].released);
         released().try_for_each(|at| self.fetch(&mut state, at))?;
-        let ahead = if self.shards.is_at_once() { &[] } else { state.gathered.route.ahead() };
+        let ahead = if self.shards.is_blocking() { &[] } else { state.gathered.route.ahead() };
         for at in self.next_buckets(&state.gathered.open, ahead) {
             if state.gathered.bytes + self.buckets[at].bytes() > self.gathered_bytes {
                 break;

@@ -2,9 +2,10 @@
 
 use super::norm::check_affine;
 use crate::backend::{Array, BatchNormBackward, BatchNormPass};
+use crate::group::ProcessGroup;
 use crate::storage::wide;
 use crate::store::Buffer;
-use crate::tape::{StatsSync, Tape, Value};
+use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
 
 pub use crate::backend::FusedActivation;
@@ -58,7 +59,7 @@ pub fn batch_norm2d(
     let added = residual.map(|residual| residual.array()?.contiguous()).transpose()?;
     let (gamma_t, beta_t) = (gamma.array()?.contiguous()?, beta.array()?.contiguous()?);
     let backend = input.backend(tape.context());
-    let sync = if stats.sync { tape.session().stats_sync.clone() } else { None };
+    let sync = if stats.sync { tape.session().batch_group.clone() } else { None };
     let training = tape.training();
     // Whether all statistics are here, so that a channel is done in one go.
     let alone = training && sync.is_none();
@@ -140,9 +141,7 @@ pub fn batch_norm2d(
 }
 
 /// Adds the numbers up over ranks, if they are to be.
-fn reduce(sync: Option<&dyn StatsSync>, numbers: &Array) -> Result<()> {
-    match sync {
-        Some(sync) => sync.all_reduce_sum(numbers).map_err(|source| TensorError::Hook { op: OP, source }),
-        None => Ok(()),
-    }
+fn reduce(group: Option<&dyn ProcessGroup>, numbers: &Array) -> Result<()> {
+    let Some(group) = group else { return Ok(()) };
+    group.all_reduce(numbers).map_err(|source| TensorError::Hook { op: OP, source })
 }

@@ -1,10 +1,7 @@
 //! The few calls that everything distributed hangs on.
 
-use crate::backend::Array;
+use crate::error::HookResult;
 use crate::store::Unit;
-
-/// What a listener returns; the error ends the forward or backward pass that called it.
-pub type HookResult = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 /// Is told how far forward and backward have come.
 ///
@@ -56,13 +53,4 @@ pub trait Listener: std::fmt::Debug + Send + Sync {
         let _ = unit;
         Ok(())
     }
-}
-
-/// Adds numbers over all ranks, for ops whose statistics span the global batch (synchronised batch norm).
-pub trait StatsSync: std::fmt::Debug + Send + Sync {
-    /// Replaces every number of a flat array of f64 by its sum over the ranks, where the array lies.
-    ///
-    /// # Errors
-    /// The transport's error.
-    fn all_reduce_sum(&self, numbers: &Array) -> HookResult;
 }

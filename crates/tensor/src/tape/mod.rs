@@ -16,7 +16,7 @@ mod value;
 
 pub use block::Block;
 pub use grads::Grads;
-pub use listener::{HookResult, Listener, StatsSync};
+pub use listener::Listener;
 pub use session::{Recompute, Session};
 pub use value::{Saved, Value};
 
@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use candle_core::DType;
 
 use crate::backend::{Array, ArrayBackend};
+use crate::error::HookResult;
 use crate::rng::Key;
 use crate::store::{Param, Unit};
 use crate::{Context, Result, TensorError};
@@ -185,7 +186,8 @@ impl Tape {
     /// # Errors
     /// [`TensorError::NotResident`] if the parameter's store is not built.
     pub fn param(&self, param: &Param) -> Result<Value> {
-        if !param.trainable() || self.frozen.get() || self.mode.get() == Mode::Idle {
+        let frozen = self.frozen.get() || self.session.freezes(param.name());
+        if !param.trainable() || frozen || self.mode.get() == Mode::Idle {
             return Ok(Value::of_param(param.clone(), None));
         }
         let unit = param.unit()?.clone();

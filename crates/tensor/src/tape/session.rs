@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use super::listener::{Listener, StatsSync};
+use super::listener::Listener;
 use crate::Context;
 use crate::backend::ArrayBackend;
+use crate::group::ProcessGroup;
 use crate::precision::Precision;
 use crate::rng::Key;
 
@@ -42,8 +43,9 @@ pub struct Session {
     pub sample_offset: usize,
     /// Who is told about blocks and gradients.
     pub listener: Option<Arc<dyn Listener>>,
-    /// How statistics over the global batch are summed; without it they are this rank's own.
-    pub stats_sync: Option<Arc<dyn StatsSync>>,
+    /// The ranks that the global batch is spread over, for ops whose results depend on all of it: synchronised batch norm and
+    /// the contrastive loss. Without it this rank's samples are all.
+    pub batch_group: Option<Arc<dyn ProcessGroup>>,
     /// Which blocks are recomputed in backward.
     pub recompute: Recompute,
     /// What products take and what activations are kept in.
@@ -51,6 +53,9 @@ pub struct Session {
     /// Where ops that are given no array make theirs, such as noise; the CPU, if it is not named. Others compute where their
     /// arrays lie.
     pub backend: Option<Arc<dyn ArrayBackend>>,
+    /// Parameters whose names begin with one of these are constants in this pass, as in [`super::Tape::frozen`]: the networks
+    /// of a training whose turn it is not.
+    pub frozen: Arc<[String]>,
 }
 
 impl Session {
@@ -62,11 +67,17 @@ impl Session {
             key,
             sample_offset: 0,
             listener: None,
-            stats_sync: None,
+            batch_group: None,
             recompute: Recompute::Never,
             precision: Precision::F32,
             backend: None,
+            frozen: Arc::default(),
         }
+    }
+
+    /// Whether parameter `name` is a constant in this pass.
+    pub(super) fn freezes(&self, name: &str) -> bool {
+        self.frozen.iter().any(|start| name.starts_with(start.as_str()))
     }
 
     /// A session for evaluation on one rank.

@@ -6,6 +6,7 @@
 
 mod keys;
 mod layer;
+mod networks;
 mod origin;
 pub mod presets;
 mod render;
@@ -24,6 +25,11 @@ pub use section::{KeyDoc, KeyType, Mismatch};
 use std::collections::BTreeMap;
 
 use layer::Assignment;
+
+/// Bytes of so many MiB; 0 is no bound.
+pub(crate) fn mib(count: usize) -> usize {
+    if count == 0 { usize::MAX } else { count.saturating_mul(1 << 20) }
+}
 
 /// A configuration with the history of its values.
 #[derive(Debug, Clone)]
@@ -58,7 +64,7 @@ impl Resolved {
     /// # Errors
     /// Every relation that does not hold, with its numbers.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        self.config.check(|key| self.origin(key))
+        self.config.check(&|key| self.origin(key))
     }
 
     /// The same for what reads no images, such as planning: `data.path` may be empty.
@@ -71,7 +77,7 @@ impl Resolved {
             // Shapes have no path.
             config.data.kind = DataKind::Shapes;
         }
-        config.check(|key| self.origin(key))
+        config.check(&|key| self.origin(key))
     }
 
     /// Sets a key on behalf of an option of the command line.

@@ -1,43 +1,46 @@
 //! Training itself: one rank's loop, and what it is made of.
 //!
-//! [`train`] runs a whole rank. It asks a [`Task`] for losses, `Peers` to sum gradients and numbers over the ranks,
-//! and `Learner` to change and save what is learnt, and tells an [`Observer`] how it goes. After every step all
-//! ranks know the same sums (the loss, the measures, whether anybody was asked to stop), so they take the same
+//! | folder | holds |
+//! |---|---|
+//! | [`distributed`] | the other ranks, as the loop sees them |
+//! | [`data`] | the batches of a rank |
+//! | [`training`] | what a training is: networks, and a step of phases |
+//! | [`tasks`] | the trainings that come with the program |
+//! | [`checkpoint`] | when checkpoints are written, and what of them a rank writes |
+//! | [`inference`] | evaluation, samples and plans, of a run or without one |
+//! | [`train_loop`] | the steps, and everything that changes in them |
+//!
+//! [`train`] runs a whole rank. It asks a [`Training`] for losses, `Distributed` to sum gradients and numbers over the
+//! ranks, and `TrainState` to change and save what is learnt, and tells an [`Observer`] how it goes. After every step
+//! all ranks know the same sums (the loss, the measures, whether anybody was asked to stop), so they take the same
 //! decisions without further words: stop after the same step, or fail at the same broken loss.
 //!
 //! A run goes on from its newest checkpoint bit for bit: parameters, buffers, optimizer and averages come from
 //! files; random numbers and the order of images are functions of seed, epoch and step.
 
-mod account;
-mod data;
 mod error;
-mod evaluate;
-mod feed;
-mod infer;
-mod learner;
-mod memory;
-mod meter;
 mod observer;
-mod optimize;
-mod parts;
-mod peers;
 mod plan;
-mod precision;
-mod replicas;
-mod samples;
-mod saver;
-mod task;
-mod tasks;
-mod train;
-mod world;
 
+mod distributed;
+mod optimize;
+mod precision;
+
+mod data;
+mod training;
+
+mod tasks;
+
+mod checkpoint;
+mod inference;
+mod train_loop;
+
+pub use checkpoint::newest_checkpoint;
+pub use data::Batch;
+pub use distributed::{World, in_one_process, launcher_world};
 pub use error::TrainError;
-pub use infer::{describe, evaluate_run, evaluate_weights, sample_run};
-pub use memory::{ModelPlan, plan_memory};
-pub use observer::{Event, Observer, Silent, Started, StepReport};
+pub use inference::{ModelPlan, describe, evaluate_run, evaluate_weights, plan_memory, sample_run};
+pub use observer::{Event, Observer, PhaseReport, Silent, Started, StepReport, UpdateReport, named};
 pub use plan::Plan;
-pub use replicas::{ReplicaFailure, train_replicas};
-pub use task::{Batch, Outcome, Task};
-pub(crate) use train::newest_checkpoint;
-pub use train::train;
-pub use world::{World, in_one_process, launcher_world};
+pub use train_loop::{ReplicaFailure, train, train_replicas};
+pub use training::{Loss, Setup, Step, Training};

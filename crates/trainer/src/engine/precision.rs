@@ -5,7 +5,7 @@ use std::sync::Arc;
 use phalanx_tensor::optim::LossScale;
 use phalanx_tensor::{Context, Precision, Recompute, TensorError};
 
-use super::World;
+use super::distributed::World;
 use crate::config::{Config, PrecisionKind};
 
 /// What products take and activations are kept in; training, evaluation and samples alike.

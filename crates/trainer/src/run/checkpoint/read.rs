@@ -135,14 +135,12 @@ impl Reader {
         whole.map_err(|error| CheckpointError::damaged(&self.folder.join(INDEX), error.to_string()))
     }
 
-    /// Reads what `units` hold of the parameters, and all buffers of the store. Under a strategy that shards parameters `units`
+    /// Reads what `units` hold of a store's parameters, and all its buffers. Under a strategy that shards parameters `units`
     /// are a rank's parts, and nothing else is read.
     ///
     /// # Errors
-    /// [`CheckpointError::Unfit`] naming tensors that only the checkpoint or only the model has, or whose shapes differ (a
-    /// missing `num_batches_tracked` is none: old files lack it); otherwise as [`Reader::read_into`].
+    /// As [`Reader::read_into`], and [`CheckpointError::Unfit`] if a buffer has another shape.
     pub fn read_model(&self, store: &ParamStore, units: &[Unit]) -> Result<(), CheckpointError> {
-        self.check_model(store)?;
         for unit in units {
             self.read_unit(MODEL, unit)?;
         }
@@ -188,11 +186,20 @@ impl Reader {
         Ok(state)
     }
 
-    /// Compares the names and shapes of parameters and buffers.
-    fn check_model(&self, store: &ParamStore) -> Result<(), CheckpointError> {
-        let params = store.params().iter().map(|param| (param.name(), param.shape().clone()));
-        let buffers = store.buffers().iter().map(|buffer| (buffer.name(), buffer.shape()));
-        let expected: BTreeMap<&str, Shape> = params.chain(buffers).collect();
+    /// Compares the names and shapes of the parameters and buffers of a training's networks with what is saved.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Unfit`] naming tensors that only the checkpoint or only the networks have, or whose shapes differ (a
+    /// missing `num_batches_tracked` is none: old files lack it).
+    pub fn check_model<'s>(
+        &self,
+        stores: impl IntoIterator<Item = &'s ParamStore>,
+    ) -> Result<(), CheckpointError> {
+        let of_store = |store: &'s ParamStore| {
+            let params = store.params().iter().map(|param| (param.name(), param.shape().clone()));
+            params.chain(store.buffers().iter().map(|buffer| (buffer.name(), buffer.shape())))
+        };
+        let expected: BTreeMap<&str, Shape> = stores.into_iter().flat_map(of_store).collect();
         let found: BTreeMap<&str, &[usize]> = self.tensors(MODEL).collect();
         for (name, shape) in &expected {
             if let Some(found) = found.get(name).filter(|found| **found != shape.dims()) {

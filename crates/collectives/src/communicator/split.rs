@@ -1,0 +1,75 @@
+//! Communicators of some of a communicator's ranks.
+
+use std::sync::atomic::Ordering;
+
+use super::{Communicator, Wish};
+#[cfg(feature = "nccl")]
+use crate::engine::Backend;
+use crate::error::{CommError, Result};
+use crate::operation::Algorithm;
+
+impl Communicator {
+    /// A communicator for the ranks that give the same colour, numbered by key and, among equal keys, by rank. Every rank
+    /// calls this at the same place; one that gives no colour gets none.
+    ///
+    /// Parts have links and a communication thread of their own, so that operations on different parts need not wait for
+    /// each other. A failure in one is a failure of the world, whose numbers errors name ranks by.
+    ///
+    /// # Errors
+    /// That of the world.
+    pub fn split(&self, colour: Option<u32>, key: i64) -> Result<Option<Self>> {
+        let own = [colour.map_or(-1, i64::from), key];
+        let all = self.all_gather(&own)?;
+        let of_rank = |rank: usize| (all[2 * rank], all[2 * rank + 1]);
+        // Ranks without a colour are left over, each by itself, so that every rank has a group.
+        let mut ranks: Vec<usize> = (0..self.world_size()).collect();
+        ranks.sort_by_key(|rank| (of_rank(*rank), *rank));
+        let groups: Vec<Vec<usize>> = ranks
+            .chunk_by(|a, b| of_rank(*a).0 == of_rank(*b).0 && of_rank(*a).0 >= 0)
+            .map(<[usize]>::to_vec)
+            .collect();
+        let number = self.inner.splits.fetch_add(1, Ordering::Relaxed);
+        let engine = self.inline(|engine, _| engine.split(&groups, number))?;
+        if colour.is_none() {
+            return Ok(None);
+        }
+        let own = groups.iter().find(|group| group.contains(&self.rank()));
+        let host = self.hosts()[self.rank()];
+        let before = |rank: &&usize| self.hosts()[**rank] == host && **rank != self.rank();
+        let local = own
+            .map_or(0, |group| group.iter().take_while(|rank| **rank != self.rank()).filter(before).count());
+        let ending = engine.ending();
+        let prefer = match self.wish {
+            Wish::Prefer(algorithm) => algorithm,
+            Wish::Only(_) => Algorithm::Auto,
+        };
+        let part = Self::start(engine, local, prefer, ending);
+        Ok(Some(part.map_err(|error| CommError::Buffer(format!("cannot start a thread: {error}")))?))
+    }
+}
+
+#[cfg(feature = "nccl")]
+impl Communicator {
+    /// Runs something with this crate's own engine, after what was issued before.
+    pub(crate) fn with_backend<R>(
+        &self,
+        operation: &'static str,
+        run: impl FnOnce(&mut Backend) -> Result<R>,
+    ) -> Result<R> {
+        self.inline(|engine, _| match engine.backend() {
+            Some(backend) => run(backend),
+            None => {
+                let problem = "this communicator does not stand on one of this crate's own".to_owned();
+                Err(CommError::Argument { operation, problem })
+            }
+        })
+    }
+
+    /// This crate's own engine among the same ranks, with links of its own. Every rank calls this right after a collective
+    /// operation, so that all are at the same one.
+    pub(crate) fn backend_twin(&self, operation: &'static str) -> Result<Backend> {
+        let number = self.inner.splits.fetch_add(1, Ordering::Relaxed);
+        let all = [(0..self.world_size()).collect()];
+        self.with_backend(operation, |backend| backend.part(&all, number))
+    }
+}

@@ -1,0 +1,102 @@
+//! Messages of the control plane: a length of four bytes and JSON, at most [`MAX_FRAME`] bytes.
+
+use std::io;
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use crate::recorder::Doing;
+
+/// The longest message; whoever announces a longer one is not of this protocol.
+const MAX_FRAME: usize = 1 << 20;
+
+/// Changes whenever messages or headers do.
+pub(crate) const PROTOCOL: u32 = 3;
+
+/// What ranks and the meeting place tell each other.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Message {
+    /// A rank introduces itself.
+    Register { protocol: u32, rank: usize, world_size: usize, data: SocketAddr },
+    /// Rank 0 refuses a registration.
+    Refused { reason: String },
+    /// Everybody is here: where each rank listens, and the token that connections between ranks must show.
+    Table { data: Vec<SocketAddr>, token: u64 },
+    /// A sign of life.
+    Heartbeat,
+    /// A rank is gone.
+    Lost { rank: usize },
+    /// A rank gave up.
+    Aborted { rank: usize, reason: String },
+    /// A rank wants to know what all are doing on a communicator.
+    Ask { communicator: u32 },
+    /// Rank 0 passes the question on.
+    Tell { question: u64, communicator: u32 },
+    /// A rank's answer.
+    Doing { question: u64, doing: Doing },
+    /// All answers, by rank, for the rank that asked; nothing from those that do not answer.
+    All { doing: Vec<Option<Doing>> },
+    /// A notice: to rank 0 from the sender, or from rank 0 to all others.
+    Notice { name: String, payload: Vec<u8> },
+    /// The sender wants all ranks to stop after the same step.
+    RequestStop { reason: String },
+    /// Rank 0 asks which step a rank is in, and holds it at its next.
+    Hold,
+    /// The answer; none before the first step.
+    InStep { step: Option<u64> },
+    /// All stop after this step, as a rank wanted for a reason.
+    StopAfter { after: Option<u64>, rank: usize, reason: String },
+    /// The sender leaves in good order.
+    Bye,
+}
+
+pub(crate) async fn write(to: &mut (impl AsyncWrite + Unpin), message: &Message) -> io::Result<()> {
+    let body = serde_json::to_vec(message)?;
+    let mut frame = (body.len() as u32).to_be_bytes().to_vec();
+    frame.extend(body);
+    to.write_all(&frame).await
+}
+
+pub(crate) async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Message> {
+    let mut length = [0; 4];
+    from.read_exact(&mut length).await?;
+    let length = u32::from_be_bytes(length) as usize;
+    if length > MAX_FRAME {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a message of {length} bytes")));
+    }
+    let mut body = vec![0; length];
+    from.read_exact(&mut body).await?;
+    Ok(serde_json::from_slice(&body)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read_all(mut bytes: &[u8]) -> io::Result<Message> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+        runtime.block_on(read(&mut bytes))
+    }
+
+    proptest! {
+        #[test]
+        fn noise_is_an_error_and_nothing_worse(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            prop_assert!(read_all(&bytes).is_err());
+        }
+
+        #[test]
+        fn a_damaged_message_is_an_error_or_another_message(at in 0_usize..60, to in any::<u8>()) {
+            let message = Message::Aborted { rank: 3, reason: "because".into() };
+            let body = serde_json::to_vec(&message).expect("plain");
+            let mut frame = (body.len() as u32).to_be_bytes().to_vec();
+            frame.extend(body);
+            let at = at % frame.len();
+            frame[at] = to;
+            // It ends, with something or an error, and asks for no more memory than a frame may have.
+            let _ = read_all(&frame);
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! How buffers are cut: a chunk for each rank, and pieces that go one after the other.
+
+use std::ops::Range;
+
+/// Bytes of a piece: small enough to stay in a core's cache between its arrival and its reduction, large enough
+/// that headers and system calls do not count.
+pub(crate) const PIECE: usize = 256 << 10;
+
+/// Elements of chunk `index` when `len` elements are cut into `parts`, sizes within one of each other.
+pub(crate) fn chunk(len: usize, parts: usize, index: usize) -> Range<usize> {
+    index * len / parts..(index + 1) * len / parts
+}
+
+/// `range` in pieces; one empty piece if it is empty, so that ranks still exchange a header.
+pub(crate) fn pieces<T>(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let step = (PIECE / size_of::<T>().max(1)).max(1);
+    let count = range.len().div_ceil(step).max(1);
+    (0..count).map(move |i| {
+        let start = range.start + i * step;
+        start..(start + step).min(range.end)
+    })
+}

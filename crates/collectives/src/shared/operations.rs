@@ -1,0 +1,343 @@
+//! The operations through the slot exchange.
+//!
+//! Values are always reduced in the order of ranks, whoever does it, so that a reduce-scatter, a reduce and an all-reduce
+//! of the same buffers give the same bits.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+
+use super::slot_exchange::{REDUCED, SLOT, SlotError, SlotExchange, Visit, Who};
+use crate::dtype::Element;
+use crate::partition::chunk;
+use crate::reduce::Reduction;
+
+type Result<T> = std::result::Result<T, SlotError>;
+
+/// Buffers up to this many bytes are reduced by every rank for itself: more additions, and one meeting instead of two.
+const SMALL: usize = 8 << 10;
+
+/// What is reduced before it is copied to where others read it: half of a first-level cache.
+pub(super) const BLOCK: usize = 16 << 10;
+
+/// The `index`-th part of `range` when it is taken in steps; empty beyond its end.
+fn step_of(range: &Range<usize>, step: usize, index: usize) -> Range<usize> {
+    let start = (range.start + index * step).min(range.end);
+    start..(start + step).min(range.end)
+}
+
+impl SlotExchange {
+    /// own ← the reduction of all ranks' values, those of the others being at the byte offsets that `at` gives.
+    pub(super) fn fold<T: Element>(
+        &self,
+        own: &mut [T],
+        at: impl Fn(usize) -> usize,
+        reduction: Reduction,
+        mut done: impl FnMut(usize, &[T]),
+    ) {
+        let op = reduction.op;
+        let mut scratch = [0_u64; BLOCK / 8];
+        let mut start = 0;
+        for block in own.chunks_mut(BLOCK / size_of::<T>()) {
+            let from = |rank: usize| at(rank) + start * size_of::<T>();
+            // The first two may change places; from the third on, what was before this rank comes first.
+            if self.rank < 2 {
+                (0..self.world)
+                    .filter(|rank| *rank != self.rank)
+                    .for_each(|rank| self.memory.reduce_from(from(rank), op, block));
+            } else {
+                let acc = &mut bytemuck::cast_slice_mut::<u64, T>(&mut scratch)[..block.len()];
+                self.memory.copy_out(from(0), bytemuck::cast_slice_mut(acc));
+                (1..self.rank).for_each(|rank| self.memory.reduce_from(from(rank), op, acc));
+                reduction.combine(acc, block);
+                (self.rank + 1..self.world).for_each(|rank| self.memory.reduce_from(from(rank), op, acc));
+                block.copy_from_slice(acc);
+            }
+            reduction.complete(block);
+            done(start, block);
+            start += block.len();
+        }
+    }
+
+    /// Every rank's buffer becomes the reduction of all.
+    pub(crate) fn all_reduce<T: Element>(
+        &mut self,
+        values: &mut [T],
+        reduction: Reduction,
+        visit: Visit<'_>,
+    ) -> Result<()> {
+        if size_of_val(values) <= SMALL {
+            return self.all_reduce_small(values, reduction, visit);
+        }
+        if self.exposes(size_of_val(values)) {
+            return self.all_reduce_cross_memory(values, reduction, visit);
+        }
+        let step = SLOT / size_of::<T>();
+        let first = self.piece;
+        let pieces = values.len().div_ceil(step);
+        self.piece = first.wrapping_add(pieces as u32);
+        let whole = 0..values.len();
+        self.put_foreign(&values[step_of(&whole, step, 0)], first, visit)?;
+        for index in 0..pieces {
+            let (piece, range) = (first.wrapping_add(index as u32), step_of(&whole, step, index));
+            for other in self.others() {
+                self.meet(other, piece, visit)?;
+            }
+            self.reduce_own(&mut values[range.clone()], reduction, piece);
+            self.publish(REDUCED, piece.wrapping_add(1));
+            // Others may still be reducing; meanwhile the next piece goes in.
+            if index + 1 < pieces {
+                self.put_foreign(&values[step_of(&whole, step, index + 1)], piece.wrapping_add(1), visit)?;
+            }
+            for rank in self.others() {
+                self.wait(rank, REDUCED, piece.wrapping_add(1), visit)?;
+                let own = chunk(range.len(), self.world, rank);
+                let to = &mut values[range.start + own.start..range.start + own.end];
+                let at = self.result(rank, piece) + own.start * size_of::<T>();
+                self.memory.copy_out(at, bytemuck::cast_slice_mut(to));
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies what others reduce of a piece into this rank's slot.
+    fn put_foreign<T: Element>(&self, values: &[T], piece: u32, visit: Visit<'_>) -> Result<()> {
+        self.claim(piece, visit)?;
+        let own = chunk(values.len(), self.world, self.rank);
+        let slot = self.slot(self.rank, piece);
+        self.memory.copy_in(slot, bytemuck::cast_slice(&values[..own.start]));
+        self.memory.copy_in(slot + own.end * size_of::<T>(), bytemuck::cast_slice(&values[own.end..]));
+        self.arrive(piece, visit.note);
+        Ok(())
+    }
+
+    /// Reduces this rank's part of a piece from all slots and copies it to where the others read it.
+    fn reduce_own<T: Element>(&self, values: &mut [T], reduction: Reduction, piece: u32) {
+        let own = chunk(values.len(), self.world, self.rank);
+        let at = own.start * size_of::<T>();
+        let result = self.result(self.rank, piece) + at;
+        let at_rank = |rank: usize| self.slot(rank, piece) + at;
+        self.fold(&mut values[own], at_rank, reduction, |start, block| {
+            self.memory.copy_in(result + start * size_of::<T>(), bytemuck::cast_slice(block));
+        });
+    }
+
+    /// Every rank reduces everything for itself.
+    fn all_reduce_small<T: Element>(
+        &mut self,
+        values: &mut [T],
+        reduction: Reduction,
+        visit: Visit<'_>,
+    ) -> Result<()> {
+        let piece = self.piece;
+        self.piece = piece.wrapping_add(1);
+        self.claim(piece, visit)?;
+        self.memory.copy_in(self.slot(self.rank, piece), bytemuck::cast_slice(values));
+        self.arrive(piece, visit.note);
+        self.skip_reduced();
+        for other in self.others() {
+            self.meet(other, piece, visit)?;
+        }
+        // From the slots in the order of ranks, this one's own too, so that all do the very same.
+        self.memory.copy_out(self.slot(0, piece), bytemuck::cast_slice_mut(values));
+        (1..self.world)
+            .for_each(|rank| self.memory.reduce_from(self.slot(rank, piece), reduction.op, values));
+        reduction.complete(values);
+        Ok(())
+    }
+
+    /// The root's buffer becomes the reduction of all.
+    pub(crate) fn reduce<T: Element>(
+        &mut self,
+        values: &mut [T],
+        reduction: Reduction,
+        root: usize,
+        visit: Visit<'_>,
+    ) -> Result<()> {
+        let (step, whole) = (SLOT / size_of::<T>(), 0..values.len());
+        let pieces = values.len().div_ceil(step).max(1);
+        let values = RefCell::new(values);
+        self.pass(
+            visit,
+            pieces,
+            (Who::All, Who::Only(root)),
+            |slots, slot, index| {
+                let range = step_of(&whole, step, index);
+                slots.memory.copy_in(slot, bytemuck::cast_slice(&values.borrow()[range]));
+            },
+            |slots, piece, index| {
+                let own = &mut values.borrow_mut()[step_of(&whole, step, index)];
+                slots.fold(own, |rank| slots.slot(rank, piece), reduction, |_, _| ());
+            },
+        )
+    }
+
+    /// Bytes of the part of a slot that is for one rank, when a slot holds something for each.
+    fn share(&self, header: usize) -> usize {
+        ((SLOT - header) / self.world) & !63
+    }
+
+    /// This rank's chunk of its buffer becomes the reduction of all; the rest stays as it is.
+    pub(crate) fn reduce_scatter<T: Element>(
+        &mut self,
+        values: &mut [T],
+        reduction: Reduction,
+        visit: Visit<'_>,
+    ) -> Result<()> {
+        if self.exposes(size_of_val(values)) {
+            return self.reduce_scatter_cross_memory(values, None, reduction, visit);
+        }
+        let (world, rank, len, share) = (self.world, self.rank, values.len(), self.share(0));
+        let step = share / size_of::<T>();
+        let pieces = len.div_ceil(world).div_ceil(step).max(1);
+        let values = RefCell::new(values);
+        self.pass(
+            visit,
+            pieces,
+            (Who::All, Who::All),
+            |slots, slot, index| {
+                for to in slots.others() {
+                    let range = step_of(&chunk(len, world, to), step, index);
+                    slots.memory.copy_in(slot + to * share, bytemuck::cast_slice(&values.borrow()[range]));
+                }
+            },
+            |slots, piece, index| {
+                let own = &mut values.borrow_mut()[step_of(&chunk(len, world, rank), step, index)];
+                slots.fold(own, |from| slots.slot(from, piece) + rank * share, reduction, |_, _| ());
+            },
+        )
+    }
+
+    /// Every rank's chunk reaches all buffers.
+    pub(crate) fn all_gather<T: Element>(&mut self, values: &mut [T], visit: Visit<'_>) -> Result<()> {
+        if self.exposes(size_of_val(values)) {
+            return self.all_gather_cross_memory(values, None, visit);
+        }
+        let (world, rank, len, step) = (self.world, self.rank, values.len(), SLOT / size_of::<T>());
+        let pieces = len.div_ceil(world).div_ceil(step).max(1);
+        let values = RefCell::new(values);
+        self.pass(
+            visit,
+            pieces,
+            (Who::All, Who::All),
+            |slots, slot, index| {
+                let range = step_of(&chunk(len, world, rank), step, index);
+                slots.memory.copy_in(slot, bytemuck::cast_slice(&values.borrow()[range]));
+            },
+            |slots, piece, index| {
+                for from in slots.others() {
+                    let to = &mut values.borrow_mut()[step_of(&chunk(len, world, from), step, index)];
+                    slots.memory.copy_out(slots.slot(from, piece), bytemuck::cast_slice_mut(to));
+                }
+            },
+        )
+    }
+
+    /// The root's bytes cross_memory all.
+    pub(crate) fn broadcast(&mut self, bytes: &mut [u8], root: usize, visit: Visit<'_>) -> Result<()> {
+        let whole = 0..bytes.len();
+        let pieces = bytes.len().div_ceil(SLOT).max(1);
+        let bytes = RefCell::new(bytes);
+        self.pass(
+            visit,
+            pieces,
+            (Who::Only(root), Who::All),
+            |slots, slot, index| {
+                slots.memory.copy_in(slot, &bytes.borrow()[step_of(&whole, SLOT, index)]);
+            },
+            |slots, piece, index| {
+                if slots.rank != root {
+                    let to = &mut bytes.borrow_mut()[step_of(&whole, SLOT, index)];
+                    slots.memory.copy_out(slots.slot(root, piece), to);
+                }
+            },
+        )
+    }
+
+    /// All ranks' bytes, of whatever lengths, cross_memory the root, or everybody if there is none; elsewhere the list is empty.
+    pub(crate) fn gather(
+        &mut self,
+        own: &[u8],
+        root: Option<usize>,
+        visit: Visit<'_>,
+    ) -> Result<Vec<Vec<u8>>> {
+        const HEADER: usize = 8;
+        let whole = 0..own.len();
+        let wanted = root.is_none_or(|root| root == self.rank);
+        let mut all: Vec<Vec<u8>> = vec![Vec::new(); self.world];
+        if wanted {
+            all[self.rank] = own.to_vec();
+        }
+        let longest = Cell::new(own.len());
+        let put = |slots: &Self, slot: usize, index: usize| {
+            slots.memory.copy_in(slot, &(own.len() as u64).to_le_bytes());
+            slots.memory.copy_in(slot + HEADER, &own[step_of(&whole, SLOT - HEADER, index)]);
+        };
+        let mut take = |slots: &Self, piece: u32, index: usize| {
+            for from in slots.others() {
+                let slot = slots.slot(from, piece);
+                let len = slots.long_at(slot);
+                longest.set(longest.get().max(len));
+                if wanted {
+                    let range = step_of(&(0..len), SLOT - HEADER, index);
+                    let start = all[from].len();
+                    all[from].resize(start + range.len(), 0);
+                    slots.memory.copy_out(slot + HEADER, &mut all[from][start..]);
+                }
+            }
+        };
+        // Everybody reads the lengths in the first piece, to know how many more there are.
+        self.pass(visit, 1, (Who::All, Who::All), &put, &mut take)?;
+        let more = longest.get().div_ceil(SLOT - HEADER).saturating_sub(1);
+        let readers = root.map_or(Who::All, Who::Only);
+        let put_next = |slots: &Self, slot, index| put(slots, slot, index + 1);
+        let take_next = |slots: &Self, piece, index| take(slots, piece, index + 1);
+        self.pass(visit, more, (Who::All, readers), put_next, take_next)?;
+        Ok(if wanted { all } else { Vec::new() })
+    }
+
+    fn long_at(&self, offset: usize) -> usize {
+        let mut bytes = [0; 8];
+        self.memory.copy_out(offset, &mut bytes);
+        u64::from_le_bytes(bytes) as usize
+    }
+
+    /// Each rank gets its part of what the root gives, or everybody if there is no root; what came from whom.
+    pub(crate) fn scatter(
+        &mut self,
+        parts: &[&[u8]],
+        root: Option<usize>,
+        visit: Visit<'_>,
+    ) -> Result<Vec<Vec<u8>>> {
+        let (rank, world) = (self.rank, self.world);
+        let header = (8 * world).next_multiple_of(64);
+        let share = self.share(header);
+        let mut all: Vec<Vec<u8>> = vec![Vec::new(); world];
+        all[rank] = parts.get(rank).map_or_else(Vec::new, |part| part.to_vec());
+        let longest = Cell::new(parts.iter().map(|part| part.len()).max().unwrap_or(0));
+        let put = |slots: &Self, slot: usize, index: usize| {
+            for (to, part) in parts.iter().enumerate() {
+                slots.memory.copy_in(slot + 8 * to, &(part.len() as u64).to_le_bytes());
+                let range = step_of(&(0..part.len()), share, index);
+                slots.memory.copy_in(slot + header + to * share, &part[range]);
+            }
+        };
+        let mut take = |slots: &Self, piece: u32, index: usize| {
+            for from in slots.others().filter(|from| root.is_none_or(|root| root == *from)) {
+                let slot = slots.slot(from, piece);
+                (0..world).for_each(|to| longest.set(longest.get().max(slots.long_at(slot + 8 * to))));
+                let range = step_of(&(0..slots.long_at(slot + 8 * rank)), share, index);
+                let start = all[from].len();
+                all[from].resize(start + range.len(), 0);
+                slots.memory.copy_out(slot + header + rank * share, &mut all[from][start..]);
+            }
+        };
+        let writers = root.map_or(Who::All, Who::Only);
+        // The first piece tells all lengths, and thereby how many more there are.
+        self.pass(visit, 1, (writers, Who::All), put, &mut take)?;
+        let more = longest.get().div_ceil(share).saturating_sub(1);
+        let put_next = |slots: &Self, slot, index| put(slots, slot, index + 1);
+        let take_next = |slots: &Self, piece, index| take(slots, piece, index + 1);
+        self.pass(visit, more, (writers, Who::All), put_next, take_next)?;
+        Ok(all)
+    }
+}

@@ -1,0 +1,89 @@
+//! Worlds whose ranks are threads of this process.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::config::DEFAULT_OP_TIMEOUT;
+use crate::algorithms::gathered;
+use crate::communicator::Communicator;
+use crate::control::{ControlPlane, Watched};
+use crate::engine::{self, Backend, Connector, Ending, HostMemory, Members, Shared};
+use crate::error::{CommError, Result};
+use crate::failure::Failure;
+use crate::mailbox::LocalMail;
+use crate::operation::Algorithm;
+use crate::transport::{Links, local};
+
+/// One rank's end of a new communicator between threads.
+type End = (Links, Option<HostMemory>);
+
+/// Where threads of one process leave each other the ends of new links: by communicator and place in it.
+struct Nursery {
+    failures: Vec<Arc<Failure>>,
+    timeout: Duration,
+    new: Mutex<BTreeMap<(u32, usize), End>>,
+}
+
+impl Nursery {
+    fn new_ends(&self) -> MutexGuard<'_, BTreeMap<(u32, usize), End>> {
+        self.new.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Connector for Nursery {
+    fn connect(&self, backend: &mut Backend, members: Members) -> Result<Backend> {
+        let Members { of_world, own, id, .. } = members;
+        if own == 0 {
+            let failures: Vec<_> = of_world.iter().map(|rank| self.failures[*rank].clone()).collect();
+            let links = local::world(&failures, self.timeout);
+            let memories = engine::of_threads(of_world.len());
+            for (place, both) in links.into_iter().zip(memories).enumerate() {
+                self.new_ends().insert((id, place), both);
+            }
+        }
+        // After this everybody's ends are there.
+        let all = backend.everybody();
+        gathered::all_gather(backend, &all, &[])?;
+        let Some((links, memory)) = self.new_ends().remove(&(id, own)) else {
+            return Err(CommError::Closed);
+        };
+        let mut part = Backend::new(own, id, of_world, links, backend.shared.clone());
+        part.hosts.fill(0);
+        part.host_memory = memory;
+        Ok(part)
+    }
+}
+
+/// The communicators of a world of threads in this process, rank 0 first. Each may be moved to a thread of its
+/// own.
+///
+/// # Errors
+/// If the system refuses threads.
+pub fn threads(world_size: usize) -> Result<Vec<Communicator>> {
+    let watched: Vec<Watched> = (0..world_size).map(|_| Watched::default()).collect();
+    let failures: Vec<_> = watched.iter().map(|rank| rank.failure.clone()).collect();
+    let timeout = DEFAULT_OP_TIMEOUT;
+    let control = Arc::new(ControlPlane::local(watched.clone()));
+    let links = local::world(&failures, timeout);
+    let memories = engine::of_threads(world_size);
+    let mail = LocalMail::world(&failures);
+    let nursery = Arc::new(Nursery { failures, timeout, new: Mutex::default() });
+    links
+        .into_iter()
+        .zip(memories)
+        .zip(watched)
+        .zip(mail)
+        .enumerate()
+        .map(|(rank, (((links, memory), Watched { failure, recorder, .. }), mail))| {
+            let (control, connector) = (control.clone(), nursery.clone());
+            let shared = Shared { failure, control, recorder, timeout, mail, connector, dump: None };
+            let ending = Ending::of_world(&shared, rank);
+            let mut backend = Backend::new(rank, 0, (0..world_size).collect(), links, shared);
+            backend.hosts.fill(0);
+            backend.host_memory = memory;
+            Communicator::start(Box::new(backend), rank, Algorithm::Auto, ending)
+                .map_err(|error| CommError::Buffer(format!("cannot start a thread: {error}")))
+        })
+        .collect()
+}

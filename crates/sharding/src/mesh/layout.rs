@@ -1,0 +1,259 @@
+//! Which rank lies where in a mesh: names, sizes, coordinates and groups, without any communication.
+
+use crate::{Result, ShardingError};
+
+/// The axes that a mesh can have, and whether ranks along one work on different samples.
+///
+/// | axis | ranks along it |
+/// |---|---|
+/// | `data` | train on samples of their own |
+/// | `replicate` | train on samples of their own, and hold the same state as each other |
+/// | `shard` | train on samples of their own, and each hold a part of the state |
+/// | `tensor` | work on the same samples, each on a part of every layer |
+/// | `pipeline` | work on the same samples, each on some of the layers |
+pub const AXES: &[(&str, bool)] =
+    &[("data", true), ("replicate", true), ("shard", true), ("tensor", false), ("pipeline", false)];
+
+/// One axis of a mesh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Axis {
+    name: &'static str,
+    size: usize,
+    /// Whether ranks along it have samples of their own.
+    splits_data: bool,
+}
+
+/// Ranks as the points of a grid with named axes. The last axis varies fastest: with `replicate 2 × shard 4`, rank 5 lies at
+/// replicate 1, shard 1.
+///
+/// ```
+/// use phalanx_sharding::MeshLayout;
+///
+/// # fn main() -> Result<(), phalanx_sharding::ShardingError> {
+/// let mesh = MeshLayout::new(&[("data", 2), ("tensor", 3)], 6)?;
+/// assert_eq!(mesh.coordinates(4)?, [1, 1]);
+/// assert_eq!(mesh.group(4, "tensor")?, [3, 4, 5]);
+/// // Ranks 3, 4 and 5 work on the same samples, which are the second half of the batch.
+/// assert_eq!((mesh.data_rank(4)?, mesh.data_size()), (1, 2));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MeshLayout {
+    /// Outermost first.
+    axes: Vec<Axis>,
+}
+
+impl MeshLayout {
+    /// A mesh with these axes, outermost first.
+    ///
+    /// # Errors
+    /// [`ShardingError::Mesh`] if there is no axis, one is not of [`AXES`] or occurs twice, or the product of the sizes is not
+    /// the world size.
+    pub fn new(axes: &[(&str, usize)], world_size: usize) -> Result<Self> {
+        let equation = equation(axes.iter().copied());
+        if axes.is_empty() {
+            return Err(ShardingError::Mesh(format!(
+                "{world_size} ranks need at least one axis to lie along"
+            )));
+        }
+        let mut known = Vec::with_capacity(axes.len());
+        for (name, size) in axes {
+            let Some((name, splits_data)) = AXES.iter().find(|(known, _)| known == name) else {
+                let there_is = AXES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+                let problem = format!("axis `{name}` of {equation} is unknown; there is: {there_is}");
+                return Err(ShardingError::Mesh(problem));
+            };
+            if known.iter().any(|axis: &Axis| axis.name == *name) {
+                return Err(ShardingError::Mesh(format!("axis `{name}` occurs twice in {equation}")));
+            }
+            known.push(Axis { name, size: *size, splits_data: *splits_data });
+        }
+        let product = known.iter().try_fold(1_usize, |product, axis| product.checked_mul(axis.size));
+        if product != Some(world_size) || world_size == 0 {
+            let product = product.map_or_else(|| "too many".to_owned(), |product| product.to_string());
+            let problem = format!("{equation} = {product}, but the world has {world_size} ranks");
+            return Err(ShardingError::Mesh(problem));
+        }
+        Ok(Self { axes: known })
+    }
+
+    /// All ranks along one axis called `data`.
+    ///
+    /// # Errors
+    /// [`ShardingError::Mesh`] if there are no ranks.
+    pub fn data(world_size: usize) -> Result<Self> {
+        if world_size == 0 {
+            return Err(ShardingError::Mesh("a world has at least one rank".into()));
+        }
+        Self::new(&[("data", world_size)], world_size)
+    }
+
+    /// How many ranks there are.
+    pub fn world_size(&self) -> usize {
+        self.axes.iter().map(|axis| axis.size).product()
+    }
+
+    /// Names and sizes of the axes, outermost first.
+    pub fn axes(&self) -> impl Iterator<Item = (&'static str, usize)> {
+        self.axes.iter().map(|axis| (axis.name, axis.size))
+    }
+
+    /// How many ranks lie along `axis`; `None` if there is no such axis.
+    pub fn size(&self, axis: &str) -> Option<usize> {
+        self.axes.iter().find(|known| known.name == axis).map(|known| known.size)
+    }
+
+    /// Where among the axes `axis` is.
+    ///
+    /// # Errors
+    /// [`ShardingError::Mesh`] naming those that there are.
+    pub fn position(&self, axis: &str) -> Result<usize> {
+        self.axes.iter().position(|known| known.name == axis).ok_or_else(|| {
+            let names = self.axes.iter().map(|axis| axis.name).collect::<Vec<_>>().join(", ");
+            ShardingError::Mesh(format!("there is no axis `{axis}`; the mesh has {names}"))
+        })
+    }
+
+    /// Whether ranks along the axis at `position` have samples of their own, so that the loss is the sum of theirs.
+    pub(crate) fn splits_data(&self, position: usize) -> bool {
+        self.axes[position].splits_data
+    }
+
+    /// Where `rank` lies along each axis.
+    ///
+    /// # Errors
+    /// [`ShardingError::Mesh`] if the world has no such rank.
+    pub fn coordinates(&self, rank: usize) -> Result<Vec<usize>> {
+        self.check(rank)?;
+        let mut rest = rank;
+        let mut coordinates = vec![0; self.axes.len()];
+        for (at, axis) in coordinates.iter_mut().zip(&self.axes).rev() {
+            *at = rest % axis.size;
+            rest /= axis.size;
+        }
+        Ok(coordinates)
+    }
+
+    /// The ranks that share all coordinates with `rank` but the one along `axis`, in order: those that it communicates with
+    /// over that axis.
+    ///
+    /// # Errors
+    /// [`ShardingError::Mesh`] if there is no such axis or no such rank.
+    pub fn group(&self, rank: usize, axis: &str) -> Result<Vec<usize>> {
+        let free = self.position(axis)?;
+        self.alike(rank, |at| at != free)
+    }
+
+    /// Position of `rank` among the parts that a batch is split into: its coordinates along the axes over which data
+    /// differs, the last varying fastest. Ranks that differ along other axes only have the same samples.
+    ///
+    /// # Errors
+    /// [`ShardingError::Mesh`] if the world has no such rank.
+    pub fn data_rank(&self, rank: usize) -> Result<usize> {
+        let coordinates = self.coordinates(rank)?;
+        let of_data = self.axes.iter().zip(coordinates).filter(|(axis, _)| axis.splits_data);
+        Ok(of_data.fold(0, |sum, (axis, at)| sum * axis.size + at))
+    }
+
+    /// How many parts a batch is split into: the product of the axes over which data differs.
+    pub fn data_size(&self) -> usize {
+        self.axes.iter().filter(|axis| axis.splits_data).map(|axis| axis.size).product()
+    }
+
+    /// The ranks that together have all samples of a batch, `rank` among them: those that share its coordinates along the axes
+    /// over which data does not differ.
+    ///
+    /// # Errors
+    /// [`ShardingError::Mesh`] if the world has no such rank.
+    pub fn data_group(&self, rank: usize) -> Result<Vec<usize>> {
+        self.alike(rank, |at| !self.axes[at].splits_data)
+    }
+
+    /// The ranks with the coordinates of `rank` along the axes that `fixed` says.
+    fn alike(&self, rank: usize, fixed: impl Fn(usize) -> bool) -> Result<Vec<usize>> {
+        let own = self.coordinates(rank)?;
+        let mut ranks = Vec::new();
+        for other in 0..self.world_size() {
+            let theirs = self.coordinates(other)?;
+            if (0..own.len()).all(|at| !fixed(at) || own[at] == theirs[at]) {
+                ranks.push(other);
+            }
+        }
+        Ok(ranks)
+    }
+
+    fn check(&self, rank: usize) -> Result<()> {
+        let size = self.world_size();
+        match rank < size {
+            true => Ok(()),
+            false => Err(ShardingError::Mesh(format!("there is no rank {rank} in {self}, which has {size}"))),
+        }
+    }
+}
+
+impl std::fmt::Display for MeshLayout {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&equation(self.axes()))
+    }
+}
+
+/// `replicate 2 × shard 4`.
+fn equation<'a>(axes: impl Iterator<Item = (&'a str, usize)>) -> String {
+    axes.map(|(name, size)| format!("{name} {size}")).collect::<Vec<_>>().join(" × ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn coordinates_and_groups() {
+        let mesh = MeshLayout::new(&[("replicate", 2), ("shard", 3)], 6).expect("2 × 3 = 6");
+        assert_eq!(mesh.coordinates(4).expect("a rank"), [1, 1]);
+        assert_eq!(mesh.group(4, "shard").expect("an axis"), [3, 4, 5]);
+        assert_eq!(mesh.group(4, "replicate").expect("an axis"), [1, 4]);
+        assert_eq!((mesh.size("shard"), mesh.size("pipeline")), (Some(3), None));
+        assert_eq!((mesh.data_rank(4).expect("a rank"), mesh.data_size()), (4, 6));
+        assert_eq!(mesh.data_group(4).expect("a rank"), [0, 1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn samples_differ_along_some_axes_only() {
+        // The axes of data need not be neighbours.
+        let axes = [("replicate", 2), ("tensor", 2), ("shard", 3), ("pipeline", 2)];
+        let mesh = MeshLayout::new(&axes, 24).expect("24 ranks");
+        assert_eq!(mesh.data_size(), 6);
+        for rank in 0..24 {
+            let at = mesh.coordinates(rank).expect("a rank");
+            assert_eq!(mesh.data_rank(rank).expect("a rank"), 3 * at[0] + at[2]);
+            let group = mesh.data_group(rank).expect("a rank");
+            let parts: Vec<usize> = group.iter().map(|rank| mesh.data_rank(*rank).expect("a rank")).collect();
+            assert_eq!(parts, [0, 1, 2, 3, 4, 5], "each part once, in order");
+        }
+    }
+
+    #[test]
+    fn a_wrong_mesh_prints_its_equation() {
+        let wrong =
+            |axes: &[(&str, usize)], size| MeshLayout::new(axes, size).expect_err("is wrong").to_string();
+        let error = wrong(&[("replicate", 2), ("shard", 3)], 8);
+        assert_eq!(error, "mesh: replicate 2 × shard 3 = 6, but the world has 8 ranks");
+        let error = wrong(&[("data", 2), ("data", 2)], 4);
+        assert_eq!(error, "mesh: axis `data` occurs twice in data 2 × data 2");
+        let error = wrong(&[("dta", 2)], 2);
+        assert_eq!(
+            error,
+            "mesh: axis `dta` of dta 2 is unknown; there is: data, replicate, shard, tensor, pipeline"
+        );
+        assert!(wrong(&[("data", usize::MAX), ("shard", 2)], 4).contains("too many"));
+        assert!(wrong(&[], 4).contains("at least one axis"));
+        assert!(wrong(&[("data", 0)], 0).contains("has 0 ranks"));
+        assert!(MeshLayout::data(0).is_err());
+        let mesh = MeshLayout::data(2).expect("one axis");
+        let error = mesh.group(0, "shard").expect_err("no such axis").to_string();
+        assert_eq!(error, "mesh: there is no axis `shard`; the mesh has data");
+        let error = mesh.coordinates(2).expect_err("no such rank").to_string();
+        assert_eq!(error, "mesh: there is no rank 2 in data 2, which has 2");
+    }
+}

@@ -1,0 +1,10 @@
+//! Checkpoints of a run: when they are written, what of them a rank writes, and which one a run goes on from.
+
+mod newest;
+mod parts;
+mod saver;
+
+pub(super) use newest::find_checkpoint;
+pub use newest::newest_checkpoint;
+pub(super) use parts::Cut;
+pub(super) use saver::{Saved, Saver, TOLD};

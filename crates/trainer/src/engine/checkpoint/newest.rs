@@ -1,0 +1,44 @@
+//! Which checkpoint a run goes on from.
+
+use crate::engine::distributed::Distributed;
+use crate::engine::error::TrainError;
+use crate::run::RunFolder;
+use crate::run::checkpoint::Checkpoint;
+
+/// The newest complete checkpoint, which all ranks check together, and what is wrong with newer ones.
+pub(in crate::engine) fn find_checkpoint(
+    distributed: &Distributed,
+    folder: &RunFolder,
+) -> Result<(Option<Checkpoint>, Vec<String>), TrainError> {
+    let listed = Checkpoint::list(&folder.checkpoints());
+    let found = listed.last().map_or(0, |(step, _)| *step);
+    let steps: Vec<String> = listed.iter().map(|(step, _)| step.to_string()).collect();
+    let own = steps.join(" ");
+    if distributed.gather_text(&own)?.iter().any(|other| *other != own) {
+        let folder = folder.path().display().to_string();
+        return Err(TrainError::Disagree { rank: distributed.rank(), found, folder });
+    }
+    let mut damaged = Vec::new();
+    for (_, path) in listed.into_iter().rev() {
+        let opened = Checkpoint::open_share(&path, distributed.rank(), distributed.size());
+        let own = opened.as_ref().err().map_or_else(String::new, ToString::to_string);
+        let said = distributed.gather_text(&own)?;
+        match (opened, said.into_iter().find(|problem| !problem.is_empty())) {
+            (Ok(checkpoint), None) => return Ok((Some(checkpoint), damaged)),
+            (_, problem) => damaged.extend(problem),
+        }
+    }
+    Ok((None, damaged))
+}
+
+/// Where a run's checkpoints are looked at from outside: its newest.
+pub fn newest_checkpoint(folder: &RunFolder) -> Result<Checkpoint, TrainError> {
+    let (newest, mut damaged) = Checkpoint::newest(&folder.checkpoints());
+    match (newest, damaged.pop()) {
+        (Some(checkpoint), _) => Ok(checkpoint),
+        (None, Some(error)) => Err(error.into()),
+        (None, None) => {
+            Err(TrainError::Setup(format!("{} holds no checkpoint yet", folder.path().display())))
+        }
+    }
+}

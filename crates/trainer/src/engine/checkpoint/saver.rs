@@ -1,0 +1,495 @@
+//! When checkpoints are written: beside the steps that follow, and what the ranks tell each other about it.
+//!
+//! Saving begins on all ranks after the same step. Rank 0 makes a hidden folder, every rank copies what it has to write, and a
+//! thread of its own writes it there while training goes on. That thread speaks to nobody: how far each rank is travels with
+//! the sums of every step ([`Saver::tell`], [`Saver::hear`]), so all ranks learn at the same step that all have written; then a
+//! thread of rank 0 adds the index and renames the folder into place. Whoever needs the checkpoint to be complete (the end
+//! of the run, the next checkpoint) waits for it on all ranks at the same place ([`Saver::settle`]).
+
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Map, Value};
+
+use crate::config::Config;
+use crate::engine::distributed::Distributed;
+use crate::engine::error::TrainError;
+use crate::run::RunFolder;
+use crate::run::checkpoint::{Aside, Checkpoint, CheckpointError, PartFile};
+
+/// Numbers that a rank adds to the sums of a step: whether it has written, whether it has completed the checkpoint (rank 0
+/// alone does), whether it has failed.
+pub(in crate::engine) const TOLD: usize = 3;
+
+/// A checkpoint that has been completed, as rank 0 is told.
+pub(in crate::engine) struct Saved {
+    pub(in crate::engine) step: u64,
+    pub(in crate::engine) path: PathBuf,
+    /// How long training stood still for it.
+    pub(in crate::engine) stalled: Duration,
+}
+
+/// Writes checkpoints, one at a time.
+pub(in crate::engine) struct Saver {
+    checkpoints: PathBuf,
+    keep: usize,
+    asynchronous: bool,
+    pending: Option<Pending>,
+    /// How long training has stood still for all checkpoints together.
+    stalled: Duration,
+}
+
+/// A checkpoint that is not complete.
+struct Pending {
+    aside: Aside,
+    /// For the index; rank 0's is used.
+    state: Map<String, Value>,
+    stage: Stage,
+    stalled: Duration,
+}
+
+/// How far this rank is.
+enum Stage {
+    Writing(Work<()>),
+    Written,
+    Completing(Work<Checkpoint>),
+    Complete(Checkpoint),
+    Failed(CheckpointError),
+}
+
+/// Something that a thread does.
+type Work<T> = JoinHandle<Result<T, CheckpointError>>;
+
+impl Saver {
+    pub(in crate::engine) fn new(folder: &RunFolder, config: &Config) -> Self {
+        Self {
+            checkpoints: folder.checkpoints(),
+            keep: config.checkpoint.keep,
+            asynchronous: config.checkpoint.asynchronous,
+            pending: None,
+            stalled: Duration::ZERO,
+        }
+    }
+
+    /// How long training has stood still for checkpoints.
+    pub(in crate::engine) fn stalled(&self) -> Duration {
+        self.stalled
+    }
+
+    /// Begins to save after `step`; `parts` copies what this rank writes, and says what is for the index. If the checkpoint is
+    /// not written beside the next steps it is complete when this returns. Checkpoints that have become complete are
+    /// returned on rank 0. Every rank calls this at the same place.
+    pub(in crate::engine) fn begin(
+        &mut self,
+        distributed: &Distributed,
+        step: u64,
+        parts: impl FnOnce() -> Result<(Vec<PartFile>, Map<String, Value>), TrainError>,
+    ) -> Result<Vec<Saved>, TrainError> {
+        let begun = Instant::now();
+        let mut complete = Vec::from_iter(self.settle(distributed)?);
+        if let Some((aside, failed)) = self.agree(distributed, step)? {
+            // Bringing parameters together needs all ranks, also one that has nowhere to write them.
+            let (files, state) = parts()?;
+            let stage = match failed {
+                None => self.write(aside.clone(), distributed.rank(), files),
+                Some(error) => Stage::Failed(error),
+            };
+            self.pending = Some(Pending { aside, state, stage, stalled: begun.elapsed() });
+            if !self.asynchronous {
+                let saved = self.settle(distributed)?;
+                complete.extend(saved.map(|saved| Saved { stalled: begun.elapsed(), ..saved }));
+            }
+        }
+        self.stalled += begun.elapsed();
+        Ok(complete)
+    }
+
+    /// Has rank 0 make the folder and all ranks find it, with what went wrong on this one; nothing if there is a complete
+    /// checkpoint of this step.
+    fn agree(
+        &self,
+        distributed: &Distributed,
+        step: u64,
+    ) -> Result<Option<(Aside, Option<CheckpointError>)>, TrainError> {
+        let first = distributed.rank() == 0;
+        // Microseconds since 1970 fit into the 53 bits that a sum of f64 keeps.
+        let ticket = || {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+            (now as u64) & ((1 << 53) - 1)
+        };
+        let mut told = [0.0; 2];
+        let mut made = None;
+        if first {
+            if Checkpoint::exists(&self.checkpoints, step) {
+                told[1] = 1.0;
+            } else {
+                let ticket = ticket();
+                told[0] = ticket as f64;
+                made = Some(Aside::create(&self.checkpoints, step, ticket));
+            }
+        }
+        distributed.sum(&mut told)?;
+        if told[1] > 0.0 {
+            return Ok(None);
+        }
+        let ticket = told[0] as u64;
+        let aside = match made {
+            Some(made) => made,
+            None => Aside::join(&self.checkpoints, step, ticket, distributed.rank()),
+        };
+        Ok(Some(match aside {
+            Ok(aside) => (aside, None),
+            Err(error) => (Aside::at(&self.checkpoints, step, ticket), Some(error)),
+        }))
+    }
+
+    /// Writes this rank's files, on a thread if that is asked for.
+    fn write(&self, aside: Aside, rank: usize, files: Vec<PartFile>) -> Stage {
+        if files.is_empty() || !self.asynchronous {
+            return match aside.write(rank, files) {
+                Ok(()) => Stage::Written,
+                Err(error) => Stage::Failed(error),
+            };
+        }
+        match on_thread(&aside.clone(), move || aside.write(rank, files)) {
+            Ok(work) => Stage::Writing(work),
+            Err(error) => Stage::Failed(error),
+        }
+    }
+
+    /// What this rank has to tell the others with the sums of this step.
+    pub(in crate::engine) fn tell(&mut self) -> [f64; TOLD] {
+        let Some(pending) = &mut self.pending else { return [0.0; TOLD] };
+        pending.advance(false);
+        let told = |holds: bool| f64::from(u8::from(holds));
+        let stage = &pending.stage;
+        [
+            told(matches!(stage, Stage::Written | Stage::Completing(_) | Stage::Complete(_))),
+            told(matches!(stage, Stage::Complete(_))),
+            told(matches!(stage, Stage::Failed(_))),
+        ]
+    }
+
+    /// Takes the sums of what all ranks have told: a checkpoint that has become complete, on rank 0.
+    ///
+    /// # Errors
+    /// On all ranks, if any could not write.
+    pub(in crate::engine) fn hear(
+        &mut self,
+        distributed: &Distributed,
+        told: &[f64],
+    ) -> Result<Option<Saved>, TrainError> {
+        let Some(pending) = &mut self.pending else { return Ok(None) };
+        let [written, complete, failed] = [0, 1, 2].map(|at| told.get(at).copied().unwrap_or(0.0));
+        if failed > 0.0 {
+            return Err(self.fail(distributed));
+        }
+        if complete > 0.0 {
+            return Ok(self.done());
+        }
+        if written == distributed.size() as f64
+            && distributed.rank() == 0
+            && matches!(pending.stage, Stage::Written)
+        {
+            let (aside, ranks, keep) = (pending.aside.clone(), distributed.size(), self.keep);
+            let state = std::mem::take(&mut pending.state);
+            pending.stage = match on_thread(&pending.aside, move || aside.commit(ranks, state, keep)) {
+                Ok(work) => Stage::Completing(work),
+                Err(error) => Stage::Failed(error),
+            };
+        }
+        Ok(None)
+    }
+
+    /// Waits until what has been begun is complete; returned on rank 0. Every rank calls this at the same place.
+    ///
+    /// # Errors
+    /// On all ranks, if any could not write.
+    pub(in crate::engine) fn settle(
+        &mut self,
+        distributed: &Distributed,
+    ) -> Result<Option<Saved>, TrainError> {
+        let Some(pending) = &mut self.pending else { return Ok(None) };
+        pending.advance(true);
+        if any_failed(distributed, pending)? {
+            return Err(self.fail(distributed));
+        }
+        if distributed.rank() == 0 && matches!(pending.stage, Stage::Written) {
+            let state = std::mem::take(&mut pending.state);
+            pending.stage = match pending.aside.commit(distributed.size(), state, self.keep) {
+                Ok(checkpoint) => Stage::Complete(checkpoint),
+                Err(error) => Stage::Failed(error),
+            };
+        }
+        if any_failed(distributed, pending)? {
+            return Err(self.fail(distributed));
+        }
+        Ok(self.done())
+    }
+
+    fn done(&mut self) -> Option<Saved> {
+        let pending = self.pending.take()?;
+        match pending.stage {
+            Stage::Complete(checkpoint) => Some(Saved {
+                step: checkpoint.step(),
+                path: checkpoint.folder().to_owned(),
+                stalled: pending.stalled,
+            }),
+            _ => None,
+        }
+    }
+
+    /// Gives the checkpoint up on all ranks: each says what has happened to it.
+    fn fail(&mut self, distributed: &Distributed) -> TrainError {
+        let Some(mut pending) = self.pending.take() else {
+            return TrainError::Setup("a checkpoint failed that nobody has begun".to_owned());
+        };
+        pending.advance(true);
+        let own = match &pending.stage {
+            Stage::Failed(error) => error.to_string(),
+            _ => String::new(),
+        };
+        // Nobody writes any more once all have said something.
+        let said = match distributed.gather_text(&own) {
+            Ok(said) => said,
+            Err(error) => return error,
+        };
+        if distributed.rank() == 0 {
+            pending.aside.abandon();
+        }
+        if let Stage::Failed(error) = pending.stage {
+            return error.into();
+        }
+        let first = said.into_iter().enumerate().find(|(_, problem)| !problem.is_empty());
+        let (rank, problem) = first.unwrap_or_default();
+        CheckpointError::Elsewhere { rank, problem }.into()
+    }
+}
+
+impl Pending {
+    /// Takes over what the thread has come to, if it has ended or is to be waited for.
+    fn advance(&mut self, wait: bool) {
+        self.stage = match std::mem::replace(&mut self.stage, Stage::Written) {
+            Stage::Writing(work) if wait || work.is_finished() => match join(&self.aside, work) {
+                Ok(()) => Stage::Written,
+                Err(error) => Stage::Failed(error),
+            },
+            Stage::Completing(work) if wait || work.is_finished() => match join(&self.aside, work) {
+                Ok(checkpoint) => Stage::Complete(checkpoint),
+                Err(error) => Stage::Failed(error),
+            },
+            stage => stage,
+        };
+    }
+}
+
+/// Whether any rank has failed; they wait for each other here.
+fn any_failed(distributed: &Distributed, pending: &Pending) -> Result<bool, TrainError> {
+    Ok(distributed.sum_of(f64::from(u8::from(matches!(pending.stage, Stage::Failed(_)))))? > 0.0)
+}
+
+fn on_thread<T: Send + 'static>(
+    aside: &Aside,
+    work: impl FnOnce() -> Result<T, CheckpointError> + Send + 'static,
+) -> Result<Work<T>, CheckpointError> {
+    let thread = std::thread::Builder::new().name("phalanx-checkpoint".to_owned());
+    thread.spawn(work).map_err(|source| aside.failed("start a thread for", source))
+}
+
+fn join<T>(aside: &Aside, work: Work<T>) -> Result<T, CheckpointError> {
+    // A panic has been reported by the hook for panics, which also ends the process where there is a supervisor.
+    let panicked = |_| aside.failed("write", std::io::Error::other("the writing thread panicked"));
+    work.join().map_err(panicked)?
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use candle_core::{Device, Tensor};
+    use phalanx_collectives::threads;
+
+    use super::*;
+    use crate::run::checkpoint::Part;
+
+    /// A rank's file of a tensor `w` with two elements for each rank.
+    fn files(name: String, rank: usize, ranks: usize) -> Vec<PartFile> {
+        let values = Tensor::new(&[rank as f32, 0.5], &Device::Cpu).expect("a tensor");
+        let (kind, shape, start, key) = ("model".to_owned(), vec![2 * ranks], 2 * rank, "model.w".to_owned());
+        let part = Part { kind, name: "w".to_owned(), shape, start, key, values };
+        vec![PartFile { name, parts: vec![part] }]
+    }
+
+    /// Runs `work` as each of three ranks, with a saver into the folder that `at` names for the rank.
+    fn on_ranks<R: Send + 'static>(
+        at: impl Fn(usize) -> PathBuf,
+        asynchronous: bool,
+        work: impl Fn(&Distributed, &mut Saver) -> R + Copy + Send + 'static,
+    ) -> Vec<R> {
+        let run = |(rank, communicator)| {
+            let (checkpoints, stalled) = (at(rank), Duration::ZERO);
+            std::thread::spawn(move || {
+                let mut saver = Saver { checkpoints, keep: 2, asynchronous, pending: None, stalled };
+                work(&Distributed::among(communicator), &mut saver)
+            })
+        };
+        let running: Vec<_> = threads(3).expect("threads").into_iter().enumerate().map(run).collect();
+        running.into_iter().map(|rank| rank.join().expect("no panic")).collect()
+    }
+
+    /// The rest of a step: what ranks tell each other. The step after which the checkpoint was saved, when it is complete.
+    fn step(distributed: &Distributed, saver: &mut Saver) -> Result<Option<u64>, TrainError> {
+        let mut told = saver.tell();
+        distributed.sum(&mut told)?;
+        Ok(saver.hear(distributed, &told)?.map(|saved| saved.step))
+    }
+
+    fn entries(folder: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(folder).expect("lists").filter_map(Result::ok);
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_checkpoint_becomes_complete_while_steps_go_on() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().to_owned();
+        let done = on_ranks(
+            |_| path.clone(),
+            true,
+            |distributed, saver| {
+                let parts = || {
+                    let name = format!("rank-{}.safetensors", distributed.rank());
+                    Ok((
+                        files(name, distributed.rank(), 3),
+                        Map::from_iter([("epoch".to_owned(), Value::from(1))]),
+                    ))
+                };
+                assert!(
+                    saver.begin(distributed, 5, parts).expect("begins").is_empty(),
+                    "nothing is complete yet"
+                );
+                let mut steps = 0;
+                // All ranks leave together: rank 0 when it is told, the others when nothing is pending any more.
+                loop {
+                    let saved = step(distributed, saver).expect("writes");
+                    steps += 1;
+                    assert!(steps < 1_000_000, "never complete");
+                    if saver.pending.is_none() {
+                        return saved;
+                    }
+                }
+            },
+        );
+        assert_eq!(done, [Some(5), None, None]);
+        assert_eq!(entries(folder.path()), ["latest", "step-00000005"]);
+        let checkpoint = Checkpoint::open(&folder.path().join("step-00000005")).expect("complete");
+        assert_eq!(checkpoint.state()["epoch"], Value::from(1));
+        let whole = checkpoint.reader().read("model", "w").map(|whole| whole.to_vec1::<f32>().expect("f32"));
+        assert_eq!(whole.expect("reads"), [0.0, 0.5, 1.0, 0.5, 2.0, 0.5]);
+        // The same step again: there is one, and nothing is written.
+        let again = on_ranks(
+            |_| path.clone(),
+            true,
+            |distributed, saver| {
+                let parts = || Err(TrainError::Setup("nobody asks for parts".to_owned()));
+                saver.begin(distributed, 5, parts).expect("nothing to do").len()
+                    + usize::from(saver.pending.is_some())
+            },
+        );
+        assert_eq!(again, [0, 0, 0]);
+    }
+
+    #[test]
+    fn the_next_checkpoint_waits_for_the_one_before() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().to_owned();
+        let done = on_ranks(
+            |_| path.clone(),
+            true,
+            |distributed, saver| {
+                let mut complete = Vec::new();
+                for step in 1..=4 {
+                    let name = format!("rank-{}.safetensors", distributed.rank());
+                    let parts = || Ok((files(name, distributed.rank(), 3), Map::new()));
+                    complete.extend(saver.begin(distributed, step, parts).expect("begins"));
+                }
+                complete.extend(saver.settle(distributed).expect("writes"));
+                complete.iter().map(|saved| saved.step).collect::<Vec<_>>()
+            },
+        );
+        assert_eq!(done, [vec![1, 2, 3, 4], vec![], vec![]]);
+        assert_eq!(entries(folder.path()), ["latest", "step-00000003", "step-00000004"]);
+    }
+
+    #[test]
+    fn a_rank_that_cannot_write_is_named_on_all_ranks() {
+        for asynchronous in [true, false] {
+            for waits in [true, false] {
+                let folder = tempfile::tempdir().expect("a folder");
+                let path = folder.path().to_owned();
+                let said = on_ranks(
+                    |_| path.clone(),
+                    asynchronous,
+                    move |distributed, saver| {
+                        let begin = |saver: &mut Saver, step: u64, name: String| {
+                            saver.begin(distributed, step, || {
+                                Ok((files(name, distributed.rank(), 3), Map::new()))
+                            })
+                        };
+                        begin(saver, 1, format!("rank-{}.safetensors", distributed.rank())).expect("writes");
+                        // Rank 1 writes into a folder that is not there.
+                        let name = if distributed.rank() == 1 {
+                            "no/where.safetensors".to_owned()
+                        } else {
+                            "a".to_owned()
+                        };
+                        let begun = begin(saver, 2, format!("{}{name}", ["", "", "b"][distributed.rank()]));
+                        let failed = match (begun, waits) {
+                            (Err(error), _) => error,
+                            (Ok(_), true) => {
+                                saver.settle(distributed).map(drop).expect_err("rank 1 cannot write")
+                            }
+                            (Ok(_), false) => loop {
+                                if let Err(error) = step(distributed, saver) {
+                                    break error;
+                                }
+                            },
+                        };
+                        (failed.to_string(), failed.is_consequence())
+                    },
+                );
+                let own = "checkpoint of step 2: cannot write ";
+                for (rank, (message, consequence)) in said.iter().enumerate() {
+                    assert!(
+                        message.contains(own) && message.contains("no/where.safetensors: No such"),
+                        "{message}"
+                    );
+                    assert_eq!(message.starts_with("rank 1: "), rank != 1, "{message}");
+                    assert_eq!(*consequence, rank != 1);
+                }
+                assert_eq!(entries(folder.path()), ["latest", "step-00000001"]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_folder_that_is_not_shared_is_told() {
+        let (shared, other) =
+            (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let (here, there) = (shared.path().to_owned(), other.path().to_owned());
+        let at = |rank| if rank == 2 { there.clone() } else { here.clone() };
+        let said = on_ranks(at, false, |distributed, saver| {
+            let parts =
+                || Ok((files(format!("rank-{}", distributed.rank()), distributed.rank(), 3), Map::new()));
+            saver.begin(distributed, 1, parts).map(drop).expect_err("rank 2 sees another folder").to_string()
+        });
+        for message in said {
+            assert!(message.contains("rank 2 does not see ") && message.contains("must share"), "{message}");
+        }
+        assert!(entries(shared.path()).is_empty() && entries(other.path()).is_empty());
+    }
+}

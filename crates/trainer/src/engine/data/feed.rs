@@ -1,0 +1,210 @@
+//! The batches of a rank: read by itself, or read by the first rank for all and scattered.
+
+use phalanx_collectives::Communicator;
+use phalanx_data::{ArrayData, ElementType, Loader, MicroBatchRange, StepBatch, StepHeader};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::Batch;
+use crate::engine::TrainError;
+use crate::engine::distributed::Distributed;
+
+/// The rank that reads for all, where one does.
+const READER: usize = 0;
+
+/// The training batches of one rank, cut into micro-batches.
+pub(in crate::engine) struct Feed(Source);
+
+/// A rank's samples of one step.
+pub(in crate::engine) struct StepShare {
+    /// As many micro-batches on every rank.
+    pub(in crate::engine) micro_batches: Vec<MicroBatch>,
+    /// Samples of the step over all ranks.
+    pub(in crate::engine) global_samples: usize,
+    /// The sum of their weights: what losses are divided by.
+    pub(in crate::engine) global_weight: f64,
+}
+
+/// A rank's samples of one micro-batch.
+pub(in crate::engine) struct MicroBatch {
+    /// The samples, perhaps none.
+    pub(in crate::engine) batch: Batch,
+    /// The position of the first in the global batch.
+    pub(in crate::engine) offset: usize,
+    /// How many ranks, from the first, have samples of this micro-batch.
+    pub(in crate::engine) ranks: usize,
+}
+
+/// A rank's samples of one batch of the test split.
+pub(in crate::engine) struct TestBatch {
+    /// The samples; where there is none for this rank, one that does not count, so that the rank can compute what the others
+    /// compute.
+    pub(in crate::engine) batch: Batch,
+    /// Whether they count.
+    pub(in crate::engine) counts: bool,
+}
+
+impl Feed {
+    /// What `loaders` read: this rank's samples, or, where the first rank reads for all, there those of all ranks and elsewhere
+    /// none.
+    pub(in crate::engine) fn new(loaders: Vec<Loader>, distributed: &Distributed) -> Self {
+        Self(Source::new(loaders, distributed))
+    }
+
+    /// The next step's samples.
+    pub(in crate::engine) fn next(&mut self) -> Result<StepShare, TrainError> {
+        let StepBatch { batch, valid, micro_batches: ranges, global_samples, global_weight, .. } =
+            self.0.next()?;
+        let whole = Batch::try_from(batch)?;
+        // Samples that only fill places come last and are left out: a mean over true samples needs no others.
+        let mut left = 0..valid;
+        let mut micro_batches = Vec::with_capacity(ranges.len());
+        for MicroBatchRange { positions, ranks } in ranges {
+            let own = left.start..(left.start + positions.len()).min(left.end);
+            left.start = own.end;
+            micro_batches.push(MicroBatch { batch: whole.narrow(&own)?, offset: positions.start, ranks });
+        }
+        Ok(StepShare { micro_batches, global_samples, global_weight })
+    }
+}
+
+/// One pass over what `loaders` read, as for [`Feed::new`]: as many batches on every rank, of which the last may not count.
+/// Every rank calls this at the same place, and takes all batches.
+pub(in crate::engine) fn once(
+    loaders: Vec<Loader>,
+    distributed: &Distributed,
+) -> Result<impl Iterator<Item = Result<TestBatch, TrainError>>, TrainError> {
+    let own = loaders.first().map(Loader::steps_per_epoch);
+    let steps = match (own, distributed.fed()) {
+        (Some(steps), Some(fed)) => tell(fed, &steps).map(|()| steps)?,
+        (Some(steps), None) => steps,
+        (None, Some(fed)) => hear(fed)?,
+        (None, None) => 0,
+    };
+    let mut source = Source::new(loaders, distributed);
+    Ok((0..steps).map(move |_| {
+        let StepBatch { batch, valid, .. } = source.next()?;
+        let whole = Batch::try_from(batch)?;
+        let batch = if valid > 0 { whole.narrow(&(0..valid))? } else { whole };
+        Ok(TestBatch { batch, counts: valid > 0 })
+    }))
+}
+
+/// Where batches come from.
+struct Source {
+    /// Of this rank, of all ranks, or of none.
+    loaders: Vec<Loader>,
+    /// Those among whom the batches are scattered.
+    fed: Option<Communicator>,
+}
+
+impl Source {
+    fn new(loaders: Vec<Loader>, distributed: &Distributed) -> Self {
+        Self { loaders, fed: distributed.fed().cloned() }
+    }
+
+    fn next(&mut self) -> Result<StepBatch, TrainError> {
+        let mut read = Vec::with_capacity(self.loaders.len());
+        for loader in &mut self.loaders {
+            // A loader without end that has ended has given its error before.
+            let batch = loader.next();
+            read.push(batch.ok_or_else(|| TrainError::Setup("the loader of batches has ended".to_owned()))??);
+        }
+        match (&self.fed, read.pop()) {
+            (None, Some(batch)) => Ok(batch),
+            (None, None) => Err(TrainError::Setup("there is no loader of batches".to_owned())),
+            (Some(fed), last) => {
+                read.extend(last);
+                scatter(fed, read)
+            }
+        }
+    }
+}
+
+/// Gives every rank its batch of those that the reader has, one a rank: what is said of it as text, and its numbers as they
+/// are.
+fn scatter(fed: &Communicator, batches: Vec<StepBatch>) -> Result<StepBatch, TrainError> {
+    let mut headers = Vec::with_capacity(batches.len());
+    // Of each array those of all ranks.
+    let mut types: Vec<ElementType> = Vec::new();
+    let mut arrays: Vec<Vec<ArrayData>> = Vec::new();
+    for batch in batches {
+        let (header, own) = batch.into_parts();
+        let of_rank: Vec<ElementType> = header.element_types().collect();
+        if headers.is_empty() {
+            arrays.resize_with(of_rank.len(), Vec::new);
+            types = of_rank;
+        } else if of_rank != types {
+            let problem = format!("the batches of one step have arrays of {types:?} and of {of_rank:?}");
+            return Err(TrainError::Setup(problem));
+        }
+        headers.push(encode(&header)?);
+        for (all, own) in arrays.iter_mut().zip(own) {
+            all.push(own);
+        }
+    }
+    let header: StepHeader = decode(&fed.scatterv(&headers, READER)?)?;
+    let mut arrays = arrays.into_iter();
+    let data = header.element_types().map(|element_type| {
+        let own = arrays.next().unwrap_or_default();
+        scatter_array(fed, element_type, own)
+    });
+    let data = data.collect::<Result<_, _>>()?;
+    Ok(StepBatch::from_parts(header, data)?)
+}
+
+/// Gives every rank its numbers of one array, all of them of one type.
+fn scatter_array(
+    fed: &Communicator,
+    element_type: ElementType,
+    arrays: Vec<ArrayData>,
+) -> Result<ArrayData, TrainError> {
+    macro_rules! scatter_as {
+        ($variant:ident) => {{
+            let own = arrays.into_iter().filter_map(|array| match array {
+                ArrayData::$variant(values) => Some(values),
+                _ => None,
+            });
+            ArrayData::$variant(fed.scatterv(&own.collect::<Vec<_>>(), READER)?)
+        }};
+    }
+    Ok(match element_type {
+        ElementType::F32 => scatter_as!(F32),
+        ElementType::F64 => scatter_as!(F64),
+        ElementType::U8 => scatter_as!(U8),
+        ElementType::I64 => scatter_as!(I64),
+        ElementType::U32 => {
+            // The communicator moves signed integers; the bits are the same.
+            let own = arrays.into_iter().filter_map(|array| match array {
+                ArrayData::U32(values) => Some(values.into_iter().map(u32::cast_signed).collect()),
+                _ => None,
+            });
+            let own: Vec<i32> = fed.scatterv(&own.collect::<Vec<_>>(), READER)?;
+            ArrayData::U32(own.into_iter().map(i32::cast_unsigned).collect())
+        }
+    })
+}
+
+/// Tells the other ranks something that the reader knows; they [`hear`] it.
+pub(in crate::engine) fn tell<T: Serialize>(fed: &Communicator, fact: &T) -> Result<(), TrainError> {
+    let fact = encode(fact)?;
+    fed.scatterv(&vec![fact; fed.world_size()], READER)?;
+    Ok(())
+}
+
+/// What the reader [`tell`]s.
+pub(in crate::engine) fn hear<T: DeserializeOwned>(fed: &Communicator) -> Result<T, TrainError> {
+    decode(&fed.scatterv::<u8>(&[], READER)?)
+}
+
+fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, TrainError> {
+    serde_json::to_vec(value).map_err(|error| garbled(&error))
+}
+
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, TrainError> {
+    serde_json::from_slice(bytes).map_err(|error| garbled(&error))
+}
+
+fn garbled(error: &serde_json::Error) -> TrainError {
+    TrainError::Setup(format!("what ranks tell each other of a batch is garbled: {error}"))
+}

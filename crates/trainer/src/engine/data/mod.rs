@@ -1,0 +1,11 @@
+//! The data of a run: which datasets, prepared how, and the batches that a rank gets of them.
+
+mod batch;
+mod feed;
+mod images;
+mod splits;
+
+pub use batch::Batch;
+pub(super) use feed::{Feed, MicroBatch, StepShare, TestBatch};
+pub(super) use images::num_classes;
+pub(super) use splits::Data;

@@ -1,0 +1,155 @@
+//! The data of a run, of whatever kind: what every rank knows of it, and which of its batches this rank gets.
+
+use std::sync::Arc;
+
+use phalanx_data::{
+    BatchSource, DataError, DistributedSampler, Loader, LoaderConfig, SamplerConfig, SourceSubset, Tail,
+};
+use serde::{Deserialize, Serialize};
+
+use super::feed::{self, Feed, TestBatch};
+use super::images::ConfiguredImages;
+use crate::config::{Config, TailKind};
+use crate::engine::distributed::Distributed;
+use crate::engine::{Plan, TrainError};
+
+/// The training and the test split, as a rank knows them.
+pub(in crate::engine) struct Data {
+    facts: Facts,
+    /// `None` on ranks whose batches come from the first.
+    splits: Option<Splits>,
+}
+
+/// What every rank knows of the data.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Facts {
+    /// Training samples.
+    train_len: usize,
+    num_classes: usize,
+    description: String,
+}
+
+/// Where batches come from.
+struct Splits {
+    train: Arc<dyn BatchSource>,
+    test: Arc<dyn BatchSource>,
+    loader: LoaderConfig,
+    images: ConfiguredImages,
+}
+
+impl Data {
+    /// Finds the images; none is decoded yet. Where the first rank reads for all, it tells the others what they need to know,
+    /// so every rank calls this at the same place.
+    pub(in crate::engine) fn open(config: &Config, distributed: &Distributed) -> Result<Self, TrainError> {
+        let Some(fed) = distributed.fed() else { return Self::open_here(config) };
+        if distributed.rank() == 0 {
+            let this = Self::open_here(config)?;
+            feed::tell(fed, &this.facts)?;
+            return Ok(this);
+        }
+        Ok(Self { facts: feed::hear(fed)?, splits: None })
+    }
+
+    fn open_here(config: &Config) -> Result<Self, TrainError> {
+        let images = ConfiguredImages::open(config)?;
+        let (train, test) = (images.train(), images.test());
+        let loader = LoaderConfig { workers: config.data.workers, prefetch: config.data.prefetch };
+        let (num_classes, description) = (images.num_classes(), images.describe());
+        let facts = Facts { train_len: train.len(), num_classes, description };
+        Ok(Self { facts, splits: Some(Splits { train, test, loader, images }) })
+    }
+
+    /// How many training samples there are.
+    pub(in crate::engine) fn train_len(&self) -> usize {
+        self.facts.train_len
+    }
+
+    /// How many classes there are.
+    pub(in crate::engine) fn num_classes(&self) -> usize {
+        self.facts.num_classes
+    }
+
+    /// What the data are, in words.
+    pub(in crate::engine) fn describe(&self) -> String {
+        self.facts.description.clone()
+    }
+
+    /// `count` captions of the test split, each once if there are enough; none on a rank that reads no data.
+    pub(in crate::engine) fn test_captions(&self, count: usize) -> Result<Vec<String>, TrainError> {
+        self.splits.as_ref().map_or_else(|| Ok(Vec::new()), |splits| splits.images.test_captions(count))
+    }
+
+    /// The training batches of one rank from step `step` on.
+    pub(in crate::engine) fn feed(
+        &self,
+        config: &Config,
+        plan: &Plan,
+        distributed: &Distributed,
+        step: u64,
+    ) -> Result<Feed, TrainError> {
+        let (epoch, within) = plan.place(step);
+        let within = usize::try_from(within).unwrap_or(usize::MAX);
+        let start = (epoch as u64, within);
+        let loader_of = |splits: &Splits, rank| {
+            let sampler = DistributedSampler::new(SamplerConfig {
+                len: splits.train.len(),
+                world_size: distributed.size(),
+                rank,
+                global_batch: config.train.global_batch,
+                micro_batches: config.train.accumulate,
+                seed: config.train.seed,
+                shuffle: true,
+                tail: match config.data.tail {
+                    TailKind::Drop => Tail::Drop,
+                    TailKind::Pad => Tail::Pad,
+                    TailKind::Ragged => Tail::Ragged,
+                },
+            })?;
+            Loader::new(splits.train.clone(), sampler, splits.loader, start)
+        };
+        Ok(Feed::new(self.loaders(distributed, loader_of)?, distributed))
+    }
+
+    /// The test batches of one rank, `batch` samples each, over `limit` samples (0 = all). All ranks have as many, of
+    /// which the last may not count. Every rank calls this at the same place.
+    pub(in crate::engine) fn test_batches(
+        &self,
+        distributed: &Distributed,
+        limit: usize,
+        batch: usize,
+    ) -> Result<impl Iterator<Item = Result<TestBatch, TrainError>>, TrainError> {
+        let loader_of = |splits: &Splits, rank| {
+            let mut test = splits.test.clone();
+            if limit > 0 && limit < test.len() {
+                test = Arc::new(SourceSubset::take(test, limit, 0)?);
+            }
+            let sampler = DistributedSampler::new(SamplerConfig {
+                len: test.len(),
+                world_size: distributed.size(),
+                rank,
+                global_batch: batch.max(1) * distributed.size(),
+                micro_batches: 1,
+                seed: 0,
+                shuffle: false,
+                tail: Tail::Ragged,
+            })?;
+            Loader::new(test, sampler, splits.loader, (0, 0))
+        };
+        feed::once(self.loaders(distributed, loader_of)?, distributed)
+    }
+
+    /// The loaders of what this rank reads: its own samples, those of all ranks, or nothing.
+    fn loaders(
+        &self,
+        distributed: &Distributed,
+        loader_of: impl Fn(&Splits, usize) -> Result<Loader, DataError>,
+    ) -> Result<Vec<Loader>, TrainError> {
+        let Some(splits) = &self.splits else { return Ok(Vec::new()) };
+        let ranks = if distributed.fed().is_some() {
+            0..distributed.size()
+        } else {
+            distributed.rank()..distributed.rank() + 1
+        };
+        Ok(ranks.map(|rank| loader_of(splits, rank)).collect::<Result<_, _>>()?)
+    }
+}

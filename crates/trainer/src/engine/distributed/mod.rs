@@ -1,0 +1,175 @@
+//! The other ranks, as the training loop sees them.
+
+mod listeners;
+mod network;
+mod world;
+
+use std::path::Path;
+use std::time::Duration;
+
+use phalanx_collectives::{CommStats, Communicator, ReduceOp, WorldConfig, connect};
+use phalanx_sharding::{Ranks, Strategy};
+
+pub(in crate::engine) use listeners::listener;
+pub(in crate::engine) use network::{BatchGroups, Network};
+use world::Link;
+pub use world::{World, in_one_process, launcher_world};
+
+use super::error::TrainError;
+use crate::config::Config;
+
+/// What communication has cost a rank.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::engine) struct Traffic {
+    pub(in crate::engine) bytes_sent: u64,
+    pub(in crate::engine) bytes_received: u64,
+    /// Time in which the loop waited.
+    pub(in crate::engine) exposed: Duration,
+    /// Time in which the communication thread was at work.
+    pub(in crate::engine) busy: Duration,
+}
+
+impl From<CommStats> for Traffic {
+    fn from(stats: CommStats) -> Self {
+        Self {
+            bytes_sent: stats.bytes_sent,
+            bytes_received: stats.bytes_received,
+            exposed: Duration::from_secs_f64(stats.seconds_exposed),
+            busy: Duration::from_secs_f64(stats.seconds_busy),
+        }
+    }
+}
+
+impl std::ops::Add for Traffic {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            bytes_sent: self.bytes_sent + other.bytes_sent,
+            bytes_received: self.bytes_received + other.bytes_received,
+            exposed: self.exposed + other.exposed,
+            busy: self.busy + other.busy,
+        }
+    }
+}
+
+impl std::ops::Sub for Traffic {
+    type Output = Self;
+
+    /// What came since `before`.
+    fn sub(self, before: Self) -> Self {
+        Self {
+            bytes_sent: self.bytes_sent.saturating_sub(before.bytes_sent),
+            bytes_received: self.bytes_received.saturating_sub(before.bytes_received),
+            exposed: self.exposed.saturating_sub(before.exposed),
+            busy: self.busy.saturating_sub(before.busy),
+        }
+    }
+}
+
+/// The other ranks; none, for the only rank.
+pub(in crate::engine) struct Distributed {
+    rank: usize,
+    size: usize,
+    communicator: Option<Communicator>,
+    strategy: Option<Strategy>,
+}
+
+impl Distributed {
+    /// Meets the other ranks. If an operation with them fails, the last ones are written to the folder of logs.
+    pub(in crate::engine) fn connect(
+        world: &World,
+        config: &Config,
+        logs: &Path,
+    ) -> Result<Self, TrainError> {
+        let communicator = match &world.link {
+            Link::Process(config) if config.world_size > 1 => {
+                let flight_recorder = config.flight_recorder.clone().or_else(|| Some(logs.to_owned()));
+                Some(connect(&WorldConfig { flight_recorder, ..WorldConfig::clone(config) })?)
+            }
+            Link::Thread(communicator) if communicator.world_size() > 1 => Some(communicator.clone()),
+            _ => None,
+        };
+        let strategy = Strategy::named(config.train.strategy.as_str())?;
+        Ok(Self { rank: world.rank(), size: world.size(), communicator, strategy: Some(strategy) })
+    }
+
+    /// Nobody.
+    pub(in crate::engine) fn none() -> Self {
+        Self { rank: 0, size: 1, communicator: None, strategy: None }
+    }
+
+    /// Ranks that are threads of a test.
+    #[cfg(test)]
+    pub(in crate::engine) fn among(communicator: Communicator) -> Self {
+        let (rank, size) = (communicator.rank(), communicator.world_size());
+        Self { rank, size, communicator: Some(communicator), strategy: None }
+    }
+
+    pub(in crate::engine) fn rank(&self) -> usize {
+        self.rank
+    }
+
+    pub(in crate::engine) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Whether there are others, with whom a model will be shared.
+    pub(in crate::engine) fn is_shared(&self) -> bool {
+        self.communicator.is_some()
+    }
+
+    /// The ranks among which the first reads the data for all and scatters it, if the strategy says so.
+    pub(in crate::engine) fn fed(&self) -> Option<&Communicator> {
+        let threads = self.strategy.is_some_and(|strategy| strategy.ranks == Ranks::Threads);
+        self.communicator.as_ref().filter(|_| threads)
+    }
+
+    /// The communicator and the strategy by which networks are shared; nothing for the only rank.
+    fn sharing(&self) -> Option<(&Communicator, Strategy)> {
+        self.communicator.as_ref().zip(self.strategy)
+    }
+
+    /// What every rank has to say, known to all, by rank.
+    pub(in crate::engine) fn gather_text(&self, text: &str) -> Result<Vec<String>, TrainError> {
+        let Some(communicator) = &self.communicator else { return Ok(vec![text.to_owned()]) };
+        let all = communicator.all_gatherv(text.as_bytes())?;
+        Ok(all.iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect())
+    }
+
+    /// Replaces each number by its sum over the ranks.
+    pub(in crate::engine) fn sum(&self, values: &mut [f64]) -> Result<(), TrainError> {
+        self.communicator.as_ref().map_or(Ok(()), |world| Ok(world.all_reduce(values, ReduceOp::Sum)?))
+    }
+
+    /// The sum of one number over the ranks.
+    pub(in crate::engine) fn sum_of(&self, value: f64) -> Result<f64, TrainError> {
+        let mut values = [value];
+        self.sum(&mut values)?;
+        Ok(values[0])
+    }
+
+    /// What communication has cost so far, that of `networks` included.
+    pub(in crate::engine) fn traffic<'n>(&self, networks: impl Iterator<Item = &'n Network>) -> Traffic {
+        let Some(communicator) = &self.communicator else { return Traffic::default() };
+        let base = Traffic::from(communicator.stats());
+        // A network's numbers are those of the communicator that all share, and of its own groups.
+        networks.filter_map(Network::traffic).fold(base, |sum, network| sum + (network - base))
+    }
+
+    /// Tells the other ranks that this one fails, so that they do not wait for it.
+    pub(in crate::engine) fn abort(&self, reason: &str) {
+        if let Some(communicator) = &self.communicator {
+            communicator.abort(reason);
+        }
+    }
+
+    /// Leaves the world in good order: nobody goes before all have come this far.
+    pub(in crate::engine) fn finish(&self) -> Result<(), TrainError> {
+        if let Some(communicator) = &self.communicator {
+            communicator.barrier("end of training")?;
+            communicator.shutdown();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,12 @@
+//! Using a model: evaluation, samples, and plans of what a run would hold.
+
+mod evaluate;
+mod memory;
+mod runs;
+mod samples;
+
+pub use memory::{ModelPlan, plan_memory};
+pub use runs::{describe, evaluate_run, evaluate_weights, sample_run};
+
+pub(super) use evaluate::evaluate;
+pub(super) use samples::draw;

@@ -1,0 +1,74 @@
+//! What a run has cost, rank by rank.
+
+use std::time::Duration;
+
+use super::Run;
+use crate::engine::distributed::Network;
+use crate::engine::error::TrainError;
+use crate::run::{Machine, RankSummary, Summary, peak_memory};
+
+/// Numbers of a [`RankSummary`] that travel between ranks.
+const FIELDS: usize = 12;
+
+/// What every rank has to account for, known to all.
+pub(super) fn gather(run: &Run<'_>) -> Result<Vec<RankSummary>, TrainError> {
+    let (rank, size) = (run.distributed.rank(), run.distributed.size());
+    let whole = run.meter.whole();
+    let [parameters, gradients, optimizer] = run.state.bytes();
+    let traffic = run.distributed.traffic(run.state.networks());
+    // Every rank fills its own row of a table of zeros; the sum of the tables is the table. Bytes stay exact in
+    // f64 up to 2^53.
+    let mut table = vec![0.0; FIELDS * size];
+    table[FIELDS * rank..][..FIELDS].copy_from_slice(&[
+        peak_memory().map_or(-1.0, |bytes| bytes as f64),
+        parameters as f64,
+        gradients as f64,
+        optimizer as f64,
+        traffic.bytes_sent as f64,
+        traffic.bytes_received as f64,
+        whole.communication.as_secs_f64(),
+        whole.busy.saturating_sub(whole.communication).as_secs_f64(),
+        whole.data.as_secs_f64(),
+        whole.steps.as_secs_f64(),
+        whole.sent as f64,
+        run.state.networks().map(Network::peak_gathered_bytes).sum::<u64>() as f64,
+    ]);
+    run.distributed.sum(&mut table)?;
+    let rows = table.chunks_exact(FIELDS).enumerate();
+    Ok(rows
+        .map(|(rank, row)| RankSummary {
+            rank,
+            peak_memory_bytes: (row[0] >= 0.0).then_some(row[0] as u64),
+            parameter_bytes: row[1] as u64,
+            gradient_bytes: row[2] as u64,
+            optimizer_bytes: row[3] as u64,
+            bytes_sent: row[4] as u64,
+            bytes_received: row[5] as u64,
+            communication_exposed_seconds: row[6],
+            communication_hidden_seconds: row[7],
+            data_seconds: row[8],
+            step_seconds: row[9],
+            step_bytes_sent: row[10] as u64,
+            gathered_bytes: row[11] as u64,
+        })
+        .collect())
+}
+
+/// The summary of a run that has ended.
+pub(super) fn summary(run: &Run<'_>, ranks: Vec<RankSummary>, interrupted: bool, wall: Duration) -> Summary {
+    let step = run.state.step;
+    Summary {
+        status: if interrupted { "interrupted" } else { "finished" }.to_owned(),
+        step,
+        epochs: step as f64 / run.plan.steps_per_epoch as f64,
+        model: run.state.training.describe().to_owned(),
+        parameters: run.state.num_parameters(),
+        world_size: run.distributed.size(),
+        strategy: run.config.train.strategy.to_string(),
+        images_per_second: run.meter.whole().rate(),
+        wall_seconds: wall.as_secs_f64(),
+        metrics: run.last.clone(),
+        ranks,
+        machine: Machine::detect(),
+    }
+}

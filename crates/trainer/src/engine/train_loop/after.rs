@@ -1,0 +1,197 @@
+//! What is done between steps: lines of metrics, evaluation, samples, checkpoints.
+
+use std::path::Path;
+use std::time::Duration;
+
+use phalanx_tensor::Session;
+use serde_json::{Map, Value};
+
+use super::{Run, account};
+use crate::engine::checkpoint::Saved;
+use crate::engine::distributed::Network;
+use crate::engine::inference::{draw, evaluate};
+use crate::engine::observer::named;
+use crate::engine::{Event, Observer, StepReport, TrainError, precision};
+use crate::run::atomic::write_aside;
+use crate::run::{Line, MetricsWriter, RunError, RunFolder, curves_svg, read_metrics};
+
+impl Run<'_> {
+    /// Writes the line of a step, with the rates since the last one and what was evaluated after it.
+    pub(super) fn log(
+        &mut self,
+        report: StepReport,
+        evaluated: Option<Vec<(String, f64)>>,
+        metrics: &mut MetricsWriter,
+        observer: &mut dyn Observer,
+    ) -> Result<(), TrainError> {
+        let window = self.meter.take_window();
+        let report = StepReport {
+            images_per_second: window.rate(),
+            data_share: window.share(window.data),
+            communication_share: window.share(window.communication),
+            ..report
+        };
+        for phase in &report.phases {
+            self.last.insert(named(&phase.name, "loss"), Value::from(phase.loss));
+        }
+        let mut line = line(&report);
+        for (name, value) in evaluated.iter().flatten() {
+            line = line.with(&format!("test_{name}"), *value);
+            self.last.insert(format!("test_{name}"), Value::from(*value));
+        }
+        metrics.write(&line)?;
+        observer.step(&report, true);
+        if let Some(measures) = evaluated {
+            observer.event(&Event::Evaluated { step: report.step, measures });
+        }
+        Ok(())
+    }
+
+    /// What is done between steps: samples, by rank 0, to which the others give their parts, and checkpoints.
+    pub(super) fn after_step(
+        &mut self,
+        step: u64,
+        last: bool,
+        interrupted: bool,
+        observer: &mut dyn Observer,
+    ) -> Result<(), TrainError> {
+        let config = self.config;
+        if !interrupted && self.plan.is_due(config.sample.every, step, last) {
+            let path = self.folder.samples().join(format!("step-{step:08}.png"));
+            if draw_for_run(self, &path)? {
+                observer.event(&Event::Sampled { step, path });
+            }
+        }
+        let checkpoint = &config.checkpoint;
+        if checkpoint.enabled && self.plan.is_due(checkpoint.every, step, last || interrupted) {
+            let mut saved = Map::from_iter([
+                ("images".to_owned(), Value::from(step * self.plan.global_batch as u64)),
+                ("epoch".to_owned(), Value::from(self.plan.place(step).0)),
+                ("model".to_owned(), Value::from(config.model.kind.as_str())),
+                ("seed".to_owned(), Value::from(config.train.seed)),
+            ]);
+            let state = &self.state;
+            let parts = || Ok((state.parts(&mut saved)?, saved));
+            for saved in self.saver.begin(self.distributed, step, parts)? {
+                tell_saved(observer, saved);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the checkpoint that is being written is complete.
+    pub(super) fn settle(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        if let Some(saved) = self.saver.settle(self.distributed)? {
+            tell_saved(observer, saved);
+        }
+        self.last.insert("save_seconds".to_owned(), Value::from(self.saver.stalled().as_secs_f64()));
+        Ok(())
+    }
+
+    /// What the run has come to; `None` on ranks other than 0.
+    pub(super) fn summary(
+        &mut self,
+        interrupted: bool,
+        wall: Duration,
+    ) -> Result<Option<crate::run::Summary>, TrainError> {
+        let ranks = account::gather(self)?;
+        if !self.is_first() {
+            return Ok(None);
+        }
+        let losses = self.state.training.phases().into_iter().map(|phase| named(&phase.name, "loss"));
+        let losses = losses.chain(self.state.training.evaluated().first().map(|name| format!("test_{name}")));
+        draw_curves(self.folder, &losses.collect::<Vec<_>>())?;
+        Ok(Some(account::summary(self, ranks, interrupted, wall)))
+    }
+}
+
+/// The line of `metrics.jsonl` for a step.
+fn line(report: &StepReport) -> Line {
+    let mut line = Line::new(report.step);
+    for phase in &report.phases {
+        line = line.with(&named(&phase.name, "loss"), phase.loss);
+    }
+    line = line.with("epoch", report.epoch as u64);
+    for phase in &report.phases {
+        for (name, value) in &phase.measures {
+            line = line.with(&named(&phase.name, name), *value);
+        }
+    }
+    for update in &report.updates {
+        line = line.with(&named(&update.network, "lr"), update.learning_rate);
+        if let Some(norm) = update.gradient_norm {
+            line = line.with(&named(&update.network, "grad_norm"), norm);
+        }
+        if let Some(scale) = update.loss_scale {
+            line = line.with(&named(&update.network, "loss_scale"), scale);
+            line = line.with(&named(&update.network, "left_out"), u64::from(update.left_out));
+        }
+    }
+    line.with("images_per_s", report.images_per_second)
+        .with("memory_bytes", report.memory_bytes)
+        .with("data_share", report.data_share)
+        .with("communication_share", report.communication_share)
+}
+
+/// Draws losses over the steps.
+fn draw_curves(folder: &RunFolder, losses: &[String]) -> Result<(), TrainError> {
+    let lines = read_metrics(&folder.metrics())?;
+    let title = folder.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let losses: Vec<&str> = losses.iter().map(String::as_str).collect();
+    let svg = curves_svg(&title, &lines, &losses);
+    let path = folder.curves();
+    write_aside(&path, svg.as_bytes()).map_err(RunError::io("write", &path))?;
+    Ok(())
+}
+
+/// Tells that a checkpoint is complete.
+pub(super) fn tell_saved(observer: &mut dyn Observer, saved: Saved) {
+    let Saved { step, path, stalled } = saved;
+    observer.event(&Event::Saved { step, path, stalled });
+}
+
+/// Evaluates the averaged weights, or the weights, on the test split, each rank its share.
+pub(super) fn evaluate_run(run: &mut Run<'_>) -> Result<Vec<(String, f64)>, TrainError> {
+    let eval = &run.config.eval;
+    let share = run.config.train.global_batch.div_ceil(run.distributed.size());
+    let batch = if eval.batch > 0 { eval.batch } else { share };
+    run.state.networks().try_for_each(Network::broadcast_buffers)?;
+    let (data, distributed, context) = (&run.data, run.distributed, run.context.clone());
+    let session = Session { precision: precision::precision(run.config), ..Session::evaluation(context) };
+    let (listener, step) = (run.state.listener(), run.state.step);
+    let groups = run.state.networks().next().map(Network::batch_groups).unwrap_or_default();
+    let session = Session { listener, ..session };
+    run.state.with_averages_by_block(|training| {
+        evaluate(training, data, distributed, &groups, &session, eval.limit, batch, step)
+    })
+}
+
+/// Draws the configured prompts, or captions of the test split, and writes them beside the picture, a line each, in
+/// the order of the pictures. False if the task draws nothing, and on ranks other than 0, which only give it their parts of
+/// the parameters.
+fn draw_for_run(run: &mut Run<'_>, path: &Path) -> Result<bool, TrainError> {
+    if !run.state.training.draws() {
+        // Otherwise all ranks would gather all parameters for nothing.
+        return Ok(false);
+    }
+    let sample = &run.config.sample;
+    let prompts = match sample.prompts.is_empty() {
+        true => run.data.test_captions(sample.rows)?,
+        false => sample.prompts.clone(),
+    };
+    let precision = precision::precision(run.config);
+    let session = Session { precision, ..Session::evaluation(run.context.clone()) };
+    let seed = run.config.train.seed;
+    let (columns, size) = (sample.columns, run.config.model.image_size);
+    let distributed = run.distributed;
+    let drawn = run.state.with_averages(|training| match distributed.rank() {
+        0 => draw(training, session.clone(), seed, &prompts, columns, size, path),
+        _ => Ok(false),
+    })?;
+    if drawn {
+        let list = path.with_file_name("prompts.txt");
+        let lines: String = prompts.iter().map(|prompt| format!("{prompt}\n")).collect();
+        write_aside(&list, lines.as_bytes()).map_err(RunError::io("write", &list))?;
+    }
+    Ok(drawn)
+}

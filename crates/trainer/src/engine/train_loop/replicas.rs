@@ -1,0 +1,128 @@
+//! All ranks of a run as threads of this process.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use phalanx_collectives::{Communicator, threads};
+
+use super::train;
+use crate::config::Resolved;
+use crate::engine::distributed::World;
+use crate::engine::error::TrainError;
+use crate::engine::observer::{Observer, Silent};
+use crate::launch::{REPLICA_THREAD, StopFlag};
+use crate::run::RunFolder;
+
+/// The failure that ended the replicas of a run: the first, by rank, that was a rank's own.
+#[derive(Debug, thiserror::Error)]
+#[error("rank {rank} failed: {error}")]
+pub struct ReplicaFailure {
+    /// The rank.
+    pub rank: usize,
+    /// Why it failed.
+    #[source]
+    pub error: Box<TrainError>,
+}
+
+/// Trains with all `train.ranks` ranks as threads of this process, under any strategy; rank 0, the one that `observer` hears
+/// of, on this thread. Otherwise as [`train`].
+///
+/// A rank that fails, or panics, ends the others.
+///
+/// # Errors
+/// [`ReplicaFailure`].
+pub fn train_replicas(
+    folder: &RunFolder,
+    resolved: &Resolved,
+    stop: &StopFlag,
+    observer: Box<dyn Observer>,
+) -> Result<(), ReplicaFailure> {
+    let one = |comm: Communicator, observer| train(folder, resolved, &World::thread(comm), stop, observer);
+    let ranks = resolved.config.train.ranks.max(1);
+    together(ranks, |comm| one(comm, observer), |comm| one(comm, Box::new(Silent)))
+}
+
+/// Runs `first` as rank 0 on this thread and `other` as each other rank on a thread of its own, to the end of all.
+fn together(
+    ranks: usize,
+    first: impl FnOnce(Communicator) -> Result<(), TrainError>,
+    other: impl Fn(Communicator) -> Result<(), TrainError> + Sync,
+) -> Result<(), ReplicaFailure> {
+    let failed = |rank, error: TrainError| ReplicaFailure { rank, error: Box::new(error) };
+    let comms = threads(ranks).map_err(|error| failed(0, error.into()))?;
+    let outcomes = std::thread::scope(|scope| {
+        let mut comms = comms.into_iter();
+        let own = comms.next();
+        let mut running = Vec::new();
+        for comm in comms {
+            let (rank, giving_up, other) = (comm.rank(), comm.clone(), &other);
+            let thread = std::thread::Builder::new().name(format!("{REPLICA_THREAD}{rank}"));
+            let thread = thread.spawn_scoped(scope, move || caught(comm, other)).map_err(|error| {
+                let error = TrainError::Setup(format!("cannot start a thread: {error}"));
+                giving_up.abort(&error.to_string());
+                error
+            });
+            running.push((rank, thread));
+        }
+        let own = own.map(|comm| (0, caught(comm, first)));
+        let others = running.into_iter().map(|(rank, thread)| {
+            let outcome = thread
+                .and_then(|thread| thread.join().unwrap_or_else(|panic| Err(TrainError::panicked(&*panic))));
+            (rank, outcome)
+        });
+        own.into_iter().chain(others).collect::<Vec<_>>()
+    });
+    let mut failures = outcomes.into_iter().filter_map(|(rank, outcome)| Some(failed(rank, outcome.err()?)));
+    let Some(mut told) = failures.next() else { return Ok(()) };
+    for failure in failures {
+        if told.error.is_consequence() && !failure.error.is_consequence() {
+            told = failure;
+        }
+    }
+    Err(told)
+}
+
+/// Runs a rank; a panic becomes its error, and is told to the others.
+fn caught(
+    comm: Communicator,
+    work: impl FnOnce(Communicator) -> Result<(), TrainError>,
+) -> Result<(), TrainError> {
+    let giving_up = comm.clone();
+    // What a panic leaves half done is not looked at again: the whole run ends.
+    catch_unwind(AssertUnwindSafe(|| work(comm))).unwrap_or_else(|panic| {
+        let error = TrainError::panicked(&*panic);
+        giving_up.abort(&error.to_string());
+        Err(error)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_failure_of_one_ends_all_and_is_told() {
+        let wait = |comm: Communicator| Ok(comm.barrier("never all here")?);
+        assert!(together(3, wait, wait).is_ok());
+        for culprit in 0..3 {
+            let panics = |comm: Communicator| {
+                assert!(comm.rank() != culprit, "the batch is gone");
+                wait(comm)
+            };
+            let failure = together(3, panics, panics).expect_err("a rank has panicked");
+            let told = failure.to_string();
+            assert!(
+                told.starts_with(&format!("rank {culprit} failed: panicked: the batch is gone")),
+                "{told}"
+            );
+            let fails = |comm: Communicator| match comm.rank() == culprit {
+                true => {
+                    comm.abort("no such image");
+                    Err(TrainError::Setup("no such image".to_owned()))
+                }
+                false => wait(comm),
+            };
+            let failure = together(3, fails, fails).expect_err("a rank has failed");
+            assert_eq!(failure.to_string(), format!("rank {culprit} failed: no such image"));
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Everything that changes while training, and how it is saved.
+
+use std::sync::Arc;
+
+use phalanx_sharding::Held;
+use phalanx_tensor::{Context, Listener};
+use serde_json::{Map, Value};
+
+use super::trainable::Trainable;
+use crate::config::Config;
+use crate::engine::checkpoint::Cut;
+use crate::engine::distributed::{Distributed, Network, listener};
+use crate::engine::observer::UpdateReport;
+use crate::engine::training::{AnyTraining, Built};
+use crate::engine::{Plan, TrainError};
+use crate::run::checkpoint::{Checkpoint, PartFile};
+
+/// The networks of a training, what changes with them, and how far they are.
+pub(super) struct TrainState {
+    pub(super) training: Box<dyn AnyTraining>,
+    /// Steps done.
+    pub(super) step: u64,
+    /// Those that are learnt, in the order of their registration.
+    trainables: Vec<Trainable>,
+    /// Those that are not.
+    frozen: Vec<Network>,
+    /// By phase: the trainables that it updates, and the starts of the names of all other parameters.
+    phases: Vec<(Vec<usize>, Arc<[String]>)>,
+    listener: Option<Arc<dyn Listener>>,
+    context: Arc<Context>,
+}
+
+impl TrainState {
+    /// Shares the networks of a training with the other ranks, and makes what goes with those that are learnt.
+    pub(super) fn new(
+        config: &Config,
+        built: Built,
+        plan: &Plan,
+        distributed: &Distributed,
+        context: Arc<Context>,
+    ) -> Result<Self, TrainError> {
+        let Built { training, mut networks } = built;
+        for network in &mut networks {
+            network.share(distributed, config, context.threads())?;
+        }
+        let listener = listener(networks.iter());
+        let (learnt, frozen): (Vec<_>, Vec<_>) = networks.into_iter().partition(Network::is_learnt);
+        let phases = training.phases().into_iter().map(|phase| {
+            let updates = |network: &Network| {
+                phase.updates.is_empty() || phase.updates.iter().any(|name| name == network.name())
+            };
+            let updated = (0..learnt.len()).filter(|at| updates(&learnt[*at])).collect();
+            let others = learnt.iter().filter(|network| !updates(network)).chain(&frozen);
+            (updated, others.map(|network| format!("{}.", network.name())).collect())
+        });
+        let phases = phases.collect();
+        let trainables = learnt.into_iter().map(|network| Trainable::new(config, network, plan));
+        let trainables = trainables.collect::<Result<_, _>>()?;
+        Ok(Self { training, step: 0, trainables, frozen, phases, listener, context })
+    }
+
+    /// All networks.
+    pub(super) fn networks(&self) -> impl Iterator<Item = &Network> {
+        self.trainables.iter().map(|trainable| &trainable.network).chain(&self.frozen)
+    }
+
+    /// The networks that a phase updates.
+    pub(super) fn updated(&self, phase: usize) -> impl Iterator<Item = &Network> {
+        self.phases[phase].0.iter().map(|at| &self.trainables[*at].network)
+    }
+
+    /// How the names of parameters begin that are constants in a phase.
+    pub(super) fn constants(&self, phase: usize) -> Arc<[String]> {
+        self.phases[phase].1.clone()
+    }
+
+    /// Numbers that are learnt or held fixed.
+    pub(super) fn num_parameters(&self) -> u64 {
+        self.networks().map(|network| network.store().num_parameters() as u64).sum()
+    }
+
+    /// Who is told about blocks and gradients.
+    pub(super) fn listener(&self) -> Option<Arc<dyn Listener>> {
+        self.listener.clone()
+    }
+
+    /// What the loss of a phase is multiplied by.
+    pub(super) fn loss_scale(&self, phase: usize) -> f64 {
+        self.phases[phase].0.first().map_or(1.0, |at| self.trainables[*at].loss_scale())
+    }
+
+    /// Changes the weights of the networks that a phase updates.
+    pub(super) fn update(
+        &mut self,
+        phase: usize,
+        distributed: &Distributed,
+    ) -> Result<Vec<UpdateReport>, TrainError> {
+        let updated = &self.phases[phase].0;
+        let scale = updated.first().and_then(|at| self.trainables[*at].loss_scale_state());
+        let mut reports = Vec::with_capacity(updated.len());
+        for at in updated {
+            let trainable = &mut self.trainables[*at];
+            // One loss has one scale.
+            if updated.len() > 1 {
+                trainable.share_loss_scale(scale)?;
+            }
+            reports.push(trainable.update(distributed, self.step, &self.context)?);
+        }
+        Ok(reports)
+    }
+
+    /// Runs `work` with the averaged weights in place, if there are any, all of them in this rank's memory. Every rank calls
+    /// this at the same place.
+    pub(super) fn with_averages<R>(
+        &mut self,
+        work: impl FnOnce(&dyn AnyTraining) -> Result<R, TrainError>,
+    ) -> Result<R, TrainError> {
+        self.swap()?;
+        self.networks().try_for_each(Network::summon)?;
+        let result = work(&*self.training);
+        self.networks().try_for_each(Network::dismiss)?;
+        self.swap()?;
+        result
+    }
+
+    /// Runs `work` with the averaged weights in place and gathers nothing beforehand: whatever `work` runs, all ranks run the
+    /// same blocks in the same order, and listen ([`TrainState::listener`]).
+    pub(super) fn with_averages_by_block<R>(
+        &mut self,
+        work: impl FnOnce(&dyn AnyTraining) -> Result<R, TrainError>,
+    ) -> Result<R, TrainError> {
+        self.swap()?;
+        let result = work(&*self.training);
+        // A block that was kept for a backward that does not come leaves memory too.
+        self.networks().try_for_each(Network::dismiss)?;
+        self.swap()?;
+        result
+    }
+
+    /// Exchanges weights and averages.
+    fn swap(&mut self) -> Result<(), TrainError> {
+        self.trainables.iter_mut().try_for_each(Trainable::swap_averages)
+    }
+
+    /// Bytes of parameters, of gradients, and of optimizer state (averages included) that are held.
+    pub(super) fn bytes(&self) -> [u64; 3] {
+        let mut sum = [0; 3];
+        for network in self.networks() {
+            let [parameters, gradients] = network.bytes();
+            sum[0] += parameters;
+            sum[1] += gradients;
+        }
+        sum[2] = self.trainables.iter().map(|trainable| trainable.state_bytes() as u64).sum();
+        sum
+    }
+
+    /// Copies what this rank has to write of a checkpoint, and adds to `state` what the index has to say. Every rank calls
+    /// this at the same place.
+    pub(super) fn parts(&self, state: &mut Map<String, Value>) -> Result<Vec<PartFile>, TrainError> {
+        // All networks are shared alike.
+        let share = self.trainables[0].network.part();
+        let mut cut = Cut::new(share);
+        for network in self.networks() {
+            let (store, units) = (network.store(), network.units());
+            cut.learn_places(store, &units);
+            // Parameters that are replicated may have to be brought together first, by all ranks.
+            match share.parameters {
+                Held::Sharded => cut.own_values(store, &units)?,
+                Held::Replicated | Held::Leader => {
+                    network.summon()?;
+                    let copied = cut.whole_values(store);
+                    network.dismiss()?;
+                    copied?;
+                }
+            }
+        }
+        for trainable in &self.trainables {
+            trainable.save(&mut cut, state)?;
+        }
+        Ok(cut.files())
+    }
+
+    /// Goes on from a checkpoint, saved under whatever strategy by whatever number of ranks: reads what this rank holds, and
+    /// nothing else. Returns how many bytes that were. Every rank calls this at the same place, and has the ranks' state
+    /// made equal afterwards.
+    pub(super) fn load(&mut self, checkpoint: &Checkpoint) -> Result<u64, TrainError> {
+        let reader = checkpoint.reader();
+        reader.check_model(self.networks().map(Network::store))?;
+        for network in self.networks() {
+            reader.read_model(network.store(), &network.resident_units())?;
+        }
+        for trainable in &mut self.trainables {
+            trainable.load(checkpoint, &reader)?;
+        }
+        self.step = checkpoint.step();
+        Ok(reader.bytes_read())
+    }
+}
