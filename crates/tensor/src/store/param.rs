@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use candle_core::{Shape, Tensor};
 
 use super::unit::Unit;
-use crate::backend::Array;
+use crate::backend::{Array, Destination};
 use crate::init::Init;
 use crate::{Context, Result, TensorError};
 
@@ -123,17 +123,15 @@ impl Param {
     /// Adds `grad` to the gradient in the unit.
     pub(crate) fn accumulate_grad(&self, context: &Context, grad: &Array) -> Result<()> {
         let backend = grad.backend(context);
-        match self.grad_destination()? {
-            (to, true) => backend.accumulate(&to, grad),
-            (to, false) => backend.copy(&to, grad),
-        }
+        let Destination { array, add } = self.grad_destination()?;
+        if add { backend.accumulate(&array, grad) } else { backend.copy(&array, grad) }
     }
 
     /// Where its gradient is to be written; see [`Unit::destination`].
-    pub(crate) fn grad_destination(&self) -> Result<(Array, bool)> {
+    pub(crate) fn grad_destination(&self) -> Result<Destination> {
         let (unit, range) = self.place()?;
         let (to, add) = unit.destination(range.clone())?;
-        Ok((to.into(), add))
+        Ok(Destination { array: to.into(), add })
     }
 
     fn place(&self) -> Result<&(Unit, Range<usize>)> {

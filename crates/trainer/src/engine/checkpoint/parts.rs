@@ -65,7 +65,7 @@ impl Cut {
         }
         if self.share.saves(Held::Replicated) {
             for buffer in store.buffers() {
-                let value = buffer.tensor().copy().map_err(TensorError::from)?;
+                let value = buffer.to_host()?.copy().map_err(TensorError::from)?;
                 self.put(Held::Sharded, MODEL, buffer.name().to_owned(), value, 0);
             }
         }
