@@ -399,6 +399,14 @@ fn stackgans_first_stage_has_the_authors_sizes_and_trains_one_network_at_a_time(
     let losses = stage_one_generator_loss(&making, &d, &made, &shown).expect("sound");
     making.backward(&losses.total).expect("sound");
     assert!(of_g.flat_params().iter().all(FlatParam::has_grads));
+    for few in [0, 1] {
+        let none =
+            |dims: &[usize]| Value::constant(Tensor::zeros(dims, DType::F32, &Device::Cpu).expect("small"));
+        let (real, shown) = (none(&[few, 3, 64, 64]), none(&[few, 4]));
+        let refused = stage_one_discriminator_loss(&tape(), &d, &real, &real, &shown);
+        let error = refused.expect_err("nobody is next").to_string();
+        assert!(error.contains("at least two") && error.ends_with(&few.to_string()), "{error}");
+    }
     for (param, before) in of_d.flat_params().iter().zip(before) {
         let now = param.grads().expect("sound").expect("there").tensor().to_vec1::<f32>().expect("f32");
         assert_eq!(now, before);

@@ -7,6 +7,9 @@ use candle_core::{DType, Shape};
 /// What this crate's functions return.
 pub type Result<T, E = TensorError> = std::result::Result<T, E>;
 
+/// What somebody returns who is called from the tape, a listener or a group of ranks; the error ends the pass that called.
+pub type HookResult = std::result::Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
 /// An error from recording, differentiating, storing or loading.
 #[derive(Debug, thiserror::Error)]
 pub enum TensorError {

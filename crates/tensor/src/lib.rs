@@ -85,7 +85,7 @@ pub mod tape;
 pub use backend::{Array, ArrayBackend, DeviceArray};
 #[cfg(feature = "candle-nn")]
 pub use candle_module::CandleModule;
-pub use error::{Result, TensorError};
+pub use error::{HookResult, Result, TensorError};
 pub use group::ProcessGroup;
 pub use init::{Fan, Init};
 pub use phalanx_kernels::{Context, Level};
@@ -95,7 +95,7 @@ pub use store::{
     Buffer, BuildOptions, FlatEntry, FlatParam, FlatStorage, GradState, LoadReport, Param, ParamGroup,
     ParamState, ParamStore, Scope, StoreBuilder,
 };
-pub use tape::{Block, Grads, HookResult, Listener, Recompute, Saved, Session, Tape, Value};
+pub use tape::{Block, Grads, Listener, Recompute, Saved, Session, Tape, Value};
 
 /// The examples of this crate's README, as tests.
 #[cfg(doctest)]

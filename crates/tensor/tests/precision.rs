@@ -181,7 +181,7 @@ fn cases() -> Vec<Case> {
             };
             let residual = added.then_some(&v[1]);
             let out = ops::batch_norm2d(t, &v[0], &v[2], &v[3], &stats, activation, residual)?;
-            assert_eq!(mean.tensor().dtype(), DType::F32);
+            assert_eq!(mean.array().dtype(), DType::F32);
             Ok(out)
         });
         if !added {

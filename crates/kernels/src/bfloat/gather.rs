@@ -9,7 +9,7 @@ use crate::conv::Conv2dShape;
 use crate::conv::channels_last::images_in_block;
 use crate::conv::channels_last::pack::{PackPanel, Weights};
 use crate::conv::channels_last::sources::{Sources, of_inputs, of_outputs};
-use crate::turn::to_planes;
+use crate::transpose::to_planes;
 
 /// Pairs of input channels that are added at a time: a tap's weights for a panel then stay in the first-level cache.
 const PAIRS: usize = 64;

@@ -161,7 +161,7 @@ impl<T: Narrow> WithSimd for PackB<'_, T> {
                 for (i, line) in lines.chunks_exact_mut(pairs.max(1)).take(some).enumerate() {
                     zip_neighbours(&b.data[(first + lane + i) * k..][..k], line);
                 }
-                crate::turn::turn::<S>(&lines, pairs, [some, pairs], &mut to[lane..], width);
+                crate::transpose::transpose::<S>(&lines, pairs, [some, pairs], &mut to[lane..], width);
             }
         } else {
             for (pair, to) in to.chunks_exact_mut(width.max(1)).enumerate() {

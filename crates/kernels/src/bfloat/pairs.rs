@@ -9,7 +9,7 @@ use half::bf16;
 use pulp::Simd;
 
 use super::convert::round_bits;
-use crate::turn::turn;
+use crate::transpose::transpose;
 
 /// Element types that become bf16.
 pub(crate) trait Narrow: Copy + Send + Sync {
@@ -66,7 +66,7 @@ pub(super) fn zip_neighbours<T: Narrow>(row: &[T], to: &mut [f32]) {
     }
 }
 
-/// Rows of `cols` elements, `from_stride` apart, to pairs of rows, turned: `to` gets `cols` rows of `to_stride` elements,
+/// Rows of `cols` elements, `from_stride` apart, to pairs of rows, transposed: `to` gets `cols` rows of `to_stride` elements,
 /// of which the first half as many as there are rows are written. `scratch` has room for half the rows.
 #[inline(always)]
 pub(super) fn turn_pairs<S: Simd, T: Narrow>(
@@ -82,5 +82,5 @@ pub(super) fn turn_pairs<S: Simd, T: Narrow>(
         let second = (2 * pair + 1 < rows).then(|| row(2 * pair + 1));
         zip_rows(row(2 * pair), second, line);
     }
-    turn::<S>(scratch, cols, [rows.div_ceil(2), cols], to, to_stride);
+    transpose::<S>(scratch, cols, [rows.div_ceil(2), cols], to, to_stride);
 }

@@ -123,6 +123,17 @@ impl Array {
         }
     }
 
+    /// Elements of the host where this array lies: the tensor itself, or a copy of it on this array's device.
+    ///
+    /// # Errors
+    /// The back end's.
+    pub fn alongside(&self, tensor: &Tensor) -> Result<Self> {
+        match &self.0 {
+            Repr::Host(_) => Ok(tensor.into()),
+            Repr::Device(array) => array.backend().from_host(tensor),
+        }
+    }
+
     /// The array as its back end knows it, for that back end's `op`.
     ///
     /// # Errors

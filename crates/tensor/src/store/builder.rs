@@ -224,7 +224,7 @@ impl Scope {
         if registry.by_name.insert(name.clone(), entry).is_some() {
             return Err(TensorError::DuplicateName(name));
         }
-        let buffer = Buffer::new(name, value);
+        let buffer = Buffer::new(name, value.into());
         registry.buffers.push(buffer.clone());
         Ok(buffer)
     }

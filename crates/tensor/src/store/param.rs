@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use candle_core::{Shape, Tensor};
 
 use super::FlatParam;
-use crate::backend::Array;
+use crate::backend::{Array, Destination};
 use crate::init::Init;
 use crate::{Context, Result, TensorError};
 
@@ -115,17 +115,15 @@ impl Param {
     /// Adds `grad` to the gradient.
     pub(crate) fn accumulate_grad(&self, context: &Context, grad: &Array) -> Result<()> {
         let backend = grad.backend(context);
-        match self.grad_destination()? {
-            (to, true) => backend.accumulate(&to, grad),
-            (to, false) => backend.copy(&to, grad),
-        }
+        let Destination { array, add } = self.grad_destination()?;
+        if add { backend.accumulate(&array, grad) } else { backend.copy(&array, grad) }
     }
 
     /// Where its gradient is to be written; see [`FlatParam::grad_destination`].
-    pub(crate) fn grad_destination(&self) -> Result<(Array, bool)> {
+    pub(crate) fn grad_destination(&self) -> Result<Destination> {
         let (flat, entry) = self.place()?;
         let (to, add) = flat.grad_destination(*entry)?;
-        Ok((to.array(), add))
+        Ok(Destination { array: to.array(), add })
     }
 
     fn place(&self) -> Result<&(FlatParam, usize)> {

@@ -1,9 +1,7 @@
 //! The few calls that everything distributed hangs on.
 
+use crate::error::HookResult;
 use crate::store::FlatParam;
-
-/// What a listener returns; the error ends the forward or backward pass that called it.
-pub type HookResult = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 /// Is told how far forward and backward have come.
 ///

@@ -16,7 +16,7 @@ mod value;
 
 pub use block::Block;
 pub use grads::Grads;
-pub use listener::{HookResult, Listener};
+pub use listener::Listener;
 pub use session::{Recompute, Session};
 pub use value::{Saved, Value};
 
@@ -25,7 +25,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use candle_core::DType;
 
-use crate::backend::Array;
+use crate::backend::{Array, ArrayBackend};
+use crate::error::HookResult;
 use crate::rng::Key;
 use crate::store::{FlatParam, Param};
 use crate::{Context, Result, TensorError};
@@ -128,6 +129,14 @@ impl Tape {
     /// Threads and scratch memory for kernels.
     pub fn context(&self) -> &Context {
         &self.session.context
+    }
+
+    /// The back end that arrays are made on which no other array says it for.
+    pub fn backend(&self) -> &dyn ArrayBackend {
+        match &self.session.backend {
+            Some(backend) => backend.as_ref(),
+            None => self.context(),
+        }
     }
 
     /// Whether layers behave as in training.

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use phalanx_kernels::Context;
-
 use super::listener::Listener;
+use crate::Context;
+use crate::backend::ArrayBackend;
 use crate::group::ProcessGroup;
 use crate::precision::Precision;
 use crate::rng::Key;
@@ -50,6 +50,9 @@ pub struct Session {
     pub recompute: Recompute,
     /// What products take and what activations are kept in.
     pub precision: Precision,
+    /// Where ops that are given no array make theirs, such as noise; the CPU, if it is not named. Others compute where their
+    /// arrays lie.
+    pub backend: Option<Arc<dyn ArrayBackend>>,
     /// Parameters whose names begin with one of these are constants in this pass, as in [`super::Tape::frozen`]: the networks
     /// of a training whose turn it is not.
     pub frozen: Arc<[String]>,
@@ -67,6 +70,7 @@ impl Session {
             batch_group: None,
             recompute: Recompute::Never,
             precision: Precision::F32,
+            backend: None,
             frozen: Arc::default(),
         }
     }

@@ -3,7 +3,7 @@
 use pulp::Simd;
 
 use super::POINTS;
-use crate::turn::to_windows;
+use crate::transpose::to_windows;
 
 /// B'd: six input pixels to six points.
 #[inline(always)]

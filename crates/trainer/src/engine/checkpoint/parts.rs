@@ -57,7 +57,7 @@ impl Cut {
         }
         if self.role.saves(Layout::Replicated) {
             for buffer in store.buffers() {
-                let value = buffer.tensor().copy().map_err(TensorError::from)?;
+                let value = buffer.to_host()?.copy().map_err(TensorError::from)?;
                 self.put(Layout::Sharded, MODEL, buffer.name().to_owned(), value, 0);
             }
         }
