@@ -80,7 +80,7 @@ mod storage;
 pub mod store;
 pub mod tape;
 
-pub use backend::{Array, ArrayBackend, DeviceArray};
+pub use backend::{Array, ArrayBackend, DeviceArray, Place};
 pub use candle_module::CandleModule;
 pub use error::{HookResult, Result, TensorError};
 pub use group::ProcessGroup;
