@@ -30,7 +30,7 @@
 //!
 //! # Example
 //!
-//! Two ranks share batches of eight pictures of shapes:
+//! Two ranks share batches of eight pictures of shapes (`examples/text_batches.rs` does so with lines of a text):
 //!
 //! ```
 //! use std::sync::Arc;
@@ -119,3 +119,8 @@ pub use subset::Subset;
 pub use text_file::{TextFile, TextFileConfig, TextSample, TextUnit};
 pub use tokenizer::ClipTokenizer;
 pub use transform::{Filter, Normalise, RandomCrop, Resize, ResizeMode, Transform, TransformConfig};
+
+/// The examples of this crate's README, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

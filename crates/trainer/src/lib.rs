@@ -45,3 +45,8 @@ pub mod engine;
 pub mod launch;
 pub mod parity;
 pub mod run;
+
+/// The examples of this crate's README, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -67,7 +67,7 @@ impl Resolved {
         self.config.check(&|key| self.origin(key))
     }
 
-    /// The same for what reads no images, such as planning: `data.path` may be empty.
+    /// Checks the relations between keys for what reads no images, such as planning: `data.path` may be empty.
     ///
     /// # Errors
     /// Every other relation that does not hold, with its numbers.

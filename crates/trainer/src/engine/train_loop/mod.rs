@@ -33,7 +33,7 @@ use crate::run::{MetricsWriter, RunFolder};
 /// the configured step or until `stop` is raised on any rank.
 ///
 /// # Errors
-/// See [`TrainError`]; a failing rank makes the other ranks fail with an error for which
+/// See [`TrainError`]; one for which [`TrainError::is_cancelled`] holds, if `stop` is raised before the ranks have met. A failing rank makes the other ranks fail with an error for which
 /// [`TrainError::is_consequence`] holds.
 pub fn train(
     folder: &RunFolder,
@@ -46,7 +46,7 @@ pub fn train(
     let config = &resolved.config;
     world.check(config)?;
     let context = precision::context(config, world)?;
-    let distributed = Distributed::connect(world, config, &folder.logs())?;
+    let distributed = Distributed::connect(world, config, &folder.logs(), stop)?;
     let trained = train_among(&distributed, folder, config, context, stop, start, observer.as_mut());
     match &trained {
         Ok(()) => distributed.finish()?,
@@ -135,7 +135,7 @@ impl<'a> Run<'a> {
             observer.event(&Event::Note(format!("{problem}; an older checkpoint is used")));
         }
         if let Some(checkpoint) = newest {
-            let bytes = self.state.load(&checkpoint)?;
+            let bytes = self.state.load(self.distributed, &checkpoint)?;
             let (step, path) = (checkpoint.step(), checkpoint.folder().to_owned());
             tracing::info!("resumes after step {step} with {bytes} bytes read from {}", path.display());
             observer.event(&Event::Resumed { step, path });
