@@ -70,6 +70,20 @@ pub enum TensorError {
         /// Why not.
         why: &'static str,
     },
+    /// A flat parameter was asked for something that its state does not allow.
+    #[error("flat parameter {index} (from `{name}`) is {is}; to {operation} it must be {expected}")]
+    FlatState {
+        /// Its position in the store.
+        index: usize,
+        /// Its first parameter.
+        name: String,
+        /// The state that it is in.
+        is: String,
+        /// What was to be done.
+        operation: &'static str,
+        /// The states in which that can be done.
+        expected: &'static str,
+    },
     /// Two parameters or buffers were registered under one name.
     #[error("`{0}` was registered twice; names in a store are unique")]
     DuplicateName(String),

@@ -33,7 +33,7 @@ impl GradSlots {
     fn param(&self, slot: Slot, dtype: DType) -> Option<&Param> {
         let at = self.params.binary_search_by_key(&slot, |(slot, _)| *slot).ok()?;
         let param = &self.params[at].1;
-        param.unit().is_ok_and(|unit| unit.dtype() == dtype).then_some(param)
+        param.flat_param().is_ok_and(|flat| flat.dtype() == dtype).then_some(param)
     }
 
     pub(super) fn take(&mut self, slot: Slot) -> Option<Array> {

@@ -1,5 +1,6 @@
 //! Every key of the configuration: its type, its default and its meaning.
 
+use phalanx_collectives::Algorithm;
 use toml::Value;
 
 use super::section::{KeyDoc, KeyType, Mismatch, choices, sections};
@@ -93,9 +94,25 @@ choices! {
         LocalSgd = "local-sgd",
     }
 
-    /// How gradients travel between ranks.
-    CompressKind {
-        /// As they are.
+    /// Which way gradients and sharded parameters go between ranks.
+    AlgorithmKind {
+        /// Whichever is fastest by measured costs of the links.
+        Auto = "auto",
+        /// Around a ring.
+        Ring = "ring",
+        /// Up a binomial tree and down again.
+        Tree = "tree",
+        /// By recursive halving, then doubling.
+        HalvingDoubling = "halving-doubling",
+        /// Inside each host, then between hosts, then inside again.
+        Hierarchical = "hierarchical",
+        /// Everything to one rank and back.
+        SingleReducer = "single-reducer",
+    }
+
+    /// What gradients are on their way between ranks.
+    CodecKind {
+        /// The numbers themselves.
         None = "none",
         /// Rounded to bf16: half of the bytes.
         Bf16 = "bf16",
@@ -139,6 +156,20 @@ choices! {
         Step = "step",
         /// Along half a cosine.
         Cosine = "cosine",
+    }
+}
+
+impl AlgorithmKind {
+    /// What the communicator calls it.
+    pub fn algorithm(self) -> Algorithm {
+        match self {
+            Self::Auto => Algorithm::Auto,
+            Self::Ring => Algorithm::Ring,
+            Self::Tree => Algorithm::Tree,
+            Self::HalvingDoubling => Algorithm::HalvingDoubling,
+            Self::Hierarchical => Algorithm::Hierarchical,
+            Self::SingleReducer => Algorithm::SingleReducer,
+        }
     }
 }
 
@@ -222,13 +253,11 @@ sections! {
         ranks: usize = 1;
         /// How ranks share the work.
         strategy: StrategyKind = StrategyKind::Ddp;
-        /// How gradients travel between ranks.
-        compress: CompressKind = CompressKind::None;
         /// Whether communication runs beside computing.
         overlap: OverlapKind = OverlapKind::Auto;
         /// Parameters of a block are cut into units of at most so many MiB, between parameters; 0 = never.
         unit_mib: usize = 64;
-        /// Units travel together until a message has so many KiB; 0 = each by itself.
+        /// Units that follow each other lie and travel together until a message has so many KiB; 0 = each by itself.
         bucket_kib: usize = 1024;
         /// Where parameters are sharded: messages gathered ahead of their use.
         prefetch: usize = 1;
@@ -270,6 +299,14 @@ sections! {
         loss_scale: f64 = 0.0;
         /// Every so many-th block forgets its activations and runs again in backward, 1 = all; 0 = none.
         recompute: usize = 0;
+    }
+
+    /// What travels between ranks.
+    comm: CommConfig {
+        /// Which way gradients and sharded parameters go; a strategy that cannot go that way is refused.
+        algorithm: AlgorithmKind = AlgorithmKind::Auto;
+        /// What gradients are on their way.
+        codec: CodecKind = CodecKind::None;
     }
 
     /// The optimizer.

@@ -14,7 +14,8 @@ impl Config {
                 problems.push(ConfigError::Invalid { origin: origin(key), relation });
             }
         };
-        let Self { model, data, train, optim, schedule, checkpoint, log, sample, eval: _, networks } = self;
+        let Self { model, data, train, comm, optim, schedule, checkpoint, log, sample, eval: _, networks } =
+            self;
 
         let positive = [
             ("model.image_size", model.image_size as u64),
@@ -148,11 +149,17 @@ impl Config {
                 "model.image_size {size} is not a multiple of {factor}, as {halvings} model.widths halve it"
             ),
         );
-        if let Err(error) = Strategy::named(train.strategy.as_str()) {
-            problems.push(ConfigError::NotBuilt {
+        match Strategy::named(train.strategy.as_str()) {
+            Err(error) => problems.push(ConfigError::NotBuilt {
                 origin: origin("train.strategy"),
                 what: format!("train.strategy: {error}"),
-            });
+            }),
+            Ok(strategy) => {
+                if let Err(error) = strategy.goes_by(comm.algorithm.algorithm()) {
+                    let relation = format!("comm.algorithm: {error}");
+                    problems.push(ConfigError::Invalid { origin: origin("comm.algorithm"), relation });
+                }
+            }
         }
         // What all networks have wrong is told once.
         for name in networks.keys().filter(|_| problems.is_empty()) {
