@@ -171,9 +171,9 @@ impl Work {
                     let affine = Affine { mean: &mean, inv_std: &inv_std, gamma: &gamma, beta: &beta };
                     let (mut sum_dy, mut sum_dy_xhat) = (vec![0.0; channels], vec![0.0; channels]);
                     let sums = [sum_dy.as_mut_slice(), &mut sum_dy_xhat];
-                    let mask = ActivationMask { activation, output: None };
+                    let cut = ActivationMask { activation, output: None };
                     let to = BatchNormGrads { dx: &mut dx, residual: None };
-                    batch_norm_train_backward(context, dims, &x, &dy, affine, mask, sums, to)?;
+                    batch_norm_train_backward(context, dims, &x, &dy, affine, cut, sums, to)?;
                     Ok(())
                 })
             }

@@ -63,6 +63,7 @@ mod matmul;
 mod norm;
 mod optim;
 mod pool;
+mod products;
 mod reduce;
 mod softmax;
 mod transpose;
@@ -70,21 +71,18 @@ mod unary;
 
 pub use crate::half::{Half, add_half, narrow_half, round_half, widen_half};
 pub use ::half::{bf16, f16};
-pub use bfloat::{
-    Products, conv2d_backward_input_bf16, conv2d_backward_weight_bf16, conv2d_forward_bf16, matmul_bf16,
-    narrow, widen,
-};
+pub use bfloat::{narrow, widen};
 pub use context::Context;
 pub use conv::{
     Conv2dShape, ConvTranspose2dShape, conv_transpose2d_backward_input, conv_transpose2d_backward_weight,
-    conv_transpose2d_forward, conv2d_backward_bias, conv2d_backward_input, conv2d_backward_weight,
-    conv2d_forward,
+    conv_transpose2d_forward, conv2d_backward_bias, conv2d_backward_input, conv2d_backward_input_bf16,
+    conv2d_backward_weight, conv2d_backward_weight_bf16, conv2d_forward, conv2d_forward_bf16,
 };
 pub use error::{KernelError, Result};
 pub use float::Float;
 pub use level::{LEVEL_VARIABLE, Level};
 pub use linear::linear_forward;
-pub use matmul::{Matrix, MatrixMut, matmul_batched};
+pub use matmul::{Matrix, MatrixMut, matmul_batched, matmul_bf16};
 pub use norm::{
     Activation, ActivationMask, Affine, BatchNormGrads, Finish, batch_norm_backward_input,
     batch_norm_backward_sums, batch_norm_forward, batch_norm_moments, batch_norm_train,
@@ -96,6 +94,7 @@ pub use pool::{
     Pool2dShape, avg_pool2d_backward, avg_pool2d_forward, max_pool2d_backward, max_pool2d_forward,
     upsample_nearest2d_backward, upsample_nearest2d_forward,
 };
+pub use products::Products;
 pub use reduce::{scale, sum, sum_of_squares};
 pub use softmax::{
     cross_entropy_rows_backward, cross_entropy_rows_forward, softmax_rows_backward, softmax_rows_forward,

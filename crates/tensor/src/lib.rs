@@ -82,7 +82,7 @@ mod storage;
 pub mod store;
 pub mod tape;
 
-pub use backend::{Array, ArrayBackend, DeviceArray};
+pub use backend::{Array, ArrayBackend, DeviceArray, Place};
 #[cfg(feature = "candle-nn")]
 pub use candle_module::CandleModule;
 pub use error::{HookResult, Result, TensorError};

@@ -33,7 +33,7 @@ impl GradSlots {
     fn param(&self, slot: Slot, dtype: DType) -> Option<&Param> {
         let at = self.params.binary_search_by_key(&slot, |(slot, _)| *slot).ok()?;
         let param = &self.params[at].1;
-        param.flat_param().is_ok_and(|flat_param| flat_param.dtype() == dtype).then_some(param)
+        param.flat_param().is_ok_and(|flat| flat.dtype() == dtype).then_some(param)
     }
 
     pub(super) fn take(&mut self, slot: Slot) -> Option<Array> {
@@ -103,7 +103,7 @@ impl Grads<'_> {
     }
 
     /// Where the gradient of input `index`, of shape `dims` and type `dtype`, is to be written by `backend`, if it is wanted:
-    /// that of a parameter is where its [`crate::FlatParam`] keeps it, so that nothing is copied. Give it to [`Grads::written`] then.
+    /// that of a parameter is where its buffer keeps it, so that nothing is copied. Give it to [`Grads::written`] then.
     ///
     /// # Errors
     /// If the memory cannot be had.

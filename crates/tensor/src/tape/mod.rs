@@ -133,10 +133,7 @@ impl Tape {
 
     /// The back end that arrays are made on which no other array says it for.
     pub fn backend(&self) -> &dyn ArrayBackend {
-        match &self.session.backend {
-            Some(backend) => backend.as_ref(),
-            None => self.context(),
-        }
+        self.session.place.backend(self.context())
     }
 
     /// Whether layers behave as in training.

@@ -94,7 +94,11 @@ impl BatchNorms for Checking {
         self.hide(&opened!(self, backward from => self.cpu().batch_norm_gradient_sums(from)?))
     }
 
-    fn batch_norm_backward(&self, from: BatchNormBackward<'_>, sums: Option<&Array>) -> Result<BatchNormMaps> {
+    fn batch_norm_backward(
+        &self,
+        from: BatchNormBackward<'_>,
+        sums: Option<&Array>,
+    ) -> Result<BatchNormMaps> {
         let sums = self.open_if(BATCH, sums)?;
         self.hide_maps(&opened!(self, backward from => self.cpu().batch_norm_backward(from, sums.as_ref())?))
     }
@@ -151,7 +155,12 @@ impl Norms for Checking {
         self.hide_normed(&self.cpu().group_norm(dims, groups, &open(x)?, &open(gamma)?, &open(beta)?, eps)?)
     }
 
-    fn group_norm_backward(&self, dims: [usize; 3], groups: usize, from: NormBackward<'_>) -> Result<NormGrads> {
+    fn group_norm_backward(
+        &self,
+        dims: [usize; 3],
+        groups: usize,
+        from: NormBackward<'_>,
+    ) -> Result<NormGrads> {
         self.normalised(from, |from| self.cpu().group_norm_backward(dims, groups, from))
     }
 

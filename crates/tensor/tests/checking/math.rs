@@ -147,8 +147,9 @@ impl Checking {
     ) -> Result<Option<Array>> {
         let ConvBackward { dy, weight, bias, input, precision } = wanted;
         let dy = self.open("conv2d", dy)?;
-        let weight =
-            weight.map(|(x, to)| Ok::<_, phalanx_tensor::TensorError>((self.open("conv2d", x)?, self.open_destination(to)?)));
+        let weight = weight.map(|(x, to)| {
+            Ok::<_, phalanx_tensor::TensorError>((self.open("conv2d", x)?, self.open_destination(to)?))
+        });
         let weight = weight.transpose()?;
         let bias = bias.map(|to| self.open_destination(to)).transpose()?;
         let input = self.open_if("conv2d", input)?;
@@ -227,6 +228,10 @@ impl Pooling for Checking {
     }
 
     fn upsample_nearest2d_backward(&self, dims: [usize; 4], factor: usize, dy: &Array) -> Result<Array> {
-        self.hide(&self.cpu().upsample_nearest2d_backward(dims, factor, &self.open("upsample_nearest2d", dy)?)?)
+        self.hide(&self.cpu().upsample_nearest2d_backward(
+            dims,
+            factor,
+            &self.open("upsample_nearest2d", dy)?,
+        )?)
     }
 }

@@ -13,7 +13,7 @@ use phalanx_tensor::{Context, Result};
 
 /// What crossed, and which way.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Transfer {
+pub(crate) enum Transfer {
     /// To the device.
     In(DType, Vec<usize>),
     /// To the host.
@@ -22,7 +22,7 @@ pub enum Transfer {
 
 /// The back end. Clones are handles.
 #[derive(Debug, Clone)]
-pub struct Checking(Arc<Inner>);
+pub(crate) struct Checking(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -58,12 +58,12 @@ impl DeviceArray for Opaque {
 
 impl Checking {
     /// A device that computes as `context` does.
-    pub fn new(context: Context) -> Self {
+    pub(crate) fn new(context: Context) -> Self {
         Self(Arc::new(Inner { context, transfers: Mutex::default() }))
     }
 
     /// What crossed since the last call.
-    pub fn take_transfers(&self) -> Vec<Transfer> {
+    pub(crate) fn take_transfers(&self) -> Vec<Transfer> {
         std::mem::take(&mut self.0.transfers.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

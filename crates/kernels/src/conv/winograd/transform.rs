@@ -185,7 +185,7 @@ pub(super) fn input_tile<S: Simd>(
     }
 }
 
-/// Transforms a tile of a gradient of results: the adjoint of what makes results of points.
+/// Transforms the gradient of one tile of results [pixels + a zero pixel, stride] to [points, stride].
 #[inline(always)]
 pub(super) fn output_adjoint_tile<S: Simd>(
     simd: S,
