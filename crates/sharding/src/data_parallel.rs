@@ -192,9 +192,7 @@ impl DataParallel {
     pub fn stats(&self) -> CommStats {
         let mut parts: Vec<CommStats> = self.state().first_ranks.values().map(Communicator::stats).collect();
         if let Some(replicas) = &self.replicas {
-            parts.push(replicas.stats());
-            // A group of all ranks talks over the world's communicator.
-            parts.extend((self.shards.world_size() < self.comm.world_size()).then(|| self.shards.stats()));
+            parts.extend([self.shards.stats(), replicas.stats()]);
         }
         parts.into_iter().fold(self.comm.stats(), |sum, part| CommStats {
             operations: sum.operations + part.operations,
