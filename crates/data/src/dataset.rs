@@ -1,18 +1,6 @@
-//! What a dataset is: samples by index, decoded when asked for.
+//! What a dataset is: items of any kind by index, read when asked for.
 
 use crate::error::{DataError, Result};
-use image::RgbImage;
-
-/// One sample, decoded.
-#[derive(Debug, Clone)]
-pub struct Sample {
-    /// The picture, 8 bits per channel.
-    pub image: RgbImage,
-    /// The index of its class in [`Dataset::class_names`].
-    pub label: u32,
-    /// A sentence that describes it.
-    pub caption: String,
-}
 
 /// Which part of a dataset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -54,9 +42,12 @@ impl std::str::FromStr for Split {
 
 /// Samples by index.
 ///
-/// Opening a dataset indexes it; decoding happens in [`get`](Dataset::get), so that it runs on the
-/// loader's threads. The same index and epoch always give the same sample.
+/// Opening a dataset indexes it; reading and decoding happen in [`get`](Dataset::get), so that they run on the
+/// loader's threads. One index and one epoch always give one and the same sample.
 pub trait Dataset: Send + Sync {
+    /// What a sample is: an image with its caption, a sequence of tokens, a point, …
+    type Item;
+
     /// A short name for messages, such as `"cifar10/train"`.
     fn name(&self) -> &str;
 
@@ -68,24 +59,41 @@ pub trait Dataset: Send + Sync {
         self.len() == 0
     }
 
+    /// Reads a sample. What is random about it is drawn from `epoch` and `index` alone (see [`rng`](crate::rng)).
+    ///
+    /// # Errors
+    /// If `index` is not below [`len`](Dataset::len), or the sample cannot be read or decoded.
+    fn get(&self, index: usize, epoch: u64) -> Result<Self::Item>;
+
+    /// How much a sample counts: its loss is multiplied with its weight, and the sum over the global batch divided by
+    /// the sum of the weights. 1 unless said otherwise. It must be cheap, as every rank asks for the weights of the
+    /// whole global batch.
+    ///
+    /// # Errors
+    /// If `index` is not below [`len`](Dataset::len).
+    fn weight(&self, index: usize) -> Result<f32> {
+        check_index(self.name(), index, self.len())?;
+        Ok(1.0)
+    }
+}
+
+/// A dataset whose samples belong to classes.
+pub trait Labelled: Dataset {
     /// The classes, in the order of their labels.
     fn class_names(&self) -> &[String];
 
-    /// A sample's label without decoding its image.
+    /// A sample's label, an index into [`class_names`](Labelled::class_names), without reading the sample.
     ///
     /// # Errors
     /// If `index` is not below [`len`](Dataset::len).
     fn label(&self, index: usize) -> Result<u32>;
-
-    /// Decodes a sample. The epoch only chooses among wordings of the caption.
-    ///
-    /// # Errors
-    /// If `index` is not below [`len`](Dataset::len), or the image cannot be read or decoded.
-    fn get(&self, index: usize, epoch: u64) -> Result<Sample>;
 }
 
-/// Checks an index, for implementations of [`Dataset`].
-pub(crate) fn check_index(dataset: &str, index: usize, len: usize) -> Result<()> {
+/// Checks an index, for implementations of [`Dataset::get`].
+///
+/// # Errors
+/// If `index` is not below `len`; the error names the dataset.
+pub fn check_index(dataset: &str, index: usize, len: usize) -> Result<()> {
     if index < len {
         Ok(())
     } else {

@@ -1,7 +1,8 @@
 //! Images in memory as they were compressed, decoded one at a time.
 
+use crate::captioned_image::CaptionedImage;
 use crate::captions;
-use crate::dataset::{Dataset, Sample, check_index};
+use crate::dataset::{Dataset, Labelled, check_index};
 use crate::error::{DataError, Result};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -59,6 +60,8 @@ pub(crate) struct EncodedDataset {
 }
 
 impl Dataset for EncodedDataset {
+    type Item = CaptionedImage;
+
     fn name(&self) -> &str {
         &self.name
     }
@@ -67,6 +70,16 @@ impl Dataset for EncodedDataset {
         self.images.len()
     }
 
+    fn get(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
+        let label = self.label(index)?;
+        let (file, row) = self.images.source(index);
+        let image = decode(&self.images.bytes[self.images.range(index)], file, row)?;
+        let caption = captions::varied(&self.class_names[label as usize], self.caption_seed, epoch, index);
+        Ok(CaptionedImage { image, label, caption })
+    }
+}
+
+impl Labelled for EncodedDataset {
     fn class_names(&self) -> &[String] {
         &self.class_names
     }
@@ -74,14 +87,6 @@ impl Dataset for EncodedDataset {
     fn label(&self, index: usize) -> Result<u32> {
         check_index(&self.name, index, self.len())?;
         Ok(self.images.labels[index])
-    }
-
-    fn get(&self, index: usize, epoch: u64) -> Result<Sample> {
-        let label = self.label(index)?;
-        let (file, row) = self.images.source(index);
-        let image = decode(&self.images.bytes[self.images.range(index)], file, row)?;
-        let caption = captions::varied(&self.class_names[label as usize], self.caption_seed, epoch, index);
-        Ok(Sample { image, label, caption })
     }
 }
 

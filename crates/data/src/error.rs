@@ -98,6 +98,53 @@ pub enum DataError {
         /// The dataset's length.
         len: usize,
     },
+    /// A text that cannot be made tokens of.
+    #[error("text {name}: {reason}")]
+    Text {
+        /// The dataset's name.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A sample that cannot be used.
+    #[error("sample {index} of {dataset}: {reason}")]
+    Sample {
+        /// The dataset's name.
+        dataset: String,
+        /// The sample's index.
+        index: usize,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// An array whose numbers and shape do not go together.
+    #[error("an array of shape {shape:?}: {reason}")]
+    ArrayShape {
+        /// The shape.
+        shape: Vec<usize>,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A part of a batch does not fit the batch, or is not what was asked for.
+    #[error("`{name}` of a batch: {reason}")]
+    Batch {
+        /// The part's name.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A batch has no array, or no list of texts, of a name.
+    #[error("the batch has no {kind} `{name}`; it has {}", listed(there))]
+    NoSuchArray {
+        /// What was asked for: an array, or a list of texts.
+        kind: &'static str,
+        /// The name asked for.
+        name: String,
+        /// The names that there are.
+        there: Vec<String>,
+    },
+    /// A batch was given up because nobody wants it any more.
+    #[error("the batch is not wanted any more")]
+    Cancelled,
     /// A setting that cannot work.
     #[error("{what}: {reason}")]
     Config {
@@ -137,7 +184,7 @@ pub enum DataError {
     TextTooLong {
         /// Tokens of the text itself.
         tokens: usize,
-        /// Its tokens with start and end of text.
+        /// Tokens of the text with its start and end.
         total: usize,
         /// The context's length.
         context: usize,
@@ -191,8 +238,18 @@ impl DataError {
         Self::Io { path: path.to_path_buf(), source }
     }
 
+    /// A sample that cannot be used, named by its dataset and index; for datasets and collations of one's own.
+    pub fn sample(dataset: impl Into<String>, index: usize, reason: impl Into<String>) -> Self {
+        Self::Sample { dataset: dataset.into(), index, reason: reason.into() }
+    }
+
     /// A setting that cannot work.
     pub(crate) fn config(what: &'static str, reason: impl Into<String>) -> Self {
         Self::Config { what, reason: reason.into() }
     }
+}
+
+/// Names as a list, or that there are none.
+fn listed(names: &[String]) -> String {
+    if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
 }

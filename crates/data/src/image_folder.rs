@@ -3,8 +3,9 @@
 //! The classes are the folders of `train`, sorted, for both splits, so that a class without test
 //! images does not shift the others' labels. Files are read when a sample is asked for.
 
+use crate::captioned_image::CaptionedImage;
 use crate::captions;
-use crate::dataset::{Dataset, Sample, Split, check_index};
+use crate::dataset::{Dataset, Labelled, Split, check_index};
 use crate::encoded::decode;
 use crate::error::{DataError, Result};
 use std::path::{Path, PathBuf};
@@ -31,10 +32,11 @@ impl ImageFolder {
         Self::open_seeded(path, split, 0)
     }
 
-    /// Opens a folder as [`open`](Self::open) does, with a seed for the captions' wording.
+    /// Lists one split; captions vary with a seed.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// If a folder cannot be listed, there are no classes or no images, or the test split has a class
+    /// that the training split lacks.
     pub fn open_seeded(path: impl AsRef<Path>, split: Split, caption_seed: u64) -> Result<Self> {
         let path = path.as_ref();
         let root = path.join(split.name());
@@ -72,6 +74,8 @@ impl ImageFolder {
 }
 
 impl Dataset for ImageFolder {
+    type Item = CaptionedImage;
+
     fn name(&self) -> &str {
         &self.name
     }
@@ -80,6 +84,17 @@ impl Dataset for ImageFolder {
         self.files.len()
     }
 
+    fn get(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
+        let label = self.label(index)?;
+        let file = self.file(index)?;
+        let bytes = std::fs::read(file).map_err(|error| DataError::io(file, error))?;
+        let image = decode(&bytes, file, 0)?;
+        let caption = captions::varied(&self.class_names[label as usize], self.caption_seed, epoch, index);
+        Ok(CaptionedImage { image, label, caption })
+    }
+}
+
+impl Labelled for ImageFolder {
     fn class_names(&self) -> &[String] {
         &self.class_names
     }
@@ -87,15 +102,6 @@ impl Dataset for ImageFolder {
     fn label(&self, index: usize) -> Result<u32> {
         check_index(&self.name, index, self.files.len())?;
         Ok(self.files[index].1)
-    }
-
-    fn get(&self, index: usize, epoch: u64) -> Result<Sample> {
-        let label = self.label(index)?;
-        let file = self.file(index)?;
-        let bytes = std::fs::read(file).map_err(|error| DataError::io(file, error))?;
-        let image = decode(&bytes, file, 0)?;
-        let caption = captions::varied(&self.class_names[label as usize], self.caption_seed, epoch, index);
-        Ok(Sample { image, label, caption })
     }
 }
 

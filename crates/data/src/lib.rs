@@ -6,92 +6,117 @@
 //! The order of an epoch, a crop, the wording of a caption are each a function of (seed, purpose, epoch, index),
 //! so no number depends on a thread, a rank, or on what came before.
 //!
-//! - A [`Dataset`] gives a [`Sample`] (image, label, caption) by index, decoded when it is asked for:
-//!   [`open_cifar10`] reads CIFAR-10 in any of its three forms, [`ImageFolder`] class folders,
-//!   [`ShapesDataset`] makes captioned pictures by program, with combinations held out for testing, and
-//!   [`Subset`] takes a part of another.
+//! - A [`Dataset`] gives items of any kind by index, read when they are asked for. Of captioned images,
+//!   [`open_cifar10`] reads CIFAR-10 in any of its three forms, [`ImageFolder`] class folders, and [`ShapesDataset`]
+//!   makes pictures by program, with combinations held out for testing. [`TextFile`] gives lines or windows of a text
+//!   as tokens, and [`Subset`] a part of any other dataset.
+//! - A [`Collate`] makes a [`Batch`] of items: named arrays and texts, with a weight for each sample.
+//!   There are three, for [images with captions](ImageCollation), [sequences of different lengths](SequenceCollation),
+//!   and [boxes with masks](DetectionCollation); one's own is a function.
+//! - A [`Transform`] makes numbers of an image: resize, crop, flip, normalise.
 //! - A [`DistributedSampler`] says which samples a rank takes at a step: a contiguous part of the *global*
 //!   batch, with how many samples count.
-//! - A [`Transform`] makes numbers of an image: resize, crop, flip, normalise.
-//! - A [`Loader`] joins the three on worker threads and delivers each [`Batch`] strictly in order.
-//! - A [`ClipTokenizer`] makes tokens of captions, the same ones as openai/CLIP's.
+//! - A [`Loader`] takes a [`BatchSource`], which is a dataset with its collation, makes the batches that its sampler says
+//!   on worker threads, and delivers each [`StepBatch`] strictly in order. It knows arrays, and not what they mean.
+//! - A [`ClipTokenizer`] makes tokens of captions, those that openai/CLIP makes.
 //!
-//! The crate has no tensors, no devices, and no communication: a batch is a `Vec<f32>` with its shape, and a
+//! A loss is a weighted mean over the global batch: each sample's loss times its weight, divided by
+//! [`StepBatch::global_weight`]. Weights are 1 unless a dataset [says otherwise](Dataset::weight), and 0 for samples that
+//! only fill places. The sum is taken from indices alone, so every rank knows it without a word to the others.
+//!
+//! The crate has no tensors, no devices, and no communication: a batch is vectors of numbers with their shapes, and a
 //! rank is two numbers in a configuration. It downloads nothing. It never repairs what is wrong with a file: a
 //! damaged image, a short file, or a label that is no class is an error that names the file and the row.
 //!
 //! # Example
 //!
-//! Two ranks share batches of eight pictures of shapes:
+//! Two ranks share batches of eight pictures of shapes (`examples/text_batches.rs` does so with lines of a text):
 //!
 //! ```
 //! use std::sync::Arc;
 //! use phalanx_data::{
-//!     ClipTokenizer, DistributedSampler, Filter, Loader, LoaderConfig, SamplerConfig, ShapesConfig, ShapesDataset,
-//!     Tail, Transform, TransformConfig,
+//!     ClipTokenizer, Collated, DistributedSampler, Filter, ImageCollation, Loader, LoaderConfig, SamplerConfig,
+//!     ShapesConfig, ShapesDataset, Tail, Transform, TransformConfig,
 //! };
 //!
 //! # fn main() -> phalanx_data::Result<()> {
-//! let dataset = Arc::new(ShapesDataset::new(ShapesConfig { len: 100, resolution: 32, ..Default::default() })?);
+//! let dataset = ShapesDataset::new(ShapesConfig { len: 100, resolution: 32, ..Default::default() })?;
+//! let transform = Transform::new(TransformConfig::square(16, Filter::Bilinear))?;
+//! let source = Arc::new(Collated::new(Arc::new(dataset), ImageCollation::new(transform)));
+//! let sampler = |world_size, rank| {
+//!     DistributedSampler::new(SamplerConfig {
+//!         len: 100, world_size, rank, global_batch: 8, micro_batches: 1, seed: 1, shuffle: true, tail: Tail::Drop,
+//!     })
+//! };
 //! let mut indices = Vec::new();
 //! for rank in 0..2 {
-//!     let sampler = DistributedSampler::new(SamplerConfig {
-//!         len: 100, world_size: 2, rank, global_batch: 8, pieces: 1, seed: 1, shuffle: true, tail: Tail::Drop,
-//!     })?;
-//!     let transform = Transform::new(TransformConfig::square(16, Filter::Bilinear))?;
 //!     // From the third step of the first epoch on, as a resumed run would.
-//!     let mut loader = Loader::new(dataset.clone(), transform, sampler, LoaderConfig::default(), (0, 2))?;
-//!     let batch = loader.next().expect("a loader does not end by itself")?;
-//!     assert_eq!(batch.shape, [4, 3, 16, 16]);
-//!     assert_eq!((batch.step, batch.global_valid), (2, 8));
-//!     assert_eq!(batch.pieces[0].positions, 4 * rank..4 * rank + 4);
-//!     let tokens = ClipTokenizer::new()?.encode(&batch.captions[0], 77)?;
+//!     let mut loader = Loader::new(source.clone(), sampler(2, rank)?, LoaderConfig::default(), (0, 2))?;
+//!     let loaded = loader.next().expect("a loader does not end by itself")?;
+//!     assert_eq!((loaded.step, loaded.global_samples, loaded.global_weight), (2, 8, 8.0));
+//!     assert_eq!(loaded.micro_batches[0].positions, 4 * rank..4 * rank + 4);
+//!     assert_eq!(loaded.batch.array("images")?.shape(), [4, 3, 16, 16]);
+//!     let tokens = ClipTokenizer::new()?.encode(&loaded.batch.texts("captions")?[0], 77)?;
 //!     assert_eq!(tokens[0], 49_406);
-//!     indices.extend(batch.indices);
+//!     indices.extend(loaded.indices);
 //! }
 //!
-//! // One rank alone would have loaded the same eight, in this order.
-//! let alone = DistributedSampler::new(SamplerConfig {
-//!     len: 100, world_size: 1, rank: 0, global_batch: 8, pieces: 1, seed: 1, shuffle: true, tail: Tail::Drop,
-//! })?;
-//! assert_eq!(alone.share(0, 2)?.indices, indices);
+//! // One rank alone would have loaded these eight, in this order.
+//! assert_eq!(sampler(1, 0)?.samples(0, 2)?.indices, indices);
 //! # Ok(())
 //! # }
 //! ```
 #![forbid(unsafe_code)]
 
 // What everything else speaks of.
-pub mod dataset;
 pub mod error;
 pub mod rng;
 
-// Where samples come from.
+pub mod dataset;
+
+// Images, and where they come from.
+pub mod captioned_image;
 pub mod captions;
 pub mod cifar10;
 mod encoded;
 pub mod image_folder;
 pub mod shapes;
-pub mod subset;
-
-// What becomes of them.
-pub mod sampler;
 pub mod transform;
 
-pub mod batch;
-pub mod loader;
-
-// Words.
+// Words, and where they come from.
+pub mod text_file;
 pub mod tokenizer;
 
-pub use batch::Batch;
+pub mod subset;
+
+// From samples to batches.
+pub mod batch;
+pub mod collate;
+pub mod source;
+
+// Which of them a rank takes, and when.
+pub mod sampler;
+pub mod step_batch;
+
+pub mod loader;
+
+pub use batch::{ArrayData, Batch, BatchArray, ElementType};
+pub use captioned_image::{CaptionedImage, ImageDataset};
 pub use cifar10::{open_cifar10, open_cifar10_seeded};
-pub use dataset::{Dataset, Sample, Split};
+pub use collate::{
+    Collate, DetectionCollation, DetectionConfig, DetectionImage, ImageCollation, ObjectAnnotation, PadTo,
+    Samples, SequenceCollation, SequenceConfig,
+};
+pub use dataset::{Dataset, Labelled, Split};
 pub use error::{DataError, Result};
 pub use image_folder::ImageFolder;
 pub use loader::{Loader, LoaderConfig};
-pub use sampler::{DistributedSampler, Piece, SamplerConfig, Share, Tail};
+pub use sampler::{DistributedSampler, MicroBatchRange, RankSamples, SamplerConfig, Tail};
 pub use shapes::{Objects, ShapeSpec, ShapesConfig, ShapesDataset, heldout_prompts, render};
+pub use source::{BatchSource, Collated, SourceSubset};
+pub use step_batch::{StepBatch, StepHeader};
 pub use subset::Subset;
+pub use text_file::{TextFile, TextFileConfig, TextSample, TextUnit};
 pub use tokenizer::ClipTokenizer;
 pub use transform::{Filter, Normalise, RandomCrop, Resize, ResizeMode, Transform, TransformConfig};
 

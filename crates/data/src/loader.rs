@@ -4,11 +4,10 @@
 //! whole batch; the consumer keeps what comes early until its turn. So the batches are the same, in
 //! the same order, with any number of workers, and memory is bounded by `prefetch` batches.
 
-use crate::batch::{Batch, BatchMaker};
-use crate::dataset::Dataset;
 use crate::error::{DataError, Result};
 use crate::sampler::DistributedSampler;
-use crate::transform::Transform;
+use crate::source::BatchSource;
+use crate::step_batch::{BatchMaker, StepBatch};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,7 +34,7 @@ impl Default for LoaderConfig {
 /// A batch to be made: its number since the loader began, its epoch, and its step.
 type Job = (u64, u64, usize);
 /// A batch that was made, with its number.
-type Made = (u64, Result<Batch>);
+type Made = (u64, Result<StepBatch>);
 
 /// The threads and the way to and from them.
 struct Workers {
@@ -54,10 +53,10 @@ pub struct Loader {
     config: LoaderConfig,
     workers: Option<Workers>,
     /// Batches that came before their turn.
-    early: BTreeMap<u64, Result<Batch>>,
-    /// The number of the next batch to deliver, and its place.
+    early: BTreeMap<u64, Result<StepBatch>>,
+    /// The next batch to deliver.
     next: Job,
-    /// The number of the next batch to hand out to a worker, and its place.
+    /// The next batch to hand out to the threads.
     next_job: Job,
     ended: bool,
     waited: Duration,
@@ -66,7 +65,7 @@ pub struct Loader {
 impl std::fmt::Debug for Loader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Loader")
-            .field("dataset", &self.maker.dataset.name())
+            .field("source", &self.maker.source.name())
             .field("config", &self.config)
             .field("position", &self.position())
             .field("ended", &self.ended)
@@ -80,11 +79,10 @@ impl Loader {
     /// A step beyond its epoch's end counts on into the next epochs, so (0, total steps) is a place too.
     ///
     /// # Errors
-    /// If `prefetch` is 0 with workers, the sampler was made for another length than the dataset's,
+    /// If `prefetch` is 0 with workers, the sampler was made for another length than the source's,
     /// or a thread cannot be started.
     pub fn new(
-        dataset: Arc<dyn Dataset>,
-        transform: Transform,
+        source: Arc<dyn BatchSource>,
         sampler: DistributedSampler,
         config: LoaderConfig,
         start: (u64, usize),
@@ -92,14 +90,14 @@ impl Loader {
         if config.workers > 0 && config.prefetch == 0 {
             return Err(DataError::config("loader.prefetch", "workers need at least 1 batch to make"));
         }
-        if sampler.config().len != dataset.len() {
+        if sampler.config().len != source.len() {
             let reason =
-                format!("{} but {} has {} samples", sampler.config().len, dataset.name(), dataset.len());
+                format!("{} but {} has {} samples", sampler.config().len, source.name(), source.len());
             return Err(DataError::config("sampler.len", reason));
         }
         let steps = sampler.steps_per_epoch();
         let first = (0, start.0 + (start.1 / steps) as u64, start.1 % steps);
-        let maker = Arc::new(BatchMaker { dataset, transform, sampler, stopped: AtomicBool::new(false) });
+        let maker = Arc::new(BatchMaker { source, sampler, stopped: AtomicBool::new(false) });
         let mut loader = Self {
             maker,
             config,
@@ -174,7 +172,7 @@ impl Loader {
     }
 
     /// The batch whose turn it is, from the threads.
-    fn receive(&mut self) -> Result<Batch> {
+    fn receive(&mut self) -> Result<StepBatch> {
         let (number, epoch, step) = self.next;
         loop {
             if let Some(batch) = self.early.remove(&number) {
@@ -209,7 +207,7 @@ fn after((number, epoch, step): Job, steps: usize) -> Job {
 }
 
 impl Iterator for Loader {
-    type Item = Result<Batch>;
+    type Item = Result<StepBatch>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.ended {

@@ -11,13 +11,14 @@
 
 use crate::error::{DataError, Result};
 use crate::rng::{Purpose, rng_for, shuffle};
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What happens at the end of an epoch whose last batch is not full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Tail {
-    /// Fills the last batch from the start of the permutation; [`Share::valid`] says how many samples are true.
+    /// Fills the last batch from the start of the permutation; [`RankSamples::valid`] says how many samples are true.
     Pad,
     /// Leaves the last, partial batch out. Usual for training.
     #[default]
@@ -38,7 +39,7 @@ pub struct SamplerConfig {
     /// Samples per step over all ranks.
     pub global_batch: usize,
     /// Micro-batches that each step is cut into before the ranks share them; 1 for whole steps.
-    pub pieces: usize,
+    pub micro_batches: usize,
     /// Fixes the permutations.
     pub seed: u64,
     /// Whether each epoch has its own order; otherwise all have that of the dataset.
@@ -47,26 +48,26 @@ pub struct SamplerConfig {
     pub tail: Tail,
 }
 
-/// One rank's part of one micro-batch.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Piece {
+/// Which samples of the global batch one rank takes in one micro-batch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MicroBatchRange {
     /// The positions that its samples have in the global batch; may be empty.
     pub positions: Range<usize>,
     /// How many ranks, from the first, have true samples of this micro-batch.
     pub ranks: usize,
 }
 
-/// One rank's part of one step.
+/// Which samples one rank takes in one step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Share {
+pub struct RankSamples {
     /// The samples to load, in order.
     pub indices: Vec<usize>,
     /// How many of them, from the first, are true samples; the rest repeat others ([`Tail::Pad`]).
     pub valid: usize,
     /// Its micro-batches, one after the other.
-    pub pieces: Vec<Piece>,
-    /// True samples in the global batch: what a mean over the batch divides by.
-    pub global_valid: usize,
+    pub micro_batches: Vec<MicroBatchRange>,
+    /// True samples in the global batch.
+    pub global_samples: usize,
 }
 
 /// Gives each rank its part of each step; see the [module](self).
@@ -89,7 +90,7 @@ impl DistributedSampler {
     /// Checks the configuration.
     ///
     /// # Errors
-    /// If the dataset is empty, the batch, its pieces or the world is 0, the rank is not in the world, or
+    /// If the dataset is empty, the batch, its micro-batches or the world is 0, the rank is not in the world, or
     /// [`Tail::Drop`] would leave no batch at all.
     pub fn new(config: SamplerConfig) -> Result<Self> {
         let SamplerConfig { len, world_size, rank, global_batch, .. } = config;
@@ -99,8 +100,8 @@ impl DistributedSampler {
         if global_batch == 0 {
             return Err(DataError::config("sampler.global_batch", "a batch needs at least 1 sample"));
         }
-        if config.pieces == 0 {
-            return Err(DataError::config("sampler.pieces", "a step needs at least 1 micro-batch"));
+        if config.micro_batches == 0 {
+            return Err(DataError::config("sampler.micro_batches", "a step needs at least 1 micro-batch"));
         }
         if rank >= world_size {
             return Err(DataError::config(
@@ -154,47 +155,63 @@ impl DistributedSampler {
         order
     }
 
-    /// This rank's part of a step.
+    /// The indices of a step's true samples over all ranks, in the order of their positions in the global batch.
     ///
     /// # Errors
     /// If the epoch has no such step.
-    pub fn share(&self, epoch: u64, step: usize) -> Result<Share> {
-        let SamplerConfig { len, world_size, rank, global_batch, pieces, .. } = self.config;
+    pub fn global_indices(&self, epoch: u64, step: usize) -> Result<Vec<usize>> {
+        self.check_step(step)?;
+        let begin = step * self.config.global_batch;
+        let end = (begin + self.config.global_batch).min(self.config.len);
+        Ok(self.permutation(epoch)[begin..end].to_vec())
+    }
+
+    fn check_step(&self, step: usize) -> Result<()> {
         let steps = self.steps_per_epoch();
-        if step >= steps {
-            return Err(DataError::config("step", format!("step {step} is not in 0..{steps} of an epoch")));
+        if step < steps {
+            return Ok(());
         }
+        Err(DataError::config("step", format!("step {step} is not in 0..{steps} of an epoch")))
+    }
+
+    /// The samples that this rank takes in a step.
+    ///
+    /// # Errors
+    /// If the epoch has no such step.
+    pub fn samples(&self, epoch: u64, step: usize) -> Result<RankSamples> {
+        let SamplerConfig { len, world_size, rank, global_batch, micro_batches, .. } = self.config;
+        self.check_step(step)?;
         let begin = step * global_batch;
-        let global_valid = global_batch.min(len - begin);
-        let global = if self.config.tail == Tail::Pad { global_batch } else { global_valid };
-        let of_piece = |piece| {
-            let piece = balanced_part(global, pieces, piece);
+        let global_samples = global_batch.min(len - begin);
+        let global = if self.config.tail == Tail::Pad { global_batch } else { global_samples };
+        let of_micro_batch = |number| {
+            let whole = balanced_range(global, micro_batches, number);
             let of_rank = |rank| {
-                let part = balanced_part(piece.len(), world_size, rank);
-                piece.start + part.start..piece.start + part.end
+                let own = balanced_range(whole.len(), world_size, rank);
+                whole.start + own.start..whole.start + own.end
             };
-            let has_true = |rank: &usize| !of_rank(*rank).is_empty() && of_rank(*rank).start < global_valid;
-            Piece { positions: of_rank(rank), ranks: (0..world_size).take_while(has_true).count() }
+            let has_true = |rank: &usize| !of_rank(*rank).is_empty() && of_rank(*rank).start < global_samples;
+            MicroBatchRange { positions: of_rank(rank), ranks: (0..world_size).take_while(has_true).count() }
         };
-        let pieces: Vec<Piece> = (0..pieces).map(of_piece).collect();
+        let micro_batches: Vec<MicroBatchRange> = (0..micro_batches).map(of_micro_batch).collect();
         let order = self.permutation(epoch);
-        let positions = pieces.iter().flat_map(|piece| piece.positions.clone());
-        Ok(Share {
+        let positions = micro_batches.iter().flat_map(|own| own.positions.clone());
+        Ok(RankSamples {
             // Only padding reaches past the end, and then begins again at the start.
             indices: positions.clone().map(|position| order[(begin + position) % len]).collect(),
-            valid: positions.filter(|position| *position < global_valid).count(),
-            pieces: pieces.clone(),
-            global_valid,
+            valid: positions.filter(|position| *position < global_samples).count(),
+            micro_batches: micro_batches.clone(),
+            global_samples,
         })
     }
 }
 
-/// The `part`-th of `parts` contiguous ranges that cover `0..total`, with sizes within one of each other.
-fn balanced_part(total: usize, parts: usize, part: usize) -> Range<usize> {
-    let (size, larger) = (total / parts, total % parts);
+/// The `number`-th of `ranges` contiguous ranges that cover `0..total`, with sizes within one of each other.
+fn balanced_range(total: usize, ranges: usize, number: usize) -> Range<usize> {
+    let (size, larger) = (total / ranges, total % ranges);
     // The first `larger` parts have one more.
-    let begin = part * size + part.min(larger);
-    begin..begin + size + usize::from(part < larger)
+    let begin = number * size + number.min(larger);
+    begin..begin + size + usize::from(number < larger)
 }
 
 #[cfg(test)]
@@ -203,44 +220,59 @@ mod tests {
     use proptest::prelude::*;
 
     fn config(len: usize, global_batch: usize, tail: Tail) -> SamplerConfig {
-        SamplerConfig { len, world_size: 1, rank: 0, global_batch, pieces: 1, seed: 7, shuffle: true, tail }
+        SamplerConfig {
+            len,
+            world_size: 1,
+            rank: 0,
+            global_batch,
+            micro_batches: 1,
+            seed: 7,
+            shuffle: true,
+            tail,
+        }
     }
 
-    fn share(config: &SamplerConfig, world_size: usize, rank: usize, epoch: u64, step: usize) -> Share {
+    fn samples_of(
+        config: &SamplerConfig,
+        world_size: usize,
+        rank: usize,
+        epoch: u64,
+        step: usize,
+    ) -> RankSamples {
         let config = SamplerConfig { world_size, rank, ..config.clone() };
-        DistributedSampler::new(config).unwrap().share(epoch, step).unwrap()
+        DistributedSampler::new(config).unwrap().samples(epoch, step).unwrap()
     }
 
     #[test]
     fn padding_repeats_from_the_start_and_is_counted() {
         let config = SamplerConfig { shuffle: false, ..config(5, 4, Tail::Pad) };
-        let expected = Share {
+        let expected = RankSamples {
             indices: vec![4, 0],
             valid: 1,
-            pieces: vec![Piece { positions: 0..2, ranks: 1 }],
-            global_valid: 1,
+            micro_batches: vec![MicroBatchRange { positions: 0..2, ranks: 1 }],
+            global_samples: 1,
         };
-        assert_eq!(share(&config, 2, 0, 0, 1), expected);
-        let expected = Share {
+        assert_eq!(samples_of(&config, 2, 0, 0, 1), expected);
+        let expected = RankSamples {
             indices: vec![1, 2],
             valid: 0,
-            pieces: vec![Piece { positions: 2..4, ranks: 1 }],
-            global_valid: 1,
+            micro_batches: vec![MicroBatchRange { positions: 2..4, ranks: 1 }],
+            global_samples: 1,
         };
-        assert_eq!(share(&config, 2, 1, 0, 1), expected);
+        assert_eq!(samples_of(&config, 2, 1, 0, 1), expected);
     }
 
     #[test]
     fn a_batch_larger_than_the_dataset_can_be_padded() {
         let config = SamplerConfig { shuffle: false, ..config(2, 5, Tail::Pad) };
-        let got = share(&config, 1, 0, 0, 0);
+        let got = samples_of(&config, 1, 0, 0, 0);
         assert_eq!(
             got,
-            Share {
+            RankSamples {
                 indices: vec![0, 1, 0, 1, 0],
                 valid: 2,
-                pieces: vec![Piece { positions: 0..5, ranks: 1 }],
-                global_valid: 2
+                micro_batches: vec![MicroBatchRange { positions: 0..5, ranks: 1 }],
+                global_samples: 2
             }
         );
     }
@@ -254,12 +286,12 @@ mod tests {
             SamplerConfig { global_batch: 0, ..good.clone() },
             SamplerConfig { rank: 1, ..good.clone() },
             SamplerConfig { world_size: 0, ..good.clone() },
-            SamplerConfig { pieces: 0, ..good.clone() },
+            SamplerConfig { micro_batches: 0, ..good.clone() },
             SamplerConfig { global_batch: 9, ..good.clone() },
         ] {
             assert!(DistributedSampler::new(bad.clone()).is_err(), "{bad:?}");
         }
-        assert!(DistributedSampler::new(good).unwrap().share(0, 2).is_err());
+        assert!(DistributedSampler::new(good).unwrap().samples(0, 2).is_err());
     }
 
     #[test]
@@ -275,37 +307,38 @@ mod tests {
         fn ranks_together_see_what_one_rank_sees(
             len in 1_usize..80, batch in 1_usize..20, world in 1_usize..9, epoch in 0_u64..4, seed: u64,
             tail in prop_oneof![Just(Tail::Pad), Just(Tail::Drop), Just(Tail::Ragged)], shuffle: bool,
-            pieces in 1_usize..4,
+            micro_batches in 1_usize..4,
         ) {
             prop_assume!(tail != Tail::Drop || batch <= len);
-            let config = SamplerConfig { len, world_size: 1, rank: 0, global_batch: batch, pieces, seed, shuffle, tail };
+            let config = SamplerConfig { len, world_size: 1, rank: 0, global_batch: batch, micro_batches, seed, shuffle, tail };
             let alone = DistributedSampler::new(config.clone()).unwrap();
             let mut seen = Vec::new();
             for step in 0..alone.steps_per_epoch() {
-                let whole = alone.share(epoch, step).unwrap();
-                let parts: Vec<Share> = (0..world).map(|rank| share(&config, world, rank, epoch, step)).collect();
+                let whole = alone.samples(epoch, step).unwrap();
+                prop_assert_eq!(&alone.global_indices(epoch, step).unwrap(), &whole.indices[..whole.valid]);
+                let ranks: Vec<RankSamples> = (0..world).map(|rank| samples_of(&config, world, rank, epoch, step)).collect();
                 let (mut indices, mut taken) = (Vec::new(), vec![0; world]);
-                for piece in 0..pieces {
-                    let (mut next, mut sizes) = (whole.pieces[piece].positions.start, Vec::new());
-                    for (rank, part) in parts.iter().enumerate() {
-                        let own = part.pieces[piece].positions.clone();
-                        let has_true = !own.is_empty() && own.start < whole.global_valid;
-                        prop_assert_eq!(rank < part.pieces[piece].ranks, has_true);
+                for number in 0..micro_batches {
+                    let (mut next, mut sizes) = (whole.micro_batches[number].positions.start, Vec::new());
+                    for (rank, taken_by) in ranks.iter().enumerate() {
+                        let own = taken_by.micro_batches[number].positions.clone();
+                        let has_true = !own.is_empty() && own.start < whole.global_samples;
+                        prop_assert_eq!(rank < taken_by.micro_batches[number].ranks, has_true);
                         prop_assert_eq!(own.start, next);
                         next = own.end;
                         sizes.push(own.len());
-                        indices.extend_from_slice(&part.indices[taken[rank]..taken[rank] + own.len()]);
+                        indices.extend_from_slice(&taken_by.indices[taken[rank]..taken[rank] + own.len()]);
                         taken[rank] += own.len();
                     }
-                    prop_assert_eq!(next, whole.pieces[piece].positions.end);
+                    prop_assert_eq!(next, whole.micro_batches[number].positions.end);
                     prop_assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1);
                     // Who has none comes last.
                     prop_assert!(sizes.is_sorted_by(|a, b| a >= b));
                 }
                 prop_assert_eq!(&indices, &whole.indices);
-                prop_assert!(parts.iter().all(|part| part.global_valid == whole.global_valid));
-                prop_assert_eq!(parts.iter().map(|part| part.valid).sum::<usize>(), whole.valid);
-                prop_assert_eq!(whole.valid, whole.global_valid);
+                prop_assert!(ranks.iter().all(|own| own.global_samples == whole.global_samples));
+                prop_assert_eq!(ranks.iter().map(|own| own.valid).sum::<usize>(), whole.valid);
+                prop_assert_eq!(whole.valid, whole.global_samples);
                 seen.extend_from_slice(&whole.indices[..whole.valid]);
             }
             // Over an epoch no sample is seen twice, and all are seen unless the tail is dropped.

@@ -1,19 +1,24 @@
 //! A part of a dataset, as a dataset.
 
-use crate::dataset::{Dataset, Sample, check_index};
+use crate::dataset::{Dataset, Labelled, check_index};
 use crate::error::{DataError, Result};
 use crate::rng::{Purpose, rng_for, shuffle};
 use std::sync::Arc;
 
-/// Some samples of a dataset, in the dataset's order; same classes, same labels.
-#[derive(Clone)]
-pub struct Subset {
-    inner: Arc<dyn Dataset>,
+/// Some samples of a dataset, in the dataset's order, with its classes and labels where it has some.
+pub struct Subset<D: ?Sized> {
+    inner: Arc<D>,
     name: String,
     indices: Vec<usize>,
 }
 
-impl std::fmt::Debug for Subset {
+impl<D: ?Sized> Clone for Subset<D> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner), name: self.name.clone(), indices: self.indices.clone() }
+    }
+}
+
+impl<D: ?Sized> std::fmt::Debug for Subset<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Subset")
             .field("name", &self.name)
@@ -22,12 +27,24 @@ impl std::fmt::Debug for Subset {
     }
 }
 
-impl Subset {
+/// `n` of `len` indices chosen by the seed, in ascending order; `name` says of what.
+pub(crate) fn choose(name: &str, len: usize, n: usize, seed: u64) -> Result<Vec<usize>> {
+    if n > len {
+        return Err(DataError::config("subset.take", format!("{n} samples of {name}, which has {len}")));
+    }
+    let mut indices: Vec<usize> = (0..len).collect();
+    shuffle(&mut rng_for(seed, Purpose::Subset, 0, 0), &mut indices);
+    indices.truncate(n);
+    indices.sort_unstable();
+    Ok(indices)
+}
+
+impl<D: Dataset + ?Sized> Subset<D> {
     /// The samples at given indices, in the given order.
     ///
     /// # Errors
     /// If there are none, or one is not below the dataset's length.
-    pub fn new(inner: Arc<dyn Dataset>, indices: Vec<usize>) -> Result<Self> {
+    pub fn new(inner: Arc<D>, indices: Vec<usize>) -> Result<Self> {
         if indices.is_empty() {
             return Err(DataError::config("subset", format!("no sample of {}", inner.name())));
         }
@@ -42,23 +59,24 @@ impl Subset {
     ///
     /// # Errors
     /// If `n` is 0, or the dataset has fewer.
-    pub fn take(inner: Arc<dyn Dataset>, n: usize, seed: u64) -> Result<Self> {
-        if n > inner.len() {
-            let reason = format!("{n} samples of {}, which has {}", inner.name(), inner.len());
-            return Err(DataError::config("subset.take", reason));
-        }
-        let mut indices: Vec<usize> = (0..inner.len()).collect();
-        shuffle(&mut rng_for(seed, Purpose::Subset, 0, 0), &mut indices);
-        indices.truncate(n);
-        indices.sort_unstable();
+    pub fn take(inner: Arc<D>, n: usize, seed: u64) -> Result<Self> {
+        let indices = choose(inner.name(), inner.len(), n, seed)?;
         Self::new(inner, indices)
     }
 
+    /// The indices in the whole dataset.
+    #[must_use]
+    pub fn indices(&self) -> &[usize] {
+        &self.indices
+    }
+}
+
+impl<D: Labelled + ?Sized> Subset<D> {
     /// `n` samples of every class, chosen by the seed.
     ///
     /// # Errors
     /// If `n` is 0, a class has fewer, or a label is no class.
-    pub fn per_class(inner: Arc<dyn Dataset>, n: usize, seed: u64) -> Result<Self> {
+    pub fn per_class(inner: Arc<D>, n: usize, seed: u64) -> Result<Self> {
         let names = inner.class_names();
         let mut classes = vec![Vec::new(); names.len()];
         for index in 0..inner.len() {
@@ -82,15 +100,11 @@ impl Subset {
         indices.sort_unstable();
         Self::new(inner, indices)
     }
-
-    /// The indices in the whole dataset.
-    #[must_use]
-    pub fn indices(&self) -> &[usize] {
-        &self.indices
-    }
 }
 
-impl Dataset for Subset {
+impl<D: Dataset + ?Sized> Dataset for Subset<D> {
+    type Item = D::Item;
+
     fn name(&self) -> &str {
         &self.name
     }
@@ -99,6 +113,18 @@ impl Dataset for Subset {
         self.indices.len()
     }
 
+    fn get(&self, index: usize, epoch: u64) -> Result<D::Item> {
+        check_index(&self.name, index, self.len())?;
+        self.inner.get(self.indices[index], epoch)
+    }
+
+    fn weight(&self, index: usize) -> Result<f32> {
+        check_index(&self.name, index, self.len())?;
+        self.inner.weight(self.indices[index])
+    }
+}
+
+impl<D: Labelled + ?Sized> Labelled for Subset<D> {
     fn class_names(&self) -> &[String] {
         self.inner.class_names()
     }
@@ -107,11 +133,6 @@ impl Dataset for Subset {
         check_index(&self.name, index, self.len())?;
         self.inner.label(self.indices[index])
     }
-
-    fn get(&self, index: usize, epoch: u64) -> Result<Sample> {
-        check_index(&self.name, index, self.len())?;
-        self.inner.get(self.indices[index], epoch)
-    }
 }
 
 #[cfg(test)]
@@ -119,7 +140,7 @@ mod tests {
     use super::*;
     use crate::shapes::{Shape, ShapesConfig, ShapesDataset};
 
-    fn shapes() -> Arc<dyn Dataset> {
+    fn shapes() -> Arc<ShapesDataset> {
         Arc::new(ShapesDataset::new(ShapesConfig { len: 400, resolution: 4, ..Default::default() }).unwrap())
     }
 

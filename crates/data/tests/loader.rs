@@ -1,8 +1,10 @@
 //! The loader against what its order and its end promise.
 
 use phalanx_data::{
-    Batch, DataError, Dataset, DistributedSampler, Loader, LoaderConfig, RandomCrop, Result, Sample,
-    SamplerConfig, ShapesConfig, ShapesDataset, Tail, Transform, TransformConfig,
+    Batch, BatchSource, CaptionedImage, Collated, DataError, Dataset, DistributedSampler, ImageCollation,
+    Labelled, Loader, LoaderConfig, PadTo, RandomCrop, Result, SamplerConfig, Samples, SequenceCollation,
+    SequenceConfig, ShapesConfig, ShapesDataset, SourceSubset, StepBatch, Subset, Tail, TextFile,
+    TextFileConfig, TextSample, Transform, TransformConfig,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,6 +33,8 @@ impl Odd {
 }
 
 impl Dataset for Odd {
+    type Item = CaptionedImage;
+
     fn name(&self) -> &str {
         "odd"
     }
@@ -39,15 +43,7 @@ impl Dataset for Odd {
         self.inner.len()
     }
 
-    fn class_names(&self) -> &[String] {
-        self.inner.class_names()
-    }
-
-    fn label(&self, index: usize) -> Result<u32> {
-        self.inner.label(index)
-    }
-
-    fn get(&self, index: usize, epoch: u64) -> Result<Sample> {
+    fn get(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
         self.calls.fetch_add(1, Ordering::SeqCst);
         // Some batches take longer, so that they are finished out of order.
         std::thread::sleep(std::time::Duration::from_micros(if index.is_multiple_of(5) { 400 } else { 5 }));
@@ -69,8 +65,16 @@ impl Dataset for Odd {
 }
 
 fn sampler(len: usize, shuffle: bool, tail: Tail) -> DistributedSampler {
-    let config =
-        SamplerConfig { len, world_size: 1, rank: 0, global_batch: 4, pieces: 1, seed: 5, shuffle, tail };
+    let config = SamplerConfig {
+        len,
+        world_size: 1,
+        rank: 0,
+        global_batch: 4,
+        micro_batches: 1,
+        seed: 5,
+        shuffle,
+        tail,
+    };
     DistributedSampler::new(config).unwrap()
 }
 
@@ -79,12 +83,17 @@ fn transform() -> Transform {
     Transform::new(TransformConfig { random_crop, flip: 0.5, ..Default::default() }).unwrap()
 }
 
-fn loader(dataset: Arc<dyn Dataset>, workers: usize, prefetch: usize, start: (u64, usize)) -> Loader {
-    let sampler = sampler(dataset.len(), true, Tail::Ragged);
-    Loader::new(dataset, transform(), sampler, LoaderConfig { workers, prefetch }, start).unwrap()
+/// Batches of a dataset of images.
+fn source(dataset: Arc<Odd>, transform: Transform) -> Arc<dyn BatchSource> {
+    Arc::new(Collated::new(dataset, ImageCollation::new(transform)))
 }
 
-fn take(loader: Loader, n: usize) -> Vec<Batch> {
+fn loader(dataset: Arc<Odd>, workers: usize, prefetch: usize, start: (u64, usize)) -> Loader {
+    let sampler = sampler(dataset.len(), true, Tail::Ragged);
+    Loader::new(source(dataset, transform()), sampler, LoaderConfig { workers, prefetch }, start).unwrap()
+}
+
+fn take(loader: Loader, n: usize) -> Vec<StepBatch> {
     loader.take(n).map(|batch| batch.unwrap()).collect()
 }
 
@@ -94,13 +103,13 @@ fn any_number_of_workers_gives_the_same_batches() {
     let expected = take(loader(dataset.clone(), 0, 0, (0, 0)), 15);
     let places: Vec<_> = expected.iter().map(|batch| (batch.epoch, batch.step)).collect();
     assert_eq!(places, (0..15).map(|n| (n / 6, n as usize % 6)).collect::<Vec<_>>());
-    assert_eq!(expected[0].shape, [4, 3, 8, 8]);
-    assert_eq!(expected[5].shape, [2, 3, 8, 8]);
-    assert_eq!((expected[5].valid, expected[5].global_valid), (2, 2));
-    for batch in &expected {
-        assert_eq!(batch.images.len(), batch.shape.iter().product::<usize>());
-        let labels: Vec<u32> = batch.indices.iter().map(|&index| dataset.label(index).unwrap()).collect();
-        assert_eq!(batch.labels, labels);
+    assert_eq!(expected[0].batch.array("images").unwrap().shape(), [4, 3, 8, 8]);
+    assert_eq!(expected[5].batch.array("images").unwrap().shape(), [2, 3, 8, 8]);
+    assert_eq!((expected[5].valid, expected[5].global_samples, expected[5].global_weight), (2, 2, 2.0));
+    for StepBatch { batch, indices, .. } in &expected {
+        let labels: Vec<u32> = indices.iter().map(|&index| dataset.inner.label(index).unwrap()).collect();
+        assert_eq!(batch.values::<u32>("labels").unwrap(), labels);
+        assert_eq!(batch.weights(), vec![1.0; indices.len()]);
     }
     assert_ne!(expected[0].indices, expected[6].indices);
     for (workers, prefetch) in [(1, 1), (1, 4), (3, 1), (3, 8), (8, 3)] {
@@ -135,7 +144,8 @@ fn an_error_comes_in_its_place_and_ends_the_loader() {
             let config = LoaderConfig { workers, prefetch: 6 };
             let dataset = Odd::new(24, fault);
             let mut loader =
-                Loader::new(dataset, transform, sampler(24, false, Tail::Drop), config, (0, 0)).unwrap();
+                Loader::new(source(dataset, transform), sampler(24, false, Tail::Drop), config, (0, 0))
+                    .unwrap();
             for step in 0..3 {
                 assert_eq!(loader.next().unwrap().unwrap().step, step);
             }
@@ -167,29 +177,34 @@ fn prefetch_bounds_the_work_ahead_and_dropping_ends_it() {
 }
 
 #[test]
-fn ranks_beyond_a_ragged_batch_get_an_empty_one() {
+fn ranks_beyond_a_ragged_batch_get_a_sample_that_does_not_count() {
     let dataset = Odd::new(5, Fault::None);
     let config = SamplerConfig {
         len: 5,
         world_size: 3,
         rank: 2,
         global_batch: 4,
-        pieces: 1,
+        micro_batches: 1,
         seed: 0,
         shuffle: true,
         tail: Tail::Ragged,
     };
     let sampler = DistributedSampler::new(config).unwrap();
-    let mut loader = Loader::new(dataset, transform(), sampler, LoaderConfig::default(), (0, 1)).unwrap();
-    let batch = loader.next().unwrap().unwrap();
-    assert_eq!((batch.shape, batch.valid, batch.global_valid), ([0, 3, 8, 8], 0, 1));
+    let mut loader =
+        Loader::new(source(dataset, transform()), sampler, LoaderConfig::default(), (0, 1)).unwrap();
+    let StepBatch { batch, valid, micro_batches, global_samples, global_weight, .. } =
+        loader.next().unwrap().unwrap();
+    assert_eq!((valid, global_samples, global_weight), (0, 1, 1.0));
+    assert!(micro_batches[0].positions.is_empty());
+    assert_eq!((batch.array("images").unwrap().shape(), batch.weights()), (&[1, 3, 8, 8][..], &[0.0][..]));
 }
 
 #[test]
 fn impossible_settings_are_refused() {
     let make = |len, prefetch| {
         let config = LoaderConfig { workers: 1, prefetch };
-        Loader::new(Odd::new(8, Fault::None), transform(), sampler(len, true, Tail::Drop), config, (0, 0))
+        let source = source(Odd::new(8, Fault::None), transform());
+        Loader::new(source, sampler(len, true, Tail::Drop), config, (0, 0))
     };
     assert!(make(8, 1).is_ok());
     assert!(make(8, 0).is_err());
@@ -202,4 +217,80 @@ fn waiting_is_counted() {
     assert!(loader.waited().is_zero());
     loader.next().unwrap().unwrap();
     assert!(!loader.waited().is_zero());
+}
+
+/// Lines of different lengths, in batches of three with padding at the end.
+fn lines(world_size: usize, rank: usize) -> Vec<StepBatch> {
+    let text = b"one\ntwo or more\nthree\nfour lines in all\nfive\n".to_vec();
+    let sample = TextSample::Lines { max_tokens: 64 };
+    let file =
+        TextFile::from_bytes("lines", text, TextFileConfig { sample, test_percent: 1, ..Default::default() });
+    let config = SequenceConfig { predict_next: true, length: PadTo::Multiple(8), ..Default::default() };
+    let source = Collated::new(Arc::new(file.unwrap()), SequenceCollation::new(config).unwrap());
+    let config = SamplerConfig {
+        len: 5,
+        world_size,
+        rank,
+        global_batch: 3,
+        micro_batches: 1,
+        seed: 2,
+        shuffle: true,
+        tail: Tail::Pad,
+    };
+    let sampler = DistributedSampler::new(config).unwrap();
+    take(Loader::new(Arc::new(source), sampler, LoaderConfig::default(), (0, 0)).unwrap(), 2)
+}
+
+#[test]
+fn weights_are_the_datasets_and_add_up_to_one_number_on_all_ranks() {
+    let alone = lines(1, 0);
+    // Predictions of the whole epoch: each line's characters, since its line feed is predicted.
+    assert_eq!(alone.iter().map(|step| step.global_weight).sum::<f64>(), 3.0 + 11.0 + 5.0 + 17.0 + 4.0);
+    assert_eq!((alone[1].valid, alone[1].batch.len(), alone[1].batch.weights()[2]), (2, 3, 0.0));
+    for (step, whole) in alone.iter().enumerate() {
+        let mut sum = 0.0;
+        for rank in 0..2 {
+            let own = &lines(2, rank)[step];
+            assert_eq!(own.global_weight, whole.global_weight);
+            sum += own.batch.weights().iter().map(|weight| f64::from(*weight)).sum::<f64>();
+            let marked: f32 = own.batch.values::<f32>("mask").unwrap().iter().sum();
+            let lengths: u32 = own.batch.values::<u32>("lengths").unwrap().iter().sum();
+            assert_eq!(marked, lengths as f32);
+        }
+        assert_eq!(sum, whole.global_weight);
+    }
+}
+
+#[test]
+fn a_subset_of_a_source_gives_what_a_subset_of_the_dataset_gives() {
+    let plain = || Transform::new(TransformConfig::default()).unwrap();
+    let whole = source(Odd::new(22, Fault::None), plain());
+    let chosen = Subset::take(Odd::new(22, Fault::None), 9, 4).unwrap();
+    let of_dataset = Collated::new(Arc::new(chosen), ImageCollation::new(plain()));
+    let of_source = SourceSubset::take(whole.clone(), 9, 4).unwrap();
+    assert_eq!((of_source.len(), of_source.weight(8).unwrap()), (9, 1.0));
+    let indices = [8, 0, 3];
+    let batch = of_source.batch(&indices, 2, &|| true).unwrap();
+    assert_eq!(batch, of_dataset.batch(&indices, 2, &|| true).unwrap());
+    assert!(of_source.weight(9).is_err() && of_source.batch(&[9], 0, &|| true).is_err());
+    assert!(SourceSubset::take(whole, 23, 4).is_err());
+}
+
+#[test]
+fn a_batch_that_is_not_wanted_is_given_up() {
+    let source = source(Odd::new(4, Fault::None), transform());
+    let asked = AtomicUsize::new(0);
+    let wanted = || asked.fetch_add(1, Ordering::SeqCst) < 2;
+    assert!(matches!(source.batch(&[0, 1, 2], 0, &wanted), Err(DataError::Cancelled)));
+    assert_eq!(asked.load(Ordering::SeqCst), 3);
+}
+
+#[test]
+fn a_collation_that_loses_samples_is_an_error() {
+    fn none_of(_: &mut Samples<'_, CaptionedImage>) -> Result<Batch> {
+        Ok(Batch::new(0))
+    }
+    let source = Collated::new(Odd::new(4, Fault::None), none_of);
+    let error = source.batch(&[0, 1], 0, &|| true).unwrap_err();
+    assert!(error.to_string().contains("0 samples of 2"), "{error}");
 }

@@ -189,8 +189,9 @@ impl Seen {
 
 impl Observer for Seen {
     fn step(&mut self, report: &StepReport, _logged: bool) {
-        let measures = report.measures.iter().map(|(_, value)| *value);
-        self.push([report.loss].into_iter().chain(measures).collect(), report.gradient_norm);
+        let phase = &report.phases[0];
+        let measures = phase.measures.iter().map(|(_, value)| *value);
+        self.push([phase.loss].into_iter().chain(measures).collect(), report.updates[0].gradient_norm);
     }
 
     fn event(&mut self, event: &Event) {

@@ -1,12 +1,15 @@
 //! Messages from any rank, which belong to no operation: for parameter servers, gossip, and ranks that do not go in step.
 
+use std::sync::PoisonError;
+
 use super::Communicator;
 use crate::error::{CommError, Result};
 use crate::mailbox::Mailbox;
 
 impl Communicator {
-    fn mailbox(&self, operation: &'static str) -> Result<&Mailbox> {
-        self.inner.mailbox.as_ref().map_err(|by| CommError::NotOffered { operation, by })
+    fn mailbox(&self, operation: &'static str) -> Result<Mailbox> {
+        let mailbox = self.inner.mailbox.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        mailbox.ok_or(CommError::Closed)?.map_err(|by| CommError::NotOffered { operation, by })
     }
 
     /// Sends bytes to a rank, which may be this one, on a channel of the program's choice, and returns before they have arrived.
@@ -20,8 +23,8 @@ impl Communicator {
     /// # Errors
     /// [`CommError::Argument`] if there is no such rank or the message is longer than 4 GiB; [`CommError::NoRoom`] if the
     /// receiver's process has not taken earlier messages within the time of an operation; [`CommError::PeerLost`] if the rank
-    /// has left, or any is lost; [`CommError::Aborted`] if a rank gave up; [`CommError::NotOffered`] by communicators of NCCL
-    /// and MPI.
+    /// has left, or any is lost; [`CommError::Aborted`] if a rank gave up; [`CommError::NotOffered`] by communicators of NCCL,
+    /// and of MPI that takes calls of one thread at a time.
     pub fn send_to(&self, to: usize, channel: u32, bytes: &[u8]) -> Result<()> {
         const NAME: &str = "send to a channel";
         self.check_root(NAME, to)?;
@@ -47,7 +50,8 @@ impl Communicator {
     ///
     /// # Errors
     /// [`CommError::NoMessage`] if none came, which harms nothing; [`CommError::PeerLost`] or [`CommError::Aborted`] if the
-    /// world is broken or breaks meanwhile; [`CommError::NotOffered`] by communicators of NCCL and MPI.
+    /// world is broken or breaks meanwhile; [`CommError::NotOffered`] by communicators of NCCL, and of MPI that
+    /// takes calls of one thread at a time.
     pub fn recv_any(&self, channel: u32) -> Result<(usize, Vec<u8>)> {
         self.mailbox("receive from any rank")?.receive(channel)
     }
@@ -56,7 +60,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`CommError::PeerLost`] or [`CommError::Aborted`] if the world is broken; [`CommError::NotOffered`] by communicators of
-    /// NCCL and MPI.
+    /// NCCL, and of MPI that takes calls of one thread at a time.
     pub fn try_recv(&self, channel: u32) -> Result<Option<(usize, Vec<u8>)>> {
         self.mailbox("receive from any rank")?.try_receive(channel)
     }

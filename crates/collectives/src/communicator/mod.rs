@@ -86,8 +86,9 @@ struct Inner {
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
     /// How to leave the world, and how to give up. Nothing to leave for a part of a world.
     ending: Ending,
-    /// Messages that belong to no operation; the name of the library behind this communicator, if that has none.
-    mailbox: std::result::Result<Mailbox, &'static str>,
+    /// Messages that belong to no operation, or the name of the library behind this communicator, if that has none. `None` once
+    /// the communicator is shut down.
+    mailbox: Mutex<Option<std::result::Result<Mailbox, &'static str>>>,
     /// The control plane of the world; the name of the library behind this communicator, if that has none.
     control: std::result::Result<Control, &'static str>,
     /// Communicators made of this one.
@@ -178,7 +179,7 @@ impl Communicator {
             engine,
             thread: Mutex::new(Some(thread)),
             ending,
-            mailbox,
+            mailbox: Mutex::new(Some(mailbox)),
             control,
             splits: AtomicU32::new(0),
         };
@@ -354,6 +355,7 @@ impl Inner {
         if let Some(thread) = thread {
             let _ = thread.join();
         }
+        drop(self.mailbox.lock().unwrap_or_else(PoisonError::into_inner).take());
         // Closes the links, after what is queued was written.
         drop(self.engine.lock().unwrap_or_else(PoisonError::into_inner).take());
         if let Some(leave) = &self.ending.leave {

@@ -22,6 +22,8 @@ pub(crate) use backend::{Backend, Shared};
 pub(crate) use ending::Ending;
 #[cfg(target_os = "linux")]
 pub(crate) use host_memory::{HostMemory, agree, of_threads};
+#[cfg(feature = "mpi")]
+pub(crate) use split::part_id;
 pub(crate) use split::{Connector, Members};
 
 use crate::algorithms::cost::CostModel;

@@ -282,7 +282,7 @@ impl Engine for Backend {
         Ok(Mailbox {
             mail: mail.clone(),
             communicator: self.id,
-            members: self.members.clone(),
+            members: self.members.as_slice().into(),
             timeout: *timeout,
         })
     }

@@ -43,7 +43,7 @@ pub(crate) struct Mailbox {
     /// The communicator's number.
     pub(crate) communicator: u32,
     /// The communicator's ranks in the world.
-    pub(crate) members: Vec<usize>,
+    pub(crate) members: Arc<[usize]>,
     pub(crate) timeout: Duration,
 }
 

@@ -3,8 +3,9 @@
 //! The pixels are 32 rows of 32 red values, then the green, then the blue ones
 //! (<https://www.cs.toronto.edu/~kriz/cifar.html>).
 
+use crate::captioned_image::CaptionedImage;
 use crate::captions;
-use crate::dataset::{Dataset, Sample, Split, check_index};
+use crate::dataset::{Dataset, Labelled, Split, check_index};
 use crate::encoded::check_label;
 use crate::error::{DataError, Result};
 use image::{Rgb, RgbImage};
@@ -79,6 +80,8 @@ impl BinaryDataset {
 }
 
 impl Dataset for BinaryDataset {
+    type Item = CaptionedImage;
+
     fn name(&self) -> &str {
         &self.name
     }
@@ -87,15 +90,7 @@ impl Dataset for BinaryDataset {
         self.bytes.len() / RECORD
     }
 
-    fn class_names(&self) -> &[String] {
-        &self.class_names
-    }
-
-    fn label(&self, index: usize) -> Result<u32> {
-        Ok(u32::from(self.record(index)?[0]))
-    }
-
-    fn get(&self, index: usize, epoch: u64) -> Result<Sample> {
+    fn get(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
         let record = self.record(index)?;
         let (label, pixels) = (record[0], &record[1..]);
         let image = RgbImage::from_fn(SIDE as u32, SIDE as u32, |x, y| {
@@ -104,6 +99,16 @@ impl Dataset for BinaryDataset {
         });
         let class_name = &self.class_names[usize::from(label)];
         let caption = captions::varied(class_name, self.caption_seed, epoch, index);
-        Ok(Sample { image, label: u32::from(label), caption })
+        Ok(CaptionedImage { image, label: u32::from(label), caption })
+    }
+}
+
+impl Labelled for BinaryDataset {
+    fn class_names(&self) -> &[String] {
+        &self.class_names
+    }
+
+    fn label(&self, index: usize) -> Result<u32> {
+        Ok(u32::from(self.record(index)?[0]))
     }
 }

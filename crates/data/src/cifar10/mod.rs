@@ -14,7 +14,8 @@
 mod binary;
 mod parquet;
 
-use crate::dataset::{Dataset, Split};
+use crate::captioned_image::ImageDataset;
+use crate::dataset::Split;
 use crate::encoded::EncodedDataset;
 use crate::error::{DataError, Result};
 use crate::image_folder::ImageFolder;
@@ -34,20 +35,21 @@ fn default_class_names() -> Vec<String> {
 ///
 /// # Errors
 /// If no form is recognised, or a file is unreadable, truncated, or has a label that is no class. A
-/// corrupt image is an error of [`Dataset::get`].
-pub fn open_cifar10(path: impl AsRef<Path>, split: Split) -> Result<Arc<dyn Dataset>> {
+/// corrupt image is an error of [`Dataset::get`](crate::Dataset::get).
+pub fn open_cifar10(path: impl AsRef<Path>, split: Split) -> Result<Arc<ImageDataset>> {
     open_cifar10_seeded(path, split, 0)
 }
 
-/// Opens CIFAR-10 as [`open_cifar10`] does, with a seed for the captions' wording.
+/// Opens one split, in whichever form it is; captions vary with a seed.
 ///
 /// # Errors
-/// As [`open_cifar10`].
+/// If no form is recognised, or a file is unreadable, truncated, or has a label that is no class. A
+/// corrupt image is an error of [`Dataset::get`](crate::Dataset::get).
 pub fn open_cifar10_seeded(
     path: impl AsRef<Path>,
     split: Split,
     caption_seed: u64,
-) -> Result<Arc<dyn Dataset>> {
+) -> Result<Arc<ImageDataset>> {
     let path = path.as_ref();
     if !path.is_dir() {
         return Err(DataError::NoFolder(path.to_path_buf()));

@@ -8,7 +8,8 @@ pub mod render;
 pub mod spec;
 pub mod split;
 
-use crate::dataset::{Dataset, Sample, Split, check_index};
+use crate::captioned_image::CaptionedImage;
+use crate::dataset::{Dataset, Labelled, Split, check_index};
 use crate::error::{DataError, Result};
 use crate::rng::{Purpose, below, rng_for, shuffle};
 use rand_chacha::ChaCha8Rng;
@@ -103,6 +104,8 @@ impl ShapesDataset {
 }
 
 impl Dataset for ShapesDataset {
+    type Item = CaptionedImage;
+
     fn name(&self) -> &str {
         &self.name
     }
@@ -111,22 +114,24 @@ impl Dataset for ShapesDataset {
         self.config.len
     }
 
-    fn class_names(&self) -> &[String] {
-        &self.class_names
-    }
-
-    fn label(&self, index: usize) -> Result<u32> {
-        Ok(self.spec(index)?.label())
-    }
-
-    fn get(&self, index: usize, epoch: u64) -> Result<Sample> {
+    fn get(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
         let spec = self.spec(index)?;
         let wording = below(
             &mut rng_for(self.config.seed, Purpose::Caption, epoch, index as u64),
             ShapeSpec::NUM_WORDINGS,
         );
         let image = render(&spec, self.config.resolution);
-        Ok(Sample { image, label: spec.label(), caption: spec.caption(wording) })
+        Ok(CaptionedImage { image, label: spec.label(), caption: spec.caption(wording) })
+    }
+}
+
+impl Labelled for ShapesDataset {
+    fn class_names(&self) -> &[String] {
+        &self.class_names
+    }
+
+    fn label(&self, index: usize) -> Result<u32> {
+        Ok(self.spec(index)?.label())
     }
 }
 

@@ -118,7 +118,7 @@ impl ClipTokenizer {
         Ok(self.frame(&ids, context))
     }
 
-    /// As [`ClipTokenizer::encode`], leaving out what does not fit.
+    /// Token ids of a text between start and end of text, padded with zeros to `context`; what does not fit is left out.
     pub fn encode_truncated(&self, text: &str, context: usize) -> Vec<u32> {
         let mut ids = self.tokenize(text);
         ids.truncate(context.saturating_sub(2));

@@ -177,7 +177,8 @@ impl Tape {
     /// # Errors
     /// [`TensorError::NotResident`] if the parameter's store is not built.
     pub fn param(&self, param: &Param) -> Result<Value> {
-        if !param.trainable() || self.frozen.get() || self.mode.get() == Mode::Idle {
+        let frozen = self.frozen.get() || self.session.freezes(param.name());
+        if !param.trainable() || frozen || self.mode.get() == Mode::Idle {
             return Ok(Value::of_param(param.clone(), None));
         }
         let unit = param.unit()?.clone();

@@ -50,6 +50,9 @@ pub struct Session {
     pub recompute: Recompute,
     /// What products take and what activations are kept in.
     pub precision: Precision,
+    /// Parameters whose names begin with one of these are constants in this pass, as in [`super::Tape::frozen`]: the networks
+    /// of a training whose turn it is not.
+    pub frozen: Arc<[String]>,
 }
 
 impl Session {
@@ -64,7 +67,13 @@ impl Session {
             batch_group: None,
             recompute: Recompute::Never,
             precision: Precision::F32,
+            frozen: Arc::default(),
         }
+    }
+
+    /// Whether parameter `name` is a constant in this pass.
+    pub(super) fn freezes(&self, name: &str) -> bool {
+        self.frozen.iter().any(|start| name.starts_with(start.as_str()))
     }
 
     /// A session for evaluation on one rank.

@@ -6,6 +6,7 @@
 
 mod keys;
 mod layer;
+mod networks;
 mod origin;
 pub mod presets;
 mod render;
@@ -63,7 +64,7 @@ impl Resolved {
     /// # Errors
     /// Every relation that does not hold, with its numbers.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        self.config.check(|key| self.origin(key))
+        self.config.check(&|key| self.origin(key))
     }
 
     /// Checks the relations between keys for what reads no images, such as planning: `data.path` may be empty.
@@ -76,7 +77,7 @@ impl Resolved {
             // Shapes have no path.
             config.data.kind = DataKind::Shapes;
         }
-        config.check(|key| self.origin(key))
+        config.check(&|key| self.origin(key))
     }
 
     /// Sets a key on behalf of an option of the command line.

@@ -40,6 +40,12 @@ impl Resolved {
                 let _ = writeln!(text, "{name} = {value}");
             }
         }
+        for (section, keys) in self.config.network_sections() {
+            let _ = writeln!(text, "\n[{section}]");
+            for (name, value) in keys {
+                let _ = writeln!(text, "{name} = {value}");
+            }
+        }
         text
     }
 }

@@ -77,6 +77,8 @@ macro_rules! sections {
         #[derive(Debug, Clone, PartialEq, Default)]
         pub struct $root {
             $( $(#[doc = $section_doc])+ pub $section: $Section, )+
+            /// By network of a training with several: the keys that it has for itself, as `optim.lr`, with their values.
+            pub networks: std::collections::BTreeMap<String, std::collections::BTreeMap<String, Value>>,
         }
 
         impl $root {
@@ -105,7 +107,8 @@ macro_rules! sections {
                 $( $( if path == concat!(stringify!($section), ".", stringify!($key)) {
                     return Some(self.$section.$key.to_toml());
                 } )+ )+
-                None
+                let (network, key) = path.split_once('.')?;
+                self.networks.get(network)?.get(key).cloned()
             }
 
             /// Sets the key called `section.key`; `None` if there is no such key.
@@ -113,7 +116,7 @@ macro_rules! sections {
                 $( $( if path == concat!(stringify!($section), ".", stringify!($key)) {
                     return Some(<$Key as KeyType>::from_toml(value).map(|value| self.$section.$key = value));
                 } )+ )+
-                None
+                self.set_of_network(path, value)
             }
         }
 

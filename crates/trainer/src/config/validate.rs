@@ -7,14 +7,14 @@ use super::origin::{ConfigError, Origin};
 
 impl Config {
     /// Checks all relations, naming with each that fails where its first value came from.
-    pub(super) fn check(&self, origin: impl Fn(&str) -> Origin) -> Result<(), ConfigError> {
+    pub(super) fn check(&self, origin: &dyn Fn(&str) -> Origin) -> Result<(), ConfigError> {
         let mut problems = Vec::new();
         let mut require = |holds: bool, key: &str, relation: String| {
             if !holds {
                 problems.push(ConfigError::Invalid { origin: origin(key), relation });
             }
         };
-        let Self { model, data, train, optim, schedule, checkpoint, log, sample, eval: _ } = self;
+        let Self { model, data, train, optim, schedule, checkpoint, log, sample, eval: _, networks } = self;
 
         let positive = [
             ("model.image_size", model.image_size as u64),
@@ -153,6 +153,10 @@ impl Config {
                 origin: origin("train.strategy"),
                 what: format!("train.strategy: {error}"),
             });
+        }
+        // What all networks have wrong is told once.
+        for name in networks.keys().filter(|_| problems.is_empty()) {
+            self.for_network(name).check(&|key| origin(&format!("{name}.{key}")))?;
         }
         ConfigError::from_all(problems)
     }

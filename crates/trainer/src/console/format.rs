@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::engine::{Event, StepReport};
+use crate::engine::{Event, StepReport, named};
 
 /// A number with about four significant digits.
 pub fn number(value: f64) -> String {
@@ -55,11 +55,19 @@ pub fn duration(duration: Duration) -> String {
 
 /// What a step's line says after its number.
 pub fn step(report: &StepReport) -> String {
-    let mut parts = vec![format!("loss {}", number(report.loss))];
-    parts.extend(report.measures.iter().map(|(name, value)| format!("{name} {}", number(*value))));
-    parts.push(format!("lr {}", number(report.learning_rate)));
-    parts.extend(report.gradient_norm.map(|norm| format!("grad {}", number(norm))));
-    parts.extend(report.left_out.then(|| "gradients not finite, left out".to_owned()));
+    let mut parts = Vec::new();
+    for phase in &report.phases {
+        parts.push(format!("{} {}", named(&phase.name, "loss"), number(phase.loss)));
+        let measures = phase.measures.iter();
+        parts
+            .extend(measures.map(|(name, value)| format!("{} {}", named(&phase.name, name), number(*value))));
+    }
+    for update in &report.updates {
+        let name = |what: &str| named(&update.network, what);
+        parts.push(format!("{} {}", name("lr"), number(update.learning_rate)));
+        parts.extend(update.gradient_norm.map(|norm| format!("{} {}", name("grad"), number(norm))));
+        parts.extend(update.left_out.then(|| format!("{} not finite, left out", name("gradients"))));
+    }
     parts.push(format!("{} images/s", count(report.images_per_second.round() as u64)));
     parts.extend(report.memory_bytes.map(|memory| format!("mem {}", bytes(memory))));
     parts.push(format!("data {:.0}%", 100.0 * report.data_share));

@@ -13,11 +13,14 @@ use crate::run::checkpoint::CheckpointError;
 pub enum TrainError {
     /// The loss is no number any more. Weights and checkpoints are those from before.
     #[error(
-        "step {step}: the loss is {loss}; the last checkpoint is from before this step, and a lower optim.lr or a train.clip_norm may help"
+        "step {step}: the loss{} is {loss}; the last checkpoint is from before this step, and a lower optim.lr or a train.clip_norm may help",
+        of_phase(phase)
     )]
     NotFinite {
         /// The step, counted from 1.
         step: u64,
+        /// The phase; empty for the only one.
+        phase: String,
         /// The loss.
         loss: f64,
         /// Whether this rank leaves the telling to rank 0.
@@ -60,6 +63,9 @@ pub enum TrainError {
         /// The run's folder.
         folder: String,
     },
+    /// What a training of one's own says.
+    #[error(transparent)]
+    Training(#[from] Box<dyn std::error::Error + Send + Sync>),
     /// A rank that is a thread of this process has panicked.
     #[error("panicked: {0}")]
     Panicked(String),
@@ -118,6 +124,10 @@ impl TrainError {
     }
 }
 
+fn of_phase(phase: &str) -> String {
+    if phase.is_empty() { String::new() } else { format!(" of phase `{phase}`") }
+}
+
 fn is_elsewhere(error: &CommError) -> bool {
     matches!(error, CommError::PeerLost { .. } | CommError::Aborted { .. } | CommError::Closed)
 }
@@ -135,7 +145,7 @@ mod tests {
             ShardingError::from(lost()).into(),
             hook(Box::new(lost())).into(),
             hook(Box::new(ShardingError::from(lost()))).into(),
-            TrainError::NotFinite { step: 1, loss: f64::NAN, elsewhere: true },
+            TrainError::NotFinite { step: 1, phase: String::new(), loss: f64::NAN, elsewhere: true },
             CheckpointError::Elsewhere { rank: 1, problem: "the disk is full".to_owned() }.into(),
         ];
         assert!(consequences.iter().all(TrainError::is_consequence));
@@ -143,7 +153,7 @@ mod tests {
         let own = [
             TrainError::from(missing.clone()),
             hook(Box::new(missing)).into(),
-            TrainError::NotFinite { step: 1, loss: f64::NAN, elsewhere: false },
+            TrainError::NotFinite { step: 1, phase: String::new(), loss: f64::NAN, elsewhere: false },
             TrainError::NoStep { images: 1, batch: 2 },
         ];
         assert!(!own.iter().any(TrainError::is_consequence));

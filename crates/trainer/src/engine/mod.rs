@@ -4,12 +4,13 @@
 //! |---|---|
 //! | [`distributed`] | the other ranks, as the loop sees them |
 //! | [`data`] | the batches of a rank |
-//! | [`tasks`] | what the loop needs to know of a model, and the models that come with the program |
+//! | [`training`] | what a training is: networks, and a step of phases |
+//! | [`tasks`] | the trainings that come with the program |
 //! | [`checkpoint`] | when checkpoints are written, and what of them a rank writes |
 //! | [`inference`] | evaluation, samples and plans, of a run or without one |
 //! | [`train_loop`] | the steps, and everything that changes in them |
 //!
-//! [`train`] runs a whole rank. It asks a [`Task`] for losses, `Distributed` to sum gradients and numbers over the
+//! [`train`] runs a whole rank. It asks a [`Training`] for losses, `Distributed` to sum gradients and numbers over the
 //! ranks, and `TrainState` to change and save what is learnt, and tells an [`Observer`] how it goes. After every step
 //! all ranks know the same sums (the loss, the measures, whether anybody was asked to stop), so they take the same
 //! decisions without further words: stop after the same step, or fail at the same broken loss.
@@ -26,6 +27,8 @@ mod optimize;
 mod precision;
 
 mod data;
+mod training;
+
 mod tasks;
 
 mod checkpoint;
@@ -37,7 +40,7 @@ pub use data::Batch;
 pub use distributed::{World, in_one_process, launcher_world};
 pub use error::TrainError;
 pub use inference::{ModelPlan, describe, evaluate_run, evaluate_weights, plan_memory, sample_run};
-pub use observer::{Event, Observer, Silent, Started, StepReport};
+pub use observer::{Event, Observer, PhaseReport, Silent, Started, StepReport, UpdateReport, named};
 pub use plan::Plan;
-pub use tasks::{Outcome, Task};
 pub use train_loop::{ReplicaFailure, train, train_replicas};
+pub use training::{Loss, Setup, Step, Training};

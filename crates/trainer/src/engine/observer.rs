@@ -43,18 +43,10 @@ pub struct StepReport {
     pub total: u64,
     /// The epoch, counted from 0.
     pub epoch: usize,
-    /// The loss, as the mean over the global batch.
-    pub loss: f64,
-    /// What else the task measures, such as the terms of the loss.
-    pub measures: Vec<(String, f64)>,
-    /// The learning rate.
-    pub learning_rate: f64,
-    /// The L2 norm of the gradient before clipping, if it was taken.
-    pub gradient_norm: Option<f64>,
-    /// What the loss was multiplied by for backward, if it was.
-    pub loss_scale: Option<f64>,
-    /// Whether the gradients were not finite and the weights stayed as they were.
-    pub left_out: bool,
+    /// Its phases, in order.
+    pub phases: Vec<PhaseReport>,
+    /// The updates of its phases, in order.
+    pub updates: Vec<UpdateReport>,
     /// Images over all ranks and a second.
     pub images_per_second: f64,
     /// Memory that rank 0 holds.
@@ -63,6 +55,37 @@ pub struct StepReport {
     pub data_share: f64,
     /// Share of the time in which rank 0 waited for communication.
     pub communication_share: f64,
+}
+
+/// What came of a phase's loss, as means over the global batch.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct PhaseReport {
+    /// The phase; empty for the only one.
+    pub name: String,
+    /// The loss.
+    pub loss: f64,
+    /// What else the phase measures, such as the terms of the loss.
+    pub measures: Vec<(String, f64)>,
+}
+
+/// What came of the gradients of a network.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct UpdateReport {
+    /// The network; empty for the only one.
+    pub network: String,
+    /// The learning rate.
+    pub learning_rate: f64,
+    /// The L2 norm of the gradient before clipping, if it was taken.
+    pub gradient_norm: Option<f64>,
+    /// What the loss was multiplied by for backward, if it was.
+    pub loss_scale: Option<f64>,
+    /// Whether the gradients were not finite and the weights stayed as they were.
+    pub left_out: bool,
+}
+
+/// What a measure of a phase or of a network is called: `critic_loss`; by its own name where there is only one.
+pub fn named(whose: &str, what: &str) -> String {
+    if whose.is_empty() { what.to_owned() } else { format!("{whose}_{what}") }
 }
 
 /// Something worth a line besides steps.

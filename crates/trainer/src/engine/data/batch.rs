@@ -1,26 +1,179 @@
-//! What a rank computes on at a time.
+//! What a rank computes on at a time: named tensors of some samples.
 
-use candle_core::Tensor;
+use std::ops::Range;
 
-/// A rank's share of a step, or of the test split.
+use candle_core::{Device, Tensor};
+use phalanx_data::batch::BatchParts;
+use phalanx_data::{ArrayData, DataError};
+use phalanx_tensor::loss::Over;
+
+use crate::engine::TrainError;
+
+/// A rank's samples of a micro-batch, or of the test split: the arrays of a collation as tensors, its texts, and how much
+/// each sample counts.
 #[derive(Debug, Clone)]
 pub struct Batch {
-    /// Images: `[N, 3, size, size]`, f32 in [-1, 1].
-    pub images: Tensor,
-    /// Classes, one for each image.
-    pub labels: Vec<u32>,
-    /// Captions, one for each image.
-    pub captions: Vec<String>,
+    tensors: Vec<(String, Tensor)>,
+    texts: Vec<(String, Vec<String>)>,
+    weights: Vec<f32>,
 }
 
 impl Batch {
-    /// How many images there are.
+    /// How many samples there are.
     pub fn len(&self) -> usize {
-        self.labels.len()
+        self.weights.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.labels.is_empty()
+        self.weights.is_empty()
+    }
+
+    /// The array of this name, on the CPU, with samples along its first dimension.
+    ///
+    /// # Errors
+    /// If there is none of this name; the error lists the names that there are.
+    pub fn tensor(&self, name: &str) -> Result<&Tensor, TrainError> {
+        let found = self.tensors.iter().find(|(own, _)| own == name);
+        found.map(|(_, tensor)| tensor).ok_or_else(|| self.no_such("array", name))
+    }
+
+    /// The numbers of an array of u32, such as classes or tokens, one sample after the other.
+    ///
+    /// # Errors
+    /// If there is no array of this name, or its elements are of another type.
+    pub fn classes(&self, name: &str) -> Result<Vec<u32>, TrainError> {
+        Ok(self.tensor(name)?.flatten_all()?.to_vec1()?)
+    }
+
+    /// The texts of this name, one for each sample.
+    ///
+    /// # Errors
+    /// If there are none of this name; the error lists the names that there are.
+    pub fn texts(&self, name: &str) -> Result<&[String], TrainError> {
+        let found = self.texts.iter().find(|(own, _)| own == name);
+        found.map(|(_, texts)| texts.as_slice()).ok_or_else(|| self.no_such("list of texts", name))
+    }
+
+    fn no_such(&self, kind: &'static str, name: &str) -> TrainError {
+        let tensors = self.tensors.iter().map(|(name, _)| name.clone());
+        let there = tensors.chain(self.texts.iter().map(|(name, _)| name.clone())).collect();
+        DataError::NoSuchArray { kind, name: name.to_owned(), there }.into()
+    }
+
+    /// How much each sample counts: what [`phalanx_tensor::loss::weighted`] takes.
+    pub fn weights(&self) -> &[f32] {
+        &self.weights
+    }
+
+    /// How much all samples count together.
+    pub fn weight(&self) -> f64 {
+        self.weights.iter().map(|weight| f64::from(*weight)).sum()
+    }
+
+    /// What a loss of all samples together is divided by, where the weights of the global batch add up to `sum`.
+    ///
+    /// # Errors
+    /// If the samples do not all count alike, which such a loss cannot take into account.
+    pub fn even(&self, sum: f64) -> Result<Over, TrainError> {
+        let first = self.weights.first().copied().unwrap_or(1.0);
+        if let Some(other) = self.weights.iter().find(|weight| **weight != first) {
+            return Err(TrainError::Setup(format!(
+                "this loss takes samples that count alike, but of one batch one has a weight of {first} and another of {other}"
+            )));
+        }
+        // Where nothing counts, dividing by infinity makes the loss and its gradients 0.
+        Ok(Over::Sum(if first > 0.0 { sum / f64::from(first) } else { f64::INFINITY }))
+    }
+
+    /// Each sample's weight spread evenly over the places that `mask`, f32 [N, T] of 0 and 1, marks: N·T numbers, the
+    /// weights for a loss of places, which is then the mean of the samples' means.
+    ///
+    /// # Errors
+    /// If there is no array of this name, its shape is another, or its elements are of another type.
+    pub fn weights_of_places(&self, mask: &str) -> Result<Vec<f32>, TrainError> {
+        let (_, places) = self.tensor(mask)?.dims2()?;
+        let mut marked = self.tensor(mask)?.flatten_all()?.to_vec1::<f32>()?;
+        for (row, weight) in marked.chunks_exact_mut(places.max(1)).zip(&self.weights) {
+            let number: f32 = row.iter().sum();
+            for place in row.iter_mut().filter(|place| **place != 0.0) {
+                *place *= weight / number;
+            }
+        }
+        Ok(marked)
+    }
+
+    /// Some of the samples, which must be there. Tensors share their memory with the whole batch's.
+    pub(super) fn narrow(&self, samples: &Range<usize>) -> Result<Self, TrainError> {
+        let tensors = self.tensors.iter().map(|(name, tensor)| {
+            Ok((name.clone(), tensor.narrow(0, samples.start, samples.len())?.contiguous()?))
+        });
+        let texts = self.texts.iter().map(|(name, texts)| (name.clone(), texts[samples.clone()].to_vec()));
+        Ok(Self {
+            tensors: tensors.collect::<Result<_, candle_core::Error>>()?,
+            texts: texts.collect(),
+            weights: self.weights[samples.clone()].to_vec(),
+        })
+    }
+}
+
+impl TryFrom<phalanx_data::Batch> for Batch {
+    type Error = TrainError;
+
+    /// The arrays as tensors that take over their memory.
+    fn try_from(batch: phalanx_data::Batch) -> Result<Self, TrainError> {
+        let BatchParts { arrays, texts, weights } = batch.into_parts();
+        let tensors = arrays.into_iter().map(|(name, array)| {
+            let (shape, data) = array.into_parts();
+            let tensor = match data {
+                ArrayData::F32(values) => Tensor::from_vec(values, shape, &Device::Cpu),
+                ArrayData::F64(values) => Tensor::from_vec(values, shape, &Device::Cpu),
+                ArrayData::U8(values) => Tensor::from_vec(values, shape, &Device::Cpu),
+                ArrayData::U32(values) => Tensor::from_vec(values, shape, &Device::Cpu),
+                ArrayData::I64(values) => Tensor::from_vec(values, shape, &Device::Cpu),
+            };
+            Ok((name, tensor?))
+        });
+        Ok(Self { tensors: tensors.collect::<Result<_, candle_core::Error>>()?, texts, weights })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(weights: Vec<f32>) -> Batch {
+        let batch = phalanx_data::Batch::new(3)
+            .with("mask", [3, 2], vec![1.0_f32, 0.0, 1.0, 1.0, 0.0, 0.0])
+            .and_then(|batch| batch.with("labels", [3], vec![4_u32, 5, 6]))
+            .and_then(|batch| batch.with_texts("captions", ["a", "b", "c"].map(String::from).to_vec()))
+            .and_then(|batch| batch.with_weights(weights));
+        batch.expect("sound").try_into().expect("sound")
+    }
+
+    #[test]
+    fn arrays_and_texts_are_found_by_name() {
+        let batch = batch(vec![1.0; 3]);
+        assert_eq!(batch.classes("labels").expect("there"), [4, 5, 6]);
+        assert_eq!(batch.tensor("mask").expect("there").dims(), [3, 2]);
+        let error = batch.tensor("images").expect_err("not there").to_string();
+        assert!(error.contains("images") && error.contains("mask, labels, captions"), "{error}");
+        assert!(batch.texts("labels").is_err() && batch.classes("mask").is_err());
+        let part = batch.narrow(&(1..3)).expect("sound");
+        assert_eq!(part.classes("labels").expect("there"), [5, 6]);
+        assert_eq!(part.texts("captions").expect("there"), ["b", "c"]);
+        assert_eq!(part.len(), 2);
+    }
+
+    #[test]
+    fn weights_say_what_a_loss_is_divided_by() {
+        assert_eq!(batch(vec![1.0; 3]).even(8.0).expect("alike"), Over::Sum(8.0));
+        assert_eq!(batch(vec![2.0; 3]).even(8.0).expect("alike"), Over::Sum(4.0));
+        assert_eq!(batch(vec![0.0; 3]).even(8.0).expect("alike"), Over::Sum(f64::INFINITY));
+        assert!(batch(vec![1.0, 2.0, 1.0]).even(8.0).is_err());
+        let batch = batch(vec![0.5, 3.0, 2.0]);
+        assert_eq!(batch.weight(), 5.5);
+        // The third sample marks no place, so it has nothing to count with.
+        assert_eq!(batch.weights_of_places("mask").expect("sound"), [0.5, 0.0, 1.5, 1.5, 0.0, 0.0]);
     }
 }

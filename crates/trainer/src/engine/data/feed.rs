@@ -1,12 +1,9 @@
 //! The batches of a rank: read by itself, or read by the first rank for all and scattered.
 
-use candle_core::{Device, Tensor};
 use phalanx_collectives::Communicator;
-use phalanx_data::batch::Batch as Loaded;
-use phalanx_data::loader::Loader;
-use phalanx_data::sampler::Piece;
+use phalanx_data::{ArrayData, ElementType, Loader, MicroBatchRange, StepBatch, StepHeader};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
 use super::Batch;
 use crate::engine::TrainError;
@@ -18,58 +15,65 @@ const READER: usize = 0;
 /// The training batches of one rank, cut into micro-batches.
 pub(in crate::engine) struct Feed(Source);
 
-/// A rank's share of one step.
-pub(in crate::engine) struct StepShare {
+/// A rank's samples of one step.
+pub(in crate::engine) struct StepSamples {
     /// As many micro-batches on every rank.
-    pub(in crate::engine) pieces: Vec<MicroBatch>,
-    /// Images of the step over all ranks.
-    pub(in crate::engine) global: usize,
+    pub(in crate::engine) micro_batches: Vec<MicroBatch>,
+    /// Samples of the step over all ranks.
+    pub(in crate::engine) global_samples: usize,
+    /// The sum of their weights: what losses are divided by.
+    pub(in crate::engine) global_weight: f64,
 }
 
-/// A rank's share of one micro-batch.
+/// A rank's samples of one micro-batch.
 pub(in crate::engine) struct MicroBatch {
-    /// The images, perhaps none.
+    /// The samples, perhaps none.
     pub(in crate::engine) batch: Batch,
     /// The position of the first in the global batch.
     pub(in crate::engine) offset: usize,
-    /// How many ranks, from the first, have images of this micro-batch.
+    /// How many ranks, from the first, have samples of this micro-batch.
     pub(in crate::engine) ranks: usize,
 }
 
+/// A rank's samples of one batch of the test split.
+pub(in crate::engine) struct TestBatch {
+    /// The samples; where there is none for this rank, one that does not count, so that the rank can compute what the others
+    /// compute.
+    pub(in crate::engine) batch: Batch,
+    /// Whether they count.
+    pub(in crate::engine) counts: bool,
+}
+
 impl Feed {
-    /// What `loaders` read: this rank's share, or, where the first rank reads for all, there those of all ranks and elsewhere
+    /// What `loaders` read: this rank's samples, or, where the first rank reads for all, there those of all ranks and elsewhere
     /// none.
     pub(in crate::engine) fn new(loaders: Vec<Loader>, distributed: &Distributed) -> Self {
         Self(Source::new(loaders, distributed))
     }
 
-    /// The next step's share.
-    pub(in crate::engine) fn next(&mut self) -> Result<StepShare, TrainError> {
-        let loaded = self.0.next()?;
-        let whole = convert(&loaded)?;
-        let mut left = 0..whole.len();
-        let mut pieces = Vec::with_capacity(loaded.pieces.len());
-        for Piece { positions, ranks } in loaded.pieces {
-            // Images that only pad come last and are left out.
+    /// The next step's samples.
+    pub(in crate::engine) fn next(&mut self) -> Result<StepSamples, TrainError> {
+        let StepBatch { batch, valid, micro_batches: ranges, global_samples, global_weight, .. } =
+            self.0.next()?;
+        let whole = Batch::try_from(batch)?;
+        // Samples that only fill places come last and are left out: a mean over true samples needs no others.
+        let mut left = 0..valid;
+        let mut micro_batches = Vec::with_capacity(ranges.len());
+        for MicroBatchRange { positions, ranks } in ranges {
             let own = left.start..(left.start + positions.len()).min(left.end);
             left.start = own.end;
-            let batch = Batch {
-                images: whole.images.narrow(0, own.start, own.len())?.contiguous()?,
-                labels: whole.labels[own.clone()].to_vec(),
-                captions: whole.captions[own].to_vec(),
-            };
-            pieces.push(MicroBatch { batch, offset: positions.start, ranks });
+            micro_batches.push(MicroBatch { batch: whole.narrow(&own)?, offset: positions.start, ranks });
         }
-        Ok(StepShare { pieces, global: loaded.global_valid })
+        Ok(StepSamples { micro_batches, global_samples, global_weight })
     }
 }
 
-/// One pass over what `loaders` read, as for [`Feed::new`]: as many batches on every rank, of which the last may be empty.
+/// One pass over what `loaders` read, as for [`Feed::new`]: as many batches on every rank, of which the last may not count.
 /// Every rank calls this at the same place, and takes all batches.
 pub(in crate::engine) fn once(
     loaders: Vec<Loader>,
     distributed: &Distributed,
-) -> Result<impl Iterator<Item = Result<Batch, TrainError>>, TrainError> {
+) -> Result<impl Iterator<Item = Result<TestBatch, TrainError>>, TrainError> {
     let own = loaders.first().map(Loader::steps_per_epoch);
     let steps = match (own, distributed.fed()) {
         (Some(steps), Some(fed)) => tell(fed, &steps).map(|()| steps)?,
@@ -78,7 +82,12 @@ pub(in crate::engine) fn once(
         (None, None) => 0,
     };
     let mut source = Source::new(loaders, distributed);
-    Ok((0..steps).map(move |_| convert(&source.next()?)))
+    Ok((0..steps).map(move |_| {
+        let StepBatch { batch, valid, .. } = source.next()?;
+        let whole = Batch::try_from(batch)?;
+        let batch = if valid > 0 { whole.narrow(&(0..valid))? } else { whole };
+        Ok(TestBatch { batch, counts: valid > 0 })
+    }))
 }
 
 /// Where batches come from.
@@ -94,16 +103,16 @@ impl Source {
         Self { loaders, fed: distributed.fed().cloned() }
     }
 
-    fn next(&mut self) -> Result<Loaded, TrainError> {
+    fn next(&mut self) -> Result<StepBatch, TrainError> {
         let mut read = Vec::with_capacity(self.loaders.len());
         for loader in &mut self.loaders {
             // A loader without end that has ended has given its error before.
             let batch = loader.next();
-            read.push(batch.ok_or_else(|| TrainError::Setup("the loader of images has ended".to_owned()))??);
+            read.push(batch.ok_or_else(|| TrainError::Setup("the loader of batches has ended".to_owned()))??);
         }
         match (&self.fed, read.pop()) {
             (None, Some(batch)) => Ok(batch),
-            (None, None) => Err(TrainError::Setup("there is no loader of images".to_owned())),
+            (None, None) => Err(TrainError::Setup("there is no loader of batches".to_owned())),
             (Some(fed), last) => {
                 read.extend(last);
                 scatter(fed, read)
@@ -112,53 +121,67 @@ impl Source {
     }
 }
 
-/// What goes with the images of a batch.
-#[derive(Debug, Serialize, Deserialize)]
-struct Header {
-    shape: [usize; 4],
-    labels: Vec<u32>,
-    captions: Vec<String>,
-    indices: Vec<usize>,
-    valid: usize,
-    /// Start, end and ranks of each micro-batch.
-    pieces: Vec<(usize, usize, usize)>,
-    global_valid: usize,
-    epoch: u64,
-    step: usize,
+/// Gives every rank its batch of those that the reader has, one a rank: what is said of it as text, and its numbers as they
+/// are.
+fn scatter(fed: &Communicator, batches: Vec<StepBatch>) -> Result<StepBatch, TrainError> {
+    let mut headers = Vec::with_capacity(batches.len());
+    // Of each array those of all ranks.
+    let mut types: Vec<ElementType> = Vec::new();
+    let mut arrays: Vec<Vec<ArrayData>> = Vec::new();
+    for batch in batches {
+        let (header, own) = batch.into_parts();
+        let of_rank: Vec<ElementType> = header.element_types().collect();
+        if headers.is_empty() {
+            arrays.resize_with(of_rank.len(), Vec::new);
+            types = of_rank;
+        } else if of_rank != types {
+            let problem = format!("the batches of one step have arrays of {types:?} and of {of_rank:?}");
+            return Err(TrainError::Setup(problem));
+        }
+        headers.push(encode(&header)?);
+        for (all, own) in arrays.iter_mut().zip(own) {
+            all.push(own);
+        }
+    }
+    let header: StepHeader = decode(&fed.scatterv(&headers, READER)?)?;
+    let mut arrays = arrays.into_iter();
+    let data = header.element_types().map(|element_type| {
+        let own = arrays.next().unwrap_or_default();
+        scatter_array(fed, element_type, own)
+    });
+    let data = data.collect::<Result<_, _>>()?;
+    Ok(StepBatch::from_parts(header, data)?)
 }
 
-/// Gives every rank its batch of those that the reader has, one a rank.
-fn scatter(fed: &Communicator, batches: Vec<Loaded>) -> Result<Loaded, TrainError> {
-    let (mut headers, mut images) = (Vec::new(), Vec::new());
-    for batch in batches {
-        let pieces = batch.pieces.iter();
-        headers.push(encode(&Header {
-            shape: batch.shape,
-            labels: batch.labels,
-            captions: batch.captions,
-            indices: batch.indices,
-            valid: batch.valid,
-            pieces: pieces.map(|piece| (piece.positions.start, piece.positions.end, piece.ranks)).collect(),
-            global_valid: batch.global_valid,
-            epoch: batch.epoch,
-            step: batch.step,
-        })?);
-        images.push(batch.images);
+/// Gives every rank its numbers of one array, all of them of one type.
+fn scatter_array(
+    fed: &Communicator,
+    element_type: ElementType,
+    arrays: Vec<ArrayData>,
+) -> Result<ArrayData, TrainError> {
+    macro_rules! scatter_as {
+        ($variant:ident) => {{
+            let own = arrays.into_iter().filter_map(|array| match array {
+                ArrayData::$variant(values) => Some(values),
+                _ => None,
+            });
+            ArrayData::$variant(fed.scatterv(&own.collect::<Vec<_>>(), READER)?)
+        }};
     }
-    let header: Header = decode(&fed.scatterv(&headers, READER)?)?;
-    let images = fed.scatterv(&images, READER)?;
-    let piece = |(start, end, ranks)| Piece { positions: start..end, ranks };
-    Ok(Loaded {
-        images,
-        shape: header.shape,
-        labels: header.labels,
-        captions: header.captions,
-        indices: header.indices,
-        valid: header.valid,
-        pieces: header.pieces.into_iter().map(piece).collect(),
-        global_valid: header.global_valid,
-        epoch: header.epoch,
-        step: header.step,
+    Ok(match element_type {
+        ElementType::F32 => scatter_as!(F32),
+        ElementType::F64 => scatter_as!(F64),
+        ElementType::U8 => scatter_as!(U8),
+        ElementType::I64 => scatter_as!(I64),
+        ElementType::U32 => {
+            // The communicator moves signed integers; the bits are the same.
+            let own = arrays.into_iter().filter_map(|array| match array {
+                ArrayData::U32(values) => Some(values.into_iter().map(u32::cast_signed).collect()),
+                _ => None,
+            });
+            let own: Vec<i32> = fed.scatterv(&own.collect::<Vec<_>>(), READER)?;
+            ArrayData::U32(own.into_iter().map(i32::cast_unsigned).collect())
+        }
     })
 }
 
@@ -186,14 +209,58 @@ fn garbled(error: &serde_json::Error) -> TrainError {
     TrainError::Setup(format!("what ranks tell each other of a batch is garbled: {error}"))
 }
 
-/// A loader's batch as tensors. Images that only pad it are left out: a mean over true samples needs no others.
-fn convert(batch: &Loaded) -> Result<Batch, TrainError> {
-    let [_, channels, height, width] = batch.shape;
-    let valid = batch.valid;
-    let numbers = &batch.images[..valid * channels * height * width];
-    Ok(Batch {
-        images: Tensor::from_slice(numbers, (valid, channels, height, width), &Device::Cpu)?,
-        labels: batch.labels[..valid].to_vec(),
-        captions: batch.captions[..valid].to_vec(),
-    })
+#[cfg(test)]
+mod tests {
+    use phalanx_collectives::threads;
+
+    use super::*;
+
+    /// The batch of a rank: an array of each type, of a length that is the rank's own.
+    fn batch_of(rank: usize) -> StepBatch {
+        let number = rank + 1;
+        let numbers = |from: u32| (0..).map(move |more| from + more).take(2 * number);
+        let batch = phalanx_data::Batch::new(number)
+            .with("images", [number, 2], numbers(1).map(|n| n as f32 / 3.0).collect::<Vec<f32>>())
+            .and_then(|batch| batch.with("times", [number, 2], numbers(2).map(f64::from).collect::<Vec<_>>()))
+            .and_then(|batch| {
+                batch.with("valid", [number, 2], numbers(3).map(|n| n as u8).collect::<Vec<_>>())
+            })
+            .and_then(|batch| batch.with("tokens", [number, 2], numbers(u32::MAX - 9).collect::<Vec<_>>()))
+            .and_then(|batch| {
+                batch.with("ids", [number, 2], numbers(4).map(|n| -i64::from(n)).collect::<Vec<_>>())
+            })
+            .and_then(|batch| batch.with_texts("captions", vec![format!("\"rank\" {rank}"); number]))
+            .and_then(|batch| batch.with_weights(vec![0.1; number]));
+        StepBatch {
+            batch: batch.expect("sound"),
+            indices: (0..number).collect(),
+            valid: number,
+            micro_batches: vec![MicroBatchRange { positions: rank..rank + number, ranks: 3 }],
+            global_samples: 6,
+            global_weight: 0.1,
+            epoch: 3,
+            step: 4,
+        }
+    }
+
+    #[test]
+    fn every_rank_gets_its_own_batch_to_the_bit() {
+        let ranks = threads(3).expect("a world").into_iter().map(|fed| {
+            std::thread::spawn(move || {
+                let read = if fed.rank() == READER { (0..3).map(batch_of).collect() } else { Vec::new() };
+                assert_eq!(scatter(&fed, read).expect("sound"), batch_of(fed.rank()));
+            })
+        });
+        for rank in ranks.collect::<Vec<_>>() {
+            rank.join().expect("no panic");
+        }
+    }
+
+    #[test]
+    fn batches_of_other_types_are_not_sent() {
+        let alone = threads(1).expect("a world").remove(0);
+        let other = StepBatch { batch: phalanx_data::Batch::new(1), ..batch_of(0) };
+        let error = scatter(&alone, vec![batch_of(0), other]).expect_err("they differ").to_string();
+        assert!(error.contains("F32"), "{error}");
+    }
 }

@@ -2,8 +2,10 @@
 
 mod batch;
 mod feed;
+mod images;
 mod splits;
 
 pub use batch::Batch;
-pub(super) use feed::{Feed, MicroBatch};
-pub(super) use splits::{Data, num_classes};
+pub(super) use feed::{Feed, MicroBatch, StepSamples, TestBatch};
+pub(super) use images::num_classes;
+pub(super) use splits::Data;

@@ -1,20 +1,22 @@
 //! The other ranks, as the training loop sees them.
 
+mod listeners;
+mod network;
 mod world;
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
-use phalanx_collectives::{Communicator, ReduceOp, WorldConfig, connect_unless};
-use phalanx_sharding::{DataParallel, Options, Overlap, Ranks, Share, Strategy, hook_named};
-use phalanx_tensor::{Listener, ParamStore, ProcessGroup, Unit};
+use phalanx_collectives::{CommStats, Communicator, ReduceOp, WorldConfig, connect_unless};
+use phalanx_sharding::{Ranks, Strategy};
 
+pub(in crate::engine) use listeners::listener;
+pub(in crate::engine) use network::{BatchGroups, Network};
 use world::Link;
 pub use world::{World, in_one_process, launcher_world};
 
 use super::error::TrainError;
-use crate::config::{Config, OverlapKind, mib};
+use crate::config::Config;
 use crate::launch::StopFlag;
 
 /// What communication has cost a rank.
@@ -28,13 +30,50 @@ pub(in crate::engine) struct Traffic {
     pub(in crate::engine) busy: Duration,
 }
 
+impl From<CommStats> for Traffic {
+    fn from(stats: CommStats) -> Self {
+        Self {
+            bytes_sent: stats.bytes_sent,
+            bytes_received: stats.bytes_received,
+            exposed: Duration::from_secs_f64(stats.seconds_exposed),
+            busy: Duration::from_secs_f64(stats.seconds_busy),
+        }
+    }
+}
+
+impl std::ops::Add for Traffic {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            bytes_sent: self.bytes_sent + other.bytes_sent,
+            bytes_received: self.bytes_received + other.bytes_received,
+            exposed: self.exposed + other.exposed,
+            busy: self.busy + other.busy,
+        }
+    }
+}
+
+impl std::ops::Sub for Traffic {
+    type Output = Self;
+
+    /// What came since `before`.
+    fn sub(self, before: Self) -> Self {
+        Self {
+            bytes_sent: self.bytes_sent.saturating_sub(before.bytes_sent),
+            bytes_received: self.bytes_received.saturating_sub(before.bytes_received),
+            exposed: self.exposed.saturating_sub(before.exposed),
+            busy: self.busy.saturating_sub(before.busy),
+        }
+    }
+}
+
 /// The other ranks; none, for the only rank.
 pub(in crate::engine) struct Distributed {
     rank: usize,
     size: usize,
     communicator: Option<Communicator>,
     strategy: Option<Strategy>,
-    parallel: Option<Arc<DataParallel>>,
 }
 
 impl Distributed {
@@ -56,25 +95,19 @@ impl Distributed {
             _ => None,
         };
         let strategy = Strategy::named(config.train.strategy.as_str())?;
-        Ok(Self {
-            rank: world.rank(),
-            size: world.size(),
-            communicator,
-            strategy: Some(strategy),
-            parallel: None,
-        })
+        Ok(Self { rank: world.rank(), size: world.size(), communicator, strategy: Some(strategy) })
     }
 
     /// Nobody.
     pub(in crate::engine) fn none() -> Self {
-        Self { rank: 0, size: 1, communicator: None, strategy: None, parallel: None }
+        Self { rank: 0, size: 1, communicator: None, strategy: None }
     }
 
     /// Ranks that are threads of a test.
     #[cfg(test)]
     pub(in crate::engine) fn among(communicator: Communicator) -> Self {
         let (rank, size) = (communicator.rank(), communicator.world_size());
-        Self { rank, size, communicator: Some(communicator), strategy: None, parallel: None }
+        Self { rank, size, communicator: Some(communicator), strategy: None }
     }
 
     pub(in crate::engine) fn rank(&self) -> usize {
@@ -96,104 +129,9 @@ impl Distributed {
         self.communicator.as_ref().filter(|_| threads)
     }
 
-    /// Shares the work on a model by the configured strategy. All ranks then have rank 0's weights.
-    pub(in crate::engine) fn share(
-        &mut self,
-        config: &Config,
-        store: &ParamStore,
-        threads: usize,
-    ) -> Result<(), TrainError> {
-        if let (Some(communicator), Some(strategy)) = (&self.communicator, self.strategy) {
-            let options = Options {
-                bucket_bytes: config.train.bucket_kib.saturating_mul(1 << 10),
-                prefetch: config.train.prefetch,
-                gathered_bytes: mib(config.train.gathered_mib),
-                hook: hook_named(config.train.compress.as_str())?,
-                overlap: match config.train.overlap {
-                    OverlapKind::Auto => Overlap::Auto,
-                    OverlapKind::Always => Overlap::Always,
-                    OverlapKind::Never => Overlap::Never,
-                },
-                threads,
-                ..Options::default()
-            };
-            let communicator = communicator.clone();
-            self.parallel = Some(DataParallel::with_options(store, communicator, strategy, options)?);
-        }
-        Ok(())
-    }
-
-    /// The most bytes of whole parameters that were gathered at once.
-    pub(in crate::engine) fn peak_gathered_bytes(&self) -> u64 {
-        self.parallel.as_ref().map_or(0, |parallel| parallel.peak_gathered_bytes())
-    }
-
-    /// Who is told about blocks and gradients.
-    pub(in crate::engine) fn listener(&self) -> Option<Arc<dyn Listener>> {
-        self.parallel.clone().map(|parallel| parallel as Arc<dyn Listener>)
-    }
-
-    /// The first `ranks` ranks, which have samples of a batch, for what depends on all of it. Every rank calls this at the same
-    /// place.
-    pub(in crate::engine) fn batch_group(
-        &self,
-        ranks: usize,
-    ) -> Result<Option<Arc<dyn ProcessGroup>>, TrainError> {
-        self.parallel.as_ref().map(|parallel| Ok(parallel.batch_group_among(ranks)?)).transpose()
-    }
-
-    /// What the optimizer, clipping and averages act on: the store's units, or this rank's parts of them.
-    pub(in crate::engine) fn units(&self, store: &ParamStore) -> Vec<Unit> {
-        self.parallel.as_ref().map_or_else(|| store.units().to_vec(), |parallel| parallel.units())
-    }
-
-    /// Replaces sums over the elements of those by sums over all elements.
-    pub(in crate::engine) fn sum_parts(&self, values: &mut [f64]) -> Result<(), TrainError> {
-        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.sum_shards(values)?))
-    }
-
-    /// Says whether more micro-batches of the step follow, before whose last nothing is reduced.
-    pub(in crate::engine) fn accumulate(&self, more: bool) {
-        if let Some(parallel) = &self.parallel {
-            parallel.accumulate(more);
-        }
-    }
-
-    /// Brings what other ranks have updated to this one.
-    pub(in crate::engine) fn finish_update(&self) -> Result<(), TrainError> {
-        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.finish_update()?))
-    }
-
-    /// Runs `work` with all parameters in this rank's memory. Every rank calls this at the same place.
-    pub(in crate::engine) fn with_all<R>(
-        &self,
-        work: impl FnOnce() -> Result<R, TrainError>,
-    ) -> Result<R, TrainError> {
-        let Some(parallel) = &self.parallel else { return work() };
-        parallel.summon()?;
-        let result = work();
-        parallel.dismiss()?;
-        result
-    }
-
-    /// Brings all parameters into this rank's memory, where they stay until the update.
-    pub(in crate::engine) fn summon(&self) -> Result<(), TrainError> {
-        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.summon()?))
-    }
-
-    /// Lets them leave again.
-    pub(in crate::engine) fn dismiss(&self) -> Result<(), TrainError> {
-        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.dismiss()?))
-    }
-
-    /// What of the state this rank holds, and which other ranks hold the rest or the same.
-    pub(in crate::engine) fn part(&self) -> Share {
-        self.parallel.as_ref().map_or(Share::ALONE, |parallel| parallel.share())
-    }
-
-    /// The units whose values this rank keeps between steps.
-    pub(in crate::engine) fn resident_units(&self, store: &ParamStore) -> Vec<Unit> {
-        self.parallel.as_ref().map_or_else(|| store.units().to_vec(), |parallel| parallel.resident_units())
+    /// The communicator and the strategy by which networks are shared; nothing for the only rank.
+    fn sharing(&self) -> Option<(&Communicator, Strategy)> {
+        self.communicator.as_ref().zip(self.strategy)
     }
 
     /// What every rank has to say, known to all, by rank.
@@ -201,32 +139,6 @@ impl Distributed {
         let Some(communicator) = &self.communicator else { return Ok(vec![text.to_owned()]) };
         let all = communicator.all_gatherv(text.as_bytes())?;
         Ok(all.iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect())
-    }
-
-    /// Bytes of parameters and of gradients that this rank holds.
-    pub(in crate::engine) fn bytes(&self, store: &ParamStore) -> [u64; 2] {
-        if let Some(parallel) = &self.parallel {
-            return parallel.bytes();
-        }
-        let sum = |held: fn(&Unit) -> bool| {
-            store.units().iter().filter(|unit| held(unit)).map(|unit| unit.bytes() as u64).sum()
-        };
-        [sum(|unit| unit.values().is_some()), sum(Unit::has_grads)]
-    }
-
-    /// Waits until the gradients of all ranks are summed.
-    pub(in crate::engine) fn finish_gradients(&self) -> Result<(), TrainError> {
-        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.finish_gradients()?))
-    }
-
-    /// Makes all ranks' parameters and buffers equal to rank 0's.
-    pub(in crate::engine) fn broadcast_state(&self, store: &ParamStore) -> Result<(), TrainError> {
-        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.broadcast_state(store)?))
-    }
-
-    /// Makes all ranks' buffers equal to rank 0's.
-    pub(in crate::engine) fn broadcast_buffers(&self, store: &ParamStore) -> Result<(), TrainError> {
-        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.broadcast_buffers(store)?))
     }
 
     /// Replaces each number by its sum over the ranks.
@@ -241,16 +153,12 @@ impl Distributed {
         Ok(values[0])
     }
 
-    /// What communication has cost so far.
-    pub(in crate::engine) fn traffic(&self) -> Traffic {
+    /// What communication has cost so far, that of `networks` included.
+    pub(in crate::engine) fn traffic<'n>(&self, networks: impl Iterator<Item = &'n Network>) -> Traffic {
         let Some(communicator) = &self.communicator else { return Traffic::default() };
-        let stats = self.parallel.as_ref().map_or_else(|| communicator.stats(), |parallel| parallel.stats());
-        Traffic {
-            bytes_sent: stats.bytes_sent,
-            bytes_received: stats.bytes_received,
-            exposed: Duration::from_secs_f64(stats.seconds_exposed),
-            busy: Duration::from_secs_f64(stats.seconds_busy),
-        }
+        let base = Traffic::from(communicator.stats());
+        // A network's numbers are those of the communicator that all share, and of its own groups.
+        networks.filter_map(Network::traffic).fold(base, |sum, network| sum + (network - base))
     }
 
     /// Tells the other ranks that this one fails, so that they do not wait for it.

@@ -1,53 +1,49 @@
 //! Measuring on the test split.
 
-use candle_core::Tensor;
 use phalanx_tensor::{Session, Tape};
 
-use crate::engine::data::{Batch, Data};
-use crate::engine::distributed::Distributed;
+use crate::engine::data::{Data, TestBatch};
+use crate::engine::distributed::{BatchGroups, Distributed};
 use crate::engine::error::TrainError;
-use crate::engine::tasks::Task;
+use crate::engine::training::{AnyTraining, Step};
 
-/// An image that nobody asks for: what a rank without any computes, so that it takes part in gathering each block's
-/// parameters.
-fn blank(like: &Batch) -> Result<Batch, TrainError> {
-    let (_, channels, height, width) = like.images.dims4()?;
-    let images = Tensor::zeros((1, channels, height, width), like.images.dtype(), like.images.device())?;
-    Ok(Batch { images, labels: vec![0], captions: vec![String::new()] })
-}
-
-/// Evaluates `task` on at most `limit` test images (0 = all) in batches of `batch`.
+/// Evaluates after `step` steps on at most `limit` test samples (0 = all) in batches of `batch`. The session listens where
+/// parameters are gathered block by block.
 pub(in crate::engine) fn evaluate(
-    task: &dyn Task,
+    training: &dyn AnyTraining,
     data: &Data,
     distributed: &Distributed,
+    groups: &BatchGroups,
     session: &Session,
     limit: usize,
     batch: usize,
+    step: u64,
 ) -> Result<Vec<(String, f64)>, TrainError> {
-    let names = task.evaluated();
-    // The last sum counts the images.
+    let names = training.evaluated();
+    // The last sum is that of the samples' weights.
     let mut sums = vec![0.0; names.len() + 1];
     for batch in data.test_batches(distributed, limit, batch)? {
-        let batch = batch?;
-        // Those who have images of it contrast them together.
-        let ranks = distributed.sum_of(f64::from(u8::from(!batch.is_empty())))? as usize;
-        let batch_group = distributed.batch_group(ranks.max(1))?.filter(|_| !batch.is_empty());
-        let listener = distributed.listener();
-        if batch.is_empty() && listener.is_none() {
+        let TestBatch { batch, counts } = batch?;
+        // Those who have samples of it contrast them together.
+        let ranks = distributed.sum_of(f64::from(u8::from(counts)))? as usize;
+        let batch_group = groups.first(ranks.max(1))?.filter(|_| counts);
+        if !counts && session.listener.is_none() {
             continue;
         }
-        let tape = Tape::forward_only(Session { listener, batch_group, ..session.clone() });
-        if batch.is_empty() {
-            task.evaluate(&tape, &blank(&batch)?)?;
+        let tape = Tape::forward_only(Session { batch_group, ..session.clone() });
+        let measured = training.evaluate(&Step::new(&tape, &batch, 1.0, step))?;
+        if !counts {
+            // Computed so that this rank takes part in gathering each block's parameters.
             continue;
         }
-        for (sum, value) in sums.iter_mut().zip(task.evaluate(&tape, &batch)?) {
+        for (sum, value) in sums.iter_mut().zip(measured) {
             *sum += value;
         }
-        sums[names.len()] += batch.len() as f64;
+        sums[names.len()] += batch.weight();
     }
     distributed.sum(&mut sums)?;
-    let images = sums[names.len()].max(1.0);
-    Ok(names.iter().zip(sums).map(|(name, sum)| ((*name).to_owned(), sum / images)).collect())
+    let weight = sums[names.len()];
+    // Where nothing counts, all sums are 0.
+    let weight = if weight > 0.0 { weight } else { 1.0 };
+    Ok(names.iter().zip(sums).map(|(name, sum)| (name.clone(), sum / weight)).collect())
 }

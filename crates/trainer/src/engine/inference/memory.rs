@@ -1,9 +1,10 @@
 //! What a run will hold and send under a strategy, without allocating the model.
 
 use phalanx_sharding::{MemoryPlan, Strategy, Workload};
-use phalanx_tensor::Unit;
 
 use crate::config::{Config, ModelKind};
+use crate::engine::distributed::Network;
+use crate::engine::training::{Built, Phase, Weights};
 use crate::engine::{TrainError, data, optimize, tasks};
 
 /// A configured model under several strategies.
@@ -15,7 +16,7 @@ pub struct ModelPlan {
     pub parameters: u64,
     /// Those of them that are learnt.
     pub trainable: u64,
-    /// What the plans assume.
+    /// What the plans assume; of several networks, for the first.
     pub workload: Workload,
     /// By strategy, in the order asked for.
     pub plans: Vec<MemoryPlan>,
@@ -30,30 +31,66 @@ pub fn plan_memory(config: &Config, strategies: &[Strategy]) -> Result<ModelPlan
         ModelKind::Cvae | ModelKind::Clip => 0,
         _ => data::num_classes(config)?,
     };
-    let task = tasks::layout(config, classes)?;
-    let store = task.store();
-    let workload = Workload {
-        ranks: config.train.ranks,
-        group: None,
-        optimizer_numbers: optimize::numbers_per_parameter(config),
-        averages: config.train.ema > 0.0,
-        micro_batches: config.train.accumulate,
-        bucket_bytes: config.train.bucket_kib.saturating_mul(1 << 10),
-        prefetch: config.train.prefetch,
+    let Built { training, networks } = tasks::build(config, classes, Weights::Absent)?;
+    let updates = |network: &Network| {
+        let updates = |phase: &&Phase| {
+            phase.updates.is_empty() || phase.updates.iter().any(|name| name == network.name())
+        };
+        training.phases().iter().filter(|phase| network.is_learnt() && updates(phase)).count()
     };
-    let plan = |strategy: &Strategy| {
+    let workload = |network: &Network| {
+        let own = config.for_network(network.name());
+        Workload {
+            ranks: own.train.ranks,
+            group: None,
+            optimizer_numbers: optimize::numbers_per_parameter(&own),
+            averages: own.train.ema > 0.0,
+            micro_batches: own.train.accumulate,
+            bucket_bytes: own.train.bucket_kib.saturating_mul(1 << 10),
+            prefetch: own.train.prefetch,
+        }
+    };
+    let plan = |strategy: &Strategy| -> Result<MemoryPlan, TrainError> {
         // The only rank of a run has nobody to share with.
         let placement =
-            if workload.ranks == 1 { Strategy::named("ddp")?.placement } else { strategy.placement };
-        MemoryPlan::new(store.units(), Strategy { placement, ..*strategy }, workload)
+            if config.train.ranks == 1 { Strategy::named("ddp")?.placement } else { strategy.placement };
+        let strategy = Strategy { placement, ..*strategy };
+        let mut sum: Option<MemoryPlan> = None;
+        for network in &networks {
+            let mut plan = MemoryPlan::new(network.store().units(), strategy, workload(network))?;
+            plan.sent_per_step *= updates(network).max(1) as u64;
+            match &mut sum {
+                None => sum = Some(plan),
+                Some(sum) => add(sum, plan),
+            }
+        }
+        // A training has a network.
+        sum.ok_or_else(|| TrainError::Setup("there is no network to plan".to_owned()))
     };
     let plans = strategies.iter().map(plan).collect::<Result<_, _>>()?;
-    let trainable = store.units().iter().filter(|unit| unit.trainable()).map(Unit::len).sum::<usize>();
+    let units = || networks.iter().flat_map(|network| network.store().units());
     Ok(ModelPlan {
-        model: task.describe(),
-        parameters: store.num_parameters() as u64,
-        trainable: trainable as u64,
-        workload,
+        model: training.describe().to_owned(),
+        parameters: networks.iter().map(|network| network.store().num_parameters() as u64).sum(),
+        trainable: units().filter(|unit| unit.trainable()).map(|unit| unit.len() as u64).sum(),
+        workload: workload(&networks[0]),
         plans,
     })
+}
+
+/// Adds what another network needs. What is there for a moment only is counted as if all networks had it at the same one.
+fn add(sum: &mut MemoryPlan, other: MemoryPlan) {
+    for (rank, other) in sum.ranks.iter_mut().zip(other.ranks) {
+        rank.parameters += other.parameters;
+        rank.gradients += other.gradients;
+        rank.optimizer += other.optimizer;
+        rank.averages += other.averages;
+    }
+    sum.gathered += other.gathered;
+    sum.unreduced += other.unreduced;
+    sum.sent_per_step += other.sent_per_step;
+    sum.units += other.units;
+    sum.buckets += other.buckets;
+    sum.outside += other.outside;
+    sum.blocks.extend(other.blocks);
 }

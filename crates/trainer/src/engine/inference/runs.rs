@@ -3,20 +3,21 @@
 use std::path::Path;
 
 use phalanx_tensor::io::load_into;
-use phalanx_tensor::{Key, Session, Unit};
+use phalanx_tensor::{Session, Unit};
 
 use super::{draw, evaluate};
 use crate::config::Config;
 use crate::engine::checkpoint::newest_checkpoint;
 use crate::engine::data::Data;
-use crate::engine::distributed::{Distributed, World};
-use crate::engine::{Plan, Task, TrainError, optimize, precision, tasks};
+use crate::engine::distributed::{BatchGroups, Distributed, Network, World};
+use crate::engine::training::{Built, Weights};
+use crate::engine::{Plan, TrainError, optimize, precision, tasks};
 use crate::run::RunFolder;
 use crate::run::checkpoint::{Checkpoint, EMA};
 
-/// A model with its data, outside of training.
+/// A training's networks with its data, outside of training.
 struct Ready {
-    task: Box<dyn Task>,
+    built: Built,
     data: Data,
     session: Session,
 }
@@ -24,15 +25,38 @@ struct Ready {
 impl Ready {
     fn new(config: &Config) -> Result<Self, TrainError> {
         let data = Data::open(config, &Distributed::none())?;
-        let task = tasks::build(config, &data, Key::new(config.train.seed), true)?;
+        let built = tasks::build(config, data.num_classes(), Weights::Here)?;
         let context = precision::context(config, &World::alone())?;
         let session = Session { precision: precision::precision(config), ..Session::evaluation(context) };
-        Ok(Self { task, data, session })
+        Ok(Self { built, data, session })
     }
 
-    fn evaluate(&self, config: &Config) -> Result<Vec<(String, f64)>, TrainError> {
+    /// Loads what a checkpoint says is best for use: the averaged weights where there are some.
+    fn load(&self, checkpoint: &Checkpoint) -> Result<(), TrainError> {
+        let reader = checkpoint.reader();
+        reader.check_model(self.built.networks.iter().map(Network::store))?;
+        for store in self.built.networks.iter().map(Network::store) {
+            reader.read_model(store, store.units())?;
+            for unit in store.units() {
+                reader.read_unit(EMA, unit)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn evaluate(&self, config: &Config, step: u64) -> Result<Vec<(String, f64)>, TrainError> {
         let batch = if config.eval.batch > 0 { config.eval.batch } else { config.train.global_batch };
-        evaluate(&*self.task, &self.data, &Distributed::none(), &self.session, config.eval.limit, batch)
+        let (training, alone) = (&*self.built.training, Distributed::none());
+        evaluate(
+            training,
+            &self.data,
+            &alone,
+            &BatchGroups::default(),
+            &self.session,
+            config.eval.limit,
+            batch,
+            step,
+        )
     }
 }
 
@@ -43,8 +67,8 @@ impl Ready {
 pub fn evaluate_run(folder: &RunFolder, config: &Config) -> Result<(u64, Vec<(String, f64)>), TrainError> {
     let checkpoint = newest_checkpoint(folder)?;
     let ready = Ready::new(config)?;
-    load_for_use(&*ready.task, &checkpoint)?;
-    Ok((checkpoint.step(), ready.evaluate(config)?))
+    ready.load(&checkpoint)?;
+    Ok((checkpoint.step(), ready.evaluate(config, checkpoint.step())?))
 }
 
 /// Measures of weights from a file on the configured test split.
@@ -53,8 +77,12 @@ pub fn evaluate_run(folder: &RunFolder, config: &Config) -> Result<(u64, Vec<(St
 /// If the weights do not fit the configured model, or the test images cannot be read.
 pub fn evaluate_weights(weights: &Path, config: &Config) -> Result<Vec<(String, f64)>, TrainError> {
     let ready = Ready::new(config)?;
-    load_into(ready.task.store(), weights, true)?;
-    ready.evaluate(config)
+    let [network] = ready.built.networks.as_slice() else {
+        let problem = "a file of weights is for one network; this training has several";
+        return Err(TrainError::Setup(problem.to_owned()));
+    };
+    load_into(network.store(), weights, true)?;
+    ready.evaluate(config, 0)
 }
 
 /// Draws prompts with the newest checkpoint of a run into a grid, a row for each prompt.
@@ -70,9 +98,9 @@ pub fn sample_run(
 ) -> Result<u64, TrainError> {
     let checkpoint = newest_checkpoint(folder)?;
     let ready = Ready::new(config)?;
-    load_for_use(&*ready.task, &checkpoint)?;
+    ready.load(&checkpoint)?;
     let (columns, size) = (config.sample.columns, config.model.image_size);
-    if !draw(&*ready.task, ready.session.clone(), seed, prompts, columns, size, out)? {
+    if !draw(&*ready.built.training, ready.session.clone(), seed, prompts, columns, size, out)? {
         return Err(TrainError::Setup(format!("a `{}` draws no pictures", config.model.kind)));
     }
     Ok(checkpoint.step())
@@ -86,10 +114,21 @@ pub fn describe(config: &Config) -> Result<Vec<String>, TrainError> {
     let ready = Ready::new(config)?;
     let (images, batch) = (ready.data.train_len(), config.train.global_batch);
     let plan = Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
-    let store = ready.task.store();
-    let trainable: usize = store.units().iter().filter(|unit| unit.trainable()).map(Unit::len).sum();
-    let values: usize = store.units().iter().map(Unit::bytes).sum();
-    let states = optimize::numbers_per_parameter(config) + usize::from(config.train.ema > 0.0);
+    let networks = &ready.built.networks;
+    let units = || networks.iter().flat_map(|network| network.store().units());
+    let learnt = |network: &Network| -> usize {
+        network.store().units().iter().filter(|unit| unit.trainable()).map(Unit::len).sum()
+    };
+    let trainable: usize = networks.iter().map(learnt).sum();
+    let values: usize = units().map(Unit::bytes).sum();
+    let states: usize = networks
+        .iter()
+        .map(|network| {
+            let own = config.for_network(network.name());
+            let numbers = optimize::numbers_per_parameter(&own) + usize::from(own.train.ema > 0.0);
+            numbers * learnt(network) * size_of::<f32>()
+        })
+        .sum();
     let bytes = |count: usize| format!("{:.1} MiB", count as f64 / f64::from(1 << 20));
     let gradients = trainable * size_of::<f32>();
     let ranks = config.train.ranks.max(1);
@@ -98,30 +137,20 @@ pub fn describe(config: &Config) -> Result<Vec<String>, TrainError> {
         false => format!("{} or {}", batch / ranks, batch.div_ceil(ranks)),
     };
     Ok(vec![
-        format!("model: {}", ready.task.describe()),
+        format!("model: {}", ready.built.training.describe()),
         format!(
             "parameters: {} ({trainable} trainable) in {} flat units",
-            store.num_parameters(),
-            store.units().len()
+            networks.iter().map(|network| network.store().num_parameters()).sum::<usize>(),
+            units().count()
         ),
         format!(
             "memory of each rank, activations not counted: parameters {}, gradients {}, optimizer {}",
             bytes(values),
             bytes(gradients),
-            bytes(states * gradients)
+            bytes(states)
         ),
         format!("data: {}, {images} training images", ready.data.describe()),
         format!("steps: {} in an epoch, {} in all", plan.steps_per_epoch, plan.stop),
         format!("each of {ranks} ranks takes {share} images a step"),
     ])
-}
-
-/// Loads what a checkpoint says is best for use: the averaged weights where there are some.
-fn load_for_use(task: &dyn Task, checkpoint: &Checkpoint) -> Result<(), TrainError> {
-    let (store, reader) = (task.store(), checkpoint.reader());
-    reader.read_model(store, store.units())?;
-    for unit in store.units() {
-        reader.read_unit(EMA, unit)?;
-    }
-    Ok(())
 }

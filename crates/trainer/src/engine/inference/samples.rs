@@ -5,16 +5,16 @@ use std::path::Path;
 use phalanx_tensor::{Key, Session, Tape};
 
 use crate::engine::error::TrainError;
-use crate::engine::tasks::Task;
+use crate::engine::training::AnyTraining;
 use crate::run::Grid;
 
 /// How many prompts stand side by side when each has one picture.
 const PROMPTS_ABREAST: usize = 8;
 
 /// Draws `columns` pictures for each prompt, a row each; if that is one, prompts follow each other as words do, from
-/// left to right and line by line. False if the task draws nothing.
+/// left to right and line by line. False if the training draws nothing.
 pub(in crate::engine) fn draw(
-    task: &dyn Task,
+    training: &dyn AnyTraining,
     session: Session,
     seed: u64,
     prompts: &[String],
@@ -23,7 +23,7 @@ pub(in crate::engine) fn draw(
     path: &Path,
 ) -> Result<bool, TrainError> {
     let tape = Tape::forward_only(Session { key: Key::new(seed).stream("samples"), ..session });
-    let Some(pictures) = task.sample(&tape, prompts, columns)? else { return Ok(false) };
+    let Some(pictures) = training.sample(&tape, prompts, columns)? else { return Ok(false) };
     let width = if columns == 1 { PROMPTS_ABREAST } else { columns };
     let mut grid = Grid::new(pictures.len(), width, size, size)?;
     for picture in &pictures {

@@ -1,13 +1,12 @@
 //! Classifiers: ResNet, MobileNetV2 and the multilayer perceptron with cross-entropy.
 
 use phalanx_models::{Mlp, MlpConfig, MobileNetV2, MobileNetV2Config, ResNet, ResNetConfig, ResNetVariant};
-use phalanx_tensor::loss::{Over, cross_entropy};
-use phalanx_tensor::{ParamStore, Scope, StoreBuilder, Tape, Value};
+use phalanx_tensor::loss::cross_entropy;
+use phalanx_tensor::{Scope, Tape, TensorError, Value};
 
-use super::task::{Outcome, Task};
 use crate::config::{Config, ModelKind};
 use crate::engine::TrainError;
-use crate::engine::data::Batch;
+use crate::engine::training::{Loss, Setup, Step, Training, number};
 
 enum Network {
     ResNet(ResNet),
@@ -16,12 +15,11 @@ enum Network {
 }
 
 impl Network {
-    fn new(config: &Config, scope: &Scope, num_classes: usize) -> Result<Self, TrainError> {
+    fn new(config: &Config, scope: &Scope, num_classes: usize) -> Result<Self, TensorError> {
         let model = &config.model;
         let variant = match model.kind {
             ModelKind::Resnet18 => ResNetVariant::R18,
             ModelKind::Resnet34 => ResNetVariant::R34,
-            ModelKind::Resnet50 => ResNetVariant::R50,
             ModelKind::MobileNetV2 => {
                 let config = MobileNetV2Config {
                     dropout: model.dropout,
@@ -37,7 +35,7 @@ impl Network {
                 let config = MlpConfig { inputs, width, depth, num_classes };
                 return Ok(Self::Mlp(Mlp::new(scope, &config)?));
             }
-            other => return Err(TrainError::Setup(format!("`{other}` is no classifier"))),
+            _ => ResNetVariant::R50,
         };
         let config = ResNetConfig {
             width: model.width,
@@ -48,81 +46,68 @@ impl Network {
         Ok(Self::ResNet(ResNet::new(scope, &config)?))
     }
 
-    fn forward(&self, tape: &Tape, images: &Value) -> Result<Value, TrainError> {
-        Ok(match self {
-            Self::ResNet(model) => model.forward(tape, images)?,
-            Self::MobileNetV2(model) => model.forward(tape, images)?,
-            Self::Mlp(model) => model.forward(tape, images)?,
-        })
+    fn forward(&self, tape: &Tape, images: &Value) -> Result<Value, TensorError> {
+        match self {
+            Self::ResNet(model) => model.forward(tape, images),
+            Self::MobileNetV2(model) => model.forward(tape, images),
+            Self::Mlp(model) => model.forward(tape, images),
+        }
     }
 }
 
-/// A classifier.
+/// A network with cross-entropy.
 pub(super) struct Classifier {
-    name: String,
     network: Network,
-    store: ParamStore,
     label_smoothing: f64,
 }
 
+/// The configured classifier.
+pub(super) fn classifier(setup: &mut Setup<'_>) -> Result<Training<Classifier>, TrainError> {
+    let (config, num_classes) = (setup.config(), setup.classes());
+    let network = setup.model(|scope| Network::new(config, scope, num_classes))?;
+    let model = &config.model;
+    let name = match model.kind {
+        ModelKind::Mlp => {
+            format!(
+                "mlp of {} hidden layers of {} for {num_classes} classes",
+                model.mlp_depth, model.mlp_width
+            )
+        }
+        kind => format!("{kind} for {num_classes} classes"),
+    };
+    let classifier = Classifier { network, label_smoothing: config.train.label_smoothing };
+    Ok(Training::new(name, classifier)
+        .loss(Classifier::loss)
+        .measures(["accuracy"])
+        .evaluate(["loss", "accuracy"], Classifier::evaluate))
+}
+
 impl Classifier {
-    pub(super) fn new(
-        config: &Config,
-        builder: StoreBuilder,
-        num_classes: usize,
-    ) -> Result<Self, TrainError> {
-        let network = Network::new(config, &builder.root(), num_classes)?;
-        let model = &config.model;
-        let name = match model.kind {
-            ModelKind::Mlp => {
-                format!(
-                    "mlp of {} hidden layers of {} for {num_classes} classes",
-                    model.mlp_depth, model.mlp_width
-                )
-            }
-            kind => format!("{kind} for {num_classes} classes"),
-        };
-        Ok(Self { name, network, store: builder.build()?, label_smoothing: config.train.label_smoothing })
+    fn logits(&self, step: &Step<'_>) -> Result<Value, TrainError> {
+        Ok(self.network.forward(step.tape, &step.value("images")?)?)
+    }
+
+    fn loss(&self, step: &Step<'_>) -> Result<Loss, TrainError> {
+        let (logits, labels) = (self.logits(step)?, step.classes("labels")?);
+        let loss = mean_loss(step, &logits, &labels, self.label_smoothing)?;
+        Ok(Loss::new(loss, [count_correct(&logits, &labels, step.batch.weights())? / step.sum]))
+    }
+
+    fn evaluate(&self, step: &Step<'_>) -> Result<[f64; 2], TrainError> {
+        let (logits, labels) = (self.logits(step)?, step.classes("labels")?);
+        let loss = number(&mean_loss(step, &logits, &labels, 0.0)?)?;
+        Ok([loss, count_correct(&logits, &labels, step.batch.weights())?])
     }
 }
 
-/// How many rows have their largest number where the label says.
-fn count_correct(logits: &Value, labels: &[u32]) -> Result<f64, TrainError> {
+/// The mean cross-entropy.
+fn mean_loss(step: &Step<'_>, logits: &Value, labels: &[u32], smoothing: f64) -> Result<Value, TrainError> {
+    step.mean(logits, |logits, rows, over| cross_entropy(step.tape, logits, &labels[rows], smoothing, over))
+}
+
+/// The weights of the rows that have their largest number where the label says.
+fn count_correct(logits: &Value, labels: &[u32], weights: &[f32]) -> Result<f64, TrainError> {
     let best = logits.tensor()?.argmax(1)?.to_vec1::<u32>()?;
-    Ok(best.iter().zip(labels).filter(|(best, label)| best == label).count() as f64)
-}
-
-impl Task for Classifier {
-    fn describe(&self) -> String {
-        self.name.clone()
-    }
-
-    fn store(&self) -> &ParamStore {
-        &self.store
-    }
-
-    fn measures(&self) -> &'static [&'static str] {
-        &["accuracy"]
-    }
-
-    fn loss(&self, tape: &Tape, batch: &Batch, over: Over, _step: u64) -> Result<Outcome, TrainError> {
-        let logits = self.network.forward(tape, &Value::constant(batch.images.clone()))?;
-        let loss = cross_entropy(tape, &logits, &batch.labels, self.label_smoothing, over)?;
-        let count = match over {
-            Over::Batch => batch.len(),
-            Over::Count(count) => count,
-        };
-        Ok(Outcome { loss, measures: vec![count_correct(&logits, &batch.labels)? / count.max(1) as f64] })
-    }
-
-    fn evaluated(&self) -> &'static [&'static str] {
-        &["loss", "accuracy"]
-    }
-
-    fn evaluate(&self, tape: &Tape, batch: &Batch) -> Result<Vec<f64>, TrainError> {
-        let logits = self.network.forward(tape, &Value::constant(batch.images.clone()))?;
-        let loss = cross_entropy(tape, &logits, &batch.labels, 0.0, Over::Count(1))?;
-        let sum = f64::from(loss.tensor()?.to_scalar::<f32>()?);
-        Ok(vec![sum, count_correct(&logits, &batch.labels)?])
-    }
+    let rows = best.iter().zip(labels).zip(weights);
+    Ok(rows.filter(|((best, label), _)| best == label).map(|(_, weight)| f64::from(*weight)).sum())
 }

@@ -1,97 +1,71 @@
 //! Text to image: the conditional variational autoencoder with its text encoder.
 
 use candle_core::{DType, Device, Tensor};
-use phalanx_models::{ClipTextConfig, CvaeConfig, KlWarmup, L1Sharpening, TextToImage};
-use phalanx_tensor::loss::Over;
-use phalanx_tensor::{ParamStore, StoreBuilder, Tape, Value};
+use phalanx_models::{ClipTextConfig, CvaeConfig, CvaeLoss, KlWarmup, L1Sharpening, TextToImage};
+use phalanx_tensor::Tape;
 
-use super::number;
-use super::task::{Outcome, Task};
 use super::text::Texts;
-use crate::config::Config;
 use crate::engine::TrainError;
-use crate::engine::data::Batch;
+use crate::engine::training::{Loss, Setup, Step, Training, number};
 
 /// The autoencoder.
 pub(super) struct Autoencoder {
-    name: String,
     model: TextToImage,
-    store: ParamStore,
     texts: Texts,
     kl: KlWarmup,
     l1: L1Sharpening,
     latent: usize,
 }
 
-impl Autoencoder {
-    pub(super) fn new(config: &Config, builder: StoreBuilder, texts: Texts) -> Result<Self, TrainError> {
-        let model = &config.model;
-        let text = texts.encoder().clone();
-        let cvae = CvaeConfig {
-            image_size: model.image_size,
-            widths: model.widths.clone(),
-            latent: model.latent,
-            text_dim: text.embed,
-        };
-        let freeze = !model.text_weights.is_empty();
-        let network = TextToImage::new(&builder.root(), &text, &cvae, freeze)?;
-        let store = builder.build()?;
-        texts.load_weights(&store, "text.")?;
-        let ClipTextConfig { layers, width, .. } = text;
-        let name = format!(
-            "text-conditioned autoencoder at {0}x{0}, latent {1}, text encoder {layers} x {width}",
-            model.image_size, model.latent
-        );
-        let kl = KlWarmup { weight: config.train.kl_weight, steps: config.train.kl_warmup_steps };
-        let l1 = L1Sharpening { smooth: config.train.l1_smooth, steps: config.train.l1_smooth_steps };
-        Ok(Self { name, model: network, store, texts, kl, l1, latent: model.latent })
-    }
+/// The configured autoencoder.
+pub(super) fn autoencoder(setup: &mut Setup<'_>) -> Result<Training<Autoencoder>, TrainError> {
+    let config = setup.config();
+    let model = &config.model;
+    let texts = Texts::new(model)?;
+    let text = texts.encoder().clone();
+    let cvae = CvaeConfig {
+        image_size: model.image_size,
+        widths: model.widths.clone(),
+        latent: model.latent,
+        text_dim: text.embed,
+    };
+    let freeze = !model.text_weights.is_empty();
+    let network = texts.register(setup, "text.", |scope| TextToImage::new(scope, &text, &cvae, freeze))?;
+    let ClipTextConfig { layers, width, .. } = text;
+    let name = format!(
+        "text-conditioned autoencoder at {0}x{0}, latent {1}, text encoder {layers} x {width}",
+        model.image_size, model.latent
+    );
+    let kl = KlWarmup { weight: config.train.kl_weight, steps: config.train.kl_warmup_steps };
+    let l1 = L1Sharpening { smooth: config.train.l1_smooth, steps: config.train.l1_smooth_steps };
+    let autoencoder = Autoencoder { model: network, texts, kl, l1, latent: model.latent };
+    Ok(Training::new(name, autoencoder)
+        .loss(Autoencoder::loss)
+        .measures(["l1", "kl"])
+        .evaluate(["loss", "l1", "kl"], Autoencoder::evaluate)
+        .sample(Autoencoder::sample))
 }
 
-impl Task for Autoencoder {
-    fn describe(&self) -> String {
-        self.name.clone()
+impl Autoencoder {
+    /// The loss with a weight of the divergence and a width of the quadratic part of L1.
+    fn parts(&self, step: &Step<'_>, weights: (f64, f64)) -> Result<CvaeLoss, TrainError> {
+        let ids = self.texts.encode(step.texts("captions")?)?;
+        let images = step.value("images")?;
+        Ok(self.model.forward(step.tape, &images, &ids)?.loss(step.tape, &images, weights, step.over()?)?)
     }
 
-    fn store(&self) -> &ParamStore {
-        &self.store
+    fn loss(&self, step: &Step<'_>) -> Result<Loss, TrainError> {
+        let parts = self.parts(step, (self.kl.at(step.number), self.l1.at(step.number)))?;
+        Ok(Loss::new(parts.total, [number(&parts.l1)?, number(&parts.kl)?]))
     }
 
-    fn measures(&self) -> &'static [&'static str] {
-        &["l1", "kl"]
+    /// With the weights that the run ends with, whenever it is.
+    fn evaluate(&self, step: &Step<'_>) -> Result<[f64; 3], TrainError> {
+        let parts = self.parts(step, (self.kl.weight, self.l1.at(u64::MAX)))?;
+        Ok([number(&parts.total)?, number(&parts.l1)?, number(&parts.kl)?])
     }
 
-    fn loss(&self, tape: &Tape, batch: &Batch, over: Over, step: u64) -> Result<Outcome, TrainError> {
-        let ids = self.texts.encode(&batch.captions)?;
-        let images = Value::constant(batch.images.clone());
-        let out = self.model.forward(tape, &images, &ids)?;
-        let parts = out.loss(tape, &images, (self.kl.at(step), self.l1.at(step)), over)?;
-        let measures = vec![number(&parts.l1)?, number(&parts.kl)?];
-        Ok(Outcome { loss: parts.total, measures })
-    }
-
-    fn evaluated(&self) -> &'static [&'static str] {
-        &["loss", "l1", "kl"]
-    }
-
-    fn evaluate(&self, tape: &Tape, batch: &Batch) -> Result<Vec<f64>, TrainError> {
-        let ids = self.texts.encode(&batch.captions)?;
-        let images = Value::constant(batch.images.clone());
-        let out = self.model.forward(tape, &images, &ids)?;
-        let parts = out.loss(tape, &images, (self.kl.weight, self.l1.at(u64::MAX)), Over::Count(1))?;
-        Ok(vec![number(&parts.total)?, number(&parts.l1)?, number(&parts.kl)?])
-    }
-
-    fn draws(&self) -> bool {
-        true
-    }
-
-    fn sample(
-        &self,
-        tape: &Tape,
-        prompts: &[String],
-        columns: usize,
-    ) -> Result<Option<Vec<Vec<f32>>>, TrainError> {
+    fn sample(&self, tape: &Tape, prompts: &[String], columns: usize) -> Result<Vec<Vec<f32>>, TrainError> {
         // The same latent vectors in every row: what differs between rows is the text.
         let mut noise = vec![0.0; columns * self.latent];
         tape.session().key.normal(0, &mut noise);
@@ -106,6 +80,6 @@ impl Task for Autoencoder {
                 pictures.push(picture.flatten_all()?.to_vec1::<f32>()?);
             }
         }
-        Ok(Some(pictures))
+        Ok(pictures)
     }
 }

@@ -9,10 +9,11 @@ use phalanx_data::ClipTokenizer;
 use phalanx_models::ClipTextConfig;
 use phalanx_models::clip::openai_names;
 use phalanx_tensor::io::load_weights;
-use phalanx_tensor::{Param, ParamStore};
+use phalanx_tensor::{Param, ParamStore, Scope, TensorError};
 
 use crate::config::ModelConfig;
 use crate::engine::TrainError;
+use crate::engine::training::Setup;
 
 /// How many captions are kept as ids; a data set's captions are few and come again and again.
 const KEPT: usize = 1 << 16;
@@ -39,9 +40,18 @@ impl Texts {
         Ok(Self { tokenizer, config, weights: model.text_weights.clone(), known: RefCell::default() })
     }
 
-    /// Texts without the weights of a file, for who asks for sizes only.
-    pub(super) fn without_weights(model: &ModelConfig) -> Result<Self, TrainError> {
-        Ok(Self { weights: String::new(), ..Self::new(model)? })
+    /// Registers a model with the text encoder in it, the names of whose parameters begin with `prefix`, and has the
+    /// configured weights read into that, if there are any.
+    pub(super) fn register<N>(
+        &self,
+        setup: &mut Setup<'_>,
+        prefix: &str,
+        build: impl FnOnce(&Scope) -> Result<N, TensorError>,
+    ) -> Result<N, TrainError> {
+        match self.weights.is_empty() {
+            true => setup.model(build),
+            false => setup.model_from(|store| self.load_weights(store, prefix), build),
+        }
     }
 
     /// The text encoder's settings.
@@ -66,11 +76,8 @@ impl Texts {
         Ok(Tensor::from_vec(ids, (captions.len(), context), &Device::Cpu)?)
     }
 
-    /// Loads the configured weights, if any, into the encoder whose parameters' names begin with `prefix`.
-    pub(super) fn load_weights(&self, store: &ParamStore, prefix: &str) -> Result<(), TrainError> {
-        if self.weights.is_empty() {
-            return Ok(());
-        }
+    /// Loads the configured weights into the encoder whose parameters' names begin with `prefix`.
+    fn load_weights(&self, store: &ParamStore, prefix: &str) -> Result<(), TrainError> {
         let path = Path::new(&self.weights);
         let named = openai_names(load_weights(path)?)?;
         let named: Vec<_> =

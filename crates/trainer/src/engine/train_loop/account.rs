@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Run;
+use crate::engine::distributed::Network;
 use crate::engine::error::TrainError;
 use crate::run::{Machine, RankSummary, Summary, peak_memory};
 
@@ -13,8 +14,8 @@ const FIELDS: usize = 12;
 pub(super) fn gather(run: &Run<'_>) -> Result<Vec<RankSummary>, TrainError> {
     let (rank, size) = (run.distributed.rank(), run.distributed.size());
     let whole = run.meter.whole();
-    let [parameters, gradients, optimizer] = run.state.bytes(run.distributed);
-    let traffic = run.distributed.traffic();
+    let [parameters, gradients, optimizer] = run.state.bytes();
+    let traffic = run.distributed.traffic(run.state.networks());
     // Every rank fills its own row of a table of zeros; the sum of the tables is the table. Bytes stay exact in
     // f64 up to 2^53.
     let mut table = vec![0.0; FIELDS * size];
@@ -30,7 +31,7 @@ pub(super) fn gather(run: &Run<'_>) -> Result<Vec<RankSummary>, TrainError> {
         whole.data.as_secs_f64(),
         whole.steps.as_secs_f64(),
         whole.sent as f64,
-        run.distributed.peak_gathered_bytes() as f64,
+        run.state.networks().map(Network::peak_gathered_bytes).sum::<u64>() as f64,
     ]);
     run.distributed.sum(&mut table)?;
     let rows = table.chunks_exact(FIELDS).enumerate();
@@ -60,8 +61,8 @@ pub(super) fn summary(run: &Run<'_>, ranks: Vec<RankSummary>, interrupted: bool,
         status: if interrupted { "interrupted" } else { "finished" }.to_owned(),
         step,
         epochs: step as f64 / run.plan.steps_per_epoch as f64,
-        model: run.state.task.describe(),
-        parameters: run.state.task.store().num_parameters() as u64,
+        model: run.state.training.describe().to_owned(),
+        parameters: run.state.num_parameters(),
         world_size: run.distributed.size(),
         strategy: run.config.train.strategy.to_string(),
         images_per_second: run.meter.whole().rate(),

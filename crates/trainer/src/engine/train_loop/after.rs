@@ -8,7 +8,9 @@ use serde_json::{Map, Value};
 
 use super::{Run, account};
 use crate::engine::checkpoint::Saved;
+use crate::engine::distributed::Network;
 use crate::engine::inference::{draw, evaluate};
+use crate::engine::observer::named;
 use crate::engine::{Event, Observer, StepReport, TrainError, precision};
 use crate::run::atomic::write_aside;
 use crate::run::{Line, MetricsWriter, RunError, RunFolder, curves_svg, read_metrics};
@@ -29,7 +31,9 @@ impl Run<'_> {
             communication_share: window.share(window.communication),
             ..report
         };
-        self.last.insert("loss".to_owned(), Value::from(report.loss));
+        for phase in &report.phases {
+            self.last.insert(named(&phase.name, "loss"), Value::from(phase.loss));
+        }
         let mut line = line(&report);
         for (name, value) in evaluated.iter().flatten() {
             line = line.with(&format!("test_{name}"), *value);
@@ -66,9 +70,9 @@ impl Run<'_> {
                 ("model".to_owned(), Value::from(config.model.kind.as_str())),
                 ("seed".to_owned(), Value::from(config.train.seed)),
             ]);
-            let (state, distributed) = (&self.state, self.distributed);
-            let parts = || Ok((state.parts(distributed, &mut saved)?, saved));
-            for saved in self.saver.begin(distributed, step, parts)? {
+            let state = &self.state;
+            let parts = || Ok((state.parts(&mut saved)?, saved));
+            for saved in self.saver.begin(self.distributed, step, parts)? {
                 tell_saved(observer, saved);
             }
         }
@@ -94,23 +98,34 @@ impl Run<'_> {
         if !self.is_first() {
             return Ok(None);
         }
-        draw_curves(self.folder)?;
+        let losses = self.state.training.phases().into_iter().map(|phase| named(&phase.name, "loss"));
+        let losses = losses.chain(self.state.training.evaluated().first().map(|name| format!("test_{name}")));
+        draw_curves(self.folder, &losses.collect::<Vec<_>>())?;
         Ok(Some(account::summary(self, ranks, interrupted, wall)))
     }
 }
 
 /// The line of `metrics.jsonl` for a step.
 fn line(report: &StepReport) -> Line {
-    let mut line = Line::new(report.step).with("loss", report.loss).with("epoch", report.epoch as u64);
-    for (name, value) in &report.measures {
-        line = line.with(name, *value);
+    let mut line = Line::new(report.step);
+    for phase in &report.phases {
+        line = line.with(&named(&phase.name, "loss"), phase.loss);
     }
-    line = line.with("lr", report.learning_rate);
-    if let Some(norm) = report.gradient_norm {
-        line = line.with("grad_norm", norm);
+    line = line.with("epoch", report.epoch as u64);
+    for phase in &report.phases {
+        for (name, value) in &phase.measures {
+            line = line.with(&named(&phase.name, name), *value);
+        }
     }
-    if let Some(scale) = report.loss_scale {
-        line = line.with("loss_scale", scale).with("left_out", u64::from(report.left_out));
+    for update in &report.updates {
+        line = line.with(&named(&update.network, "lr"), update.learning_rate);
+        if let Some(norm) = update.gradient_norm {
+            line = line.with(&named(&update.network, "grad_norm"), norm);
+        }
+        if let Some(scale) = update.loss_scale {
+            line = line.with(&named(&update.network, "loss_scale"), scale);
+            line = line.with(&named(&update.network, "left_out"), u64::from(update.left_out));
+        }
     }
     line.with("images_per_s", report.images_per_second)
         .with("memory_bytes", report.memory_bytes)
@@ -118,11 +133,12 @@ fn line(report: &StepReport) -> Line {
         .with("communication_share", report.communication_share)
 }
 
-/// Draws the loss over the steps.
-fn draw_curves(folder: &RunFolder) -> Result<(), TrainError> {
+/// Draws losses over the steps.
+fn draw_curves(folder: &RunFolder, losses: &[String]) -> Result<(), TrainError> {
     let lines = read_metrics(&folder.metrics())?;
     let title = folder.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let svg = curves_svg(&title, &lines, &["loss", "test_loss"]);
+    let losses: Vec<&str> = losses.iter().map(String::as_str).collect();
+    let svg = curves_svg(&title, &lines, &losses);
     let path = folder.curves();
     write_aside(&path, svg.as_bytes()).map_err(RunError::io("write", &path))?;
     Ok(())
@@ -139,11 +155,14 @@ pub(super) fn evaluate_run(run: &mut Run<'_>) -> Result<Vec<(String, f64)>, Trai
     let eval = &run.config.eval;
     let share = run.config.train.global_batch.div_ceil(run.distributed.size());
     let batch = if eval.batch > 0 { eval.batch } else { share };
-    run.distributed.broadcast_buffers(run.state.task.store())?;
+    run.state.networks().try_for_each(Network::broadcast_buffers)?;
     let (data, distributed, context) = (&run.data, run.distributed, run.context.clone());
     let session = Session { precision: precision::precision(run.config), ..Session::evaluation(context) };
-    run.state.with_averages_by_block(distributed, |task| {
-        evaluate(task, data, distributed, &session, eval.limit, batch)
+    let (listener, step) = (run.state.listener(), run.state.step);
+    let groups = run.state.networks().next().map(Network::batch_groups).unwrap_or_default();
+    let session = Session { listener, ..session };
+    run.state.with_averages_by_block(|training| {
+        evaluate(training, data, distributed, &groups, &session, eval.limit, batch, step)
     })
 }
 
@@ -151,7 +170,7 @@ pub(super) fn evaluate_run(run: &mut Run<'_>) -> Result<Vec<(String, f64)>, Trai
 /// the order of the pictures. False if the task draws nothing, and on ranks other than 0, which only give it their parts of
 /// the parameters.
 fn draw_for_run(run: &mut Run<'_>, path: &Path) -> Result<bool, TrainError> {
-    if !run.state.task.draws() {
+    if !run.state.training.draws() {
         // Otherwise all ranks would gather all parameters for nothing.
         return Ok(false);
     }
@@ -165,8 +184,8 @@ fn draw_for_run(run: &mut Run<'_>, path: &Path) -> Result<bool, TrainError> {
     let seed = run.config.train.seed;
     let (columns, size) = (sample.columns, run.config.model.image_size);
     let distributed = run.distributed;
-    let drawn = run.state.with_averages(distributed, |task| match distributed.rank() {
-        0 => draw(task, session.clone(), seed, &prompts, columns, size, path),
+    let drawn = run.state.with_averages(|training| match distributed.rank() {
+        0 => draw(training, session.clone(), seed, &prompts, columns, size, path),
         _ => Ok(false),
     })?;
     if drawn {

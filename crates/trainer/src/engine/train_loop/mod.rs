@@ -6,6 +6,7 @@ mod meter;
 mod replicas;
 mod state;
 mod step;
+mod trainable;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,8 +21,9 @@ use state::TrainState;
 
 use super::checkpoint::{Saver, find_checkpoint};
 use super::data::Data;
-use super::distributed::{Distributed, World};
+use super::distributed::{Distributed, Network, World};
 use super::observer::{Event, Observer, Started};
+use super::training::Weights;
 use super::{Plan, TrainError, precision, tasks};
 use crate::config::{Config, Resolved};
 use crate::launch::StopFlag;
@@ -44,8 +46,8 @@ pub fn train(
     let config = &resolved.config;
     world.check(config)?;
     let context = precision::context(config, world)?;
-    let mut distributed = Distributed::connect(world, config, &folder.logs(), stop)?;
-    let trained = train_among(&mut distributed, folder, config, context, stop, start, observer.as_mut());
+    let distributed = Distributed::connect(world, config, &folder.logs(), stop)?;
+    let trained = train_among(&distributed, folder, config, context, stop, start, observer.as_mut());
     match &trained {
         Ok(()) => distributed.finish()?,
         Err(error) if error.is_consequence() => {}
@@ -56,7 +58,7 @@ pub fn train(
 
 /// Trains with ranks that have met.
 fn train_among(
-    distributed: &mut Distributed,
+    distributed: &Distributed,
     folder: &RunFolder,
     config: &Config,
     context: Arc<Context>,
@@ -108,16 +110,16 @@ impl<'a> Run<'a> {
     fn new(
         folder: &'a RunFolder,
         config: &'a Config,
-        distributed: &'a mut Distributed,
+        distributed: &'a Distributed,
         context: Arc<Context>,
     ) -> Result<Self, TrainError> {
         let data = Data::open(config, distributed)?;
         let (images, batch) = (data.train_len(), config.train.global_batch);
         let plan = Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
         let key = Key::new(config.train.seed);
-        let task = tasks::build(config, &data, key, !distributed.is_shared())?;
-        distributed.share(config, task.store(), context.threads())?;
-        let state = TrainState::new(config, task, &plan, distributed, context.clone())?;
+        let weights = if distributed.is_shared() { Weights::ByRanks } else { Weights::Here };
+        let built = tasks::build(config, data.num_classes(), weights)?;
+        let state = TrainState::new(config, built, &plan, distributed, context.clone())?;
         let (meter, last, saver) = (Meter::default(), Map::new(), Saver::new(folder, config));
         Ok(Self { folder, config, data, distributed, plan, state, context, meter, saver, key, last })
     }
@@ -133,12 +135,12 @@ impl<'a> Run<'a> {
             observer.event(&Event::Note(format!("{problem}; an older checkpoint is used")));
         }
         if let Some(checkpoint) = newest {
-            let bytes = self.state.load(self.distributed, &checkpoint)?;
+            let bytes = self.state.load(&checkpoint)?;
             let (step, path) = (checkpoint.step(), checkpoint.folder().to_owned());
             tracing::info!("resumes after step {step} with {bytes} bytes read from {}", path.display());
             observer.event(&Event::Resumed { step, path });
         }
-        self.distributed.broadcast_state(self.state.task.store())
+        self.state.networks().try_for_each(Network::broadcast_state)
     }
 
     fn started(&self) -> Started {
@@ -146,8 +148,8 @@ impl<'a> Run<'a> {
         Started {
             name,
             folder: self.folder.path().to_owned(),
-            model: self.state.task.describe(),
-            parameters: self.state.task.store().num_parameters() as u64,
+            model: self.state.training.describe().to_owned(),
+            parameters: self.state.num_parameters(),
             data: self.data.describe(),
             images: self.plan.images,
             world_size: self.distributed.size(),

@@ -3,194 +3,179 @@
 use std::sync::Arc;
 
 use phalanx_sharding::Held;
-use phalanx_tensor::optim::{
-    Ema, LossScale, LossScaleState, Optimizer, Schedule, clip_to_norm, grad_sum_of_squares,
-};
-use phalanx_tensor::{Context, TensorError};
+use phalanx_tensor::{Context, Listener};
 use serde_json::{Map, Value};
 
+use super::trainable::Trainable;
 use crate::config::Config;
 use crate::engine::checkpoint::Cut;
-use crate::engine::distributed::Distributed;
-use crate::engine::{Plan, Task, TrainError, optimize, precision};
-use crate::run::checkpoint::{Checkpoint, EMA, MODEL, PartFile};
+use crate::engine::distributed::{Distributed, Network, listener};
+use crate::engine::observer::UpdateReport;
+use crate::engine::training::{AnyTraining, Built};
+use crate::engine::{Plan, TrainError};
+use crate::run::checkpoint::{Checkpoint, NewFile};
 
-/// What came of a step's gradients.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) struct Update {
-    /// Their norm, if they are clipped.
-    pub(super) norm: Option<f64>,
-    /// What the loss was multiplied by.
-    pub(super) loss_scale: Option<f64>,
-    /// Whether they were not finite and the weights stayed.
-    pub(super) left_out: bool,
-}
-
-/// A model, its optimizer, and how far they are.
+/// The networks of a training, what changes with them, and how far they are.
 pub(super) struct TrainState {
-    pub(super) task: Box<dyn Task>,
+    pub(super) training: Box<dyn AnyTraining>,
     /// Steps done.
     pub(super) step: u64,
-    optimizer: Box<dyn Optimizer>,
-    schedule: Schedule,
-    ema: Option<Ema>,
-    clip_norm: Option<f64>,
-    loss_scale: Option<LossScale>,
+    /// Those that are learnt, in the order of their registration.
+    trainables: Vec<Trainable>,
+    /// Those that are not.
+    frozen: Vec<Network>,
+    /// By phase: the trainables that it updates, and the starts of the names of all other parameters.
+    phases: Vec<(Vec<usize>, Arc<[String]>)>,
+    listener: Option<Arc<dyn Listener>>,
     context: Arc<Context>,
 }
 
 impl TrainState {
+    /// Shares the networks of a training with the other ranks, and makes what goes with those that are learnt.
     pub(super) fn new(
         config: &Config,
-        task: Box<dyn Task>,
+        built: Built,
         plan: &Plan,
         distributed: &Distributed,
         context: Arc<Context>,
-    ) -> Result<Self, TensorError> {
-        let mut optimizer = optimize::optimizer(config);
-        optimizer.reserve(&distributed.units(task.store()))?;
-        Ok(Self {
-            task,
-            step: 0,
-            optimizer,
-            schedule: optimize::schedule(config, plan)?,
-            ema: (config.train.ema > 0.0).then(|| Ema::new(config.train.ema)),
-            clip_norm: (config.train.clip_norm > 0.0).then_some(config.train.clip_norm),
-            loss_scale: precision::loss_scale(config)?,
-            context,
-        })
+    ) -> Result<Self, TrainError> {
+        let Built { training, mut networks } = built;
+        for network in &mut networks {
+            network.share(distributed, config, context.threads())?;
+        }
+        let listener = listener(networks.iter());
+        let (learnt, frozen): (Vec<_>, Vec<_>) = networks.into_iter().partition(Network::is_learnt);
+        let phases = training.phases().into_iter().map(|phase| {
+            let updates = |network: &Network| {
+                phase.updates.is_empty() || phase.updates.iter().any(|name| name == network.name())
+            };
+            let updated = (0..learnt.len()).filter(|at| updates(&learnt[*at])).collect();
+            let others = learnt.iter().filter(|network| !updates(network)).chain(&frozen);
+            (updated, others.map(|network| format!("{}.", network.name())).collect())
+        });
+        let phases = phases.collect();
+        let trainables = learnt.into_iter().map(|network| Trainable::new(config, network, plan));
+        let trainables = trainables.collect::<Result<_, _>>()?;
+        Ok(Self { training, step: 0, trainables, frozen, phases, listener, context })
     }
 
-    /// The learning rate of the step that comes next.
-    pub(super) fn learning_rate(&self) -> f64 {
-        self.schedule.lr(self.step)
+    /// All networks.
+    pub(super) fn networks(&self) -> impl Iterator<Item = &Network> {
+        self.trainables.iter().map(|trainable| &trainable.network).chain(&self.frozen)
     }
 
-    /// What the loss of the step that comes next is multiplied by.
-    pub(super) fn loss_scale(&self) -> f64 {
-        self.loss_scale.as_ref().map_or(1.0, LossScale::scale)
+    /// The networks that a phase updates.
+    pub(super) fn updated(&self, phase: usize) -> impl Iterator<Item = &Network> {
+        self.phases[phase].0.iter().map(|at| &self.trainables[*at].network)
     }
 
-    /// Changes the weights by the gradients, or leaves them, on all ranks, if the loss is scaled and a gradient of any rank
-    /// is not finite.
-    pub(super) fn update(&mut self, distributed: &Distributed) -> Result<Update, TrainError> {
-        let units = distributed.units(self.task.store());
-        let mut update =
-            Update { loss_scale: self.loss_scale.as_ref().map(LossScale::scale), ..Update::default() };
-        let mut norm = None;
-        if self.clip_norm.is_some() || self.loss_scale.is_some() {
-            let mut squares = [grad_sum_of_squares(&units, &self.context)?];
-            distributed.sum_parts(&mut squares)?;
-            norm = Some(squares[0].sqrt());
-        }
-        if let (Some(loss_scale), Some(norm)) = (&mut self.loss_scale, &mut norm) {
-            // Ranks may see different parts of the gradients; what one of them sees counts for all.
-            update.left_out = distributed.sum_of(f64::from(u8::from(!norm.is_finite())))? > 0.0;
-            if update.left_out {
-                let in_a_row = loss_scale.state().left_out;
-                if !loss_scale.reject() {
-                    let (step, scale) = (self.step + 1, loss_scale.scale());
-                    return Err(TrainError::Overflow {
-                        step,
-                        in_a_row,
-                        scale,
-                        elsewhere: distributed.rank() > 0,
-                    });
-                }
-            } else {
-                *norm /= loss_scale.scale();
-                loss_scale.accept(&units, &self.context)?;
+    /// How the names of parameters begin that are constants in a phase.
+    pub(super) fn constants(&self, phase: usize) -> Arc<[String]> {
+        self.phases[phase].1.clone()
+    }
+
+    /// Numbers that are learnt or held fixed.
+    pub(super) fn num_parameters(&self) -> u64 {
+        self.networks().map(|network| network.store().num_parameters() as u64).sum()
+    }
+
+    /// Who is told about blocks and gradients.
+    pub(super) fn listener(&self) -> Option<Arc<dyn Listener>> {
+        self.listener.clone()
+    }
+
+    /// What the loss of a phase is multiplied by.
+    pub(super) fn loss_scale(&self, phase: usize) -> f64 {
+        self.phases[phase].0.first().map_or(1.0, |at| self.trainables[*at].loss_scale())
+    }
+
+    /// Changes the weights of the networks that a phase updates.
+    pub(super) fn update(
+        &mut self,
+        phase: usize,
+        distributed: &Distributed,
+    ) -> Result<Vec<UpdateReport>, TrainError> {
+        let updated = &self.phases[phase].0;
+        let scale = updated.first().and_then(|at| self.trainables[*at].loss_scale_state());
+        let mut reports = Vec::with_capacity(updated.len());
+        for at in updated {
+            let trainable = &mut self.trainables[*at];
+            // One loss has one scale.
+            if updated.len() > 1 {
+                trainable.share_loss_scale(scale)?;
             }
+            reports.push(trainable.update(distributed, self.step, &self.context)?);
         }
-        if !update.left_out {
-            if let (Some(max), Some(norm)) = (self.clip_norm, norm) {
-                update.norm = Some(clip_to_norm(&units, norm, max, &self.context)?);
-            }
-            self.optimizer.step(&units, self.schedule.lr(self.step), &self.context)?;
-            if let Some(ema) = &mut self.ema {
-                ema.update(&units, &self.context)?;
-            }
-        }
-        distributed.finish_update()?;
-        self.step += 1;
-        Ok(update)
+        Ok(reports)
     }
 
     /// Runs `work` with the averaged weights in place, if there are any, all of them in this rank's memory. Every rank calls
     /// this at the same place.
     pub(super) fn with_averages<R>(
         &mut self,
-        distributed: &Distributed,
-        work: impl FnOnce(&dyn Task) -> Result<R, TrainError>,
+        work: impl FnOnce(&dyn AnyTraining) -> Result<R, TrainError>,
     ) -> Result<R, TrainError> {
-        self.swap(distributed)?;
-        let task = &*self.task;
-        let result = distributed.with_all(|| work(task));
-        self.swap(distributed)?;
+        self.swap()?;
+        self.networks().try_for_each(Network::summon)?;
+        let result = work(&*self.training);
+        self.networks().try_for_each(Network::dismiss)?;
+        self.swap()?;
         result
     }
 
-    /// Runs `work` with the averages in place of the weights, without gathering everything beforehand: whatever `work` runs, all ranks run the same blocks in the same
-    /// order, and listen ([`Distributed::listener`]).
+    /// Runs `work` with the averaged weights in place and gathers nothing beforehand: whatever `work` runs, all ranks run the
+    /// same blocks in the same order, and listen ([`TrainState::listener`]).
     pub(super) fn with_averages_by_block<R>(
         &mut self,
-        distributed: &Distributed,
-        work: impl FnOnce(&dyn Task) -> Result<R, TrainError>,
+        work: impl FnOnce(&dyn AnyTraining) -> Result<R, TrainError>,
     ) -> Result<R, TrainError> {
-        self.swap(distributed)?;
-        let result = work(&*self.task);
+        self.swap()?;
+        let result = work(&*self.training);
         // A block that was kept for a backward that does not come leaves memory too.
-        distributed.dismiss()?;
-        self.swap(distributed)?;
+        self.networks().try_for_each(Network::dismiss)?;
+        self.swap()?;
         result
     }
 
     /// Exchanges weights and averages.
-    fn swap(&mut self, distributed: &Distributed) -> Result<(), TrainError> {
-        if let Some(ema) = &mut self.ema {
-            ema.swap(&distributed.units(self.task.store()))?;
-            distributed.finish_update()?;
-        }
-        Ok(())
+    fn swap(&mut self) -> Result<(), TrainError> {
+        self.trainables.iter_mut().try_for_each(Trainable::swap_averages)
     }
 
     /// Bytes of parameters, of gradients, and of optimizer state (averages included) that are held.
-    pub(super) fn bytes(&self, distributed: &Distributed) -> [u64; 3] {
-        let [parameters, gradients] = distributed.bytes(self.task.store());
-        let averages = self.ema.as_ref().map_or(0, Ema::bytes);
-        [parameters, gradients, (self.optimizer.state_bytes() + averages) as u64]
+    pub(super) fn bytes(&self) -> [u64; 3] {
+        let mut sum = [0; 3];
+        for network in self.networks() {
+            let [parameters, gradients] = network.bytes();
+            sum[0] += parameters;
+            sum[1] += gradients;
+        }
+        sum[2] = self.trainables.iter().map(|trainable| trainable.state_bytes() as u64).sum();
+        sum
     }
 
     /// Copies what this rank has to write of a checkpoint, and adds to `state` what the index has to say. Every rank calls
     /// this at the same place.
-    pub(super) fn parts(
-        &self,
-        distributed: &Distributed,
-        state: &mut Map<String, Value>,
-    ) -> Result<Vec<PartFile>, TrainError> {
-        let (store, share) = (self.task.store(), distributed.part());
-        let units = distributed.units(store);
-        let mut cut = Cut::new(store, &units, share);
-        // Parameters that are replicated may have to be brought together first, by all ranks.
-        match share.parameters {
-            Held::Sharded => cut.own_values(store, &units)?,
-            Held::Replicated | Held::Leader => distributed.with_all(|| cut.whole_values(store))?,
+    pub(super) fn parts(&self, state: &mut Map<String, Value>) -> Result<Vec<NewFile>, TrainError> {
+        // All networks are shared alike.
+        let share = self.trainables[0].network.part();
+        let mut cut = Cut::new(share);
+        for network in self.networks() {
+            let (store, units) = (network.store(), network.units());
+            cut.learn_places(store, &units);
+            // Parameters that are replicated may have to be brought together first, by all ranks.
+            match share.parameters {
+                Held::Sharded => cut.own_values(store, &units)?,
+                Held::Replicated | Held::Leader => {
+                    network.summon()?;
+                    let copied = cut.whole_values(store);
+                    network.dismiss()?;
+                    copied?;
+                }
+            }
         }
-        // The counts are the same on all ranks; those that write none of the state ask for that of no unit.
-        let units = if share.saves(share.optimizer) { units } else { Vec::new() };
-        let (steps, named) = self.optimizer.state(&units)?;
-        state.insert("optimizer_steps".to_owned(), Value::from(steps));
-        cut.state(named);
-        if let Some(loss_scale) = &self.loss_scale {
-            let LossScaleState { scale, good_steps, left_out } = loss_scale.state();
-            state.insert("loss_scale".to_owned(), Value::from(scale));
-            state.insert("loss_scale_good_steps".to_owned(), Value::from(good_steps));
-            state.insert("loss_scale_left_out".to_owned(), Value::from(left_out));
-        }
-        if let Some(ema) = &self.ema {
-            let (updates, named) = ema.state(&units)?;
-            state.insert("ema_updates".to_owned(), Value::from(updates));
-            cut.state(named);
+        for trainable in &self.trainables {
+            trainable.save(&mut cut, state)?;
         }
         Ok(cut.files())
     }
@@ -198,37 +183,14 @@ impl TrainState {
     /// Goes on from a checkpoint, saved under whatever strategy by whatever number of ranks: reads what this rank holds, and
     /// nothing else. Returns how many bytes that were. Every rank calls this at the same place, and has the ranks' state
     /// made equal afterwards.
-    pub(super) fn load(
-        &mut self,
-        distributed: &Distributed,
-        checkpoint: &Checkpoint,
-    ) -> Result<u64, TrainError> {
-        let (store, reader) = (self.task.store(), checkpoint.reader());
-        reader.read_model(store, &distributed.resident_units(store))?;
-        let count =
-            |key: &str| checkpoint.state().get(key).and_then(Value::as_u64).unwrap_or(checkpoint.step());
-        let (steps, updates) = (count("optimizer_steps"), count("ema_updates"));
-        let kinds: Vec<&str> = reader.kinds().filter(|kind| ![MODEL, EMA].contains(kind)).collect();
-        let mut ema = self.ema.as_mut().filter(|_| reader.kinds().any(|kind| kind == EMA));
-        self.optimizer.load_state(&[], steps, &[])?;
-        // A unit at a time, so that no more than its part of one kind is there twice.
-        for unit in distributed.units(store).iter().filter(|unit| unit.trainable()) {
-            for kind in &kinds {
-                let state = reader.state_of(kind, unit)?;
-                self.optimizer.load_state(std::slice::from_ref(unit), steps, &state)?;
-            }
-            if let Some(ema) = &mut ema {
-                ema.load_state(std::slice::from_ref(unit), updates, &reader.state_of(EMA, unit)?)?;
-            }
+    pub(super) fn load(&mut self, checkpoint: &Checkpoint) -> Result<u64, TrainError> {
+        let reader = checkpoint.reader();
+        reader.check_model(self.networks().map(Network::store))?;
+        for network in self.networks() {
+            reader.read_model(network.store(), &network.resident_units())?;
         }
-        // A checkpoint of a run without a scale has none; the scale then begins.
-        let saved = checkpoint.state();
-        if let (Some(loss_scale), Some(scale)) =
-            (&mut self.loss_scale, saved.get("loss_scale").and_then(Value::as_f64))
-        {
-            let number = |key: &str| saved.get(key).and_then(Value::as_u64).unwrap_or(0);
-            let (good_steps, left_out) = (number("loss_scale_good_steps"), number("loss_scale_left_out"));
-            loss_scale.load_state(LossScaleState { scale, good_steps, left_out })?;
+        for trainable in &mut self.trainables {
+            trainable.load(checkpoint, &reader)?;
         }
         self.step = checkpoint.step();
         Ok(reader.bytes_read())

@@ -2,14 +2,16 @@
 
 use std::time::Instant;
 
-use phalanx_tensor::loss::Over;
 use phalanx_tensor::{Session, Tape};
 
 use super::Run;
 use super::after::tell_saved;
 use super::meter::{Spent, timed};
 use crate::engine::checkpoint::TOLD;
-use crate::engine::data::{Feed, MicroBatch};
+use crate::engine::data::{Feed, MicroBatch, StepSamples};
+use crate::engine::distributed::Network;
+use crate::engine::observer::PhaseReport;
+use crate::engine::training::{Step, number};
 use crate::engine::{Observer, StepReport, TrainError, precision};
 use crate::launch::StopFlag;
 use crate::run::resident_memory;
@@ -25,93 +27,131 @@ impl Run<'_> {
         let begun = Instant::now();
         let mut spent = Spent::default();
         let step = self.state.step;
-        let task = &self.state.task;
-        task.store().zero_grads();
         let share = timed(&mut spent.data, || feed.next())?;
         // Batches that come from another rank count as data.
-        let before = self.distributed.traffic();
-        // The loss, the task's measures, the requests to stop, and how far saving is, summed over micro-batches and then ranks.
-        let mut sums = vec![0.0; 2 + task.measures().len() + TOLD];
-        let last = share.pieces.len().saturating_sub(1);
-        // The last batch of an epoch may leave ranks without images in some micro-batch; they then cannot gather parameters
-        // block by block together.
-        let uneven = share.pieces.iter().any(|piece| piece.ranks < self.distributed.size());
-        if uneven {
-            self.distributed.summon()?;
+        let before = self.distributed.traffic(self.state.networks());
+        let count = self.state.training.phases().len();
+        let mut report = StepReport {
+            step: step + 1,
+            total: self.plan.stop,
+            epoch: self.plan.place(step).0,
+            ..StepReport::default()
+        };
+        let mut stopped = false;
+        for phase in 0..count {
+            let sums = self.gradients(phase, &share)?;
+            let told = (phase + 1 == count).then_some(stop);
+            let (of_phase, asked) = self.agree(phase, sums, told, observer)?;
+            stopped |= asked;
+            report.phases.push(of_phase);
+            report.updates.extend(self.state.update(phase, self.distributed)?);
         }
-        for (index, MicroBatch { batch, offset, ranks }) in share.pieces.iter().enumerate() {
+        self.state.step += 1;
+        spent.steps = begun.elapsed();
+        // The communicator counts all waiting, also that of batch norms in the middle of the model.
+        let traffic = self.distributed.traffic(self.state.networks()) - before;
+        (spent.communication, spent.busy, spent.sent) = (traffic.exposed, traffic.busy, traffic.bytes_sent);
+        spent.images = share.global_samples;
+        self.meter.add(&spent);
+        report.images_per_second = spent.rate();
+        report.memory_bytes = resident_memory();
+        report.data_share = spent.share(spent.data);
+        report.communication_share = spent.share(spent.communication);
+        Ok((report, stopped))
+    }
+
+    /// Runs a phase forward and backward on this rank's share of a step: the sums of its loss and measures, while the
+    /// gradients that it has led to are summed over the ranks.
+    fn gradients(&self, phase: usize, share: &StepSamples) -> Result<Vec<f64>, TrainError> {
+        let (state, distributed) = (&self.state, self.distributed);
+        let training = &state.training;
+        let phases = training.phases();
+        let mut key = self.key.stream("train");
+        if phases.len() > 1 {
+            key = key.stream(&phases[phase].name);
+        }
+        state.updated(phase).for_each(|network| network.store().zero_grads());
+        let mut sums = vec![0.0; 1 + phases[phase].measures.len()];
+        let last = share.micro_batches.len().saturating_sub(1);
+        // The last batch of an epoch may leave ranks without samples in some micro-batch; they then cannot gather parameters
+        // block by block together.
+        let uneven = share.micro_batches.iter().any(|micro_batch| micro_batch.ranks < distributed.size());
+        if uneven {
+            state.networks().try_for_each(Network::summon)?;
+        }
+        // Nor can they know in which order the others come to reduce gradients of different networks: then that comes last.
+        let together = !uneven || state.updated(phase).count() == 1;
+        let accumulate = |more: bool| state.updated(phase).for_each(|network| network.accumulate(more));
+        for (index, MicroBatch { batch, offset, ranks }) in share.micro_batches.iter().enumerate() {
             if *ranks == 0 {
                 continue;
             }
-            // Those who have images of it normalise and contrast them together; the others wait at what comes after.
-            let batch_group = self.distributed.batch_group(*ranks)?;
+            // Those who have samples of it normalise and contrast them together; the others wait at what comes after.
+            let groups = state.updated(phase).next().map(Network::batch_groups).unwrap_or_default();
+            let batch_group = groups.first(*ranks)?;
             if batch.is_empty() {
                 continue;
             }
             let session = Session {
                 context: self.context.clone(),
                 training: true,
-                key: self.key.stream("train").step(step),
+                key: key.step(self.state.step),
                 sample_offset: *offset,
-                listener: self.distributed.listener(),
+                listener: state.listener(),
                 batch_group,
                 recompute: precision::recompute(self.config),
                 precision: precision::precision(self.config),
+                frozen: state.constants(phase),
             };
             // Gradients travel once they are complete, with the last micro-batch: on all ranks the same, also those that have
-            // no image of it.
-            self.distributed.accumulate(index != last);
+            // no sample of it.
+            accumulate(index != last || !together);
             let tape = Tape::recording(session);
-            let outcome = task.loss(&tape, batch, Over::Count(share.global), step)?;
-            sums[0] += f64::from(outcome.loss.tensor()?.to_scalar::<f32>()?);
-            for (sum, measure) in sums[1..].iter_mut().zip(&outcome.measures) {
+            let loss = training.loss(phase, &Step::new(&tape, batch, share.global_weight, state.step))?;
+            sums[0] += number(&loss.value)?;
+            for (sum, measure) in sums[1..].iter_mut().zip(&loss.measures) {
                 *sum += measure;
             }
-            tape.backward_scaled(&outcome.loss, self.state.loss_scale())?;
+            tape.backward_scaled(&loss.value, state.loss_scale(phase))?;
         }
-        self.distributed.accumulate(false);
+        accumulate(false);
         if uneven {
-            self.distributed.dismiss()?;
+            state.networks().try_for_each(Network::dismiss)?;
         }
-        let stops = sums.len() - 1 - TOLD;
-        sums[stops] = f64::from(u8::from(stop.is_raised()));
-        sums[stops + 1..].copy_from_slice(&self.saver.tell());
-        self.distributed.finish_gradients()?;
+        Ok(sums)
+    }
+
+    /// Waits for the gradients of a phase and sums up over the ranks what it has measured; with the last phase of a step also
+    /// whether any rank was asked to stop, and how far saving is.
+    fn agree(
+        &mut self,
+        phase: usize,
+        mut sums: Vec<f64>,
+        stop: Option<&StopFlag>,
+        observer: &mut dyn Observer,
+    ) -> Result<(PhaseReport, bool), TrainError> {
+        let stops = sums.len();
+        if let Some(stop) = stop {
+            sums.push(f64::from(u8::from(stop.is_raised())));
+            sums.extend(self.saver.tell());
+        }
+        self.state.updated(phase).try_for_each(Network::finish_gradients)?;
         self.distributed.sum(&mut sums)?;
-        if let Some(saved) = self.saver.hear(self.distributed, &sums[stops + 1..])? {
-            tell_saved(observer, saved);
+        if stop.is_some() {
+            debug_assert_eq!(sums.len(), stops + 1 + TOLD);
+            if let Some(saved) = self.saver.hear(self.distributed, &sums[stops + 1..])? {
+                tell_saved(observer, saved);
+            }
         }
+        let phases = self.state.training.phases();
+        let (name, measures) = (phases[phase].name.clone(), &phases[phase].measures);
         let loss = sums[0];
         if !loss.is_finite() {
-            return Err(TrainError::NotFinite { step: step + 1, loss, elsewhere: !self.is_first() });
+            let (step, elsewhere) = (self.state.step + 1, self.distributed.rank() > 0);
+            return Err(TrainError::NotFinite { step, phase: name, loss, elsewhere });
         }
-        let measures =
-            task.measures().iter().map(|name| (*name).to_owned()).zip(sums[1..stops].to_vec()).collect();
-        let learning_rate = self.state.learning_rate();
-        let update = self.state.update(self.distributed)?;
-        spent.steps = begun.elapsed();
-        // The communicator counts all waiting, also that of batch norms in the middle of the model.
-        let traffic = self.distributed.traffic();
-        spent.communication = traffic.exposed.saturating_sub(before.exposed);
-        spent.busy = traffic.busy.saturating_sub(before.busy);
-        spent.sent = traffic.bytes_sent.saturating_sub(before.bytes_sent);
-        spent.images = share.global;
-        self.meter.add(&spent);
-        let report = StepReport {
-            step: step + 1,
-            total: self.plan.stop,
-            epoch: self.plan.place(step).0,
-            loss,
-            measures,
-            learning_rate,
-            gradient_norm: update.norm,
-            loss_scale: update.loss_scale,
-            left_out: update.left_out,
-            images_per_second: spent.rate(),
-            memory_bytes: resident_memory(),
-            data_share: spent.share(spent.data),
-            communication_share: spent.share(spent.communication),
-        };
-        Ok((report, sums[stops] > 0.0))
+        let measures = measures.iter().cloned().zip(sums[1..stops].iter().copied()).collect();
+        let stopped = stop.is_some() && sums[stops] > 0.0;
+        Ok((PhaseReport { name, loss, measures }, stopped))
     }
 }

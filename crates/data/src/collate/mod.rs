@@ -1,0 +1,123 @@
+//! How samples become a batch.
+//!
+//! | collation | a sample | arrays and texts of the batch |
+//! |---|---|---|
+//! | [`ImageCollation`] | an image with its class and caption | `images`, `labels`; `captions` |
+//! | [`SequenceCollation`] | a sequence of tokens, each of its own length | `tokens`, `mask`, `lengths`, and `targets` for language models |
+//! | [`DetectionCollation`] | an image with boxes and masks of the objects in it | `images`, `image_sizes`, `boxes`, `labels`, `valid`, `masks` |
+//!
+//! Any other is a function, or a type that implements [`Collate`]:
+//!
+//! ```
+//! use phalanx_data::{Batch, Result};
+//! use phalanx_data::collate::{Collate, Samples};
+//!
+//! fn points(samples: &mut Samples<'_, [f32; 2]>) -> Result<Batch> {
+//!     let number = samples.len();
+//!     let mut points = Vec::with_capacity(2 * number);
+//!     for sample in samples {
+//!         points.extend(sample?.1);
+//!     }
+//!     Batch::new(number).with("points", [number, 2], points)
+//! }
+//!
+//! # fn main() -> Result<()> {
+//! let at = |index: usize| Ok([index as f32, 0.5]);
+//! let batch = points.collate(&mut Samples::new("grid", &[4, 7], 0, &at))?;
+//! assert_eq!(batch.values::<f32>("points")?, [4.0, 0.5, 7.0, 0.5]);
+//! # Ok(())
+//! # }
+//! ```
+
+mod detections;
+mod images;
+mod padding;
+mod sequences;
+
+pub use detections::{DetectionCollation, DetectionConfig, DetectionImage, ObjectAnnotation};
+pub use images::ImageCollation;
+pub use padding::PadTo;
+pub use sequences::{SequenceCollation, SequenceConfig};
+
+use crate::batch::Batch;
+use crate::error::{DataError, Result};
+
+/// Makes a batch of samples.
+pub trait Collate<T>: Send + Sync {
+    /// The batch of `samples`, in their order; at least one is there. A collation that takes one sample after the other
+    /// keeps no more than one of them in memory beside the batch.
+    ///
+    /// # Errors
+    /// If a sample cannot be read, or does not go with the others; the error names it.
+    fn collate(&self, samples: &mut Samples<'_, T>) -> Result<Batch>;
+}
+
+impl<T, F: Fn(&mut Samples<'_, T>) -> Result<Batch> + Send + Sync> Collate<T> for F {
+    fn collate(&self, samples: &mut Samples<'_, T>) -> Result<Batch> {
+        self(samples)
+    }
+}
+
+/// The samples of a batch to be, each with its index in the dataset, read as they are asked for.
+pub struct Samples<'a, T> {
+    dataset: &'a str,
+    indices: std::slice::Iter<'a, usize>,
+    epoch: u64,
+    get: &'a dyn Fn(usize) -> Result<T>,
+}
+
+impl<'a, T> Samples<'a, T> {
+    /// The samples at `indices` of the dataset of this name, where `get` reads them.
+    #[must_use]
+    pub fn new(
+        dataset: &'a str,
+        indices: &'a [usize],
+        epoch: u64,
+        get: &'a dyn Fn(usize) -> Result<T>,
+    ) -> Self {
+        Self { dataset, indices: indices.iter(), epoch, get }
+    }
+
+    /// The dataset's name, for messages.
+    #[must_use]
+    pub fn dataset(&self) -> &'a str {
+        self.dataset
+    }
+
+    /// The epoch, from which what is random is drawn together with a sample's index.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// An error that names a sample.
+    #[must_use]
+    pub fn error(&self, index: usize, reason: impl Into<String>) -> DataError {
+        DataError::sample(self.dataset, index, reason)
+    }
+}
+
+impl<T> std::fmt::Debug for Samples<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Samples")
+            .field("dataset", &self.dataset)
+            .field("indices", &self.indices.as_slice())
+            .field("epoch", &self.epoch)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T> Iterator for Samples<'_, T> {
+    type Item = Result<(usize, T)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let index = *self.indices.next()?;
+        Some((self.get)(index).map(|item| (index, item)))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.indices.size_hint()
+    }
+}
+
+impl<T> ExactSizeIterator for Samples<'_, T> {}

@@ -1,0 +1,50 @@
+//! How long a padded dimension is.
+
+use crate::error::{DataError, Result};
+
+/// The length that what is shorter is padded to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PadTo {
+    /// That of the longest in the batch.
+    #[default]
+    Longest,
+    /// That of the longest in the batch, rounded up to a multiple of this many: fewer different shapes.
+    Multiple(usize),
+    /// Always this many; what is longer is an error.
+    Fixed(usize),
+}
+
+impl PadTo {
+    /// Checks that it is a length; `what` names the setting.
+    pub(super) fn validate(self, what: &'static str) -> Result<()> {
+        match self {
+            Self::Multiple(0) | Self::Fixed(0) => Err(DataError::config(what, "a length of 0")),
+            _ => Ok(()),
+        }
+    }
+
+    /// The padded length where the longest is `longest`; at least 1. `None` if that is too long.
+    pub(super) fn length(self, longest: usize) -> Option<usize> {
+        match self {
+            Self::Longest => Some(longest.max(1)),
+            Self::Multiple(of) => Some(longest.max(1).next_multiple_of(of)),
+            Self::Fixed(length) => (longest <= length).then_some(length),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_padded_as_asked() {
+        for (pad_to, expected) in [
+            (PadTo::Longest, [Some(1), Some(1), Some(8), Some(9)]),
+            (PadTo::Multiple(8), [Some(8), Some(8), Some(8), Some(16)]),
+            (PadTo::Fixed(8), [Some(8), Some(8), Some(8), None]),
+        ] {
+            assert_eq!([0, 1, 8, 9].map(|longest| pad_to.length(longest)), expected);
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! What a loader delivers: one rank's batch of one step with its place among those of all ranks, how it is put together,
+//! and how it is taken apart to be sent to another rank.
+
+use crate::batch::{ArrayData, Batch, BatchArray, BatchParts, ElementType};
+use crate::error::{DataError, Result};
+use crate::sampler::{DistributedSampler, MicroBatchRange, RankSamples};
+use crate::source::BatchSource;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// One rank's batch of one step.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepBatch {
+    /// The samples; those from `valid` on only fill places, and have weight 0. There is always one at least: where a
+    /// ragged last batch leaves nothing for this rank, it is one that fills a place, so that there are shapes to compute
+    /// with.
+    pub batch: Batch,
+    /// Each sample's index in the dataset.
+    pub indices: Vec<usize>,
+    /// How many of them, from the first, are true samples.
+    pub valid: usize,
+    /// This rank's places in each micro-batch, one after the other.
+    pub micro_batches: Vec<MicroBatchRange>,
+    /// True samples in the global batch.
+    pub global_samples: usize,
+    /// The sum of the weights of the global batch: what a mean over the batch divides by.
+    pub global_weight: f64,
+    /// The epoch.
+    pub epoch: u64,
+    /// The step in the epoch.
+    pub step: usize,
+}
+
+impl StepBatch {
+    /// Takes the batch apart, without a copy: what is said in words, and the numbers, an [`ArrayData`] for each of
+    /// [`StepHeader::element_types`].
+    #[must_use]
+    pub fn into_parts(self) -> (StepHeader, Vec<ArrayData>) {
+        let BatchParts { arrays: named, texts, weights } = self.batch.into_parts();
+        let mut arrays = Vec::with_capacity(named.len());
+        let mut data = Vec::with_capacity(named.len() + 1);
+        for (name, array) in named {
+            let element_type = array.element_type();
+            let (shape, numbers) = array.into_parts();
+            arrays.push(ArrayHeader { name, shape, element_type });
+            data.push(numbers);
+        }
+        data.push(ArrayData::F32(weights));
+        let header = StepHeader {
+            arrays,
+            texts,
+            indices: self.indices,
+            valid: self.valid,
+            micro_batches: self.micro_batches,
+            global_samples: self.global_samples,
+            global_weight_bits: self.global_weight.to_bits(),
+            epoch: self.epoch,
+            step: self.step,
+        };
+        (header, data)
+    }
+
+    /// Puts together what [`into_parts`](Self::into_parts) took apart, without a copy.
+    ///
+    /// # Errors
+    /// If the numbers are not those that the header describes.
+    pub fn from_parts(header: StepHeader, mut data: Vec<ArrayData>) -> Result<Self> {
+        let expected: Vec<ElementType> = header.element_types().collect();
+        let found: Vec<ElementType> = data.iter().map(ArrayData::element_type).collect();
+        if expected != found {
+            let reason = format!("numbers of {found:?} come for {expected:?}");
+            return Err(DataError::Batch { name: "arrays".to_owned(), reason });
+        }
+        let weights = match data.pop() {
+            Some(ArrayData::F32(weights)) => weights,
+            // The types agree, and that of the last is this one.
+            _ => Vec::new(),
+        };
+        let mut batch = Batch::new(weights.len()).with_weights(weights)?;
+        for (ArrayHeader { name, shape, .. }, numbers) in header.arrays.into_iter().zip(data) {
+            batch = batch.with_array(name, BatchArray::new(shape, numbers)?)?;
+        }
+        for (name, texts) in header.texts {
+            batch = batch.with_texts(name, texts)?;
+        }
+        Ok(Self {
+            batch,
+            indices: header.indices,
+            valid: header.valid,
+            micro_batches: header.micro_batches,
+            global_samples: header.global_samples,
+            global_weight: f64::from_bits(header.global_weight_bits),
+            epoch: header.epoch,
+            step: header.step,
+        })
+    }
+}
+
+/// All of a [`StepBatch`] but its numbers: short, so that it may travel as text while the numbers travel as they are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepHeader {
+    arrays: Vec<ArrayHeader>,
+    texts: Vec<(String, Vec<String>)>,
+    indices: Vec<usize>,
+    valid: usize,
+    micro_batches: Vec<MicroBatchRange>,
+    global_samples: usize,
+    /// As bits, since a decimal need not come back as the number that it was.
+    global_weight_bits: u64,
+    epoch: u64,
+    step: usize,
+}
+
+impl StepHeader {
+    /// The types of the arrays of numbers that go with it: those of the batch, then the weights.
+    pub fn element_types(&self) -> impl Iterator<Item = ElementType> {
+        self.arrays.iter().map(|array| array.element_type).chain([ElementType::F32])
+    }
+}
+
+/// An array without its numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct ArrayHeader {
+    name: String,
+    shape: Vec<usize>,
+    element_type: ElementType,
+}
+
+/// What is needed to make any batch; shared by a loader's threads.
+pub(crate) struct BatchMaker {
+    pub(crate) source: Arc<dyn BatchSource>,
+    pub(crate) sampler: DistributedSampler,
+    /// Set when nobody wants batches any more; a batch in the making is then given up.
+    pub(crate) stopped: AtomicBool,
+}
+
+impl BatchMaker {
+    /// Makes a batch; `None` when stopped meanwhile.
+    pub(crate) fn make(&self, epoch: u64, step: usize) -> Option<Result<StepBatch>> {
+        // A panic in a dataset becomes an error at its place in the order. A thread that just
+        // died would leave the consumer waiting for this batch.
+        let made = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.assemble(epoch, step)));
+        match made {
+            Ok(Err(DataError::Cancelled)) if self.stopped.load(Ordering::Relaxed) => None,
+            Ok(made) => Some(made),
+            Err(panic) => {
+                let message = panic
+                    .downcast_ref::<String>()
+                    .cloned()
+                    .or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string))
+                    .unwrap_or_else(|| "no message".to_string());
+                Some(Err(DataError::WorkerPanicked { epoch, step, message }))
+            }
+        }
+    }
+
+    fn assemble(&self, epoch: u64, step: usize) -> Result<StepBatch> {
+        let RankSamples { mut indices, valid, micro_batches, global_samples } =
+            self.sampler.samples(epoch, step)?;
+        if indices.is_empty() {
+            // Any sample has the right shapes.
+            indices.push(0);
+        }
+        let wanted = || !self.stopped.load(Ordering::Relaxed);
+        let batch = self.source.batch(&indices, epoch, &wanted)?;
+        let of_true = indices[..valid].iter().map(|&index| self.source.weight(index));
+        let mut weights = of_true.collect::<Result<Vec<f32>>>()?;
+        weights.resize(indices.len(), 0.0);
+        // Added in the order of the global batch, so that all worlds get one number.
+        let mut global_weight = 0.0;
+        for index in self.sampler.global_indices(epoch, step)? {
+            global_weight += f64::from(self.source.weight(index)?);
+        }
+        let batch = batch.with_weights(weights)?;
+        Ok(StepBatch { batch, indices, valid, micro_batches, global_samples, global_weight, epoch, step })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step_batch() -> StepBatch {
+        let batch = Batch::new(2)
+            .with("images", [2, 1], vec![f32::MIN_POSITIVE, -0.0])
+            .and_then(|batch| batch.with("labels", [2], vec![u32::MAX, 0]))
+            .and_then(|batch| batch.with("ids", [2, 0], Vec::<i64>::new()))
+            .and_then(|batch| batch.with_texts("captions", vec!["a \"star\"".into(), String::new()]))
+            .and_then(|batch| batch.with_weights(vec![0.1, 0.0]));
+        StepBatch {
+            batch: batch.unwrap(),
+            indices: vec![7, 3],
+            valid: 1,
+            micro_batches: vec![MicroBatchRange { positions: 4..6, ranks: 1 }],
+            global_samples: 5,
+            global_weight: 1.0 / 3.0,
+            epoch: 1,
+            step: 2,
+        }
+    }
+
+    #[test]
+    fn parts_become_the_batch_again_also_through_text() {
+        let (header, data) = step_batch().into_parts();
+        let types: Vec<_> = header.element_types().collect();
+        assert_eq!(types, data.iter().map(ArrayData::element_type).collect::<Vec<_>>());
+        let text = serde_json::to_vec(&header).unwrap();
+        let header = serde_json::from_slice(&text).unwrap();
+        assert_eq!(StepBatch::from_parts(header, data).unwrap(), step_batch());
+    }
+
+    #[test]
+    fn numbers_that_are_not_the_headers_are_refused() {
+        let (header, mut data) = step_batch().into_parts();
+        data[0] = ArrayData::F32(vec![0.0; 3]);
+        assert!(StepBatch::from_parts(header.clone(), data.clone()).is_err());
+        data[0] = ArrayData::F64(vec![0.0; 2]);
+        assert!(StepBatch::from_parts(header.clone(), data.clone()).is_err());
+        data.pop();
+        assert!(StepBatch::from_parts(header, data).is_err());
+    }
+}

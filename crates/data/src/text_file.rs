@@ -1,0 +1,341 @@
+//! The text of a file as sequences of tokens: lines of different lengths, or windows, for language models.
+//!
+//! The file is split by place: its beginning is for training and its end for testing, so that no window of one reaches
+//! into the other. The vocabulary is that of the whole file, so that both splits number their tokens alike.
+
+use crate::dataset::{Dataset, Split, check_index};
+use crate::error::{DataError, Result};
+use std::ops::Range;
+use std::path::Path;
+
+/// The token that no text has, for what is beyond a sequence's end.
+pub const PADDING: u32 = 0;
+
+/// What one token stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TextUnit {
+    /// A byte: 256 tokens, of any file.
+    Bytes,
+    /// A character of those that the file has, which must be UTF-8.
+    #[default]
+    Characters,
+}
+
+/// What one sample is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TextSample {
+    /// A line with its line feed. One of more than `max_tokens` goes on in the next sample, which begins with the token
+    /// that the one before ends with, so that every token but a line's first is predicted once.
+    Lines {
+        /// The longest sample; at least 2.
+        max_tokens: usize,
+    },
+    /// So many tokens of the text, and those that begin `stride` later. The last may be shorter.
+    Windows {
+        /// Tokens in a window; at least 2.
+        tokens: usize,
+        /// Tokens between the beginnings of two windows; at least 1.
+        stride: usize,
+    },
+}
+
+/// What a [`TextFile`] is made from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TextFileConfig {
+    /// Which end of the text.
+    pub split: Split,
+    /// What one token stands for.
+    pub unit: TextUnit,
+    /// What one sample is.
+    pub sample: TextSample,
+    /// How much of the text is for testing, in percent, from its end; 1 to 99. Where samples are lines, the line in which
+    /// the splits meet is for training.
+    pub test_percent: usize,
+}
+
+impl Default for TextFileConfig {
+    /// Lines of at most 256 characters for training, with a tenth of the text kept for testing.
+    fn default() -> Self {
+        Self {
+            split: Split::Train,
+            unit: TextUnit::Characters,
+            sample: TextSample::Lines { max_tokens: 256 },
+            test_percent: 10,
+        }
+    }
+}
+
+/// One split of a text file, as sequences of at least two tokens.
+///
+/// A sample's weight is the number of tokens in it that can be predicted, one less than it has: a loss that is a mean over
+/// a sample's predictions then becomes the mean over those of the global batch.
+#[derive(Debug, Clone)]
+pub struct TextFile {
+    name: String,
+    /// The characters, ascending; empty where tokens are bytes. The token of the first is 1.
+    characters: Vec<char>,
+    tokens: Vec<u32>,
+    samples: Vec<Range<usize>>,
+}
+
+impl TextFile {
+    /// Reads a file and cuts one of its splits into samples.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is not UTF-8 where tokens are characters, a setting is out of its range, or the split has
+    /// no sample of two tokens.
+    pub fn open(path: impl AsRef<Path>, config: TextFileConfig) -> Result<Self> {
+        let path = path.as_ref();
+        let bytes = std::fs::read(path).map_err(|error| DataError::io(path, error))?;
+        let name = path.file_name().map_or("text".into(), |name| name.to_string_lossy());
+        Self::from_bytes(&name, bytes, config)
+    }
+
+    /// Cuts one split of a text in memory into samples; `name` is its name in messages.
+    ///
+    /// # Errors
+    /// If the text is not UTF-8 where tokens are characters, a setting is out of its range, or the split has no sample of
+    /// two tokens.
+    pub fn from_bytes(name: &str, bytes: Vec<u8>, config: TextFileConfig) -> Result<Self> {
+        if !(1..100).contains(&config.test_percent) {
+            let reason = format!("{} is not in 1..100", config.test_percent);
+            return Err(DataError::config("text.test_percent", reason));
+        }
+        match config.sample {
+            TextSample::Lines { max_tokens: tokens } | TextSample::Windows { tokens, .. } if tokens < 2 => {
+                let reason = format!("of {tokens} tokens none can be predicted; at least 2 are needed");
+                return Err(DataError::config("text.sample", reason));
+            }
+            TextSample::Windows { stride: 0, .. } => {
+                return Err(DataError::config("text.sample", "a stride of 0 tokens never gets on"));
+            }
+            _ => {}
+        }
+        let name = format!("{name}/{}", config.split);
+        let (characters, tokens, line_feed): (Vec<char>, Vec<u32>, u32) = match config.unit {
+            TextUnit::Bytes => {
+                let token = |byte: u8| u32::from(byte) + 1;
+                (Vec::new(), bytes.into_iter().map(token).collect(), token(b'\n'))
+            }
+            TextUnit::Characters => {
+                let text = String::from_utf8(bytes)
+                    .map_err(|error| DataError::Text { name: name.clone(), reason: error.to_string() })?;
+                let mut characters: Vec<char> = text.chars().collect();
+                characters.sort_unstable();
+                characters.dedup();
+                let tokens = text.chars().filter_map(|character| token_of(&characters, character)).collect();
+                // A token that no text has, where there is no line feed.
+                let line_feed = token_of(&characters, '\n').unwrap_or(PADDING);
+                (characters, tokens, line_feed)
+            }
+        };
+        let split = split_range(&tokens, &config, line_feed);
+        let samples = match config.sample {
+            TextSample::Lines { max_tokens } => lines(&tokens, split, max_tokens, line_feed),
+            TextSample::Windows { tokens, stride } => windows(split, tokens, stride),
+        };
+        if samples.is_empty() {
+            let reason = format!("no sample of two tokens among {} of the whole text", tokens.len());
+            return Err(DataError::Text { name, reason });
+        }
+        Ok(Self { name, characters, tokens, samples })
+    }
+
+    /// How many tokens there are, that for padding included.
+    #[must_use]
+    pub fn vocab(&self) -> usize {
+        1 + if self.characters.is_empty() { 256 } else { self.characters.len() }
+    }
+
+    /// The tokens of a text, to go on from.
+    ///
+    /// # Errors
+    /// If a character of it is not in the file.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        if self.characters.is_empty() {
+            return Ok(text.bytes().map(|byte| u32::from(byte) + 1).collect());
+        }
+        let token = |character| {
+            let reason = || format!("{character:?} is not in the text");
+            let unknown = || DataError::Text { name: self.name.clone(), reason: reason() };
+            token_of(&self.characters, character).ok_or_else(unknown)
+        };
+        text.chars().map(token).collect()
+    }
+
+    /// The text of tokens; padding is left out, and bytes that are not UTF-8 become U+FFFD.
+    ///
+    /// # Errors
+    /// If a number is no token.
+    pub fn decode(&self, tokens: &[u32]) -> Result<String> {
+        let vocab = self.vocab();
+        let known = tokens.iter().copied().filter(|&token| token != PADDING).map(|id| {
+            if (id as usize) < vocab {
+                Ok(id as usize - 1)
+            } else {
+                Err(DataError::UnknownToken { id, vocab })
+            }
+        });
+        let known = known.collect::<Result<Vec<usize>>>()?;
+        if self.characters.is_empty() {
+            let bytes: Vec<u8> = known.into_iter().map(|byte| byte as u8).collect();
+            return Ok(String::from_utf8_lossy(&bytes).into_owned());
+        }
+        Ok(known.into_iter().map(|place| self.characters[place]).collect())
+    }
+}
+
+impl Dataset for TextFile {
+    type Item = Vec<u32>;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn len(&self) -> usize {
+        self.samples.len()
+    }
+
+    fn get(&self, index: usize, _epoch: u64) -> Result<Vec<u32>> {
+        check_index(&self.name, index, self.len())?;
+        Ok(self.tokens[self.samples[index].clone()].to_vec())
+    }
+
+    fn weight(&self, index: usize) -> Result<f32> {
+        check_index(&self.name, index, self.len())?;
+        Ok((self.samples[index].len() - 1) as f32)
+    }
+}
+
+/// The token of a character, if it has one.
+fn token_of(characters: &[char], character: char) -> Option<u32> {
+    characters.binary_search(&character).ok().map(|place| place as u32 + 1)
+}
+
+/// The tokens of one split.
+fn split_range(tokens: &[u32], config: &TextFileConfig, line_feed: u32) -> Range<usize> {
+    let mut meet = tokens.len() * (100 - config.test_percent) / 100;
+    if matches!(config.sample, TextSample::Lines { .. }) && meet > 0 && tokens[meet - 1] != line_feed {
+        let rest = tokens[meet..].iter().position(|token| *token == line_feed);
+        meet = rest.map_or(tokens.len(), |more| meet + more + 1);
+    }
+    match config.split {
+        Split::Train => 0..meet,
+        Split::Test => meet..tokens.len(),
+    }
+}
+
+/// The lines with at least two tokens, cut where they are too long.
+fn lines(tokens: &[u32], within: Range<usize>, max_tokens: usize, line_feed: u32) -> Vec<Range<usize>> {
+    let mut samples = Vec::new();
+    let mut begin = within.start;
+    for line in tokens[within].split_inclusive(|token| *token == line_feed) {
+        // Each sample ends with the token that the next begins with.
+        samples.extend(windows(begin..begin + line.len(), max_tokens, max_tokens - 1));
+        begin += line.len();
+    }
+    samples
+}
+
+/// Windows of `tokens` that begin every `stride`, until one reaches the end; those of one token are left out.
+fn windows(within: Range<usize>, tokens: usize, stride: usize) -> Vec<Range<usize>> {
+    let mut samples = Vec::new();
+    let mut begin = within.start;
+    while begin + 1 < within.end {
+        let end = (begin + tokens).min(within.end);
+        samples.push(begin..end);
+        if end == within.end {
+            break;
+        }
+        begin += stride;
+    }
+    samples
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "to be\n\nor not to be\nthat is\nthe question\n!\n";
+
+    fn open(config: TextFileConfig) -> Result<TextFile> {
+        TextFile::from_bytes("play", TEXT.as_bytes().to_vec(), config)
+    }
+
+    fn texts(file: &TextFile) -> Vec<String> {
+        (0..file.len()).map(|index| file.decode(&file.get(index, 0).unwrap()).unwrap()).collect()
+    }
+
+    #[test]
+    fn lines_keep_their_lengths_and_empty_ones_are_left_out() {
+        let config = TextFileConfig { test_percent: 30, ..Default::default() };
+        let train = open(config).unwrap();
+        assert_eq!(texts(&train), ["to be\n", "or not to be\n", "that is\n", "the question\n"]);
+        assert_eq!(train.name(), "play/train");
+        let test = open(TextFileConfig { split: Split::Test, ..config }).unwrap();
+        assert_eq!(texts(&test), ["!\n"]);
+        assert_eq!(test.vocab(), train.vocab());
+        // A line of one character predicts its line feed.
+        assert_eq!((train.weight(1).unwrap(), test.weight(0).unwrap()), (12.0, 1.0));
+        assert!(train.get(4, 0).is_err() && train.weight(4).is_err());
+    }
+
+    #[test]
+    fn long_lines_go_on_with_their_last_token() {
+        let config = TextFileConfig {
+            sample: TextSample::Lines { max_tokens: 5 },
+            test_percent: 1,
+            ..Default::default()
+        };
+        let file = TextFile::from_bytes("lines", b"abcdefghi\nabcde\n12345".to_vec(), config).unwrap();
+        assert_eq!(texts(&file), ["abcde", "efghi", "i\n", "abcde", "e\n", "12345"]);
+        let predicted: f32 = (0..file.len()).map(|index| file.weight(index).unwrap()).sum();
+        assert_eq!(predicted, 9.0 + 5.0 + 4.0);
+    }
+
+    #[test]
+    fn windows_do_not_reach_into_the_other_split() {
+        let sample = TextSample::Windows { tokens: 4, stride: 3 };
+        let config = TextFileConfig { sample, unit: TextUnit::Bytes, test_percent: 40, split: Split::Train };
+        let open = |split| {
+            TextFile::from_bytes("w", b"0123456789".to_vec(), TextFileConfig { split, ..config }).unwrap()
+        };
+        assert_eq!(texts(&open(Split::Train)), ["0123", "345"]);
+        assert_eq!(texts(&open(Split::Test)), ["6789"]);
+        assert_eq!(open(Split::Test).vocab(), 257);
+    }
+
+    #[test]
+    fn text_becomes_tokens_and_text_again() {
+        for unit in [TextUnit::Bytes, TextUnit::Characters] {
+            let file = open(TextFileConfig { unit, ..Default::default() }).unwrap();
+            let tokens = file.encode("not that!").unwrap();
+            assert!(tokens.iter().all(|token| *token != PADDING && (*token as usize) < file.vocab()));
+            assert_eq!(file.decode(&[&tokens[..], &[PADDING]].concat()).unwrap(), "not that!");
+            assert!(file.decode(&[file.vocab() as u32]).is_err());
+        }
+        assert!(
+            open(TextFileConfig::default()).unwrap().encode("Zebra").unwrap_err().to_string().contains("'Z'")
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_cut_is_refused() {
+        let default = TextFileConfig::default();
+        for config in [
+            TextFileConfig { test_percent: 0, ..default },
+            TextFileConfig { test_percent: 100, ..default },
+            TextFileConfig { sample: TextSample::Lines { max_tokens: 1 }, ..default },
+            TextFileConfig { sample: TextSample::Windows { tokens: 1, stride: 1 }, ..default },
+            TextFileConfig { sample: TextSample::Windows { tokens: 2, stride: 0 }, ..default },
+        ] {
+            assert!(open(config).is_err(), "{config:?}");
+        }
+        for text in [&b"\n\n\n"[..], b"", b"\xff\xfe"] {
+            assert!(TextFile::from_bytes("bad", text.to_vec(), default).is_err());
+        }
+        let bytes = TextFileConfig { unit: TextUnit::Bytes, ..default };
+        assert!(TextFile::from_bytes("good", b"\xff\xfe\xfd".to_vec(), bytes).is_ok());
+        assert!(matches!(TextFile::open("no/such/file.txt", default).unwrap_err(), DataError::Io { .. }));
+    }
+}

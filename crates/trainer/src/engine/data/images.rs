@@ -1,0 +1,171 @@
+//! The images that a configuration asks for: which datasets, which of their samples, prepared how.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use phalanx_data::cifar10::CLASS_NAMES;
+use phalanx_data::shapes::{Objects, ShapesConfig, ShapesDataset, heldout_prompts};
+use phalanx_data::transform::{Filter, Normalise, RandomCrop, Resize, Transform, TransformConfig};
+use phalanx_data::{
+    BatchSource, Collated, DataError, ImageCollation, ImageDataset, ImageFolder, Split, Subset,
+    open_cifar10_seeded,
+};
+
+use crate::config::{Config, DataConfig, DataKind, FilterKind, NormaliseKind};
+use crate::engine::TrainError;
+
+/// A dataset of images, shared with the threads that read it.
+type Images = Arc<ImageDataset>;
+
+/// The configured images: the chosen ones for training, and those for testing.
+pub(super) struct ConfiguredImages {
+    train: Images,
+    test: Images,
+    for_training: Transform,
+    for_testing: Transform,
+    kind: DataKind,
+}
+
+impl ConfiguredImages {
+    /// Finds the images; none is decoded yet.
+    pub(super) fn open(config: &Config) -> Result<Self, TrainError> {
+        let data = &config.data;
+        let (train, test) = open_splits(config)?;
+        let train = choose(train, data.per_class, data.limit, config.train.seed)?;
+        let (for_training, for_testing) = transforms(config)?;
+        Ok(Self { train, test, for_training, for_testing, kind: data.kind })
+    }
+
+    /// Batches of training images.
+    pub(super) fn train(&self) -> Arc<dyn BatchSource> {
+        Arc::new(Collated::new(self.train.clone(), ImageCollation::new(self.for_training.clone())))
+    }
+
+    /// Batches of test images.
+    pub(super) fn test(&self) -> Arc<dyn BatchSource> {
+        Arc::new(Collated::new(self.test.clone(), ImageCollation::new(self.for_testing.clone())))
+    }
+
+    /// How many classes there are.
+    pub(super) fn num_classes(&self) -> usize {
+        self.train.class_names().len()
+    }
+
+    /// What the images are, in words.
+    pub(super) fn describe(&self) -> String {
+        format!("{} of {} classes", self.train.name(), self.num_classes())
+    }
+
+    /// `count` captions of the test split, each once if there are enough.
+    pub(super) fn test_captions(&self, count: usize) -> Result<Vec<String>, TrainError> {
+        if self.kind == DataKind::Shapes {
+            return Ok(heldout_prompts(count).into_iter().map(|(caption, _)| caption).collect());
+        }
+        let mut captions: Vec<String> = Vec::new();
+        // One of each class, then what comes.
+        let mut seen = BTreeSet::new();
+        for index in 0..self.test.len() {
+            if captions.len() == count || seen.len() == self.num_classes() {
+                break;
+            }
+            if seen.insert(self.test.label(index)?) {
+                captions.push(self.test.get(index, 0)?.caption);
+            }
+        }
+        let distinct = captions.len().max(1);
+        for index in captions.len()..count {
+            captions.push(captions[index % distinct].clone());
+        }
+        Ok(captions)
+    }
+}
+
+/// At most `per_class` images of each class and at most `limit` in all (0 = no limit), chosen by `seed`.
+fn choose(all: Images, per_class: usize, limit: usize, seed: u64) -> Result<Images, DataError> {
+    let mut chosen = all;
+    if per_class > 0 {
+        chosen = Arc::new(Subset::per_class(chosen, per_class, seed)?);
+    }
+    if limit > 0 && limit < chosen.len() {
+        chosen = Arc::new(Subset::take(chosen, limit, seed)?);
+    }
+    Ok(chosen)
+}
+
+/// Opens both splits of the configured images.
+fn open_splits(config: &Config) -> Result<(Images, Images), TrainError> {
+    let data = &config.data;
+    match data.kind {
+        DataKind::Shapes => {
+            let shapes = |split, len| -> Result<Images, TrainError> {
+                Ok(Arc::new(ShapesDataset::new(ShapesConfig {
+                    split,
+                    len,
+                    resolution: side(config)?,
+                    seed: config.train.seed,
+                    objects: if data.objects == 2 { Objects::OneOrTwo } else { Objects::One },
+                })?))
+            };
+            Ok((shapes(Split::Train, data.images)?, shapes(Split::Test, data.test_images)?))
+        }
+        DataKind::Cifar10 => {
+            let open = |split| open_cifar10_seeded(&data.path, split, config.train.seed);
+            Ok((open(Split::Train)?, open(Split::Test)?))
+        }
+        DataKind::Folder => {
+            let open = |split| ImageFolder::open_seeded(&data.path, split, config.train.seed);
+            Ok((Arc::new(open(Split::Train)?), Arc::new(open(Split::Test)?)))
+        }
+    }
+}
+
+/// How many classes the configured images have; CIFAR-10's need not be there for that.
+pub(in crate::engine) fn num_classes(config: &Config) -> Result<usize, TrainError> {
+    match config.data.kind {
+        DataKind::Cifar10 => Ok(CLASS_NAMES.len()),
+        DataKind::Folder if config.data.path.is_empty() => Err(TrainError::Setup(
+            "the classes of data.kind = folder are those of its folders: name it by data.path, or by the option --data \
+             folder=PATH"
+                .to_owned(),
+        )),
+        DataKind::Shapes | DataKind::Folder => Ok(open_splits(config)?.0.class_names().len()),
+    }
+}
+
+fn side(config: &Config) -> Result<u32, TrainError> {
+    u32::try_from(config.model.image_size)
+        .map_err(|_| TrainError::Setup(format!("model.image_size {} is too large", config.model.image_size)))
+}
+
+/// What happens to training and to test images.
+fn transforms(config: &Config) -> Result<(Transform, Transform), TrainError> {
+    let (data, size) = (&config.data, side(config)?);
+    let filter = match data.resize_filter {
+        FilterKind::Nearest => Filter::Nearest,
+        FilterKind::Bilinear => Filter::Bilinear,
+        FilterKind::Bicubic => Filter::Bicubic,
+        FilterKind::Lanczos3 => Filter::Lanczos3,
+    };
+    let for_testing = TransformConfig {
+        resize: Some(Resize::square(size, filter)),
+        normalise: normalise(data),
+        seed: config.train.seed,
+        ..TransformConfig::default()
+    };
+    let padding = u32::try_from(data.crop_padding).unwrap_or(u32::MAX);
+    let for_training = TransformConfig {
+        random_crop: (padding > 0).then_some(RandomCrop { size, padding }),
+        flip: if data.flip { 0.5 } else { 0.0 },
+        ..for_testing.clone()
+    };
+    Ok((Transform::new(for_training)?, Transform::new(for_testing)?))
+}
+
+fn normalise(data: &DataConfig) -> Normalise {
+    match data.normalise {
+        NormaliseKind::Symmetric => Normalise::SYMMETRIC,
+        NormaliseKind::Cifar10 => Normalise::CIFAR10,
+        NormaliseKind::ImageNet => Normalise::IMAGENET,
+        NormaliseKind::Clip => Normalise::CLIP,
+    }
+}

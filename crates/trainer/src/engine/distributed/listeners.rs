@@ -1,0 +1,71 @@
+//! Who hears of blocks and gradients, when a pass goes through several networks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use phalanx_sharding::DataParallel;
+use phalanx_tensor::{HookResult, Listener, Unit};
+
+use super::Network;
+
+/// The listener of passes through these networks; `None` for the only rank.
+pub(in crate::engine) fn listener<'n>(
+    networks: impl Iterator<Item = &'n Network>,
+) -> Option<Arc<dyn Listener>> {
+    let shared: Vec<_> =
+        networks.filter_map(|network| Some((network, network.parallel()?.clone()))).collect();
+    match shared.as_slice() {
+        [] => None,
+        [(_, only)] => Some(only.clone()),
+        several => {
+            let (mut by_block, mut by_param) = (BTreeMap::new(), BTreeMap::new());
+            for (network, parallel) in several {
+                for unit in network.store().units() {
+                    by_block.insert(unit.block().to_owned(), parallel.clone());
+                    let first = unit.entries().first().map(|entry| entry.name.clone());
+                    by_param.extend(first.map(|name| (name, parallel.clone())));
+                }
+            }
+            // What lies outside of any block is reported by no block.
+            by_block.remove("");
+            Some(Arc::new(Listeners { by_block, by_param }))
+        }
+    }
+}
+
+/// Passes each word on to the strategy instance of the network that it is about. Names of different networks differ.
+#[derive(Debug)]
+struct Listeners {
+    by_block: BTreeMap<String, Arc<DataParallel>>,
+    /// By the first parameter of a unit.
+    by_param: BTreeMap<String, Arc<DataParallel>>,
+}
+
+impl Listeners {
+    fn of_block(&self, block: &str, tell: impl FnOnce(&DataParallel) -> HookResult) -> HookResult {
+        self.by_block.get(block).map_or(Ok(()), |parallel| tell(parallel))
+    }
+}
+
+impl Listener for Listeners {
+    fn before_forward(&self, block: &str) -> HookResult {
+        self.of_block(block, |parallel| parallel.before_forward(block))
+    }
+
+    fn after_forward(&self, block: &str) -> HookResult {
+        self.of_block(block, |parallel| parallel.after_forward(block))
+    }
+
+    fn before_backward(&self, block: &str) -> HookResult {
+        self.of_block(block, |parallel| parallel.before_backward(block))
+    }
+
+    fn after_backward(&self, block: &str) -> HookResult {
+        self.of_block(block, |parallel| parallel.after_backward(block))
+    }
+
+    fn gradients_ready(&self, unit: &Unit) -> HookResult {
+        let first = unit.entries().first().and_then(|entry| self.by_param.get(&entry.name));
+        first.map_or(Ok(()), |parallel| parallel.gradients_ready(unit))
+    }
+}

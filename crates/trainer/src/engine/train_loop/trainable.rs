@@ -1,0 +1,185 @@
+//! A network that is learnt, and everything that changes with it.
+
+use phalanx_tensor::optim::{
+    Ema, LossScale, LossScaleState, Optimizer, Schedule, clip_to_norm, grad_sum_of_squares,
+};
+use phalanx_tensor::{Context, TensorError};
+use serde_json::{Map, Value};
+
+use crate::config::Config;
+use crate::engine::checkpoint::Cut;
+use crate::engine::distributed::{Distributed, Network};
+use crate::engine::observer::UpdateReport;
+use crate::engine::{Plan, TrainError, optimize, precision};
+use crate::run::checkpoint::{Checkpoint, EMA, MODEL, Reader};
+
+/// A network with its optimizer, schedule, averages, clipping and loss scale.
+pub(super) struct Trainable {
+    pub(super) network: Network,
+    optimizer: Box<dyn Optimizer>,
+    schedule: Schedule,
+    ema: Option<Ema>,
+    clip_norm: Option<f64>,
+    loss_scale: Option<LossScale>,
+}
+
+impl Trainable {
+    /// For a network that is shared already, as `config` says for it.
+    pub(super) fn new(config: &Config, network: Network, plan: &Plan) -> Result<Self, TensorError> {
+        let config = &config.for_network(network.name());
+        let mut optimizer = optimize::optimizer(config);
+        optimizer.reserve(&network.units())?;
+        Ok(Self {
+            network,
+            optimizer,
+            schedule: optimize::schedule(config, plan)?,
+            ema: (config.train.ema > 0.0).then(|| Ema::new(config.train.ema)),
+            clip_norm: (config.train.clip_norm > 0.0).then_some(config.train.clip_norm),
+            loss_scale: precision::loss_scale(config)?,
+        })
+    }
+
+    /// What the next loss is multiplied by.
+    pub(super) fn loss_scale(&self) -> f64 {
+        self.loss_scale.as_ref().map_or(1.0, LossScale::scale)
+    }
+
+    /// Takes over how far the scale of a loss is that several networks have together.
+    pub(super) fn share_loss_scale(&mut self, with: Option<LossScaleState>) -> Result<(), TensorError> {
+        match (&mut self.loss_scale, with) {
+            (Some(own), Some(state)) => own.load_state(state),
+            _ => Ok(()),
+        }
+    }
+
+    /// How far the scale of the loss is.
+    pub(super) fn loss_scale_state(&self) -> Option<LossScaleState> {
+        self.loss_scale.as_ref().map(LossScale::state)
+    }
+
+    /// Changes the weights in step `step` (counted from 0) by the gradients, or leaves them, on all ranks, if the loss is
+    /// scaled and a gradient of any rank is not finite.
+    pub(super) fn update(
+        &mut self,
+        distributed: &Distributed,
+        step: u64,
+        context: &Context,
+    ) -> Result<UpdateReport, TrainError> {
+        let units = self.network.units();
+        let mut report = UpdateReport {
+            network: self.network.name().to_owned(),
+            learning_rate: self.schedule.lr(step),
+            loss_scale: self.loss_scale.as_ref().map(LossScale::scale),
+            ..UpdateReport::default()
+        };
+        let mut norm = None;
+        if self.clip_norm.is_some() || self.loss_scale.is_some() {
+            let mut squares = [grad_sum_of_squares(&units, context)?];
+            self.network.sum_parts(&mut squares)?;
+            norm = Some(squares[0].sqrt());
+        }
+        if let (Some(loss_scale), Some(norm)) = (&mut self.loss_scale, &mut norm) {
+            // Ranks may see different parts of the gradients; what one of them sees counts for all.
+            report.left_out = distributed.sum_of(f64::from(u8::from(!norm.is_finite())))? > 0.0;
+            if report.left_out {
+                let in_a_row = loss_scale.state().left_out;
+                if !loss_scale.reject() {
+                    let (step, scale) = (step + 1, loss_scale.scale());
+                    let elsewhere = distributed.rank() > 0;
+                    return Err(TrainError::Overflow { step, in_a_row, scale, elsewhere });
+                }
+            } else {
+                *norm /= loss_scale.scale();
+                loss_scale.accept(&units, context)?;
+            }
+        }
+        if !report.left_out {
+            if let (Some(max), Some(norm)) = (self.clip_norm, norm) {
+                report.gradient_norm = Some(clip_to_norm(&units, norm, max, context)?);
+            }
+            self.optimizer.step(&units, report.learning_rate, context)?;
+            if let Some(ema) = &mut self.ema {
+                ema.update(&units, context)?;
+            }
+        }
+        self.network.finish_update()?;
+        Ok(report)
+    }
+
+    /// Exchanges weights and averages, if there are any.
+    pub(super) fn swap_averages(&mut self) -> Result<(), TrainError> {
+        if let Some(ema) = &mut self.ema {
+            ema.swap(&self.network.units())?;
+            self.network.finish_update()?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of optimizer state, averages included, that are held.
+    pub(super) fn state_bytes(&self) -> usize {
+        self.optimizer.state_bytes() + self.ema.as_ref().map_or(0, Ema::bytes)
+    }
+
+    /// Copies what this rank has to write of the optimizer's state and of averages, and adds to `state` what the index has to
+    /// say.
+    pub(super) fn save(&self, cut: &mut Cut, state: &mut Map<String, Value>) -> Result<(), TrainError> {
+        let share = self.network.part();
+        // The counts are the same on all ranks; those that write none of the state ask for that of no unit.
+        let units = if share.saves(share.optimizer) { self.network.units() } else { Vec::new() };
+        let mut tell = |key: &str, value: Value| state.insert(self.key(key), value);
+        let (steps, named) = self.optimizer.state(&units)?;
+        tell("optimizer_steps", Value::from(steps));
+        cut.state(named);
+        if let Some(LossScaleState { scale, good_steps, left_out }) = self.loss_scale_state() {
+            tell("loss_scale", Value::from(scale));
+            tell("loss_scale_good_steps", Value::from(good_steps));
+            tell("loss_scale_left_out", Value::from(left_out));
+        }
+        if let Some(ema) = &self.ema {
+            let (updates, named) = ema.state(&units)?;
+            tell("ema_updates", Value::from(updates));
+            cut.state(named);
+        }
+        Ok(())
+    }
+
+    /// Reads what this rank holds of the optimizer's state and of averages, and nothing else.
+    pub(super) fn load(&mut self, checkpoint: &Checkpoint, reader: &Reader) -> Result<(), TrainError> {
+        let saved = checkpoint.state();
+        let count = |key: &str| saved.get(&self.key(key)).and_then(Value::as_u64);
+        let (steps, updates) = (count("optimizer_steps"), count("ema_updates"));
+        let [steps, updates] = [steps, updates].map(|count| count.unwrap_or(checkpoint.step()));
+        let scale = saved.get(&self.key("loss_scale")).and_then(Value::as_f64);
+        let [good_steps, left_out] =
+            ["loss_scale_good_steps", "loss_scale_left_out"].map(|key| count(key).unwrap_or(0));
+        let kinds: Vec<&str> = reader.kinds().filter(|kind| ![MODEL, EMA].contains(kind)).collect();
+        let mut ema = self.ema.as_mut().filter(|_| reader.kinds().any(|kind| kind == EMA));
+        self.optimizer.load_state(&[], steps, &[])?;
+        // A unit at a time, so that no more than its part of one kind is there twice.
+        for unit in self.network.units().iter().filter(|unit| unit.trainable()) {
+            for kind in &kinds {
+                let state = reader.state_of(kind, unit)?;
+                // Other networks may have other optimizers.
+                if !state.is_empty() {
+                    self.optimizer.load_state(std::slice::from_ref(unit), steps, &state)?;
+                }
+            }
+            if let Some(ema) = &mut ema {
+                ema.load_state(std::slice::from_ref(unit), updates, &reader.state_of(EMA, unit)?)?;
+            }
+        }
+        // A checkpoint of a run without a scale has none; the scale then begins.
+        if let (Some(loss_scale), Some(scale)) = (&mut self.loss_scale, scale) {
+            loss_scale.load_state(LossScaleState { scale, good_steps, left_out })?;
+        }
+        Ok(())
+    }
+
+    /// What the index of a checkpoint calls a number of this network.
+    fn key(&self, what: &str) -> String {
+        match self.network.name() {
+            "" => what.to_owned(),
+            name => format!("{name}.{what}"),
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! A training: networks that are learnt, and a step of phases that say how.
+//!
+//! A [`Training`] is made by a function that registers its networks in a [`Setup`] and then says what a step is: one or more
+//! *phases*, each of which makes a loss on the batch and names the networks that it updates. The others take part in it as
+//! constants. A classifier has one phase; a generative adversarial network has two; diffusion on a frozen autoencoder has
+//! one, beside a network that is not learnt at all ([`Setup::frozen_network`]).
+//!
+//! Every learnt network has an optimizer, a schedule, averages, clipping and a loss scale of its own, as `[optim]`,
+//! `[schedule]` and `[train]` say.
+
+mod phase;
+mod setup;
+mod step;
+
+pub use phase::Training;
+pub use setup::Setup;
+pub use step::{Loss, Step};
+
+pub(super) use phase::{AnyTraining, Phase, number};
+pub(super) use setup::{Built, Weights};

@@ -1,0 +1,215 @@
+//! The phases of a step, and the training that consists of them.
+
+use phalanx_tensor::{Tape, Value};
+
+use super::step::{Loss, Step};
+use crate::engine::error::TrainError;
+
+/// What a phase is to the loop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::engine) struct Phase {
+    /// Its name; empty for the only one.
+    pub(in crate::engine) name: String,
+    /// The networks that it updates; none stands for all that are learnt.
+    pub(in crate::engine) updates: Vec<String>,
+    /// Names of what it measures besides its loss.
+    pub(in crate::engine) measures: Vec<String>,
+}
+
+type LossFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Loss, TrainError>>;
+type EvaluateFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Vec<f64>, TrainError>>;
+type SampleFn<M> = Box<dyn Fn(&M, &Tape, &[String], usize) -> Result<Vec<Vec<f32>>, TrainError>>;
+
+/// A model and how it is trained, tested and shown.
+///
+/// `M` is whatever the phases need: usually a struct with the networks in it.
+///
+/// ```
+/// use phalanx_tensor::{Value, loss, nn};
+/// use phalanx_trainer::engine::{Setup, Step, TrainError, Training};
+///
+/// struct Fit {
+///     line: nn::Linear,
+/// }
+///
+/// impl Fit {
+///     fn loss(&self, step: &Step<'_>) -> Result<Value, TrainError> {
+///         let noise = step.normal(&[3])?;
+///         let output = self.line.forward(step.tape, &noise)?;
+///         Ok(loss::mse(step.tape, &output, &step.normal(&[1])?, step.over()?)?)
+///     }
+/// }
+///
+/// fn build(setup: &mut Setup<'_>) -> Result<Training<Fit>, TrainError> {
+///     let line = setup.model(|scope| nn::Linear::new(&scope.pp("line").block(), 3, 1))?;
+///     Ok(Training::new("a line through noise", Fit { line }).loss(Fit::loss))
+/// }
+/// ```
+pub struct Training<M> {
+    description: String,
+    model: M,
+    phases: Vec<(Phase, LossFn<M>)>,
+    evaluated: Vec<String>,
+    evaluate: Option<EvaluateFn<M>>,
+    sample: Option<SampleFn<M>>,
+}
+
+impl<M> std::fmt::Debug for Training<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let phases: Vec<&Phase> = self.phases.iter().map(|(phase, _)| phase).collect();
+        let mut fields = f.debug_struct("Training");
+        fields.field("description", &self.description).field("phases", &phases);
+        fields.field("evaluated", &self.evaluated).field("samples", &self.sample.is_some());
+        fields.finish_non_exhaustive()
+    }
+}
+
+impl<M> Training<M> {
+    /// A training of `model`, described in a few words, that has no phase yet.
+    pub fn new(description: impl Into<String>, model: M) -> Self {
+        let (phases, evaluated) = (Vec::new(), Vec::new());
+        Self { description: description.into(), model, phases, evaluated, evaluate: None, sample: None }
+    }
+
+    /// Makes a step one phase that updates every learnt network by this loss.
+    #[must_use]
+    pub fn loss<L: Into<Loss>>(
+        self,
+        loss: impl Fn(&M, &Step<'_>) -> Result<L, TrainError> + 'static,
+    ) -> Self {
+        self.phase("", [], loss)
+    }
+
+    /// Adds a phase, which comes after those before it in every step: it updates the networks of these names by this loss.
+    #[must_use]
+    pub fn phase<'n, L: Into<Loss>>(
+        mut self,
+        name: &str,
+        updates: impl IntoIterator<Item = &'n str>,
+        loss: impl Fn(&M, &Step<'_>) -> Result<L, TrainError> + 'static,
+    ) -> Self {
+        let updates = updates.into_iter().map(str::to_owned).collect();
+        let phase = Phase { name: name.to_owned(), updates, measures: Vec::new() };
+        self.phases.push((phase, Box::new(move |model, step| Ok(loss(model, step)?.into()))));
+        self
+    }
+
+    /// Names what the phase that was added last measures besides its loss: see [`Loss::new`].
+    #[must_use]
+    pub fn measures<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Self {
+        if let Some((phase, _)) = self.phases.last_mut() {
+            phase.measures = names.into_iter().map(str::to_owned).collect();
+        }
+        self
+    }
+
+    /// Says how the test split is measured: a number for each name, as sums over the batch's samples. The first is usually the
+    /// loss.
+    #[must_use]
+    pub fn evaluate<'n, S: Into<Vec<f64>>>(
+        mut self,
+        names: impl IntoIterator<Item = &'n str>,
+        evaluate: impl Fn(&M, &Step<'_>) -> Result<S, TrainError> + 'static,
+    ) -> Self {
+        self.evaluated = names.into_iter().map(str::to_owned).collect();
+        self.evaluate = Some(Box::new(move |model, step| Ok(evaluate(model, step)?.into())));
+        self
+    }
+
+    /// Says how pictures are drawn for prompts: so many for each, one after the other, `[3, size, size]` planar in [-1, 1].
+    #[must_use]
+    pub fn sample(
+        mut self,
+        sample: impl Fn(&M, &Tape, &[String], usize) -> Result<Vec<Vec<f32>>, TrainError> + 'static,
+    ) -> Self {
+        self.sample = Some(Box::new(sample));
+        self
+    }
+}
+
+/// A training of any model, as the loop sees it.
+pub(in crate::engine) trait AnyTraining {
+    /// The model, in words.
+    fn describe(&self) -> &str;
+
+    /// The phases of a step, in order.
+    fn phases(&self) -> Vec<&Phase>;
+
+    /// The loss of the phase with this index.
+    fn loss(&self, phase: usize, step: &Step<'_>) -> Result<Loss, TrainError>;
+
+    /// Names of what [`AnyTraining::evaluate`] measures.
+    fn evaluated(&self) -> &[String];
+
+    /// Measures of the test split, as sums over the batch's samples.
+    fn evaluate(&self, step: &Step<'_>) -> Result<Vec<f64>, TrainError>;
+
+    /// Whether [`AnyTraining::sample`] draws anything.
+    fn draws(&self) -> bool;
+
+    /// Pictures for prompts; `None` if this training draws nothing.
+    fn sample(
+        &self,
+        tape: &Tape,
+        prompts: &[String],
+        columns: usize,
+    ) -> Result<Option<Vec<Vec<f32>>>, TrainError>;
+}
+
+impl<M> AnyTraining for Training<M> {
+    fn describe(&self) -> &str {
+        &self.description
+    }
+
+    fn phases(&self) -> Vec<&Phase> {
+        self.phases.iter().map(|(phase, _)| phase).collect()
+    }
+
+    fn loss(&self, phase: usize, step: &Step<'_>) -> Result<Loss, TrainError> {
+        let (phase, run) = &self.phases[phase];
+        let loss = run(&self.model, step)?;
+        counted(&loss.measures, &phase.measures, || match phase.name.as_str() {
+            "" => "the loss".to_owned(),
+            name => format!("phase `{name}`"),
+        })?;
+        Ok(loss)
+    }
+
+    fn evaluated(&self) -> &[String] {
+        &self.evaluated
+    }
+
+    fn evaluate(&self, step: &Step<'_>) -> Result<Vec<f64>, TrainError> {
+        let Some(evaluate) = &self.evaluate else { return Ok(Vec::new()) };
+        let sums = evaluate(&self.model, step)?;
+        counted(&sums, &self.evaluated, || "the evaluation".to_owned())?;
+        Ok(sums)
+    }
+
+    fn draws(&self) -> bool {
+        self.sample.is_some()
+    }
+
+    fn sample(
+        &self,
+        tape: &Tape,
+        prompts: &[String],
+        columns: usize,
+    ) -> Result<Option<Vec<Vec<f32>>>, TrainError> {
+        self.sample.as_ref().map(|sample| sample(&self.model, tape, prompts, columns)).transpose()
+    }
+}
+
+/// Checks that there is a number for every name.
+fn counted(numbers: &[f64], names: &[String], who: impl Fn() -> String) -> Result<(), TrainError> {
+    if numbers.len() == names.len() {
+        return Ok(());
+    }
+    let (who, count, wanted) = (who(), numbers.len(), names.len());
+    Err(TrainError::Setup(format!("{who} gives {count} numbers for {wanted} names: {names:?}")))
+}
+
+/// The number that a scalar on the tape has.
+pub(in crate::engine) fn number(value: &Value) -> Result<f64, TrainError> {
+    Ok(f64::from(value.tensor()?.to_scalar::<f32>()?))
+}

@@ -1,0 +1,345 @@
+//! Where a training registers its networks.
+
+use std::path::Path;
+
+use phalanx_tensor::io::load_weights;
+use phalanx_tensor::{BuildOptions, Key, ParamStore, Scope, StoreBuilder, TensorError};
+
+use super::phase::{AnyTraining, Phase, Training};
+use crate::config::{Config, mib};
+use crate::engine::distributed::Network;
+use crate::engine::error::TrainError;
+
+/// What becomes of the weights of networks that are registered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::engine) enum Weights {
+    /// They are drawn, or read from files.
+    Here,
+    /// Each rank will draw those that it is to hold; only what files hold is read here.
+    ByRanks,
+    /// There are none: names, shapes and places are enough.
+    Absent,
+}
+
+/// The networks of a training, while they are registered.
+#[derive(Debug)]
+pub struct Setup<'a> {
+    config: &'a Config,
+    classes: usize,
+    key: Key,
+    weights: Weights,
+    networks: Vec<Network>,
+}
+
+/// A training with its networks.
+pub(in crate::engine) struct Built {
+    pub(in crate::engine) training: Box<dyn AnyTraining>,
+    pub(in crate::engine) networks: Vec<Network>,
+}
+
+impl<'a> Setup<'a> {
+    pub(in crate::engine) fn new(config: &'a Config, classes: usize, weights: Weights) -> Self {
+        let key = Key::new(config.train.seed).stream("weights");
+        Self { config, classes, key, weights, networks: Vec::new() }
+    }
+
+    /// The run's configuration.
+    pub fn config(&self) -> &'a Config {
+        self.config
+    }
+
+    /// How many classes the data has; 0 if it has none.
+    pub fn classes(&self) -> usize {
+        self.classes
+    }
+
+    /// Registers the only network of a training. Its parameters are saved under their own names.
+    ///
+    /// # Errors
+    /// Those of `build`, and [`TrainError::Setup`] if there are other networks.
+    pub fn model<N>(
+        &mut self,
+        build: impl FnOnce(&Scope) -> Result<N, TensorError>,
+    ) -> Result<N, TrainError> {
+        self.add("", None, build)
+    }
+
+    /// Registers the only network of a training, as [`Setup::model`] does, and has `load` read initial values from files into
+    /// the whole parameters of its store.
+    pub(in crate::engine) fn model_from<N>(
+        &mut self,
+        load: impl FnOnce(&ParamStore) -> Result<(), TrainError>,
+        build: impl FnOnce(&Scope) -> Result<N, TensorError>,
+    ) -> Result<N, TrainError> {
+        self.add("", Some(Box::new(load)), build)
+    }
+
+    /// Registers one of several networks. The names of its parameters, as they are saved, begin with its name.
+    ///
+    /// # Errors
+    /// Those of `build`, and [`TrainError::Setup`] if the name is taken or is none.
+    pub fn network<N>(
+        &mut self,
+        name: &str,
+        build: impl FnOnce(&Scope) -> Result<N, TensorError>,
+    ) -> Result<N, TrainError> {
+        self.named(name)?;
+        self.add(name, None, build)
+    }
+
+    /// Registers a network that is not learnt: gradients flow through it and not to it. Its values are those of a file of
+    /// weights (safetensors or PyTorch's), whose names are without the network's own; without a file they stay as drawn.
+    ///
+    /// # Errors
+    /// Those of `build`, and [`TrainError::Setup`] if the name is taken or is none, or the file does not fit.
+    pub fn frozen_network<N>(
+        &mut self,
+        name: &str,
+        weights: Option<&Path>,
+        build: impl FnOnce(&Scope) -> Result<N, TensorError>,
+    ) -> Result<N, TrainError> {
+        self.named(name)?;
+        let load = weights.map(|path| -> Load<'_> { Box::new(move |store| load_named(name, path, store)) });
+        self.add(name, load, |scope| build(&scope.frozen()))
+    }
+
+    /// Checks that a network may have a name.
+    fn named(&self, name: &str) -> Result<(), TrainError> {
+        let sound = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-';
+        if name.is_empty() || !name.chars().all(sound) {
+            let problem = "is no name for a network: it takes letters, digits, `_` and `-`";
+            return Err(TrainError::Setup(format!("`{name}` {problem}")));
+        }
+        if Config::sections().iter().any(|(section, _)| *section == name) {
+            let problem = "is a section of the configuration, so no network can have that name";
+            return Err(TrainError::Setup(format!("`{name}` {problem}")));
+        }
+        Ok(())
+    }
+
+    fn add<N>(
+        &mut self,
+        name: &str,
+        load: Option<Load<'_>>,
+        build: impl FnOnce(&Scope) -> Result<N, TensorError>,
+    ) -> Result<N, TrainError> {
+        if let Some(other) = self.networks.iter().find(|other| other.name() == name) {
+            return Err(TrainError::Setup(match other.name() {
+                "" => "two networks have no name: Setup::network gives them names".to_owned(),
+                name => format!("two networks have the name `{name}`"),
+            }));
+        }
+        if let Some(other) = self.networks.iter().find(|other| other.name().is_empty() || name.is_empty()) {
+            let named = if name.is_empty() { other.name() } else { name };
+            let problem = "of several networks each needs a name: use Setup::network for all";
+            return Err(TrainError::Setup(format!("one network has no name beside `{named}`; {problem}")));
+        }
+        let config = self.config.for_network(name);
+        // Weights of a file go into whole parameters.
+        let fill = self.weights == Weights::Here || (self.weights == Weights::ByRanks && load.is_some());
+        let builder = StoreBuilder::new(BuildOptions {
+            key: self.key,
+            decay_matrices_only: config.optim.decay_matrices_only,
+            fill,
+            unit_bytes: mib(config.train.unit_mib),
+            ..BuildOptions::default()
+        });
+        let root = builder.root();
+        let built = build(&if name.is_empty() { root } else { root.pp(name) })?;
+        let store = builder.build()?;
+        if store.params().is_empty() {
+            let whose = if name.is_empty() { "the network".to_owned() } else { format!("network `{name}`") };
+            return Err(TrainError::Setup(format!("{whose} has no parameters")));
+        }
+        if let (true, Some(load)) = (fill, load) {
+            load(&store)?;
+        }
+        self.networks.push(Network::new(name, store));
+        Ok(built)
+    }
+
+    /// Joins the networks with what is done with them.
+    ///
+    /// # Errors
+    /// [`TrainError::Setup`] if phases and networks do not fit each other.
+    pub(in crate::engine) fn finish<M: 'static>(self, training: Training<M>) -> Result<Built, TrainError> {
+        let training: Box<dyn AnyTraining> = Box::new(training);
+        check(&training.phases(), &self.networks).map_err(TrainError::Setup)?;
+        let strange =
+            self.config.networks.keys().find(|name| !self.networks.iter().any(|n| n.name() == *name));
+        if let Some(strange) = strange {
+            let there = list(self.networks.iter().map(Network::name));
+            return Err(TrainError::Setup(format!(
+                "the configuration has keys {strange}.…, but no network has that name; there is: {there}"
+            )));
+        }
+        Ok(Built { training, networks: self.networks })
+    }
+}
+
+/// Reads initial values into a store.
+type Load<'a> = Box<dyn FnOnce(&ParamStore) -> Result<(), TrainError> + 'a>;
+
+/// What is wrong between phases and networks.
+fn check(phases: &[&Phase], networks: &[Network]) -> Result<(), String> {
+    if networks.is_empty() {
+        return Err("the training has no network; Setup::model registers one".to_owned());
+    }
+    if phases.is_empty() {
+        return Err("the training has no phase; Training::loss adds one".to_owned());
+    }
+    for (at, phase) in phases.iter().enumerate() {
+        if phases[..at].iter().any(|other| other.name == phase.name) {
+            return Err(format!("two phases have the name `{}`", phase.name));
+        }
+        if phase.name.is_empty() && phases.len() > 1 {
+            return Err("of several phases each needs a name: use Training::phase for all".to_owned());
+        }
+        for name in &phase.updates {
+            match networks.iter().find(|network| network.name() == name) {
+                None => {
+                    let there = list(networks.iter().map(Network::name));
+                    let phase = &phase.name;
+                    return Err(format!(
+                        "phase `{phase}` updates `{name}`, which is no network; there is: {there}"
+                    ));
+                }
+                Some(network) if !network.is_learnt() => {
+                    return Err(format!("phase `{}` updates `{name}`, which is not learnt", phase.name));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    if !networks.iter().any(Network::is_learnt) {
+        return Err("no network of the training is learnt".to_owned());
+    }
+    let updated = |network: &&Network| {
+        phases
+            .iter()
+            .any(|phase| phase.updates.is_empty() || phase.updates.iter().any(|n| n == network.name()))
+    };
+    match networks.iter().filter(|network| network.is_learnt()).find(|network| !updated(network)) {
+        Some(network) => Err(format!(
+            "no phase updates network `{}`; one that is not to be learnt is registered by Setup::frozen_network",
+            network.name()
+        )),
+        None => Ok(()),
+    }
+}
+
+fn list<'n>(names: impl Iterator<Item = &'n str>) -> String {
+    names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// Reads a file of weights into the store of the network called `name`.
+fn load_named(name: &str, path: &Path, store: &ParamStore) -> Result<(), TrainError> {
+    let problem = |problem: String| {
+        TrainError::Setup(format!("weights of network `{name}` from {}: {problem}", path.display()))
+    };
+    let named = load_weights(path)?;
+    let named: Vec<_> = named.into_iter().map(|(own, tensor)| (format!("{name}.{own}"), tensor)).collect();
+    let mut wanted = store.params().iter().map(phalanx_tensor::Param::name);
+    if let Some(missing) = wanted.find(|wanted| !named.iter().any(|(known, _)| known == wanted)) {
+        return Err(problem(format!("`{}` is missing", &missing[name.len() + 1..])));
+    }
+    let report = store.load_state_dict(named.iter().map(|(name, tensor)| (name.as_str(), tensor)));
+    let report = report.map_err(|error| problem(error.to_string()))?;
+    match report.unexpected.first() {
+        Some(strange) => Err(problem(format!("`{}` is not in the network", &strange[name.len() + 1..]))),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use phalanx_tensor::{Value, nn};
+
+    use super::*;
+    use crate::engine::training::Step;
+
+    fn line(scope: &Scope) -> Result<nn::Linear, TensorError> {
+        nn::Linear::new(scope, 2, 1)
+    }
+
+    fn loss(_: &(), step: &Step<'_>) -> Result<Value, TrainError> {
+        step.normal(&[])
+    }
+
+    /// What is said about a training that `describe` registers and describes.
+    fn said(describe: impl FnOnce(&mut Setup<'_>) -> Result<Training<()>, TrainError>) -> String {
+        let config = Config::default();
+        let mut setup = Setup::new(&config, 0, Weights::Here);
+        let built = describe(&mut setup).and_then(|training| setup.finish(training));
+        built.map_or_else(|error| error.to_string(), |_| "sound".to_owned())
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let plain = || Training::new("a test", ()).loss(loss);
+        assert_eq!(said(|setup| setup.model(line).map(|_| plain())), "sound");
+        assert_eq!(said(|_| Ok(plain())), "the training has no network; Setup::model registers one");
+        assert_eq!(
+            said(|setup| setup.model(line).map(|_| Training::new("a test", ()))),
+            "the training has no phase; Training::loss adds one"
+        );
+        let two = |setup: &mut Setup<'_>, a: &str, b: &str| {
+            setup.network(a, line)?;
+            setup.network(b, line)?;
+            Ok::<_, TrainError>(Training::new("a test", ()))
+        };
+        assert_eq!(said(|setup| two(setup, "a", "a")), "two networks have the name `a`");
+        assert!(said(|setup| two(setup, "a", "b.c")).starts_with("`b.c` is no name for a network"));
+        assert!(said(|setup| two(setup, "a", "optim")).starts_with("`optim` is a section"));
+        assert_eq!(
+            said(|setup| Ok(two(setup, "a", "b")?.phase("first", ["a", "c"], loss))),
+            "phase `first` updates `c`, which is no network; there is: `a`, `b`"
+        );
+        assert!(
+            said(|setup| Ok(two(setup, "a", "b")?.phase("first", ["a"], loss)))
+                .starts_with("no phase updates network `b`")
+        );
+        assert_eq!(
+            said(|setup| Ok(two(setup, "a", "b")?.phase("x", ["a"], loss).phase("x", ["b"], loss))),
+            "two phases have the name `x`"
+        );
+        assert!(
+            said(|setup| {
+                setup.model(line)?;
+                two(setup, "a", "b")
+            })
+            .starts_with("one network has no name beside `a`")
+        );
+        let frozen = |setup: &mut Setup<'_>| {
+            setup.frozen_network("still", None, line)?;
+            setup.network("b", line)?;
+            Ok(Training::new("a test", ()).phase("first", ["still", "b"], loss))
+        };
+        assert_eq!(said(frozen), "phase `first` updates `still`, which is not learnt");
+        assert_eq!(said(|setup| setup.model(|_| Ok(())).map(|()| plain())), "the network has no parameters");
+    }
+
+    #[test]
+    fn a_frozen_network_is_read_from_a_file_of_its_own_names() {
+        let place = tempfile::tempdir().expect("a folder");
+        let path = place.path().join("weights.safetensors");
+        let config = Config::default();
+        let mut other = Setup::new(&config, 0, Weights::Here);
+        other.model(line).expect("registers");
+        let named = other.networks[0].store().state_dict().expect("here");
+        phalanx_tensor::io::save_safetensors(&path, &named, &[]).expect("writes");
+        let mut setup = Setup::new(&config, 0, Weights::ByRanks);
+        setup.frozen_network("still", Some(&path), line).expect("reads");
+        setup.network("b", line).expect("registers");
+        let still = setup.networks[0].store().param("still.weight").expect("named").tensor().expect("here");
+        let saved = other.networks[0].store().param("weight").expect("named").tensor().expect("here");
+        assert_eq!(still.to_vec2::<f32>().expect("f32"), saved.to_vec2::<f32>().expect("f32"));
+        assert!(setup.networks[1].store().units()[0].values().is_none(), "ranks draw what they hold");
+        let wide = |scope: &Scope| nn::Linear::new(scope, 3, 1);
+        let error = Setup::new(&config, 0, Weights::Here)
+            .frozen_network("still", Some(&path), wide)
+            .expect_err("another shape")
+            .to_string();
+        assert!(error.starts_with("weights of network `still` from "), "{error}");
+    }
+}

@@ -1,0 +1,111 @@
+//! What a phase is given, and what it gives back.
+
+use std::ops::Range;
+
+use candle_core::DType;
+use phalanx_tensor::loss::{Over, weighted};
+use phalanx_tensor::{Tape, TensorError, Value, ops};
+
+use crate::engine::data::Batch;
+use crate::engine::error::TrainError;
+
+/// One rank's share of one micro-batch, in one phase of one step or in an evaluation.
+///
+/// Losses are divided by [`Step::sum`], the sum of the samples' weights over the *whole* batch of the step, on all ranks and in
+/// all micro-batches: so the ranks' losses and gradients add up to those of its mean. [`Step::mean`] and [`Step::over`] do that.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct Step<'a> {
+    /// What ops record on.
+    pub tape: &'a Tape,
+    /// The samples.
+    pub batch: &'a Batch,
+    /// What losses are divided by; 1 in an evaluation, which wants sums over the samples.
+    pub sum: f64,
+    /// The steps that were done before.
+    pub number: u64,
+}
+
+impl<'a> Step<'a> {
+    pub(in crate::engine) fn new(tape: &'a Tape, batch: &'a Batch, sum: f64, number: u64) -> Self {
+        Self { tape, batch, sum, number }
+    }
+
+    /// The array of this name, as a constant.
+    ///
+    /// # Errors
+    /// If the batch has none of this name; the error lists the names that it has.
+    pub fn value(&self, name: &str) -> Result<Value, TrainError> {
+        Ok(Value::constant(self.batch.tensor(name)?.clone()))
+    }
+
+    /// The numbers of an array of u32, such as classes or tokens, one sample after the other.
+    ///
+    /// # Errors
+    /// If the batch has no array of this name, or its elements are of another type.
+    pub fn classes(&self, name: &str) -> Result<Vec<u32>, TrainError> {
+        self.batch.classes(name)
+    }
+
+    /// The texts of this name, one for each sample.
+    ///
+    /// # Errors
+    /// If the batch has none of this name; the error lists the names that it has.
+    pub fn texts(&self, name: &str) -> Result<&'a [String], TrainError> {
+        self.batch.texts(name)
+    }
+
+    /// What a loss of all samples together is divided by, where all count alike.
+    ///
+    /// # Errors
+    /// If samples have different weights: then [`Step::mean`] is what takes them into account.
+    pub fn over(&self) -> Result<Over, TrainError> {
+        self.batch.even(self.sum)
+    }
+
+    /// The weighted mean of the samples' losses over the whole batch: `loss` gets rows of `output` that have one weight, the
+    /// range that they come from, and what to divide by.
+    ///
+    /// # Errors
+    /// Those of `loss`, and if `output` has not a row for each sample.
+    pub fn mean(
+        &self,
+        output: &Value,
+        mut loss: impl FnMut(&Value, Range<usize>, Over) -> Result<Value, TensorError>,
+    ) -> Result<Value, TrainError> {
+        Ok(weighted(self.tape, output, self.batch.weights(), self.sum, |rows, range, over| {
+            loss(rows, range, over)
+        })?)
+    }
+
+    /// Standard normal noise `[samples, dims…]`, f32. It is drawn by the sample's position in the step's whole batch, so that
+    /// any number of ranks draw what one would.
+    ///
+    /// # Errors
+    /// If it cannot be allocated.
+    pub fn normal(&self, dims: &[usize]) -> Result<Value, TrainError> {
+        let shape: Vec<usize> = [self.batch.len()].iter().chain(dims).copied().collect();
+        Ok(ops::gaussian_noise(self.tape, shape, DType::F32)?)
+    }
+}
+
+/// A phase's loss, and what else was measured on the way.
+#[derive(Debug)]
+pub struct Loss {
+    pub(in crate::engine) value: Value,
+    pub(in crate::engine) measures: Vec<f64>,
+}
+
+impl Loss {
+    /// A scalar on the tape, divided by [`Step::sum`], with one number for each of [`super::Training::measures`], divided
+    /// likewise, so that ranks add up.
+    pub fn new(value: Value, measures: impl Into<Vec<f64>>) -> Self {
+        Self { value, measures: measures.into() }
+    }
+}
+
+impl From<Value> for Loss {
+    fn from(value: Value) -> Self {
+        Self::new(value, Vec::new())
+    }
+}
