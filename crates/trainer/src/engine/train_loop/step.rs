@@ -109,6 +109,7 @@ impl Run<'_> {
                 batch_group,
                 recompute: precision::recompute(self.config),
                 precision: precision::precision(self.config),
+                backend: None,
                 frozen: state.constants(phase),
             };
             // Gradients travel once they are complete, with the last micro-batch: on all ranks the same, also those that have
