@@ -101,16 +101,13 @@ impl Run<'_> {
                 continue;
             }
             let session = Session {
-                context: self.context.clone(),
-                training: true,
-                key: key.step(self.state.step),
                 sample_offset: *offset,
                 listener: state.listener(),
                 batch_group,
                 recompute: precision::recompute(self.config),
                 precision: precision::precision(self.config),
-                backend: None,
                 frozen: state.constants(phase),
+                ..Session::training(self.context.clone(), key.step(self.state.step))
             };
             // Gradients travel once they are complete, with the last micro-batch: on all ranks the same, also those that have
             // no sample of it.
