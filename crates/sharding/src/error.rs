@@ -21,6 +21,12 @@ pub enum ShardingError {
     /// Ranks cannot be arranged as asked.
     #[error("mesh: {0}")]
     Mesh(String),
+    /// No such way for communication to run beside computing.
+    #[error("overlap `{name}` is unknown; there is: auto, always, never")]
+    Overlap {
+        /// The name asked for.
+        name: String,
+    },
     /// There is no such strategy, or it is not built yet.
     #[error("strategy `{name}` {problem}")]
     Strategy {

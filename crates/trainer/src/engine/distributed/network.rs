@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use phalanx_sharding::{DataParallel, Options, Overlap, Share, hook_named};
+use phalanx_sharding::{DataParallel, Options, Share, hook_named};
 use phalanx_tensor::{ParamStore, StatsSync, Unit};
 
 use super::{Distributed, Traffic};
-use crate::config::{Config, OverlapKind, mib};
+use crate::config::{Config, mib};
 use crate::engine::error::TrainError;
 
 /// A network's parameters and buffers, with the strategy instance that shares them over the world, if there are other ranks.
@@ -51,11 +51,7 @@ impl Network {
                 prefetch: config.train.prefetch,
                 gathered_bytes: mib(config.train.gathered_mib),
                 hook: hook_named(config.train.compress.as_str())?,
-                overlap: match config.train.overlap {
-                    OverlapKind::Auto => Overlap::Auto,
-                    OverlapKind::Always => Overlap::Always,
-                    OverlapKind::Never => Overlap::Never,
-                },
+                overlap: config.train.overlap,
                 threads,
                 ..Options::default()
             };

@@ -2,10 +2,10 @@
 
 use phalanx_sharding::{MemoryPlan, Strategy, Workload};
 
-use crate::config::{Config, ModelKind};
+use crate::config::Config;
 use crate::engine::distributed::Network;
-use crate::engine::training::{Built, Phase, Weights};
-use crate::engine::{TrainError, data, optimize, tasks};
+use crate::engine::training::{Built, Phase, Task, Weights};
+use crate::engine::{TrainError, optimize};
 
 /// A configured model under several strategies.
 #[derive(Debug, Clone)]
@@ -22,16 +22,12 @@ pub struct ModelPlan {
     pub plans: Vec<MemoryPlan>,
 }
 
-/// Plans the configured model under `strategies`. No image is read and no parameter allocated; `data.path` may be empty.
+/// Plans the configured training of a task under `strategies`. No image is read and no parameter allocated; `data.path` may be empty.
 ///
 /// # Errors
 /// If the model cannot be built, or strategies do not fit the number of ranks.
-pub fn plan_memory(config: &Config, strategies: &[Strategy]) -> Result<ModelPlan, TrainError> {
-    let classes = match config.model.kind {
-        ModelKind::Cvae | ModelKind::Clip => 0,
-        _ => data::num_classes(config)?,
-    };
-    let Built { training, networks } = tasks::build(config, classes, Weights::Absent)?;
+pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Result<ModelPlan, TrainError> {
+    let Built { training, networks } = task.build(config, None, Weights::Absent)?;
     let updates = |network: &Network| {
         let updates = |phase: &&Phase| {
             phase.updates.is_empty() || phase.updates.iter().any(|name| name == network.name())

@@ -100,7 +100,7 @@ impl Run<'_> {
                 listener: state.listener(),
                 stats_sync: stats_sync.flatten(),
                 recompute: precision::recompute(self.config),
-                precision: precision::precision(self.config),
+                precision: self.config.train.precision,
                 frozen: state.constants(phase),
             };
             // Gradients travel once they are complete, with the last micro-batch: on all ranks the same, also those that have
