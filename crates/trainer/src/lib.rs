@@ -58,5 +58,5 @@ mod cli;
 pub mod console;
 
 pub use cli::main;
-pub use engine::{Loss, Setup, Step, TaskSpec, TrainError, Training};
+pub use engine::{Loss, Setup, Step, TaskSpec, TrainError, Training, number};
 pub use program::Program;
