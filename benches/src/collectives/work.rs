@@ -68,7 +68,9 @@ impl Buffers {
             (Op::ReduceScatter, Self::Plain { values, .. }) => {
                 comm.reduce_scatter_in_place(values, ReduceOp::Sum)?;
             }
-            (Op::ReduceScatter, Self::Shared(values)) => comm.reduce_scatter_in_place(values, ReduceOp::Sum)?,
+            (Op::ReduceScatter, Self::Shared(values)) => {
+                comm.reduce_scatter_in_place(values, ReduceOp::Sum)?
+            }
             (Op::AllGather, Self::Plain { values, .. }) => comm.all_gather_in_place(values)?,
             (Op::AllGather, Self::Shared(values)) => comm.all_gather_in_place(values)?,
             (Op::Broadcast, Self::Plain { values, .. }) => comm.broadcast(values, 0)?,

@@ -61,7 +61,10 @@ pub(super) fn build(args: &TrainArgs, batch: usize) -> Result<(ParamStore, Forwa
             let ids =
                 (0..batch as u32).flat_map(|i| (0..16).map(move |t| if t == 15 { end } else { i * 7 + t }));
             let ids = Tensor::from_vec(ids.collect::<Vec<u32>>(), (batch, 16), &Device::Cpu)?;
-            Box::new(move |tape, over| Ok(model.loss(tape, &images, &ids, (1e-4, 1.0), over)?.total))
+            Box::new(move |tape, over| {
+                let out = model.forward(tape, &images, &ids)?;
+                Ok(out.loss(tape, &images, (1e-4, 1.0), over)?.total)
+            })
         }
         Model::Stackgan => anyhow::bail!("StackGAN has two losses"),
     };

@@ -88,6 +88,30 @@ pub enum CommError {
         /// The element type.
         dtype: &'static str,
     },
+    /// No message came on a channel in the allowed time.
+    #[error("no message came on channel {channel} within {seconds} s")]
+    NoMessage {
+        /// The channel.
+        channel: u32,
+        /// How long it was waited for.
+        seconds: f64,
+    },
+    /// A rank did not take messages as fast as they were sent, for longer than allowed.
+    #[error("rank {rank} has not taken the messages that wait for it within {seconds} s")]
+    NoRoom {
+        /// The receiver.
+        rank: usize,
+        /// How long it was waited for.
+        seconds: f64,
+    },
+    /// The library behind a communicator has no such operation.
+    #[error("{operation} is not offered by {by}; a communicator of `threads` or `connect` has it")]
+    NotOffered {
+        /// The operation.
+        operation: &'static str,
+        /// The library.
+        by: &'static str,
+    },
     /// An argument is out of range.
     #[error("{operation}: {problem}")]
     Argument {

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::error::CommError;
+
 /// Why a world broke.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Cause {
@@ -18,6 +20,16 @@ impl std::fmt::Display for Cause {
         match self {
             Self::Lost(rank) => write!(f, "rank {rank} was lost"),
             Self::Aborted(rank, reason) => write!(f, "rank {rank} gave up: {reason}"),
+        }
+    }
+}
+
+impl Cause {
+    /// The error of an operation that it ended, the so-many-th of its kind.
+    pub(crate) fn error(self, operation: String, sequence: u64) -> CommError {
+        match self {
+            Self::Lost(rank) => CommError::PeerLost { rank, operation, sequence },
+            Self::Aborted(rank, reason) => CommError::Aborted { rank, reason },
         }
     }
 }

@@ -22,6 +22,8 @@
 //!   [`CommError::PeerLost`] naming it. [`Communicator::abort`] spreads a rank's own error instead, and so do a
 //!   mismatch, a time-out, and a buffer that cannot be opened: the other ranks get [`CommError::Aborted`] with the
 //!   text. The first failure of a world is the one that counts; there is no repair, only a new world.
+//! - **Out of step**: [`Communicator::send_to`], [`Communicator::recv_any`] and [`Communicator::try_recv`] carry messages
+//!   that belong to no operation; [`Communicator::control`] carries notices, and the agreement to stop after the same step.
 //! - **Strangers**: a [`Secret`] that all ranks know is proved on every connection; [`Tls`] encrypts them (feature `tls`).
 //! - **Cost**: [`Communicator::stats`] tells bytes, busy seconds, and the seconds that callers were blocked;
 //!   [`Communicator::recent`] the last operations.
@@ -57,7 +59,8 @@
 //! `reduce` say what is moved, in which operation, cut how and with which arithmetic; `failure`, `patience` and `recorder`
 //! what ranks know of trouble. `shared` has the operations through memory that ranks of a host share, which need no messages;
 //! `buffer` is what callers hand over, and a `transport` moves bytes: channels between threads, pipes in shared memory, or
-//! TCP. `algorithms` are sequences of sends and receives that know neither; `control` keeps watch over the ranks. An `engine`
+//! TCP. `algorithms` are sequences of sends and receives that know neither; `control` keeps watch over the ranks, and
+//! `mailbox` has messages from any rank. An `engine`
 //! puts these together: it numbers an operation, chooses its algorithm and frames its messages with headers that the receiver
 //! checks. A `communicator` runs its operations on the caller's thread or on the communication thread, and returns `handle`s.
 //! `world` finds out who is there (`config`, `environment`, `rendezvous`), and connects each with each (`connect`).
@@ -109,6 +112,8 @@ mod transport;
 
 mod algorithms;
 mod control;
+mod mailbox;
+
 mod engine;
 
 mod handle;
@@ -125,6 +130,7 @@ pub mod nccl;
 pub use algorithms::cost::{CostModel, LinkCost, LinkCosts};
 pub use buffer::{Coalesced, FlatBuffer, SliceMut};
 pub use communicator::{Communicator, SharedBuffer};
+pub use control::{Control, Notice, Stop};
 pub use dtype::{DType, Element, ReduceOp};
 pub use error::{BoxError, CommError, Result};
 pub use handle::Handle;

@@ -26,7 +26,7 @@ pub enum OperationState {
 /// An operation as the flight recorder keeps it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OperationRecord {
-    /// Which communicator: 0 is the world, others are numbered in the order of their making.
+    /// Which communicator: 0 is the world, others have numbers that their ranks alone share.
     pub communicator: u32,
     /// The operation's number there; messages between two ranks are numbered for each pair and direction.
     pub sequence: u64,

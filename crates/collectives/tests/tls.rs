@@ -31,6 +31,11 @@ fn encrypted_worlds_work_and_keep_strangers_out() {
                     comm.all_reduce(&mut values, ReduceOp::Sum).expect("sound");
                     assert!(values.iter().all(|v| *v == (0..world as i64).sum::<i64>()));
                 }
+                let (next, previous) = ((comm.rank() + 1) % world, (comm.rank() + world - 1) % world);
+                for len in [0, 1, 3_000_000] {
+                    comm.send_to(next, 1, &vec![comm.rank() as u8; len]).expect("sound");
+                    assert_eq!(comm.recv_any(1), Ok((previous, vec![previous as u8; len])));
+                }
                 let part = comm.split(Some(0), 0).expect("sound").expect("a colour");
                 assert_eq!(part.all_gather(&[part.rank() as u8]).expect("sound").len(), world);
             });

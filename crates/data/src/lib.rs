@@ -30,7 +30,7 @@
 //!
 //! # Example
 //!
-//! Two ranks share batches of eight pictures of shapes:
+//! Two ranks share batches of eight pictures of shapes (`examples/text_batches.rs` does so with lines of a text):
 //!
 //! ```
 //! use std::sync::Arc;

@@ -91,7 +91,7 @@ pub struct RankSamples {
     pub valid: usize,
     /// Its micro-batches, one after the other.
     pub micro_batches: Vec<MicroBatchRange>,
-    /// True samples in the global batch: what a mean over the batch divides by.
+    /// True samples in the global batch.
     pub global_samples: usize,
 }
 

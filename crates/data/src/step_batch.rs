@@ -1,7 +1,7 @@
 //! What a loader delivers: one rank's batch of one step with its place among those of all ranks, how it is put together,
 //! and how it is taken apart to be sent to another rank.
 
-use crate::batch::{ArrayData, Batch, BatchArray, ElementType};
+use crate::batch::{ArrayData, Batch, BatchArray, BatchParts, ElementType};
 use crate::error::{DataError, Result};
 use crate::sampler::{DistributedSampler, MicroBatchRange, RankSamples};
 use crate::source::BatchSource;
@@ -37,7 +37,7 @@ impl StepBatch {
     /// [`StepHeader::element_types`].
     #[must_use]
     pub fn into_parts(self) -> (StepHeader, Vec<ArrayData>) {
-        let (named, texts, weights) = self.batch.into_parts();
+        let BatchParts { arrays: named, texts, weights } = self.batch.into_parts();
         let mut arrays = Vec::with_capacity(named.len());
         let mut data = Vec::with_capacity(named.len() + 1);
         for (name, array) in named {

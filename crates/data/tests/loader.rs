@@ -247,17 +247,17 @@ fn weights_are_the_datasets_and_add_up_to_one_number_on_all_ranks() {
     // Predictions of the whole epoch: each line's characters, since its line feed is predicted.
     assert_eq!(alone.iter().map(|step| step.global_weight).sum::<f64>(), 3.0 + 11.0 + 5.0 + 17.0 + 4.0);
     assert_eq!((alone[1].valid, alone[1].batch.len(), alone[1].batch.weights()[2]), (2, 3, 0.0));
-    for step in 0..2 {
+    for (step, whole) in alone.iter().enumerate() {
         let mut sum = 0.0;
         for rank in 0..2 {
             let own = &lines(2, rank)[step];
-            assert_eq!(own.global_weight, alone[step].global_weight);
+            assert_eq!(own.global_weight, whole.global_weight);
             sum += own.batch.weights().iter().map(|weight| f64::from(*weight)).sum::<f64>();
             let marked: f32 = own.batch.values::<f32>("mask").unwrap().iter().sum();
             let lengths: u32 = own.batch.values::<u32>("lengths").unwrap().iter().sum();
             assert_eq!(marked, lengths as f32);
         }
-        assert_eq!(sum, alone[step].global_weight);
+        assert_eq!(sum, whole.global_weight);
     }
 }
 

@@ -4,7 +4,19 @@
 //! [`phalanx_tensor::Tape`]. It knows no ranks, no files and no progress bars: whatever distributes it does so
 //! from outside, by listening to its blocks (stem, residual blocks, transformer layers, heads).
 //!
-//! - [`ResNet`] (18, 34, 50) and [`MobileNetV2`]: torchvision's architectures and names, with an optional stem
+//! `blocks()` of a model gives these as [`phalanx_tensor::Block`]s in the order in which forward runs them, so that a model can be
+//! cut between two of them. Where the model is a *sequence*, each block takes the one value that the block before it gave, and
+//! running one after the other is forward: so it is for [`ResNet`], [`MobileNetV2`], [`Mlp`], [`ImageTower`], and
+//! [`ClipTextEncoder`] (whose last block takes the places of the ends of texts as a second value). A skip lies inside a block,
+//! as those of residual blocks do. Each block of [`Cvae`]'s encoder and decoder takes the text beside what the one before gave;
+//! between the two lies the draw from the latent distribution, so there are two sequences and not one. StackGAN's generator
+//! draws its condition before its first block, and its discriminator judges features together with a condition, so that neither has
+//! `blocks()`.
+//!
+//! Forward and loss are apart: `forward` gives outputs, and a loss is a function of these (`loss` of [`ClipOutput`] and
+//! [`CvaeOutput`], [`stackgan::stage_one_generator_loss`], or any of [`phalanx_tensor::loss`]).
+//!
+//! - [`ResNet`] (18, 34, 50, 101) and [`MobileNetV2`]: torchvision's architectures and names, with an optional stem
 //!   for small images.
 //! - [`Mlp`]: fully connected layers of any width and number, to try strategies on.
 //! - [`ClipTextEncoder`]: openai/CLIP's text transformer; [`Clip`] trains a small one from scratch with an
@@ -46,7 +58,7 @@ pub mod stackgan;
 pub use clip::{
     Clip, ClipOutput, ClipTextConfig, ClipTextEncoder, ImageTower, ImageTowerConfig, TextFeatures,
 };
-pub use cvae::{Cvae, CvaeConfig, CvaeOutput, KlWarmup, L1Sharpening, TextToImage, TextToImageLoss};
+pub use cvae::{Cvae, CvaeConfig, CvaeLoss, CvaeOutput, KlWarmup, L1Sharpening, TextToImage};
 pub use mlp::{Mlp, MlpConfig};
 pub use mobilenet_v2::{MobileNetV2, MobileNetV2Config};
 pub use resnet::{ResNet, ResNetConfig, ResNetVariant};

@@ -53,7 +53,7 @@ impl Block for Layer {
 /// A multilayer perceptron.
 #[derive(Debug, Clone)]
 pub struct Mlp {
-    layers: Vec<Arc<Layer>>,
+    layers: Vec<Arc<dyn Block>>,
     inputs: usize,
 }
 
@@ -69,7 +69,7 @@ impl Mlp {
                 problem: "depth 0: there must be at least one hidden layer".into(),
             });
         }
-        let layer = |index: usize| -> Result<Arc<Layer>> {
+        let layer = |index: usize| -> Result<Arc<dyn Block>> {
             let last = index == config.depth;
             // In the sequence a ReLU follows each layer but the last.
             let scope = scope.pp(2 * index).block();
@@ -80,6 +80,11 @@ impl Mlp {
         };
         let layers = (0..=config.depth).map(layer).collect::<Result<_>>()?;
         Ok(Self { layers, inputs: config.inputs })
+    }
+
+    /// The layers, each of one value: a sequence, which takes flattened images [N, inputs].
+    pub fn blocks(&self) -> &[Arc<dyn Block>] {
+        &self.layers
     }
 
     /// Logits of images.
@@ -97,10 +102,6 @@ impl Mlp {
                 format!("images {dims:?} have {size} numbers each, and the model takes {}", self.inputs);
             return Err(TensorError::Shape { op: "mlp", problem });
         }
-        let mut x = ops::reshape(tape, images, (count, size))?;
-        for layer in &self.layers {
-            x = tape.run1(layer, &x)?;
-        }
-        Ok(x)
+        tape.run_sequence(&self.layers, &ops::reshape(tape, images, (count, size))?)
     }
 }

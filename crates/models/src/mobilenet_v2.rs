@@ -170,8 +170,7 @@ impl Block for Head {
 /// A MobileNetV2.
 #[derive(Debug, Clone)]
 pub struct MobileNetV2 {
-    features: Vec<Arc<Sequence>>,
-    head: Arc<Head>,
+    blocks: Vec<Arc<dyn Block>>,
 }
 
 impl MobileNetV2 {
@@ -184,27 +183,34 @@ impl MobileNetV2 {
         let all = scope.pp("features");
         let mut channels = divisible(32.0 * config.width_multiplier);
         let stem_stride = if config.cifar_stem { 1 } else { 2 };
-        let mut features = vec![Arc::new(Sequence::single(&all.pp(0), (3, channels, 3), stem_stride, norm)?)];
+        let stem = Sequence::single(&all.pp(0), (3, channels, 3), stem_stride, norm)?;
+        let mut blocks: Vec<Arc<dyn Block>> = vec![Arc::new(stem)];
         for (expansion, base, repeats, first_stride) in STAGES {
             let outputs = divisible(base as f64 * config.width_multiplier);
             for index in 0..repeats {
                 let shrinks = index == 0 && !(config.cifar_stem && base == 24);
                 let stride = if shrinks { first_stride } else { 1 };
-                let at = all.pp(features.len());
+                let at = all.pp(blocks.len());
                 let block = Sequence::inverted(&at, expansion, (channels, outputs), stride, norm)?;
-                features.push(Arc::new(block));
+                blocks.push(Arc::new(block));
                 channels = outputs;
             }
         }
         let last = divisible(1280.0 * config.width_multiplier.max(1.0));
-        let at = all.pp(features.len());
-        features.push(Arc::new(Sequence::single(&at, (channels, last, 1), 1, norm)?));
+        let at = all.pp(blocks.len());
+        blocks.push(Arc::new(Sequence::single(&at, (channels, last, 1), 1, norm)?));
         let head_scope = scope.pp("classifier").block();
         let weight = Init::Normal { mean: 0.0, std: 0.01 };
         let classifier =
             Linear::with_init(&head_scope.pp(1), last, config.num_classes, weight, Some(Init::ZEROS))?;
         let name = head_scope.block_name().to_owned();
-        Ok(Self { features, head: Arc::new(Head { name, classifier, dropout: config.dropout }) })
+        blocks.push(Arc::new(Head { name, classifier, dropout: config.dropout }));
+        Ok(Self { blocks })
+    }
+
+    /// The stem, the inverted residual blocks, the last convolution and the head, each of one value: a sequence.
+    pub fn blocks(&self) -> &[Arc<dyn Block>] {
+        &self.blocks
     }
 
     /// Logits of images.
@@ -215,10 +221,6 @@ impl MobileNetV2 {
     /// # Errors
     /// If the shape does not fit.
     pub fn forward(&self, tape: &Tape, images: &Value) -> Result<Value> {
-        let mut x = images.clone();
-        for block in &self.features {
-            x = tape.run1(block, &x)?;
-        }
-        tape.run1(&self.head, &x)
+        tape.run_sequence(&self.blocks, images)
     }
 }

@@ -1,4 +1,4 @@
-//! ResNet-18, -34 and -50 (He et al. 2016), after torchvision's `resnet.py`.
+//! ResNet-18, -34, -50 and -101 (He et al. 2016), after torchvision's `resnet.py`.
 //!
 //! The stride of a bottleneck is in its 3×3 convolution ("v1.5"). Parameter names equal torchvision's state
 //! dict. For small images the stem can be a single 3×3 convolution with stride 1 and no pooling, as is usual on
@@ -19,6 +19,8 @@ pub enum ResNetVariant {
     R34,
     /// 50 layers of bottlenecks.
     R50,
+    /// 101 layers of bottlenecks.
+    R101,
 }
 
 impl ResNetVariant {
@@ -27,12 +29,16 @@ impl ResNetVariant {
         match self {
             Self::R18 => [2, 2, 2, 2],
             Self::R34 | Self::R50 => [3, 4, 6, 3],
+            Self::R101 => [3, 4, 23, 3],
         }
     }
 
     /// How many times wider a block's output is than its inner convolutions.
     fn expansion(self) -> usize {
-        if self == Self::R50 { 4 } else { 1 }
+        match self {
+            Self::R18 | Self::R34 => 1,
+            Self::R50 | Self::R101 => 4,
+        }
     }
 }
 
@@ -96,7 +102,7 @@ impl ConvNorm {
         self.norm.forward(tape, &self.conv.forward(tape, x)?, activation)
     }
 
-    /// The same with something added before a ReLU.
+    /// Convolution and norm, then something added, then a ReLU.
     fn forward_added(&self, tape: &Tape, x: &Value, residual: &Value) -> Result<Value> {
         self.norm.forward_added(tape, &self.conv.forward(tape, x)?, residual, FusedActivation::Relu)
     }
@@ -203,9 +209,7 @@ impl Block for Head {
 /// A ResNet.
 #[derive(Debug, Clone)]
 pub struct ResNet {
-    stem: Arc<Stem>,
-    stages: Vec<Arc<Residual>>,
-    head: Arc<Head>,
+    blocks: Vec<Arc<dyn Block>>,
 }
 
 impl ResNet {
@@ -220,28 +224,33 @@ impl ResNet {
         let (kernel, options) =
             if config.cifar_stem { (3, Conv2dOptions::new(1, 1)) } else { (7, Conv2dOptions::new(2, 3)) };
         let sizes = (config.in_channels, config.width, kernel);
-        let stem = Arc::new(Stem {
+        let mut blocks: Vec<Arc<dyn Block>> = Vec::new();
+        blocks.push(Arc::new(Stem {
             name: stem_scope.block_name().to_owned(),
             first: ConvNorm::new(&stem_scope, ("conv1", "bn1"), sizes, options, norm)?,
             pool: !config.cifar_stem,
-        });
-        let mut stages = Vec::new();
+        }));
         let mut channels = config.width;
         for (stage, depth) in config.variant.depths().into_iter().enumerate() {
             let planes = config.width << stage;
             for index in 0..depth {
                 let stride = if stage > 0 && index == 0 { 2 } else { 1 };
                 let place = scope.pp(format!("layer{}", stage + 1)).pp(index);
-                stages.push(Arc::new(Residual::new(&place, config, channels, planes, stride)?));
+                blocks.push(Arc::new(Residual::new(&place, config, channels, planes, stride)?));
                 channels = planes * config.variant.expansion();
             }
         }
         let head_scope = scope.pp("fc").block();
-        let head = Arc::new(Head {
+        blocks.push(Arc::new(Head {
             name: head_scope.block_name().to_owned(),
             fc: Linear::new(&head_scope, channels, config.num_classes)?,
-        });
-        Ok(Self { stem, stages, head })
+        }));
+        Ok(Self { blocks })
+    }
+
+    /// The stem, the residual blocks and the head, each of one value: a sequence.
+    pub fn blocks(&self) -> &[Arc<dyn Block>] {
+        &self.blocks
     }
 
     /// Logits of images.
@@ -252,10 +261,6 @@ impl ResNet {
     /// # Errors
     /// If the shape does not fit.
     pub fn forward(&self, tape: &Tape, images: &Value) -> Result<Value> {
-        let mut x = tape.run1(&self.stem, images)?;
-        for block in &self.stages {
-            x = tape.run1(block, &x)?;
-        }
-        tape.run1(&self.head, &x)
+        tape.run_sequence(&self.blocks, images)
     }
 }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_models::{
-    Clip, ClipTextConfig, CvaeConfig, ImageTowerConfig, Mlp, MlpConfig, MobileNetV2, MobileNetV2Config,
-    ResNet, ResNetConfig, ResNetVariant, TextToImage, clip::openai_names,
+    Clip, ClipTextConfig, ClipTextEncoder, Cvae, CvaeConfig, ImageTowerConfig, Mlp, MlpConfig, MobileNetV2,
+    MobileNetV2Config, ResNet, ResNetConfig, ResNetVariant, TextToImage, clip::openai_names,
 };
 use phalanx_tensor::loss::{self, Over};
 use phalanx_tensor::{
-    BuildOptions, Context, Key, ParamStore, Recompute, Result, Scope, Session, StoreBuilder, Tape, Unit,
-    Value,
+    Block, BuildOptions, Context, Key, ParamStore, Recompute, Result, Scope, Session, StoreBuilder, Tape,
+    Unit, Value,
 };
 
 fn build<M>(dtype: DType, make: impl FnOnce(&Scope) -> Result<M>) -> (M, ParamStore) {
@@ -31,11 +31,12 @@ fn session(recompute: Recompute) -> Session {
 
 #[test]
 fn parameter_counts_are_those_of_the_references() {
-    use ResNetVariant::{R18, R34, R50};
+    use ResNetVariant::{R18, R34, R50, R101};
     for (variant, classes, cifar_stem, expected) in [
         (R18, 1000, false, 11_689_512),
         (R34, 1000, false, 21_797_672),
         (R50, 1000, false, 25_557_032),
+        (R101, 1000, false, 44_549_160),
         (R18, 10, true, 11_173_962),
         (R34, 10, true, 21_282_122),
         (R50, 10, true, 23_520_842),
@@ -54,7 +55,7 @@ fn parameter_counts_are_those_of_the_references() {
         [(ClipTextConfig::vit_b(), 63_165_952 + 262_144), (ClipTextConfig::vit_l(), 123_060_480 + 589_824)]
     {
         let builder = StoreBuilder::new(BuildOptions { fill: false, ..Default::default() });
-        phalanx_models::ClipTextEncoder::new(&builder.root(), &config).expect("sound");
+        ClipTextEncoder::new(&builder.root(), &config).expect("sound");
         assert_eq!(builder.build().expect("no memory needed").num_parameters(), expected);
     }
 }
@@ -142,7 +143,9 @@ fn clip_gradients() {
     let image = ImageTowerConfig { widths: vec![4, 6] };
     let (model, store) = build(DType::F64, |scope| Clip::new(scope, &small_text(), &image));
     let images = draw("images", &[3, 3, 8, 8], DType::F64);
-    check_parameters(&store, |tape| model.loss(tape, &Value::constant(images.clone()), &ids(), Over::Batch));
+    check_parameters(&store, |tape| {
+        model.forward(tape, &Value::constant(images.clone()), &ids())?.loss(tape, Over::Batch)
+    });
 }
 
 fn small_cvae(image_size: usize) -> CvaeConfig {
@@ -156,7 +159,8 @@ fn text_to_image_gradients() {
     let images = draw("images", &[3, 3, 8, 8], DType::F64).tanh().expect("sound");
     check_parameters(&store, |tape| {
         let images = Value::constant(images.clone());
-        Ok(model.loss(tape, &images, &ids(), (0.3, 0.2), Over::Batch)?.total)
+        let out = model.forward(tape, &images, &ids())?;
+        Ok(out.loss(tape, &images, (0.3, 0.2), Over::Batch)?.total)
     });
 }
 
@@ -185,6 +189,72 @@ fn mlps_have_the_names_sizes_and_gradients_of_a_sequence() {
     assert!(said.contains("at least one hidden layer"), "{said}");
 }
 
+/// Running blocks one after the other, each on what the one before gave.
+fn in_a_row(tape: &Tape, blocks: &[Arc<dyn Block>], input: &Value, more: &[Value]) -> Vec<Value> {
+    blocks.iter().fold(vec![input.clone()], |values, block| {
+        let inputs: Vec<Value> = [&values[..1], more].concat();
+        tape.run(block, &inputs).expect("runs")
+    })
+}
+
+#[test]
+fn blocks_in_a_row_are_the_model() {
+    let tape = || Tape::forward_only(Session::evaluation(Arc::new(Context::new(1))));
+    let numbers = |value: &Value| {
+        let flat = value.tensor().and_then(|tensor| Ok(tensor.flatten_all()?.to_vec1::<f64>()?));
+        flat.expect("f64")
+    };
+    let names = |blocks: &[Arc<dyn Block>], store: &ParamStore| {
+        // Every parameter belongs to one of them.
+        let names: Vec<String> = blocks.iter().map(|block| block.name().to_owned()).collect();
+        let of_units: Vec<String> = store.units().iter().map(|unit| unit.block().to_owned()).collect();
+        assert!(of_units.iter().all(|name| names.contains(name)), "{of_units:?} {names:?}");
+        names.len()
+    };
+    let images = Value::constant(draw("images", &[2, 3, 16, 16], DType::F64));
+
+    let config = ResNetConfig { width: 4, cifar_stem: true, ..ResNetConfig::new(ResNetVariant::R101, 3) };
+    let (model, store) = build(DType::F64, |scope| ResNet::new(scope, &config));
+    assert_eq!(names(model.blocks(), &store), 1 + 3 + 4 + 23 + 3 + 1);
+    let row = in_a_row(&tape(), model.blocks(), &images, &[]);
+    assert_eq!(numbers(&row[0]), numbers(&model.forward(&tape(), &images).expect("fits")));
+
+    let config = MobileNetV2Config { width_multiplier: 0.25, cifar_stem: true, ..MobileNetV2Config::new(3) };
+    let (model, store) = build(DType::F64, |scope| MobileNetV2::new(scope, &config));
+    assert_eq!(names(model.blocks(), &store), 1 + 17 + 1 + 1);
+    let row = in_a_row(&tape(), model.blocks(), &images, &[]);
+    assert_eq!(numbers(&row[0]), numbers(&model.forward(&tape(), &images).expect("fits")));
+
+    let config = MlpConfig { inputs: 3 * 16 * 16, width: 5, depth: 2, num_classes: 3 };
+    let (model, store) = build(DType::F64, |scope| Mlp::new(scope, &config));
+    assert_eq!(names(model.blocks(), &store), 3);
+    let flat = images.tensor().and_then(|images| Ok(images.flatten_from(1)?)).expect("flat");
+    let row = in_a_row(&tape(), model.blocks(), &Value::constant(flat), &[]);
+    assert_eq!(numbers(&row[0]), numbers(&model.forward(&tape(), &images).expect("fits")));
+
+    let (model, store) = build(DType::F64, |scope| Cvae::new(scope, &small_cvae(16)));
+    assert_eq!(
+        names(&[model.encoder_blocks(), model.decoder_blocks()].concat(), &store),
+        (2 + 1) + (1 + 2 + 1)
+    );
+    let text = Value::constant(draw("text", &[2, 6], DType::F64));
+    let row = in_a_row(&tape(), model.encoder_blocks(), &images, std::slice::from_ref(&text));
+    let (mu, logvar) = model.encode(&tape(), &images, &text).expect("fits");
+    assert_eq!((numbers(&row[0]), numbers(&row[1])), (numbers(&mu), numbers(&logvar)));
+    let row = in_a_row(&tape(), model.decoder_blocks(), &mu, std::slice::from_ref(&text));
+    assert_eq!(numbers(&row[0]), numbers(&model.decode(&tape(), &mu, &text).expect("fits")));
+
+    let (model, store) = build(DType::F64, |scope| ClipTextEncoder::new(scope, &small_text()));
+    assert_eq!(names(model.blocks(), &store), 1 + 2 + 1);
+    let (head, sequence) = model.blocks().split_last().expect("blocks");
+    let tokens = in_a_row(&tape(), sequence, &Value::constant(ids()), &[]);
+    let ends = Value::constant(Tensor::new(&[3_u32, 5, 2], &Device::Cpu).expect("ends"));
+    let out = tape().run(head, &[tokens[0].clone(), ends]).expect("fits");
+    let features = model.forward(&tape(), &ids()).expect("fits");
+    assert_eq!(numbers(&out[0]), numbers(&features.pooled));
+    assert_eq!(numbers(&out[1]), numbers(&features.tokens));
+}
+
 #[test]
 fn recomputing_blocks_changes_no_bit() {
     let run = |recompute| {
@@ -192,7 +262,8 @@ fn recomputing_blocks_changes_no_bit() {
             build(DType::F32, |scope| TextToImage::new(scope, &small_text(), &small_cvae(8), false));
         let tape = Tape::recording(session(recompute));
         let images = Value::constant(draw("images", &[3, 3, 8, 8], DType::F32));
-        let loss = model.loss(&tape, &images, &ids(), (0.3, 0.2), Over::Batch).expect("sound").total;
+        let out = model.forward(&tape, &images, &ids()).expect("sound");
+        let loss = out.loss(&tape, &images, (0.3, 0.2), Over::Batch).expect("sound").total;
         tape.backward(&loss).expect("sound");
         let grads = store
             .units()
@@ -207,8 +278,7 @@ fn recomputing_blocks_changes_no_bit() {
 
 #[test]
 fn a_text_is_read_at_its_end_whatever_follows() {
-    let (model, _store) =
-        build(DType::F32, |scope| phalanx_models::ClipTextEncoder::new(scope, &small_text()));
+    let (model, _store) = build(DType::F32, |scope| ClipTextEncoder::new(scope, &small_text()));
     let features = |ids: &Tensor| {
         let tape = Tape::forward_only(session(Recompute::Never));
         model
@@ -243,7 +313,7 @@ fn sizes_that_do_not_fit_are_refused() {
 
 #[test]
 fn hugging_face_names_lead_to_openai_weights() {
-    let (_, store) = build(DType::F32, |scope| phalanx_models::ClipTextEncoder::new(scope, &small_text()));
+    let (_, store) = build(DType::F32, |scope| ClipTextEncoder::new(scope, &small_text()));
     let openai = store.state_dict().expect("resident");
     let mut hugging = Vec::new();
     for (name, tensor) in &openai {

@@ -51,7 +51,9 @@ fn build(subject: Subject, builder: &StoreBuilder) -> Result<Forward> {
         Subject::Cvae => {
             let cvae = CvaeConfig { image_size: 16, widths: vec![8, 12], latent: 6, text_dim: 12 };
             let model = TextToImage::new(&root, &text, &cvae, false)?;
-            Box::new(move |t, x, ids| Ok(model.loss(t, x, ids, (0.01, 0.5), Over::Batch)?.total))
+            Box::new(move |t, x, ids| {
+                Ok(model.forward(t, x, ids)?.loss(t, x, (0.01, 0.5), Over::Batch)?.total)
+            })
         }
         Subject::Clip => {
             let model = Clip::new(&root, &text, &ImageTowerConfig { widths: vec![8, 12] })?;

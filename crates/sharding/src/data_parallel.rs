@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::Tensor;
 use phalanx_collectives::{CommStats, Communicator, Handle, ReduceOp};
-use phalanx_tensor::{HookResult, Listener, ParamStore, StatsSync, Unit};
+use phalanx_tensor::{HookResult, Listener, ParamStore, ProcessGroup, Unit};
 
 use self::bucket::{Bucket, BucketMemory, lay_out};
 use self::gradients::Reductions;
@@ -37,7 +37,7 @@ use self::route::Pass;
 use crate::buffer::TensorBuffer;
 use crate::hook::CommHook;
 use crate::options::Options;
-use crate::statistics::RankSum;
+use crate::process_group::RankGroup;
 use crate::strategy::{Held, ShardAxis, Strategy};
 use crate::{ProcessMesh, Result, ShardingError};
 
@@ -251,20 +251,20 @@ impl DataParallel {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What sums statistics over ranks, for [`phalanx_tensor::Session::stats_sync`].
-    pub fn stats_sync(&self) -> Arc<dyn StatsSync> {
-        Arc::new(RankSum(self.comm.clone()))
+    /// The ranks that the global batch is spread over, for [`phalanx_tensor::Session::batch_group`].
+    pub fn batch_group(&self) -> Arc<dyn ProcessGroup> {
+        RankGroup::of(&self.comm)
     }
 
-    /// The same over the first `ranks` ranks only: those that have samples of a batch that is too small for all. The others
-    /// take no part in its statistics, but call this at the same place; reduce no gradients before the last micro-batch
+    /// The first `ranks` ranks only: those that have samples of a batch that is too small for all. The others
+    /// take no part in what depends on all of it, but call this at the same place; reduce no gradients before the last micro-batch
     /// that any rank has ([`DataParallel::accumulate`]), so that the ranks' operations keep one order.
     ///
     /// # Errors
     /// Those of communication.
-    pub fn stats_sync_among(&self, ranks: usize) -> Result<Arc<dyn StatsSync>> {
+    pub fn batch_group_among(&self, ranks: usize) -> Result<Arc<dyn ProcessGroup>> {
         if ranks == self.comm.world_size() {
-            return Ok(self.stats_sync());
+            return Ok(self.batch_group());
         }
         let known = self.state().first_ranks.get(&ranks).cloned();
         let part = match known {
@@ -278,7 +278,7 @@ impl DataParallel {
                 part
             }
         };
-        Ok(Arc::new(RankSum(part)))
+        Ok(RankGroup::of(&part))
     }
 
     /// Replaces every number by its sum over the ranks: losses, counts, requests to stop.

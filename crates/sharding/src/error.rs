@@ -27,6 +27,14 @@ pub enum ShardingError {
         /// The name asked for.
         name: String,
     },
+    /// A tensor does not lie along the axes of a mesh as somebody takes it to.
+    #[error("placement of a tensor of shape {shape:?}: {problem}")]
+    Placement {
+        /// The whole tensor's shape.
+        shape: Vec<usize>,
+        /// What is wrong, and what would be right.
+        problem: String,
+    },
     /// There is no such strategy, or it is not built yet.
     #[error("strategy `{name}` {problem}")]
     Strategy {

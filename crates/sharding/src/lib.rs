@@ -1,9 +1,9 @@
 //! Turns a single-device model into a distributed one, from outside.
 //!
-//! Every strategy answers four questions, so the code has four small axes: what each rank holds ([`Placement`]),
+//! Every strategy answers four questions, so the code has four small axes: what each rank holds ([`StateLayout`]),
 //! when ranks wait for each other ([`Synchrony`]), which way the bytes go ([`Topology`]), and what the bytes are
 //! ([`Codec`]). The names people know are rows of a table ([`PRESETS`]); [`Strategy::named`] finds one. Ranks are
-//! arranged along the named axes of a [`ProcessMesh`].
+//! arranged along the named axes of a [`ProcessMesh`]; how a single tensor lies along each of them is its [`Placement`].
 //!
 //! The model knows nothing of this: a strategy listens to the tape. [`DataParallel`] starts the reduction of a
 //! flat unit the moment that its gradients are complete, while backward goes on with earlier blocks, and, where parameters
@@ -60,8 +60,9 @@ mod error;
 mod hook;
 mod mesh;
 mod options;
+mod placement;
 pub mod plan;
-mod statistics;
+mod process_group;
 mod strategy;
 
 pub use data_parallel::{DataParallel, Share};
@@ -69,6 +70,8 @@ pub use error::{Result, ShardingError};
 pub use hook::{Bf16Compression, CommHook, GradBucket, Pending, hook_named};
 pub use mesh::{AXES, MeshLayout, ProcessMesh};
 pub use options::{Options, Overlap};
+pub use placement::{Placed, Placement, local_ranges};
 pub use plan::{MemoryPlan, Workload};
+pub use process_group::RankGroup;
 
-pub use strategy::{Codec, Held, PRESETS, Placement, Ranks, ShardAxis, Strategy, Synchrony, Topology};
+pub use strategy::{Codec, Held, PRESETS, Ranks, ShardAxis, StateLayout, Strategy, Synchrony, Topology};

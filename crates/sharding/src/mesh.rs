@@ -4,8 +4,12 @@ mod layout;
 
 pub use layout::{AXES, MeshLayout};
 
-use phalanx_collectives::{CommStats, Communicator, threads};
+use std::sync::Arc;
 
+use phalanx_collectives::{CommStats, Communicator, threads};
+use phalanx_tensor::ProcessGroup;
+
+use crate::process_group::RankGroup;
 use crate::{Result, ShardingError};
 
 /// The ranks of a world along named axes ([`AXES`]), as one of them sees them: where it lies, and whom it talks to along each
@@ -130,6 +134,14 @@ impl ProcessMesh {
     pub fn axis(&self, axis: &str) -> Result<&Communicator> {
         let at = self.layout.position(axis)?;
         Ok(self.along[at].as_ref().unwrap_or(&self.world))
+    }
+
+    /// The ranks of [`ProcessMesh::axis`] as ops over ranks know them.
+    ///
+    /// # Errors
+    /// [`ShardingError::Mesh`] naming the axes that there are.
+    pub fn group(&self, axis: &str) -> Result<Arc<dyn ProcessGroup>> {
+        Ok(RankGroup::of(self.axis(axis)?))
     }
 
     /// What communication along all axes together has cost so far.

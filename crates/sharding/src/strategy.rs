@@ -15,7 +15,7 @@ pub enum Held {
 
 /// What each rank holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Placement {
+pub struct StateLayout {
     /// Parameters between uses.
     pub parameters: Held,
     /// Gradients after reduction.
@@ -71,7 +71,7 @@ pub struct Strategy {
     /// What it is, in a line.
     pub summary: &'static str,
     /// What each rank holds.
-    pub placement: Placement,
+    pub placement: StateLayout,
     /// Over which ranks sharded state is spread.
     pub axis: ShardAxis,
     /// What the ranks are.
@@ -84,11 +84,11 @@ pub struct Strategy {
     pub codec: Codec,
 }
 
-const fn held(parameters: Held, gradients: Held, optimizer: Held) -> Placement {
-    Placement { parameters, gradients, optimizer }
+const fn held(parameters: Held, gradients: Held, optimizer: Held) -> StateLayout {
+    StateLayout { parameters, gradients, optimizer }
 }
 
-const fn row(name: &'static str, summary: &'static str, placement: Placement) -> Strategy {
+const fn row(name: &'static str, summary: &'static str, placement: StateLayout) -> Strategy {
     Strategy {
         name,
         summary,

@@ -88,7 +88,7 @@ fn train_by(
     for step in 0..STEPS {
         let session = Session {
             listener: Some(parallel.clone()),
-            stats_sync: Some(parallel.stats_sync()),
+            batch_group: Some(parallel.batch_group()),
             sample_offset: range.start,
             recompute,
             precision,
@@ -113,7 +113,8 @@ fn train_by(
                 let row = |i: usize| [10, 1 + (i % 3) as u32, 4 + (i % 5) as u32, 11];
                 let ids: Vec<u32> = (0..GLOBAL).flat_map(row).collect();
                 let ids = Tensor::from_vec(ids, (GLOBAL, 4), &Device::Cpu)?;
-                model.loss(&tape, &images, &part(ids)?, (0.1, 0.1), Over::Count(GLOBAL))?.total
+                let out = model.forward(&tape, &images, &part(ids)?)?;
+                out.loss(&tape, &images, (0.1, 0.1), Over::Count(GLOBAL))?.total
             }
         };
         tape.backward(&loss)?;

@@ -1,23 +1,10 @@
 //! Meshes of real ranks: each axis' communicator reaches the ranks that differ along that axis, and no others.
 
-use phalanx_collectives::{Communicator, ReduceOp, threads};
-use phalanx_sharding::{MeshLayout, ProcessMesh, Result};
+mod common;
 
-/// Runs `rank` on as many threads; what each returns, rank 0 first.
-fn on_ranks<R: Send + 'static>(
-    size: usize,
-    rank: impl Fn(Communicator) -> R + Clone + Send + 'static,
-) -> Vec<R> {
-    let running: Vec<_> = threads(size)
-        .expect("threads")
-        .into_iter()
-        .map(|comm| {
-            let rank = rank.clone();
-            std::thread::spawn(move || rank(comm))
-        })
-        .collect();
-    running.into_iter().map(|rank| rank.join().expect("no panic")).collect()
-}
+use common::on_ranks;
+use phalanx_collectives::{Communicator, ReduceOp};
+use phalanx_sharding::{MeshLayout, ProcessMesh, Result};
 
 #[test]
 fn each_axis_reaches_its_group() {

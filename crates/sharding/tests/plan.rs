@@ -22,6 +22,7 @@ const SIDE: usize = 8;
 const STEPS: u64 = 3;
 
 /// A layer that is held fixed before one that learns, both in one block, and a scale outside of any block.
+#[derive(Debug)]
 struct Mixed {
     name: String,
     fixed: Linear,
@@ -49,7 +50,7 @@ enum Subject {
 enum Model {
     ResNet(ResNet),
     Mlp(Mlp),
-    Mixed(Arc<Mixed>, Param),
+    Mixed(Arc<dyn Block>, Param),
 }
 
 fn build(subject: Subject) -> Result<(Model, ParamStore)> {

@@ -19,6 +19,8 @@
 //! - **[`ops`], [`nn`], [`loss`], [`optim`]**: the differentiable operations, layers with PyTorch's names and
 //!   initial values, stable losses, and optimizers over flat slices. Every backward is checked against finite
 //!   differences ([`gradcheck`]).
+//! - **[`ProcessGroup`]**: what ops that work over several ranks ask of them ([`ops::all_reduce`], [`ops::all_gather`], …,
+//!   synchronised batch norm, the contrastive loss); who moves the numbers is not known here.
 //! - **[`Key`]**: random numbers as a function of seed, purpose, step and position, so that every run can be
 //!   repeated and ranks agree.
 //! - **[`Tape::segment`] and [`CandleModule`]**: any candle code, candle-nn modules included, as one node.
@@ -64,6 +66,7 @@ pub mod backend;
 pub mod candle_module;
 pub mod error;
 pub mod gradcheck;
+pub mod group;
 pub mod host;
 pub mod init;
 pub mod io;
@@ -80,9 +83,10 @@ pub mod tape;
 pub use backend::{Array, ArrayBackend, DeviceArray};
 pub use candle_module::CandleModule;
 pub use error::{Result, TensorError};
+pub use group::ProcessGroup;
 pub use init::{Fan, Init};
 pub use phalanx_kernels::{Context, Level};
 pub use precision::Precision;
 pub use rng::Key;
 pub use store::{Buffer, BuildOptions, LoadReport, Param, ParamStore, Scope, StoreBuilder, Unit, UnitEntry};
-pub use tape::{Block, Grads, HookResult, Listener, Recompute, Saved, Session, StatsSync, Tape, Value};
+pub use tape::{Block, Grads, HookResult, Listener, Recompute, Saved, Session, Tape, Value};

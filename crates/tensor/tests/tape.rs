@@ -9,6 +9,7 @@ use phalanx_tensor::{
 };
 
 /// x -> tanh(x W) with dropout, as a block.
+#[derive(Debug)]
 struct Layer {
     name: String,
     weight: Param,
@@ -25,13 +26,14 @@ impl Block for Layer {
     }
 }
 
-fn model(depth: usize) -> (Vec<Arc<Layer>>, ParamStore) {
+fn model(depth: usize) -> (Vec<Arc<dyn Block>>, ParamStore) {
     let builder = StoreBuilder::new(BuildOptions { key: Key::new(4), ..Default::default() });
     let layers = (0..depth)
         .map(|i| {
             let scope = builder.root().pp("layers").pp(i).block();
             let weight = scope.param("weight", (6, 6), Init::TorchDefault).expect("a new name");
-            Arc::new(Layer { name: scope.block_name().to_owned(), weight })
+            let layer: Arc<dyn Block> = Arc::new(Layer { name: scope.block_name().to_owned(), weight });
+            layer
         })
         .collect();
     (layers, builder.build().expect("small tensors"))
@@ -72,7 +74,7 @@ impl Listener for Heard {
     }
 }
 
-fn run(layers: &[Arc<Layer>], recompute: Recompute, listener: Option<Arc<Heard>>) -> Result<f32> {
+fn run(layers: &[Arc<dyn Block>], recompute: Recompute, listener: Option<Arc<Heard>>) -> Result<f32> {
     let session = Session {
         recompute,
         listener: listener.map(|l| l as Arc<dyn Listener>),
@@ -327,8 +329,9 @@ fn noise_is_drawn_by_sample_of_the_global_batch() {
 fn gradients_made_zero_are_zero_and_what_comes_first_overwrites_them() {
     let (layers, store) = model(2);
     run(&layers, Recompute::Never, None).expect("sound");
-    let grads = |layer: &Layer| {
-        let grad = layer.weight.grad().expect("built")?;
+    let grads = |layer: &Arc<dyn Block>| {
+        let weight = store.param(&format!("{}.weight", layer.name())).expect("a parameter");
+        let grad = weight.grad().expect("built")?;
         Some(grad.flatten_all().and_then(|flat| flat.to_vec1::<f32>()).expect("f32"))
     };
     let first = [grads(&layers[0]), grads(&layers[1])];

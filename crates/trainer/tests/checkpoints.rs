@@ -167,7 +167,7 @@ fn each_rank_writes_its_part_once() {
             ));
             assert_eq!(files(&run), *expected, "{run}");
             let index = Checkpoint::open(&place.checkpoint(&run, 1)).expect("complete").index().clone();
-            let elements: usize = index.tensors.iter().map(|piece| piece.range().len()).sum();
+            let elements: usize = index.tensors.iter().map(|piece| piece.region.len()).sum();
             sizes.insert(run, (elements, index));
         }
         let read = |asynchronous: bool, file: &str| {
@@ -188,7 +188,7 @@ fn each_rank_writes_its_part_once() {
     let mut held: BTreeMap<&str, usize> = BTreeMap::new();
     for piece in index.tensors.iter().filter(|piece| piece.dtype == "f32" && !piece.name.contains("running"))
     {
-        *held.entry(&piece.file).or_default() += piece.range().len();
+        *held.entry(&piece.file).or_default() += piece.region.len();
     }
     let (most, least) = (held.values().max().copied(), held.values().min().copied());
     assert!(held.len() == 3 && most.zip(least).is_some_and(|(most, least)| most - least <= 64), "{held:?}");
@@ -219,9 +219,10 @@ fn a_rank_reads_its_share_and_no_more() {
 }
 
 #[test]
-fn checkpoints_of_format_1_are_read() {
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/format-1");
-    // What the program that wrote the fixture computed when it went on from it.
+fn checkpoints_of_older_formats_are_read() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    // What the programs that wrote the fixtures computed when they went on from them: one rank's whole tensors (format 1), and
+    // the parts of three ranks (format 2).
     let expected = [
         (4, 0.693_487_048_149_108_9),
         (5, 0.646_232_485_771_179_2),
@@ -229,20 +230,37 @@ fn checkpoints_of_format_1_are_read() {
         (7, 0.572_620_272_636_413_6),
     ];
     let place = Place::new();
-    for (run, options) in [("ddp", "--ranks 2 --strategy ddp"), ("fsdp", "--ranks 4 --strategy fsdp")] {
-        let folder = place.checkpoint(run, 3);
+    for (format, run, options) in [
+        ("format-1", "ddp", "--ranks 2 --strategy ddp"),
+        ("format-1", "fsdp", "--ranks 4 --strategy fsdp"),
+        ("format-2", "ddp-of-parts", "--ranks 2 --strategy ddp"),
+        ("format-2", "fsdp-of-parts", "--ranks 4 --strategy fsdp"),
+    ] {
+        let (fixture, folder) = (fixtures.join(format), place.checkpoint(run, 3));
         fs::create_dir_all(&folder).expect("a folder");
         fs::copy(fixture.join("config.toml"), place.path(run).join("config.toml")).expect("copies");
-        for file in ["checkpoint.json", "model.safetensors", "optimizer.safetensors", "ema.safetensors"] {
-            fs::copy(fixture.join("checkpoints/step-00000003").join(file), folder.join(file))
-                .expect("copies");
+        for file in fs::read_dir(fixture.join("checkpoints/step-00000003")).expect("lists") {
+            let file = file.expect("lists");
+            fs::copy(file.path(), folder.join(file.file_name())).expect("copies");
         }
         let shown = place.succeed(&format!("train --resume --out {run} --steps 7 {options}"));
         assert!(shown.contains("resumed after step 3"), "{shown}");
         close(&losses(&place.path(run)), &expected, 1e-5, run);
         place.succeed(&format!("export {run}/checkpoints/step-00000003 --out {run}.safetensors"));
         let exported = tensors(&place.path(&format!("{run}.safetensors")), MODEL);
-        assert!(exported == tensors(&folder.join("model.safetensors"), MODEL));
+        let whole = match format {
+            "format-1" => folder.join("model.safetensors"),
+            _ => fixture.join("exported.safetensors"),
+        };
+        assert!(exported == tensors(&whole, MODEL));
+        // The old checksum is verified too.
+        let file = folder.join(if format == "format-1" { "ema" } else { "rank-00001-of-00003" });
+        let file = file.with_extension("safetensors");
+        let mut bytes = fs::read(&file).expect("reads");
+        *bytes.last_mut().expect("elements") ^= 1;
+        fs::write(&file, bytes).expect("writes");
+        let error = Checkpoint::open(&folder).expect_err("a bit has changed").to_string();
+        assert!(error.contains("its checksum differs"), "{error}");
     }
 }
 

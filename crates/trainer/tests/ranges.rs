@@ -6,7 +6,7 @@ use phalanx_models::{ResNet, ResNetConfig, ResNetVariant};
 use phalanx_sharding::{DataParallel, Strategy};
 use phalanx_tensor::optim::{Adam, Optimizer};
 use phalanx_tensor::{BuildOptions, Context, Key, ParamStore, StoreBuilder, Unit};
-use phalanx_trainer::run::checkpoint::{Aside, Checkpoint, MODEL, Part, PartFile};
+use phalanx_trainer::run::checkpoint::{Aside, Checkpoint, MODEL, NewFile, NewPiece, Region};
 use serde_json::Map;
 
 fn model(seed: u64, fill: bool) -> ParamStore {
@@ -18,23 +18,23 @@ fn model(seed: u64, fill: bool) -> ParamStore {
 
 /// A checkpoint of a whole model and of an optimizer's state, in one file each.
 fn saved(store: &ParamStore, optimizer: &Adam, folder: &std::path::Path) -> Checkpoint {
-    let part = |kind: &str, name: &str, key: &str, values: Tensor| Part {
+    let piece = |kind: &str, name: &str, key: &str, values: Tensor| NewPiece {
         kind: kind.to_owned(),
         name: name.to_owned(),
         shape: values.dims().to_vec(),
-        start: 0,
+        region: Region::whole(values.dims()),
         key: key.to_owned(),
         values,
     };
     let model = store.state_dict().expect("resident");
-    let model = model.into_iter().map(|(name, values)| part(MODEL, &name, &name, values)).collect();
+    let model = model.into_iter().map(|(name, values)| piece(MODEL, &name, &name, values)).collect();
     let (_, state) = optimizer.state(store.units()).expect("a state");
     let of = |(key, values): (String, Tensor)| {
         let (kind, name) = key.split_once('.').expect("kind and name");
-        part(kind, name, &key, values)
+        piece(kind, name, &key, values)
     };
     let state = state.into_iter().map(of).collect();
-    let file = |name: &str, parts| PartFile { name: format!("{name}.safetensors"), parts };
+    let file = |name: &str, pieces| NewFile { name: format!("{name}.safetensors"), pieces };
     let aside = Aside::create(folder, 1, 1).expect("a folder");
     aside.write(0, vec![file("model", model), file("optimizer", state)]).expect("writes");
     aside.commit(1, Map::new(), 1).expect("completes")

@@ -2,6 +2,7 @@
 
 mod buffers;
 mod into;
+mod messages;
 mod movement;
 mod reductions;
 mod split;
@@ -17,10 +18,12 @@ use crossbeam_channel::{Sender, bounded, unbounded};
 
 use crate::algorithms::cost::CostModel;
 use crate::buffer::{FlatBuffer, SliceMut};
+use crate::control::Control;
 use crate::dtype::DType;
 use crate::engine::{Ending, Engine};
 use crate::error::{CommError, Result};
 use crate::handle::Handle;
+use crate::mailbox::Mailbox;
 use crate::operation::{Algorithm, Scope, Tag};
 use crate::recorder::OperationRecord;
 use crate::stats::{CommStats, Counters};
@@ -83,6 +86,11 @@ struct Inner {
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
     /// How to leave the world, and how to give up. Nothing to leave for a part of a world.
     ending: Ending,
+    /// Messages that belong to no operation, or the name of the library behind this communicator, if that has none. `None` once
+    /// the communicator is shut down.
+    mailbox: Mutex<Option<std::result::Result<Mailbox, &'static str>>>,
+    /// The control plane of the world; the name of the library behind this communicator, if that has none.
+    control: std::result::Result<Control, &'static str>,
     /// Communicators made of this one.
     splits: AtomicU32,
 }
@@ -148,6 +156,7 @@ impl Communicator {
         ending: Ending,
     ) -> std::io::Result<Self> {
         let (rank, world_size, hosts) = (engine.rank(), engine.world_size(), engine.hosts());
+        let (mailbox, control) = (engine.mailbox(), engine.control());
         let (queue, jobs) = unbounded::<Job>();
         let (engine, pending) = (Arc::new(Mutex::new(Some(engine))), Arc::new(AtomicUsize::new(0)));
         let (theirs, left) = (engine.clone(), pending.clone());
@@ -170,6 +179,8 @@ impl Communicator {
             engine,
             thread: Mutex::new(Some(thread)),
             ending,
+            mailbox: Mutex::new(Some(mailbox)),
+            control,
             splits: AtomicU32::new(0),
         };
         Ok(Self { inner: Arc::new(inner), wish: Wish::Prefer(prefer), blocking: false })
@@ -234,6 +245,15 @@ impl Communicator {
     /// Whether asynchronous operations run on the thread that issues them: see [`Communicator::blocking`].
     pub fn is_blocking(&self) -> bool {
         self.blocking
+    }
+
+    /// The world's control plane: notices between ranks, and the agreement to stop after the same step.
+    ///
+    /// # Errors
+    /// [`CommError::NotOffered`] by a communicator of MPI.
+    pub fn control(&self) -> Result<Control> {
+        let operation = "a control plane";
+        self.inner.control.clone().map_err(|by| CommError::NotOffered { operation, by })
     }
 
     /// The measured costs of this world's links, the same on every rank: measured on the first call, by all ranks at the
@@ -335,6 +355,7 @@ impl Inner {
         if let Some(thread) = thread {
             let _ = thread.join();
         }
+        drop(self.mailbox.lock().unwrap_or_else(PoisonError::into_inner).take());
         // Closes the links, after what is queued was written.
         drop(self.engine.lock().unwrap_or_else(PoisonError::into_inner).take());
         if let Some(leave) = &self.ending.leave {

@@ -12,7 +12,7 @@ use crate::recorder::Doing;
 const MAX_FRAME: usize = 1 << 20;
 
 /// Changes whenever messages or headers do.
-pub(crate) const PROTOCOL: u32 = 2;
+pub(crate) const PROTOCOL: u32 = 3;
 
 /// What ranks and the meeting place tell each other.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -37,6 +37,16 @@ pub(crate) enum Message {
     Doing { question: u64, doing: Doing },
     /// All answers, by rank, for the rank that asked; nothing from those that do not answer.
     All { doing: Vec<Option<Doing>> },
+    /// A notice: to rank 0 from the sender, or from rank 0 to all others.
+    Notice { name: String, payload: Vec<u8> },
+    /// The sender wants all ranks to stop after the same step.
+    RequestStop { reason: String },
+    /// Rank 0 asks which step a rank is in, and holds it at its next.
+    Hold,
+    /// The answer; none before the first step.
+    InStep { step: Option<u64> },
+    /// All stop after this step, as a rank wanted for a reason.
+    StopAfter { after: Option<u64>, rank: usize, reason: String },
     /// The sender leaves in good order.
     Bye,
 }

@@ -1,14 +1,14 @@
-//! Rank 0's side of the control plane: hears all ranks and passes news on.
+//! Rank 0's side of the control plane: hears all ranks, passes news on, and counts votes.
 
 use std::time::Duration;
 
 use crossbeam_channel::Sender;
 use tokio::io::WriteHalf;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, timeout};
 
 use super::frame::{self, Message};
-use super::{ANSWERING, All, Command, Connection, Heard, Heartbeat, PARTING, Watched, listen};
+use super::{ANSWERING, All, Command, Connection, Heard, Heartbeat, Notice, PARTING, Stop, Watched, listen};
 use crate::failure::Cause;
 
 /// A question that rank 0 collects answers to.
@@ -20,13 +20,39 @@ struct Question {
     until: Instant,
 }
 
+/// A vote on the last step.
+struct Vote {
+    /// The rank that asked for it, and why.
+    from: usize,
+    reason: String,
+    /// The latest step that any rank has said to be in.
+    after: Option<u64>,
+    /// The ranks that have not answered.
+    awaited: Vec<usize>,
+}
+
+/// What goes to a rank, and who is to know, by the drop of its sender, that it has gone.
+type Outgoing = (Message, Option<Sender<()>>);
+
 /// Rank 0's watch over the others.
 struct Hub {
-    writers: Vec<(usize, WriteHalf<Connection>)>,
+    writers: Vec<(usize, UnboundedSender<Outgoing>)>,
     watched: Watched,
     world_size: usize,
     questions: Vec<Question>,
     asked: u64,
+    vote: Option<Vote>,
+}
+
+/// Writes what a rank is told, in order. A rank that is stopped does not read, and holds up nobody's news but its own.
+async fn write_to(mut rank: WriteHalf<Connection>, mut messages: UnboundedReceiver<Outgoing>) {
+    while let Some((message, told)) = messages.recv().await {
+        // Who cannot be told is noticed by its listener.
+        if frame::write(&mut rank, &message).await.is_err() {
+            return;
+        }
+        drop(told);
+    }
 }
 
 /// Rank 0's watch: hears all ranks and passes news on.
@@ -37,27 +63,36 @@ pub(crate) async fn watch_as_hub(
     watched: Watched,
 ) {
     let (to, mut heard) = unbounded_channel::<Heard>();
-    let mut writers: Vec<(usize, WriteHalf<Connection>)> = Vec::new();
+    let mut writers = Vec::new();
     let world_size = peers.len() + 1;
     for (rank, stream) in peers {
         let (read, write) = tokio::io::split(stream);
         tokio::spawn(listen(rank, read, heartbeat.timeout, to.clone()));
-        writers.push((rank, write));
+        let (writer, messages) = unbounded_channel();
+        tokio::spawn(write_to(write, messages));
+        writers.push((rank, writer));
     }
-    let mut hub = Hub { writers, watched, world_size, questions: Vec::new(), asked: 0 };
+    let mut hub = Hub { writers, watched, world_size, questions: Vec::new(), asked: 0, vote: None };
     let mut beat = tokio::time::interval(heartbeat.interval);
     let mut look = tokio::time::interval(Duration::from_millis(100));
     loop {
         tokio::select! {
-            Some((rank, message)) = heard.recv() => hub.hear(rank, message).await,
+            Some((rank, message)) = heard.recv() => hub.hear(rank, message),
             command = commands.recv() => match command {
-                Some(Command::Broken(cause, told)) => {
-                    hub.tell(&cause.into()).await;
-                    drop(told);
-                }
-                Some(Command::Ask(communicator, answer)) => hub.ask(communicator, Err(answer)).await,
+                Some(Command::Broken(cause, told)) => hub.tell(&cause.into(), Some(&told)),
+                Some(Command::Ask(communicator, answer)) => hub.ask(communicator, Err(answer)),
+                Some(Command::Post(name, payload)) => hub.watched.job.deliver(name, Notice { from: 0, payload }),
+                Some(Command::Announce(name, payload)) => hub.tell(&Message::Notice { name, payload }, None),
+                Some(Command::Stop(reason)) => hub.begin_vote(0, reason),
+                Some(Command::Spawn(task)) => drop(tokio::spawn(task)),
                 Some(Command::Leave) | None => {
-                    hub.tell(&Message::Bye).await;
+                    // The others are held until there is a verdict; all answer at once.
+                    let _ = timeout(PARTING, async {
+                        while hub.vote.is_some() && let Some((rank, message)) = heard.recv().await {
+                            hub.hear(rank, message);
+                        }
+                    }).await;
+                    hub.tell(&Message::Bye, None);
                     // The end of each stream, and then its listener's end, says that the goodbye was read.
                     drop(hub);
                     drop(to);
@@ -65,60 +100,98 @@ pub(crate) async fn watch_as_hub(
                     return;
                 }
             },
-            _ = beat.tick() => hub.tell(&Message::Heartbeat).await,
-            _ = look.tick(), if !hub.questions.is_empty() => hub.answer_due().await,
+            _ = beat.tick() => hub.tell(&Message::Heartbeat, None),
+            _ = look.tick(), if !hub.questions.is_empty() => hub.answer_due(),
         }
     }
 }
 
 impl Hub {
-    async fn hear(&mut self, rank: usize, message: Option<Message>) {
+    fn hear(&mut self, rank: usize, message: Option<Message>) {
         let news = match message {
             Some(Message::Bye) => {
                 self.writers.retain(|(known, _)| *known != rank);
-                return;
+                // It takes no further step, so it has no say in which is the last.
+                return self.count_vote(rank, None);
             }
-            Some(Message::Ask { communicator }) => return self.ask(communicator, Ok(rank)).await,
+            Some(Message::Ask { communicator }) => return self.ask(communicator, Ok(rank)),
             Some(Message::Doing { question, doing }) => {
                 if let Some(asked) = self.questions.iter_mut().find(|asked| asked.number == question) {
                     asked.answers[rank] = Some(doing);
                 }
-                return self.answer_due().await;
+                return self.answer_due();
             }
+            Some(Message::Notice { name, payload }) => {
+                return self.watched.job.deliver(name, Notice { from: rank, payload });
+            }
+            Some(Message::RequestStop { reason }) => return self.begin_vote(rank, reason),
+            Some(Message::InStep { step }) => return self.count_vote(rank, step),
             Some(Message::Aborted { rank, reason }) => Cause::Aborted(rank, reason),
             Some(Message::Lost { rank }) => Cause::Lost(rank),
             Some(_) => return,
             None => {
                 self.writers.retain(|(known, _)| *known != rank);
+                // Who is held hears of the loss, and there is nothing left to agree on.
+                self.vote = None;
                 tracing::warn!(rank, "a rank is gone");
                 Cause::Lost(rank)
             }
         };
         self.watched.failure.set(news.clone());
-        self.tell(&news.into()).await;
+        self.tell(&news.into(), None);
     }
 
-    /// Tells all ranks; who cannot be told is noticed by its listener.
-    async fn tell(&mut self, message: &Message) {
-        for (_, writer) in &mut self.writers {
-            // A rank that is stopped does not read; it must not hold up the news for the others.
-            let _ = timeout(Duration::from_millis(500), frame::write(writer, message)).await;
+    /// Tells all ranks; `told` is let go of once all were.
+    fn tell(&self, message: &Message, told: Option<&Sender<()>>) {
+        for (_, writer) in &self.writers {
+            // A writer that has ended is that of a rank that is gone.
+            let _ = writer.send((message.clone(), told.cloned()));
         }
     }
 
+    /// Asks all ranks which step they are in, and holds them at their next. The first request of a world counts.
+    fn begin_vote(&mut self, from: usize, reason: String) {
+        if self.vote.is_some() || self.watched.job.stop().is_some() {
+            return;
+        }
+        let (after, awaited) =
+            (self.watched.job.vote(), self.writers.iter().map(|(rank, _)| *rank).collect());
+        self.vote = Some(Vote { from, reason, after, awaited });
+        self.tell(&Message::Hold, None);
+        self.conclude_vote();
+    }
+
+    fn count_vote(&mut self, rank: usize, step: Option<u64>) {
+        if let Some(vote) = &mut self.vote {
+            vote.awaited.retain(|awaited| *awaited != rank);
+            vote.after = vote.after.max(step);
+        }
+        self.conclude_vote();
+    }
+
+    /// Tells the verdict once all have answered.
+    fn conclude_vote(&mut self) {
+        let Some(Vote { from: rank, reason, after, .. }) = self.vote.take_if(|vote| vote.awaited.is_empty())
+        else {
+            return;
+        };
+        self.tell(&Message::StopAfter { after, rank, reason: reason.clone() }, None);
+        self.watched.job.decide(Stop { after, rank, reason });
+    }
+
     /// Asks all ranks what they are doing.
-    async fn ask(&mut self, communicator: u32, from: Result<usize, Sender<All>>) {
+    fn ask(&mut self, communicator: u32, from: Result<usize, Sender<All>>) {
         self.asked += 1;
         let mut answers = vec![None; self.world_size];
         answers[0] = Some(self.watched.recorder.doing(communicator));
         let until = Instant::now() + ANSWERING;
         self.questions.push(Question { number: self.asked, from, answers, until });
-        self.tell(&Message::Tell { question: self.asked, communicator }).await;
-        self.answer_due().await;
+        self.tell(&Message::Tell { question: self.asked, communicator }, None);
+        self.answer_due();
     }
 
     /// Answers the questions that all have answered, or whose time is up.
-    async fn answer_due(&mut self) {
+    fn answer_due(&mut self) {
         let now = Instant::now();
         let (due, open) = std::mem::take(&mut self.questions)
             .into_iter()
@@ -128,9 +201,8 @@ impl Hub {
             match from {
                 Err(own) => drop(own.send(answers)),
                 Ok(rank) => {
-                    if let Some((_, writer)) = self.writers.iter_mut().find(|(known, _)| *known == rank) {
-                        let answer = Message::All { doing: answers };
-                        let _ = timeout(Duration::from_millis(500), frame::write(writer, &answer)).await;
+                    if let Some((_, writer)) = self.writers.iter().find(|(known, _)| *known == rank) {
+                        let _ = writer.send((Message::All { doing: answers }, None));
                     }
                 }
             }

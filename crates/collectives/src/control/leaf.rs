@@ -6,7 +6,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::timeout;
 
 use super::frame::{self, Message};
-use super::{All, Command, Connection, Heard, Heartbeat, PARTING, Watched, listen};
+use super::{All, Command, Connection, Heard, Heartbeat, Notice, PARTING, Stop, Watched, listen};
 use crate::failure::Cause;
 
 /// The watch of every other rank: hears rank 0 and tells it.
@@ -37,8 +37,19 @@ pub(crate) async fn watch_as_leaf(
                         let _ = asking.send(doing);
                     }
                 }
+                Some((_, Some(Message::Notice { name, payload }))) => {
+                    watched.job.deliver(name, Notice { from: 0, payload });
+                }
+                Some((_, Some(Message::Hold))) => {
+                    let step = watched.job.vote();
+                    let _ = frame::write(&mut write, &Message::InStep { step }).await;
+                }
+                Some((_, Some(Message::StopAfter { after, rank, reason }))) => {
+                    watched.job.decide(Stop { after, rank, reason });
+                }
                 Some((_, Some(Message::Bye))) | None => {
                     watching = false;
+                    watched.job.leave();
                     // Rank 0 waits for this end of the connection before it closes its own.
                     let _ = write.shutdown().await;
                 }
@@ -57,6 +68,15 @@ pub(crate) async fn watch_as_leaf(
                     asking = Some(answer);
                     let _ = frame::write(&mut write, &Message::Ask { communicator }).await;
                 }
+                Some(Command::Post(name, payload)) => {
+                    let _ = frame::write(&mut write, &Message::Notice { name, payload }).await;
+                }
+                // Only rank 0 announces.
+                Some(Command::Announce(..)) => {}
+                Some(Command::Stop(reason)) => {
+                    let _ = frame::write(&mut write, &Message::RequestStop { reason }).await;
+                }
+                Some(Command::Spawn(task)) => drop(tokio::spawn(task)),
                 Some(Command::Leave) | None => {
                     let _ = frame::write(&mut write, &Message::Bye).await;
                     let _ = write.shutdown().await;

@@ -1,12 +1,22 @@
-//! The control plane: signs of life, and news of ranks that are gone or give up. A star with rank 0 in the middle.
+//! The control plane: signs of life, news of ranks that are gone or give up, notices, and the agreement to stop. A star with
+//! rank 0 in the middle.
+//!
+//! To be read in this order: `frame` has the messages, `job` what a rank knows of its job, `hub` is rank 0's side and `leaf`
+//! every other's, `handle` what programs call.
 
 pub(crate) mod frame;
+mod handle;
 mod hub;
+mod job;
 mod leaf;
+
+pub use handle::Control;
+pub use job::{Notice, Stop};
 
 pub(crate) use hub::watch_as_hub;
 pub(crate) use leaf::watch_as_leaf;
 
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,7 +26,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
 
 use frame::Message;
+use job::Job;
 
+use crate::error::{CommError, Result};
 use crate::failure::{Cause, Failure};
 use crate::recorder::{Doing, Recorder};
 
@@ -36,10 +48,24 @@ pub(crate) struct Heartbeat {
 }
 
 /// What the watch of a rank reads and writes.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct Watched {
     pub(crate) failure: Arc<Failure>,
     pub(crate) recorder: Arc<Recorder>,
+    pub(crate) job: Arc<Job>,
+}
+
+impl Default for Watched {
+    fn default() -> Self {
+        let (failure, job) = (Arc::<Failure>::default(), Arc::<Job>::default());
+        let waiting = Arc::downgrade(&job);
+        failure.on_break(move || {
+            if let Some(job) = waiting.upgrade() {
+                job.wake();
+            }
+        });
+        Self { failure, recorder: Arc::default(), job }
+    }
 }
 
 /// What all ranks of the world are doing, by rank; nothing from those that do not answer.
@@ -51,8 +77,19 @@ pub(crate) enum Command {
     Broken(Cause, Sender<()>),
     /// What is everybody doing on a communicator?
     Ask(u32, Sender<All>),
+    /// A notice for rank 0.
+    Post(String, Vec<u8>),
+    /// A notice of rank 0 for all others.
+    Announce(String, Vec<u8>),
+    /// This rank wants all to stop, for this reason.
+    Stop(String),
+    /// Something to be done beside the watch, as long as this rank is in the world.
+    Spawn(Task),
     Leave,
 }
+
+/// What the control thread does beside its watch.
+pub(crate) type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// How long rank 0 waits for everybody's answer, and how long whoever asked waits for rank 0's.
 const ANSWERING: Duration = Duration::from_millis(700);
@@ -67,24 +104,30 @@ const PARTING: Duration = Duration::from_secs(1);
 /// How a communicator reaches the watch of its world.
 pub(crate) enum ControlPlane {
     /// Threads of one process share their failures.
-    Local(Vec<Watched>),
+    Local {
+        ranks: Vec<Watched>,
+        /// One vote at a time.
+        voting: Mutex<()>,
+    },
     /// A thread talks to the other processes.
     Remote {
         commands: UnboundedSender<Command>,
-        failure: Arc<Failure>,
+        watched: Watched,
         thread: Mutex<Option<std::thread::JoinHandle<()>>>,
     },
 }
 
 impl ControlPlane {
     pub(crate) fn local(ranks: Vec<Watched>) -> Self {
-        Self::Local(ranks)
+        Self::Local { ranks, voting: Mutex::default() }
     }
 
     /// What all ranks of the world are doing on a communicator.
     pub(crate) fn ask(&self, communicator: u32) -> All {
         match self {
-            Self::Local(ranks) => ranks.iter().map(|rank| Some(rank.recorder.doing(communicator))).collect(),
+            Self::Local { ranks, .. } => {
+                ranks.iter().map(|rank| Some(rank.recorder.doing(communicator))).collect()
+            }
             Self::Remote { commands, .. } => {
                 let (answer, answered) = bounded(1);
                 let asked = commands.send(Command::Ask(communicator, answer));
@@ -93,9 +136,9 @@ impl ControlPlane {
         }
     }
 
-    pub(crate) fn remote(failure: Arc<Failure>) -> (Self, UnboundedReceiver<Command>) {
+    pub(crate) fn remote(watched: Watched) -> (Self, UnboundedReceiver<Command>) {
         let (commands, receiver) = unbounded_channel();
-        (Self::Remote { commands, failure, thread: Mutex::default() }, receiver)
+        (Self::Remote { commands, watched, thread: Mutex::default() }, receiver)
     }
 
     /// Remembers the watch's thread, to wait for it when leaving.
@@ -109,7 +152,7 @@ impl ControlPlane {
     pub(crate) fn verdict_after(&self, patience: Duration) -> Duration {
         match self {
             // A channel only closes when its rank is gone, and there is nobody else to ask.
-            Self::Local(_) => Duration::ZERO,
+            Self::Local { .. } => Duration::ZERO,
             Self::Remote { .. } => patience,
         }
     }
@@ -117,7 +160,7 @@ impl ControlPlane {
     /// Tells all ranks that the world is broken, as `rank` found. The first report of a world counts.
     pub(crate) fn report(&self, rank: usize, cause: Cause) {
         match self {
-            Self::Local(ranks) => {
+            Self::Local { ranks, .. } => {
                 if !ranks[rank].failure.is_set() {
                     // Rank 0's place decides which of two reports at the same time was first.
                     ranks[0].failure.set(cause.clone());
@@ -127,8 +170,8 @@ impl ControlPlane {
                     }
                 }
             }
-            Self::Remote { commands, failure, .. } => {
-                if failure.set(cause.clone()) {
+            Self::Remote { commands, watched, .. } => {
+                if watched.failure.set(cause.clone()) {
                     let (told, done) = bounded::<()>(0);
                     if commands.send(Command::Broken(cause, told)).is_ok() {
                         let _ = done.recv_timeout(TELLING);
@@ -138,13 +181,74 @@ impl ControlPlane {
         }
     }
 
-    /// Leaves in good order and waits until the others were told.
-    pub(crate) fn leave(&self) {
+    /// Rank `rank` leaves in good order; waits until the others were told.
+    pub(crate) fn leave(&self, rank: usize) {
+        self.watched(rank).job.leave();
         if let Self::Remote { commands, thread, .. } = self {
             let _ = commands.send(Command::Leave);
             if let Some(thread) = thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
                 let _ = thread.join();
             }
+        }
+    }
+
+    /// What the watch of rank `rank` writes: of processes there is this one's.
+    fn watched(&self, rank: usize) -> &Watched {
+        match self {
+            Self::Local { ranks, .. } => &ranks[rank],
+            Self::Remote { watched, .. } => watched,
+        }
+    }
+
+    /// Begins the vote on the last step that ranks take, unless there was one.
+    fn request_stop(&self, rank: usize, reason: &str) -> Result<()> {
+        match self {
+            Self::Local { ranks, voting } => {
+                let _one = voting.lock().unwrap_or_else(PoisonError::into_inner);
+                if ranks[0].job.stop().is_none() {
+                    // All are held before any verdict.
+                    let after = ranks.iter().map(|rank| rank.job.vote()).max().flatten();
+                    let stop = Stop { after, rank, reason: reason.to_owned() };
+                    ranks.iter().for_each(|rank| rank.job.decide(stop.clone()));
+                }
+                Ok(())
+            }
+            Self::Remote { .. } => self.command(Command::Stop(shortened(reason.to_owned()))),
+        }
+    }
+
+    fn post(&self, from: usize, name: String, payload: Vec<u8>) -> Result<()> {
+        match self {
+            Self::Local { ranks, .. } => {
+                ranks[0].job.deliver(name, Notice { from, payload });
+                Ok(())
+            }
+            Self::Remote { .. } => self.command(Command::Post(name, payload)),
+        }
+    }
+
+    fn announce(&self, name: String, payload: Vec<u8>) -> Result<()> {
+        match self {
+            Self::Local { ranks, .. } => {
+                for rank in &ranks[1..] {
+                    rank.job.deliver(name.clone(), Notice { from: 0, payload: payload.clone() });
+                }
+                Ok(())
+            }
+            Self::Remote { .. } => self.command(Command::Announce(name, payload)),
+        }
+    }
+
+    /// Has the control thread of this process do something beside its watch; threads of one process have none.
+    pub(crate) fn spawn(&self, task: Task) -> Result<()> {
+        self.command(Command::Spawn(task))
+    }
+
+    /// Tells the control thread of this process; threads of one process need none.
+    fn command(&self, command: Command) -> Result<()> {
+        match self {
+            Self::Local { .. } => Ok(()),
+            Self::Remote { commands, .. } => commands.send(command).map_err(|_| CommError::Closed),
         }
     }
 }

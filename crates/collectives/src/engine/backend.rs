@@ -11,6 +11,7 @@ use crate::control::ControlPlane;
 use crate::dtype::DType;
 use crate::error::{CommError, Result};
 use crate::failure::{Cause, Failure};
+use crate::mailbox::Mail;
 use crate::operation::{Algorithm, Kind, Scope, Sequences, Tag};
 use crate::patience::{LinkError, Patience};
 use crate::recorder::Recorder;
@@ -30,6 +31,8 @@ pub(crate) struct Shared {
     pub(crate) control: Arc<ControlPlane>,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) timeout: Duration,
+    /// Messages of the world's ranks that belong to no operation.
+    pub(crate) mail: Arc<dyn Mail>,
     /// How this rank reaches others, for communicators of some of them.
     pub(crate) connector: Arc<dyn Connector>,
     /// The folder for the flight recorder's last words.
@@ -197,12 +200,7 @@ impl Backend {
     }
 
     pub(crate) fn error(&self, cause: Cause) -> CommError {
-        match cause {
-            Cause::Lost(rank) => {
-                CommError::PeerLost { rank, operation: self.tag.name(), sequence: self.sequence }
-            }
-            Cause::Aborted(rank, reason) => CommError::Aborted { rank, reason },
-        }
+        cause.error(self.tag.name(), self.sequence)
     }
 
     /// The error of a broken link: the control plane's verdict if it comes in time, else the neighbour's loss.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::backend::Shared;
 use crate::control::ControlPlane;
 use crate::failure::Cause;
 
@@ -15,9 +16,14 @@ pub(crate) struct Ending {
 
 impl Ending {
     /// That of rank `rank` of the world.
-    pub(crate) fn of_world(control: &Arc<ControlPlane>, rank: usize) -> Self {
-        let leaving = control.clone();
-        Self { leave: Some(Box::new(move || leaving.leave())), ..Self::of_part(control, rank) }
+    pub(crate) fn of_world(shared: &Shared, rank: usize) -> Self {
+        let (control, mail) = (shared.control.clone(), shared.mail.clone());
+        let leave = move || {
+            // The control thread delivers what was sent.
+            mail.close();
+            control.leave(rank);
+        };
+        Self { leave: Some(Box::new(leave)), ..Self::of_part(&shared.control, rank) }
     }
 
     /// That of the world's rank `rank` in a communicator of some of its ranks.

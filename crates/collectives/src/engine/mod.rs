@@ -22,12 +22,16 @@ pub(crate) use backend::{Backend, Shared};
 pub(crate) use ending::Ending;
 #[cfg(target_os = "linux")]
 pub(crate) use host_memory::{HostMemory, agree, of_threads};
+#[cfg(feature = "mpi")]
+pub(crate) use split::part_id;
 pub(crate) use split::{Connector, Members};
 
 use crate::algorithms::cost::CostModel;
 use crate::buffer::SliceMut;
+use crate::control::Control;
 use crate::dtype::ReduceOp;
 use crate::error::{CommError, Result};
+use crate::mailbox::Mailbox;
 use crate::operation::{Algorithm, Kind, Scope, Tag};
 use crate::recorder::OperationRecord;
 use crate::shared::Region;
@@ -135,6 +139,12 @@ pub(crate) trait Engine: Send {
 
     /// How a communicator over this engine gives up and leaves, if it is one of some of a world's ranks.
     fn ending(&self) -> Ending;
+
+    /// Messages of this engine's ranks that belong to no operation; the library's name, if that has none.
+    fn mailbox(&self) -> Result<Mailbox, &'static str>;
+
+    /// The control plane of this engine's world; the library's name, if that has none.
+    fn control(&self) -> Result<Control, &'static str>;
 
     /// What this rank did last, the oldest first.
     fn recent(&self) -> Vec<OperationRecord>;

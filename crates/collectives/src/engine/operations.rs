@@ -1,13 +1,15 @@
 //! Each operation by the algorithm that the current tag names.
 
-use super::backend::Backend;
+use super::backend::{Backend, Shared};
 use super::{Ending, Engine};
 use crate::algorithms::cost::CostModel;
 use crate::algorithms::{Messages, gathered, grid, halving, hierarchical, push_pull, ring, single, tree};
 use crate::buffer::{SliceMut, on_slice};
+use crate::control::Control;
 use crate::dtype::{Element, ReduceOp};
 use crate::error::{CommError, Result};
 use crate::failure::Cause;
+use crate::mailbox::Mailbox;
 use crate::operation::{Algorithm, Kind, Scope, Tag};
 use crate::partition::pieces;
 use crate::recorder::OperationRecord;
@@ -273,6 +275,20 @@ impl Engine for Backend {
 
     fn ending(&self) -> Ending {
         Ending::of_part(&self.shared.control, self.members[self.rank])
+    }
+
+    fn mailbox(&self) -> std::result::Result<Mailbox, &'static str> {
+        let Shared { mail, timeout, .. } = &self.shared;
+        Ok(Mailbox {
+            mail: mail.clone(),
+            communicator: self.id,
+            members: self.members.as_slice().into(),
+            timeout: *timeout,
+        })
+    }
+
+    fn control(&self) -> std::result::Result<Control, &'static str> {
+        Ok(Control::of(&self.shared.control, self.members[self.rank]))
     }
 
     fn recent(&self) -> Vec<OperationRecord> {

@@ -24,16 +24,21 @@ pub(crate) trait Connector: Send + Sync {
     fn connect(&self, backend: &mut Backend, members: Members) -> Result<Backend>;
 }
 
+/// The number of the communicator that is split off communicator `parent` as its so-many-th, for these ranks of the world: all of
+/// them find it, and others hardly.
+pub(crate) fn part_id(parent: u32, number: u32, of_world: &[usize]) -> u32 {
+    let mut hash = DefaultHasher::new();
+    (parent, number, of_world).hash(&mut hash);
+    (hash.finish() as u32).max(1)
+}
+
 impl Backend {
     /// A backend for the one of `groups` that this rank is in; `number` counts the splits of this one. Every rank calls this at
     /// the same place with the same groups.
     pub(crate) fn part(&mut self, groups: &[Vec<usize>], number: u32) -> Result<Self> {
         let places = groups.iter().find(|group| group.contains(&self.rank)).cloned().unwrap_or_default();
         let of_world: Vec<usize> = places.iter().map(|rank| self.members[*rank]).collect();
-        // A number that all of the part's ranks find, and others hardly.
-        let mut hash = DefaultHasher::new();
-        (self.id, number, &of_world[..]).hash(&mut hash);
-        let id = (hash.finish() as u32).max(1);
+        let id = part_id(self.id, number, &of_world);
         let own = places.iter().position(|rank| *rank == self.rank).unwrap_or(0);
         let connector = self.shared.connector.clone();
         let part = connector.connect(self, Members { places, of_world, own, id });

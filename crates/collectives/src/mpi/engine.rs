@@ -1,18 +1,20 @@
 //! The engine: what a communicator asks, handed to MPI.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
+use super::mail::{MpiMail, PATIENCE};
 use super::numbered;
 use super::raw::{Comm, SendRequest, abort};
 use super::settings::Settings;
 use super::universe::{Seat, Universe};
 use crate::algorithms::cost::CostModel;
 use crate::buffer::{SliceMut, on_slice};
+use crate::control::Control;
 use crate::dtype::{DType, ReduceOp};
-use crate::engine::{Ending, Engine, measure};
+use crate::engine::{Ending, Engine, measure, part_id};
 use crate::error::{CommError, Result};
+use crate::mailbox::Mailbox;
 use crate::operation::{Algorithm, Kind, Scope, Sequences, Tag};
 use crate::recorder::{OperationRecord, Recorder};
 use crate::reduce::Reduction;
@@ -24,16 +26,22 @@ pub(super) struct World {
     recorder: Recorder,
     /// The rank whose operation failed first, as far as this rank knows, and how.
     failure: OnceLock<(usize, String)>,
-    /// Communicators made so far.
-    made: AtomicU32,
     /// For giving up, which must not keep MPI from its end.
     universe: Weak<Universe>,
 }
 
 impl World {
     pub(super) fn new(settings: Settings, universe: &Arc<Universe>) -> Self {
-        let (recorder, failure, made) = (Recorder::default(), OnceLock::new(), AtomicU32::new(1));
-        Self { settings, recorder, failure, made, universe: Arc::downgrade(universe) }
+        let (recorder, failure) = (Recorder::default(), OnceLock::new());
+        Self { settings, recorder, failure, universe: Arc::downgrade(universe) }
+    }
+
+    /// An error if an operation has failed.
+    pub(super) fn check_failure(&self) -> Result<()> {
+        match self.failure.get() {
+            Some((rank, reason)) => Err(CommError::Aborted { rank: *rank, reason: reason.clone() }),
+            None => Ok(()),
+        }
     }
 }
 
@@ -43,6 +51,8 @@ pub(super) struct Mpi {
     /// Messages that MPI has not finished sending, in pieces, the oldest first.
     pub(super) sends: VecDeque<Vec<SendRequest>>,
     pub(super) comm: Comm,
+    /// Messages that belong to no operation, where MPI takes calls of several threads.
+    mail: Option<Arc<MpiMail>>,
     seat: Seat,
     pub(super) world: Arc<World>,
     /// Which communicator this is; 0 is the world.
@@ -65,6 +75,7 @@ impl Mpi {
     /// An engine for the world's ranks `members` on these hosts.
     pub(super) fn new(
         world: Arc<World>,
+        mail: Option<Arc<MpiMail>>,
         seat: Seat,
         comm: Comm,
         id: u32,
@@ -75,6 +86,7 @@ impl Mpi {
             sends: VecDeque::new(),
             sequences: Sequences::new(comm.size),
             comm,
+            mail,
             seat,
             world,
             id,
@@ -151,9 +163,7 @@ impl Engine for Mpi {
         }
         (self.sequence, self.tag) = (self.next(scope), tag);
         self.world.recorder.begin(self.id, scope, self.sequence, tag);
-        if let Some((rank, reason)) = self.world.failure.get() {
-            return Err(CommError::Aborted { rank: *rank, reason: reason.clone() });
-        }
+        self.world.check_failure()?;
         self.forget_sent()?;
         self.check(scope)
     }
@@ -254,17 +264,25 @@ impl Engine for Mpi {
         Ok(None)
     }
 
-    fn split(&mut self, groups: &[Vec<usize>], _: u32) -> Result<Box<dyn Engine>> {
+    fn split(&mut self, groups: &[Vec<usize>], number: u32) -> Result<Box<dyn Engine>> {
         let rank = self.comm.rank;
         let position = groups.iter().position(|group| group.contains(&rank));
         let (colour, group) = position.map_or((0, &[][..]), |at| (at, groups[at].as_slice()));
         let key = group.iter().position(|other| *other == rank).unwrap_or(0);
         let seat = self.seat.universe().enter()?;
         let comm = self.comm.split(colour, key)?;
-        let members = group.iter().map(|rank| self.members[*rank]).collect();
+        let members: Vec<usize> = group.iter().map(|rank| self.members[*rank]).collect();
         let hosts: Vec<usize> = group.iter().map(|rank| self.hosts[*rank]).collect();
-        let id = self.world.made.fetch_add(1, Ordering::Relaxed);
-        Ok(Box::new(Self::new(self.world.clone(), seat, comm, id, members, numbered(&hosts))))
+        let id = part_id(self.id, number, &members);
+        Ok(Box::new(Self::new(
+            self.world.clone(),
+            self.mail.clone(),
+            seat,
+            comm,
+            id,
+            members,
+            numbered(&hosts),
+        )))
     }
 
     fn ending(&self) -> Ending {
@@ -276,6 +294,20 @@ impl Engine for Mpi {
             }
         };
         Ending { abort: Box::new(give_up), leave: None }
+    }
+
+    fn mailbox(&self) -> std::result::Result<Mailbox, &'static str> {
+        let mail = self.mail.clone().ok_or("MPI that takes calls of one thread at a time")?;
+        Ok(Mailbox {
+            mail,
+            communicator: self.id,
+            members: self.members.as_slice().into(),
+            timeout: PATIENCE,
+        })
+    }
+
+    fn control(&self) -> std::result::Result<Control, &'static str> {
+        Err("MPI")
     }
 
     fn recent(&self) -> Vec<OperationRecord> {

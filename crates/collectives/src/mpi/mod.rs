@@ -2,7 +2,7 @@
 //!
 //! MPI chooses algorithms, finds the other processes and moves the bytes; this module gives it the buffers in a form that it
 //! takes. To be read in this order: `universe` begins and ends MPI, `raw` and `collective` call it, `engine` is what a
-//! communicator asks, with `reductions`, `movement` and `messages` for its operations and `check` for finding ranks that
+//! communicator asks, with `reductions`, `movement` and `messages` for its operations, `mail` for messages from any rank, and `check` for finding ranks that
 //! disagree.
 //!
 //! # What differs from this crate's own engine
@@ -16,6 +16,7 @@
 mod check;
 mod collective;
 mod engine;
+mod mail;
 mod messages;
 mod movement;
 mod raw;
@@ -30,6 +31,7 @@ use crate::engine::Engine;
 use crate::error::{CommError, Result};
 use crate::operation::Algorithm;
 use engine::{Mpi, World};
+use mail::MpiMail;
 use raw::Comm;
 use settings::Settings;
 use universe::Universe;
@@ -49,6 +51,8 @@ use universe::Universe;
 /// [`Communicator::send`] hands MPI a copy of the buffer and comes back; a long message goes on its way while its sender is
 /// in some operation, or waits for the receiver when the sender leaves. 64 messages may be under way, with
 /// `PHALANX_MPI_CHECK` half as many.
+/// [`Communicator::recv_any`] and its kin find messages by probing, and need `MPI_THREAD_MULTIPLE`; such a message, too, goes on
+/// its way while its sender is in some call of this crate.
 /// [`Communicator::stats`] counts the bytes of buffers that other ranks have or want; what MPI sends for them it does not
 /// say.
 ///
@@ -69,7 +73,10 @@ pub fn connect_mpi() -> Result<Communicator> {
     let settings = Settings::agree(own, &comm)?;
     let hosts = hosts(&comm)?;
     let world = Arc::new(World::new(settings, seat.universe()));
-    let engine = Mpi::new(world, seat, comm, 0, (0..hosts.len()).collect(), hosts);
+    // Every rank makes it, though where MPI takes calls of one thread at a time nobody can use it beside operations.
+    let for_mail = Comm::world(seat.universe().clone())?;
+    let mail = seat.universe().is_multiple().then(|| Arc::new(MpiMail::new(world.clone(), for_mail)));
+    let engine = Mpi::new(world, mail, seat, comm, 0, (0..hosts.len()).collect(), hosts);
     let hosts = engine.hosts();
     let local = hosts[..engine.rank()].iter().filter(|host| **host == hosts[engine.rank()]).count();
     let ending = engine.ending();

@@ -140,6 +140,34 @@ impl Comm {
         Ok(SendRequest { request, bytes, universe: self.universe.clone() })
     }
 
+    /// A rank that a message of this tag has come from, if there is one.
+    pub(super) fn probe(&self, tag: c_int) -> Result<Option<usize>> {
+        let (mut there, mut status): (c_int, _) = (0, Status::zeroed());
+        // SAFETY: the communicator is alive, and both results go to variables.
+        let code = unsafe {
+            let any = ffi::RSMPI_ANY_SOURCE;
+            ffi::MPI_Iprobe(any, tag, self.raw, &raw mut there, status.as_mut_ptr())
+        };
+        checked("MPI_Iprobe", code)?;
+        // SAFETY: the status was all zero, which is a valid one of numbers, and then filled in if there is a message.
+        let status = unsafe { status.assume_init() };
+        Ok((there != 0).then_some(status.MPI_SOURCE as usize))
+    }
+
+    /// Begins to wait for all processes to come here.
+    pub(super) fn begin_barrier(&self) -> Result<SendRequest> {
+        // SAFETY: a constant of MPI, which nobody changes.
+        let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
+        // SAFETY: the communicator is alive, and the request goes to a variable.
+        checked("MPI_Ibarrier", unsafe { ffi::MPI_Ibarrier(self.raw, &raw mut request) })?;
+        Ok(SendRequest { request, bytes: Vec::new(), universe: self.universe.clone() })
+    }
+
+    /// Whether MPI can be left in good order.
+    pub(super) fn ends_well(&self) -> bool {
+        self.universe.ends_well()
+    }
+
     /// Receives a message of at most so many bytes, and says how many there were.
     pub(super) fn receive(&self, into: &mut [u8], from: usize, tag: c_int) -> Result<usize> {
         let (count, from) = (int(into.len())?, int(from)?);

@@ -101,6 +101,11 @@ impl Universe {
         ))
     }
 
+    /// Whether several threads may call MPI at a time.
+    pub(super) fn is_multiple(&self) -> bool {
+        self.multiple
+    }
+
     /// Notes that others may wait for this rank in an operation that it will not finish.
     pub(super) fn strand(&self) {
         self.stranded.store(true, Ordering::Relaxed);

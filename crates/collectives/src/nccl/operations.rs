@@ -4,9 +4,11 @@ use super::calls::{self, Call, in_a_row};
 use super::engine::{NcclEngine, cut, exchange, read, written};
 use crate::algorithms::cost::CostModel;
 use crate::buffer::SliceMut;
+use crate::control::Control;
 use crate::dtype::ReduceOp;
 use crate::engine::{Backend, Ending, Engine};
 use crate::error::{CommError, Result};
+use crate::mailbox::Mailbox;
 use crate::operation::{Algorithm, Kind, Scope, Tag};
 use crate::recorder::OperationRecord;
 use crate::shared::Region;
@@ -178,6 +180,14 @@ impl Engine for NcclEngine {
 
     fn ending(&self) -> Ending {
         self.host.ending()
+    }
+
+    fn mailbox(&self) -> std::result::Result<Mailbox, &'static str> {
+        Err("NCCL")
+    }
+
+    fn control(&self) -> std::result::Result<Control, &'static str> {
+        self.host.control()
     }
 
     fn recent(&self) -> Vec<OperationRecord> {

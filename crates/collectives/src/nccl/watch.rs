@@ -44,13 +44,7 @@ impl Watch {
     }
 
     fn told(&self, operation: &'static str, cause: Cause) -> CommError {
-        match cause {
-            Cause::Lost(rank) => {
-                let sequence = self.count.load(Ordering::Relaxed).saturating_sub(1);
-                CommError::PeerLost { rank, operation: operation.to_owned(), sequence }
-            }
-            Cause::Aborted(rank, reason) => CommError::Aborted { rank, reason },
-        }
+        cause.error(operation.to_owned(), self.count.load(Ordering::Relaxed).saturating_sub(1))
     }
 
     /// An error if the world is broken.

@@ -72,9 +72,13 @@ pub(super) fn answer(stream: &mut (impl Read + Write), secret: Option<&Secret>) 
     judged
 }
 
-/// Opens a connection of the control plane that is connected already.
-pub(super) async fn call_control(stream: &mut Connection, secret: Option<&Secret>) -> Result<(), Refusal> {
-    let mut caller = Caller::new(secret, Purpose::Control).map_err(lost)?;
+/// Opens a connection of the control plane or of the mail that is connected already.
+pub(super) async fn call_async(
+    stream: &mut Connection,
+    secret: Option<&Secret>,
+    purpose: Purpose,
+) -> Result<(), Refusal> {
+    let mut caller = Caller::new(secret, purpose).map_err(lost)?;
     stream.write_all(&caller.hello()).await.map_err(lost)?;
     let mut challenge = [0; CHALLENGE];
     stream.read_exact(&mut challenge).await.map_err(lost)?;
@@ -84,11 +88,15 @@ pub(super) async fn call_control(stream: &mut Connection, secret: Option<&Secret
     caller.check(&verdict)
 }
 
-/// Answers a connection of the control plane.
-pub(super) async fn answer_control(stream: &mut Connection, secret: Option<&Secret>) -> Result<(), Refusal> {
+/// Answers a connection of the control plane or of the mail.
+pub(super) async fn answer_async(
+    stream: &mut Connection,
+    secret: Option<&Secret>,
+    purpose: Purpose,
+) -> Result<(), Refusal> {
     let mut hello = [0; HELLO];
     stream.read_exact(&mut hello).await.map_err(lost)?;
-    let (answerer, challenge) = match Answerer::new(secret, Purpose::Control, &hello) {
+    let (answerer, challenge) = match Answerer::new(secret, purpose, &hello) {
         Ok(begun) => begun,
         Err((why, challenge)) => {
             if let Some(challenge) = challenge {

@@ -6,6 +6,7 @@ mod environment;
 mod handshake;
 mod host;
 mod interface;
+mod mail;
 mod processes;
 mod rendezvous;
 mod secret;
@@ -24,7 +25,9 @@ use crate::communicator::Communicator;
 use crate::control::Watched;
 use crate::engine::{Backend, Ending, Shared};
 use crate::error::{CommError, Result};
+use crate::mailbox::Inbox;
 use crate::patience::Patience;
+use mail::{Post, ProcessMail};
 use processes::Process;
 
 /// Joins a world of processes over TCP. Returns when all ranks have met and are connected to each other.
@@ -57,11 +60,18 @@ pub fn connect_with_listener(config: &WorldConfig, listener: Option<TcpListener>
     let io = |error: std::io::Error| config.rendezvous(error.to_string());
     let data = TcpListener::bind(SocketAddr::new(config.bind_addr, 0)).map_err(io)?;
     let watched = Watched::default();
-    let (failure, recorder) = (watched.failure.clone(), watched.recorder.clone());
+    let Watched { failure, recorder, .. } = watched.clone();
     let (control, table) = rendezvous::meet(config, listener, data.local_addr().map_err(io)?, watched)?;
     let connector =
         Process { config: config.clone(), address: table.data[config.rank].ip(), token: table.token };
     let tls = config.tls_configs()?;
+    let post = Post {
+        inbox: Inbox::new(config.rank, failure.clone()),
+        addresses: table.data.clone(),
+        token: table.token,
+        secret: config.secret.clone(),
+        tls: tls.clone(),
+    };
     let connections = connect::Connections {
         rank: config.rank,
         table: Arc::new(table),
@@ -74,15 +84,18 @@ pub fn connect_with_listener(config: &WorldConfig, listener: Option<TcpListener>
     let timeout = config.op_timeout;
     let links = processes::links(config, streams, &Patience { failure: failure.clone(), timeout })?;
     let control = Arc::new(control);
-    let ending = Ending::of_world(&control, config.rank);
+    // All connections for operations are there, so that whoever still comes to the port has a message.
+    let mail = ProcessMail::begin(post, data, &control, timeout)?;
     let shared = Shared {
         failure,
         control,
         recorder,
         timeout,
+        mail,
         connector: Arc::new(connector),
         dump: config.flight_recorder.clone(),
     };
+    let ending = Ending::of_world(&shared, config.rank);
     let mut backend = Backend::new(config.rank, 0, (0..config.world_size).collect(), links, shared);
     backend.costs = config.costs;
     crate::engine::agree(&mut backend, &host::name(config), config.shared_memory)?;

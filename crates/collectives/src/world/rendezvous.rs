@@ -9,6 +9,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::config::WorldConfig;
 use super::connect::Table;
 use super::handshake;
+use super::secret::Purpose;
 use crate::control::frame::{self, Message, PROTOCOL};
 use crate::control::{self, Connection, ControlPlane, Heartbeat, Watched};
 use crate::error::{CommError, Result};
@@ -29,7 +30,7 @@ pub(super) fn meet(
     let io = |error: std::io::Error| config.rendezvous(error.to_string());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(io)?;
     let (met, result) = crossbeam_channel::bounded(1);
-    let (control, commands) = ControlPlane::remote(watched.failure.clone());
+    let (control, commands) = ControlPlane::remote(watched.clone());
     let shared = config.clone();
     let thread =
         std::thread::Builder::new().name(format!("phalanx-control-{}", config.rank)).spawn(move || {
@@ -89,7 +90,7 @@ async fn host(
                     introductions.spawn(async move {
                         let first = timeout(INTRODUCTION, async {
                             let mut stream = handshake::control(stream, tls.as_ref(), false).await?;
-                            handshake::answer_control(&mut stream, secret.as_ref()).await?;
+                            handshake::answer_async(&mut stream, secret.as_ref(), Purpose::Control).await?;
                             let message = frame::read(&mut stream).await.map_err(|error| error.to_string())?;
                             Ok::<_, String>((stream, message))
                         });
@@ -203,7 +204,7 @@ async fn join(config: &WorldConfig, data: SocketAddr) -> Result<(Table, Connecti
     let tls = config.tls_configs()?;
     let shaking = async {
         let mut stream = handshake::control(stream, tls.as_ref(), true).await?;
-        handshake::call_control(&mut stream, config.secret.as_ref()).await?;
+        handshake::call_async(&mut stream, config.secret.as_ref(), Purpose::Control).await?;
         Ok::<_, String>(stream)
     };
     let mut stream = match timeout_at(deadline, shaking).await {

@@ -22,6 +22,7 @@ const MARK: [u8; 8] = *b"PHALANX2";
 pub(super) enum Purpose {
     Control,
     Data,
+    Mail,
 }
 
 /// Bytes of the four messages of a handshake.

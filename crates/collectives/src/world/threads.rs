@@ -11,6 +11,7 @@ use crate::control::{ControlPlane, Watched};
 use crate::engine::{self, Backend, Connector, Ending, HostMemory, Members, Shared};
 use crate::error::{CommError, Result};
 use crate::failure::Failure;
+use crate::mailbox::LocalMail;
 use crate::operation::Algorithm;
 use crate::transport::{Links, local};
 
@@ -66,16 +67,18 @@ pub fn threads(world_size: usize) -> Result<Vec<Communicator>> {
     let control = Arc::new(ControlPlane::local(watched.clone()));
     let links = local::world(&failures, timeout);
     let memories = engine::of_threads(world_size);
+    let mail = LocalMail::world(&failures);
     let nursery = Arc::new(Nursery { failures, timeout, new: Mutex::default() });
     links
         .into_iter()
         .zip(memories)
         .zip(watched)
+        .zip(mail)
         .enumerate()
-        .map(|(rank, ((links, memory), Watched { failure, recorder }))| {
+        .map(|(rank, (((links, memory), Watched { failure, recorder, .. }), mail))| {
             let (control, connector) = (control.clone(), nursery.clone());
-            let ending = Ending::of_world(&control, rank);
-            let shared = Shared { failure, control, recorder, timeout, connector, dump: None };
+            let shared = Shared { failure, control, recorder, timeout, mail, connector, dump: None };
+            let ending = Ending::of_world(&shared, rank);
             let mut backend = Backend::new(rank, 0, (0..world_size).collect(), links, shared);
             backend.hosts.fill(0);
             backend.host_memory = memory;

@@ -41,6 +41,7 @@ fn conformance(ranks: Option<usize>) {
     );
     check_all(&comm, false);
     messages(&comm);
+    from_any_rank(&comm);
     sums(&comm);
     parts(&comm);
     facts(&comm);
@@ -84,6 +85,39 @@ fn messages(comm: &Communicator) {
         assert!(theirs.iter().all(|value| *value == other as i32));
     }
     assert!(matches!(comm.send(&[1_u8], rank), Err(CommError::Argument { .. })));
+}
+
+/// Messages on two channels to everybody, this rank included, more than may be under way, beside operations.
+fn from_any_rank(comm: &Communicator) {
+    let (rank, world) = (comm.rank(), comm.world_size());
+    let length = |number: usize| [0, 1, 70_001, 17][number % 4];
+    for number in 0..100 {
+        for to in 0..world {
+            comm.send_to(to, (number % 2) as u32, &vec![(number + rank) as u8; length(number)])
+                .expect("sound");
+        }
+        if number % 30 == 0 {
+            comm.all_reduce(&mut [1.0_f32; 1000], ReduceOp::Sum).expect("sound");
+        }
+    }
+    for channel in 0..2 {
+        let mut next = vec![channel; world];
+        for _ in 0..50 * world {
+            let (from, bytes) = comm.recv_any(channel as u32).expect("sound");
+            let number = next[from];
+            assert!(bytes == vec![(number + from) as u8; length(number)], "message {number} from {from}");
+            next[from] += 2;
+        }
+        assert_eq!(comm.try_recv(channel as u32), Ok(None));
+    }
+    let part = comm.split(Some((rank % 2) as u32), 0).expect("sound").expect("a colour");
+    let next = (part.rank() + 1) % part.world_size();
+    part.send_to(next, 0, b"of the part").expect("sound");
+    assert_eq!(comm.try_recv(0), Ok(None));
+    assert_eq!(part.recv_any(0).expect("sound").1, b"of the part");
+    assert!(matches!(comm.control(), Err(CommError::NotOffered { by: "MPI", .. })));
+    // What nobody takes is in nobody's way.
+    comm.send_to((rank + 1) % world, 9, &[7; 300_000]).expect("sound");
 }
 
 fn sums(comm: &Communicator) {

@@ -22,6 +22,17 @@ pub struct Batch {
     weights: Vec<f32>,
 }
 
+/// What a [`Batch`] is made of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BatchParts {
+    /// The arrays with their names.
+    pub arrays: Vec<(String, BatchArray)>,
+    /// The lists of texts with their names.
+    pub texts: Vec<(String, Vec<String>)>,
+    /// Each sample's weight.
+    pub weights: Vec<f32>,
+}
+
 impl Batch {
     /// A batch of `len` samples of weight 1, of which nothing is known yet.
     #[must_use]
@@ -207,8 +218,8 @@ impl Batch {
 
     /// Its arrays, its texts, and its weights, without a copy.
     #[must_use]
-    pub fn into_parts(self) -> (Vec<(String, BatchArray)>, Vec<(String, Vec<String>)>, Vec<f32>) {
-        (self.arrays, self.texts, self.weights)
+    pub fn into_parts(self) -> BatchParts {
+        BatchParts { arrays: self.arrays, texts: self.texts, weights: self.weights }
     }
 }
 

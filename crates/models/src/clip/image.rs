@@ -59,8 +59,7 @@ impl Block for Head {
 /// Images to features.
 #[derive(Debug, Clone)]
 pub struct ImageTower {
-    stages: Vec<Arc<Stage>>,
-    head: Arc<Head>,
+    blocks: Vec<Arc<dyn Block>>,
 }
 
 impl ImageTower {
@@ -70,10 +69,10 @@ impl ImageTower {
     /// If a name is taken.
     pub fn new(scope: &Scope, config: &ImageTowerConfig, embed: usize) -> Result<Self> {
         let mut channels = 3;
-        let mut stages = Vec::new();
+        let mut blocks: Vec<Arc<dyn Block>> = Vec::new();
         for (index, &width) in config.widths.iter().enumerate() {
             let scope = scope.pp("stages").pp(index).block();
-            stages.push(Arc::new(Stage {
+            blocks.push(Arc::new(Stage {
                 name: scope.block_name().to_owned(),
                 conv: Conv2d::new(&scope.pp("conv"), channels, width, 3, Conv2dOptions::new(2, 1))?,
                 norm: GroupNorm::new(&scope.pp("norm"), crate::groups_for(width), width, 1e-5)?,
@@ -82,7 +81,13 @@ impl ImageTower {
         }
         let scope = scope.pp("proj").block();
         let head = Head { name: scope.block_name().to_owned(), proj: Linear::new(&scope, channels, embed)? };
-        Ok(Self { stages, head: Arc::new(head) })
+        blocks.push(Arc::new(head));
+        Ok(Self { blocks })
+    }
+
+    /// The stages and the projection, each of one value: a sequence.
+    pub fn blocks(&self) -> &[Arc<dyn Block>] {
+        &self.blocks
     }
 
     /// [N, 3, H, W] to [N, embed].
@@ -90,10 +95,6 @@ impl ImageTower {
     /// # Errors
     /// If the shape does not fit.
     pub fn forward(&self, tape: &Tape, images: &Value) -> Result<Value> {
-        let mut x = images.clone();
-        for stage in &self.stages {
-            x = tape.run1(stage, &x)?;
-        }
-        tape.run1(&self.head, &x)
+        tape.run_sequence(&self.blocks, images)
     }
 }

@@ -63,13 +63,14 @@ impl Clip {
         let scale = if capped { Value::constant((scale.tensor()?.ones_like()? * 100.0)?) } else { scale };
         Ok(ClipOutput { image, text, scale })
     }
+}
 
-    /// The contrastive loss of a batch in which image i belongs to text i.
+impl ClipOutput {
+    /// The contrastive loss of a batch in which image i belongs to text i; see [`loss::clip_contrastive`].
     ///
     /// # Errors
-    /// If the shapes do not fit.
-    pub fn loss(&self, tape: &Tape, images: &Value, ids: &Tensor, over: loss::Over) -> Result<Value> {
-        let out = self.forward(tape, images, ids)?;
-        loss::clip_contrastive(tape, &out.image, &out.text, &out.scale, over)
+    /// Those of the loss.
+    pub fn loss(&self, tape: &Tape, over: loss::Over) -> Result<Value> {
+        loss::clip_contrastive(tape, &self.image, &self.text, &self.scale, over)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 use phalanx_tensor::nn::{Embedding, LayerNorm, Linear, MultiHeadAttention};
 use phalanx_tensor::{Block, Init, Param, Result, Scope, Tape, TensorError, Value, ops};
 
@@ -124,6 +124,23 @@ struct Head {
     projection: Param,
 }
 
+impl Block for Head {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Takes the states of tokens [N, T, width] and the position of each text's end `[N]`, of u32; gives pooled features and
+    /// normalised states.
+    fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
+        let ends: Vec<usize> =
+            inputs[1].tensor()?.to_vec1::<u32>()?.into_iter().map(|end| end as usize).collect();
+        let tokens = self.ln_final.forward(tape, &inputs[0])?;
+        let read = ops::select_positions(tape, &tokens, &ends)?;
+        let projection = tape.param(&self.projection)?;
+        Ok(vec![ops::matmul(tape, &read, &projection)?, tokens])
+    }
+}
+
 /// What the encoder gives.
 #[derive(Debug, Clone)]
 pub struct TextFeatures {
@@ -137,9 +154,8 @@ pub struct TextFeatures {
 #[derive(Debug, Clone)]
 pub struct ClipTextEncoder {
     config: ClipTextConfig,
-    embeddings: Arc<Embeddings>,
-    layers: Vec<Arc<Layer>>,
-    head: Arc<Head>,
+    /// The embeddings, the layers and the head.
+    blocks: Vec<Arc<dyn Block>>,
 }
 
 impl ClipTextEncoder {
@@ -153,17 +169,24 @@ impl ClipTextEncoder {
         let first = scope.block_named("text_embedding");
         let token = Embedding::new(&first.pp("token_embedding"), config.vocab, config.width, normal(0.02))?;
         let position = first.param("positional_embedding", (config.context, config.width), normal(0.01))?;
-        let embeddings = Arc::new(Embeddings { name: first.block_name().to_owned(), token, position });
-        let blocks = scope.pp("transformer").pp("resblocks");
-        let layers = (0..config.layers)
-            .map(|index| Ok(Arc::new(Layer::new(&blocks.pp(index), config)?)))
-            .collect::<Result<_>>()?;
+        let name = first.block_name().to_owned();
+        let mut blocks: Vec<Arc<dyn Block>> = vec![Arc::new(Embeddings { name, token, position })];
+        let layers = scope.pp("transformer").pp("resblocks");
+        for index in 0..config.layers {
+            blocks.push(Arc::new(Layer::new(&layers.pp(index), config)?));
+        }
         let last = scope.block_named("text_head");
         let ln_final = LayerNorm::new(&last.pp("ln_final"), config.width, 1e-5)?;
         let std = (config.width as f64).powf(-0.5);
         let projection = last.param("text_projection", (config.width, config.embed), normal(std))?;
-        let head = Arc::new(Head { name: last.block_name().to_owned(), ln_final, projection });
-        Ok(Self { config: config.clone(), embeddings, layers, head })
+        blocks.push(Arc::new(Head { name: last.block_name().to_owned(), ln_final, projection }));
+        Ok(Self { config: config.clone(), blocks })
+    }
+
+    /// The embeddings, which take ids [N, T]; the transformer's layers, each of one value [N, T, width]; and the head, which
+    /// takes the last of these and the position `[N]` of the end of each text (u32), and gives pooled features and tokens.
+    pub fn blocks(&self) -> &[Arc<dyn Block>] {
+        &self.blocks
     }
 
     /// The settings.
@@ -189,43 +212,22 @@ impl ClipTextEncoder {
             return Err(TensorError::Shape { op: "clip text encoder", problem });
         }
         let rows = ids.to_dtype(DType::U32)?.to_vec2::<u32>()?;
-        let ends: Vec<usize> = rows
+        let ends: Vec<u32> = rows
             .iter()
             .map(|row| {
                 let last = row.iter().max().copied().unwrap_or(0);
-                row.iter().position(|id| *id == last).unwrap_or(0)
+                row.iter().position(|id| *id == last).unwrap_or(0) as u32
             })
             .collect();
-        let longest = ends.iter().max().map_or(1, |end| end + 1);
+        let longest = ends.iter().max().map_or(1, |end| *end as usize + 1);
         let ids = ids.narrow(1, 0, longest)?.contiguous()?;
-        let mut x = tape.run1(&self.embeddings, &Value::constant(ids))?;
-        for layer in &self.layers {
-            x = tape.run1(layer, &x)?;
-        }
-        let head = Arc::new(Reader { head: self.head.clone(), ends });
-        let mut out = tape.run(&head, &[x])?;
-        match (out.pop(), out.pop()) {
-            (Some(tokens), Some(pooled)) => Ok(TextFeatures { pooled, tokens }),
-            _ => Err(TensorError::Backward("the text head gives two values".into())),
-        }
-    }
-}
-
-/// The head together with the positions of one batch.
-struct Reader {
-    head: Arc<Head>,
-    ends: Vec<usize>,
-}
-
-impl Block for Reader {
-    fn name(&self) -> &str {
-        &self.head.name
-    }
-
-    fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
-        let tokens = self.head.ln_final.forward(tape, &inputs[0])?;
-        let read = ops::select_positions(tape, &tokens, &self.ends)?;
-        let projection = tape.param(&self.head.projection)?;
-        Ok(vec![ops::matmul(tape, &read, &projection)?, tokens])
+        let absent = || TensorError::Backward("the text head gives two values".into());
+        let (head, sequence) = self.blocks.split_last().ok_or_else(absent)?;
+        let x = tape.run_sequence(sequence, &Value::constant(ids))?;
+        let count = ends.len();
+        let ends = Value::constant(Tensor::from_vec(ends, count, &Device::Cpu)?);
+        let mut out = tape.run(head, &[x, ends])?;
+        let (tokens, pooled) = (out.pop().ok_or_else(absent)?, out.pop().ok_or_else(absent)?);
+        Ok(TextFeatures { pooled, tokens })
     }
 }

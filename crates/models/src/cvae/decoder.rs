@@ -55,7 +55,7 @@ impl Block for Stage {
     }
 }
 
-/// The last convolution, to colours. Linear on purpose: behind a saturating function the pixels of a white or black
+/// The last convolution, to colours, whatever the text. Linear on purpose: behind a saturating function the pixels of a white or black
 /// background have no gradient left, and an object in front of it is never learnt.
 #[derive(Debug)]
 struct Exit {
@@ -75,9 +75,8 @@ impl Block for Exit {
 
 #[derive(Debug, Clone)]
 pub(super) struct Decoder {
-    entry: Arc<Entry>,
-    stages: Vec<Arc<Stage>>,
-    exit: Arc<Exit>,
+    /// Each takes what the one before gave, the first the latent vector, and the text.
+    pub(super) blocks: Vec<Arc<dyn Block>>,
 }
 
 impl Decoder {
@@ -85,19 +84,19 @@ impl Decoder {
         let mut channels = config.widths.last().copied().unwrap_or(1);
         let first = scope.pp("entry").block();
         let hidden = 2 * (config.latent + config.text_dim);
-        let entry = Arc::new(Entry {
+        let mut blocks: Vec<Arc<dyn Block>> = Vec::new();
+        blocks.push(Arc::new(Entry {
             name: first.block_name().to_owned(),
             hidden: Linear::new(&first.pp("hidden"), config.latent + config.text_dim, hidden)?,
             fc: Linear::new(&first.pp("fc"), hidden, channels * bottom * bottom)?,
             channels,
             size: bottom,
-        });
-        let mut stages = Vec::new();
+        }));
         // One stage a halving of the encoder; the last keeps the encoder's first width.
         let outputs = config.widths.iter().rev().skip(1).chain(config.widths.first());
         for (index, &width) in outputs.enumerate() {
             let scope = scope.pp("stages").pp(index).block();
-            stages.push(Arc::new(Stage {
+            blocks.push(Arc::new(Stage {
                 name: scope.block_name().to_owned(),
                 conv: Conv2d::new(&scope.pp("conv"), channels, width, 3, Conv2dOptions::new(1, 1))?,
                 norm: GroupNorm::new(&scope.pp("norm"), crate::groups_for(width), width, 1e-5)?,
@@ -107,15 +106,15 @@ impl Decoder {
         }
         let last = scope.pp("exit").block();
         let conv = Conv2d::new(&last.pp("conv"), channels, 3, 3, Conv2dOptions::new(1, 1))?;
-        let exit = Arc::new(Exit { name: last.block_name().to_owned(), conv });
-        Ok(Self { entry, stages, exit })
+        blocks.push(Arc::new(Exit { name: last.block_name().to_owned(), conv }));
+        Ok(Self { blocks })
     }
 
     pub(super) fn forward(&self, tape: &Tape, latent: &Value, text: &Value) -> Result<Value> {
-        let mut x = super::joint::single(tape.run(&self.entry, &[latent.clone(), text.clone()])?)?;
-        for stage in &self.stages {
-            x = super::joint::single(tape.run(stage, &[x, text.clone()])?)?;
+        let mut x = latent.clone();
+        for block in &self.blocks {
+            x = super::joint::single(tape.run(block, &[x, text.clone()])?)?;
         }
-        tape.run1(&self.exit, &x)
+        Ok(x)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use phalanx_tensor::nn::{Conv2d, GroupNorm, Linear};
 use phalanx_tensor::ops::{self, Conv2dOptions};
-use phalanx_tensor::{Block, Result, Scope, Tape, Value};
+use phalanx_tensor::{Block, Result, Scope, Tape, TensorError, Value};
 
 use super::CvaeConfig;
 use super::film::Film;
@@ -54,17 +54,17 @@ impl Block for Head {
 
 #[derive(Debug, Clone)]
 pub(super) struct Encoder {
-    stages: Vec<Arc<Stage>>,
-    head: Arc<Head>,
+    /// Each takes what the one before gave, the first the images, and the text; the last gives mean and log-variance.
+    pub(super) blocks: Vec<Arc<dyn Block>>,
 }
 
 impl Encoder {
     pub(super) fn new(scope: &Scope, config: &CvaeConfig, bottom: usize) -> Result<Self> {
         let mut channels = 3;
-        let mut stages = Vec::new();
+        let mut blocks: Vec<Arc<dyn Block>> = Vec::new();
         for (index, &width) in config.widths.iter().enumerate() {
             let scope = scope.pp("stages").pp(index).block();
-            stages.push(Arc::new(Stage {
+            blocks.push(Arc::new(Stage {
                 name: scope.block_name().to_owned(),
                 conv: Conv2d::new(&scope.pp("conv"), channels, width, 3, Conv2dOptions::new(2, 1))?,
                 norm: GroupNorm::new(&scope.pp("norm"), crate::groups_for(width), width, 1e-5)?,
@@ -74,20 +74,23 @@ impl Encoder {
         }
         let scope = scope.pp("head").block();
         let inputs = channels * bottom * bottom + config.text_dim;
-        let head = Arc::new(Head {
+        blocks.push(Arc::new(Head {
             name: scope.block_name().to_owned(),
             mu: Linear::new(&scope.pp("fc_mu"), inputs, config.latent)?,
             logvar: Linear::new(&scope.pp("fc_logvar"), inputs, config.latent)?,
-        });
-        Ok(Self { stages, head })
+        }));
+        Ok(Self { blocks })
     }
 
     pub(super) fn forward(&self, tape: &Tape, images: &Value, text: &Value) -> Result<(Value, Value)> {
-        let mut x = images.clone();
-        for stage in &self.stages {
-            x = super::joint::single(tape.run(stage, &[x, text.clone()])?)?;
+        let mut both = vec![images.clone()];
+        for block in &self.blocks {
+            both = tape.run(block, &[super::joint::single(both)?, text.clone()])?;
         }
-        let mut both = tape.run(&self.head, &[x, text.clone()])?;
+        if both.len() < 2 {
+            let problem = "the last block of the encoder must give mean and log-variance";
+            return Err(TensorError::Backward(problem.into()));
+        }
         let logvar = super::joint::single(both.split_off(1))?;
         Ok((super::joint::single(both)?, logvar))
     }

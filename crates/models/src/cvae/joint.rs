@@ -1,7 +1,7 @@
 //! The whole text-to-image model: a text encoder and an autoencoder, trained together.
 
 use candle_core::Tensor;
-use phalanx_tensor::{Result, Scope, Tape, TensorError, Value, loss};
+use phalanx_tensor::{Result, Scope, Tape, TensorError, Value, loss, ops};
 
 use super::{Cvae, CvaeConfig, CvaeOutput};
 use crate::clip::{ClipTextConfig, ClipTextEncoder};
@@ -21,15 +21,36 @@ pub struct TextToImage {
     cvae: Cvae,
 }
 
-/// The parts of the loss.
+/// The parts of an autoencoder's loss.
 #[derive(Debug, Clone)]
-pub struct TextToImageLoss {
+pub struct CvaeLoss {
     /// What is minimised: L1, perhaps smoothed, plus the weighted divergence.
     pub total: Value,
     /// Mean absolute error of the pixels in [−1, 1].
     pub l1: Value,
     /// Divergence from the prior in nats a sample.
     pub kl: Value,
+}
+
+impl CvaeOutput {
+    /// The loss of reconstructing `images` [N, 3, S, S]: L1, its tip rounded off within `smooth` (0 for plain L1; see
+    /// [`loss::smooth_l1`]), plus `kl_weight` times the divergence from the prior.
+    ///
+    /// # Errors
+    /// If `images` have another shape than the reconstruction.
+    pub fn loss(
+        &self,
+        tape: &Tape,
+        images: &Value,
+        (kl_weight, smooth): (f64, f64),
+        over: loss::Over,
+    ) -> Result<CvaeLoss> {
+        let l1 = loss::l1(tape, &self.reconstruction.detach(), images, over)?;
+        let kl = loss::kl_standard_normal(tape, &self.mu, &self.logvar, over)?;
+        let weighted = ops::scale(tape, &kl, kl_weight)?;
+        let smoothed = loss::smooth_l1(tape, &self.reconstruction, images, smooth, over)?;
+        Ok(CvaeLoss { total: ops::add(tape, &smoothed, &weighted)?, l1, kl })
+    }
 }
 
 impl TextToImage {
@@ -68,28 +89,6 @@ impl TextToImage {
     pub fn forward(&self, tape: &Tape, images: &Value, ids: &Tensor) -> Result<CvaeOutput> {
         let text = self.text.forward(tape, ids)?.pooled;
         self.cvae.forward(tape, images, &text)
-    }
-
-    /// The loss of a batch: L1 of the reconstruction, its tip rounded off within `smooth` (0 for plain L1; see
-    /// [`loss::smooth_l1`]), plus `kl_weight` times the divergence.
-    ///
-    /// # Errors
-    /// If the shapes do not fit.
-    pub fn loss(
-        &self,
-        tape: &Tape,
-        images: &Value,
-        ids: &Tensor,
-        (kl_weight, smooth): (f64, f64),
-        over: loss::Over,
-    ) -> Result<TextToImageLoss> {
-        let out = self.forward(tape, images, ids)?;
-        let l1 = loss::l1(tape, &out.reconstruction.detach(), images, over)?;
-        let kl = loss::kl_standard_normal(tape, &out.mu, &out.logvar, over)?;
-        let weighted = phalanx_tensor::ops::scale(tape, &kl, kl_weight)?;
-        let smoothed = loss::smooth_l1(tape, &out.reconstruction, images, smooth, over)?;
-        let total = phalanx_tensor::ops::add(tape, &smoothed, &weighted)?;
-        Ok(TextToImageLoss { total, l1, kl })
     }
 
     /// Images of texts [N, T] at latent vectors [N, Z].

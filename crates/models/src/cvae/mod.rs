@@ -15,11 +15,13 @@ mod encoder;
 mod film;
 mod joint;
 
-pub use joint::{KlWarmup, L1Sharpening, TextToImage, TextToImageLoss};
+pub use joint::{CvaeLoss, KlWarmup, L1Sharpening, TextToImage};
 
 use decoder::Decoder;
 use encoder::Encoder;
-use phalanx_tensor::{Result, Scope, Tape, TensorError, Value, ops};
+use std::sync::Arc;
+
+use phalanx_tensor::{Block, Result, Scope, Tape, TensorError, Value, ops};
 
 /// The settings of a [`Cvae`].
 #[derive(Debug, Clone, PartialEq)]
@@ -89,6 +91,18 @@ impl Cvae {
     /// The settings.
     pub fn config(&self) -> &CvaeConfig {
         &self.config
+    }
+
+    /// The encoder's stages and head: each takes what the one before gave (the first the images [N, 3, S, S]) and the text
+    /// [N, text_dim]; the last gives mean and logarithm of the variance.
+    pub fn encoder_blocks(&self) -> &[Arc<dyn Block>] {
+        &self.encoder.blocks
+    }
+
+    /// The decoder's entry, stages and exit: each takes what the one before gave (the first a latent vector [N, Z]) and the text
+    /// [N, text_dim]; the last gives images.
+    pub fn decoder_blocks(&self) -> &[Arc<dyn Block>] {
+        &self.decoder.blocks
     }
 
     /// The latent distribution of images: its mean and the logarithm of its variance, [N, Z] each.

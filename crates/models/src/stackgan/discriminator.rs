@@ -69,8 +69,8 @@ impl Block for Judge {
 /// Judges images of 64×64 pixels and conditions together.
 #[derive(Debug, Clone)]
 pub struct StageOneDiscriminator {
-    encoder: Arc<Encoder>,
-    judge: Arc<Judge>,
+    encoder: Arc<dyn Block>,
+    judge: Arc<dyn Block>,
 }
 
 impl StageOneDiscriminator {

@@ -93,9 +93,8 @@ pub struct Generated {
 #[derive(Debug, Clone)]
 pub struct StageOneGenerator {
     conditioning: ConditioningAugmentation,
-    root: Arc<Root>,
-    upsamples: Vec<Arc<Upsample>>,
-    image: Arc<ToImage>,
+    /// From noise and condition to an image, each of one value.
+    blocks: Vec<Arc<dyn Block>>,
 }
 
 impl StageOneGenerator {
@@ -108,20 +107,22 @@ impl StageOneGenerator {
         let conditioning = ConditioningAugmentation::new(&scope.pp("ca_net").block(), config)?;
         let fc = scope.pp("fc").block();
         let (inputs, outputs) = (config.z_dim + config.condition_dim, channels * 16);
-        let root = Arc::new(Root {
+        let mut blocks: Vec<Arc<dyn Block>> = Vec::new();
+        blocks.push(Arc::new(Root {
             name: fc.block_name().to_owned(),
             fc: Linear::with_init(&fc.pp(0), inputs, outputs, WEIGHT, None)?,
             norm: BatchNorm2d::with_init(&fc.pp(1), outputs, BatchNormConfig::default(), NORM_WEIGHT)?,
             channels,
-        });
-        let upsamples = (0..4)
-            .map(|i| Ok(Arc::new(Upsample::new(&scope.pp(format!("upsample{}", i + 1)), channels >> i)?)))
-            .collect::<Result<Vec<_>>>()?;
+        }));
+        for index in 0..4 {
+            let scope = scope.pp(format!("upsample{}", index + 1));
+            blocks.push(Arc::new(Upsample::new(&scope, channels >> index)?));
+        }
         let img = scope.pp("img").block();
         let options = Conv2dOptions::new(1, 1);
         let conv = Conv2d::with_init(&img.pp(0), channels >> 4, 3, 3, options, WEIGHT, None)?;
-        let image = Arc::new(ToImage { name: img.block_name().to_owned(), conv });
-        Ok(Self { conditioning, root, upsamples, image })
+        blocks.push(Arc::new(ToImage { name: img.block_name().to_owned(), conv }));
+        Ok(Self { conditioning, blocks })
     }
 
     /// Images for text vectors [N, text_dim], noise [N, z_dim] and the noise of the condition [N, condition_dim].
@@ -137,10 +138,7 @@ impl StageOneGenerator {
     ) -> Result<Generated> {
         let condition = self.conditioning.forward(tape, text)?;
         let sample = condition.sample(tape, condition_noise)?;
-        let mut x = tape.run1(&self.root, &ops::cat(tape, &[noise, &sample], 1)?)?;
-        for upsample in &self.upsamples {
-            x = tape.run1(upsample, &x)?;
-        }
-        Ok(Generated { image: tape.run1(&self.image, &x)?, condition })
+        let both = ops::cat(tape, &[noise, &sample], 1)?;
+        Ok(Generated { image: tape.run_sequence(&self.blocks, &both)?, condition })
     }
 }

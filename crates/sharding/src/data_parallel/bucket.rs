@@ -8,7 +8,7 @@ use phalanx_tensor::host::{copy_host, unwritten_flat};
 
 use super::{LEADER, Place};
 use crate::Result;
-use crate::strategy::{Held, Placement};
+use crate::strategy::{Held, StateLayout};
 
 /// Units that follow each other and are treated alike, laid out one after the other.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ fn room(len: usize, dtype: DType, device: &Device) -> Result<Tensor> {
 /// Lays units out into buckets, and says what rank `rank` of `world` owns of each.
 pub(super) fn lay_out(
     units: &[Unit],
-    placement: Placement,
+    placement: StateLayout,
     (rank, world): (usize, usize),
     bucket_bytes: usize,
 ) -> (Vec<Bucket>, Vec<Place>) {
@@ -139,7 +139,7 @@ pub(crate) struct BucketShare {
 /// The buckets of units that have no values yet, and how many elements of each unit rank `rank` of `world` owns.
 pub(crate) fn shares(
     units: &[Unit],
-    placement: Placement,
+    placement: StateLayout,
     of: (usize, usize),
     bucket_bytes: usize,
 ) -> (Vec<BucketShare>, Vec<usize>) {

@@ -115,6 +115,11 @@ impl MeshLayout {
         })
     }
 
+    /// Whether ranks along the axis at `position` have samples of their own, so that the loss is the sum of theirs.
+    pub(crate) fn splits_data(&self, position: usize) -> bool {
+        self.axes[position].splits_data
+    }
+
     /// Where `rank` lies along each axis.
     ///
     /// # Errors

@@ -1,6 +1,9 @@
-//! CLIP's contrastive loss.
+//! CLIP's contrastive loss, over the samples of all ranks.
+
+use std::sync::Arc;
 
 use super::{Over, cross_entropy};
+use crate::group::{ProcessGroup, gather_counts};
 use crate::storage::wide;
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError, ops};
@@ -9,8 +12,13 @@ use crate::{Result, TensorError, ops};
 /// one belongs to row i of the other. Features are [N, E] of unit length; `scale` is a scalar, the inverse
 /// temperature, that the similarities are multiplied by.
 ///
+/// Where the session has a [`crate::Session::batch_group`], a rank's images are told apart from the texts of all its ranks, and
+/// its texts from all images, as in OpenCLIP with `local_loss` and `gather_with_grad`: the ranks' losses over
+/// [`Over::Count`] of the global batch, summed, are the loss of one rank with the whole batch, and so are the gradients. Ranks
+/// may have different numbers of samples.
+///
 /// # Errors
-/// If the shapes do not go together.
+/// If the shapes do not go together, or a rank of the group has no sample; and the transport's.
 pub fn clip_contrastive(
     tape: &Tape,
     image_features: &Value,
@@ -18,15 +26,64 @@ pub fn clip_contrastive(
     scale: &Value,
     over: Over,
 ) -> Result<Value> {
+    const OP: &str = "clip_contrastive";
     if image_features.shape() != text_features.shape() {
-        return Err(TensorError::unequal("clip_contrastive", image_features.shape(), text_features.shape()));
+        return Err(TensorError::unequal(OP, image_features.shape(), text_features.shape()));
     }
-    let labels: Vec<u32> = (0..image_features.dims()[0] as u32).collect();
+    let &[samples, _] = image_features.dims() else {
+        let problem = format!("expected features [N, E], not {:?}", image_features.shape());
+        return Err(TensorError::shape(OP, problem));
+    };
     // Sums of products are f32 before they are rounded, and a large scale would magnify the rounding.
     let dtype = wide(image_features.dtype()?);
-    let logits = ops::linear_stored(tape, image_features, text_features, None, dtype)?;
-    let logits = ops::broadcast_mul(tape, &logits, scale)?;
-    let by_image = cross_entropy(tape, &logits, &labels, 0.0, over)?;
-    let by_text = cross_entropy(tape, &ops::transpose(tape, &logits, 0, 1)?, &labels, 0.0, over)?;
+    let (by_image, by_text, labels) = match &tape.session().batch_group {
+        Some(group) if group.size() > 1 => {
+            let all = Gathered::of(tape, image_features, text_features, group)?;
+            let by_image = ops::linear_stored(tape, image_features, &all.texts, None, dtype)?;
+            let by_text = ops::linear_stored(tape, text_features, &all.images, None, dtype)?;
+            let labels = all.first..all.first + samples;
+            (ops::broadcast_mul(tape, &by_image, scale)?, ops::broadcast_mul(tape, &by_text, scale)?, labels)
+        }
+        _ => {
+            let logits = ops::linear_stored(tape, image_features, text_features, None, dtype)?;
+            let logits = ops::broadcast_mul(tape, &logits, scale)?;
+            let transposed = ops::transpose(tape, &logits, 0, 1)?;
+            (logits, transposed, 0..samples)
+        }
+    };
+    let labels: Vec<u32> = labels.map(|label| label as u32).collect();
+    let by_image = cross_entropy(tape, &by_image, &labels, 0.0, over)?;
+    let by_text = cross_entropy(tape, &by_text, &labels, 0.0, over)?;
     ops::scale(tape, &ops::add(tape, &by_image, &by_text)?, 0.5)
+}
+
+/// The features of all ranks, in the order of ranks.
+struct Gathered {
+    images: Value,
+    texts: Value,
+    /// The row of this rank's first sample.
+    first: usize,
+}
+
+impl Gathered {
+    fn of(tape: &Tape, images: &Value, texts: &Value, group: &Arc<dyn ProcessGroup>) -> Result<Self> {
+        const OP: &str = "clip_contrastive";
+        let (samples, width) = (images.dims()[0], images.dims()[1]);
+        let counts = gather_counts(group.as_ref(), samples);
+        let counts = counts.map_err(|source| TensorError::Hook { op: OP, source })?;
+        if let Some(rank) = counts.iter().position(|count| *count == 0) {
+            // Every rank finds this, so that none waits for the others.
+            let problem =
+                format!("rank {rank} of the batch's group has no sample; leave it out of the group");
+            return Err(TensorError::shape(OP, problem));
+        }
+        // Both travel together, and are f32: gradients of all ranks are added before they are rounded.
+        let both = ops::cat(tape, &[images, texts], 1)?;
+        let all = ops::all_gather_stored(tape, &both, (0, &counts), group, wide(both.dtype()?))?;
+        Ok(Self {
+            images: ops::narrow(tape, &all, 1, 0, width)?,
+            texts: ops::narrow(tape, &all, 1, width, width)?,
+            first: counts[..group.rank()].iter().sum(),
+        })
+    }
 }

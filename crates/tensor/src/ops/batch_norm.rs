@@ -7,6 +7,7 @@ use phalanx_kernels::{
 };
 
 use super::norm::check_affine;
+use crate::host::HostSliceMut;
 use crate::storage::unwritten;
 use crate::storage::{Contiguous, dispatch, stored, tensor_from, wide};
 use crate::store::Buffer;
@@ -72,11 +73,14 @@ pub fn batch_norm2d(
         residual.map(|residual| Ok::<_, TensorError>(residual.tensor()?.contiguous()?)).transpose()?;
     let dtype = input.dtype();
     let cx = tape.context();
-    let sync = if stats.sync { tape.session().stats_sync.clone() } else { None };
+    let sync = if stats.sync { tape.session().batch_group.clone() } else { None };
     let reduce = {
         let sync = sync.clone();
         move |values: &mut [f64]| match &sync {
-            Some(sync) => sync.all_reduce_sum(values).map_err(|source| TensorError::Hook { op: OP, source }),
+            Some(sync) => {
+                let sum = sync.all_reduce(HostSliceMut::F64(values));
+                sum.map_err(|source| TensorError::Hook { op: OP, source })
+            }
             None => Ok(()),
         }
     };

@@ -7,6 +7,7 @@ mod activation;
 mod arithmetic;
 mod attention;
 mod batch_norm;
+mod collective;
 mod conv;
 mod conv_transpose;
 mod dropout;
@@ -21,6 +22,11 @@ pub use activation::{UnaryOp, exp, gelu, leaky_relu, quick_gelu, relu, relu6, si
 pub use arithmetic::{add, add_scalar, broadcast_add, broadcast_mul, mul, scale, sub};
 pub use attention::{attention, softmax};
 pub use batch_norm::{BatchNormStats, FusedActivation, batch_norm2d};
+pub(crate) use collective::all_gather_stored;
+pub use collective::{
+    all_gather, all_reduce, copy_to_group, gather_from_group, reduce_from_group, reduce_scatter,
+    split_to_group,
+};
 pub use conv::{Conv2dOptions, conv2d};
 pub use conv_transpose::conv_transpose2d;
 pub use dropout::{dropout, gaussian_noise};

@@ -13,7 +13,7 @@ use crate::{Result, TensorError};
 /// The name must be that of the [`crate::Scope::block`] in which its parameters were registered
 /// ([`crate::Scope::block_name`]). `forward`
 /// must be repeatable: called twice with the same inputs on tapes of the same session it does the same.
-pub trait Block: Send + Sync {
+pub trait Block: std::fmt::Debug + Send + Sync {
     /// The name of the block, a prefix of its parameters' names.
     fn name(&self) -> &str;
 
@@ -29,7 +29,7 @@ impl Tape {
     ///
     /// # Errors
     /// The block's, or the listener's.
-    pub fn run<B: Block + 'static>(&self, block: &Arc<B>, inputs: &[Value]) -> Result<Vec<Value>> {
+    pub fn run(&self, block: &Arc<dyn Block>, inputs: &[Value]) -> Result<Vec<Value>> {
         let name: Arc<str> = block.name().into();
         let index = self.count_block();
         self.notify("before forward", |listener| listener.before_forward(&name))?;
@@ -49,12 +49,20 @@ impl Tape {
     ///
     /// # Errors
     /// The block's, or the listener's, or if the block gives another number of outputs.
-    pub fn run1<B: Block + 'static>(&self, block: &Arc<B>, input: &Value) -> Result<Value> {
+    pub fn run1(&self, block: &Arc<dyn Block>, input: &Value) -> Result<Value> {
         let mut outputs = self.run(block, std::slice::from_ref(input))?;
         match (outputs.pop(), outputs.is_empty()) {
             (Some(output), true) => Ok(output),
             _ => Err(TensorError::shape("run1", format!("block `{}` must give one output", block.name()))),
         }
+    }
+
+    /// Runs blocks of one input and one output, each on what the one before it gave.
+    ///
+    /// # Errors
+    /// As [`Tape::run1`].
+    pub fn run_sequence(&self, blocks: &[Arc<dyn Block>], input: &Value) -> Result<Value> {
+        blocks.iter().try_fold(input.clone(), |x, block| self.run1(block, &x))
     }
 
     /// Runs something as the block called `name`, which is not one that could be run again.
@@ -70,7 +78,7 @@ impl Tape {
     }
 
     /// Runs the block without recording, and records one node that runs it again in backward.
-    fn run_recomputed<B: Block + 'static>(&self, block: Arc<B>, inputs: &[Value]) -> Result<Vec<Value>> {
+    fn run_recomputed(&self, block: Arc<dyn Block>, inputs: &[Value]) -> Result<Vec<Value>> {
         let keys_at = self.keys_drawn();
         let frozen = self.frozen.get();
         let (outputs, units) = self.without_recording(|| block.forward(self, inputs))?;

@@ -56,12 +56,3 @@ pub trait Listener: std::fmt::Debug + Send + Sync {
         Ok(())
     }
 }
-
-/// Adds numbers over all ranks, for ops whose statistics span the global batch (synchronised batch norm).
-pub trait StatsSync: std::fmt::Debug + Send + Sync {
-    /// Replaces every number by its sum over the ranks.
-    ///
-    /// # Errors
-    /// The transport's error.
-    fn all_reduce_sum(&self, values: &mut [f64]) -> HookResult;
-}

@@ -16,7 +16,7 @@ mod value;
 
 pub use block::Block;
 pub use grads::Grads;
-pub use listener::{HookResult, Listener, StatsSync};
+pub use listener::{HookResult, Listener};
 pub use session::{Recompute, Session};
 pub use value::{Saved, Value};
 

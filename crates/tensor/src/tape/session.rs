@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use phalanx_kernels::Context;
 
-use super::listener::{Listener, StatsSync};
+use super::listener::Listener;
+use crate::group::ProcessGroup;
 use crate::precision::Precision;
 use crate::rng::Key;
 
@@ -42,8 +43,9 @@ pub struct Session {
     pub sample_offset: usize,
     /// Who is told about blocks and gradients.
     pub listener: Option<Arc<dyn Listener>>,
-    /// How statistics over the global batch are summed; without it they are this rank's own.
-    pub stats_sync: Option<Arc<dyn StatsSync>>,
+    /// The ranks that the global batch is spread over, for ops whose results depend on all of it: synchronised batch norm and
+    /// the contrastive loss. Without it this rank's samples are all.
+    pub batch_group: Option<Arc<dyn ProcessGroup>>,
     /// Which blocks are recomputed in backward.
     pub recompute: Recompute,
     /// What products take and what activations are kept in.
@@ -62,7 +64,7 @@ impl Session {
             key,
             sample_offset: 0,
             listener: None,
-            stats_sync: None,
+            batch_group: None,
             recompute: Recompute::Never,
             precision: Precision::F32,
             frozen: Arc::default(),

@@ -1,16 +1,14 @@
 //! Contrastive: a text encoder and an image tower from scratch.
 
-use candle_core::DType;
-use phalanx_models::{Clip, ImageTowerConfig};
-use phalanx_tensor::Value;
+use candle_core::{DType, Tensor};
+use phalanx_models::{Clip, ClipOutput, ImageTowerConfig};
+use phalanx_tensor::group::gather_counts;
+use phalanx_tensor::{TensorError, Value, ops};
 
 use super::text::{TextSettings, Texts};
 use crate::engine::{Setup, Step, TaskSpec, TrainError, Training, number};
 
-/// CLIP with small towers.
-///
-/// Each rank contrasts its own part of the batch: features are not gathered over ranks, so a rank's pictures are
-/// told apart from `global_batch / ranks` texts, not from all.
+/// CLIP with small towers. A picture is told apart from the texts of the whole micro-batch, whichever ranks have them.
 pub(super) struct Contrastive {
     model: Clip,
     texts: Texts,
@@ -46,26 +44,43 @@ fn contrastive(setup: &mut Setup<'_>, settings: &ClipSettings) -> Result<Trainin
 }
 
 impl Contrastive {
-    fn loss(&self, step: &Step<'_>) -> Result<Value, TrainError> {
+    /// Features of a batch, with the ids of its captions' tokens.
+    fn features(&self, step: &Step<'_>) -> Result<(ClipOutput, Tensor), TrainError> {
         let ids = self.texts.encode(step.texts("captions")?)?;
-        Ok(self.model.loss(step.tape, &step.value("images")?, &ids, step.over()?)?)
+        Ok((self.model.forward(step.tape, &step.value("images")?, &ids)?, ids))
+    }
+
+    fn loss(&self, step: &Step<'_>) -> Result<Value, TrainError> {
+        Ok(self.features(step)?.0.loss(step.tape, step.over()?)?)
     }
 
     fn evaluate(&self, step: &Step<'_>) -> Result<[f64; 2], TrainError> {
-        Ok([number(&self.loss(step)?)?, self.count_matched(step)?])
+        let (out, ids) = self.features(step)?;
+        let loss = number(&out.loss(step.tape, step.over()?)?)?;
+        Ok([loss, matched(step, &out, &ids)?])
     }
+}
 
-    /// The weights of the pictures that are nearest to their own text among the batch's. Texts that are equal count as one.
-    fn count_matched(&self, step: &Step<'_>) -> Result<f64, TrainError> {
-        let captions = step.texts("captions")?;
-        let ids = self.texts.encode(captions)?;
-        let out = self.model.forward(step.tape, &step.value("images")?, &ids)?;
-        let (image, text) =
-            (out.image.tensor()?.to_dtype(DType::F32)?, out.text.tensor()?.to_dtype(DType::F32)?);
-        let similarity = image.matmul(&text.t()?)?;
-        let best = similarity.argmax(1)?.to_vec1::<u32>()?;
-        let rows = best.iter().zip(captions).zip(step.batch.weights());
-        let matched = rows.filter(|((best, own), _)| captions[**best as usize] == **own);
-        Ok(matched.map(|(_, weight)| f64::from(*weight)).sum())
-    }
+/// The weights of this rank's pictures that are nearest to their own text among the batch's, those of all ranks. Texts that
+/// the encoder cannot tell apart count as one.
+fn matched(step: &Step<'_>, out: &ClipOutput, ids: &Tensor) -> Result<f64, TrainError> {
+    let image = out.image.tensor()?.to_dtype(DType::F32)?;
+    let text = Value::constant(out.text.tensor()?.to_dtype(DType::F32)?);
+    // f32 holds the ids of tokens exactly.
+    let own = Value::constant(ids.to_dtype(DType::F32)?);
+    let (text, all) = match &step.tape.session().batch_group {
+        Some(group) => {
+            let counts = gather_counts(group.as_ref(), ids.dim(0)?);
+            let counts = counts.map_err(|source| TensorError::Hook { op: "matched", source })?;
+            let gather = |value: &Value| ops::all_gather(step.tape, value, 0, &counts, group);
+            (gather(&text)?, gather(&own)?)
+        }
+        None => (text, own.clone()),
+    };
+    let similarity = image.matmul(&text.tensor()?.t()?)?;
+    let best = similarity.argmax(1)?.to_vec1::<u32>()?;
+    let (own, all) = (own.tensor()?.to_vec2::<f32>()?, all.tensor()?.to_vec2::<f32>()?);
+    let rows = best.iter().zip(own).zip(step.batch.weights());
+    let matched = rows.filter(|((best, own), _)| all[**best as usize] == *own);
+    Ok(matched.map(|(_, weight)| f64::from(*weight)).sum())
 }

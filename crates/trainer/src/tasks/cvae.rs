@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_data::transform::Normalise;
-use phalanx_models::{ClipTextConfig, CvaeConfig, KlWarmup, L1Sharpening, TextToImage, TextToImageLoss};
+use phalanx_models::{ClipTextConfig, CvaeConfig, CvaeLoss, KlWarmup, L1Sharpening, TextToImage};
 use phalanx_tensor::Tape;
 
 use super::text::{TextSettings, Texts};
@@ -92,9 +92,10 @@ fn autoencoder(setup: &mut Setup<'_>, settings: &CvaeSettings) -> Result<Trainin
 
 impl Autoencoder {
     /// The loss with a weight of the divergence and a width of the quadratic part of L1.
-    fn parts(&self, step: &Step<'_>, weights: (f64, f64)) -> Result<TextToImageLoss, TrainError> {
+    fn parts(&self, step: &Step<'_>, weights: (f64, f64)) -> Result<CvaeLoss, TrainError> {
         let ids = self.texts.encode(step.texts("captions")?)?;
-        Ok(self.model.loss(step.tape, &step.value("images")?, &ids, weights, step.over()?)?)
+        let images = step.value("images")?;
+        Ok(self.model.forward(step.tape, &images, &ids)?.loss(step.tape, &images, weights, step.over()?)?)
     }
 
     fn loss(&self, step: &Step<'_>) -> Result<Loss, TrainError> {

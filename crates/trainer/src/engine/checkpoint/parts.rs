@@ -7,14 +7,14 @@ use phalanx_sharding::{Held, Share};
 use phalanx_tensor::{ParamStore, TensorError, Unit};
 
 use crate::engine::error::TrainError;
-use crate::run::checkpoint::{EMA, MODEL, Part, PartFile};
+use crate::run::checkpoint::{EMA, MODEL, NewFile, NewPiece};
 
 /// Sorts parts into files: whole tensors into one for each kind of thing, shards into the rank's own.
 pub(in crate::engine) struct Cut {
     share: Share,
     /// By parameter: its shape, and the first element that is in this rank's unit.
     params: BTreeMap<String, (Vec<usize>, usize)>,
-    files: BTreeMap<String, Vec<Part>>,
+    files: BTreeMap<String, Vec<NewPiece>>,
 }
 
 impl Cut {
@@ -91,12 +91,13 @@ impl Cut {
             _ => ("optimizer".to_owned(), format!("{kind}.{name}")),
         };
         let shape = self.params.get(&name).map_or_else(|| values.dims().to_vec(), |(shape, _)| shape.clone());
-        let part = Part { kind: kind.to_owned(), name, shape, start, key, values };
-        self.files.entry(format!("{file}.safetensors")).or_default().push(part);
+        let region = (start..start + values.elem_count()).into();
+        let piece = NewPiece { kind: kind.to_owned(), name, shape, region, key, values };
+        self.files.entry(format!("{file}.safetensors")).or_default().push(piece);
     }
 
     /// The files.
-    pub(in crate::engine) fn files(self) -> Vec<PartFile> {
-        self.files.into_iter().map(|(name, parts)| PartFile { name, parts }).collect()
+    pub(in crate::engine) fn files(self) -> Vec<NewFile> {
+        self.files.into_iter().map(|(name, pieces)| NewFile { name, pieces }).collect()
     }
 }

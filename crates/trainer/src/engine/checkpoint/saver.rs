@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::engine::distributed::Distributed;
 use crate::engine::error::TrainError;
 use crate::run::RunFolder;
-use crate::run::checkpoint::{Aside, Checkpoint, CheckpointError, PartFile};
+use crate::run::checkpoint::{Aside, Checkpoint, CheckpointError, NewFile};
 
 /// Numbers that a rank adds to the sums of a step: whether it has written, whether it has completed the checkpoint (rank 0
 /// alone does), whether it has failed.
@@ -84,7 +84,7 @@ impl Saver {
         &mut self,
         distributed: &Distributed,
         step: u64,
-        parts: impl FnOnce() -> Result<(Vec<PartFile>, Map<String, Value>), TrainError>,
+        parts: impl FnOnce() -> Result<(Vec<NewFile>, Map<String, Value>), TrainError>,
     ) -> Result<Vec<Saved>, TrainError> {
         let begun = Instant::now();
         let mut complete = Vec::from_iter(self.settle(distributed)?);
@@ -145,7 +145,7 @@ impl Saver {
     }
 
     /// Writes this rank's files, on a thread if that is asked for.
-    fn write(&self, aside: Aside, rank: usize, files: Vec<PartFile>) -> Stage {
+    fn write(&self, aside: Aside, rank: usize, files: Vec<NewFile>) -> Stage {
         if files.is_empty() || !self.asynchronous {
             return match aside.write(rank, files) {
                 Ok(()) => Stage::Written,
@@ -311,14 +311,15 @@ mod tests {
     use phalanx_collectives::threads;
 
     use super::*;
-    use crate::run::checkpoint::Part;
+    use crate::run::checkpoint::NewPiece;
 
     /// A rank's file of a tensor `w` with two elements for each rank.
-    fn files(name: String, rank: usize, ranks: usize) -> Vec<PartFile> {
+    fn files(name: String, rank: usize, ranks: usize) -> Vec<NewFile> {
         let values = Tensor::new(&[rank as f32, 0.5], &Device::Cpu).expect("a tensor");
-        let (kind, shape, start, key) = ("model".to_owned(), vec![2 * ranks], 2 * rank, "model.w".to_owned());
-        let part = Part { kind, name: "w".to_owned(), shape, start, key, values };
-        vec![PartFile { name, parts: vec![part] }]
+        let (kind, shape, key) = ("model".to_owned(), vec![2 * ranks], "model.w".to_owned());
+        let region = (2 * rank..2 * rank + 2).into();
+        let piece = NewPiece { kind, name: "w".to_owned(), shape, region, key, values };
+        vec![NewFile { name, pieces: vec![piece] }]
     }
 
     /// Runs `work` as each of three ranks, with a saver into the folder that `at` names for the rank.

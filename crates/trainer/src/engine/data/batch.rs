@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use candle_core::{Device, Tensor};
+use phalanx_data::batch::BatchParts;
 use phalanx_data::{ArrayData, DataError};
 use phalanx_tensor::loss::Over;
 
@@ -121,7 +122,7 @@ impl TryFrom<phalanx_data::Batch> for Batch {
 
     /// The arrays as tensors that take over their memory.
     fn try_from(batch: phalanx_data::Batch) -> Result<Self, TrainError> {
-        let (arrays, texts, weights) = batch.into_parts();
+        let BatchParts { arrays, texts, weights } = batch.into_parts();
         let tensors = arrays.into_iter().map(|(name, array)| {
             let (shape, data) = array.into_parts();
             let tensor = match data {

@@ -16,7 +16,7 @@ const READER: usize = 0;
 pub(in crate::engine) struct Feed(Source);
 
 /// A rank's samples of one step.
-pub(in crate::engine) struct StepShare {
+pub(in crate::engine) struct StepSamples {
     /// As many micro-batches on every rank.
     pub(in crate::engine) micro_batches: Vec<MicroBatch>,
     /// Samples of the step over all ranks.
@@ -52,7 +52,7 @@ impl Feed {
     }
 
     /// The next step's samples.
-    pub(in crate::engine) fn next(&mut self) -> Result<StepShare, TrainError> {
+    pub(in crate::engine) fn next(&mut self) -> Result<StepSamples, TrainError> {
         let StepBatch { batch, valid, micro_batches: ranges, global_samples, global_weight, .. } =
             self.0.next()?;
         let whole = Batch::try_from(batch)?;
@@ -64,7 +64,7 @@ impl Feed {
             left.start = own.end;
             micro_batches.push(MicroBatch { batch: whole.narrow(&own)?, offset: positions.start, ranks });
         }
-        Ok(StepShare { micro_batches, global_samples, global_weight })
+        Ok(StepSamples { micro_batches, global_samples, global_weight })
     }
 }
 
@@ -207,4 +207,60 @@ fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, TrainError> {
 
 fn garbled(error: &serde_json::Error) -> TrainError {
     TrainError::Setup(format!("what ranks tell each other of a batch is garbled: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use phalanx_collectives::threads;
+
+    use super::*;
+
+    /// The batch of a rank: an array of each type, of a length that is the rank's own.
+    fn batch_of(rank: usize) -> StepBatch {
+        let number = rank + 1;
+        let numbers = |from: u32| (0..).map(move |more| from + more).take(2 * number);
+        let batch = phalanx_data::Batch::new(number)
+            .with("images", [number, 2], numbers(1).map(|n| n as f32 / 3.0).collect::<Vec<f32>>())
+            .and_then(|batch| batch.with("times", [number, 2], numbers(2).map(f64::from).collect::<Vec<_>>()))
+            .and_then(|batch| {
+                batch.with("valid", [number, 2], numbers(3).map(|n| n as u8).collect::<Vec<_>>())
+            })
+            .and_then(|batch| batch.with("tokens", [number, 2], numbers(u32::MAX - 9).collect::<Vec<_>>()))
+            .and_then(|batch| {
+                batch.with("ids", [number, 2], numbers(4).map(|n| -i64::from(n)).collect::<Vec<_>>())
+            })
+            .and_then(|batch| batch.with_texts("captions", vec![format!("\"rank\" {rank}"); number]))
+            .and_then(|batch| batch.with_weights(vec![0.1; number]));
+        StepBatch {
+            batch: batch.expect("sound"),
+            indices: (0..number).collect(),
+            valid: number,
+            micro_batches: vec![MicroBatchRange { positions: rank..rank + number, ranks: 3 }],
+            global_samples: 6,
+            global_weight: 0.1,
+            epoch: 3,
+            step: 4,
+        }
+    }
+
+    #[test]
+    fn every_rank_gets_its_own_batch_to_the_bit() {
+        let ranks = threads(3).expect("a world").into_iter().map(|fed| {
+            std::thread::spawn(move || {
+                let read = if fed.rank() == READER { (0..3).map(batch_of).collect() } else { Vec::new() };
+                assert_eq!(scatter(&fed, read).expect("sound"), batch_of(fed.rank()));
+            })
+        });
+        for rank in ranks.collect::<Vec<_>>() {
+            rank.join().expect("no panic");
+        }
+    }
+
+    #[test]
+    fn batches_of_other_types_are_not_sent() {
+        let alone = threads(1).expect("a world").remove(0);
+        let other = StepBatch { batch: phalanx_data::Batch::new(1), ..batch_of(0) };
+        let error = scatter(&alone, vec![batch_of(0), other]).expect_err("they differ").to_string();
+        assert!(error.contains("F32"), "{error}");
+    }
 }

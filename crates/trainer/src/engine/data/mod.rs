@@ -6,6 +6,6 @@ mod images;
 mod splits;
 
 pub use batch::Batch;
-pub(super) use feed::{Feed, MicroBatch, StepShare, TestBatch};
+pub(super) use feed::{Feed, MicroBatch, StepSamples, TestBatch};
 pub(super) use images::num_classes;
 pub(super) use splits::Data;

@@ -11,7 +11,7 @@ use phalanx_collectives::{CommStats, Communicator, ReduceOp, WorldConfig, connec
 use phalanx_sharding::{Ranks, Strategy};
 
 pub(in crate::engine) use listeners::listener;
-pub(in crate::engine) use network::Network;
+pub(in crate::engine) use network::{BatchGroups, Network};
 use world::Link;
 pub use world::{World, in_one_process, launcher_world};
 

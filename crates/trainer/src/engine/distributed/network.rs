@@ -3,11 +3,22 @@
 use std::sync::Arc;
 
 use phalanx_sharding::{DataParallel, Options, Share, hook_named};
-use phalanx_tensor::{ParamStore, StatsSync, Unit};
+use phalanx_tensor::{ParamStore, ProcessGroup, Unit};
 
 use super::{Distributed, Traffic};
 use crate::config::{Config, mib};
 use crate::engine::error::TrainError;
+
+/// Groups of the ranks that have samples of a batch.
+#[derive(Debug, Clone, Default)]
+pub(in crate::engine) struct BatchGroups(Option<Arc<DataParallel>>);
+
+impl BatchGroups {
+    /// The first `ranks` ranks; none where this is the only rank. Every rank calls this at the same place.
+    pub(in crate::engine) fn first(&self, ranks: usize) -> Result<Option<Arc<dyn ProcessGroup>>, TrainError> {
+        self.0.as_ref().map(|parallel| Ok(parallel.batch_group_among(ranks)?)).transpose()
+    }
+}
 
 /// A network's parameters and buffers, with the strategy instance that shares them over the world, if there are other ranks.
 #[derive(Debug)]
@@ -71,12 +82,9 @@ impl Network {
         self.parallel.as_ref().map_or(0, |parallel| parallel.peak_gathered_bytes())
     }
 
-    /// How batch statistics are summed over the first `ranks` ranks. Every rank calls this at the same place.
-    pub(in crate::engine) fn stats_sync(
-        &self,
-        ranks: usize,
-    ) -> Result<Option<Arc<dyn StatsSync>>, TrainError> {
-        self.parallel.as_ref().map(|parallel| Ok(parallel.stats_sync_among(ranks)?)).transpose()
+    /// The ranks that have samples of a batch, for what depends on all of it.
+    pub(in crate::engine) fn batch_groups(&self) -> BatchGroups {
+        BatchGroups(self.parallel.clone())
     }
 
     /// What the optimizer, clipping and averages act on: the store's units, or this rank's parts of them.

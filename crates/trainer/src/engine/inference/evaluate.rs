@@ -3,7 +3,7 @@
 use phalanx_tensor::{Session, Tape};
 
 use crate::engine::data::{Data, TestBatch};
-use crate::engine::distributed::Distributed;
+use crate::engine::distributed::{BatchGroups, Distributed};
 use crate::engine::error::TrainError;
 use crate::engine::training::{AnyTraining, Step};
 
@@ -13,6 +13,7 @@ pub(in crate::engine) fn evaluate(
     training: &dyn AnyTraining,
     data: &Data,
     distributed: &Distributed,
+    groups: &BatchGroups,
     session: &Session,
     limit: usize,
     batch: usize,
@@ -23,10 +24,13 @@ pub(in crate::engine) fn evaluate(
     let mut sums = vec![0.0; names.len() + 1];
     for batch in data.test_batches(distributed, limit, batch)? {
         let TestBatch { batch, counts } = batch?;
+        // Those who have samples of it contrast them together.
+        let ranks = distributed.sum_of(f64::from(u8::from(counts)))? as usize;
+        let batch_group = groups.first(ranks.max(1))?.filter(|_| counts);
         if !counts && session.listener.is_none() {
             continue;
         }
-        let tape = Tape::forward_only(session.clone());
+        let tape = Tape::forward_only(Session { batch_group, ..session.clone() });
         let measured = training.evaluate(&Step::new(&tape, &batch, 1.0, step))?;
         if !counts {
             // Computed so that this rank takes part in gathering each block's parameters.

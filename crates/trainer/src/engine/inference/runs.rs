@@ -9,7 +9,7 @@ use super::{draw, evaluate};
 use crate::config::Config;
 use crate::engine::checkpoint::newest_checkpoint;
 use crate::engine::data::Data;
-use crate::engine::distributed::{Distributed, Network, World};
+use crate::engine::distributed::{BatchGroups, Distributed, Network, World};
 use crate::engine::training::{Built, Task, Weights};
 use crate::engine::{Plan, TrainError, optimize, precision};
 use crate::run::RunFolder;
@@ -47,7 +47,16 @@ impl Ready {
     fn evaluate(&self, config: &Config, step: u64) -> Result<Vec<(String, f64)>, TrainError> {
         let batch = if config.eval.batch > 0 { config.eval.batch } else { config.train.global_batch };
         let (training, alone) = (&*self.built.training, Distributed::none());
-        evaluate(training, &self.data, &alone, &self.session, config.eval.limit, batch, step)
+        evaluate(
+            training,
+            &self.data,
+            &alone,
+            &BatchGroups::default(),
+            &self.session,
+            config.eval.limit,
+            batch,
+            step,
+        )
     }
 }
 

@@ -159,9 +159,10 @@ pub(super) fn evaluate_run(run: &mut Run<'_>) -> Result<Vec<(String, f64)>, Trai
     let (data, distributed, context) = (&run.data, run.distributed, run.context.clone());
     let session = Session { precision: run.config.train.precision, ..Session::evaluation(context) };
     let (listener, step) = (run.state.listener(), run.state.step);
+    let groups = run.state.networks().next().map(Network::batch_groups).unwrap_or_default();
     let session = Session { listener, ..session };
     run.state.with_averages_by_block(|training| {
-        evaluate(training, data, distributed, &session, eval.limit, batch, step)
+        evaluate(training, data, distributed, &groups, &session, eval.limit, batch, step)
     })
 }
 

@@ -13,7 +13,7 @@ use crate::engine::distributed::{Distributed, Network, listener};
 use crate::engine::observer::UpdateReport;
 use crate::engine::training::{AnyTraining, Built};
 use crate::engine::{Plan, TrainError};
-use crate::run::checkpoint::{Checkpoint, PartFile};
+use crate::run::checkpoint::{Checkpoint, NewFile};
 
 /// The networks of a training, what changes with them, and how far they are.
 pub(super) struct TrainState {
@@ -156,7 +156,7 @@ impl TrainState {
 
     /// Copies what this rank has to write of a checkpoint, and adds to `state` what the index has to say. Every rank calls
     /// this at the same place.
-    pub(super) fn parts(&self, state: &mut Map<String, Value>) -> Result<Vec<PartFile>, TrainError> {
+    pub(super) fn parts(&self, state: &mut Map<String, Value>) -> Result<Vec<NewFile>, TrainError> {
         // All networks are shared alike.
         let share = self.trainables[0].network.part();
         let mut cut = Cut::new(share);

@@ -8,7 +8,7 @@ use super::Run;
 use super::after::tell_saved;
 use super::meter::{Spent, timed};
 use crate::engine::checkpoint::TOLD;
-use crate::engine::data::{Feed, MicroBatch, StepShare};
+use crate::engine::data::{Feed, MicroBatch, StepSamples};
 use crate::engine::distributed::Network;
 use crate::engine::observer::PhaseReport;
 use crate::engine::training::{Step, number};
@@ -62,7 +62,7 @@ impl Run<'_> {
 
     /// Runs a phase forward and backward on this rank's share of a step: the sums of its loss and measures, while the
     /// gradients that it has led to are summed over the ranks.
-    fn gradients(&self, phase: usize, share: &StepShare) -> Result<Vec<f64>, TrainError> {
+    fn gradients(&self, phase: usize, share: &StepSamples) -> Result<Vec<f64>, TrainError> {
         let (state, distributed) = (&self.state, self.distributed);
         let training = &state.training;
         let phases = training.phases();
@@ -86,9 +86,9 @@ impl Run<'_> {
             if *ranks == 0 {
                 continue;
             }
-            // Those who have samples of it normalise them together; the others wait at what comes after.
-            let stats_sync =
-                state.updated(phase).next().map(|network| network.stats_sync(*ranks)).transpose()?;
+            // Those who have samples of it normalise and contrast them together; the others wait at what comes after.
+            let groups = state.updated(phase).next().map(Network::batch_groups).unwrap_or_default();
+            let batch_group = groups.first(*ranks)?;
             if batch.is_empty() {
                 continue;
             }
@@ -98,7 +98,7 @@ impl Run<'_> {
                 key: key.step(self.state.step),
                 sample_offset: *offset,
                 listener: state.listener(),
-                stats_sync: stats_sync.flatten(),
+                batch_group,
                 recompute: precision::recompute(self.config),
                 precision: self.config.train.precision,
                 frozen: state.constants(phase),

@@ -6,6 +6,7 @@ use std::path::Path;
 use phalanx_tensor::io::{TensorHeader, atomic_write, sort_for_safetensors, write_header};
 
 use super::index::{EMA, MODEL};
+use super::region::Region;
 use super::{Checkpoint, CheckpointError};
 
 /// What was exported.
@@ -51,21 +52,15 @@ impl Checkpoint {
             write_header(file, &headers, &[("format", "pt".to_owned())])?;
             for header in &headers {
                 let mut failed = None;
-                let count = header.shape.iter().product();
-                let visited =
-                    reader.visit(kind_of(&header.name), &header.name, 0..count, |from, piece, part| {
-                        let part = part.start - piece.start..part.end - piece.start;
-                        let read = from.read_bytes(&piece.key, part, |_, bytes| {
-                            // What cannot be written is told apart from what cannot be read.
-                            if failed.is_none() {
-                                failed = file.write_all(bytes).err();
-                            }
-                            Ok(())
-                        });
-                        let path = self.folder.join(&piece.file);
-                        read.map_err(|error| CheckpointError::damaged(&path, error.to_string()))
-                    });
-                if let Err(error) = visited {
+                let region = Region::whole(&header.shape);
+                let read = reader.read_bytes(kind_of(&header.name), &header.name, &region, |_, bytes| {
+                    // What cannot be written is told apart from what cannot be read.
+                    if failed.is_none() {
+                        failed = file.write_all(bytes).err();
+                    }
+                    Ok(())
+                });
+                if let Err(error) = read {
                     damage = Some(error);
                     return Err(io::Error::other("the checkpoint cannot be read"));
                 }

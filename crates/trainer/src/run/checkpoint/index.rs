@@ -1,8 +1,7 @@
 //! The index of a checkpoint: which files there are, and which elements of which tensor lie where.
 
-use std::fs::{self, File};
-use std::io::{self, Read as _, Write};
-use std::ops::Range;
+use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 
 use phalanx_tensor::io::TensorFile;
@@ -10,9 +9,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::CheckpointError;
+use super::checksum::Checksum;
+use super::region::Region;
 
-/// The version of the layout that is written; 1 is read as well.
-pub(super) const FORMAT: u32 = 2;
+/// The version of the layout that is written. Older ones are read: format 2 knew flat ranges only and another checksum, and
+/// format 1 whole tensors only.
+pub(super) const FORMAT: u32 = 3;
 /// The index's file.
 pub(super) const INDEX: &str = "checkpoint.json";
 
@@ -28,8 +30,9 @@ pub struct FileEntry {
     pub name: String,
     /// Its length.
     pub bytes: u64,
-    /// The 64-bit FNV-1a hash of what is in it, in hexadecimal.
-    pub fnv1a64: String,
+    /// The hash of what is in it.
+    #[serde(flatten)]
+    pub checksum: Checksum,
 }
 
 /// Some elements of one tensor, in one file.
@@ -43,21 +46,13 @@ pub struct Piece {
     pub dtype: String,
     /// The shape of the whole tensor.
     pub shape: Vec<usize>,
-    /// The first element.
-    pub start: usize,
-    /// The element after the last one.
-    pub end: usize,
+    /// Which of its elements.
+    #[serde(flatten)]
+    pub region: Region,
     /// The file.
     pub file: String,
-    /// The tensor in that file: whole, or flat with these elements alone.
+    /// The tensor in that file, which has these elements alone, in their order.
     pub key: String,
-}
-
-impl Piece {
-    /// The elements.
-    pub fn range(&self) -> Range<usize> {
-        self.start..self.end
-    }
 }
 
 /// What is in a checkpoint.
@@ -89,13 +84,19 @@ impl Index {
         }
         if let Some(piece) = index.tensors.iter().find(|piece| !piece.is_sound(&index.files)) {
             return Err(damaged(format!(
-                "says that elements {:?} of {} `{}` of shape {:?} are in {}, which cannot be",
-                piece.range(),
-                piece.kind,
-                piece.name,
-                piece.shape,
-                piece.file
+                "says that {} of {} `{}` of shape {:?} are in {}, which cannot be",
+                piece.region, piece.kind, piece.name, piece.shape, piece.file
             )));
+        }
+        let mut known: BTreeMap<(&str, &str), &Piece> = BTreeMap::new();
+        for piece in &index.tensors {
+            let first = known.entry((&piece.kind, &piece.name)).or_insert(piece);
+            if (&first.shape, &first.dtype) != (&piece.shape, &piece.dtype) {
+                return Err(damaged(format!(
+                    "says that {} `{}` has shape {:?} of {}, and that it has shape {:?} of {}",
+                    piece.kind, piece.name, first.shape, first.dtype, piece.shape, piece.dtype
+                )));
+            }
         }
         Ok(index)
     }
@@ -117,10 +118,7 @@ impl Index {
 
 impl Piece {
     fn is_sound(&self, files: &[FileEntry]) -> bool {
-        let count = self.shape.iter().try_fold(1_usize, |count, size| count.checked_mul(*size));
-        self.start <= self.end
-            && count.is_some_and(|count| self.end <= count)
-            && files.iter().any(|file| file.name == self.file)
+        self.region.fits(&self.shape) && files.iter().any(|file| file.name == self.file)
     }
 }
 
@@ -143,64 +141,11 @@ pub(super) fn pieces_of_format_1(folder: &Path, files: &[FileEntry]) -> Result<V
                 name: name.to_owned(),
                 dtype: tensor.dtype.as_str().to_owned(),
                 shape: tensor.shape.clone(),
-                start: 0,
-                end: tensor.shape.iter().product(),
+                region: Region::whole(&tensor.shape),
                 file: file.name.clone(),
                 key: tensor.name.clone(),
             });
         }
     }
     Ok(pieces)
-}
-
-/// Counts and hashes what passes through it.
-pub(super) struct Hashing<W> {
-    inner: W,
-    bytes: u64,
-    hash: u64,
-}
-
-impl<W> Hashing<W> {
-    pub(super) fn new(inner: W) -> Self {
-        Self { inner, bytes: 0, hash: 0xcbf2_9ce4_8422_2325 }
-    }
-
-    fn take(&mut self, bytes: &[u8]) {
-        let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
-        self.hash = bytes.iter().fold(self.hash, step);
-        self.bytes += bytes.len() as u64;
-    }
-
-    /// What was written to, and the entry of a file called `name` with what has passed.
-    pub(super) fn finish(self, name: &str) -> (W, FileEntry) {
-        let entry =
-            FileEntry { name: name.to_owned(), bytes: self.bytes, fnv1a64: format!("{:016x}", self.hash) };
-        (self.inner, entry)
-    }
-}
-
-impl<W: Write> Write for Hashing<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.inner.write(bytes)?;
-        self.take(&bytes[..written]);
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.inner.flush()
-    }
-}
-
-/// The entry of a file, with its contents read in pieces.
-pub(super) fn entry_of(path: &Path) -> io::Result<FileEntry> {
-    let mut file = File::open(path)?;
-    let mut buffer = vec![0; 1 << 20];
-    let mut hashing = Hashing::new(());
-    loop {
-        match file.read(&mut buffer)? {
-            0 => break,
-            read => hashing.take(&buffer[..read]),
-        }
-    }
-    Ok(hashing.finish(&path.file_name().unwrap_or_default().to_string_lossy()).1)
 }

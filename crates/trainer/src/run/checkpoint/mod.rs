@@ -1,18 +1,21 @@
 //! Checkpoints: folders that are complete or not there.
 //!
 //! A checkpoint is the folder `checkpoints/step-N` with some files of tensors and an index, `checkpoint.json`, which names
-//! every file with its length and checksum, and says which elements of which tensor lie where. Where state is sharded every
+//! every file with its length and checksum, and says which elements of which tensor lie where: a range of them in a row, or a
+//! range of every dimension ([`Region`]). Where state is sharded every
 //! rank writes its own parts, into a hidden folder that rank 0 has made ([`Aside`]); when all of it has reached the disk,
 //! rank 0 adds the index and renames the folder into place, so that a run that is killed or meets a full disk while saving
-//! damages nothing. What is read is read by name and range of elements ([`Reader`]), so that the ranks that read need not be
+//! damages nothing. What is read is read by name and region ([`Reader`]), so that the ranks that read need not be
 //! those that have written.
 //! The file `latest` names the newest for people and scripts; the program itself looks for the newest that is
 //! complete. `docs/checkpoints.md` has the layout.
 
+mod checksum;
 mod error;
 mod export;
 mod index;
 mod read;
+mod region;
 mod write;
 
 use std::fs;
@@ -20,13 +23,15 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+pub use checksum::Checksum;
 pub use error::CheckpointError;
 pub use export::Exported;
 pub use index::{EMA, FileEntry, Index, MODEL, Piece};
 pub use read::Reader;
-pub use write::{Aside, Part, PartFile};
+pub use region::Region;
+pub use write::{Aside, NewFile, NewPiece};
 
-use self::index::{entry_of, pieces_of_format_1};
+use self::index::pieces_of_format_1;
 
 /// A complete checkpoint.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,9 +71,8 @@ impl Checkpoint {
         }
         for expected in index.files.iter().skip(reader).step_by(readers.max(1)) {
             let path = folder.join(&expected.name);
-            let found = entry_of(&path);
-            let found = found.map_err(|error| CheckpointError::damaged(&path, error.to_string()))?;
-            if found != *expected {
+            let same = expected.checksum.is_of(&path);
+            if !same.map_err(|error| CheckpointError::damaged(&path, error.to_string()))? {
                 return Err(CheckpointError::damaged(&path, "its checksum differs"));
             }
         }
@@ -148,25 +152,26 @@ mod tests {
     use super::*;
 
     /// Elements `start..` of a tensor `w` of ten, numbered, as one rank would write them.
-    fn part(rank: usize, values: &[f32], start: usize) -> PartFile {
+    fn file(rank: usize, values: &[f32], start: usize) -> NewFile {
+        let region = Region::from(start..start + values.len());
         let values = Tensor::new(values, &Device::Cpu).expect("a tensor");
-        let part = Part {
+        let piece = NewPiece {
             kind: MODEL.to_owned(),
             name: "w".to_owned(),
             shape: vec![2, 5],
-            start,
+            region,
             key: "model.w".to_owned(),
             values,
         };
-        PartFile { name: format!("rank-{rank}.safetensors"), parts: vec![part] }
+        NewFile { name: format!("rank-{rank}.safetensors"), pieces: vec![piece] }
     }
 
     /// Saves as three ranks would, one of which has nothing.
     fn save(checkpoints: &Path, step: u64, keep: usize) -> Result<Checkpoint, CheckpointError> {
         let aside = Aside::create(checkpoints, step, step + 7)?;
         let other = Aside::join(checkpoints, step, step + 7, 1)?;
-        aside.write(0, vec![part(0, &[0.0, 1.0, 2.0, 3.0], 0)])?;
-        other.write(1, vec![part(1, &[4.0, 5.0, 6.0, 7.0, 8.0, 9.0], 4)])?;
+        aside.write(0, vec![file(0, &[0.0, 1.0, 2.0, 3.0], 0)])?;
+        other.write(1, vec![file(1, &[4.0, 5.0, 6.0, 7.0, 8.0, 9.0], 4)])?;
         other.write(2, Vec::new())?;
         aside.commit(3, Map::from_iter([("epoch".to_owned(), Value::from(step / 10))]), keep)
     }
@@ -214,7 +219,7 @@ mod tests {
             for end in start..=10 {
                 let target =
                     Tensor::zeros(end - start, candle_core::DType::F64, &Device::Cpu).expect("zeros");
-                assert!(reader.read_into(MODEL, "w", start..end, &target).expect("reads"));
+                assert!(reader.read_into(MODEL, "w", &(start..end).into(), &target).expect("reads"));
                 let expected: Vec<f64> = (start..end).map(|value| value as f64).collect();
                 assert_eq!(target.to_vec1::<f64>().expect("numbers"), expected, "{start}..{end}");
             }
@@ -229,7 +234,7 @@ mod tests {
         index.tensors.remove(0);
         let cut = Checkpoint::new(checkpoint.folder().to_owned(), index);
         let error = cut.reader().read(MODEL, "w").expect_err("elements are missing").to_string();
-        assert!(error.contains("elements 0..10 of model `w`"), "{error}");
+        assert!(error.contains("elements 0..4 of model `w`"), "{error}");
     }
 
     #[test]
@@ -266,10 +271,10 @@ mod tests {
                 |path| {
                     let path = path.join(index::INDEX);
                     let text =
-                        fs::read_to_string(&path).expect("reads").replace("\"format\": 2", "\"format\": 3");
+                        fs::read_to_string(&path).expect("reads").replace("\"format\": 3", "\"format\": 4");
                     fs::write(path, text).expect("writes");
                 },
-                "has format 3; this program reads formats 1 to 2",
+                "has format 4; this program reads formats 1 to 3",
             ),
         ];
         for (harm, words) in harms {
@@ -306,11 +311,11 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         save(folder.path(), 1, 1).expect("saves");
         let aside = Aside::create(folder.path(), 2, 1).expect("a folder");
-        aside.write(0, vec![part(0, &[1.0], 0)]).expect("writes");
+        aside.write(0, vec![file(0, &[1.0], 0)]).expect("writes");
         // A rank that has written nothing, and a file that is not where it was written.
         let error = aside.commit(2, Map::new(), 1).expect_err("rank 1 has not written").to_string();
         assert!(error.starts_with("checkpoint of step 2: cannot read ") && error.contains("by-1"), "{error}");
-        aside.write(0, vec![part(0, &[1.0], 0)]).expect("writes");
+        aside.write(0, vec![file(0, &[1.0], 0)]).expect("writes");
         let files = fs::read_dir(folder.path().join(hidden(folder.path()).remove(0))).expect("lists");
         let file = files.filter_map(Result::ok).find(|file| file.file_name() == "rank-0.safetensors");
         fs::write(file.expect("the file").path(), "short").expect("writes");

@@ -1,24 +1,31 @@
-//! Reading a checkpoint by name and range of elements, whoever wrote which part of it.
+//! Reading a checkpoint by name and region, whoever wrote which pieces of it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use candle_core::{DType, Shape, Tensor};
+use candle_core::{DType, Device, Shape, Tensor};
+use phalanx_tensor::host::copy_host;
 use phalanx_tensor::io::TensorFile;
-use phalanx_tensor::{ParamStore, Unit};
+use phalanx_tensor::{ParamStore, TensorError, Unit};
 
 use super::index::{INDEX, MODEL, Piece};
+use super::region::{Region, Run, Shared, find};
 use super::{Checkpoint, CheckpointError};
+
+/// Bytes that are read at a time.
+const WINDOW: usize = 1 << 20;
+
+/// Bytes between two ranges of a file up to which reading on is faster than reading twice.
+const GAP: usize = 4 << 10;
 
 /// A checkpoint that is open for reading. Files are opened when something in them is asked for first, and of a file nothing is
 /// read but its header and what is asked for.
 #[derive(Debug)]
 pub struct Reader {
     folder: PathBuf,
-    /// By kind and then by name, each in the order of its elements.
+    /// By kind and then by name.
     pieces: BTreeMap<String, BTreeMap<String, Vec<Piece>>>,
     files: RefCell<BTreeMap<String, Rc<TensorFile>>>,
 }
@@ -29,9 +36,6 @@ impl Reader {
         for piece in &checkpoint.index.tensors {
             let of_kind = pieces.entry(piece.kind.clone()).or_default();
             of_kind.entry(piece.name.clone()).or_default().push(piece.clone());
-        }
-        for of_name in pieces.values_mut().flat_map(BTreeMap::values_mut) {
-            of_name.sort_by_key(|piece| (piece.start, piece.end));
         }
         Self { folder: checkpoint.folder.clone(), pieces, files: RefCell::default() }
     }
@@ -57,82 +61,97 @@ impl Reader {
         self.files.borrow().values().map(|file| file.bytes_read()).sum()
     }
 
-    /// Calls `take` with every piece that has some of elements `range`, in order, and with those elements; all of `range` is
-    /// covered, each element once. False if there is no such tensor.
+    /// Calls `take` with the elements of a region in the type in which they are stored, as little-endian bytes, at most a
+    /// mebibyte at a time, each with the position of its first element in the region. False if there is no such tensor.
+    ///
+    /// Whoever wrote the pieces, and however they were cut: of each piece what the region shares with it is read.
     ///
     /// # Errors
-    /// [`CheckpointError::Damaged`] if elements are missing or a file does not hold what the index says; and those of `take`.
-    pub fn visit(
+    /// [`CheckpointError::Damaged`] if elements are missing or a file does not hold what the index says, or cannot be read; and
+    /// those of `take`.
+    pub fn read_bytes(
         &self,
         kind: &str,
         name: &str,
-        range: Range<usize>,
-        mut take: impl FnMut(&TensorFile, &Piece, Range<usize>) -> Result<(), CheckpointError>,
+        region: &Region,
+        mut take: impl FnMut(usize, &[u8]) -> Result<(), CheckpointError>,
     ) -> Result<bool, CheckpointError> {
         let pieces = self.pieces(kind, name);
-        if pieces.is_empty() {
-            return Ok(false);
+        let Some(Piece { shape, .. }) = pieces.first() else { return Ok(false) };
+        let lists = |missing: &dyn std::fmt::Display| {
+            let problem = format!("lists no file with {missing} of {kind} `{name}`");
+            CheckpointError::damaged(&self.folder.join(INDEX), problem)
+        };
+        if !region.fits(shape) {
+            return Err(lists(region));
         }
-        let mut at = range.start;
-        for piece in pieces {
-            let end = piece.end.min(range.end);
-            if piece.start > at || end <= at {
-                continue;
+        let size = self.element_size(kind, name)?;
+        let there: Vec<(&Piece, Vec<Run>)> =
+            pieces.iter().map(|piece| (piece, piece.region.runs(shape))).collect();
+        for window in windows(region.runs(shape), WINDOW / size) {
+            let (first, count) = (window[0].first, window.iter().map(|run| run.len).sum::<usize>());
+            let mut bytes = vec![0; count * size];
+            let mut missing = window;
+            for (piece, runs) in &there {
+                let (shared, left) = find(&missing, runs);
+                if !shared.is_empty() {
+                    let file = self.file(piece)?;
+                    let read = fetch(&file, &piece.key, &shared, (first, size), &mut bytes);
+                    read.map_err(|error| self.unreadable(piece, &error))?;
+                    missing = left;
+                }
             }
-            let file = self.file(piece)?;
-            take(&file, piece, at..end)?;
-            at = end;
-        }
-        if at < range.end {
-            let path = self.folder.join(INDEX);
-            let missing = at..range.end;
-            return Err(CheckpointError::damaged(
-                &path,
-                format!("lists no file with elements {missing:?} of {kind} `{name}`"),
-            ));
+            if let Some(run) = missing.first() {
+                return Err(lists(&Region::from(run.start..run.end())));
+            }
+            take(first, &bytes)?;
         }
         Ok(true)
     }
 
-    /// Reads elements `range` of a tensor into `target`, a flat tensor of as many elements, in whose type they are stored.
-    /// False, with nothing read, if there is no such tensor.
+    /// Reads a region of a tensor into `target`, a flat tensor of as many elements, whose type they take. False, with nothing
+    /// read, if there is no such tensor.
     ///
     /// # Errors
-    /// As [`Reader::visit`], and if a file cannot be read.
+    /// [`CheckpointError::Unfit`] if `target` has another number of elements; otherwise as [`Reader::read_bytes`].
     pub fn read_into(
         &self,
         kind: &str,
         name: &str,
-        range: Range<usize>,
+        region: &Region,
         target: &Tensor,
     ) -> Result<bool, CheckpointError> {
-        let first = range.start;
-        self.visit(kind, name, range, |file, piece, part| {
-            let to =
-                target.narrow(0, part.start - first, part.len()).map_err(phalanx_tensor::TensorError::from);
-            let read = to.and_then(|to| {
-                file.read_into(&piece.key, part.start - piece.start..part.end - piece.start, &to)
-            });
-            read.map_err(|error| self.unreadable(piece, &error))
+        if target.elem_count() != region.len() {
+            let found = target.elem_count();
+            return Err(self.unfit(format!("{region} of {kind} `{name}` do not go into {found} elements")));
+        }
+        let Some(dtype) = self.dtype(kind, name) else { return Ok(false) };
+        self.read_bytes(kind, name, region, |first, bytes| {
+            let count = bytes.len() / dtype.size_in_bytes();
+            let read =
+                Tensor::from_raw_buffer(bytes, dtype, &[count], &Device::Cpu).map_err(TensorError::from);
+            let copied = read.and_then(|read| copy_host(&target.narrow(0, first, count)?, &read));
+            copied.map_err(|error| self.unfit(error.to_string()))
         })
     }
 
     /// A whole tensor in the type in which it was saved.
     ///
     /// # Errors
-    /// As [`Reader::read_into`], and if there is no such tensor.
+    /// As [`Reader::read_bytes`], and if there is no such tensor.
     pub fn read(&self, kind: &str, name: &str) -> Result<Tensor, CheckpointError> {
         let absent =
             || CheckpointError::damaged(&self.folder.join(INDEX), format!("lists no {kind} `{name}`"));
-        let shape = self.pieces(kind, name).first().ok_or_else(absent)?.shape.clone();
-        let mut parts = Vec::new();
-        self.visit(kind, name, 0..shape.iter().product(), |file, piece, part| {
-            let read = file.read(&piece.key, part.start - piece.start..part.end - piece.start);
-            parts.push(read.map_err(|error| self.unreadable(piece, &error))?);
+        let shape = &self.pieces(kind, name).first().ok_or_else(absent)?.shape;
+        let dtype = self.dtype(kind, name).ok_or_else(absent)?;
+        let region = Region::whole(shape);
+        let mut all = Vec::with_capacity(region.len() * dtype.size_in_bytes());
+        self.read_bytes(kind, name, &region, |_, bytes| {
+            all.extend_from_slice(bytes);
             Ok(())
         })?;
-        let whole = Tensor::cat(&parts, 0).and_then(|whole| whole.reshape(shape));
-        whole.map_err(|error| CheckpointError::damaged(&self.folder.join(INDEX), error.to_string()))
+        Tensor::from_raw_buffer(&all, dtype, shape, &Device::Cpu)
+            .map_err(|error| CheckpointError::damaged(&self.folder.join(INDEX), error.to_string()))
     }
 
     /// Reads what `units` hold of a store's parameters, and all its buffers. Under a strategy that shards parameters `units`
@@ -162,7 +181,7 @@ impl Reader {
         for entry in unit.entries() {
             let target = values.narrow(0, entry.range.start, entry.range.len());
             let target = target.map_err(|error| self.unfit(error.to_string()))?;
-            self.read_into(kind, &entry.name, entry.part.clone(), &target)?;
+            self.read_into(kind, &entry.name, &entry.part.clone().into(), &target)?;
         }
         Ok(())
     }
@@ -180,7 +199,7 @@ impl Reader {
             }
             let unfit = |error: candle_core::Error| self.unfit(error.to_string());
             let part = Tensor::zeros(entry.part.len(), unit.dtype(), unit.device()).map_err(unfit)?;
-            self.read_into(kind, &entry.name, entry.part.clone(), &part)?;
+            self.read_into(kind, &entry.name, &entry.part.clone().into(), &part)?;
             state.push((format!("{kind}.{}", entry.name), part.reshape(&entry.shape).map_err(unfit)?));
         }
         Ok(state)
@@ -240,8 +259,7 @@ impl Reader {
         };
         let found = file.get(&piece.key);
         let fits = found.is_some_and(|found| {
-            found.shape.iter().product::<usize>() == piece.range().len()
-                && found.dtype.as_str() == piece.dtype
+            found.shape.iter().product::<usize>() == piece.region.len() && found.dtype.as_str() == piece.dtype
         });
         match fits {
             true => Ok(file),
@@ -250,14 +268,14 @@ impl Reader {
                 format!(
                     "does not hold `{}` as the index says: {} elements of {}",
                     piece.key,
-                    piece.range().len(),
+                    piece.region.len(),
                     piece.dtype
                 ),
             )),
         }
     }
 
-    fn unreadable(&self, piece: &Piece, error: &phalanx_tensor::TensorError) -> CheckpointError {
+    fn unreadable(&self, piece: &Piece, error: &TensorError) -> CheckpointError {
         CheckpointError::damaged(&self.folder.join(&piece.file), error.to_string())
     }
 
@@ -269,4 +287,68 @@ impl Reader {
     pub fn dtype(&self, kind: &str, name: &str) -> Option<DType> {
         self.pieces(kind, name).first()?.dtype.parse().ok()
     }
+
+    fn element_size(&self, kind: &str, name: &str) -> Result<usize, CheckpointError> {
+        let unknown = || {
+            let problem = format!("names no known element type for {kind} `{name}`");
+            CheckpointError::damaged(&self.folder.join(INDEX), problem)
+        };
+        self.dtype(kind, name).map(|dtype| dtype.size_in_bytes()).ok_or_else(unknown)
+    }
+}
+
+/// Runs of at most so many elements together, and the rest after them, in order.
+fn windows(runs: Vec<Run>, most: usize) -> impl Iterator<Item = Vec<Run>> {
+    let mut runs = runs.into_iter().peekable();
+    std::iter::from_fn(move || {
+        let (mut window, mut room) = (Vec::new(), most);
+        while let (true, Some(run)) = (room > 0, runs.peek_mut()) {
+            let len = run.len.min(room);
+            window.push(Run { len, ..*run });
+            room -= len;
+            if len < run.len {
+                *run = Run { start: run.start + len, len: run.len - len, first: run.first + len };
+            } else {
+                runs.next();
+            }
+        }
+        (!window.is_empty()).then_some(window)
+    })
+}
+
+/// Reads what a piece shares with a window into the window's bytes, `first` being the window's first element.
+fn fetch(
+    file: &TensorFile,
+    key: &str,
+    shared: &[Shared],
+    (first, size): (usize, usize),
+    window: &mut [u8],
+) -> Result<(), TensorError> {
+    let mut rest = shared;
+    while let [start, more @ ..] = rest {
+        // What lies close together in the file is read together.
+        let mut end = start.there + start.len;
+        let near = more.iter().take_while(|next| {
+            let (gap, all) = (next.there - end, next.there + next.len - start.there);
+            let near = gap * size <= GAP && all * size <= WINDOW;
+            if near {
+                end = next.there + next.len;
+            }
+            near
+        });
+        let count = 1 + near.count();
+        file.read_bytes(key, start.there..end, |at, bytes| {
+            for part in &rest[..count] {
+                let (from, to) = (part.there.max(at), (part.there + part.len).min(at + bytes.len() / size));
+                if from < to {
+                    let begin = (part.wanted + (from - part.there) - first) * size;
+                    let found = &bytes[(from - at) * size..(to - at) * size];
+                    window[begin..begin + found.len()].copy_from_slice(found);
+                }
+            }
+            Ok(())
+        })?;
+        rest = &rest[count..];
+    }
+    Ok(())
 }

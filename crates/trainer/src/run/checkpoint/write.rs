@@ -9,34 +9,36 @@ use phalanx_tensor::io::{TensorHeader, sort_for_safetensors, write_elements, wri
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::index::{FORMAT, Hashing, INDEX, Index};
+use super::checksum::Hashing;
+use super::index::{FORMAT, INDEX, Index};
+use super::region::Region;
 use super::{Checkpoint, CheckpointError, FileEntry, Piece, list, name};
 use crate::run::atomic::{sync_folder, write_aside};
 
-/// Elements of one tensor, to be written.
+/// A piece that is to be written, with its elements.
 #[derive(Debug)]
-pub struct Part {
+pub struct NewPiece {
     /// See [`Piece::kind`].
     pub kind: String,
     /// The name in the reference state dict.
     pub name: String,
     /// The whole tensor's shape.
     pub shape: Vec<usize>,
-    /// The first of the elements.
-    pub start: usize,
+    /// Which of its elements.
+    pub region: Region,
     /// What the file calls them.
     pub key: String,
-    /// The elements. They must not change until they are written.
+    /// The elements, as many as the region has. They must not change until they are written.
     pub values: Tensor,
 }
 
 /// A file to be written.
 #[derive(Debug)]
-pub struct PartFile {
+pub struct NewFile {
     /// Its name.
     pub name: String,
     /// What is in it.
-    pub parts: Vec<Part>,
+    pub pieces: Vec<NewPiece>,
 }
 
 /// What one rank has written, for the index.
@@ -92,11 +94,11 @@ impl Aside {
     }
 
     /// Writes a rank's files, has them reach the disk, and leaves a note of them for [`Aside::commit`]. The memory of every
-    /// part is given back as soon as it is written.
+    /// piece is given back as soon as it is written.
     ///
     /// # Errors
     /// Naming the file that cannot be written.
-    pub fn write(&self, rank: usize, files: Vec<PartFile>) -> Result<(), CheckpointError> {
+    pub fn write(&self, rank: usize, files: Vec<NewFile>) -> Result<(), CheckpointError> {
         let mut written = Written::default();
         for file in files {
             let path = self.path.join(&file.name);
@@ -110,34 +112,32 @@ impl Aside {
             .map_err(CheckpointError::io(self.step, "write", &path))
     }
 
-    fn write_file(&self, path: &Path, mut file: PartFile, pieces: &mut Vec<Piece>) -> io::Result<FileEntry> {
-        sort_for_safetensors(&mut file.parts, |part| (&part.key, part.values.dtype()));
-        let header = |part: &Part| TensorHeader {
-            name: part.key.clone(),
-            dtype: part.values.dtype(),
-            shape: part.values.dims().to_vec(),
+    fn write_file(&self, path: &Path, mut file: NewFile, pieces: &mut Vec<Piece>) -> io::Result<FileEntry> {
+        sort_for_safetensors(&mut file.pieces, |piece| (&piece.key, piece.values.dtype()));
+        let header = |piece: &NewPiece| TensorHeader {
+            name: piece.key.clone(),
+            dtype: piece.values.dtype(),
+            shape: piece.values.dims().to_vec(),
         };
-        let headers: Vec<_> = file.parts.iter().map(header).collect();
+        let headers: Vec<_> = file.pieces.iter().map(header).collect();
         let mut out = BufWriter::with_capacity(1 << 20, Hashing::new(File::create(path)?));
         write_header(&mut out, &headers, &[])?;
-        for part in file.parts {
-            write_elements(&mut out, &part.values)?;
-            pieces.push(Piece {
-                kind: part.kind,
-                name: part.name,
-                dtype: part.values.dtype().as_str().to_owned(),
-                shape: part.shape,
-                start: part.start,
-                end: part.start + part.values.elem_count(),
-                file: file.name.clone(),
-                key: part.key,
-            });
+        for NewPiece { kind, name, shape, region, key, values } in file.pieces {
+            let count = values.elem_count();
+            if !region.fits(&shape) || region.len() != count {
+                let problem =
+                    format!("{count} elements cannot be {region} of {kind} `{name}` of shape {shape:?}");
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
+            }
+            write_elements(&mut out, &values)?;
+            let (dtype, file) = (values.dtype().as_str().to_owned(), file.name.clone());
+            pieces.push(Piece { kind, name, dtype, shape, region, file, key });
         }
         out.flush()?;
         let hashing = out.into_inner().map_err(io::IntoInnerError::into_error)?;
-        let (out, entry) = hashing.finish(&file.name);
+        let (out, bytes, checksum) = hashing.finish();
         out.sync_all()?;
-        Ok(entry)
+        Ok(FileEntry { name: file.name, bytes, checksum })
     }
 
     /// Makes a checkpoint of what `ranks` ranks have written, and then removes all but the newest `keep` up to this one. Only
@@ -173,7 +173,8 @@ impl Aside {
             fs::remove_file(&path).map_err(io("remove", &path))?;
         }
         index.files.sort_by(|a, b| a.name.cmp(&b.name));
-        let order = |piece: &Piece| (piece.kind.clone(), piece.name.clone(), piece.start);
+        let first = |piece: &Piece| piece.region.runs(&piece.shape).first().map_or(0, |run| run.start);
+        let order = |piece: &Piece| (piece.kind.clone(), piece.name.clone(), first(piece));
         index.tensors.sort_by_cached_key(order);
         let path = self.path.join(INDEX);
         // This syncs the folder as well, and with it the names of the ranks' files.

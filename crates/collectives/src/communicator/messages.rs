@@ -1,0 +1,67 @@
+//! Messages from any rank, which belong to no operation: for parameter servers, gossip, and ranks that do not go in step.
+
+use std::sync::PoisonError;
+
+use super::Communicator;
+use crate::error::{CommError, Result};
+use crate::mailbox::Mailbox;
+
+impl Communicator {
+    fn mailbox(&self, operation: &'static str) -> Result<Mailbox> {
+        let mailbox = self.inner.mailbox.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        mailbox.ok_or(CommError::Closed)?.map_err(|by| CommError::NotOffered { operation, by })
+    }
+
+    /// Sends bytes to a rank, which may be this one, on a channel of the program's choice, and returns before they have arrived.
+    /// The receiver takes them by [`Communicator::recv_any`] or [`Communicator::try_recv`] on a communicator of the same ranks.
+    ///
+    /// These messages stand apart from the communicator's operations: ranks need not call anything in the same order,
+    /// operations do not wait for them nor they for operations, and any thread may send and receive. Messages of one rank on
+    /// one channel arrive in the order in which they were sent. What the receiver does not take stays in its memory; of
+    /// what is on its way to a rank in another process there may be 64 MiB, and then the sender waits.
+    ///
+    /// # Errors
+    /// [`CommError::Argument`] if there is no such rank or the message is longer than 4 GiB; [`CommError::NoRoom`] if the
+    /// receiver's process has not taken earlier messages within the time of an operation; [`CommError::PeerLost`] if the rank
+    /// has left, or any is lost; [`CommError::Aborted`] if a rank gave up; [`CommError::NotOffered`] by communicators of NCCL,
+    /// and of MPI that takes calls of one thread at a time.
+    pub fn send_to(&self, to: usize, channel: u32, bytes: &[u8]) -> Result<()> {
+        const NAME: &str = "send to a channel";
+        self.check_root(NAME, to)?;
+        self.mailbox(NAME)?.send(to, channel, bytes)
+    }
+
+    /// Receives the next message on a channel, from whichever rank: that rank and the bytes. Waits at most for the time of an
+    /// operation.
+    ///
+    /// ```
+    /// use phalanx_collectives::threads;
+    ///
+    /// # fn main() -> Result<(), phalanx_collectives::CommError> {
+    /// const GRADIENTS: u32 = 1;
+    /// let [server, worker]: [_; 2] = threads(2)?.try_into().expect("two");
+    /// let working = std::thread::spawn(move || worker.send_to(0, GRADIENTS, &[1, 2, 3]));
+    /// assert_eq!(server.recv_any(GRADIENTS)?, (1, vec![1, 2, 3]));
+    /// assert_eq!(server.try_recv(GRADIENTS)?, None);
+    /// working.join().expect("no panic")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`CommError::NoMessage`] if none came, which harms nothing; [`CommError::PeerLost`] or [`CommError::Aborted`] if the
+    /// world is broken or breaks meanwhile; [`CommError::NotOffered`] by communicators of NCCL, and of MPI that
+    /// takes calls of one thread at a time.
+    pub fn recv_any(&self, channel: u32) -> Result<(usize, Vec<u8>)> {
+        self.mailbox("receive from any rank")?.receive(channel)
+    }
+
+    /// Takes the next message on a channel, from whichever rank, if one has arrived; does not wait.
+    ///
+    /// # Errors
+    /// [`CommError::PeerLost`] or [`CommError::Aborted`] if the world is broken; [`CommError::NotOffered`] by communicators of
+    /// NCCL, and of MPI that takes calls of one thread at a time.
+    pub fn try_recv(&self, channel: u32) -> Result<Option<(usize, Vec<u8>)>> {
+        self.mailbox("receive from any rank")?.try_receive(channel)
+    }
+}

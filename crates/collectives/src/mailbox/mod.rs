@@ -1,0 +1,84 @@
+//! Messages that belong to no operation: from any rank, by channel, of whatever length, whenever the sender likes.
+//!
+//! They go apart from the links of the operations, so that neither holds up the other: between threads straight into the
+//! receiver's [`Inbox`], between processes over connections of their own, whose reading end never waits for the program.
+
+mod inbox;
+mod local;
+
+pub(crate) use inbox::Inbox;
+pub(crate) use local::LocalMail;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{CommError, Result};
+use crate::failure::Cause;
+
+/// What a message is matched by, besides its receiver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Channel {
+    /// The communicator's number.
+    pub(crate) communicator: u32,
+    /// The number that the program gave.
+    pub(crate) number: u32,
+}
+
+/// How messages reach the ranks of a world, which are named by their numbers in it.
+pub(crate) trait Mail: Send + Sync {
+    /// Takes a message for a rank, which may be this one, and returns before it has arrived.
+    fn send(&self, to: usize, channel: Channel, bytes: &[u8]) -> Result<()>;
+
+    /// The next message of a channel and the rank that it is from, waiting at most so long for one.
+    fn receive(&self, channel: Channel, at_most: Duration) -> Result<Option<(usize, Vec<u8>)>>;
+
+    /// Leaves the world in good order: what was sent arrives, and nothing is taken any more.
+    fn close(&self);
+}
+
+/// A communicator's view of the world's mail.
+#[derive(Clone)]
+pub(crate) struct Mailbox {
+    pub(crate) mail: Arc<dyn Mail>,
+    /// The communicator's number.
+    pub(crate) communicator: u32,
+    /// The communicator's ranks in the world.
+    pub(crate) members: Arc<[usize]>,
+    pub(crate) timeout: Duration,
+}
+
+impl Mailbox {
+    fn channel(&self, number: u32) -> Channel {
+        Channel { communicator: self.communicator, number }
+    }
+
+    pub(crate) fn send(&self, to: usize, channel: u32, bytes: &[u8]) -> Result<()> {
+        self.mail.send(self.members[to], self.channel(channel), bytes)
+    }
+
+    pub(crate) fn try_receive(&self, channel: u32) -> Result<Option<(usize, Vec<u8>)>> {
+        self.within(channel, Duration::ZERO)
+    }
+
+    pub(crate) fn receive(&self, channel: u32) -> Result<(usize, Vec<u8>)> {
+        let seconds = self.timeout.as_secs_f64();
+        self.within(channel, self.timeout)?.ok_or(CommError::NoMessage { channel, seconds })
+    }
+
+    fn within(&self, channel: u32, at_most: Duration) -> Result<Option<(usize, Vec<u8>)>> {
+        let Some((from, bytes)) = self.mail.receive(self.channel(channel), at_most)? else { return Ok(None) };
+        match self.members.iter().position(|member| *member == from) {
+            Some(place) => Ok(Some((place, bytes))),
+            None => Err(CommError::Mismatch {
+                rank: from,
+                ours: format!("receive from any rank on channel {channel}"),
+                theirs: format!("a message on channel {channel} of a communicator that it is not in"),
+            }),
+        }
+    }
+}
+
+/// The error of a message to a rank that has left.
+pub(crate) fn has_left(to: usize, channel: Channel) -> CommError {
+    Cause::Lost(to).error(format!("send to rank {to} on channel {}", channel.number), 0)
+}

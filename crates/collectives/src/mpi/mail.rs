@@ -1,0 +1,181 @@
+//! Messages from any rank by MPI: found by probing, on a communicator of MPI that nothing else uses.
+//!
+//! MPI is asked by whoever sends or receives; no thread waits in it. So a message may only go on its way while its sender is in
+//! some call of MPI.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::engine::World;
+use super::raw::{Comm, DATA, HEADER, SendRequest};
+use super::reductions::part_of;
+use crate::error::{CommError, Result};
+use crate::mailbox::{Channel, Inbox, Mail};
+
+/// Before the pieces of a message: the communicator, the channel and the length.
+const ENVELOPE: usize = 16;
+
+/// Messages that may be under way; a sender that is further ahead waits.
+const SENDS: usize = 64;
+
+/// How long a sender waits for room, and a receiver for a message.
+pub(super) const PATIENCE: Duration = Duration::from_secs(600);
+
+/// How long to rest between looks, at first and at most.
+const REST: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
+
+/// One rank's mail.
+pub(super) struct MpiMail {
+    world: Arc<World>,
+    inbox: Arc<Inbox>,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Messages that MPI has not finished sending, each with its envelope, the oldest first.
+    sends: VecDeque<Vec<SendRequest>>,
+    comm: Comm,
+}
+
+/// A pause that grows with each look.
+struct Rest(Duration);
+
+impl Rest {
+    fn new() -> Self {
+        Self(REST[0])
+    }
+
+    fn rest(&mut self) {
+        std::thread::sleep(self.0);
+        self.0 = (2 * self.0).min(REST[1]);
+    }
+}
+
+impl State {
+    /// Takes leave of messages that MPI is done with.
+    fn forget_sent(&mut self) -> Result<()> {
+        while let Some(oldest) = self.sends.front_mut() {
+            for request in oldest {
+                if !request.is_done()? {
+                    return Ok(());
+                }
+            }
+            self.sends.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Puts what has come into the inbox.
+    fn take_in(&mut self, inbox: &Inbox, piece: usize) -> Result<()> {
+        while let Some(from) = self.comm.probe(HEADER)? {
+            let mut envelope = [0; ENVELOPE];
+            self.comm.receive(&mut envelope, from, HEADER)?;
+            let short = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| envelope[at + i]));
+            let channel = Channel { communicator: short(0), number: short(4) };
+            let length = u64::from_le_bytes(std::array::from_fn(|i| envelope[8 + i])) as usize;
+            let mut bytes = vec![0; length];
+            for round in 0..length.div_ceil(piece) {
+                self.comm.receive(&mut bytes[part_of(0..length, round, piece)], from, DATA)?;
+            }
+            inbox.put(from, channel, bytes);
+        }
+        self.forget_sent()
+    }
+}
+
+impl MpiMail {
+    /// The mail of the rank that `comm` says, on that communicator alone.
+    pub(super) fn new(world: Arc<World>, comm: Comm) -> Self {
+        let inbox = Inbox::new(comm.rank, Arc::default());
+        Self { world, inbox, state: Mutex::new(State { sends: VecDeque::new(), comm }) }
+    }
+
+    /// MPI, one thread at a time: what is found by probing must be received by who has found it.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_in(&self) -> Result<()> {
+        self.world.check_failure()?;
+        self.state().take_in(&self.inbox, self.world.settings.piece)
+    }
+}
+
+impl Mail for MpiMail {
+    fn send(&self, to: usize, channel: Channel, bytes: &[u8]) -> Result<()> {
+        self.world.check_failure()?;
+        if to == self.inbox.own() {
+            self.inbox.put(to, channel, bytes.to_vec());
+            return Ok(());
+        }
+        let mut envelope = Vec::with_capacity(ENVELOPE);
+        envelope.extend_from_slice(&channel.communicator.to_le_bytes());
+        envelope.extend_from_slice(&channel.number.to_le_bytes());
+        envelope.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+        let (begun, mut rest, step) = (Instant::now(), Rest::new(), self.world.settings.piece);
+        loop {
+            let mut state = self.state();
+            // Two ranks that are far ahead of each other both make room by taking what comes.
+            state.take_in(&self.inbox, step)?;
+            if state.sends.len() < SENDS {
+                let mut requests = vec![state.comm.send(envelope, to, HEADER)?];
+                for round in 0..bytes.len().div_ceil(step) {
+                    let piece = bytes[part_of(0..bytes.len(), round, step)].to_vec();
+                    requests.push(state.comm.send(piece, to, DATA)?);
+                }
+                state.sends.push_back(requests);
+                return Ok(());
+            }
+            drop(state);
+            if begun.elapsed() > PATIENCE {
+                return Err(CommError::NoRoom { rank: to, seconds: PATIENCE.as_secs_f64() });
+            }
+            rest.rest();
+        }
+    }
+
+    fn receive(&self, channel: Channel, at_most: Duration) -> Result<Option<(usize, Vec<u8>)>> {
+        let (until, mut rest) = (Instant::now() + at_most, Rest::new());
+        loop {
+            self.take_in()?;
+            let found = self.inbox.take(channel, Duration::ZERO)?;
+            if found.is_some() || Instant::now() >= until {
+                return Ok(found);
+            }
+            rest.rest();
+        }
+    }
+
+    /// Nothing: the mail ends with the last communicator that has it.
+    fn close(&self) {}
+}
+
+impl Drop for MpiMail {
+    /// What was sent arrives: all ranks take in what comes until all of all have gone.
+    fn drop(&mut self) {
+        let (piece, mut rest) = (self.world.settings.piece, Rest::new());
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if self.world.check_failure().is_err() || !state.comm.ends_well() {
+            return;
+        }
+        let mut barrier = None;
+        loop {
+            if state.take_in(&self.inbox, piece).is_err() {
+                return;
+            }
+            if state.sends.is_empty() && barrier.is_none() {
+                match state.comm.begin_barrier() {
+                    Ok(begun) => barrier = Some(begun),
+                    Err(_) => return,
+                }
+            }
+            if let Some(begun) = &mut barrier
+                && begun.is_done().unwrap_or(true)
+            {
+                return;
+            }
+            rest.rest();
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Mail between processes: a connection from each to each that it sends to, opened with the first message, and served by the
+//! control thread at both ends, so that messages arrive whatever the program does.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::timeout;
+
+use super::handshake;
+use super::secret::{Purpose, Secret};
+use super::tls::TlsConfigs;
+use crate::control::{Connection, ControlPlane};
+use crate::error::{CommError, Result};
+use crate::mailbox::{Channel, Inbox, Mail, has_left};
+
+/// After the handshake a caller says which world it means, and its rank.
+const GREETING: usize = 16;
+
+/// Before each message: the communicator, the channel and the length.
+const HEADER: usize = 16;
+
+/// The longest message.
+const LONGEST: usize = 1 << 32;
+
+/// What is reserved for a message before it comes: whoever announces more has to send it.
+const RESERVED: usize = 16 << 20;
+
+/// Bytes that may wait for a connection; a sender that is further ahead waits.
+const QUEUE: usize = 64 << 20;
+
+/// How long a connection may take to be opened or to introduce itself.
+const INTRODUCTION: Duration = Duration::from_secs(10);
+
+/// Introductions that may be under way at a time; more callers wait at the door.
+const DOORS: usize = 64;
+
+/// How often a waiting sender looks whether the world is broken.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What connections of this world's mail need.
+pub(super) struct Post {
+    pub(super) inbox: Arc<Inbox>,
+    /// Where each rank listens.
+    pub(super) addresses: Vec<SocketAddr>,
+    pub(super) token: u64,
+    pub(super) secret: Option<Secret>,
+    pub(super) tls: Option<TlsConfigs>,
+}
+
+/// A rank's mail.
+pub(super) struct ProcessMail {
+    post: Arc<Post>,
+    control: Arc<ControlPlane>,
+    /// How long a sender waits for room.
+    timeout: Duration,
+    outgoing: Vec<Mutex<Option<Outgoing>>>,
+}
+
+/// The messages for one rank.
+#[derive(Clone)]
+struct Outgoing {
+    messages: UnboundedSender<Vec<u8>>,
+    flow: Arc<Flow>,
+}
+
+/// How far the messages for one rank have gone.
+#[derive(Default)]
+struct Flow {
+    state: Mutex<FlowState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct FlowState {
+    /// Bytes that wait.
+    waiting: usize,
+    /// Whether the connection is gone, or all that there was is written.
+    ended: bool,
+}
+
+impl Flow {
+    fn state(&self) -> MutexGuard<'_, FlowState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn written(&self, bytes: usize) {
+        self.state().waiting -= bytes;
+        self.changed.notify_all();
+    }
+
+    fn end(&self) {
+        self.state().ended = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until something holds, or the world breaks, or for so long; whether it holds.
+    fn wait(&self, post: &Post, at_most: Duration, holds: impl Fn(&FlowState) -> bool) -> bool {
+        let start = Instant::now();
+        let mut state = self.state();
+        while !holds(&state) {
+            if post.inbox.failure().is_set() || start.elapsed() > at_most {
+                return false;
+            }
+            state = self.changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+}
+
+impl ProcessMail {
+    /// Begins to take what others send to `listener`.
+    pub(super) fn begin(
+        post: Post,
+        listener: TcpListener,
+        control: &Arc<ControlPlane>,
+        timeout: Duration,
+    ) -> Result<Arc<Self>> {
+        let outgoing = post.addresses.iter().map(|_| Mutex::default()).collect();
+        let post = Arc::new(post);
+        control.spawn(Box::pin(accept(post.clone(), listener)))?;
+        Ok(Arc::new(Self { post, control: control.clone(), timeout, outgoing }))
+    }
+
+    fn outgoing(&self, to: usize) -> Result<Outgoing> {
+        let mut place = self.outgoing[to].lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(outgoing) = &*place {
+            return Ok(outgoing.clone());
+        }
+        let (messages, queue) = unbounded_channel();
+        let outgoing = Outgoing { messages, flow: Arc::default() };
+        self.control.spawn(Box::pin(deliver(self.post.clone(), to, queue, outgoing.flow.clone())))?;
+        Ok(place.insert(outgoing).clone())
+    }
+}
+
+impl Mail for ProcessMail {
+    fn send(&self, to: usize, channel: Channel, bytes: &[u8]) -> Result<()> {
+        let inbox = &self.post.inbox;
+        let operation = || format!("send to rank {to} on channel {}", channel.number);
+        if inbox.failure().is_set() {
+            return Err(inbox.broken(operation()));
+        }
+        if bytes.len() > LONGEST {
+            let problem = format!("{} bytes; a message has at most {LONGEST}", bytes.len());
+            return Err(CommError::Argument { operation: "send to a channel", problem });
+        }
+        if to == inbox.own() {
+            return if inbox.put(to, channel, bytes.to_vec()) { Ok(()) } else { Err(CommError::Closed) };
+        }
+        let Outgoing { messages, flow } = self.outgoing(to)?;
+        let mut message = Vec::with_capacity(HEADER + bytes.len());
+        message.extend_from_slice(&channel.communicator.to_le_bytes());
+        message.extend_from_slice(&channel.number.to_le_bytes());
+        message.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+        message.extend_from_slice(bytes);
+        let len = message.len();
+        let room = |state: &FlowState| state.ended || state.waiting == 0 || state.waiting + len <= QUEUE;
+        if !flow.wait(&self.post, self.timeout, room) {
+            return Err(match inbox.failure().is_set() {
+                true => inbox.broken(operation()),
+                false => CommError::NoRoom { rank: to, seconds: self.timeout.as_secs_f64() },
+            });
+        }
+        let mut state = flow.state();
+        state.waiting += len;
+        if state.ended || messages.send(message).is_err() {
+            return Err(has_left(to, channel));
+        }
+        Ok(())
+    }
+
+    fn receive(&self, channel: Channel, at_most: Duration) -> Result<Option<(usize, Vec<u8>)>> {
+        self.post.inbox.take(channel, at_most)
+    }
+
+    fn close(&self) {
+        for place in &self.outgoing {
+            let taken = place.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(Outgoing { messages, flow }) = taken {
+                drop(messages);
+                // The receiver's control thread reads whatever its program does, so that this is a matter of the way alone.
+                flow.wait(&self.post, self.timeout, |state| state.ended);
+            }
+        }
+        self.post.inbox.close();
+    }
+}
+
+/// Opens the connection to a rank and writes what is for it.
+async fn deliver(post: Arc<Post>, to: usize, mut messages: UnboundedReceiver<Vec<u8>>, flow: Arc<Flow>) {
+    let writing = async {
+        let mut stream = match timeout(INTRODUCTION, call(&post, to)).await {
+            Ok(called) => called?,
+            Err(_) => return Err("it does not answer".to_owned()),
+        };
+        let lost = |error: std::io::Error| format!("the connection broke: {error}");
+        while let Some(message) = messages.recv().await {
+            stream.write_all(&message).await.map_err(lost)?;
+            if messages.is_empty() {
+                stream.flush().await.map_err(lost)?;
+            }
+            flow.written(message.len());
+        }
+        stream.flush().await.map_err(lost)?;
+        stream.shutdown().await.map_err(lost)
+    };
+    if let Err(problem) = writing.await {
+        tracing::debug!(rank = to, %problem, "messages for a rank do not reach it");
+    }
+    flow.end();
+}
+
+async fn call(post: &Post, to: usize) -> Result<Connection, String> {
+    let lost = |error: std::io::Error| format!("the connection broke: {error}");
+    let stream = TcpStream::connect(post.addresses[to]).await.map_err(lost)?;
+    stream.set_nodelay(true).map_err(lost)?;
+    let mut stream = handshake::control(stream, post.tls.as_ref(), true).await?;
+    handshake::call_async(&mut stream, post.secret.as_ref(), Purpose::Mail).await?;
+    let mut greeting = [0; GREETING];
+    greeting[..8].copy_from_slice(&post.token.to_le_bytes());
+    greeting[8..].copy_from_slice(&(post.inbox.own() as u64).to_le_bytes());
+    stream.write_all(&greeting).await.map_err(lost)?;
+    Ok(stream)
+}
+
+/// Lets in whoever proves to be a rank of this world, and reads what it sends.
+async fn accept(post: Arc<Post>, listener: TcpListener) {
+    let listener = listener.set_nonblocking(true).and_then(|()| tokio::net::TcpListener::from_std(listener));
+    let listener = match listener {
+        Ok(listener) => listener,
+        Err(error) => return tracing::error!(%error, "cannot listen for messages of other ranks"),
+    };
+    let doors = Arc::new(Semaphore::new(DOORS));
+    // Nobody closes the doors.
+    while let Ok(door) = doors.clone().acquire_owned().await {
+        match listener.accept().await {
+            Ok((stream, from)) => {
+                let post = post.clone();
+                tokio::spawn(async move {
+                    let introduced = match timeout(INTRODUCTION, introduce(&post, stream)).await {
+                        Ok(introduced) => introduced,
+                        Err(_) => Err("it did not introduce itself".to_owned()),
+                    };
+                    drop(door);
+                    match introduced {
+                        Ok((rank, stream)) => read(&post, rank, stream).await,
+                        Err(reason) => tracing::warn!(%from, %reason, "refused a connection for messages"),
+                    }
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "accepting a connection for messages failed");
+                tokio::time::sleep(LOOK).await;
+            }
+        }
+    }
+}
+
+/// The rank at the other end of a connection, or why it is refused.
+async fn introduce(post: &Post, stream: TcpStream) -> Result<(usize, Connection), String> {
+    let lost = |error: std::io::Error| format!("the connection broke: {error}");
+    let mut stream = handshake::control(stream, post.tls.as_ref(), false).await?;
+    handshake::answer_async(&mut stream, post.secret.as_ref(), Purpose::Mail).await?;
+    let mut greeting = [0; GREETING];
+    stream.read_exact(&mut greeting).await.map_err(lost)?;
+    let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| greeting[at + i]));
+    if word(0) != post.token {
+        return Err("it means another world".into());
+    }
+    let rank = word(8) as usize;
+    if rank >= post.addresses.len() || rank == post.inbox.own() {
+        return Err(format!("it says that it is rank {rank}"));
+    }
+    Ok((rank, stream))
+}
+
+/// Puts what a rank sends into the inbox, until it leaves.
+async fn read(post: &Post, rank: usize, mut stream: Connection) {
+    let mut header = [0; HEADER];
+    // Whether it left or was lost is for the control plane to say.
+    while stream.read_exact(&mut header).await.is_ok() {
+        let short = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| header[at + i]));
+        let channel = Channel { communicator: short(0), number: short(4) };
+        let length = u64::from_le_bytes(std::array::from_fn(|i| header[8 + i]));
+        if length > LONGEST as u64 {
+            return tracing::warn!(rank, length, "a rank announces a message of impossible length");
+        }
+        let mut bytes = Vec::with_capacity((length as usize).min(RESERVED));
+        let read = (&mut stream).take(length).read_to_end(&mut bytes).await;
+        if read.is_err() || bytes.len() as u64 != length || !post.inbox.put(rank, channel, bytes) {
+            return;
+        }
+    }
+}

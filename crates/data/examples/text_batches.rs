@@ -1,0 +1,45 @@
+//! Shows the batches of an epoch that two ranks make of a text's lines: `text_batches FILE [GLOBAL_BATCH]`.
+
+use std::sync::Arc;
+
+use phalanx_data::{
+    BatchSource, Collated, Dataset, DistributedSampler, Loader, LoaderConfig, PadTo, SamplerConfig,
+    SequenceCollation, SequenceConfig, Tail, TextFile, TextFileConfig,
+};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let path = arguments.next().ok_or("usage: text_batches FILE [GLOBAL_BATCH]")?;
+    let global_batch: usize = arguments.next().map_or(Ok(16), |text| text.parse())?;
+    let file = Arc::new(TextFile::open(&path, TextFileConfig::default())?);
+    println!("{} lines, {} different tokens", file.len(), file.vocab());
+    let config = SequenceConfig { predict_next: true, length: PadTo::Multiple(8), ..Default::default() };
+    let source: Arc<dyn BatchSource> = Arc::new(Collated::new(file.clone(), SequenceCollation::new(config)?));
+    for rank in 0..2 {
+        let sampler = DistributedSampler::new(SamplerConfig {
+            len: source.len(),
+            world_size: 2,
+            rank,
+            global_batch,
+            micro_batches: 1,
+            seed: 0,
+            shuffle: true,
+            tail: Tail::Ragged,
+        })?;
+        let steps = sampler.steps_per_epoch();
+        let loader = Loader::new(source.clone(), sampler, LoaderConfig::default(), (0, 0))?;
+        for loaded in loader.take(steps) {
+            let loaded = loaded?;
+            let tokens = loaded.batch.array("tokens")?;
+            let first = file.decode(&loaded.batch.values::<u32>("tokens")?[..tokens.shape()[1]])?;
+            println!(
+                "rank {rank}, step {}: tokens {:?}, {} of {} predictions, begins {first:?}",
+                loaded.step,
+                tokens.shape(),
+                loaded.batch.weights().iter().sum::<f32>(),
+                loaded.global_weight
+            );
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,297 @@
+//! How one tensor lies along the axes of a mesh, and how it is brought from one placement to another.
+//!
+//! A number that only a part of the ranks have added to looks like any other, and reading it as if it were complete gives
+//! gradients that are silently wrong. So what a tensor's numbers are is part of its type here: [`Placed`] gives the numbers of a
+//! replicated tensor to anybody, and those of others only to who says along which axes.
+//!
+//! # Conversions along one axis of n ranks
+//!
+//! | from | to | forward | backward, where the loss is replicated along the axis | where it is the sum of the ranks' |
+//! |---|---|---|---|---|
+//! | partial sum | replicated | all-reduce | as it is (Megatron's g) | all-reduce |
+//! | partial sum | shard of a dimension | reduce-scatter | all-gather | all-gather |
+//! | shard | replicated | all-gather | own part | reduce-scatter |
+//! | replicated | shard | own part | all-gather | own part, zero elsewhere |
+//! | shard | shard of another dimension | all-gather, own part | both of the above | both of the above |
+//!
+//! The loss is the sum of the ranks' along axes over which data differs, and replicated along the others ([`crate::AXES`]). Along
+//! the former each rank has its own copy of what is replicated, and the sum of the copies' gradients is the gradient, as
+//! [`crate::DataParallel`] sums it.
+
+use std::ops::Range;
+
+use phalanx_collectives::ReduceOp;
+use phalanx_tensor::group::even_lens;
+use phalanx_tensor::{Tape, Value, ops};
+
+use crate::mesh::{MeshLayout, ProcessMesh};
+use crate::{Result, ShardingError};
+
+/// How a tensor lies along one axis of a mesh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placement {
+    /// Every rank has all of it.
+    Replicate,
+    /// Of `len` along this dimension, the rank at coordinate `r` of n has `r·len/n .. (r + 1)·len/n`.
+    Shard {
+        /// The dimension, from 0.
+        dim: usize,
+    },
+    /// Every rank has numbers of the whole shape, which have yet to be reduced over the ranks to be the tensor's.
+    Partial {
+        /// How.
+        op: ReduceOp,
+    },
+}
+
+impl Placement {
+    /// A sum that every rank has added to.
+    pub const PARTIAL_SUM: Self = Self::Partial { op: ReduceOp::Sum };
+}
+
+impl std::fmt::Display for Placement {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Replicate => f.write_str("replicated"),
+            Self::Shard { dim } => write!(f, "a shard of dimension {dim}"),
+            Self::Partial { op } => write!(f, "a partial {}", format!("{op:?}").to_lowercase()),
+        }
+    }
+}
+
+/// The range of each dimension of `shape` that the rank at `coordinates` has, with a placement for each axis of the mesh. Where
+/// several axes shard one dimension the outer ones come first, and each divides what the one before has left.
+///
+/// # Errors
+/// [`ShardingError::Placement`] if there is not one placement for each axis or a dimension is not there.
+pub fn local_ranges(
+    layout: &MeshLayout,
+    coordinates: &[usize],
+    shape: &[usize],
+    placements: &[Placement],
+) -> Result<Vec<Range<usize>>> {
+    let wrong = |problem| Err(ShardingError::Placement { shape: shape.to_vec(), problem });
+    let axes = layout.axes().count();
+    if placements.len() != axes || coordinates.len() != axes {
+        return wrong(format!("{} placements for the axes of {layout}; expected one each", placements.len()));
+    }
+    let mut ranges: Vec<Range<usize>> = shape.iter().map(|len| 0..*len).collect();
+    for (((axis, size), at), placement) in layout.axes().zip(coordinates).zip(placements) {
+        let Placement::Shard { dim } = placement else { continue };
+        let Some(range) = ranges.get_mut(*dim) else {
+            return wrong(format!("along `{axis}` it is {placement}, which it does not have"));
+        };
+        *range = range.start + at * range.len() / size..range.start + (at + 1) * range.len() / size;
+    }
+    Ok(ranges)
+}
+
+/// A tensor that is spread over a mesh: this rank's numbers, and what they are of the whole.
+#[derive(Debug, Clone)]
+pub struct Placed {
+    mesh: ProcessMesh,
+    /// The whole tensor's.
+    shape: Vec<usize>,
+    /// By axis.
+    placements: Vec<Placement>,
+    local: Value,
+}
+
+impl Placed {
+    /// This rank's numbers of a tensor of shape `shape`. Along axes that are not named it is replicated.
+    ///
+    /// # Errors
+    /// [`ShardingError::Mesh`] if there is no such axis; [`ShardingError::Placement`] if `local` has not the shape that the
+    /// placements give this rank, or a dimension is not there.
+    pub fn new(
+        mesh: &ProcessMesh,
+        local: Value,
+        shape: &[usize],
+        along: &[(&str, Placement)],
+    ) -> Result<Self> {
+        let mut placements = vec![Placement::Replicate; mesh.layout().axes().count()];
+        for (axis, placement) in along {
+            placements[mesh.layout().position(axis)?] = *placement;
+        }
+        let placed = Self { mesh: mesh.clone(), shape: shape.to_vec(), placements, local };
+        let expected: Vec<usize> = placed.ranges()?.iter().map(Range::len).collect();
+        match placed.local.dims() == expected {
+            true => Ok(placed),
+            false => {
+                let found = placed.local.dims();
+                Err(placed.wrong(format!("this rank's part is {expected:?}, not {found:?}")))
+            }
+        }
+    }
+
+    /// The whole tensor's shape.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The range of each dimension of the whole that this rank has.
+    ///
+    /// # Errors
+    /// None after [`Placed::new`].
+    pub fn ranges(&self) -> Result<Vec<Range<usize>>> {
+        let layout = self.mesh.layout();
+        local_ranges(layout, &layout.coordinates(self.mesh.rank())?, &self.shape, &self.placements)
+    }
+
+    /// How it lies along `axis`.
+    ///
+    /// # Errors
+    /// [`ShardingError::Mesh`] if there is no such axis.
+    pub fn placement(&self, axis: &str) -> Result<Placement> {
+        Ok(self.placements[self.mesh.layout().position(axis)?])
+    }
+
+    /// The whole tensor, which every rank has.
+    ///
+    /// # Errors
+    /// [`ShardingError::Placement`] if along some axis it is a shard or a partial result: [`Placed::to`] makes it replicated.
+    pub fn replicated(&self) -> Result<&Value> {
+        for ((axis, size), placement) in self.mesh.layout().axes().zip(&self.placements) {
+            if size > 1 && *placement != Placement::Replicate {
+                let problem = format!("it is {placement} along `{axis}` of {size} ranks; make it replicated");
+                return Err(self.wrong(problem));
+            }
+        }
+        Ok(&self.local)
+    }
+
+    /// This rank's numbers, for who knows what they are: `along` has to name what lies otherwise than replicated.
+    ///
+    /// # Errors
+    /// [`ShardingError::Placement`] if the tensor lies otherwise, [`ShardingError::Mesh`] if there is no such axis.
+    pub fn local(&self, along: &[(&str, Placement)]) -> Result<&Value> {
+        let mut expected = vec![Placement::Replicate; self.placements.len()];
+        for (axis, placement) in along {
+            expected[self.mesh.layout().position(axis)?] = *placement;
+        }
+        for (((axis, size), is), taken) in self.mesh.layout().axes().zip(&self.placements).zip(expected) {
+            if size > 1 && *is != taken {
+                return Err(self.wrong(format!("along `{axis}` of {size} ranks it is {is}, not {taken}")));
+            }
+        }
+        Ok(&self.local)
+    }
+
+    /// The numbers of what is replicated along `axis`, for computations that differ between the ranks along it, such as with
+    /// their columns of a weight. Gradients come back as parts of a sum, and where the loss is replicated are summed
+    /// ([`ops::copy_to_group`], Megatron's f).
+    ///
+    /// # Errors
+    /// [`ShardingError::Placement`] if it is not replicated along `axis`, [`ShardingError::Mesh`] if there is no such axis.
+    pub fn branch(&self, tape: &Tape, axis: &str) -> Result<Value> {
+        let at = self.mesh.layout().position(axis)?;
+        match self.placements[at] {
+            Placement::Replicate if self.mesh.layout().splits_data(at) => Ok(self.local.clone()),
+            Placement::Replicate => Ok(ops::copy_to_group(tape, &self.local, &self.mesh.group(axis)?)?),
+            other => {
+                Err(self.wrong(format!("along `{axis}` it is {other}; only what is replicated branches")))
+            }
+        }
+    }
+
+    /// The tensor with another placement along `axis`. Every rank along it calls this at the same place. The table of this
+    /// module says what is sent, forward and backward.
+    ///
+    /// # Errors
+    /// [`ShardingError::Mesh`] if there is no such axis; [`ShardingError::Placement`] if nothing leads there: nothing becomes
+    /// partial, only partial sums and means can be completed, and a dimension that several axes shard is gathered from the
+    /// innermost on; and those of communication.
+    pub fn to(&self, tape: &Tape, axis: &str, to: Placement) -> Result<Self> {
+        let at = self.mesh.layout().position(axis)?;
+        let from = self.placements[at];
+        if from == to {
+            return Ok(self.clone());
+        }
+        let local = match (from, to) {
+            (_, Placement::Partial { .. }) => {
+                return Err(self.wrong(format!("along `{axis}` it is {from}, which cannot become {to}")));
+            }
+            (Placement::Partial { op }, _) => self.complete(tape, (axis, at), op, to)?,
+            (Placement::Shard { dim }, Placement::Shard { .. }) => {
+                let whole = self.with(at, Placement::Replicate, self.gather(tape, (axis, at), dim)?);
+                return whole.to(tape, axis, to);
+            }
+            (Placement::Shard { dim }, Placement::Replicate) => self.gather(tape, (axis, at), dim)?,
+            (Placement::Replicate, Placement::Shard { dim }) => self.split(tape, (axis, at), dim)?,
+            (Placement::Replicate, Placement::Replicate) => self.local.clone(),
+        };
+        Ok(self.with(at, to, local))
+    }
+
+    fn with(&self, at: usize, placement: Placement, local: Value) -> Self {
+        let mut placed = Self { local, ..self.clone() };
+        placed.placements[at] = placement;
+        placed
+    }
+
+    fn complete(&self, tape: &Tape, (axis, at): (&str, usize), op: ReduceOp, to: Placement) -> Result<Value> {
+        let (group, summed) = (self.mesh.group(axis)?, self.mesh.layout().splits_data(at));
+        let factor = match op {
+            ReduceOp::Sum => 1.0,
+            ReduceOp::Mean => 1.0 / group.size() as f64,
+            _ => {
+                let is = Placement::Partial { op };
+                let problem = format!("along `{axis}` it is {is}; only sums and means have gradients");
+                return Err(self.wrong(problem));
+            }
+        };
+        let sum = match to {
+            Placement::Shard { dim } => {
+                let lens = self.lens(axis, at, dim)?;
+                ops::reduce_scatter(tape, &self.local, dim, &lens, &group)?
+            }
+            _ if summed => ops::all_reduce(tape, &self.local, &group)?,
+            _ => ops::reduce_from_group(tape, &self.local, &group)?,
+        };
+        Ok(if factor == 1.0 { sum } else { ops::scale(tape, &sum, factor)? })
+    }
+
+    fn gather(&self, tape: &Tape, (axis, at): (&str, usize), dim: usize) -> Result<Value> {
+        let (lens, group) = (self.lens(axis, at, dim)?, self.mesh.group(axis)?);
+        Ok(match self.mesh.layout().splits_data(at) {
+            true => ops::all_gather(tape, &self.local, dim, &lens, &group)?,
+            false => ops::gather_from_group(tape, &self.local, dim, &lens, &group)?,
+        })
+    }
+
+    fn split(&self, tape: &Tape, (axis, at): (&str, usize), dim: usize) -> Result<Value> {
+        let (lens, group) = (self.lens(axis, at, dim)?, self.mesh.group(axis)?);
+        let start = lens[..group.rank()].iter().sum();
+        Ok(match self.mesh.layout().splits_data(at) {
+            true => ops::narrow(tape, &self.local, dim, start, lens[group.rank()])?,
+            false => ops::split_to_group(tape, &self.local, dim, &lens, &group)?,
+        })
+    }
+
+    /// How the ranks along an axis divide a dimension among them.
+    fn lens(&self, axis: &str, at: usize, dim: usize) -> Result<Vec<usize>> {
+        let sizes: Vec<(&str, usize)> = self.mesh.layout().axes().collect();
+        for (inner, placement) in sizes.iter().zip(&self.placements).skip(at + 1) {
+            if inner.1 > 1 && *placement == (Placement::Shard { dim }) {
+                let problem = format!(
+                    "dimension {dim} is sharded along `{}`, which lies inside `{axis}`: bring it together there first",
+                    inner.0
+                );
+                return Err(self.wrong(problem));
+            }
+        }
+        let mut placements = self.placements.clone();
+        placements[at] = Placement::Replicate;
+        let layout = self.mesh.layout();
+        let coordinates = layout.coordinates(self.mesh.rank())?;
+        let ranges = local_ranges(layout, &coordinates, &self.shape, &placements)?;
+        match ranges.get(dim) {
+            Some(range) => Ok(even_lens(range.len(), sizes[at].1)),
+            None => Err(self.wrong(format!("it has no dimension {dim} to be sharded along `{axis}`"))),
+        }
+    }
+
+    fn wrong(&self, problem: String) -> ShardingError {
+        ShardingError::Placement { shape: self.shape.clone(), problem }
+    }
+}
