@@ -27,6 +27,7 @@ pub(crate) fn rows() -> Vec<Task> {
         resnet::spec("resnet18", ResNetVariant::R18).into(),
         resnet::spec("resnet34", ResNetVariant::R34).into(),
         resnet::spec("resnet50", ResNetVariant::R50).into(),
+        resnet::spec("resnet101", ResNetVariant::R101).into(),
         mobilenet_v2::spec().into(),
         mlp::spec().into(),
     ]

@@ -9,6 +9,7 @@ pub(crate) const PRESETS: &[(&str, &str)] = &[
     ("cifar10-resnet18", include_str!("../../presets/cifar10-resnet18.toml")),
     ("cifar10-resnet34", include_str!("../../presets/cifar10-resnet34.toml")),
     ("cifar10-resnet50", include_str!("../../presets/cifar10-resnet50.toml")),
+    ("cifar10-resnet101", include_str!("../../presets/cifar10-resnet101.toml")),
     ("cifar10-mobilenetv2", include_str!("../../presets/cifar10-mobilenetv2.toml")),
     ("tiny", include_str!("../../presets/tiny.toml")),
 ];
