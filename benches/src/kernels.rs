@@ -12,6 +12,7 @@ use serde_json::{Value as Json, json};
 
 use crate::Common;
 use crate::machine::Machine;
+use crate::numbers::numbers;
 use crate::peer::Peer;
 use crate::rounds::alternate;
 
@@ -178,16 +179,6 @@ impl Work {
             }
         }
     }
-}
-
-/// Numbers without pattern between -0.5 and 0.5.
-pub(crate) fn numbers(len: usize) -> Vec<f32> {
-    let mut state = 0x9E37_79B9_u32;
-    let mut next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 8) as f32 / (1 << 24) as f32 - 0.5
-    };
-    (0..len).map(|_| next()).collect()
 }
 
 pub(crate) fn run(args: &KernelArgs) -> Result<()> {

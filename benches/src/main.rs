@@ -12,6 +12,7 @@ mod kernels;
 mod machine;
 mod memory;
 mod narrow;
+mod numbers;
 mod peer;
 mod program;
 mod rounds;

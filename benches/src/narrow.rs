@@ -9,7 +9,7 @@ use phalanx_kernels::{
 };
 use serde_json::{Value as Json, json};
 
-use crate::kernels::numbers;
+use crate::numbers::numbers;
 use crate::rounds::median;
 
 /// One piece of work.

@@ -137,16 +137,28 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
             }))?);
         }
     }
-    let memory = peak_memory();
+    let memory = phalanx_trainer::run::peak_memory();
     let peer_memory = prepared.as_mut().map(crate::peer::Prepared::peak_memory).transpose()?;
     print(args, &name, &rows, memory, peer_memory);
-    common.write(&json!({
+    let circumstances = json!({
         "model": name, "batch": args.batch, "image_size": args.image_size, "cifar_stem": args.cifar_stem,
         "ranks": world, "threads": common.threads(), "precision": args.precision.name(),
         "recompute": args.recompute, "overlap": format!("{:?}", args.overlap).to_lowercase(), "rounds": common.rounds,
         "peak_memory_bytes": memory, "peer_peak_memory_bytes": peer_memory,
-        "strategies": rows.iter().map(|row| row.json(args, &rows[0])).collect::<Vec<_>>(),
-    }))
+    });
+    common.write(&results(circumstances, rows.iter().map(|row| row.json(args, &rows[0])).collect()))
+}
+
+/// What is written of a measurement: its circumstances, a row a strategy, and, where there is only one, what that says beside
+/// the circumstances too.
+fn results(mut circumstances: Json, rows: Vec<Json>) -> Json {
+    if let [Json::Object(only)] = rows.as_slice() {
+        for (key, value) in only {
+            circumstances[key] = value.clone();
+        }
+    }
+    circumstances["strategies"] = rows.into();
+    circumstances
 }
 
 /// What of PyTorch a strategy is compared with.
@@ -227,9 +239,20 @@ impl Row<'_> {
     }
 }
 
-/// The most memory that this process has held, where the system tells.
-fn peak_memory() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    Some(line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? * 1024)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_strategy_is_told_beside_its_circumstances() {
+        let row = |name: &str, rate: f64| json!({ "strategy": name, "samples_per_s": rate });
+        let one = results(json!({ "model": "mlp" }), vec![row("ddp", 7.0)]);
+        assert_eq!((&one["model"], &one["samples_per_s"]), (&json!("mlp"), &json!(7.0)));
+        assert_eq!((&one["strategy"], &one["strategies"]), (&json!("ddp"), &json!([row("ddp", 7.0)])));
+        let two = results(json!({ "model": "mlp" }), vec![row("ddp", 7.0), row("fsdp", 6.0)]);
+        assert_eq!(
+            (&two["samples_per_s"], two["strategies"].as_array().map(Vec::len)),
+            (&Json::Null, Some(2))
+        );
+    }
 }

@@ -80,6 +80,14 @@ pub enum CommError {
         /// What happened.
         problem: String,
     },
+    /// The caller of [`crate::connect_unless`] no longer wanted to.
+    #[error("rendezvous at {address}: told to end {during}")]
+    Cancelled {
+        /// Where ranks meet.
+        address: String,
+        /// What this rank was waiting for.
+        during: String,
+    },
     /// An operation is not defined for an element type.
     #[error("{operation} is not defined for {dtype}")]
     Unsupported {

@@ -6,7 +6,7 @@
 //! implements [`FlatBuffer`].
 //!
 //! - **Worlds**: [`threads`] makes one inside a process; [`connect`] joins one of processes over TCP, placed by
-//!   a [`WorldConfig`] that [`WorldConfig::from_env`] reads from the variables of torchrun, SLURM or OpenMPI. Ranks of one
+//!   a [`WorldConfig`] that [`WorldConfig::from_env`] reads from what torchrun, SLURM, OpenMPI or MPICH say. Ranks of one
 //!   host share memory (Linux), others send messages, and one world may mix both. [`Communicator::split`] makes
 //!   communicators of some of the ranks.
 //! - **Order**: the operations of a communicator run in the order of their issue. [`Communicator::all_reduce_async`] and its
@@ -139,4 +139,9 @@ pub use mpi::connect_mpi;
 pub use operation::Algorithm;
 pub use recorder::{OperationRecord, OperationState};
 pub use stats::CommStats;
-pub use world::{Secret, Tls, WorldConfig, connect, connect_with_listener, threads};
+pub use world::{Secret, Tls, WorldConfig, connect, connect_unless, connect_with_listener, threads};
+
+/// The examples of this crate's README, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

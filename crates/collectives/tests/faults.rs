@@ -82,7 +82,7 @@ fn three<R: Send + 'static>(f: impl Fn(Communicator) -> R + Clone + Send + 'stat
     three_with(|config| config, f)
 }
 
-/// The same with changes to the configuration.
+/// What three processes' ranks give, each with a changed configuration.
 fn three_with<R: Send + 'static>(
     change: impl Fn(WorldConfig) -> WorldConfig,
     f: impl Fn(Communicator) -> R + Clone + Send + 'static,
@@ -100,7 +100,7 @@ fn three_with<R: Send + 'static>(
     ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect()
 }
 
-/// The same for a world of threads.
+/// What three ranks give that are threads of one world.
 fn three_threads<R: Send + 'static>(f: impl Fn(Communicator) -> R + Clone + Send + 'static) -> Vec<R> {
     let run = |comm: Communicator| {
         let f = f.clone();

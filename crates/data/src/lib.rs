@@ -119,3 +119,8 @@ pub use subset::Subset;
 pub use text_file::{TextFile, TextFileConfig, TextSample, TextUnit};
 pub use tokenizer::ClipTokenizer;
 pub use transform::{Filter, Normalise, RandomCrop, Resize, ResizeMode, Transform, TransformConfig};
+
+/// The examples of this crate's README, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

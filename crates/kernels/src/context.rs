@@ -55,7 +55,7 @@ impl Context {
         Self::with_arch(threads, Arch::new())
     }
 
-    /// The same with the instruction set that `PHALANX_SIMD` names, if it is set: `portable`, `avx2`, `avx512` or
+    /// A context with the instruction set that `PHALANX_SIMD` names, if it is set: `portable`, `avx2`, `avx512` or
     /// `neon`. Products by the `gemm` crate choose theirs themselves.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ impl Context {
         Self::with_level(threads, Level::from_env()?)
     }
 
-    /// The same with a given instruction set.
+    /// A context with a given instruction set.
     ///
     /// # Errors
     /// If this processor does not have it.
@@ -75,7 +75,7 @@ impl Context {
         }
     }
 
-    /// The same, multiplying as `products` says.
+    /// This context, multiplying as `products` says.
     #[must_use]
     pub fn with_products(self, products: Products) -> Self {
         Self { products, ..self }

@@ -100,3 +100,8 @@ pub use softmax::{
     cross_entropy_rows_backward, cross_entropy_rows_forward, softmax_rows_backward, softmax_rows_forward,
 };
 pub use unary::{UnaryOp, unary_backward, unary_forward};
+
+/// The examples of this crate's README, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -79,7 +79,7 @@ pub(crate) fn check_matmul<T, U>(
 }
 
 impl<'a, T: Float> Matrix<'a, T> {
-    /// The same, if the elements are f32.
+    /// The matrix as one of f32, if that is what its elements are.
     fn singles(&self) -> Option<Matrix<'a, f32>> {
         let Self { rows, cols, transposed, .. } = *self;
         Some(Matrix { data: T::singles(self.data)?, rows, cols, transposed })

@@ -68,3 +68,8 @@ pub use stackgan::{StackGanConfig, StageOneDiscriminator, StageOneGenerator};
 fn groups_for(channels: usize) -> usize {
     (1..=8).rev().find(|groups| channels.is_multiple_of(*groups)).unwrap_or(1)
 }
+
+/// The examples of this crate's README, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

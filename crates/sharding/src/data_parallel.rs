@@ -68,7 +68,7 @@ pub struct DataParallel {
     order: Vec<usize>,
     /// By name.
     blocks: BTreeMap<String, Block>,
-    /// The same buckets by the blocks' numbers.
+    /// The buckets of each block, by the blocks' numbers.
     block_buckets: Vec<Vec<usize>>,
     hook: Option<Arc<dyn CommHook>>,
     prefetch: usize,
@@ -122,7 +122,7 @@ impl DataParallel {
         Self::with_options(store, comm, strategy, Options::default())
     }
 
-    /// The same with other options, which must be the same on all ranks.
+    /// Distributes a store as [`DataParallel::new`] does, with options that must be the same on all ranks.
     ///
     /// # Errors
     /// [`ShardingError::Mesh`] if the world is not whole groups; otherwise as [`DataParallel::new`].

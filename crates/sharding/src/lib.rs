@@ -75,3 +75,8 @@ pub use plan::{MemoryPlan, Workload};
 pub use process_group::RankGroup;
 
 pub use strategy::{Codec, Held, PRESETS, Ranks, ShardAxis, StateLayout, Strategy, Synchrony, Topology};
+
+/// The examples of this crate's README, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

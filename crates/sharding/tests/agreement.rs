@@ -63,7 +63,7 @@ fn train(subject: Subject, comm: Communicator, recompute: Recompute) -> Result<V
     train_by("ddp", subject, comm, (recompute, Precision::F32), Options::default())
 }
 
-/// The same by another strategy.
+/// Trains by any strategy.
 fn train_by(
     strategy: &str,
     subject: Subject,

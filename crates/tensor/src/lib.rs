@@ -23,7 +23,8 @@
 //!   synchronised batch norm, the contrastive loss); who moves the numbers is not known here.
 //! - **[`Key`]**: random numbers as a function of seed, purpose, step and position, so that every run can be
 //!   repeated and ranks agree.
-//! - **[`Tape::segment`] and [`CandleModule`]**: any candle code, candle-nn modules included, as one node.
+//! - **[`Tape::segment`]**: any candle code as one node; with the feature `candle-nn`, which is on by default, `CandleModule`
+//!   brings a module of candle-nn with its variables.
 //!
 //! What it is not: it knows no ranks, no datasets and no files but those of weights, and it never prints.
 //!
@@ -63,6 +64,7 @@
 #![deny(unsafe_code)]
 
 pub mod backend;
+#[cfg(feature = "candle-nn")]
 pub mod candle_module;
 pub mod error;
 pub mod gradcheck;
@@ -81,6 +83,7 @@ pub mod store;
 pub mod tape;
 
 pub use backend::{Array, ArrayBackend, DeviceArray};
+#[cfg(feature = "candle-nn")]
 pub use candle_module::CandleModule;
 pub use error::{Result, TensorError};
 pub use group::ProcessGroup;
@@ -90,3 +93,8 @@ pub use precision::Precision;
 pub use rng::Key;
 pub use store::{Buffer, BuildOptions, LoadReport, Param, ParamStore, Scope, StoreBuilder, Unit, UnitEntry};
 pub use tape::{Block, Grads, HookResult, Listener, Recompute, Saved, Session, Tape, Value};
+
+/// The examples of this crate's README, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

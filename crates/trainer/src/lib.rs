@@ -60,3 +60,8 @@ pub mod console;
 pub use cli::main;
 pub use engine::{Loss, Setup, Step, TaskSpec, TrainError, Training, number};
 pub use program::Program;
+
+/// The examples of this crate's README, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

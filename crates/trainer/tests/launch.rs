@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use phalanx_trainer::launch::{Ended, FailureReport, LaunchError, Leash, StopFlag, Supervisor};
+use phalanx_trainer::launch::{ABORTED, Ended, FailureReport, LaunchError, Leash, StopFlag, Supervisor};
 
 /// The variable that makes this program one of its ranks and says how it behaves.
 const ROLE: &str = "PHALANX_TEST_ROLE";
@@ -27,6 +27,11 @@ fn rank(role: &str) {
     std::fs::write(logs.join(format!("{number}.pid")), std::process::id().to_string()).unwrap();
     let forever = || loop {
         std::thread::sleep(Duration::from_secs(1));
+    };
+    let until_stopped = || {
+        while !stop.is_raised() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     };
     let fail = |message: &str, consequence: bool| {
         FailureReport::now(number, message, consequence).write(&logs).unwrap();
@@ -63,10 +68,25 @@ fn rank(role: &str) {
             fail("own fault", false);
         }
         ("until-stopped", _) => {
-            while !stop.is_raised() {
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            until_stopped();
             std::fs::write(logs.join(format!("{number}.stopped")), "").unwrap();
+        }
+        // One leaves before it has met the other, who finds it gone.
+        ("until-met", 0) => {
+            until_stopped();
+            std::process::exit(ABORTED.into());
+        }
+        ("until-met", 1) => {
+            until_stopped();
+            fail("rank 0 is gone", true);
+        }
+        ("fails-when-stopped", 0) => {
+            until_stopped();
+            std::process::exit(ABORTED.into());
+        }
+        ("fails-when-stopped", 1) => {
+            until_stopped();
+            fail("no such image: dog.png", false);
         }
         // A supervisor of its own, to be killed by the test.
         ("parent", _) => {
@@ -158,6 +178,20 @@ fn one_interrupt_stops_and_two_abort() {
     no_rank_left(logs.path(), 2);
 }
 
+fn ranks_that_leave_before_they_have_met_are_no_failure() {
+    let ready = |logs: &Path| (0..2).all(|rank| logs.join(format!("{rank}.pid")).exists());
+    let logs = tempfile::tempdir().unwrap();
+    let once = || usize::from(ready(logs.path()));
+    let since = Instant::now();
+    assert_eq!(supervise("until-met", 2, logs.path(), once).unwrap(), Ended::BeforeMeeting);
+    assert!(since.elapsed() < Duration::from_secs(3), "took {:?}", since.elapsed());
+    // A failure of a rank's own is told all the same.
+    let logs = tempfile::tempdir().unwrap();
+    let once = || usize::from(ready(logs.path()));
+    let error = supervise("fails-when-stopped", 2, logs.path(), once).unwrap_err().to_string();
+    assert!(error.contains("rank 1 failed: no such image: dog.png"), "{error}");
+}
+
 fn a_killed_parent_leaves_no_ranks() {
     let logs = tempfile::tempdir().unwrap();
     let mut parent = Command::new(std::env::current_exe().unwrap())
@@ -183,6 +217,10 @@ fn run_tests() {
         ("failures_are_told", failures_are_told),
         ("ranks_that_finish_are_no_failure", ranks_that_finish_are_no_failure),
         ("one_interrupt_stops_and_two_abort", one_interrupt_stops_and_two_abort),
+        (
+            "ranks_that_leave_before_they_have_met_are_no_failure",
+            ranks_that_leave_before_they_have_met_are_no_failure,
+        ),
         ("a_killed_parent_leaves_no_ranks", a_killed_parent_leaves_no_ranks),
     ];
     if cfg!(not(target_os = "linux")) {

@@ -12,15 +12,19 @@ use crate::recorder::Doing;
 const MAX_FRAME: usize = 1 << 20;
 
 /// Changes whenever messages or headers do.
-pub(crate) const PROTOCOL: u32 = 3;
+pub(crate) const PROTOCOL: u32 = 4;
 
 /// What ranks and the meeting place tell each other.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Message {
     /// A rank introduces itself.
-    Register { protocol: u32, rank: usize, world_size: usize, data: SocketAddr },
+    Register { protocol: u32, job: String, rank: usize, world_size: usize, data: SocketAddr },
+    /// Rank 0 has let the rank in; the table follows when all are here.
+    Admitted,
     /// Rank 0 refuses a registration.
     Refused { reason: String },
+    /// The meeting is that of another job.
+    Elsewhere { job: String },
     /// Everybody is here: where each rank listens, and the token that connections between ranks must show.
     Table { data: Vec<SocketAddr>, token: u64 },
     /// A sign of life.

@@ -22,10 +22,17 @@ pub struct WorldConfig {
     pub world_size: usize,
     /// This rank among those of its host.
     pub local_rank: usize,
+    /// How many ranks are on this rank's host, as far as its launcher says; 1 otherwise.
+    pub local_world_size: usize,
+    /// The job's name, the same on every rank: ranks of different jobs refuse each other when they meet.
+    pub job: String,
     /// Host name or address where rank 0 listens.
     pub master_addr: String,
     /// Port where rank 0 listens.
     pub master_port: u16,
+    /// How many ports from `master_port` on rank 0 may listen at: it takes the first that is free, and the others look for
+    /// it at all of them. The same on every rank.
+    pub master_ports: u16,
     /// The interface that this rank listens on; loopback unless told otherwise.
     pub bind_addr: IpAddr,
     /// Whether ranks share memory if all are on one host (Linux); the same on every rank. Otherwise they send messages.
@@ -63,8 +70,11 @@ impl WorldConfig {
             rank,
             world_size,
             local_rank: rank,
+            local_world_size: world_size,
+            job: String::new(),
             master_addr: "127.0.0.1".into(),
             master_port: port,
+            master_ports: 1,
             bind_addr: IpAddr::V4(Ipv4Addr::LOCALHOST),
             shared_memory: true,
             host: None,
@@ -81,16 +91,33 @@ impl WorldConfig {
         }
     }
 
-    /// The place that a launcher's environment gives this process: torchrun's variables, SLURM's or OpenMPI's.
-    /// `None` if no launcher has set any.
+    /// The place that a launcher's environment gives this process: torchrun's, that of OpenMPI's `mpirun`, of MPICH's
+    /// `mpiexec`, or of SLURM's `srun`. `None` if no launcher has set any.
+    ///
+    /// `RANK` and `WORLD_SIZE` (torchrun's) come first. Rank 0 is at `MASTER_ADDR` if that is set; if all ranks are on one
+    /// host, on loopback; otherwise where the launcher says: SLURM's first node, the host of OpenMPI's `mpirun`, what rank 0
+    /// tells MPICH's. It listens at `PHALANX_PORT` or `MASTER_PORT`, if they are set. If they are not, and under torchrun,
+    /// whose agent has its own store at `MASTER_PORT`, it takes the first free one of sixteen ports between 20000 and 32287
+    /// that belong to the job's name ([`WorldConfig::job`]).
+    ///
+    /// Under MPICH the launcher is asked for that name, unless `MASTER_ADDR` and `MASTER_PORT` are both set; if ranks are on
+    /// several hosts, this waits until all have asked. MPI itself must not begin afterwards in the same process.
     ///
     /// # Errors
     /// [`CommError::Environment`] naming the variable that is missing or malformed.
     pub fn from_env() -> Result<Option<Self>> {
-        super::environment::read(&|name| std::env::var(name).ok())
+        let get = |name: &str| std::env::var(name).ok();
+        super::environment::read(&get, &|rank, exchange| {
+            super::pmi::ask(get("PMI_FD").as_deref(), rank, exchange)
+        })
     }
 
-    /// Where rank 0 listens.
+    /// The ports where rank 0 may listen.
+    pub(super) fn ports(&self) -> std::ops::RangeInclusive<u16> {
+        self.master_port..=self.master_port.saturating_add(self.master_ports.saturating_sub(1))
+    }
+
+    /// Where rank 0 listens, or the first place where it may.
     pub(super) fn master_address(&self) -> Result<SocketAddr> {
         let place = (self.master_addr.as_str(), self.master_port);
         let found =

@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
+use if_addrs::IfAddr;
+
 /// The address that an interface's name, an address, or `auto` stands for; or what is wrong with it, in words.
 pub(super) fn named(text: &str, master: &str, port: u16) -> Result<IpAddr, String> {
     if text == "auto" {
@@ -46,6 +48,37 @@ pub(super) fn towards(master: &str, port: u16) -> IpAddr {
     route.map_or(any, |own| own.ip())
 }
 
+/// The addresses under which other hosts may know this one: those of its interfaces, loopback only if there is no other.
+pub(super) fn own() -> Vec<IpAddr> {
+    let all = if_addrs::get_if_addrs().unwrap_or_default();
+    let beyond: Vec<_> = all
+        .iter()
+        .filter(|found| !found.is_loopback() && !found.is_link_local())
+        .map(if_addrs::Interface::ip)
+        .collect();
+    if beyond.is_empty() { all.iter().map(if_addrs::Interface::ip).collect() } else { beyond }
+}
+
+/// The one of a host's addresses that is in a network of this host's too, or else the first.
+pub(super) fn nearest(addresses: &[IpAddr]) -> Option<IpAddr> {
+    let all = if_addrs::get_if_addrs().unwrap_or_default();
+    let is_near = |address: &&IpAddr| all.iter().any(|found| shares_network(&found.addr, **address));
+    addresses.iter().find(is_near).or(addresses.first()).copied()
+}
+
+/// Whether an address is in the network of an interface.
+fn shares_network(own: &IfAddr, other: IpAddr) -> bool {
+    match (own, other) {
+        (IfAddr::V4(own), IpAddr::V4(other)) => {
+            own.ip.to_bits() & own.netmask.to_bits() == other.to_bits() & own.netmask.to_bits()
+        }
+        (IfAddr::V6(own), IpAddr::V6(other)) => {
+            own.ip.to_bits() & own.netmask.to_bits() == other.to_bits() & own.netmask.to_bits()
+        }
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,5 +99,20 @@ mod tests {
         }
         let error = named("ib7", "127.0.0.1", 80).expect_err("no such interface");
         assert!(error.contains("ib7"), "{error}");
+    }
+
+    #[test]
+    fn an_address_of_a_shared_network_is_nearest() {
+        let own =
+            |ip, netmask| IfAddr::V4(if_addrs::Ifv4Addr { ip, netmask, prefixlen: 24, broadcast: None });
+        let own = own(Ipv4Addr::new(10, 1, 2, 3), Ipv4Addr::new(255, 255, 255, 0));
+        assert!(shares_network(&own, [10, 1, 2, 77].into()));
+        assert!(!shares_network(&own, [10, 1, 3, 77].into()));
+        assert!(!shares_network(&own, Ipv6Addr::LOCALHOST.into()));
+        let far = [IpAddr::from([203, 0, 113, 9]), Ipv4Addr::LOCALHOST.into()];
+        assert_eq!(nearest(&far), Some(far[1]), "loopback is a network of every host");
+        assert_eq!(nearest(&far[..1]), Some(far[0]));
+        assert_eq!(nearest(&[]), None);
+        assert!(!super::own().is_empty());
     }
 }

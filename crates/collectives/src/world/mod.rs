@@ -7,8 +7,10 @@ mod handshake;
 mod host;
 mod interface;
 mod mail;
+mod pmi;
 mod processes;
 mod rendezvous;
+mod search;
 mod secret;
 mod threads;
 mod tls;
@@ -20,15 +22,22 @@ pub use tls::Tls;
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::RecvTimeoutError;
 
 use crate::communicator::Communicator;
 use crate::control::Watched;
 use crate::engine::{Backend, Ending, Shared};
 use crate::error::{CommError, Result};
+use crate::failure::Cause;
 use crate::mailbox::Inbox;
 use crate::patience::Patience;
 use mail::{Post, ProcessMail};
 use processes::Process;
+
+/// How often a rank that connects is asked whether it still wants to.
+const ASKING: Duration = Duration::from_millis(10);
 
 /// Joins a world of processes over TCP. Returns when all ranks have met and are connected to each other.
 ///
@@ -36,17 +45,7 @@ use processes::Process;
 /// [`CommError::Missing`] naming the ranks that did not come in time, [`CommError::Rendezvous`] if the meeting
 /// place cannot be opened or reached or refuses this rank.
 pub fn connect(config: &WorldConfig) -> Result<Communicator> {
-    let listener = if config.rank == 0 {
-        let address = config.master_address()?;
-        let bind = SocketAddr::new(config.bind_addr, address.port());
-        Some(
-            TcpListener::bind(bind)
-                .map_err(|error| config.rendezvous(format!("cannot listen on {bind}: {error}")))?,
-        )
-    } else {
-        None
-    };
-    connect_with_listener(config, listener)
+    meet(config, listen(config)?, &Watched::default())
 }
 
 /// Joins a world of processes whose rank 0 has its meeting place already open: for launchers that choose a free port. On the
@@ -56,12 +55,73 @@ pub fn connect(config: &WorldConfig) -> Result<Communicator> {
 /// [`CommError::Missing`] naming the ranks that did not come in time, [`CommError::Rendezvous`] if the meeting
 /// place cannot be reached or refuses this rank.
 pub fn connect_with_listener(config: &WorldConfig, listener: Option<TcpListener>) -> Result<Communicator> {
+    meet(config, listener, &Watched::default())
+}
+
+/// Joins a world of processes over TCP as [`connect`] does, and gives up soon after `cancelled` says so, which is asked again
+/// and again until the ranks are connected: for programs that can be told to end.
+///
+/// # Errors
+/// Those of [`connect`], and [`CommError::Cancelled`].
+pub fn connect_unless(
+    config: &WorldConfig,
+    cancelled: impl Fn() -> bool + Send + Sync,
+) -> Result<Communicator> {
+    let watched = Watched::default();
+    let failure = watched.failure.clone();
+    let (connected, waiting) = crossbeam_channel::bounded::<()>(0);
+    let (met, was_cancelled) = std::thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            while waiting.recv_timeout(ASKING) == Err(RecvTimeoutError::Timeout) {
+                if cancelled() {
+                    // A world that is broken ends every wait.
+                    return failure.set(Cause::Aborted(config.rank, "it was told to end".to_owned()));
+                }
+            }
+            false
+        });
+        let met = listen(config).and_then(|listener| meet(config, listener, &watched));
+        drop(connected);
+        (met, watch.join().unwrap_or(false))
+    });
+    match met {
+        Err(CommError::Cancelled { address, during }) => Err(CommError::Cancelled { address, during }),
+        _ if was_cancelled => Err(config.cancelled("while ranks connected to each other")),
+        met => met,
+    }
+}
+
+/// Rank 0's meeting place: the first free one of the ports where it may be.
+fn listen(config: &WorldConfig) -> Result<Option<TcpListener>> {
+    if config.rank != 0 {
+        return Ok(None);
+    }
+    config.master_address()?;
+    let bind = |port| TcpListener::bind(SocketAddr::new(config.bind_addr, port));
+    let mut last = None;
+    for port in config.ports() {
+        match bind(port) {
+            Ok(listener) => return Ok(Some(listener)),
+            Err(error) => last = Some(error),
+        }
+    }
+    let (first, end) = config.ports().into_inner();
+    let ports = if first == end { format!("{first}") } else { format!("any of the ports {first} to {end}") };
+    let why = last.map_or_else(String::new, |error| error.to_string());
+    Err(config.rendezvous(format!(
+        "cannot listen on {} at {ports}: {why}; PHALANX_PORT chooses another port for all ranks",
+        config.bind_addr
+    )))
+}
+
+/// Meets the other ranks, at `listener` if this is rank 0, and connects to each.
+fn meet(config: &WorldConfig, listener: Option<TcpListener>, watched: &Watched) -> Result<Communicator> {
     config.validate()?;
     let io = |error: std::io::Error| config.rendezvous(error.to_string());
     let data = TcpListener::bind(SocketAddr::new(config.bind_addr, 0)).map_err(io)?;
-    let watched = Watched::default();
     let Watched { failure, recorder, .. } = watched.clone();
-    let (control, table) = rendezvous::meet(config, listener, data.local_addr().map_err(io)?, watched)?;
+    let (control, table) =
+        rendezvous::meet(config, listener, data.local_addr().map_err(io)?, watched.clone())?;
     let connector =
         Process { config: config.clone(), address: table.data[config.rank].ip(), token: table.token };
     let tls = config.tls_configs()?;
@@ -108,9 +168,18 @@ impl WorldConfig {
         self.tls.as_ref().map(tls::TlsConfigs::read).transpose()
     }
 
+    /// Where ranks meet, for errors.
+    fn meeting(&self) -> String {
+        format!("{}:{}", self.master_addr, self.master_port)
+    }
+
     /// An error of the meeting place.
     fn rendezvous(&self, problem: impl Into<String>) -> CommError {
-        let address = format!("{}:{}", self.master_addr, self.master_port);
-        CommError::Rendezvous { address, problem: problem.into() }
+        CommError::Rendezvous { address: self.meeting(), problem: problem.into() }
+    }
+
+    /// The error of a rank that no longer wants to meet.
+    fn cancelled(&self, during: impl Into<String>) -> CommError {
+        CommError::Cancelled { address: self.meeting(), during: during.into() }
     }
 }

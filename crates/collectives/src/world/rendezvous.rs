@@ -1,21 +1,23 @@
 //! The meeting: every rank registers with rank 0 and learns where the others listen.
 
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::config::WorldConfig;
 use super::connect::Table;
 use super::handshake;
+use super::search;
 use super::secret::Purpose;
 use crate::control::frame::{self, Message, PROTOCOL};
 use crate::control::{self, Connection, ControlPlane, Heartbeat, Watched};
 use crate::error::{CommError, Result};
 
 /// How long a connection may take to introduce itself; strangers are not waited for.
-const INTRODUCTION: Duration = Duration::from_secs(5);
+pub(super) const INTRODUCTION: Duration = Duration::from_secs(5);
 
 /// Introductions that may be under way at a time, beyond which callers are turned away.
 const DOORS: usize = 4096;
@@ -32,14 +34,18 @@ pub(super) fn meet(
     let (met, result) = crossbeam_channel::bounded(1);
     let (control, commands) = ControlPlane::remote(watched.clone());
     let shared = config.clone();
+    // A world that breaks before it has met is one that nobody wants any more.
+    let ended = Arc::new(Notify::new());
+    let ending = ended.clone();
+    watched.failure.on_break(move || ending.notify_one());
     let thread =
         std::thread::Builder::new().name(format!("phalanx-control-{}", config.rank)).spawn(move || {
             runtime.block_on(async move {
                 let outcome = match listener {
                     Some(listener) => {
-                        host(&shared, listener, data).await.map(|(table, peers)| (table, Ok(peers)))
+                        host(&shared, listener, data, &ended).await.map(|(table, peers)| (table, Ok(peers)))
                     }
-                    None => join(&shared, data).await.map(|(table, hub)| (table, Err(hub))),
+                    None => search::join(&shared, data, &ended).await.map(|(table, hub)| (table, Err(hub))),
                 };
                 match outcome {
                     Err(error) => drop(met.send(Err(error))),
@@ -67,6 +73,7 @@ async fn host(
     config: &WorldConfig,
     listener: TcpListener,
     data: SocketAddr,
+    ended: &Notify,
 ) -> Result<(Table, Vec<(usize, Connection)>)> {
     let io = |error: std::io::Error| config.rendezvous(error.to_string());
     listener.set_nonblocking(true).map_err(io)?;
@@ -113,22 +120,30 @@ async fn host(
                     }
                 };
                 match admit(config, &table, &message) {
-                    Ok((rank, address)) => {
-                        table[rank] = Some(address);
-                        peers.push((rank, stream));
-                    }
-                    Err(reason) => {
-                        tracing::warn!(%from, %reason, "rendezvous: refused a registration");
-                        let _ = frame::write(&mut stream, &Message::Refused { reason }).await;
+                    // One that has gone again may come again.
+                    Ok((rank, address)) => match frame::write(&mut stream, &Message::Admitted).await {
+                        Ok(()) => {
+                            table[rank] = Some(address);
+                            peers.push((rank, stream));
+                        }
+                        Err(error) => tracing::warn!(%from, %error, "rendezvous: rank {rank} left at once"),
+                    },
+                    Err(refusal) => {
+                        tracing::warn!(%from, ?refusal, "rendezvous: refused a registration");
+                        let _ = frame::write(&mut stream, &refusal).await;
                     }
                 }
             },
+            () = ended.notified() => {
+                let missing = missing(&table);
+                let during = format!("while ranks {missing:?} of {} were missing", config.world_size);
+                return Err(config.cancelled(during));
+            }
             () = tokio::time::sleep_until(deadline) => {
-                let missing = table.iter().enumerate().filter(|(_, data)| data.is_none()).map(|(rank, _)| rank);
                 return Err(CommError::Missing {
-                    address: format!("{}:{}", config.master_addr, config.master_port),
+                    address: config.meeting(),
                     seconds: config.connect_timeout.as_secs(),
-                    missing: missing.collect(),
+                    missing: missing(&table),
                     world_size: config.world_size,
                 });
             }
@@ -149,87 +164,33 @@ async fn host(
     Ok((table, peers))
 }
 
-/// The rank and data address of a registration, or why it is refused.
+/// The ranks that have not come.
+fn missing(table: &[Option<SocketAddr>]) -> Vec<usize> {
+    table.iter().enumerate().filter(|(_, data)| data.is_none()).map(|(rank, _)| rank).collect()
+}
+
+/// The rank and data address of a registration, or what to answer to one that is refused.
 fn admit(
     config: &WorldConfig,
     table: &[Option<SocketAddr>],
     message: &Message,
-) -> Result<(usize, SocketAddr), String> {
-    let Message::Register { protocol, rank, world_size, data } = message else {
-        return Err("expected a registration".into());
+) -> Result<(usize, SocketAddr), Message> {
+    let refused = |reason: String| Err(Message::Refused { reason });
+    let Message::Register { protocol, job, rank, world_size, data } = message else {
+        return refused("expected a registration".into());
     };
+    if *job != config.job {
+        return Err(Message::Elsewhere { job: config.job.clone() });
+    }
     if *protocol != PROTOCOL {
-        return Err(format!("protocol {protocol}; this world speaks {PROTOCOL}"));
+        return refused(format!("protocol {protocol}; this world speaks {PROTOCOL}"));
     }
     if *world_size != config.world_size {
-        return Err(format!("a world of {world_size} ranks; this one has {}", config.world_size));
+        return refused(format!("a world of {world_size} ranks; this one has {}", config.world_size));
     }
     match table.get(*rank) {
         Some(None) => Ok((*rank, *data)),
-        Some(Some(_)) => Err(format!("rank {rank} is already here")),
-        None => Err(format!("rank {rank} does not exist in a world of {world_size}")),
-    }
-}
-
-/// Every other rank: finds rank 0, registers, and waits for the table.
-async fn join(config: &WorldConfig, data: SocketAddr) -> Result<(Table, Connection)> {
-    let deadline = Instant::now() + config.connect_timeout;
-    let address = config.master_address()?;
-    let seconds = config.connect_timeout.as_secs();
-    // Rank 0 may start later than this one.
-    let stream = loop {
-        match timeout_at(deadline, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => break stream,
-            Ok(Err(_)) if Instant::now() < deadline => tokio::time::sleep(Duration::from_millis(50)).await,
-            Ok(Err(error)) => {
-                return Err(
-                    config.rendezvous(format!("rank 0 cannot be reached within {seconds} s: {error}"))
-                );
-            }
-            Err(_) => return Err(config.rendezvous(format!("rank 0 cannot be reached within {seconds} s"))),
-        }
-    };
-    // The address that rank 0 sees is the one that others reach, unless this rank listens on a fixed one.
-    let reachable = match (data.ip().is_unspecified(), stream.local_addr()) {
-        (true, Ok(own)) => SocketAddr::new(own.ip(), data.port()),
-        _ => data,
-    };
-    let register = Message::Register {
-        protocol: PROTOCOL,
-        rank: config.rank,
-        world_size: config.world_size,
-        data: reachable,
-    };
-    let problem = |error: std::io::Error| config.rendezvous(format!("rank 0 closed the connection: {error}"));
-    let tls = config.tls_configs()?;
-    let shaking = async {
-        let mut stream = handshake::control(stream, tls.as_ref(), true).await?;
-        handshake::call_async(&mut stream, config.secret.as_ref(), Purpose::Control).await?;
-        Ok::<_, String>(stream)
-    };
-    let mut stream = match timeout_at(deadline, shaking).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(why)) => return Err(config.rendezvous(why)),
-        Err(_) => return Err(config.rendezvous(format!("rank 0 does not answer within {seconds} s"))),
-    };
-    frame::write(&mut stream, &register).await.map_err(problem)?;
-    // Rank 0 says who is missing when its time is up, so it gets a little longer.
-    let patience = deadline + Duration::from_secs(5);
-    match timeout_at(patience, frame::read(&mut stream)).await {
-        Ok(Ok(Message::Table { mut data, token })) if data.len() == config.world_size => {
-            // Rank 0's own address may be "any"; it is reached where it was met.
-            if data[0].ip().is_unspecified() {
-                data[0].set_ip(address.ip());
-            }
-            Ok((Table { data, token }, stream))
-        }
-        Ok(Ok(Message::Refused { reason })) => {
-            Err(config.rendezvous(format!("rank 0 refused this rank: {reason}")))
-        }
-        Ok(Ok(other)) => Err(config.rendezvous(format!("rank 0 answered {other:?}"))),
-        Ok(Err(error)) => Err(problem(error)),
-        Err(_) => {
-            Err(config.rendezvous(format!("not all {} ranks came within {seconds} s", config.world_size)))
-        }
+        Some(Some(_)) => refused(format!("rank {rank} is already here")),
+        None => refused(format!("rank {rank} does not exist in a world of {world_size}")),
     }
 }

@@ -34,7 +34,7 @@ impl Way {
         self.world_with(size, |config| config)
     }
 
-    /// The same with changes to the configuration.
+    /// A world of so many ranks, each with a changed configuration.
     pub(crate) fn world_with(
         self,
         size: usize,

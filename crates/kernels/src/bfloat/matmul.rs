@@ -40,7 +40,7 @@ pub fn matmul_bf16(
     )
 }
 
-/// The same with f32 operands that are rounded to bf16; without the instruction for it they are not.
+/// A product of f32 operands that are rounded to bf16; without the instruction for it they are not.
 pub(crate) fn matmul_rounded(
     context: &Context,
     batch: usize,

@@ -33,7 +33,7 @@ fn elementwise(
     cast(tape.context(), &compute(&a, &b)?, dtype)
 }
 
-/// The same of one operand.
+/// Computes on one operand, in the type that is computed in, and rounds to its own.
 fn single(
     context: &Context,
     x: &Tensor,

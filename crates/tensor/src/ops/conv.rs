@@ -35,7 +35,7 @@ impl Conv2dOptions {
         Self { stride: [stride; 2], padding: [padding; 2], dilation: [1; 2], groups: 1 }
     }
 
-    /// The same with groups.
+    /// These options with groups.
     #[must_use]
     pub fn groups(self, groups: usize) -> Self {
         Self { groups, ..self }

@@ -59,7 +59,7 @@ pub fn linear(tape: &Tape, x: &Value, weight: &Value, bias: Option<&Value>) -> R
     linear_stored(tape, x, weight, bias, tape.session().precision.product(x.dtype()?))
 }
 
-/// The same, the result of another type: f32 for what a loss takes at once.
+/// [`linear`] with a result of another type: f32 for what a loss takes at once.
 pub(crate) fn linear_stored(
     tape: &Tape,
     x: &Value,

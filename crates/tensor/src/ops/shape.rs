@@ -7,7 +7,7 @@ use crate::storage::{cast, is_half};
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
 
-/// The same elements in row-major order under another shape.
+/// Gives the elements of a value, in row-major order, another shape.
 ///
 /// # Errors
 /// If the numbers of elements differ.

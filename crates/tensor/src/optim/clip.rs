@@ -48,7 +48,7 @@ pub fn clip_grad_norm(units: &[Unit], max_norm: f64, context: &Context) -> Resul
     clip_to_norm(units, grad_sum_of_squares(units, context)?.sqrt(), max_norm, context)
 }
 
-/// The same where `norm` is known already: ranks that hold shards have the root of the sum of all their
+/// Clips gradients whose `norm` is known already: ranks that hold shards have the root of the sum of all their
 /// [`grad_sum_of_squares`].
 ///
 /// # Errors

@@ -44,7 +44,7 @@ impl LossScale {
         Self { dynamic: true, state: LossScaleState { scale: INITIAL, good_steps: 0, left_out: 0 } }
     }
 
-    /// The same from another start.
+    /// A scale that adapts itself, from a start of one's own.
     ///
     /// # Errors
     /// If `scale` is not a positive number.

@@ -48,7 +48,7 @@ pub(crate) fn stored<T: Scalar>(
     }
 }
 
-/// The same elements as `dtype`; the tensor itself if it has that type.
+/// A tensor's elements as `dtype`; the tensor itself if it has that type.
 pub(crate) fn cast(context: &Context, tensor: &Tensor, dtype: DType) -> Result<Tensor> {
     const OP: &str = "convert";
     if tensor.dtype() == dtype {

@@ -171,7 +171,7 @@ impl Scope {
         Self { block: self.full(name), ..self.clone() }
     }
 
-    /// The same place, with everything below held fixed: no gradients, no optimizer.
+    /// This place, with everything below held fixed: no gradients, no optimizer.
     #[must_use]
     pub fn frozen(&self) -> Self {
         Self { trainable: false, ..self.clone() }

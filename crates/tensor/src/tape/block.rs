@@ -66,6 +66,7 @@ impl Tape {
     }
 
     /// Runs something as the block called `name`, which is not one that could be run again.
+    #[cfg(feature = "candle-nn")]
     pub(crate) fn in_block<R>(&self, name: &str, run: impl FnOnce() -> Result<R>) -> Result<R> {
         let name: Arc<str> = name.into();
         self.count_block();

@@ -29,7 +29,7 @@ pub(super) fn run(_: &DoctorArgs) -> Result<(), CliError> {
     ] {
         out(&format!("{name:<10} {value}"));
     }
-    for name in ["RANK", "WORLD_SIZE", "MASTER_ADDR", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"] {
+    for name in ["RANK", "WORLD_SIZE", "MASTER_ADDR", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"] {
         if let Some(value) = std::env::var_os(name) {
             out(&format!("{name:<10} {} (from the environment)", value.to_string_lossy()));
         }

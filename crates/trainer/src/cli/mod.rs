@@ -1,13 +1,15 @@
 //! The program: its commands, and what their exit codes mean.
 //!
 //! 0: done, also when a run was interrupted and left a checkpoint. 1: failed. 2: asked for something that does
-//! not exist or cannot be, such as an unknown option or key.
+//! not exist or cannot be, such as an unknown option or key. 128 + the signal's number (130 for Ctrl-C, 143 for TERM): ended
+//! by a second signal, or by a first one while ranks still looked for each other.
 
 mod config;
 mod doctor;
 mod environment;
 mod eval;
 mod export;
+mod interrupts;
 mod log;
 mod parity;
 mod plan;
@@ -52,7 +54,7 @@ pub(crate) enum CliError {
     /// The command asks for something that does not exist or cannot be.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The command asks for something, other than by a configuration, that cannot be.
+    /// The arguments or the environment ask for something that cannot be.
     #[error("{0}")]
     Usage(String),
     /// The work failed.
@@ -61,9 +63,14 @@ pub(crate) enum CliError {
     /// The work failed and whoever supervises this process will say so.
     #[error("failed")]
     Reported,
-    /// The user insisted on an end at once.
-    #[error("aborted")]
-    Aborted,
+    /// A signal asked for the end, and there was nothing to finish, or it was insisted on.
+    #[error("{message}")]
+    Ended {
+        /// What was ended; empty if whoever supervises this process will say so.
+        message: String,
+        /// The exit code: of a program that the signal has ended, or what a supervisor expects.
+        code: u8,
+    },
 }
 
 impl CliError {
@@ -99,9 +106,14 @@ pub fn main(program: &Program) -> ExitCode {
     let code = match &error {
         CliError::Config(_) | CliError::Usage(_) => 2,
         CliError::Failed(_) | CliError::Reported => 1,
-        CliError::Aborted => 130,
+        CliError::Ended { code, .. } => *code,
     };
-    if !matches!(error, CliError::Reported) {
+    let told_elsewhere = match &error {
+        CliError::Reported => true,
+        CliError::Ended { message, .. } => message.is_empty(),
+        _ => false,
+    };
+    if !told_elsewhere {
         err(&format!("error: {}", with_causes(&error)));
     }
     ExitCode::from(code)

@@ -117,7 +117,7 @@ fn optimizer(config: &Config, plan: &ModelPlan) -> String {
 }
 
 fn lines(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Vec<String> {
-    let size = |bytes: u64| format::bytes_to(bytes, 2);
+    let size = format::bytes;
     let ranks = plan.workload.ranks;
     let mut lines = vec![
         format!(

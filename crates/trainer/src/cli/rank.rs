@@ -4,14 +4,15 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::train::{count_interrupts, follow, write_config};
+use super::interrupts::Interrupts;
+use super::train::{RUNS, write_config};
 use super::{CliError, log, task_of, with_causes};
 use crate::Program;
 use crate::config::Resolved;
 use crate::console::{Console, err};
 use crate::engine::{self, Observer, ReplicaFailure, Silent, Task, TrainError, World};
-use crate::launch::{FailureReport, Leash, REPLICA_THREAD, RankFailure, StopFlag};
-use crate::run::RunFolder;
+use crate::launch::{ABORTED, FailureReport, Leash, REPLICA_THREAD, RankFailure, StopFlag};
+use crate::run::{RunError, RunFolder};
 
 /// Runs one rank of a run whose folder exists; `phalanx train` starts these.
 #[derive(Debug, Args)]
@@ -31,8 +32,11 @@ pub(super) fn run(program: &Program, args: &RankArgs) -> Result<(), CliError> {
     let world = world.ok_or_else(|| CliError::Usage("`rank` finds no launcher's environment".to_owned()))?;
     let resolved = program.catalogue().resolve_run(&folder.config())?;
     let task = task_of(program, &resolved.config)?;
-    // The supervisor tells the failure, from the report that is written in here.
-    train(task, &folder, &resolved, &world, &stop).map_err(|_| CliError::Reported)
+    // The supervisor tells the failure, from the report that is written in here, or that a rank has ended when it was asked to.
+    match train(task, &folder, &resolved, &world, &stop, || ABORTED) {
+        Err(CliError::Ended { code, .. }) => Err(CliError::Ended { message: String::new(), code }),
+        outcome => outcome.map_err(|_| CliError::Reported),
+    }
 }
 
 /// All ranks in the process that the user started: the only one, or replicas on threads.
@@ -44,7 +48,7 @@ pub(super) fn run_here(
 ) -> Result<(), CliError> {
     let ranks = resolved.config.train.ranks;
     if ranks == 1 {
-        return train(task, folder, resolved, &World::alone(), stop);
+        return train(task, folder, resolved, &World::alone(), stop, || ABORTED);
     }
     for rank in 0..ranks {
         // A report of an earlier attempt in the same folder must not be taken for this one's.
@@ -66,43 +70,56 @@ pub(super) fn run_launched(
     out: Option<&Path>,
     world: &World,
 ) -> Result<(), CliError> {
+    let stop = StopFlag::default();
+    let interrupts = Interrupts::stop_first(&stop)?;
+    let create = || -> Result<RunFolder, RunError> {
+        let folder = RunFolder::create(out, Path::new(RUNS), &resolved.name)?;
+        write_config(&folder, resolved)?;
+        Ok(folder)
+    };
     let folder = match (existing, out) {
         (Some(folder), _) => folder,
-        // The ranks cannot agree on a name with the time in it before they are connected.
-        (None, None) => {
-            return Err(CliError::Usage(
-                "a run that a launcher starts needs its folder: --out DIR".to_owned(),
-            ));
-        }
-        (None, Some(out)) if world.rank() == 0 => {
-            let folder =
-                RunFolder::create(Some(out), Path::new(""), &resolved.name).map_err(CliError::failed)?;
-            write_config(&folder, resolved)?;
-            folder
-        }
+        (None, Some(_)) if world.rank() == 0 => create().map_err(CliError::failed)?,
         (None, Some(out)) => RunFolder::join(out).map_err(CliError::failed)?,
+        // The name has the time in it, which is rank 0's.
+        (None, None) => {
+            let name = || Ok::<_, TrainError>(create()?.path().display().to_string());
+            let path = world.agree(&stop, name).map_err(|error| match error.is_cancelled() {
+                true => told_to_end(world.rank(), &error, interrupts.exit_code()),
+                false => CliError::failed(error),
+            })?;
+            RunFolder::join(Path::new(&path)).map_err(CliError::failed)?
+        }
     };
-    let stop = StopFlag::default();
-    follow(&count_interrupts()?, &stop);
-    train(task, &folder, resolved, world, &stop)
+    train(task, &folder, resolved, world, &stop, || interrupts.exit_code())
 }
 
-/// Trains as one rank and reports a failure into the run's folder.
+/// Trains as one rank and reports a failure into the run's folder. A rank that was told to end before it had met the others is
+/// no failure; it ends with the code that `told_code` gives.
 fn train(
     task: &Task,
     folder: &RunFolder,
     resolved: &Resolved,
     world: &World,
     stop: &StopFlag,
+    told_code: impl Fn() -> u8,
 ) -> Result<(), CliError> {
     let rank = world.rank();
     prepare(folder, rank)?;
     let observer: Box<dyn Observer> = if rank == 0 { Box::new(Console::new()) } else { Box::new(Silent) };
-    let outcome = engine::train(task, folder, resolved, world, stop, observer);
-    outcome.map_err(|error| {
+    engine::train(task, folder, resolved, world, stop, observer).map_err(|error| {
+        if error.is_cancelled() {
+            tracing::info!("{error}");
+            return told_to_end(rank, &error, told_code());
+        }
         report(folder, rank, &error);
         CliError::failed(error)
     })
+}
+
+/// How a rank ends that was told to before it had met the others.
+fn told_to_end(rank: usize, error: &TrainError, code: u8) -> CliError {
+    CliError::Ended { message: format!("rank {rank}: {error}; nothing was trained"), code }
 }
 
 /// Sends this process's log, and what is left of a panic, into the run's folder.

@@ -1,19 +1,18 @@
 //! `phalanx train`: resolves the configuration, makes or finds the run's folder, and starts the ranks.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use clap::Args;
 use toml::Value;
 
+use super::interrupts::{Interrupts, announce};
 use super::{CliError, rank, task_of};
 use crate::Program;
 use crate::config::{Detail, Resolved};
-use crate::console::{err, out};
+use crate::console::out;
 use crate::engine;
 use crate::launch::{Ended, StopFlag, Supervisor};
-use crate::run::{RunFolder, write_aside};
+use crate::run::{RunError, RunFolder, write_aside};
 
 /// Trains a model. Ctrl-C finishes the step and leaves a checkpoint; a second one ends at once.
 #[derive(Debug, Args)]
@@ -50,7 +49,7 @@ pub(super) struct TrainArgs {
 }
 
 /// Where runs go unless told otherwise.
-const RUNS: &str = "runs";
+pub(super) const RUNS: &str = "runs";
 
 pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
     let existing = match (&args.out, args.resume) {
@@ -85,29 +84,31 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
         None => RunFolder::create(args.out.as_deref(), Path::new(RUNS), &resolved.name)
             .map_err(CliError::failed)?,
     };
-    write_config(&folder, &resolved)?;
-    let interrupts = count_interrupts()?;
+    write_config(&folder, &resolved).map_err(CliError::failed)?;
     let ranks = resolved.config.train.ranks;
     if ranks == 1 || in_one_process {
         let stop = StopFlag::default();
-        follow(&interrupts, &stop);
+        Interrupts::stop_first(&stop)?;
         return rank::run_here(task, &folder, &resolved, &stop);
     }
+    let interrupts = Interrupts::listen()?;
     let executable = std::env::current_exe().map_err(CliError::failed)?;
     let arguments = vec!["rank".to_owned(), folder.path().display().to_string()];
     let supervisor = Supervisor { program: executable, arguments, ranks, logs: folder.logs() };
     let told = std::cell::Cell::new(false);
     let ended = supervisor.run(|| {
-        let count = interrupts.load(Ordering::Relaxed);
+        let count = interrupts.count();
         if count == 1 && !told.replace(true) {
-            err("\nfinishing the step; interrupt again to end at once");
+            announce();
         }
         count
     });
-    match ended.map_err(CliError::failed)? {
-        Ended::Finished => Ok(()),
-        Ended::Aborted => Err(CliError::Aborted),
-    }
+    let message = match ended.map_err(CliError::failed)? {
+        Ended::Finished => return Ok(()),
+        Ended::BeforeMeeting => "told to end while the ranks looked for each other; nothing was trained",
+        Ended::Aborted => "aborted",
+    };
+    Err(CliError::Ended { message: message.to_owned(), code: interrupts.exit_code() })
 }
 
 /// The configuration that the arguments ask for.
@@ -162,38 +163,8 @@ pub(super) fn set_data(resolved: &mut Resolved, data: &str) -> Result<(), CliErr
 }
 
 /// Writes the resolved configuration into the run's folder.
-pub(super) fn write_config(folder: &RunFolder, resolved: &Resolved) -> Result<(), CliError> {
+pub(super) fn write_config(folder: &RunFolder, resolved: &Resolved) -> Result<(), RunError> {
     let path = folder.config();
     write_aside(&path, resolved.to_toml(Detail::Values).trim_start().as_bytes())
-        .map_err(|error| CliError::failed(format!("cannot write {}: {error}", path.display())))
-}
-
-/// Counts the user's interrupts (Ctrl-C, or a request to terminate) from now on.
-pub(super) fn count_interrupts() -> Result<Arc<AtomicUsize>, CliError> {
-    let count = Arc::new(AtomicUsize::new(0));
-    let counted = count.clone();
-    let counting = move || {
-        counted.fetch_add(1, Ordering::Relaxed);
-    };
-    ctrlc::set_handler(counting).map_err(CliError::failed)?;
-    Ok(count)
-}
-
-/// For a process that is a rank itself: the first interrupt raises `stop`, the second ends the process.
-pub(super) fn follow(interrupts: &Arc<AtomicUsize>, stop: &StopFlag) {
-    let (interrupts, stop) = (interrupts.clone(), stop.clone());
-    std::thread::spawn(move || {
-        loop {
-            match interrupts.load(Ordering::Relaxed) {
-                0 => {}
-                1 => {
-                    if stop.raise() {
-                        err("\nfinishing the step; interrupt again to end at once");
-                    }
-                }
-                _ => std::process::exit(130),
-            }
-            std::thread::sleep(std::time::Duration::from_millis(50));
-        }
-    });
+        .map_err(RunError::io("write", &path))
 }

@@ -17,21 +17,9 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// Bytes with a binary unit and one decimal.
+/// Bytes with a binary unit and two decimals.
 pub fn bytes(bytes: u64) -> String {
-    bytes_to(bytes, 1)
-}
-
-/// Bytes with a binary unit and so many decimals.
-pub fn bytes_to(bytes: u64, decimals: usize) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < units.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.decimals$} {}", units[unit]) }
+    indicatif::BinaryBytes(bytes).to_string()
 }
 
 /// Rows as lines, the first column to the left and the others to the right.
@@ -52,15 +40,7 @@ pub fn columns(rows: &[Vec<String>]) -> Vec<String> {
 
 /// A count with thousands apart.
 pub fn count(value: u64) -> String {
-    let digits = value.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    indicatif::HumanCount(value).to_string()
 }
 
 /// A duration in its two largest units.
@@ -133,8 +113,8 @@ mod tests {
         for (value, text) in cases {
             assert_eq!(number(value), text);
         }
-        assert_eq!([bytes(12), bytes(1 << 20), bytes(3 << 29)].join(" "), "12 B 1.0 MiB 1.5 GiB");
-        assert_eq!(bytes_to(44_695_848, 2), "42.63 MiB");
+        assert_eq!([bytes(12), bytes(1 << 20), bytes(3 << 29)].join(" "), "12 B 1.00 MiB 1.50 GiB");
+        assert_eq!(bytes(44_695_848), "42.63 MiB");
         assert_eq!([count(7), count(1000), count(11_173_962)].join(" "), "7 1,000 11,173,962");
         let times = [4.21, 65.0, 7260.0].map(|seconds| duration(Duration::from_secs_f64(seconds)));
         assert_eq!(times, ["4.2 s", "1 min 05 s", "2 h 01 min"]);

@@ -100,6 +100,11 @@ impl TrainError {
         Self::Panicked(text.unwrap_or_else(|| "a value that is no text".to_owned()))
     }
 
+    /// Whether the rank was told to end while it still looked for the others, which is no failure.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, Self::Comm(CommError::Cancelled { .. }))
+    }
+
     /// Whether another rank's failure caused this one, so that the other's is the one to tell.
     pub fn is_consequence(&self) -> bool {
         match self {

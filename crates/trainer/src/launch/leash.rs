@@ -45,7 +45,7 @@ impl Leash {
                     Ok(_) => {}
                 }
             }
-            std::process::exit(ABORTED);
+            std::process::exit(ABORTED.into());
         });
         true
     }

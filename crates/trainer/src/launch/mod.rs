@@ -21,8 +21,8 @@ pub use supervisor::{Ended, LaunchError, RankFailure, Supervisor};
 /// The variable that tells a rank that its standard input is a leash.
 pub const SUPERVISED: &str = "PHALANX_SUPERVISED";
 
-/// The exit code of a rank that was told to end at once.
-pub const ABORTED: i32 = 3;
+/// The exit code of a rank that was told to end at once, or to stop before it had met the others.
+pub const ABORTED: u8 = 3;
 
 /// What the names of threads begin with that are ranks themselves; the rank follows. Whoever has started such a thread turns
 /// its panic into an error.

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use super::SUPERVISED;
 use super::report::FailureReport;
+use super::{ABORTED, SUPERVISED};
 
 /// How often the ranks are looked at.
 const POLL: Duration = Duration::from_millis(10);
@@ -72,6 +72,8 @@ pub struct RankFailure {
 pub enum Ended {
     /// All of them by themselves, after a request to stop or without.
     Finished,
+    /// They were asked to stop before they had met, so there was nothing to finish.
+    BeforeMeeting,
     /// They were ended at once on request.
     Aborted,
 }
@@ -115,7 +117,7 @@ impl Supervisor {
     /// Runs the ranks to their end.
     ///
     /// `interrupts` is asked again and again how often the user has interrupted: once asks the ranks to finish
-    /// their step and leave, twice ends them at once. The outputs of rank 0 are this process's own; those of
+    /// their step and leave, or to leave at once if they have not met yet; twice ends them at once. The outputs of rank 0 are this process's own; those of
     /// the others go to their logs.
     ///
     /// # Errors
@@ -129,11 +131,18 @@ impl Supervisor {
                 rank.poll()?;
             }
             if ranks.0.iter().all(|rank| rank.ended.is_some()) {
-                return self
-                    .failure(&ranks.0, &[])
-                    .map_or(Ok(Ended::Finished), |found| Err(LaunchError::Rank(found)));
+                let obeyed = asked_to_stop && ranks.0.iter().any(Rank::has_obeyed);
+                return match self.failure(&ranks.0, &[], asked_to_stop) {
+                    // Ranks that wait for one that has obeyed complain that it is gone.
+                    Some(report) if !(obeyed && report.consequence) => Err(self.told(report)),
+                    _ if obeyed => Ok(Ended::BeforeMeeting),
+                    _ => Ok(Ended::Finished),
+                };
             }
-            let failed = |rank: &Rank| matches!(rank.ended, Some((_, status)) if !status.success());
+            let failed = |rank: &Rank| {
+                let failed = matches!(rank.ended, Some((_, status)) if !status.success());
+                failed && !(asked_to_stop && rank.has_obeyed())
+            };
             if ranks.0.iter().any(failed) {
                 let since: &Instant = first_failure.get_or_insert_with(Instant::now);
                 let own = ranks.0.iter().any(|rank| failed(rank) && !self.report(rank).consequence);
@@ -142,9 +151,10 @@ impl Supervisor {
                         ranks.0.iter().filter(|rank| rank.ended.is_none()).map(|rank| rank.rank).collect();
                     end(&mut ranks.0)?;
                     // There is a failed rank, so there is a failure to tell.
-                    return self
-                        .failure(&ranks.0, &running)
-                        .map_or(Ok(Ended::Aborted), |found| Err(LaunchError::Rank(found)));
+                    return match self.failure(&ranks.0, &running, asked_to_stop) {
+                        Some(report) => Err(self.told(report)),
+                        None => Ok(Ended::Aborted),
+                    };
                 }
             }
             match interrupts() {
@@ -221,22 +231,32 @@ impl Supervisor {
         })
     }
 
-    /// The first failure by a rank's own fault, or else the first; ranks in `ended_here` were ended on purpose.
-    fn failure(&self, ranks: &[Rank], ended_here: &[usize]) -> Option<RankFailure> {
+    /// The first failure by a rank's own fault, or else the first; ranks in `ended_here` were ended on purpose, and those that
+    /// were `asked` to stop may have obeyed.
+    fn failure(&self, ranks: &[Rank], ended_here: &[usize], asked: bool) -> Option<FailureReport> {
         let failed = ranks.iter().filter_map(|rank| {
             let (when, status) = rank.ended?;
-            let here = ended_here.contains(&rank.rank);
+            let on_purpose = ended_here.contains(&rank.rank) || (asked && rank.has_obeyed());
             let reported = FailureReport::read(&self.logs, rank.rank).is_some();
             // A rank that was ended on purpose counts only if it has complained by itself before.
-            (!status.success() && (!here || reported)).then(|| (self.report(rank), when))
+            (!status.success() && (!on_purpose || reported)).then(|| (self.report(rank), when))
         });
-        let first = failed.min_by_key(|(report, when)| (report.consequence, report.time_ms, *when))?.0;
-        let log = FailureReport::log_path(&self.logs, first.rank);
-        Some(RankFailure { rank: first.rank, message: first.message, log })
+        Some(failed.min_by_key(|(report, when)| (report.consequence, report.time_ms, *when))?.0)
+    }
+
+    /// The error that tells a rank's failure.
+    fn told(&self, report: FailureReport) -> LaunchError {
+        let log = FailureReport::log_path(&self.logs, report.rank);
+        LaunchError::Rank(RankFailure { rank: report.rank, message: report.message, log })
     }
 }
 
 impl Rank {
+    /// Whether it has ended as one that was asked to before it had met the others.
+    fn has_obeyed(&self) -> bool {
+        self.ended.is_some_and(|(_, status)| status.code() == Some(ABORTED.into()))
+    }
+
     fn poll(&mut self) -> Result<(), LaunchError> {
         if self.ended.is_none() {
             let status =

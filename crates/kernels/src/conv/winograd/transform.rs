@@ -185,7 +185,7 @@ pub(super) fn input_tile<S: Simd>(
     }
 }
 
-/// The same for a gradient of results.
+/// Transforms a tile of a gradient of results: the adjoint of what makes results of points.
 #[inline(always)]
 pub(super) fn output_adjoint_tile<S: Simd>(
     simd: S,

@@ -7,7 +7,7 @@ mod world;
 use std::path::Path;
 use std::time::Duration;
 
-use phalanx_collectives::{CommStats, Communicator, ReduceOp, WorldConfig, connect};
+use phalanx_collectives::{CommStats, Communicator, ReduceOp, WorldConfig, connect_unless};
 use phalanx_sharding::{Ranks, Strategy};
 
 pub(in crate::engine) use listeners::listener;
@@ -17,6 +17,7 @@ pub use world::{World, in_one_process, launcher_world};
 
 use super::error::TrainError;
 use crate::config::Config;
+use crate::launch::StopFlag;
 
 /// What communication has cost a rank.
 #[derive(Debug, Clone, Copy, Default)]
@@ -76,16 +77,19 @@ pub(in crate::engine) struct Distributed {
 }
 
 impl Distributed {
-    /// Meets the other ranks. If an operation with them fails, the last ones are written to the folder of logs.
+    /// Meets the other ranks, unless `stop` is raised before. If an operation with them fails, the last ones are written to the
+    /// folder of logs.
     pub(in crate::engine) fn connect(
         world: &World,
         config: &Config,
         logs: &Path,
+        stop: &StopFlag,
     ) -> Result<Self, TrainError> {
         let communicator = match &world.link {
             Link::Process(config) if config.world_size > 1 => {
                 let flight_recorder = config.flight_recorder.clone().or_else(|| Some(logs.to_owned()));
-                Some(connect(&WorldConfig { flight_recorder, ..WorldConfig::clone(config) })?)
+                let config = WorldConfig { flight_recorder, ..WorldConfig::clone(config) };
+                Some(connect_unless(&config, || stop.is_raised())?)
             }
             Link::Thread(communicator) if communicator.world_size() > 1 => Some(communicator.clone()),
             _ => None,

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use phalanx_collectives::{Communicator, WorldConfig};
+use phalanx_collectives::{Communicator, WorldConfig, connect_unless};
 use phalanx_sharding::Ranks;
 
 use crate::config::Config;
 use crate::engine::error::TrainError;
-use crate::launch::SUPERVISED;
+use crate::launch::{SUPERVISED, StopFlag};
 
 /// A rank among others: its place, and how to reach them.
 #[derive(Debug, Clone)]
@@ -34,8 +34,9 @@ impl World {
         Self { link: Link::Alone, local_size: 1 }
     }
 
-    /// A rank in a world that the caller has described, `local_size` of them on this host.
-    pub fn new(config: WorldConfig, local_size: usize) -> Self {
+    /// A rank in a world that the caller has described.
+    pub fn new(config: WorldConfig) -> Self {
+        let local_size = config.local_world_size;
         Self { link: Link::Process(Box::new(config)), local_size }
     }
 
@@ -79,6 +80,35 @@ impl World {
         Ok(())
     }
 
+    /// A text that rank 0 makes once all ranks have met, on every rank. They part afterwards, to meet again for the training:
+    /// what they say to each other then goes by what this has said. Only for ranks that are processes; the only rank just
+    /// makes its text.
+    ///
+    /// # Errors
+    /// What `make` returns on rank 0; [`TrainError::Comm`] on the others, or if the ranks do not meet; one for which
+    /// [`TrainError::is_cancelled`] holds if `stop` is raised before.
+    pub fn agree(
+        &self,
+        stop: &StopFlag,
+        make: impl FnOnce() -> Result<String, TrainError>,
+    ) -> Result<String, TrainError> {
+        let config = match &self.link {
+            Link::Process(config) if config.world_size > 1 => config,
+            _ => return make(),
+        };
+        let communicator = connect_unless(config, || stop.is_raised())?;
+        let mut text = Vec::new();
+        if config.rank == 0 {
+            let made = make().inspect_err(|error| communicator.abort(&error.to_string()));
+            text = made?.into_bytes();
+        }
+        let mut length = [text.len() as i64];
+        communicator.broadcast(&mut length, 0)?;
+        text.resize(usize::try_from(length[0]).unwrap_or(0), 0);
+        communicator.broadcast(&mut text[..], 0)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
     /// Compute threads for this rank: `wanted`, or its share of the machine's cores if that is 0.
     pub(in crate::engine) fn threads(&self, wanted: usize) -> usize {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -91,7 +121,7 @@ pub fn in_one_process(config: &Config) -> bool {
     config.train.strategy.ranks == Ranks::Threads
 }
 
-/// The place that a launcher gives this process by its environment: torchrun's variables, SLURM's or OpenMPI's.
+/// The place that a launcher gives this process by its environment: torchrun, SLURM, OpenMPI or MPICH.
 /// `None` if there is no launcher.
 ///
 /// # Errors
@@ -102,8 +132,5 @@ pub fn launcher_world() -> Result<Option<World>, TrainError> {
         // All ranks were started within one moment on this machine; one that is not there soon never comes.
         config.connect_timeout = Duration::from_secs(9);
     }
-    let number = |name: &str| std::env::var(name).ok()?.trim().parse().ok();
-    let local = ["LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE"];
-    let local_size = local.into_iter().find_map(number).unwrap_or(1);
-    Ok(Some(World::new(config, local_size)))
+    Ok(Some(World::new(config)))
 }

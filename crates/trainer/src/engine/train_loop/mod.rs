@@ -33,7 +33,7 @@ use crate::run::{MetricsWriter, RunFolder};
 /// the configured step or until `stop` is raised on any rank.
 ///
 /// # Errors
-/// See [`TrainError`]; a failing rank makes the other ranks fail with an error for which
+/// See [`TrainError`]; one for which [`TrainError::is_cancelled`] holds, if `stop` is raised before the ranks have met. A failing rank makes the other ranks fail with an error for which
 /// [`TrainError::is_consequence`] holds.
 pub fn train(
     task: &Task,
@@ -47,7 +47,7 @@ pub fn train(
     let config = &resolved.config;
     world.check(config)?;
     let context = precision::context(config, world)?;
-    let distributed = Distributed::connect(world, config, &folder.logs())?;
+    let distributed = Distributed::connect(world, config, &folder.logs(), stop)?;
     let trained = train_among(&distributed, task, folder, config, context, stop, start, observer.as_mut());
     match &trained {
         Ok(()) => distributed.finish()?,

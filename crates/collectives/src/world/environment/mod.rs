@@ -1,0 +1,152 @@
+//! The one place that reads the environment: what launchers say ([`launcher`]), and what users add to it.
+
+mod launcher;
+#[cfg(test)]
+mod tests;
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+
+use launcher::{AskPmi, Place};
+
+use super::config::WorldConfig;
+use super::interface;
+use super::secret::Secret;
+use super::tls::Tls;
+use crate::algorithms::cost::CostModel;
+use crate::error::{CommError, Result};
+use crate::operation::Algorithm;
+
+type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// How many ports belong to a job: rank 0 listens at the first of them that is free.
+const PORTS_OF_JOB: u16 = 16;
+
+/// The ports of all jobs: below those that systems give to whoever wants any (from 32768 on Linux, 49152 elsewhere).
+const PORTS: std::ops::Range<u16> = 20_000..32_288;
+
+fn wrong(variable: &'static str, problem: impl Into<String>) -> CommError {
+    CommError::Environment { variable, problem: problem.into() }
+}
+
+fn number(get: Lookup<'_>, variable: &'static str) -> Result<Option<u64>> {
+    get(variable)
+        .map(|text| {
+            let parsed = text.trim().parse();
+            parsed.map_err(|_| wrong(variable, format!("expected a whole number, found `{text}`")))
+        })
+        .transpose()
+}
+
+fn required(get: Lookup<'_>, variable: &'static str, because: &'static str) -> Result<u64> {
+    number(get, variable)?.ok_or_else(|| wrong(variable, format!("is not set, though {because} is")))
+}
+
+/// The first of the ports that belong to a job of this name: all of its ranks find the same ones, and of jobs that happen to
+/// share them each recognises its own.
+fn ports_of(job: &str) -> u16 {
+    // FNV-1a: every rank must compute the same, whatever it was built with.
+    let hash = job.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    let blocks = u64::from(PORTS.end - PORTS.start) / u64::from(PORTS_OF_JOB);
+    PORTS.start + (hash % blocks) as u16 * PORTS_OF_JOB
+}
+
+/// Reads the place of this process from variables that `get` looks up, and from what `ask_pmi` is told.
+pub(super) fn read(get: Lookup<'_>, ask_pmi: AskPmi<'_>) -> Result<Option<WorldConfig>> {
+    let Some(place) = launcher::place(get, ask_pmi)? else { return Ok(None) };
+    let Place { rank, world_size, local_rank, local_size, job, port, master } = place;
+    let (master_port, master_ports) = match launcher::chosen_port(get)?.or(port) {
+        Some(port) => (port, 1),
+        None if job.is_empty() => (launcher::DEFAULT_PORT, 1),
+        None => (ports_of(&job), PORTS_OF_JOB),
+    };
+    let bind_addr = match get("PHALANX_INTERFACE") {
+        Some(text) => interface::named(text.trim(), &master.address, master_port)
+            .map_err(|problem| wrong("PHALANX_INTERFACE", problem))?,
+        None if master.by_any_address => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        None => interface::towards(&master.address, master_port),
+    };
+    let streams = match number(get, "PHALANX_STREAMS")? {
+        Some(count @ 1..=64) => count as usize,
+        Some(count) => return Err(wrong("PHALANX_STREAMS", format!("{count}; there can be 1 to 64"))),
+        None => 1,
+    };
+    let algorithm = match get("PHALANX_ALGORITHM") {
+        Some(text) => {
+            text.trim().parse().map_err(|error: CommError| wrong("PHALANX_ALGORITHM", error.to_string()))?
+        }
+        None => Algorithm::Auto,
+    };
+    let shared_memory = match get("PHALANX_SHARED_MEMORY").as_deref().map(str::trim) {
+        None | Some("1") => true,
+        Some("0") => false,
+        Some(other) => {
+            return Err(wrong("PHALANX_SHARED_MEMORY", format!("expected 0 or 1, found `{other}`")));
+        }
+    };
+    let local = WorldConfig::local(rank as usize, world_size as usize, master_port);
+    Ok(Some(WorldConfig {
+        local_rank: local_rank as usize,
+        local_world_size: local_size.map_or(1, |size| size as usize),
+        job,
+        master_addr: master.address,
+        master_ports,
+        bind_addr,
+        shared_memory,
+        host: get("PHALANX_HOST").map(|name| name.trim().to_owned()),
+        streams,
+        secret: secret(get)?,
+        tls: tls(get)?,
+        costs: costs(get)?,
+        algorithm,
+        flight_recorder: get("PHALANX_FLIGHT_RECORDER").map(Into::into),
+        ..local
+    }))
+}
+
+/// The costs in the file that the environment names.
+fn costs(get: Lookup<'_>) -> Result<Option<CostModel>> {
+    const NAME: &str = "PHALANX_COSTS";
+    let Some(path) = get(NAME) else { return Ok(None) };
+    let text = std::fs::read(&path).map_err(|error| wrong(NAME, format!("cannot read {path}: {error}")))?;
+    let costs = serde_json::from_slice(&text);
+    costs.map(Some).map_err(|error| wrong(NAME, format!("{path} holds no costs of links: {error}")))
+}
+
+/// The certificates that the environment names the files of: all three or none.
+fn tls(get: Lookup<'_>) -> Result<Option<Tls>> {
+    const NAMES: [&str; 3] = ["PHALANX_TLS_CERTIFICATE", "PHALANX_TLS_KEY", "PHALANX_TLS_AUTHORITY"];
+    let found = NAMES.map(get);
+    if found.iter().all(Option::is_none) {
+        return Ok(None);
+    }
+    match found {
+        [Some(certificate), Some(key), Some(authority)] => {
+            let (certificate, key, authority) = (certificate.into(), key.into(), authority.into());
+            Ok(Some(Tls { certificate, key, authority }))
+        }
+        found => {
+            let missing = NAMES.into_iter().zip(found).find(|(_, value)| value.is_none());
+            let missing = missing.map_or(NAMES[0], |(name, _)| name);
+            Err(wrong(missing, "is not set, though others of the three for TLS are"))
+        }
+    }
+}
+
+/// The secret that the environment holds or names the file of.
+fn secret(get: Lookup<'_>) -> Result<Option<Secret>> {
+    match (get("PHALANX_SECRET"), get("PHALANX_SECRET_FILE")) {
+        (Some(_), Some(_)) => {
+            Err(wrong("PHALANX_SECRET", "is set, and so is PHALANX_SECRET_FILE; one is enough"))
+        }
+        (Some(text), None) => Secret::new(text.trim().as_bytes())
+            .map(Some)
+            .map_err(|error| wrong("PHALANX_SECRET", error.to_string())),
+        (None, Some(path)) => Secret::from_file(Path::new(&path))
+            .map(Some)
+            .map_err(|error| wrong("PHALANX_SECRET_FILE", error.to_string())),
+        (None, None) => Ok(None),
+    }
+}

@@ -1,0 +1,92 @@
+//! Signals that ask the program to end: how often they came, and which came last.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use super::CliError;
+use crate::console::err;
+use crate::launch::StopFlag;
+
+/// How often is looked whether a signal has come; signals of one kind within that time count once.
+const POLL: Duration = Duration::from_millis(20);
+
+/// The signals: Ctrl-C, a scheduler's or launcher's request, a terminal that was closed.
+const SIGNALS: &[i32] = &[
+    SIGINT,
+    SIGTERM,
+    #[cfg(unix)]
+    signal_hook::consts::SIGHUP,
+];
+
+/// What has come since the program listens. Clones share the answer.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Interrupts {
+    count: Arc<AtomicUsize>,
+    last: Arc<AtomicI32>,
+}
+
+impl Interrupts {
+    /// Listens from now on.
+    pub(super) fn listen() -> Result<Self, CliError> {
+        Self::listen_and(|_| {})
+    }
+
+    /// Listens for a process that is a rank itself: the first signal raises `stop`, the second ends the process.
+    pub(super) fn stop_first(stop: &StopFlag) -> Result<Self, CliError> {
+        let stop = stop.clone();
+        Self::listen_and(move |interrupts| match interrupts.count() {
+            1 => {
+                if stop.raise() {
+                    announce();
+                }
+            }
+            _ => std::process::exit(interrupts.exit_code().into()),
+        })
+    }
+
+    fn listen_and(heard: impl Fn(&Self) + Send + 'static) -> Result<Self, CliError> {
+        let own = Self::default();
+        let flags = SIGNALS.iter().map(|signal| {
+            let flag = Arc::new(AtomicBool::new(false));
+            signal_hook::flag::register(*signal, flag.clone()).map(|_| (*signal, flag))
+        });
+        let flags = flags.collect::<Result<Vec<_>, _>>().map_err(CliError::failed)?;
+        let interrupts = own.clone();
+        let listening = move || {
+            loop {
+                for (signal, flag) in &flags {
+                    if flag.swap(false, Ordering::Relaxed) {
+                        interrupts.last.store(*signal, Ordering::Relaxed);
+                        interrupts.count.fetch_add(1, Ordering::Relaxed);
+                        heard(&interrupts);
+                    }
+                }
+                std::thread::sleep(POLL);
+            }
+        };
+        // Never joined: it listens for as long as there is a process.
+        std::thread::Builder::new()
+            .name("phalanx-signals".into())
+            .spawn(listening)
+            .map_err(CliError::failed)?;
+        Ok(own)
+    }
+
+    /// How many signals have come.
+    pub(super) fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// The exit code of a program that the last signal has ended, as shells know it: 130 for Ctrl-C, 143 for TERM.
+    pub(super) fn exit_code(&self) -> u8 {
+        u8::try_from(128 + self.last.load(Ordering::Relaxed)).unwrap_or(u8::MAX)
+    }
+}
+
+/// Says what a first signal does.
+pub(super) fn announce() {
+    err("\nasked to stop: a step that is under way is finished first; interrupt again to end at once");
+}

@@ -1,0 +1,112 @@
+//! Dependencies: which crate may use which, and why each library is used.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use crate::sources::{report, root};
+
+/// The allowed edges between the crates of this workspace, and those that only tests and examples may take besides. Adding
+/// one is a decision; see the architecture page.
+const EDGES: &[(&str, &[&str], &[&str])] = &[
+    ("kernels", &[], &[]),
+    ("collectives", &[], &[]),
+    ("data", &[], &[]),
+    ("tensor", &["kernels"], &[]),
+    ("models", &["tensor"], &[]),
+    ("sharding", &["tensor", "collectives"], &["models"]),
+    ("trainer", &["tensor", "collectives", "sharding", "data", "models"], &[]),
+];
+
+/// The dependencies in a manifest, and whether they are those of tests and examples alone.
+fn dependencies(manifest: &str) -> Vec<(bool, &str)> {
+    let (mut inside, mut of_tests) = (false, false);
+    let mut found = Vec::new();
+    for line in manifest.lines() {
+        if let Some(section) = line.strip_prefix('[') {
+            let section = section.trim_end_matches(']');
+            inside = section.ends_with("dependencies");
+            of_tests = section.ends_with("dev-dependencies");
+        } else if inside && line.starts_with(|c: char| c.is_ascii_alphabetic()) {
+            found.push((of_tests, line.split(['.', ' ', '=']).next().unwrap_or_default()));
+        }
+    }
+    found
+}
+
+#[test]
+fn dependencies_point_one_way() {
+    let mut breaches = Vec::new();
+    for folder in fs::read_dir(root().join("crates")).expect("crates/ exists").filter_map(Result::ok) {
+        let name = folder.file_name().into_string().expect("crate folders have plain names");
+        let manifest = fs::read_to_string(folder.path().join("Cargo.toml")).expect("a crate has a manifest");
+        let Some((_, allowed, in_tests)) = EDGES.iter().find(|(from, ..)| *from == name) else {
+            breaches.push(format!("crates/{name} is not in the table of allowed edges"));
+            continue;
+        };
+        for (of_tests, to) in dependencies(&manifest) {
+            let Some(to) = to.strip_prefix("phalanx-") else { continue };
+            if !(allowed.contains(&to) || of_tests && in_tests.contains(&to)) {
+                let who = if of_tests { "tests depend" } else { "depends" };
+                breaches.push(format!("crates/{name} {who} on {to}"));
+            }
+        }
+    }
+    report("only the edges of the architecture page are allowed", &breaches);
+}
+
+#[test]
+fn dependencies_are_found_in_every_section() {
+    let manifest = "[package]\nname = \"x\"\n[dependencies]\nphalanx-a.workspace = true\nb = \"1\"\n\
+                    [target.'cfg(unix)'.dependencies]\nc = \"1\"\n[lints]\nworkspace = true\n\
+                    [dev-dependencies]\nphalanx-d = { workspace = true }\n";
+    assert_eq!(
+        dependencies(manifest),
+        [(false, "phalanx-a"), (false, "b"), (false, "c"), (true, "phalanx-d")]
+    );
+}
+
+#[test]
+fn kernels_and_collectives_and_data_know_no_tensors() {
+    let mut breaches = Vec::new();
+    for name in ["kernels", "collectives", "data"] {
+        let manifest =
+            fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).expect("manifest");
+        let candle =
+            manifest.lines().find(|line| line.starts_with("candle") && !line.contains("optional = true"));
+        breaches.extend(candle.map(|line| format!("crates/{name}: {line}")));
+    }
+    report("kernels, collectives and data work without candle", &breaches);
+}
+
+#[test]
+fn every_dependency_has_its_reason() {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("root manifest");
+    let page = fs::read_to_string(root().join("docs/dependencies.md")).expect("docs/dependencies.md");
+    let table = manifest.split("[workspace.dependencies]").nth(1).expect("the table of dependencies");
+    let table = table.split("\n[").next().unwrap_or_default();
+    let missing: Vec<_> = table
+        .lines()
+        .filter(|line| line.starts_with(|c: char| c.is_ascii_lowercase()))
+        .filter_map(|line| line.split(' ').next())
+        .filter(|name| !name.starts_with("phalanx-") && !page.contains(&format!("`{name}`")))
+        .map(str::to_owned)
+        .collect();
+    report("docs/dependencies.md says why each library was chosen", &missing);
+}
+
+#[test]
+fn every_reason_has_its_dependency() {
+    let page = fs::read_to_string(root().join("docs/dependencies.md")).expect("docs/dependencies.md");
+    let chosen = page.split("## Not chosen").next().unwrap_or_default();
+    let mut used = BTreeSet::new();
+    let members = ["crates", "benches", "xtask"].map(|top| root().join(top));
+    let crates =
+        fs::read_dir(&members[0]).expect("crates/ exists").filter_map(Result::ok).map(|entry| entry.path());
+    for folder in crates.chain(members[1..].iter().cloned()) {
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).expect("a crate has a manifest");
+        used.extend(dependencies(&manifest).into_iter().map(|(_, name)| name.to_owned()));
+    }
+    let rows = chosen.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let unused: Vec<_> = rows.filter(|name| !used.contains(*name)).map(str::to_owned).collect();
+    report("docs/dependencies.md has no row of a library that no crate uses", &unused);
+}

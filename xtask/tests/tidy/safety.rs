@@ -1,0 +1,47 @@
+//! Where unsafe code may be.
+
+use std::fs;
+
+use crate::sources::{all_sources, report, root};
+
+/// Crates that must not contain `unsafe` at all.
+const SAFE: &[&str] = &["data", "models", "sharding", "trainer"];
+
+/// The modules that may contain `unsafe`.
+const UNSAFE_MODULES: &[&str] = &[
+    "crates/collectives/src/mpi/collective.rs",
+    "crates/collectives/src/mpi/raw.rs",
+    "crates/collectives/src/nccl/raw.rs",
+    "crates/collectives/src/shared/cross_memory/access.rs",
+    "crates/collectives/src/shared/memory.rs",
+    "crates/collectives/src/world/pmi.rs",
+    "crates/kernels/src/bfloat/tile.rs",
+    "crates/kernels/src/columns.rs",
+    "crates/kernels/src/fork_join.rs",
+    "crates/kernels/src/gemm_call.rs",
+    "crates/tensor/src/storage/unwritten.rs",
+];
+
+#[test]
+fn unsafe_lives_in_named_modules() {
+    let mut breaches = Vec::new();
+    for name in SAFE {
+        let text = fs::read_to_string(root().join("crates").join(name).join("src/lib.rs")).expect("lib.rs");
+        if !text.contains("#![forbid(unsafe_code)]") {
+            breaches.push(format!("crates/{name}/src/lib.rs: lacks #![forbid(unsafe_code)]"));
+        }
+    }
+    for name in ["collectives", "kernels", "tensor"] {
+        let text = fs::read_to_string(root().join("crates").join(name).join("src/lib.rs")).expect("lib.rs");
+        if !text.contains("#![deny(unsafe_code)]") {
+            breaches.push(format!("crates/{name}/src/lib.rs: lacks #![deny(unsafe_code)]"));
+        }
+    }
+    for (name, text) in all_sources() {
+        let allows = text.lines().any(|line| line.starts_with("#![allow(unsafe_code)]"));
+        if allows && !UNSAFE_MODULES.contains(&name.as_str()) {
+            breaches.push(format!("{name}: allows unsafe code; only {UNSAFE_MODULES:?} may"));
+        }
+    }
+    report("unsafe code lives in few named modules", &breaches);
+}

@@ -1,0 +1,83 @@
+//! Rules for single files: what they open with, how long they are, who prints, what docs say.
+
+use crate::code::without_tests;
+use crate::sources::{all_sources, report};
+
+/// The longest a source file may be.
+const MAX_LINES: usize = 600;
+
+#[test]
+fn only_the_programs_print() {
+    let prints = ["println!(", "eprintln!(", "print!(", "eprint!("];
+    let mut breaches = Vec::new();
+    for (name, text) in all_sources() {
+        let program =
+            ["crates/trainer/src/bin/", "crates/trainer/src/cli", "crates/trainer/src/console", "xtask/"]
+                .iter()
+                .any(|start| name.starts_with(start));
+        if program || name.contains("/examples/") || name.contains("/tests/") || name.starts_with("benches/")
+        {
+            continue;
+        }
+        for (number, line) in without_tests(&text).lines().enumerate() {
+            let code = line.trim_start();
+            if !code.starts_with("//") && prints.iter().any(|print| code.contains(print)) {
+                breaches.push(format!("{name}:{}: {code}", number + 1));
+            }
+        }
+    }
+    report("libraries return values; only programs print", &breaches);
+}
+
+#[test]
+fn every_file_opens_with_what_it_is_and_is_short() {
+    let mut breaches = Vec::new();
+    for (name, text) in all_sources() {
+        if !text.starts_with("//!") {
+            breaches.push(format!("{name}: does not open with a `//!` line"));
+        }
+        let lines = text.lines().count();
+        if lines > MAX_LINES {
+            breaches.push(format!("{name}: {lines} lines; split it before {MAX_LINES}"));
+        }
+        if let Some(at) = text.lines().position(|line| line.ends_with([' ', '\t'])) {
+            breaches.push(format!("{name}:{}: trailing white space", at + 1));
+        }
+    }
+    report("one concept a file, said at its top", &breaches);
+}
+
+#[test]
+fn models_know_no_ranks_and_no_files() {
+    let mut breaches = Vec::new();
+    for (name, text) in all_sources().iter().filter(|(name, _)| name.starts_with("crates/models/src/")) {
+        for (number, line) in without_tests(text).lines().enumerate() {
+            let code = line.split("//").next().unwrap_or_default();
+            if ["std::fs", "File::", "world_size", "Communicator"].iter().any(|word| code.contains(word)) {
+                breaches.push(format!("{name}:{}: {}", number + 1, code.trim()));
+            }
+        }
+    }
+    report("models are single-device code without files", &breaches);
+}
+
+#[test]
+fn doc_lines_stand_alone() {
+    // What is the same as what came before is not known to who reads one item's page.
+    let leaning = ["The same", "As above", "Like the above"];
+    let mut breaches = Vec::new();
+    for (name, text) in all_sources() {
+        for (number, line) in text.lines().enumerate() {
+            let line = line.trim_start();
+            let doc = line
+                .strip_prefix("///")
+                .or_else(|| line.strip_prefix("//!"))
+                .unwrap_or_default()
+                .trim_start();
+            if leaning.iter().any(|words| doc.starts_with(words)) {
+                breaches.push(format!("{name}:{}: {doc}", number + 1));
+            }
+        }
+    }
+    report("a doc line says what something is, without leaning on another", &breaches);
+}
