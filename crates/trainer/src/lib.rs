@@ -6,7 +6,9 @@
 //! - **[`config`]**: typed sections, composed from presets, files with `extends`, and `--set`. Every value knows
 //!   where it was written, so every complaint names key, file and line.
 //! - **[`launch`]**: starts ranks as processes on a leash, and tells the first failure that was a rank's own.
-//! - **[`engine`]**: the training loop of one rank; a [`engine::Task`] is what it needs to know of a model.
+//! - **[`engine`]**: the training loop of one rank; an [`engine::Training`] is networks that are learnt, and a step of
+//!   phases that make losses and say which networks they update.
+//! - **`tasks`**: the trainings that come with the program, a file and a row each.
 //! - **[`run`]**: the run's folder: metrics, summary, sample grids, and checkpoints that are complete or absent.
 //! - **[`parity`]**: whether this program computes what the reference implementations have recorded.
 //! - **[`console`]** and **[`cli`]** are the program. Nothing else here prints.
@@ -18,17 +20,19 @@
 //! A whole training run in this process, silently:
 //!
 //! ```
-//! use phalanx_trainer::config::resolve;
+//! use phalanx_trainer::Program;
 //! use phalanx_trainer::engine::{Silent, World, train};
 //! use phalanx_trainer::launch::StopFlag;
 //! use phalanx_trainer::run::{RunFolder, Summary};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let resolved = resolve("tiny", &["train.ranks=1".to_owned(), "train.steps=3".to_owned()])?;
+//! let phalanx = Program::phalanx();
+//! let resolved = phalanx.resolve("tiny", &["train.ranks=1".to_owned(), "train.steps=3".to_owned()])?;
 //! resolved.validate()?;
+//! let task = phalanx.task_of(&resolved.config).expect("one of its own");
 //! let place = tempfile::tempdir()?;
 //! let folder = RunFolder::create(Some(&place.path().join("run")), place.path(), &resolved.name)?;
-//! train(&folder, &resolved, &World::alone(), &StopFlag::default(), Box::new(Silent))?;
+//! train(task, &folder, &resolved, &World::alone(), &StopFlag::default(), Box::new(Silent))?;
 //!
 //! let summary = Summary::read(&folder.summary())?;
 //! assert_eq!((summary.status.as_str(), summary.step), ("finished", 3));
@@ -38,13 +42,24 @@
 //! ```
 #![forbid(unsafe_code)]
 
-pub mod cli;
 pub mod config;
-pub mod console;
-pub mod engine;
-pub mod launch;
-pub mod parity;
 pub mod run;
+
+pub mod launch;
+
+pub mod engine;
+mod tasks;
+
+mod program;
+
+pub mod parity;
+
+mod cli;
+pub mod console;
+
+pub use cli::main;
+pub use engine::{Loss, Setup, Step, TaskSpec, TrainError, Training, number};
+pub use program::Program;
 
 /// The examples of this crate's README, as tests.
 #[cfg(doctest)]

@@ -23,19 +23,20 @@ use super::checkpoint::{Saver, find_checkpoint};
 use super::data::Data;
 use super::distributed::{Distributed, Network, World};
 use super::observer::{Event, Observer, Started};
-use super::training::Weights;
-use super::{Plan, TrainError, precision, tasks};
+use super::training::{Task, Weights};
+use super::{Plan, TrainError, precision};
 use crate::config::{Config, Resolved};
 use crate::launch::StopFlag;
 use crate::run::{MetricsWriter, RunFolder};
 
-/// Trains as one rank of `world`, going on from the newest complete checkpoint in `folder` if there is one, until
+/// Trains a task as one rank of `world`, going on from the newest complete checkpoint in `folder` if there is one, until
 /// the configured step or until `stop` is raised on any rank.
 ///
 /// # Errors
 /// See [`TrainError`]; one for which [`TrainError::is_cancelled`] holds, if `stop` is raised before the ranks have met. A failing rank makes the other ranks fail with an error for which
 /// [`TrainError::is_consequence`] holds.
 pub fn train(
+    task: &Task,
     folder: &RunFolder,
     resolved: &Resolved,
     world: &World,
@@ -47,7 +48,7 @@ pub fn train(
     world.check(config)?;
     let context = precision::context(config, world)?;
     let distributed = Distributed::connect(world, config, &folder.logs(), stop)?;
-    let trained = train_among(&distributed, folder, config, context, stop, start, observer.as_mut());
+    let trained = train_among(&distributed, task, folder, config, context, stop, start, observer.as_mut());
     match &trained {
         Ok(()) => distributed.finish()?,
         Err(error) if error.is_consequence() => {}
@@ -57,8 +58,10 @@ pub fn train(
 }
 
 /// Trains with ranks that have met.
+#[allow(clippy::too_many_arguments)]
 fn train_among(
     distributed: &Distributed,
+    task: &Task,
     folder: &RunFolder,
     config: &Config,
     context: Arc<Context>,
@@ -66,7 +69,7 @@ fn train_among(
     start: Instant,
     observer: &mut dyn Observer,
 ) -> Result<(), TrainError> {
-    let mut run = Run::new(folder, config, distributed, context)?;
+    let mut run = Run::new(task, folder, config, distributed, context)?;
     run.resume(observer)?;
     if run.state.step >= run.plan.stop {
         let (step, stop) = (run.state.step, run.plan.stop);
@@ -108,17 +111,18 @@ pub(super) struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn new(
+        task: &Task,
         folder: &'a RunFolder,
         config: &'a Config,
         distributed: &'a Distributed,
         context: Arc<Context>,
     ) -> Result<Self, TrainError> {
-        let data = Data::open(config, distributed)?;
+        let data = Data::open(config, task.open_data(config), distributed)?;
         let (images, batch) = (data.train_len(), config.train.global_batch);
         let plan = Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
         let key = Key::new(config.train.seed);
         let weights = if distributed.is_shared() { Weights::ByRanks } else { Weights::Here };
-        let built = tasks::build(config, data.num_classes(), weights)?;
+        let built = task.build(config, Some(data.num_classes()), weights)?;
         let state = TrainState::new(config, built, &plan, distributed, context.clone())?;
         let (meter, last, saver) = (Meter::default(), Map::new(), Saver::new(folder, config));
         Ok(Self { folder, config, data, distributed, plan, state, context, meter, saver, key, last })
