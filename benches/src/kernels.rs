@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Args;
 use phalanx_kernels::{
-    Activation, Affine, BatchNormGrads, Context, Conv2dShape, Cut, Finish, batch_norm_train,
+    Activation, ActivationMask, Affine, BatchNormGrads, Context, Conv2dShape, Finish, batch_norm_train,
     batch_norm_train_backward, conv2d_backward_input, conv2d_backward_weight, conv2d_forward,
 };
 use serde_json::{Value as Json, json};
@@ -171,7 +171,7 @@ impl Work {
                     let affine = Affine { mean: &mean, inv_std: &inv_std, gamma: &gamma, beta: &beta };
                     let (mut sum_dy, mut sum_dy_xhat) = (vec![0.0; channels], vec![0.0; channels]);
                     let sums = [sum_dy.as_mut_slice(), &mut sum_dy_xhat];
-                    let cut = Cut { activation, output: None };
+                    let cut = ActivationMask { activation, output: None };
                     let to = BatchNormGrads { dx: &mut dx, residual: None };
                     batch_norm_train_backward(context, dims, &x, &dy, affine, cut, sums, to)?;
                     Ok(())

@@ -26,9 +26,14 @@ pub(super) enum Model {
 
 pub(super) type Forward = Box<dyn Fn(&Tape, Over) -> phalanx_tensor::Result<Value>>;
 
+/// How parameters lie in memory, and so how large messages are.
+pub(super) fn layout(args: &TrainArgs) -> BuildOptions {
+    BuildOptions { bucket_bytes: args.bucket_kib << 10, ..BuildOptions::default() }
+}
+
 /// A rank's model and its part of the batch.
 pub(super) fn build(args: &TrainArgs, batch: usize) -> Result<(ParamStore, Forward)> {
-    let builder = StoreBuilder::new(BuildOptions::default());
+    let builder = StoreBuilder::new(layout(args));
     let size = args.image_size;
     let images = Value::constant(Tensor::rand(-1.0_f32, 1.0, (batch, 3, size, size), &Device::Cpu)?);
     let labels: Vec<u32> = (0..batch as u32).map(|i| i % 10).collect();

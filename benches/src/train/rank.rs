@@ -9,12 +9,12 @@ use candle_core::{Device, Tensor};
 use phalanx_collectives::{CommStats, Communicator, threads};
 use phalanx_models::stackgan::{stage_one_discriminator_loss, stage_one_generator_loss};
 use phalanx_models::{StackGanConfig, StageOneDiscriminator, StageOneGenerator};
-use phalanx_sharding::{DataParallel, Options, Strategy};
+use phalanx_sharding::{DataParallel, Options, ParallelStrategy as _, Strategy};
 use phalanx_tensor::loss::Over;
 use phalanx_tensor::optim::{Adam, Optimizer, Sgd, scale_grads};
-use phalanx_tensor::{BuildOptions, Context, Key, ParamStore, Recompute, Session, StoreBuilder, Tape, Value};
+use phalanx_tensor::{Context, Key, ParamStore, Recompute, Session, StoreBuilder, Tape, Value};
 
-use super::model::{Model, build};
+use super::model::{Model, build, layout};
 use super::precision::Precision;
 use super::{Row, TrainArgs};
 
@@ -23,7 +23,6 @@ type Step = Box<dyn FnMut(&Arc<Context>, u64) -> Result<CommStats>>;
 
 /// A model, and what adds its gradients over the ranks.
 struct Replica {
-    store: ParamStore,
     parallel: Arc<DataParallel>,
     precision: Precision,
     recompute: Recompute,
@@ -36,12 +35,12 @@ impl Replica {
             "none" => (threads(1)?.remove(0), "ddp"),
             name => (comm, name),
         };
-        let bucket_bytes = args.bucket_kib << 10;
         let (overlap, threads) = (args.overlap.overlap(), args.common.threads());
-        let options = Options { bucket_bytes, overlap, threads, ..Options::default() };
-        let parallel = DataParallel::with_options(&store, comm, Strategy::named(strategy)?, options)?;
+        let options = Options { overlap, threads, ..Options::default() };
+        let row = Strategy::named(strategy)?;
+        let parallel = DataParallel::with_options(&store, row.mesh(comm, 0)?, row, options)?;
         let recompute = if args.recompute > 0 { Recompute::Every(args.recompute) } else { Recompute::Never };
-        Ok(Self { store, parallel, precision: args.precision, recompute })
+        Ok(Self { parallel, precision: args.precision, recompute })
     }
 
     fn tape(&self, context: &Arc<Context>, step: u64) -> Tape {
@@ -54,20 +53,22 @@ impl Replica {
         })
     }
 
-    /// Differentiates and adds over the ranks.
-    fn backward(&self, tape: &Tape, loss: &Value) -> Result<()> {
-        self.store.zero_grads();
+    /// Differentiates, adds over the ranks, and updates.
+    fn step(
+        &self,
+        (tape, loss): (&Tape, &Value),
+        optimizer: &mut impl Optimizer,
+        lr: f64,
+        context: &Context,
+    ) -> Result<()> {
+        let step = self.parallel.begin_step()?;
         tape.backward_scaled(loss, self.precision.loss_scale())?;
-        Ok(self.parallel.finish_gradients()?)
-    }
-
-    fn update(&self, optimizer: &mut impl Optimizer, lr: f64, context: &Context) -> Result<()> {
-        let units = self.parallel.units();
-        if self.precision == Precision::F16 {
-            scale_grads(&units, 1.0 / self.precision.loss_scale(), context)?;
-        }
-        optimizer.step(&units, lr, context)?;
-        Ok(self.parallel.finish_update()?)
+        Ok(step.finish(|params| {
+            if self.precision == Precision::F16 {
+                scale_grads(params, 1.0 / self.precision.loss_scale(), context)?;
+            }
+            optimizer.step(params, lr, context)
+        })?)
     }
 }
 
@@ -80,8 +81,7 @@ fn single_loss_step(args: &TrainArgs, strategy: &str, comm: Communicator) -> Res
     Ok(Box::new(move |context, step| {
         let tape = replica.tape(context, step);
         let loss = forward(&tape, Over::Count(global))?;
-        replica.backward(&tape, &loss)?;
-        replica.update(&mut sgd, 1e-4, context)?;
+        replica.step((&tape, &loss), &mut sgd, 1e-4, context)?;
         Ok(replica.parallel.stats())
     }))
 }
@@ -92,8 +92,8 @@ fn stackgan_step(args: &TrainArgs, strategy: &str, comm: Communicator) -> Result
     anyhow::ensure!(strategy != "fsdp", "StackGAN's networks run on each other's tapes; not by fsdp");
     let batch = args.batch;
     let config = StackGanConfig::new();
-    let (of_g, of_d) =
-        (StoreBuilder::new(BuildOptions::default()), StoreBuilder::new(BuildOptions::default()));
+    let builder = || StoreBuilder::new(layout(args));
+    let (of_g, of_d) = (builder(), builder());
     let generator = StageOneGenerator::new(&of_g.root(), &config)?;
     let discriminator = StageOneDiscriminator::new(&of_d.root(), &config)?;
     let (g, d) = (
@@ -113,11 +113,9 @@ fn stackgan_step(args: &TrainArgs, strategy: &str, comm: Communicator) -> Result
         let judging = d.tape(context, step);
         let fake = generated.image.detach();
         let loss = stage_one_discriminator_loss(&judging, &discriminator, &real, &fake, &shown)?;
-        d.backward(&judging, &loss)?;
-        d.update(&mut adam_d, 2e-4, context)?;
+        d.step((&judging, &loss), &mut adam_d, 2e-4, context)?;
         let losses = stage_one_generator_loss(&tape, &discriminator, &generated, &shown)?;
-        g.backward(&tape, &losses.total)?;
-        g.update(&mut adam_g, 2e-4, context)?;
+        g.step((&tape, &losses.total), &mut adam_g, 2e-4, context)?;
         // The two share a communicator.
         Ok(g.parallel.stats())
     }))

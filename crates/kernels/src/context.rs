@@ -5,10 +5,10 @@ use std::sync::{Mutex, PoisonError};
 
 use pulp::Arch;
 
-use crate::bfloat::{HasBf16, Products};
 use crate::error::Result;
 use crate::fork_join::ForkJoin;
 use crate::level::{Level, unsupported};
+use crate::products::{HasBf16, Products};
 
 /// How many threads kernels may use, and memory that they reuse from call to call.
 ///
@@ -55,7 +55,7 @@ impl Context {
         Self::with_arch(threads, Arch::new())
     }
 
-    /// A context with the instruction set that `PHALANX_SIMD` names, if it is set: `portable`, `avx2`, `avx512` or
+    /// A context of `threads` with the instruction set that `PHALANX_SIMD` names, if it is set: `portable`, `avx2`, `avx512` or
     /// `neon`. Products by the `gemm` crate choose theirs themselves.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ impl Context {
         Self::with_level(threads, Level::from_env()?)
     }
 
-    /// A context with a given instruction set.
+    /// A context of `threads` with a given instruction set.
     ///
     /// # Errors
     /// If this processor does not have it.

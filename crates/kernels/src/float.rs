@@ -53,7 +53,7 @@ pub trait Float:
     /// The slice, if these are f32: what has a path of its own asks with this.
     #[doc(hidden)]
     fn singles(values: &[Self]) -> Option<&[f32]>;
-    /// The slice to write to, if these are f32.
+    /// The slice for writing, if these are f32.
     #[doc(hidden)]
     fn singles_mut(values: &mut [Self]) -> Option<&mut [f32]>;
 }

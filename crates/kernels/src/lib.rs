@@ -9,7 +9,7 @@
 //! - [`Context`] holds the threads and the scratch memory that the caller gives. The same input with the same
 //!   number of threads gives the same bits.
 //! - Kernels are generic over [`Float`]: f32 to train in, f64 to check gradients in. One source serves both.
-//! - bf16 and f16 are types to keep numbers in ([`Low`]): slices are widened to compute, and rounded.
+//! - bf16 and f16 are types to keep numbers in ([`Half`]): slices are widened to compute, and rounded.
 //! - Instruction sets (AVX-512, AVX2 with FMA, NEON, or what every processor has) are chosen at run time; a
 //!   [`Level`] or the variable `PHALANX_SIMD` forces one.
 //! - Matrix products come from the `gemm` crate. Its call is one of three modules with `unsafe`; the others are
@@ -55,46 +55,46 @@ mod error;
 mod float;
 mod fork_join;
 mod gemm_call;
+mod half;
 mod level;
 mod linear;
-mod low;
 mod math;
 mod matmul;
 mod norm;
 mod optim;
 mod pool;
+mod products;
 mod reduce;
 mod softmax;
-mod turn;
+mod transpose;
 mod unary;
 
-pub use bfloat::{
-    Products, conv2d_backward_input_bf16, conv2d_backward_weight_bf16, conv2d_forward_bf16, matmul_bf16,
-    narrow, widen,
-};
+pub use crate::half::{Half, add_half, narrow_half, round_half, widen_half};
+pub use ::half::{bf16, f16};
+pub use bfloat::{narrow, widen};
 pub use context::Context;
 pub use conv::{
     Conv2dShape, ConvTranspose2dShape, conv_transpose2d_backward_input, conv_transpose2d_backward_weight,
-    conv_transpose2d_forward, conv2d_backward_bias, conv2d_backward_input, conv2d_backward_weight,
-    conv2d_forward,
+    conv_transpose2d_forward, conv2d_backward_bias, conv2d_backward_input, conv2d_backward_input_bf16,
+    conv2d_backward_weight, conv2d_backward_weight_bf16, conv2d_forward, conv2d_forward_bf16,
 };
 pub use error::{KernelError, Result};
 pub use float::Float;
-pub use half::{bf16, f16};
 pub use level::{LEVEL_VARIABLE, Level};
 pub use linear::linear_forward;
-pub use low::{Low, add_low, narrow_low, round_low, widen_low};
-pub use matmul::{Matrix, MatrixMut, matmul_batched};
+pub use matmul::{Matrix, MatrixMut, matmul_batched, matmul_bf16};
 pub use norm::{
-    Activation, Affine, BatchNormGrads, Cut, Finish, batch_norm_backward_input, batch_norm_backward_sums,
-    batch_norm_forward, batch_norm_moments, batch_norm_train, batch_norm_train_backward, group_norm_backward,
-    group_norm_forward, layer_norm_backward, layer_norm_forward,
+    Activation, ActivationMask, Affine, BatchNormGrads, Finish, batch_norm_backward_input,
+    batch_norm_backward_sums, batch_norm_forward, batch_norm_moments, batch_norm_train,
+    batch_norm_train_backward, group_norm_backward, group_norm_forward, layer_norm_backward,
+    layer_norm_forward,
 };
 pub use optim::{AdamOptions, SgdOptions, adam_step, ema_step, sgd_step};
 pub use pool::{
     Pool2dShape, avg_pool2d_backward, avg_pool2d_forward, max_pool2d_backward, max_pool2d_forward,
     upsample_nearest2d_backward, upsample_nearest2d_forward,
 };
+pub use products::Products;
 pub use reduce::{scale, sum, sum_of_squares};
 pub use softmax::{
     cross_entropy_rows_backward, cross_entropy_rows_forward, softmax_rows_backward, softmax_rows_forward,

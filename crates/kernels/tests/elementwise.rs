@@ -1,8 +1,8 @@
 //! Norms, pooling, activations, softmax, products and optimizer steps: f32 against f64, threads against one.
 
 use phalanx_kernels::{
-    Activation, AdamOptions, Affine, BatchNormGrads, Context, Cut, Finish, Float, Matrix, MatrixMut,
-    Pool2dShape, SgdOptions, UnaryOp, adam_step, avg_pool2d_forward, batch_norm_backward_input,
+    Activation, ActivationMask, AdamOptions, Affine, BatchNormGrads, Context, Finish, Float, Matrix,
+    MatrixMut, Pool2dShape, SgdOptions, UnaryOp, adam_step, avg_pool2d_forward, batch_norm_backward_input,
     batch_norm_backward_sums, batch_norm_forward, batch_norm_moments, batch_norm_train,
     batch_norm_train_backward, cross_entropy_rows_forward, ema_step, group_norm_forward, layer_norm_backward,
     layer_norm_forward, linear_forward, matmul_batched, max_pool2d_backward, max_pool2d_forward, sgd_step,
@@ -134,7 +134,7 @@ fn batch_norm_in_all_ways(context: &Context, dims: [usize; 3], x: &[f32], mean: 
                 a_ref[channel(i)] += dys(i);
                 d_ref[channel(i)] += dys(i) * xhat(i);
             }
-            let cut = Cut { activation, output: residual.map(|_| y.as_slice()) };
+            let cut = ActivationMask { activation, output: residual.map(|_| y.as_slice()) };
             let (mut a, mut d) = (vec![7.0; c], vec![7.0; c]);
             batch_norm_backward_sums(context, dims, x, &dy, affine, cut, &mut a, &mut d).expect("sound");
             assert!(a.iter().zip(&a_ref).all(|(a, r)| (a - r).abs() < 2e-3), "{what}: {a:?} {a_ref:?}");

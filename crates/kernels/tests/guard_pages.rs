@@ -5,7 +5,7 @@
 use std::ops::{Deref, DerefMut};
 
 use phalanx_kernels::{
-    Affine, BatchNormGrads, Context, Conv2dShape, Cut, Finish, Level, Matrix, MatrixMut, Products,
+    ActivationMask, Affine, BatchNormGrads, Context, Conv2dShape, Finish, Level, Matrix, MatrixMut, Products,
     batch_norm_train, batch_norm_train_backward, conv2d_backward_input, conv2d_backward_weight,
     conv2d_forward, matmul_batched,
 };
@@ -151,7 +151,7 @@ fn products_and_norms_stay_inside() {
                     .expect("sound");
                 let (mean, inv_std) = (Guarded::drawn(6, c, at_end), Guarded::drawn(7, c, at_end));
                 let affine = Affine { mean: &mean, inv_std: &inv_std, gamma: &gamma, beta: &beta };
-                let cut = Cut { activation, output: Some(&*y) };
+                let cut = ActivationMask { activation, output: Some(&*y) };
                 let (mut a, mut b) = (vec![0.0; c], vec![0.0; c]);
                 let to = BatchNormGrads { dx: &mut dx, residual: Some(&mut dr) };
                 let sums = [a.as_mut_slice(), &mut b];

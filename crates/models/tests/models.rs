@@ -9,8 +9,8 @@ use phalanx_models::{
 };
 use phalanx_tensor::loss::{self, Over};
 use phalanx_tensor::{
-    Block, BuildOptions, Context, Key, ParamStore, Recompute, Result, Scope, Session, StoreBuilder, Tape,
-    Unit, Value,
+    Block, BuildOptions, Context, FlatParam, Key, ParamStore, Recompute, Result, Scope, Session,
+    StoreBuilder, Tape, Value,
 };
 
 fn build<M>(dtype: DType, make: impl FnOnce(&Scope) -> Result<M>) -> (M, ParamStore) {
@@ -170,7 +170,7 @@ fn mlps_have_the_names_sizes_and_gradients_of_a_sequence() {
     let (model, store) = build(DType::F64, |scope| Mlp::new(scope, &config));
     let names: Vec<&str> = store.params().iter().map(phalanx_tensor::Param::name).collect();
     assert_eq!(names, ["0.weight", "0.bias", "2.weight", "2.bias", "4.weight", "4.bias"]);
-    let blocks: Vec<&str> = store.units().iter().map(Unit::block).collect();
+    let blocks: Vec<&str> = store.flat_params().iter().flat_map(FlatParam::blocks).collect();
     assert_eq!(blocks, ["0", "2", "4"], "each layer is a block");
     assert_eq!(store.num_parameters(), config.num_parameters());
     assert_eq!(config.num_parameters(), 12 * 5 + 5 + 5 * 5 + 5 + 5 * 3 + 3);
@@ -207,8 +207,11 @@ fn blocks_in_a_row_are_the_model() {
     let names = |blocks: &[Arc<dyn Block>], store: &ParamStore| {
         // Every parameter belongs to one of them.
         let names: Vec<String> = blocks.iter().map(|block| block.name().to_owned()).collect();
-        let of_units: Vec<String> = store.units().iter().map(|unit| unit.block().to_owned()).collect();
-        assert!(of_units.iter().all(|name| names.contains(name)), "{of_units:?} {names:?}");
+        let of_params: Vec<&str> = store.flat_params().iter().flat_map(FlatParam::blocks).collect();
+        assert!(
+            of_params.iter().all(|name| names.iter().any(|known| known == name)),
+            "{of_params:?} {names:?}"
+        );
         names.len()
     };
     let images = Value::constant(draw("images", &[2, 3, 16, 16], DType::F64));
@@ -265,10 +268,9 @@ fn recomputing_blocks_changes_no_bit() {
         let out = model.forward(&tape, &images, &ids()).expect("sound");
         let loss = out.loss(&tape, &images, (0.3, 0.2), Over::Batch).expect("sound").total;
         tape.backward(&loss).expect("sound");
-        let grads = store
-            .units()
-            .iter()
-            .map(|unit| unit.grads().expect("sound").expect("all used").to_vec1::<f32>().expect("f32"));
+        let grads = store.flat_params().iter().map(|param| {
+            param.grads().expect("sound").expect("all used").tensor().to_vec1::<f32>().expect("f32")
+        });
         (loss.tensor().expect("sound").to_scalar::<f32>().expect("f32"), grads.collect::<Vec<_>>())
     };
     let expected = run(Recompute::Never);
@@ -387,16 +389,26 @@ fn stackgans_first_stage_has_the_authors_sizes_and_trains_one_network_at_a_time(
     let fake = made.image.detach();
     let loss = stage_one_discriminator_loss(&judging, &d, &real, &fake, &shown).expect("sound");
     judging.backward(&loss).expect("sound");
-    assert!(of_d.units().iter().all(Unit::has_grads) && !of_g.units().iter().any(Unit::has_grads));
+    assert!(of_d.flat_params().iter().all(FlatParam::has_grads));
+    assert!(!of_g.flat_params().iter().any(FlatParam::has_grads));
     let before: Vec<Vec<f32>> = of_d
-        .units()
+        .flat_params()
         .iter()
-        .map(|unit| unit.grads().expect("sound").expect("there").to_vec1().expect("f32"))
+        .map(|param| param.grads().expect("sound").expect("there").tensor().to_vec1().expect("f32"))
         .collect();
     let losses = stage_one_generator_loss(&making, &d, &made, &shown).expect("sound");
     making.backward(&losses.total).expect("sound");
-    assert!(of_g.units().iter().all(Unit::has_grads));
-    for (unit, before) in of_d.units().iter().zip(before) {
-        assert_eq!(unit.grads().expect("sound").expect("there").to_vec1::<f32>().expect("f32"), before);
+    assert!(of_g.flat_params().iter().all(FlatParam::has_grads));
+    for few in [0, 1] {
+        let none =
+            |dims: &[usize]| Value::constant(Tensor::zeros(dims, DType::F32, &Device::Cpu).expect("small"));
+        let (real, shown) = (none(&[few, 3, 64, 64]), none(&[few, 4]));
+        let refused = stage_one_discriminator_loss(&tape(), &d, &real, &real, &shown);
+        let error = refused.expect_err("nobody is next").to_string();
+        assert!(error.contains("at least two") && error.ends_with(&few.to_string()), "{error}");
+    }
+    for (param, before) in of_d.flat_params().iter().zip(before) {
+        let now = param.grads().expect("sound").expect("there").tensor().to_vec1::<f32>().expect("f32");
+        assert_eq!(now, before);
     }
 }

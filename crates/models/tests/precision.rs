@@ -90,11 +90,11 @@ fn train(subject: Subject, precision: Precision, recompute: Recompute, steps: u6
         store.zero_grads();
         tape.backward_scaled(&loss, scale.as_ref().map_or(1.0, LossScale::scale)).expect("sound");
         if let Some(scale) = &mut scale {
-            let squares = grad_sum_of_squares(store.units(), &context).expect("held");
+            let squares = grad_sum_of_squares(store.flat_params(), &context).expect("held");
             assert!(squares.is_finite(), "{subject:?}, step {step}");
-            scale.accept(store.units(), &context).expect("held");
+            scale.accept(store.flat_params(), &context).expect("held");
         }
-        optimizer.step(store.units(), lr, &context).expect("held");
+        optimizer.step(store.flat_params(), lr, &context).expect("held");
     }
     losses
 }

@@ -5,7 +5,7 @@
 use candle_core::{DType, Device, Tensor};
 use candle_nn::Module as _;
 use phalanx_collectives::{Communicator, threads};
-use phalanx_sharding::{DataParallel, Strategy};
+use phalanx_sharding::{DataParallel, ParallelStrategy as _, Strategy};
 use phalanx_tensor::optim::{Adam, Optimizer as _};
 use phalanx_tensor::{BuildOptions, CandleModule, Context, Key, Session, StoreBuilder, Tape, Value, loss};
 
@@ -36,13 +36,11 @@ fn train(comm: Communicator) -> Result<(), AnyError> {
             out.forward(&hidden.forward(&x[0])?.tanh()?)
         })?;
         let loss = loss::mse(&tape, &output, &Value::constant(target), loss::Over::Count(64 * world))?;
+        let step_under_way = parallel.begin_step()?;
         tape.backward(&loss)?;
-        parallel.finish_gradients()?;
-        adam.step(&parallel.units(), 0.01, &context)?;
-        parallel.finish_update()?;
-        store.zero_grads();
+        step_under_way.finish(|params| adam.step(params, 0.01, &context))?;
         let mut global = [f64::from(loss.tensor()?.to_scalar::<f32>()?)];
-        parallel.sum_scalars(&mut global)?;
+        parallel.sum(&mut global)?;
         if rank == 0 && step % 100 == 0 {
             println!("step {step}: loss {:.4}", global[0]);
         }

@@ -1,28 +1,51 @@
-//! Flat tensors as buffers that the communication thread works on in place.
+//! Flat memory and encoded gradients as buffers that the communication thread works on in place.
 
-use candle_core::Tensor;
 use phalanx_collectives::{BoxError, DType, FlatBuffer, SliceMut};
-use phalanx_tensor::host::{HostSliceMut, with_host_slice_mut};
+use phalanx_tensor::FlatStorage;
+use phalanx_tensor::host::HostSliceMut;
 
-/// A contiguous CPU tensor. Clones of a tensor share their storage, so nothing is copied in or out.
+/// Flat memory. Clones share it, so nothing is copied in or out.
 #[derive(Debug)]
-pub(crate) struct TensorBuffer(pub(crate) Tensor);
+pub(crate) struct InPlace(pub(crate) FlatStorage);
 
-impl FlatBuffer for TensorBuffer {
+impl FlatBuffer for InPlace {
     fn dtype(&self) -> DType {
-        // Units are f32 or f64; any other type fails when the slice is opened, with its name.
+        // Parameters are f32 or f64; any other type fails when the slice is opened, with its name.
         if self.0.dtype() == candle_core::DType::F64 { DType::F64 } else { DType::F32 }
     }
 
     fn len(&self) -> usize {
-        self.0.elem_count()
+        self.0.len()
     }
 
     fn with_slice_mut(&mut self, f: &mut dyn FnMut(SliceMut<'_>)) -> Result<(), BoxError> {
-        with_host_slice_mut(&self.0, |slice| match slice {
+        self.0.with_slice_mut(|slice| match slice {
             HostSliceMut::F32(values) => f(SliceMut::F32(values)),
             HostSliceMut::F64(values) => f(SliceMut::F64(values)),
         })?;
         Ok(())
+    }
+}
+
+/// What a codec has made of gradients.
+pub(crate) struct Wire(pub(crate) Box<dyn FlatBuffer>);
+
+impl std::fmt::Debug for Wire {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Wire({} {})", self.0.len(), self.0.dtype().name())
+    }
+}
+
+impl FlatBuffer for Wire {
+    fn dtype(&self) -> DType {
+        self.0.dtype()
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn with_slice_mut(&mut self, f: &mut dyn FnMut(SliceMut<'_>)) -> Result<(), BoxError> {
+        self.0.with_slice_mut(f)
     }
 }

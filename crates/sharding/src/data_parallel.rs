@@ -1,8 +1,8 @@
 //! Data parallelism: every rank trains on its share of the batch, and holds of the model what the strategy's row says.
 //!
-//! One engine reads the row. Flat units that follow each other travel together, in *buckets*: small ones several, large ones
-//! each alone. Of every bucket a rank owns a part, its *shard*: `chunk(rank)` of the elements, or, where the row has a
-//! leader, all of them there and none elsewhere. What is not replicated is kept for that part only:
+//! One engine reads the row. What is moved at a time is a [`FlatParam`]. Of each a rank owns a shard, `chunk(rank)` of the
+//! elements, or, where the row has a leader, all of them there and none elsewhere. What is not replicated is kept for that part
+//! only:
 //!
 //! | | replicated | sharded | at the leader |
 //! |---|---|---|---|
@@ -12,101 +12,65 @@
 //!
 //! (Li et al. 2020; Rajbhandari et al. 2020; Zhao et al. 2023.)
 
-mod bucket;
 mod gradients;
 mod parameters;
-mod route;
+mod prefetch;
 mod state;
-mod values;
-
-pub(crate) use bucket::{BucketShare, shares};
-pub use state::Share;
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use candle_core::Tensor;
-use phalanx_collectives::{CommStats, Communicator, Handle, ReduceOp};
-use phalanx_tensor::{HookResult, Listener, ParamStore, ProcessGroup, Unit};
+use phalanx_collectives::{CommStats, Communicator, ReduceOp};
+use phalanx_tensor::{FlatEntry, FlatParam, HookResult, Listener, ParamState, ParamStore, ProcessGroup};
 
-use self::bucket::{Bucket, BucketMemory, lay_out};
 use self::gradients::Reductions;
 use self::parameters::Gathered;
-use self::route::Pass;
-use crate::buffer::TensorBuffer;
-use crate::hook::CommHook;
-use crate::options::Options;
+use self::prefetch::Pass;
+use crate::codec::GradCodec;
+use crate::options::{Options, Overlap};
 use crate::process_group::RankGroup;
-use crate::strategy::{Held, ShardAxis, Strategy};
-use crate::{ProcessMesh, Result, ShardingError};
+use crate::step::{Step, StepToken};
+use crate::strategy::{Layout, ShardAxis, StateLayout, Strategy};
+use crate::{ParallelStrategy, ProcessMesh, Result, ShardRole, ShardingError, StateBytes};
 
-/// Makes ranks that each train on a share of the batch into one, unit by unit, while forward and backward run.
+/// The bulk-synchronous strategies: all ranks take each step together, and have the same parameters after it.
 ///
-/// Give it to every [`phalanx_tensor::Session`] as listener: as soon as a bucket's gradients are complete their
-/// reduction starts on the communication thread. Buckets are reduced strictly from the last to the first, whatever
-/// order they complete in, so that all ranks issue the same operations in the same order even if one of them had
-/// no sample. [`DataParallel::finish_gradients`] waits for all. Then give [`DataParallel::units`] to the optimizer, and call
-/// [`DataParallel::finish_update`].
+/// As listener it starts the reduction of a bucket's gradients as soon as they are complete, on the communication thread.
+/// Buckets are reduced strictly from the last to the first, whatever order they complete in, so that all ranks issue the same
+/// operations in the same order even if one of them had no sample.
 ///
 /// Gradients are *summed*: divide each rank's loss by the size of the global batch
 /// ([`phalanx_tensor::loss::Over::Count`]) and the sum is the gradient of the global mean, also when ranks have
-/// different numbers of samples. With gradient accumulation, call [`DataParallel::accumulate`] with true for all but the
-/// last micro-batch: nothing is reduced then.
+/// different numbers of samples.
 #[derive(Debug)]
 pub struct DataParallel {
+    mesh: ProcessMesh,
+    /// All ranks that have samples of a batch.
     comm: Communicator,
     /// The ranks that share what is sharded.
     shards: Communicator,
     /// The ranks that hold the same shards in other groups, if there are groups.
     replicas: Option<Communicator>,
     strategy: Strategy,
-    /// In the order of the store's units.
-    places: Vec<Place>,
-    buckets: Vec<Bucket>,
+    /// The buckets, in forward order.
+    params: Vec<FlatParam>,
     /// Trainable buckets, last first: the order of reduction.
     order: Vec<usize>,
-    /// By name.
-    blocks: BTreeMap<String, Block>,
-    /// The buckets of each block, by the blocks' numbers.
-    block_buckets: Vec<Vec<usize>>,
-    hook: Option<Arc<dyn CommHook>>,
+    /// The number of each block.
+    blocks: BTreeMap<String, usize>,
+    /// By block, the buckets that its parameters lie in.
+    buckets: Vec<Vec<usize>>,
+    codec: Option<Arc<dyn GradCodec>>,
     prefetch: usize,
     gathered_bytes: usize,
     state: Mutex<Progress>,
 }
 
-/// The rank that holds what [`Held::Leader`] says.
-const LEADER: usize = 0;
-
-/// A block of the model and the buckets that its parameters lie in.
-#[derive(Debug)]
-struct Block {
-    index: usize,
-    buckets: Vec<usize>,
-}
-
-/// A unit, where it lies in its bucket, and this rank's part of it.
-#[derive(Debug)]
-struct Place {
-    whole: Unit,
-    /// What the optimizer acts on: the part, or the whole if the optimizer's state is replicated.
-    own: Unit,
-    /// The elements of the part, in the unit.
-    range: Range<usize>,
-    /// Its elements in the bucket.
-    lies: Range<usize>,
-    bucket: usize,
-    /// Whether the parameters leave memory between uses.
-    released: bool,
-}
-
 #[derive(Debug, Default)]
 struct Progress {
-    reductions: Reductions,
+    /// The reductions of the step that is under way.
+    step: Option<Reductions>,
     gathered: Gathered,
-    /// By bucket.
-    memory: Vec<BucketMemory>,
     /// Communicators of so many first ranks and of the others, for batches that are too small for all.
     first_ranks: BTreeMap<usize, Communicator>,
 }
@@ -119,68 +83,86 @@ impl DataParallel {
     /// # Errors
     /// [`ShardingError::ModelsDiffer`] naming the first difference, and those of communication.
     pub fn new(store: &ParamStore, comm: Communicator, strategy: Strategy) -> Result<Arc<Self>> {
-        Self::with_options(store, comm, strategy, Options::default())
+        Self::with_options(store, strategy.mesh(comm, 0)?, strategy, Options::default())
     }
 
-    /// Distributes a store as [`DataParallel::new`] does, with options that must be the same on all ranks.
+    /// Wraps a model for the only rank, which computes and does nothing else.
     ///
     /// # Errors
-    /// [`ShardingError::Mesh`] if the world is not whole groups; otherwise as [`DataParallel::new`].
+    /// If the world of one rank cannot be made.
+    pub fn alone(store: &ParamStore) -> Result<Arc<Self>> {
+        let options = Options { overlap: Overlap::Never, ..Options::default() };
+        Self::with_options(store, ProcessMesh::alone()?, Strategy::named("ddp")?, options)
+    }
+
+    /// Wraps a model as [`DataParallel::new`] does, with a mesh of the axes that the strategy needs ([`Strategy::mesh`]), and
+    /// with options, which must be the same on all ranks.
+    ///
+    /// # Errors
+    /// [`ShardingError::Mesh`] if the mesh lacks an axis, [`ShardingError::Strategy`] if the strategy cannot go by the
+    /// algorithm, [`ShardingError::Codec`] if the codec does not know the gradients' type; otherwise as [`DataParallel::new`].
     pub fn with_options(
         store: &ParamStore,
-        comm: Communicator,
+        mesh: ProcessMesh,
         strategy: Strategy,
         options: Options,
     ) -> Result<Arc<Self>> {
-        check_same_model(store, &comm)?;
-        let (shards, replicas) = match strategy.axis {
-            ShardAxis::World => (comm.clone(), None),
-            ShardAxis::Group => {
-                let group = if options.group == 0 { natural_group(comm.hosts()) } else { options.group };
-                let replicas = comm.world_size().checked_div(group).unwrap_or(0);
-                let axes = [("replicate", replicas), ("shard", group)];
-                let mesh = ProcessMesh::new(comm.clone(), &axes)?;
-                (mesh.axis("shard")?.clone(), Some(mesh.axis("replicate")?.clone()))
-            }
-        };
-        let gathers = strategy.placement.parameters == Held::Sharded && shards.world_size() > 1;
-        let overlaps = options.overlap.decide(&comm, gathers, options.threads.max(1))?;
-        let [comm, shards] = [comm, shards].map(|comm| if overlaps { comm } else { comm.blocking() });
-        let replicas = replicas.map(|comm| if overlaps { comm } else { comm.blocking() });
-        let shard = (shards.rank(), shards.world_size());
-        let (buckets, places) = lay_out(store.units(), strategy.placement, shard, options.bucket_bytes);
-        let mut order: Vec<usize> = (0..buckets.len()).filter(|at| buckets[*at].trainable).collect();
-        order.reverse();
-        let mut blocks: BTreeMap<String, Block> = BTreeMap::new();
-        for place in places.iter().filter(|place| !place.whole.block().is_empty()) {
-            let index = blocks.len();
-            let name = place.whole.block().to_owned();
-            let block = blocks.entry(name).or_insert(Block { index, buckets: Vec::new() });
-            if !block.buckets.contains(&place.bucket) {
-                block.buckets.push(place.bucket);
+        strategy.goes_by(options.algorithm)?;
+        let comm = mesh.data().clone();
+        let params = store.flat_params().to_vec();
+        let trainable = || params.iter().enumerate().filter(|(_, param)| param.trainable());
+        if let Some(codec) = &options.codec {
+            let other = trainable().find(|(_, param)| param.dtype() != candle_core::DType::F32);
+            if let Some((_, param)) = other {
+                let problem = format!("encodes gradients of f32, not {}", param.dtype().as_str());
+                return Err(ShardingError::codec(codec.name(), problem));
             }
         }
-        let mut block_buckets = vec![Vec::new(); blocks.len()];
-        blocks.values().for_each(|block| block_buckets[block.index] = block.buckets.clone());
-        let memory = buckets.iter().map(|_| BucketMemory::default()).collect();
+        check_same_model(store, &comm)?;
+        let (shards, replicas) = match strategy.axis {
+            ShardAxis::World => (&comm, None),
+            ShardAxis::Group => (mesh.axis("shard")?, Some(mesh.axis("replicate")?)),
+        };
+        let gathers = strategy.layout.parameters == Layout::Sharded && shards.world_size() > 1;
+        let overlaps = options.overlap.decide(&comm, gathers, options.threads.max(1))?;
+        let timely = |comm: Communicator| if overlaps { comm } else { comm.blocking() };
+        let by = |comm: &Communicator| timely(comm.using(options.algorithm));
+        let (shards, replicas) = (by(shards), replicas.map(by));
+        let order = trainable().map(|(at, _)| at).rev().collect();
+        let (mut blocks, mut buckets) = (BTreeMap::new(), Vec::new());
+        for (at, param) in params.iter().enumerate() {
+            for block in param.blocks().filter(|block| !block.is_empty()) {
+                let index = *blocks.entry(block.to_owned()).or_insert(buckets.len());
+                buckets.resize(buckets.len().max(index + 1), Vec::new());
+                buckets[index].push(at);
+            }
+        }
         let this = Self {
-            comm,
+            comm: timely(comm),
+            mesh,
             shards,
             replicas,
             strategy,
-            places,
-            buckets,
+            params,
             order,
             blocks,
-            block_buckets,
-            hook: options.hook,
+            buckets,
+            codec: options.codec,
             prefetch: options.prefetch,
             gathered_bytes: options.gathered_bytes,
-            state: Mutex::new(Progress { memory, ..Progress::default() }),
+            state: Mutex::default(),
         };
         this.fill(store.key())?;
         this.broadcast_state(store)?;
         Ok(Arc::new(this))
+    }
+
+    /// Begins a step with gradients of zero.
+    ///
+    /// # Errors
+    /// [`ShardingError::Step`] if there is one under way.
+    pub fn begin_step(&self) -> Result<Step<'_>> {
+        Step::begin(self)
     }
 
     /// The communicator.
@@ -188,105 +170,23 @@ impl DataParallel {
         &self.comm
     }
 
-    /// What communication has cost so far, that inside groups and between them included.
-    pub fn stats(&self) -> CommStats {
-        let mut parts: Vec<CommStats> = self.state().first_ranks.values().map(Communicator::stats).collect();
-        if let Some(replicas) = &self.replicas {
-            parts.push(replicas.stats());
-            // A group of all ranks talks over the world's communicator.
-            parts.extend((self.shards.world_size() < self.comm.world_size()).then(|| self.shards.stats()));
-        }
-        parts.into_iter().fold(self.comm.stats(), |sum, part| CommStats {
-            operations: sum.operations + part.operations,
-            bytes_sent: sum.bytes_sent + part.bytes_sent,
-            bytes_received: sum.bytes_received + part.bytes_received,
-            seconds_busy: sum.seconds_busy + part.seconds_busy,
-            seconds_exposed: sum.seconds_exposed + part.seconds_exposed,
-        })
-    }
-
     /// The strategy that is being followed.
     pub fn strategy(&self) -> &Strategy {
         &self.strategy
     }
 
-    /// What the optimizer, clipping and averages act on: whole units, or this rank's parts of them, those left out that are
-    /// empty.
-    pub fn units(&self) -> Vec<Unit> {
-        let own = self.places.iter().map(|place| &place.own);
-        own.filter(|unit| !unit.is_empty()).cloned().collect()
+    /// Whether ranks own different elements.
+    fn is_sharded(&self) -> bool {
+        self.strategy.layout.optimizer != Layout::Replicated
     }
 
-    /// Whether [`DataParallel::units`] are parts, so that sums over their elements must be summed over ranks.
-    pub fn is_sharded(&self) -> bool {
-        self.strategy.placement.optimizer != Held::Replicated
-    }
-
-    /// Makes every rank's buffer of a whole unit complete from the parts that the ranks own.
-    fn bring_together(&self, whole: Tensor) -> Handle<TensorBuffer> {
-        match self.strategy.placement.optimizer {
-            Held::Leader => self.shards.broadcast_async(TensorBuffer(whole), LEADER),
-            Held::Replicated | Held::Sharded => self.shards.all_gather_in_place_async(TensorBuffer(whole)),
-        }
-    }
-
-    /// Replaces every number by its sum over the ranks that share what is sharded: sums over the elements of
-    /// [`DataParallel::units`] become those over all elements.
-    ///
-    /// # Errors
-    /// Those of communication.
-    pub fn sum_shards(&self, values: &mut [f64]) -> Result<()> {
-        if self.is_sharded() {
-            self.shards.all_reduce(values, ReduceOp::Sum)?;
-        }
-        Ok(())
-    }
-
-    /// Whether parameters leave memory between uses.
-    fn releases(&self) -> bool {
-        self.strategy.placement.parameters == Held::Sharded
+    /// Whether a bucket's parameters leave memory between uses.
+    fn is_gathered(&self, at: usize) -> bool {
+        self.params[at].state() != ParamState::Full
     }
 
     fn state(&self) -> MutexGuard<'_, Progress> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The ranks that the global batch is spread over, for [`phalanx_tensor::Session::batch_group`].
-    pub fn batch_group(&self) -> Arc<dyn ProcessGroup> {
-        RankGroup::of(&self.comm)
-    }
-
-    /// The first `ranks` ranks only: those that have samples of a batch that is too small for all. The others
-    /// take no part in what depends on all of it, but call this at the same place; reduce no gradients before the last micro-batch
-    /// that any rank has ([`DataParallel::accumulate`]), so that the ranks' operations keep one order.
-    ///
-    /// # Errors
-    /// Those of communication.
-    pub fn batch_group_among(&self, ranks: usize) -> Result<Arc<dyn ProcessGroup>> {
-        if ranks == self.comm.world_size() {
-            return Ok(self.batch_group());
-        }
-        let known = self.state().first_ranks.get(&ranks).cloned();
-        let part = match known {
-            Some(part) => part,
-            None => {
-                let colour = u32::from(self.comm.rank() >= ranks);
-                let part = self.comm.split(Some(colour), 0)?;
-                let part =
-                    part.ok_or_else(|| ShardingError::Mesh("a rank with a colour got no group".into()))?;
-                self.state().first_ranks.insert(ranks, part.clone());
-                part
-            }
-        };
-        Ok(RankGroup::of(&part))
-    }
-
-    /// Replaces every number by its sum over the ranks: losses, counts, requests to stop.
-    ///
-    /// # Errors
-    /// Those of communication.
-    pub fn sum_scalars(&self, values: &mut [f64]) -> Result<()> {
-        Ok(self.comm.all_reduce(values, ReduceOp::Sum)?)
     }
 }
 
@@ -307,8 +207,142 @@ impl Listener for DataParallel {
         Ok(self.leave(block)?)
     }
 
-    fn gradients_ready(&self, unit: &Unit) -> HookResult {
-        Ok(self.ready(unit)?)
+    fn gradients_ready(&self, param: &FlatParam) -> HookResult {
+        Ok(self.ready(param)?)
+    }
+}
+
+impl ParallelStrategy for DataParallel {
+    fn name(&self) -> &'static str {
+        self.strategy.name
+    }
+
+    fn params(&self) -> &[FlatParam] {
+        &self.params
+    }
+
+    fn begin(&self, _: &StepToken) -> Result<()> {
+        let mut state = self.state();
+        if state.step.is_some() {
+            return Err(ShardingError::Step("one is under way already; finish or drop it first"));
+        }
+        self.params.iter().for_each(FlatParam::zero_grads);
+        state.step = Some(Reductions::new(self.params.len()));
+        Ok(())
+    }
+
+    fn micro_batch(&self, _: &StepToken, more: bool) {
+        if let Some(reductions) = &mut self.state().step {
+            reductions.accumulating = more;
+        }
+    }
+
+    fn reduce(&self, _: &StepToken) -> Result<()> {
+        self.finish_gradients()
+    }
+
+    fn end(&self, _: &StepToken, completed: bool) {
+        let mut state = self.state();
+        // What is still on its way keeps its memory until it arrives, and nobody looks at it.
+        state.step = None;
+        if !completed {
+            state.gathered.open.clear();
+            self.params.iter().for_each(FlatParam::discard_grads);
+        }
+    }
+
+    fn update(&self, change: &mut dyn FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>) -> Result<()> {
+        change(&self.params)?;
+        self.spread_updates()
+    }
+
+    fn sum_owned(&self, values: &mut [f64]) -> Result<()> {
+        if self.is_sharded() {
+            self.shards.all_reduce(values, ReduceOp::Sum)?;
+        }
+        Ok(())
+    }
+
+    fn sum(&self, values: &mut [f64]) -> Result<()> {
+        Ok(self.comm.all_reduce(values, ReduceOp::Sum)?)
+    }
+
+    fn batch_group(&self, ranks: usize) -> Result<Arc<dyn ProcessGroup>> {
+        if ranks == self.comm.world_size() {
+            return Ok(RankGroup::of(&self.comm));
+        }
+        let known = self.state().first_ranks.get(&ranks).cloned();
+        let part = match known {
+            Some(part) => part,
+            None => {
+                let part = self.comm.split(Some(u32::from(self.comm.rank() >= ranks)), 0)?;
+                let part =
+                    part.ok_or_else(|| ShardingError::Mesh("a rank with a colour got no group".into()))?;
+                self.state().first_ranks.insert(ranks, part.clone());
+                part
+            }
+        };
+        Ok(RankGroup::of(&part))
+    }
+
+    fn unshard(&self) -> Result<()> {
+        self.gather_all()
+    }
+
+    fn reshard(&self) -> Result<()> {
+        self.release_all()
+    }
+
+    fn broadcast_state(&self, store: &ParamStore) -> Result<()> {
+        self.broadcast_params()?;
+        self.broadcast_buffers(store)
+    }
+
+    fn broadcast_buffers(&self, store: &ParamStore) -> Result<()> {
+        self.send_buffers(store)
+    }
+
+    fn role(&self) -> ShardRole {
+        let StateLayout { parameters, optimizer, .. } = self.strategy.layout;
+        let (shard, shards) = (self.shards.rank(), self.shards.world_size());
+        let replica = self.replicas.as_ref().map_or(0, Communicator::rank);
+        ShardRole { shard, shards, replica, parameters, optimizer }
+    }
+
+    fn bytes(&self) -> StateBytes {
+        let codec = self.codec_elements().map(|(codec, elements)| codec.bytes(elements).state).sum();
+        let wire = self.state().step.as_ref().map_or(0, Reductions::wire_bytes);
+        StateBytes { codec, wire, ..StateBytes::of(&self.params) }
+    }
+
+    fn peak_gathered_bytes(&self) -> u64 {
+        self.state().gathered.peak as u64
+    }
+
+    fn stats(&self) -> CommStats {
+        let state = self.state();
+        let parts = state.first_ranks.values().map(Communicator::stats);
+        parts.fold(self.mesh.stats(), |sum, part| CommStats {
+            operations: sum.operations + part.operations,
+            bytes_sent: sum.bytes_sent + part.bytes_sent,
+            bytes_received: sum.bytes_received + part.bytes_received,
+            seconds_busy: sum.seconds_busy + part.seconds_busy,
+            seconds_exposed: sum.seconds_exposed + part.seconds_exposed,
+        })
+    }
+
+    fn codec_state(&self) -> Vec<(String, Vec<f32>)> {
+        self.codec.as_ref().map_or_else(Vec::new, |codec| codec.state())
+    }
+
+    fn load_codec_state(&self, state: Vec<(String, Vec<f32>)>) -> Result<()> {
+        match (&self.codec, state.first()) {
+            (Some(codec), _) => codec.load_state(state),
+            (None, None) => Ok(()),
+            (None, Some((name, _))) => {
+                Err(ShardingError::codec("none", format!("keeps nothing, but was given `{name}`")))
+            }
+        }
     }
 }
 
@@ -326,13 +360,13 @@ pub(crate) fn natural_group(hosts: &[usize]) -> usize {
 
 /// Compares what ranks built, parameter by parameter.
 fn check_same_model(store: &ParamStore, comm: &Communicator) -> Result<()> {
-    let describe = |unit: &Unit| {
-        let of = |entry: &phalanx_tensor::UnitEntry| format!("{} {:?}", entry.name, entry.shape.dims());
-        let kind = if unit.trainable() { "trainable" } else { "frozen" };
-        unit.entries().iter().map(|entry| format!("{} ({kind})", of(entry))).collect::<Vec<_>>()
+    let describe = |param: &FlatParam| {
+        let kind = if param.trainable() { "trainable" } else { "frozen" };
+        let of = |entry: &FlatEntry| format!("{} {:?} ({kind})", entry.name, entry.shape.dims());
+        param.entries().iter().map(of).collect::<Vec<_>>()
     };
-    let mut own = store.units().iter().flat_map(describe).collect::<Vec<_>>();
-    if store.units().iter().any(|unit| unit.values().is_none()) {
+    let mut own = store.flat_params().iter().flat_map(describe).collect::<Vec<_>>();
+    if store.flat_params().iter().any(|param| param.values().is_none()) {
         // Ranks will fill parts of it, which must be parts of the same.
         own.push(format!("initial values of {:?}", store.key()));
     }

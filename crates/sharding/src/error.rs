@@ -43,14 +43,17 @@ pub enum ShardingError {
         /// What is wrong, and what there is.
         problem: String,
     },
-    /// A communication hook cannot do what is asked of it.
-    #[error("communication hook `{hook}` {problem}")]
-    Hook {
+    /// A codec of gradients cannot do what is asked of it.
+    #[error("codec `{codec}` {problem}")]
+    Codec {
         /// Its name.
-        hook: String,
+        codec: String,
         /// What is wrong.
         problem: String,
     },
+    /// A step cannot begin, or gradients came outside of any.
+    #[error("step: {0}")]
+    Step(&'static str),
     /// Two ranks built different models.
     #[error("rank {rank} built another model than rank 0: {difference}")]
     ModelsDiffer {
@@ -59,4 +62,10 @@ pub enum ShardingError {
         /// The first difference.
         difference: String,
     },
+}
+
+impl ShardingError {
+    pub(crate) fn codec(codec: &str, problem: impl Into<String>) -> Self {
+        Self::Codec { codec: codec.to_owned(), problem: problem.into() }
+    }
 }

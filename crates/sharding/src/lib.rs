@@ -1,17 +1,19 @@
 //! Turns a single-device model into a distributed one, from outside.
 //!
-//! Every strategy answers four questions, so the code has four small axes: what each rank holds ([`StateLayout`]),
-//! when ranks wait for each other ([`Synchrony`]), which way the bytes go ([`Topology`]), and what the bytes are
-//! ([`Codec`]). The names people know are rows of a table ([`PRESETS`]); [`Strategy::named`] finds one. Ranks are
-//! arranged along the named axes of a [`ProcessMesh`]; how a single tensor lies along each of them is its [`Placement`].
+//! - **[`ParallelStrategy`]** is what every way of training together has in common: gradients that become ready go in, updated
+//!   parameters come out, and the strategy owns when ranks wait and what they send. A [`Step`] is its protocol as a type.
+//!   [`DataParallel`] is the bulk-synchronous case; the only rank is a world of one.
+//! - **[`Strategy`]** names what is held where: a row of a table ([`PRESETS`]: `dp`, `ddp`, `zero1`, `zero2`, `fsdp`, also called
+//!   `zero3`, and `hsdp`) that [`Strategy::named`] finds and [`DataParallel`] follows. Which way the bytes go
+//!   ([`Options::algorithm`]) and what they are ([`Options::codec`]) is chosen beside it.
+//! - **[`GradCodec`]** encodes gradients for their way between ranks; what it keeps is part of a checkpoint.
+//! - **[`MemoryPlan`]** says beforehand what a strategy will hold and send.
+//! - **[`ProcessMesh`]** arranges ranks along named axes, with a communicator for each; how a single tensor lies along them is its
+//!   [`Placement`].
 //!
 //! The model knows nothing of this: a strategy listens to the tape. [`DataParallel`] starts the reduction of a
-//! flat unit the moment that its gradients are complete, while backward goes on with earlier blocks, and, where parameters
-//! are sharded, gathers the next block's while this one computes.
-//!
-//! What a strategy will hold and send is computed beforehand by [`MemoryPlan`].
-//!
-//! The rows so far: `dp`, `ddp`, `zero1`, `zero2`, `fsdp` (also called `zero3`) and `hsdp`.
+//! [`phalanx_tensor::FlatParam`] the moment that its gradients are complete, while backward goes on with earlier blocks, and,
+//! where parameters are sharded, gathers the next block's while this one computes.
 //!
 //! # Example
 //!
@@ -41,10 +43,9 @@
 //!     let logits = layer.forward(&tape, &Value::constant(sample))?;
 //!     // Divided by the global batch of two, so that the sum over ranks is the mean.
 //!     let loss = loss::cross_entropy(&tape, &logits, &[rank as u32], 0.0, loss::Over::Count(2))?;
+//!     let step = parallel.begin_step()?;
 //!     tape.backward(&loss)?;
-//!     parallel.finish_gradients()?;
-//!     Sgd::new(0.0, false, 0.0).step(&parallel.units(), 0.1, &context)?;
-//!     parallel.finish_update()?;
+//!     step.finish(|params| Sgd::new(0.0, false, 0.0).step(params, 0.1, &context))?;
 //!     Ok::<_, Box<dyn std::error::Error + Send + Sync>>(store.param("fc.weight")?.tensor()?.to_vec2::<f32>()?)
 //! })).collect();
 //! let weights: Vec<_> = ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect::<Result<_, _>>()?;
@@ -55,26 +56,29 @@
 #![forbid(unsafe_code)]
 
 mod buffer;
+mod codec;
 mod data_parallel;
 mod error;
-mod hook;
 mod mesh;
 mod options;
+mod parallel;
 mod placement;
 pub mod plan;
 mod process_group;
+mod step;
 mod strategy;
 
-pub use data_parallel::{DataParallel, Share};
+pub use codec::{Bf16, CodecBytes, GradCodec, codec_named};
+pub use data_parallel::DataParallel;
 pub use error::{Result, ShardingError};
-pub use hook::{Bf16Compression, CommHook, GradBucket, Pending, hook_named};
 pub use mesh::{AXES, MeshLayout, ProcessMesh};
 pub use options::{Options, Overlap};
+pub use parallel::{ParallelStrategy, ShardRole, StateBytes};
 pub use placement::{Placed, Placement, local_ranges};
 pub use plan::{MemoryPlan, Workload};
 pub use process_group::RankGroup;
-
-pub use strategy::{Codec, Held, PRESETS, Ranks, ShardAxis, StateLayout, Strategy, Synchrony, Topology};
+pub use step::{Reduced, Step, StepToken};
+pub use strategy::{Layout, PRESETS, Ranks, ShardAxis, StateLayout, Strategy};
 
 /// The examples of this crate's README, as tests.
 #[cfg(doctest)]

@@ -1,29 +1,25 @@
-//! How the engine goes about a strategy: sizes of messages, and how far ahead parameters are gathered.
+//! How the engine goes about a strategy: which way bytes go, what they are, and how far ahead parameters are gathered.
 
 use std::sync::Arc;
 
-use phalanx_collectives::{Communicator, ReduceOp};
+use phalanx_collectives::{Algorithm, Communicator, ReduceOp};
 
-use crate::hook::CommHook;
+use crate::codec::GradCodec;
 use crate::{Result, ShardingError};
 
 /// What can be chosen beside the strategy. All ranks must choose the same.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Ranks in a group, where the strategy has groups; 0 takes the hosts if they have as many ranks each, and otherwise
-    /// as many ranks as the largest proper divisor of the world size.
-    pub group: usize,
-    /// Units that follow each other travel in one message, a *bucket*, until it has at least this many bytes. A message
-    /// has a fixed cost; what is merged waits for each other. 0 gives every unit messages of its own.
-    pub bucket_bytes: usize,
     /// Where parameters are sharded: how many buckets are gathered ahead of their use. Where gradients are sharded: so
     /// many buckets' gradients, but at least one's, may be on their way while backward goes on.
     pub prefetch: usize,
     /// Where parameters are sharded: nothing is gathered ahead if more than this many bytes would then be in memory. The
     /// bucket that is used is there whatever its size.
     pub gathered_bytes: usize,
-    /// How gradients travel, if not as they are.
-    pub hook: Option<Arc<dyn CommHook>>,
+    /// Which way gradients and parameters go between ranks. A named way is taken or refused.
+    pub algorithm: Algorithm,
+    /// What gradients are on their way, if not the numbers themselves.
+    pub codec: Option<Arc<dyn GradCodec>>,
     /// Whether communication runs beside computing.
     pub overlap: Overlap,
     /// Threads that each rank computes with, for [`Overlap::Auto`].
@@ -89,11 +85,10 @@ impl Overlap {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            group: 0,
-            bucket_bytes: 1 << 20,
             prefetch: 1,
             gathered_bytes: usize::MAX,
-            hook: None,
+            algorithm: Algorithm::Auto,
+            codec: None,
             overlap: Overlap::Auto,
             threads: 1,
         }

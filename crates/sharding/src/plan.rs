@@ -1,42 +1,51 @@
 //! What a strategy will hold and send, computed from a model's layout before anything is allocated.
 //!
-//! The input is the layout alone: units of a store that was built without values
+//! The input is the layout alone: flat parameters of a store that was built without values
 //! ([`phalanx_tensor::BuildOptions::fill`]), so that models larger than memory can be planned.
 //!
 //! # Formulas
 //!
-//! Over buckets `u` of `S_u` bytes (units that travel together), of which a rank's part is `P_u` (elements
-//! `r·len/g .. (r + 1)·len/g` for rank `r` of the `g` that share what is sharded), with `k` numbers of optimizer state for
-//! every trained parameter:
+//! Over flat parameters `u` of `S_u` bytes, of which a rank's part is `P_u` (elements `r·len/g .. (r + 1)·len/g` for rank `r` of
+//! the `g` that share what is sharded), with `k` numbers of optimizer state for every trained parameter:
 //!
 //! | | replicated | sharded |
 //! |---|---|---|
-//! | parameters | `Σ S_u` | `Σ P_u`, and `S_u` for units outside of any block, which stay whole |
-//! | gradients (trainable units) | `Σ S_u` | `Σ P_u` |
-//! | optimizer state (trainable units) | `k·Σ S_u` | `k·Σ P_u` |
-//! | averages of weights (trainable units) | `Σ S_u` | `Σ P_u`, with the optimizer's state |
+//! | parameters | `Σ S_u` | `Σ P_u`, and `S_u` for those outside of any block, which stay whole |
+//! | gradients (trainable ones) | `Σ S_u` | `Σ P_u` |
+//! | optimizer state (trainable ones) | `k·Σ S_u` | `k·Σ P_u` |
+//! | averages of weights (trainable ones) | `Σ S_u` | `Σ P_u`, with the optimizer's state |
 //! | gathered, at most | 0 | the largest sum of neighbours: the one that computes, and those gathered ahead |
-//! | unreduced gradients, at most | 0 | the same sum of trainable buckets: one is differentiated, the others are on their way |
+//! | unreduced gradients, at most | 0 | the same sum of trainable ones: one is differentiated, the others are on their way |
 //!
 //! What is at the leader (`dp`) counts as replicated there and as nothing elsewhere.
 //!
-//! The first four are exact, to the byte what [`crate::DataParallel::bytes`] and the optimizer report between steps; a unit
-//! without gradients is one that is frozen. The last two are what the engine holds for a moment besides; more can be on its
-//! way if links are much slower than the processor.
+//! A codec keeps [`crate::CodecBytes::state`] for all gradients of every trainable one, and for the shard's where groups sum theirs;
+//! of its messages as many are in memory as there are buckets on their way, or, where gradients are not sharded, all of them
+//! at most.
 //!
-//! Bytes sent are those of a ring, and of memory that ranks share: an all-gather or a reduce-scatter of `S` bytes among `g`
-//! ranks sends `(g − 1)·S/g`, an all-reduce twice that. Trees and stars send other amounts. Sums of losses, of clipping
-//! norms and of batch norm's statistics are not counted: they are some numbers a step.
+//! The first four, and what a codec keeps, are exact, to the byte what [`crate::ParallelStrategy::bytes`] and the optimizer
+//! report between steps; what has no gradients is frozen. The others are what the engine holds for a moment besides; more can
+//! be on its way if links are much slower than the processor.
+//!
+//! Bytes sent are those of the rank that sends most. An all-gather or a reduce-scatter of `S` bytes among `g` ranks sends
+//! `(g − 1)·S/g`, an all-reduce twice that: in a ring, through memory that ranks share, and by the other algorithms that
+//! divide what they send. An all-reduce by a tree sends `⌈log₂ g⌉·S`, through a single rank `(g − 1)·S`, and by halving and
+//! doubling `S` more where `g` is no power of two. What is encoded counts as it travels. Sums of losses, of clipping norms
+//! and of batch norm's statistics are not counted: they are some numbers a step.
 
-use phalanx_tensor::Unit;
+use std::sync::Arc;
 
-use crate::data_parallel::{BucketShare, natural_group, shares};
+use phalanx_collectives::Algorithm;
+use phalanx_tensor::{FlatParam, ParamGroup};
+
+use crate::codec::GradCodec;
+use crate::data_parallel::natural_group;
 use crate::options::Options;
-use crate::strategy::{Held, ShardAxis, Strategy};
+use crate::strategy::{Layout, ShardAxis, Strategy};
 use crate::{Result, ShardingError};
 
 /// What a run does with a model, as far as a plan depends on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Workload {
     /// Ranks that train together.
     pub ranks: usize,
@@ -49,24 +58,27 @@ pub struct Workload {
     pub averages: bool,
     /// Micro-batches of a step: what is sharded is gathered for each, gradients are reduced once.
     pub micro_batches: usize,
-    /// [`Options::bucket_bytes`].
-    pub bucket_bytes: usize,
     /// [`Options::prefetch`].
     pub prefetch: usize,
+    /// [`Options::algorithm`].
+    pub algorithm: Algorithm,
+    /// [`Options::codec`].
+    pub codec: Option<Arc<dyn GradCodec>>,
 }
 
 impl Default for Workload {
     /// Adam on one rank.
     fn default() -> Self {
-        let Options { bucket_bytes, prefetch, .. } = Options::default();
+        let Options { prefetch, algorithm, codec, .. } = Options::default();
         Self {
             ranks: 1,
             group: None,
             optimizer_numbers: 2,
             averages: false,
             micro_batches: 1,
-            bucket_bytes,
             prefetch,
+            algorithm,
+            codec,
         }
     }
 }
@@ -82,12 +94,14 @@ pub struct RankBytes {
     pub optimizer: u64,
     /// Averages of weights.
     pub averages: u64,
+    /// What the codec of gradients keeps.
+    pub codec: u64,
 }
 
 impl RankBytes {
     /// All of them.
     pub fn total(&self) -> u64 {
-        self.parameters + self.gradients + self.optimizer + self.averages
+        self.parameters + self.gradients + self.optimizer + self.averages + self.codec
     }
 }
 
@@ -107,18 +121,18 @@ pub struct MemoryPlan {
     pub strategy: Strategy,
     /// Ranks among which sharded state is divided: all of them, or those of a group; 1 if nothing is sharded.
     pub shards: usize,
-    /// What each rank holds between steps, by rank. Parts differ by an element a unit.
+    /// What each rank holds between steps, by rank. Parts differ by an element each.
     pub ranks: Vec<RankBytes>,
     /// The most bytes of whole parameters that are in memory besides, while blocks run.
     pub gathered: u64,
     /// The most bytes of whole gradients that are in memory besides, before they are reduced.
     pub unreduced: u64,
+    /// The most bytes of encoded gradients that are in memory besides, on their way.
+    pub wire: u64,
     /// Bytes that a rank sends in a step, rounded down for each operation.
     pub sent_per_step: u64,
-    /// Flat units.
-    pub units: usize,
-    /// Buckets: the messages that they travel in.
-    pub buckets: usize,
+    /// Flat parameters: the messages that a model travels in.
+    pub flat_params: usize,
     /// Blocks, in the order in which they run.
     pub blocks: Vec<BlockBytes>,
     /// Bytes of parameters outside of any block: these stay whole on every rank.
@@ -126,37 +140,37 @@ pub struct MemoryPlan {
 }
 
 impl MemoryPlan {
-    /// Plans a model with these units.
+    /// Plans a model with these flat parameters.
     ///
     /// # Errors
-    /// [`ShardingError::Mesh`] if there are no ranks, or ranks are not whole groups.
-    pub fn new(units: &[Unit], strategy: Strategy, workload: Workload) -> Result<Self> {
+    /// [`ShardingError::Mesh`] if there are no ranks, or ranks are not whole groups; [`ShardingError::Strategy`] if the strategy
+    /// cannot go by the algorithm.
+    pub fn new(params: &[FlatParam], strategy: Strategy, workload: &Workload) -> Result<Self> {
+        strategy.goes_by(workload.algorithm)?;
         let shards = shards(&strategy, workload)?;
-        let placement = strategy.placement;
-        let blocks = blocks(units);
+        let layout = strategy.layout;
         let ranks = (0..workload.ranks)
-            .map(|rank| rank_bytes(units, &strategy, workload, rank % shards, shards))
+            .map(|rank| rank_bytes(params, &strategy, workload, (rank % shards, shards)))
             .collect();
-        let buckets = shares(units, placement, (0, shards), workload.bucket_bytes).0;
-        let sizes = |counts: fn(&BucketShare) -> bool| -> Vec<u64> {
-            buckets.iter().filter(|bucket| counts(bucket)).map(|bucket| bucket.bytes).collect()
-        };
-        let released = sizes(|bucket| bucket.released);
-        let gradients = sizes(|bucket| bucket.trainable);
+        let of = |params: &[&FlatParam]| params.iter().map(|param| bytes(param)).collect::<Vec<_>>();
+        let gathered: Vec<_> = params.iter().filter(|param| layout.leaves_memory(param, shards)).collect();
+        let trainable: Vec<_> = params.iter().filter(|param| param.trainable()).collect();
         let ahead = workload.prefetch + 1;
-        let gathers = placement.parameters == Held::Sharded;
-        let scatters = placement.gradients == Held::Sharded;
+        let scatters = layout.gradients == Layout::Sharded;
+        let wire = workload.codec.as_ref().map_or_else(Vec::new, |codec| {
+            trainable.iter().map(|param| codec.bytes(param.len() as u64).wire).collect()
+        });
         Ok(Self {
             strategy,
-            shards: if placement.optimizer == Held::Sharded { shards } else { 1 },
+            shards: if layout.optimizer == Layout::Sharded { shards } else { 1 },
             ranks,
-            gathered: if gathers { largest_window(&released, ahead) } else { 0 },
-            unreduced: if scatters { largest_window(&gradients, ahead.max(2)) } else { 0 },
-            sent_per_step: sent(&buckets, &strategy, workload, shards),
-            units: units.len(),
-            buckets: buckets.len(),
-            outside: of_block(units, "").map(bytes).sum(),
-            blocks,
+            gathered: largest_window(&of(&gathered), ahead),
+            unreduced: if scatters { largest_window(&of(&trainable), ahead.max(2)) } else { 0 },
+            wire: if scatters { largest_window(&wire, ahead.max(2)) } else { wire.iter().sum() },
+            sent_per_step: sent(params, &strategy, workload, shards),
+            flat_params: params.len(),
+            outside: params.iter().filter(|param| param.is_outside()).map(bytes).sum(),
+            blocks: blocks(params),
         })
     }
 
@@ -166,9 +180,9 @@ impl MemoryPlan {
     }
 
     /// The most bytes that a rank holds at once, activations and buffers of communication not counted: what it holds between
-    /// steps, what is gathered and what is not reduced yet. Each has its own peak, so the sum is an upper bound.
+    /// steps, what is gathered, what is not reduced yet and what is encoded. Each has its own peak, so the sum is an upper bound.
     pub fn peak(&self) -> u64 {
-        self.largest_rank().total() + self.gathered + self.unreduced
+        self.largest_rank().total() + self.gathered + self.unreduced + self.wire
     }
 
     /// The block with the most parameters.
@@ -178,7 +192,7 @@ impl MemoryPlan {
 }
 
 /// Ranks among which sharded state is divided.
-fn shards(strategy: &Strategy, workload: Workload) -> Result<usize> {
+fn shards(strategy: &Strategy, workload: &Workload) -> Result<usize> {
     let ranks = workload.ranks;
     if ranks == 0 {
         return Err(ShardingError::Mesh("a world has at least one rank".into()));
@@ -193,24 +207,26 @@ fn shards(strategy: &Strategy, workload: Workload) -> Result<usize> {
     Ok(shards)
 }
 
-fn bytes(unit: &Unit) -> u64 {
-    unit.bytes() as u64
+fn bytes(param: &FlatParam) -> u64 {
+    param.bytes() as u64
 }
 
-fn of_block<'a>(units: &'a [Unit], block: &'a str) -> impl Iterator<Item = &'a Unit> {
-    units.iter().filter(move |unit| unit.block() == block)
-}
-
-/// The blocks in the order of their first units; what lies outside of any is none.
-fn blocks(units: &[Unit]) -> Vec<BlockBytes> {
+/// The blocks in the order of their first parameters; what lies outside of any is none.
+fn blocks(params: &[FlatParam]) -> Vec<BlockBytes> {
     let mut blocks: Vec<BlockBytes> = Vec::new();
-    for unit in units.iter().filter(|unit| !unit.block().is_empty()) {
-        match blocks.iter_mut().find(|block| block.name == unit.block()) {
-            Some(block) => block.bytes += bytes(unit),
-            None => blocks.push(BlockBytes { name: unit.block().to_owned(), bytes: bytes(unit) }),
+    for (group, size) in groups(params).filter(|(group, _)| !group.block.is_empty()) {
+        let bytes = (group.range.len() * size) as u64;
+        match blocks.iter_mut().find(|block| block.name == group.block) {
+            Some(block) => block.bytes += bytes,
+            None => blocks.push(BlockBytes { name: group.block.clone(), bytes }),
         }
     }
     blocks
+}
+
+/// All groups, each with the bytes of an element.
+fn groups(params: &[FlatParam]) -> impl Iterator<Item = (&ParamGroup, usize)> {
+    params.iter().flat_map(|param| param.groups().iter().map(|group| (group, param.dtype().size_in_bytes())))
 }
 
 /// The largest sum of `len` neighbours.
@@ -219,54 +235,81 @@ fn largest_window(values: &[u64], len: usize) -> u64 {
     values.windows(len).map(|window| window.iter().sum()).max().unwrap_or(0)
 }
 
-/// What the rank at place `at` of `shards` holds between steps.
+/// What rank `of.0` of the `of.1` that share what is sharded holds between steps.
 fn rank_bytes(
-    units: &[Unit],
+    params: &[FlatParam],
     strategy: &Strategy,
-    workload: Workload,
-    at: usize,
-    shards: usize,
+    workload: &Workload,
+    of: (usize, usize),
 ) -> RankBytes {
-    let placement = strategy.placement;
+    let layout = strategy.layout;
     let mut held = RankBytes::default();
-    let owned = shares(units, placement, (at, shards), workload.bucket_bytes).1;
-    for (unit, owned) in units.iter().zip(owned) {
-        let (whole, part) = (bytes(unit), (owned * unit.dtype().size_in_bytes()) as u64);
-        let of = |kept: Held| if kept == Held::Replicated { whole } else { part };
-        held.parameters += if unit.block().is_empty() { whole } else { of(placement.parameters) };
-        if unit.trainable() {
-            let state = of(placement.optimizer);
-            held.gradients += of(placement.gradients);
+    for param in params {
+        let owned = layout.owned(param.len(), of).len();
+        let (whole, part) = (bytes(param), (owned * param.dtype().size_in_bytes()) as u64);
+        let lies = |layout: Layout| if layout == Layout::Replicated { whole } else { part };
+        held.parameters += if layout.leaves_memory(param, of.1) { part } else { whole };
+        if param.trainable() {
+            let state = lies(layout.optimizer);
+            held.gradients += lies(layout.gradients);
             held.optimizer += workload.optimizer_numbers as u64 * state;
             held.averages += if workload.averages { state } else { 0 };
+            if let Some(codec) = &workload.codec {
+                let crossing = if strategy.axis == ShardAxis::Group { owned } else { 0 };
+                let state = |elements: usize| codec.bytes(elements as u64).state;
+                held.codec += state(param.len()) + state(crossing);
+            }
         }
     }
     held
 }
 
+/// Bytes that the rank sends which sends most of an all-reduce of `bytes` among `ranks`.
+fn all_reduced(bytes: u64, ranks: usize, algorithm: Algorithm) -> u64 {
+    let around = scattered(2 * bytes, ranks);
+    match algorithm {
+        Algorithm::Tree => u64::from(ranks.next_power_of_two().ilog2()) * bytes,
+        Algorithm::SingleReducer => (ranks as u64 - 1) * bytes,
+        Algorithm::HalvingDoubling if !ranks.is_power_of_two() => {
+            scattered(2 * bytes, ranks.next_power_of_two() / 2) + bytes
+        }
+        _ => around,
+    }
+}
+
+/// Bytes that a rank sends of a reduce-scatter or an all-gather: one way around a ring.
+fn scattered(bytes: u64, ranks: usize) -> u64 {
+    (u128::from(bytes) * (ranks as u128 - 1) / ranks as u128) as u64
+}
+
 /// Bytes that a rank sends in a step.
-fn sent(buckets: &[BucketShare], strategy: &Strategy, workload: Workload, shards: usize) -> u64 {
-    // One way around a ring of `among` ranks.
-    let way = |bytes: u64, among: usize| (u128::from(bytes) * (among as u128 - 1) / among as u128) as u64;
-    let placement = strategy.placement;
+fn sent(params: &[FlatParam], strategy: &Strategy, workload: &Workload, shards: usize) -> u64 {
+    let (layout, ranks, algorithm) = (strategy.layout, workload.ranks, workload.algorithm);
+    let message = |elements: usize, plain: u64| match &workload.codec {
+        Some(codec) => codec.bytes(elements as u64).wire,
+        None => plain,
+    };
     let mut sent = 0;
-    for bucket in buckets.iter().filter(|bucket| bucket.trainable) {
-        let whole = bucket.bytes;
-        sent += match placement.gradients {
-            Held::Replicated => way(2 * whole, workload.ranks),
+    for param in params.iter().filter(|param| param.trainable()) {
+        let (whole, gradients) = (bytes(param), message(param.len(), bytes(param)));
+        let shard = message(param.len() / shards, whole / shards as u64);
+        sent += match layout.gradients {
+            Layout::Replicated => all_reduced(gradients, ranks, algorithm),
             // To the leader, and back as parameters.
-            Held::Leader => 2 * way(whole, workload.ranks),
-            // The parts are then summed over the groups' replicas.
-            Held::Sharded => way(whole, shards) + way(2 * whole / shards as u64, workload.ranks / shards),
+            Layout::Leader => scattered(gradients, ranks) + scattered(whole, ranks),
+            // The shards are then summed over the groups.
+            Layout::Sharded => scattered(gradients, shards) + all_reduced(shard, ranks / shards, algorithm),
         };
-        if placement.optimizer == Held::Sharded && !bucket.released {
-            sent += way(whole, shards);
+        if layout.optimizer == Layout::Sharded && !layout.leaves_memory(param, shards) {
+            sent += scattered(whole, shards);
         }
     }
-    let released = || buckets.iter().filter(|bucket| bucket.released);
+    let gathered = || params.iter().filter(|param| layout.leaves_memory(param, shards));
     // What a forward ends with stays for the backward that begins with it, and so do as many before it as are gathered ahead.
-    let last = released().filter(|bucket| bucket.is_last).count();
-    let again = released().rev().skip(last + workload.prefetch);
-    let passes: u64 = released().chain(again).map(|bucket| way(bucket.bytes, shards)).sum();
+    let end = groups(params).map(|(group, _)| &group.block).filter(|block| !block.is_empty()).last();
+    let last =
+        gathered().filter(|param| param.groups().iter().any(|group| Some(&group.block) == end)).count();
+    let again = gathered().rev().skip(last + workload.prefetch);
+    let passes: u64 = gathered().chain(again).map(|param| scattered(bytes(param), shards)).sum();
     sent + workload.micro_batches.max(1) as u64 * passes
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use phalanx_collectives::{CommError, Communicator, Element, ReduceOp, Result};
-use phalanx_tensor::host::HostSliceMut;
-use phalanx_tensor::{HookResult, ProcessGroup};
+use phalanx_tensor::host::{HostSliceMut, with_host_slice_mut};
+use phalanx_tensor::{Array, HookResult, ProcessGroup};
 
 /// The ranks of a communicator. The ops of a model run in the same order on every rank, so that their operations meet between
 /// the same reductions of gradients everywhere, also where both go over one communicator.
@@ -75,24 +75,24 @@ impl ProcessGroup for RankGroup {
         self.0.world_size()
     }
 
-    fn all_reduce(&self, values: HostSliceMut<'_>) -> HookResult {
-        Ok(match values {
+    fn all_reduce(&self, values: &Array) -> HookResult {
+        Ok(with_host_slice_mut(values.host("all_reduce")?, |values| match values {
             HostSliceMut::F32(values) => self.0.all_reduce(values, ReduceOp::Sum),
             HostSliceMut::F64(values) => self.0.all_reduce(values, ReduceOp::Sum),
-        }?)
+        })??)
     }
 
-    fn all_gather(&self, values: HostSliceMut<'_>, lens: &[usize]) -> HookResult {
-        Ok(match values {
+    fn all_gather(&self, values: &Array, lens: &[usize]) -> HookResult {
+        Ok(with_host_slice_mut(values.host("all_gather")?, |values| match values {
             HostSliceMut::F32(values) => self.gather(values, lens),
             HostSliceMut::F64(values) => self.gather(values, lens),
-        }?)
+        })??)
     }
 
-    fn reduce_scatter(&self, values: HostSliceMut<'_>, lens: &[usize]) -> HookResult {
-        Ok(match values {
+    fn reduce_scatter(&self, values: &Array, lens: &[usize]) -> HookResult {
+        Ok(with_host_slice_mut(values.host("reduce_scatter")?, |values| match values {
             HostSliceMut::F32(values) => self.scatter(values, lens),
             HostSliceMut::F64(values) => self.scatter(values, lens),
-        }?)
+        })??)
     }
 }

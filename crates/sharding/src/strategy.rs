@@ -1,10 +1,16 @@
-//! Strategies as rows of a table: what each rank holds, when ranks wait, which way bytes go, what bytes are.
+//! Strategies as rows of a table: what each rank holds, over which ranks it is spread, and what the ranks are.
 
-use crate::{Result, ShardingError};
+use std::ops::Range;
+
+use phalanx_collectives::{Algorithm, Communicator};
+use phalanx_tensor::FlatParam;
+
+use crate::data_parallel::natural_group;
+use crate::{ProcessMesh, Result, ShardingError};
 
 /// How a kind of state lies over the ranks of the data axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Held {
+pub enum Layout {
     /// Every rank holds all of it.
     Replicated,
     /// Every rank holds its part.
@@ -13,15 +19,18 @@ pub enum Held {
     Leader,
 }
 
+/// The rank that holds what [`Layout::Leader`] says.
+pub(crate) const LEADER: usize = 0;
+
 /// What each rank holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateLayout {
     /// Parameters between uses.
-    pub parameters: Held,
+    pub parameters: Layout,
     /// Gradients after reduction.
-    pub gradients: Held,
+    pub gradients: Layout,
     /// Optimizer state.
-    pub optimizer: Held,
+    pub optimizer: Layout,
 }
 
 /// Which ranks share what is sharded.
@@ -42,28 +51,7 @@ pub enum Ranks {
     Threads,
 }
 
-/// When ranks wait for each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Synchrony {
-    /// At every step (bulk-synchronous).
-    EveryStep,
-}
-
-/// Which way the bytes go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Topology {
-    /// Whichever way the communicator finds fastest.
-    Fastest,
-}
-
-/// What the bytes are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Codec {
-    /// The numbers themselves, in the element type of the unit.
-    Dense,
-}
-
-/// One row: a named point on the four axes.
+/// One row: a named way of training together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Strategy {
     /// The name people know.
@@ -71,34 +59,19 @@ pub struct Strategy {
     /// What it is, in a line.
     pub summary: &'static str,
     /// What each rank holds.
-    pub placement: StateLayout,
+    pub layout: StateLayout,
     /// Over which ranks sharded state is spread.
     pub axis: ShardAxis,
     /// What the ranks are.
     pub ranks: Ranks,
-    /// When ranks wait for each other.
-    pub synchrony: Synchrony,
-    /// Which way the bytes go.
-    pub topology: Topology,
-    /// What the bytes are.
-    pub codec: Codec,
 }
 
-const fn held(parameters: Held, gradients: Held, optimizer: Held) -> StateLayout {
+const fn held(parameters: Layout, gradients: Layout, optimizer: Layout) -> StateLayout {
     StateLayout { parameters, gradients, optimizer }
 }
 
-const fn row(name: &'static str, summary: &'static str, placement: StateLayout) -> Strategy {
-    Strategy {
-        name,
-        summary,
-        placement,
-        axis: ShardAxis::World,
-        ranks: Ranks::Processes,
-        synchrony: Synchrony::EveryStep,
-        topology: Topology::Fastest,
-        codec: Codec::Dense,
-    }
+const fn row(name: &'static str, summary: &'static str, layout: StateLayout) -> Strategy {
+    Strategy { name, summary, layout, axis: ShardAxis::World, ranks: Ranks::Processes }
 }
 
 /// Every strategy that can be run.
@@ -108,35 +81,35 @@ pub const PRESETS: &[Strategy] = &[
         ..row(
             "dp",
             "one process, a replica on each thread; the leader scatters inputs, sums gradients, updates and broadcasts",
-            held(Held::Replicated, Held::Leader, Held::Leader),
+            held(Layout::Replicated, Layout::Leader, Layout::Leader),
         )
     },
     row(
         "ddp",
-        "every rank holds the whole model; gradients are summed per flat unit while backward still runs",
-        held(Held::Replicated, Held::Replicated, Held::Replicated),
+        "every rank holds the whole model; gradients are summed bucket by bucket while backward still runs",
+        held(Layout::Replicated, Layout::Replicated, Layout::Replicated),
     ),
     row(
         "zero1",
         "as ddp, but each rank keeps the optimizer's state of its part only, and updates that part for all",
-        held(Held::Replicated, Held::Replicated, Held::Sharded),
+        held(Layout::Replicated, Layout::Replicated, Layout::Sharded),
     ),
     row(
         "zero2",
         "as zero1, and each rank keeps the summed gradients of its part only",
-        held(Held::Replicated, Held::Sharded, Held::Sharded),
+        held(Layout::Replicated, Layout::Sharded, Layout::Sharded),
     ),
     row(
         "fsdp",
-        "as zero2, and each rank keeps its part of the parameters only; whole units are gathered while they are used",
-        held(Held::Sharded, Held::Sharded, Held::Sharded),
+        "as zero2, and each rank keeps its part of the parameters only; whole blocks are gathered while they are used",
+        held(Layout::Sharded, Layout::Sharded, Layout::Sharded),
     ),
     Strategy {
         axis: ShardAxis::Group,
         ..row(
             "hsdp",
             "as fsdp inside a group of ranks, such as a host; the groups are replicas that sum their parts' gradients",
-            held(Held::Sharded, Held::Sharded, Held::Sharded),
+            held(Layout::Sharded, Layout::Sharded, Layout::Sharded),
         )
     },
 ];
@@ -165,6 +138,65 @@ impl Strategy {
         };
         Err(ShardingError::Strategy { name: name.to_owned(), problem })
     }
+
+    /// Arranges the ranks of a world along the axes that the row needs. Where there are groups they are of `group` ranks; 0 takes
+    /// the hosts if they have as many ranks each, and otherwise as many ranks as the largest proper divisor of the world size.
+    ///
+    /// # Errors
+    /// [`ShardingError::Mesh`] if the world is not whole groups, and those of communication.
+    pub fn mesh(&self, world: Communicator, group: usize) -> Result<ProcessMesh> {
+        if self.axis == ShardAxis::World {
+            return ProcessMesh::data_parallel(world);
+        }
+        let group = if group == 0 { natural_group(world.hosts()) } else { group };
+        let replicas = world.world_size() / group;
+        ProcessMesh::new(world, &[("replicate", replicas), ("shard", group)])
+    }
+
+    /// Whether the row's gradients and parameters can go between ranks that way.
+    ///
+    /// # Errors
+    /// [`ShardingError::Strategy`] naming the collective that does not go so.
+    pub fn goes_by(&self, algorithm: Algorithm) -> Result<()> {
+        use Algorithm::{Auto, Direct, Grid, HalvingDoubling, PushPull, Ring, SingleReducer, Tree};
+        let StateLayout { gradients, optimizer, .. } = self.layout;
+        let reduces = match gradients {
+            Layout::Sharded => ("reduce-scatter", matches!(algorithm, Ring | HalvingDoubling | PushPull)),
+            Layout::Leader => ("reduce", matches!(algorithm, Ring | Tree | SingleReducer)),
+            Layout::Replicated => ("all-reduce", true),
+        };
+        let gathers = match optimizer {
+            Layout::Sharded => ("all-gather", matches!(algorithm, Ring | HalvingDoubling | PushPull)),
+            Layout::Leader => ("broadcast", !matches!(algorithm, HalvingDoubling | PushPull | Grid)),
+            Layout::Replicated => ("", true),
+        };
+        let lacking = [reduces, gathers].into_iter().find(|(_, goes)| !goes);
+        match (algorithm, lacking) {
+            (Auto | Direct, _) | (_, None) => Ok(()),
+            (_, Some((collective, _))) => {
+                let problem = format!("cannot go by `{algorithm}`: it has no {collective}");
+                Err(ShardingError::Strategy { name: self.name.to_owned(), problem })
+            }
+        }
+    }
+}
+
+impl StateLayout {
+    /// Whether the parameters of a bucket leave memory between uses, where `world` ranks share what is sharded. What is outside
+    /// of any block is used at any time, and the only shard is the whole.
+    pub(crate) fn leaves_memory(&self, param: &FlatParam, world: usize) -> bool {
+        self.parameters == Layout::Sharded && world > 1 && !param.is_outside()
+    }
+
+    /// The elements of `len` that the optimizer of rank `rank` of `world` updates, and whose state it holds.
+    pub(crate) fn owned(&self, len: usize, (rank, world): (usize, usize)) -> Range<usize> {
+        match self.optimizer {
+            Layout::Leader if rank == LEADER => 0..len,
+            Layout::Leader => 0..0,
+            Layout::Replicated => 0..len,
+            Layout::Sharded => rank * len / world..(rank + 1) * len / world,
+        }
+    }
 }
 
 impl std::fmt::Display for Strategy {
@@ -187,7 +219,7 @@ mod tests {
 
     #[test]
     fn names_lead_to_rows_or_to_a_list() {
-        assert_eq!(Strategy::named("ddp").expect("a row").placement.optimizer, Held::Replicated);
+        assert_eq!(Strategy::named("ddp").expect("a row").layout.optimizer, Layout::Replicated);
         assert_eq!(Strategy::named("zero3").expect("a row").name, "fsdp");
         let error = Strategy::named("ps-bsp").expect_err("no row yet").to_string();
         assert_eq!(error, "strategy `ps-bsp` is not built yet; there is: dp, ddp, zero1, zero2, fsdp, hsdp");

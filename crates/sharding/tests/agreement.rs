@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use phalanx_collectives::{Communicator, WorldConfig, connect_with_listener, threads};
 use phalanx_models::{ClipTextConfig, CvaeConfig, ResNet, ResNetConfig, ResNetVariant, TextToImage};
-use phalanx_sharding::{DataParallel, Options, Overlap, ShardingError, Strategy};
+use phalanx_sharding::{DataParallel, Options, Overlap, ParallelStrategy as _, ShardingError, Strategy};
 use phalanx_tensor::loss::{self, Over};
 use phalanx_tensor::optim::{Adam, Optimizer, Sgd};
 use phalanx_tensor::{
@@ -37,8 +37,9 @@ enum Model {
     Cvae(TextToImage),
 }
 
-fn build(subject: Subject, fill: bool) -> Result<(Model, ParamStore), AnyError> {
-    let builder = StoreBuilder::new(BuildOptions { key: Key::new(3), fill, ..Default::default() });
+fn build(subject: Subject, fill: bool, bucket_bytes: usize) -> Result<(Model, ParamStore), AnyError> {
+    let options = BuildOptions { key: Key::new(3), fill, bucket_bytes, ..Default::default() };
+    let builder = StoreBuilder::new(options);
     let model = match subject {
         Subject::ResNet => {
             let config = ResNetConfig {
@@ -60,24 +61,25 @@ fn build(subject: Subject, fill: bool) -> Result<(Model, ParamStore), AnyError> 
 
 /// Trains one rank on samples `range` of every global batch; the global losses.
 fn train(subject: Subject, comm: Communicator, recompute: Recompute) -> Result<Vec<f64>, AnyError> {
-    train_by("ddp", subject, comm, (recompute, Precision::F32), Options::default())
+    train_by("ddp", subject, comm, (recompute, Precision::F32), (1 << 20, Options::default()))
 }
 
-/// Trains by any strategy.
+/// Trains one rank by a strategy, with messages of so many bytes; the global losses.
 fn train_by(
     strategy: &str,
     subject: Subject,
     comm: Communicator,
     (recompute, precision): (Recompute, Precision),
-    options: Options,
+    (bucket_bytes, options): (usize, Options),
 ) -> Result<Vec<f64>, AnyError> {
-    // Parts are filled where they are held.
-    let (model, store) = build(subject, strategy == "ddp")?;
+    // Shards are filled where they are held.
+    let (model, store) = build(subject, strategy == "ddp", bucket_bytes)?;
     let (rank, world) = (comm.rank(), comm.world_size());
     let range = rank * GLOBAL / world..(rank + 1) * GLOBAL / world;
     let (ahead, bound) = (options.prefetch, options.gathered_bytes);
-    let alone = options.bucket_bytes == 0;
-    let parallel = DataParallel::with_options(&store, comm, Strategy::named(strategy)?, options)?;
+    let alone = bucket_bytes == 0;
+    let row = Strategy::named(strategy)?;
+    let parallel = DataParallel::with_options(&store, row.mesh(comm, 0)?, row, options)?;
     let sharded = world > 1 && strategy == "fsdp";
     let context = Arc::new(Context::new(1).with_products(precision.products()));
     let mut optimizer: Box<dyn Optimizer> = match subject {
@@ -88,14 +90,14 @@ fn train_by(
     for step in 0..STEPS {
         let session = Session {
             listener: Some(parallel.clone()),
-            batch_group: Some(parallel.batch_group()),
+            batch_group: Some(parallel.batch_group(world)?),
             sample_offset: range.start,
             recompute,
             precision,
             ..Session::training(context.clone(), Key::new(9).step(step))
         };
         let tape = Tape::recording(session);
-        store.zero_grads();
+        let under_way = parallel.begin_step()?;
         let part = |tensor: Tensor| tensor.narrow(0, range.start, range.len())?.contiguous();
         let images = Value::constant(part(draw("images", step % 3, &[GLOBAL, 3, 8, 8]))?);
         let loss = match &model {
@@ -118,26 +120,20 @@ fn train_by(
             }
         };
         tape.backward(&loss)?;
-        parallel.finish_gradients()?;
+        let reduced = under_way.reduce()?;
         let mut global = [f64::from(loss.tensor()?.to_scalar::<f32>()?)];
-        parallel.sum_scalars(&mut global)?;
+        parallel.sum(&mut global)?;
         losses.push(global[0]);
-        optimizer.step(&parallel.units(), 0.01, &context)?;
-        parallel.finish_update()?;
-        if sharded {
-            // Between steps nothing but this rank's parts is there.
-            let whole: u64 = store.units().iter().map(|unit| unit.bytes() as u64).sum();
-            let slack = 8 * store.units().len() as u64;
-            assert!(parallel.bytes()[0] <= whole / world as u64 + slack, "{:?} of {whole}", parallel.bytes());
-        }
+        reduced.update(|params| optimizer.step(params, 0.01, &context))?;
+        check_bytes(strategy, &parallel, &store);
     }
     if sharded && alone {
         // In passing at most the block that is used, the one that it follows and those gathered ahead were whole.
-        let blocks: std::collections::BTreeSet<&str> =
-            store.units().iter().map(phalanx_tensor::Unit::block).collect();
-        let of_block =
-            |block: &&str| store.units_of_block(block).map(|unit| unit.bytes() as u64).sum::<u64>();
-        let mut sizes: Vec<u64> = blocks.iter().map(of_block).collect();
+        let mut blocks = std::collections::BTreeMap::<&str, u64>::new();
+        for param in store.flat_params() {
+            *blocks.entry(param.blocks().next().unwrap_or("")).or_default() += param.bytes() as u64;
+        }
+        let mut sizes: Vec<u64> = blocks.into_values().collect();
         sizes.sort_unstable_by(|a, b| b.cmp(a));
         let most =
             sizes.iter().take(2).sum::<u64>() + sizes.iter().take(ahead).sum::<u64>().min(bound as u64);
@@ -145,6 +141,29 @@ fn train_by(
         assert!(peak > 0 && peak <= most, "{peak} bytes of {sizes:?}, {ahead} ahead, at most {bound}");
     }
     Ok(losses)
+}
+
+/// Between steps a rank holds of parameters and gradients what the strategy's name says: all, or its share. Counted in bytes,
+/// with what parts may be larger than their share by.
+fn check_bytes(strategy: &str, parallel: &DataParallel, store: &ParamStore) {
+    let role = parallel.role();
+    let whole: u64 = store.flat_params().iter().map(|param| param.bytes() as u64).sum();
+    let outside = store.flat_params().iter().filter(|param| param.is_outside());
+    let outside: u64 = outside.map(|param| param.bytes() as u64).sum();
+    let (share, slack) = (whole / role.shards as u64, 8 * store.flat_params().len() as u64);
+    let held = parallel.bytes();
+    let near = |bytes: u64, expected: u64| bytes.abs_diff(expected) <= slack;
+    let [parameters, gradients] = match strategy {
+        "dp" => [held.parameters == whole, held.gradients == if role.shard == 0 { whole } else { 0 }],
+        "ddp" | "zero1" => [held.parameters == whole, held.gradients == whole],
+        "zero2" => [held.parameters == whole, near(held.gradients, share)],
+        "fsdp" | "hsdp" => {
+            let resident = if role.shards == 1 { 0 } else { outside - outside / role.shards as u64 };
+            [near(held.parameters, share + resident), near(held.gradients, share)]
+        }
+        other => panic!("nobody knows what {other} holds"),
+    };
+    assert!(parameters && gradients && held.wire == 0, "{strategy}: {held:?} of {whole}, shares of {share}");
 }
 
 /// Sizes of messages, buckets ahead, bytes ahead, and whether communication runs beside computing.
@@ -156,8 +175,9 @@ const OPTIONS: [(usize, usize, usize, Overlap); 5] = [
     (1500, 2, usize::MAX, Overlap::Never),
 ];
 
-fn options((bucket_bytes, prefetch, gathered_bytes, overlap): (usize, usize, usize, Overlap)) -> Options {
-    Options { bucket_bytes, prefetch, gathered_bytes, overlap, ..Options::default() }
+fn options(chosen: (usize, usize, usize, Overlap)) -> (usize, Options) {
+    let (bucket_bytes, prefetch, gathered_bytes, overlap) = chosen;
+    (bucket_bytes, Options { prefetch, gathered_bytes, overlap, ..Options::default() })
 }
 
 #[test]
@@ -203,34 +223,50 @@ fn what_is_sharded_does_not_change_a_bit() {
 }
 
 #[test]
-fn a_hook_sends_half_the_bytes_under_every_strategy() {
-    let run = |strategy: &'static str, hook: &'static str| {
-        on_ranks(threads(2).expect("threads"), move |comm| {
-            let hook = phalanx_sharding::hook_named(hook)?;
-            let sent = comm.clone();
-            let options = Options { hook, ..Options::default() };
-            let mut curve =
-                train_by(strategy, Subject::Cvae, comm, (Recompute::Never, Precision::F32), options)?;
-            curve.push(sent.stats().bytes_sent as f64);
-            Ok(curve)
+fn bf16_sends_half_the_bytes_under_every_strategy() {
+    let run = |strategy: &'static str, codec: &'static str| {
+        on_ranks(threads(4).expect("threads"), move |comm| {
+            let (model, store) = build(Subject::Cvae, false, 1500)?;
+            let options = Options { codec: phalanx_sharding::codec_named(codec)?, ..Options::default() };
+            let row = Strategy::named(strategy)?;
+            let parallel = DataParallel::with_options(&store, row.mesh(comm, 0)?, row, options)?;
+            let Model::Cvae(model) = model else { unreachable!("asked for a CVAE") };
+            let context = Arc::new(Context::new(1));
+            let session = Session {
+                listener: Some(parallel.clone()),
+                ..Session::training(context.clone(), Key::new(9))
+            };
+            let tape = Tape::recording(session);
+            let images = Value::constant(draw("images", 0, &[2, 3, 8, 8]));
+            let ids = Tensor::new(&[[10_u32, 1, 4, 11], [10, 2, 5, 11]], &Device::Cpu)?;
+            let out = model.forward(&tape, &images, &ids)?;
+            let loss = out.loss(&tape, &images, (0.1, 0.1), Over::Count(GLOBAL))?.total;
+            let step = parallel.begin_step()?;
+            let before = parallel.stats().bytes_sent;
+            tape.backward(&loss)?;
+            let reduced = step.reduce()?;
+            let sent = parallel.stats().bytes_sent - before;
+            let context = Context::new(1);
+            let mut squares = [phalanx_tensor::optim::grad_sum_of_squares(reduced.params(), &context)?];
+            reduced.sum(&mut squares)?;
+            check_bytes(strategy, &parallel, &store);
+            Ok(vec![squares[0], sent as f64])
         })
-        .remove(0)
     };
-    let mut exact = run("ddp", "none");
-    let exact_bytes = exact.pop().expect("bytes");
-    for strategy in ["ddp", "zero2", "fsdp"] {
-        let mut rounded = run(strategy, "bf16");
-        let bytes = rounded.pop().expect("bytes");
-        assert_ne!(rounded, exact, "{strategy}: gradients were rounded");
-        for (a, b) in rounded.iter().zip(&exact) {
-            assert!((a - b).abs() <= 1e-2 * b.abs(), "{strategy}: {rounded:?} and {exact:?}");
-        }
-        if strategy == "ddp" {
-            assert!(bytes < 0.6 * exact_bytes, "{bytes} bytes of {exact_bytes}");
-        }
+    // Backward of sharded parameters gathers them too, so bytes are compared of the others and of gathering alone.
+    let exact = run("ddp", "none")[0][0];
+    for strategy in ["dp", "ddp", "zero1", "zero2", "fsdp", "hsdp"] {
+        let (plain, encoded) = (run(strategy, "none"), run(strategy, "bf16"));
+        let sum = |runs: &[Vec<f64>]| runs.iter().map(|run| run[1]).sum::<f64>();
+        let (plain_bytes, bytes) = (sum(&plain), sum(&encoded));
+        assert!((plain[0][0] - exact).abs() <= 1e-5 * exact, "{strategy}: {plain:?}");
+        assert!(encoded[0][0] != plain[0][0], "{strategy}: gradients were rounded");
+        assert!((encoded[0][0] - exact).abs() <= 1e-2 * exact, "{strategy}: {encoded:?} and {exact}");
+        let least = if matches!(strategy, "fsdp" | "hsdp") { 0.9 } else { 0.6 };
+        assert!(bytes < least * plain_bytes, "{strategy}: {bytes} bytes of {plain_bytes}");
     }
-    let error = phalanx_sharding::hook_named("fp4").expect_err("no such hook").to_string();
-    assert_eq!(error, "communication hook `fp4` is unknown; there is: none, bf16");
+    let error = phalanx_sharding::codec_named("fp4").expect_err("no such codec").to_string();
+    assert_eq!(error, "codec `fp4` is unknown; there is: none, bf16");
 }
 
 fn on_ranks(
@@ -296,8 +332,8 @@ fn gradients_travel_while_backward_still_runs() {
     #[derive(Debug)]
     struct Both(Arc<DataParallel>, std::sync::Mutex<Vec<u64>>);
     impl phalanx_tensor::Listener for Both {
-        fn gradients_ready(&self, unit: &phalanx_tensor::Unit) -> phalanx_tensor::HookResult {
-            self.0.gradients_ready(unit)?;
+        fn gradients_ready(&self, param: &phalanx_tensor::FlatParam) -> phalanx_tensor::HookResult {
+            self.0.gradients_ready(param)?;
             // The single rank's operations finish at once, so those that were started are soon counted.
             std::thread::sleep(std::time::Duration::from_millis(20));
             self.1.lock().expect("no panic").push(self.0.communicator().stats().operations);
@@ -305,23 +341,23 @@ fn gradients_travel_while_backward_still_runs() {
         }
     }
     let comm = threads(1).expect("threads").remove(0);
-    let (model, store) = build(Subject::ResNet, true).expect("sound");
+    let (model, store) = build(Subject::ResNet, true, 0).expect("sound");
     let Model::ResNet(model) = model else { unreachable!("asked for a ResNet") };
-    let options = Options { bucket_bytes: 0, ..Options::default() };
     let row = Strategy::named("ddp").expect("a row");
-    let parallel = DataParallel::with_options(&store, comm, row, options).expect("alone");
+    let parallel = DataParallel::new(&store, comm, row).expect("alone");
     let before = parallel.communicator().stats().operations;
     let both = Arc::new(Both(parallel.clone(), std::sync::Mutex::default()));
     let session =
         Session { listener: Some(both.clone()), ..Session::training(Arc::new(Context::new(1)), Key::new(0)) };
     let tape = Tape::recording(session);
     let logits = model.forward(&tape, &Value::constant(draw("x", 0, &[2, 3, 8, 8]))).expect("sound");
+    let step = parallel.begin_step().expect("none is under way");
     tape.backward(&loss::cross_entropy(&tape, &logits, &[0, 1], 0.0, Over::Batch).expect("sound"))
         .expect("sound");
     let seen = both.1.lock().expect("no panic").clone();
-    let expected: Vec<u64> = (1..=store.units().len() as u64).map(|i| before + i).collect();
+    let expected: Vec<u64> = (1..=store.flat_params().len() as u64).map(|i| before + i).collect();
     assert_eq!(seen, expected);
-    parallel.finish_gradients().expect("alone");
+    drop(step.reduce().expect("alone"));
 }
 
 #[test]
@@ -413,13 +449,11 @@ fn a_candle_model_trains_the_same_under_every_strategy() {
                 let output = layers[1].forward(&tape, &[&hidden], |layer, x| layer.forward(&x[0]))?;
                 let target = Value::constant(Tensor::ones((2, 2), DType::F32, &Device::Cpu)?);
                 let loss = loss::mse(&tape, &output, &target, Over::Count(2 * world))?;
+                let under_way = parallel.begin_step()?;
                 tape.backward(&loss)?;
-                parallel.finish_gradients()?;
-                adam.step(&parallel.units(), 0.05, &context)?;
-                parallel.finish_update()?;
-                store.zero_grads();
+                under_way.finish(|params| adam.step(params, 0.05, &context))?;
                 let mut global = [f64::from(loss.tensor()?.to_scalar::<f32>()?)];
-                parallel.sum_scalars(&mut global)?;
+                parallel.sum(&mut global)?;
                 losses.push(global[0]);
             }
             Ok(losses)

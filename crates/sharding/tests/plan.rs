@@ -6,7 +6,9 @@ use candle_core::{Device, Tensor};
 use phalanx_collectives::{Communicator, threads};
 use phalanx_models::{Mlp, MlpConfig, MobileNetV2, MobileNetV2Config, ResNet, ResNetConfig, ResNetVariant};
 use phalanx_sharding::plan::{MemoryPlan, RankBytes, Workload};
-use phalanx_sharding::{DataParallel, PRESETS, Strategy};
+use phalanx_sharding::{
+    DataParallel, Options, PRESETS, ParallelStrategy as _, StateBytes, Strategy, codec_named,
+};
 use phalanx_tensor::loss::{Over, cross_entropy};
 use phalanx_tensor::nn::Linear;
 use phalanx_tensor::optim::{Adam, Ema, Optimizer, Sgd};
@@ -96,11 +98,12 @@ fn measure(
     subject: Subject,
     strategy: Strategy,
     momentum: Option<f64>,
+    options: Options,
     comm: Communicator,
 ) -> std::result::Result<(RankBytes, u64, u64), AnyError> {
     let (model, store) = build(subject)?;
     let (rank, world) = (comm.rank(), comm.world_size());
-    let parallel = DataParallel::new(&store, comm, strategy)?;
+    let parallel = DataParallel::with_options(&store, strategy.mesh(comm, 0)?, strategy, options)?;
     let context = Arc::new(Context::new(1));
     let mut optimizer: Box<dyn Optimizer> = match momentum {
         Some(momentum) => Box::new(Sgd::new(momentum, false, 0.0)),
@@ -115,23 +118,21 @@ fn measure(
             ..Session::training(context.clone(), Key::new(9).step(step))
         };
         let tape = Tape::recording(session);
-        store.zero_grads();
+        let under_way = parallel.begin_step()?;
         let images = Tensor::full(0.1 * (rank + 1) as f32, (SAMPLES, 3, SIDE, SIDE), &Device::Cpu)?;
         let logits = logits(&model, &tape, &Value::constant(images))?;
         let loss = cross_entropy(&tape, &logits, &[0, 1], 0.0, Over::Count(SAMPLES * world))?;
         tape.backward(&loss)?;
-        parallel.finish_gradients()?;
-        optimizer.step(&parallel.units(), 0.01, &context)?;
-        if let Some(ema) = &mut ema {
-            ema.update(&parallel.units(), &context)?;
-        }
-        parallel.finish_update()?;
+        under_way.finish(|params| {
+            optimizer.step(params, 0.01, &context)?;
+            ema.as_mut().map_or(Ok(()), |ema| ema.update(params, &context))
+        })?;
         sent = parallel.stats().bytes_sent - before;
     }
-    let [parameters, gradients] = parallel.bytes();
+    let StateBytes { parameters, gradients, codec, .. } = parallel.bytes();
     let averages = ema.as_ref().map_or(0, Ema::bytes) as u64;
     Ok((
-        RankBytes { parameters, gradients, optimizer: optimizer.state_bytes() as u64, averages },
+        RankBytes { parameters, gradients, optimizer: optimizer.state_bytes() as u64, averages, codec },
         sent,
         parallel.peak_gathered_bytes(),
     ))
@@ -141,28 +142,41 @@ fn measure(
 fn every_strategy_holds_and_sends_what_was_planned() {
     for subject in [Subject::ResNet, Subject::Mlp, Subject::Mixed] {
         for strategy in PRESETS {
-            for (ranks, momentum) in [(1, None), (2, Some(0.9)), (3, None), (4, Some(0.0)), (4, None)] {
+            for (ranks, momentum, codec) in [
+                (1, None, "none"),
+                (2, Some(0.9), "none"),
+                (3, None, "bf16"),
+                (4, Some(0.0), "none"),
+                (4, None, "bf16"),
+            ] {
                 let (_, store) = build(subject).expect("sound");
                 let workload = Workload {
                     ranks,
                     group: None,
                     optimizer_numbers: momentum.map_or(2, |momentum| usize::from(momentum > 0.0)),
                     averages: momentum.is_none(),
+                    codec: codec_named(codec).expect("known"),
                     ..Workload::default()
                 };
-                let plan = MemoryPlan::new(store.units(), *strategy, workload).expect("ranks are groups");
+                let plan =
+                    MemoryPlan::new(store.flat_params(), *strategy, &workload).expect("ranks are groups");
                 let measured: Vec<_> = std::thread::scope(|scope| {
-                    let start = |comm| scope.spawn(move || measure(subject, *strategy, momentum, comm));
+                    let start = |comm| {
+                        let options =
+                            Options { codec: codec_named(codec).expect("known"), ..Options::default() };
+                        scope.spawn(move || measure(subject, *strategy, momentum, options, comm))
+                    };
                     let ranks: Vec<_> = threads(ranks).expect("threads").into_iter().map(start).collect();
                     ranks.into_iter().map(|rank| rank.join().expect("no panic").expect("trains")).collect()
                 });
-                let place = format!("{subject:?}, {} on {ranks}, momentum {momentum:?}", strategy.name);
+                let place =
+                    format!("{subject:?}, {} on {ranks}, momentum {momentum:?}, {codec}", strategy.name);
                 for (rank, (held, sent, gathered)) in measured.into_iter().enumerate() {
                     assert_eq!(plan.ranks[rank], held, "{place}: rank {rank}");
                     assert!(gathered <= plan.gathered, "{place}: {gathered} bytes, not {}", plan.gathered);
                     // Parts that groups sum differ by an element a unit, sent once there and once back.
                     let off = plan.sent_per_step.abs_diff(sent);
-                    let allowed = if strategy.name == "hsdp" { 8 * plan.units as u64 } else { 0 };
+                    let allowed = if strategy.name == "hsdp" { 8 * plan.flat_params as u64 } else { 0 };
                     assert!(off <= allowed, "{place}: rank {rank} sends {sent}, not {}", plan.sent_per_step);
                 }
             }
@@ -181,7 +195,8 @@ fn adam(ranks: usize) -> Workload {
 }
 
 fn plan(store: &ParamStore, strategy: &str, ranks: usize) -> MemoryPlan {
-    MemoryPlan::new(store.units(), Strategy::named(strategy).expect("a row"), adam(ranks)).expect("plans")
+    MemoryPlan::new(store.flat_params(), Strategy::named(strategy).expect("a row"), &adam(ranks))
+        .expect("plans")
 }
 
 #[test]
@@ -219,7 +234,10 @@ fn a_model_larger_than_memory_is_planned_without_it() {
         (block, 2 * block, 2 * block)
     );
     assert!(fsdp.largest_rank().total() * 64 < ddp.largest_rank().total() + (1 << 20));
-    assert_eq!((ddp.gathered, ddp.unreduced, ddp.units, ddp.blocks.len(), ddp.outside), (0, 0, 97, 97, 0));
+    assert_eq!(
+        (ddp.gathered, ddp.unreduced, ddp.flat_params, ddp.blocks.len(), ddp.outside),
+        (0, 0, 97, 97, 0)
+    );
 }
 
 #[test]
@@ -228,12 +246,12 @@ fn groups_must_divide_the_ranks() {
         Mlp::new(scope, &MlpConfig { inputs: 4, width: 4, depth: 1, num_classes: 2 }).map(|_| ())
     });
     let hsdp = Strategy::named("hsdp").expect("a row");
-    let with = |group| MemoryPlan::new(store.units(), hsdp, Workload { group, ..adam(6) });
+    let with = |group| MemoryPlan::new(store.flat_params(), hsdp, &Workload { group, ..adam(6) });
     assert_eq!(with(None).expect("halves").shards, 3);
     assert_eq!(with(Some(2)).expect("thirds").shards, 2);
     for group in [0, 4] {
         let said = with(Some(group)).expect_err("no groups").to_string();
         assert!(said.contains(&format!("6 ranks are not whole groups of {group}")), "{said}");
     }
-    assert!(MemoryPlan::new(store.units(), hsdp, adam(0)).is_err());
+    assert!(MemoryPlan::new(store.flat_params(), hsdp, &adam(0)).is_err());
 }

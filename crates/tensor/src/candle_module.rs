@@ -96,7 +96,7 @@ impl<M> CandleModule<M> {
         let Some((_, first)) = self.params.first() else {
             return Err(TensorError::Backward("the candle module has no variables".into()));
         };
-        let (dtype, device) = (first.unit()?.dtype(), first.unit()?.device().clone());
+        let (dtype, device) = (first.flat_param()?.dtype(), first.flat_param()?.device().clone());
         let params = self.params.iter().map(|(_, param)| tape.param(param)).collect::<Result<Vec<_>>>()?;
         let mut all: Vec<&Value> = inputs.to_vec();
         all.extend(&params);

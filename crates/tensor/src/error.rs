@@ -7,6 +7,9 @@ use candle_core::{DType, Shape};
 /// What this crate's functions return.
 pub type Result<T, E = TensorError> = std::result::Result<T, E>;
 
+/// What somebody returns who is called from the tape, a listener or a group of ranks; the error ends the pass that called.
+pub type HookResult = std::result::Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
 /// An error from recording, differentiating, storing or loading.
 #[derive(Debug, thiserror::Error)]
 pub enum TensorError {
@@ -66,6 +69,20 @@ pub enum TensorError {
         name: String,
         /// Why not.
         why: &'static str,
+    },
+    /// A flat parameter was asked for something that its state does not allow.
+    #[error("flat parameter {index} (from `{name}`) is {is}; to {operation} it must be {expected}")]
+    FlatState {
+        /// Its position in the store.
+        index: usize,
+        /// Its first parameter.
+        name: String,
+        /// The state that it is in.
+        is: String,
+        /// What was to be done.
+        operation: &'static str,
+        /// The states in which that can be done.
+        expected: &'static str,
     },
     /// Two parameters or buffers were registered under one name.
     #[error("`{0}` was registered twice; names in a store are unique")]

@@ -1,9 +1,12 @@
 //! Ranks that compute together, as ops see them: this crate knows no transport, only that somebody adds and gathers.
 
-use crate::host::HostSliceMut;
-use crate::tape::HookResult;
+use candle_core::{Device, Tensor};
 
-/// Some ranks that call the same operations in the same order on flat arrays of numbers. Ops whose results depend on what other
+use crate::backend::Array;
+use crate::error::HookResult;
+
+/// Some ranks that call the same operations in the same order on flat arrays of f32 or f64, which stay where they lie: a
+/// transport for the host refuses those of a device. Ops whose results depend on what other
 /// ranks hold communicate over it: [`crate::ops::all_reduce`] and its kin, synchronised batch norm, the contrastive loss.
 ///
 /// Every rank gets the same bits where it is given the same numbers.
@@ -18,21 +21,21 @@ pub trait ProcessGroup: std::fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// The transport's.
-    fn all_reduce(&self, values: HostSliceMut<'_>) -> HookResult;
+    fn all_reduce(&self, values: &Array) -> HookResult;
 
     /// Brings the parts of all ranks together: `values` are those of rank 0, `lens[0]` numbers, then those of rank 1, and so
     /// on. This rank's are there already; those of the others are overwritten.
     ///
     /// # Errors
     /// The transport's, and if `lens` do not add up to the numbers that there are.
-    fn all_gather(&self, values: HostSliceMut<'_>, lens: &[usize]) -> HookResult;
+    fn all_gather(&self, values: &Array, lens: &[usize]) -> HookResult;
 
     /// Replaces this rank's part of `values`, which lie as in [`ProcessGroup::all_gather`], by its sum over the ranks. What is
     /// in the other parts afterwards is unspecified.
     ///
     /// # Errors
     /// The transport's, and if `lens` do not add up to the numbers that there are.
-    fn reduce_scatter(&self, values: HostSliceMut<'_>, lens: &[usize]) -> HookResult;
+    fn reduce_scatter(&self, values: &Array, lens: &[usize]) -> HookResult;
 }
 
 /// The count that every rank of the group gives, by rank: how many rows each has, where they need not have as many.
@@ -46,7 +49,9 @@ pub fn gather_counts(
     // f64 holds every count below 2⁵³ exactly.
     let mut counts = vec![0.0; group.size()];
     counts[group.rank()] = own as f64;
-    group.all_gather(HostSliceMut::F64(&mut counts), &vec![1; group.size()])?;
+    let counts = Array::from(Tensor::from_vec(counts, group.size(), &Device::Cpu)?);
+    group.all_gather(&counts, &vec![1; group.size()])?;
+    let counts = counts.host("counts of rows")?.to_vec1::<f64>()?;
     Ok(counts.into_iter().map(|count| count as usize).collect())
 }
 

@@ -9,12 +9,12 @@
 //! - **[`Value`]** is what ops take and give: a tensor and where its gradient goes, or a *handle* of a
 //!   parameter. Nodes keep handles, not weights, so a sharded parameter can be released after forward and
 //!   gathered again before backward.
-//! - **[`ParamStore`]**: parameters in the order and under the names of the reference state dict. All
-//!   parameters of a block share one flat buffer, a [`Unit`]: one collective moves it, the optimizer runs on
-//!   its slices, a shard is a range of it. Running statistics are [`Buffer`]s, apart from parameters.
+//! - **[`ParamStore`]**: parameters in the order and under the names of the reference state dict. They lie
+//!   in a few flat memories, each a [`FlatParam`]: one collective moves it, the optimizer runs on its slices, a shard is a
+//!   range of it. Running statistics are [`Buffer`]s, apart from parameters.
 //! - **[`Precision`]**: activations in bf16 or f16, with parameters, their gradients, statistics and losses in f32.
 //! - **[`Block`]**: the named part of a model that strategies act on. A [`Listener`] hears when blocks start and
-//!   end, forward and backward, and when a unit's gradients are complete. A block can be run again in backward
+//!   end, forward and backward, and when the gradients of a flat parameter are complete. A block can be run again in backward
 //!   instead of keeping what it saved ([`Recompute`]).
 //! - **[`ops`], [`nn`], [`loss`], [`optim`]**: the differentiable operations, layers with PyTorch's names and
 //!   initial values, stable losses, and optimizers over flat slices. Every backward is checked against finite
@@ -55,7 +55,7 @@
 //!     losses.push(loss.tensor()?.to_scalar::<f32>()?);
 //!     store.zero_grads();
 //!     tape.backward(&loss)?;
-//!     sgd.step(store.units(), 0.1, &context)?;
+//!     sgd.step(store.flat_params(), 0.1, &context)?;
 //! }
 //! assert!(losses[19] < losses[0]);
 //! # Ok(())
@@ -82,17 +82,20 @@ mod storage;
 pub mod store;
 pub mod tape;
 
-pub use backend::{Array, ArrayBackend, DeviceArray};
+pub use backend::{Array, ArrayBackend, DeviceArray, Place};
 #[cfg(feature = "candle-nn")]
 pub use candle_module::CandleModule;
-pub use error::{Result, TensorError};
+pub use error::{HookResult, Result, TensorError};
 pub use group::ProcessGroup;
 pub use init::{Fan, Init};
 pub use phalanx_kernels::{Context, Level};
 pub use precision::Precision;
 pub use rng::Key;
-pub use store::{Buffer, BuildOptions, LoadReport, Param, ParamStore, Scope, StoreBuilder, Unit, UnitEntry};
-pub use tape::{Block, Grads, HookResult, Listener, Recompute, Saved, Session, Tape, Value};
+pub use store::{
+    Buffer, BuildOptions, FlatEntry, FlatParam, FlatStorage, GradState, LoadReport, Param, ParamGroup,
+    ParamState, ParamStore, Scope, StoreBuilder,
+};
+pub use tape::{Block, Grads, Listener, Recompute, Saved, Session, Tape, Value};
 
 /// The examples of this crate's README, as tests.
 #[cfg(doctest)]

@@ -127,6 +127,42 @@ impl<'a> Contiguous<'a> {
     }
 }
 
+/// A contiguous CPU tensor's elements of exactly type `I` under its read lock: indices, masks.
+pub(crate) struct Exact<'a, I> {
+    op: &'static str,
+    storage: StorageRef<'a>,
+    range: std::ops::Range<usize>,
+    elements: std::marker::PhantomData<I>,
+}
+
+/// Positions of rows, classes, maxima.
+pub(crate) type Indices<'a> = Exact<'a, u32>;
+
+/// A mask.
+pub(crate) type Bytes<'a> = Exact<'a, u8>;
+
+impl<'a, I: WithDType> Exact<'a, I> {
+    /// Locks `tensor` for reading.
+    pub(crate) fn of(op: &'static str, tensor: &'a Tensor) -> Result<Self> {
+        let (storage, layout) = tensor.storage_and_layout();
+        let Some((start, end)) = layout.contiguous_offsets() else {
+            return Err(TensorError::shape(op, "expected a contiguous tensor"));
+        };
+        Ok(Self { op, storage, range: start..end, elements: std::marker::PhantomData })
+    }
+
+    /// The elements.
+    pub(crate) fn slice(&self) -> Result<&[I]> {
+        match &*self.storage {
+            Storage::Cpu(cpu) => match I::cpu_storage_as_slice(cpu) {
+                Ok(values) => Ok(&values[self.range.clone()]),
+                Err(_) => Err(TensorError::dtype(self.op, self.storage.dtype())),
+            },
+            _ => Err(TensorError::Unsupported { op: self.op, what: "this device".into() }),
+        }
+    }
+}
+
 /// The error for a device without an implementation of `op`.
 pub(crate) fn unsupported_device(op: &'static str, device: &Device) -> TensorError {
     TensorError::Unsupported { op, what: format!("device {:?}", device.location()) }

@@ -9,7 +9,7 @@ use phalanx_tensor::io::{
     TensorFile, atomic_write, load_into, load_safetensors, load_weights, save_safetensors,
 };
 use phalanx_tensor::optim::{Adam, Ema, Optimizer, Sgd};
-use phalanx_tensor::{BuildOptions, Context, Init, Key, ParamStore, StoreBuilder, TensorError};
+use phalanx_tensor::{BuildOptions, Context, FlatStorage, Init, Key, ParamStore, StoreBuilder, TensorError};
 
 fn store(seed: u64) -> ParamStore {
     let builder = StoreBuilder::new(BuildOptions { key: Key::new(seed), ..Default::default() });
@@ -122,12 +122,13 @@ fn a_failed_write_leaves_the_old_file() {
 fn optimizers_resume_by_name_bit_for_bit() {
     let context = Context::new(1);
     let grads = |store: &ParamStore, step: u64| {
-        for unit in store.units() {
-            let mut values = vec![0.0; unit.len()];
-            Key::new(9).index(unit.index() as u64).step(step).normal(0, &mut values);
+        for param in store.flat_params() {
+            let mut values = vec![0.0; param.len()];
+            Key::new(9).index(param.index() as u64).step(step).normal(0, &mut values);
             let flat =
-                Tensor::from_vec(values, unit.len(), &Device::Cpu).and_then(|t| t.to_dtype(DType::F32));
-            unit.set_grads(Some(flat.expect("small"))).expect("fits");
+                Tensor::from_vec(values, param.len(), &Device::Cpu).and_then(|t| t.to_dtype(DType::F32));
+            let flat = FlatStorage::from_tensor(flat.expect("small")).expect("flat");
+            param.set_grads(&flat).expect("fits");
         }
     };
     let makes: [fn() -> Box<dyn Optimizer>; 3] = [
@@ -141,31 +142,31 @@ fn optimizers_resume_by_name_bit_for_bit() {
         for step in 0..6 {
             if step == 3 {
                 let dict = whole.state_dict().expect("resident");
-                let state = optimizer.state(whole.units()).expect("small");
-                saved = Some((dict, state, ema.state(whole.units()).expect("small")));
+                let state = optimizer.state(whole.flat_params()).expect("small");
+                saved = Some((dict, state, ema.state(whole.flat_params()).expect("small")));
             }
             grads(&whole, step);
-            optimizer.step(whole.units(), 0.1, &context).expect("sound");
-            ema.update(whole.units(), &context).expect("sound");
+            optimizer.step(whole.flat_params(), 0.1, &context).expect("sound");
+            ema.update(whole.flat_params(), &context).expect("sound");
         }
         let (dict, (steps, tensors), (updates, averages)) = saved.expect("step 3 came");
         assert!(tensors.iter().any(|(name, _)| name.ends_with(".a.weight")), "named by parameter");
         let (again, mut optimizer, mut ema2) = (store(5), make(), Ema::new(0.9));
         again.load_state_dict(dict.iter().map(|(n, t)| (n.as_str(), t))).expect("the same model");
-        optimizer.load_state(again.units(), steps, &tensors).expect("fits");
-        ema2.load_state(again.units(), updates, &averages).expect("fits");
+        optimizer.load_state(again.flat_params(), steps, &tensors).expect("fits");
+        ema2.load_state(again.flat_params(), updates, &averages).expect("fits");
         for step in 3..6 {
             grads(&again, step);
-            optimizer.step(again.units(), 0.1, &context).expect("sound");
-            ema2.update(again.units(), &context).expect("sound");
+            optimizer.step(again.flat_params(), 0.1, &context).expect("sound");
+            ema2.update(again.flat_params(), &context).expect("sound");
         }
         assert_eq!(values(&again), values(&whole), "{optimizer:?}");
         let before = values(&again);
-        ema.swap(whole.units()).expect("sound");
-        ema2.swap(again.units()).expect("sound");
+        ema.swap(whole.flat_params()).expect("sound");
+        ema2.swap(again.flat_params()).expect("sound");
         assert_eq!(values(&again), values(&whole));
         assert_ne!(values(&again), before, "the averages are others than the weights");
-        ema2.swap(again.units()).expect("sound");
+        ema2.swap(again.flat_params()).expect("sound");
         assert_eq!(values(&again), before);
     }
 }
@@ -252,9 +253,12 @@ fn copies_of_parameters_are_no_larger_than_they() {
     // A copy of a view in candle keeps a copy of all that the view is a part of.
     let store = store(1);
     let mut adam = Adam::new((0.9, 0.999), 1e-8, 0.0);
-    store.units().iter().for_each(|unit| drop(unit.grads_or_zeros().expect("small")));
-    adam.step(store.units(), 0.1, &Context::new(1)).expect("resident");
-    let (_, state) = adam.state(store.units()).expect("small");
+    for param in store.flat_params() {
+        let zeros = FlatStorage::zeros(param.len(), param.dtype(), param.device()).expect("small");
+        param.set_grads(&zeros).expect("fits");
+    }
+    adam.step(store.flat_params(), 0.1, &Context::new(1)).expect("resident");
+    let (_, state) = adam.state(store.flat_params()).expect("small");
     for (name, tensor) in store.state_dict().expect("resident").into_iter().chain(state) {
         let held = match &*tensor.storage_and_layout().0 {
             Storage::Cpu(CpuStorage::F32(values)) => values.len(),

@@ -181,7 +181,7 @@ fn cases() -> Vec<Case> {
             };
             let residual = added.then_some(&v[1]);
             let out = ops::batch_norm2d(t, &v[0], &v[2], &v[3], &stats, activation, residual)?;
-            assert_eq!(mean.tensor().dtype(), DType::F32);
+            assert_eq!(mean.array().dtype(), DType::F32);
             Ok(out)
         });
         if !added {
@@ -271,7 +271,8 @@ fn instructions_and_threads_change_no_more_than_the_order_of_sums() {
 #[test]
 fn parameters_and_their_gradients_stay_f32() {
     for precision in LOW {
-        let builder = StoreBuilder::new(BuildOptions { key: Key::new(1), ..Default::default() });
+        let options = BuildOptions { key: Key::new(1), bucket_bytes: 0, ..Default::default() };
+        let builder = StoreBuilder::new(options);
         let (first, second) = (
             nn::Conv2d::new(&builder.root().pp("conv").block(), 3, 4, 3, Conv2dOptions::new(1, 1)),
             nn::Linear::new(&builder.root().pp("fc").block(), 4, 2),
@@ -289,10 +290,11 @@ fn parameters_and_their_gradients_stay_f32() {
             assert_eq!(loss.dtype().expect("a tensor"), DType::F32);
             // What is scaled is scaled everywhere.
             tape.backward_scaled(&loss, 1024.0).expect("sound");
-            let of = |unit: &phalanx_tensor::Unit| {
-                unit.grads().expect("held").expect("some").copy().expect("copies")
+            let of = |param: &phalanx_tensor::FlatParam| {
+                let grads = param.grads().expect("held").expect("some");
+                grads.tensor().copy().expect("copies")
             };
-            store.units().iter().map(of).collect::<Vec<_>>()
+            store.flat_params().iter().map(of).collect::<Vec<_>>()
         };
         for (low, exact) in gradients(precision).iter().zip(gradients(Precision::F32)) {
             assert_eq!(low.dtype(), DType::F32);
@@ -343,9 +345,9 @@ fn a_scale_brings_small_gradients_through_f16() {
         // A gradient of 2e-9, which f16 does not have.
         let small = ops::scale(&tape, &ops::sum(&tape, &y).expect("sound"), 2e-9).expect("sound");
         tape.backward_scaled(&small, scale.scale()).expect("sound");
-        let finite = grad_sum_of_squares(store.units(), &context).expect("held").is_finite();
+        let finite = grad_sum_of_squares(store.flat_params(), &context).expect("held").is_finite();
         if finite {
-            scale.accept(store.units(), &context).expect("held");
+            scale.accept(store.flat_params(), &context).expect("held");
         } else {
             scale.reject();
         }
@@ -363,5 +365,5 @@ fn a_scale_brings_small_gradients_through_f16() {
     }
     assert!(rejected > 0 && scale.scale() == f64::powi(2.0, 50 - rejected), "{rejected} {}", scale.scale());
     let mut sgd = Sgd::new(0.0, false, 0.0);
-    sgd.step(store.units(), 1.0, &context).expect("held");
+    sgd.step(store.flat_params(), 1.0, &context).expect("held");
 }

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_tensor::{
-    Block, BuildOptions, Context, HookResult, Init, Key, Listener, Param, ParamStore, Recompute, Result,
-    Session, StoreBuilder, Tape, TensorError, Unit, Value, ops,
+    Block, BuildOptions, Context, FlatParam, FlatStorage, HookResult, Init, Key, Listener, Param, ParamStore,
+    Recompute, Result, Session, StoreBuilder, Tape, TensorError, Value, ops,
 };
 
 /// x -> tanh(x W) with dropout, as a block.
@@ -27,7 +27,9 @@ impl Block for Layer {
 }
 
 fn model(depth: usize) -> (Vec<Arc<dyn Block>>, ParamStore) {
-    let builder = StoreBuilder::new(BuildOptions { key: Key::new(4), ..Default::default() });
+    // Every block has memory of its own.
+    let options = BuildOptions { key: Key::new(4), bucket_bytes: 0, ..Default::default() };
+    let builder = StoreBuilder::new(options);
     let layers = (0..depth)
         .map(|i| {
             let scope = builder.root().pp("layers").pp(i).block();
@@ -69,8 +71,8 @@ impl Listener for Heard {
     fn after_backward(&self, block: &str) -> HookResult {
         self.note(format!("-b {block}"))
     }
-    fn gradients_ready(&self, unit: &Unit) -> HookResult {
-        self.note(format!("ready {}", unit.block()))
+    fn gradients_ready(&self, param: &FlatParam) -> HookResult {
+        self.note(format!("ready {}", param.blocks().collect::<String>()))
     }
 }
 
@@ -91,9 +93,11 @@ fn run(layers: &[Arc<dyn Block>], recompute: Recompute, listener: Option<Arc<Hea
 }
 
 fn grads(store: &ParamStore) -> Vec<Vec<f32>> {
-    let flat =
-        |unit: &Unit| unit.grads().expect("sound").expect("backward ran").to_vec1::<f32>().expect("f32");
-    store.units().iter().map(flat).collect()
+    let flat = |param: &FlatParam| {
+        let grads = param.grads().expect("sound").expect("backward ran");
+        grads.tensor().to_vec1::<f32>().expect("f32")
+    };
+    store.flat_params().iter().map(flat).collect()
 }
 
 #[test]
@@ -119,7 +123,7 @@ fn a_listener_hears_blocks_and_ready_gradients_in_order() {
 }
 
 #[test]
-fn a_unit_used_in_two_blocks_is_ready_once_after_the_last() {
+fn parameters_used_in_two_blocks_are_ready_once_after_the_last() {
     let (layers, _store) = model(1);
     let twice = [layers[0].clone(), layers[0].clone()];
     for recompute in [Recompute::Never, Recompute::Every(1), Recompute::Every(2)] {
@@ -146,22 +150,27 @@ fn recomputed_blocks_give_the_same_bits() {
 /// Releases every block's parameters after forward and backward, and gathers them again.
 #[derive(Debug)]
 struct Sharder {
-    units: Vec<Unit>,
-    kept: Vec<Tensor>,
+    params: Vec<FlatParam>,
+    kept: Vec<FlatStorage>,
 }
 
 impl Sharder {
-    fn each(&self, block: &str, f: impl Fn(&Unit, &Tensor) -> Result<()>) -> HookResult {
-        for (unit, kept) in self.units.iter().zip(&self.kept).filter(|(unit, _)| unit.block() == block) {
-            f(unit, kept)?;
+    fn each(&self, block: &str, f: impl Fn(&FlatParam, &FlatStorage) -> Result<()>) -> HookResult {
+        let all = self.params.iter().zip(&self.kept);
+        for (param, kept) in all.filter(|(param, _)| param.blocks().any(|known| known == block)) {
+            f(param, kept)?;
         }
         Ok(())
     }
     fn gather(&self, block: &str) -> HookResult {
-        self.each(block, |unit, kept| unit.set_values(Some(kept.copy()?)))
+        self.each(block, |param, kept| {
+            let (full, _) = param.begin_gather()?;
+            full.copy_from(kept)?;
+            param.end_gather()
+        })
     }
     fn release(&self, block: &str) -> HookResult {
-        self.each(block, |unit, _| unit.set_values(None))
+        self.each(block, |param, _| param.reshard())
     }
 }
 
@@ -182,15 +191,17 @@ impl Listener for Sharder {
 
 #[test]
 fn nodes_hold_handles_so_weights_can_leave_between_forward_and_backward() {
-    let (layers, store) = model(3);
-    let loss = run(&layers, Recompute::Never, None).expect("a sound model");
-    let expected = grads(&store);
     for recompute in [Recompute::Never, Recompute::Every(1)] {
-        store.zero_grads();
-        let kept = store.units().iter().map(|unit| unit.values().expect("resident")).collect::<Vec<_>>();
-        let sharder = Sharder { units: store.units().to_vec(), kept: kept.clone() };
-        for unit in store.units() {
-            unit.set_values(None).expect("releasing always works");
+        let (layers, store) = model(3);
+        let loss = run(&layers, Recompute::Never, None).expect("a sound model");
+        let expected = grads(&store);
+        let kept =
+            store.flat_params().iter().map(|param| param.values().expect("resident")).collect::<Vec<_>>();
+        let sharder = Sharder { params: store.flat_params().to_vec(), kept };
+        for param in store.flat_params() {
+            // An empty shard: all values leave.
+            param.set_owned(0..0).expect("all are in memory");
+            param.shard().expect("all are in memory");
         }
         let session = Session {
             recompute,
@@ -201,18 +212,18 @@ fn nodes_hold_handles_so_weights_can_leave_between_forward_and_backward() {
         let mut x = Value::constant(input());
         for layer in &layers {
             x = tape.run1(layer, &x).expect("gathered");
-            assert!(store.units().iter().all(|unit| unit.values().is_none()), "released after forward");
+            assert!(
+                store.flat_params().iter().all(|param| param.values().is_none()),
+                "released after forward"
+            );
         }
         let value = ops::mean(&tape, &ops::mul(&tape, &x, &x).expect("sound")).expect("sound");
         tape.backward(&value).expect("gathered again");
         assert_eq!(value.tensor().expect("a tensor").to_scalar::<f32>().expect("f32"), loss);
         assert_eq!(grads(&store), expected);
-        for (unit, kept) in store.units().iter().zip(kept) {
-            unit.set_values(Some(kept)).expect("the unit's own values");
-        }
     }
     let missing = model(1);
-    missing.1.units()[0].set_values(None).expect("releasing always works");
+    missing.1.flat_params()[0].shard().expect("all are in memory");
     match run(&missing.0, Recompute::Never, None) {
         Err(TensorError::NotResident { name, .. }) => assert_eq!(name, "layers.0.weight"),
         other => panic!("{other:?}"),

@@ -1,11 +1,11 @@
-//! What a rank reads and holds while it takes a checkpoint over: its share, and never a whole unit.
+//! What a rank reads and holds while it takes a checkpoint over: its share, and never the whole.
 
 use candle_core::Tensor;
 use phalanx_collectives::{Communicator, threads};
 use phalanx_models::{ResNet, ResNetConfig, ResNetVariant};
-use phalanx_sharding::{DataParallel, Strategy};
+use phalanx_sharding::{DataParallel, ParallelStrategy as _, Strategy};
 use phalanx_tensor::optim::{Adam, Optimizer};
-use phalanx_tensor::{BuildOptions, Context, Key, ParamStore, StoreBuilder, Unit};
+use phalanx_tensor::{BuildOptions, Context, FlatParam, Key, ParamStore, StoreBuilder};
 use phalanx_trainer::run::checkpoint::{Aside, Checkpoint, MODEL, NewFile, NewPiece, Region};
 use serde_json::Map;
 
@@ -28,7 +28,7 @@ fn saved(store: &ParamStore, optimizer: &Adam, folder: &std::path::Path) -> Chec
     };
     let model = store.state_dict().expect("resident");
     let model = model.into_iter().map(|(name, values)| piece(MODEL, &name, &name, values)).collect();
-    let (_, state) = optimizer.state(store.units()).expect("a state");
+    let (_, state) = optimizer.state(store.flat_params()).expect("a state");
     let of = |(key, values): (String, Tensor)| {
         let (kind, name) = key.split_once('.').expect("kind and name");
         piece(kind, name, &key, values)
@@ -43,10 +43,10 @@ fn saved(store: &ParamStore, optimizer: &Adam, folder: &std::path::Path) -> Chec
 /// An optimizer whose state is not zero.
 fn stepped(store: &ParamStore) -> Adam {
     let mut optimizer = Adam::new((0.9, 0.999), 1e-8, 0.0);
-    for unit in store.units().iter().filter(|unit| unit.trainable()) {
-        unit.set_grads(Some(unit.values().expect("resident").copy().expect("a copy"))).expect("fits");
+    for param in store.flat_params().iter().filter(|param| param.trainable()) {
+        param.set_grads(&param.values().expect("resident")).expect("fits");
     }
-    optimizer.step(store.units(), 0.1, &Context::new(1)).expect("steps");
+    optimizer.step(store.flat_params(), 0.1, &Context::new(1)).expect("steps");
     optimizer
 }
 
@@ -54,11 +54,12 @@ fn flat(tensor: &Tensor) -> Vec<f32> {
     tensor.flatten_all().and_then(|flat| flat.to_vec1()).expect("f32")
 }
 
-/// Compares what a unit holds with what was saved.
-fn check(unit: &Unit, of: &Tensor, saved: &ParamStore) {
-    for entry in unit.entries() {
+/// Compares what a rank keeps with what was saved.
+fn check(param: &FlatParam, saved: &ParamStore) {
+    let (values, entries) = param.kept().expect("values");
+    for entry in entries {
         let whole = flat(&saved.param(&entry.name).expect("a parameter").tensor().expect("resident"));
-        assert_eq!(flat(of)[entry.range.clone()], whole[entry.part.clone()], "{}", entry.name);
+        assert_eq!(flat(values.tensor())[entry.range.clone()], whole[entry.part.clone()], "{}", entry.name);
     }
 }
 
@@ -71,31 +72,29 @@ fn load(strategy: &str, comm: Communicator, folder: &std::path::Path, expected: 
     let checkpoint = Checkpoint::open(&folder.join("step-00000001")).expect("complete");
     let reader = checkpoint.reader();
     let before = parallel.bytes();
-    reader.read_model(&store, &parallel.resident_units()).expect("reads");
+    reader.read_model(&store).expect("reads");
     let of_model = reader.bytes_read();
     assert_eq!(parallel.bytes(), before, "no memory but what was there");
     let mut optimizer = Adam::new((0.9, 0.999), 1e-8, 0.0);
-    for unit in parallel.units() {
+    for param in parallel.params() {
         for kind in ["exp_avg", "exp_avg_sq"] {
-            let state = reader.state_of(kind, &unit).expect("reads");
+            let state = reader.state_of(kind, param).expect("reads");
             let bytes: usize = state.iter().map(|(_, part)| part.elem_count() * 4).sum();
-            assert!(bytes <= unit.bytes(), "no more than the rank's part of the unit");
-            optimizer.load_state(std::slice::from_ref(&unit), 1, &state).expect("fits");
+            assert!(bytes <= 4 * param.owned().len(), "no more than what the rank owns");
+            optimizer.load_state(std::slice::from_ref(param), 1, &state).expect("fits");
         }
     }
     let of_state = reader.bytes_read() - of_model;
     parallel.broadcast_state(&store).expect("equal");
     if strategy == "fsdp" && world > 1 {
-        let released = store.units().iter().filter(|unit| !unit.block().is_empty());
-        assert!(released.into_iter().all(|unit| unit.values().is_none()), "nothing was gathered");
-        let whole: u64 = store.units().iter().map(|unit| unit.bytes() as u64).sum();
-        assert!(parallel.bytes()[0] <= whole / world as u64 + 8 * store.units().len() as u64);
+        let mut inside = store.flat_params().iter().filter(|param| !param.is_outside());
+        assert!(inside.all(|param| param.values().is_none()), "nothing was gathered");
+        let whole: u64 = store.flat_params().iter().map(|param| param.bytes() as u64).sum();
+        assert!(parallel.bytes().parameters <= whole / world as u64 + 8 * store.flat_params().len() as u64);
     }
-    for unit in parallel.resident_units() {
-        check(&unit, &unit.values().expect("resident"), expected);
-    }
+    store.flat_params().iter().for_each(|param| check(param, expected));
     // And the whole is what was saved, buffers too.
-    parallel.summon().expect("gathers");
+    parallel.unshard().expect("gathers");
     for ((name, found), (_, expected)) in
         store.state_dict().expect("resident").iter().zip(expected.state_dict().expect("resident"))
     {
@@ -140,7 +139,7 @@ fn a_rank_reads_and_holds_its_share() {
             .collect();
         for rank in running {
             let [of_model, of_state] = rank.join().expect("no panic");
-            // Headers and buffers, which everybody reads, and the rounding of each unit.
+            // Headers and buffers, which everybody reads, and the rounding of each shard.
             let slack = 24 << 10;
             assert!(of_model <= bytes("model") / sharded as u64 + slack, "{strategy}: {of_model}");
             assert!(of_state <= bytes("optimizer") / sharers as u64 + slack, "{strategy}: {of_state}");

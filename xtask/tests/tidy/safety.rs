@@ -15,7 +15,7 @@ const UNSAFE_MODULES: &[&str] = &[
     "crates/collectives/src/shared/cross_memory/access.rs",
     "crates/collectives/src/shared/memory.rs",
     "crates/collectives/src/world/pmi.rs",
-    "crates/kernels/src/bfloat/tile.rs",
+    "crates/kernels/src/products/tile.rs",
     "crates/kernels/src/columns.rs",
     "crates/kernels/src/fork_join.rs",
     "crates/kernels/src/gemm_call.rs",

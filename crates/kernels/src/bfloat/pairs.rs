@@ -9,7 +9,7 @@ use half::bf16;
 use pulp::Simd;
 
 use super::convert::round_bits;
-use crate::turn::turn;
+use crate::transpose::transpose;
 
 /// Element types that become bf16.
 pub(crate) trait Narrow: Copy + Send + Sync {
@@ -33,13 +33,13 @@ impl Narrow for bf16 {
 
 /// A pair: the first number in the lower half.
 #[inline(always)]
-pub(super) fn pair(first: u16, second: u16) -> u32 {
+pub(crate) fn pair(first: u16, second: u16) -> u32 {
     u32::from(first) | u32::from(second) << 16
 }
 
 /// Pairs of two rows, element by element; `second` may be missing, which counts as zeros.
 #[inline(always)]
-pub(super) fn zip_rows<T: Narrow>(first: &[T], second: Option<&[T]>, to: &mut [f32]) {
+pub(crate) fn zip_rows<T: Narrow>(first: &[T], second: Option<&[T]>, to: &mut [f32]) {
     match second {
         Some(second) => {
             for ((to, first), second) in to.iter_mut().zip(first).zip(second) {
@@ -56,7 +56,7 @@ pub(super) fn zip_rows<T: Narrow>(first: &[T], second: Option<&[T]>, to: &mut [f
 
 /// Pairs of neighbours of a row; an odd last one is followed by zero.
 #[inline(always)]
-pub(super) fn zip_neighbours<T: Narrow>(row: &[T], to: &mut [f32]) {
+pub(crate) fn zip_neighbours<T: Narrow>(row: &[T], to: &mut [f32]) {
     let (pairs, rest) = row.as_chunks::<2>();
     for (to, [first, second]) in to.iter_mut().zip(pairs) {
         *to = f32::from_bits(pair(first.bits(), second.bits()));
@@ -66,10 +66,10 @@ pub(super) fn zip_neighbours<T: Narrow>(row: &[T], to: &mut [f32]) {
     }
 }
 
-/// Rows of `cols` elements, `from_stride` apart, to pairs of rows, turned: `to` gets `cols` rows of `to_stride` elements,
+/// Rows of `cols` elements, `from_stride` apart, to pairs of rows, transposed: `to` gets `cols` rows of `to_stride` elements,
 /// of which the first half as many as there are rows are written. `scratch` has room for half the rows.
 #[inline(always)]
-pub(super) fn turn_pairs<S: Simd, T: Narrow>(
+pub(crate) fn transpose_pairs<S: Simd, T: Narrow>(
     from: &[T],
     from_stride: usize,
     [rows, cols]: [usize; 2],
@@ -82,5 +82,5 @@ pub(super) fn turn_pairs<S: Simd, T: Narrow>(
         let second = (2 * pair + 1 < rows).then(|| row(2 * pair + 1));
         zip_rows(row(2 * pair), second, line);
     }
-    turn::<S>(scratch, cols, [rows.div_ceil(2), cols], to, to_stride);
+    transpose::<S>(scratch, cols, [rows.div_ceil(2), cols], to, to_stride);
 }

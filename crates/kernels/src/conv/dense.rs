@@ -120,7 +120,7 @@ impl Plan {
         (image * shape.in_channels + group * self.in_group) * self.in_plane
     }
 
-    /// Where the output of an image and group begins.
+    /// Start of the channels of group `group` of image `image`, output side.
     fn output_at(&self, shape: &Conv2dShape, image: usize, group: usize) -> usize {
         (image * shape.out_channels + group * self.out_group) * self.out_plane
     }

@@ -12,17 +12,18 @@ mod dense;
 mod depthwise;
 mod lowering;
 mod pointwise;
+mod rounded;
 mod shape;
 mod transposed;
 mod winograd;
 
+pub use rounded::{conv2d_backward_input_bf16, conv2d_backward_weight_bf16, conv2d_forward_bf16};
 pub use shape::Conv2dShape;
 pub use transposed::{
     ConvTranspose2dShape, conv_transpose2d_backward_input, conv_transpose2d_backward_weight,
     conv_transpose2d_forward,
 };
 
-use crate::bfloat;
 use crate::context::Context;
 use crate::error::{Result, check_len};
 use crate::float::Float;
@@ -45,7 +46,7 @@ impl Path {
         let single = T::singles(&[]).is_some();
         match () {
             () if shape.is_depthwise() => Self::Depthwise,
-            () if single && context.rounds() && bfloat::suits(context, shape) => Self::Rounded,
+            () if single && context.rounds() && rounded::suits(context, shape) => Self::Rounded,
             () if single && pointwise::suits(shape) => Self::Pointwise,
             () if single && winograd::suits_maps(shape) => Self::Winograd,
             () if single && channels_last::suits_gather(shape) => Self::ChannelsLast,
@@ -105,7 +106,7 @@ pub fn conv2d_forward<T: Float>(
     }
     match Path::of_maps::<T>(context, shape) {
         Path::Depthwise => depthwise::forward(context, shape, x, w, y),
-        Path::Rounded => with_singles(x, w, y, |x, w, y| bfloat::forward_rounded(context, shape, x, w, y)),
+        Path::Rounded => with_singles(x, w, y, |x, w, y| rounded::forward_rounded(context, shape, x, w, y)),
         Path::Pointwise => with_singles(x, w, y, |x, w, y| pointwise::forward(context, shape, x, w, y)),
         Path::Winograd => with_singles(x, w, y, |x, w, y| winograd::forward(context, shape, x, w, y)),
         Path::ChannelsLast => {
@@ -148,7 +149,7 @@ pub fn conv2d_backward_input<T: Float>(
     match Path::of_maps::<T>(context, shape) {
         Path::Depthwise => depthwise::backward_input(context, shape, dy, w, dx),
         Path::Rounded => {
-            with_singles(dy, w, dx, |dy, w, dx| bfloat::backward_input_rounded(context, shape, dy, w, dx));
+            with_singles(dy, w, dx, |dy, w, dx| rounded::backward_input_rounded(context, shape, dy, w, dx));
         }
         Path::Pointwise => {
             with_singles(dy, w, dx, |dy, w, dx| pointwise::backward_input(context, shape, dy, w, dx));

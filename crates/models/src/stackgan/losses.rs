@@ -1,8 +1,7 @@
 //! The losses of the first stage.
 
-use candle_core::Tensor;
 use phalanx_tensor::loss::{self, Over};
-use phalanx_tensor::{Result, Tape, Value, ops};
+use phalanx_tensor::{Result, Tape, TensorError, Value, ops};
 
 use super::{Generated, StageOneDiscriminator};
 
@@ -22,9 +21,7 @@ pub struct StageOneLosses {
 
 /// Binary cross-entropy of logits `[N]` that should all be `target`.
 fn judged(tape: &Tape, logits: &Value, target: f64) -> Result<Value> {
-    let tensor = logits.tensor()?;
-    let targets = Tensor::full(target, tensor.shape(), tensor.device())?.to_dtype(tensor.dtype())?;
-    loss::bce_with_logits(tape, logits, &Value::constant(targets), Over::Batch)
+    loss::bce_with_logits(tape, logits, &ops::full_like(tape, logits, target)?, Over::Batch)
 }
 
 /// Real images with their own condition should pass; with the next one's, and generated ones, should not:
@@ -39,7 +36,13 @@ pub fn stage_one_discriminator_loss(
     fake: &Value,
     condition: &Value,
 ) -> Result<Value> {
-    let batch = real.dims()[0];
+    let batch = real.dims().first().copied().unwrap_or(0);
+    if batch < 2 {
+        let problem = format!(
+            "each image is also judged with the next one's condition, which takes at least two; there are {batch}"
+        );
+        return Err(TensorError::Shape { op: "stage_one_discriminator_loss", problem });
+    }
     let real_features = discriminator.features(tape, real)?;
     let fake_features = discriminator.features(tape, fake)?;
     let logits = discriminator.logits(tape, &real_features, condition)?;

@@ -2,237 +2,235 @@
 
 use std::collections::VecDeque;
 
-use candle_core::Tensor;
-use phalanx_collectives::{Handle, ReduceOp};
-use phalanx_tensor::Unit;
+use phalanx_collectives::{Communicator, FlatBuffer, Handle, ReduceOp};
+use phalanx_tensor::host::HostSliceMut;
+use phalanx_tensor::{FlatParam, FlatStorage, TensorError};
 
-use super::bucket::fill_from;
-use super::{DataParallel, LEADER, Progress};
-use crate::Result;
-use crate::buffer::TensorBuffer;
-use crate::hook::{GradBucket, Pending};
-use crate::strategy::Held;
+use super::DataParallel;
+use crate::buffer::{InPlace, Wire};
+use crate::codec::GradCodec;
+use crate::strategy::{LEADER, Layout};
+use crate::{Result, ShardingError};
 
 /// How far the reductions of a step are.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Reductions {
-    /// By place: whether the unit's gradients are complete.
+    /// By bucket: whether its gradients are complete.
     ready: Vec<bool>,
     /// How many buckets, in the order of reduction, have started.
     started: usize,
-    /// Started and not taken, by bucket.
-    running: VecDeque<(usize, Running)>,
-    /// Parts on their way between replicas, by bucket.
-    crossing: Vec<(usize, Handle<TensorBuffer>)>,
+    /// Started and not finished.
+    running: VecDeque<Reduction>,
+    /// Shards on their way between groups.
+    crossing: Vec<Reduction>,
     /// Whether more micro-batches come before anything is reduced.
-    accumulating: bool,
+    pub(super) accumulating: bool,
 }
 
-/// A reduction on its way.
-enum Running {
-    /// Everybody gets the sum, in place.
-    Whole(Handle<TensorBuffer>),
-    /// This rank gets its part of the sum, in memory of its own.
-    Part(Handle<(TensorBuffer, TensorBuffer)>),
-    /// In a hook's way, in place.
-    Hooked(GradBucket, Box<dyn Pending>),
-}
+impl Reductions {
+    pub(super) fn new(buckets: usize) -> Self {
+        let (running, crossing) = (VecDeque::new(), Vec::new());
+        Self { ready: vec![false; buckets], started: 0, running, crossing, accumulating: false }
+    }
 
-impl std::fmt::Debug for Running {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Whole(_) => "Whole",
-            Self::Part(_) => "Part",
-            Self::Hooked(..) => "Hooked",
-        })
+    /// Bytes of messages on their way that are not the gradients themselves.
+    pub(super) fn wire_bytes(&self) -> u64 {
+        self.running.iter().chain(&self.crossing).map(|reduction| reduction.wire_bytes).sum()
     }
 }
 
-impl Running {
+/// The sum of a bucket's gradients on its way.
+#[derive(Debug)]
+struct Reduction {
+    bucket: usize,
+    /// Where the sum goes: the gradients themselves, or the room for this rank's shard.
+    sum: FlatStorage,
+    message: Message,
+    wire_bytes: u64,
+}
+
+/// What is summed.
+#[derive(Debug)]
+enum Message {
+    /// The gradients, in place.
+    Whole(Handle<InPlace>),
+    /// The gradients, of which this rank gets its shard.
+    Scattered(Handle<(InPlace, InPlace)>),
+    /// What the codec has made of them.
+    Encoded(Handle<Wire>),
+}
+
+impl Message {
     fn is_done(&self) -> bool {
         match self {
             Self::Whole(handle) => handle.is_done(),
-            Self::Part(handle) => handle.is_done(),
-            Self::Hooked(_, pending) => pending.is_done(),
+            Self::Scattered(handle) => handle.is_done(),
+            Self::Encoded(handle) => handle.is_done(),
         }
     }
 }
 
 impl DataParallel {
-    /// Says whether the next backward is one of several whose gradients are added up: nothing is reduced before the last.
-    pub fn accumulate(&self, more: bool) {
-        self.state().reductions.accumulating = more;
-    }
-
-    /// A unit's gradients are complete.
-    pub(super) fn ready(&self, unit: &Unit) -> Result<()> {
+    /// A bucket's gradients are complete.
+    pub(super) fn ready(&self, param: &FlatParam) -> Result<()> {
+        // Networks may run on each other's tapes; and a tape may be differentiated for other ends.
+        if !self.params.get(param.index()).is_some_and(|own| own.is(param)) {
+            return Ok(());
+        }
         let mut state = self.state();
-        if state.reductions.accumulating {
-            return Ok(());
-        }
-        let Some(place) = self.places.get(unit.index()).filter(|place| place.whole.is(unit)) else {
-            return Ok(());
+        let Some(step) = &mut state.step else {
+            return Err(ShardingError::Step("gradients came outside of any; begin one before backward"));
         };
-        if !place.whole.trainable() {
+        if step.accumulating {
             return Ok(());
         }
-        state.reductions.ready.resize(self.places.len(), false);
-        state.reductions.ready[unit.index()] = true;
-        while let Some(next) = self.order.get(state.reductions.started) {
-            if !state.reductions.ready[self.buckets[*next].members.clone()].iter().all(|ready| *ready) {
-                break;
-            }
-            self.start(&mut state)?;
+        step.ready[param.index()] = true;
+        while self.order.get(step.started).is_some_and(|next| step.ready[*next]) {
+            self.start(step)?;
         }
         // What is done meanwhile makes room at once. Where gradients are sharded there is room for those of a few buckets,
         // as for parameters; backward waits if it is that much faster than the others.
-        let crowded = |running: usize| {
-            self.strategy.placement.gradients == Held::Sharded && running > self.prefetch.max(1)
-        };
-        while state.reductions.running.front().is_some_and(|(_, running)| running.is_done())
-            || crowded(state.reductions.running.len())
+        let scatters = self.strategy.layout.gradients == Layout::Sharded;
+        // Where shards go on to other groups that does not depend on who is how fast, so that all ranks issue the same.
+        let done = |reduction: &Reduction| self.replicas.is_none() && reduction.message.is_done();
+        while step.running.front().is_some_and(done)
+            || (scatters && step.running.len() > self.prefetch.max(1))
         {
-            self.take(&mut state)?;
+            self.finish_oldest(step)?;
         }
         Ok(())
-    }
-
-    /// Gives the units of a bucket memory for their gradients, in one buffer, if they have none yet.
-    pub(super) fn lay_gradients(&self, state: &mut Progress, index: usize) -> Result<()> {
-        let bucket = &self.buckets[index];
-        let members = &self.places[bucket.members.clone()];
-        let alone = members.len() == 1;
-        if alone || !bucket.trainable || members.iter().any(|place| place.whole.has_grads()) {
-            return Ok(());
-        }
-        let grads = bucket.room()?;
-        for place in members {
-            place.whole.set_grads(Some(grads.narrow(0, place.lies.start, place.lies.len())?))?;
-            // Unwritten: what comes first overwrites, and what nothing comes to is zero.
-            place.whole.zero_grads();
-        }
-        state.memory[index].grads = Some(grads);
-        Ok(())
-    }
-
-    /// All gradients of a bucket in one buffer, zeros where there are none.
-    fn gradients(&self, state: &mut Progress, index: usize) -> Result<Tensor> {
-        let bucket = &self.buckets[index];
-        let members = &self.places[bucket.members.clone()];
-        if let [place] = members {
-            return Ok(place.whole.grads_or_zeros()?);
-        }
-        let parts = members.iter().map(|place| Ok(place.whole.grads_or_zeros()?));
-        if let Some(grads) = &state.memory[index].grads {
-            // Zeros that are owed are written.
-            parts.collect::<Result<Vec<_>>>()?;
-            return Ok(grads.clone());
-        }
-        // Gradients that came without their block being run have memory of their own.
-        let grads = bucket.room()?;
-        fill_from(&grads, parts)?;
-        for place in members {
-            place.whole.set_grads(Some(grads.narrow(0, place.lies.start, place.lies.len())?))?;
-        }
-        state.memory[index].grads = Some(grads.clone());
-        Ok(grads)
     }
 
     /// Starts the reduction of the next bucket in order.
-    fn start(&self, state: &mut Progress) -> Result<()> {
-        let index = self.order[state.reductions.started];
-        let bucket = &self.buckets[index];
-        let whole = self.gradients(state, index)?;
-        let scattered = self.strategy.placement.gradients == Held::Sharded;
-        let comm = if scattered { &self.shards } else { &self.comm };
-        let running = if let Some(hook) = &self.hook {
-            let wanted = if scattered { bucket.range.clone() } else { 0..bucket.len };
-            let bucket = GradBucket { index, gradients: whole, wanted };
-            Running::Hooked(bucket.clone(), hook.start(bucket, comm)?)
-        } else if scattered {
-            // The memory of the last step's, which the optimizer has used.
-            let part = match &state.memory[index].own_grads {
-                Some(part) => part.clone(),
-                None => bucket.own_room()?,
-            };
-            state.memory[index].own_grads = Some(part.clone());
-            let (whole, part) = (TensorBuffer(whole), TensorBuffer(part));
-            Running::Part(comm.reduce_scatter_into_async(whole, part, ReduceOp::Sum))
-        } else if self.strategy.placement.gradients == Held::Leader {
-            Running::Whole(comm.reduce_async(TensorBuffer(whole), ReduceOp::Sum, LEADER))
-        } else {
-            Running::Whole(comm.all_reduce_async(TensorBuffer(whole), ReduceOp::Sum))
+    fn start(&self, step: &mut Reductions) -> Result<()> {
+        let bucket = self.order[step.started];
+        let param = &self.params[bucket];
+        let scatters = self.strategy.layout.gradients == Layout::Sharded;
+        let (full, shard) = param.begin_reduce(scatters)?;
+        let reduction = match (&self.codec, shard) {
+            (Some(codec), shard) => {
+                let (wire, wire_bytes) = encoded(&**codec, bucket, &full)?;
+                if shard.is_some() {
+                    param.free_unreduced_grads()?;
+                }
+                let message = Message::Encoded(self.summed(wire));
+                Reduction { bucket, sum: shard.unwrap_or(full), message, wire_bytes }
+            }
+            (None, Some(shard)) => {
+                let buffers = (InPlace(full), InPlace(shard.clone()));
+                let handle = self.shards.reduce_scatter_into_async(buffers.0, buffers.1, ReduceOp::Sum);
+                Reduction { bucket, sum: shard, message: Message::Scattered(handle), wire_bytes: 0 }
+            }
+            (None, None) => {
+                let message = Message::Whole(self.summed(InPlace(full.clone())));
+                Reduction { bucket, sum: full, message, wire_bytes: 0 }
+            }
         };
-        state.reductions.running.push_back((index, running));
-        state.reductions.started += 1;
+        step.running.push_back(reduction);
+        step.started += 1;
         Ok(())
     }
 
-    /// Waits for the oldest reduction, and keeps of its gradients what the strategy says.
-    fn take(&self, state: &mut Progress) -> Result<()> {
-        let Some((index, running)) = state.reductions.running.pop_front() else { return Ok(()) };
-        let bucket = &self.buckets[index];
-        let narrow = |whole: &Tensor| whole.narrow(0, bucket.range.start, bucket.range.len());
-        let part = match running {
-            Running::Whole(handle) => narrow(&handle.wait()?.0)?,
-            Running::Part(handle) => handle.wait()?.1.0,
-            Running::Hooked(bucket, pending) => {
-                pending.wait()?;
-                let part = narrow(&bucket.gradients)?;
-                if bucket.is_scattered() { part.force_contiguous()? } else { part }
-            }
-        };
-        if !self.is_sharded() {
-            return Ok(());
+    /// Sums buffers of whole buckets, so far as this rank gets the sum.
+    fn summed<B: FlatBuffer>(&self, buffer: B) -> Handle<B> {
+        match self.strategy.layout.gradients {
+            Layout::Replicated => self.shards.all_reduce_async(buffer, ReduceOp::Sum),
+            Layout::Sharded => self.shards.reduce_scatter_in_place_async(buffer, ReduceOp::Sum),
+            Layout::Leader => self.shards.reduce_async(buffer, ReduceOp::Sum, LEADER),
         }
-        let kept = match self.strategy.placement.gradients {
-            Held::Replicated => true,
-            Held::Sharded => false,
-            Held::Leader => self.shards.rank() == LEADER,
-        };
-        if !kept {
-            for place in &self.places[bucket.members.clone()] {
-                place.whole.set_grads(None)?;
-            }
-            state.memory[index].grads = None;
-        }
-        if let (Held::Sharded, Some(replicas)) = (self.strategy.placement.gradients, &self.replicas) {
-            let handle = replicas.all_reduce_async(TensorBuffer(part), ReduceOp::Sum);
-            state.reductions.crossing.push((index, handle));
-            return Ok(());
-        }
-        self.keep_gradients(index, &part)
     }
 
-    /// Gives this rank's units their parts of a bucket's gradients.
-    fn keep_gradients(&self, index: usize, part: &Tensor) -> Result<()> {
-        let mut at = 0;
-        for place in &self.places[self.buckets[index].members.clone()] {
-            place.own.set_grads(Some(part.narrow(0, at, place.range.len())?))?;
-            at += place.range.len();
-        }
+    /// Waits for the oldest reduction. A shard goes on to the other groups, if there are any.
+    fn finish_oldest(&self, step: &mut Reductions) -> Result<()> {
+        let Some(reduction) = step.running.pop_front() else { return Ok(()) };
+        let (bucket, param) = (reduction.bucket, &self.params[reduction.bucket]);
+        let scatters = self.strategy.layout.gradients == Layout::Sharded;
+        let sum = self.arrived(reduction, if scatters { param.owned() } else { 0..param.len() })?;
+        let Some(replicas) = self.replicas.as_ref().filter(|_| scatters) else { return self.reduced(param) };
+        param.free_unreduced_grads()?;
+        step.crossing.push(self.cross(replicas, bucket, sum)?);
         Ok(())
     }
 
-    /// Waits until the gradients of all units are summed over the ranks; starts those that backward did not
-    /// report (a rank without samples still takes part, with zeros). Call it once a step, before the optimizer.
-    ///
-    /// # Errors
-    /// Those of communication.
-    pub fn finish_gradients(&self) -> Result<()> {
+    /// Sums this rank's shard over the groups.
+    fn cross(&self, replicas: &Communicator, bucket: usize, sum: FlatStorage) -> Result<Reduction> {
+        let (message, wire_bytes) = match &self.codec {
+            Some(codec) => {
+                let (wire, bytes) = encoded(&**codec, self.params.len() + bucket, &sum)?;
+                (Message::Encoded(replicas.all_reduce_async(wire, ReduceOp::Sum)), bytes)
+            }
+            None => (Message::Whole(replicas.all_reduce_async(InPlace(sum.clone()), ReduceOp::Sum)), 0),
+        };
+        Ok(Reduction { bucket, sum, message, wire_bytes })
+    }
+
+    /// Waits for a reduction; of an encoded sum elements `range` are decoded.
+    fn arrived(&self, reduction: Reduction, range: std::ops::Range<usize>) -> Result<FlatStorage> {
+        let Reduction { sum, message, .. } = reduction;
+        match (message, &self.codec) {
+            (Message::Whole(handle), _) => drop(handle.wait()?),
+            (Message::Scattered(handle), _) => drop(handle.wait()?),
+            (Message::Encoded(handle), Some(codec)) => {
+                let mut wire = handle.wait()?;
+                let decode = |gradients: &mut [f32]| codec.decode(&mut *wire.0, range, gradients);
+                with_singles(&sum, decode)??;
+            }
+            (Message::Encoded(handle), None) => drop(handle.wait()?),
+        }
+        Ok(sum)
+    }
+
+    /// Keeps of a bucket's summed gradients what the strategy says.
+    fn reduced(&self, param: &FlatParam) -> Result<()> {
+        Ok(param.end_reduce(match self.strategy.layout.gradients {
+            Layout::Replicated => true,
+            Layout::Sharded => false,
+            Layout::Leader => self.shards.rank() == LEADER,
+        })?)
+    }
+
+    /// Waits until the gradients of all buckets are summed over the ranks; starts those that backward did not
+    /// report (a rank without samples still takes part, with zeros).
+    pub(super) fn finish_gradients(&self) -> Result<()> {
         let mut state = self.state();
-        while state.reductions.started < self.order.len() {
-            self.start(&mut state)?;
+        let Some(step) = &mut state.step else { return Ok(()) };
+        while step.started < self.order.len() {
+            self.start(step)?;
         }
-        while !state.reductions.running.is_empty() {
-            self.take(&mut state)?;
+        while !step.running.is_empty() {
+            self.finish_oldest(step)?;
         }
-        for (index, handle) in std::mem::take(&mut state.reductions.crossing) {
-            let TensorBuffer(part) = handle.wait()?;
-            self.keep_gradients(index, &part)?;
+        for reduction in std::mem::take(&mut step.crossing) {
+            let (param, len) = (&self.params[reduction.bucket], reduction.sum.len());
+            self.arrived(reduction, 0..len)?;
+            self.reduced(param)?;
         }
-        let accumulating = state.reductions.accumulating;
-        state.reductions = Reductions { accumulating, ..Reductions::default() };
         Ok(())
     }
+
+    /// The codec with the number of elements of everything that it encodes in a step.
+    pub(super) fn codec_elements(&self) -> impl Iterator<Item = (&dyn GradCodec, u64)> {
+        let trainable = self.codec.iter().flat_map(|codec| self.order.iter().map(move |at| (&**codec, *at)));
+        trainable.flat_map(|(codec, at)| {
+            let crossing = self.replicas.as_ref().map(|_| self.params[at].owned().len());
+            let lens = [Some(self.params[at].len()), crossing].into_iter().flatten();
+            lens.map(move |len| (codec, len as u64))
+        })
+    }
+}
+
+/// What the codec makes of gradients, and how many bytes that takes.
+fn encoded(codec: &dyn GradCodec, slot: usize, gradients: &FlatStorage) -> Result<(Wire, u64)> {
+    let message = with_singles(gradients, |gradients| codec.encode(slot, gradients))??;
+    Ok((Wire(message), codec.bytes(gradients.len() as u64).wire))
+}
+
+/// Opens flat memory of f32.
+fn with_singles<R>(flat: &FlatStorage, f: impl FnOnce(&mut [f32]) -> R) -> Result<R> {
+    let opened = flat.with_slice_mut(|slice| match slice {
+        HostSliceMut::F32(values) => Some(f(values)),
+        HostSliceMut::F64(_) => None,
+    })?;
+    Ok(opened
+        .ok_or_else(|| TensorError::Unsupported { op: "codec", what: "gradients other than f32".into() })?)
 }

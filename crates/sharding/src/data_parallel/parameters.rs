@@ -4,61 +4,67 @@ use std::collections::BTreeMap;
 
 use phalanx_collectives::Handle;
 
-use super::route::{Pass, Route, Visit};
+use phalanx_tensor::{FlatParam, ParamState};
+
+use super::prefetch::{Pass, Prefetch, Visit};
 use super::{DataParallel, Progress};
 use crate::Result;
-use crate::buffer::TensorBuffer;
+use crate::buffer::InPlace;
+use crate::strategy::{LEADER, Layout};
 
 /// Which buckets are on their way, and the way that passes take.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     /// By bucket.
-    coming: BTreeMap<usize, Handle<(TensorBuffer, TensorBuffer)>>,
-    route: Route,
+    coming: BTreeMap<usize, Handle<(InPlace, InPlace)>>,
+    route: Prefetch,
     /// Blocks that are being run.
-    open: Vec<usize>,
+    pub(super) open: Vec<usize>,
     /// Whether everything is to stay.
     held: bool,
     /// Bytes of whole buckets in memory or on their way, and the most there were.
     bytes: usize,
-    peak: usize,
+    pub(super) peak: usize,
 }
 
 impl DataParallel {
     /// A pass has come to a block: its parameters are in memory when this returns, and those of the next are on their way.
     pub(super) fn enter(&self, block: &str, pass: Pass) -> Result<()> {
-        let Some(block) = self.blocks.get(block) else { return Ok(()) };
+        let Some(block) = self.sharded_block(block) else { return Ok(()) };
         let mut state = self.state();
-        if pass == Pass::Backward {
-            block.buckets.iter().try_for_each(|at| self.lay_gradients(&mut state, *at))?;
-        }
-        if state.gathered.held || !self.releases() {
+        if state.gathered.held {
             return Ok(());
         }
-        state.gathered.route.visit((pass, block.index));
-        state.gathered.open.push(block.index);
-        let released = || block.buckets.iter().copied().filter(|at| self.buckets[*at].released);
-        released().try_for_each(|at| self.fetch(&mut state, at))?;
+        state.gathered.route.visit((pass, block));
+        state.gathered.open.push(block);
+        let sharded = || self.buckets[block].iter().copied().filter(|at| self.is_gathered(*at));
+        sharded().try_for_each(|at| self.fetch(&mut state, at))?;
         let ahead = if self.shards.is_blocking() { &[] } else { state.gathered.route.ahead() };
         for at in self.next_buckets(&state.gathered.open, ahead) {
-            if state.gathered.bytes + self.buckets[at].bytes() > self.gathered_bytes {
+            if state.gathered.bytes + self.params[at].bytes() > self.gathered_bytes {
                 break;
             }
             self.fetch(&mut state, at)?;
         }
-        released().try_for_each(|at| self.receive(&mut state, at))
+        sharded().try_for_each(|at| self.receive(&mut state, at))
+    }
+
+    /// The number of a block, if there is anything to gather.
+    fn sharded_block(&self, name: &str) -> Option<usize> {
+        let gathers = self.strategy.layout.parameters == Layout::Sharded;
+        self.blocks.get(name).copied().filter(|_| gathers)
     }
 
     /// The buckets to be gathered ahead of these visits while some blocks are open, in the order of their use.
     fn next_buckets(&self, open: &[usize], ahead: &[Visit]) -> Vec<usize> {
         let mut next = Vec::new();
         for (_, block) in ahead {
-            for at in self.buckets_of(*block) {
+            for at in &self.buckets[*block] {
                 if next.len() == self.prefetch {
                     return next;
                 }
                 let known = next.contains(at) || open.iter().any(|open| self.uses(*open, *at));
-                if self.buckets[*at].released && !known {
+                if self.is_gathered(*at) && !known {
                     next.push(*at);
                 }
             }
@@ -66,42 +72,33 @@ impl DataParallel {
         next
     }
 
-    fn buckets_of(&self, block: usize) -> &[usize] {
-        &self.block_buckets[block]
-    }
-
     fn uses(&self, block: usize, bucket: usize) -> bool {
-        self.buckets_of(block).contains(&bucket)
+        self.buckets[block].contains(&bucket)
     }
 
     /// A pass has left a block: its parameters leave memory, unless they are used again so soon that they would be gathered
     /// at the next block. (Backward begins with the blocks that forward has ended with.)
     pub(super) fn leave(&self, block: &str) -> Result<()> {
-        if !self.releases() {
-            return Ok(());
-        }
-        let Some(block) = self.blocks.get(block) else { return Ok(()) };
+        let Some(block) = self.sharded_block(block) else { return Ok(()) };
         let mut state = self.state();
         if state.gathered.held {
             return Ok(());
         }
-        if let Some(at) = state.gathered.open.iter().rposition(|open| *open == block.index) {
+        if let Some(at) = state.gathered.open.iter().rposition(|open| *open == block) {
             state.gathered.open.remove(at);
         }
         let (mut open, ahead) = (state.gathered.open.clone(), state.gathered.route.ahead());
         open.extend(ahead.first().map(|(_, block)| *block));
         let soon = self.next_buckets(&open, ahead.get(1..).unwrap_or_default());
         // What the next block lacks comes first.
-        let lacking = open.iter().flat_map(|block| self.buckets_of(*block)).filter(|at| {
-            self.buckets[**at].released
-                && state.memory[**at].whole.is_none()
-                && !state.gathered.coming.contains_key(*at)
-        });
-        let wanted = state.gathered.bytes + lacking.map(|at| self.buckets[*at].bytes()).sum::<usize>();
+        let lacking = open.iter().flat_map(|block| &self.buckets[*block]);
+        let lacking =
+            lacking.map(|at| &self.params[*at]).filter(|param| param.state() == ParamState::Sharded);
+        let wanted = state.gathered.bytes + lacking.map(FlatParam::bytes).sum::<usize>();
         let crowded = wanted > self.gathered_bytes;
-        for at in &block.buckets {
+        for at in &self.buckets[block] {
             let used = open.iter().any(|block| self.uses(*block, *at)) || (!crowded && soon.contains(at));
-            if self.buckets[*at].released && !used {
+            if !used {
                 self.release(&mut state, *at)?;
             }
         }
@@ -110,61 +107,55 @@ impl DataParallel {
 
     /// Starts to gather a bucket, unless it is here or on its way.
     fn fetch(&self, state: &mut Progress, at: usize) -> Result<()> {
-        let memory = &state.memory[at];
-        let (None, Some(own)) = (&memory.whole, &memory.own) else { return Ok(()) };
-        if state.gathered.coming.contains_key(&at) {
+        let param = &self.params[at];
+        if param.state() != ParamState::Sharded {
             return Ok(());
         }
-        let bucket = &self.buckets[at];
-        let (whole, part) = (TensorBuffer(bucket.room()?), TensorBuffer(own.clone()));
-        state.gathered.coming.insert(at, self.shards.all_gather_into_async(whole, part));
-        state.gathered.bytes += bucket.bytes();
+        let (full, shard) = param.begin_gather()?;
+        let handle = self.shards.all_gather_into_async(InPlace(full), InPlace(shard));
+        state.gathered.coming.insert(at, handle);
+        state.gathered.bytes += param.bytes();
         state.gathered.peak = state.gathered.peak.max(state.gathered.bytes);
         Ok(())
     }
 
     /// Waits for a bucket that is on its way.
-    fn receive(&self, state: &mut Progress, at: usize) -> Result<()> {
+    pub(super) fn receive(&self, state: &mut Progress, at: usize) -> Result<()> {
         if let Some(handle) = state.gathered.coming.remove(&at) {
-            let (TensorBuffer(whole), _) = handle.wait()?;
-            self.place_whole(state, at, Some(whole))?;
+            handle.wait()?;
+            self.params[at].end_gather()?;
         }
         Ok(())
     }
 
     /// Lets a bucket's parameters leave memory.
     fn release(&self, state: &mut Progress, at: usize) -> Result<()> {
-        if state.memory[at].whole.is_some() {
-            self.place_whole(state, at, None)?;
-            state.gathered.bytes = state.gathered.bytes.saturating_sub(self.buckets[at].bytes());
+        if self.params[at].state() == ParamState::Gathered {
+            self.params[at].reshard()?;
+            state.gathered.bytes = state.gathered.bytes.saturating_sub(self.params[at].bytes());
         }
         Ok(())
     }
 
-    /// The most bytes of whole buckets that were in memory at once beside this rank's parts, those that were on their way
-    /// included. 0 where parameters are not sharded.
-    pub fn peak_gathered_bytes(&self) -> u64 {
-        self.state().gathered.peak as u64
-    }
-
-    /// Brings the parameters that other ranks have updated to this one, and releases what is to be gathered anew. Call it
-    /// after the optimizer's step.
-    ///
-    /// # Errors
-    /// Those of communication.
-    pub fn finish_update(&self) -> Result<()> {
+    /// Brings the parameters that other ranks have updated to this one, and releases what is to be gathered anew.
+    pub(super) fn spread_updates(&self) -> Result<()> {
         if !self.is_sharded() {
             return Ok(());
         }
         let mut state = self.state();
         let mut coming = Vec::new();
-        for (at, bucket) in self.buckets.iter().enumerate() {
-            if bucket.released {
+        for (at, param) in self.params.iter().enumerate() {
+            if self.is_gathered(at) {
                 // What was gathered before the update, or on the way for a pass that did not come, is old.
                 self.receive(&mut state, at)?;
                 self.release(&mut state, at)?;
-            } else if let (true, Some(whole)) = (bucket.trainable, &state.memory[at].whole) {
-                coming.push(self.bring_together(whole.clone()));
+            } else if let (true, Some(full)) = (param.trainable(), param.values()) {
+                coming.push(match self.strategy.layout.optimizer {
+                    Layout::Leader => self.shards.broadcast_async(InPlace(full), LEADER),
+                    Layout::Replicated | Layout::Sharded => {
+                        self.shards.all_gather_in_place_async(InPlace(full))
+                    }
+                });
             }
         }
         for handle in coming {
@@ -173,37 +164,22 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Brings all parameters into this rank's memory and keeps them there until [`DataParallel::dismiss`]: for evaluating,
-    /// sampling and saving. Every rank calls this at the same place.
-    ///
-    /// # Errors
-    /// Those of communication.
-    pub fn summon(&self) -> Result<()> {
-        if !self.releases() {
-            return Ok(());
-        }
+    /// Brings all parameters into memory and keeps them there.
+    pub(super) fn gather_all(&self) -> Result<()> {
         let mut state = self.state();
         // That all of it is in memory is what was asked for; it does not count as gathered in flight.
         let peak = state.gathered.peak;
-        let released = || (0..self.buckets.len()).filter(|at| self.buckets[*at].released);
-        released().try_for_each(|at| self.fetch(&mut state, at))?;
-        released().try_for_each(|at| self.receive(&mut state, at))?;
+        (0..self.params.len()).try_for_each(|at| self.fetch(&mut state, at))?;
+        (0..self.params.len()).try_for_each(|at| self.receive(&mut state, at))?;
         state.gathered.peak = peak;
         state.gathered.held = true;
         Ok(())
     }
 
-    /// Lets the parameters that were summoned leave memory again.
-    ///
-    /// # Errors
-    /// None that is known.
-    pub fn dismiss(&self) -> Result<()> {
-        if !self.releases() {
-            return Ok(());
-        }
+    /// Lets parameters leave memory again.
+    pub(super) fn release_all(&self) -> Result<()> {
         let mut state = self.state();
         state.gathered.held = false;
-        let released = (0..self.buckets.len()).filter(|at| self.buckets[*at].released);
-        released.into_iter().try_for_each(|at| self.release(&mut state, at))
+        (0..self.params.len()).try_for_each(|at| self.release(&mut state, at))
     }
 }

@@ -1,72 +1,70 @@
-//! What each rank holds between steps, so that it can be counted, saved and read back part by part.
+//! Values of parameters and buffers: at the start, and after they were loaded.
 
-use phalanx_tensor::Unit;
+use candle_core::Tensor;
+use phalanx_tensor::host::HostSliceMut;
+use phalanx_tensor::{Key, ParamState, ParamStore};
 
 use super::DataParallel;
-use crate::strategy::Held;
-
-/// This rank's part in what is saved: see [`DataParallel::share`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Share {
-    /// The position among the ranks that share what is sharded.
-    pub shard: usize,
-    /// How many they are.
-    pub shards: usize,
-    /// Which of the groups that hold the same; 0 if there are none.
-    pub replica: usize,
-    /// Parameters between uses. Where they are sharded, [`DataParallel::units`] are this rank's parts.
-    pub parameters: Held,
-    /// Optimizer state and averages, which go with [`DataParallel::units`].
-    pub optimizer: Held,
-}
-
-impl Share {
-    /// The only rank: it holds everything.
-    pub const ALONE: Self =
-        Self { shard: 0, shards: 1, replica: 0, parameters: Held::Replicated, optimizer: Held::Replicated };
-
-    /// Whether it falls to this rank to save something that is held so, once in the whole world.
-    pub fn saves(&self, held: Held) -> bool {
-        self.replica == 0 && (held == Held::Sharded || self.shard == 0)
-    }
-}
+use crate::Result;
+use crate::strategy::Layout;
 
 impl DataParallel {
-    /// What of the state this rank holds, and which other ranks hold the rest or the same.
-    pub fn share(&self) -> Share {
-        let placement = self.strategy.placement;
-        Share {
-            shard: self.shards.rank(),
-            shards: self.shards.world_size(),
-            replica: self.replicas.as_ref().map_or(0, phalanx_collectives::Communicator::rank),
-            parameters: placement.parameters,
-            optimizer: placement.optimizer,
-        }
-    }
-
-    /// The units whose values this rank keeps between steps: its parts of those that are gathered for use, and otherwise
-    /// whole ones. Values that are read into them (by each entry's name and part) are the model's after
-    /// [`DataParallel::broadcast_state`], without any unit having been gathered.
-    pub fn resident_units(&self) -> Vec<Unit> {
-        let held =
-            |place: &super::Place| if place.released { place.own.clone() } else { place.whole.clone() };
-        self.places.iter().map(held).collect()
-    }
-
-    /// Bytes of parameters and of gradients that this rank holds now.
-    pub fn bytes(&self) -> [u64; 2] {
-        let (mut parameters, mut gradients) = (0, 0);
-        for place in &self.places {
-            let (whole, own) = (place.whole.bytes() as u64, place.own.bytes() as u64);
-            parameters += if place.whole.values().is_some() { whole } else { 0 };
-            // A part that is not released is a view of the whole.
-            parameters += if place.released && place.own.values().is_some() { own } else { 0 };
-            match (place.whole.has_grads(), place.own.has_grads()) {
-                (true, _) => gradients += whole,
-                (false, true) => gradients += own,
-                (false, false) => {}
+    /// Gives this rank its elements of every bucket. Values that there are none of yet are drawn: where parameters leave memory
+    /// between uses, those of this rank's elements only.
+    pub(super) fn fill(&self, key: Key) -> Result<()> {
+        let (layout, of) = (self.strategy.layout, (self.shards.rank(), self.shards.world_size()));
+        for param in &self.params {
+            param.set_owned(layout.owned(param.len(), of))?;
+            if param.trainable() && layout.gradients == Layout::Sharded {
+                // What stays is allocated before what comes and goes, so that it does not end up between.
+                param.reserve_grad_shard()?;
+            }
+            match (param.state(), layout.leaves_memory(param, of.1)) {
+                (ParamState::Absent, true) => param.fill_shard(param.initial_values(key, param.owned())?)?,
+                (ParamState::Absent, false) => param.fill(param.initial_values(key, 0..param.len())?)?,
+                _ => {}
             }
         }
-        [parameters, gradients]
+        Ok(())
+    }
+
+    /// Makes all ranks' parameters that are in memory equal to rank 0's, and keeps of them what the strategy says.
+    pub(super) fn broadcast_params(&self) -> Result<()> {
+        let mut state = self.state();
+        (0..self.params.len()).try_for_each(|at| self.receive(&mut state, at))?;
+        for param in &self.params {
+            let Some(full) = param.values() else { continue };
+            full.with_slice_mut(|slice| match slice {
+                HostSliceMut::F32(values) => self.comm.broadcast(values, 0),
+                HostSliceMut::F64(values) => self.comm.broadcast(values, 0),
+            })??;
+            if self.strategy.layout.leaves_memory(param, self.shards.world_size()) {
+                param.shard()?;
+            }
+        }
+        state.gathered = super::Gathered::default();
+        Ok(())
+    }
+
+    /// Makes all ranks' buffers equal to rank 0's.
+    pub(super) fn send_buffers(&self, store: &ParamStore) -> Result<()> {
+        // All buffers travel as one message of f64, which holds f32 and counters below 2⁵³ exactly.
+        let mut all = Vec::new();
+        for buffer in store.buffers() {
+            let flat = buffer.to_host()?.flatten_all()?.to_dtype(candle_core::DType::F64)?;
+            all.extend(flat.to_vec1::<f64>()?);
+        }
+        self.comm.broadcast(&mut all, 0)?;
+        if self.comm.rank() == 0 {
+            return Ok(());
+        }
+        let mut rest = all.as_slice();
+        for buffer in store.buffers() {
+            let (own, later) = rest.split_at(buffer.shape().elem_count());
+            rest = later;
+            let tensor = Tensor::from_slice(own, buffer.shape(), &candle_core::Device::Cpu)?;
+            buffer.set(&tensor)?;
+        }
+        Ok(())
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::{DType, Shape, Tensor};
 
 use super::ArrayBackend;
-use crate::{Context, Result, TensorError};
+use crate::{Context, Result, TensorError, storage};
 
 /// An n-dimensional array: candle's tensor on the CPU, or an array of another back end. Clones are handles of the same
 /// memory.
@@ -123,6 +123,17 @@ impl Array {
         }
     }
 
+    /// Elements of the host where this array lies: the tensor itself, or a copy of it on this array's device.
+    ///
+    /// # Errors
+    /// The back end's.
+    pub fn alongside(&self, tensor: &Tensor) -> Result<Self> {
+        match &self.0 {
+            Repr::Host(_) => Ok(tensor.into()),
+            Repr::Device(array) => array.backend().from_host(tensor),
+        }
+    }
+
     /// The array as its back end knows it, for that back end's `op`.
     ///
     /// # Errors
@@ -139,6 +150,52 @@ impl Array {
             }
         };
         Err(TensorError::OtherBackend { op, expected, found })
+    }
+
+    /// Overwrites the elements by those of `source`, which has as many in the same place, converting their type.
+    ///
+    /// # Errors
+    /// If the numbers of elements differ, or the places.
+    pub fn copy_from(&self, source: &Self) -> Result<()> {
+        match &self.0 {
+            Repr::Host(tensor) => storage::copy_in_place(tensor, source.host("copy")?),
+            Repr::Device(array) => array.backend().copy(self, source),
+        }
+    }
+
+    /// A copy in memory of its own.
+    ///
+    /// # Errors
+    /// If memory cannot be allocated.
+    pub fn duplicate(&self) -> Result<Self> {
+        match &self.0 {
+            // candle's copy of a view would keep all that the view is a part of.
+            Repr::Host(tensor) => Ok(tensor.force_contiguous()?.into()),
+            Repr::Device(array) => array.backend().duplicate(self),
+        }
+    }
+
+    /// Sets every element to zero.
+    ///
+    /// # Errors
+    /// If the element type is not supported.
+    pub fn zero(&self) -> Result<()> {
+        match &self.0 {
+            Repr::Host(tensor) => storage::zero_in_place(tensor),
+            Repr::Device(array) => array.backend().zero(self),
+        }
+    }
+
+    /// The number that an array of one holds, for which this waits if it lies on a device.
+    ///
+    /// # Errors
+    /// If it is not one number, and the back end's.
+    pub fn number(&self) -> Result<f64> {
+        let tensor = self.to_host()?;
+        if tensor.elem_count() != 1 {
+            return Err(TensorError::shape("number", format!("{:?} is not one number", self.shape())));
+        }
+        Ok(tensor.flatten_all()?.to_dtype(DType::F64)?.to_vec1::<f64>()?[0])
     }
 
     /// The array with its elements one after the other: itself, or a copy of a tensor that is a view across them.

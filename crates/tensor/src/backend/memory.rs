@@ -53,12 +53,6 @@ pub trait Memory {
     /// If the numbers of elements differ.
     fn accumulate(&self, to: &Array, addend: &Array) -> Result<()>;
 
-    /// a + b, of equal shapes and types; sums of 16 bits are rounded once.
-    ///
-    /// # Errors
-    /// If the shapes or types differ.
-    fn sum(&self, a: &Array, b: &Array) -> Result<Array>;
-
     /// The elements as another type; the array itself if it has that type.
     ///
     /// # Errors

@@ -14,14 +14,63 @@
 //!   losses, norms and factors are arrays until somebody asks.
 
 mod array;
-pub(crate) mod cpu;
+mod batch_norms;
+mod convolutions;
+mod cpu;
+mod elementwise;
+mod lookups;
+mod losses;
 mod memory;
+mod norms;
+mod place;
+mod pooling;
+mod products;
+mod random;
+mod shapes;
+mod updates;
 
 pub use array::{Array, DeviceArray};
+pub use batch_norms::{BatchNormBackward, BatchNormMaps, BatchNormPass, BatchNorms, FusedActivation};
+pub use convolutions::{Conv2dShape, ConvBackward, ConvTranspose2dShape, Convolutions};
+pub use elementwise::{BinaryOp, Elementwise, UnaryOp};
+pub use lookups::Lookups;
+pub use losses::{ElementLoss, Losses};
 pub use memory::Memory;
+pub use norms::{NormBackward, NormGrads, Normed, Norms};
+pub use place::Place;
+pub use pooling::{Pool2dShape, Pooling};
+pub use products::{Attended, AttentionShape, Factor, Products};
+pub use random::Random;
+pub use shapes::Shapes;
+pub use updates::{AdamOptions, SgdOptions, Updates};
 
 /// Everything that ops, losses and optimizers compute by; see the module.
-pub trait ArrayBackend: Memory + std::fmt::Debug + Send + Sync {
+pub trait ArrayBackend:
+    Memory
+    + Shapes
+    + Elementwise
+    + Products
+    + Convolutions
+    + Pooling
+    + BatchNorms
+    + Norms
+    + Lookups
+    + Random
+    + Losses
+    + Updates
+    + std::fmt::Debug
+    + Send
+    + Sync
+{
     /// What messages call it: "the CPU".
     fn name(&self) -> &'static str;
+}
+
+/// Where a gradient is to be written: an array of as many elements.
+#[derive(Debug, Clone)]
+pub struct Destination {
+    /// The memory, flat or of the gradient's shape.
+    pub array: Array,
+    /// Whether the gradient is added to what is there; otherwise all of it is overwritten.
+    pub add: bool,
 }

@@ -51,7 +51,8 @@ pub fn clip_contrastive(
             (logits, transposed, 0..samples)
         }
     };
-    let labels: Vec<u32> = labels.map(|label| label as u32).collect();
+    let logits = by_image.array()?;
+    let labels = logits.backend(tape.context()).progression(labels.start as u32, 1, labels.len())?;
     let by_image = cross_entropy(tape, &by_image, &labels, 0.0, over)?;
     let by_text = cross_entropy(tape, &by_text, &labels, 0.0, over)?;
     ops::scale(tape, &ops::add(tape, &by_image, &by_text)?, 0.5)

@@ -1,8 +1,7 @@
 //! The table of token embeddings.
 
-use candle_core::Tensor;
-
 use crate::init::Init;
+use crate::ops::Indices;
 use crate::store::{Param, Scope};
 use crate::tape::{Tape, Value};
 use crate::{Result, ops};
@@ -26,7 +25,7 @@ impl Embedding {
     ///
     /// # Errors
     /// If an id is out of range.
-    pub fn forward(&self, tape: &Tape, ids: &Tensor) -> Result<Value> {
+    pub fn forward<'a>(&self, tape: &Tape, ids: impl Into<Indices<'a>>) -> Result<Value> {
         ops::embedding(tape, &tape.param(&self.weight)?, ids)
     }
 }

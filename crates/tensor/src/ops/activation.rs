@@ -1,47 +1,23 @@
 //! Elementwise functions.
 
-use phalanx_kernels::{unary_backward, unary_forward};
-
 use crate::Result;
-use crate::storage::unwritten;
-use crate::storage::{Contiguous, dispatch, stored, tensor_from};
 use crate::tape::{Tape, Value};
 
-pub use phalanx_kernels::UnaryOp;
+pub use crate::backend::UnaryOp;
 
 /// Applies an elementwise function.
 ///
 /// # Errors
 /// If the element type is not supported.
 pub fn unary(tape: &Tape, x: &Value, op: UnaryOp) -> Result<Value> {
-    const OP: &str = "unary";
-    let input = x.tensor()?.contiguous()?;
-    let output = {
-        let read = Contiguous::by(OP, tape.context(), &input)?;
-        dispatch!(OP, input.dtype(), T => {
-            let x = read.slice::<T>()?;
-            let mut y = unwritten::<T>(x.len());
-            unary_forward(tape.context(), op, x, &mut y)?;
-            stored(tape.context(), y, input.shape().clone(), input.dtype())
-        })?
-    };
+    let input = x.array()?.contiguous()?;
+    let output = input.backend(tape.context()).unary(op, &input)?;
     // A function whose derivative follows from its output does not keep its input.
     let (x_saved, y_saved) =
         if op.derivative_from_output() { (output.clone(), output.clone()) } else { (input, output.clone()) };
-    tape.push(OP, &[x], output, move |tape, grad, grads| {
-        let grad = &grad.tensor()?;
+    tape.push("unary", &[x], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
-        let (x, y, dy) = (
-            Contiguous::by(OP, tape.context(), &x_saved)?,
-            Contiguous::by(OP, tape.context(), &y_saved)?,
-            Contiguous::by(OP, tape.context(), &grad)?,
-        );
-        dispatch!(OP, grad.dtype(), T => {
-            let dy = dy.slice::<T>()?;
-            let mut dx = unwritten::<T>(dy.len());
-            unary_backward(tape.context(), op, x.slice::<T>()?, y.slice::<T>()?, dy, &mut dx)?;
-            grads.add(0, tensor_from(dx, grad.shape().clone())?)
-        })
+        grads.add(0, grad.backend(tape.context()).unary_backward(op, &x_saved, &y_saved, &grad)?)
     })
 }
 

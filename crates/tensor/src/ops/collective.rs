@@ -29,10 +29,12 @@
 
 use candle_core::{DType, Tensor};
 
+use crate::backend::Array;
+use crate::error::HookResult;
 use crate::group::ProcessGroup;
-use crate::host::{HostSliceMut, copy_host, unwritten_flat, with_host_slice_mut};
+use crate::host::{copy_host, unwritten_flat};
 use crate::storage::{cast, wide};
-use crate::tape::{HookResult, Tape, Value};
+use crate::tape::{Tape, Value};
 use crate::{Context, Result, TensorError};
 use std::sync::Arc;
 
@@ -168,8 +170,8 @@ pub fn split_to_group(
 }
 
 /// Has the group work on a flat tensor's memory.
-fn on_host(op: &'static str, flat: &Tensor, run: impl FnOnce(HostSliceMut<'_>) -> HookResult) -> Result<()> {
-    with_host_slice_mut(flat, run)?.map_err(|source| TensorError::Hook { op, source })
+fn on_flat(op: &'static str, flat: &Tensor, run: impl FnOnce(&Array) -> HookResult) -> Result<()> {
+    run(&flat.into()).map_err(|source| TensorError::Hook { op, source })
 }
 
 /// The elements in the type that sums are taken in, in memory that nobody else holds.
@@ -180,7 +182,7 @@ fn fresh(context: &Context, x: &Tensor) -> Result<Tensor> {
 
 fn summed(op: &'static str, context: &Context, group: &dyn ProcessGroup, x: &Tensor) -> Result<Tensor> {
     let sum = fresh(context, x)?;
-    on_host(op, &sum, |values| group.all_reduce(values))?;
+    on_flat(op, &sum, |values| group.all_reduce(values))?;
     cast(context, &sum, x.dtype())
 }
 
@@ -282,7 +284,7 @@ impl Cut {
         let whole = unwritten_flat(elements.iter().sum(), wide(part.dtype()))?;
         let before = elements[..self.rank].iter().sum();
         copy_host(&whole.narrow(0, before, elements[self.rank])?, &front.flatten_all()?)?;
-        on_host(self.op, &whole, |values| group.all_gather(values, &elements))?;
+        on_flat(self.op, &whole, |values| group.all_gather(values, &elements))?;
         let whole = whole.reshape(dims)?.transpose(0, self.dim)?.contiguous()?;
         cast(context, &whole, dtype)
     }
@@ -292,7 +294,7 @@ impl Cut {
         let sum = fresh(context, &self.in_front(whole)?)?;
         let elements = self.elements(sum.dims());
         let flat = sum.flatten_all()?;
-        on_host(self.op, &flat, |values| group.reduce_scatter(values, &elements))?;
+        on_flat(self.op, &flat, |values| group.reduce_scatter(values, &elements))?;
         let part = sum.narrow(0, self.start, self.lens[self.rank])?.transpose(0, self.dim)?;
         cast(context, &part.force_contiguous()?, whole.dtype())
     }

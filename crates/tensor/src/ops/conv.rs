@@ -1,13 +1,8 @@
 //! Two-dimensional convolution.
 
-use candle_core::{Tensor, WithDType as _};
-use phalanx_kernels::{
-    Conv2dShape, conv2d_backward_bias, conv2d_backward_input, conv2d_backward_weight, conv2d_forward,
-};
-
-use crate::storage::unwritten;
-use crate::storage::{Contiguous, dispatch, operand, stored, tensor_from};
-use crate::tape::{Tape, Value};
+use crate::backend::{Array, ArrayBackend, Conv2dShape, ConvBackward};
+use crate::storage::wide;
+use crate::tape::{Grads, Saved, Tape, Value};
 use crate::{Result, TensorError};
 
 /// Stride, padding, dilation and groups of a convolution, each size as [height, width].
@@ -35,7 +30,7 @@ impl Conv2dOptions {
         Self { stride: [stride; 2], padding: [padding; 2], dilation: [1; 2], groups: 1 }
     }
 
-    /// These options with groups.
+    /// These options with the channels in `groups` groups.
     #[must_use]
     pub fn groups(self, groups: usize) -> Self {
         Self { groups, ..self }
@@ -85,54 +80,47 @@ pub fn conv2d(
         groups: options.groups,
     };
     shape.validate()?;
-    let cx = tape.context();
-    let out_dims = [batch, out_channels, shape.out_height(), shape.out_width()];
-    let (x_t, w_t) = (x.tensor()?.contiguous()?, weight.tensor()?.contiguous()?);
-    let b_t = bias.map(Value::tensor).transpose()?;
-    let dtype = x_t.dtype();
-    let output = {
-        let (x, w) = (
-            operand(OP, tape.context(), tape.session().precision, &x_t)?,
-            operand(OP, tape.context(), tape.session().precision, &w_t)?,
-        );
-        let b = b_t.as_ref().map(|b| Contiguous::by(OP, tape.context(), b)).transpose()?;
-        dispatch!(OP, dtype, T => {
-            let bias = b.as_ref().map(|b| b.slice::<T>()).transpose()?;
-            let mut y = unwritten::<T>(out_dims.iter().product());
-            conv2d_forward(cx, &shape, x.slice::<T>()?, w.slice::<T>()?, bias, &mut y)?;
-            stored(cx, y, out_dims.to_vec(), tape.session().precision.product(dtype))
-        })?
-    };
-    let (x_saved, w_saved) = (x.save(), weight.save());
-    let (x_dims, w_dims) = (x.dims().to_vec(), weight.dims().to_vec());
-    let none = Value::constant(Tensor::zeros(0, dtype, x_t.device())?);
-    tape.push(OP, &[x, weight, bias.unwrap_or(&none)], output, move |tape, grad, grads| { let grad = &grad.tensor()?;
-        let cx = tape.context();
-        let grad = grad.contiguous()?;
-        let dy = operand(OP, tape.context(), tape.session().precision, &grad)?;
-        dispatch!(OP, dtype, T => {
-            let dy = dy.slice::<T>()?;
-            if grads.wants(1) {
-                let x = x_saved.array()?.tensor()?.contiguous()?;
-                let x = operand(OP, tape.context(), tape.session().precision, &x)?;
-                let x = x.slice::<T>()?;
-                grads.write(cx, 1, &w_dims, T::DTYPE, |to, add| {
- crate::storage::with_slice_mut::<T, _>(OP, to.host(OP)?, |dw| Ok(conv2d_backward_weight(cx, &shape, x, dy, dw, add)?))
- })?;
-            }
-            if grads.wants(2) {
-                grads.write(cx, 2, &[shape.out_channels], T::DTYPE, |to, add| {
- crate::storage::with_slice_mut::<T, _>(OP, to.host(OP)?, |db| Ok(conv2d_backward_bias(cx, &shape, dy, db, add)?))
- })?;
-            }
-            if grads.wants(0) {
-                let w = w_saved.array()?.tensor()?.contiguous()?;
-                let w = operand(OP, tape.context(), tape.session().precision, &w)?;
-                let mut dx = unwritten::<T>(x_dims.iter().product());
-                conv2d_backward_input(cx, &shape, dy, w.slice::<T>()?, &mut dx)?;
-                grads.add(0, tensor_from(dx, x_dims)?)?;
-            }
-            Ok(())
+    let (x_t, w_t) = (x.array()?.contiguous()?, weight.array()?.contiguous()?);
+    let b_t = bias.map(|bias| bias.array()?.contiguous()).transpose()?;
+    let output =
+        x_t.backend(tape.context()).conv2d(&shape, &x_t, &w_t, b_t.as_ref(), tape.session().precision)?;
+    let (x_saved, w_saved, w_dims) = (x.save(), weight.save(), weight.dims().to_vec());
+    let none = Value::absent()?;
+    tape.push(OP, &[x, weight, bias.unwrap_or(&none)], output, move |tape, grad, grads| {
+        run_backward(tape, grad, grads, (&x_saved, &w_saved), (&w_dims, out_channels), |backend, wanted| {
+            backend.conv2d_backward(&shape, wanted)
         })
     })
+}
+
+/// Collects what the backward of a convolution needs, runs it, and hands its gradients in.
+pub(super) fn run_backward(
+    tape: &Tape,
+    grad: &Array,
+    grads: &mut Grads<'_>,
+    (x, w): (&Saved, &Saved),
+    (w_dims, out_channels): (&[usize], usize),
+    run: impl FnOnce(&dyn ArrayBackend, ConvBackward<'_>) -> Result<Option<Array>>,
+) -> Result<()> {
+    let dy = grad.contiguous()?;
+    let backend = dy.backend(tape.context());
+    let dtype = wide(dy.dtype());
+    let to_weight = grads.destination(backend, 1, w_dims, dtype)?;
+    let to_bias = grads.destination(backend, 2, &[out_channels], dtype)?;
+    let x = if to_weight.is_some() { Some(x.array()?.contiguous()?) } else { None };
+    let w = if grads.wants(0) { Some(w.array()?.contiguous()?) } else { None };
+    let wanted = ConvBackward {
+        dy: &dy,
+        weight: x.as_ref().zip(to_weight.as_ref()),
+        bias: to_bias.as_ref(),
+        input: w.as_ref(),
+        precision: tape.session().precision,
+    };
+    let dx = run(backend, wanted)?;
+    grads.written(1, to_weight)?;
+    grads.written(2, to_bias)?;
+    match dx {
+        Some(dx) => grads.add(0, dx),
+        None => Ok(()),
+    }
 }

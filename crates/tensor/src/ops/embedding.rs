@@ -1,8 +1,7 @@
 //! Looking rows up: token embeddings, and the position that a sequence is read at.
 
-use candle_core::{DType, Tensor};
-
-use crate::storage::{Contiguous, dispatch, stored, wide, with_slice_mut};
+use super::Indices;
+use crate::storage::wide;
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
 
@@ -10,46 +9,23 @@ use crate::{Result, TensorError};
 /// the tape's precision stores activations.
 ///
 /// # Errors
-/// If an id is out of range, named with its position.
-pub fn embedding(tape: &Tape, table: &Value, ids: &Tensor) -> Result<Value> {
+/// If an id is out of range, named with its position, where the back end can tell.
+pub fn embedding<'a>(tape: &Tape, table: &Value, ids: impl Into<Indices<'a>>) -> Result<Value> {
     const OP: &str = "embedding";
     let &[rows, width] = table.dims() else {
         return Err(TensorError::shape(OP, format!("the table must be [V, C], not {:?}", table.shape())));
     };
-    let index = ids.to_dtype(DType::U32)?.flatten_all()?.to_vec1::<u32>()?;
-    if let Some(at) = index.iter().position(|id| *id as usize >= rows) {
-        let problem = format!("id {} at position {at} is out of range; the table has {rows} rows", index[at]);
-        return Err(TensorError::shape(OP, problem));
-    }
-    let mut dims = ids.dims().to_vec();
+    let ids = ids.into();
+    let mut dims = ids.dims();
     dims.push(width);
-    let values = table.tensor()?.contiguous()?;
-    let dtype = values.dtype();
-    let output = dispatch!(OP, dtype, T => {
-        let read = Contiguous::by(OP, tape.context(), &values)?;
-        let from = read.slice::<T>()?;
-        let mut out = Vec::with_capacity(index.len() * width);
-        for id in &index {
-            out.extend_from_slice(&from[*id as usize * width..(*id as usize + 1) * width]);
-        }
-        stored(tape.context(), out, dims, tape.session().precision.stored(dtype))
-    })?;
+    let values = table.array()?.contiguous()?;
+    let backend = values.backend(tape.context());
+    let ids = ids.on(OP, backend)?;
+    let (dtype, stored) = (wide(values.dtype()), tape.session().precision.stored(values.dtype()));
+    let output = backend.embedding(&values, &ids, &dims.into(), stored)?;
     tape.push(OP, &[table], output, move |tape, grad, grads| {
-        let grad = &grad.tensor()?;
         let grad = grad.contiguous()?;
-        let table_grad = Tensor::zeros((rows, width), wide(dtype), grad.device())?;
-        dispatch!(OP, dtype, T => {
-            let read = Contiguous::by(OP, tape.context(), &grad)?;
-            let from = read.slice::<T>()?;
-            with_slice_mut::<T, _>(OP, &table_grad, |to| {
-                for (id, row) in index.iter().zip(from.chunks_exact(width)) {
-                    let to = &mut to[*id as usize * width..(*id as usize + 1) * width];
-                    to.iter_mut().zip(row).for_each(|(to, from)| *to += *from);
-                }
-                Ok(())
-            })
-        })?;
-        grads.add(0, table_grad)
+        grads.add(0, grad.backend(tape.context()).embedding_backward(&grad, &ids, rows, dtype)?)
     })
 }
 
@@ -68,6 +44,5 @@ pub fn select_positions(tape: &Tape, x: &Value, positions: &[usize]) -> Result<V
     }
     let rows = positions.iter().enumerate().map(|(row, p)| (row * length + p) as u32).collect::<Vec<_>>();
     let flat = super::reshape(tape, x, (batch * length, width))?;
-    let rows = Tensor::from_vec(rows, batch, &candle_core::Device::Cpu)?;
     embedding(tape, &flat, &rows)
 }

@@ -1,50 +1,14 @@
 //! Matrix products: the fully connected layer and the batched product.
 
-use candle_core::{DType, Tensor, WithDType as _};
-use phalanx_kernels::{Matrix, MatrixMut, linear_forward, matmul_batched};
+use candle_core::{DType, Shape};
 
-use crate::storage::unwritten;
-use crate::storage::{Contiguous, cast, dispatch, operand, stored, tensor_from, wide};
+use crate::backend::{Array, Factor};
+use crate::storage::wide;
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
 
-/// How a stored matrix is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Read {
-    /// As it lies.
-    Plain,
-    /// Transposed.
-    Transposed,
-}
-
-/// `batch` products of contiguous matrices: the result is [batch, m, n], not rounded yet if that is to be stored in 16 bits.
-///
-/// `a` holds m×k (or k×m when transposed) a product, `b` k×n (or n×k).
-pub(super) fn product(
-    tape: &Tape,
-    op: &'static str,
-    [batch, m, n, k]: [usize; 4],
-    (a, read_a): (&Tensor, Read),
-    (b, read_b): (&Tensor, Read),
-    shape: Vec<usize>,
-) -> Result<Tensor> {
-    let (a, b) = (a.contiguous()?, b.contiguous()?);
-    same_type(op, &a, &b)?;
-    let (a_read, b_read) = (
-        operand(op, tape.context(), tape.session().precision, &a)?,
-        operand(op, tape.context(), tape.session().precision, &b)?,
-    );
-    dispatch!(op, a.dtype(), T => {
-        let mut out = unwritten::<T>(batch * m * n);
-        let a = Matrix::batched(a_read.slice::<T>()?, m, k, read_a == Read::Transposed);
-        let b = Matrix::batched(b_read.slice::<T>()?, k, n, read_b == Read::Transposed);
-        matmul_batched(tape.context(), batch, a, b, MatrixMut::batched(&mut out, m, n), false)?;
-        tensor_from(out, shape)
-    })
-}
-
 /// Refuses operands that are computed with in different types.
-fn same_type(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
+fn same_type(op: &'static str, a: &Array, b: &Array) -> Result<()> {
     if wide(a.dtype()) == wide(b.dtype()) {
         return Ok(());
     }
@@ -82,50 +46,35 @@ pub(crate) fn linear_stored(
         return Err(TensorError::shape(OP, problem));
     }
     let rows: usize = lead.iter().product();
-    let x_shape = x.dims().to_vec();
+    let sizes = [rows, inputs, outputs];
+    let x_shape = x.shape().clone();
     let mut shape = lead.to_vec();
     shape.push(outputs);
     let output = {
-        let (x, w) = (x.tensor()?.contiguous()?, weight.tensor()?.contiguous()?);
+        let (x, w) = (x.array()?.contiguous()?, weight.array()?.contiguous()?);
         same_type(OP, &x, &w)?;
-        let bias = bias.map(|bias| Ok::<_, TensorError>(bias.tensor()?.contiguous()?)).transpose()?;
-        let (x_read, w_read) = (
-            operand(OP, tape.context(), tape.session().precision, &x)?,
-            operand(OP, tape.context(), tape.session().precision, &w)?,
-        );
-        let bias = bias.as_ref().map(|bias| Contiguous::by(OP, tape.context(), bias)).transpose()?;
-        dispatch!(OP, x.dtype(), T => {
-            let bias = bias.as_ref().map(|bias| bias.slice::<T>()).transpose()?;
-            let (x, w) = (x_read.slice::<T>()?, w_read.slice::<T>()?);
-            let mut y = unwritten::<T>(rows * outputs);
-            linear_forward(tape.context(), [rows, inputs, outputs], x, w, bias, None, None, &mut y)?;
-            stored(tape.context(), y, shape, dtype)
-        })?
+        let bias = bias.map(|bias| bias.array()?.contiguous()).transpose()?;
+        let precision = tape.session().precision;
+        x.backend(tape.context()).linear(sizes, &x, &w, bias.as_ref(), &shape.into(), precision, dtype)?
     };
     let (x_saved, w_saved) = (x.save(), weight.save());
-    let none = Value::constant(Tensor::zeros(0, DType::F32, &candle_core::Device::Cpu)?);
-    tape.push(OP, &[x, weight, bias.unwrap_or(&none)], output, move |tape, grad, grads| { let grad = &grad.tensor()?;
-        let cx = tape.context();
+    let none = Value::absent()?;
+    tape.push(OP, &[x, weight, bias.unwrap_or(&none)], output, move |tape, grad, grads| {
+        let grad = grad.contiguous()?;
+        let backend = grad.backend(tape.context());
+        let (precision, dtype) = (tape.session().precision, wide(grad.dtype()));
         if grads.wants(0) {
-            let size = [1, rows, inputs, outputs];
-            let w = w_saved.array()?.tensor()?;
-            grads.add(0, product(tape, OP, size, (grad, Read::Plain), (&w, Read::Plain), x_shape)?)?;
+            let w = w_saved.array()?.contiguous()?;
+            same_type(OP, &grad, &w)?;
+            let (dy, w) = (Factor::plain(&grad), Factor::plain(&w));
+            grads.add(0, backend.matmul([1, rows, inputs, outputs], dy, w, &x_shape, precision, dtype)?)?;
         }
-        if grads.wants(1) {
-            let x = x_saved.array()?.tensor()?.contiguous()?;
-            let grad = grad.contiguous()?;
-            let (x, dy) = (operand(OP, tape.context(), tape.session().precision, &x)?, operand(OP, tape.context(), tape.session().precision, &grad)?);
-            dispatch!(OP, grad.dtype(), T => {
-                let dy = Matrix::batched(dy.slice::<T>()?, outputs, rows, true);
-                let x = Matrix::batched(x.slice::<T>()?, rows, inputs, false);
-                grads.write(cx, 1, &[outputs, inputs], T::DTYPE, |to, add| {
- crate::storage::with_slice_mut::<T, _>(OP, to.host(OP)?, |dw| Ok(matmul_batched(cx, 1, dy, x, MatrixMut::batched(dw, outputs, inputs), add)?))
- })
-            })?;
+        if let Some(to) = grads.destination(backend, 1, &[outputs, inputs], dtype)? {
+            backend.linear_backward_weight(sizes, &grad, &x_saved.array()?.contiguous()?, precision, &to)?;
+            grads.written(1, Some(to))?;
         }
         if grads.wants(2) {
-            let grad = cast(cx, grad, wide(grad.dtype()))?;
-            grads.add(2, grad.reshape((rows, outputs))?.contiguous()?.sum(0)?)?;
+            grads.add(2, backend.linear_backward_bias(sizes, &grad)?)?;
         }
         Ok(())
     })
@@ -149,24 +98,31 @@ pub fn matmul(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
     }
     let batch: usize = a_dims[..rank - 2].iter().product();
     let (m, k, n) = (a_dims[rank - 2], a_dims[rank - 1], b_dims[rank - 1]);
-    let (a_shape, b_shape) = (a_dims.to_vec(), b_dims.to_vec());
-    let mut shape = a_shape.clone();
+    let (a_shape, b_shape) = (a.shape().clone(), b.shape().clone());
+    let mut shape = a_dims.to_vec();
     shape[rank - 1] = n;
-    let size = [batch, m, n, k];
-    let output = product(tape, OP, size, (&a.tensor()?, Read::Plain), (&b.tensor()?, Read::Plain), shape)?;
-    let output = cast(tape.context(), &output, tape.session().precision.product(output.dtype()))?;
+    let output = {
+        let (a, b) = (a.array()?.contiguous()?, b.array()?.contiguous()?);
+        same_type(OP, &a, &b)?;
+        let precision = tape.session().precision;
+        let (dtype, shape) = (precision.product(a.dtype()), Shape::from(shape));
+        let (left, right) = (Factor::plain(&a), Factor::plain(&b));
+        a.backend(tape.context()).matmul([batch, m, n, k], left, right, &shape, precision, dtype)?
+    };
     let (a_saved, b_saved) = (a.save(), b.save());
     tape.push(OP, &[a, b], output, move |tape, grad, grads| {
-        let grad = &grad.tensor()?;
+        let grad = grad.contiguous()?;
+        let backend = grad.backend(tape.context());
+        let (precision, dtype) = (tape.session().precision, wide(grad.dtype()));
         if grads.wants(0) {
-            let b = b_saved.array()?.tensor()?;
-            let size = [batch, m, k, n];
-            grads.add(0, product(tape, OP, size, (grad, Read::Plain), (&b, Read::Transposed), a_shape)?)?;
+            let b = b_saved.array()?.contiguous()?;
+            let (dy, b) = (Factor::plain(&grad), Factor::transposed(&b));
+            grads.add(0, backend.matmul([batch, m, k, n], dy, b, &a_shape, precision, dtype)?)?;
         }
         if grads.wants(1) {
-            let a = a_saved.array()?.tensor()?;
-            let size = [batch, k, n, m];
-            grads.add(1, product(tape, OP, size, (&a, Read::Transposed), (grad, Read::Plain), b_shape)?)?;
+            let a = a_saved.array()?.contiguous()?;
+            let (a, dy) = (Factor::transposed(&a), Factor::plain(&grad));
+            grads.add(1, backend.matmul([batch, k, n, m], a, dy, &b_shape, precision, dtype)?)?;
         }
         Ok(())
     })

@@ -1,12 +1,6 @@
 //! Pooling and nearest up-sampling, with true gradients at any kernel, stride, padding and size.
 
-use phalanx_kernels::{
-    Pool2dShape, avg_pool2d_backward, avg_pool2d_forward, max_pool2d_backward, max_pool2d_forward,
-    upsample_nearest2d_backward, upsample_nearest2d_forward,
-};
-
-use crate::storage::unwritten;
-use crate::storage::{Contiguous, dispatch, stored, tensor_from};
+use crate::backend::Pool2dShape;
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
 
@@ -45,26 +39,11 @@ fn pool_shape(op: &'static str, x: &Value, options: PoolOptions) -> Result<Pool2
 pub fn max_pool2d(tape: &Tape, x: &Value, options: PoolOptions) -> Result<Value> {
     const OP: &str = "max_pool2d";
     let shape = pool_shape(OP, x, options)?;
-    let input = x.tensor()?.contiguous()?;
-    let dtype = input.dtype();
-    let in_dims = x.dims().to_vec();
-    let out_dims = vec![shape.batch, shape.channels, shape.out_height(), shape.out_width()];
-    let read = Contiguous::by(OP, tape.context(), &input)?;
-    let mut indices = vec![0_u32; out_dims.iter().product()];
-    let output = dispatch!(OP, dtype, T => {
-        let mut y = unwritten::<T>(indices.len());
-        max_pool2d_forward(tape.context(), &shape, read.slice::<T>()?, &mut y, &mut indices)?;
-        stored(tape.context(), y, out_dims, dtype)
-    })?;
+    let input = x.array()?.contiguous()?;
+    let (output, positions) = input.backend(tape.context()).max_pool2d(&shape, &input)?;
     tape.push(OP, &[x], output, move |tape, grad, grads| {
-        let grad = &grad.tensor()?;
         let grad = grad.contiguous()?;
-        let dy = Contiguous::by(OP, tape.context(), &grad)?;
-        dispatch!(OP, dtype, T => {
-            let mut dx = unwritten::<T>(in_dims.iter().product());
-            max_pool2d_backward(tape.context(), &shape, dy.slice::<T>()?, &indices, &mut dx)?;
-            grads.add(0, tensor_from(dx, in_dims)?)
-        })
+        grads.add(0, grad.backend(tape.context()).max_pool2d_backward(&shape, &grad, &positions)?)
     })
 }
 
@@ -76,25 +55,11 @@ pub fn max_pool2d(tape: &Tape, x: &Value, options: PoolOptions) -> Result<Value>
 pub fn avg_pool2d(tape: &Tape, x: &Value, options: PoolOptions, count_include_pad: bool) -> Result<Value> {
     const OP: &str = "avg_pool2d";
     let shape = pool_shape(OP, x, options)?;
-    let input = x.tensor()?.contiguous()?;
-    let dtype = input.dtype();
-    let in_dims = x.dims().to_vec();
-    let out_dims = vec![shape.batch, shape.channels, shape.out_height(), shape.out_width()];
-    let read = Contiguous::by(OP, tape.context(), &input)?;
-    let output = dispatch!(OP, dtype, T => {
-        let mut y = unwritten::<T>(out_dims.iter().product());
-        avg_pool2d_forward(tape.context(), &shape, count_include_pad, read.slice::<T>()?, &mut y)?;
-        stored(tape.context(), y, out_dims, dtype)
-    })?;
+    let input = x.array()?.contiguous()?;
+    let output = input.backend(tape.context()).avg_pool2d(&shape, count_include_pad, &input)?;
     tape.push(OP, &[x], output, move |tape, grad, grads| {
-        let grad = &grad.tensor()?;
         let grad = grad.contiguous()?;
-        let dy = Contiguous::by(OP, tape.context(), &grad)?;
-        dispatch!(OP, dtype, T => {
-            let mut dx = unwritten::<T>(in_dims.iter().product());
-            avg_pool2d_backward(tape.context(), &shape, count_include_pad, dy.slice::<T>()?, &mut dx)?;
-            grads.add(0, tensor_from(dx, in_dims)?)
-        })
+        grads.add(0, grad.backend(tape.context()).avg_pool2d_backward(&shape, count_include_pad, &grad)?)
     })
 }
 
@@ -130,24 +95,11 @@ pub fn upsample_nearest2d(tape: &Tape, x: &Value, factor: usize) -> Result<Value
             expected: "expected at least 1",
         });
     }
-    let input = x.tensor()?.contiguous()?;
-    let dtype = input.dtype();
-    let in_dims = x.dims().to_vec();
-    let (planes, from, to) = (batch * channels, [height, width], [height * factor, width * factor]);
-    let read = Contiguous::by(OP, tape.context(), &input)?;
-    let output = dispatch!(OP, dtype, T => {
-        let mut y = unwritten::<T>(planes * to[0] * to[1]);
-        upsample_nearest2d_forward(tape.context(), planes, from, to, read.slice::<T>()?, &mut y)?;
-        stored(tape.context(), y, (batch, channels, to[0], to[1]), dtype)
-    })?;
+    let dims = [batch, channels, height, width];
+    let input = x.array()?.contiguous()?;
+    let output = input.backend(tape.context()).upsample_nearest2d(dims, factor, &input)?;
     tape.push(OP, &[x], output, move |tape, grad, grads| {
-        let grad = &grad.tensor()?;
         let grad = grad.contiguous()?;
-        let dy = Contiguous::by(OP, tape.context(), &grad)?;
-        dispatch!(OP, dtype, T => {
-            let mut dx = unwritten::<T>(in_dims.iter().product());
-            upsample_nearest2d_backward(tape.context(), planes, from, to, dy.slice::<T>()?, &mut dx)?;
-            grads.add(0, tensor_from(dx, in_dims)?)
-        })
+        grads.add(0, grad.backend(tape.context()).upsample_nearest2d_backward(dims, factor, &grad)?)
     })
 }

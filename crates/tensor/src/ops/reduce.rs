@@ -1,6 +1,5 @@
 //! Sums and means, in f32 also over elements of 16 bits.
 
-use crate::storage::{cast, wide};
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
 
@@ -26,11 +25,11 @@ pub fn mean(tape: &Tape, x: &Value) -> Result<Value> {
 
 fn scaled_sum(tape: &Tape, x: &Value, factor: f64) -> Result<Value> {
     let shape = x.shape().clone();
-    let x_t = x.tensor()?;
-    let output = (cast(tape.context(), &x_t, wide(x_t.dtype()))?.contiguous()?.sum_all()? * factor)?;
-    tape.push("sum", &[x], output, move |_, grad, grads| {
-        let grad = &grad.tensor()?;
-        grads.add(0, (grad * factor)?.broadcast_as(&shape)?.contiguous()?)
+    let x_t = x.array()?;
+    let output = x_t.backend(tape.context()).sum_all(&x_t, factor)?;
+    tape.push("sum", &[x], output, move |tape, grad, grads| {
+        let backend = grad.backend(tape.context());
+        grads.add(0, backend.broadcast_as(&backend.affine(grad, factor, 0.0)?, &shape)?)
     })
 }
 
@@ -40,11 +39,16 @@ fn scaled_sum(tape: &Tape, x: &Value, factor: f64) -> Result<Value> {
 /// If the dimension is out of range.
 pub fn sum_over(tape: &Tape, x: &Value, dim: usize) -> Result<Value> {
     let shape = x.shape().clone();
-    let (cx, x_t) = (tape.context(), x.tensor()?);
-    let sums = cast(cx, &x_t, wide(x_t.dtype()))?.contiguous()?.sum(dim)?;
-    let output = cast(cx, &sums, x_t.dtype())?;
-    tape.push("sum_over", &[x], output, move |_, grad, grads| {
-        let grad = &grad.tensor()?;
-        grads.add(0, grad.unsqueeze(dim)?.broadcast_as(&shape)?.contiguous()?)
+    if dim >= shape.rank() {
+        return Err(TensorError::shape("sum_over", format!("{shape:?} has no dimension {dim}")));
+    }
+    let x_t = x.array()?;
+    let output = x_t.backend(tape.context()).sum_over(&x_t, dim)?;
+    tape.push("sum_over", &[x], output, move |tape, grad, grads| {
+        let mut kept = shape.dims().to_vec();
+        kept[dim] = 1;
+        let repeated = grad.backend(tape.context()).broadcast_as(&grad.reshape(kept)?, &shape)?;
+        // One element is not repeated: that is the output's gradient itself.
+        if shape.dims()[dim] == 1 { grads.share(0, repeated) } else { grads.add(0, repeated) }
     })
 }

@@ -1,13 +1,11 @@
 //! Operations that move elements without changing them.
 
-use candle_core::{DType, Shape, Tensor};
+use candle_core::Shape;
 
-use super::arithmetic::sum_to_shape;
-use crate::storage::{cast, is_half};
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
 
-/// Gives the elements of a value, in row-major order, another shape.
+/// The elements in row-major order under another shape.
 ///
 /// # Errors
 /// If the numbers of elements differ.
@@ -18,8 +16,8 @@ pub fn reshape(tape: &Tape, x: &Value, shape: impl Into<Shape>) -> Result<Value>
         return Err(TensorError::shape("reshape", problem));
     }
     let before = x.shape().clone();
-    let output = x.tensor()?.reshape(shape)?;
-    tape.push("reshape", &[x], output, move |_, grad, grads| grads.share(0, grad.tensor()?.reshape(&before)?))
+    let output = x.array()?.reshape(shape)?;
+    tape.push("reshape", &[x], output, move |_, grad, grads| grads.share(0, grad.reshape(before)?))
 }
 
 /// The dimensions in another order.
@@ -27,17 +25,19 @@ pub fn reshape(tape: &Tape, x: &Value, shape: impl Into<Shape>) -> Result<Value>
 /// # Errors
 /// If `dims` is not a permutation of the dimensions.
 pub fn permute(tape: &Tape, x: &Value, dims: &[usize]) -> Result<Value> {
-    let mut inverse = vec![0; dims.len()];
+    let mut inverse = vec![usize::MAX; dims.len()];
     for (to, from) in dims.iter().enumerate() {
-        match inverse.get_mut(*from) {
-            Some(slot) => *slot = to,
-            None => return Err(TensorError::shape("permute", format!("{dims:?} for shape {:?}", x.shape()))),
+        if let Some(slot) = inverse.get_mut(*from) {
+            *slot = to;
         }
     }
-    let output = x.tensor()?.permute(dims)?.contiguous()?;
-    tape.push("permute", &[x], output, move |_, grad, grads| {
-        let grad = &grad.tensor()?;
-        grads.share(0, grad.permute(inverse.as_slice())?.contiguous()?)
+    if dims.len() != x.dims().len() || inverse.contains(&usize::MAX) {
+        return Err(TensorError::shape("permute", format!("{dims:?} for shape {:?}", x.shape())));
+    }
+    let x_t = x.array()?;
+    let output = x_t.backend(tape.context()).permute(&x_t, dims)?;
+    tape.push("permute", &[x], output, move |tape, grad, grads| {
+        grads.share(0, grad.backend(tape.context()).permute(grad, &inverse)?)
     })
 }
 
@@ -46,11 +46,14 @@ pub fn permute(tape: &Tape, x: &Value, dims: &[usize]) -> Result<Value> {
 /// # Errors
 /// If a dimension is out of range.
 pub fn transpose(tape: &Tape, x: &Value, dim1: usize, dim2: usize) -> Result<Value> {
-    let output = x.tensor()?.transpose(dim1, dim2)?.contiguous()?;
-    tape.push("transpose", &[x], output, move |_, grad, grads| {
-        let grad = &grad.tensor()?;
-        grads.share(0, grad.transpose(dim1, dim2)?.contiguous()?)
-    })
+    let rank = x.dims().len();
+    if dim1.max(dim2) >= rank {
+        let problem = format!("dimensions {dim1} and {dim2} for shape {:?}", x.shape());
+        return Err(TensorError::shape("transpose", problem));
+    }
+    let mut dims: Vec<usize> = (0..rank).collect();
+    dims.swap(dim1, dim2);
+    permute(tape, x, &dims)
 }
 
 /// Elements `start..start + len` of one dimension.
@@ -58,12 +61,17 @@ pub fn transpose(tape: &Tape, x: &Value, dim1: usize, dim2: usize) -> Result<Val
 /// # Errors
 /// If the range is out of bounds.
 pub fn narrow(tape: &Tape, x: &Value, dim: usize, start: usize, len: usize) -> Result<Value> {
-    let shape = x.shape().clone();
-    let output = x.tensor()?.narrow(dim, start, len)?.contiguous()?;
-    tape.push("narrow", &[x], output, move |_, grad, grads| {
-        let grad = &grad.tensor()?;
-        let after = shape.dims()[dim] - start - len;
-        grads.add(0, grad.pad_with_zeros(dim, start, after)?.contiguous()?)
+    let inside = |size: &usize| start.checked_add(len).is_some_and(|end| end <= *size);
+    let Some(size) = x.dims().get(dim).copied().filter(inside) else {
+        let problem = format!("{len} from {start} of dimension {dim} for shape {:?}", x.shape());
+        return Err(TensorError::shape("narrow", problem));
+    };
+    let x_t = x.array()?;
+    let output = x_t.backend(tape.context()).narrow(&x_t, dim, start, len)?;
+    tape.push("narrow", &[x], output, move |tape, grad, grads| {
+        let padded = grad.backend(tape.context()).pad_with_zeros(grad, dim, start, size - start - len)?;
+        // The whole is not padded: that is the output's gradient itself.
+        if len == size { grads.share(0, padded) } else { grads.add(0, padded) }
     })
 }
 
@@ -72,21 +80,17 @@ pub fn narrow(tape: &Tape, x: &Value, dim: usize, start: usize, len: usize) -> R
 /// # Errors
 /// If the other dimensions differ, or there are no values.
 pub fn cat(tape: &Tape, values: &[&Value], dim: usize) -> Result<Value> {
-    let mut tensors = values.iter().map(|value| value.tensor()).collect::<Result<Vec<_>>>()?;
-    // An activation that a f32 constant is put beside stays one, as in sums.
-    if let Some(low) = tensors.iter().map(Tensor::dtype).find(|dtype| is_half(*dtype)) {
-        for tensor in tensors.iter_mut().filter(|tensor| tensor.dtype() == DType::F32) {
-            *tensor = cast(tape.context(), tensor, low)?;
-        }
-    }
+    let arrays = values.iter().map(|value| value.array()).collect::<Result<Vec<_>>>()?;
+    let Some(first) = arrays.first() else {
+        return Err(TensorError::shape("cat", "no values"));
+    };
     let lens: Vec<usize> = values.iter().map(|value| value.dims().get(dim).copied().unwrap_or(0)).collect();
-    let output = Tensor::cat(&tensors, dim)?;
-    tape.push("cat", values, output, move |_, grad, grads| {
-        let grad = &grad.tensor()?;
+    let output = first.backend(tape.context()).cat(&arrays, dim)?;
+    tape.push("cat", values, output, move |tape, grad, grads| {
         let mut start = 0;
         for (index, len) in lens.into_iter().enumerate() {
             if grads.wants(index) {
-                grads.share(index, grad.narrow(dim, start, len)?.contiguous()?)?;
+                grads.share(index, grad.backend(tape.context()).narrow(grad, dim, start, len)?)?;
             }
             start += len;
         }
@@ -100,9 +104,9 @@ pub fn cat(tape: &Tape, values: &[&Value], dim: usize) -> Result<Value> {
 /// If it does not broadcast to that shape.
 pub fn broadcast_as(tape: &Tape, x: &Value, shape: impl Into<Shape>) -> Result<Value> {
     let before = x.shape().clone();
-    let output = x.tensor()?.broadcast_as(shape)?.contiguous()?;
+    let x_t = x.array()?;
+    let output = x_t.backend(tape.context()).broadcast_as(&x_t, &shape.into())?;
     tape.push("broadcast_as", &[x], output, move |tape, grad, grads| {
-        let grad = &grad.tensor()?;
-        grads.share(0, sum_to_shape(tape.context(), grad, &before)?)
+        grads.share(0, grad.backend(tape.context()).sum_to_shape(grad, &before)?)
     })
 }

@@ -3,9 +3,9 @@
 use candle_core::Tensor;
 use phalanx_kernels::{AdamOptions, adam_step};
 
-use super::{FlatState, Optimizer};
+use super::{FlatState, Optimizer, owned};
 use crate::storage::{Contiguous, dispatch, with_slice_mut};
-use crate::store::Unit;
+use crate::store::FlatParam;
 use crate::{Context, Result};
 
 /// Adam (Kingma & Ba 2015) with weight decay added to the gradient as in `torch.optim.Adam`, or taken off the
@@ -42,25 +42,31 @@ impl Adam {
 }
 
 impl Optimizer for Adam {
-    fn step(&mut self, units: &[Unit], lr: f64, context: &Context) -> Result<()> {
+    fn step(&mut self, params: &[FlatParam], lr: f64, context: &Context) -> Result<()> {
         const OP: &str = "adam";
         self.steps += 1;
-        for unit in units.iter().filter(|unit| unit.trainable()) {
-            let (Some(values), Some(grads)) = (unit.values(), unit.grads()?) else { continue };
-            let options = AdamOptions {
-                lr,
-                betas: self.betas,
-                eps: self.eps,
-                weight_decay: if unit.decay() { self.weight_decay } else { 0.0 },
-                decoupled: self.decoupled,
-                step: self.steps,
-            };
-            let (first, second) = (self.first.of(unit)?, self.second.of(unit)?);
-            let grads = Contiguous::locked(OP, &grads)?;
-            dispatch!(OP, unit.dtype(), T => with_slice_mut::<T, _>(OP, &values, |weights| {
-                with_slice_mut::<T, _>(OP, &first, |first| {
-                    with_slice_mut::<T, _>(OP, &second, |second| {
-                        Ok(adam_step(context, options, weights, grads.slice::<T>()?, first, second)?)
+        let options = |decay: bool| AdamOptions {
+            lr,
+            betas: self.betas,
+            eps: self.eps,
+            weight_decay: if decay { self.weight_decay } else { 0.0 },
+            decoupled: self.decoupled,
+            step: self.steps,
+        };
+        for param in owned(params) {
+            let (Some(values), Some(grads)) = (param.owned_values()?, param.owned_grads()?) else { continue };
+            let (first, second) = (self.first.of(param)?, self.second.of(param)?);
+            let grads = Contiguous::locked(OP, grads.tensor())?;
+            dispatch!(OP, param.dtype(), T => with_slice_mut::<T, _>(OP, values.tensor(), |weights| {
+                with_slice_mut::<T, _>(OP, first.tensor(), |first| {
+                    with_slice_mut::<T, _>(OP, second.tensor(), |second| {
+                        let grads = grads.slice::<T>()?;
+                        for (at, decay) in param.owned_groups() {
+                            let (weights, grads) = (&mut weights[at.clone()], &grads[at.clone()]);
+                            let (first, second) = (&mut first[at.clone()], &mut second[at]);
+                            adam_step(context, options(decay), weights, grads, first, second)?;
+                        }
+                        Ok(())
                     })
                 })
             }))?;
@@ -68,21 +74,21 @@ impl Optimizer for Adam {
         Ok(())
     }
 
-    fn reserve(&mut self, units: &[Unit]) -> Result<()> {
-        self.first.reserve(units)?;
-        self.second.reserve(units)
+    fn reserve(&mut self, params: &[FlatParam]) -> Result<()> {
+        self.first.reserve(params)?;
+        self.second.reserve(params)
     }
 
-    fn state(&self, units: &[Unit]) -> Result<(u64, Vec<(String, Tensor)>)> {
-        let mut all = self.first.named(units)?;
-        all.extend(self.second.named(units)?);
+    fn state(&self, params: &[FlatParam]) -> Result<(u64, Vec<(String, Tensor)>)> {
+        let mut all = self.first.named(params)?;
+        all.extend(self.second.named(params)?);
         Ok((self.steps, all))
     }
 
-    fn load_state(&mut self, units: &[Unit], steps: u64, tensors: &[(String, Tensor)]) -> Result<()> {
+    fn load_state(&mut self, params: &[FlatParam], steps: u64, tensors: &[(String, Tensor)]) -> Result<()> {
         self.steps = steps;
-        self.first.load(units, tensors)?;
-        self.second.load(units, tensors)
+        self.first.load(params, tensors)?;
+        self.second.load(params, tensors)
     }
 
     fn state_bytes(&self) -> usize {

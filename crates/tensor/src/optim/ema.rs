@@ -3,9 +3,9 @@
 use candle_core::Tensor;
 use phalanx_kernels::ema_step;
 
-use super::FlatState;
-use crate::storage::{Contiguous, copy_in_place, dispatch, with_slice_mut};
-use crate::store::Unit;
+use super::{FlatState, owned};
+use crate::storage::{Contiguous, dispatch, with_slice_mut};
+use crate::store::FlatParam;
 use crate::{Context, Result};
 
 /// average ← d·average + (1 − d)·weights after every step, with d = min(decay, (1 + n)/(10 + n)) for the n-th
@@ -26,22 +26,22 @@ impl Ema {
     /// Takes the current weights in.
     ///
     /// # Errors
-    /// If a unit's values are not in memory.
-    pub fn update(&mut self, units: &[Unit], context: &Context) -> Result<()> {
+    /// If values are not on the CPU.
+    pub fn update(&mut self, params: &[FlatParam], context: &Context) -> Result<()> {
         const OP: &str = "ema";
         let n = self.updates as f64;
         let decay = self.decay.min((1.0 + n) / (10.0 + n));
         self.updates += 1;
-        for unit in units.iter().filter(|unit| unit.trainable()) {
-            let Some(values) = unit.values() else { continue };
-            let known = self.average.get(unit).is_some();
-            let average = self.average.of(unit)?;
+        for param in owned(params) {
+            let Some(values) = param.owned_values()? else { continue };
+            let known = self.average.get(param).is_some();
+            let average = self.average.of(param)?;
             if !known {
-                copy_in_place(&average, &values)?;
+                average.copy_from(&values)?;
                 continue;
             }
-            let weights = Contiguous::locked(OP, &values)?;
-            dispatch!(OP, unit.dtype(), T => with_slice_mut::<T, _>(OP, &average, |average| {
+            let weights = Contiguous::locked(OP, values.tensor())?;
+            dispatch!(OP, param.dtype(), T => with_slice_mut::<T, _>(OP, average.tensor(), |average| {
                 Ok(ema_step(context, decay, average, weights.slice::<T>()?)?)
             }))?;
         }
@@ -51,13 +51,15 @@ impl Ema {
     /// Exchanges weights and averages: once to evaluate with the averages, again to go on training.
     ///
     /// # Errors
-    /// If a unit's values are not in memory.
-    pub fn swap(&mut self, units: &[Unit]) -> Result<()> {
-        for unit in units.iter().filter(|unit| unit.trainable()) {
-            let (Some(values), Some(average)) = (unit.values(), self.average.get(unit)) else { continue };
-            let weights = values.force_contiguous()?;
-            copy_in_place(&values, average)?;
-            copy_in_place(average, &weights)?;
+    /// If values are not on the CPU.
+    pub fn swap(&mut self, params: &[FlatParam]) -> Result<()> {
+        for param in owned(params) {
+            let (Some(values), Some(average)) = (param.owned_values()?, self.average.get(param)) else {
+                continue;
+            };
+            let weights = values.copy()?;
+            values.copy_from(average)?;
+            average.copy_from(&weights)?;
         }
         Ok(())
     }
@@ -66,17 +68,22 @@ impl Ema {
     ///
     /// # Errors
     /// If memory cannot be allocated.
-    pub fn state(&self, units: &[Unit]) -> Result<(u64, Vec<(String, Tensor)>)> {
-        Ok((self.updates, self.average.named(units)?))
+    pub fn state(&self, params: &[FlatParam]) -> Result<(u64, Vec<(String, Tensor)>)> {
+        Ok((self.updates, self.average.named(params)?))
     }
 
     /// Takes a state over.
     ///
     /// # Errors
     /// If a tensor's shape is not its parameter's.
-    pub fn load_state(&mut self, units: &[Unit], updates: u64, tensors: &[(String, Tensor)]) -> Result<()> {
+    pub fn load_state(
+        &mut self,
+        params: &[FlatParam],
+        updates: u64,
+        tensors: &[(String, Tensor)],
+    ) -> Result<()> {
         self.updates = updates;
-        self.average.load(units, tensors)
+        self.average.load(params, tensors)
     }
 
     /// Bytes of averages held.

@@ -1,7 +1,7 @@
 //! Loss scaling, so that small gradients survive in f16 (Micikevicius et al. 2018).
 
 use super::scale_grads;
-use crate::store::Unit;
+use crate::store::FlatParam;
 use crate::{Context, Result, TensorError};
 
 /// The scale that a dynamic one starts from.
@@ -44,7 +44,7 @@ impl LossScale {
         Self { dynamic: true, state: LossScaleState { scale: INITIAL, good_steps: 0, left_out: 0 } }
     }
 
-    /// A scale that adapts itself, from a start of one's own.
+    /// A scale that starts at `scale` and changes.
     ///
     /// # Errors
     /// If `scale` is not a positive number.
@@ -73,8 +73,8 @@ impl LossScale {
     ///
     /// # Errors
     /// If gradients are not on the CPU.
-    pub fn accept(&mut self, units: &[Unit], context: &Context) -> Result<()> {
-        scale_grads(units, 1.0 / self.state.scale, context)?;
+    pub fn accept(&mut self, params: &[FlatParam], context: &Context) -> Result<()> {
+        scale_grads(params, 1.0 / self.state.scale, context)?;
         self.state.left_out = 0;
         self.state.good_steps += 1;
         if self.dynamic && self.state.good_steps >= INTERVAL {

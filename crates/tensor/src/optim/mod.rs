@@ -1,7 +1,7 @@
-//! Optimizers over flat units, learning-rate schedules, gradient clipping, and averages of weights.
+//! Optimizers over flat parameters, learning-rate schedules, gradient clipping, and averages of weights.
 //!
-//! An optimizer keeps its state flat, as the unit lies; it is saved and loaded *by parameter name*, so that a
-//! checkpoint does not depend on how parameters are cut into units.
+//! All act on the elements that this rank owns ([`FlatParam::owned`]). An optimizer keeps its state flat, as these lie; it is
+//! saved and loaded *by parameter name*, so that a checkpoint does not depend on how parameters lie in memory.
 
 mod adam;
 mod clip;
@@ -21,36 +21,41 @@ pub use state::FlatState;
 
 use candle_core::Tensor;
 
-use crate::store::Unit;
+use crate::store::FlatParam;
 use crate::{Context, Result};
+
+/// What is changed: whatever is trainable, if this rank owns elements of it.
+fn owned(params: &[FlatParam]) -> impl Iterator<Item = &FlatParam> {
+    params.iter().filter(|param| param.trainable() && !param.owned().is_empty())
+}
 
 /// Changes parameters by their gradients.
 pub trait Optimizer: std::fmt::Debug + Send {
-    /// One step at learning rate `lr` over every trainable unit that has gradients. Weight decay applies to
-    /// units with [`Unit::decay`].
+    /// One step at learning rate `lr` over the owned elements of everything trainable that has gradients. Weight decay applies
+    /// to groups with [`crate::ParamGroup::decay`].
     ///
     /// # Errors
-    /// If a unit's values are not in memory.
-    fn step(&mut self, units: &[Unit], lr: f64, context: &Context) -> Result<()>;
+    /// If gradients are not summed over the ranks yet, or are not on the CPU.
+    fn step(&mut self, params: &[FlatParam], lr: f64, context: &Context) -> Result<()>;
 
-    /// Allocates the state of all trainable units now, not in the first step: then it does not lie between memory that
+    /// Allocates the state of everything trainable now, not in the first step: then it does not lie between memory that
     /// comes and goes.
     ///
     /// # Errors
     /// If memory cannot be allocated.
-    fn reserve(&mut self, units: &[Unit]) -> Result<()>;
+    fn reserve(&mut self, params: &[FlatParam]) -> Result<()>;
 
     /// The state by name: `{kind}.{parameter}` with the parameter's shape, and the number of steps taken.
     ///
     /// # Errors
     /// If memory cannot be allocated.
-    fn state(&self, units: &[Unit]) -> Result<(u64, Vec<(String, Tensor)>)>;
+    fn state(&self, params: &[FlatParam]) -> Result<(u64, Vec<(String, Tensor)>)>;
 
     /// Takes a state over; what is not named keeps its start.
     ///
     /// # Errors
     /// If a tensor's shape is not its parameter's.
-    fn load_state(&mut self, units: &[Unit], steps: u64, tensors: &[(String, Tensor)]) -> Result<()>;
+    fn load_state(&mut self, params: &[FlatParam], steps: u64, tensors: &[(String, Tensor)]) -> Result<()>;
 
     /// Bytes of state held.
     fn state_bytes(&self) -> usize;

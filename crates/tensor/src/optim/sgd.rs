@@ -3,9 +3,9 @@
 use candle_core::Tensor;
 use phalanx_kernels::{SgdOptions, sgd_step};
 
-use super::{FlatState, Optimizer};
+use super::{FlatState, Optimizer, owned};
 use crate::storage::{Contiguous, dispatch, with_slice_mut};
-use crate::store::Unit;
+use crate::store::FlatParam;
 use crate::{Context, Result};
 
 /// Gradient descent with momentum, Nesterov's variant, and weight decay added to the gradient: `torch.optim.SGD`.
@@ -26,25 +26,33 @@ impl Sgd {
 }
 
 impl Optimizer for Sgd {
-    fn step(&mut self, units: &[Unit], lr: f64, context: &Context) -> Result<()> {
+    fn step(&mut self, params: &[FlatParam], lr: f64, context: &Context) -> Result<()> {
         const OP: &str = "sgd";
-        for unit in units.iter().filter(|unit| unit.trainable()) {
-            let (Some(values), Some(grads)) = (unit.values(), unit.grads()?) else { continue };
-            let options = SgdOptions {
+        for param in owned(params) {
+            let (Some(values), Some(grads)) = (param.owned_values()?, param.owned_grads()?) else { continue };
+            let first = self.buffer.get(param).is_none();
+            let options = |decay: bool| SgdOptions {
                 lr,
                 momentum: self.momentum,
                 nesterov: self.nesterov,
-                weight_decay: if unit.decay() { self.weight_decay } else { 0.0 },
-                first: self.buffer.get(unit).is_none(),
+                weight_decay: if decay { self.weight_decay } else { 0.0 },
+                first,
             };
-            let grads = Contiguous::locked(OP, &grads)?;
-            dispatch!(OP, unit.dtype(), T => with_slice_mut::<T, _>(OP, &values, |weights| {
-                let grads = grads.slice::<T>()?;
+            let grads = Contiguous::locked(OP, grads.tensor())?;
+            dispatch!(OP, param.dtype(), T => with_slice_mut::<T, _>(OP, values.tensor(), |weights| {
+                let (grads, groups) = (grads.slice::<T>()?, param.owned_groups());
                 if self.momentum == 0.0 {
-                    return Ok(sgd_step(context, options, weights, grads, &mut [])?);
+                    for (at, decay) in groups {
+                        sgd_step(context, options(decay), &mut weights[at.clone()], &grads[at], &mut [])?;
+                    }
+                    return Ok(());
                 }
-                with_slice_mut::<T, _>(OP, &self.buffer.of(unit)?, |buffer| {
-                    Ok(sgd_step(context, options, weights, grads, buffer)?)
+                with_slice_mut::<T, _>(OP, self.buffer.of(param)?.tensor(), |buffer| {
+                    for (at, decay) in groups {
+                        let (weights, grads) = (&mut weights[at.clone()], &grads[at.clone()]);
+                        sgd_step(context, options(decay), weights, grads, &mut buffer[at])?;
+                    }
+                    Ok(())
                 })
             }))?;
         }
@@ -52,18 +60,18 @@ impl Optimizer for Sgd {
         Ok(())
     }
 
-    fn reserve(&mut self, units: &[Unit]) -> Result<()> {
+    fn reserve(&mut self, params: &[FlatParam]) -> Result<()> {
         // Zeros with momentum and the first gradient are what the first step begins with.
-        if self.momentum == 0.0 { Ok(()) } else { self.buffer.reserve(units) }
+        if self.momentum == 0.0 { Ok(()) } else { self.buffer.reserve(params) }
     }
 
-    fn state(&self, units: &[Unit]) -> Result<(u64, Vec<(String, Tensor)>)> {
-        Ok((self.steps, self.buffer.named(units)?))
+    fn state(&self, params: &[FlatParam]) -> Result<(u64, Vec<(String, Tensor)>)> {
+        Ok((self.steps, self.buffer.named(params)?))
     }
 
-    fn load_state(&mut self, units: &[Unit], steps: u64, tensors: &[(String, Tensor)]) -> Result<()> {
+    fn load_state(&mut self, params: &[FlatParam], steps: u64, tensors: &[(String, Tensor)]) -> Result<()> {
         self.steps = steps;
-        self.buffer.load(units, tensors)
+        self.buffer.load(params, tensors)
     }
 
     fn state_bytes(&self) -> usize {

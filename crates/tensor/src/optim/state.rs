@@ -1,17 +1,18 @@
-//! Flat state beside units: one tensor a unit, addressed by parameter name when saved.
+//! Flat state beside flat parameters: memory for the owned elements of each, addressed by parameter name when saved.
 
 use std::collections::BTreeMap;
 
 use candle_core::Tensor;
 
-use crate::store::Unit;
+use super::owned;
+use crate::store::{FlatParam, FlatStorage};
 use crate::{Result, TensorError, storage};
 
-/// One kind of state (a momentum, an average): a flat tensor for every unit that has one.
+/// One kind of state (a momentum, an average): a number for every owned element of what has it.
 #[derive(Debug)]
 pub struct FlatState {
     kind: &'static str,
-    flat: BTreeMap<usize, Tensor>,
+    flat: BTreeMap<usize, FlatStorage>,
 }
 
 impl FlatState {
@@ -20,48 +21,49 @@ impl FlatState {
         Self { kind, flat: BTreeMap::new() }
     }
 
-    /// The flat tensor of a unit, zeros at first.
+    /// The state of a flat parameter, zeros at first.
     ///
     /// # Errors
     /// If memory cannot be allocated.
-    pub fn of(&mut self, unit: &Unit) -> Result<Tensor> {
-        if let Some(flat) = self.flat.get(&unit.index()) {
+    pub fn of(&mut self, param: &FlatParam) -> Result<FlatStorage> {
+        if let Some(flat) = self.flat.get(&param.index()) {
             return Ok(flat.clone());
         }
-        let flat = Tensor::zeros(unit.len(), unit.dtype(), unit.device())?;
-        self.flat.insert(unit.index(), flat.clone());
+        let flat = FlatStorage::zeros(param.owned().len(), param.dtype(), param.device())?;
+        self.flat.insert(param.index(), flat.clone());
         Ok(flat)
     }
 
-    /// Makes the flat tensors of all trainable units.
+    /// Makes the state of everything trainable.
     ///
     /// # Errors
     /// If memory cannot be allocated.
-    pub fn reserve(&mut self, units: &[Unit]) -> Result<()> {
-        units.iter().filter(|unit| unit.trainable()).try_for_each(|unit| self.of(unit).map(drop))
+    pub fn reserve(&mut self, params: &[FlatParam]) -> Result<()> {
+        owned(params).try_for_each(|param| self.of(param).map(drop))
     }
 
-    /// The flat tensor of a unit, if there is one.
-    pub fn get(&self, unit: &Unit) -> Option<&Tensor> {
-        self.flat.get(&unit.index())
+    /// The state of a flat parameter, if there is one.
+    pub fn get(&self, param: &FlatParam) -> Option<&FlatStorage> {
+        self.flat.get(&param.index())
     }
 
     /// Bytes held.
     pub fn bytes(&self) -> usize {
-        self.flat.values().map(|flat| storage::bytes_of(flat.elem_count(), flat.dtype())).sum()
+        self.flat.values().map(FlatStorage::bytes).sum()
     }
 
-    /// Copies of all tensors by name, with the parameters' shapes.
+    /// Copies of the state by parameter name, in the shapes of [`FlatParam::owned_entries`].
     ///
     /// # Errors
     /// If memory cannot be allocated.
-    pub fn named(&self, units: &[Unit]) -> Result<Vec<(String, Tensor)>> {
+    pub fn named(&self, params: &[FlatParam]) -> Result<Vec<(String, Tensor)>> {
         let mut all = Vec::new();
-        for unit in units {
-            let Some(flat) = self.get(unit) else { continue };
-            for entry in unit.entries() {
-                let part = flat.narrow(0, entry.range.start, entry.range.len())?.force_contiguous()?;
-                all.push((format!("{}.{}", self.kind, entry.name), part.reshape(&entry.shape)?));
+        for param in params {
+            let Some(flat) = self.get(param) else { continue };
+            for entry in param.owned_entries() {
+                let len = entry.range.len();
+                let part = flat.narrow(entry.range)?.copy()?.view(0..len, &entry.shape)?;
+                all.push((format!("{}.{}", self.kind, entry.name), part));
             }
         }
         Ok(all)
@@ -70,20 +72,19 @@ impl FlatState {
     /// Takes over those of `tensors` that are of this kind.
     ///
     /// # Errors
-    /// If a tensor's shape is not its parameter's.
-    pub fn load(&mut self, units: &[Unit], tensors: &[(String, Tensor)]) -> Result<()> {
+    /// If a tensor's shape is not its entry's.
+    pub fn load(&mut self, params: &[FlatParam], tensors: &[(String, Tensor)]) -> Result<()> {
         let by_name: BTreeMap<&str, &Tensor> = tensors
             .iter()
             .filter_map(|(name, tensor)| Some((name.strip_prefix(self.kind)?.strip_prefix('.')?, tensor)))
             .collect();
-        for unit in units {
-            for entry in unit.entries() {
+        for param in params {
+            for entry in param.owned_entries() {
                 let Some(tensor) = by_name.get(entry.name.as_str()) else { continue };
                 if *tensor.shape() != entry.shape {
                     return Err(TensorError::unequal("load optimizer state", &entry.shape, tensor.shape()));
                 }
-                let part = self.of(unit)?.narrow(0, entry.range.start, entry.range.len())?;
-                storage::copy_in_place(&part, tensor)?;
+                storage::copy_in_place(self.of(param)?.narrow(entry.range)?.tensor(), tensor)?;
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Elements of 16 bits: widened to f32 to compute with, and rounded to be kept.
 
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Shape, Tensor};
-use phalanx_kernels::{Context, Low, Products, add_low, bf16, f16, narrow_low, round_low, widen_low};
+use phalanx_kernels::{Context, Half, Products, add_half, bf16, f16, narrow_half, round_half, widen_half};
 
 use super::{Contiguous, Elements, Scalar, tensor_from, unwritten};
 use crate::precision::Precision;
@@ -18,15 +18,15 @@ pub(crate) fn wide(dtype: DType) -> DType {
 }
 
 /// The numbers in f32.
-pub(super) fn widened<L: Low>(context: &Context, values: &[L]) -> Result<Vec<f32>> {
+pub(super) fn widened<L: Half>(context: &Context, values: &[L]) -> Result<Vec<f32>> {
     let mut wide = unwritten::<f32>(values.len());
-    widen_low(context, values, &mut wide)?;
+    widen_half(context, values, &mut wide)?;
     Ok(wide)
 }
 
-fn narrowed<L: Low>(context: &Context, values: &[f32]) -> Result<Vec<L>> {
+fn narrowed<L: Half>(context: &Context, values: &[f32]) -> Result<Vec<L>> {
     let mut low = vec![L::default(); values.len()];
-    narrow_low(context, values, &mut low)?;
+    narrow_half(context, values, &mut low)?;
     Ok(low)
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn stored<T: Scalar>(
     }
 }
 
-/// A tensor's elements as `dtype`; the tensor itself if it has that type.
+/// The elements as `dtype`; the tensor itself if it has that type.
 pub(crate) fn cast(context: &Context, tensor: &Tensor, dtype: DType) -> Result<Tensor> {
     const OP: &str = "convert";
     if tensor.dtype() == dtype {
@@ -122,8 +122,8 @@ pub(crate) fn operand<'a>(
         Elements::Locked { .. } => read.slice::<f32>()?.to_vec(),
     };
     match precision {
-        Precision::Bf16 => round_low::<bf16>(context, &mut values),
-        _ => round_low::<f16>(context, &mut values),
+        Precision::Bf16 => round_half::<bf16>(context, &mut values),
+        _ => round_half::<f16>(context, &mut values),
     }
     Ok(Contiguous { op, elements: Elements::Wide(values) })
 }
@@ -148,10 +148,10 @@ pub(super) fn add_in_place(
             let from = self.3.clone();
             match (storage, self.2) {
                 (CpuStorage::BF16(to), CpuStorage::BF16(addend)) => {
-                    add_low(self.1, &addend[from], &mut to[start..end])
+                    add_half(self.1, &addend[from], &mut to[start..end])
                 }
                 (CpuStorage::F16(to), CpuStorage::F16(addend)) => {
-                    add_low(self.1, &addend[from], &mut to[start..end])
+                    add_half(self.1, &addend[from], &mut to[start..end])
                 }
                 _ => candle_core::bail!("{}: element types differ", self.0),
             }

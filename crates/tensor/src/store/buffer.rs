@@ -1,17 +1,18 @@
-//! Buffers: tensors that belong to a model's state but are not learned, such as running statistics.
+//! Buffers: arrays that belong to a model's state but are not learned, such as running statistics.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
 use candle_core::{Shape, Tensor};
 
+use crate::backend::Array;
 use crate::{Result, TensorError};
 
-/// A named tensor that is saved with the model and never seen by an optimizer. Clones are handles.
+/// A named array that is saved with the model and never seen by an optimizer. Clones are handles.
 #[derive(Debug, Clone)]
-pub struct Buffer(Arc<(String, RwLock<Tensor>)>);
+pub struct Buffer(Arc<(String, RwLock<Array>)>);
 
 impl Buffer {
-    pub(super) fn new(name: String, value: Tensor) -> Self {
+    pub(super) fn new(name: String, value: Array) -> Self {
         Self(Arc::new((name, RwLock::new(value))))
     }
 
@@ -22,24 +23,46 @@ impl Buffer {
 
     /// The shape.
     pub fn shape(&self) -> Shape {
-        self.tensor().shape().clone()
+        self.array().shape().clone()
     }
 
     /// The current value.
-    pub fn tensor(&self) -> Tensor {
+    pub fn array(&self) -> Array {
         self.0.1.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replaces the value.
+    /// The current value on the host, copied there if it lies on a device.
+    ///
+    /// # Errors
+    /// The back end's.
+    pub fn to_host(&self) -> Result<Tensor> {
+        self.array().to_host()
+    }
+
+    /// Replaces the value by a tensor, converted to the buffer's element type and copied to where the value lies.
     ///
     /// # Errors
     /// If the shape differs.
     pub fn set(&self, value: &Tensor) -> Result<()> {
+        let current = self.array();
+        let value = value.to_dtype(current.dtype())?;
+        self.set_array(current.alongside(&value)?)
+    }
+
+    /// Replaces the value by another array of the element type.
+    ///
+    /// # Errors
+    /// If the shape or the element type differs.
+    pub fn set_array(&self, value: Array) -> Result<()> {
+        const OP: &str = "set buffer";
         let mut current = self.0.1.write().unwrap_or_else(PoisonError::into_inner);
         if current.shape() != value.shape() {
-            return Err(TensorError::unequal("set buffer", current.shape(), value.shape()));
+            return Err(TensorError::unequal(OP, current.shape(), value.shape()));
         }
-        *current = value.to_dtype(current.dtype())?.to_device(current.device())?;
+        if current.dtype() != value.dtype() {
+            return Err(TensorError::dtype(OP, value.dtype()));
+        }
+        *current = value;
         Ok(())
     }
 }

@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use candle_core::{DType, Device, Shape, Tensor};
 
-use super::unit::{UnitEntry, UnitKind};
-use super::{Buffer, Entry, Param, ParamStore, Unit};
+use super::layout::lay_out;
+use super::{Buffer, Entry, FlatParam, Param, ParamStore};
 use crate::init::Init;
 use crate::rng::Key;
 use crate::{Result, TensorError};
@@ -23,11 +23,15 @@ pub struct BuildOptions {
     pub device: Device,
     /// Whether parameters with fewer than two dimensions (norms and biases) go without weight decay.
     pub decay_matrices_only: bool,
-    /// Whether to fill values now; otherwise units start without values, for somebody who holds shards.
+    /// Whether to fill values now; otherwise there are none at first, for somebody who holds shards.
     pub fill: bool,
-    /// The parameters of a block are cut into several units, between parameters, so that none with more than one parameter
+    /// The parameters of a block are cut into several groups, between parameters, so that none with more than one parameter
     /// has more bytes than this: what is moved or reduced at a time.
     pub unit_bytes: usize,
+    /// Groups of parameters that follow each other share one flat memory, and so one message of every collective, until it has
+    /// at least this many bytes. A message has a fixed cost; what is merged waits for each other. 0 gives every group memory
+    /// of its own.
+    pub bucket_bytes: usize,
 }
 
 impl Default for BuildOptions {
@@ -39,6 +43,7 @@ impl Default for BuildOptions {
             decay_matrices_only: false,
             fill: true,
             unit_bytes: usize::MAX,
+            bucket_bytes: 1 << 20,
         }
     }
 }
@@ -62,7 +67,7 @@ struct Registry {
 /// let store = builder.build()?;
 /// assert_eq!(weight.name(), "head.weight");
 /// assert_eq!(store.num_parameters(), 40);
-/// assert_eq!(store.units()[0].block(), "head");
+/// assert_eq!(store.flat_params()[0].groups()[0].block, "head");
 /// # Ok(())
 /// # }
 /// ```
@@ -97,45 +102,27 @@ impl StoreBuilder {
     pub fn build(self) -> Result<ParamStore> {
         let registry = std::mem::take(&mut *self.registry.borrow_mut());
         let options = self.options;
-        let mut kinds: Vec<(UnitKind, Vec<Param>)> = Vec::new();
-        for (param, block) in &registry.params {
-            let decay = !options.decay_matrices_only || param.dims().len() >= 2;
-            let kind = UnitKind { block: block.clone(), trainable: param.trainable(), decay };
-            let fits = |members: &[Param]| {
-                let count = members.iter().map(Param::elem_count).sum::<usize>() + param.elem_count();
-                count.saturating_mul(options.dtype.size_in_bytes()) <= options.unit_bytes
-            };
-            match kinds.iter_mut().rev().find(|(known, _)| *known == kind) {
-                Some((_, members)) if fits(members) => members.push(param.clone()),
-                _ => kinds.push((kind, vec![param.clone()])),
-            }
-        }
-        let mut units = Vec::with_capacity(kinds.len());
-        for (index, (kind, members)) in kinds.into_iter().enumerate() {
-            let mut at = 0;
-            let mut entries = Vec::with_capacity(members.len());
-            for param in &members {
-                let range = at..at + param.elem_count();
-                at = range.end;
-                let (name, shape) = (param.name().to_owned(), param.shape().clone());
-                let part = 0..param.elem_count();
-                entries.push(UnitEntry { name, shape, range, part, init: param.init() });
-            }
-            let unit = Unit::new(index, kind, options.dtype, options.device.clone(), entries);
-            for (param, entry) in members.iter().zip(unit.entries()) {
-                param.settle(unit.clone(), entry.range.clone());
+        let mut flat_params = Vec::new();
+        let mut settled =
+            registry.params.iter().map(|(param, _)| (param.name(), param)).collect::<BTreeMap<_, _>>();
+        for (index, layout) in lay_out(&registry.params, &options).into_iter().enumerate() {
+            let flat = FlatParam::new(index, layout, options.device.clone());
+            for (entry, of) in flat.entries().iter().enumerate() {
+                if let Some(param) = settled.remove(of.name.as_str()) {
+                    param.settle(flat.clone(), entry);
+                }
             }
             if options.fill {
-                unit.set_values(Some(unit.initial_values(options.key, 0..unit.len())?))?;
+                flat.fill(flat.initial_values(options.key, 0..flat.len())?)?;
             }
-            units.push(unit);
+            flat_params.push(flat);
         }
         let params = registry.params.into_iter().map(|(param, _)| param).collect();
         Ok(ParamStore {
             key: options.key,
             params,
             buffers: registry.buffers,
-            units,
+            flat_params,
             by_name: registry.by_name,
         })
     }
@@ -237,34 +224,12 @@ impl Scope {
         if registry.by_name.insert(name.clone(), entry).is_some() {
             return Err(TensorError::DuplicateName(name));
         }
-        let buffer = Buffer::new(name, value);
+        let buffer = Buffer::new(name, value.into());
         registry.buffers.push(buffer.clone());
         Ok(buffer)
     }
 
     fn full(&self, name: &str) -> String {
         if self.prefix.is_empty() { name.to_owned() } else { format!("{}.{name}", self.prefix) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn large_blocks_are_cut_between_parameters() {
-        let lens = |unit_bytes: usize| {
-            let builder = StoreBuilder::new(BuildOptions { unit_bytes, ..Default::default() });
-            let block = builder.root().pp("a").block();
-            for (name, len) in [("p", 3), ("q", 4), ("r", 20), ("s", 1), ("t", 2)] {
-                block.param(name, len, Init::ZEROS).expect("a new name");
-            }
-            let store = builder.build().expect("small");
-            assert_eq!(store.param("a.t").expect("known").tensor().expect("filled").dims(), [2]);
-            store.units().iter().map(Unit::len).collect::<Vec<_>>()
-        };
-        assert_eq!(lens(usize::MAX), [30]);
-        assert_eq!(lens(28), [7, 20, 3]);
-        assert_eq!(lens(0), [3, 4, 20, 1, 2]);
     }
 }

@@ -1,20 +1,28 @@
 //! Parameters and buffers of a model: ordered, named as in the reference state dict, and laid out flat.
 //!
-//! Layers register what they need in a [`Scope`]; [`StoreBuilder::build`] then lays all parameters of a block
-//! out in one contiguous buffer, a [`Unit`], and fills it. A [`Param`] is a handle: it knows its name, its
-//! shape, and where in its unit it lies, and asks the unit for its values whenever they are needed.
+//! Layers register what they need in a [`Scope`]; [`StoreBuilder::build`] then decides once how parameters lie in flat
+//! memories ([`FlatParam`]), and fills them. A [`Param`] is a handle: it knows its name, its shape, and where it lies, and
+//! asks its flat parameter for values whenever they are needed.
 
 mod buffer;
 mod builder;
+mod flat_gradients;
+mod flat_param;
+mod flat_storage;
+mod flat_values;
+mod layout;
 mod param;
 mod state;
-mod unit;
 
 pub use buffer::Buffer;
 pub use builder::{BuildOptions, Scope, StoreBuilder};
+pub use flat_gradients::GradState;
+pub use flat_param::FlatParam;
+pub use flat_storage::FlatStorage;
+pub use flat_values::ParamState;
+pub use layout::{FlatEntry, ParamGroup};
 pub use param::Param;
 pub use state::LoadReport;
-pub use unit::{Unit, UnitEntry};
 
 use std::collections::BTreeMap;
 
@@ -27,7 +35,7 @@ pub struct ParamStore {
     key: Key,
     params: Vec<Param>,
     buffers: Vec<Buffer>,
-    units: Vec<Unit>,
+    flat_params: Vec<FlatParam>,
     by_name: BTreeMap<String, Entry>,
 }
 
@@ -39,8 +47,8 @@ enum Entry {
 }
 
 impl ParamStore {
-    /// The key that all initial values are drawn from: with it whoever holds a part of a unit fills that part alone
-    /// ([`Unit::initial_values`]).
+    /// The key that all initial values are drawn from: with it whoever holds a shard fills that alone
+    /// ([`FlatParam::initial_values`]).
     pub fn key(&self) -> Key {
         self.key
     }
@@ -55,14 +63,10 @@ impl ParamStore {
         &self.buffers
     }
 
-    /// Flat units in the order of the model's forward pass.
-    pub fn units(&self) -> &[Unit] {
-        &self.units
-    }
-
-    /// The units of one block.
-    pub fn units_of_block<'a>(&'a self, block: &'a str) -> impl Iterator<Item = &'a Unit> {
-        self.units.iter().filter(move |unit| unit.block() == block)
+    /// The flat memories that the parameters lie in, in the order of the model's forward pass: what collectives move, and what
+    /// optimizers, clipping and averages act on.
+    pub fn flat_params(&self) -> &[FlatParam] {
+        &self.flat_params
     }
 
     /// The parameter called `name`.
@@ -92,9 +96,9 @@ impl ParamStore {
         self.params.iter().map(Param::elem_count).sum()
     }
 
-    /// Makes all gradients zero; see [`Unit::zero_grads`].
+    /// Makes all gradients zero; see [`FlatParam::zero_grads`].
     pub fn zero_grads(&self) {
-        self.units.iter().for_each(Unit::zero_grads);
+        self.flat_params.iter().for_each(FlatParam::zero_grads);
     }
 
     fn unknown(&self, name: &str) -> TensorError {

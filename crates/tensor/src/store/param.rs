@@ -1,12 +1,11 @@
-//! A handle to one parameter: a name, a shape and a place in a flat unit.
+//! A handle to one parameter: a name, a shape and a place in flat memory.
 
-use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use candle_core::{Shape, Tensor};
 
-use super::unit::Unit;
-use crate::backend::Array;
+use super::FlatParam;
+use crate::backend::{Array, Destination};
 use crate::init::Init;
 use crate::{Context, Result, TensorError};
 
@@ -20,7 +19,8 @@ struct Inner {
     shape: Shape,
     trainable: bool,
     init: Init,
-    place: OnceLock<(Unit, Range<usize>)>,
+    /// The flat parameter, and the position of this one's entry in it.
+    place: OnceLock<(FlatParam, usize)>,
 }
 
 impl Param {
@@ -28,9 +28,9 @@ impl Param {
         Self(Arc::new(Inner { name, shape, trainable, init, place: OnceLock::new() }))
     }
 
-    pub(super) fn settle(&self, unit: Unit, range: Range<usize>) {
+    pub(super) fn settle(&self, flat: FlatParam, entry: usize) {
         // A builder is consumed by building, so this runs once a parameter.
-        let _ = self.0.place.set((unit, range));
+        let _ = self.0.place.set((flat, entry));
     }
 
     /// The name in the reference state dict.
@@ -63,50 +63,42 @@ impl Param {
         self.0.init
     }
 
-    /// The flat unit that holds it.
+    /// The flat parameter that it lies in.
     ///
     /// # Errors
     /// [`TensorError::NotResident`] before the store is built.
-    pub fn unit(&self) -> Result<&Unit> {
+    pub fn flat_param(&self) -> Result<&FlatParam> {
         Ok(&self.place()?.0)
     }
 
-    /// Its elements' range in the unit.
+    /// The current values, as a view into flat memory: no copy is made.
     ///
     /// # Errors
-    /// [`TensorError::NotResident`] before the store is built.
-    pub fn range(&self) -> Result<Range<usize>> {
-        Ok(self.place()?.1.clone())
-    }
-
-    /// The current values, as a view into the unit: no copy is made.
-    ///
-    /// # Errors
-    /// [`TensorError::NotResident`] if the unit's values are not in memory.
+    /// [`TensorError::NotResident`] if they are not in memory.
     pub fn tensor(&self) -> Result<Tensor> {
-        let (unit, range) = self.place()?;
-        let Some(values) = unit.values() else {
-            return Err(self.absent("its unit was released and not gathered again"));
+        let (flat, entry) = self.place()?;
+        let Some(values) = flat.values() else {
+            return Err(self.absent("they were released and not gathered again"));
         };
-        Ok(values.narrow(0, range.start, range.len())?.reshape(self.shape())?)
+        values.view(flat.entries()[*entry].range.clone(), self.shape())
     }
 
-    /// The current values as an array: a view into the unit.
+    /// The current values as an array: a view into flat memory.
     ///
     /// # Errors
-    /// [`TensorError::NotResident`] if the unit's values are not in memory.
+    /// [`TensorError::NotResident`] if they are not in memory.
     pub fn array(&self) -> Result<Array> {
         Ok(self.tensor()?.into())
     }
 
-    /// The accumulated gradient, as a view into the unit; `None` if none is allocated.
+    /// The accumulated gradient, as a view into flat memory; `None` if none is allocated.
     ///
     /// # Errors
-    /// [`TensorError::NotResident`] before the store is built.
+    /// [`TensorError::NotResident`] before the store is built, and [`TensorError::FlatState`] while it is reduced.
     pub fn grad(&self) -> Result<Option<Tensor>> {
-        let (unit, range) = self.place()?;
-        let Some(grads) = unit.grads()? else { return Ok(None) };
-        Ok(Some(grads.narrow(0, range.start, range.len())?.reshape(self.shape())?))
+        let (flat, entry) = self.place()?;
+        let Some(grads) = flat.grads()? else { return Ok(None) };
+        Ok(Some(grads.view(flat.entries()[*entry].range.clone(), self.shape())?))
     }
 
     /// Overwrites the values.
@@ -120,23 +112,21 @@ impl Param {
         crate::storage::copy_in_place(&self.tensor()?, values)
     }
 
-    /// Adds `grad` to the gradient in the unit.
+    /// Adds `grad` to the gradient.
     pub(crate) fn accumulate_grad(&self, context: &Context, grad: &Array) -> Result<()> {
         let backend = grad.backend(context);
-        match self.grad_destination()? {
-            (to, true) => backend.accumulate(&to, grad),
-            (to, false) => backend.copy(&to, grad),
-        }
+        let Destination { array, add } = self.grad_destination()?;
+        if add { backend.accumulate(&array, grad) } else { backend.copy(&array, grad) }
     }
 
-    /// Where its gradient is to be written; see [`Unit::destination`].
-    pub(crate) fn grad_destination(&self) -> Result<(Array, bool)> {
-        let (unit, range) = self.place()?;
-        let (to, add) = unit.destination(range.clone())?;
-        Ok((to.into(), add))
+    /// Where its gradient is to be written; see [`FlatParam::grad_destination`].
+    pub(crate) fn grad_destination(&self) -> Result<Destination> {
+        let (flat, entry) = self.place()?;
+        let (to, add) = flat.grad_destination(*entry)?;
+        Ok(Destination { array: to.array(), add })
     }
 
-    fn place(&self) -> Result<&(Unit, Range<usize>)> {
+    fn place(&self) -> Result<&(FlatParam, usize)> {
         self.0.place.get().ok_or_else(|| self.absent("the store that it was registered in is not built yet"))
     }
 

@@ -25,7 +25,7 @@ impl ParamStore {
             all.push((param.name().to_owned(), param.tensor()?.force_contiguous()?));
         }
         for buffer in &self.buffers {
-            all.push((buffer.name().to_owned(), buffer.tensor().copy()?));
+            all.push((buffer.name().to_owned(), buffer.to_host()?.copy()?));
         }
         Ok(all)
     }

@@ -5,13 +5,13 @@ use super::grads::{GradSlots, Grads};
 use super::node::{Action, Node};
 use super::value::Value;
 use crate::backend::Array;
-use crate::store::Unit;
+use crate::store::FlatParam;
 use crate::{Result, TensorError};
 
 impl Tape {
     /// Differentiates a loss of one element with respect to everything that it was computed from.
     ///
-    /// Gradients of parameters are added to those already in their units. The tape is empty afterwards.
+    /// Gradients of parameters are added to those already in their flat memory. The tape is empty afterwards.
     ///
     /// # Errors
     /// [`TensorError::Backward`] if the loss has more than one element or needs no gradient, and the errors of
@@ -82,7 +82,7 @@ impl Tape {
 
     /// Runs one node backward and drops it, with everything it saved.
     fn pass(&self, node: Node, slots: &mut GradSlots, leaves: &mut Vec<(usize, Array)>) -> Result<()> {
-        let Node { inputs, outputs, units, action, .. } = node;
+        let Node { inputs, outputs, uses, action, .. } = node;
         match action {
             Action::BlockEnd(name) => {
                 self.notify("before backward", |listener| listener.before_backward(&name))?;
@@ -107,11 +107,20 @@ impl Tape {
                 }
             }
         }
-        units.iter().try_for_each(|unit| self.end_use(unit))
+        uses.iter().try_for_each(|used| self.end_use(used))
     }
 
-    fn end_use(&self, unit: &Unit) -> Result<()> {
-        let last = self.inner.borrow_mut().end_use(unit);
-        if last { self.notify("gradients ready", |listener| listener.gradients_ready(unit)) } else { Ok(()) }
+    /// Counts one use as passed, and tells the listener of the last.
+    fn end_use(&self, used: &FlatParam) -> Result<()> {
+        let last = {
+            let uses = &mut self.inner.borrow_mut().uses;
+            let at = uses.iter().rposition(|(known, _)| known.is(used));
+            let last = at.filter(|at| {
+                uses[*at].1 -= 1;
+                uses[*at].1 == 0
+            });
+            last.map(|at| uses.remove(at)).is_some()
+        };
+        if last { self.notify("gradients ready", |listener| listener.gradients_ready(used)) } else { Ok(()) }
     }
 }

@@ -1,4 +1,4 @@
-//! Blocks: the unit that strategies act on, and what is recomputed in activation checkpointing.
+//! Blocks: what strategies act on, and what is recomputed in activation checkpointing.
 
 use std::sync::Arc;
 
@@ -82,9 +82,9 @@ impl Tape {
     fn run_recomputed(&self, block: Arc<dyn Block>, inputs: &[Value]) -> Result<Vec<Value>> {
         let keys_at = self.keys_drawn();
         let frozen = self.frozen.get();
-        let (outputs, units) = self.without_recording(|| block.forward(self, inputs))?;
+        let (outputs, used) = self.without_recording(|| block.forward(self, inputs))?;
         let saved: Vec<(Saved, bool)> = inputs.iter().map(|v| (v.save(), v.needs_grad())).collect();
-        if units.is_empty() && !inputs.iter().any(Value::needs_grad) {
+        if used.is_empty() && !inputs.iter().any(Value::needs_grad) {
             return Ok(outputs);
         }
         let again = move |tape: &Tape, mut grads_out: Vec<Option<Array>>, grads: &mut super::Grads<'_>| {
@@ -111,16 +111,16 @@ impl Tape {
             Ok(())
         };
         let arrays = outputs.iter().map(Value::array).collect::<Result<Vec<_>>>()?;
-        self.push_node("recomputed block", &inputs.iter().collect::<Vec<_>>(), arrays, units, Box::new(again))
+        self.push_node("recomputed block", &inputs.iter().collect::<Vec<_>>(), arrays, used, Box::new(again))
     }
 
-    /// Runs `f` with recording off, collecting the units of the trainable parameters that it reads.
-    fn without_recording<R>(&self, f: impl FnOnce() -> Result<R>) -> Result<(R, Vec<crate::Unit>)> {
+    /// Runs `f` with recording off, collecting what the trainable parameters that it reads lie in.
+    fn without_recording<R>(&self, f: impl FnOnce() -> Result<R>) -> Result<(R, Vec<crate::FlatParam>)> {
         let before = self.mode.replace(Mode::Collecting);
         let result = f();
         self.mode.set(before);
-        let units = std::mem::take(&mut self.inner.borrow_mut().collected);
-        Ok((result?, units))
+        let used = std::mem::take(&mut self.inner.borrow_mut().collected);
+        Ok((result?, used))
     }
 
     fn push_action(&self, action: Action) {

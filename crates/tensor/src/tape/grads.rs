@@ -3,9 +3,9 @@
 use candle_core::{DType, Shape};
 
 use super::value::Slot;
-use crate::backend::{Array, ArrayBackend};
+use crate::backend::{Array, ArrayBackend, BinaryOp, Destination};
 use crate::store::Param;
-use crate::{Context, Result};
+use crate::{Context, Result, TensorError};
 
 /// The gradients of a tape during backward.
 #[derive(Debug, Default)]
@@ -29,9 +29,11 @@ impl GradSlots {
         Self { pending: types.iter().map(|_| None).collect(), types, params }
     }
 
-    fn param(&self, slot: Slot) -> Option<&Param> {
+    /// The parameter at a slot, if its gradients are of type `dtype`.
+    fn param(&self, slot: Slot, dtype: DType) -> Option<&Param> {
         let at = self.params.binary_search_by_key(&slot, |(slot, _)| *slot).ok()?;
-        Some(&self.params[at].1)
+        let param = &self.params[at].1;
+        param.flat_param().is_ok_and(|flat| flat.dtype() == dtype).then_some(param)
     }
 
     pub(super) fn take(&mut self, slot: Slot) -> Option<Array> {
@@ -56,8 +58,12 @@ impl GradSlots {
                 array.backend(context).accumulate(&array, &pending.array)?;
                 PendingGrad { array, exclusive }
             }
+            Some(pending) if pending.array.shape() != array.shape() => {
+                return Err(TensorError::unequal("gradient", pending.array.shape(), array.shape()));
+            }
             Some(pending) => {
-                PendingGrad { array: array.backend(context).sum(&pending.array, &array)?, exclusive: true }
+                let sum = array.backend(context).binary(BinaryOp::Add, &pending.array, &array)?;
+                PendingGrad { array: sum, exclusive: true }
             }
         };
         self.pending[slot] = Some(pending);
@@ -96,30 +102,40 @@ impl Grads<'_> {
         self.put(index, grad.into(), false)
     }
 
-    /// Lets `write` compute the gradient of input `index`, of shape `dims`, into memory of `backend`. That of a parameter is
-    /// where its unit keeps it, so that nothing is copied. `write` gets the array and whether to add to it; if not, it must
-    /// overwrite all of it. Its elements are of type `dtype`.
+    /// Where the gradient of input `index`, of shape `dims` and type `dtype`, is to be written by `backend`, if it is wanted:
+    /// that of a parameter is where its buffer keeps it, so that nothing is copied. Give it to [`Grads::written`] then.
     ///
     /// # Errors
-    /// Those of `write`, and if the memory cannot be had.
-    pub(crate) fn write(
-        &mut self,
+    /// If the memory cannot be had.
+    pub fn destination(
+        &self,
         backend: &dyn ArrayBackend,
         index: usize,
         dims: &[usize],
         dtype: DType,
-        write: impl FnOnce(&Array, bool) -> Result<()>,
-    ) -> Result<()> {
-        let Some(slot) = self.inputs[index] else { return Ok(()) };
-        let unit =
-            self.slots.param(slot).filter(|param| param.unit().is_ok_and(|unit| unit.dtype() == dtype));
-        if let Some(param) = unit {
-            let (to, add) = param.grad_destination()?;
-            return write(&to, add);
+    ) -> Result<Option<Destination>> {
+        let Some(slot) = self.inputs[index] else { return Ok(None) };
+        match self.slots.param(slot, dtype) {
+            Some(param) => Ok(Some(param.grad_destination()?)),
+            None => {
+                let array = backend.unwritten(&Shape::from(dims), dtype)?;
+                Ok(Some(Destination { array, add: false }))
+            }
         }
-        let array = backend.unwritten(&Shape::from(dims), dtype)?;
-        write(&array, false)?;
-        self.put(index, array, true)
+    }
+
+    /// Takes what was written to the [`Grads::destination`] of input `index`.
+    ///
+    /// # Errors
+    /// If a gradient of another shape is already there.
+    pub fn written(&mut self, index: usize, destination: Option<Destination>) -> Result<()> {
+        let (Some(slot), Some(Destination { array, .. })) = (self.inputs[index], destination) else {
+            return Ok(());
+        };
+        match self.slots.param(slot, array.dtype()) {
+            Some(_) => Ok(()),
+            None => self.put(index, array, true),
+        }
     }
 
     fn put(&mut self, index: usize, grad: Array, exclusive: bool) -> Result<()> {

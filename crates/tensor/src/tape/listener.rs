@@ -1,9 +1,7 @@
 //! The few calls that everything distributed hangs on.
 
-use crate::store::Unit;
-
-/// What a listener returns; the error ends the forward or backward pass that called it.
-pub type HookResult = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+use crate::error::HookResult;
+use crate::store::FlatParam;
 
 /// Is told how far forward and backward have come.
 ///
@@ -47,12 +45,13 @@ pub trait Listener: std::fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Every use of `unit` on this tape has been differentiated: its gradients are complete.
+    /// Every use of these parameters on this tape has been differentiated: their gradients are complete, zero for those that
+    /// were not used.
     ///
     /// # Errors
     /// Whatever keeps the pass from going on.
-    fn gradients_ready(&self, unit: &Unit) -> HookResult {
-        let _ = unit;
+    fn gradients_ready(&self, flat_param: &FlatParam) -> HookResult {
+        let _ = flat_param;
         Ok(())
     }
 }

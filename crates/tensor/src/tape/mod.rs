@@ -2,8 +2,8 @@
 //!
 //! Forward runs an op and pushes a node that can run backward; [`Tape::backward`] walks the nodes from the
 //! last to the first, and drops each as it passes, so that what it saved is freed at once. Gradients of values
-//! accumulate in place; gradients of parameters are added to their flat units, and a listener is told as soon
-//! as a unit's are complete.
+//! accumulate in place; gradients of parameters are added to their flat memory, and a listener is told as soon
+//! as those of a flat parameter are complete.
 
 mod backward;
 mod block;
@@ -16,7 +16,7 @@ mod value;
 
 pub use block::Block;
 pub use grads::Grads;
-pub use listener::{HookResult, Listener};
+pub use listener::Listener;
 pub use session::{Recompute, Session};
 pub use value::{Saved, Value};
 
@@ -25,9 +25,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use candle_core::DType;
 
-use crate::backend::Array;
+use crate::backend::{Array, ArrayBackend};
+use crate::error::HookResult;
 use crate::rng::Key;
-use crate::store::{Param, Unit};
+use crate::store::{FlatParam, Param};
 use crate::{Context, Result, TensorError};
 use node::{Action, BackwardFn, Node};
 use value::Slot;
@@ -39,7 +40,7 @@ enum Mode {
     Recording,
     /// Nothing is kept.
     Idle,
-    /// Nothing is kept but which units were read, for a block that will run again.
+    /// Nothing is kept but which flat parameters were read, for a block that will run again.
     Collecting,
 }
 
@@ -82,9 +83,9 @@ struct Inner {
     slot_types: Vec<DType>,
     num_blocks: usize,
     keys_drawn: u64,
-    /// Uses of each unit that backward has not passed yet.
-    uses: Vec<(Unit, usize)>,
-    collected: Vec<Unit>,
+    /// Uses that backward has not passed yet.
+    uses: Vec<(FlatParam, usize)>,
+    collected: Vec<FlatParam>,
     leaf_grads: Vec<(Slot, Array)>,
 }
 
@@ -130,6 +131,11 @@ impl Tape {
         &self.session.context
     }
 
+    /// The back end that arrays are made on which no other array says it for.
+    pub fn backend(&self) -> &dyn ArrayBackend {
+        self.session.place.backend(self.context())
+    }
+
     /// Whether layers behave as in training.
     pub fn training(&self) -> bool {
         self.session.training
@@ -172,7 +178,7 @@ impl Tape {
         Some(inner.leaf_grads.swap_remove(at).1)
     }
 
-    /// The value of a parameter, whose gradient backward adds to its unit.
+    /// The value of a parameter, whose gradient backward adds to its flat memory.
     ///
     /// # Errors
     /// [`TensorError::NotResident`] if the parameter's store is not built.
@@ -181,18 +187,18 @@ impl Tape {
         if !param.trainable() || frozen || self.mode.get() == Mode::Idle {
             return Ok(Value::of_param(param.clone(), None));
         }
-        let unit = param.unit()?.clone();
+        let flat_param = param.flat_param()?.clone();
         let mut inner = self.inner.borrow_mut();
         if self.mode.get() == Mode::Collecting {
-            inner.collected.push(unit);
+            inner.collected.push(flat_param);
             return Ok(Value::of_param(param.clone(), None));
         }
-        let slot = inner.new_slots([unit.dtype()]);
-        inner.count_use(&unit);
+        let slot = inner.new_slots([flat_param.dtype()]);
+        inner.count_use(&flat_param);
         inner.nodes.push(Node {
             op: "parameter",
             outputs: slot..slot + 1,
-            units: vec![unit],
+            uses: vec![flat_param],
             ..Node::bare(Action::Param(param.clone()))
         });
         Ok(Value::of_param(param.clone(), Some((self.id.get(), slot))))
@@ -243,21 +249,19 @@ impl Tape {
         op: &'static str,
         inputs: &[&Value],
         outputs: Vec<Array>,
-        units: Vec<Unit>,
+        uses: Vec<FlatParam>,
         backward: BackwardFn,
     ) -> Result<Vec<Value>> {
         let id = self.id.get();
         let inputs = inputs.iter().map(|value| value.slot_on(id, op)).collect::<Result<Vec<_>>>()?;
         let mut inner = self.inner.borrow_mut();
         let first = inner.new_slots(outputs.iter().map(Array::dtype));
-        for unit in &units {
-            inner.count_use(unit);
-        }
+        uses.iter().for_each(|used| inner.count_use(used));
         inner.nodes.push(Node {
             op,
             inputs,
             outputs: first..first + outputs.len(),
-            units,
+            uses,
             action: Action::Op(backward),
         });
         Ok(outputs.into_iter().enumerate().map(|(i, array)| Value::recorded(array, id, first + i)).collect())
@@ -290,26 +294,11 @@ impl Inner {
         first
     }
 
-    fn count_use(&mut self, unit: &Unit) {
-        // Uses cluster by block, so the unit is nearly always the last one.
-        match self.uses.iter_mut().rev().find(|(known, _)| known.is(unit)) {
+    fn count_use(&mut self, used: &FlatParam) {
+        // Uses cluster, so it is nearly always the last one.
+        match self.uses.iter_mut().rev().find(|(known, _)| known.is(used)) {
             Some((_, count)) => *count += 1,
-            None => self.uses.push((unit.clone(), 1)),
-        }
-    }
-
-    /// Counts one use as passed; true if it was the last.
-    fn end_use(&mut self, unit: &Unit) -> bool {
-        match self.uses.iter().rposition(|(known, _)| known.is(unit)) {
-            Some(at) if self.uses[at].1 == 1 => {
-                self.uses.remove(at);
-                true
-            }
-            Some(at) => {
-                self.uses[at].1 -= 1;
-                false
-            }
-            None => false,
+            None => self.uses.push((used.clone(), 1)),
         }
     }
 }

@@ -8,7 +8,7 @@ use super::grads::Grads;
 use super::value::Slot;
 use crate::Result;
 use crate::backend::Array;
-use crate::store::{Param, Unit};
+use crate::store::{FlatParam, Param};
 
 /// Computes the gradients of an op's inputs from those of its outputs.
 pub(super) type BackwardFn = Box<dyn FnOnce(&Tape, Vec<Option<Array>>, &mut Grads<'_>) -> Result<()>>;
@@ -32,14 +32,14 @@ pub(super) struct Node {
     pub(super) op: &'static str,
     pub(super) inputs: Vec<Option<Slot>>,
     pub(super) outputs: Range<Slot>,
-    /// Units whose parameters this node stands for one use of.
-    pub(super) units: Vec<Unit>,
+    /// What this node stands for one use of each.
+    pub(super) uses: Vec<FlatParam>,
     pub(super) action: Action,
 }
 
 impl Node {
     pub(super) fn bare(action: Action) -> Self {
-        Self { op: "block", inputs: Vec::new(), outputs: 0..0, units: Vec::new(), action }
+        Self { op: "block", inputs: Vec::new(), outputs: 0..0, uses: Vec::new(), action }
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use phalanx_kernels::Context;
-
 use super::listener::Listener;
+use crate::Context;
+use crate::backend::Place;
 use crate::group::ProcessGroup;
 use crate::precision::Precision;
 use crate::rng::Key;
@@ -50,6 +50,8 @@ pub struct Session {
     pub recompute: Recompute,
     /// What products take and what activations are kept in.
     pub precision: Precision,
+    /// Where ops that are given no array make theirs, such as noise. Others compute where their arrays lie.
+    pub place: Place,
     /// Parameters whose names begin with one of these are constants in this pass, as in [`super::Tape::frozen`]: the networks
     /// of a training whose turn it is not.
     pub frozen: Arc<[String]>,
@@ -67,6 +69,7 @@ impl Session {
             batch_group: None,
             recompute: Recompute::Never,
             precision: Precision::F32,
+            place: Place::host(),
             frozen: Arc::default(),
         }
     }

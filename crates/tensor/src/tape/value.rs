@@ -109,7 +109,7 @@ impl Value {
     pub fn dtype(&self) -> Result<DType> {
         match &self.source {
             Source::Array(array) => Ok(array.dtype()),
-            Source::Param(param) => Ok(param.unit()?.dtype()),
+            Source::Param(param) => Ok(param.flat_param()?.dtype()),
         }
     }
 

@@ -128,13 +128,14 @@ fn lines(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Vec<String>
         ),
         format!("optimizer  {}", optimizer(config, plan)),
         format!("ranks      {ranks}, each with {} images a step", config.train.global_batch / ranks),
+        format!("comm       algorithm {}, codec {}", config.comm.algorithm, config.comm.codec),
     ];
     let Some(ddp) = reference(plan) else { return lines };
     let largest = ddp.largest_block();
     let blocks: u64 = ddp.blocks.iter().map(|block| block.bytes).sum();
     lines.push(format!(
-        "layout     {} units in {} blocks of {}{}",
-        ddp.units,
+        "layout     {} flat memories for {} blocks of {}{}",
+        ddp.flat_params,
         ddp.blocks.len(),
         size(blocks),
         largest.map_or_else(String::new, |block| format!(
@@ -171,11 +172,11 @@ fn lines(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Vec<String>
             format!("{mark}{}", row.strategy.name),
             size(held.parameters),
             size(held.gradients),
-            size(held.optimizer + held.averages),
+            size(held.optimizer + held.averages + held.codec),
             size(held.total()),
             format!("{:.2}", ratio(held.total(), ddp.largest_rank().total())),
             size(row.gathered),
-            size(row.unreduced),
+            size(row.unreduced + row.wire),
             size(row.peak()),
             format!("{:.2}", ratio(row.peak(), ddp.peak())),
             size(row.sent_per_step),
@@ -219,6 +220,8 @@ fn as_json(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Json {
             "held_of_ddp": reference.map(|ddp| ratio(held.total(), ddp.largest_rank().total())),
             "gathered_bytes": row.gathered,
             "unreduced_bytes": row.unreduced,
+            "wire_bytes": row.wire,
+            "codec_bytes": held.codec,
             "activation_bytes": "not counted",
             "peak_bytes": row.peak(),
             "peak_of_ddp": reference.map(|ddp| ratio(row.peak(), ddp.peak())),
@@ -228,7 +231,7 @@ fn as_json(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Json {
     };
     let layout = reference.map(|ddp| {
         json!({
-            "units": ddp.units,
+            "flat_params": ddp.flat_params,
             "blocks": ddp.blocks.len(),
             "largest_block": ddp.largest_block().map(|block| json!({ "name": block.name, "bytes": block.bytes })),
             "outside_of_blocks_bytes": ddp.outside,
@@ -241,6 +244,8 @@ fn as_json(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Json {
         "ranks": plan.workload.ranks,
         "global_batch": config.train.global_batch,
         "micro_batches": plan.workload.micro_batches,
+        "algorithm": config.comm.algorithm.to_string(),
+        "codec": config.comm.codec.as_str(),
         "optimizer": config.optim.kind.as_str(),
         "optimizer_numbers_per_parameter": plan.workload.optimizer_numbers,
         "averages": plan.workload.averages,

@@ -1,5 +1,6 @@
 //! Every key of the configuration: its type, its default and its meaning.
 
+use phalanx_collectives::Algorithm;
 use phalanx_data::Tail;
 use phalanx_data::transform::{Filter, Normalise};
 use phalanx_sharding::{Overlap, PRESETS, ShardingError, Strategy};
@@ -9,7 +10,7 @@ use toml::Value;
 use super::origin::nearest;
 use super::section::{KeyDoc, KeyType, Mismatch, choices, library_choices, sections};
 
-library_choices! { Filter, Overlap, Precision, Tail }
+library_choices! { Algorithm, Filter, Overlap, Precision, Tail }
 
 /// The strategy that ranks follow unless told another.
 fn ddp() -> Strategy {
@@ -63,14 +64,6 @@ choices! {
         Cifar10 = "cifar10",
         /// A folder with a folder of images for every class.
         Folder = "folder",
-    }
-
-    /// How gradients travel between ranks.
-    CompressKind {
-        /// As they are.
-        None = "none",
-        /// Rounded to bf16: half of the bytes.
-        Bf16 = "bf16",
     }
 
     /// Which optimizer steps.
@@ -144,13 +137,11 @@ sections! {
         ranks: usize = 1;
         /// How ranks share the work.
         strategy: Strategy = ddp();
-        /// How gradients travel between ranks.
-        compress: CompressKind = CompressKind::None;
         /// Whether communication runs beside computing.
         overlap: Overlap = Overlap::Auto;
         /// Parameters of a block are cut into units of at most so many MiB, between parameters; 0 = never.
         unit_mib: usize = 64;
-        /// Units travel together until a message has so many KiB; 0 = each by itself.
+        /// Units that follow each other lie and travel together until a message has so many KiB; 0 = each by itself.
         bucket_kib: usize = 1024;
         /// Where parameters are sharded: messages gathered ahead of their use.
         prefetch: usize = 1;
@@ -182,6 +173,14 @@ sections! {
         loss_scale: f64 = 0.0;
         /// Every so many-th block forgets its activations and runs again in backward, 1 = all; 0 = none.
         recompute: usize = 0;
+    }
+
+    /// What travels between ranks.
+    comm: CommConfig {
+        /// Which way gradients and sharded parameters go; a strategy that cannot go that way is refused.
+        algorithm: Algorithm = Algorithm::Auto;
+        /// What gradients are on their way: `none`, the numbers themselves, or `bf16`, half of the bytes.
+        codec: String = "none".to_owned();
     }
 
     /// The optimizer.

@@ -51,7 +51,7 @@ impl<'a> Relations<'a> {
 impl Config {
     /// Checks the relations that hold for every task; `images` says whether those of `[data]` will be read.
     pub(super) fn check(&self, relations: &mut Relations<'_>, images: bool) {
-        let Self { model, data, train, optim, schedule, checkpoint, log, sample, .. } = self;
+        let Self { model, data, train, comm, optim, schedule, checkpoint, log, sample, .. } = self;
 
         let positive = [
             ("model.image_size", model.image_size as u64),
@@ -133,5 +133,11 @@ impl Config {
                 data.crop_padding, model.image_size
             ),
         );
+        if let Err(error) = train.strategy.goes_by(comm.algorithm) {
+            relations.require(false, "comm.algorithm", format!("comm.algorithm: {error}"));
+        }
+        if let Err(error) = phalanx_sharding::codec_named(&comm.codec) {
+            relations.require(false, "comm.codec", format!("comm.codec: {error}"));
+        }
     }
 }

@@ -181,11 +181,11 @@ fn measure(reference: &Reference<'_>, arithmetic: Arithmetic) -> Result<Measured
                 gradients.push((param.name().to_owned(), norm(&grad)?));
             }
         }
-        sgd.step(store.units(), lr, &context)?;
+        sgd.step(store.flat_params(), lr, &context)?;
     }
     let counters = |name: &str| name.ends_with("num_batches_tracked");
     let buffers = store.buffers().iter().filter(|buffer| !counters(buffer.name()));
-    let buffers = buffers.map(|buffer| Ok((buffer.name().to_owned(), norm(&buffer.tensor())?)));
+    let buffers = buffers.map(|buffer| Ok((buffer.name().to_owned(), norm(&buffer.to_host()?)?)));
     let buffers = buffers.collect::<Result<Vec<_>, ParityError>>()?;
     let logits_after = logits("eval_logits_after")?;
     Ok(Measured { parameters, logits: before, losses, gradients, buffers, logits_after })

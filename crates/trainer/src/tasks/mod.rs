@@ -39,5 +39,6 @@ pub(crate) const MOVED: &[(&str, &str)] = &[
     ("train.kl_warmup_steps", "model.kl_warmup_steps"),
     ("train.l1_smooth", "model.l1_smooth"),
     ("train.l1_smooth_steps", "model.l1_smooth_steps"),
+    ("train.compress", "comm.codec"),
     ("train.label_smoothing", "model.label_smoothing"),
 ];

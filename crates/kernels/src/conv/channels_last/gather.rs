@@ -8,7 +8,7 @@ use super::images_in_block;
 use super::pack::{PackPanel, Weights};
 use super::sources::{Source, Sources};
 use crate::context::Context;
-use crate::turn::{to_channels_last, to_planes};
+use crate::transpose::{to_channels_last, to_planes};
 
 /// Input channels whose weights, with all taps and one panel of outputs, stay in the second-level cache.
 const INPUT_BLOCK: usize = 128;

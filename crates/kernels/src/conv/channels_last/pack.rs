@@ -2,7 +2,7 @@
 
 use pulp::{Simd, WithSimd};
 
-use crate::turn::{SIDE, Turner};
+use crate::transpose::{SIDE, Transposer};
 
 /// The weights as they lie: that of (output, input, tap) is at `output·per_output + input·per_input + tap`.
 #[derive(Clone, Copy)]
@@ -34,7 +34,7 @@ impl WithSimd for PackPanel<'_> {
     fn with_simd<S: Simd>(self, _: S) {
         let Self { weights, taps, channels: [outputs, inputs], first, width, packed } = self;
         let Weights { values, per_output, per_input, window } = weights;
-        let turner = Turner::new::<S>();
+        let transposer = Transposer::new::<S>();
         // Of a window that is mostly padding, reading the used taps alone is faster than turning all.
         let most_used = taps.len() * 3 >= window;
         // Where each tap of the window goes, if it is used.
@@ -45,7 +45,7 @@ impl WithSimd for PackPanel<'_> {
             let output = first + lane;
             let full = lanes == SIDE && output + SIDE <= outputs;
             if full && !most_used {
-                // One tap at a time: 16 outputs by 16 inputs are collected and turned.
+                // One tap at a time: 16 outputs by 16 inputs are collected and transposed.
                 for (place, &tap) in taps.iter().enumerate() {
                     for input in (0..inputs / SIDE * SIDE).step_by(SIDE) {
                         let mut square = [[0.0; SIDE]; SIDE];
@@ -60,9 +60,9 @@ impl WithSimd for PackPanel<'_> {
                         for (line, row) in lines.iter_mut().zip(&square) {
                             *line = row;
                         }
-                        for (i, turned) in turner.turn(lines).iter().enumerate() {
+                        for (i, transposed) in transposer.transpose(lines).iter().enumerate() {
                             let at = (place * inputs + input + i) * width + lane;
-                            packed[at..at + SIDE].copy_from_slice(turned);
+                            packed[at..at + SIDE].copy_from_slice(transposed);
                         }
                     }
                 }
@@ -73,7 +73,7 @@ impl WithSimd for PackPanel<'_> {
             }
             let whole = full && most_used;
             if whole && per_input == window {
-                // An output's inputs and taps lie together: 16 outputs by 16 of those are turned at a time.
+                // An output's inputs and taps lie together: 16 outputs by 16 of those are transposed at a time.
                 let columns = inputs * window;
                 for column in (0..columns / SIDE * SIDE).step_by(SIDE) {
                     let mut lines = [&[0.0; SIDE]; SIDE];
@@ -81,12 +81,12 @@ impl WithSimd for PackPanel<'_> {
                         let start = (output + i) * per_output + column;
                         *line = values[start..start + SIDE].try_into().unwrap_or(line);
                     }
-                    let turned = turner.turn(lines);
+                    let transposed = transposer.transpose(lines);
                     let (mut input, mut tap) = (column / window, column % window);
-                    for turned in &turned {
+                    for transposed in &transposed {
                         if places[tap] != usize::MAX {
                             let at = (places[tap] * inputs + input) * width + lane;
-                            packed[at..at + SIDE].copy_from_slice(turned);
+                            packed[at..at + SIDE].copy_from_slice(transposed);
                         }
                         tap += 1;
                         if tap == window {
@@ -111,7 +111,7 @@ impl WithSimd for PackPanel<'_> {
                     packed[input * width + lane..][..SIDE].copy_from_slice(from);
                 }
             } else if whole && per_output == window && window <= SIDE {
-                // An input's outputs and taps lie together: the taps of 16 outputs are turned at a time.
+                // An input's outputs and taps lie together: the taps of 16 outputs are transposed at a time.
                 for input in 0..inputs {
                     let start = input * per_input + output * window;
                     if start + (SIDE - 1) * window + SIDE > values.len() {
@@ -132,10 +132,10 @@ impl WithSimd for PackPanel<'_> {
                         let start = start + i * window;
                         *line = values[start..start + SIDE].try_into().unwrap_or(line);
                     }
-                    let turned = turner.turn(lines);
+                    let transposed = transposer.transpose(lines);
                     for (place, &tap) in taps.iter().enumerate() {
                         let at = (place * inputs + input) * width + lane;
-                        packed[at..at + SIDE].copy_from_slice(&turned[tap]);
+                        packed[at..at + SIDE].copy_from_slice(&transposed[tap]);
                     }
                 }
             } else {

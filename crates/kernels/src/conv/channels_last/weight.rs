@@ -7,7 +7,7 @@ use super::sources::{TapPairs, of_taps};
 use super::weight_by_outputs;
 use super::weight_product::{Maps, TALL};
 use crate::context::Context;
-use crate::turn::to_channels_last;
+use crate::transpose::to_channels_last;
 
 /// Elements of both maps' copies in a block: 768 KiB, most of the second-level cache.
 const BLOCK_ELEMENTS: usize = 192 << 10;

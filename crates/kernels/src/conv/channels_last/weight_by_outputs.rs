@@ -9,7 +9,7 @@ use super::super::Conv2dShape;
 use super::sources::TapPairs;
 use super::weight_product::{Maps, TALL};
 use crate::context::Context;
-use crate::turn::{to_channels_last, to_windows};
+use crate::transpose::{to_channels_last, to_windows};
 
 /// Elements of a thread's sums: half of the second-level cache.
 const BLOCK_ELEMENTS: usize = 128 << 10;
@@ -28,25 +28,25 @@ pub(super) fn run<S: Simd>(
     let channels = [shape.in_channels, shape.out_channels];
     let strides = [channels[0].next_multiple_of(S::F32_LANES), channels[1].next_multiple_of(TALL)];
     let mut copies = [context.scratch(0), context.scratch(0)];
-    let mut turned = [x, dy];
+    let mut transposed = [x, dy];
     for (i, copy) in copies.iter_mut().enumerate() {
         // A map of one pixel is as it should be already.
         if planes[i] != 1 || strides[i] != channels[i] {
             *copy = context.scratch(shape.batch * planes[i] * strides[i]);
-            let (channels, plane, stride, map) = (channels[i], planes[i], strides[i], turned[i]);
+            let (channels, plane, stride, map) = (channels[i], planes[i], strides[i], transposed[i]);
             context.run_chunks(copy, plane * stride, |image, to| {
                 let image = &map[image * channels * plane..][..channels * plane];
-                context.dispatch(Turn { image, channels, plane, stride, to });
+                context.dispatch(Transposition { image, channels, plane, stride, to });
             });
         }
     }
-    for (turned, copy) in turned.iter_mut().zip(&copies) {
+    for (transposed, copy) in transposed.iter_mut().zip(&copies) {
         if !copy.is_empty() {
-            *turned = copy;
+            *transposed = copy;
         }
     }
     let window = shape.kernel[0] * shape.kernel[1];
-    let shared = Shared { context, taps, channels, planes, strides, window, maps: turned, accumulate };
+    let shared = Shared { context, taps, channels, planes, strides, window, maps: transposed, accumulate };
     let fit = BLOCK_ELEMENTS / (taps.len() * strides[0]).max(1);
     let share = channels[1].div_ceil(context.threads());
     let outputs = (fit.min(share) / TALL * TALL).max(TALL);
@@ -70,7 +70,7 @@ struct Shared<'a> {
 }
 
 /// One image, channels last.
-struct Turn<'a> {
+struct Transposition<'a> {
     image: &'a [f32],
     channels: usize,
     plane: usize,
@@ -78,7 +78,7 @@ struct Turn<'a> {
     to: &'a mut [f32],
 }
 
-impl WithSimd for Turn<'_> {
+impl WithSimd for Transposition<'_> {
     type Output = ();
 
     #[inline(always)]

@@ -1,6 +1,6 @@
 //! Depthwise convolution of small planes, with the channels innermost.
 //!
-//! A plane of one or four pixels fills no vector, but a pixel's channels do. Images are turned so that those lie
+//! A plane of one or four pixels fills no vector, but a pixel's channels do. Images are transposed so that those lie
 //! together; then every pixel is a sum over its sources, vector by vector, and taps in the padding cost nothing.
 
 use pulp::{Simd, WithSimd};
@@ -8,7 +8,7 @@ use pulp::{Simd, WithSimd};
 use super::super::Conv2dShape;
 use super::super::channels_last::sources::{Source, Sources, TapPairs, of_inputs, of_outputs, of_taps};
 use crate::context::Context;
-use crate::turn::{to_channels_last, to_planes};
+use crate::transpose::{to_channels_last, to_planes};
 
 /// Pixels of the larger plane up to which turning is faster than framing.
 const MOST_PIXELS: usize = 64;
@@ -23,12 +23,12 @@ pub(super) fn suits(shape: &Conv2dShape) -> bool {
 }
 
 /// The weights [C, taps] as [taps, channels], padded.
-fn turned_weights(shape: &Conv2dShape, w: &[f32]) -> Vec<f32> {
+fn transposed_weights(shape: &Conv2dShape, w: &[f32]) -> Vec<f32> {
     let (window, stride) =
         (shape.kernel[0] * shape.kernel[1], shape.in_channels.next_multiple_of(MOST_LANES));
-    let mut turned = vec![0.0; window * stride];
-    to_channels_last::<pulp::Scalar>(w, shape.in_channels, window, &mut turned, stride);
-    turned
+    let mut transposed = vec![0.0; window * stride];
+    to_channels_last::<pulp::Scalar>(w, shape.in_channels, window, &mut transposed, stride);
+    transposed
 }
 
 pub(super) fn forward(context: &Context, shape: &Conv2dShape, x: &[f32], w: &[f32], y: &mut [f32]) {
@@ -51,7 +51,7 @@ fn sum_sources(
     w: &[f32],
     out: &mut [f32],
 ) {
-    let weights = turned_weights(shape, w);
+    let weights = transposed_weights(shape, w);
     let images = shape.batch.div_ceil(context.threads() * 2).max(1);
     let channels = shape.in_channels;
     context.run_chunks(out, images * channels * planes[1], |task, out| {
@@ -78,22 +78,22 @@ impl WithSimd for Sums<'_> {
         let Sums { context, channels, planes: [in_plane, out_plane], sources, weights, input, out } = self;
         let stride = channels.next_multiple_of(MOST_LANES);
         let vectors = stride / S::F32_LANES;
-        let mut turned = context.scratch(in_plane * stride);
+        let mut transposed = context.scratch(in_plane * stride);
         let mut result = context.scratch(out_plane * stride);
         let weights = S::as_simd_f32s(weights).0;
         let images = input.chunks_exact(channels * in_plane);
         for (input, out) in images.zip(out.chunks_exact_mut(channels * out_plane)) {
-            to_channels_last::<S>(input, channels, in_plane, &mut turned, stride);
-            let turned = S::as_simd_f32s(&turned).0;
+            to_channels_last::<S>(input, channels, in_plane, &mut transposed, stride);
+            let transposed = S::as_simd_f32s(&transposed).0;
             let pixels = S::as_mut_simd_f32s(&mut result).0.chunks_exact_mut(vectors);
             for (pixel, result) in pixels.enumerate() {
                 let sources = sources.of(pixel);
                 let mut at = 0;
                 while at < vectors {
                     at += if vectors - at >= 4 {
-                        sum::<S, 4>(simd, sources, weights, turned, vectors, at, result)
+                        sum::<S, 4>(simd, sources, weights, transposed, vectors, at, result)
                     } else {
-                        sum::<S, 1>(simd, sources, weights, turned, vectors, at, result)
+                        sum::<S, 1>(simd, sources, weights, transposed, vectors, at, result)
                     };
                 }
             }

@@ -9,7 +9,7 @@ use pulp::{Simd, WithSimd};
 use super::maps::{Pass, TransformWeights};
 use super::product::{Panel, Product, WIDEST, panels};
 use super::{POINTS, SKEW, transform};
-use crate::turn::{to_channels_last, to_planes};
+use crate::transpose::{to_channels_last, to_planes};
 
 /// Input channels whose transformed weights stay in the second-level cache with a panel of outputs.
 const INPUT_BLOCK: usize = 128;

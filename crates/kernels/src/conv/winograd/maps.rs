@@ -11,7 +11,7 @@ use super::product::{Panel, Product, WIDEST, panels};
 use super::tiles::Tiles;
 use super::{POINTS, SKEW, by_panels, few_tiles, transform};
 use crate::context::Context;
-use crate::turn::{to_channels_last, to_planes};
+use crate::transpose::{to_channels_last, to_planes};
 
 /// Elements of the transformed tiles that are worked on at a time, and the least and the most number of those.
 const BLOCK_ELEMENTS: usize = 192 << 10;
@@ -35,7 +35,7 @@ pub(super) fn forward(context: &Context, shape: &Conv2dShape, x: &[f32], w: &[f3
 }
 
 pub(super) fn backward_input(context: &Context, shape: &Conv2dShape, dy: &[f32], w: &[f32], dx: &mut [f32]) {
-    // The gradient is convolved with the window turned round; what was padding is the rest of the window.
+    // The gradient is convolved with the window transposed round; what was padding is the rest of the window.
     let (input, output) = ([shape.out_height(), shape.out_width()], [shape.height, shape.width]);
     let (inputs, outputs) = (shape.out_channels, shape.in_channels);
     let weights = Weights { values: w, per_output: 9, per_input: outputs * 9, window: 9 };
@@ -173,18 +173,18 @@ impl WithSimd for Block<'_> {
         let mut points = context.scratch(at_once * in_tile);
         let mut sums = context.scratch(at_once * out_tile);
         pixels[tiles.in_plane * in_stride..].fill(0.0);
-        let (mut turned, mut finished) = (0, 0);
+        let (mut transposed, mut finished) = (0, 0);
         let total = count * per_image;
         for first in (0..total).step_by(at_once) {
             let here = at_once.min(total - first);
             for (i, to) in points.chunks_exact_mut(in_tile).take(here).enumerate() {
                 let (image, tile) = ((first + i) / per_image, (first + i) % per_image);
-                if image == turned {
+                if image == transposed {
                     let size = inputs * tiles.in_plane;
                     let planes = &input[image * size..][..size];
                     let to = &mut pixels[..tiles.in_plane * in_stride];
                     to_channels_last::<S>(planes, inputs, tiles.in_plane, to, in_stride);
-                    turned += 1;
+                    transposed += 1;
                 }
                 transform::input_tile(simd, &pixels, in_stride, &tiles.reads[tile], to);
             }
@@ -210,6 +210,6 @@ impl WithSimd for Block<'_> {
                 }
             }
         }
-        debug_assert_eq!([turned, finished], [count; 2]);
+        debug_assert_eq!([transposed, finished], [count; 2]);
     }
 }

@@ -5,7 +5,7 @@
 //! products, and the sums are transformed back (A'mA). With the channels innermost every transform is plain vector
 //! arithmetic.
 //!
-//! The input's gradient is the same with the window turned round. The weights' gradient is the adjoint of the same
+//! The input's gradient is the same with the window transposed round. The weights' gradient is the adjoint of the same
 //! factorisation: G'((Σ B'dB ∘ A dy A'))G, whose sum over tiles is again 36 matrix products.
 //!
 //! Compared with exact arithmetic the relative error is about 1e-6 to 4e-6 instead of 3e-7; the tests hold it under

@@ -3,7 +3,7 @@
 use pulp::Simd;
 
 use super::POINTS;
-use crate::turn::to_windows;
+use crate::transpose::to_windows;
 
 /// B'd: six input pixels to six points.
 #[inline(always)]
@@ -185,7 +185,7 @@ pub(super) fn input_tile<S: Simd>(
     }
 }
 
-/// Transforms a tile of a gradient of results: the adjoint of what makes results of points.
+/// Transforms the gradient of one tile of results [pixels + a zero pixel, stride] to [points, stride].
 #[inline(always)]
 pub(super) fn output_adjoint_tile<S: Simd>(
     simd: S,

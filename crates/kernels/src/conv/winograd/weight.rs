@@ -9,7 +9,7 @@ use super::weight_by_panels::{self, Shared};
 use super::weight_product::{Product, TALL};
 use super::{POINTS, SKEW, few_tiles};
 use crate::context::Context;
-use crate::turn::to_channels_last;
+use crate::transpose::to_channels_last;
 
 /// Elements of the transformed tiles that are worked on at a time, and the least and the most number of those.
 const BLOCK_ELEMENTS: usize = 192 << 10;
@@ -118,13 +118,13 @@ impl WithSimd for Part<'_> {
         outputs[tiles.out_plane * out_stride..].fill(0.0);
         let mut in_points = context.scratch(at_once * in_tile);
         let mut out_points = context.scratch(at_once * out_tile);
-        let mut turned = 0;
+        let mut transposed = 0;
         for first in (0..total).step_by(at_once) {
             let here = at_once.min(total - first);
             let both = in_points.chunks_exact_mut(in_tile).zip(out_points.chunks_exact_mut(out_tile));
             for (i, (in_points, out_points)) in both.take(here).enumerate() {
                 let (image, tile) = ((first + i) / per_image, (first + i) % per_image);
-                if image == turned {
+                if image == transposed {
                     let size = shape.in_channels * tiles.in_plane;
                     let from = &x[(images[0] + image) * size..][..size];
                     let to = &mut inputs[..tiles.in_plane * in_stride];
@@ -133,7 +133,7 @@ impl WithSimd for Part<'_> {
                     let from = &dy[(images[0] + image) * size..][..size];
                     let to = &mut outputs[..tiles.out_plane * out_stride];
                     to_channels_last::<S>(from, shape.out_channels, tiles.out_plane, to, out_stride);
-                    turned += 1;
+                    transposed += 1;
                 }
                 transform::input_tile(simd, &inputs, in_stride, &tiles.reads[tile], in_points);
                 transform::output_adjoint_tile(simd, &outputs, out_stride, &tiles.gives[tile], out_points);

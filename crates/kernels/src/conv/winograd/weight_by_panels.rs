@@ -10,7 +10,7 @@ use super::tiles::Tiles;
 use super::weight_product::{Product, TALL};
 use super::{POINTS, SKEW, transform};
 use crate::context::Context;
-use crate::turn::to_channels_last;
+use crate::transpose::to_channels_last;
 
 /// Output and input channels of a block of sums.
 const OUTPUT_BLOCK: usize = 32;

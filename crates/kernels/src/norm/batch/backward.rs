@@ -1,31 +1,37 @@
 //! Gradients.
 
-use super::{Affine, Cut, Part, Sizes, planes, small_planes, with_activation};
+use super::{ActivationMask, Affine, Part, Sizes, planes, small_planes, with_activation};
 use crate::columns::{ColumnBlock, column_blocks};
 use crate::context::Context;
 use crate::error::{Result, check_len};
 use crate::float::Float;
 
-fn check_maps<T>(kernel: &'static str, sizes: Sizes, x: &[T], dy: &[T], cut: &Cut<'_, T>) -> Result<()> {
+fn check_maps<T>(
+    kernel: &'static str,
+    sizes: Sizes,
+    x: &[T],
+    dy: &[T],
+    mask: &ActivationMask<'_, T>,
+) -> Result<()> {
     check_len(kernel, "x", sizes.len(), x.len())?;
     check_len(kernel, "dy", sizes.len(), dy.len())?;
-    cut.output.map_or(Ok(()), |output| check_len(kernel, "output", sizes.len(), output.len()))
+    mask.output.map_or(Ok(()), |output| check_len(kernel, "output", sizes.len(), output.len()))
 }
 
 #[inline(always)]
 fn sums<T: Float>(
     part: Part<'_, T>,
     affine: Affine<'_, T>,
-    cut: Cut<'_, T>,
+    mask: ActivationMask<'_, T>,
     dy: &[T],
     sum_dy: &mut [f64],
     sum_dy_xhat: &mut [f64],
 ) {
     let small = small_planes::suits(part.sizes.plane);
-    with_activation!(cut.activation, A => if small {
-        small_planes::sums::<T, A>(part, affine, cut.output, dy, sum_dy, sum_dy_xhat);
+    with_activation!(mask.activation, A => if small {
+        small_planes::sums::<T, A>(part, affine, mask.output, dy, sum_dy, sum_dy_xhat);
     } else {
-        planes::sums::<T, A>(part, affine, cut.output, dy, sum_dy, sum_dy_xhat);
+        planes::sums::<T, A>(part, affine, mask.output, dy, sum_dy, sum_dy_xhat);
     });
 }
 
@@ -33,21 +39,21 @@ fn sums<T: Float>(
 fn input<T: Float>(
     part: Part<'_, T>,
     affine: Affine<'_, T>,
-    cut: Cut<'_, T>,
+    mask: ActivationMask<'_, T>,
     dy: &[T],
     means: [&[f64]; 2],
     dx: &mut ColumnBlock<'_, T>,
     residual: Option<&mut ColumnBlock<'_, T>>,
 ) {
     let small = small_planes::suits(part.sizes.plane);
-    with_activation!(cut.activation, A => if small {
-        small_planes::input::<T, A>(part, affine, cut.output, dy, means, dx, residual);
+    with_activation!(mask.activation, A => if small {
+        small_planes::input::<T, A>(part, affine, mask.output, dy, means, dx, residual);
     } else {
-        planes::input::<T, A>(part, affine, cut.output, dy, means, dx, residual);
+        planes::input::<T, A>(part, affine, mask.output, dy, means, dx, residual);
     });
 }
 
-/// Σ dy and Σ dy·x̂ of each channel, with x̂ = (x − mean)·inv_std and dy zero where the activation cut: the gradients of
+/// Σ dy and Σ dy·x̂ of each channel, with x̂ = (x − mean)·inv_std and dy zero where the activation let nothing through: the gradients of
 /// beta and gamma.
 ///
 /// # Errors
@@ -58,13 +64,13 @@ pub fn batch_norm_backward_sums<T: Float>(
     x: &[T],
     dy: &[T],
     affine: Affine<'_, T>,
-    cut: Cut<'_, T>,
+    mask: ActivationMask<'_, T>,
     sum_dy: &mut [f64],
     sum_dy_xhat: &mut [f64],
 ) -> Result<()> {
     const KERNEL: &str = "batch_norm_backward_sums";
     let sizes = Sizes { batch, channels, plane };
-    check_maps(KERNEL, sizes, x, dy, &cut)?;
+    check_maps(KERNEL, sizes, x, dy, &mask)?;
     affine.check(KERNEL, channels)?;
     check_len(KERNEL, "sum_dy", channels, sum_dy.len())?;
     check_len(KERNEL, "sum_dy_xhat", channels, sum_dy_xhat.len())?;
@@ -75,7 +81,7 @@ pub fn batch_norm_backward_sums<T: Float>(
         let part = Part { sizes, first, count: sum_dy.len(), x };
         context.simd(
             #[inline(always)]
-            || sums(part, affine.some(first, part.count), cut, dy, sum_dy, sum_dy_xhat),
+            || sums(part, affine.some(first, part.count), mask, dy, sum_dy, sum_dy_xhat),
         );
     });
     Ok(())
@@ -86,7 +92,7 @@ pub fn batch_norm_backward_sums<T: Float>(
 pub struct BatchNormGrads<'a, T> {
     /// That of the input.
     pub dx: &'a mut [T],
-    /// That of the residual: dy, zero where the activation cut.
+    /// That of the residual: dy, zero where the activation mask.
     pub residual: Option<&'a mut [T]>,
 }
 
@@ -111,7 +117,7 @@ impl<'a, T> BatchNormGrads<'a, T> {
 }
 
 /// dx = gamma·inv_std·(dy − mean_dy − x̂·mean_dy_xhat), where the means are over all elements that the
-/// statistics were taken of (zeros if the statistics were fixed), and dy is zero where the activation cut.
+/// statistics were taken of (zeros if the statistics were fixed), and dy is zero where the activation mask.
 ///
 /// # Errors
 /// If a length is not the shape's.
@@ -121,13 +127,13 @@ pub fn batch_norm_backward_input<T: Float>(
     x: &[T],
     dy: &[T],
     affine: Affine<'_, T>,
-    cut: Cut<'_, T>,
+    mask: ActivationMask<'_, T>,
     means: [&[f64]; 2],
     to: BatchNormGrads<'_, T>,
 ) -> Result<()> {
     const KERNEL: &str = "batch_norm_backward_input";
     let sizes = Sizes { batch, channels, plane };
-    check_maps(KERNEL, sizes, x, dy, &cut)?;
+    check_maps(KERNEL, sizes, x, dy, &mask)?;
     affine.check(KERNEL, channels)?;
     to.check(KERNEL, sizes)?;
     check_len(KERNEL, "mean_dy", channels, means[0].len())?;
@@ -141,7 +147,7 @@ pub fn batch_norm_backward_input<T: Float>(
         let affine = affine.some(first, part.count);
         context.simd(
             #[inline(always)]
-            || input(part, affine, cut, dy, means, &mut dx, residual.as_mut()),
+            || input(part, affine, mask, dy, means, &mut dx, residual.as_mut()),
         );
     });
     Ok(())
@@ -157,13 +163,13 @@ pub fn batch_norm_train_backward<T: Float>(
     x: &[T],
     dy: &[T],
     affine: Affine<'_, T>,
-    cut: Cut<'_, T>,
+    mask: ActivationMask<'_, T>,
     [sum_dy, sum_dy_xhat]: [&mut [f64]; 2],
     to: BatchNormGrads<'_, T>,
 ) -> Result<()> {
     const KERNEL: &str = "batch_norm_train_backward";
     let sizes = Sizes { batch, channels, plane };
-    check_maps(KERNEL, sizes, x, dy, &cut)?;
+    check_maps(KERNEL, sizes, x, dy, &mask)?;
     affine.check(KERNEL, channels)?;
     to.check(KERNEL, sizes)?;
     check_len(KERNEL, "sum_dy", channels, sum_dy.len())?;
@@ -184,13 +190,13 @@ pub fn batch_norm_train_backward<T: Float>(
             context.simd(
                 #[inline(always)]
                 || {
-                    sums(part, affine, cut, dy, sum_dy, sum_dy_xhat);
+                    sums(part, affine, mask, dy, sum_dy, sum_dy_xhat);
                     let mut means = [[0.0; small_planes::CHUNK]; 2];
                     for i in 0..part.count {
                         means[0][i] = sum_dy[i] / sizes.count();
                         means[1][i] = sum_dy_xhat[i] / sizes.count();
                     }
-                    input(part, affine, cut, dy, [&means[0], &means[1]], &mut dx, residual.as_mut());
+                    input(part, affine, mask, dy, [&means[0], &means[1]], &mut dx, residual.as_mut());
                 },
             );
         }

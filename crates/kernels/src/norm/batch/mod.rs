@@ -63,7 +63,7 @@ pub struct Affine<'a, T> {
 
 /// Where the activation let nothing through, as backward finds out.
 #[derive(Debug, Clone, Copy)]
-pub struct Cut<'a, T> {
+pub struct ActivationMask<'a, T> {
     /// The activation.
     pub activation: Activation,
     /// The output, if something was added before the activation; else it follows from the input.
@@ -74,7 +74,7 @@ pub struct Cut<'a, T> {
 trait Act {
     fn apply<T: Float>(x: T) -> T;
     /// The gradient before the activation, whose argument or value was `v`.
-    fn cut<T: Float>(v: T, dy: T) -> T;
+    fn backward<T: Float>(v: T, dy: T) -> T;
 }
 
 struct Linear;
@@ -87,7 +87,7 @@ impl Act for Linear {
         x
     }
     #[inline(always)]
-    fn cut<T: Float>(_: T, dy: T) -> T {
+    fn backward<T: Float>(_: T, dy: T) -> T {
         dy
     }
 }
@@ -98,7 +98,7 @@ impl Act for Relu {
         x.max(T::ZERO)
     }
     #[inline(always)]
-    fn cut<T: Float>(v: T, dy: T) -> T {
+    fn backward<T: Float>(v: T, dy: T) -> T {
         if v > T::ZERO { dy } else { T::ZERO }
     }
 }
@@ -109,7 +109,7 @@ impl Act for Relu6 {
         x.max(T::ZERO).min(T::from_f64(6.0))
     }
     #[inline(always)]
-    fn cut<T: Float>(v: T, dy: T) -> T {
+    fn backward<T: Float>(v: T, dy: T) -> T {
         if (v > T::ZERO) & (v < T::from_f64(6.0)) { dy } else { T::ZERO }
     }
 }

@@ -89,7 +89,7 @@ impl<T: Float> Argument<T> {
     }
 }
 
-/// Σ dy and Σ dy·x̂ of each channel, with dy cut where the activation cut.
+/// Σ dy and Σ dy·x̂ of each channel, with dy zero where the activation let nothing through.
 #[inline(always)]
 pub(super) fn sums<T: Float, A: Act>(
     part: Part<'_, T>,
@@ -134,7 +134,7 @@ fn sums_of_plane<T: Float, A: Act>(
         let (mut a, mut b) = ([T::ZERO; LANES], [T::ZERO; LANES]);
         for ((x, seen), dy) in x_whole.iter().zip(seen_whole).zip(dy_whole) {
             for lane in 0..LANES {
-                let dy = A::cut(argument.of(seen[lane]), dy[lane]);
+                let dy = A::backward(argument.of(seen[lane]), dy[lane]);
                 a[lane] += dy;
                 b[lane] += dy * (x[lane] - mean);
             }
@@ -144,7 +144,7 @@ fn sums_of_plane<T: Float, A: Act>(
             product += b[lane].to_f64();
         }
         for ((x, seen), dy) in x_tail.iter().zip(seen_tail).zip(dy_tail) {
-            let dy = A::cut(argument.of(*seen), *dy);
+            let dy = A::backward(argument.of(*seen), *dy);
             plain += dy.to_f64();
             product += (dy * (*x - mean)).to_f64();
         }
@@ -152,7 +152,7 @@ fn sums_of_plane<T: Float, A: Act>(
     (plain, product)
 }
 
-/// dx = gamma·inv_std·(dy − mean_dy − x̂·mean_dy_xhat), with dy cut; the cut dy itself goes to `cut`.
+/// dx = gamma·inv_std·(dy − mean_dy − x̂·mean_dy_xhat), with dy masked; the masked dy itself goes to `masked`.
 #[inline(always)]
 pub(super) fn input<T: Float, A: Act>(
     part: Part<'_, T>,
@@ -161,7 +161,7 @@ pub(super) fn input<T: Float, A: Act>(
     dy: &[T],
     means: [&[f64]; 2],
     dx: &mut ColumnBlock<'_, T>,
-    mut cut: Option<&mut ColumnBlock<'_, T>>,
+    mut masked: Option<&mut ColumnBlock<'_, T>>,
 ) {
     let plane = part.sizes.plane;
     for image in 0..part.sizes.batch {
@@ -169,7 +169,7 @@ pub(super) fn input<T: Float, A: Act>(
         let seen = output.map_or(x, |output| part.row_of(output, image));
         let dy = part.row_of(dy, image);
         let dx = dx.row(image);
-        let mut cut = cut.as_mut().map(|cut| cut.row(image));
+        let mut masked = masked.as_mut().map(|masked| masked.row(image));
         #[allow(clippy::needless_range_loop, reason = "the channel has a place in many slices")]
         for channel in 0..part.count {
             let range = channel * plane..(channel + 1) * plane;
@@ -178,18 +178,18 @@ pub(super) fn input<T: Float, A: Act>(
             let (mean, mean_dy) = (affine.mean[channel], T::from_f64(means[0][channel]));
             let slope = T::from_f64(means[1][channel] * affine.inv_std[channel].to_f64());
             let maps = x[range.clone()].iter().zip(&seen[range.clone()]).zip(&dy[range.clone()]);
-            match &mut cut {
+            match &mut masked {
                 None => {
                     for (dx, ((x, seen), dy)) in dx[range].iter_mut().zip(maps) {
-                        let dy = A::cut(argument.of(*seen), *dy);
+                        let dy = A::backward(argument.of(*seen), *dy);
                         *dx = scale * (dy - mean_dy - (*x - mean) * slope);
                     }
                 }
-                Some(cut) => {
-                    let to = dx[range.clone()].iter_mut().zip(&mut cut[range]);
-                    for ((dx, cut), ((x, seen), dy)) in to.zip(maps) {
-                        *cut = A::cut(argument.of(*seen), *dy);
-                        *dx = scale * (*cut - mean_dy - (*x - mean) * slope);
+                Some(masked) => {
+                    let to = dx[range.clone()].iter_mut().zip(&mut masked[range]);
+                    for ((dx, masked), ((x, seen), dy)) in to.zip(maps) {
+                        *masked = A::backward(argument.of(*seen), *dy);
+                        *dx = scale * (*masked - mean_dy - (*x - mean) * slope);
                     }
                 }
             }

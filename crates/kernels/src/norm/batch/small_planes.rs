@@ -198,7 +198,7 @@ pub(super) fn sums<T: Float, A: Act>(
                     let dy = &part.row_of(dy, image)[first * plane..][..w];
                     for i in 0..w {
                         let value = (seen[i] - argument.mean[i]) * argument.factor[i] + argument.shift[i];
-                        let dy = A::cut(value, dy[i]);
+                        let dy = A::backward(value, dy[i]);
                         a[i] += dy;
                         b[i] += dy * (x[i] - mean[i]);
                     }
@@ -221,7 +221,7 @@ pub(super) fn input<T: Float, A: Act>(
     dy: &[T],
     means: [&[f64]; 2],
     dx: &mut ColumnBlock<'_, T>,
-    mut cut: Option<&mut ColumnBlock<'_, T>>,
+    mut masked: Option<&mut ColumnBlock<'_, T>>,
 ) {
     let plane = part.sizes.plane;
     for (first, channels) in chunks(&part) {
@@ -244,10 +244,10 @@ pub(super) fn input<T: Float, A: Act>(
                 let mut values = [T::ZERO; CHUNK];
                 for i in 0..w {
                     let value = (seen[i] - argument.mean[i]) * argument.factor[i] + argument.shift[i];
-                    values[i] = A::cut(value, dy[i]);
+                    values[i] = A::backward(value, dy[i]);
                 }
-                if let Some(cut) = &mut cut {
-                    cut.row(image)[first * plane..][..w].copy_from_slice(&values[..w]);
+                if let Some(masked) = &mut masked {
+                    masked.row(image)[first * plane..][..w].copy_from_slice(&values[..w]);
                 }
                 let dx = &mut dx.row(image)[first * plane..][..w];
                 for i in 0..w {

@@ -41,17 +41,6 @@ impl Memory for Context {
         storage::accumulate(self, to.host(OP)?, addend.host(OP)?)
     }
 
-    fn sum(&self, a: &Array, b: &Array) -> Result<Array> {
-        const OP: &str = "sum";
-        let (a, b) = (a.host(OP)?, b.host(OP)?);
-        if !storage::is_half(a.dtype()) {
-            return Ok((a + b)?.into());
-        }
-        let sum = a.force_contiguous()?;
-        storage::accumulate(self, &sum, b)?;
-        Ok(sum.into())
-    }
-
     fn cast(&self, array: &Array, dtype: DType) -> Result<Array> {
         Ok(storage::cast(self, array.host("convert")?, dtype)?.into())
     }

@@ -1,6 +1,17 @@
 //! The CPU's back end: candle's tensors, and the kernels of `phalanx-kernels` on a context's threads. A file a family.
 
+mod batch_norms;
+mod convolutions;
+mod elementwise;
+mod lookups;
+mod losses;
 mod memory;
+mod norms;
+mod pooling;
+mod products;
+mod random;
+mod shapes;
+mod updates;
 
 use super::ArrayBackend;
 use crate::Context;

@@ -3,33 +3,30 @@
 use std::collections::BTreeMap;
 
 use candle_core::Tensor;
-use phalanx_sharding::{Held, Share};
-use phalanx_tensor::{ParamStore, TensorError, Unit};
+use phalanx_sharding::{Layout, ShardRole};
+use phalanx_tensor::{FlatParam, ParamStore, TensorError};
 
 use crate::engine::error::TrainError;
 use crate::run::checkpoint::{EMA, MODEL, NewFile, NewPiece};
 
 /// Sorts parts into files: whole tensors into one for each kind of thing, shards into the rank's own.
 pub(in crate::engine) struct Cut {
-    share: Share,
-    /// By parameter: its shape, and the first element that is in this rank's unit.
+    role: ShardRole,
+    /// By parameter: its shape, and the first element that this rank owns.
     params: BTreeMap<String, (Vec<usize>, usize)>,
     files: BTreeMap<String, Vec<NewPiece>>,
 }
 
 impl Cut {
-    /// For a rank that has this part in what is saved.
-    pub(in crate::engine) fn new(share: Share) -> Self {
-        Self { share, params: BTreeMap::new(), files: BTreeMap::new() }
+    /// For a rank with this role.
+    pub(in crate::engine) fn new(role: ShardRole) -> Self {
+        Self { role, params: BTreeMap::new(), files: BTreeMap::new() }
     }
 
-    /// Notes the shapes of a network's parameters and which elements of them are in `units`, on which the optimizer acts.
-    pub(in crate::engine) fn learn_places(&mut self, store: &ParamStore, units: &[Unit]) {
-        let starts: BTreeMap<&str, usize> = units
-            .iter()
-            .flat_map(Unit::entries)
-            .map(|entry| (entry.name.as_str(), entry.part.start))
-            .collect();
+    /// Notes the shapes of a network's parameters and which elements of them this rank owns.
+    pub(in crate::engine) fn learn_places(&mut self, store: &ParamStore) {
+        let owned = store.flat_params().iter().flat_map(FlatParam::owned_entries);
+        let starts: BTreeMap<String, usize> = owned.map(|entry| (entry.name, entry.part.start)).collect();
         let place = |param: &phalanx_tensor::Param| {
             let start = starts.get(param.name()).copied().unwrap_or(0);
             (param.name().to_owned(), (param.shape().dims().to_vec(), start))
@@ -39,52 +36,47 @@ impl Cut {
 
     /// All parameters and buffers, if it falls to this rank to save them.
     pub(in crate::engine) fn whole_values(&mut self, store: &ParamStore) -> Result<(), TrainError> {
-        if self.share.saves(Held::Replicated) {
+        if self.role.saves(Layout::Replicated) {
             for (name, tensor) in store.state_dict()? {
-                self.put(Held::Replicated, MODEL, name, tensor, 0);
+                self.put(Layout::Replicated, MODEL, name, tensor, 0);
             }
         }
         Ok(())
     }
 
     /// This rank's parts of parameters, and the buffers, if it falls to this rank to save them.
-    pub(in crate::engine) fn own_values(
-        &mut self,
-        store: &ParamStore,
-        units: &[Unit],
-    ) -> Result<(), TrainError> {
-        if self.share.saves(Held::Sharded) {
-            for unit in units {
-                let Some(values) = unit.values() else { continue };
-                for entry in unit.entries() {
-                    let part = values.narrow(0, entry.range.start, entry.range.len());
-                    let part = part.and_then(|part| part.force_contiguous()).map_err(TensorError::from)?;
-                    self.put(Held::Sharded, MODEL, entry.name.clone(), part, entry.part.start);
+    pub(in crate::engine) fn own_values(&mut self, store: &ParamStore) -> Result<(), TrainError> {
+        if self.role.saves(Layout::Sharded) {
+            for param in store.flat_params() {
+                let Some(values) = param.owned_values()? else { continue };
+                for entry in param.owned_entries() {
+                    let part = values.narrow(entry.range)?.copy()?.tensor().clone();
+                    self.put(Layout::Sharded, MODEL, entry.name, part, entry.part.start);
                 }
             }
         }
-        if self.share.saves(Held::Replicated) {
+        if self.role.saves(Layout::Replicated) {
             for buffer in store.buffers() {
-                let value = buffer.tensor().copy().map_err(TensorError::from)?;
-                self.put(Held::Sharded, MODEL, buffer.name().to_owned(), value, 0);
+                let value = buffer.to_host()?.copy().map_err(TensorError::from)?;
+                self.put(Layout::Sharded, MODEL, buffer.name().to_owned(), value, 0);
             }
         }
         Ok(())
     }
 
-    /// State of the optimizer or averages, as `{kind}.{parameter}`, which goes with the units.
+    /// State of the optimizer or averages, as `{kind}.{parameter}`, which goes with the owned elements.
     pub(in crate::engine) fn state(&mut self, named: Vec<(String, Tensor)>) {
         for (key, tensor) in named {
             let (kind, name) = key.split_once('.').unwrap_or(("", &key));
             let start = self.params.get(name).map_or(0, |(_, start)| *start);
-            self.put(self.share.optimizer, kind, name.to_owned(), tensor, start);
+            self.put(self.role.optimizer, kind, name.to_owned(), tensor, start);
         }
     }
 
-    fn put(&mut self, held: Held, kind: &str, name: String, values: Tensor, start: usize) {
-        let Share { shard, shards, .. } = self.share;
-        let (file, key) = match (held, kind) {
-            (Held::Sharded, _) => (format!("rank-{shard:05}-of-{shards:05}"), format!("{kind}.{name}")),
+    fn put(&mut self, layout: Layout, kind: &str, name: String, values: Tensor, start: usize) {
+        let ShardRole { shard, shards, .. } = self.role;
+        let (file, key) = match (layout, kind) {
+            (Layout::Sharded, _) => (format!("rank-{shard:05}-of-{shards:05}"), format!("{kind}.{name}")),
             // PyTorch is to find its own names there.
             (_, MODEL) => ("model".to_owned(), name.clone()),
             (_, EMA) => ("ema".to_owned(), format!("{kind}.{name}")),

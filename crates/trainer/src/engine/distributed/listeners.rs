@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use phalanx_sharding::DataParallel;
-use phalanx_tensor::{HookResult, Listener, Unit};
+use phalanx_sharding::ParallelStrategy;
+use phalanx_tensor::{FlatParam, HookResult, Listener};
 
 use super::Network;
 
@@ -12,17 +12,16 @@ use super::Network;
 pub(in crate::engine) fn listener<'n>(
     networks: impl Iterator<Item = &'n Network>,
 ) -> Option<Arc<dyn Listener>> {
-    let shared: Vec<_> =
-        networks.filter_map(|network| Some((network, network.parallel()?.clone()))).collect();
+    let shared: Vec<_> = networks.filter_map(|network| Some((network, network.shared()?))).collect();
     match shared.as_slice() {
         [] => None,
         [(_, only)] => Some(only.clone()),
         several => {
             let (mut by_block, mut by_param) = (BTreeMap::new(), BTreeMap::new());
             for (network, parallel) in several {
-                for unit in network.store().units() {
-                    by_block.insert(unit.block().to_owned(), parallel.clone());
-                    let first = unit.entries().first().map(|entry| entry.name.clone());
+                for param in network.store().flat_params() {
+                    by_block.extend(param.blocks().map(|block| (block.to_owned(), parallel.clone())));
+                    let first = param.entries().first().map(|entry| entry.name.clone());
                     by_param.extend(first.map(|name| (name, parallel.clone())));
                 }
             }
@@ -36,14 +35,14 @@ pub(in crate::engine) fn listener<'n>(
 /// Passes each word on to the strategy instance of the network that it is about. Names of different networks differ.
 #[derive(Debug)]
 struct Listeners {
-    by_block: BTreeMap<String, Arc<DataParallel>>,
-    /// By the first parameter of a unit.
-    by_param: BTreeMap<String, Arc<DataParallel>>,
+    by_block: BTreeMap<String, Arc<dyn ParallelStrategy>>,
+    /// By the first parameter of what lies in one memory.
+    by_param: BTreeMap<String, Arc<dyn ParallelStrategy>>,
 }
 
 impl Listeners {
-    fn of_block(&self, block: &str, tell: impl FnOnce(&DataParallel) -> HookResult) -> HookResult {
-        self.by_block.get(block).map_or(Ok(()), |parallel| tell(parallel))
+    fn of_block(&self, block: &str, tell: impl FnOnce(&dyn ParallelStrategy) -> HookResult) -> HookResult {
+        self.by_block.get(block).map_or(Ok(()), |parallel| tell(&**parallel))
     }
 }
 
@@ -64,8 +63,8 @@ impl Listener for Listeners {
         self.of_block(block, |parallel| parallel.after_backward(block))
     }
 
-    fn gradients_ready(&self, unit: &Unit) -> HookResult {
-        let first = unit.entries().first().and_then(|entry| self.by_param.get(&entry.name));
-        first.map_or(Ok(()), |parallel| parallel.gradients_ready(unit))
+    fn gradients_ready(&self, param: &FlatParam) -> HookResult {
+        let first = param.entries().first().and_then(|entry| self.by_param.get(&entry.name));
+        first.map_or(Ok(()), |parallel| parallel.gradients_ready(param))
     }
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use phalanx_sharding::{DataParallel, Options, Share, hook_named};
-use phalanx_tensor::{ParamStore, ProcessGroup, Unit};
+use phalanx_sharding::{DataParallel, Options, ParallelStrategy, ShardRole, StateBytes, codec_named};
+use phalanx_tensor::{FlatParam, ParamStore, ProcessGroup};
 
 use super::{Distributed, Traffic};
 use crate::config::{Config, mib};
@@ -11,27 +11,29 @@ use crate::engine::error::TrainError;
 
 /// Groups of the ranks that have samples of a batch.
 #[derive(Debug, Clone, Default)]
-pub(in crate::engine) struct BatchGroups(Option<Arc<DataParallel>>);
+pub(in crate::engine) struct BatchGroups(Option<Arc<dyn ParallelStrategy>>);
 
 impl BatchGroups {
     /// The first `ranks` ranks; none where this is the only rank. Every rank calls this at the same place.
     pub(in crate::engine) fn first(&self, ranks: usize) -> Result<Option<Arc<dyn ProcessGroup>>, TrainError> {
-        self.0.as_ref().map(|parallel| Ok(parallel.batch_group_among(ranks)?)).transpose()
+        self.0.as_ref().map(|parallel| Ok(parallel.batch_group(ranks)?)).transpose()
     }
 }
 
-/// A network's parameters and buffers, with the strategy instance that shares them over the world, if there are other ranks.
+/// A network's parameters and buffers, with the strategy instance that trains them over the world, once it is shared.
 #[derive(Debug)]
 pub(in crate::engine) struct Network {
     name: String,
     store: ParamStore,
-    parallel: Option<Arc<DataParallel>>,
+    parallel: Option<Arc<dyn ParallelStrategy>>,
+    /// Whether there are other ranks.
+    is_shared: bool,
 }
 
 impl Network {
     /// A network that this rank has for itself.
     pub(in crate::engine) fn new(name: &str, store: ParamStore) -> Self {
-        Self { name: name.to_owned(), store, parallel: None }
+        Self { name: name.to_owned(), store, parallel: None, is_shared: false }
     }
 
     /// Its name; empty for the only one of a training.
@@ -46,7 +48,7 @@ impl Network {
 
     /// Whether anything of it is learnt.
     pub(in crate::engine) fn is_learnt(&self) -> bool {
-        self.store.units().iter().any(Unit::trainable)
+        self.store.flat_params().iter().any(FlatParam::trainable)
     }
 
     /// Shares the work on it by the configured strategy. All ranks then have rank 0's weights.
@@ -56,25 +58,34 @@ impl Network {
         config: &Config,
         threads: usize,
     ) -> Result<(), TrainError> {
-        if let Some((communicator, strategy)) = distributed.sharing() {
-            let options = Options {
-                bucket_bytes: config.train.bucket_kib.saturating_mul(1 << 10),
-                prefetch: config.train.prefetch,
-                gathered_bytes: mib(config.train.gathered_mib),
-                hook: hook_named(config.train.compress.as_str())?,
-                overlap: config.train.overlap,
-                threads,
-                ..Options::default()
-            };
-            let communicator = communicator.clone();
-            self.parallel = Some(DataParallel::with_options(&self.store, communicator, strategy, options)?);
-        }
+        let Some((communicator, strategy)) = distributed.sharing() else {
+            self.parallel = Some(DataParallel::alone(&self.store)?);
+            return Ok(());
+        };
+        let options = Options {
+            prefetch: config.train.prefetch,
+            gathered_bytes: mib(config.train.gathered_mib),
+            algorithm: config.comm.algorithm,
+            codec: codec_named(&config.comm.codec)?,
+            overlap: config.train.overlap,
+            threads,
+        };
+        let mesh = strategy.mesh(communicator.clone(), 0)?;
+        self.parallel = Some(DataParallel::with_options(&self.store, mesh, strategy, options)?);
+        self.is_shared = true;
         Ok(())
     }
 
-    /// Who shares it with the other ranks.
-    pub(super) fn parallel(&self) -> Option<&Arc<DataParallel>> {
-        self.parallel.as_ref()
+    /// How it is trained, alone or with the other ranks.
+    pub(in crate::engine) fn parallel(&self) -> Result<&Arc<dyn ParallelStrategy>, TrainError> {
+        let unshared =
+            || TrainError::Setup(format!("network `{}` is trained that was not shared", self.name));
+        self.parallel.as_ref().ok_or_else(unshared)
+    }
+
+    /// Who shares it with the other ranks, if there are any.
+    pub(super) fn shared(&self) -> Option<Arc<dyn ParallelStrategy>> {
+        self.parallel.clone().filter(|_| self.is_shared)
     }
 
     /// The most bytes of whole parameters that were gathered at once.
@@ -84,67 +95,35 @@ impl Network {
 
     /// The ranks that have samples of a batch, for what depends on all of it.
     pub(in crate::engine) fn batch_groups(&self) -> BatchGroups {
-        BatchGroups(self.parallel.clone())
+        BatchGroups(self.shared())
     }
 
-    /// What the optimizer, clipping and averages act on: the store's units, or this rank's parts of them.
-    pub(in crate::engine) fn units(&self) -> Vec<Unit> {
-        self.parallel.as_ref().map_or_else(|| self.store.units().to_vec(), |parallel| parallel.units())
+    /// Has `change` change the parameters that this rank owns, and brings what others have changed to this one.
+    pub(in crate::engine) fn update(
+        &self,
+        mut change: impl FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>,
+    ) -> Result<(), TrainError> {
+        Ok(self.parallel()?.update(&mut change)?)
     }
 
-    /// Replaces sums over the elements of those by sums over all elements.
-    pub(in crate::engine) fn sum_parts(&self, values: &mut [f64]) -> Result<(), TrainError> {
-        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.sum_shards(values)?))
-    }
-
-    /// Says whether more micro-batches of the step follow, before whose last nothing is reduced.
-    pub(in crate::engine) fn accumulate(&self, more: bool) {
-        if let Some(parallel) = &self.parallel {
-            parallel.accumulate(more);
-        }
-    }
-
-    /// Waits until the gradients of all ranks are summed.
-    pub(in crate::engine) fn finish_gradients(&self) -> Result<(), TrainError> {
-        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.finish_gradients()?))
-    }
-
-    /// Brings what other ranks have updated to this one.
-    pub(in crate::engine) fn finish_update(&self) -> Result<(), TrainError> {
-        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.finish_update()?))
-    }
-
-    /// Brings all parameters into this rank's memory, where they stay until the update.
-    pub(in crate::engine) fn summon(&self) -> Result<(), TrainError> {
-        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.summon()?))
+    /// Brings all parameters into this rank's memory, where they stay until [`Network::reshard`] or an update.
+    pub(in crate::engine) fn unshard(&self) -> Result<(), TrainError> {
+        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.unshard()?))
     }
 
     /// Lets them leave again.
-    pub(in crate::engine) fn dismiss(&self) -> Result<(), TrainError> {
-        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.dismiss()?))
+    pub(in crate::engine) fn reshard(&self) -> Result<(), TrainError> {
+        self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.reshard()?))
     }
 
     /// What of the state this rank holds, and which other ranks hold the rest or the same.
-    pub(in crate::engine) fn part(&self) -> Share {
-        self.parallel.as_ref().map_or(Share::ALONE, |parallel| parallel.share())
+    pub(in crate::engine) fn role(&self) -> Result<ShardRole, TrainError> {
+        Ok(self.parallel()?.role())
     }
 
-    /// The units whose values this rank keeps between steps.
-    pub(in crate::engine) fn resident_units(&self) -> Vec<Unit> {
-        self.parallel
-            .as_ref()
-            .map_or_else(|| self.store.units().to_vec(), |parallel| parallel.resident_units())
-    }
-
-    /// Bytes of parameters and of gradients that this rank holds.
-    pub(in crate::engine) fn bytes(&self) -> [u64; 2] {
-        if let Some(parallel) = &self.parallel {
-            return parallel.bytes();
-        }
-        let sum = |held: fn(&Unit) -> bool| {
-            self.store.units().iter().filter(|unit| held(unit)).map(|unit| unit.bytes() as u64).sum()
-        };
-        [sum(|unit| unit.values().is_some()), sum(Unit::has_grads)]
+    /// Bytes of state that this rank holds.
+    pub(in crate::engine) fn bytes(&self) -> StateBytes {
+        self.parallel.as_ref().map_or_else(StateBytes::default, |parallel| parallel.bytes())
     }
 
     /// Makes all ranks' parameters and buffers equal to rank 0's.
@@ -159,6 +138,6 @@ impl Network {
 
     /// What communication has cost so far, that of other networks over the same communicator included.
     pub(super) fn traffic(&self) -> Option<Traffic> {
-        self.parallel.as_ref().map(|parallel| parallel.stats().into())
+        self.shared().map(|parallel| parallel.stats().into())
     }
 }

@@ -1,6 +1,6 @@
 //! What a run will hold and send under a strategy, without allocating the model.
 
-use phalanx_sharding::{MemoryPlan, Strategy, Workload};
+use phalanx_sharding::{MemoryPlan, Strategy, Workload, codec_named};
 
 use crate::config::Config;
 use crate::engine::distributed::Network;
@@ -18,7 +18,7 @@ pub struct ModelPlan {
     pub trainable: u64,
     /// What the plans assume; of several networks, for the first.
     pub workload: Workload,
-    /// By strategy, in the order asked for.
+    /// By strategy, in the order asked for; without those that cannot go by the configured algorithm.
     pub plans: Vec<MemoryPlan>,
 }
 
@@ -34,6 +34,7 @@ pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Res
         };
         training.phases().iter().filter(|phase| network.is_learnt() && updates(phase)).count()
     };
+    let codec = codec_named(config.comm.codec.as_str())?;
     let workload = |network: &Network| {
         let own = config.for_network(network.name());
         Workload {
@@ -42,18 +43,18 @@ pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Res
             optimizer_numbers: optimize::numbers_per_parameter(&own),
             averages: own.train.ema > 0.0,
             micro_batches: own.train.accumulate,
-            bucket_bytes: own.train.bucket_kib.saturating_mul(1 << 10),
             prefetch: own.train.prefetch,
+            algorithm: config.comm.algorithm,
+            codec: codec.clone(),
         }
     };
     let plan = |strategy: &Strategy| -> Result<MemoryPlan, TrainError> {
         // The only rank of a run has nobody to share with.
-        let placement =
-            if config.train.ranks == 1 { Strategy::named("ddp")?.placement } else { strategy.placement };
-        let strategy = Strategy { placement, ..*strategy };
+        let layout = if config.train.ranks == 1 { Strategy::named("ddp")?.layout } else { strategy.layout };
+        let strategy = Strategy { layout, ..*strategy };
         let mut sum: Option<MemoryPlan> = None;
         for network in &networks {
-            let mut plan = MemoryPlan::new(network.store().units(), strategy, workload(network))?;
+            let mut plan = MemoryPlan::new(network.store().flat_params(), strategy, &workload(network))?;
             plan.sent_per_step *= updates(network).max(1) as u64;
             match &mut sum {
                 None => sum = Some(plan),
@@ -63,12 +64,13 @@ pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Res
         // A training has a network.
         sum.ok_or_else(|| TrainError::Setup("there is no network to plan".to_owned()))
     };
-    let plans = strategies.iter().map(plan).collect::<Result<_, _>>()?;
-    let units = || networks.iter().flat_map(|network| network.store().units());
+    let goes = |strategy: &&Strategy| strategy.goes_by(config.comm.algorithm).is_ok();
+    let plans = strategies.iter().filter(goes).map(plan).collect::<Result<_, _>>()?;
+    let params = || networks.iter().flat_map(|network| network.store().flat_params());
     Ok(ModelPlan {
         model: training.describe().to_owned(),
         parameters: networks.iter().map(|network| network.store().num_parameters() as u64).sum(),
-        trainable: units().filter(|unit| unit.trainable()).map(|unit| unit.len() as u64).sum(),
+        trainable: params().filter(|param| param.trainable()).map(|param| param.len() as u64).sum(),
         workload: workload(&networks[0]),
         plans,
     })
@@ -81,12 +83,13 @@ fn add(sum: &mut MemoryPlan, other: MemoryPlan) {
         rank.gradients += other.gradients;
         rank.optimizer += other.optimizer;
         rank.averages += other.averages;
+        rank.codec += other.codec;
     }
     sum.gathered += other.gathered;
     sum.unreduced += other.unreduced;
+    sum.wire += other.wire;
     sum.sent_per_step += other.sent_per_step;
-    sum.units += other.units;
-    sum.buckets += other.buckets;
+    sum.flat_params += other.flat_params;
     sum.outside += other.outside;
     sum.blocks.extend(other.blocks);
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use phalanx_tensor::io::load_into;
-use phalanx_tensor::{Session, Unit};
+use phalanx_tensor::{FlatParam, Session};
 
 use super::{draw, evaluate};
 use crate::config::Config;
@@ -36,9 +36,9 @@ impl Ready {
         let reader = checkpoint.reader();
         reader.check_model(self.built.networks.iter().map(Network::store))?;
         for store in self.built.networks.iter().map(Network::store) {
-            reader.read_model(store, store.units())?;
-            for unit in store.units() {
-                reader.read_unit(EMA, unit)?;
+            reader.read_model(store)?;
+            for param in store.flat_params() {
+                reader.read_values(EMA, param)?;
             }
         }
         Ok(())
@@ -124,12 +124,12 @@ pub fn describe(task: &Task, config: &Config) -> Result<Vec<String>, TrainError>
     let (images, batch) = (ready.data.train_len(), config.train.global_batch);
     let plan = Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
     let networks = &ready.built.networks;
-    let units = || networks.iter().flat_map(|network| network.store().units());
+    let params = || networks.iter().flat_map(|network| network.store().flat_params());
     let learnt = |network: &Network| -> usize {
-        network.store().units().iter().filter(|unit| unit.trainable()).map(Unit::len).sum()
+        network.store().flat_params().iter().filter(|param| param.trainable()).map(FlatParam::len).sum()
     };
     let trainable: usize = networks.iter().map(learnt).sum();
-    let values: usize = units().map(Unit::bytes).sum();
+    let values: usize = params().map(FlatParam::bytes).sum();
     let states: usize = networks
         .iter()
         .map(|network| {
@@ -148,9 +148,9 @@ pub fn describe(task: &Task, config: &Config) -> Result<Vec<String>, TrainError>
     Ok(vec![
         format!("model: {}", ready.built.training.describe()),
         format!(
-            "parameters: {} ({trainable} trainable) in {} flat units",
+            "parameters: {} ({trainable} trainable) in {} flat memories",
             networks.iter().map(|network| network.store().num_parameters()).sum::<usize>(),
-            units().count()
+            params().count()
         ),
         format!(
             "memory of each rank, activations not counted: parameters {}, gradients {}, optimizer {}",

@@ -70,8 +70,8 @@ impl Run<'_> {
                 ("model".to_owned(), Value::from(config.model.kind.as_str())),
                 ("seed".to_owned(), Value::from(config.train.seed)),
             ]);
-            let state = &self.state;
-            let parts = || Ok((state.parts(&mut saved)?, saved));
+            let (state, distributed) = (&self.state, self.distributed);
+            let parts = || Ok((state.parts(distributed, &mut saved)?, saved));
             for saved in self.saver.begin(self.distributed, step, parts)? {
                 tell_saved(observer, saved);
             }

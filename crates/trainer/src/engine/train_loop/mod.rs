@@ -136,7 +136,7 @@ impl<'a> Run<'a> {
             observer.event(&Event::Note(format!("{problem}; an older checkpoint is used")));
         }
         if let Some(checkpoint) = newest {
-            let bytes = self.state.load(&checkpoint)?;
+            let bytes = self.state.load(self.distributed, &checkpoint)?;
             let (step, path) = (checkpoint.step(), checkpoint.folder().to_owned());
             tracing::info!("resumes after step {step} with {bytes} bytes read from {}", path.display());
             observer.event(&Event::Resumed { step, path });

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use phalanx_sharding::Held;
+use phalanx_sharding::{Layout, ParallelStrategy, Reduced};
 use phalanx_tensor::{Context, Listener};
 use serde_json::{Map, Value};
 
 use super::trainable::Trainable;
 use crate::config::Config;
-use crate::engine::checkpoint::Cut;
+use crate::engine::checkpoint::{Cut, codec_file, codec_state};
 use crate::engine::distributed::{Distributed, Network, listener};
 use crate::engine::observer::UpdateReport;
 use crate::engine::training::{AnyTraining, Built};
@@ -69,6 +69,11 @@ impl TrainState {
         self.phases[phase].0.iter().map(|at| &self.trainables[*at].network)
     }
 
+    /// How the networks are trained that a phase updates.
+    pub(super) fn strategies(&self, phase: usize) -> Result<Vec<Arc<dyn ParallelStrategy>>, TrainError> {
+        self.updated(phase).map(|network| network.parallel().cloned()).collect()
+    }
+
     /// How the names of parameters begin that are constants in a phase.
     pub(super) fn constants(&self, phase: usize) -> Arc<[String]> {
         self.phases[phase].1.clone()
@@ -89,22 +94,23 @@ impl TrainState {
         self.phases[phase].0.first().map_or(1.0, |at| self.trainables[*at].loss_scale())
     }
 
-    /// Changes the weights of the networks that a phase updates.
+    /// Changes the weights of the networks that a phase updates, by the gradients of each.
     pub(super) fn update(
         &mut self,
         phase: usize,
+        reduced: Vec<Reduced<'_>>,
         distributed: &Distributed,
     ) -> Result<Vec<UpdateReport>, TrainError> {
         let updated = &self.phases[phase].0;
         let scale = updated.first().and_then(|at| self.trainables[*at].loss_scale_state());
         let mut reports = Vec::with_capacity(updated.len());
-        for at in updated {
+        for (at, reduced) in updated.iter().zip(reduced) {
             let trainable = &mut self.trainables[*at];
             // One loss has one scale.
             if updated.len() > 1 {
                 trainable.share_loss_scale(scale)?;
             }
-            reports.push(trainable.update(distributed, self.step, &self.context)?);
+            reports.push(trainable.update(reduced, distributed, self.step, &self.context)?);
         }
         Ok(reports)
     }
@@ -116,9 +122,9 @@ impl TrainState {
         work: impl FnOnce(&dyn AnyTraining) -> Result<R, TrainError>,
     ) -> Result<R, TrainError> {
         self.swap()?;
-        self.networks().try_for_each(Network::summon)?;
+        self.networks().try_for_each(Network::unshard)?;
         let result = work(&*self.training);
-        self.networks().try_for_each(Network::dismiss)?;
+        self.networks().try_for_each(Network::reshard)?;
         self.swap()?;
         result
     }
@@ -132,7 +138,7 @@ impl TrainState {
         self.swap()?;
         let result = work(&*self.training);
         // A block that was kept for a backward that does not come leaves memory too.
-        self.networks().try_for_each(Network::dismiss)?;
+        self.networks().try_for_each(Network::reshard)?;
         self.swap()?;
         result
     }
@@ -142,34 +148,40 @@ impl TrainState {
         self.trainables.iter_mut().try_for_each(Trainable::swap_averages)
     }
 
-    /// Bytes of parameters, of gradients, and of optimizer state (averages included) that are held.
+    /// Bytes of parameters, of gradients, and of optimizer state (averages, and what codecs of gradients keep,
+    /// included) that are held.
     pub(super) fn bytes(&self) -> [u64; 3] {
         let mut sum = [0; 3];
         for network in self.networks() {
-            let [parameters, gradients] = network.bytes();
-            sum[0] += parameters;
-            sum[1] += gradients;
+            let bytes = network.bytes();
+            sum[0] += bytes.parameters;
+            sum[1] += bytes.gradients;
+            sum[2] += bytes.codec;
         }
-        sum[2] = self.trainables.iter().map(|trainable| trainable.state_bytes() as u64).sum();
+        sum[2] += self.trainables.iter().map(|trainable| trainable.state_bytes() as u64).sum::<u64>();
         sum
     }
 
     /// Copies what this rank has to write of a checkpoint, and adds to `state` what the index has to say. Every rank calls
     /// this at the same place.
-    pub(super) fn parts(&self, state: &mut Map<String, Value>) -> Result<Vec<NewFile>, TrainError> {
+    pub(super) fn parts(
+        &self,
+        distributed: &Distributed,
+        state: &mut Map<String, Value>,
+    ) -> Result<Vec<NewFile>, TrainError> {
         // All networks are shared alike.
-        let share = self.trainables[0].network.part();
-        let mut cut = Cut::new(share);
+        let role = self.trainables[0].network.role()?;
+        let mut cut = Cut::new(role);
         for network in self.networks() {
-            let (store, units) = (network.store(), network.units());
-            cut.learn_places(store, &units);
+            let store = network.store();
+            cut.learn_places(store);
             // Parameters that are replicated may have to be brought together first, by all ranks.
-            match share.parameters {
-                Held::Sharded => cut.own_values(store, &units)?,
-                Held::Replicated | Held::Leader => {
-                    network.summon()?;
+            match role.parameters {
+                Layout::Sharded => cut.own_values(store)?,
+                Layout::Replicated | Layout::Leader => {
+                    network.unshard()?;
                     let copied = cut.whole_values(store);
-                    network.dismiss()?;
+                    network.reshard()?;
                     copied?;
                 }
             }
@@ -177,17 +189,29 @@ impl TrainState {
         for trainable in &self.trainables {
             trainable.save(&mut cut, state)?;
         }
-        Ok(cut.files())
+        let mut kept = Vec::new();
+        for network in self.networks() {
+            kept.push((network.name(), network.parallel()?.codec_state()));
+        }
+        let mut files = cut.files();
+        files.extend(codec_file(kept, distributed.rank(), distributed.size())?);
+        Ok(files)
     }
 
     /// Goes on from a checkpoint, saved under whatever strategy by whatever number of ranks: reads what this rank holds, and
     /// nothing else. Returns how many bytes that were. Every rank calls this at the same place, and has the ranks' state
     /// made equal afterwards.
-    pub(super) fn load(&mut self, checkpoint: &Checkpoint) -> Result<u64, TrainError> {
+    pub(super) fn load(
+        &mut self,
+        distributed: &Distributed,
+        checkpoint: &Checkpoint,
+    ) -> Result<u64, TrainError> {
         let reader = checkpoint.reader();
         reader.check_model(self.networks().map(Network::store))?;
         for network in self.networks() {
-            reader.read_model(network.store(), &network.resident_units())?;
+            reader.read_model(network.store())?;
+            let kept = codec_state(&reader, network.name(), distributed.rank(), distributed.size())?;
+            network.parallel()?.load_codec_state(kept)?;
         }
         for trainable in &mut self.trainables {
             trainable.load(checkpoint, &reader)?;

@@ -39,12 +39,17 @@ impl Run<'_> {
         };
         let mut stopped = false;
         for phase in 0..count {
-            let sums = self.gradients(phase, &share)?;
+            let strategies = self.state.strategies(phase)?;
+            let steps = strategies.iter().map(|parallel| Ok(parallel.begin_step()?));
+            let mut steps = steps.collect::<Result<Vec<_>, TrainError>>()?;
+            let sums = self.gradients(phase, &share, &mut steps)?;
+            let reduced = steps.into_iter().map(|step| Ok(step.reduce()?));
+            let reduced = reduced.collect::<Result<Vec<_>, TrainError>>()?;
             let told = (phase + 1 == count).then_some(stop);
             let (of_phase, asked) = self.agree(phase, sums, told, observer)?;
             stopped |= asked;
             report.phases.push(of_phase);
-            report.updates.extend(self.state.update(phase, self.distributed)?);
+            report.updates.extend(self.state.update(phase, reduced, self.distributed)?);
         }
         self.state.step += 1;
         spent.steps = begun.elapsed();
@@ -62,7 +67,12 @@ impl Run<'_> {
 
     /// Runs a phase forward and backward on this rank's share of a step: the sums of its loss and measures, while the
     /// gradients that it has led to are summed over the ranks.
-    fn gradients(&self, phase: usize, share: &StepSamples) -> Result<Vec<f64>, TrainError> {
+    fn gradients(
+        &self,
+        phase: usize,
+        share: &StepSamples,
+        steps: &mut [phalanx_sharding::Step<'_>],
+    ) -> Result<Vec<f64>, TrainError> {
         let (state, distributed) = (&self.state, self.distributed);
         let training = &state.training;
         let phases = training.phases();
@@ -70,18 +80,16 @@ impl Run<'_> {
         if phases.len() > 1 {
             key = key.stream(&phases[phase].name);
         }
-        state.updated(phase).for_each(|network| network.store().zero_grads());
         let mut sums = vec![0.0; 1 + phases[phase].measures.len()];
         let last = share.micro_batches.len().saturating_sub(1);
         // The last batch of an epoch may leave ranks without samples in some micro-batch; they then cannot gather parameters
         // block by block together.
         let uneven = share.micro_batches.iter().any(|micro_batch| micro_batch.ranks < distributed.size());
         if uneven {
-            state.networks().try_for_each(Network::summon)?;
+            state.networks().try_for_each(Network::unshard)?;
         }
         // Nor can they know in which order the others come to reduce gradients of different networks: then that comes last.
         let together = !uneven || state.updated(phase).count() == 1;
-        let accumulate = |more: bool| state.updated(phase).for_each(|network| network.accumulate(more));
         for (index, MicroBatch { batch, offset, ranks }) in share.micro_batches.iter().enumerate() {
             if *ranks == 0 {
                 continue;
@@ -93,19 +101,17 @@ impl Run<'_> {
                 continue;
             }
             let session = Session {
-                context: self.context.clone(),
-                training: true,
-                key: key.step(self.state.step),
                 sample_offset: *offset,
                 listener: state.listener(),
                 batch_group,
                 recompute: precision::recompute(self.config),
                 precision: self.config.train.precision,
                 frozen: state.constants(phase),
+                ..Session::training(self.context.clone(), key.step(self.state.step))
             };
             // Gradients travel once they are complete, with the last micro-batch: on all ranks the same, also those that have
             // no sample of it.
-            accumulate(index != last || !together);
+            steps.iter_mut().for_each(|step| step.micro_batch(index != last || !together));
             let tape = Tape::recording(session);
             let loss = training.loss(phase, &Step::new(&tape, batch, share.global_weight, state.step))?;
             sums[0] += number(&loss.value)?;
@@ -114,14 +120,13 @@ impl Run<'_> {
             }
             tape.backward_scaled(&loss.value, state.loss_scale(phase))?;
         }
-        accumulate(false);
         if uneven {
-            state.networks().try_for_each(Network::dismiss)?;
+            state.networks().try_for_each(Network::reshard)?;
         }
         Ok(sums)
     }
 
-    /// Waits for the gradients of a phase and sums up over the ranks what it has measured; with the last phase of a step also
+    /// Sums up over the ranks what a phase has measured; with the last phase of a step also
     /// whether any rank was asked to stop, and how far saving is.
     fn agree(
         &mut self,
@@ -135,7 +140,6 @@ impl Run<'_> {
             sums.push(f64::from(u8::from(stop.is_raised())));
             sums.extend(self.saver.tell());
         }
-        self.state.updated(phase).try_for_each(Network::finish_gradients)?;
         self.distributed.sum(&mut sums)?;
         if stop.is_some() {
             debug_assert_eq!(sums.len(), stops + 1 + TOLD);

@@ -1,5 +1,6 @@
 //! A network that is learnt, and everything that changes with it.
 
+use phalanx_sharding::Reduced;
 use phalanx_tensor::optim::{
     Ema, LossScale, LossScaleState, Optimizer, Schedule, clip_to_norm, grad_sum_of_squares,
 };
@@ -7,7 +8,7 @@ use phalanx_tensor::{Context, TensorError};
 use serde_json::{Map, Value};
 
 use crate::config::Config;
-use crate::engine::checkpoint::Cut;
+use crate::engine::checkpoint::{Cut, is_codec_state};
 use crate::engine::distributed::{Distributed, Network};
 use crate::engine::observer::UpdateReport;
 use crate::engine::{Plan, TrainError, optimize, precision};
@@ -28,7 +29,7 @@ impl Trainable {
     pub(super) fn new(config: &Config, network: Network, plan: &Plan) -> Result<Self, TensorError> {
         let config = &config.for_network(network.name());
         let mut optimizer = optimize::optimizer(config);
-        optimizer.reserve(&network.units())?;
+        optimizer.reserve(network.store().flat_params())?;
         Ok(Self {
             network,
             optimizer,
@@ -61,11 +62,12 @@ impl Trainable {
     /// scaled and a gradient of any rank is not finite.
     pub(super) fn update(
         &mut self,
+        reduced: Reduced<'_>,
         distributed: &Distributed,
         step: u64,
         context: &Context,
     ) -> Result<UpdateReport, TrainError> {
-        let units = self.network.units();
+        let params = reduced.params();
         let mut report = UpdateReport {
             network: self.network.name().to_owned(),
             learning_rate: self.schedule.lr(step),
@@ -74,13 +76,13 @@ impl Trainable {
         };
         let mut norm = None;
         if self.clip_norm.is_some() || self.loss_scale.is_some() {
-            let mut squares = [grad_sum_of_squares(&units, context)?];
-            self.network.sum_parts(&mut squares)?;
+            let mut squares = [grad_sum_of_squares(params, context)?];
+            reduced.sum(&mut squares)?;
             norm = Some(squares[0].sqrt());
         }
         if let (Some(loss_scale), Some(norm)) = (&mut self.loss_scale, &mut norm) {
             // Ranks may see different parts of the gradients; what one of them sees counts for all.
-            report.left_out = distributed.sum_of(f64::from(u8::from(!norm.is_finite())))? > 0.0;
+            report.left_out = reduced.any(!norm.is_finite())?;
             if report.left_out {
                 let in_a_row = loss_scale.state().left_out;
                 if !loss_scale.reject() {
@@ -90,27 +92,26 @@ impl Trainable {
                 }
             } else {
                 *norm /= loss_scale.scale();
-                loss_scale.accept(&units, context)?;
+                loss_scale.accept(params, context)?;
             }
         }
         if !report.left_out {
             if let (Some(max), Some(norm)) = (self.clip_norm, norm) {
-                report.gradient_norm = Some(clip_to_norm(&units, norm, max, context)?);
+                report.gradient_norm = Some(clip_to_norm(params, norm, max, context)?);
             }
-            self.optimizer.step(&units, report.learning_rate, context)?;
-            if let Some(ema) = &mut self.ema {
-                ema.update(&units, context)?;
-            }
+            let (optimizer, ema) = (&mut self.optimizer, &mut self.ema);
+            reduced.update(|params| {
+                optimizer.step(params, report.learning_rate, context)?;
+                ema.as_mut().map_or(Ok(()), |ema| ema.update(params, context))
+            })?;
         }
-        self.network.finish_update()?;
         Ok(report)
     }
 
     /// Exchanges weights and averages, if there are any.
     pub(super) fn swap_averages(&mut self) -> Result<(), TrainError> {
         if let Some(ema) = &mut self.ema {
-            ema.swap(&self.network.units())?;
-            self.network.finish_update()?;
+            self.network.update(|params| ema.swap(params))?;
         }
         Ok(())
     }
@@ -123,11 +124,11 @@ impl Trainable {
     /// Copies what this rank has to write of the optimizer's state and of averages, and adds to `state` what the index has to
     /// say.
     pub(super) fn save(&self, cut: &mut Cut, state: &mut Map<String, Value>) -> Result<(), TrainError> {
-        let share = self.network.part();
-        // The counts are the same on all ranks; those that write none of the state ask for that of no unit.
-        let units = if share.saves(share.optimizer) { self.network.units() } else { Vec::new() };
+        let role = self.network.role()?;
+        // The counts are the same on all ranks; those that write none of the state ask for that of nothing.
+        let params = if role.saves(role.optimizer) { self.network.store().flat_params() } else { &[] };
         let mut tell = |key: &str, value: Value| state.insert(self.key(key), value);
-        let (steps, named) = self.optimizer.state(&units)?;
+        let (steps, named) = self.optimizer.state(params)?;
         tell("optimizer_steps", Value::from(steps));
         cut.state(named);
         if let Some(LossScaleState { scale, good_steps, left_out }) = self.loss_scale_state() {
@@ -136,7 +137,7 @@ impl Trainable {
             tell("loss_scale_left_out", Value::from(left_out));
         }
         if let Some(ema) = &self.ema {
-            let (updates, named) = ema.state(&units)?;
+            let (updates, named) = ema.state(params)?;
             tell("ema_updates", Value::from(updates));
             cut.state(named);
         }
@@ -152,20 +153,21 @@ impl Trainable {
         let scale = saved.get(&self.key("loss_scale")).and_then(Value::as_f64);
         let [good_steps, left_out] =
             ["loss_scale_good_steps", "loss_scale_left_out"].map(|key| count(key).unwrap_or(0));
-        let kinds: Vec<&str> = reader.kinds().filter(|kind| ![MODEL, EMA].contains(kind)).collect();
+        let kinds: Vec<&str> =
+            reader.kinds().filter(|kind| ![MODEL, EMA].contains(kind) && !is_codec_state(kind)).collect();
         let mut ema = self.ema.as_mut().filter(|_| reader.kinds().any(|kind| kind == EMA));
         self.optimizer.load_state(&[], steps, &[])?;
-        // A unit at a time, so that no more than its part of one kind is there twice.
-        for unit in self.network.units().iter().filter(|unit| unit.trainable()) {
+        // One at a time, so that no more than its part of one kind is there twice.
+        for param in self.network.store().flat_params().iter().filter(|param| param.trainable()) {
             for kind in &kinds {
-                let state = reader.state_of(kind, unit)?;
+                let state = reader.state_of(kind, param)?;
                 // Other networks may have other optimizers.
                 if !state.is_empty() {
-                    self.optimizer.load_state(std::slice::from_ref(unit), steps, &state)?;
+                    self.optimizer.load_state(std::slice::from_ref(param), steps, &state)?;
                 }
             }
             if let Some(ema) = &mut ema {
-                ema.load_state(std::slice::from_ref(unit), updates, &reader.state_of(EMA, unit)?)?;
+                ema.load_state(std::slice::from_ref(param), updates, &reader.state_of(EMA, param)?)?;
             }
         }
         // A checkpoint of a run without a scale has none; the scale then begins.

@@ -149,6 +149,7 @@ impl<'a> Setup<'a> {
             decay_matrices_only: config.optim.decay_matrices_only,
             fill,
             unit_bytes: mib(config.train.unit_mib),
+            bucket_bytes: config.train.bucket_kib.saturating_mul(1 << 10),
             ..BuildOptions::default()
         });
         let root = builder.root();
@@ -341,7 +342,7 @@ mod tests {
         let still = setup.networks[0].store().param("still.weight").expect("named").tensor().expect("here");
         let saved = other.networks[0].store().param("weight").expect("named").tensor().expect("here");
         assert_eq!(still.to_vec2::<f32>().expect("f32"), saved.to_vec2::<f32>().expect("f32"));
-        assert!(setup.networks[1].store().units()[0].values().is_none(), "ranks draw what they hold");
+        assert!(setup.networks[1].store().flat_params()[0].values().is_none(), "ranks draw what they hold");
         let wide = |scope: &Scope| nn::Linear::new(scope, 3, 1);
         let error = Setup::new(&config, Some(0), Weights::Here)
             .frozen_network("still", Some(&path), wide)

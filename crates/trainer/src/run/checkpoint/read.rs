@@ -8,7 +8,7 @@ use std::rc::Rc;
 use candle_core::{DType, Device, Shape, Tensor};
 use phalanx_tensor::host::copy_host;
 use phalanx_tensor::io::TensorFile;
-use phalanx_tensor::{ParamStore, TensorError, Unit};
+use phalanx_tensor::{FlatParam, ParamStore, TensorError};
 
 use super::index::{INDEX, MODEL, Piece};
 use super::region::{Region, Run, Shared, find};
@@ -154,14 +154,14 @@ impl Reader {
             .map_err(|error| CheckpointError::damaged(&self.folder.join(INDEX), error.to_string()))
     }
 
-    /// Reads what `units` hold of a store's parameters, and all its buffers. Under a strategy that shards parameters `units`
-    /// are a rank's parts, and nothing else is read.
+    /// Reads what this rank keeps of a store's parameters, and all its buffers. Under a strategy that shards parameters that is
+    /// its shard, and nothing else is read.
     ///
     /// # Errors
     /// As [`Reader::read_into`], and [`CheckpointError::Unfit`] if a buffer has another shape.
-    pub fn read_model(&self, store: &ParamStore, units: &[Unit]) -> Result<(), CheckpointError> {
-        for unit in units {
-            self.read_unit(MODEL, unit)?;
+    pub fn read_model(&self, store: &ParamStore) -> Result<(), CheckpointError> {
+        for param in store.flat_params() {
+            self.read_values(MODEL, param)?;
         }
         for buffer in store.buffers() {
             if !self.pieces(MODEL, buffer.name()).is_empty() {
@@ -172,34 +172,33 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads what a unit holds of tensors of a kind into the unit's values; those that there are not stay as they are.
+    /// Reads what this rank keeps of flat parameters from tensors of a kind; those that there are not stay as they are.
     ///
     /// # Errors
     /// As [`Reader::read_into`].
-    pub fn read_unit(&self, kind: &str, unit: &Unit) -> Result<(), CheckpointError> {
-        let Some(values) = unit.values() else { return Ok(()) };
-        for entry in unit.entries() {
-            let target = values.narrow(0, entry.range.start, entry.range.len());
-            let target = target.map_err(|error| self.unfit(error.to_string()))?;
-            self.read_into(kind, &entry.name, &entry.part.clone().into(), &target)?;
+    pub fn read_values(&self, kind: &str, param: &FlatParam) -> Result<(), CheckpointError> {
+        let Some((values, entries)) = param.kept() else { return Ok(()) };
+        for entry in entries {
+            let target = values.narrow(entry.range).map_err(|error| self.unfit(error.to_string()))?;
+            self.read_into(kind, &entry.name, &entry.part.into(), target.tensor())?;
         }
         Ok(())
     }
 
-    /// What a unit holds of tensors of a kind, as `{kind}.{parameter}` with the shapes of the unit's entries: what optimizers
-    /// and averages take over.
+    /// The owned elements of tensors of a kind, as `{kind}.{parameter}` with the shapes of [`FlatParam::owned_entries`]: what
+    /// optimizers and averages take over.
     ///
     /// # Errors
     /// As [`Reader::read_into`], and if a parameter has another number of elements.
-    pub fn state_of(&self, kind: &str, unit: &Unit) -> Result<Vec<(String, Tensor)>, CheckpointError> {
+    pub fn state_of(&self, kind: &str, param: &FlatParam) -> Result<Vec<(String, Tensor)>, CheckpointError> {
         let mut state = Vec::new();
-        for entry in unit.entries() {
+        for entry in param.owned_entries() {
             if self.pieces(kind, &entry.name).is_empty() {
                 continue;
             }
             let unfit = |error: candle_core::Error| self.unfit(error.to_string());
-            let part = Tensor::zeros(entry.part.len(), unit.dtype(), unit.device()).map_err(unfit)?;
-            self.read_into(kind, &entry.name, &entry.part.clone().into(), &part)?;
+            let part = Tensor::zeros(entry.part.len(), param.dtype(), param.device()).map_err(unfit)?;
+            self.read_into(kind, &entry.name, &entry.part.into(), &part)?;
             state.push((format!("{kind}.{}", entry.name), part.reshape(&entry.shape).map_err(unfit)?));
         }
         Ok(state)

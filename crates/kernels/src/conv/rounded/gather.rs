@@ -2,14 +2,14 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::pairs::{Narrow, turn_pairs, zip_rows};
-use super::tile::{HasBf16, LANES, Segment, TALLEST, Tile, WIDEST};
+use crate::bfloat::pairs::{Narrow, transpose_pairs, zip_rows};
 use crate::context::Context;
 use crate::conv::Conv2dShape;
 use crate::conv::channels_last::images_in_block;
 use crate::conv::channels_last::pack::{PackPanel, Weights};
 use crate::conv::channels_last::sources::{Sources, of_inputs, of_outputs};
-use crate::turn::to_planes;
+use crate::products::tile::{HasBf16, LANES, Segment, TALLEST, Tile, WIDEST};
+use crate::transpose::to_planes;
 
 /// Pairs of input channels that are added at a time: a tap's weights for a panel then stay in the first-level cache.
 const PAIRS: usize = 64;
@@ -140,7 +140,7 @@ impl<T: Narrow> WithSimd for Block<'_, T> {
         let mut scratch = context.scratch(pairs * in_plane);
         let images = input.chunks_exact(inputs * in_plane);
         for (image, pixels) in images.zip(pixels.chunks_exact_mut(in_image)) {
-            turn_pairs::<S, T>(image, in_plane, [inputs, in_plane], pixels, pairs, &mut scratch);
+            transpose_pairs::<S, T>(image, in_plane, [inputs, in_plane], pixels, pairs, &mut scratch);
         }
         let pixels = pulp::bytemuck::cast_slice::<f32, u32>(&pixels);
         let mut result = context.scratch(count * out_image);

@@ -1,6 +1,11 @@
 //! Matrix products over contiguous matrices, single and batched.
 
-use crate::bfloat::matmul_rounded;
+mod rounded;
+
+pub use rounded::matmul_bf16;
+
+use rounded::matmul_rounded;
+
 use crate::context::Context;
 use crate::error::{Result, check_len};
 use crate::float::Float;
@@ -79,7 +84,7 @@ pub(crate) fn check_matmul<T, U>(
 }
 
 impl<'a, T: Float> Matrix<'a, T> {
-    /// The matrix as one of f32, if that is what its elements are.
+    /// These matrices, if the elements are f32.
     fn singles(&self) -> Option<Matrix<'a, f32>> {
         let Self { rows, cols, transposed, .. } = *self;
         Some(Matrix { data: T::singles(self.data)?, rows, cols, transposed })

@@ -17,7 +17,7 @@ mod sealed {
 }
 
 /// bf16 and f16, in which activations of mixed-precision training are kept.
-pub trait Low: sealed::Sealed + Copy + Default + Send + Sync + 'static {
+pub trait Half: sealed::Sealed + Copy + Default + Send + Sync + 'static {
     /// Widens as many numbers as both slices have, exactly, on this thread.
     #[doc(hidden)]
     fn widen_slice(arch: Arch, from: &[Self], to: &mut [f32]);
@@ -29,7 +29,7 @@ pub trait Low: sealed::Sealed + Copy + Default + Send + Sync + 'static {
     fn round_in_place(arch: Arch, values: &mut [f32]);
 }
 
-impl Low for bf16 {
+impl Half for bf16 {
     fn widen_slice(arch: Arch, from: &[Self], to: &mut [f32]) {
         arch.dispatch(
             #[inline(always)]
@@ -67,7 +67,7 @@ impl Low for bf16 {
 /// Numbers that are converted at a time where that takes a buffer: they stay in the first-level cache.
 const BLOCK: usize = 1024;
 
-impl Low for f16 {
+impl Half for f16 {
     fn widen_slice(_: Arch, from: &[Self], to: &mut [f32]) {
         let count = from.len().min(to.len());
         from[..count].convert_to_f32_slice(&mut to[..count]);
@@ -92,7 +92,7 @@ impl Low for f16 {
 ///
 /// # Errors
 /// If the lengths differ.
-pub fn widen_low<L: Low>(context: &Context, from: &[L], to: &mut [f32]) -> Result<()> {
+pub fn widen_half<L: Half>(context: &Context, from: &[L], to: &mut [f32]) -> Result<()> {
     check_len("widen", "to", from.len(), to.len())?;
     let (arch, piece) = (context.arch(), context.piece(from.len(), 1));
     context.run_chunks(to, piece, |task, to| L::widen_slice(arch, &from[task * piece..], to));
@@ -103,7 +103,7 @@ pub fn widen_low<L: Low>(context: &Context, from: &[L], to: &mut [f32]) -> Resul
 ///
 /// # Errors
 /// If the lengths differ.
-pub fn narrow_low<L: Low>(context: &Context, from: &[f32], to: &mut [L]) -> Result<()> {
+pub fn narrow_half<L: Half>(context: &Context, from: &[f32], to: &mut [L]) -> Result<()> {
     check_len("narrow", "to", from.len(), to.len())?;
     let (arch, piece) = (context.arch(), context.piece(from.len(), 1));
     context.run_chunks(to, piece, |task, to| L::round_slice(arch, &from[task * piece..], to));
@@ -111,7 +111,7 @@ pub fn narrow_low<L: Low>(context: &Context, from: &[f32], to: &mut [L]) -> Resu
 }
 
 /// Rounds every number to what `L` can hold, keeping f32: the operands of a product that computes in f32.
-pub fn round_low<L: Low>(context: &Context, values: &mut [f32]) {
+pub fn round_half<L: Half>(context: &Context, values: &mut [f32]) {
     let (arch, piece) = (context.arch(), context.piece(values.len(), 1));
     context.run_chunks(values, piece, |_, values| L::round_in_place(arch, values));
 }
@@ -120,7 +120,7 @@ pub fn round_low<L: Low>(context: &Context, values: &mut [f32]) {
 ///
 /// # Errors
 /// If the lengths differ.
-pub fn add_low<L: Low>(context: &Context, from: &[L], to: &mut [L]) -> Result<()> {
+pub fn add_half<L: Half>(context: &Context, from: &[L], to: &mut [L]) -> Result<()> {
     check_len("add", "to", from.len(), to.len())?;
     let (arch, piece) = (context.arch(), context.piece(from.len(), 1));
     context.run_chunks(to, piece, |task, to| {
@@ -149,30 +149,30 @@ mod tests {
         special.into_iter().chain(drawn).chain(usual).filter(|value| !value.is_nan()).collect()
     }
 
-    fn check<L: Low + PartialEq + std::fmt::Debug>(one: impl Fn(f32) -> L, wide: impl Fn(L) -> f32) {
+    fn check<L: Half + PartialEq + std::fmt::Debug>(one: impl Fn(f32) -> L, wide: impl Fn(L) -> f32) {
         let values = values();
         let expected: Vec<L> = values.iter().map(|value| one(*value)).collect();
         for level in Level::ALL {
             let Ok(context) = Context::with_level(2, *level) else { continue };
             let mut low = vec![L::default(); values.len()];
-            narrow_low(&context, &values, &mut low).expect("as long");
+            narrow_half(&context, &values, &mut low).expect("as long");
             assert_eq!(low, expected, "{level}");
             let mut back = vec![0.0; values.len()];
-            widen_low(&context, &low, &mut back).expect("as long");
+            widen_half(&context, &low, &mut back).expect("as long");
             assert!(back.iter().zip(&low).all(|(back, low)| *back == wide(*low)), "{level}");
             let mut rounded = values.clone();
-            round_low::<L>(&context, &mut rounded);
+            round_half::<L>(&context, &mut rounded);
             assert_eq!(rounded, back, "{level}");
             let mut sums = low.clone();
             let addends: Vec<L> = low.iter().rev().copied().collect();
-            add_low(&context, &addends, &mut sums).expect("as long");
+            add_half(&context, &addends, &mut sums).expect("as long");
             for ((sum, a), b) in sums.iter().zip(&low).zip(&addends) {
                 let exact = wide(*a) + wide(*b);
                 assert!(*sum == one(exact) || exact.is_nan(), "{level}");
             }
         }
         let context = Context::new(1);
-        let error = narrow_low::<L>(&context, &values, &mut []).expect_err("another length").to_string();
+        let error = narrow_half::<L>(&context, &values, &mut []).expect_err("another length").to_string();
         assert!(error.contains("narrow"), "{error}");
     }
 

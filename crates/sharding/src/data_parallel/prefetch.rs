@@ -1,4 +1,4 @@
-//! The way that passes take through the blocks, learnt from the last time.
+//! What to gather ahead: the way that passes take through the blocks, learnt from the last time.
 
 /// Which way a pass goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub(super) type Visit = (Pass, usize);
 
 /// Forward and the backward that follows it, as one sequence of visits.
 #[derive(Debug, Default)]
-pub(super) struct Route {
+pub(super) struct Prefetch {
     /// The last whole one.
     known: Vec<Visit>,
     /// The present one, so far.
@@ -21,7 +21,7 @@ pub(super) struct Route {
     astray: bool,
 }
 
-impl Route {
+impl Prefetch {
     /// Notes that a pass has come to a block.
     pub(super) fn visit(&mut self, visit: Visit) {
         let after_backward = self.here.last().is_some_and(|(pass, _)| *pass == Pass::Backward);
@@ -47,7 +47,7 @@ mod tests {
     use super::Pass::{Backward as B, Forward as F};
     use super::*;
 
-    fn walk(route: &mut Route, visits: &[Visit]) -> Vec<Vec<Visit>> {
+    fn walk(route: &mut Prefetch, visits: &[Visit]) -> Vec<Vec<Visit>> {
         let step = |visit: &Visit| {
             route.visit(*visit);
             route.ahead().to_vec()
@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn the_second_time_is_known() {
         let cycle = [(F, 0), (F, 1), (B, 1), (B, 0)];
-        let mut route = Route::default();
+        let mut route = Prefetch::default();
         assert!(walk(&mut route, &cycle).iter().all(Vec::is_empty));
         for _ in 0..3 {
             let seen = walk(&mut route, &cycle);
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn forward_alone_repeats_itself() {
-        let mut route = Route::default();
+        let mut route = Prefetch::default();
         walk(&mut route, &[(F, 3), (F, 4)]);
         assert_eq!(walk(&mut route, &[(F, 3), (F, 4)])[0], [(F, 4)]);
     }

@@ -1,17 +1,20 @@
-//! Convolution, forward and both gradients.
+//! Convolution of bf16 numbers, forward and both gradients, and of f32 numbers that are rounded to them.
+
+#[cfg(target_arch = "x86_64")]
+mod gather;
 
 use half::bf16;
 
+use super::{Conv2dShape, check, conv2d_backward_input, conv2d_backward_weight, conv2d_forward};
 #[cfg(not(target_arch = "x86_64"))]
-use super::pairs::Narrow;
-use super::{narrow, widen};
+use crate::bfloat::pairs::Narrow;
+use crate::bfloat::{narrow, widen};
 use crate::context::Context;
-use crate::conv::{Conv2dShape, check, conv2d_backward_input, conv2d_backward_weight, conv2d_forward};
 use crate::error::{Result, check_len};
 
 /// Whether products of bf16 are faster than what f32 has for the shape.
 pub(crate) fn suits(context: &Context, shape: &Conv2dShape) -> bool {
-    context.bf16().is_some() && crate::conv::suits_bf16(shape)
+    context.bf16().is_some() && super::suits_bf16(shape)
 }
 
 /// y = x ⋆ w + bias for bf16 maps and weights: `x` is [N, C, H, W], `w` [O, C/groups, KH, KW], `bias` `[O]`, `y`
@@ -37,7 +40,7 @@ pub fn conv2d_forward_bf16(
     let mut wide_y = context.scratch(y.len());
     if suits(context, shape) {
         gather::forward(context, shape, x, &wide_w, &mut wide_y);
-        crate::conv::add_bias(context, shape, bias, &mut wide_y);
+        super::add_bias(context, shape, bias, &mut wide_y);
     } else {
         let mut wide_x = context.scratch(x.len());
         widen(context, x, &mut wide_x)?;
@@ -121,6 +124,3 @@ mod gather {
         unreachable!("no processor of this family has products of bf16");
     }
 }
-
-#[cfg(target_arch = "x86_64")]
-use super::gather;

@@ -2,20 +2,20 @@
 
 use pulp::Simd;
 
-/// Rows and columns of a block that is turned at once: its lines of both sides fit the first-level cache.
+/// Rows and columns of a block that is transposed at once: its lines of both sides fit the first-level cache.
 pub(crate) const SIDE: usize = 16;
 
 /// A block of [`SIDE`] rows of as many elements.
 pub(crate) type Square = [[f32; SIDE]; SIDE];
 
-/// How whole blocks are turned on this processor.
+/// How whole blocks are transposed on this processor.
 #[derive(Clone, Copy)]
-pub(crate) struct Turner {
+pub(crate) struct Transposer {
     #[cfg(target_arch = "x86_64")]
     avx512: Option<pulp::x86::V4>,
 }
 
-impl Turner {
+impl Transposer {
     /// The fastest one that the vectors of `S` allow.
     #[inline(always)]
     pub(crate) fn new<S: Simd>() -> Self {
@@ -26,10 +26,10 @@ impl Turner {
     }
 
     #[inline(always)]
-    pub(crate) fn turn(self, lines: [&[f32; SIDE]; SIDE]) -> Square {
+    pub(crate) fn transpose(self, lines: [&[f32; SIDE]; SIDE]) -> Square {
         #[cfg(target_arch = "x86_64")]
         if let Some(simd) = self.avx512 {
-            return turn_in_registers(simd, lines);
+            return transpose_in_registers(simd, lines);
         }
         std::array::from_fn(|j| std::array::from_fn(|i| lines[i][j]))
     }
@@ -38,7 +38,7 @@ impl Turner {
 /// Pairs, then fours, then quarters of vectors change places: 64 shuffles for 256 elements.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn turn_in_registers(simd: pulp::x86::V4, lines: [&[f32; SIDE]; SIDE]) -> Square {
+fn transpose_in_registers(simd: pulp::x86::V4, lines: [&[f32; SIDE]; SIDE]) -> Square {
     // Loops rather than closures: what is not inlined here is not compiled for these instructions.
     let f = simd.avx512f;
     let mut rows = [f._mm512_setzero_ps(); SIDE];
@@ -60,24 +60,24 @@ fn turn_in_registers(simd: pulp::x86::V4, lines: [&[f32; SIDE]; SIDE]) -> Square
             fours[first + 2 * half + 1] = f._mm512_castpd_ps(f._mm512_unpackhi_pd(a, b));
         }
     }
-    let mut turned = [[0.0; SIDE]; SIDE];
+    let mut transposed = [[0.0; SIDE]; SIDE];
     for j in 0..4 {
         let a = f._mm512_shuffle_f32x4::<0x88>(fours[j], fours[4 + j]);
         let b = f._mm512_shuffle_f32x4::<0x88>(fours[8 + j], fours[12 + j]);
         let c = f._mm512_shuffle_f32x4::<0xdd>(fours[j], fours[4 + j]);
         let d = f._mm512_shuffle_f32x4::<0xdd>(fours[8 + j], fours[12 + j]);
-        turned[j] = pulp::cast(f._mm512_shuffle_f32x4::<0x88>(a, b));
-        turned[4 + j] = pulp::cast(f._mm512_shuffle_f32x4::<0x88>(c, d));
-        turned[8 + j] = pulp::cast(f._mm512_shuffle_f32x4::<0xdd>(a, b));
-        turned[12 + j] = pulp::cast(f._mm512_shuffle_f32x4::<0xdd>(c, d));
+        transposed[j] = pulp::cast(f._mm512_shuffle_f32x4::<0x88>(a, b));
+        transposed[4 + j] = pulp::cast(f._mm512_shuffle_f32x4::<0x88>(c, d));
+        transposed[8 + j] = pulp::cast(f._mm512_shuffle_f32x4::<0xdd>(a, b));
+        transposed[12 + j] = pulp::cast(f._mm512_shuffle_f32x4::<0xdd>(c, d));
     }
-    turned
+    transposed
 }
 
-/// Turns `rows` rows of `cols` elements into `cols` rows of `to_stride` elements, of which the first `rows` are
+/// Transposes `rows` rows of `cols` elements into `cols` rows of `to_stride` elements, of which the first `rows` are
 /// written; rows of `from` begin `from_stride` apart.
 #[inline(always)]
-pub(crate) fn turn<S: Simd>(
+pub(crate) fn transpose<S: Simd>(
     from: &[f32],
     from_stride: usize,
     [rows, cols]: [usize; 2],
@@ -97,11 +97,11 @@ pub(crate) fn turn<S: Simd>(
         let whole = rows / SIDE * SIDE;
         for (row, line) in from[..whole * 4].as_chunks::<{ 4 * SIDE }>().0.iter().enumerate() {
             for j in 0..4 {
-                let mut turned = [0.0; SIDE];
+                let mut transposed = [0.0; SIDE];
                 for i in 0..SIDE {
-                    turned[i] = line[i * 4 + j];
+                    transposed[i] = line[i * 4 + j];
                 }
-                to[j * to_stride + row * SIDE..][..SIDE].copy_from_slice(&turned);
+                to[j * to_stride + row * SIDE..][..SIDE].copy_from_slice(&transposed);
             }
         }
         for row in whole..rows {
@@ -131,17 +131,17 @@ pub(crate) fn turn<S: Simd>(
         }
         return;
     }
-    let turner = Turner::new::<S>();
+    let transposer = Transposer::new::<S>();
     for col in (0..cols).step_by(SIDE) {
         for row in (0..rows).step_by(SIDE) {
             let (some_rows, some_cols) = (SIDE.min(rows - row), SIDE.min(cols - col));
-            let turned = if some_cols == SIDE {
+            let transposed = if some_cols == SIDE {
                 let mut lines = [&[0.0; SIDE]; SIDE];
                 for (i, line) in lines.iter_mut().enumerate().take(some_rows) {
                     let start = (row + i) * from_stride + col;
                     *line = from[start..start + SIDE].try_into().unwrap_or(line);
                 }
-                turner.turn(lines)
+                transposer.transpose(lines)
             } else {
                 let mut filled = [[0.0; SIDE]; SIDE];
                 for (i, filled) in filled.iter_mut().enumerate().take(some_rows) {
@@ -152,16 +152,16 @@ pub(crate) fn turn<S: Simd>(
                 for (line, filled) in lines.iter_mut().zip(&filled) {
                     *line = filled;
                 }
-                turner.turn(lines)
+                transposer.transpose(lines)
             };
             let to = to[col * to_stride..].chunks_mut(to_stride).take(some_cols);
             if some_rows == SIDE {
-                for (to, turned) in to.zip(&turned) {
-                    to[row..row + SIDE].copy_from_slice(turned);
+                for (to, transposed) in to.zip(&transposed) {
+                    to[row..row + SIDE].copy_from_slice(transposed);
                 }
             } else {
-                for (to, turned) in to.zip(&turned) {
-                    to[row..row + some_rows].copy_from_slice(&turned[..some_rows]);
+                for (to, transposed) in to.zip(&transposed) {
+                    to[row..row + some_rows].copy_from_slice(&transposed[..some_rows]);
                 }
             }
         }
@@ -177,7 +177,7 @@ pub(crate) fn to_channels_last<S: Simd>(
     to: &mut [f32],
     stride: usize,
 ) {
-    turn::<S>(image, plane, [channels, plane], to, stride);
+    transpose::<S>(image, plane, [channels, plane], to, stride);
     if stride > channels {
         to.chunks_exact_mut(stride).take(plane).for_each(|pixel| pixel[channels..].fill(0.0));
     }
@@ -195,7 +195,7 @@ pub(crate) fn to_windows<S: Simd>(
     to: &mut [f32],
     add: bool,
 ) {
-    let turner = Turner::new::<S>();
+    let transposer = Transposer::new::<S>();
     for (first, places) in places.chunks(SIDE).enumerate() {
         let values = &values[first * SIDE * stride..];
         for start in (0..count).step_by(SIDE) {
@@ -208,9 +208,10 @@ pub(crate) fn to_windows<S: Simd>(
             for (line, filled) in lines.iter_mut().zip(&filled) {
                 *line = filled;
             }
-            let turned = turner.turn(lines);
-            for (to, turned) in to[start * window..].chunks_exact_mut(window).zip(&turned).take(some) {
-                for (&place, value) in places.iter().zip(turned) {
+            let transposed = transposer.transpose(lines);
+            for (to, transposed) in to[start * window..].chunks_exact_mut(window).zip(&transposed).take(some)
+            {
+                for (&place, value) in places.iter().zip(transposed) {
                     to[place] = if add { to[place] + *value } else { *value };
                 }
             }
@@ -227,7 +228,7 @@ pub(crate) fn to_planes<S: Simd>(
     plane: usize,
     image: &mut [f32],
 ) {
-    turn::<S>(pixels, stride, [plane, channels], image, plane);
+    transpose::<S>(pixels, stride, [plane, channels], image, plane);
 }
 
 #[cfg(test)]

@@ -4,10 +4,10 @@ use half::bf16;
 #[cfg(target_arch = "x86_64")]
 use pulp::{Simd, WithSimd};
 
-use super::pairs::Narrow;
+use super::{Matrix, MatrixMut, check_matmul, matmul_batched};
+use crate::bfloat::pairs::Narrow;
 use crate::context::Context;
 use crate::error::{Result, check_len};
-use crate::matmul::{Matrix, MatrixMut, check_matmul, matmul_batched};
 
 /// `batch` products c = a·b of bf16 matrices, or c += a·b with `accumulate`; sums and results are f32.
 ///
@@ -27,8 +27,8 @@ pub fn matmul_bf16(
     }
     // Widened numbers are exact, and so are their products.
     let (mut wide_a, mut wide_b) = (context.scratch(a.data.len()), context.scratch(b.data.len()));
-    super::widen(context, a.data, &mut wide_a)?;
-    super::widen(context, b.data, &mut wide_b)?;
+    crate::bfloat::widen(context, a.data, &mut wide_a)?;
+    crate::bfloat::widen(context, b.data, &mut wide_b)?;
     let wide_a = Matrix::batched(&wide_a, a.rows, a.cols, a.transposed);
     matmul_batched(
         context,
@@ -40,7 +40,7 @@ pub fn matmul_bf16(
     )
 }
 
-/// A product of f32 operands that are rounded to bf16; without the instruction for it they are not.
+/// Products of f32 operands that are rounded to bf16, and whether they were taken: without the instruction for it they are not.
 pub(crate) fn matmul_rounded(
     context: &Context,
     batch: usize,
@@ -90,7 +90,7 @@ fn multiply<T: Narrow>(
 /// One product.
 #[cfg(target_arch = "x86_64")]
 struct Product<'a, T> {
-    has: super::HasBf16,
+    has: crate::products::HasBf16,
     context: &'a Context,
     a: Matrix<'a, T>,
     b: Matrix<'a, T>,
@@ -112,7 +112,7 @@ impl<T: Narrow> WithSimd for Product<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        use super::tile::{LANES, WIDEST};
+        use crate::products::tile::{LANES, WIDEST};
         let Product { has, context, a, b, c, accumulate } = self;
         let (m, n, k) = (a.rows, b.cols, a.cols);
         let pairs = k.div_ceil(2);
@@ -145,8 +145,8 @@ impl<T: Narrow> WithSimd for PackB<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        use super::pairs::{zip_neighbours, zip_rows};
-        use super::tile::LANES;
+        use crate::bfloat::pairs::{zip_neighbours, zip_rows};
+        use crate::products::tile::LANES;
         let PackB { b, first, pairs, to } = self;
         let (k, n) = (b.rows, b.cols);
         let width = to.len() / pairs.max(1);
@@ -161,7 +161,7 @@ impl<T: Narrow> WithSimd for PackB<'_, T> {
                 for (i, line) in lines.chunks_exact_mut(pairs.max(1)).take(some).enumerate() {
                     zip_neighbours(&b.data[(first + lane + i) * k..][..k], line);
                 }
-                crate::turn::turn::<S>(&lines, pairs, [some, pairs], &mut to[lane..], width);
+                crate::transpose::transpose::<S>(&lines, pairs, [some, pairs], &mut to[lane..], width);
             }
         } else {
             for (pair, to) in to.chunks_exact_mut(width.max(1)).enumerate() {
@@ -176,7 +176,7 @@ impl<T: Narrow> WithSimd for PackB<'_, T> {
 /// Some rows of the result.
 #[cfg(target_arch = "x86_64")]
 struct Rows<'a, T> {
-    has: super::HasBf16,
+    has: crate::products::HasBf16,
     context: &'a Context,
     a: Matrix<'a, T>,
     packed: &'a [u32],
@@ -193,15 +193,15 @@ impl<T: Narrow> WithSimd for Rows<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        use super::pairs::{turn_pairs, zip_neighbours};
-        use super::tile::{LANES, Segment, Tile, WIDEST};
+        use crate::bfloat::pairs::{transpose_pairs, zip_neighbours};
+        use crate::products::tile::{LANES, Segment, Tile, WIDEST};
         let Rows { has, context, a, packed, first, n, pairs, c, accumulate } = self;
         let (m, k) = (a.rows, a.cols);
         let rows = c.len() / n;
         let mut left = context.scratch(rows * pairs);
         if a.transposed {
             let mut scratch = context.scratch(pairs * rows);
-            turn_pairs::<S, T>(
+            transpose_pairs::<S, T>(
                 &a.data[first.min(a.data.len())..],
                 m,
                 [k, rows],

@@ -8,13 +8,13 @@ use std::arch::x86_64::{
 };
 
 /// Numbers in a vector of sums.
-pub(super) const LANES: usize = 16;
+pub(crate) const LANES: usize = 16;
 
 /// The most vectors of a tile.
-pub(super) const WIDEST: usize = 3;
+pub(crate) const WIDEST: usize = 3;
 
 /// The most rows of a tile.
-pub(super) const TALLEST: usize = 8;
+pub(crate) const TALLEST: usize = 8;
 
 /// That the processor has AVX-512 with bf16 products.
 #[derive(Debug, Clone, Copy)]
@@ -30,28 +30,28 @@ impl HasBf16 {
 
 /// A piece of a sum: `pairs` pairs of a row from `a` on, times as many rows of pairs of `b`.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Segment {
-    pub(super) a: usize,
-    pub(super) b: usize,
+pub(crate) struct Segment {
+    pub(crate) a: usize,
+    pub(crate) b: usize,
 }
 
 /// Some rows by some vectors of columns of a sum of products.
 #[derive(Clone, Copy)]
-pub(super) struct Tile<'a> {
+pub(crate) struct Tile<'a> {
     /// Pairs of numbers along the sum, the first in the lower half.
-    pub(super) a: &'a [u32],
+    pub(crate) a: &'a [u32],
     /// The rows: where each begins in `a`, before its segments.
-    pub(super) row: usize,
-    pub(super) row_stride: usize,
+    pub(crate) row: usize,
+    pub(crate) row_stride: usize,
     /// Rows of `width` pairs, one for every pair of the sum.
-    pub(super) b: &'a [u32],
-    pub(super) segments: &'a [Segment],
-    pub(super) pairs: usize,
+    pub(crate) b: &'a [u32],
+    pub(crate) segments: &'a [Segment],
+    pub(crate) pairs: usize,
     /// Where the first row's sums begin in the result, and how far apart rows are.
-    pub(super) out: usize,
-    pub(super) out_stride: usize,
+    pub(crate) out: usize,
+    pub(crate) out_stride: usize,
     /// Whether the sums are added to what is there.
-    pub(super) add: bool,
+    pub(crate) add: bool,
 }
 
 impl Tile<'_> {
@@ -60,7 +60,7 @@ impl Tile<'_> {
     /// # Panics
     /// If anything lies outside its slice.
     #[inline]
-    pub(super) fn run(&self, _: HasBf16, rows: usize, vectors: usize, out: &mut [f32]) {
+    pub(crate) fn run(&self, _: HasBf16, rows: usize, vectors: usize, out: &mut [f32]) {
         // SAFETY: a `HasBf16` is only made where the processor has the instructions that `sums` is compiled for. The
         // functions are safe otherwise: all their accesses are checked.
         unsafe {

@@ -1,0 +1,174 @@
+//! What every way of training together has in common: gradients that become ready go in, updated parameters come out.
+
+use std::sync::Arc;
+
+use phalanx_collectives::CommStats;
+use phalanx_tensor::{FlatParam, Listener, ParamStore, ProcessGroup};
+
+use crate::step::StepToken;
+use crate::{Layout, Result};
+
+/// Makes ranks that each train on a share of the data into one training.
+///
+/// Give it to every [`phalanx_tensor::Session`] as listener; it hears of gradients when they are complete. It owns when ranks
+/// wait for each other and what they send, so nothing here says that all step together: a [`crate::Step`] is this rank's. The
+/// optimizer runs inside [`ParallelStrategy::update`], on the elements that this rank owns.
+pub trait ParallelStrategy: Listener {
+    /// What it is called.
+    fn name(&self) -> &'static str;
+
+    /// The parameters, of which [`FlatParam::owned`] elements are this rank's to update.
+    fn params(&self) -> &[FlatParam];
+
+    /// Begins a step with gradients of zero.
+    ///
+    /// # Errors
+    /// [`crate::ShardingError::Step`] if there is one under way.
+    fn begin(&self, step: &StepToken) -> Result<()>;
+
+    /// Says whether more micro-batches of the step follow the one that comes next.
+    fn micro_batch(&self, step: &StepToken, more: bool);
+
+    /// All of this rank's gradients of the step are there: waits as long as the strategy wants, until those of the owned elements
+    /// are what the parameters are to be changed by.
+    ///
+    /// # Errors
+    /// Those of communication.
+    fn reduce(&self, step: &StepToken) -> Result<()>;
+
+    /// The step has ended: completed, or given up, with its gradients discarded.
+    fn end(&self, step: &StepToken, completed: bool);
+
+    /// Has `change` change the owned elements of parameters, and brings to this rank what others have changed, as far and as
+    /// soon as the strategy says. It is called through a [`crate::Step`] for gradients, and by itself for whatever else changes
+    /// parameters, such as exchanging them with their averages.
+    ///
+    /// # Errors
+    /// Those of `change` and of communication.
+    fn update(&self, change: &mut dyn FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>) -> Result<()>;
+
+    /// Replaces sums over the elements that this rank owns by those over all elements.
+    ///
+    /// # Errors
+    /// Those of communication.
+    fn sum_owned(&self, values: &mut [f64]) -> Result<()>;
+
+    /// Replaces numbers by their sums over the ranks: losses, counts, votes.
+    ///
+    /// # Errors
+    /// Those of communication.
+    fn sum(&self, values: &mut [f64]) -> Result<()>;
+
+    /// The first `ranks` ranks, those that have samples of a batch that may be too small for all, for
+    /// [`phalanx_tensor::Session::batch_group`]. The others take no part in what depends on all of the batch, but call this at
+    /// the same place.
+    ///
+    /// # Errors
+    /// Those of communication.
+    fn batch_group(&self, ranks: usize) -> Result<Arc<dyn ProcessGroup>>;
+
+    /// Brings all parameters into this rank's memory and keeps them there until [`ParallelStrategy::reshard`]: for sampling and
+    /// saving, and for steps that not all ranks have samples for. Every rank calls this at the same place.
+    ///
+    /// # Errors
+    /// Those of communication.
+    fn unshard(&self) -> Result<()>;
+
+    /// Lets the parameters leave memory again that [`ParallelStrategy::unshard`] has brought.
+    ///
+    /// # Errors
+    /// [`phalanx_tensor::TensorError::FlatState`] if they were not brought.
+    fn reshard(&self) -> Result<()>;
+
+    /// Makes all ranks' parameters and buffers equal to rank 0's, and keeps what the strategy says: after values were loaded.
+    ///
+    /// # Errors
+    /// Those of communication.
+    fn broadcast_state(&self, store: &ParamStore) -> Result<()>;
+
+    /// Makes all ranks' buffers equal to rank 0's. Without synchronised batch norm every rank has running statistics of its own
+    /// samples; rank 0's are the ones that are saved, as in PyTorch's DDP, so call this before an evaluation that is spread
+    /// over ranks.
+    ///
+    /// # Errors
+    /// Those of communication.
+    fn broadcast_buffers(&self, store: &ParamStore) -> Result<()>;
+
+    /// What of the state this rank holds between steps, and which other ranks hold the rest or the same.
+    fn role(&self) -> ShardRole;
+
+    /// Bytes that this rank holds now.
+    fn bytes(&self) -> StateBytes;
+
+    /// The most bytes of whole parameters that were in memory at once beside this rank's shards, those that were on their way
+    /// included. 0 where parameters are not sharded.
+    fn peak_gathered_bytes(&self) -> u64;
+
+    /// What communication has cost so far.
+    fn stats(&self) -> CommStats;
+
+    /// What the codec of this rank keeps from step to step; see [`crate::GradCodec::state`].
+    fn codec_state(&self) -> Vec<(String, Vec<f32>)>;
+
+    /// Takes over what the codec of this rank had kept.
+    ///
+    /// # Errors
+    /// [`crate::ShardingError::Codec`] if it is not this codec's.
+    fn load_codec_state(&self, state: Vec<(String, Vec<f32>)>) -> Result<()>;
+}
+
+impl dyn ParallelStrategy + '_ {
+    /// Begins a step with gradients of zero.
+    ///
+    /// # Errors
+    /// [`crate::ShardingError::Step`] if there is one under way.
+    pub fn begin_step(&self) -> Result<crate::Step<'_>> {
+        crate::Step::begin(self)
+    }
+}
+
+/// Bytes of state that a rank holds, every element counted as often as it is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StateBytes {
+    /// Parameters, with what is gathered at the moment.
+    pub parameters: u64,
+    /// Gradients, with those that are not reduced yet.
+    pub gradients: u64,
+    /// What the codec keeps from step to step.
+    pub codec: u64,
+    /// Encoded gradients on their way.
+    pub wire: u64,
+}
+
+impl StateBytes {
+    /// Those of parameters and gradients.
+    pub(crate) fn of(params: &[FlatParam]) -> Self {
+        params.iter().map(FlatParam::held_bytes).fold(Self::default(), |sum, [parameters, gradients]| Self {
+            parameters: sum.parameters + parameters as u64,
+            gradients: sum.gradients + gradients as u64,
+            ..sum
+        })
+    }
+}
+
+/// A rank's role in what is saved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShardRole {
+    /// The position among the ranks that share what is sharded.
+    pub shard: usize,
+    /// How many they are.
+    pub shards: usize,
+    /// Which of the groups that hold the same; 0 if there are none.
+    pub replica: usize,
+    /// Parameters between steps.
+    pub parameters: Layout,
+    /// Optimizer state and averages, which go with the elements that are owned.
+    pub optimizer: Layout,
+}
+
+impl ShardRole {
+    /// Whether it falls to this rank to save something that lies so, once in the whole world.
+    pub fn saves(&self, layout: Layout) -> bool {
+        self.replica == 0 && (layout == Layout::Sharded || self.shard == 0)
+    }
+}

@@ -1,0 +1,127 @@
+//! The protocol of a training step, as types: gradients are added up, then summed over the ranks, then used.
+
+use phalanx_tensor::FlatParam;
+
+use crate::{ParallelStrategy, Result};
+
+/// Shows a [`ParallelStrategy`] that a [`Step`] calls it. Only this module makes one, so that nobody can call out of turn.
+#[derive(Debug)]
+pub struct StepToken(());
+
+/// A step under way: run forward and backward with the strategy as listener, once or for several micro-batches.
+///
+/// ```
+/// # use phalanx_sharding::DataParallel;
+/// # use phalanx_tensor::{BuildOptions, StoreBuilder, Context, optim::{Optimizer, Sgd}};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let store = StoreBuilder::new(BuildOptions::default()).build()?;
+/// # let (parallel, context, mut sgd) = (DataParallel::alone(&store)?, Context::new(1), Sgd::new(0.0, false, 0.0));
+/// let mut step = parallel.begin_step()?;
+/// for more in [true, true, false] {
+///     step.micro_batch(more);
+///     // … forward and backward: gradients are added up, and travel with the last micro-batch.
+/// }
+/// step.finish(|params| sgd.step(params, 0.1, &context))?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Dropping it gives the step up: its gradients are discarded and the parameters stay as they are. All ranks must do so
+/// together.
+#[derive(Debug)]
+#[must_use = "a step that is dropped is given up"]
+pub struct Step<'a>(Open<'a>);
+
+/// A step that ends when this is dropped.
+#[derive(Debug)]
+struct Open<'a> {
+    parallel: &'a dyn ParallelStrategy,
+    token: StepToken,
+    completed: bool,
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.parallel.end(&self.token, self.completed);
+    }
+}
+
+impl<'a> Step<'a> {
+    /// Begins a step with gradients of zero.
+    ///
+    /// # Errors
+    /// [`crate::ShardingError::Step`] if there is one under way.
+    pub fn begin(parallel: &'a dyn ParallelStrategy) -> Result<Self> {
+        let token = StepToken(());
+        parallel.begin(&token)?;
+        Ok(Self(Open { parallel, token, completed: false }))
+    }
+
+    /// Says whether more micro-batches follow the next one, so that its gradients do not travel yet. Without this call there is
+    /// one. All ranks must say the same, also those that have no sample of a micro-batch.
+    pub fn micro_batch(&mut self, more: bool) {
+        self.0.parallel.micro_batch(&self.0.token, more);
+    }
+
+    /// Waits, for as long as the strategy wants, until the gradients are those that the parameters are changed by.
+    ///
+    /// # Errors
+    /// Those of communication; the step is then given up.
+    pub fn reduce(self) -> Result<Reduced<'a>> {
+        self.0.parallel.reduce(&self.0.token)?;
+        Ok(Reduced(self.0))
+    }
+
+    /// Waits as [`Step::reduce`] does, and changes the parameters as [`Reduced::update`] does.
+    ///
+    /// # Errors
+    /// Those of either.
+    pub fn finish(self, change: impl FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>) -> Result<()> {
+        self.reduce()?.update(change)
+    }
+}
+
+/// A step whose gradients are those that the parameters are changed by: look at them, agree on them, and update. Dropping it
+/// gives the step up, as for gradients that are not finite: all ranks must do so together.
+#[derive(Debug)]
+#[must_use = "a step that is dropped is given up"]
+pub struct Reduced<'a>(Open<'a>);
+
+impl Reduced<'_> {
+    /// What the optimizer, clipping and averages act on: the elements of these that this rank owns.
+    pub fn params(&self) -> &[FlatParam] {
+        self.0.parallel.params()
+    }
+
+    /// Replaces sums over the elements that this rank owns by those over all elements: the squares of a norm to clip by.
+    ///
+    /// # Errors
+    /// Those of communication.
+    pub fn sum(&self, values: &mut [f64]) -> Result<()> {
+        self.0.parallel.sum_owned(values)
+    }
+
+    /// Whether any rank says so: a decision that all must take alike, such as leaving a step out.
+    ///
+    /// # Errors
+    /// Those of communication.
+    pub fn any(&self, flag: bool) -> Result<bool> {
+        let mut votes = [f64::from(u8::from(flag))];
+        self.0.parallel.sum(&mut votes)?;
+        Ok(votes[0] > 0.0)
+    }
+
+    /// Has `change` change the parameters, and brings to this rank what others have changed, as [`ParallelStrategy::update`]
+    /// says. The step has then ended.
+    ///
+    /// # Errors
+    /// Those of `change` and of communication.
+    pub fn update(
+        mut self,
+        mut change: impl FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>,
+    ) -> Result<()> {
+        self.0.parallel.update(&mut change)?;
+        self.0.completed = true;
+        Ok(())
+    }
+}

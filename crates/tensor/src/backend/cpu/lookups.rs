@@ -1,0 +1,53 @@
+//! Rows looked up by index.
+
+use candle_core::{DType, Device, Shape, Tensor};
+
+use crate::backend::{Array, Lookups};
+use crate::storage::{Contiguous, Indices, dispatch, stored, tensor_from};
+use crate::{Context, Result, TensorError};
+
+const OP: &str = "embedding";
+
+impl Lookups for Context {
+    fn progression(&self, start: u32, step: u32, len: usize) -> Result<Array> {
+        let numbers: Vec<u32> = (0..len).map(|i| start + step * i as u32).collect();
+        Ok(Tensor::from_vec(numbers, len, &Device::Cpu)?.into())
+    }
+
+    fn embedding(&self, table: &Array, ids: &Array, shape: &Shape, dtype: DType) -> Result<Array> {
+        let table = table.host(OP)?;
+        let (rows, width) = table.dims2()?;
+        let ids = Indices::of(OP, ids.host(OP)?)?;
+        let ids = ids.slice()?;
+        if let Some(at) = ids.iter().position(|id| *id as usize >= rows) {
+            let problem =
+                format!("id {} at position {at} is out of range; the table has {rows} rows", ids[at]);
+            return Err(TensorError::shape(OP, problem));
+        }
+        let read = Contiguous::by(OP, self, table)?;
+        dispatch!(OP, table.dtype(), T => {
+            let from = read.slice::<T>()?;
+            let mut out = Vec::with_capacity(ids.len() * width);
+            for id in ids {
+                out.extend_from_slice(&from[*id as usize * width..(*id as usize + 1) * width]);
+            }
+            Ok(stored(self, out, shape.clone(), dtype)?.into())
+        })
+    }
+
+    fn embedding_backward(&self, dy: &Array, ids: &Array, rows: usize, dtype: DType) -> Result<Array> {
+        let dy = dy.host(OP)?;
+        let width = dy.dims().last().copied().unwrap_or(1);
+        let ids = Indices::of(OP, ids.host(OP)?)?;
+        let read = Contiguous::by(OP, self, dy)?;
+        dispatch!(OP, dtype, T => {
+            let from = read.slice::<T>()?;
+            let mut to = vec![T::default(); rows * width];
+            for (id, row) in ids.slice()?.iter().zip(from.chunks_exact(width)) {
+                let to = &mut to[*id as usize * width..(*id as usize + 1) * width];
+                to.iter_mut().zip(row).for_each(|(to, from)| *to += *from);
+            }
+            Ok(tensor_from(to, (rows, width))?.into())
+        })
+    }
+}

@@ -1,0 +1,161 @@
+//! Losses, summed in f64.
+
+use candle_core::{DType, Tensor};
+use phalanx_kernels::{Float as _, cross_entropy_rows_backward, cross_entropy_rows_forward};
+
+use crate::backend::{Array, ElementLoss, Losses};
+use crate::storage::{Contiguous, Indices, dispatch, tensor_from};
+use crate::{Context, Result, TensorError};
+
+fn scalar(op: &'static str, array: &Array) -> Result<f64> {
+    Ok(array.host(op)?.to_dtype(DType::F64)?.to_scalar::<f64>()?)
+}
+
+impl Losses for Context {
+    fn cross_entropy(
+        &self,
+        logits: &Array,
+        labels: &Array,
+        smoothing: f64,
+        factor: f64,
+    ) -> Result<(Array, Array)> {
+        const OP: &str = "cross_entropy";
+        let (logits, labels) = (logits.host(OP)?, Indices::of(OP, labels.host(OP)?)?);
+        let (batch, classes) = logits.dims2()?;
+        let labels = labels.slice()?;
+        let read = Contiguous::by(OP, self, logits)?;
+        dispatch!(OP, logits.dtype(), T => {
+            let x = read.slice::<T>()?;
+            let mut losses = vec![T::default(); batch];
+            let mut softmax = vec![T::default(); x.len()];
+            cross_entropy_rows_forward(self, classes, x, labels, smoothing, &mut losses, &mut softmax)?;
+            let total: f64 = losses.iter().map(|loss| loss.to_f64()).sum();
+            let loss = tensor_from(vec![T::from_f64(total * factor)], ())?;
+            Ok((loss.into(), tensor_from(softmax, logits.shape().clone())?.into()))
+        })
+    }
+
+    fn cross_entropy_backward(
+        &self,
+        softmax: &Array,
+        labels: &Array,
+        smoothing: f64,
+        factor: f64,
+        grad: &Array,
+    ) -> Result<Array> {
+        const OP: &str = "cross_entropy";
+        let (softmax, labels) = (softmax.host(OP)?, Indices::of(OP, labels.host(OP)?)?);
+        let classes = softmax.dims2()?.1;
+        let grad = scalar(OP, grad)?;
+        let read = Contiguous::by(OP, self, softmax)?;
+        dispatch!(OP, softmax.dtype(), T => {
+            let values = read.slice::<T>()?;
+            let mut dx = vec![T::default(); values.len()];
+            cross_entropy_rows_backward(classes, values, labels.slice()?, smoothing, factor * grad, &mut dx)?;
+            Ok(tensor_from(dx, softmax.shape().clone())?.into())
+        })
+    }
+
+    fn element_loss(&self, loss: ElementLoss, x: &Array, target: &Array, factor: f64) -> Result<Array> {
+        let op = loss.name();
+        let (x, t) = (x.host(op)?, target.host(op)?);
+        match loss {
+            ElementLoss::L1 => total(self, op, x, t, factor, |x, t| (x - t).abs()),
+            ElementLoss::SmoothL1 { beta } => total(self, op, x, t, factor, |x, t| {
+                let off = (x - t).abs();
+                if off < beta { 0.5 * off * off / beta } else { off - 0.5 * beta }
+            }),
+            ElementLoss::Mse => total(self, op, x, t, factor, |x, t| (x - t) * (x - t)),
+            ElementLoss::BceWithLogits => {
+                total(self, op, x, t, factor, |x, t| x.max(0.0) - x * t + (-x.abs()).exp().ln_1p())
+            }
+        }
+    }
+
+    fn element_loss_backward(
+        &self,
+        loss: ElementLoss,
+        x: &Array,
+        target: &Array,
+        factor: f64,
+        grad: &Array,
+    ) -> Result<Array> {
+        let op = loss.name();
+        let grad = scalar(op, grad)? * factor;
+        let (x, t) = (x.host(op)?, target.host(op)?);
+        match loss {
+            ElementLoss::L1 => {
+                derivative(self, op, x, t, grad, |x, t| if x == t { 0.0 } else { (x - t).signum() })
+            }
+            ElementLoss::SmoothL1 { beta } => {
+                derivative(self, op, x, t, grad, |x, t| ((x - t) / beta).clamp(-1.0, 1.0))
+            }
+            ElementLoss::Mse => derivative(self, op, x, t, grad, |x, t| 2.0 * (x - t)),
+            // The sigmoid written so that e^x never overflows.
+            ElementLoss::BceWithLogits => derivative(self, op, x, t, grad, |x, t| {
+                if x >= 0.0 { 1.0 / (1.0 + (-x).exp()) - t } else { x.exp() / (1.0 + x.exp()) - t }
+            }),
+        }
+    }
+
+    fn kl_standard_normal(&self, mu: &Array, logvar: &Array, factor: f64) -> Result<Array> {
+        let f = |mu: f64, lv: f64| 0.5 * (mu * mu + lv.exp() - 1.0 - lv);
+        const OP: &str = "kl_standard_normal";
+        total(self, OP, mu.host(OP)?, logvar.host(OP)?, factor, f)
+    }
+
+    fn kl_standard_normal_backward(
+        &self,
+        mu: &Array,
+        logvar: &Array,
+        factor: f64,
+        grad: &Array,
+    ) -> Result<[Array; 2]> {
+        const OP: &str = "kl_standard_normal";
+        let grad = scalar(OP, grad)? * factor;
+        let (mu_t, lv_t) = (mu.host(OP)?, logvar.host(OP)?);
+        let (mu, lv) = (Contiguous::by(OP, self, mu_t)?, Contiguous::by(OP, self, lv_t)?);
+        dispatch!(OP, mu_t.dtype(), T => {
+            let dmu = mu.slice::<T>()?.iter().map(|mu| T::from_f64(mu.to_f64() * grad)).collect::<Vec<T>>();
+            let dlv = lv.slice::<T>()?.iter().map(|lv| T::from_f64(0.5 * (lv.to_f64().exp() - 1.0) * grad));
+            let dlv = dlv.collect::<Vec<T>>();
+            let shape = mu_t.shape();
+            Ok([tensor_from(dmu, shape.clone())?.into(), tensor_from(dlv, shape.clone())?.into()])
+        })
+    }
+}
+
+/// The sum of `f` over pairs of elements, times `factor`.
+fn total(
+    context: &Context,
+    op: &'static str,
+    x: &Tensor,
+    t: &Tensor,
+    factor: f64,
+    f: impl Fn(f64, f64) -> f64,
+) -> Result<Array> {
+    let dtype = x.dtype();
+    let (x, t) = (Contiguous::by(op, context, x)?, Contiguous::by(op, context, t)?);
+    dispatch!(op, dtype, T => {
+        let pairs = x.slice::<T>()?.iter().zip(t.slice::<T>()?);
+        let total: f64 = pairs.map(|(x, t)| f(x.to_f64(), t.to_f64())).sum();
+        Ok::<_, TensorError>(tensor_from(vec![T::from_f64(total * factor)], ())?.into())
+    })
+}
+
+/// `df` of pairs of elements, times `grad`.
+fn derivative(
+    context: &Context,
+    op: &'static str,
+    x_t: &Tensor,
+    t: &Tensor,
+    grad: f64,
+    df: impl Fn(f64, f64) -> f64,
+) -> Result<Array> {
+    let (x, t) = (Contiguous::by(op, context, x_t)?, Contiguous::by(op, context, t)?);
+    dispatch!(op, x_t.dtype(), T => {
+        let pairs = x.slice::<T>()?.iter().zip(t.slice::<T>()?);
+        let dx = pairs.map(|(x, t)| T::from_f64(df(x.to_f64(), t.to_f64()) * grad)).collect::<Vec<T>>();
+        Ok::<_, TensorError>(tensor_from(dx, x_t.shape().clone())?.into())
+    })
+}

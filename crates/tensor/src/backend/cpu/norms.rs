@@ -1,0 +1,170 @@
+//! Normalisation of samples, by the kernels.
+
+use phalanx_kernels::{
+    Float as _, group_norm_backward, group_norm_forward, layer_norm_backward, layer_norm_forward,
+};
+
+use crate::backend::{Array, NormBackward, NormGrads, Normed, Norms};
+use crate::storage::{Contiguous, dispatch, stored, tensor_from, unwritten};
+use crate::{Context, Result};
+
+/// The inputs of a backward under their locks.
+struct Reads<'a> {
+    x: Contiguous<'a>,
+    dy: Contiguous<'a>,
+    gamma: Contiguous<'a>,
+    mean: Contiguous<'a>,
+    inv_std: Contiguous<'a>,
+}
+
+impl<'a> Reads<'a> {
+    fn of(op: &'static str, context: &Context, from: NormBackward<'a>) -> Result<Self> {
+        let read = |array: &'a Array| Contiguous::by(op, context, array.host(op)?);
+        Ok(Self {
+            x: read(from.x)?,
+            dy: read(from.dy)?,
+            gamma: read(from.gamma)?,
+            mean: read(from.mean)?,
+            inv_std: read(from.inv_std)?,
+        })
+    }
+}
+
+impl Norms for Context {
+    fn layer_norm(&self, x: &Array, gamma: &Array, beta: &Array, eps: f64) -> Result<Normed> {
+        const OP: &str = "layer_norm";
+        let input = x.host(OP)?;
+        let width = input.dims().last().copied().unwrap_or(0);
+        let rows = input.elem_count() / width.max(1);
+        let x = Contiguous::by(OP, self, input)?;
+        let (g, b) = (Contiguous::by(OP, self, gamma.host(OP)?)?, Contiguous::by(OP, self, beta.host(OP)?)?);
+        dispatch!(OP, input.dtype(), T => {
+            let x = x.slice::<T>()?;
+            let mut y = unwritten::<T>(x.len());
+            let (mut mean, mut inv_std) = (vec![T::default(); rows], vec![T::default(); rows]);
+            let (g, b) = (g.slice::<T>()?, b.slice::<T>()?);
+            layer_norm_forward(self, rows, width, x, g, b, eps, &mut y, &mut mean, &mut inv_std)?;
+            Ok(Normed {
+                output: stored(self, y, input.shape().clone(), input.dtype())?.into(),
+                mean: tensor_from(mean, rows)?.into(),
+                inv_std: tensor_from(inv_std, rows)?.into(),
+            })
+        })
+    }
+
+    fn layer_norm_backward(&self, from: NormBackward<'_>) -> Result<NormGrads> {
+        const OP: &str = "layer_norm";
+        let input = from.x.host(OP)?;
+        let width = input.dims().last().copied().unwrap_or(0);
+        let rows = input.elem_count() / width.max(1);
+        let reads = Reads::of(OP, self, from)?;
+        dispatch!(OP, input.dtype(), T => {
+            let (x, dy) = (reads.x.slice::<T>()?, reads.dy.slice::<T>()?);
+            let mut dx = unwritten::<T>(x.len());
+            let (mut dgamma, mut dbeta) = (vec![T::default(); width], vec![T::default(); width]);
+            layer_norm_backward(
+                self, rows, width, x, dy, reads.gamma.slice::<T>()?, reads.mean.slice::<T>()?,
+                reads.inv_std.slice::<T>()?, &mut dx, &mut dgamma, &mut dbeta,
+            )?;
+            Ok(NormGrads {
+                dx: tensor_from(dx, input.shape().clone())?.into(),
+                dgamma: tensor_from(dgamma, width)?.into(),
+                dbeta: tensor_from(dbeta, width)?.into(),
+            })
+        })
+    }
+
+    fn group_norm(
+        &self,
+        dims: [usize; 3],
+        groups: usize,
+        x: &Array,
+        gamma: &Array,
+        beta: &Array,
+        eps: f64,
+    ) -> Result<Normed> {
+        const OP: &str = "group_norm";
+        let input = x.host(OP)?;
+        let count = dims[0] * groups;
+        let x = Contiguous::by(OP, self, input)?;
+        let (g, b) = (Contiguous::by(OP, self, gamma.host(OP)?)?, Contiguous::by(OP, self, beta.host(OP)?)?);
+        dispatch!(OP, input.dtype(), T => {
+            let x = x.slice::<T>()?;
+            let mut y = unwritten::<T>(x.len());
+            let (mut mean, mut inv_std) = (vec![T::default(); count], vec![T::default(); count]);
+            let (g, b) = (g.slice::<T>()?, b.slice::<T>()?);
+            group_norm_forward(self, dims, groups, x, g, b, eps, &mut y, &mut mean, &mut inv_std)?;
+            Ok(Normed {
+                output: stored(self, y, input.shape().clone(), input.dtype())?.into(),
+                mean: tensor_from(mean, count)?.into(),
+                inv_std: tensor_from(inv_std, count)?.into(),
+            })
+        })
+    }
+
+    fn group_norm_backward(
+        &self,
+        dims: [usize; 3],
+        groups: usize,
+        from: NormBackward<'_>,
+    ) -> Result<NormGrads> {
+        const OP: &str = "group_norm";
+        let input = from.x.host(OP)?;
+        let channels = dims[1];
+        let reads = Reads::of(OP, self, from)?;
+        dispatch!(OP, input.dtype(), T => {
+            let (x, dy) = (reads.x.slice::<T>()?, reads.dy.slice::<T>()?);
+            let mut dx = unwritten::<T>(x.len());
+            let (mut dgamma, mut dbeta) = (vec![T::default(); channels], vec![T::default(); channels]);
+            group_norm_backward(
+                self, dims, groups, x, dy, reads.gamma.slice::<T>()?, reads.mean.slice::<T>()?,
+                reads.inv_std.slice::<T>()?, &mut dx, &mut dgamma, &mut dbeta,
+            )?;
+            Ok(NormGrads {
+                dx: tensor_from(dx, input.shape().clone())?.into(),
+                dgamma: tensor_from(dgamma, channels)?.into(),
+                dbeta: tensor_from(dbeta, channels)?.into(),
+            })
+        })
+    }
+
+    fn l2_normalise(&self, x: &Array) -> Result<(Array, Array)> {
+        const OP: &str = "l2_normalise";
+        let input = x.host(OP)?;
+        let width = input.dims().last().copied().unwrap_or(1).max(1);
+        let x = Contiguous::by(OP, self, input)?;
+        dispatch!(OP, input.dtype(), T => {
+            let x = x.slice::<T>()?;
+            let mut y = Vec::with_capacity(x.len());
+            let mut inverses = Vec::with_capacity(x.len() / width);
+            for row in x.chunks_exact(width) {
+                let length = row.iter().map(|v| v.to_f64() * v.to_f64()).sum::<f64>().sqrt();
+                let factor = if length > 0.0 { 1.0 / length } else { 0.0 };
+                y.extend(row.iter().map(|v| T::from_f64(v.to_f64() * factor)));
+                inverses.push(factor);
+            }
+            let rows = inverses.len();
+            let y = stored(self, y, input.shape().clone(), input.dtype())?;
+            Ok((y.into(), tensor_from(inverses, rows)?.into()))
+        })
+    }
+
+    fn l2_normalise_backward(&self, y: &Array, dy: &Array, inverses: &Array) -> Result<Array> {
+        const OP: &str = "l2_normalise";
+        let output = y.host(OP)?;
+        let width = output.dims().last().copied().unwrap_or(1).max(1);
+        let (y, dy) = (Contiguous::by(OP, self, output)?, Contiguous::by(OP, self, dy.host(OP)?)?);
+        let inverses = Contiguous::locked(OP, inverses.host(OP)?)?;
+        dispatch!(OP, output.dtype(), T => {
+            let (y, dy) = (y.slice::<T>()?, dy.slice::<T>()?);
+            let mut dx = Vec::with_capacity(y.len());
+            let rows = y.chunks_exact(width).zip(dy.chunks_exact(width));
+            for ((y, dy), factor) in rows.zip(inverses.slice::<f64>()?) {
+                // dx = (dy − y·⟨y, dy⟩)/‖x‖: the part along the row does not change its direction.
+                let along: f64 = y.iter().zip(dy).map(|(y, dy)| y.to_f64() * dy.to_f64()).sum();
+                dx.extend(y.iter().zip(dy).map(|(y, dy)| T::from_f64((dy.to_f64() - y.to_f64() * along) * factor)));
+            }
+            Ok(tensor_from(dx, output.shape().clone())?.into())
+        })
+    }
+}

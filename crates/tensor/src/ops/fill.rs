@@ -1,0 +1,13 @@
+//! Constants beside a value.
+
+use crate::Result;
+use crate::tape::{Tape, Value};
+
+/// A constant of the shape, the element type and the place of `like`, whose elements are all `number`: the target of a loss.
+///
+/// # Errors
+/// If memory cannot be allocated.
+pub fn full_like(tape: &Tape, like: &Value, number: f64) -> Result<Value> {
+    let like = like.array()?;
+    Ok(Value::constant(like.backend(tape.context()).full(number, like.shape(), like.dtype())?))
+}

@@ -1,0 +1,101 @@
+//! Memory, shapes, random numbers, rows.
+
+use candle_core::{DType, Shape, Tensor};
+use phalanx_tensor::backend::{Array, Lookups, Memory, Random, Shapes};
+use phalanx_tensor::{Key, Result};
+
+use super::{Checking, Opaque, Transfer};
+
+impl Memory for Checking {
+    fn to_host(&self, array: &Array) -> Result<Tensor> {
+        let opaque = array.device::<Opaque>("copy to the host", "the checking back end")?;
+        self.note(Transfer::Out(array.dtype(), array.dims().to_vec()));
+        Ok(opaque.tensor.force_contiguous()?)
+    }
+
+    fn from_host(&self, tensor: &Tensor) -> Result<Array> {
+        self.note(Transfer::In(tensor.dtype(), tensor.dims().to_vec()));
+        Ok(self.seal(tensor.force_contiguous()?))
+    }
+
+    fn unwritten(&self, shape: &Shape, dtype: DType) -> Result<Array> {
+        self.hide(&self.cpu().unwritten(shape, dtype)?)
+    }
+
+    fn full(&self, value: f64, shape: &Shape, dtype: DType) -> Result<Array> {
+        self.hide(&self.cpu().full(value, shape, dtype)?)
+    }
+
+    fn zero(&self, to: &Array) -> Result<()> {
+        self.cpu().zero(&self.open("zero", to)?)
+    }
+
+    fn copy(&self, to: &Array, from: &Array) -> Result<()> {
+        self.cpu().copy(&self.open("copy", to)?, &self.open("copy", from)?)
+    }
+
+    fn accumulate(&self, to: &Array, addend: &Array) -> Result<()> {
+        self.cpu().accumulate(&self.open("accumulate", to)?, &self.open("accumulate", addend)?)
+    }
+
+    fn cast(&self, array: &Array, dtype: DType) -> Result<Array> {
+        self.hide(&self.cpu().cast(&self.open("cast", array)?, dtype)?)
+    }
+
+    fn duplicate(&self, array: &Array) -> Result<Array> {
+        self.hide(&self.cpu().duplicate(&self.open("duplicate", array)?)?)
+    }
+}
+
+impl Shapes for Checking {
+    fn permute(&self, x: &Array, dims: &[usize]) -> Result<Array> {
+        self.hide(&self.cpu().permute(&self.open("permute", x)?, dims)?)
+    }
+
+    fn narrow(&self, x: &Array, dim: usize, start: usize, len: usize) -> Result<Array> {
+        self.hide(&self.cpu().narrow(&self.open("narrow", x)?, dim, start, len)?)
+    }
+
+    fn pad_with_zeros(&self, x: &Array, dim: usize, before: usize, after: usize) -> Result<Array> {
+        self.hide(&self.cpu().pad_with_zeros(&self.open("pad", x)?, dim, before, after)?)
+    }
+
+    fn cat(&self, arrays: &[Array], dim: usize) -> Result<Array> {
+        let arrays = arrays.iter().map(|array| self.open("cat", array)).collect::<Result<Vec<_>>>()?;
+        self.hide(&self.cpu().cat(&arrays, dim)?)
+    }
+
+    fn broadcast_as(&self, x: &Array, shape: &Shape) -> Result<Array> {
+        self.hide(&self.cpu().broadcast_as(&self.open("broadcast_as", x)?, shape)?)
+    }
+}
+
+impl Random for Checking {
+    fn dropout_mask(&self, key: Key, start: usize, shape: &Shape, p: f64) -> Result<Array> {
+        self.hide(&self.cpu().dropout_mask(key, start, shape, p)?)
+    }
+
+    fn dropout(&self, x: &Array, mask: &Array, p: f64) -> Result<Array> {
+        self.hide(&self.cpu().dropout(&self.open("dropout", x)?, &self.open("dropout", mask)?, p)?)
+    }
+
+    fn gaussian_noise(&self, key: Key, start: usize, shape: &Shape, dtype: DType) -> Result<Array> {
+        self.hide(&self.cpu().gaussian_noise(key, start, shape, dtype)?)
+    }
+}
+
+impl Lookups for Checking {
+    fn progression(&self, start: u32, step: u32, len: usize) -> Result<Array> {
+        self.hide(&self.cpu().progression(start, step, len)?)
+    }
+
+    fn embedding(&self, table: &Array, ids: &Array, shape: &Shape, dtype: DType) -> Result<Array> {
+        let (table, ids) = (self.open("embedding", table)?, self.open("embedding", ids)?);
+        self.hide(&self.cpu().embedding(&table, &ids, shape, dtype)?)
+    }
+
+    fn embedding_backward(&self, dy: &Array, ids: &Array, rows: usize, dtype: DType) -> Result<Array> {
+        let (dy, ids) = (self.open("embedding", dy)?, self.open("embedding", ids)?);
+        self.hide(&self.cpu().embedding_backward(&dy, &ids, rows, dtype)?)
+    }
+}
