@@ -44,7 +44,7 @@ impl TaskSchema {
         Self { name: name.into(), about: about.into(), settings, check: None, images: true }
     }
 
-    /// The same with relations that its settings must fulfil.
+    /// Adds relations that its settings must fulfil.
     #[must_use]
     pub fn checked<S: Settings>(
         self,

@@ -26,7 +26,7 @@ pub use toml::Value;
 
 pub use catalogue::{Catalogue, TaskSchema};
 pub use keys::{
-    CheckpointConfig, Config, DataConfig, DataKind, EvalConfig, LogConfig, ModelConfig,
+    CheckpointConfig, CommConfig, Config, DataConfig, DataKind, EvalConfig, LogConfig, ModelConfig,
     OptimConfig, OptimKind, SampleConfig, ScheduleConfig, ScheduleKind, TrainConfig,
 };
 pub use origin::{ConfigError, Origin, nearest};

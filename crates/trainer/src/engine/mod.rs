@@ -2,12 +2,12 @@
 //!
 //! | folder | holds |
 //! |---|---|
-//! | [`distributed`] | the other ranks, as the loop sees them |
-//! | [`data`] | the batches of a rank |
-//! | [`training`] | what a training is: networks, and a step of phases |
-//! | [`checkpoint`] | when checkpoints are written, and what of them a rank writes |
-//! | [`inference`] | evaluation, samples and plans, of a run or without one |
-//! | [`train_loop`] | the steps, and everything that changes in them |
+//! | `distributed` | the other ranks, as the loop sees them |
+//! | `data` | the batches of a rank |
+//! | `training` | what a training is: networks, and a step of phases |
+//! | `checkpoint` | when checkpoints are written, and what of them a rank writes |
+//! | `inference` | evaluation, samples and plans, of a run or without one |
+//! | `train_loop` | the steps, and everything that changes in them |
 //!
 //! [`train`] runs a whole rank. It asks a [`Training`] for losses, `Distributed` to sum gradients and numbers over the
 //! ranks, and `TrainState` to change and save what is learnt, and tells an [`Observer`] how it goes. After every step

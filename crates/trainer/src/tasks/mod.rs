@@ -35,10 +35,10 @@ pub(crate) fn rows() -> Vec<Task> {
 
 /// Keys that are called otherwise now: the old and the new name.
 pub(crate) const MOVED: &[(&str, &str)] = &[
-    ("train.compress", "comm.codec"),
     ("train.kl_weight", "model.kl_weight"),
     ("train.kl_warmup_steps", "model.kl_warmup_steps"),
     ("train.l1_smooth", "model.l1_smooth"),
     ("train.l1_smooth_steps", "model.l1_smooth_steps"),
+    ("train.compress", "comm.codec"),
     ("train.label_smoothing", "model.label_smoothing"),
 ];

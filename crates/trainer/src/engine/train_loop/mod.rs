@@ -33,8 +33,8 @@ use crate::run::{MetricsWriter, RunFolder};
 /// the configured step or until `stop` is raised on any rank.
 ///
 /// # Errors
-/// See [`TrainError`]; one for which [`TrainError::is_cancelled`] holds, if `stop` is raised before the ranks have met. A failing rank makes the other ranks fail with an error for which
-/// [`TrainError::is_consequence`] holds.
+/// See [`TrainError`]; one for which [`TrainError::is_cancelled`] holds, if `stop` is raised before the ranks have met. A
+/// failing rank makes the other ranks fail with an error for which [`TrainError::is_consequence`] holds.
 pub fn train(
     task: &Task,
     folder: &RunFolder,
@@ -48,49 +48,14 @@ pub fn train(
     world.check(config)?;
     let context = precision::context(config, world)?;
     let distributed = Distributed::connect(world, config, &folder.logs(), stop)?;
-    let trained = train_among(&distributed, task, folder, config, context, stop, start, observer.as_mut());
+    let trained = Run::new(task, folder, config, &distributed, context)
+        .and_then(|run| run.train(resolved, stop, start, observer.as_mut()));
     match &trained {
         Ok(()) => distributed.finish()?,
         Err(error) if error.is_consequence() => {}
         Err(error) => distributed.abort(&error.to_string()),
     }
     trained
-}
-
-/// Trains with ranks that have met.
-#[allow(clippy::too_many_arguments)]
-fn train_among(
-    distributed: &Distributed,
-    task: &Task,
-    folder: &RunFolder,
-    config: &Config,
-    context: Arc<Context>,
-    stop: &StopFlag,
-    start: Instant,
-    observer: &mut dyn Observer,
-) -> Result<(), TrainError> {
-    let mut run = Run::new(task, folder, config, distributed, context)?;
-    run.resume(observer)?;
-    if run.state.step >= run.plan.stop {
-        let (step, stop) = (run.state.step, run.plan.stop);
-        observer.event(&Event::Note(format!("nothing to do: {step} of {stop} steps are done; see --steps")));
-        return Ok(());
-    }
-    observer.started(&run.started());
-    let interrupted = run.steps(stop, observer)?;
-    let summary = run.summary(interrupted, start.elapsed())?;
-    if let Some(summary) = summary {
-        summary.write(&folder.summary())?;
-        if interrupted {
-            let path = folder.path().display();
-            observer.event(&Event::Note(format!(
-                "interrupted after step {}; continue with: phalanx train --resume --out {path}",
-                summary.step
-            )));
-        }
-        observer.finished(&summary);
-    }
-    Ok(())
 }
 
 /// One rank of a run.
@@ -126,6 +91,38 @@ impl<'a> Run<'a> {
         let state = TrainState::new(config, built, &plan, distributed, context.clone())?;
         let (meter, last, saver) = (Meter::default(), Map::new(), Saver::new(folder, config));
         Ok(Self { folder, config, data, distributed, plan, state, context, meter, saver, key, last })
+    }
+
+    /// Goes on from the newest checkpoint to the end of the plan, with ranks that have met.
+    fn train(
+        mut self,
+        resolved: &Resolved,
+        stop: &StopFlag,
+        start: Instant,
+        observer: &mut dyn Observer,
+    ) -> Result<(), TrainError> {
+        self.resume(observer)?;
+        if self.state.step >= self.plan.stop {
+            let (step, stop) = (self.state.step, self.plan.stop);
+            observer
+                .event(&Event::Note(format!("nothing to do: {step} of {stop} steps are done; see --steps")));
+            return Ok(());
+        }
+        observer.started(&self.started());
+        let interrupted = self.steps(stop, observer)?;
+        let summary = self.summary(interrupted, start.elapsed())?;
+        if let Some(summary) = summary {
+            summary.write(&self.folder.summary())?;
+            if interrupted {
+                let (program, path) = (&resolved.catalogue().program, self.folder.path().display());
+                observer.event(&Event::Note(format!(
+                    "interrupted after step {}; continue with: {program} train --resume --out {path}",
+                    summary.step
+                )));
+            }
+            observer.finished(&summary);
+        }
+        Ok(())
     }
 
     fn is_first(&self) -> bool {

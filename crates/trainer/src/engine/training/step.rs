@@ -99,7 +99,7 @@ impl<'a> Step<'a> {
     }
 
     /// Standard normal noise `[samples, dims…]`, f32. It is drawn by the sample's position in the step's whole batch, so that
-    /// any number of ranks draw what one would.
+    /// any number of ranks draw what one would; in an evaluation by its position in the batch of this rank.
     ///
     /// # Errors
     /// If it cannot be allocated.
