@@ -76,16 +76,14 @@ macro_rules! settings {
         impl $crate::config::Settings for $Name {
             fn keys() -> Vec<$crate::config::KeyDoc> {
                 let defaults = Self::default();
-                let mut keys = Vec::new();
-                $( keys.push($crate::config::KeyDoc {
+                let own: Vec<$crate::config::KeyDoc> = vec![$( $crate::config::KeyDoc {
                     path: concat!("model.", stringify!($key)).to_owned(),
                     kind: <$Key as $crate::config::KeyType>::kind(),
                     default: $crate::config::KeyType::to_toml(&defaults.$key),
                     meaning: [$($key_doc),+].map(str::trim).join(" "),
-                }); )*
-                $( keys.extend(<$Flat as $crate::config::Settings>::keys()); )*
+                } ),*];
                 let _ = &defaults;
-                keys
+                own.into_iter()$( .chain(<$Flat as $crate::config::Settings>::keys()) )*.collect()
             }
 
             fn get(&self, key: &str) -> Option<$crate::config::Value> {
