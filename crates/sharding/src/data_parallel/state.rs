@@ -51,7 +51,7 @@ impl DataParallel {
         // All buffers travel as one message of f64, which holds f32 and counters below 2⁵³ exactly.
         let mut all = Vec::new();
         for buffer in store.buffers() {
-            let flat = buffer.tensor().flatten_all()?.to_dtype(candle_core::DType::F64)?;
+            let flat = buffer.to_host()?.flatten_all()?.to_dtype(candle_core::DType::F64)?;
             all.extend(flat.to_vec1::<f64>()?);
         }
         self.comm.broadcast(&mut all, 0)?;

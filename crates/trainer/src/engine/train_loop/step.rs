@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use phalanx_tensor::{Session, Tape};
+use phalanx_tensor::{Place, Session, Tape};
 
 use super::Run;
 use super::after::tell_saved;
@@ -110,6 +110,7 @@ impl Run<'_> {
                 recompute: precision::recompute(self.config),
                 precision: precision::precision(self.config),
                 frozen: state.constants(phase),
+                place: Place::host(),
             };
             // Gradients travel once they are complete, with the last micro-batch: on all ranks the same, also those that have
             // no sample of it.
