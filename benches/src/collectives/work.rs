@@ -69,7 +69,7 @@ impl Buffers {
                 comm.reduce_scatter_in_place(values, ReduceOp::Sum)?;
             }
             (Op::ReduceScatter, Self::Shared(values)) => {
-                comm.reduce_scatter_in_place(values, ReduceOp::Sum)?
+                comm.reduce_scatter_in_place(values, ReduceOp::Sum)?;
             }
             (Op::AllGather, Self::Plain { values, .. }) => comm.all_gather_in_place(values)?,
             (Op::AllGather, Self::Shared(values)) => comm.all_gather_in_place(values)?,

@@ -1,5 +1,5 @@
-//! The control plane: notices between ranks, and the agreement to stop after the same step, requested at drawn instants by drawn
-//! ranks, with ranks that go in step and with ranks that do not, and with one that dies during the vote.
+//! The control plane: notices between ranks, and the agreement to stop after the same step, requested at drawn instants
+//! by drawn ranks, with ranks that go in step and with ranks that do not, and with one that dies during the vote.
 
 mod common;
 
@@ -23,7 +23,8 @@ impl Draw {
     }
 }
 
-/// Takes steps until all stop: the steps taken, and the agreement. A rank goes in step with the others by an operation in each.
+/// Takes steps until all stop: the steps taken, and the agreement. A rank goes in step with the others by an operation
+/// in each.
 fn train(comm: &Communicator, in_step: bool, requests: &[u64], draw: &mut Draw) -> (Option<u64>, Stop) {
     let control = comm.control().expect("there is one");
     let mut last = None;

@@ -1,5 +1,5 @@
-//! Operations by NCCL, between as many ranks as there are GPUs, each a thread with a GPU of its own. Without a GPU nothing is
-//! tested, and the output says so.
+//! Operations by NCCL, between as many ranks as there are GPUs, each a thread with a GPU of its own. Without a GPU
+//! nothing is tested, and the output says so.
 #![cfg(feature = "nccl")]
 
 mod common;

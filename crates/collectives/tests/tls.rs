@@ -10,8 +10,8 @@ use std::time::Duration;
 use common::{Way, on_ranks};
 use phalanx_collectives::{ReduceOp, Tls, WorldConfig, connect, connect_with_listener};
 
-/// A rank's certificate, its key and their authority: made for tests by the commands in the documentation of [`Tls`], valid for
-/// a hundred years.
+/// A rank's certificate, its key and their authority: made for tests by the commands in the documentation of [`Tls`],
+/// valid for a hundred years.
 fn certificates(name: &str) -> Tls {
     let file =
         |kind: &str| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/tls/{name}-{kind}.pem"));

@@ -16,9 +16,10 @@ use crate::{Result, ShardingError};
 /// axis. It is passed in place of a rank and a world size. Clones share the communicators.
 ///
 /// All communicators are made when the mesh is, outermost axis first. Making one is an operation of all ranks, so that doing
-/// it at first use would hang whenever ranks come to an axis in another order, or only some of them come to it. An axis that
-/// all ranks lie along takes the world's own communicator, and nothing is made for it: plain data parallelism has one
-/// communicator. In a world of one nothing is sent.
+/// it at first use would hang whenever ranks come to an axis in another order, or only some of them come to it. Where there are
+/// several axes each has a communicator of its own, also one that all ranks lie along: operations along different axes need no
+/// common order, and may be issued as others happen to end. The only axis of a mesh is the world, for which nothing is made:
+/// plain data parallelism has one communicator.
 ///
 /// ```
 /// use phalanx_collectives::{ReduceOp, threads};
@@ -40,7 +41,7 @@ use crate::{Result, ShardingError};
 pub struct ProcessMesh {
     layout: MeshLayout,
     world: Communicator,
-    /// By axis; `None` where all ranks lie along it.
+    /// By axis; `None` if it is the only one, which is the world.
     along: Vec<Option<Communicator>>,
     /// Among ranks that together have all samples of a batch; `None` where these are all ranks.
     data: Option<Communicator>,
@@ -58,16 +59,15 @@ impl ProcessMesh {
         let own = world.rank();
         let mut mesh =
             Self { data_rank: layout.data_rank(own)?, along: Vec::new(), data: None, layout, world };
-        let size = mesh.world_size();
-        let splits = mesh.layout.axes().any(|(_, along)| along != size);
-        if splits {
+        let several = mesh.layout.axes().count() > 1;
+        if several {
             mesh.check_same_axes()?;
         }
-        for (axis, along) in mesh.layout.clone().axes() {
-            let part = (along != size).then(|| mesh.part(&mesh.layout.group(own, axis)?)).transpose()?;
+        for (axis, _) in mesh.layout.clone().axes() {
+            let part = several.then(|| mesh.part(&mesh.layout.group(own, axis)?)).transpose()?;
             mesh.along.push(part);
         }
-        if mesh.layout.data_size() != size {
+        if mesh.layout.data_size() != mesh.world_size() {
             mesh.data = Some(mesh.part(&mesh.layout.data_group(own)?)?);
         }
         Ok(mesh)

@@ -59,6 +59,27 @@ fn one_axis_for_all_sends_nothing_and_is_the_world() {
 }
 
 #[test]
+fn operations_along_different_axes_need_no_common_order() {
+    let found = on_ranks(2, |world| {
+        // All ranks lie along the first axis, as groups of one do that are replicas of each other.
+        let mesh = ProcessMesh::new(world, &[("replicate", 2), ("shard", 1)]).expect("a mesh");
+        let along = mesh.axis("replicate").expect("an axis").clone();
+        let mut sum = [1.0_f32; 3];
+        if mesh.rank() == 0 {
+            let handle = along.all_reduce_async(vec![1.0_f64; 5], ReduceOp::Sum);
+            mesh.world().all_reduce(&mut sum, ReduceOp::Sum).expect("sums");
+            (handle.wait().expect("sums")[0], sum[0])
+        } else {
+            mesh.world().all_reduce(&mut sum, ReduceOp::Sum).expect("sums");
+            let mut other = [1.0_f64; 5];
+            along.all_reduce(&mut other, ReduceOp::Sum).expect("sums");
+            (other[0], sum[0])
+        }
+    });
+    assert_eq!(found, [(2.0, 2.0); 2]);
+}
+
+#[test]
 fn ranks_that_want_different_meshes_are_told() {
     let found = on_ranks(4, |world| {
         let axes: [(&str, usize); 2] =

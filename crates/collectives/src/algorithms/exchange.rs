@@ -1,5 +1,5 @@
-//! What algorithms are made of: messages between two ranks, and the step in which a part of the buffer goes out while another
-//! comes in.
+//! What algorithms are made of: messages between two ranks, and the step in which a part of the buffer goes out while
+//! another comes in.
 
 use std::ops::Range;
 
@@ -31,8 +31,8 @@ pub(crate) trait Exchange: Messages {
     /// Receives a message whose length only the sender knows, at most `limit` bytes.
     fn receive_any(&mut self, from: usize, limit: usize) -> Result<Vec<u8>>;
 
-    /// Memory that is kept between operations, in which pieces land before they are reduced; 64-bit words, so that any element
-    /// type is aligned.
+    /// Memory that is kept between operations, in which pieces land before they are reduced; 64-bit words, so that any
+    /// element type is aligned.
     fn scratch(&mut self) -> &mut Vec<u64>;
 
     /// Receives the elements of one message into a part of the buffer.

@@ -120,7 +120,8 @@ impl Communicator {
         Ok((op.map_or(tag, |op| tag.with_op(op)), with))
     }
 
-    /// The reduction of elements `rank·len/world .. (rank + 1)·len/world` of all ranks' `whole` goes to this rank's `part`. What is in `whole` afterwards is unspecified.
+    /// The reduction of elements `rank·len/world .. (rank + 1)·len/world` of all ranks' `whole` goes to this rank's
+    /// `part`. What is in `whole` afterwards is unspecified.
     ///
     /// # Errors
     /// [`CommError::Argument`] if the part has another length or type, [`CommError::Unsupported`] for the mean of integers;

@@ -12,8 +12,9 @@ impl Communicator {
         mailbox.ok_or(CommError::Closed)?.map_err(|by| CommError::NotOffered { operation, by })
     }
 
-    /// Sends bytes to a rank, which may be this one, on a channel of the program's choice, and returns before they have arrived.
-    /// The receiver takes them by [`Communicator::recv_any`] or [`Communicator::try_recv`] on a communicator of the same ranks.
+    /// Sends bytes to a rank, which may be this one, on a channel of the program's choice, and returns before they have
+    /// arrived. The receiver takes them by [`Communicator::recv_any`] or [`Communicator::try_recv`] on a communicator of
+    /// the same ranks.
     ///
     /// These messages stand apart from the communicator's operations: ranks need not call anything in the same order,
     /// operations do not wait for them nor they for operations, and any thread may send and receive. Messages of one rank on
@@ -22,17 +23,17 @@ impl Communicator {
     ///
     /// # Errors
     /// [`CommError::Argument`] if there is no such rank or the message is longer than 4 GiB; [`CommError::NoRoom`] if the
-    /// receiver's process has not taken earlier messages within the time of an operation; [`CommError::PeerLost`] if the rank
-    /// has left, or any is lost; [`CommError::Aborted`] if a rank gave up; [`CommError::NotOffered`] by communicators of NCCL,
-    /// and of MPI that takes calls of one thread at a time.
+    /// receiver's process has not taken earlier messages within the time of an operation; [`CommError::PeerLost`] if the
+    /// rank has left, or any is lost; [`CommError::Aborted`] if a rank gave up; [`CommError::NotOffered`] by
+    /// communicators of NCCL, and of MPI that takes calls of one thread at a time.
     pub fn send_to(&self, to: usize, channel: u32, bytes: &[u8]) -> Result<()> {
         const NAME: &str = "send to a channel";
         self.check_root(NAME, to)?;
         self.mailbox(NAME)?.send(to, channel, bytes)
     }
 
-    /// Receives the next message on a channel, from whichever rank: that rank and the bytes. Waits at most for the time of an
-    /// operation.
+    /// Receives the next message on a channel, from whichever rank: that rank and the bytes. Waits at most for the time
+    /// of an operation.
     ///
     /// ```
     /// use phalanx_collectives::threads;
@@ -59,8 +60,8 @@ impl Communicator {
     /// Takes the next message on a channel, from whichever rank, if one has arrived; does not wait.
     ///
     /// # Errors
-    /// [`CommError::PeerLost`] or [`CommError::Aborted`] if the world is broken; [`CommError::NotOffered`] by communicators of
-    /// NCCL, and of MPI that takes calls of one thread at a time.
+    /// [`CommError::PeerLost`] or [`CommError::Aborted`] if the world is broken; [`CommError::NotOffered`] by
+    /// communicators of NCCL, and of MPI that takes calls of one thread at a time.
     pub fn try_recv(&self, channel: u32) -> Result<Option<(usize, Vec<u8>)>> {
         self.mailbox("receive from any rank")?.try_receive(channel)
     }

@@ -86,8 +86,8 @@ struct Inner {
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
     /// How to leave the world, and how to give up. Nothing to leave for a part of a world.
     ending: Ending,
-    /// Messages that belong to no operation, or the name of the library behind this communicator, if that has none. `None` once
-    /// the communicator is shut down.
+    /// Messages that belong to no operation, or the name of the library behind this communicator, if that has none.
+    /// `None` once the communicator is shut down.
     mailbox: Mutex<Option<std::result::Result<Mailbox, &'static str>>>,
     /// The control plane of the world; the name of the library behind this communicator, if that has none.
     control: std::result::Result<Control, &'static str>,

@@ -169,8 +169,8 @@ impl Communicator {
         })
     }
 
-    /// What every rank has for this one, of whatever lengths: part `r` goes to rank `r`, and what comes from rank `r` is at `r`
-    /// in the result.
+    /// What every rank has for this one, of whatever lengths: part `r` goes to rank `r`, and what comes from rank `r` is
+    /// at `r` in the result.
     ///
     /// # Errors
     /// [`CommError::Argument`] if there is not one part a rank; otherwise that of the world.
@@ -254,8 +254,8 @@ impl Communicator {
     /// [`Communicator::recv`].
     ///
     /// # Errors
-    /// [`CommError::Argument`] if there is no such rank or it is this one, [`CommError::Mismatch`] if type or length differ from
-    /// what the other rank calls; otherwise that of the world.
+    /// [`CommError::Argument`] if there is no such rank or it is this one, [`CommError::Mismatch`] if type or length
+    /// differ from what the other rank calls; otherwise that of the world.
     pub fn send_recv<T: Element>(&self, values: &[T], to: usize, into: &mut [T], from: usize) -> Result<()> {
         self.check_other("send", to)?;
         self.check_other("receive", from)?;

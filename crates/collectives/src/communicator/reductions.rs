@@ -103,8 +103,8 @@ impl Communicator {
         self.in_place(ALL_REDUCE, buffer, Some(op))
     }
 
-    /// [`Communicator::all_reduce`] without waiting: the buffer is reduced in place on the communication thread and comes back from
-    /// [`Handle::wait`].
+    /// [`Communicator::all_reduce`] without waiting: the buffer is reduced in place on the communication thread and
+    /// comes back from [`Handle::wait`].
     pub fn all_reduce_async<B: FlatBuffer>(&self, buffer: B, op: ReduceOp) -> Handle<B> {
         self.in_place_async(ALL_REDUCE, buffer, Some(op))
     }
@@ -119,8 +119,8 @@ impl Communicator {
         Ok(copy[chunk(values.len(), self.inner.world_size, self.inner.rank)].to_vec())
     }
 
-    /// Elements `rank·len/world .. (rank + 1)·len/world` of the buffer become the reduction of all ranks'; the rest is unspecified
-    /// afterwards.
+    /// Elements `rank·len/world .. (rank + 1)·len/world` of the buffer become the reduction of all ranks'; the rest is
+    /// unspecified afterwards.
     ///
     /// # Errors
     /// [`CommError::Unsupported`] for the mean of integers; otherwise that of the world.
@@ -140,8 +140,8 @@ impl Communicator {
     /// The root's buffer becomes the reduction of all; the others keep theirs.
     ///
     /// # Errors
-    /// [`CommError::Argument`] if there is no such root, [`CommError::Unsupported`] for the mean of integers; otherwise that of
-    /// the world.
+    /// [`CommError::Argument`] if there is no such root, [`CommError::Unsupported`] for the mean of integers; otherwise
+    /// that of the world.
     pub fn reduce<B: FlatBuffer + ?Sized>(&self, buffer: &mut B, op: ReduceOp, root: usize) -> Result<()> {
         let tag = self.reduce_tag(buffer, op, root)?;
         let of = (tag.dtype, tag.count as usize);

@@ -19,9 +19,9 @@ const LONGEST_NOTICE: usize = 64 << 10;
 /// # Stopping after the same step
 ///
 /// A rank says by [`Control::begin_step`] which step it is about to take. Any rank may ask for a stop, at any time, by
-/// [`Control::request_stop`]. Rank 0 then asks all ranks which step they are in; they answer at once, whatever they do, and hold
-/// at the beginning of their next step until the verdict has come: the latest step that any of them is in. All take the steps
-/// up to that one, and no other.
+/// [`Control::request_stop`]. Rank 0 then asks all ranks which step they are in; they answer at once, whatever they do,
+/// and hold at the beginning of their next step until the verdict has come: the latest step that any of them is in. All
+/// take the steps up to that one, and no other.
 ///
 /// ```
 /// use phalanx_collectives::threads;
@@ -74,15 +74,15 @@ impl Control {
         }
     }
 
-    /// Says that this rank is about to take a step. `None`: it may. Otherwise all ranks have agreed to stop after an earlier step,
-    /// and this one must not be taken. Steps are numbered alike on all ranks, and grow.
+    /// Says that this rank is about to take a step. `None`: it may. Otherwise all ranks have agreed to stop after an
+    /// earlier step, and this one must not be taken. Steps are numbered alike on all ranks, and grow.
     ///
     /// Unless a stop was requested this costs an atomic store and a load. Once one was, it waits for the verdict, which
     /// needs nothing but the control threads of the ranks.
     ///
     /// # Errors
-    /// [`CommError::PeerLost`] or [`CommError::Aborted`] if the world broke during the vote; [`CommError::Closed`] if rank 0 left
-    /// during it.
+    /// [`CommError::PeerLost`] or [`CommError::Aborted`] if the world broke during the vote; [`CommError::Closed`] if
+    /// rank 0 left during it.
     pub fn begin_step(&self, step: u64) -> Result<Option<Stop>> {
         let begun = self.job().begin_step(step, &self.watched.failure);
         begun.map_err(|ended| self.error(ended, "the agreement to stop"))
@@ -105,8 +105,8 @@ impl Control {
     /// Sends a notice to rank 0, which finds it under its name by [`Control::poll`] or [`Control::wait`]; returns at once.
     ///
     /// # Errors
-    /// [`CommError::Argument`] if name and payload are longer than 64 KiB; [`CommError::PeerLost`] or [`CommError::Aborted`] if
-    /// the world is broken; [`CommError::Closed`] if rank 0 has left.
+    /// [`CommError::Argument`] if name and payload are longer than 64 KiB; [`CommError::PeerLost`] or
+    /// [`CommError::Aborted`] if the world is broken; [`CommError::Closed`] if rank 0 has left.
     pub fn post(&self, name: &str, payload: &[u8]) -> Result<()> {
         self.check("a notice")?;
         self.plane.post(self.rank, checked(name)?, checked_payload(name, payload)?)
@@ -115,8 +115,8 @@ impl Control {
     /// Sends a notice from rank 0 to all other ranks; returns at once.
     ///
     /// # Errors
-    /// [`CommError::Argument`] on another rank than 0, or if name and payload are longer than 64 KiB; [`CommError::PeerLost`] or
-    /// [`CommError::Aborted`] if the world is broken.
+    /// [`CommError::Argument`] on another rank than 0, or if name and payload are longer than 64 KiB;
+    /// [`CommError::PeerLost`] or [`CommError::Aborted`] if the world is broken.
     pub fn announce(&self, name: &str, payload: &[u8]) -> Result<()> {
         if self.rank != 0 {
             let problem = format!("rank {} is not rank 0, which alone announces; it can post", self.rank);
@@ -137,8 +137,8 @@ impl Control {
     /// The oldest notice of this name, waiting at most so long for one; `None` if none came.
     ///
     /// # Errors
-    /// [`CommError::PeerLost`] or [`CommError::Aborted`] if the world is broken or breaks meanwhile; [`CommError::Closed`] if
-    /// rank 0 left.
+    /// [`CommError::PeerLost`] or [`CommError::Aborted`] if the world is broken or breaks meanwhile;
+    /// [`CommError::Closed`] if rank 0 left.
     pub fn wait(&self, name: &str, at_most: Duration) -> Result<Option<Notice>> {
         let found = self.job().notice(name, at_most, &self.watched.failure);
         found.map_err(|ended| self.error(ended, "waiting for a notice"))

@@ -72,7 +72,8 @@ impl Backend {
             && self.host_memory.as_ref().is_some_and(|memory| memory.slots.exposes(size_of_val(values)))
     }
 
-    /// The reduction of this rank's chunk of all buffers goes to `part`. False, with nothing done, if buffers are not exposed.
+    /// The reduction of this rank's chunk of all buffers goes to `part`. False, with nothing done, if buffers are not
+    /// exposed.
     pub(crate) fn cross_memory_reduce_scatter<T: Element>(
         &mut self,
         values: &mut [T],
@@ -89,7 +90,8 @@ impl Backend {
         Ok(exposes)
     }
 
-    /// Every rank's `part` reaches the chunk of its number in all buffers. False, with nothing done, if buffers are not exposed.
+    /// Every rank's `part` reaches the chunk of its number in all buffers. False, with nothing done, if buffers are not
+    /// exposed.
     pub(crate) fn cross_memory_all_gather<T: Element>(
         &mut self,
         values: &mut [T],

@@ -73,8 +73,8 @@ fn share(backend: &mut Backend, group: &Group, bytes: usize) -> Result<Option<Sh
     Ok(memory.filter(|_| everybody))
 }
 
-/// Finds out whether the ranks of `group` can read each other's memory: each tries to read a number that the others have drawn.
-/// Every rank of the world takes part, each with its own group; either all of a group can, or none does.
+/// Finds out whether the ranks of `group` can read each other's memory: each tries to read a number that the others have
+/// drawn. Every rank of the world takes part, each with its own group; either all of a group can, or none does.
 fn try_cross_memory(backend: &mut Backend, group: &Group) -> Result<Option<CrossMemory>> {
     const LEN: usize = 16;
     let all = backend.everybody();

@@ -4,8 +4,8 @@ use super::backend::Backend;
 use crate::algorithms::{Group, gathered};
 use crate::error::Result;
 
-/// Numbers the hosts of all ranks, in the order of appearance, by names that each gives its own; the ranks of this one's host.
-/// Every rank calls this at the same place.
+/// Numbers the hosts of all ranks, in the order of appearance, by names that each gives its own; the ranks of this one's
+/// host. Every rank calls this at the same place.
 pub(crate) fn number_hosts(backend: &mut Backend, host: &str) -> Result<Group> {
     let all = backend.everybody();
     let names = gathered::all_gather(backend, &all, host.as_bytes())?;

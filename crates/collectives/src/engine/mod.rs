@@ -72,8 +72,8 @@ pub(crate) trait Engine: Send {
     /// Chunk `rank` of every rank's buffer reaches all others.
     fn all_gather(&mut self, values: SliceMut<'_>) -> Result<()>;
 
-    /// The reduction of chunk `rank` goes to `part`, which is as long. False, with nothing done, if that would be no faster than
-    /// in place and a copy.
+    /// The reduction of chunk `rank` goes to `part`, which is as long. False, with nothing done, if that would be no
+    /// faster than in place and a copy.
     fn reduce_scatter_into(
         &mut self,
         _values: SliceMut<'_>,
@@ -83,8 +83,8 @@ pub(crate) trait Engine: Send {
         Ok(false)
     }
 
-    /// Every rank's `part` reaches the chunk of its number in all buffers. False, with nothing done, if that would be no faster
-    /// than a copy and in place.
+    /// Every rank's `part` reaches the chunk of its number in all buffers. False, with nothing done, if that would be no
+    /// faster than a copy and in place.
     fn all_gather_from(&mut self, _values: SliceMut<'_>, _part: SliceMut<'_>) -> Result<bool> {
         Ok(false)
     }

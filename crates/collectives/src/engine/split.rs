@@ -19,13 +19,13 @@ pub(crate) struct Members {
 
 /// How this rank reaches others, for communicators of some of them.
 pub(crate) trait Connector: Send + Sync {
-    /// A backend with links of its own for `members`. Every rank of `backend` calls this at the same place, each with the members
-    /// that it is one of.
+    /// A backend with links of its own for `members`. Every rank of `backend` calls this at the same place, each with
+    /// the members that it is one of.
     fn connect(&self, backend: &mut Backend, members: Members) -> Result<Backend>;
 }
 
-/// The number of the communicator that is split off communicator `parent` as its so-many-th, for these ranks of the world: all of
-/// them find it, and others hardly.
+/// The number of the communicator that is split off communicator `parent` as its so-many-th, for these ranks of the
+/// world: all of them find it, and others hardly.
 pub(crate) fn part_id(parent: u32, number: u32, of_world: &[usize]) -> u32 {
     let mut hash = DefaultHasher::new();
     (parent, number, of_world).hash(&mut hash);
@@ -33,8 +33,8 @@ pub(crate) fn part_id(parent: u32, number: u32, of_world: &[usize]) -> u32 {
 }
 
 impl Backend {
-    /// A backend for the one of `groups` that this rank is in; `number` counts the splits of this one. Every rank calls this at
-    /// the same place with the same groups.
+    /// A backend for the one of `groups` that this rank is in; `number` counts the splits of this one. Every rank calls
+    /// this at the same place with the same groups.
     pub(crate) fn part(&mut self, groups: &[Vec<usize>], number: u32) -> Result<Self> {
         let places = groups.iter().find(|group| group.contains(&self.rank)).cloned().unwrap_or_default();
         let of_world: Vec<usize> = places.iter().map(|rank| self.members[*rank]).collect();

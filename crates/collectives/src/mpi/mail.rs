@@ -1,7 +1,7 @@
 //! Messages from any rank by MPI: found by probing, on a communicator of MPI that nothing else uses.
 //!
-//! MPI is asked by whoever sends or receives; no thread waits in it. So a message may only go on its way while its sender is in
-//! some call of MPI.
+//! MPI is asked by whoever sends or receives; no thread waits in it. So a message may only go on its way while its
+//! sender is in some call of MPI.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -29,8 +29,8 @@ impl Mpi {
         bytes.div_ceil(self.world.settings.piece).max(1)
     }
 
-    /// Begins to send bytes, of which MPI gets a copy: two ranks may send to each other before they receive. So all pieces of
-    /// a message begin, and a rank that is far ahead waits before the next message.
+    /// Begins to send bytes, of which MPI gets a copy: two ranks may send to each other before they receive. So all
+    /// pieces of a message begin, and a rank that is far ahead waits before the next message.
     fn begin_send(&mut self, bytes: &[u8], to: usize) -> Result<()> {
         self.make_room()?;
         let range = |round| part_of(0..bytes.len(), round, self.world.settings.piece);

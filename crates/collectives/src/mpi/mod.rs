@@ -2,8 +2,8 @@
 //!
 //! MPI chooses algorithms, finds the other processes and moves the bytes; this module gives it the buffers in a form that it
 //! takes. To be read in this order: `universe` begins and ends MPI, `raw` and `collective` call it, `engine` is what a
-//! communicator asks, with `reductions`, `movement` and `messages` for its operations, `mail` for messages from any rank, and `check` for finding ranks that
-//! disagree.
+//! communicator asks, with `reductions`, `movement` and `messages` for its operations, `mail` for messages from any
+//! rank, and `check` for finding ranks that disagree.
 //!
 //! # What differs from this crate's own engine
 //!
@@ -51,8 +51,8 @@ use universe::Universe;
 /// [`Communicator::send`] hands MPI a copy of the buffer and comes back; a long message goes on its way while its sender is
 /// in some operation, or waits for the receiver when the sender leaves. 64 messages may be under way, with
 /// `PHALANX_MPI_CHECK` half as many.
-/// [`Communicator::recv_any`] and its kin find messages by probing, and need `MPI_THREAD_MULTIPLE`; such a message, too, goes on
-/// its way while its sender is in some call of this crate.
+/// [`Communicator::recv_any`] and its kin find messages by probing, and need `MPI_THREAD_MULTIPLE`; such a message, too,
+/// goes on its way while its sender is in some call of this crate.
 /// [`Communicator::stats`] counts the bytes of buffers that other ranks have or want; what MPI sends for them it does not
 /// say.
 ///

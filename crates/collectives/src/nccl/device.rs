@@ -16,10 +16,10 @@ use crate::error::{CommError, Result};
 
 /// A rank's GPU, connected to those of all other ranks.
 ///
-/// Operations run on a stream of their own, in the order of their issue, which must be the same on every rank. Each waits for
-/// what was on the computing stream when it was issued, and returns at once; see [`DeviceHandle`]. NCCL does not compare what
-/// ranks call: where they disagree, results are garbage or time runs out. Ranks that have several of these communicators must
-/// use all of them in the same order.
+/// Operations run on a stream of their own, in the order of their issue, which must be the same on every rank. Each
+/// waits for what was on the computing stream when it was issued, and returns at once; see [`DeviceHandle`]. NCCL does
+/// not compare what ranks call: where they disagree, results are garbage or time runs out. Ranks that have several of
+/// these communicators must use all of them in the same order.
 ///
 /// A failure here is one of the world: the other ranks are told, and what they wait for is given up.
 #[derive(Debug)]
@@ -30,8 +30,8 @@ pub struct DeviceCommunicator {
 }
 
 impl DeviceCommunicator {
-    /// Connects this rank's GPU. Every rank of `world` calls this at the same place, each with a GPU of its own. The world must
-    /// outlive it.
+    /// Connects this rank's GPU. Every rank of `world` calls this at the same place, each with a GPU of its own. The
+    /// world must outlive it.
     ///
     /// # Errors
     /// [`CommError::Nccl`] on every rank if one has no library or no usable GPU; otherwise that of the world.
@@ -131,7 +131,8 @@ impl DeviceCommunicator {
         DeviceHandle::after(&self.channel, NAME)
     }
 
-    /// Every rank's `to` becomes all ranks' `from`, each of which is elements `rank·len/world .. (rank + 1)·len/world` of it.
+    /// Every rank's `to` becomes all ranks' `from`, each of which is elements `rank·len/world .. (rank + 1)·len/world`
+    /// of it.
     ///
     /// # Errors
     /// [`CommError::Argument`] if `from` has another length than that; otherwise as [`DeviceCommunicator::all_reduce`].

@@ -9,9 +9,9 @@ use crate::error::Result;
 
 /// An operation of a [`super::DeviceCommunicator`] that was issued. Dropping it does not stop the operation.
 ///
-/// Until one of [`DeviceHandle::wait`] and [`DeviceHandle::synchronize`], the content of the operation's buffers is unspecified. What
-/// cudarc does with them meanwhile waits by itself, freeing them too; kernels that are launched with their bare addresses do
-/// not.
+/// Until one of [`DeviceHandle::wait`] and [`DeviceHandle::synchronize`], the content of the operation's buffers is
+/// unspecified. What cudarc does with them meanwhile waits by itself, freeing them too; kernels that are launched with
+/// their bare addresses do not.
 #[derive(Debug)]
 #[must_use = "what reads the result must wait for it"]
 pub struct DeviceHandle {

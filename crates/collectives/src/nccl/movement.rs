@@ -71,8 +71,8 @@ impl DeviceCommunicator {
         DeviceHandle::after(&self.channel, NAME)
     }
 
-    /// `to` becomes what every rank has for this one: rank `r` gets elements `r·len/world .. (r + 1)·len/world` of each `from`,
-    /// one after the other in the order of ranks. All `from` are of equal length.
+    /// `to` becomes what every rank has for this one: rank `r` gets elements `r·len/world .. (r + 1)·len/world` of each
+    /// `from`, one after the other in the order of ranks. All `from` are of equal length.
     ///
     /// # Errors
     /// [`CommError::Argument`] if `to` has another length than that; otherwise as [`DeviceCommunicator::all_reduce`].

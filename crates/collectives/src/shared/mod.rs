@@ -8,10 +8,10 @@
 //! The memory has no name in any file system: processes open it through the descriptor of the rank that made it, so
 //! nothing is left behind however a rank dies.
 //!
-//! To be read in this order: `memory` is the memory itself, `wait` is waiting for a word in it; `slot_exchange` has the slots
-//! and the rule that keeps readers and writers apart, `operations` the operations through them, `region` buffers that lie in
-//! the memory themselves, `cross_memory` operations that read others' buffers where they lie, `ring` bytes from one rank to
-//! one other. How ranks come to share is in `engine/host_memory.rs`.
+//! To be read in this order: `memory` is the memory itself, `wait` is waiting for a word in it; `slot_exchange` has the
+//! slots and the rule that keeps readers and writers apart, `operations` the operations through them, `region` buffers
+//! that lie in the memory themselves, `cross_memory` operations that read others' buffers where they lie, `ring` bytes
+//! from one rank to one other. How ranks come to share is in `engine/host_memory.rs`.
 
 #[cfg(not(target_os = "linux"))]
 mod absent;

@@ -253,7 +253,8 @@ impl SlotExchange {
         )
     }
 
-    /// All ranks' bytes, of whatever lengths, cross_memory the root, or everybody if there is none; elsewhere the list is empty.
+    /// All ranks' bytes, of whatever lengths, cross_memory the root, or everybody if there is none; elsewhere the list
+    /// is empty.
     pub(crate) fn gather(
         &mut self,
         own: &[u8],

@@ -1,7 +1,7 @@
 //! Slots and counters: how ranks meet in memory that all map.
 //!
-//! Every operation goes through the slot exchange in *pieces*, numbered on and on alike on every rank, also on those that have
-//! nothing to do in one. A rank's slots are used in turn by even and odd pieces.
+//! Every operation goes through the slot exchange in *pieces*, numbered on and on alike on every rank, also on those
+//! that have nothing to do in one. A rank's slots are used in turn by even and odd pieces.
 //!
 //! The rule that keeps readers and writers apart: a rank that has *arrived* at piece `p` has read all it needs of the
 //! pieces before `p - 1` and, if it writes in `p`, has written its slot. So a slot may be written for piece `p` once all
@@ -251,8 +251,8 @@ impl SlotExchange {
         self.word(self.rank, REDUCED).store(self.piece, Ordering::Relaxed);
     }
 
-    /// One way through the slot exchange: in each of `pieces`, the `writers` put something into their slots, and the `readers`
-    /// take it from there once all of it is in.
+    /// One way through the slot exchange: in each of `pieces`, the `writers` put something into their slots, and the
+    /// `readers` take it from there once all of it is in.
     ///
     /// `put(slots, slot, index)` copies to the byte offset `slot`; `take(slots, piece, index)` copies from the slots that
     /// [`SlotExchange::slot`] gives for `piece`. Both get the piece's index in this operation too.

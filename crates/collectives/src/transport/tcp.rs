@@ -1,8 +1,8 @@
 //! Ranks as processes: one or more TCP connections between each two.
 //!
 //! A send writes as much as the system takes at once, straight from the caller's memory, and leaves only the rest to an
-//! [`Outbox`]. On an encrypted connection the outbox does it all, so that another thread encrypts. The system sizes the sockets' buffers: asking for 4 MiB gained nothing in measurements on Linux's
-//! loopback, and asking for less lost a third.
+//! [`Outbox`]. On an encrypted connection the outbox does it all, so that another thread encrypts. The system sizes the
+//! sockets' buffers: asking for 4 MiB gained nothing in measurements on Linux's loopback, and asking for less lost a third.
 //!
 //! With several connections (*lanes*) a large payload is cut into as many parts, which are on their way at the same time:
 //! on a long or lossy way one connection's window does not fill the link.

@@ -48,8 +48,8 @@ pub struct WorldConfig {
     pub tls: Option<Tls>,
     /// Which way bytes go if a call does not say; the same on every rank.
     pub algorithm: Algorithm,
-    /// What links cost, from an earlier world of this kind ([`crate::Communicator::costs`]); the same on every rank. Nothing is
-    /// measured then, and the choices of [`Algorithm::Auto`] are those of that world.
+    /// What links cost, from an earlier world of this kind ([`crate::Communicator::costs`]); the same on every rank.
+    /// Nothing is measured then, and the choices of [`Algorithm::Auto`] are those of that world.
     pub costs: Option<CostModel>,
     /// The folder to which the last operations of this rank are written when one fails, as `rank-N.operations.json`.
     pub flight_recorder: Option<PathBuf>,

@@ -174,7 +174,7 @@ mod tests {
         let whole = FlatStorage::zeros(6, DType::F32, &Place::host()).expect("small");
         let part = whole.narrow(2..5).expect("inside");
         let copy = part.copy().expect("small");
-        let ones = Tensor::ones(3, DType::F32, &Device::Cpu).and_then(|ones| Ok(FlatStorage(ones.into())));
+        let ones = Tensor::ones(3, DType::F32, &Device::Cpu).map(|ones| FlatStorage(ones.into()));
         part.copy_from(&ones.expect("small")).expect("three elements");
         let values = |flat: &FlatStorage| flat.tensor().expect("of the host").to_vec1::<f32>().expect("f32");
         assert_eq!(values(&whole), [0.0, 0.0, 1.0, 1.0, 1.0, 0.0]);

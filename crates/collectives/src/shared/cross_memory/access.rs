@@ -10,7 +10,8 @@ use crate::reduce::reduce_into;
 
 /// The address of a buffer's first byte, as other ranks need it.
 pub(crate) fn expose<T: Element>(values: &mut [T]) -> usize {
-    // Exposed, so that what others read and what this rank writes later through the slice is the same memory to the compiler.
+    // Exposed, so that what others read and what this rank writes later through the slice is the same memory to the
+    // compiler.
     values.as_mut_ptr().expose_provenance()
 }
 
@@ -87,8 +88,8 @@ impl CrossMemory {
         }
     }
 
-    /// acc ← acc ∘ the elements at an address of a rank; false if the system does not give them. `scratch` holds as many bytes
-    /// as `acc`. What [`CrossMemory::read`] demands holds here too.
+    /// acc ← acc ∘ the elements at an address of a rank; false if the system does not give them. `scratch` holds as many
+    /// bytes as `acc`. What [`CrossMemory::read`] demands holds here too.
     pub(in crate::shared) fn reduce<T: Element>(
         &self,
         rank: usize,

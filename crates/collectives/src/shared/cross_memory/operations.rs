@@ -49,7 +49,8 @@ impl SlotExchange {
         piece
     }
 
-    /// Runs `run`, which reads others' buffers, once all have met in the piece. It ends when nobody needs this one's any more.
+    /// Runs `run`, which reads others' buffers, once all have met in the piece. It ends when nobody needs this one's any
+    /// more.
     fn meeting(
         &mut self,
         piece: u32,
@@ -68,7 +69,8 @@ impl SlotExchange {
     fn withdraw(&self) {
         self.word(self.rank, EXPOSED).store(0, Ordering::SeqCst);
         for other in self.others() {
-            // Another process that reads what is gone gets an error; a thread must not come to that. It reads a block, no more.
+            // Another process that reads what is gone gets an error; a thread must not come to that. It reads a block,
+            // no more.
             let here = self.cross_memory.as_ref().is_some_and(|memory| memory.is_here(other));
             while here && self.word(other, READING).load(Ordering::SeqCst) == self.rank as u32 + 1 {
                 std::thread::yield_now();
@@ -88,8 +90,8 @@ impl SlotExchange {
         if there { Ok(()) } else { Err(SlotError::Link(LinkError::Closed(rank))) }
     }
 
-    /// own ← the reduction of all ranks' values, this one's being there already or in `mine`; `offset` is where they begin in
-    /// the buffers, in bytes.
+    /// own ← the reduction of all ranks' values, this one's being there already or in `mine`; `offset` is where they
+    /// begin in the buffers, in bytes.
     fn fold_exposed<T: Element>(
         &mut self,
         own: &mut [T],

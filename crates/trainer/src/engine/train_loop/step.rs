@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use phalanx_tensor::{Place, Session, Tape};
+use phalanx_tensor::{Session, Tape};
 
 use super::Run;
 use super::after::tell_saved;
@@ -101,16 +101,13 @@ impl Run<'_> {
                 continue;
             }
             let session = Session {
-                context: self.context.clone(),
-                training: true,
-                key: key.step(self.state.step),
                 sample_offset: *offset,
                 listener: state.listener(),
                 batch_group,
                 recompute: precision::recompute(self.config),
-                precision: precision::precision(self.config),
+                precision: self.config.train.precision,
                 frozen: state.constants(phase),
-                place: Place::host(),
+                ..Session::training(self.context.clone(), key.step(self.state.step))
             };
             // Gradients travel once they are complete, with the last micro-batch: on all ranks the same, also those that have
             // no sample of it.
