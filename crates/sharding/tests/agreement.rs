@@ -250,7 +250,8 @@ fn bf16_sends_half_the_bytes_under_every_strategy() {
             let reduced = step.reduce()?;
             let sent = parallel.stats().bytes_sent - before;
             let context = Context::new(1);
-            let mut squares = [phalanx_tensor::optim::grad_sum_of_squares(reduced.params(), &context)?];
+            let mut squares =
+                [phalanx_tensor::optim::grad_sum_of_squares(reduced.params(), &context)?.number()?];
             reduced.sum(&mut squares)?;
             check_bytes(strategy, &parallel, &store);
             Ok(vec![squares[0], sent as f64])
