@@ -20,10 +20,11 @@ mod state;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use candle_core::Tensor;
 use phalanx_collectives::{CommStats, Communicator, ReduceOp};
 use phalanx_tensor::{FlatEntry, FlatParam, HookResult, Listener, ParamState, ParamStore, ProcessGroup};
 
-use self::gradients::Reductions;
+use self::gradients::{Reduction, Reductions};
 use self::parameters::Gathered;
 use self::prefetch::Pass;
 use crate::codec::GradCodec;
@@ -208,7 +209,34 @@ impl Listener for DataParallel {
     }
 
     fn gradients_ready(&self, param: &FlatParam) -> HookResult {
-        Ok(self.ready(param)?)
+        // Networks may run on each other's tapes; and a tape may be differentiated for other ends.
+        if !self.params.get(param.index()).is_some_and(|own| own.is(param)) {
+            return Ok(());
+        }
+        let mut state = self.state();
+        let Some(step) = &mut state.step else {
+            return Err(
+                ShardingError::Step("gradients came outside of any; begin one before backward").into()
+            );
+        };
+        if step.accumulating {
+            return Ok(());
+        }
+        step.ready[param.index()] = true;
+        while self.order.get(step.started).is_some_and(|next| step.ready[*next]) {
+            self.start(step)?;
+        }
+        // What is done meanwhile makes room at once. Where gradients are sharded there is room for those of a few buckets,
+        // as for parameters; backward waits if it is that much faster than the others.
+        let scatters = self.strategy.layout.gradients == Layout::Sharded;
+        // Where shards go on to other groups that does not depend on who is how fast, so that all ranks issue the same.
+        let done = |reduction: &Reduction| self.replicas.is_none() && reduction.message.is_done();
+        while step.running.front().is_some_and(done)
+            || (scatters && step.running.len() > self.prefetch.max(1))
+        {
+            self.finish_oldest(step)?;
+        }
+        Ok(())
     }
 }
 
@@ -238,7 +266,21 @@ impl ParallelStrategy for DataParallel {
     }
 
     fn reduce(&self, _: &StepToken) -> Result<()> {
-        self.finish_gradients()
+        let mut state = self.state();
+        let Some(step) = &mut state.step else { return Ok(()) };
+        // What backward did not report is started too: a rank without samples still takes part, with zeros.
+        while step.started < self.order.len() {
+            self.start(step)?;
+        }
+        while !step.running.is_empty() {
+            self.finish_oldest(step)?;
+        }
+        for reduction in std::mem::take(&mut step.crossing) {
+            let (param, len) = (&self.params[reduction.bucket], reduction.sum.len());
+            self.arrived(reduction, 0..len)?;
+            self.reduced(param)?;
+        }
+        Ok(())
     }
 
     fn end(&self, _: &StepToken, completed: bool) {
@@ -286,11 +328,20 @@ impl ParallelStrategy for DataParallel {
     }
 
     fn unshard(&self) -> Result<()> {
-        self.gather_all()
+        let mut state = self.state();
+        // That all of it is in memory is what was asked for; it does not count as gathered in flight.
+        let peak = state.gathered.peak;
+        (0..self.params.len()).try_for_each(|at| self.fetch(&mut state, at))?;
+        (0..self.params.len()).try_for_each(|at| self.receive(&mut state, at))?;
+        state.gathered.peak = peak;
+        state.gathered.held = true;
+        Ok(())
     }
 
     fn reshard(&self) -> Result<()> {
-        self.release_all()
+        let mut state = self.state();
+        state.gathered.held = false;
+        (0..self.params.len()).try_for_each(|at| self.release(&mut state, at))
     }
 
     fn broadcast_state(&self, store: &ParamStore) -> Result<()> {
@@ -299,7 +350,24 @@ impl ParallelStrategy for DataParallel {
     }
 
     fn broadcast_buffers(&self, store: &ParamStore) -> Result<()> {
-        self.send_buffers(store)
+        // All buffers travel as one message of f64, which holds f32 and counters below 2⁵³ exactly.
+        let mut all = Vec::new();
+        for buffer in store.buffers() {
+            let flat = buffer.to_host()?.flatten_all()?.to_dtype(candle_core::DType::F64)?;
+            all.extend(flat.to_vec1::<f64>()?);
+        }
+        self.comm.broadcast(&mut all, 0)?;
+        if self.comm.rank() == 0 {
+            return Ok(());
+        }
+        let mut rest = all.as_slice();
+        for buffer in store.buffers() {
+            let (own, later) = rest.split_at(buffer.shape().elem_count());
+            rest = later;
+            let tensor = Tensor::from_slice(own, buffer.shape(), &candle_core::Device::Cpu)?;
+            buffer.set(&tensor)?;
+        }
+        Ok(())
     }
 
     fn role(&self) -> ShardRole {

@@ -1,28 +1,29 @@
 //! Gradients: reduced while backward still runs, from the last bucket to the first.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use phalanx_collectives::{Communicator, FlatBuffer, Handle, ReduceOp};
 use phalanx_tensor::host::HostSliceMut;
 use phalanx_tensor::{FlatParam, FlatStorage, TensorError};
 
 use super::DataParallel;
+use crate::Result;
 use crate::buffer::{InPlace, Wire};
 use crate::codec::GradCodec;
 use crate::strategy::{LEADER, Layout};
-use crate::{Result, ShardingError};
 
 /// How far the reductions of a step are.
 #[derive(Debug)]
 pub(super) struct Reductions {
     /// By bucket: whether its gradients are complete.
-    ready: Vec<bool>,
+    pub(super) ready: Vec<bool>,
     /// How many buckets, in the order of reduction, have started.
-    started: usize,
+    pub(super) started: usize,
     /// Started and not finished.
-    running: VecDeque<Reduction>,
+    pub(super) running: VecDeque<Reduction>,
     /// Shards on their way between groups.
-    crossing: Vec<Reduction>,
+    pub(super) crossing: Vec<Reduction>,
     /// Whether more micro-batches come before anything is reduced.
     pub(super) accumulating: bool,
 }
@@ -41,68 +42,38 @@ impl Reductions {
 
 /// The sum of a bucket's gradients on its way.
 #[derive(Debug)]
-struct Reduction {
-    bucket: usize,
+pub(super) struct Reduction {
+    pub(super) bucket: usize,
     /// Where the sum goes: the gradients themselves, or the room for this rank's shard.
-    sum: FlatStorage,
-    message: Message,
+    pub(super) sum: FlatStorage,
+    pub(super) message: Message,
     wire_bytes: u64,
 }
 
 /// What is summed.
 #[derive(Debug)]
-enum Message {
+pub(super) enum Message {
     /// The gradients, in place.
     Whole(Handle<InPlace>),
     /// The gradients, of which this rank gets its shard.
     Scattered(Handle<(InPlace, InPlace)>),
     /// What the codec has made of them.
-    Encoded(Handle<Wire>),
+    Encoded(Handle<Wire>, Arc<dyn GradCodec>),
 }
 
 impl Message {
-    fn is_done(&self) -> bool {
+    pub(super) fn is_done(&self) -> bool {
         match self {
             Self::Whole(handle) => handle.is_done(),
             Self::Scattered(handle) => handle.is_done(),
-            Self::Encoded(handle) => handle.is_done(),
+            Self::Encoded(handle, _) => handle.is_done(),
         }
     }
 }
 
 impl DataParallel {
-    /// A bucket's gradients are complete.
-    pub(super) fn ready(&self, param: &FlatParam) -> Result<()> {
-        // Networks may run on each other's tapes; and a tape may be differentiated for other ends.
-        if !self.params.get(param.index()).is_some_and(|own| own.is(param)) {
-            return Ok(());
-        }
-        let mut state = self.state();
-        let Some(step) = &mut state.step else {
-            return Err(ShardingError::Step("gradients came outside of any; begin one before backward"));
-        };
-        if step.accumulating {
-            return Ok(());
-        }
-        step.ready[param.index()] = true;
-        while self.order.get(step.started).is_some_and(|next| step.ready[*next]) {
-            self.start(step)?;
-        }
-        // What is done meanwhile makes room at once. Where gradients are sharded there is room for those of a few buckets,
-        // as for parameters; backward waits if it is that much faster than the others.
-        let scatters = self.strategy.layout.gradients == Layout::Sharded;
-        // Where shards go on to other groups that does not depend on who is how fast, so that all ranks issue the same.
-        let done = |reduction: &Reduction| self.replicas.is_none() && reduction.message.is_done();
-        while step.running.front().is_some_and(done)
-            || (scatters && step.running.len() > self.prefetch.max(1))
-        {
-            self.finish_oldest(step)?;
-        }
-        Ok(())
-    }
-
     /// Starts the reduction of the next bucket in order.
-    fn start(&self, step: &mut Reductions) -> Result<()> {
+    pub(super) fn start(&self, step: &mut Reductions) -> Result<()> {
         let bucket = self.order[step.started];
         let param = &self.params[bucket];
         let scatters = self.strategy.layout.gradients == Layout::Sharded;
@@ -113,7 +84,7 @@ impl DataParallel {
                 if shard.is_some() {
                     param.free_unreduced_grads()?;
                 }
-                let message = Message::Encoded(self.summed(wire));
+                let message = Message::Encoded(self.summed(wire), codec.clone());
                 Reduction { bucket, sum: shard.unwrap_or(full), message, wire_bytes }
             }
             (None, Some(shard)) => {
@@ -141,7 +112,7 @@ impl DataParallel {
     }
 
     /// Waits for the oldest reduction. A shard goes on to the other groups, if there are any.
-    fn finish_oldest(&self, step: &mut Reductions) -> Result<()> {
+    pub(super) fn finish_oldest(&self, step: &mut Reductions) -> Result<()> {
         let Some(reduction) = step.running.pop_front() else { return Ok(()) };
         let (bucket, param) = (reduction.bucket, &self.params[reduction.bucket]);
         let scatters = self.strategy.layout.gradients == Layout::Sharded;
@@ -157,7 +128,7 @@ impl DataParallel {
         let (message, wire_bytes) = match &self.codec {
             Some(codec) => {
                 let (wire, bytes) = encoded(&**codec, self.params.len() + bucket, &sum)?;
-                (Message::Encoded(replicas.all_reduce_async(wire, ReduceOp::Sum)), bytes)
+                (Message::Encoded(replicas.all_reduce_async(wire, ReduceOp::Sum), codec.clone()), bytes)
             }
             None => (Message::Whole(replicas.all_reduce_async(InPlace(sum.clone()), ReduceOp::Sum)), 0),
         };
@@ -165,47 +136,27 @@ impl DataParallel {
     }
 
     /// Waits for a reduction; of an encoded sum elements `range` are decoded.
-    fn arrived(&self, reduction: Reduction, range: std::ops::Range<usize>) -> Result<FlatStorage> {
+    pub(super) fn arrived(&self, reduction: Reduction, range: std::ops::Range<usize>) -> Result<FlatStorage> {
         let Reduction { sum, message, .. } = reduction;
-        match (message, &self.codec) {
-            (Message::Whole(handle), _) => drop(handle.wait()?),
-            (Message::Scattered(handle), _) => drop(handle.wait()?),
-            (Message::Encoded(handle), Some(codec)) => {
+        match message {
+            Message::Whole(handle) => drop(handle.wait()?),
+            Message::Scattered(handle) => drop(handle.wait()?),
+            Message::Encoded(handle, codec) => {
                 let mut wire = handle.wait()?;
                 let decode = |gradients: &mut [f32]| codec.decode(&mut *wire.0, range, gradients);
                 with_singles(&sum, decode)??;
             }
-            (Message::Encoded(handle), None) => drop(handle.wait()?),
         }
         Ok(sum)
     }
 
     /// Keeps of a bucket's summed gradients what the strategy says.
-    fn reduced(&self, param: &FlatParam) -> Result<()> {
+    pub(super) fn reduced(&self, param: &FlatParam) -> Result<()> {
         Ok(param.end_reduce(match self.strategy.layout.gradients {
             Layout::Replicated => true,
             Layout::Sharded => false,
             Layout::Leader => self.shards.rank() == LEADER,
         })?)
-    }
-
-    /// Waits until the gradients of all buckets are summed over the ranks; starts those that backward did not
-    /// report (a rank without samples still takes part, with zeros).
-    pub(super) fn finish_gradients(&self) -> Result<()> {
-        let mut state = self.state();
-        let Some(step) = &mut state.step else { return Ok(()) };
-        while step.started < self.order.len() {
-            self.start(step)?;
-        }
-        while !step.running.is_empty() {
-            self.finish_oldest(step)?;
-        }
-        for reduction in std::mem::take(&mut step.crossing) {
-            let (param, len) = (&self.params[reduction.bucket], reduction.sum.len());
-            self.arrived(reduction, 0..len)?;
-            self.reduced(param)?;
-        }
-        Ok(())
     }
 
     /// The codec with the number of elements of everything that it encodes in a step.

@@ -21,7 +21,7 @@ pub(super) struct Gathered {
     /// Blocks that are being run.
     pub(super) open: Vec<usize>,
     /// Whether everything is to stay.
-    held: bool,
+    pub(super) held: bool,
     /// Bytes of whole buckets in memory or on their way, and the most there were.
     bytes: usize,
     pub(super) peak: usize,
@@ -106,7 +106,7 @@ impl DataParallel {
     }
 
     /// Starts to gather a bucket, unless it is here or on its way.
-    fn fetch(&self, state: &mut Progress, at: usize) -> Result<()> {
+    pub(super) fn fetch(&self, state: &mut Progress, at: usize) -> Result<()> {
         let param = &self.params[at];
         if param.state() != ParamState::Sharded {
             return Ok(());
@@ -129,7 +129,7 @@ impl DataParallel {
     }
 
     /// Lets a bucket's parameters leave memory.
-    fn release(&self, state: &mut Progress, at: usize) -> Result<()> {
+    pub(super) fn release(&self, state: &mut Progress, at: usize) -> Result<()> {
         if self.params[at].state() == ParamState::Gathered {
             self.params[at].reshard()?;
             state.gathered.bytes = state.gathered.bytes.saturating_sub(self.params[at].bytes());
@@ -162,24 +162,5 @@ impl DataParallel {
             handle.wait()?;
         }
         Ok(())
-    }
-
-    /// Brings all parameters into memory and keeps them there.
-    pub(super) fn gather_all(&self) -> Result<()> {
-        let mut state = self.state();
-        // That all of it is in memory is what was asked for; it does not count as gathered in flight.
-        let peak = state.gathered.peak;
-        (0..self.params.len()).try_for_each(|at| self.fetch(&mut state, at))?;
-        (0..self.params.len()).try_for_each(|at| self.receive(&mut state, at))?;
-        state.gathered.peak = peak;
-        state.gathered.held = true;
-        Ok(())
-    }
-
-    /// Lets parameters leave memory again.
-    pub(super) fn release_all(&self) -> Result<()> {
-        let mut state = self.state();
-        state.gathered.held = false;
-        (0..self.params.len()).try_for_each(|at| self.release(&mut state, at))
     }
 }

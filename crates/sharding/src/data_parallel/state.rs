@@ -1,8 +1,7 @@
-//! Values of parameters and buffers: at the start, and after they were loaded.
+//! Values of parameters: at the start, and after they were loaded.
 
-use candle_core::Tensor;
 use phalanx_tensor::host::HostSliceMut;
-use phalanx_tensor::{Key, ParamState, ParamStore};
+use phalanx_tensor::{Key, ParamState};
 
 use super::DataParallel;
 use crate::Result;
@@ -43,28 +42,6 @@ impl DataParallel {
             }
         }
         state.gathered = super::Gathered::default();
-        Ok(())
-    }
-
-    /// Makes all ranks' buffers equal to rank 0's.
-    pub(super) fn send_buffers(&self, store: &ParamStore) -> Result<()> {
-        // All buffers travel as one message of f64, which holds f32 and counters below 2⁵³ exactly.
-        let mut all = Vec::new();
-        for buffer in store.buffers() {
-            let flat = buffer.to_host()?.flatten_all()?.to_dtype(candle_core::DType::F64)?;
-            all.extend(flat.to_vec1::<f64>()?);
-        }
-        self.comm.broadcast(&mut all, 0)?;
-        if self.comm.rank() == 0 {
-            return Ok(());
-        }
-        let mut rest = all.as_slice();
-        for buffer in store.buffers() {
-            let (own, later) = rest.split_at(buffer.shape().elem_count());
-            rest = later;
-            let tensor = Tensor::from_slice(own, buffer.shape(), &candle_core::Device::Cpu)?;
-            buffer.set(&tensor)?;
-        }
         Ok(())
     }
 }
