@@ -334,13 +334,13 @@ impl ParallelStrategy for DataParallel {
         (0..self.params.len()).try_for_each(|at| self.fetch(&mut state, at))?;
         (0..self.params.len()).try_for_each(|at| self.receive(&mut state, at))?;
         state.gathered.peak = peak;
-        state.gathered.held = true;
+        state.gathered.unsharded = true;
         Ok(())
     }
 
     fn reshard(&self) -> Result<()> {
         let mut state = self.state();
-        state.gathered.held = false;
+        state.gathered.unsharded = false;
         (0..self.params.len()).try_for_each(|at| self.release(&mut state, at))
     }
 

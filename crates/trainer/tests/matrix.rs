@@ -5,6 +5,11 @@
 //! too few images for every rank to get one. Compared are the loss, the measures and the gradient's norm of every step, and
 //! what the averaged weights reach on the test split. One rank's curve is trained once for all cells that need it.
 //!
+//! The residual network's activations have kinks. Now and then rounding decides on which side of one an activation is, which
+//! moves a gradient at once, and every loss after it. So its first steps are compared with those of one rank, an epoch with its
+//! small last batch and the step after it, at a rate at which a slightly wrong gradient shows in each of these losses (there is
+//! a test of that), and all steps, to the bit, with those of `ddp` on as many ranks.
+//!
 //! `cargo test` runs a few cells of each preset; the others are ignored for their length (`cargo xtask test --full`).
 
 use std::collections::BTreeMap;
@@ -16,6 +21,9 @@ use phalanx_trainer::launch::StopFlag;
 use phalanx_trainer::run::RunFolder;
 
 const STEPS: usize = 20;
+
+/// How far the residual network's first losses and norms may be from those of one rank.
+const RESNET_TOLERANCES: [(f64, f64); 4] = [(1e-5, 2e-5), (1e-4, 1e-3), (1e-3, 0.02), (5e-3, 0.05)];
 
 /// What is trained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,12 +95,12 @@ impl Cell {
         let Self { case: Case { model, precision, recompute, accumulate }, strategy, ranks } = self;
         // Ten images are no multiple of three or four ranks, nor five of two; the last step of an epoch has three, spread over
         // the ranks or padded. Messages are small, so that there are many.
-        let common = "train.global_batch=10 train.bucket_kib=32 data.images=43 data.test_images=9 data.flip=true \
+        let common = "train.global_batch=10 train.bucket_kib=32 data.images=23 data.test_images=9 data.flip=true \
             train.threads=1 train.ema=0.8 eval.batch=2 sample.rows=1 sample.columns=1 schedule.kind=cosine";
         let of_model = match model {
             Model::ResNet18 => {
                 "model.kind=resnet18 model.width=8 model.image_size=32 model.sync_batch_norm=true \
-                optim.kind=sgd optim.lr=0.00001 optim.weight_decay=0.0005 train.clip_norm=2 model.label_smoothing=0.1"
+                optim.kind=sgd optim.lr=0.02 optim.weight_decay=0.0005 train.clip_norm=2 model.label_smoothing=0.1"
             }
             Model::Cvae => "optim.kind=adamw optim.lr=0.002 optim.weight_decay=0.05 train.clip_norm=0.5",
         };
@@ -106,8 +114,15 @@ impl Cell {
     }
 
     fn train(self) -> Curve {
+        self.train_with(&[])
+    }
+
+    /// Trains with further settings.
+    fn train_with(self, further: &[&str]) -> Curve {
+        let further = further.iter().map(|setting| (*setting).to_owned());
+        let settings: Vec<_> = self.settings().into_iter().chain(further).collect();
         let program = Program::phalanx();
-        let resolved = program.resolve("tiny", &self.settings()).expect("a configuration");
+        let resolved = program.resolve("tiny", &settings).expect("a configuration");
         resolved.validate().expect("a sound configuration");
         let place = tempfile::tempdir().expect("a folder");
         let folder = RunFolder::create(Some(&place.path().join("run")), place.path(), &resolved.name)
@@ -135,39 +150,32 @@ impl Cell {
         slot.get_or_init(|| Arc::new(self.train())).clone()
     }
 
+    /// How far row `row` may be from that of one rank: its measures and its norm, relatively. Nothing for rows that are not
+    /// compared.
+    fn tolerance(self, row: usize) -> Option<(f64, f64)> {
+        match (self.case.model, self.case.precision) {
+            (Model::Cvae, precision) => Some((precision.tolerance(), precision.tolerance())),
+            (Model::ResNet18, Precision::F32) => RESNET_TOLERANCES.get(row).copied(),
+            (Model::ResNet18, Precision::Bf16) => (row < RESNET_TOLERANCES.len()).then_some((0.05, 0.5)),
+        }
+    }
+
     fn check(self) {
         let (found, alone) = (self.curve(), Self { strategy: "ddp", ranks: 1, ..self }.curve());
         let mean = |rows: &[Row]| rows.iter().map(|row| row.measured[0]).sum::<f64>() / rows.len() as f64;
         let (first, last) = (mean(&alone[..5]), mean(&alone[STEPS - 5..STEPS]));
-        // The residual network's rate is small. Now and then rounding decides on which side of ReLU's kink an activation is,
-        // which moves the gradient at once; the loss then moves in proportion to the rate. (With 5e-4, a cell in twenty is off
-        // by 1e-4 to 3e-4, another one with each rate.)
-        let learns: f64 = if self.case.model == Model::Cvae { 0.95 } else { 1.0 };
-        assert!(last < learns * first, "{self:?}: one rank learns: {alone:?}");
-        let tolerance = self.case.precision.tolerance();
-        for (step, (found, alone)) in found.iter().zip(&*alone).enumerate() {
+        assert!(last < 0.95 * first, "{self:?}: one rank learns: {alone:?}");
+        for (row, (found, alone)) in found.iter().zip(&*alone).enumerate() {
+            let Some((measures, norm)) = self.tolerance(row) else { continue };
             let close = |found: f64, alone: f64, tolerance: f64| {
                 assert!(
                     (found - alone).abs() <= tolerance * alone.abs().max(1e-3),
-                    "{self:?}: row {step} of {STEPS}: {found} is not {alone}"
+                    "{self:?}: row {row} of {STEPS}: {found} is not {alone}"
                 );
             };
             let measured = found.measured.iter().zip(&alone.measured);
-            measured.for_each(|(found, alone)| close(*found, *alone, tolerance));
-            // An activation that crosses ReLU's kink moves the residual network's gradients at once, and the loss later.
-            let of_norm = match (self.case.model, self.case.precision) {
-                (Model::Cvae, _) => tolerance,
-                (Model::ResNet18, Precision::F32) => 0.05,
-                (Model::ResNet18, Precision::Bf16) => 0.5,
-            };
-            found.norm.zip(alone.norm).into_iter().for_each(|(found, alone)| close(found, alone, of_norm));
-        }
-        if (self.case.model, self.case.precision) == (Model::ResNet18, Precision::F32) {
-            // Until that happens the norm is the same, so that every part of the gradients is.
-            let norms = found.iter().zip(&*alone).filter_map(|(found, alone)| found.norm.zip(alone.norm));
-            let mut off: Vec<f64> = norms.map(|(found, alone)| (found - alone).abs() / alone).collect();
-            off.sort_by(f64::total_cmp);
-            assert!(off[STEPS / 4] < 2e-5, "{self:?}: norms are off by {off:?}");
+            measured.for_each(|(found, alone)| close(*found, *alone, measures));
+            found.norm.zip(alone.norm).into_iter().for_each(|(found, alone)| close(found, alone, norm));
         }
         // Groups add in another order.
         if self.strategy != "hsdp" {
@@ -242,6 +250,20 @@ macro_rules! presets {
 }
 
 presets! { dp ddp zero1 zero2 fsdp hsdp }
+
+#[test]
+fn a_gradient_that_is_a_tenth_off_shows_in_the_losses() {
+    for accumulate in [1, 2] {
+        let case = Case { model: Model::ResNet18, precision: Precision::F32, recompute: 0, accumulate };
+        let cell = Cell { case, strategy: "ddp", ranks: 1 };
+        let (right, wrong) = (cell.curve(), cell.train_with(&["optim.lr=0.022"]));
+        for (row, (tolerance, _)) in RESNET_TOLERANCES.iter().enumerate().skip(1) {
+            let [right, wrong] = [&right[row], &wrong[row]].map(|row| row.measured[0]);
+            let off = (wrong - right).abs() / right;
+            assert!(off > 2.0 * tolerance, "{accumulate}: loss {row} is off by {off:e} only");
+        }
+    }
+}
 
 #[test]
 fn every_preset_has_its_cells() {

@@ -21,7 +21,7 @@ pub(super) struct Gathered {
     /// Blocks that are being run.
     pub(super) open: Vec<usize>,
     /// Whether everything is to stay.
-    pub(super) held: bool,
+    pub(super) unsharded: bool,
     /// Bytes of whole buckets in memory or on their way, and the most there were.
     bytes: usize,
     pub(super) peak: usize,
@@ -32,7 +32,7 @@ impl DataParallel {
     pub(super) fn enter(&self, block: &str, pass: Pass) -> Result<()> {
         let Some(block) = self.sharded_block(block) else { return Ok(()) };
         let mut state = self.state();
-        if state.gathered.held {
+        if state.gathered.unsharded {
             return Ok(());
         }
         state.gathered.route.visit((pass, block));
@@ -81,7 +81,7 @@ impl DataParallel {
     pub(super) fn leave(&self, block: &str) -> Result<()> {
         let Some(block) = self.sharded_block(block) else { return Ok(()) };
         let mut state = self.state();
-        if state.gathered.held {
+        if state.gathered.unsharded {
             return Ok(());
         }
         if let Some(at) = state.gathered.open.iter().rposition(|open| *open == block) {
