@@ -177,7 +177,9 @@ pub(crate) fn run(args: &MemoryArgs) -> Result<()> {
         let training = args.training(strategy.name);
         let resolved = training.resolve(&folder)?;
         resolved.validate()?;
-        let plans = plan_memory(&resolved.config, &[Strategy::named("ddp")?, *strategy])?;
+        let phalanx = phalanx_trainer::Program::phalanx();
+        let task = phalanx.task_of(&resolved.config).ok_or_else(|| anyhow::anyhow!("no such task"))?;
+        let plans = plan_memory(task, &resolved.config, &[Strategy::named("ddp")?, *strategy])?;
         let [ddp, plan] = plans.plans.as_slice() else { bail!("a plan for each strategy") };
         println!(
             "[{}/{}] {}: {}, {:.1} million parameters, {} ranks",

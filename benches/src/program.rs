@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context as _, Result, bail};
-use phalanx_trainer::config::{Resolved, resolve};
+use phalanx_trainer::Program;
+use phalanx_trainer::config::Resolved;
 use phalanx_trainer::run::{RunFolder, Summary};
 
 /// In an environment with this variable the benchmarks' program is `phalanx` itself: the trainer that they are linked with,
@@ -14,7 +15,7 @@ const AS_PHALANX: &str = "PHALANX_BENCH_AS_PHALANX";
 
 /// What the program ends with if it was started as `phalanx`.
 pub(crate) fn as_phalanx() -> Option<ExitCode> {
-    std::env::var_os(AS_PHALANX).map(|_| phalanx_trainer::cli::main())
+    std::env::var_os(AS_PHALANX).map(|_| phalanx_trainer::main(&Program::phalanx()))
 }
 
 /// A training to run.
@@ -34,7 +35,7 @@ impl Training {
     /// Writes the configuration into `folder`, and resolves and checks it.
     pub(crate) fn resolve(&self, folder: &Path) -> Result<Resolved> {
         let path = self.write(folder)?;
-        let mut resolved = resolve(&path.display().to_string(), &self.sets)?;
+        let mut resolved = Program::phalanx().resolve(&path.display().to_string(), &self.sets)?;
         let (option, (kind, path)) =
             (format!("--data {}", self.data), self.data.split_once('=').unwrap_or((&self.data, "")));
         resolved.set(&option, &format!("data.kind={kind}"))?;

@@ -29,7 +29,7 @@ struct Replica {
 }
 
 impl Replica {
-    fn new(args: &TrainArgs, strategy: &str, store: ParamStore, comm: Communicator) -> Result<Self> {
+    fn new(args: &TrainArgs, strategy: &str, store: &ParamStore, comm: Communicator) -> Result<Self> {
         // Without communication each rank is a world of its own.
         let (comm, strategy) = match strategy {
             "none" => (threads(1)?.remove(0), "ddp"),
@@ -38,7 +38,7 @@ impl Replica {
         let (overlap, threads) = (args.overlap.overlap(), args.common.threads());
         let options = Options { overlap, threads, ..Options::default() };
         let row = Strategy::named(strategy)?;
-        let parallel = DataParallel::with_options(&store, row.mesh(comm, 0)?, row, options)?;
+        let parallel = DataParallel::with_options(store, row.mesh(comm, 0)?, row, options)?;
         let recompute = if args.recompute > 0 { Recompute::Every(args.recompute) } else { Recompute::Never };
         Ok(Self { parallel, precision: args.precision, recompute })
     }
@@ -76,7 +76,7 @@ impl Replica {
 fn single_loss_step(args: &TrainArgs, strategy: &str, comm: Communicator) -> Result<Step> {
     let global = args.batch * comm.world_size();
     let (store, forward) = build(args, args.batch)?;
-    let replica = Replica::new(args, strategy, store, comm)?;
+    let replica = Replica::new(args, strategy, &store, comm)?;
     let mut sgd = Sgd::new(0.9, false, 5e-4);
     Ok(Box::new(move |context, step| {
         let tape = replica.tape(context, step);
@@ -97,8 +97,8 @@ fn stackgan_step(args: &TrainArgs, strategy: &str, comm: Communicator) -> Result
     let generator = StageOneGenerator::new(&of_g.root(), &config)?;
     let discriminator = StageOneDiscriminator::new(&of_d.root(), &config)?;
     let (g, d) = (
-        Replica::new(args, strategy, of_g.build()?, comm.clone())?,
-        Replica::new(args, strategy, of_d.build()?, comm)?,
+        Replica::new(args, strategy, &of_g.build()?, comm.clone())?,
+        Replica::new(args, strategy, &of_d.build()?, comm)?,
     );
     let random = |dims: &[usize]| {
         Ok::<_, anyhow::Error>(Value::constant(Tensor::rand(-1.0_f32, 1.0, dims, &Device::Cpu)?))

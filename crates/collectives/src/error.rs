@@ -58,7 +58,7 @@ pub enum CommError {
         /// Those that have not, or do not answer.
         missing: Vec<usize>,
         /// What each rank did last.
-        last: Vec<(usize, String)>,
+        last: Box<[(usize, String)]>,
     },
     /// Ranks never arrived.
     #[error("rendezvous at {address}: after {seconds} s ranks {missing:?} of {world_size} are missing")]

@@ -27,6 +27,31 @@ pub enum Tail {
     Ragged,
 }
 
+impl Tail {
+    /// What there is to choose from.
+    pub const ALL: &'static [Self] = &[Self::Drop, Self::Pad, Self::Ragged];
+}
+
+impl std::fmt::Display for Tail {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Pad => "pad",
+            Self::Drop => "drop",
+            Self::Ragged => "ragged",
+        })
+    }
+}
+
+impl std::str::FromStr for Tail {
+    type Err = DataError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let found = Self::ALL.iter().find(|tail| tail.to_string() == text);
+        let problem = || DataError::config("sampler.tail", format!("{text:?} is none of drop, pad, ragged"));
+        found.copied().ok_or_else(problem)
+    }
+}
+
 /// What [`DistributedSampler`] is made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SamplerConfig {

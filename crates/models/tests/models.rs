@@ -269,7 +269,14 @@ fn recomputing_blocks_changes_no_bit() {
         let loss = out.loss(&tape, &images, (0.3, 0.2), Over::Batch).expect("sound").total;
         tape.backward(&loss).expect("sound");
         let grads = store.flat_params().iter().map(|param| {
-            param.grads().expect("sound").expect("all used").tensor().to_vec1::<f32>().expect("f32")
+            param
+                .grads()
+                .expect("sound")
+                .expect("all used")
+                .tensor()
+                .expect("on the CPU")
+                .to_vec1::<f32>()
+                .expect("f32")
         });
         (loss.tensor().expect("sound").to_scalar::<f32>().expect("f32"), grads.collect::<Vec<_>>())
     };
@@ -394,7 +401,16 @@ fn stackgans_first_stage_has_the_authors_sizes_and_trains_one_network_at_a_time(
     let before: Vec<Vec<f32>> = of_d
         .flat_params()
         .iter()
-        .map(|param| param.grads().expect("sound").expect("there").tensor().to_vec1().expect("f32"))
+        .map(|param| {
+            param
+                .grads()
+                .expect("sound")
+                .expect("there")
+                .tensor()
+                .expect("on the CPU")
+                .to_vec1()
+                .expect("f32")
+        })
         .collect();
     let losses = stage_one_generator_loss(&making, &d, &made, &shown).expect("sound");
     making.backward(&losses.total).expect("sound");
@@ -408,7 +424,14 @@ fn stackgans_first_stage_has_the_authors_sizes_and_trains_one_network_at_a_time(
         assert!(error.contains("at least two") && error.ends_with(&few.to_string()), "{error}");
     }
     for (param, before) in of_d.flat_params().iter().zip(before) {
-        let now = param.grads().expect("sound").expect("there").tensor().to_vec1::<f32>().expect("f32");
+        let now = param
+            .grads()
+            .expect("sound")
+            .expect("there")
+            .tensor()
+            .expect("on the CPU")
+            .to_vec1::<f32>()
+            .expect("f32");
         assert_eq!(now, before);
     }
 }

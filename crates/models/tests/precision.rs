@@ -90,7 +90,9 @@ fn train(subject: Subject, precision: Precision, recompute: Recompute, steps: u6
         store.zero_grads();
         tape.backward_scaled(&loss, scale.as_ref().map_or(1.0, LossScale::scale)).expect("sound");
         if let Some(scale) = &mut scale {
-            let squares = grad_sum_of_squares(store.flat_params(), &context).expect("held");
+            let squares =
+                grad_sum_of_squares(store.flat_params(), &context).and_then(|squares| squares.number());
+            let squares = squares.expect("held");
             assert!(squares.is_finite(), "{subject:?}, step {step}");
             scale.accept(store.flat_params(), &context).expect("held");
         }

@@ -96,14 +96,43 @@ impl GradCodec for Bf16 {
     }
 }
 
-/// The codec called `name`; `none` is none.
-///
-/// # Errors
-/// [`ShardingError::Codec`] listing what there is.
-pub fn codec_named(name: &str) -> Result<Option<Arc<dyn GradCodec>>> {
-    match name {
-        "none" => Ok(None),
-        "bf16" => Ok(Some(Arc::new(Bf16))),
-        _ => Err(ShardingError::codec(name, "is unknown; there is: none, bf16")),
+/// The codecs by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CodecKind {
+    /// The numbers themselves.
+    #[default]
+    None,
+    /// [`Bf16`]: rounded to bf16, half of the bytes.
+    Bf16,
+}
+
+impl CodecKind {
+    /// What there is to choose from.
+    pub const ALL: &'static [Self] = &[Self::None, Self::Bf16];
+
+    /// A codec of this kind that has kept nothing yet; none where gradients travel as they are.
+    pub fn codec(self) -> Option<Arc<dyn GradCodec>> {
+        match self {
+            Self::None => None,
+            Self::Bf16 => Some(Arc::new(Bf16)),
+        }
+    }
+}
+
+impl std::fmt::Display for CodecKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Bf16 => "bf16",
+        })
+    }
+}
+
+impl std::str::FromStr for CodecKind {
+    type Err = ShardingError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let found = Self::ALL.iter().find(|kind| kind.to_string() == text);
+        found.copied().ok_or_else(|| ShardingError::codec(text, "is unknown; there is: none, bf16"))
     }
 }

@@ -21,6 +21,12 @@ pub enum ShardingError {
     /// Ranks cannot be arranged as asked.
     #[error("mesh: {0}")]
     Mesh(String),
+    /// No such way for communication to run beside computing.
+    #[error("overlap `{name}` is unknown; there is: auto, always, never")]
+    Overlap {
+        /// The name asked for.
+        name: String,
+    },
     /// A tensor does not lie along the axes of a mesh as somebody takes it to.
     #[error("placement of a tensor of shape {shape:?}: {problem}")]
     Placement {

@@ -68,7 +68,7 @@ mod process_group;
 mod step;
 mod strategy;
 
-pub use codec::{Bf16, CodecBytes, GradCodec, codec_named};
+pub use codec::{Bf16, CodecBytes, CodecKind, GradCodec};
 pub use data_parallel::DataParallel;
 pub use error::{Result, ShardingError};
 pub use mesh::{AXES, MeshLayout, ProcessMesh};

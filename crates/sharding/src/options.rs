@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use phalanx_collectives::{Algorithm, Communicator, ReduceOp};
 
-use crate::Result;
 use crate::codec::GradCodec;
+use crate::{Result, ShardingError};
 
 /// What can be chosen beside the strategy. All ranks must choose the same.
 #[derive(Debug, Clone)]
@@ -40,7 +40,30 @@ pub enum Overlap {
     Never,
 }
 
+impl std::fmt::Display for Overlap {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Always => "always",
+            Self::Never => "never",
+        })
+    }
+}
+
+impl std::str::FromStr for Overlap {
+    type Err = ShardingError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let found = Self::ALL.iter().find(|overlap| overlap.to_string() == text);
+        let unknown = || ShardingError::Overlap { name: text.to_owned() };
+        found.copied().ok_or_else(unknown)
+    }
+}
+
 impl Overlap {
+    /// What there is to choose from.
+    pub const ALL: &'static [Self] = &[Self::Auto, Self::Always, Self::Never];
+
     /// Whether it does, the same on all ranks, where parameters are gathered or not. Every rank calls this at the same place.
     pub(crate) fn decide(self, comm: &Communicator, gathers: bool, threads: usize) -> Result<bool> {
         let one_host = comm.hosts().windows(2).all(|pair| pair[0] == pair[1]);

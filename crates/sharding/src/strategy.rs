@@ -199,6 +199,20 @@ impl StateLayout {
     }
 }
 
+impl std::fmt::Display for Strategy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl std::str::FromStr for Strategy {
+    type Err = ShardingError;
+
+    fn from_str(name: &str) -> Result<Self> {
+        Self::named(name)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

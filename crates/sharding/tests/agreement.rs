@@ -227,7 +227,10 @@ fn bf16_sends_half_the_bytes_under_every_strategy() {
     let run = |strategy: &'static str, codec: &'static str| {
         on_ranks(threads(4).expect("threads"), move |comm| {
             let (model, store) = build(Subject::Cvae, false, 1500)?;
-            let options = Options { codec: phalanx_sharding::codec_named(codec)?, ..Options::default() };
+            let options = Options {
+                codec: codec.parse::<phalanx_sharding::CodecKind>()?.codec(),
+                ..Options::default()
+            };
             let row = Strategy::named(strategy)?;
             let parallel = DataParallel::with_options(&store, row.mesh(comm, 0)?, row, options)?;
             let Model::Cvae(model) = model else { unreachable!("asked for a CVAE") };
@@ -247,7 +250,8 @@ fn bf16_sends_half_the_bytes_under_every_strategy() {
             let reduced = step.reduce()?;
             let sent = parallel.stats().bytes_sent - before;
             let context = Context::new(1);
-            let mut squares = [phalanx_tensor::optim::grad_sum_of_squares(reduced.params(), &context)?];
+            let mut squares =
+                [phalanx_tensor::optim::grad_sum_of_squares(reduced.params(), &context)?.number()?];
             reduced.sum(&mut squares)?;
             check_bytes(strategy, &parallel, &store);
             Ok(vec![squares[0], sent as f64])
@@ -265,7 +269,7 @@ fn bf16_sends_half_the_bytes_under_every_strategy() {
         let least = if matches!(strategy, "fsdp" | "hsdp") { 0.9 } else { 0.6 };
         assert!(bytes < least * plain_bytes, "{strategy}: {bytes} bytes of {plain_bytes}");
     }
-    let error = phalanx_sharding::codec_named("fp4").expect_err("no such codec").to_string();
+    let error = "fp4".parse::<phalanx_sharding::CodecKind>().expect_err("no such codec").to_string();
     assert_eq!(error, "codec `fp4` is unknown; there is: none, bf16");
 }
 

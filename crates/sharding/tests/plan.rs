@@ -7,7 +7,7 @@ use phalanx_collectives::{Communicator, threads};
 use phalanx_models::{Mlp, MlpConfig, MobileNetV2, MobileNetV2Config, ResNet, ResNetConfig, ResNetVariant};
 use phalanx_sharding::plan::{MemoryPlan, RankBytes, Workload};
 use phalanx_sharding::{
-    DataParallel, Options, PRESETS, ParallelStrategy as _, StateBytes, Strategy, codec_named,
+    CodecKind, DataParallel, Options, PRESETS, ParallelStrategy as _, StateBytes, Strategy,
 };
 use phalanx_tensor::loss::{Over, cross_entropy};
 use phalanx_tensor::nn::Linear;
@@ -155,15 +155,17 @@ fn every_strategy_holds_and_sends_what_was_planned() {
                     group: None,
                     optimizer_numbers: momentum.map_or(2, |momentum| usize::from(momentum > 0.0)),
                     averages: momentum.is_none(),
-                    codec: codec_named(codec).expect("known"),
+                    codec: codec.parse::<CodecKind>().expect("known").codec(),
                     ..Workload::default()
                 };
                 let plan =
                     MemoryPlan::new(store.flat_params(), *strategy, &workload).expect("ranks are groups");
                 let measured: Vec<_> = std::thread::scope(|scope| {
                     let start = |comm| {
-                        let options =
-                            Options { codec: codec_named(codec).expect("known"), ..Options::default() };
+                        let options = Options {
+                            codec: codec.parse::<CodecKind>().expect("known").codec(),
+                            ..Options::default()
+                        };
                         scope.spawn(move || measure(subject, *strategy, momentum, options, comm))
                     };
                     let ranks: Vec<_> = threads(ranks).expect("threads").into_iter().map(start).collect();

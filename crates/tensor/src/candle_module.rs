@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 use candle_nn::{VarBuilder, VarMap};
 
 use crate::store::{Param, Scope};
@@ -41,7 +41,7 @@ impl<M> CandleModule<M> {
         build: impl Fn(VarBuilder<'_>) -> candle_core::Result<M> + Send + Sync + 'static,
     ) -> Result<Self> {
         let map = VarMap::new();
-        build(VarBuilder::from_varmap(&map, scope.dtype(), scope.device()))?;
+        build(VarBuilder::from_varmap(&map, scope.dtype(), &Device::Cpu))?;
         let mut variables: Vec<(String, Tensor)> = {
             let data = map.data().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             data.iter().map(|(name, var)| (name.clone(), var.as_detached_tensor())).collect()
@@ -96,7 +96,7 @@ impl<M> CandleModule<M> {
         let Some((_, first)) = self.params.first() else {
             return Err(TensorError::Backward("the candle module has no variables".into()));
         };
-        let (dtype, device) = (first.flat_param()?.dtype(), first.flat_param()?.device().clone());
+        let dtype = first.flat_param()?.dtype();
         let params = self.params.iter().map(|(_, param)| tape.param(param)).collect::<Result<Vec<_>>>()?;
         let mut all: Vec<&Value> = inputs.to_vec();
         all.extend(&params);
@@ -104,7 +104,7 @@ impl<M> CandleModule<M> {
             let (inputs, values) = tensors.split_at(inputs.len());
             let named: HashMap<String, Tensor> =
                 self.params.iter().map(|(name, _)| name.clone()).zip(values.iter().cloned()).collect();
-            let module = (self.build)(VarBuilder::from_tensors(named, dtype, &device))?;
+            let module = (self.build)(VarBuilder::from_tensors(named, dtype, &Device::Cpu))?;
             run(&module, inputs)
         })
     }

@@ -1,12 +1,15 @@
 //! Autograd for training over candle tensors.
 //!
 //! candle gives storage, devices and element types; its built-in graph is made for inference. This crate adds
-//! what training on several ranks needs: an explicit [`Tape`] of nodes over detached tensors, parameters that
+//! what training on several ranks needs: an explicit [`Tape`] of nodes over arrays, parameters that
 //! live in flat buffers, and blocks whose progress a listener can follow.
 //!
 //! - **[`Tape`]**: an op runs forward and pushes a node that can run backward. Gradients accumulate in place,
 //!   and what a node saved is freed as backward passes it.
-//! - **[`Value`]** is what ops take and give: a tensor and where its gradient goes, or a *handle* of a
+//! - **[`Array`]** is memory with a shape: candle's tensor on the CPU, or an array of another back end ([`backend`]). An op
+//!   checks shapes and records; its arithmetic is one function of the [`ArrayBackend`] that its arrays belong to, and nothing is
+//!   copied between the host and a device but by functions that say so.
+//! - **[`Value`]** is what ops take and give: an array and where its gradient goes, or a *handle* of a
 //!   parameter. Nodes keep handles, not weights, so a sharded parameter can be released after forward and
 //!   gathered again before backward.
 //! - **[`ParamStore`]**: parameters in the order and under the names of the reference state dict. They lie

@@ -20,6 +20,9 @@ pub enum Precision {
 }
 
 impl Precision {
+    /// What there is to choose from.
+    pub const ALL: &'static [Self] = &[Self::F32, Self::Bf16, Self::F16];
+
     /// The type that activations are stored in.
     pub fn dtype(self) -> DType {
         match self {
@@ -52,5 +55,19 @@ impl Precision {
 impl std::fmt::Display for Precision {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.dtype().as_str())
+    }
+}
+
+impl std::str::FromStr for Precision {
+    type Err = crate::TensorError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.iter().find(|precision| precision.to_string() == text);
+        let unknown = || crate::TensorError::Argument {
+            name: "precision",
+            value: format!("{text:?}"),
+            expected: "expected f32, bf16 or f16",
+        };
+        found.copied().ok_or_else(unknown)
     }
 }

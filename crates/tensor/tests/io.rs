@@ -127,7 +127,7 @@ fn optimizers_resume_by_name_bit_for_bit() {
             Key::new(9).index(param.index() as u64).step(step).normal(0, &mut values);
             let flat =
                 Tensor::from_vec(values, param.len(), &Device::Cpu).and_then(|t| t.to_dtype(DType::F32));
-            let flat = FlatStorage::from_tensor(flat.expect("small")).expect("flat");
+            let flat = FlatStorage::new(flat.expect("small")).expect("flat");
             param.set_grads(&flat).expect("fits");
         }
     };
@@ -254,7 +254,7 @@ fn copies_of_parameters_are_no_larger_than_they() {
     let store = store(1);
     let mut adam = Adam::new((0.9, 0.999), 1e-8, 0.0);
     for param in store.flat_params() {
-        let zeros = FlatStorage::zeros(param.len(), param.dtype(), param.device()).expect("small");
+        let zeros = FlatStorage::zeros(param.len(), param.dtype(), param.place()).expect("small");
         param.set_grads(&zeros).expect("fits");
     }
     adam.step(store.flat_params(), 0.1, &Context::new(1)).expect("resident");

@@ -95,7 +95,7 @@ fn run(layers: &[Arc<dyn Block>], recompute: Recompute, listener: Option<Arc<Hea
 fn grads(store: &ParamStore) -> Vec<Vec<f32>> {
     let flat = |param: &FlatParam| {
         let grads = param.grads().expect("sound").expect("backward ran");
-        grads.tensor().to_vec1::<f32>().expect("f32")
+        grads.tensor().expect("on the CPU").to_vec1::<f32>().expect("f32")
     };
     store.flat_params().iter().map(flat).collect()
 }

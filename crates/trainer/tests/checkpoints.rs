@@ -299,7 +299,7 @@ fn an_export_is_one_file_with_the_reference_names() {
     let sets = SMALL.split("tiny ").nth(1).unwrap_or_default();
     let sets = sets.replace(
         "--set data.tail=ragged",
-        "--set train.kl_warmup_steps=10 --set train.l1_smooth=0 \
+        "--set model.kl_warmup_steps=10 --set model.l1_smooth=0 \
         --set model.text_layers=1 --set model.text_heads=2",
     );
     let line = format!("eval --model cvae --weights fsdp-ema.safetensors --data shapes {sets}");

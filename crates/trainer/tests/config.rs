@@ -2,10 +2,21 @@
 
 use std::path::Path;
 
-use phalanx_trainer::config::{Config, Detail, Origin, presets, resolve};
+use phalanx_trainer::Program;
+use phalanx_trainer::config::{ConfigError, Detail, Origin, Resolved};
 
 /// Files by name, the first of which is resolved; options; and what is said.
 type Case = (&'static [(&'static str, &'static str)], &'static [&'static str], &'static str);
+
+/// Composes a configuration of `phalanx`.
+fn resolve(name: &str, sets: &[String]) -> Result<Resolved, ConfigError> {
+    Program::phalanx().resolve(name, sets)
+}
+
+/// The names of its presets.
+fn presets() -> Vec<String> {
+    Program::phalanx().catalogue().presets.iter().map(|(name, _)| name.clone()).collect()
+}
 
 /// Writes files into a fresh folder, resolves the first, and gives the folder's name away to the expectations.
 fn message(files: &[(&str, &str)], sets: &[&str]) -> String {
@@ -23,7 +34,9 @@ fn message(files: &[(&str, &str)], sets: &[&str]) -> String {
         Ok(resolved) => format!("ok {}", resolved.config.train.global_batch),
         Err(error) => error.to_string(),
     };
-    text.replace(&format!("{}/", folder.path().display()), "")
+    let tasks: Vec<String> =
+        Program::phalanx().catalogue().tasks.iter().map(|task| format!("`{}`", task.name())).collect();
+    text.replace(&format!("{}/", folder.path().display()), "").replace(&tasks.join(", "), "TASKS")
 }
 
 #[test]
@@ -81,7 +94,7 @@ fn every_mistake_names_key_file_and_line() {
         (
             &[("a.toml", "[model]\nkind = \"resnet19\"\n")],
             &[],
-            "a.toml:2: model.kind: expected one of `cvae`, `clip`, `resnet18`, `resnet34`, `resnet50`, `mobilenetv2`, `mlp`, found the string \"resnet19\"; did you mean resnet18?",
+            "a.toml:2: model.kind: expected one of TASKS, found the string \"resnet19\"; did you mean resnet18?",
         ),
         (
             &[("a.toml", "[model]\nwidths = [8, \"x\"]\n")],
@@ -202,7 +215,7 @@ fn later_layers_override_earlier_ones() {
 
 #[test]
 fn every_preset_resolves_validates_and_survives_being_written() {
-    for name in presets::names() {
+    for name in &presets() {
         let sets =
             if name.starts_with("cifar10") { vec!["data.path=somewhere".to_owned()] } else { Vec::new() };
         let resolved = resolve(name, &sets).unwrap();
@@ -222,23 +235,99 @@ fn every_preset_resolves_validates_and_survives_being_written() {
 
 #[test]
 fn every_key_is_documented_and_every_preset_file_is_listed() {
-    let mut seen = std::collections::BTreeSet::new();
-    for key in Config::keys() {
-        assert!(key.meaning.len() > 10 && key.meaning.ends_with('.'), "{}: {:?}", key.path, key.meaning);
-        assert!(seen.insert(key.path.clone()), "{} twice", key.path);
-        assert_eq!(Config::default().get(&key.path), Some(key.default.clone()), "{}", key.path);
-        // What a key is written as must be what it can be read from.
-        let mut config = Config::default();
-        config.set(&key.path, &key.default).unwrap().unwrap();
-        assert_eq!(config, Config::default());
+    let phalanx = Program::phalanx();
+    for task in &phalanx.catalogue().tasks {
+        let kind = format!("model.kind={}", task.name());
+        let defaults = phalanx.catalogue().resolve(None, &[kind]).unwrap();
+        assert!(!task.about().is_empty(), "{}", task.name());
+        let mut seen = std::collections::BTreeSet::new();
+        for key in defaults.config.keys() {
+            assert!(key.meaning.len() > 10 && key.meaning.ends_with('.'), "{}: {:?}", key.path, key.meaning);
+            assert!(seen.insert(key.path.clone()), "{} twice", key.path);
+            if key.path == "model.kind" {
+                continue;
+            }
+            assert_eq!(defaults.config.get(&key.path), Some(key.default.clone()), "{}", key.path);
+            // What a key is written as must be what it can be read from.
+            let mut config = defaults.config.clone();
+            config.set(&key.path, &key.default).unwrap().unwrap();
+            assert_eq!(config, defaults.config);
+        }
     }
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("presets");
     let mut files: Vec<String> = std::fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned())
         .collect();
-    let mut names: Vec<&str> = presets::names().collect();
+    let mut names = presets();
     files.sort();
-    names.sort_unstable();
+    names.sort();
     assert_eq!(files, names);
+}
+
+#[test]
+fn each_task_has_keys_of_its_own() {
+    let kinds = "expected one of `cvae`, `clip`, `resnet18`, `resnet34`, `resnet50`";
+    let cases: &[(&str, &[&str], &str)] = &[
+        // What a lower layer has set for another task is left out; what stands beside the choice is a mistake.
+        ("tiny", &["model.kind=resnet18", "model.width=8"], "ok"),
+        (
+            "tiny",
+            &["model.kind=resnet18", "model.latent=8"],
+            "--set model.latent=8: model.latent is a key of cvae; model.kind is resnet18",
+        ),
+        (
+            "cifar10-resnet18",
+            &["train.label_smoothing=0.2"],
+            "--set train.label_smoothing=0.2: train.label_smoothing is called model.label_smoothing now",
+        ),
+        (
+            "tiny",
+            &["model.kind=mlp", "model.mlp_widht=8"],
+            "--set model.mlp_widht=8: unknown key model.mlp_widht; did you mean model.mlp_width?",
+        ),
+        ("tiny", &["model.kind=resnet"], kinds),
+        // Keys of a network are those that decide how it is updated.
+        ("tiny", &["critic.optim.lr=-1"], "optim.lr = -1 is negative"),
+        (
+            "tiny",
+            &["critic.optim.lr=x"],
+            "--set critic.optim.lr=x: critic.optim.lr: expected a finite number",
+        ),
+        ("tiny", &["critic.train.ranks=2"], "unknown key critic.train.ranks; did you mean train.ranks?"),
+    ];
+    for (preset, sets, expected) in cases {
+        let sets: Vec<String> = sets.iter().map(ToString::to_string).collect();
+        let said = resolve(preset, &sets).and_then(|resolved| resolved.validate_without_images());
+        let said = said.map_or_else(|error| error.to_string(), |()| "ok".to_owned());
+        assert!(said.contains(expected), "{said}\ndoes not contain\n{expected}");
+    }
+}
+
+#[test]
+fn keys_of_a_network_are_written_and_read_again() {
+    let sets = ["critic.optim.lr=0.5", "critic.train.ema=0.9", "optim.lr=0.25"].map(str::to_owned);
+    let resolved = resolve("tiny", &sets).unwrap();
+    let lr = |network: &str| resolved.config.for_network(network).optim.lr;
+    assert_eq!((lr("critic"), lr("generator"), resolved.config.optim.lr), (0.5, 0.25, 0.25));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.toml");
+    std::fs::write(&path, resolved.to_toml(Detail::Values)).unwrap();
+    assert_eq!(resolve(path.to_str().unwrap(), &[]).unwrap().config, resolved.config);
+}
+
+#[test]
+fn a_run_of_an_older_program_goes_on() {
+    // All keys in one file, also those of other models, and some by the names that they had.
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/format-1/config.toml");
+    let phalanx = Program::phalanx();
+    let old = phalanx.catalogue().resolve_run(&path).unwrap();
+    old.validate().unwrap();
+    assert_eq!(old.config.get("model.kl_warmup_steps"), Some(toml::Value::Integer(10)));
+    assert_eq!(old.config.get("model.latent"), Some(toml::Value::Integer(2)));
+    assert_eq!(old.config.get("model.dropout"), None);
+    // The same file as somebody's own is told apart from a typing error.
+    let error = resolve(path.to_str().unwrap(), &[]).unwrap_err().to_string();
+    assert!(error.contains(":40: train.kl_weight is called model.kl_weight now"), "{error}");
+    assert!(error.contains(":8: model.dropout is a key of mobilenetv2; model.kind is cvae"), "{error}");
 }

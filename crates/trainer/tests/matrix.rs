@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use phalanx_trainer::config::resolve;
+use phalanx_trainer::Program;
 use phalanx_trainer::engine::{Event, Observer, StepReport, World, train, train_replicas};
 use phalanx_trainer::launch::StopFlag;
 use phalanx_trainer::run::RunFolder;
@@ -100,7 +100,7 @@ impl Cell {
         let of_model = match model {
             Model::ResNet18 => {
                 "model.kind=resnet18 model.width=8 model.image_size=32 model.sync_batch_norm=true \
-                optim.kind=sgd optim.lr=0.02 optim.weight_decay=0.0005 train.clip_norm=2 train.label_smoothing=0.1"
+                optim.kind=sgd optim.lr=0.02 optim.weight_decay=0.0005 train.clip_norm=2 model.label_smoothing=0.1"
             }
             Model::Cvae => "optim.kind=adamw optim.lr=0.002 optim.weight_decay=0.05 train.clip_norm=0.5",
         };
@@ -121,18 +121,20 @@ impl Cell {
     fn train_with(self, further: &[&str]) -> Curve {
         let further = further.iter().map(|setting| (*setting).to_owned());
         let settings: Vec<_> = self.settings().into_iter().chain(further).collect();
-        let resolved = resolve("tiny", &settings).expect("a configuration");
+        let program = Program::phalanx();
+        let resolved = program.resolve("tiny", &settings).expect("a configuration");
         resolved.validate().expect("a sound configuration");
         let place = tempfile::tempdir().expect("a folder");
         let folder = RunFolder::create(Some(&place.path().join("run")), place.path(), &resolved.name)
             .expect("a new run");
+        let task = program.task_of(&resolved.config).expect("a task");
         let seen = Seen::default();
         let (observer, stop) = (Box::new(seen.clone()), StopFlag::default());
         if self.ranks == 1 {
-            train(&folder, &resolved, &World::alone(), &stop, observer)
+            train(task, &folder, &resolved, &World::alone(), &stop, observer)
                 .unwrap_or_else(|error| panic!("{self:?}: {error}"));
         } else {
-            train_replicas(&folder, &resolved, &stop, observer)
+            train_replicas(task, &folder, &resolved, &stop, observer)
                 .unwrap_or_else(|error| panic!("{self:?}: {error}"));
         }
         let curve = std::mem::take(&mut *seen.0.lock().unwrap_or_else(PoisonError::into_inner));

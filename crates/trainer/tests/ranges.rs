@@ -59,7 +59,12 @@ fn check(param: &FlatParam, saved: &ParamStore) {
     let (values, entries) = param.kept().expect("values");
     for entry in entries {
         let whole = flat(&saved.param(&entry.name).expect("a parameter").tensor().expect("resident"));
-        assert_eq!(flat(values.tensor())[entry.range.clone()], whole[entry.part.clone()], "{}", entry.name);
+        assert_eq!(
+            flat(&values.tensor().expect("on the CPU"))[entry.range.clone()],
+            whole[entry.part.clone()],
+            "{}",
+            entry.name
+        );
     }
 }
 

@@ -91,8 +91,11 @@ fn flat_parts(shape: &[usize], cuts: &[usize]) -> Vec<Region> {
     parts.filter(|region| !region.is_empty()).collect()
 }
 
+/// A shape, where its dimensions are cut for writing and for reading, where it is cut in a row, and which of both is done.
+type Drawn = (Vec<usize>, Vec<Vec<usize>>, Vec<Vec<usize>>, Vec<usize>, bool, bool);
+
 /// A shape and, for each dimension, where it is cut.
-fn drawn() -> impl Strategy<Value = (Vec<usize>, Vec<Vec<usize>>, Vec<Vec<usize>>, Vec<usize>, bool, bool)> {
+fn drawn() -> impl Strategy<Value = Drawn> {
     let cuts = || prop::collection::vec(prop::collection::vec(0_usize..64, 0..3), 4);
     (
         prop::collection::vec(1_usize..7, 1..=4),

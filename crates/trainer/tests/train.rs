@@ -290,8 +290,8 @@ fn a_run_can_be_evaluated_and_sampled() {
     assert!((loss - told).abs() < 1e-5 * told.abs(), "{loss} {told}");
     let weights = "--weights run/checkpoints/step-00000030/model.safetensors";
     let same = "--set model.image_size=16 --set model.latent=16 --set model.widths=[8,16] --set model.text_width=16 \
-        --set model.text_layers=1 --set model.text_heads=2 --set data.test_images=32 --set train.l1_smooth=0 \
-        --set train.kl_weight=0.0005";
+        --set model.text_layers=1 --set model.text_heads=2 --set data.test_images=32 --set model.l1_smooth=0 \
+        --set model.kl_weight=0.0005";
     let shown = place.succeed(&format!("eval --model cvae {weights} --data shapes {same}"));
     let found: Value = serde_json::from_str(&shown).expect("is JSON");
     let of_weights = found["loss"].as_f64().expect("a loss");

@@ -243,7 +243,7 @@ impl Backend {
             waiting_for: self.members[waiting_for],
             arrived,
             missing,
-            last,
+            last: last.into(),
         }
     }
 

@@ -27,6 +27,15 @@ impl Normalise {
         std: [0.268_629_54, 0.261_302_6, 0.275_777_1],
     };
 
+    /// Those that have names, with these.
+    pub const NAMED: &'static [(&'static str, Self)] = &[
+        ("symmetric", Self::SYMMETRIC),
+        ("cifar10", Self::CIFAR10),
+        ("imagenet", Self::IMAGENET),
+        ("clip", Self::CLIP),
+        ("unit", Self::UNIT),
+    ];
+
     /// Checks that it can be divided by.
     ///
     /// # Errors
@@ -74,6 +83,27 @@ impl Normalise {
 
     fn value(&self, byte: u8, channel: usize) -> f32 {
         (f32::from(byte) / 255.0 - self.mean[channel]) / self.std[channel]
+    }
+}
+
+impl std::fmt::Display for Normalise {
+    /// The name, or else the numbers.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match Self::NAMED.iter().find(|(_, known)| known == self) {
+            Some((name, _)) => f.write_str(name),
+            None => write!(f, "mean {:?} std {:?}", self.mean, self.std),
+        }
+    }
+}
+
+impl std::str::FromStr for Normalise {
+    type Err = DataError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let found = Self::NAMED.iter().find(|(name, _)| *name == text);
+        let names = || Self::NAMED.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+        let reason = || format!("{text:?} is none of {}", names());
+        found.map(|(_, known)| *known).ok_or_else(|| DataError::config("transform.normalise", reason()))
     }
 }
 

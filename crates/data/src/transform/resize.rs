@@ -20,20 +20,29 @@ pub enum Filter {
     Lanczos3,
 }
 
+impl Filter {
+    /// What there is to choose from.
+    pub const ALL: &'static [Self] = &[Self::Nearest, Self::Bilinear, Self::Bicubic, Self::Lanczos3];
+}
+
+impl std::fmt::Display for Filter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Nearest => "nearest",
+            Self::Bilinear => "bilinear",
+            Self::Bicubic => "bicubic",
+            Self::Lanczos3 => "lanczos3",
+        })
+    }
+}
+
 impl std::str::FromStr for Filter {
     type Err = DataError;
 
     fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "nearest" => Ok(Self::Nearest),
-            "bilinear" => Ok(Self::Bilinear),
-            "bicubic" => Ok(Self::Bicubic),
-            "lanczos3" => Ok(Self::Lanczos3),
-            _ => Err(DataError::config(
-                "transform.resize.filter",
-                format!("{text:?} is none of nearest, bilinear, bicubic, lanczos3"),
-            )),
-        }
+        let found = Self::ALL.iter().find(|filter| filter.to_string() == text);
+        let reason = || format!("{text:?} is none of nearest, bilinear, bicubic, lanczos3");
+        found.copied().ok_or_else(|| DataError::config("transform.resize.filter", reason()))
     }
 }
 

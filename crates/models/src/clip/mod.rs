@@ -9,15 +9,37 @@ pub use image::{ImageTower, ImageTowerConfig};
 pub use text::{ClipTextConfig, ClipTextEncoder, TextFeatures};
 pub use weights::openai_names;
 
+use std::sync::Arc;
+
 use candle_core::Tensor;
-use phalanx_tensor::{Init, Param, Result, Scope, Tape, Value, loss, ops};
+use phalanx_tensor::{Block, Init, Param, Result, Scope, Tape, TensorError, Value, loss, ops};
+
+/// What similarities are multiplied by, as a block without inputs, so that a parameter that is sharded is there when it is read.
+#[derive(Debug)]
+struct Temperature {
+    name: String,
+    logit_scale: Param,
+}
+
+impl Block for Temperature {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn forward(&self, tape: &Tape, _inputs: &[Value]) -> Result<Vec<Value>> {
+        let scale = ops::exp(tape, &tape.param(&self.logit_scale)?)?;
+        // The paper clips the scale at 100 to keep training stable; past it no gradient flows.
+        let capped = scale.tensor()?.to_dtype(candle_core::DType::F64)?.to_vec1::<f64>()?[0] > 100.0;
+        Ok(vec![if capped { Value::constant((scale.tensor()?.ones_like()? * 100.0)?) } else { scale }])
+    }
+}
 
 /// A text encoder and an image tower that are trained to agree.
 #[derive(Debug, Clone)]
 pub struct Clip {
     text: ClipTextEncoder,
     image: ImageTower,
-    logit_scale: Param,
+    temperature: Arc<dyn Block>,
 }
 
 /// The outputs of [`Clip::forward`].
@@ -42,7 +64,8 @@ impl Clip {
         let image = ImageTower::new(&scope.pp("visual"), image, text.embed)?;
         let scale_scope = scope.block_named("logit_scale");
         let logit_scale = scale_scope.param("logit_scale", 1, Init::Constant((1.0_f64 / 0.07).ln()))?;
-        Ok(Self { text: text_encoder, image, logit_scale })
+        let name = scale_scope.block_name().to_owned();
+        Ok(Self { text: text_encoder, image, temperature: Arc::new(Temperature { name, logit_scale }) })
     }
 
     /// The text encoder.
@@ -57,10 +80,8 @@ impl Clip {
     pub fn forward(&self, tape: &Tape, images: &Value, ids: &Tensor) -> Result<ClipOutput> {
         let image = ops::l2_normalise(tape, &self.image.forward(tape, images)?)?;
         let text = ops::l2_normalise(tape, &self.text.forward(tape, ids)?.pooled)?;
-        let scale = ops::exp(tape, &tape.param(&self.logit_scale)?)?;
-        // The paper clips the scale at 100 to keep training stable; past it no gradient flows.
-        let capped = scale.tensor()?.to_dtype(candle_core::DType::F64)?.to_vec1::<f64>()?[0] > 100.0;
-        let scale = if capped { Value::constant((scale.tensor()?.ones_like()? * 100.0)?) } else { scale };
+        let scale = tape.run(&self.temperature, &[])?.pop();
+        let scale = scale.ok_or_else(|| TensorError::Backward("the temperature is one value".into()))?;
         Ok(ClipOutput { image, text, scale })
     }
 }

@@ -1,11 +1,10 @@
 //! Adam and AdamW.
 
 use candle_core::Tensor;
-use phalanx_kernels::{AdamOptions, adam_step};
 
 use super::{FlatState, Optimizer, owned};
-use crate::storage::{Contiguous, dispatch, with_slice_mut};
-use crate::store::FlatParam;
+use crate::backend::AdamOptions;
+use crate::store::{FlatParam, FlatStorage};
 use crate::{Context, Result};
 
 /// Adam (Kingma & Ba 2015) with weight decay added to the gradient as in `torch.optim.Adam`, or taken off the
@@ -43,7 +42,6 @@ impl Adam {
 
 impl Optimizer for Adam {
     fn step(&mut self, params: &[FlatParam], lr: f64, context: &Context) -> Result<()> {
-        const OP: &str = "adam";
         self.steps += 1;
         let options = |decay: bool| AdamOptions {
             lr,
@@ -56,20 +54,14 @@ impl Optimizer for Adam {
         for param in owned(params) {
             let (Some(values), Some(grads)) = (param.owned_values()?, param.owned_grads()?) else { continue };
             let (first, second) = (self.first.of(param)?, self.second.of(param)?);
-            let grads = Contiguous::locked(OP, grads.tensor())?;
-            dispatch!(OP, param.dtype(), T => with_slice_mut::<T, _>(OP, values.tensor(), |weights| {
-                with_slice_mut::<T, _>(OP, first.tensor(), |first| {
-                    with_slice_mut::<T, _>(OP, second.tensor(), |second| {
-                        let grads = grads.slice::<T>()?;
-                        for (at, decay) in param.owned_groups() {
-                            let (weights, grads) = (&mut weights[at.clone()], &grads[at.clone()]);
-                            let (first, second) = (&mut first[at.clone()], &mut second[at]);
-                            adam_step(context, options(decay), weights, grads, first, second)?;
-                        }
-                        Ok(())
-                    })
-                })
-            }))?;
+            let backend = values.array().backend(context);
+            for (at, decay) in param.owned_groups() {
+                let part = |flat: &FlatStorage| flat.narrow(at.clone());
+                let (weights, grads) = (part(&values)?, part(&grads)?);
+                let (first, second) = (part(&first)?, part(&second)?);
+                let moments = [first.array(), second.array()];
+                backend.adam_step(options(decay), weights.array(), grads.array(), moments)?;
+            }
         }
         Ok(())
     }

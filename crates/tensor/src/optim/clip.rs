@@ -1,61 +1,70 @@
 //! Clipping gradients by their global norm (Pascanu et al. 2013).
 
-use phalanx_kernels::{scale, sum_of_squares};
+use candle_core::DType;
 
 use super::owned;
-use crate::storage::{Contiguous, dispatch, with_slice_mut};
+use crate::backend::{Array, Place};
 use crate::store::FlatParam;
 use crate::{Context, Result};
 
-/// The sum of squares over the gradients of owned elements, in f64 and a fixed order. Ranks that own shards add theirs up.
+/// The sum of squares over the gradients of owned elements, in f64 and a fixed order: a scalar where the gradients lie. Ranks
+/// that own shards add theirs up.
 ///
 /// # Errors
-/// If gradients are not on the CPU.
-pub fn grad_sum_of_squares(params: &[FlatParam], context: &Context) -> Result<f64> {
-    const OP: &str = "gradient norm";
-    let mut total = 0.0;
+/// The back end's.
+pub fn grad_sum_of_squares(params: &[FlatParam], context: &Context) -> Result<Array> {
+    let mut total: Option<Array> = None;
     for param in owned(params) {
         let Some(grads) = param.owned_grads()? else { continue };
-        let read = Contiguous::locked(OP, grads.tensor())?;
+        let backend = grads.array().backend(context);
         for (at, _) in param.owned_groups() {
-            total += dispatch!(OP, grads.dtype(), T => {
-                Ok::<_, crate::TensorError>(sum_of_squares(context, &read.slice::<T>()?[at]))
-            })?;
+            let squares = backend.sum_of_squares(grads.narrow(at)?.array())?;
+            match &total {
+                Some(total) => backend.accumulate(total, &squares)?,
+                None => total = Some(squares),
+            }
         }
     }
-    Ok(total)
+    match total {
+        Some(total) => Ok(total),
+        None => params.first().map_or(&Place::host(), FlatParam::place).full(0.0, (), DType::F64),
+    }
 }
 
 /// Multiplies the gradients of owned elements by `factor`.
 ///
 /// # Errors
-/// If gradients are not on the CPU.
+/// The back end's.
 pub fn scale_grads(params: &[FlatParam], factor: f64, context: &Context) -> Result<()> {
-    const OP: &str = "scale gradients";
     for param in owned(params) {
         let Some(grads) = param.owned_grads()? else { continue };
-        dispatch!(OP, grads.dtype(), T => with_slice_mut::<T, _>(OP, grads.tensor(), |values| {
-            scale(context, factor, values);
-            Ok(())
-        }))?;
+        let factor = param.place().full(factor, (), DType::F64)?;
+        grads.array().backend(context).scale_by(grads.array(), &factor)?;
     }
     Ok(())
 }
 
-/// Scales gradients so that their global L2 norm is at most `max_norm`, and returns the norm before. A norm that
-/// is not finite is returned as it is and nothing is scaled: the caller decides what a broken step means.
+/// Scales gradients so that their global L2 norm is at most `max_norm`, and returns the sum of their squares before. Nobody waits
+/// for a number: the factor is computed where the gradients lie. A norm that is not finite scales nothing: the caller decides
+/// what a broken step means.
 ///
 /// # Errors
-/// If gradients are not on the CPU.
-pub fn clip_grad_norm(params: &[FlatParam], max_norm: f64, context: &Context) -> Result<f64> {
-    clip_to_norm(params, grad_sum_of_squares(params, context)?.sqrt(), max_norm, context)
+/// The back end's.
+pub fn clip_grad_norm(params: &[FlatParam], max_norm: f64, context: &Context) -> Result<Array> {
+    let squares = grad_sum_of_squares(params, context)?;
+    let factor = squares.backend(context).clip_factor(&squares, max_norm)?;
+    for param in owned(params) {
+        let Some(grads) = param.owned_grads()? else { continue };
+        grads.array().backend(context).scale_by(grads.array(), &factor)?;
+    }
+    Ok(squares)
 }
 
 /// Scales gradients whose global L2 norm is `norm` so that it is at most `max_norm`, and returns `norm`. Ranks that own shards
 /// have it as the root of the sum of all their [`grad_sum_of_squares`]. A norm that is not finite scales nothing.
 ///
 /// # Errors
-/// If gradients are not on the CPU.
+/// The back end's.
 pub fn clip_to_norm(params: &[FlatParam], norm: f64, max_norm: f64, context: &Context) -> Result<f64> {
     if norm.is_finite() && norm > max_norm {
         // The small number is PyTorch's, so that both clip alike.

@@ -1,10 +1,8 @@
 //! The exponential moving average of weights.
 
 use candle_core::Tensor;
-use phalanx_kernels::ema_step;
 
 use super::{FlatState, owned};
-use crate::storage::{Contiguous, dispatch, with_slice_mut};
 use crate::store::FlatParam;
 use crate::{Context, Result};
 
@@ -28,7 +26,6 @@ impl Ema {
     /// # Errors
     /// If values are not on the CPU.
     pub fn update(&mut self, params: &[FlatParam], context: &Context) -> Result<()> {
-        const OP: &str = "ema";
         let n = self.updates as f64;
         let decay = self.decay.min((1.0 + n) / (10.0 + n));
         self.updates += 1;
@@ -40,10 +37,7 @@ impl Ema {
                 average.copy_from(&values)?;
                 continue;
             }
-            let weights = Contiguous::locked(OP, values.tensor())?;
-            dispatch!(OP, param.dtype(), T => with_slice_mut::<T, _>(OP, average.tensor(), |average| {
-                Ok(ema_step(context, decay, average, weights.slice::<T>()?)?)
-            }))?;
+            values.array().backend(context).ema_step(decay, average.array(), values.array())?;
         }
         Ok(())
     }

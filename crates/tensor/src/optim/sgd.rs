@@ -1,11 +1,10 @@
 //! Stochastic gradient descent.
 
 use candle_core::Tensor;
-use phalanx_kernels::{SgdOptions, sgd_step};
 
 use super::{FlatState, Optimizer, owned};
-use crate::storage::{Contiguous, dispatch, with_slice_mut};
-use crate::store::FlatParam;
+use crate::backend::SgdOptions;
+use crate::store::{FlatParam, FlatStorage};
 use crate::{Context, Result};
 
 /// Gradient descent with momentum, Nesterov's variant, and weight decay added to the gradient: `torch.optim.SGD`.
@@ -27,7 +26,6 @@ impl Sgd {
 
 impl Optimizer for Sgd {
     fn step(&mut self, params: &[FlatParam], lr: f64, context: &Context) -> Result<()> {
-        const OP: &str = "sgd";
         for param in owned(params) {
             let (Some(values), Some(grads)) = (param.owned_values()?, param.owned_grads()?) else { continue };
             let first = self.buffer.get(param).is_none();
@@ -38,23 +36,14 @@ impl Optimizer for Sgd {
                 weight_decay: if decay { self.weight_decay } else { 0.0 },
                 first,
             };
-            let grads = Contiguous::locked(OP, grads.tensor())?;
-            dispatch!(OP, param.dtype(), T => with_slice_mut::<T, _>(OP, values.tensor(), |weights| {
-                let (grads, groups) = (grads.slice::<T>()?, param.owned_groups());
-                if self.momentum == 0.0 {
-                    for (at, decay) in groups {
-                        sgd_step(context, options(decay), &mut weights[at.clone()], &grads[at], &mut [])?;
-                    }
-                    return Ok(());
-                }
-                with_slice_mut::<T, _>(OP, self.buffer.of(param)?.tensor(), |buffer| {
-                    for (at, decay) in groups {
-                        let (weights, grads) = (&mut weights[at.clone()], &grads[at.clone()]);
-                        sgd_step(context, options(decay), weights, grads, &mut buffer[at])?;
-                    }
-                    Ok(())
-                })
-            }))?;
+            let buffer = if self.momentum == 0.0 { None } else { Some(self.buffer.of(param)?) };
+            let backend = values.array().backend(context);
+            for (at, decay) in param.owned_groups() {
+                let (weights, grads) = (values.narrow(at.clone())?, grads.narrow(at.clone())?);
+                let buffer = buffer.as_ref().map(|buffer| buffer.narrow(at)).transpose()?;
+                let buffer = buffer.as_ref().map(FlatStorage::array);
+                backend.sgd_step(options(decay), weights.array(), grads.array(), buffer)?;
+            }
         }
         self.steps += 1;
         Ok(())

@@ -6,7 +6,7 @@ use candle_core::Tensor;
 
 use super::owned;
 use crate::store::{FlatParam, FlatStorage};
-use crate::{Result, TensorError, storage};
+use crate::{Result, TensorError};
 
 /// One kind of state (a momentum, an average): a number for every owned element of what has it.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl FlatState {
         if let Some(flat) = self.flat.get(&param.index()) {
             return Ok(flat.clone());
         }
-        let flat = FlatStorage::zeros(param.owned().len(), param.dtype(), param.device())?;
+        let flat = FlatStorage::zeros(param.owned().len(), param.dtype(), param.place())?;
         self.flat.insert(param.index(), flat.clone());
         Ok(flat)
     }
@@ -62,7 +62,7 @@ impl FlatState {
             let Some(flat) = self.get(param) else { continue };
             for entry in param.owned_entries() {
                 let len = entry.range.len();
-                let part = flat.narrow(entry.range)?.copy()?.view(0..len, &entry.shape)?;
+                let part = flat.narrow(entry.range)?.copy()?.view(0..len, &entry.shape)?.to_host()?;
                 all.push((format!("{}.{}", self.kind, entry.name), part));
             }
         }
@@ -84,7 +84,7 @@ impl FlatState {
                 if *tensor.shape() != entry.shape {
                     return Err(TensorError::unequal("load optimizer state", &entry.shape, tensor.shape()));
                 }
-                storage::copy_in_place(self.of(param)?.narrow(entry.range)?.tensor(), tensor)?;
+                self.of(param)?.narrow(entry.range)?.put(tensor)?;
             }
         }
         Ok(())

@@ -8,6 +8,7 @@ use candle_core::{DType, Device, Shape, Tensor};
 
 use super::layout::lay_out;
 use super::{Buffer, Entry, FlatParam, Param, ParamStore};
+use crate::backend::{Array, Place};
 use crate::init::Init;
 use crate::rng::Key;
 use crate::{Result, TensorError};
@@ -19,8 +20,8 @@ pub struct BuildOptions {
     pub key: Key,
     /// The element type of parameters and floating-point buffers.
     pub dtype: DType,
-    /// The device.
-    pub device: Device,
+    /// Where parameters and buffers lie.
+    pub place: Place,
     /// Whether parameters with fewer than two dimensions (norms and biases) go without weight decay.
     pub decay_matrices_only: bool,
     /// Whether to fill values now; otherwise there are none at first, for somebody who holds shards.
@@ -39,7 +40,7 @@ impl Default for BuildOptions {
         Self {
             key: Key::new(0),
             dtype: DType::F32,
-            device: Device::Cpu,
+            place: Place::host(),
             decay_matrices_only: false,
             fill: true,
             unit_bytes: usize::MAX,
@@ -88,7 +89,7 @@ impl StoreBuilder {
         Scope {
             registry: self.registry.clone(),
             dtype: self.options.dtype,
-            device: self.options.device.clone(),
+            place: self.options.place.clone(),
             prefix: String::new(),
             block: String::new(),
             trainable: true,
@@ -106,7 +107,7 @@ impl StoreBuilder {
         let mut settled =
             registry.params.iter().map(|(param, _)| (param.name(), param)).collect::<BTreeMap<_, _>>();
         for (index, layout) in lay_out(&registry.params, &options).into_iter().enumerate() {
-            let flat = FlatParam::new(index, layout, options.device.clone());
+            let flat = FlatParam::new(index, layout, options.place.clone());
             for (entry, of) in flat.entries().iter().enumerate() {
                 if let Some(param) = settled.remove(of.name.as_str()) {
                     param.settle(flat.clone(), entry);
@@ -133,7 +134,7 @@ impl StoreBuilder {
 pub struct Scope {
     registry: Rc<RefCell<Registry>>,
     dtype: DType,
-    device: Device,
+    place: Place,
     prefix: String,
     block: String,
     trainable: bool,
@@ -174,9 +175,9 @@ impl Scope {
         self.dtype
     }
 
-    /// The device of what is registered.
-    pub fn device(&self) -> &Device {
-        &self.device
+    /// Where what is registered lies.
+    pub fn place(&self) -> &Place {
+        &self.place
     }
 
     /// The names' common start.
@@ -205,8 +206,7 @@ impl Scope {
     /// # Errors
     /// [`TensorError::DuplicateName`] if the name is taken.
     pub fn buffer(&self, name: &str, shape: impl Into<Shape>, value: f64) -> Result<Buffer> {
-        let tensor = (Tensor::ones(shape, self.dtype, &self.device)? * value)?;
-        self.register_buffer(name, tensor)
+        self.register_buffer(name, self.place.full(value, shape, self.dtype)?)
     }
 
     /// Registers a 64-bit integer counter, starting at zero, such as `num_batches_tracked`.
@@ -214,17 +214,17 @@ impl Scope {
     /// # Errors
     /// [`TensorError::DuplicateName`] if the name is taken.
     pub fn counter(&self, name: &str) -> Result<Buffer> {
-        self.register_buffer(name, Tensor::new(0_i64, &self.device)?)
+        self.register_buffer(name, self.place.put(&Tensor::new(0_i64, &Device::Cpu)?)?)
     }
 
-    fn register_buffer(&self, name: &str, value: Tensor) -> Result<Buffer> {
+    fn register_buffer(&self, name: &str, value: Array) -> Result<Buffer> {
         let name = self.full(name);
         let mut registry = self.registry.borrow_mut();
         let entry = Entry::Buffer(registry.buffers.len());
         if registry.by_name.insert(name.clone(), entry).is_some() {
             return Err(TensorError::DuplicateName(name));
         }
-        let buffer = Buffer::new(name, value.into());
+        let buffer = Buffer::new(name, value);
         registry.buffers.push(buffer.clone());
         Ok(buffer)
     }

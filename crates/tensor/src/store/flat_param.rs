@@ -9,6 +9,7 @@ use super::flat_gradients::Gradients;
 use super::flat_values::Values;
 use super::layout::{FlatLayout, meet};
 use super::{FlatEntry, FlatStorage, ParamGroup};
+use crate::backend::Place;
 use crate::rng::Key;
 use crate::{Result, TensorError, storage};
 
@@ -28,7 +29,7 @@ pub struct FlatParam(Arc<Inner>);
 struct Inner {
     index: usize,
     layout: FlatLayout,
-    device: Device,
+    place: Place,
     memory: RwLock<Memory>,
 }
 
@@ -40,9 +41,9 @@ pub(super) struct Memory {
 }
 
 impl FlatParam {
-    pub(super) fn new(index: usize, layout: FlatLayout, device: Device) -> Self {
+    pub(super) fn new(index: usize, layout: FlatLayout, place: Place) -> Self {
         let memory = Memory { owned: 0..layout.len(), ..Memory::default() };
-        Self(Arc::new(Inner { index, layout, device, memory: RwLock::new(memory) }))
+        Self(Arc::new(Inner { index, layout, place, memory: RwLock::new(memory) }))
     }
 
     /// Whether both handles are of the same parameters.
@@ -65,9 +66,9 @@ impl FlatParam {
         self.0.layout.dtype
     }
 
-    /// The device.
-    pub fn device(&self) -> &Device {
-        &self.0.device
+    /// Where they lie.
+    pub fn place(&self) -> &Place {
+        &self.0.place
     }
 
     /// How many elements there are.
@@ -186,12 +187,12 @@ impl FlatParam {
                 }
             }
         }
-        let (len, device) = (range.len(), self.device());
+        let (len, host) = (range.len(), &Device::Cpu);
         let flat = match single {
-            true => candle_core::Tensor::from_vec(narrow, len, device)?,
-            false => candle_core::Tensor::from_vec(wide, len, device)?.to_dtype(self.dtype())?,
+            true => candle_core::Tensor::from_vec(narrow, len, host)?,
+            false => candle_core::Tensor::from_vec(wide, len, host)?.to_dtype(self.dtype())?,
         };
-        FlatStorage::from_tensor(flat)
+        FlatStorage::new(self.place().put(&flat)?)
     }
 
     /// Bytes of parameters and of gradients that are in memory now, every element counted as often as it is held.
@@ -202,7 +203,7 @@ impl FlatParam {
 
     /// Memory of unspecified content for `len` elements.
     pub(super) fn room(&self, len: usize) -> Result<FlatStorage> {
-        FlatStorage::unwritten(len, self.dtype(), self.device())
+        FlatStorage::unwritten(len, self.dtype(), self.place())
     }
 
     pub(super) fn memory(&self) -> RwLockReadGuard<'_, Memory> {
@@ -256,11 +257,11 @@ mod tests {
         let values: Vec<f32> = range.map(f32::from).collect();
         let len = values.len();
         let flat = candle_core::Tensor::from_vec(values, len, &Device::Cpu).expect("small");
-        FlatStorage::from_tensor(flat).expect("flat")
+        FlatStorage::new(flat).expect("flat")
     }
 
     fn read(flat: &FlatStorage) -> Vec<f32> {
-        flat.tensor().to_vec1().expect("f32")
+        flat.tensor().expect("of the host").to_vec1().expect("f32")
     }
 
     #[test]
@@ -322,8 +323,8 @@ mod tests {
             let grad = candle_core::Tensor::full(value, len, &Device::Cpu).expect("small");
             let (to, add) = flat.grad_destination(entry)?;
             match add {
-                true => storage::add_in_place(to.tensor(), &grad),
-                false => storage::copy_in_place(to.tensor(), &grad),
+                true => storage::add_in_place(&to.tensor().expect("of the host"), &grad),
+                false => storage::copy_in_place(&to.tensor().expect("of the host"), &grad),
             }
         };
         let owned = || flat.owned_grads().expect("sound").map(|grads| read(&grads));

@@ -2,42 +2,44 @@
 
 use std::ops::Range;
 
-use candle_core::{DType, Device, Shape, Tensor};
+use candle_core::{DType, Shape, Tensor};
 
-use crate::backend::Array;
-use crate::host::{HostSliceMut, copy_host, unwritten_flat, with_host_slice_mut};
+use crate::backend::{Array, Place};
+use crate::host::{HostSliceMut, with_host_slice_mut};
 use crate::{Result, TensorError, storage};
 
-/// Elements of one type in a row. Clones and ranges ([`FlatStorage::narrow`]) share the memory; it is freed with the last.
+/// Elements of one type in a row, on the host or on a device. Clones and ranges ([`FlatStorage::narrow`]) share the memory; it
+/// is freed with the last.
 ///
 /// This is the only place that knows what the memory is made of: everybody else asks for ranges, for views in a shape, for
 /// the elements on the host, or for copies.
 #[derive(Debug, Clone)]
-pub struct FlatStorage(Tensor);
+pub struct FlatStorage(Array);
 
 impl FlatStorage {
     /// Memory of unspecified content, for whoever overwrites all of it before anybody reads any.
     ///
     /// # Errors
     /// If the element type is not f32 or f64, or the memory cannot be had.
-    pub fn unwritten(len: usize, dtype: DType, device: &Device) -> Result<Self> {
-        if device.is_cpu() { Ok(Self(unwritten_flat(len, dtype)?)) } else { Self::zeros(len, dtype, device) }
+    pub fn unwritten(len: usize, dtype: DType, place: &Place) -> Result<Self> {
+        Ok(Self(place.unwritten_flat(len, dtype)?))
     }
 
     /// Memory of zeros.
     ///
     /// # Errors
     /// If the memory cannot be had.
-    pub fn zeros(len: usize, dtype: DType, device: &Device) -> Result<Self> {
-        Ok(Self(Tensor::zeros(len, dtype, device)?))
+    pub fn zeros(len: usize, dtype: DType, place: &Place) -> Result<Self> {
+        Ok(Self(place.full(0.0, len, dtype)?))
     }
 
-    /// Takes a tensor of one dimension over, without copying its elements.
+    /// Takes an array of one dimension over, without copying its elements.
     ///
     /// # Errors
     /// If it has another number of dimensions, or its elements do not follow each other.
-    pub fn from_tensor(flat: Tensor) -> Result<Self> {
-        if flat.dims().len() != 1 || !flat.is_contiguous() {
+    pub fn new(flat: impl Into<Array>) -> Result<Self> {
+        let flat = flat.into();
+        if flat.rank() != 1 || !flat.is_contiguous() {
             let problem = format!("expected contiguous elements in one dimension, not {:?}", flat.shape());
             return Err(TensorError::shape("flat storage", problem));
         }
@@ -69,25 +71,66 @@ impl FlatStorage {
     /// # Errors
     /// If the range does not lie inside.
     pub fn narrow(&self, range: Range<usize>) -> Result<Self> {
-        Ok(Self(self.0.narrow(0, range.start, range.len())?))
+        Ok(Self(self.0.view(range.start, range.len())?))
     }
 
-    /// Elements `range` as a tensor of `shape`, in the same memory.
+    /// Elements `range` as an array of `shape`, in the same memory.
     ///
     /// # Errors
     /// If the range does not lie inside, or the shape has another number of elements.
-    pub fn view(&self, range: Range<usize>, shape: &Shape) -> Result<Tensor> {
-        Ok(self.0.narrow(0, range.start, range.len())?.reshape(shape)?)
-    }
-
-    /// All elements as a tensor of one dimension, in the same memory.
-    pub fn tensor(&self) -> &Tensor {
-        &self.0
+    pub fn view(&self, range: Range<usize>, shape: &Shape) -> Result<Array> {
+        if range.len() != shape.elem_count() {
+            return Err(TensorError::unequal("flat storage", &Shape::from(range.len()), shape));
+        }
+        self.0.view(range.start, shape.clone())
     }
 
     /// All elements as an array of one dimension, in the same memory.
-    pub fn array(&self) -> Array {
-        self.0.clone().into()
+    pub fn array(&self) -> &Array {
+        &self.0
+    }
+
+    /// All elements as a tensor of one dimension, in the same memory.
+    ///
+    /// # Errors
+    /// [`TensorError::NotOnHost`] if the memory is a device's.
+    pub fn tensor(&self) -> Result<Tensor> {
+        self.0.host("`tensor` of flat memory").cloned()
+    }
+
+    /// All elements as a tensor of one dimension: the memory itself, or a copy of a device's.
+    ///
+    /// # Errors
+    /// The back end's.
+    pub fn to_host(&self) -> Result<Tensor> {
+        self.0.to_host()
+    }
+
+    /// A tensor to write all elements to on the host: the memory itself, or room to be given to [`FlatStorage::take_staged`].
+    ///
+    /// # Errors
+    /// If the memory cannot be had.
+    pub fn staging(&self) -> Result<Tensor> {
+        match self.0.is_host() {
+            true => self.tensor(),
+            false => Ok(Tensor::zeros(self.len(), self.dtype(), &candle_core::Device::Cpu)?),
+        }
+    }
+
+    /// Takes what was written to [`FlatStorage::staging`].
+    ///
+    /// # Errors
+    /// The back end's.
+    pub fn take_staged(&self, staged: &Tensor) -> Result<()> {
+        if self.0.is_host() { Ok(()) } else { self.put(staged) }
+    }
+
+    /// Overwrites the elements by those of a tensor of as many, converted to their type.
+    ///
+    /// # Errors
+    /// If it has another number of elements.
+    pub fn put(&self, elements: &Tensor) -> Result<()> {
+        self.0.copy_from(&self.0.alongside(elements)?)
     }
 
     /// Runs `f` on the elements, open for writing on the host; all clones and ranges see the change.
@@ -95,15 +138,15 @@ impl FlatStorage {
     /// # Errors
     /// If the memory is not the host's, or the element type is not f32 or f64.
     pub fn with_slice_mut<R>(&self, f: impl FnOnce(HostSliceMut<'_>) -> R) -> Result<R> {
-        with_host_slice_mut(&self.0, f)
+        with_host_slice_mut(self.0.host("host access")?, f)
     }
 
     /// Overwrites the elements by those of `source`.
     ///
     /// # Errors
-    /// If `source` has another number of elements, or either is not on the host.
+    /// If `source` has another number of elements, or lies elsewhere.
     pub fn copy_from(&self, source: &Self) -> Result<()> {
-        copy_host(&self.0, &source.0)
+        self.0.copy_from(&source.0)
     }
 
     /// A copy in memory of its own.
@@ -111,32 +154,33 @@ impl FlatStorage {
     /// # Errors
     /// If the memory cannot be had.
     pub fn copy(&self) -> Result<Self> {
-        // candle's copy of a view would keep all that the view is a part of.
-        Ok(Self(self.0.force_contiguous()?))
+        Ok(Self(self.0.duplicate()?))
     }
 
     /// Makes elements `range` zero.
     pub(super) fn zero(&self, range: Range<usize>) -> Result<()> {
-        storage::zero_in_place(&self.narrow(range)?.0)
+        self.narrow(range)?.0.zero()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use candle_core::Device;
+
     use super::*;
 
     #[test]
     fn ranges_share_memory_and_copies_do_not() {
-        let whole = FlatStorage::zeros(6, DType::F32, &Device::Cpu).expect("small");
+        let whole = FlatStorage::zeros(6, DType::F32, &Place::host()).expect("small");
         let part = whole.narrow(2..5).expect("inside");
         let copy = part.copy().expect("small");
-        let ones = Tensor::ones(3, DType::F32, &Device::Cpu).and_then(|ones| Ok(FlatStorage(ones)));
+        let ones = Tensor::ones(3, DType::F32, &Device::Cpu).map(|ones| FlatStorage(ones.into()));
         part.copy_from(&ones.expect("small")).expect("three elements");
-        let values = |flat: &FlatStorage| flat.tensor().to_vec1::<f32>().expect("f32");
+        let values = |flat: &FlatStorage| flat.tensor().expect("of the host").to_vec1::<f32>().expect("f32");
         assert_eq!(values(&whole), [0.0, 0.0, 1.0, 1.0, 1.0, 0.0]);
         assert_eq!((values(&copy), copy.bytes()), (vec![0.0; 3], 12));
         assert!(whole.narrow(5..7).is_err());
         let square = Tensor::zeros((2, 3), DType::F32, &Device::Cpu).expect("small");
-        assert!(FlatStorage::from_tensor(square).is_err());
+        assert!(FlatStorage::new(square).is_err());
     }
 }

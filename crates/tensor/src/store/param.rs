@@ -74,13 +74,9 @@ impl Param {
     /// The current values, as a view into flat memory: no copy is made.
     ///
     /// # Errors
-    /// [`TensorError::NotResident`] if they are not in memory.
+    /// [`TensorError::NotResident`] if they are not in memory, and [`TensorError::NotOnHost`] if that is a device's.
     pub fn tensor(&self) -> Result<Tensor> {
-        let (flat, entry) = self.place()?;
-        let Some(values) = flat.values() else {
-            return Err(self.absent("they were released and not gathered again"));
-        };
-        values.view(flat.entries()[*entry].range.clone(), self.shape())
+        self.array()?.host("`tensor` of a parameter").cloned()
     }
 
     /// The current values as an array: a view into flat memory.
@@ -88,17 +84,23 @@ impl Param {
     /// # Errors
     /// [`TensorError::NotResident`] if they are not in memory.
     pub fn array(&self) -> Result<Array> {
-        Ok(self.tensor()?.into())
+        let (flat, entry) = self.place()?;
+        let Some(values) = flat.values() else {
+            return Err(self.absent("they were released and not gathered again"));
+        };
+        values.view(flat.entries()[*entry].range.clone(), self.shape())
     }
 
     /// The accumulated gradient, as a view into flat memory; `None` if none is allocated.
     ///
     /// # Errors
-    /// [`TensorError::NotResident`] before the store is built, and [`TensorError::FlatState`] while it is reduced.
+    /// [`TensorError::NotResident`] before the store is built, [`TensorError::FlatState`] while it is reduced, and
+    /// [`TensorError::NotOnHost`] if it lies on a device.
     pub fn grad(&self) -> Result<Option<Tensor>> {
         let (flat, entry) = self.place()?;
         let Some(grads) = flat.grads()? else { return Ok(None) };
-        Ok(Some(grads.view(flat.entries()[*entry].range.clone(), self.shape())?))
+        let grad = grads.view(flat.entries()[*entry].range.clone(), self.shape())?;
+        Ok(Some(grad.host("gradient of a parameter")?.clone()))
     }
 
     /// Overwrites the values.
@@ -109,7 +111,8 @@ impl Param {
         if values.shape() != self.shape() {
             return Err(TensorError::unequal("set parameter", self.shape(), values.shape()));
         }
-        crate::storage::copy_in_place(&self.tensor()?, values)
+        let array = self.array()?;
+        array.copy_from(&array.alongside(values)?)
     }
 
     /// Adds `grad` to the gradient.
@@ -123,7 +126,7 @@ impl Param {
     pub(crate) fn grad_destination(&self) -> Result<Destination> {
         let (flat, entry) = self.place()?;
         let (to, add) = flat.grad_destination(*entry)?;
-        Ok(Destination { array: to.array(), add })
+        Ok(Destination { array: to.array().clone(), add })
     }
 
     fn place(&self) -> Result<&(FlatParam, usize)> {

@@ -8,5 +8,5 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    phalanx_trainer::cli::main()
+    phalanx_trainer::main(&phalanx_trainer::Program::phalanx())
 }

@@ -3,7 +3,8 @@
 use clap::{Args, Subcommand};
 
 use super::CliError;
-use crate::config::{Detail, diff, presets, resolve};
+use crate::Program;
+use crate::config::{Detail, diff};
 use crate::console::out;
 
 /// Lists presets; shows and compares configurations.
@@ -19,9 +20,8 @@ enum ConfigCommand {
     List,
     /// Prints a configuration with every key's meaning; the output is itself a configuration file.
     Show {
-        /// A preset's name, or a file that ends in .toml.
-        #[arg(default_value = presets::DEFAULT)]
-        config: String,
+        /// A preset's name, or a file that ends in .toml [default: what `train` takes].
+        config: Option<String>,
         /// Overrides a key.
         #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
         sets: Vec<String>,
@@ -38,23 +38,34 @@ enum ConfigCommand {
     },
 }
 
-pub(super) fn run(args: &ConfigArgs) -> Result<(), CliError> {
+pub(super) fn run(program: &Program, args: &ConfigArgs) -> Result<(), CliError> {
+    let catalogue = program.catalogue();
     match &args.command {
         ConfigCommand::List => {
-            let width = presets::names().map(str::len).max().unwrap_or_default();
-            for name in presets::names() {
-                let description = resolve(name, &[])?.description.unwrap_or_default();
+            let presets = || catalogue.presets.iter().map(|(name, _)| name.as_str());
+            let width = presets().map(str::len).max().unwrap_or_default();
+            for name in presets() {
+                let description = program.resolve(name, &[])?.description.unwrap_or_default();
                 out(&format!("{name:<width$}  {description}"));
             }
-            out(&format!("\n`phalanx train` without a name trains {}.", presets::DEFAULT));
+            let name = program.name();
+            match catalogue.default_preset() {
+                Some(default) => out(&format!("\n`{name} train` without a name trains {default}.")),
+                None => out(&format!("There are no presets; `{name} train` trains with the defaults.")),
+            }
         }
         ConfigCommand::Show { config, sets, plain } => {
             let detail = if *plain { Detail::Values } else { Detail::Full };
-            out(resolve(config, sets)?.to_toml(detail).trim_end());
+            let config = config.as_deref().or(catalogue.default_preset());
+            out(catalogue.resolve(config, sets)?.to_toml(detail).trim_end());
         }
         ConfigCommand::Diff { a, b } => {
-            for (key, left, right) in diff(&resolve(a, &[])?.config, &resolve(b, &[])?.config) {
-                out(&format!("{key}: {left} -> {right}"));
+            let value = |value: Option<toml::Value>| {
+                value.map_or_else(|| "none".to_owned(), |value| value.to_string())
+            };
+            for (key, left, right) in diff(&program.resolve(a, &[])?.config, &program.resolve(b, &[])?.config)
+            {
+                out(&format!("{key}: {} -> {}", value(left), value(right)));
             }
         }
     }

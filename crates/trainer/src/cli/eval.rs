@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::{Map, Value};
 
-use super::CliError;
 use super::train::set_data;
-use crate::config::{Resolved, presets, resolve};
+use super::{CliError, task_of};
+use crate::Program;
+use crate::config::Resolved;
 use crate::console::out;
 use crate::engine;
 use crate::run::RunFolder;
@@ -33,7 +34,7 @@ pub(super) struct EvalArgs {
     sets: Vec<String>,
 }
 
-pub(super) fn run(args: &EvalArgs) -> Result<(), CliError> {
+pub(super) fn run(program: &Program, args: &EvalArgs) -> Result<(), CliError> {
     let prepare = |mut resolved: Resolved| -> Result<Resolved, CliError> {
         if let Some(data) = &args.data {
             set_data(&mut resolved, data)?;
@@ -48,15 +49,16 @@ pub(super) fn run(args: &EvalArgs) -> Result<(), CliError> {
     let measures = match (&args.run, &args.model, &args.weights) {
         (Some(run), ..) => {
             let folder = RunFolder::open(run).map_err(CliError::failed)?;
-            let resolved = prepare(resolve(&folder.config().display().to_string(), &[])?)?;
+            let resolved = prepare(program.catalogue().resolve_run(&folder.config())?)?;
             let (step, measures) =
-                engine::evaluate_run(&folder, &resolved.config).map_err(CliError::failed)?;
+                engine::evaluate_run(task_of(program, &resolved.config)?, &folder, &resolved.config)
+                    .map_err(CliError::failed)?;
             report.insert("model".to_owned(), resolved.config.model.kind.as_str().into());
             report.insert("step".to_owned(), step.into());
             measures
         }
         (None, Some(model), Some(weights)) => {
-            let mut resolved = usual(model, args.data.as_deref())?;
+            let mut resolved = usual(program, model, args.data.as_deref())?;
             resolved.set_value(
                 &format!("--model {model}"),
                 "model.kind",
@@ -65,7 +67,8 @@ pub(super) fn run(args: &EvalArgs) -> Result<(), CliError> {
             let resolved = prepare(resolved)?;
             report.insert("model".to_owned(), model.as_str().into());
             report.insert("weights".to_owned(), weights.display().to_string().into());
-            engine::evaluate_weights(weights, &resolved.config).map_err(CliError::failed)?
+            engine::evaluate_weights(task_of(program, &resolved.config)?, weights, &resolved.config)
+                .map_err(CliError::failed)?
         }
         _ => return Err(CliError::Usage("eval needs --run, or --model and --weights".to_owned())),
     };
@@ -75,11 +78,9 @@ pub(super) fn run(args: &EvalArgs) -> Result<(), CliError> {
 }
 
 /// The preset for a model on images, as `cifar10-resnet18`; the defaults if there is none.
-fn usual(model: &str, data: Option<&str>) -> Result<Resolved, CliError> {
+fn usual(program: &Program, model: &str, data: Option<&str>) -> Result<Resolved, CliError> {
     let kind = data.unwrap_or_default().split('=').next().unwrap_or_default();
     let preset = format!("{kind}-{model}");
-    match presets::text(&preset) {
-        Some(_) => Ok(resolve(&preset, &[])?),
-        None => Ok(Resolved::defaults()),
-    }
+    let preset = program.catalogue().preset(&preset).map(|_| preset.as_str());
+    Ok(program.catalogue().resolve(preset, &[])?)
 }

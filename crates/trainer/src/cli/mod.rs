@@ -19,10 +19,12 @@ mod train;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
-use crate::config::ConfigError;
+use crate::Program;
+use crate::config::{Config, ConfigError};
 use crate::console::err;
+use crate::engine::Task;
 
 /// Trains deep-learning models across ranks.
 #[derive(Debug, Parser)]
@@ -78,20 +80,24 @@ impl CliError {
     }
 }
 
-/// Runs the program with this process's arguments.
-pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+/// Runs the command line of a program with this process's arguments.
+pub fn main(program: &Program) -> ExitCode {
     environment::complete();
+    let mut command = Cli::command().name(program.name()).bin_name(program.name());
+    if !program.has_reference() {
+        command = command.about(None::<&str>).mut_subcommand("parity", |parity| parity.hide(true));
+    }
+    let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit());
     let outcome = match cli.command {
-        Command::Train(args) => train::run(&args),
-        Command::Plan(args) => plan::run(&args),
-        Command::Sample(args) => sample::run(&args),
-        Command::Eval(args) => eval::run(&args),
+        Command::Train(args) => train::run(program, &args),
+        Command::Plan(args) => plan::run(program, &args),
+        Command::Sample(args) => sample::run(program, &args),
+        Command::Eval(args) => eval::run(program, &args),
         Command::Export(args) => export::run(&args),
-        Command::Config(args) => config::run(&args),
+        Command::Config(args) => config::run(program, &args),
         Command::Parity(args) => parity::run(&args),
         Command::Doctor(args) => doctor::run(&args),
-        Command::Rank(args) => rank::run(&args),
+        Command::Rank(args) => rank::run(program, &args),
     };
     let error = match outcome {
         Ok(()) => return ExitCode::SUCCESS,
@@ -111,6 +117,12 @@ pub fn main() -> ExitCode {
         err(&format!("error: {}", with_causes(&error)));
     }
     ExitCode::from(code)
+}
+
+/// The task that a configuration chooses.
+fn task_of<'p>(program: &'p Program, config: &Config) -> Result<&'p Task, CliError> {
+    let none = || CliError::Usage(format!("{} has no task `{}`", program.name(), config.model.kind));
+    program.task_of(config).ok_or_else(none)
 }
 
 /// A message with the messages of its causes, those left out that it quotes itself.

@@ -1,13 +1,14 @@
 //! `phalanx plan`: what each strategy would hold and send, before anything runs.
 
 use clap::Args;
-use phalanx_sharding::{MemoryPlan, PRESETS, Strategy};
+use phalanx_sharding::{MemoryPlan, PRESETS};
 use serde_json::{Value as Json, json};
 use toml::Value;
 
-use super::CliError;
 use super::train::set_data;
-use crate::config::{Config, Resolved, resolve};
+use super::{CliError, task_of};
+use crate::Program;
+use crate::config::{Config, Resolved};
 use crate::console::{format, out};
 use crate::engine::{self, ModelPlan};
 
@@ -42,15 +43,15 @@ pub(super) struct PlanArgs {
     json: bool,
 }
 
-pub(super) fn run(args: &PlanArgs) -> Result<(), CliError> {
-    let resolved = configuration(args)?;
+pub(super) fn run(program: &Program, args: &PlanArgs) -> Result<(), CliError> {
+    let resolved = configuration(program, args)?;
     let config = &resolved.config;
     let chosen = match &args.strategy {
         Some(name) if name == "all" => None,
-        Some(_) => Some(Strategy::named(config.train.strategy.as_str()).map_err(CliError::failed)?.name),
+        Some(_) => Some(config.train.strategy.name),
         None => None,
     };
-    let plan = engine::plan_memory(config, PRESETS).map_err(CliError::failed)?;
+    let plan = engine::plan_memory(task_of(program, config)?, config, PRESETS).map_err(CliError::failed)?;
     if args.json {
         out(&serde_json::to_string_pretty(&as_json(config, &plan, chosen)).map_err(CliError::failed)?);
         return Ok(());
@@ -62,23 +63,19 @@ pub(super) fn run(args: &PlanArgs) -> Result<(), CliError> {
 }
 
 /// The configuration that the arguments ask for.
-fn configuration(args: &PlanArgs) -> Result<Resolved, CliError> {
-    let mut resolved = match &args.config {
-        Some(name) => resolve(name, &args.sets)?,
-        None => {
-            let mut resolved = Resolved::defaults();
-            for set in &args.sets {
-                resolved.set(&format!("--set {set}"), set)?;
-            }
-            resolved
-        }
-    };
+fn configuration(program: &Program, args: &PlanArgs) -> Result<Resolved, CliError> {
+    let mut resolved = program.catalogue().resolve(args.config.as_deref(), &[])?;
+    // Which keys there are depends on the model.
+    if let Some(model) = &args.model {
+        resolved.set_value(&format!("--model {model}"), "model.kind", Value::String(model.clone()))?;
+    }
+    for set in args.sets.iter().filter(|set| set.starts_with("model.kind=")).chain(&args.sets) {
+        resolved.set(&format!("--set {set}"), set)?;
+    }
     let strategy = args.strategy.as_ref().filter(|name| *name != "all");
-    for (option, key, name) in [
-        ("--model", "model.kind", args.model.as_ref()),
-        ("--optimizer", "optim.kind", args.optimizer.as_ref()),
-        ("--strategy", "train.strategy", strategy),
-    ] {
+    for (option, key, name) in
+        [("--optimizer", "optim.kind", args.optimizer.as_ref()), ("--strategy", "train.strategy", strategy)]
+    {
         if let Some(name) = name {
             resolved.set_value(&format!("{option} {name}"), key, Value::String(name.clone()))?;
         }
@@ -247,8 +244,8 @@ fn as_json(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Json {
         "ranks": plan.workload.ranks,
         "global_batch": config.train.global_batch,
         "micro_batches": plan.workload.micro_batches,
-        "algorithm": config.comm.algorithm.as_str(),
-        "codec": config.comm.codec.as_str(),
+        "algorithm": config.comm.algorithm.name(),
+        "codec": config.comm.codec.to_string(),
         "optimizer": config.optim.kind.as_str(),
         "optimizer_numbers_per_parameter": plan.workload.optimizer_numbers,
         "averages": plan.workload.averages,

@@ -6,10 +6,11 @@ use clap::Args;
 
 use super::interrupts::Interrupts;
 use super::train::{RUNS, write_config};
-use super::{CliError, log, with_causes};
-use crate::config::{Resolved, resolve};
+use super::{CliError, log, task_of, with_causes};
+use crate::Program;
+use crate::config::Resolved;
 use crate::console::{Console, err};
-use crate::engine::{self, Observer, ReplicaFailure, Silent, TrainError, World};
+use crate::engine::{self, Observer, ReplicaFailure, Silent, Task, TrainError, World};
 use crate::launch::{ABORTED, FailureReport, Leash, REPLICA_THREAD, RankFailure, StopFlag};
 use crate::run::{RunError, RunFolder};
 
@@ -21,7 +22,7 @@ pub(super) struct RankArgs {
 }
 
 /// A rank on the leash of a supervisor.
-pub(super) fn run(args: &RankArgs) -> Result<(), CliError> {
+pub(super) fn run(program: &Program, args: &RankArgs) -> Result<(), CliError> {
     let stop = StopFlag::default();
     if !Leash::follow(&stop) {
         return Err(CliError::Usage("`rank` is started by `phalanx train`".to_owned()));
@@ -29,26 +30,32 @@ pub(super) fn run(args: &RankArgs) -> Result<(), CliError> {
     let folder = RunFolder::open(&args.folder).map_err(CliError::failed)?;
     let world = engine::launcher_world().map_err(CliError::failed)?;
     let world = world.ok_or_else(|| CliError::Usage("`rank` finds no launcher's environment".to_owned()))?;
-    let resolved = resolve(&folder.config().display().to_string(), &[])?;
+    let resolved = program.catalogue().resolve_run(&folder.config())?;
+    let task = task_of(program, &resolved.config)?;
     // The supervisor tells the failure, from the report that is written in here, or that a rank has ended when it was asked to.
-    match train(&folder, &resolved, &world, &stop, || ABORTED) {
+    match train(task, &folder, &resolved, &world, &stop, || ABORTED) {
         Err(CliError::Ended { code, .. }) => Err(CliError::Ended { message: String::new(), code }),
         outcome => outcome.map_err(|_| CliError::Reported),
     }
 }
 
 /// All ranks in the process that the user started: the only one, or replicas on threads.
-pub(super) fn run_here(folder: &RunFolder, resolved: &Resolved, stop: &StopFlag) -> Result<(), CliError> {
+pub(super) fn run_here(
+    task: &Task,
+    folder: &RunFolder,
+    resolved: &Resolved,
+    stop: &StopFlag,
+) -> Result<(), CliError> {
     let ranks = resolved.config.train.ranks;
     if ranks == 1 {
-        return train(folder, resolved, &World::alone(), stop, || ABORTED);
+        return train(task, folder, resolved, &World::alone(), stop, || ABORTED);
     }
     for rank in 0..ranks {
         // A report of an earlier attempt in the same folder must not be taken for this one's.
         let _ = std::fs::remove_file(FailureReport::path(&folder.logs(), rank));
     }
     prepare(folder, 0)?;
-    let outcome = engine::train_replicas(folder, resolved, stop, Box::new(Console::new()));
+    let outcome = engine::train_replicas(task, folder, resolved, stop, Box::new(Console::new()));
     outcome.map_err(|ReplicaFailure { rank, error }| {
         let message = report(folder, rank, &error);
         CliError::failed(RankFailure { rank, message, log: folder.log(0) })
@@ -57,6 +64,7 @@ pub(super) fn run_here(folder: &RunFolder, resolved: &Resolved, stop: &StopFlag)
 
 /// A rank that torchrun, SLURM or MPI has started.
 pub(super) fn run_launched(
+    task: &Task,
     resolved: &Resolved,
     existing: Option<RunFolder>,
     out: Option<&Path>,
@@ -83,12 +91,13 @@ pub(super) fn run_launched(
             RunFolder::join(Path::new(&path)).map_err(CliError::failed)?
         }
     };
-    train(&folder, resolved, world, &stop, || interrupts.exit_code())
+    train(task, &folder, resolved, world, &stop, || interrupts.exit_code())
 }
 
 /// Trains as one rank and reports a failure into the run's folder. A rank that was told to end before it had met the others is
 /// no failure; it ends with the code that `told_code` gives.
 fn train(
+    task: &Task,
     folder: &RunFolder,
     resolved: &Resolved,
     world: &World,
@@ -98,7 +107,7 @@ fn train(
     let rank = world.rank();
     prepare(folder, rank)?;
     let observer: Box<dyn Observer> = if rank == 0 { Box::new(Console::new()) } else { Box::new(Silent) };
-    engine::train(folder, resolved, world, stop, observer).map_err(|error| {
+    engine::train(task, folder, resolved, world, stop, observer).map_err(|error| {
         if error.is_cancelled() {
             tracing::info!("{error}");
             return told_to_end(rank, &error, told_code());

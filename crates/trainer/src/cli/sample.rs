@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::CliError;
-use crate::config::resolve;
+use super::{CliError, task_of};
+use crate::Program;
 use crate::console::out;
 use crate::engine;
 use crate::run::RunFolder;
@@ -30,17 +30,24 @@ pub(super) struct SampleArgs {
     seed: Option<u64>,
 }
 
-pub(super) fn run(args: &SampleArgs) -> Result<(), CliError> {
+pub(super) fn run(program: &Program, args: &SampleArgs) -> Result<(), CliError> {
     let folder = RunFolder::open(&args.run).map_err(CliError::failed)?;
-    let mut resolved = resolve(&folder.config().display().to_string(), &[])?;
+    let mut resolved = program.catalogue().resolve_run(&folder.config())?;
     if let Some(columns) = args.columns {
         let option = format!("--columns {columns}");
         resolved.set_value(&option, "sample.columns", toml::Value::Integer(columns.into()))?;
     }
     resolved.validate()?;
     let seed = args.seed.unwrap_or(resolved.config.train.seed);
-    let step = engine::sample_run(&folder, &resolved.config, &args.prompts, seed, &args.out)
-        .map_err(CliError::failed)?;
+    let step = engine::sample_run(
+        task_of(program, &resolved.config)?,
+        &folder,
+        &resolved.config,
+        &args.prompts,
+        seed,
+        &args.out,
+    )
+    .map_err(CliError::failed)?;
     out(&format!("{} (weights after step {step})", args.out.display()));
     Ok(())
 }

@@ -6,8 +6,9 @@ use clap::Args;
 use toml::Value;
 
 use super::interrupts::{Interrupts, announce};
-use super::{CliError, rank};
-use crate::config::{Detail, Resolved, presets, resolve};
+use super::{CliError, rank, task_of};
+use crate::Program;
+use crate::config::{Detail, Resolved};
 use crate::console::out;
 use crate::engine;
 use crate::launch::{Ended, StopFlag, Supervisor};
@@ -16,7 +17,7 @@ use crate::run::{RunError, RunFolder, write_aside};
 /// Trains a model. Ctrl-C finishes the step and leaves a checkpoint; a second one ends at once.
 #[derive(Debug, Args)]
 pub(super) struct TrainArgs {
-    /// A preset's name (see `phalanx config list`), or a file that ends in .toml [default: shapes-cvae].
+    /// A preset's name (see `phalanx config list`), or a file that ends in .toml [default: the first preset].
     config: Option<String>,
     /// Overrides a key (see `phalanx config show`).
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
@@ -50,21 +51,23 @@ pub(super) struct TrainArgs {
 /// Where runs go unless told otherwise.
 pub(super) const RUNS: &str = "runs";
 
-pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
+pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
     let existing = match (&args.out, args.resume) {
         (Some(out), true) => Some(RunFolder::open(out).map_err(CliError::failed)?),
         (None, true) => {
-            let name = args.config.as_deref().unwrap_or(presets::DEFAULT);
+            let name = args.config.as_deref().or(program.catalogue().default_preset());
+            let name = name.unwrap_or(program.name());
             let name =
                 Path::new(name).file_stem().map_or_else(|| name.into(), std::ffi::OsStr::to_string_lossy);
             Some(RunFolder::newest(Path::new(RUNS), &name).map_err(CliError::failed)?)
         }
         _ => None,
     };
-    let resolved = configuration(args, existing.as_ref())?;
+    let resolved = configuration(program, args, existing.as_ref())?;
+    let task = task_of(program, &resolved.config)?;
     if args.dry_run {
         out(resolved.to_toml(Detail::Values).trim());
-        for line in engine::describe(&resolved.config).map_err(CliError::failed)? {
+        for line in engine::describe(task, &resolved.config).map_err(CliError::failed)? {
             out(&line);
         }
         return Ok(());
@@ -73,7 +76,7 @@ pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
     if let Some(world) = engine::launcher_world().map_err(|error| CliError::Usage(error.to_string()))? {
         world.check(&resolved.config).map_err(|error| CliError::Usage(error.to_string()))?;
         if !in_one_process {
-            return rank::run_launched(&resolved, existing, args.out.as_deref(), &world);
+            return rank::run_launched(task, &resolved, existing, args.out.as_deref(), &world);
         }
     }
     let folder = match existing {
@@ -86,12 +89,12 @@ pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
     if ranks == 1 || in_one_process {
         let stop = StopFlag::default();
         Interrupts::stop_first(&stop)?;
-        return rank::run_here(&folder, &resolved, &stop);
+        return rank::run_here(task, &folder, &resolved, &stop);
     }
     let interrupts = Interrupts::listen()?;
-    let program = std::env::current_exe().map_err(CliError::failed)?;
+    let executable = std::env::current_exe().map_err(CliError::failed)?;
     let arguments = vec!["rank".to_owned(), folder.path().display().to_string()];
-    let supervisor = Supervisor { program, arguments, ranks, logs: folder.logs() };
+    let supervisor = Supervisor { program: executable, arguments, ranks, logs: folder.logs() };
     let told = std::cell::Cell::new(false);
     let ended = supervisor.run(|| {
         let count = interrupts.count();
@@ -109,10 +112,22 @@ pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
 }
 
 /// The configuration that the arguments ask for.
-fn configuration(args: &TrainArgs, existing: Option<&RunFolder>) -> Result<Resolved, CliError> {
-    let of_run = existing.map(|folder| folder.config().display().to_string());
-    let name = args.config.clone().or(of_run).unwrap_or_else(|| presets::DEFAULT.to_owned());
-    let mut resolved = resolve(&name, &args.sets)?;
+fn configuration(
+    program: &Program,
+    args: &TrainArgs,
+    existing: Option<&RunFolder>,
+) -> Result<Resolved, CliError> {
+    let catalogue = program.catalogue();
+    let mut resolved = match (&args.config, existing) {
+        (None, Some(folder)) => {
+            let mut resolved = catalogue.resolve_run(&folder.config())?;
+            for set in &args.sets {
+                resolved.set(&format!("--set {set}"), set)?;
+            }
+            resolved
+        }
+        (config, _) => catalogue.resolve(config.as_deref().or(catalogue.default_preset()), &args.sets)?,
+    };
     let mut set = |option: String, key: &str, value: Value| resolved.set_value(&option, key, value);
     if let Some(ranks) = args.ranks {
         set(format!("--ranks {ranks}"), "train.ranks", Value::Integer(ranks.into()))?;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use toml::Value;
 use toml::de::{DeTable, DeValue};
 
+use super::catalogue::Catalogue;
 use super::origin::{ConfigError, Origin, nearest};
-use super::presets;
 
 /// One assignment `section.key = value` and where it stands.
 #[derive(Debug, Clone)]
@@ -16,6 +16,19 @@ pub(super) struct Assignment {
     pub(super) origin: Origin,
     /// The text of an option's value, which may be a string without its quotes.
     pub(super) raw: Option<String>,
+    /// How many files lie below it; options lie above all.
+    pub(super) layer: usize,
+}
+
+/// The layer of options.
+const OPTIONS: usize = usize::MAX;
+
+impl Assignment {
+    /// An assignment that an option stands for; `option` is how the user wrote it.
+    pub(super) fn of_option(option: &str, key: &str, value: Value) -> Self {
+        let origin = Origin::Option(option.to_owned());
+        Self { key: key.to_owned(), value, origin, raw: None, layer: OPTIONS }
+    }
 }
 
 /// A parsed preset or file.
@@ -54,13 +67,14 @@ impl Source {
         }
     }
 
-    fn text(&self, origin: &Origin) -> Result<String, ConfigError> {
+    fn text(&self, catalogue: &Catalogue, origin: &Origin) -> Result<String, ConfigError> {
         match self {
             Self::Preset(name) => {
-                presets::text(name).map(str::to_owned).ok_or_else(|| ConfigError::NoSuchPreset {
+                catalogue.preset(name).map(str::to_owned).ok_or_else(|| ConfigError::NoSuchPreset {
                     origin: origin.clone(),
                     name: name.clone(),
-                    suggestion: nearest(name, presets::names()),
+                    suggestion: nearest(name, catalogue.presets.iter().map(|(known, _)| known.as_str())),
+                    program: catalogue.program.clone(),
                 })
             }
             Self::File(path) => std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
@@ -73,7 +87,10 @@ impl Source {
 }
 
 /// The assignments of `name` and of everything it extends, the base first, and its one-line description.
-pub(super) fn load(name: &str) -> Result<(Vec<Assignment>, Option<String>), ConfigError> {
+pub(super) fn load(
+    catalogue: &Catalogue,
+    name: &str,
+) -> Result<(Vec<Assignment>, Option<String>), ConfigError> {
     let mut layers = Vec::new();
     let mut chain: Vec<Source> = Vec::new();
     let mut next = Some((Source::new(name, Path::new("")), Origin::Default));
@@ -85,7 +102,7 @@ pub(super) fn load(name: &str) -> Result<(Vec<Assignment>, Option<String>), Conf
             let chain = chain[start..].iter().map(Source::display).collect();
             return Err(ConfigError::Cycle { origin, chain });
         }
-        let layer = parse(&source.display(), &source.text(&origin)?)?;
+        let layer = parse(&source.display(), &source.text(catalogue, &origin)?)?;
         let beside = match &source {
             Source::Preset(_) => PathBuf::new(),
             Source::File(path) => path.parent().unwrap_or(Path::new("")).to_owned(),
@@ -94,7 +111,10 @@ pub(super) fn load(name: &str) -> Result<(Vec<Assignment>, Option<String>), Conf
         layers.push(layer);
     }
     let description = layers.first().and_then(|layer| layer.description.clone());
-    Ok((layers.into_iter().rev().flat_map(|layer| layer.assignments).collect(), description))
+    let placed = layers.into_iter().rev().enumerate().flat_map(|(at, layer)| {
+        layer.assignments.into_iter().map(move |assignment| Assignment { layer: at, ..assignment })
+    });
+    Ok((placed.collect(), description))
 }
 
 /// Parses one file into assignments.
@@ -124,7 +144,7 @@ fn parse(file: &str, text: &str) -> Result<Layer, ConfigError> {
                 let mismatch = Box::new(super::section::Mismatch::new("a string", &value));
                 problems.push(ConfigError::WrongType { origin, key, mismatch });
             }
-            _ => layer.assignments.push(Assignment { key, value, origin, raw: None }),
+            _ => layer.assignments.push(Assignment { key, value, origin, raw: None, layer: 0 }),
         }
     });
     ConfigError::from_all(problems)?;
@@ -161,5 +181,6 @@ pub(super) fn parse_option(option: &str, text: &str) -> Result<Assignment, Confi
         value,
         origin: Origin::Option(option.to_owned()),
         raw: Some(raw.to_owned()),
+        layer: OPTIONS,
     })
 }

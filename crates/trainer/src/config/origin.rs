@@ -45,8 +45,30 @@ pub enum ConfigError {
         /// The nearest key that exists.
         suggestion: Option<String>,
     },
+    /// A key that is called otherwise now.
+    #[error("{origin}: {key} is called {now} now")]
+    MovedKey {
+        /// Where it was written.
+        origin: Origin,
+        /// The key as written.
+        key: String,
+        /// Its name now.
+        now: String,
+    },
+    /// A key that other tasks have.
+    #[error("{origin}: {key} is a key of {}; model.kind is {kind}", of.join(", "))]
+    ForeignKey {
+        /// Where it was written.
+        origin: Origin,
+        /// The key.
+        key: String,
+        /// The tasks that have it.
+        of: Vec<String>,
+        /// The task that is configured.
+        kind: String,
+    },
     /// A value that its key cannot take.
-    #[error("{origin}: {key}: expected {}, found {}{}", mismatch.expected, mismatch.found, did_you_mean(mismatch.nearest.as_deref()))]
+    #[error("{origin}: {key}: {mismatch}")]
     WrongType {
         /// Where it was written.
         origin: Origin,
@@ -70,7 +92,7 @@ pub enum ConfigError {
         option: String,
     },
     /// A name that is neither a preset nor a file.
-    #[error("{}there is no preset `{name}`{}; `phalanx config list` lists the presets, and a file's name ends in .toml",
+    #[error("{}there is no preset `{name}`{}; `{program} config list` lists the presets, and a file's name ends in .toml",
         prefix(origin), did_you_mean(suggestion.as_deref()))]
     NoSuchPreset {
         /// Where the name was written.
@@ -79,6 +101,8 @@ pub enum ConfigError {
         name: String,
         /// The nearest preset.
         suggestion: Option<String>,
+        /// The program that would list them.
+        program: String,
     },
     /// A file that cannot be read.
     #[error("{}cannot read {}: {source}", prefix(origin), path.display())]
@@ -126,6 +150,16 @@ impl ConfigError {
             0 => Ok(()),
             1 => Err(problems.remove(0)),
             _ => Err(Self::Several(problems)),
+        }
+    }
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { expected, found, nearest, reason } = self;
+        match reason {
+            Some(reason) => f.write_str(reason),
+            None => write!(f, "expected {expected}, found {found}{}", did_you_mean(nearest.as_deref())),
         }
     }
 }

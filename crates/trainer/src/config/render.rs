@@ -20,7 +20,7 @@ impl Resolved {
         if let Some(description) = &self.description {
             let _ = writeln!(text, "description = {}", toml::Value::String(description.clone()));
         }
-        let keys = Config::keys();
+        let keys = self.catalogue.keys(&self.config);
         for (section, about) in Config::sections() {
             let _ = match detail {
                 Detail::Full => write!(text, "\n# {about}\n[{section}]\n"),
@@ -50,9 +50,14 @@ impl Resolved {
     }
 }
 
-/// The keys in which two configurations differ, with both values.
-pub fn diff(a: &Config, b: &Config) -> Vec<(String, toml::Value, toml::Value)> {
-    let values =
-        Config::keys().into_iter().filter_map(|key| Some((a.get(&key.path)?, b.get(&key.path)?, key.path)));
+/// The keys in which two configurations differ, with both values; `None` where a task has no such key.
+pub fn diff(a: &Config, b: &Config) -> Vec<(String, Option<toml::Value>, Option<toml::Value>)> {
+    let mut paths: Vec<String> = a.keys().into_iter().map(|key| key.path).collect();
+    for key in b.keys() {
+        if !paths.contains(&key.path) {
+            paths.push(key.path);
+        }
+    }
+    let values = paths.into_iter().map(|path| (a.get(&path), b.get(&path), path));
     values.filter(|(a, b, _)| a != b).map(|(a, b, path)| (path, a, b)).collect()
 }

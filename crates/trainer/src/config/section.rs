@@ -43,6 +43,8 @@ pub struct Mismatch {
     pub found: String,
     /// The nearest value that would be accepted, for keys with a list of choices.
     pub nearest: Option<String>,
+    /// What is wrong in other words, where the type does not say it.
+    pub reason: Option<String>,
 }
 
 impl Mismatch {
@@ -57,7 +59,7 @@ impl Mismatch {
             Value::Array(_) => "the array",
             Value::Table(_) => "the table",
         };
-        Self { expected: expected.into(), found: format!("{kind} {value}"), nearest: None }
+        Self { expected: expected.into(), found: format!("{kind} {value}"), nearest: None, reason: None }
     }
 }
 
@@ -77,13 +79,15 @@ macro_rules! sections {
         #[derive(Debug, Clone, PartialEq, Default)]
         pub struct $root {
             $( $(#[doc = $section_doc])+ pub $section: $Section, )+
+            /// The keys of `[model]` that the task has for itself.
+            pub settings: crate::config::TaskSettings,
             /// By network of a training with several: the keys that it has for itself, as `optim.lr`, with their values.
             pub networks: std::collections::BTreeMap<String, std::collections::BTreeMap<String, Value>>,
         }
 
         impl $root {
-            /// All keys in the order in which they are declared, with their defaults and meanings.
-            pub fn keys() -> Vec<KeyDoc> {
+            /// The keys that every task has, in the order in which they are declared, with their defaults and meanings.
+            pub(super) fn common_keys() -> Vec<KeyDoc> {
                 let mut keys = Vec::new();
                 $({
                     let defaults = $Section::default();
@@ -107,6 +111,9 @@ macro_rules! sections {
                 $( $( if path == concat!(stringify!($section), ".", stringify!($key)) {
                     return Some(self.$section.$key.to_toml());
                 } )+ )+
+                if let Some(value) = path.strip_prefix("model.").and_then(|key| self.settings.get(key)) {
+                    return Some(value);
+                }
                 let (network, key) = path.split_once('.')?;
                 self.networks.get(network)?.get(key).cloned()
             }
@@ -116,7 +123,8 @@ macro_rules! sections {
                 $( $( if path == concat!(stringify!($section), ".", stringify!($key)) {
                     return Some(<$Key as KeyType>::from_toml(value).map(|value| self.$section.$key = value));
                 } )+ )+
-                self.set_of_network(path, value)
+                let own = path.strip_prefix("model.").and_then(|key| self.settings.set(key, value));
+                own.or_else(|| self.set_of_network(path, value))
             }
         }
 
@@ -182,7 +190,32 @@ macro_rules! choices {
     )+ };
 }
 
-pub(super) use {choices, sections};
+/// Makes enumerations of libraries, which know their values (`ALL`) and their names, types of keys.
+macro_rules! library_choices {
+    ($($name:ty),+ $(,)?) => { $(
+        impl KeyType for $name {
+            fn kind() -> String {
+                let all: Vec<String> = Self::ALL.iter().map(|choice| format!("`{choice}`")).collect();
+                format!("one of {}", all.join(", "))
+            }
+
+            fn from_toml(value: &Value) -> Result<Self, Mismatch> {
+                let text = value.as_str().unwrap_or_default();
+                let names: Vec<String> = Self::ALL.iter().map(ToString::to_string).collect();
+                text.parse().map_err(|_| Mismatch {
+                    nearest: crate::config::nearest(text, names.iter().map(String::as_str)),
+                    ..Mismatch::new(Self::kind(), value)
+                })
+            }
+
+            fn to_toml(&self) -> Value {
+                Value::String(self.to_string())
+            }
+        }
+    )+ };
+}
+
+pub(super) use {choices, library_choices, sections};
 
 impl KeyType for bool {
     fn kind() -> String {

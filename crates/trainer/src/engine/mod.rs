@@ -2,13 +2,12 @@
 //!
 //! | folder | holds |
 //! |---|---|
-//! | [`distributed`] | the other ranks, as the loop sees them |
-//! | [`data`] | the batches of a rank |
-//! | [`training`] | what a training is: networks, and a step of phases |
-//! | [`tasks`] | the trainings that come with the program |
-//! | [`checkpoint`] | when checkpoints are written, and what of them a rank writes |
-//! | [`inference`] | evaluation, samples and plans, of a run or without one |
-//! | [`train_loop`] | the steps, and everything that changes in them |
+//! | `distributed` | the other ranks, as the loop sees them |
+//! | `data` | the batches of a rank |
+//! | `training` | what a training is: networks, and a step of phases |
+//! | `checkpoint` | when checkpoints are written, and what of them a rank writes |
+//! | `inference` | evaluation, samples and plans, of a run or without one |
+//! | `train_loop` | the steps, and everything that changes in them |
 //!
 //! [`train`] runs a whole rank. It asks a [`Training`] for losses, `Distributed` to sum gradients and numbers over the
 //! ranks, and `TrainState` to change and save what is learnt, and tells an [`Observer`] how it goes. After every step
@@ -27,9 +26,8 @@ mod optimize;
 mod precision;
 
 mod data;
-mod training;
 
-mod tasks;
+mod training;
 
 mod checkpoint;
 mod inference;
@@ -43,4 +41,4 @@ pub use inference::{ModelPlan, describe, evaluate_run, evaluate_weights, plan_me
 pub use observer::{Event, Observer, PhaseReport, Silent, Started, StepReport, UpdateReport, named};
 pub use plan::Plan;
 pub use train_loop::{ReplicaFailure, train, train_replicas};
-pub use training::{Loss, Setup, Step, Training};
+pub use training::{Loss, Setup, Step, Task, TaskSpec, Training, number};

@@ -1,6 +1,8 @@
 //! How long a run is and what happens after which step.
 
-use crate::config::{Config, TailKind};
+use phalanx_data::Tail;
+
+use crate::config::Config;
 
 /// The steps of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,8 +25,8 @@ impl Plan {
         let train = &config.train;
         let batch = train.global_batch.max(1);
         let per_epoch = match config.data.tail {
-            TailKind::Drop => images / batch,
-            TailKind::Pad | TailKind::Ragged => images.div_ceil(batch),
+            Tail::Drop => images / batch,
+            Tail::Pad | Tail::Ragged => images.div_ceil(batch),
         } as u64;
         if per_epoch == 0 {
             return None;
@@ -62,7 +64,7 @@ mod tests {
         config.train.epochs = 3;
         let plan = |config: &Config| Plan::new(config, 100).expect("an epoch has steps");
         assert_eq!((plan(&config).steps_per_epoch, plan(&config).horizon, plan(&config).stop), (3, 9, 9));
-        config.data.tail = TailKind::Ragged;
+        config.data.tail = Tail::Ragged;
         assert_eq!((plan(&config).steps_per_epoch, plan(&config).stop), (4, 12));
         config.train.stop_epoch = 1;
         assert_eq!((plan(&config).horizon, plan(&config).stop), (12, 4));
@@ -70,7 +72,7 @@ mod tests {
         config.train.steps = 20;
         assert_eq!((plan(&config).horizon, plan(&config).stop), (20, 50));
         assert_eq!(plan(&config).place(9), (2, 1));
-        config.data.tail = TailKind::Drop;
+        config.data.tail = Tail::Drop;
         assert_eq!(Plan::new(&config, 31), None);
         let plan = plan(&config);
         assert!(plan.is_due(5, 10, false) && !plan.is_due(5, 9, false) && !plan.is_due(0, 10, false));

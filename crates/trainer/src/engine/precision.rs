@@ -6,16 +6,7 @@ use phalanx_tensor::optim::LossScale;
 use phalanx_tensor::{Context, Precision, Recompute, TensorError};
 
 use super::distributed::World;
-use crate::config::{Config, PrecisionKind};
-
-/// What products take and activations are kept in; training, evaluation and samples alike.
-pub(super) fn precision(config: &Config) -> Precision {
-    match config.train.precision {
-        PrecisionKind::F32 => Precision::F32,
-        PrecisionKind::Bf16 => Precision::Bf16,
-        PrecisionKind::F16 => Precision::F16,
-    }
-}
+use crate::config::Config;
 
 /// The threads of a rank, which multiply as the precision says.
 ///
@@ -23,7 +14,7 @@ pub(super) fn precision(config: &Config) -> Precision {
 /// If the environment asks for instructions that this processor does not have.
 pub(super) fn context(config: &Config, world: &World) -> Result<Arc<Context>, TensorError> {
     let context = Context::from_env(world.threads(config.train.threads))?;
-    Ok(Arc::new(context.with_products(precision(config).products())))
+    Ok(Arc::new(context.with_products(config.train.precision.products())))
 }
 
 /// What the loss is multiplied by, if it is.
@@ -32,7 +23,7 @@ pub(super) fn context(config: &Config, world: &World) -> Result<Arc<Context>, Te
 /// If the configured number cannot be a scale.
 pub(super) fn loss_scale(config: &Config) -> Result<Option<LossScale>, TensorError> {
     match (config.train.loss_scale, config.train.precision) {
-        (0.0, PrecisionKind::F16) => Ok(Some(LossScale::dynamic())),
+        (0.0, Precision::F16) => Ok(Some(LossScale::dynamic())),
         (0.0, _) => Ok(None),
         (fixed, _) => Ok(Some(LossScale::fixed(fixed)?)),
     }

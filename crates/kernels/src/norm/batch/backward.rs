@@ -53,8 +53,8 @@ fn input<T: Float>(
     });
 }
 
-/// Σ dy and Σ dy·x̂ of each channel, with x̂ = (x − mean)·inv_std and dy zero where the activation let nothing through: the gradients of
-/// beta and gamma.
+/// Σ dy and Σ dy·x̂ of each channel, with x̂ = (x − mean)·inv_std and dy zero where the activation let nothing through: the
+/// gradients of beta and gamma.
 ///
 /// # Errors
 /// If a length is not the shape's.

@@ -13,6 +13,9 @@ fn kind(rank: usize, ranks: usize) -> String {
     format!("{PREFIX}{rank:05}-of-{ranks:05}")
 }
 
+/// What a codec keeps: numbers by name.
+pub(in crate::engine) type CodecState = Vec<(String, Vec<f32>)>;
+
 /// What a network's tensors are called: its name goes before those that its codec chooses.
 fn named(network: &str, name: &str) -> String {
     if network.is_empty() { name.to_owned() } else { format!("{network}.{name}") }
@@ -25,7 +28,7 @@ pub(in crate::engine) fn is_codec_state(kind: &str) -> bool {
 
 /// The file with what a rank's codecs keep for each network, if they keep anything.
 pub(in crate::engine) fn codec_file(
-    kept: Vec<(&str, Vec<(String, Vec<f32>)>)>,
+    kept: Vec<(&str, CodecState)>,
     rank: usize,
     ranks: usize,
 ) -> Result<Option<NewFile>, TrainError> {
@@ -52,7 +55,7 @@ pub(in crate::engine) fn codec_state(
     network: &str,
     rank: usize,
     ranks: usize,
-) -> Result<Vec<(String, Vec<f32>)>, TrainError> {
+) -> Result<CodecState, TrainError> {
     let (kind, of) = (kind(rank, ranks), format!("-of-{ranks:05}"));
     if let Some(found) = reader.kinds().find(|found| is_codec_state(found) && !found.ends_with(&of)) {
         return Err(TrainError::Setup(format!(

@@ -50,7 +50,7 @@ impl Cut {
             for param in store.flat_params() {
                 let Some(values) = param.owned_values()? else { continue };
                 for entry in param.owned_entries() {
-                    let part = values.narrow(entry.range)?.copy()?.tensor().clone();
+                    let part = values.narrow(entry.range)?.copy()?.to_host()?;
                     self.put(Layout::Sharded, MODEL, entry.name, part, entry.part.start);
                 }
             }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use phalanx_data::cifar10::CLASS_NAMES;
 use phalanx_data::shapes::{Objects, ShapesConfig, ShapesDataset, heldout_prompts};
-use phalanx_data::transform::{Filter, Normalise, RandomCrop, Resize, Transform, TransformConfig};
+use phalanx_data::transform::{RandomCrop, Resize, Transform, TransformConfig};
 use phalanx_data::{
     BatchSource, Collated, DataError, ImageCollation, ImageDataset, ImageFolder, Split, Subset,
     open_cifar10_seeded,
 };
 
-use crate::config::{Config, DataConfig, DataKind, FilterKind, NormaliseKind};
+use crate::config::{Config, DataKind};
 use crate::engine::TrainError;
 
 /// A dataset of images, shared with the threads that read it.
@@ -140,15 +140,9 @@ fn side(config: &Config) -> Result<u32, TrainError> {
 /// What happens to training and to test images.
 fn transforms(config: &Config) -> Result<(Transform, Transform), TrainError> {
     let (data, size) = (&config.data, side(config)?);
-    let filter = match data.resize_filter {
-        FilterKind::Nearest => Filter::Nearest,
-        FilterKind::Bilinear => Filter::Bilinear,
-        FilterKind::Bicubic => Filter::Bicubic,
-        FilterKind::Lanczos3 => Filter::Lanczos3,
-    };
     let for_testing = TransformConfig {
-        resize: Some(Resize::square(size, filter)),
-        normalise: normalise(data),
+        resize: Some(Resize::square(size, data.resize_filter)),
+        normalise: data.normalise,
         seed: config.train.seed,
         ..TransformConfig::default()
     };
@@ -159,13 +153,4 @@ fn transforms(config: &Config) -> Result<(Transform, Transform), TrainError> {
         ..for_testing.clone()
     };
     Ok((Transform::new(for_training)?, Transform::new(for_testing)?))
-}
-
-fn normalise(data: &DataConfig) -> Normalise {
-    match data.normalise {
-        NormaliseKind::Symmetric => Normalise::SYMMETRIC,
-        NormaliseKind::Cifar10 => Normalise::CIFAR10,
-        NormaliseKind::ImageNet => Normalise::IMAGENET,
-        NormaliseKind::Clip => Normalise::CLIP,
-    }
 }

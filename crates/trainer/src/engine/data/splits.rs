@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::feed::{self, Feed, TestBatch};
 use super::images::ConfiguredImages;
-use crate::config::{Config, TailKind};
+use crate::config::Config;
 use crate::engine::distributed::Distributed;
 use crate::engine::{Plan, TrainError};
 
@@ -34,28 +34,43 @@ struct Splits {
     train: Arc<dyn BatchSource>,
     test: Arc<dyn BatchSource>,
     loader: LoaderConfig,
-    images: ConfiguredImages,
+    /// `None` for data of one's own.
+    images: Option<ConfiguredImages>,
 }
 
 impl Data {
-    /// Finds the images; none is decoded yet. Where the first rank reads for all, it tells the others what they need to know,
-    /// so every rank calls this at the same place.
-    pub(in crate::engine) fn open(config: &Config, distributed: &Distributed) -> Result<Self, TrainError> {
-        let Some(fed) = distributed.fed() else { return Self::open_here(config) };
+    /// Finds the configured images, of which none is decoded yet, unless there are sources of one's own, for training and for
+    /// testing. Where the first rank reads for all, it tells the others what they need to know, so every rank calls this at
+    /// the same place.
+    pub(in crate::engine) fn open(
+        config: &Config,
+        own: Option<Result<[Arc<dyn BatchSource>; 2], TrainError>>,
+        distributed: &Distributed,
+    ) -> Result<Self, TrainError> {
+        let Some(fed) = distributed.fed() else { return Self::open_here(config, own.transpose()?) };
         if distributed.rank() == 0 {
-            let this = Self::open_here(config)?;
+            let this = Self::open_here(config, own.transpose()?)?;
             feed::tell(fed, &this.facts)?;
             return Ok(this);
         }
         Ok(Self { facts: feed::hear(fed)?, splits: None })
     }
 
-    fn open_here(config: &Config) -> Result<Self, TrainError> {
-        let images = ConfiguredImages::open(config)?;
-        let (train, test) = (images.train(), images.test());
+    fn open_here(config: &Config, own: Option<[Arc<dyn BatchSource>; 2]>) -> Result<Self, TrainError> {
         let loader = LoaderConfig { workers: config.data.workers, prefetch: config.data.prefetch };
-        let (num_classes, description) = (images.num_classes(), images.describe());
-        let facts = Facts { train_len: train.len(), num_classes, description };
+        let (train, test, images, facts) = match own {
+            Some([train, test]) => {
+                let (train_len, description) = (train.len(), train.name().to_owned());
+                (train, test, None, Facts { train_len, num_classes: 0, description })
+            }
+            None => {
+                let images = ConfiguredImages::open(config)?;
+                let (train, test) = (images.train(), images.test());
+                let (num_classes, description) = (images.num_classes(), images.describe());
+                let facts = Facts { train_len: train.len(), num_classes, description };
+                (train, test, Some(images), facts)
+            }
+        };
         Ok(Self { facts, splits: Some(Splits { train, test, loader, images }) })
     }
 
@@ -76,7 +91,8 @@ impl Data {
 
     /// `count` captions of the test split, each once if there are enough; none on a rank that reads no data.
     pub(in crate::engine) fn test_captions(&self, count: usize) -> Result<Vec<String>, TrainError> {
-        self.splits.as_ref().map_or_else(|| Ok(Vec::new()), |splits| splits.images.test_captions(count))
+        let images = self.splits.as_ref().and_then(|splits| splits.images.as_ref());
+        images.map_or_else(|| Ok(Vec::new()), |images| images.test_captions(count))
     }
 
     /// The training batches of one rank from step `step` on.
@@ -99,11 +115,7 @@ impl Data {
                 micro_batches: config.train.accumulate,
                 seed: config.train.seed,
                 shuffle: true,
-                tail: match config.data.tail {
-                    TailKind::Drop => Tail::Drop,
-                    TailKind::Pad => Tail::Pad,
-                    TailKind::Ragged => Tail::Ragged,
-                },
+                tail: config.data.tail,
             })?;
             Loader::new(splits.train.clone(), sampler, splits.loader, start)
         };

@@ -94,7 +94,7 @@ impl Distributed {
             Link::Thread(communicator) if communicator.world_size() > 1 => Some(communicator.clone()),
             _ => None,
         };
-        let strategy = Strategy::named(config.train.strategy.as_str())?;
+        let strategy = config.train.strategy;
         Ok(Self { rank: world.rank(), size: world.size(), communicator, strategy: Some(strategy) })
     }
 

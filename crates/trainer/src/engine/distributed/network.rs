@@ -2,13 +2,11 @@
 
 use std::sync::Arc;
 
-use phalanx_sharding::{
-    DataParallel, Options, Overlap, ParallelStrategy, ShardRole, StateBytes, codec_named,
-};
+use phalanx_sharding::{DataParallel, Options, ParallelStrategy, ShardRole, StateBytes};
 use phalanx_tensor::{FlatParam, ParamStore, ProcessGroup};
 
 use super::{Distributed, Traffic};
-use crate::config::{Config, OverlapKind, mib};
+use crate::config::{Config, mib};
 use crate::engine::error::TrainError;
 
 /// Groups of the ranks that have samples of a batch.
@@ -67,13 +65,9 @@ impl Network {
         let options = Options {
             prefetch: config.train.prefetch,
             gathered_bytes: mib(config.train.gathered_mib),
-            algorithm: config.comm.algorithm.algorithm(),
-            codec: codec_named(config.comm.codec.as_str())?,
-            overlap: match config.train.overlap {
-                OverlapKind::Auto => Overlap::Auto,
-                OverlapKind::Always => Overlap::Always,
-                OverlapKind::Never => Overlap::Never,
-            },
+            algorithm: config.comm.algorithm,
+            codec: config.comm.codec.codec(),
+            overlap: config.train.overlap,
             threads,
         };
         let mesh = strategy.mesh(communicator.clone(), 0)?;

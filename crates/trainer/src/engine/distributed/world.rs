@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use phalanx_collectives::{Communicator, WorldConfig, connect_unless};
-use phalanx_sharding::{Ranks, Strategy};
+use phalanx_sharding::Ranks;
 
 use crate::config::Config;
 use crate::engine::error::TrainError;
@@ -118,7 +118,7 @@ impl World {
 
 /// Whether the configured strategy has all ranks in one process, as threads.
 pub fn in_one_process(config: &Config) -> bool {
-    Strategy::named(config.train.strategy.as_str()).is_ok_and(|strategy| strategy.ranks == Ranks::Threads)
+    config.train.strategy.ranks == Ranks::Threads
 }
 
 /// The place that a launcher gives this process by its environment: torchrun, SLURM, OpenMPI or MPICH.

@@ -1,11 +1,11 @@
 //! What a run will hold and send under a strategy, without allocating the model.
 
-use phalanx_sharding::{MemoryPlan, Strategy, Workload, codec_named};
+use phalanx_sharding::{MemoryPlan, Strategy, Workload};
 
-use crate::config::{Config, ModelKind};
+use crate::config::Config;
 use crate::engine::distributed::Network;
-use crate::engine::training::{Built, Phase, Weights};
-use crate::engine::{TrainError, data, optimize, tasks};
+use crate::engine::training::{Built, Phase, Task, Weights};
+use crate::engine::{TrainError, optimize};
 
 /// A configured model under several strategies.
 #[derive(Debug, Clone)]
@@ -22,23 +22,19 @@ pub struct ModelPlan {
     pub plans: Vec<MemoryPlan>,
 }
 
-/// Plans the configured model under `strategies`. No image is read and no parameter allocated; `data.path` may be empty.
+/// Plans the configured training of a task under `strategies`. No image is read and no parameter allocated; `data.path` may be empty.
 ///
 /// # Errors
 /// If the model cannot be built, or strategies do not fit the number of ranks.
-pub fn plan_memory(config: &Config, strategies: &[Strategy]) -> Result<ModelPlan, TrainError> {
-    let classes = match config.model.kind {
-        ModelKind::Cvae | ModelKind::Clip => 0,
-        _ => data::num_classes(config)?,
-    };
-    let Built { training, networks } = tasks::build(config, classes, Weights::Absent)?;
+pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Result<ModelPlan, TrainError> {
+    let Built { training, networks } = task.build(config, None, Weights::Absent)?;
     let updates = |network: &Network| {
         let updates = |phase: &&Phase| {
             phase.updates.is_empty() || phase.updates.iter().any(|name| name == network.name())
         };
         training.phases().iter().filter(|phase| network.is_learnt() && updates(phase)).count()
     };
-    let codec = codec_named(config.comm.codec.as_str())?;
+    let codec = config.comm.codec.codec();
     let workload = |network: &Network| {
         let own = config.for_network(network.name());
         Workload {
@@ -48,7 +44,7 @@ pub fn plan_memory(config: &Config, strategies: &[Strategy]) -> Result<ModelPlan
             averages: own.train.ema > 0.0,
             micro_batches: own.train.accumulate,
             prefetch: own.train.prefetch,
-            algorithm: config.comm.algorithm.algorithm(),
+            algorithm: config.comm.algorithm,
             codec: codec.clone(),
         }
     };
@@ -68,7 +64,7 @@ pub fn plan_memory(config: &Config, strategies: &[Strategy]) -> Result<ModelPlan
         // A training has a network.
         sum.ok_or_else(|| TrainError::Setup("there is no network to plan".to_owned()))
     };
-    let goes = |strategy: &&Strategy| strategy.goes_by(config.comm.algorithm.algorithm()).is_ok();
+    let goes = |strategy: &&Strategy| strategy.goes_by(config.comm.algorithm).is_ok();
     let plans = strategies.iter().filter(goes).map(plan).collect::<Result<_, _>>()?;
     let params = || networks.iter().flat_map(|network| network.store().flat_params());
     Ok(ModelPlan {

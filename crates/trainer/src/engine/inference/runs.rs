@@ -10,8 +10,8 @@ use crate::config::Config;
 use crate::engine::checkpoint::newest_checkpoint;
 use crate::engine::data::Data;
 use crate::engine::distributed::{BatchGroups, Distributed, Network, World};
-use crate::engine::training::{Built, Weights};
-use crate::engine::{Plan, TrainError, optimize, precision, tasks};
+use crate::engine::training::{Built, Task, Weights};
+use crate::engine::{Plan, TrainError, optimize, precision};
 use crate::run::RunFolder;
 use crate::run::checkpoint::{Checkpoint, EMA};
 
@@ -23,11 +23,11 @@ struct Ready {
 }
 
 impl Ready {
-    fn new(config: &Config) -> Result<Self, TrainError> {
-        let data = Data::open(config, &Distributed::none())?;
-        let built = tasks::build(config, data.num_classes(), Weights::Here)?;
+    fn new(task: &Task, config: &Config) -> Result<Self, TrainError> {
+        let data = Data::open(config, task.open_data(config), &Distributed::none())?;
+        let built = task.build(config, Some(data.num_classes()), Weights::Here)?;
         let context = precision::context(config, &World::alone())?;
-        let session = Session { precision: precision::precision(config), ..Session::evaluation(context) };
+        let session = Session { precision: config.train.precision, ..Session::evaluation(context) };
         Ok(Self { built, data, session })
     }
 
@@ -64,9 +64,13 @@ impl Ready {
 ///
 /// # Errors
 /// If there is no complete checkpoint, or the test images cannot be read.
-pub fn evaluate_run(folder: &RunFolder, config: &Config) -> Result<(u64, Vec<(String, f64)>), TrainError> {
+pub fn evaluate_run(
+    task: &Task,
+    folder: &RunFolder,
+    config: &Config,
+) -> Result<(u64, Vec<(String, f64)>), TrainError> {
     let checkpoint = newest_checkpoint(folder)?;
-    let ready = Ready::new(config)?;
+    let ready = Ready::new(task, config)?;
     ready.load(&checkpoint)?;
     Ok((checkpoint.step(), ready.evaluate(config, checkpoint.step())?))
 }
@@ -75,8 +79,12 @@ pub fn evaluate_run(folder: &RunFolder, config: &Config) -> Result<(u64, Vec<(St
 ///
 /// # Errors
 /// If the weights do not fit the configured model, or the test images cannot be read.
-pub fn evaluate_weights(weights: &Path, config: &Config) -> Result<Vec<(String, f64)>, TrainError> {
-    let ready = Ready::new(config)?;
+pub fn evaluate_weights(
+    task: &Task,
+    weights: &Path,
+    config: &Config,
+) -> Result<Vec<(String, f64)>, TrainError> {
+    let ready = Ready::new(task, config)?;
     let [network] = ready.built.networks.as_slice() else {
         let problem = "a file of weights is for one network; this training has several";
         return Err(TrainError::Setup(problem.to_owned()));
@@ -90,6 +98,7 @@ pub fn evaluate_weights(weights: &Path, config: &Config) -> Result<Vec<(String, 
 /// # Errors
 /// If there is no complete checkpoint, the model draws nothing, or the picture cannot be written.
 pub fn sample_run(
+    task: &Task,
     folder: &RunFolder,
     config: &Config,
     prompts: &[String],
@@ -97,7 +106,7 @@ pub fn sample_run(
     out: &Path,
 ) -> Result<u64, TrainError> {
     let checkpoint = newest_checkpoint(folder)?;
-    let ready = Ready::new(config)?;
+    let ready = Ready::new(task, config)?;
     ready.load(&checkpoint)?;
     let (columns, size) = (config.sample.columns, config.model.image_size);
     if !draw(&*ready.built.training, ready.session.clone(), seed, prompts, columns, size, out)? {
@@ -110,8 +119,8 @@ pub fn sample_run(
 ///
 /// # Errors
 /// If the model cannot be built or the images cannot be found.
-pub fn describe(config: &Config) -> Result<Vec<String>, TrainError> {
-    let ready = Ready::new(config)?;
+pub fn describe(task: &Task, config: &Config) -> Result<Vec<String>, TrainError> {
+    let ready = Ready::new(task, config)?;
     let (images, batch) = (ready.data.train_len(), config.train.global_batch);
     let plan = Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
     let networks = &ready.built.networks;

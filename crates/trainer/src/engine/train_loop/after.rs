@@ -11,7 +11,7 @@ use crate::engine::checkpoint::Saved;
 use crate::engine::distributed::Network;
 use crate::engine::inference::{draw, evaluate};
 use crate::engine::observer::named;
-use crate::engine::{Event, Observer, StepReport, TrainError, precision};
+use crate::engine::{Event, Observer, StepReport, TrainError};
 use crate::run::atomic::write_aside;
 use crate::run::{Line, MetricsWriter, RunError, RunFolder, curves_svg, read_metrics};
 
@@ -157,7 +157,7 @@ pub(super) fn evaluate_run(run: &mut Run<'_>) -> Result<Vec<(String, f64)>, Trai
     let batch = if eval.batch > 0 { eval.batch } else { share };
     run.state.networks().try_for_each(Network::broadcast_buffers)?;
     let (data, distributed, context) = (&run.data, run.distributed, run.context.clone());
-    let session = Session { precision: precision::precision(run.config), ..Session::evaluation(context) };
+    let session = Session { precision: run.config.train.precision, ..Session::evaluation(context) };
     let (listener, step) = (run.state.listener(), run.state.step);
     let groups = run.state.networks().next().map(Network::batch_groups).unwrap_or_default();
     let session = Session { listener, ..session };
@@ -179,7 +179,7 @@ fn draw_for_run(run: &mut Run<'_>, path: &Path) -> Result<bool, TrainError> {
         true => run.data.test_captions(sample.rows)?,
         false => sample.prompts.clone(),
     };
-    let precision = precision::precision(run.config);
+    let precision = run.config.train.precision;
     let session = Session { precision, ..Session::evaluation(run.context.clone()) };
     let seed = run.config.train.seed;
     let (columns, size) = (sample.columns, run.config.model.image_size);

@@ -23,19 +23,20 @@ use super::checkpoint::{Saver, find_checkpoint};
 use super::data::Data;
 use super::distributed::{Distributed, Network, World};
 use super::observer::{Event, Observer, Started};
-use super::training::Weights;
-use super::{Plan, TrainError, precision, tasks};
+use super::training::{Task, Weights};
+use super::{Plan, TrainError, precision};
 use crate::config::{Config, Resolved};
 use crate::launch::StopFlag;
 use crate::run::{MetricsWriter, RunFolder};
 
-/// Trains as one rank of `world`, going on from the newest complete checkpoint in `folder` if there is one, until
+/// Trains a task as one rank of `world`, going on from the newest complete checkpoint in `folder` if there is one, until
 /// the configured step or until `stop` is raised on any rank.
 ///
 /// # Errors
-/// See [`TrainError`]; one for which [`TrainError::is_cancelled`] holds, if `stop` is raised before the ranks have met. A failing rank makes the other ranks fail with an error for which
-/// [`TrainError::is_consequence`] holds.
+/// See [`TrainError`]; one for which [`TrainError::is_cancelled`] holds, if `stop` is raised before the ranks have met. A
+/// failing rank makes the other ranks fail with an error for which [`TrainError::is_consequence`] holds.
 pub fn train(
+    task: &Task,
     folder: &RunFolder,
     resolved: &Resolved,
     world: &World,
@@ -47,47 +48,14 @@ pub fn train(
     world.check(config)?;
     let context = precision::context(config, world)?;
     let distributed = Distributed::connect(world, config, &folder.logs(), stop)?;
-    let trained = train_among(&distributed, folder, config, context, stop, start, observer.as_mut());
+    let trained = Run::new(task, folder, config, &distributed, context)
+        .and_then(|run| run.train(resolved, stop, start, observer.as_mut()));
     match &trained {
         Ok(()) => distributed.finish()?,
         Err(error) if error.is_consequence() => {}
         Err(error) => distributed.abort(&error.to_string()),
     }
     trained
-}
-
-/// Trains with ranks that have met.
-fn train_among(
-    distributed: &Distributed,
-    folder: &RunFolder,
-    config: &Config,
-    context: Arc<Context>,
-    stop: &StopFlag,
-    start: Instant,
-    observer: &mut dyn Observer,
-) -> Result<(), TrainError> {
-    let mut run = Run::new(folder, config, distributed, context)?;
-    run.resume(observer)?;
-    if run.state.step >= run.plan.stop {
-        let (step, stop) = (run.state.step, run.plan.stop);
-        observer.event(&Event::Note(format!("nothing to do: {step} of {stop} steps are done; see --steps")));
-        return Ok(());
-    }
-    observer.started(&run.started());
-    let interrupted = run.steps(stop, observer)?;
-    let summary = run.summary(interrupted, start.elapsed())?;
-    if let Some(summary) = summary {
-        summary.write(&folder.summary())?;
-        if interrupted {
-            let path = folder.path().display();
-            observer.event(&Event::Note(format!(
-                "interrupted after step {}; continue with: phalanx train --resume --out {path}",
-                summary.step
-            )));
-        }
-        observer.finished(&summary);
-    }
-    Ok(())
 }
 
 /// One rank of a run.
@@ -108,20 +76,53 @@ pub(super) struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn new(
+        task: &Task,
         folder: &'a RunFolder,
         config: &'a Config,
         distributed: &'a Distributed,
         context: Arc<Context>,
     ) -> Result<Self, TrainError> {
-        let data = Data::open(config, distributed)?;
+        let data = Data::open(config, task.open_data(config), distributed)?;
         let (images, batch) = (data.train_len(), config.train.global_batch);
         let plan = Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
         let key = Key::new(config.train.seed);
         let weights = if distributed.is_shared() { Weights::ByRanks } else { Weights::Here };
-        let built = tasks::build(config, data.num_classes(), weights)?;
+        let built = task.build(config, Some(data.num_classes()), weights)?;
         let state = TrainState::new(config, built, &plan, distributed, context.clone())?;
         let (meter, last, saver) = (Meter::default(), Map::new(), Saver::new(folder, config));
         Ok(Self { folder, config, data, distributed, plan, state, context, meter, saver, key, last })
+    }
+
+    /// Goes on from the newest checkpoint to the end of the plan, with ranks that have met.
+    fn train(
+        mut self,
+        resolved: &Resolved,
+        stop: &StopFlag,
+        start: Instant,
+        observer: &mut dyn Observer,
+    ) -> Result<(), TrainError> {
+        self.resume(observer)?;
+        if self.state.step >= self.plan.stop {
+            let (step, stop) = (self.state.step, self.plan.stop);
+            observer
+                .event(&Event::Note(format!("nothing to do: {step} of {stop} steps are done; see --steps")));
+            return Ok(());
+        }
+        observer.started(&self.started());
+        let interrupted = self.steps(stop, observer)?;
+        let summary = self.summary(interrupted, start.elapsed())?;
+        if let Some(summary) = summary {
+            summary.write(&self.folder.summary())?;
+            if interrupted {
+                let (program, path) = (&resolved.catalogue().program, self.folder.path().display());
+                observer.event(&Event::Note(format!(
+                    "interrupted after step {}; continue with: {program} train --resume --out {path}",
+                    summary.step
+                )));
+            }
+            observer.finished(&summary);
+        }
+        Ok(())
     }
 
     fn is_first(&self) -> bool {

@@ -9,6 +9,7 @@ use crate::config::Resolved;
 use crate::engine::distributed::World;
 use crate::engine::error::TrainError;
 use crate::engine::observer::{Observer, Silent};
+use crate::engine::training::Task;
 use crate::launch::{REPLICA_THREAD, StopFlag};
 use crate::run::RunFolder;
 
@@ -31,12 +32,14 @@ pub struct ReplicaFailure {
 /// # Errors
 /// [`ReplicaFailure`].
 pub fn train_replicas(
+    task: &Task,
     folder: &RunFolder,
     resolved: &Resolved,
     stop: &StopFlag,
     observer: Box<dyn Observer>,
 ) -> Result<(), ReplicaFailure> {
-    let one = |comm: Communicator, observer| train(folder, resolved, &World::thread(comm), stop, observer);
+    let one =
+        |comm: Communicator, observer| train(task, folder, resolved, &World::thread(comm), stop, observer);
     let ranks = resolved.config.train.ranks.max(1);
     together(ranks, |comm| one(comm, observer), |comm| one(comm, Box::new(Silent)))
 }

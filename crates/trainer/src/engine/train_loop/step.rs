@@ -105,7 +105,7 @@ impl Run<'_> {
                 listener: state.listener(),
                 batch_group,
                 recompute: precision::recompute(self.config),
-                precision: precision::precision(self.config),
+                precision: self.config.train.precision,
                 frozen: state.constants(phase),
                 ..Session::training(self.context.clone(), key.step(self.state.step))
             };

@@ -76,7 +76,7 @@ impl Trainable {
         };
         let mut norm = None;
         if self.clip_norm.is_some() || self.loss_scale.is_some() {
-            let mut squares = [grad_sum_of_squares(params, context)?];
+            let mut squares = [grad_sum_of_squares(params, context)?.number()?];
             reduced.sum(&mut squares)?;
             norm = Some(squares[0].sqrt());
         }

@@ -10,11 +10,15 @@
 
 mod phase;
 mod setup;
+mod spec;
 mod step;
 
 pub use phase::Training;
 pub use setup::Setup;
+pub use spec::{Task, TaskSpec};
 pub use step::{Loss, Step};
 
-pub(super) use phase::{AnyTraining, Phase, number};
+pub use phase::number;
+
+pub(super) use phase::{AnyTraining, Phase};
 pub(super) use setup::{Built, Weights};

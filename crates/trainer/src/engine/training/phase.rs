@@ -40,7 +40,7 @@ type SampleFn<M> = Box<dyn Fn(&M, &Tape, &[String], usize) -> Result<Vec<Vec<f32
 ///     }
 /// }
 ///
-/// fn build(setup: &mut Setup<'_>) -> Result<Training<Fit>, TrainError> {
+/// fn build(setup: &mut Setup<'_>, _: &()) -> Result<Training<Fit>, TrainError> {
 ///     let line = setup.model(|scope| nn::Linear::new(&scope.pp("line").block(), 3, 1))?;
 ///     Ok(Training::new("a line through noise", Fit { line }).loss(Fit::loss))
 /// }
@@ -209,7 +209,10 @@ fn counted(numbers: &[f64], names: &[String], who: impl Fn() -> String) -> Resul
     Err(TrainError::Setup(format!("{who} gives {count} numbers for {wanted} names: {names:?}")))
 }
 
-/// The number that a scalar on the tape has.
-pub(in crate::engine) fn number(value: &Value) -> Result<f64, TrainError> {
+/// The number that a scalar on the tape has, f32.
+///
+/// # Errors
+/// If it is no scalar, or of another type.
+pub fn number(value: &Value) -> Result<f64, TrainError> {
     Ok(f64::from(value.tensor()?.to_scalar::<f32>()?))
 }

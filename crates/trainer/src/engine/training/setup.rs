@@ -7,6 +7,7 @@ use phalanx_tensor::{BuildOptions, Key, ParamStore, Scope, StoreBuilder, TensorE
 
 use super::phase::{AnyTraining, Phase, Training};
 use crate::config::{Config, mib};
+use crate::engine::data::num_classes;
 use crate::engine::distributed::Network;
 use crate::engine::error::TrainError;
 
@@ -25,7 +26,7 @@ pub(in crate::engine) enum Weights {
 #[derive(Debug)]
 pub struct Setup<'a> {
     config: &'a Config,
-    classes: usize,
+    classes: Option<usize>,
     key: Key,
     weights: Weights,
     networks: Vec<Network>,
@@ -38,7 +39,7 @@ pub(in crate::engine) struct Built {
 }
 
 impl<'a> Setup<'a> {
-    pub(in crate::engine) fn new(config: &'a Config, classes: usize, weights: Weights) -> Self {
+    pub(in crate::engine) fn new(config: &'a Config, classes: Option<usize>, weights: Weights) -> Self {
         let key = Key::new(config.train.seed).stream("weights");
         Self { config, classes, key, weights, networks: Vec::new() }
     }
@@ -48,9 +49,12 @@ impl<'a> Setup<'a> {
         self.config
     }
 
-    /// How many classes the data has; 0 if it has none.
-    pub fn classes(&self) -> usize {
-        self.classes
+    /// How many classes the images of `[data]` have; 0 for data of one's own.
+    ///
+    /// # Errors
+    /// If that must be looked up in a folder of images and cannot be.
+    pub fn classes(&self) -> Result<usize, TrainError> {
+        self.classes.map_or_else(|| num_classes(self.config), Ok)
     }
 
     /// Registers the only network of a training. Its parameters are saved under their own names.
@@ -66,7 +70,10 @@ impl<'a> Setup<'a> {
 
     /// Registers the only network of a training, as [`Setup::model`] does, and has `load` read initial values from files into
     /// the whole parameters of its store.
-    pub(in crate::engine) fn model_from<N>(
+    ///
+    /// # Errors
+    /// Those of `load` and `build`, and [`TrainError::Setup`] if there are other networks.
+    pub fn model_from<N>(
         &mut self,
         load: impl FnOnce(&ParamStore) -> Result<(), TrainError>,
         build: impl FnOnce(&Scope) -> Result<N, TensorError>,
@@ -270,7 +277,7 @@ mod tests {
     /// What is said about a training that `describe` registers and describes.
     fn said(describe: impl FnOnce(&mut Setup<'_>) -> Result<Training<()>, TrainError>) -> String {
         let config = Config::default();
-        let mut setup = Setup::new(&config, 0, Weights::Here);
+        let mut setup = Setup::new(&config, Some(0), Weights::Here);
         let built = describe(&mut setup).and_then(|training| setup.finish(training));
         built.map_or_else(|error| error.to_string(), |_| "sound".to_owned())
     }
@@ -325,11 +332,11 @@ mod tests {
         let place = tempfile::tempdir().expect("a folder");
         let path = place.path().join("weights.safetensors");
         let config = Config::default();
-        let mut other = Setup::new(&config, 0, Weights::Here);
+        let mut other = Setup::new(&config, Some(0), Weights::Here);
         other.model(line).expect("registers");
         let named = other.networks[0].store().state_dict().expect("here");
         phalanx_tensor::io::save_safetensors(&path, &named, &[]).expect("writes");
-        let mut setup = Setup::new(&config, 0, Weights::ByRanks);
+        let mut setup = Setup::new(&config, Some(0), Weights::ByRanks);
         setup.frozen_network("still", Some(&path), line).expect("reads");
         setup.network("b", line).expect("registers");
         let still = setup.networks[0].store().param("still.weight").expect("named").tensor().expect("here");
@@ -337,7 +344,7 @@ mod tests {
         assert_eq!(still.to_vec2::<f32>().expect("f32"), saved.to_vec2::<f32>().expect("f32"));
         assert!(setup.networks[1].store().flat_params()[0].values().is_none(), "ranks draw what they hold");
         let wide = |scope: &Scope| nn::Linear::new(scope, 3, 1);
-        let error = Setup::new(&config, 0, Weights::Here)
+        let error = Setup::new(&config, Some(0), Weights::Here)
             .frozen_network("still", Some(&path), wide)
             .expect_err("another shape")
             .to_string();

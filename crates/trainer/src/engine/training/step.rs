@@ -78,8 +78,28 @@ impl<'a> Step<'a> {
         })?)
     }
 
+    /// The weighted mean over the whole batch of losses of places, such as those of tokens: `output` is [N, T, …], and of its
+    /// N·T rows those count that the array `mask`, f32 [N, T], marks with 1. `loss` gets rows, the range that they come from
+    /// among all, and what to divide by. Each sample's weight is spread evenly over its places: a sample that weighs as much as
+    /// it has places gives each a weight of 1.
+    ///
+    /// # Errors
+    /// Those of `loss`, and if there is no such mask or its shape is another.
+    pub fn mean_of_places(
+        &self,
+        output: &Value,
+        mask: &str,
+        mut loss: impl FnMut(&Value, Range<usize>, Over) -> Result<Value, TensorError>,
+    ) -> Result<Value, TrainError> {
+        let weights = self.batch.weights_of_places(mask)?;
+        let rest = output.dims().get(2..).unwrap_or_default();
+        let shape: Vec<usize> = [weights.len()].iter().chain(rest).copied().collect();
+        let rows = ops::reshape(self.tape, output, shape)?;
+        Ok(weighted(self.tape, &rows, &weights, self.sum, |rows, range, over| loss(rows, range, over))?)
+    }
+
     /// Standard normal noise `[samples, dims…]`, f32. It is drawn by the sample's position in the step's whole batch, so that
-    /// any number of ranks draw what one would.
+    /// any number of ranks draw what one would; in an evaluation by its position in the batch of this rank.
     ///
     /// # Errors
     /// If it cannot be allocated.

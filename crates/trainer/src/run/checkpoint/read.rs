@@ -180,7 +180,10 @@ impl Reader {
         let Some((values, entries)) = param.kept() else { return Ok(()) };
         for entry in entries {
             let target = values.narrow(entry.range).map_err(|error| self.unfit(error.to_string()))?;
-            self.read_into(kind, &entry.name, &entry.part.into(), target.tensor())?;
+            let unfit = |error: TensorError| self.unfit(error.to_string());
+            let staging = target.staging().map_err(unfit)?;
+            self.read_into(kind, &entry.name, &entry.part.into(), &staging)?;
+            target.take_staged(&staging).map_err(unfit)?;
         }
         Ok(())
     }
@@ -197,7 +200,7 @@ impl Reader {
                 continue;
             }
             let unfit = |error: candle_core::Error| self.unfit(error.to_string());
-            let part = Tensor::zeros(entry.part.len(), param.dtype(), param.device()).map_err(unfit)?;
+            let part = Tensor::zeros(entry.part.len(), param.dtype(), &Device::Cpu).map_err(unfit)?;
             self.read_into(kind, &entry.name, &entry.part.into(), &part)?;
             state.push((format!("{kind}.{}", entry.name), part.reshape(&entry.shape).map_err(unfit)?));
         }

@@ -11,9 +11,53 @@ use phalanx_models::clip::openai_names;
 use phalanx_tensor::io::load_weights;
 use phalanx_tensor::{Param, ParamStore, Scope, TensorError};
 
-use crate::config::ModelConfig;
-use crate::engine::TrainError;
-use crate::engine::training::Setup;
+use crate::config::Relations;
+use crate::engine::{Setup, TrainError};
+
+crate::settings! {
+    /// The settings of a text encoder.
+    pub(super) struct TextSettings {
+        /// Text encoder: width of the feature of a text; for `clip` that of the images as well.
+        embed: usize = 64;
+        /// Text encoder: width of the transformer.
+        text_width: usize = 64;
+        /// Text encoder: number of layers.
+        text_layers: usize = 2;
+        /// Text encoder: number of attention heads.
+        text_heads: usize = 4;
+        /// Text encoder: different tokens, the most frequent of CLIP's 49408; at least 514.
+        text_vocab: usize = 4096;
+        /// Text encoder: tokens in a caption, begin and end marks counted.
+        text_context: usize = 32;
+        /// Safetensors file with CLIP text weights (openai's or Hugging Face's names); empty = train from scratch.
+        text_weights: String = String::new();
+    }
+}
+
+impl TextSettings {
+    pub(super) fn check(&self, relations: &mut Relations<'_>) {
+        relations.positive("model.embed", self.embed as u64);
+        relations.positive("model.text_width", self.text_width as u64);
+        relations.positive("model.text_layers", self.text_layers as u64);
+        relations.positive("model.text_heads", self.text_heads as u64);
+        let (width, heads) = (self.text_width, self.text_heads.max(1));
+        relations.require(
+            width.is_multiple_of(heads),
+            "model.text_width",
+            format!("model.text_width {width} is not a multiple of model.text_heads {heads}"),
+        );
+        relations.require(
+            (514..=49408).contains(&self.text_vocab),
+            "model.text_vocab",
+            format!("model.text_vocab {} is not in 514..=49408", self.text_vocab),
+        );
+        relations.require(
+            self.text_context >= 4,
+            "model.text_context",
+            format!("model.text_context {} is not at least 4", self.text_context),
+        );
+    }
+}
 
 /// How many captions are kept as ids; a data set's captions are few and come again and again.
 const KEPT: usize = 1 << 16;
@@ -27,17 +71,17 @@ pub(super) struct Texts {
 }
 
 impl Texts {
-    pub(super) fn new(model: &ModelConfig) -> Result<Self, TrainError> {
-        let tokenizer = ClipTokenizer::with_vocab(model.text_vocab)?;
+    pub(super) fn new(settings: &TextSettings) -> Result<Self, TrainError> {
+        let tokenizer = ClipTokenizer::with_vocab(settings.text_vocab)?;
         let config = ClipTextConfig {
-            context: model.text_context,
+            context: settings.text_context,
             vocab: tokenizer.vocab(),
-            width: model.text_width,
-            heads: model.text_heads,
-            layers: model.text_layers,
-            embed: model.embed,
+            width: settings.text_width,
+            heads: settings.text_heads,
+            layers: settings.text_layers,
+            embed: settings.embed,
         };
-        Ok(Self { tokenizer, config, weights: model.text_weights.clone(), known: RefCell::default() })
+        Ok(Self { tokenizer, config, weights: settings.text_weights.clone(), known: RefCell::default() })
     }
 
     /// Registers a model with the text encoder in it, the names of whose parameters begin with `prefix`, and has the
@@ -89,14 +133,15 @@ impl Texts {
         let wanted = store.params().iter().map(Param::name).filter(of_encoder);
         let missing: Vec<&str> =
             wanted.filter(|name| !named.iter().any(|(known, _)| known == name)).collect();
-        let problem =
-            |problem: String| TrainError::Setup(format!("model.text_weights {}: {problem}", path.display()));
+        let problem = |problem: String| {
+            TrainError::Setup(format!("settings.text_weights {}: {problem}", path.display()))
+        };
         if let Some(first) = missing.first() {
             return Err(problem(format!("{first} and {} others are missing", missing.len() - 1)));
         }
         let report = store.load_state_dict(named.iter().map(|(name, tensor)| (name.as_str(), tensor)));
         let report = report.map_err(|error| {
-            problem(format!("{error}; model.text_* and model.embed must be those of the weights"))
+            problem(format!("{error}; settings.text_* and model.embed must be those of the weights"))
         })?;
         match report.unexpected.first() {
             Some(name) => {

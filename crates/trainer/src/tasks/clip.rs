@@ -5,9 +5,8 @@ use phalanx_models::{Clip, ClipOutput, ImageTowerConfig};
 use phalanx_tensor::group::gather_counts;
 use phalanx_tensor::{TensorError, Value, ops};
 
-use super::text::Texts;
-use crate::engine::TrainError;
-use crate::engine::training::{Setup, Step, Training, number};
+use super::text::{TextSettings, Texts};
+use crate::engine::{Setup, Step, TaskSpec, TrainError, Training, number};
 
 /// CLIP with small towers. A picture is told apart from the texts of the whole micro-batch, whichever ranks have them.
 pub(super) struct Contrastive {
@@ -15,15 +14,28 @@ pub(super) struct Contrastive {
     texts: Texts,
 }
 
-/// The configured towers.
-pub(super) fn contrastive(setup: &mut Setup<'_>) -> Result<Training<Contrastive>, TrainError> {
-    let model = &setup.config().model;
-    let texts = Texts::new(model)?;
+crate::settings! {
+    /// The settings of CLIP.
+    pub(super) struct ClipSettings {
+        /// Channels after each halving of the image, from the image inwards.
+        widths: Vec<usize> = vec![32, 64, 128];
+        flatten text: TextSettings;
+    }
+}
+
+/// CLIP from scratch.
+pub(super) fn spec() -> TaskSpec<ClipSettings> {
+    TaskSpec::new("clip", "Contrastive: a text encoder and an image tower", contrastive)
+        .validate(|settings: &ClipSettings, _, relations| settings.text.check(relations))
+}
+
+fn contrastive(setup: &mut Setup<'_>, settings: &ClipSettings) -> Result<Training<Contrastive>, TrainError> {
+    let texts = Texts::new(&settings.text)?;
     let text = texts.encoder().clone();
-    let image = ImageTowerConfig { widths: model.widths.clone() };
+    let image = ImageTowerConfig { widths: settings.widths.clone() };
     let name = format!(
         "CLIP with a text encoder of {} x {} and an image tower of {:?}",
-        text.layers, text.width, model.widths
+        text.layers, text.width, settings.widths
     );
     let model = texts.register(setup, "", |scope| Clip::new(scope, &text, &image))?;
     Ok(Training::new(name, Contrastive { model, texts })

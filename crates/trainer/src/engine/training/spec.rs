@@ -1,0 +1,123 @@
+//! A task: what a name in the configuration stands for.
+
+use std::sync::Arc;
+
+use phalanx_data::{BatchSource, Split};
+
+use super::phase::Training;
+use super::setup::{Built, Setup, Weights};
+use crate::config::{Config, Relations, Settings, TaskSchema};
+use crate::engine::error::TrainError;
+
+type BuildFn = Arc<dyn Fn(Setup<'_>) -> Result<Built, TrainError> + Send + Sync>;
+type DataFn = Arc<dyn Fn(&Config, Split) -> Result<Arc<dyn BatchSource>, TrainError> + Send + Sync>;
+
+/// A row of a program's table of tasks: a name for `model.kind`, settings of type `S` in `[model]`, and how its training is
+/// built of them.
+///
+/// It is trained on the images that `[data]` describes, unless it has [data of its own](TaskSpec::data).
+pub struct TaskSpec<S> {
+    task: Task,
+    settings: std::marker::PhantomData<S>,
+}
+
+impl<S> std::fmt::Debug for TaskSpec<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.task.fmt(f)
+    }
+}
+
+impl<S: Settings> TaskSpec<S> {
+    /// The task that `model.kind = name` chooses, described in a line.
+    pub fn new<M: 'static>(
+        name: impl Into<String>,
+        about: impl Into<String>,
+        build: impl Fn(&mut Setup<'_>, &S) -> Result<Training<M>, TrainError> + Send + Sync + 'static,
+    ) -> Self {
+        let build = move |mut setup: Setup<'_>| {
+            let config = setup.config();
+            let training = build(&mut setup, settings(config)?)?;
+            setup.finish(training)
+        };
+        let task = Task { schema: TaskSchema::new::<S>(name, about), build: Arc::new(build), data: None };
+        Self { task, settings: std::marker::PhantomData }
+    }
+
+    /// Says which relations the settings must fulfil, before anything is built.
+    #[must_use]
+    pub fn validate(
+        mut self,
+        check: impl Fn(&S, &Config, &mut Relations<'_>) + Send + Sync + 'static,
+    ) -> Self {
+        self.task.schema = self.task.schema.checked(check);
+        self
+    }
+
+    /// Says where the batches of each split come from, in place of the images of `[data]`.
+    #[must_use]
+    pub fn data(
+        mut self,
+        open: impl Fn(&S, &Config, Split) -> Result<Arc<dyn BatchSource>, TrainError> + Send + Sync + 'static,
+    ) -> Self {
+        self.task.schema = self.task.schema.with_own_data();
+        self.task.data = Some(Arc::new(move |config, split| open(settings(config)?, config, split)));
+        self
+    }
+}
+
+/// The settings of a task in a configuration.
+fn settings<S: Settings>(config: &Config) -> Result<&S, TrainError> {
+    config.settings.as_type().ok_or_else(|| {
+        TrainError::Setup(format!(
+            "the configuration of `{}` has the settings of another task",
+            config.model.kind
+        ))
+    })
+}
+
+/// A task whose settings are of any type. Clones are handles.
+#[derive(Clone)]
+pub struct Task {
+    schema: TaskSchema,
+    build: BuildFn,
+    data: Option<DataFn>,
+}
+
+impl std::fmt::Debug for Task {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Task").field("schema", &self.schema).finish_non_exhaustive()
+    }
+}
+
+impl<S> From<TaskSpec<S>> for Task {
+    fn from(spec: TaskSpec<S>) -> Self {
+        spec.task
+    }
+}
+
+impl Task {
+    /// What the configuration knows of it.
+    pub fn schema(&self) -> &TaskSchema {
+        &self.schema
+    }
+
+    /// Builds the training on data of so many classes; without a number the configured images are asked for it.
+    pub(in crate::engine) fn build(
+        &self,
+        config: &Config,
+        classes: Option<usize>,
+        weights: Weights,
+    ) -> Result<Built, TrainError> {
+        let classes = if self.data.is_some() { Some(0) } else { classes };
+        (self.build)(Setup::new(config, classes, weights))
+    }
+
+    /// Data of its own, if it has some.
+    pub(in crate::engine) fn open_data(
+        &self,
+        config: &Config,
+    ) -> Option<Result<[Arc<dyn BatchSource>; 2], TrainError>> {
+        let open = self.data.as_ref()?;
+        Some(open(config, Split::Train).and_then(|train| Ok([train, open(config, Split::Test)?])))
+    }
+}

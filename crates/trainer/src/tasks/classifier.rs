@@ -1,0 +1,75 @@
+//! Any network that gives a number for each class, with cross-entropy.
+
+use phalanx_tensor::loss::cross_entropy;
+use phalanx_tensor::{Tape, TensorError, Value};
+
+use crate::config::Relations;
+use crate::engine::{Loss, Step, TrainError, Training, number};
+
+crate::settings! {
+    /// What classifiers have in common.
+    pub(super) struct ClassifierSettings {
+        /// Probability that cross-entropy takes from the true class and spreads over all.
+        label_smoothing: f64 = 0.0;
+    }
+}
+
+impl ClassifierSettings {
+    pub(super) fn check(&self, relations: &mut Relations<'_>) {
+        relations.fraction("model.label_smoothing", self.label_smoothing);
+    }
+}
+
+/// A network `[N, 3, size, size]` to `[N, classes]`.
+type Forward = Box<dyn Fn(&Tape, &Value) -> Result<Value, TensorError>>;
+
+/// A network with cross-entropy.
+pub(super) struct Classifier {
+    forward: Forward,
+    label_smoothing: f64,
+}
+
+impl Classifier {
+    pub(super) fn new(
+        settings: &ClassifierSettings,
+        forward: impl Fn(&Tape, &Value) -> Result<Value, TensorError> + 'static,
+    ) -> Self {
+        Self { forward: Box::new(forward), label_smoothing: settings.label_smoothing }
+    }
+
+    /// Its training, in one phase.
+    pub(super) fn training(self, description: String) -> Training<Self> {
+        Training::new(description, self)
+            .loss(Self::loss)
+            .measures(["accuracy"])
+            .evaluate(["loss", "accuracy"], Self::evaluate)
+    }
+
+    fn logits(&self, step: &Step<'_>) -> Result<Value, TrainError> {
+        Ok((self.forward)(step.tape, &step.value("images")?)?)
+    }
+
+    fn loss(&self, step: &Step<'_>) -> Result<Loss, TrainError> {
+        let (logits, labels) = (self.logits(step)?, step.classes("labels")?);
+        let loss = mean_loss(step, &logits, &labels, self.label_smoothing)?;
+        Ok(Loss::new(loss, [count_correct(&logits, &labels, step.batch.weights())? / step.sum]))
+    }
+
+    fn evaluate(&self, step: &Step<'_>) -> Result<[f64; 2], TrainError> {
+        let (logits, labels) = (self.logits(step)?, step.classes("labels")?);
+        let loss = number(&mean_loss(step, &logits, &labels, 0.0)?)?;
+        Ok([loss, count_correct(&logits, &labels, step.batch.weights())?])
+    }
+}
+
+/// The mean cross-entropy.
+fn mean_loss(step: &Step<'_>, logits: &Value, labels: &[u32], smoothing: f64) -> Result<Value, TrainError> {
+    step.mean(logits, |logits, rows, over| cross_entropy(step.tape, logits, &labels[rows], smoothing, over))
+}
+
+/// The weights of the rows that have their largest number where the label says.
+fn count_correct(logits: &Value, labels: &[u32], weights: &[f32]) -> Result<f64, TrainError> {
+    let best = logits.tensor()?.argmax(1)?.to_vec1::<u32>()?;
+    let rows = best.iter().zip(labels).zip(weights);
+    Ok(rows.filter(|((best, label), _)| best == label).map(|(_, weight)| f64::from(*weight)).sum())
+}

@@ -1,0 +1,44 @@
+//! The tasks that come with `phalanx`, a file for each family and a row for each task, and their presets.
+//!
+//! They use nothing that a task of one's own could not use: [`Setup`](crate::engine::Setup),
+//! [`Step`](crate::engine::Step), [`Training`](crate::engine::Training), [`settings!`](crate::settings).
+
+mod classifier;
+mod text;
+
+mod clip;
+mod cvae;
+mod mlp;
+mod mobilenet_v2;
+mod presets;
+mod resnet;
+
+use phalanx_models::ResNetVariant;
+
+pub(crate) use presets::PRESETS;
+
+use crate::engine::Task;
+
+/// The tasks, the default first.
+pub(crate) fn rows() -> Vec<Task> {
+    vec![
+        cvae::spec().into(),
+        clip::spec().into(),
+        resnet::spec("resnet18", ResNetVariant::R18).into(),
+        resnet::spec("resnet34", ResNetVariant::R34).into(),
+        resnet::spec("resnet50", ResNetVariant::R50).into(),
+        resnet::spec("resnet101", ResNetVariant::R101).into(),
+        mobilenet_v2::spec().into(),
+        mlp::spec().into(),
+    ]
+}
+
+/// Keys that are called otherwise now: the old and the new name.
+pub(crate) const MOVED: &[(&str, &str)] = &[
+    ("train.kl_weight", "model.kl_weight"),
+    ("train.kl_warmup_steps", "model.kl_warmup_steps"),
+    ("train.l1_smooth", "model.l1_smooth"),
+    ("train.l1_smooth_steps", "model.l1_smooth_steps"),
+    ("train.compress", "comm.codec"),
+    ("train.label_smoothing", "model.label_smoothing"),
+];
