@@ -29,10 +29,10 @@ use self::parameters::Gathered;
 use self::prefetch::Pass;
 use crate::codec::GradCodec;
 use crate::options::{Options, Overlap};
+use crate::parallel::{ParallelStrategy, ShardRole, StateBytes, Step, StepToken};
 use crate::process_group::RankGroup;
-use crate::step::{Step, StepToken};
 use crate::strategy::{Layout, ShardAxis, StateLayout, Strategy};
-use crate::{ParallelStrategy, ProcessMesh, Result, ShardRole, ShardingError, StateBytes};
+use crate::{ProcessMesh, Result, ShardingError};
 
 /// The bulk-synchronous strategies: all ranks take each step together, and have the same parameters after it.
 ///
@@ -414,18 +414,6 @@ impl ParallelStrategy for DataParallel {
     }
 }
 
-/// How many ranks belong together: those of a host, if there are several hosts with as many ranks each, one after the other.
-pub(crate) fn natural_group(hosts: &[usize]) -> usize {
-    let world = hosts.len();
-    let first = hosts.iter().take_while(|host| **host == hosts[0]).count().max(1);
-    let even =
-        world.is_multiple_of(first) && hosts.iter().enumerate().all(|(rank, host)| *host == rank / first);
-    if even && first < world {
-        return first;
-    }
-    (1..world).rev().find(|size| world.is_multiple_of(*size)).unwrap_or(1)
-}
-
 /// Compares what ranks built, parameter by parameter.
 fn check_same_model(store: &ParamStore, comm: &Communicator) -> Result<()> {
     let describe = |param: &FlatParam| {
@@ -453,25 +441,4 @@ fn check_same_model(store: &ParamStore, comm: &Communicator) -> Result<()> {
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::natural_group;
-
-    #[test]
-    fn hosts_are_groups_if_they_are_alike() {
-        for (hosts, group) in [
-            (&[0, 0, 1, 1][..], 2),
-            (&[0, 0, 0, 1, 1, 1], 3),
-            (&[0, 0, 0, 0], 2),
-            (&[0, 0, 0, 1], 2),
-            (&[0, 1, 0, 1], 2),
-            (&[0, 0, 0], 1),
-            (&[0, 1], 1),
-            (&[0], 1),
-        ] {
-            assert_eq!(natural_group(hosts), group, "{hosts:?}");
-        }
-    }
 }

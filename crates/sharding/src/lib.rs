@@ -65,7 +65,6 @@ mod parallel;
 mod placement;
 pub mod plan;
 mod process_group;
-mod step;
 mod strategy;
 
 pub use codec::{Bf16, CodecBytes, CodecKind, GradCodec};
@@ -73,11 +72,10 @@ pub use data_parallel::DataParallel;
 pub use error::{Result, ShardingError};
 pub use mesh::{AXES, MeshLayout, ProcessMesh};
 pub use options::{Options, Overlap};
-pub use parallel::{ParallelStrategy, ShardRole, StateBytes};
+pub use parallel::{ParallelStrategy, Reduced, ShardRole, StateBytes, Step, StepToken};
 pub use placement::{Placed, Placement, local_ranges};
 pub use plan::{MemoryPlan, Workload};
 pub use process_group::RankGroup;
-pub use step::{Reduced, Step, StepToken};
 pub use strategy::{Layout, PRESETS, Ranks, ShardAxis, StateLayout, Strategy};
 
 /// The examples of this crate's README, as tests.

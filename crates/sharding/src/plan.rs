@@ -39,7 +39,6 @@ use phalanx_collectives::Algorithm;
 use phalanx_tensor::{FlatParam, ParamGroup};
 
 use crate::codec::GradCodec;
-use crate::data_parallel::natural_group;
 use crate::options::Options;
 use crate::strategy::{Layout, ShardAxis, Strategy};
 use crate::{Result, ShardingError};
@@ -199,7 +198,7 @@ fn shards(strategy: &Strategy, workload: &Workload) -> Result<usize> {
     }
     let shards = match strategy.axis {
         ShardAxis::World => ranks,
-        ShardAxis::Group => workload.group.unwrap_or_else(|| natural_group(&vec![0; ranks])),
+        ShardAxis::Group => workload.group.unwrap_or_else(|| crate::strategy::natural_group(&vec![0; ranks])),
     };
     if shards == 0 || !ranks.is_multiple_of(shards) {
         return Err(ShardingError::Mesh(format!("{ranks} ranks are not whole groups of {shards}")));

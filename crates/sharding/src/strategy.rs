@@ -5,7 +5,6 @@ use std::ops::Range;
 use phalanx_collectives::{Algorithm, Communicator};
 use phalanx_tensor::FlatParam;
 
-use crate::data_parallel::natural_group;
 use crate::{ProcessMesh, Result, ShardingError};
 
 /// How a kind of state lies over the ranks of the data axis.
@@ -213,6 +212,18 @@ impl std::str::FromStr for Strategy {
     }
 }
 
+/// How many ranks belong together: those of a host, if there are several hosts with as many ranks each, one after the other.
+pub(crate) fn natural_group(hosts: &[usize]) -> usize {
+    let world = hosts.len();
+    let first = hosts.iter().take_while(|host| **host == hosts[0]).count().max(1);
+    let even =
+        world.is_multiple_of(first) && hosts.iter().enumerate().all(|(rank, host)| *host == rank / first);
+    if even && first < world {
+        return first;
+    }
+    (1..world).rev().find(|size| world.is_multiple_of(*size)).unwrap_or(1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -225,5 +236,21 @@ mod tests {
         assert_eq!(error, "strategy `ps-bsp` is not built yet; there is: dp, ddp, zero1, zero2, fsdp, hsdp");
         assert!(Strategy::named("dpp").expect_err("a typo").to_string().contains("is unknown"));
         assert!(NOT_BUILT.iter().all(|name| PRESETS.iter().all(|row| row.name != *name)));
+    }
+
+    #[test]
+    fn hosts_are_groups_if_they_are_alike() {
+        for (hosts, group) in [
+            (&[0, 0, 1, 1][..], 2),
+            (&[0, 0, 0, 1, 1, 1], 3),
+            (&[0, 0, 0, 0], 2),
+            (&[0, 0, 0, 1], 2),
+            (&[0, 1, 0, 1], 2),
+            (&[0, 0, 0], 1),
+            (&[0, 1], 1),
+            (&[0], 1),
+        ] {
+            assert_eq!(natural_group(hosts), group, "{hosts:?}");
+        }
     }
 }

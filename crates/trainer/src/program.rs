@@ -16,7 +16,7 @@ use crate::tasks;
 /// fn main() -> std::process::ExitCode {
 ///     let task = TaskSpec::new("points", "Learns where points lie", build);
 ///     let short = "[train]\nsteps = 100\n";
-///     phalanx_trainer::main(Program::new("my-points").task(task).preset("short", short))
+///     phalanx_trainer::main(&Program::new("my-points").task(task).preset("short", short))
 /// }
 /// ```
 #[derive(Debug, Clone)]

@@ -8,12 +8,6 @@ use crate::sources::{all_sources, report};
 /// Folders whose modules are looked at, beside every crate's.
 const FOLDERS: &[&str] = &["crates/trainer/src/engine"];
 
-/// Circles that are being cut: the folder, and the modules of one circle. Whoever cuts one takes its line away.
-const BEING_CUT: &[(&str, &[&str])] = &[
-    ("crates/kernels/src", &["bfloat", "context", "conv", "float", "gemm_call", "matmul", "reduce"]),
-    ("crates/tensor/src", &["group", "tape"]),
-];
-
 /// A folder of modules: the path of its own module, from the crate's root.
 struct Area<'a> {
     folder: &'a str,
@@ -110,7 +104,7 @@ fn modules_form_no_circles() {
         let own = folder.split_once("/src/").map_or("", |(_, path)| path);
         Area { folder, own: own.split('/').map(str::to_owned).collect() }
     });
-    let (mut breaches, mut uncut) = (Vec::new(), BTreeSet::new());
+    let mut breaches = Vec::new();
     for area in whole.chain(parts) {
         let edges = area.edges(&files);
         assert!(
@@ -119,17 +113,9 @@ fn modules_form_no_circles() {
             area.folder
         );
         for (set, places) in circles(&edges) {
-            let is_known = |(folder, modules): &&(&str, &[&str])| {
-                *folder == area.folder && set.iter().all(|module| modules.contains(module))
-            };
-            match BEING_CUT.iter().find(is_known) {
-                Some(known) => drop(uncut.insert(*known)),
-                None => breaches.push(format!("{} {set:?}:\n    {}", area.folder, places.join("\n    "))),
-            }
+            breaches.push(format!("{} {set:?}:\n    {}", area.folder, places.join("\n    ")));
         }
     }
-    let gone = BEING_CUT.iter().filter(|known| !uncut.contains(*known));
-    breaches.extend(gone.map(|(folder, set)| format!("{folder} {set:?} is cut; take its line away")));
     report("modules can be read from the bottom up", &breaches);
 }
 

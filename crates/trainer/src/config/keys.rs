@@ -27,8 +27,10 @@ impl KeyType for Strategy {
     fn from_toml(value: &Value) -> Result<Self, Mismatch> {
         let mismatch = || Mismatch::new(Self::kind(), value);
         let name = value.as_str().ok_or_else(mismatch)?;
-        let reason = |error: ShardingError| Mismatch { reason: Some(error.to_string()), ..mismatch() };
-        name.parse().map_err(reason)
+        name.parse().map_err(|error: ShardingError| match nearest(name, PRESETS.iter().map(|row| row.name)) {
+            Some(near) => Mismatch { nearest: Some(near), ..mismatch() },
+            None => Mismatch { reason: Some(error.to_string()), ..mismatch() },
+        })
     }
 
     fn to_toml(&self) -> Value {

@@ -2,7 +2,8 @@
 
 use phalanx_tensor::FlatParam;
 
-use crate::{ParallelStrategy, Result};
+use super::ParallelStrategy;
+use crate::Result;
 
 /// Shows a [`ParallelStrategy`] that a [`Step`] calls it. Only this module makes one, so that nobody can call out of turn.
 #[derive(Debug)]

@@ -1,17 +1,20 @@
 //! What every way of training together has in common: gradients that become ready go in, updated parameters come out.
 
+mod step;
+
 use std::sync::Arc;
 
 use phalanx_collectives::CommStats;
 use phalanx_tensor::{FlatParam, Listener, ParamStore, ProcessGroup};
 
-use crate::step::StepToken;
+pub use step::{Reduced, Step, StepToken};
+
 use crate::{Layout, Result};
 
 /// Makes ranks that each train on a share of the data into one training.
 ///
 /// Give it to every [`phalanx_tensor::Session`] as listener; it hears of gradients when they are complete. It owns when ranks
-/// wait for each other and what they send, so nothing here says that all step together: a [`crate::Step`] is this rank's. The
+/// wait for each other and what they send, so nothing here says that all step together: a [`Step`] is this rank's. The
 /// optimizer runs inside [`ParallelStrategy::update`], on the elements that this rank owns.
 pub trait ParallelStrategy: Listener {
     /// What it is called.
@@ -40,7 +43,7 @@ pub trait ParallelStrategy: Listener {
     fn end(&self, step: &StepToken, completed: bool);
 
     /// Has `change` change the owned elements of parameters, and brings to this rank what others have changed, as far and as
-    /// soon as the strategy says. It is called through a [`crate::Step`] for gradients, and by itself for whatever else changes
+    /// soon as the strategy says. It is called through a [`Step`] for gradients, and by itself for whatever else changes
     /// parameters, such as exchanging them with their averages.
     ///
     /// # Errors
@@ -122,8 +125,8 @@ impl dyn ParallelStrategy + '_ {
     ///
     /// # Errors
     /// [`crate::ShardingError::Step`] if there is one under way.
-    pub fn begin_step(&self) -> Result<crate::Step<'_>> {
-        crate::Step::begin(self)
+    pub fn begin_step(&self) -> Result<Step<'_>> {
+        Step::begin(self)
     }
 }
 
