@@ -7,7 +7,7 @@
 //!
 //! The residual network's activations have kinks. Now and then rounding decides on which side of one an activation is, which
 //! moves a gradient at once, and every loss after it. So its first steps are compared with those of one rank, an epoch with its
-//! small last batch and the step after it, at a rate at which a slightly wrong gradient shows in each of these losses (there is
+//! small last batch and the step after it, at a rate at which a slightly wrong gradient shows in these losses (there is
 //! a test of that), and all steps, to the bit, with those of `ddp` on as many ranks.
 //!
 //! `cargo test` runs a few cells of each preset; the others are ignored for their length (`cargo xtask test --full`).
@@ -257,11 +257,13 @@ fn a_gradient_that_is_a_tenth_off_shows_in_the_losses() {
         let case = Case { model: Model::ResNet18, precision: Precision::F32, recompute: 0, accumulate };
         let cell = Cell { case, strategy: "ddp", ranks: 1 };
         let (right, wrong) = (cell.curve(), cell.train_with(&["optim.lr=0.022"]));
-        for (row, (tolerance, _)) in RESNET_TOLERANCES.iter().enumerate().skip(1) {
-            let [right, wrong] = [&right[row], &wrong[row]].map(|row| row.measured[0]);
-            let off = (wrong - right).abs() / right;
-            assert!(off > 2.0 * tolerance, "{accumulate}: loss {row} is off by {off:e} only");
-        }
+        // The first loss is taken before any update. A cell fails if one loss is too far off, so one must be.
+        let off =
+            |row: usize| (wrong[row].measured[0] - right[row].measured[0]).abs() / right[row].measured[0];
+        let offs: Vec<f64> = (1..RESNET_TOLERANCES.len()).map(off).collect();
+        let mut shown = offs.iter().zip(&RESNET_TOLERANCES[1..]);
+        let shows = shown.any(|(off, (tolerance, _))| *off > 4.0 * tolerance);
+        assert!(shows, "{accumulate}: losses are off by {offs:?} only");
     }
 }
 
