@@ -32,8 +32,8 @@ impl Precision {
         }
     }
 
-    /// What a [`Context`] should multiply: [`Context::with_products`]. Products of operands that are rounded already lose
-    /// nothing by it.
+    /// What a [`Context`](crate::Context) should multiply: [`Context::with_products`](crate::Context::with_products). Products
+    /// of operands that are rounded already lose nothing by it.
     pub fn products(self) -> Products {
         match self {
             Self::F32 | Self::F16 => Products::F32,

@@ -98,7 +98,7 @@ impl Communicator {
     /// Every rank's buffer becomes the reduction of all. After an error its content is unspecified.
     ///
     /// # Errors
-    /// [`CommError::Unsupported`] for the mean of integers; otherwise that of the world.
+    /// [`CommError::Unsupported`](crate::CommError::Unsupported) for the mean of integers; otherwise that of the world.
     pub fn all_reduce<B: FlatBuffer + ?Sized>(&self, buffer: &mut B, op: ReduceOp) -> Result<()> {
         self.in_place(ALL_REDUCE, buffer, Some(op))
     }
@@ -112,7 +112,7 @@ impl Communicator {
     /// This rank's part of the reduction of all buffers: elements `rank·len/world .. (rank + 1)·len/world`.
     ///
     /// # Errors
-    /// [`CommError::Unsupported`] for the mean of integers; otherwise that of the world.
+    /// [`CommError::Unsupported`](crate::CommError::Unsupported) for the mean of integers; otherwise that of the world.
     pub fn reduce_scatter<T: Element>(&self, values: &[T], op: ReduceOp) -> Result<Vec<T>> {
         let mut copy = values.to_vec();
         self.reduce_scatter_in_place(&mut copy, op)?;
@@ -123,7 +123,7 @@ impl Communicator {
     /// unspecified afterwards.
     ///
     /// # Errors
-    /// [`CommError::Unsupported`] for the mean of integers; otherwise that of the world.
+    /// [`CommError::Unsupported`](crate::CommError::Unsupported) for the mean of integers; otherwise that of the world.
     pub fn reduce_scatter_in_place<B: FlatBuffer + ?Sized>(
         &self,
         buffer: &mut B,
@@ -140,7 +140,7 @@ impl Communicator {
     /// The root's buffer becomes the reduction of all; the others keep theirs.
     ///
     /// # Errors
-    /// [`CommError::Argument`] if there is no such root, [`CommError::Unsupported`] for the mean of integers; otherwise
+    /// [`CommError::Argument`](crate::CommError::Argument) if there is no such root, [`CommError::Unsupported`](crate::CommError::Unsupported) for the mean of integers; otherwise
     /// that of the world.
     pub fn reduce<B: FlatBuffer + ?Sized>(&self, buffer: &mut B, op: ReduceOp, root: usize) -> Result<()> {
         let tag = self.reduce_tag(buffer, op, root)?;

@@ -8,7 +8,7 @@ use crate::transform::Transform;
 
 /// Transforms images and puts them into one array.
 ///
-/// The batch has `images`, f32 [N, 3, H, W] as the transform's normalisation leaves them; `labels`, u32 [N]; and the
+/// The batch has `images`, f32 [N, 3, H, W] as the transform's normalisation leaves them; `labels`, u32 `[N]`; and the
 /// texts `captions`.
 #[derive(Debug, Clone)]
 pub struct ImageCollation {

@@ -19,7 +19,7 @@ pub struct SequenceConfig {
 /// Pads sequences to one length.
 ///
 /// The batch has `tokens`, u32 [N, T], where what is beyond a sequence's end is [`SequenceConfig::padding`]; `mask`,
-/// f32 [N, T], 1 within a sequence and 0 beyond; and `lengths`, u32 [N]. With [`SequenceConfig::predict_next`] it has
+/// f32 [N, T], 1 within a sequence and 0 beyond; and `lengths`, u32 `[N]`. With [`SequenceConfig::predict_next`] it has
 /// `targets` too, u32 [N, T]: at each position the token that follows; `lengths` then counts predictions.
 #[derive(Debug, Clone)]
 pub struct SequenceCollation {
