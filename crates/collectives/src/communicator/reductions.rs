@@ -140,8 +140,8 @@ impl Communicator {
     /// The root's buffer becomes the reduction of all; the others keep theirs.
     ///
     /// # Errors
-    /// [`CommError::Argument`](crate::CommError::Argument) if there is no such root, [`CommError::Unsupported`](crate::CommError::Unsupported) for the mean of integers; otherwise
-    /// that of the world.
+    /// [`CommError::Argument`](crate::CommError::Argument) if there is no such root,
+    /// [`CommError::Unsupported`](crate::CommError::Unsupported) for the mean of integers; otherwise that of the world.
     pub fn reduce<B: FlatBuffer + ?Sized>(&self, buffer: &mut B, op: ReduceOp, root: usize) -> Result<()> {
         let tag = self.reduce_tag(buffer, op, root)?;
         let of = (tag.dtype, tag.count as usize);
