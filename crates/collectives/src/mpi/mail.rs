@@ -16,8 +16,9 @@ use crate::mailbox::{Channel, Inbox, Mail};
 /// Before the pieces of a message: the communicator, the channel and the length.
 const ENVELOPE: usize = 16;
 
-/// Messages that may be under way; a sender that is further ahead waits.
-const SENDS: usize = 64;
+/// Messages that may be under way; a sender that is further ahead waits. So many, since a receiver that is in an operation of
+/// all ranks takes none in, and that operation may wait for the sender.
+const SENDS: usize = 1 << 14;
 
 /// How long a sender waits for room, and a receiver for a message.
 pub(super) const PATIENCE: Duration = Duration::from_secs(600);
