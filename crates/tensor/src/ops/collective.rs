@@ -75,11 +75,11 @@ pub(crate) fn all_gather_stored(
     dtype: DType,
 ) -> Result<Value> {
     const OP: &str = "all_gather";
-    let cut = Cut::of_part(OP, group.as_ref(), x.dims(), dim, lens)?;
-    let output = cut.gathered(tape.context(), group.as_ref(), &x.host(OP)?, dtype)?;
+    let spread = Spread::of_part(OP, group.as_ref(), x.dims(), dim, lens)?;
+    let output = spread.gathered(tape.context(), group.as_ref(), &x.host(OP)?, dtype)?;
     let group = group.clone();
     tape.push(OP, &[x], output, move |tape, grad, grads| {
-        grads.add(0, cut.scattered(tape.context(), group.as_ref(), grad.host(OP)?)?)
+        grads.add(0, spread.scattered(tape.context(), group.as_ref(), grad.host(OP)?)?)
     })
 }
 
@@ -96,11 +96,11 @@ pub fn reduce_scatter(
     group: &Arc<dyn ProcessGroup>,
 ) -> Result<Value> {
     const OP: &str = "reduce_scatter";
-    let cut = Cut::of_whole(OP, group.as_ref(), x.dims(), dim, lens)?;
-    let output = cut.scattered(tape.context(), group.as_ref(), &x.host(OP)?)?;
+    let spread = Spread::of_whole(OP, group.as_ref(), x.dims(), dim, lens)?;
+    let output = spread.scattered(tape.context(), group.as_ref(), &x.host(OP)?)?;
     let group = group.clone();
     tape.push(OP, &[x], output, move |tape, grad, grads| {
-        grads.add(0, cut.gathered(tape.context(), group.as_ref(), grad.host(OP)?, grad.dtype())?)
+        grads.add(0, spread.gathered(tape.context(), group.as_ref(), grad.host(OP)?, grad.dtype())?)
     })
 }
 
@@ -142,10 +142,10 @@ pub fn gather_from_group(
     group: &Arc<dyn ProcessGroup>,
 ) -> Result<Value> {
     const OP: &str = "gather_from_group";
-    let cut = Cut::of_part(OP, group.as_ref(), x.dims(), dim, lens)?;
+    let spread = Spread::of_part(OP, group.as_ref(), x.dims(), dim, lens)?;
     let tensor = x.host(OP)?;
-    let output = cut.gathered(tape.context(), group.as_ref(), &tensor, tensor.dtype())?;
-    tape.push(OP, &[x], output, move |_, grad, grads| grads.share(0, cut.own_part(grad.host(OP)?)?))
+    let output = spread.gathered(tape.context(), group.as_ref(), &tensor, tensor.dtype())?;
+    tape.push(OP, &[x], output, move |_, grad, grads| grads.share(0, spread.own_part(grad.host(OP)?)?))
 }
 
 /// This rank's part along `dim` of what is alike on all ranks, where rank r gets `lens[r]`. The gradient is the ranks' gradients one
@@ -161,11 +161,11 @@ pub fn split_to_group(
     group: &Arc<dyn ProcessGroup>,
 ) -> Result<Value> {
     const OP: &str = "split_to_group";
-    let cut = Cut::of_whole(OP, group.as_ref(), x.dims(), dim, lens)?;
-    let output = cut.own_part(&x.host(OP)?)?;
+    let spread = Spread::of_whole(OP, group.as_ref(), x.dims(), dim, lens)?;
+    let output = spread.own_part(&x.host(OP)?)?;
     let group = group.clone();
     tape.push(OP, &[x], output, move |tape, grad, grads| {
-        grads.add(0, cut.gathered(tape.context(), group.as_ref(), grad.host(OP)?, grad.dtype())?)
+        grads.add(0, spread.gathered(tape.context(), group.as_ref(), grad.host(OP)?, grad.dtype())?)
     })
 }
 
@@ -187,7 +187,7 @@ fn summed(op: &'static str, context: &Context, group: &dyn ProcessGroup, x: &Ten
 }
 
 /// How a tensor is spread over the ranks of a group along one dimension.
-struct Cut {
+struct Spread {
     op: &'static str,
     dim: usize,
     /// Where this rank's part begins.
@@ -197,7 +197,7 @@ struct Cut {
     rank: usize,
 }
 
-impl Cut {
+impl Spread {
     fn new(
         op: &'static str,
         group: &dyn ProcessGroup,
@@ -224,13 +224,13 @@ impl Cut {
         dim: usize,
         lens: &[usize],
     ) -> Result<Self> {
-        let cut = Self::new(op, group, dims, dim, lens)?;
-        let (found, expected) = (dims[dim], lens[cut.rank]);
+        let spread = Self::new(op, group, dims, dim, lens)?;
+        let (found, expected) = (dims[dim], lens[spread.rank]);
         match found == expected {
-            true => Ok(cut),
+            true => Ok(spread),
             false => Err(TensorError::shape(
                 op,
-                format!("rank {} has {found} along dimension {dim}; {lens:?} says {expected}", cut.rank),
+                format!("rank {} has {found} along dimension {dim}; {lens:?} says {expected}", spread.rank),
             )),
         }
     }
@@ -243,10 +243,10 @@ impl Cut {
         dim: usize,
         lens: &[usize],
     ) -> Result<Self> {
-        let cut = Self::new(op, group, dims, dim, lens)?;
+        let spread = Self::new(op, group, dims, dim, lens)?;
         let (found, expected) = (dims[dim], lens.iter().sum::<usize>());
         match found == expected {
-            true => Ok(cut),
+            true => Ok(spread),
             false => Err(TensorError::shape(
                 op,
                 format!("{found} along dimension {dim} are not spread by {lens:?}, which are {expected}"),
