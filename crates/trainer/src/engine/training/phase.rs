@@ -2,6 +2,7 @@
 
 use phalanx_tensor::{Tape, Value};
 
+use super::drawing::{Drawing, DrawingKind};
 use super::step::{Loss, Step};
 use crate::engine::error::TrainError;
 
@@ -18,7 +19,7 @@ pub(in crate::engine) struct Phase {
 
 type LossFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Loss, TrainError>>;
 type EvaluateFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Vec<f64>, TrainError>>;
-type SampleFn<M> = Box<dyn Fn(&M, &Tape, &[String], usize) -> Result<Vec<Vec<f32>>, TrainError>>;
+type DrawFn<M> = Box<dyn Fn(&M, &Tape, &Drawing) -> Result<Vec<Vec<f32>>, TrainError>>;
 
 /// A model and how it is trained, tested and shown.
 ///
@@ -51,7 +52,7 @@ pub struct Training<M> {
     phases: Vec<(Phase, LossFn<M>)>,
     evaluated: Vec<String>,
     evaluate: Option<EvaluateFn<M>>,
-    sample: Option<SampleFn<M>>,
+    draw: Option<DrawFn<M>>,
 }
 
 impl<M> std::fmt::Debug for Training<M> {
@@ -59,7 +60,7 @@ impl<M> std::fmt::Debug for Training<M> {
         let phases: Vec<&Phase> = self.phases.iter().map(|(phase, _)| phase).collect();
         let mut fields = f.debug_struct("Training");
         fields.field("description", &self.description).field("phases", &phases);
-        fields.field("evaluated", &self.evaluated).field("samples", &self.sample.is_some());
+        fields.field("evaluated", &self.evaluated).field("draws", &self.draw.is_some());
         fields.finish_non_exhaustive()
     }
 }
@@ -68,7 +69,7 @@ impl<M> Training<M> {
     /// A training of `model`, described in a few words, that has no phase yet.
     pub fn new(description: impl Into<String>, model: M) -> Self {
         let (phases, evaluated) = (Vec::new(), Vec::new());
-        Self { description: description.into(), model, phases, evaluated, evaluate: None, sample: None }
+        Self { description: description.into(), model, phases, evaluated, evaluate: None, draw: None }
     }
 
     /// Makes a step one phase that updates every learnt network by this loss.
@@ -119,10 +120,25 @@ impl<M> Training<M> {
     /// Says how pictures are drawn for prompts: so many for each, one after the other, `[3, size, size]` planar in [-1, 1].
     #[must_use]
     pub fn sample(
-        mut self,
+        self,
         sample: impl Fn(&M, &Tape, &[String], usize) -> Result<Vec<Vec<f32>>, TrainError> + 'static,
     ) -> Self {
-        self.sample = Some(Box::new(sample));
+        self.draw(move |model, tape, drawing| match drawing.kind {
+            DrawingKind::Samples => sample(model, tape, &drawing.prompts, drawing.columns),
+            _ => Err(TrainError::Setup(
+                "this training draws samples of prompts, and nothing else: no strips, no interpolations, no changes to pictures"
+                    .to_owned(),
+            )),
+        })
+    }
+
+    /// Says how drawings of every kind are made: their rows one after the other, each picture `[3, size, size]` planar in [-1, 1].
+    #[must_use]
+    pub fn draw(
+        mut self,
+        draw: impl Fn(&M, &Tape, &Drawing) -> Result<Vec<Vec<f32>>, TrainError> + 'static,
+    ) -> Self {
+        self.draw = Some(Box::new(draw));
         self
     }
 }
@@ -144,16 +160,11 @@ pub(in crate::engine) trait AnyTraining {
     /// Measures of the test split, as sums over the batch's samples.
     fn evaluate(&self, step: &Step<'_>) -> Result<Vec<f64>, TrainError>;
 
-    /// Whether [`AnyTraining::sample`] draws anything.
+    /// Whether [`AnyTraining::draw`] draws anything.
     fn draws(&self) -> bool;
 
-    /// Pictures for prompts; `None` if this training draws nothing.
-    fn sample(
-        &self,
-        tape: &Tape,
-        prompts: &[String],
-        columns: usize,
-    ) -> Result<Option<Vec<Vec<f32>>>, TrainError>;
+    /// The pictures of a drawing; `None` if this training draws nothing.
+    fn draw(&self, tape: &Tape, drawing: &Drawing) -> Result<Option<Vec<Vec<f32>>>, TrainError>;
 }
 
 impl<M> AnyTraining for Training<M> {
@@ -187,16 +198,11 @@ impl<M> AnyTraining for Training<M> {
     }
 
     fn draws(&self) -> bool {
-        self.sample.is_some()
+        self.draw.is_some()
     }
 
-    fn sample(
-        &self,
-        tape: &Tape,
-        prompts: &[String],
-        columns: usize,
-    ) -> Result<Option<Vec<Vec<f32>>>, TrainError> {
-        self.sample.as_ref().map(|sample| sample(&self.model, tape, prompts, columns)).transpose()
+    fn draw(&self, tape: &Tape, drawing: &Drawing) -> Result<Option<Vec<Vec<f32>>>, TrainError> {
+        self.draw.as_ref().map(|draw| draw(&self.model, tape, drawing)).transpose()
     }
 }
 
