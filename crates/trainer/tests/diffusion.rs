@@ -156,7 +156,7 @@ fn latent_images_of_either_autoencoder_are_learnt_alike_by_any_ranks() {
     ] {
         let place = tempfile::tempdir().expect("a folder");
         let stage = latent(place.path(), first);
-        let over = format!("model.latent=true model.first_stage={}", stage.display());
+        let over = format!("model.latent_images=true model.first_stage={}", stage.display());
         let alone = curve_of(&[SMALL, &over, &run_settings("ddp", 1, 0)]);
         assert!(alone.losses[STEPS - 1] < alone.losses[0], "{first}: {alone:?}");
         for (strategy, ranks) in [("ddp", 2), ("fsdp", 3)] {
@@ -171,8 +171,10 @@ fn a_first_stage_that_does_not_fit_is_refused_in_words() {
     let place = tempfile::tempdir().expect("a folder");
     let stage = latent(place.path(), "model.kind=autoencoder-kl model.widths=[8,16] model.groups=4");
     let of = |more: &str, folder: &Path| {
-        let over =
-            format!("model.latent=true model.first_stage={} train.ranks=1 train.steps=1", folder.display());
+        let over = format!(
+            "model.latent_images=true model.first_stage={} train.ranks=1 train.steps=1",
+            folder.display()
+        );
         let other = tempfile::tempdir().expect("a folder");
         train_in(other.path(), "run", &[SMALL, &over, more]).expect_err("does not fit")
     };
@@ -185,7 +187,8 @@ fn a_first_stage_that_does_not_fit_is_refused_in_words() {
     assert!(said.contains("the first stage") && said.contains("mlp"), "{said}");
     // The engine trains one run; whoever wants two uses the program.
     let other = tempfile::tempdir().expect("a folder");
-    let said = train_in(other.path(), "run", &[SMALL, "model.latent=true train.ranks=1"]).expect_err("none");
+    let said =
+        train_in(other.path(), "run", &[SMALL, "model.latent_images=true train.ranks=1"]).expect_err("none");
     assert!(said.contains("names no run"), "{said}");
 }
 
@@ -207,7 +210,7 @@ fn drawn(run: &Path, drawing: &Drawing, sets: &[&str], seed: u64) -> Result<Vec<
 fn every_kind_of_drawing_is_drawn_and_seeds_decide() {
     let place = tempfile::tempdir().expect("a folder");
     let stage = latent(place.path(), "model.kind=autoencoder-kl model.widths=[8,16] model.groups=4");
-    let over = format!("model.latent=true model.first_stage={}", stage.display());
+    let over = format!("model.latent_images=true model.first_stage={}", stage.display());
     for (name, model) in [("pixels", ""), ("latent", over.as_str())] {
         let settings = [SMALL, model, "train.ranks=1 train.steps=6"];
         let (run, _) = train_in(place.path(), name, &settings).expect("trains");

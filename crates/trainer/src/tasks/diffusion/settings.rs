@@ -12,7 +12,7 @@ crate::settings! {
     /// The settings of diffusion.
     pub(in crate::tasks) struct DiffusionSettings {
         /// Whether what is denoised are latent images of a first stage rather than pixels.
-        latent: bool = false;
+        latent_images: bool = false;
         /// The folder of a run of `autoencoder-kl` or `cvae`, the first stage; empty = `phalanx train` trains one before.
         first_stage: String = String::new();
         /// The preset that is trained as the first stage where `model.first_stage` names none.
@@ -84,7 +84,7 @@ impl DiffusionSettings {
     pub(super) fn sampler(&self) -> SamplerConfig {
         SamplerConfig {
             eta: self.eta,
-            clip: (!self.latent).then_some(1.0),
+            clip: (!self.latent_images).then_some(1.0),
             // A schedule that ends in pure noise is of no use unless sampling begins there.
             spacing: self.zero_snr.then_some(Spacing::Trailing),
             ..SamplerConfig::new(self.sampler, self.sample_steps)
@@ -99,7 +99,7 @@ impl DiffusionSettings {
 
     /// The first stage that must be trained before.
     pub(super) fn first_run(&self, config: &Config) -> Option<FirstRun> {
-        (self.latent && self.first_stage.is_empty()).then(|| FirstRun {
+        (self.latent_images && self.first_stage.is_empty()).then(|| FirstRun {
             preset: self.first_stage_preset.clone(),
             sets: vec![
                 format!("model.image_size={}", config.model.image_size),
@@ -120,7 +120,7 @@ impl DiffusionSettings {
     pub(super) fn check(&self, config: &Config, relations: &mut Relations<'_>) {
         check_pixels(config, relations);
         // How small latent images are the first stage knows.
-        let size = if self.latent { 0 } else { config.model.image_size };
+        let size = if self.latent_images { 0 } else { config.model.image_size };
         check_widths(&self.widths, self.groups, size, relations);
         let (levels, told) = (self.widths.len(), self.attention.len());
         relations.require(

@@ -30,7 +30,7 @@ pub(super) struct Diffusion {
 fn diffusion(setup: &mut Setup<'_>, settings: &DiffusionSettings) -> Result<Training<Diffusion>, TrainError> {
     let size = setup.config().model.image_size;
     let texts = Texts::new(&settings.text)?;
-    let first_stage = match settings.latent {
+    let first_stage = match settings.latent_images {
         true => Some(FirstStage::register(setup, settings)?),
         false => None,
     };
@@ -49,7 +49,7 @@ fn diffusion(setup: &mut Setup<'_>, settings: &DiffusionSettings) -> Result<Trai
         Some(prefix) => texts.register_network(setup, "denoiser", prefix, build)?,
         None => setup.network("denoiser", build)?,
     };
-    let of = if settings.latent { "latent images" } else { "pixels" };
+    let of = if settings.latent_images { "latent images" } else { "pixels" };
     let told = match &text {
         Some(text) => format!("text encoder {} x {}", text.layers, text.width),
         None => "no text".to_owned(),
