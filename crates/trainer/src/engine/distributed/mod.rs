@@ -1,5 +1,6 @@
 //! The other ranks, as the training loop sees them.
 
+mod job;
 mod listeners;
 mod network;
 mod world;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use phalanx_collectives::{CommStats, Communicator, ReduceOp, WorldConfig, connect_unless};
 use phalanx_sharding::{Ranks, Strategy};
 
+pub(in crate::engine) use job::{Job, StopReason};
 pub(in crate::engine) use listeners::listener;
 pub(in crate::engine) use network::{BatchGroups, Network};
 use world::Link;
@@ -17,7 +19,7 @@ pub use world::{World, in_one_process, launcher_world};
 
 use super::error::TrainError;
 use crate::config::Config;
-use crate::launch::StopFlag;
+use crate::launch::{Hearing, StopFlag};
 
 /// What communication has cost a rank.
 #[derive(Debug, Clone, Copy, Default)]
@@ -74,6 +76,9 @@ pub(in crate::engine) struct Distributed {
     size: usize,
     communicator: Option<Communicator>,
     strategy: Option<Strategy>,
+    job: Job,
+    /// Asks for a stop the moment that this rank is told to, as long as this lives.
+    told: Option<Hearing>,
 }
 
 impl Distributed {
@@ -95,19 +100,27 @@ impl Distributed {
             _ => None,
         };
         let strategy = config.train.strategy;
-        Ok(Self { rank: world.rank(), size: world.size(), communicator, strategy: Some(strategy) })
+        let job = communicator.as_ref().map_or_else(|| Ok(Job::alone()), Job::shared)?;
+        let asking = job.clone();
+        let told = stop.hear(move || {
+            // A world that is broken or left ends without being asked.
+            let _ = asking.request_stop(&StopReason::Asked);
+        });
+        let (rank, size, told) = (world.rank(), world.size(), Some(told));
+        Ok(Self { rank, size, communicator, strategy: Some(strategy), job, told })
     }
 
     /// Nobody.
     pub(in crate::engine) fn none() -> Self {
-        Self { rank: 0, size: 1, communicator: None, strategy: None }
+        Self { rank: 0, size: 1, communicator: None, strategy: None, job: Job::alone(), told: None }
     }
 
     /// Ranks that are threads of a test.
     #[cfg(test)]
-    pub(in crate::engine) fn among(communicator: Communicator) -> Self {
+    pub(in crate::engine) fn among(communicator: Communicator) -> Result<Self, TrainError> {
         let (rank, size) = (communicator.rank(), communicator.world_size());
-        Self { rank, size, communicator: Some(communicator), strategy: None }
+        let job = Job::shared(&communicator)?;
+        Ok(Self { rank, size, communicator: Some(communicator), strategy: None, job, told: None })
     }
 
     pub(in crate::engine) fn rank(&self) -> usize {
@@ -116,6 +129,11 @@ impl Distributed {
 
     pub(in crate::engine) fn size(&self) -> usize {
         self.size
+    }
+
+    /// What ranks tell each other apart from the collectives of a step.
+    pub(in crate::engine) fn job(&self) -> &Job {
+        &self.job
     }
 
     /// Whether there are others, with whom a model will be shared.
@@ -169,7 +187,8 @@ impl Distributed {
     }
 
     /// Leaves the world in good order: nobody goes before all have come this far.
-    pub(in crate::engine) fn finish(&self) -> Result<(), TrainError> {
+    pub(in crate::engine) fn finish(&mut self) -> Result<(), TrainError> {
+        self.told = None;
         if let Some(communicator) = &self.communicator {
             communicator.barrier("end of training")?;
             communicator.shutdown();

@@ -52,29 +52,37 @@ impl Run<'_> {
         &mut self,
         step: u64,
         last: bool,
-        interrupted: bool,
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
-        let config = self.config;
-        if !interrupted && self.plan.is_due(config.sample.every, step, last) {
+        let (sample, checkpoint) = (&self.config.sample, &self.config.checkpoint);
+        if self.plan.is_due(sample.every, step, last) {
             let path = self.folder.samples().join(format!("step-{step:08}.png"));
             if draw_for_run(self, &path)? {
                 observer.event(&Event::Sampled { step, path });
             }
         }
-        let checkpoint = &config.checkpoint;
-        if checkpoint.enabled && self.plan.is_due(checkpoint.every, step, last || interrupted) {
-            let mut saved = Map::from_iter([
-                ("images".to_owned(), Value::from(step * self.plan.global_batch as u64)),
-                ("epoch".to_owned(), Value::from(self.plan.place(step).0)),
-                ("model".to_owned(), Value::from(config.model.kind.as_str())),
-                ("seed".to_owned(), Value::from(config.train.seed)),
-            ]);
-            let (state, distributed) = (&self.state, self.distributed);
-            let parts = || Ok((state.parts(distributed, &mut saved)?, saved));
-            for saved in self.saver.begin(self.distributed, step, parts)? {
-                tell_saved(observer, saved);
-            }
+        if self.plan.is_due(checkpoint.every, step, last) {
+            self.save(step, observer)?;
+        }
+        Ok(())
+    }
+
+    /// Begins to save what there is after step `step`, if checkpoints are wanted.
+    pub(super) fn save(&mut self, step: u64, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        let config = self.config;
+        if !config.checkpoint.enabled {
+            return Ok(());
+        }
+        let mut saved = Map::from_iter([
+            ("images".to_owned(), Value::from(step * self.plan.global_batch as u64)),
+            ("epoch".to_owned(), Value::from(self.plan.place(step).0)),
+            ("model".to_owned(), Value::from(config.model.kind.as_str())),
+            ("seed".to_owned(), Value::from(config.train.seed)),
+        ]);
+        let (state, distributed, wanted) = (&self.state, self.distributed, self.broken.is_none());
+        let parts = || Ok((state.parts(distributed, &mut saved)?, saved));
+        for saved in self.saver.begin(self.distributed, step, wanted, parts)? {
+            tell_saved(observer, saved);
         }
         Ok(())
     }
