@@ -161,7 +161,7 @@ pub(super) fn tell_saved(observer: &mut dyn Observer, saved: Saved) {
 /// Evaluates the averaged weights, or the weights, on the test split, each rank its share.
 pub(super) fn evaluate_run(run: &mut Run<'_>) -> Result<Vec<(String, f64)>, TrainError> {
     let eval = &run.config.eval;
-    let share = run.config.train.global_batch.div_ceil(run.distributed.size());
+    let share = run.config.train.global_batch.div_ceil(run.distributed.data_size());
     let batch = if eval.batch > 0 { eval.batch } else { share };
     run.state.networks().try_for_each(Network::broadcast_buffers)?;
     let (data, distributed, context) = (&run.data, run.distributed, run.context.clone());

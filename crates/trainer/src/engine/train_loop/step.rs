@@ -76,7 +76,8 @@ impl Run<'_> {
         let last = share.micro_batches.len().saturating_sub(1);
         // The last batch of an epoch may leave ranks without samples in some micro-batch; they then cannot gather parameters
         // block by block together.
-        let uneven = share.micro_batches.iter().any(|micro_batch| micro_batch.ranks < distributed.size());
+        let uneven =
+            share.micro_batches.iter().any(|micro_batch| micro_batch.ranks < distributed.data_size());
         if uneven {
             state.networks().try_for_each(Network::unshard)?;
         }
