@@ -1,5 +1,6 @@
 //! What a dataset is: items of any kind by index, read when asked for.
 
+use crate::attribute::Attribute;
 use crate::error::{DataError, Result};
 
 /// Which part of a dataset.
@@ -87,6 +88,11 @@ pub trait Labelled: Dataset {
     /// # Errors
     /// If `index` is not below [`len`](Dataset::len).
     fn label(&self, index: usize) -> Result<u32>;
+
+    /// What is known of every sample beside its class; nothing unless said otherwise.
+    fn attributes(&self) -> &[Attribute] {
+        &[]
+    }
 }
 
 /// Checks an index, for implementations of [`Dataset::get`].

@@ -75,7 +75,7 @@ impl Dataset for EncodedDataset {
         let (file, row) = self.images.source(index);
         let image = decode(&self.images.bytes[self.images.range(index)], file, row)?;
         let caption = captions::varied(&self.class_names[label as usize], self.caption_seed, epoch, index);
-        Ok(CaptionedImage { image, label, caption })
+        Ok(CaptionedImage::new(image, label, caption))
     }
 }
 

@@ -90,7 +90,7 @@ impl Dataset for ImageFolder {
         let bytes = std::fs::read(file).map_err(|error| DataError::io(file, error))?;
         let image = decode(&bytes, file, 0)?;
         let caption = captions::varied(&self.class_names[label as usize], self.caption_seed, epoch, index);
-        Ok(CaptionedImage { image, label, caption })
+        Ok(CaptionedImage::new(image, label, caption))
     }
 }
 

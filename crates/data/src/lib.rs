@@ -72,6 +72,7 @@
 pub mod error;
 pub mod rng;
 
+pub mod attribute;
 pub mod dataset;
 
 // Images, and where they come from.
@@ -80,6 +81,7 @@ pub mod captions;
 pub mod cifar10;
 mod encoded;
 pub mod image_folder;
+pub mod scenes;
 pub mod shapes;
 pub mod transform;
 
@@ -100,6 +102,7 @@ pub mod step_batch;
 
 pub mod loader;
 
+pub use attribute::Attribute;
 pub use batch::{ArrayData, Batch, BatchArray, ElementType};
 pub use captioned_image::{CaptionedImage, ImageDataset};
 pub use cifar10::{open_cifar10, open_cifar10_seeded};
@@ -112,6 +115,7 @@ pub use error::{DataError, Result};
 pub use image_folder::ImageFolder;
 pub use loader::{Loader, LoaderConfig};
 pub use sampler::{DistributedSampler, MicroBatchRange, RankSamples, SamplerConfig, Tail};
+pub use scenes::{SceneSpec, ScenesConfig, ScenesDataset};
 pub use shapes::{Objects, ShapeSpec, ShapesConfig, ShapesDataset, heldout_prompts, render};
 pub use source::{BatchSource, Collated, SourceSubset};
 pub use step_batch::{StepBatch, StepHeader};

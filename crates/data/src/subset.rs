@@ -1,5 +1,6 @@
 //! A part of a dataset, as a dataset.
 
+use crate::attribute::Attribute;
 use crate::dataset::{Dataset, Labelled, check_index};
 use crate::error::{DataError, Result};
 use crate::rng::{Purpose, rng_for, shuffle};
@@ -132,6 +133,10 @@ impl<D: Labelled + ?Sized> Labelled for Subset<D> {
     fn label(&self, index: usize) -> Result<u32> {
         check_index(&self.name, index, self.len())?;
         self.inner.label(self.indices[index])
+    }
+
+    fn attributes(&self) -> &[Attribute] {
+        self.inner.attributes()
     }
 }
 
