@@ -9,8 +9,8 @@ use phalanx_data::scenes::{ScenesConfig, ScenesDataset, heldout_scenes};
 use phalanx_data::shapes::{Objects, ShapesConfig, ShapesDataset, heldout_prompts};
 use phalanx_data::transform::{RandomCrop, Resize, Transform, TransformConfig};
 use phalanx_data::{
-    Attribute, BatchSource, Collated, DataError, ImageCollation, ImageDataset, ImageFolder, Split, Subset,
-    open_cifar10_seeded,
+    Attribute, BatchSource, Collated, DataError, Exclusions, ImageCollation, ImageDataset, ImageFolder,
+    Split, Subset, open_cifar10_seeded,
 };
 
 use crate::config::{Config, DataKind};
@@ -118,6 +118,7 @@ fn choose(all: Images, per_class: usize, limit: usize, seed: u64) -> Result<Imag
 /// Opens both splits of the configured images.
 fn open_splits(config: &Config) -> Result<(Images, Images), TrainError> {
     let data = &config.data;
+    let excluded = Exclusions::default();
     match data.kind {
         DataKind::Shapes => {
             let shapes = |split, len| -> Result<Images, TrainError> {
@@ -144,11 +145,11 @@ fn open_splits(config: &Config) -> Result<(Images, Images), TrainError> {
             Ok((scenes(Split::Train, data.images)?, scenes(Split::Test, data.test_images)?))
         }
         DataKind::Cifar10 => {
-            let open = |split| open_cifar10_seeded(&data.path, split, config.train.seed);
+            let open = |split| open_cifar10_seeded(&data.path, split, config.train.seed, &excluded);
             Ok((open(Split::Train)?, open(Split::Test)?))
         }
         DataKind::Folder => {
-            let open = |split| ImageFolder::open_seeded(&data.path, split, config.train.seed);
+            let open = |split| ImageFolder::open_seeded(&data.path, split, config.train.seed, &excluded);
             Ok((Arc::new(open(Split::Train)?), Arc::new(open(Split::Test)?)))
         }
     }
