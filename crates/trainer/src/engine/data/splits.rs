@@ -49,7 +49,7 @@ impl Data {
         distributed: &Distributed,
     ) -> Result<Self, TrainError> {
         let Some(fed) = distributed.fed() else { return Self::open_here(config, own.transpose()?) };
-        if distributed.rank() == 0 {
+        if fed.rank() == 0 {
             let this = Self::open_here(config, own.transpose()?)?;
             feed::tell(fed, &this.facts)?;
             return Ok(this);
@@ -110,7 +110,7 @@ impl Data {
         let loader_of = |splits: &Splits, rank| {
             let sampler = DistributedSampler::new(SamplerConfig {
                 len: splits.train.len(),
-                world_size: distributed.size(),
+                world_size: distributed.data_size(),
                 rank,
                 global_batch: config.train.global_batch,
                 micro_batches: config.train.accumulate,
@@ -138,9 +138,9 @@ impl Data {
             }
             let sampler = DistributedSampler::new(SamplerConfig {
                 len: test.len(),
-                world_size: distributed.size(),
+                world_size: distributed.data_size(),
                 rank,
-                global_batch: batch.max(1) * distributed.size(),
+                global_batch: batch.max(1) * distributed.data_size(),
                 micro_batches: 1,
                 seed: 0,
                 order: Order::Sequential,
@@ -159,9 +159,9 @@ impl Data {
     ) -> Result<Vec<Loader>, TrainError> {
         let Some(splits) = &self.splits else { return Ok(Vec::new()) };
         let ranks = if distributed.fed().is_some() {
-            0..distributed.size()
+            0..distributed.data_size()
         } else {
-            distributed.rank()..distributed.rank() + 1
+            distributed.data_rank()..distributed.data_rank() + 1
         };
         Ok(ranks.map(|rank| loader_of(splits, rank)).collect::<Result<_, _>>()?)
     }
