@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use phalanx_data::{
-    BatchSource, DataError, DistributedSampler, Loader, LoaderConfig, SamplerConfig, SourceSubset, Tail,
+    BatchSource, DataError, DistributedSampler, Loader, LoaderConfig, Order, SamplerConfig, SourceSubset,
+    Tail,
 };
 use serde::{Deserialize, Serialize};
 
@@ -114,7 +115,7 @@ impl Data {
                 global_batch: config.train.global_batch,
                 micro_batches: config.train.accumulate,
                 seed: config.train.seed,
-                shuffle: true,
+                order: Order::Shuffled,
                 tail: config.data.tail,
             })?;
             Loader::new(splits.train.clone(), sampler, splits.loader, start)
@@ -142,7 +143,7 @@ impl Data {
                 global_batch: batch.max(1) * distributed.data_size(),
                 micro_batches: 1,
                 seed: 0,
-                shuffle: false,
+                order: Order::Sequential,
                 tail: Tail::Ragged,
             })?;
             Loader::new(test, sampler, splits.loader, (0, 0))
