@@ -111,8 +111,8 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
         let resolved = program.catalogue().resolve_run(&of_first.config())?;
         out(&format!("before: {} in {}", resolved.config.model.kind, place.display()));
         run_ranks(program, &of_first, &resolved, (&interrupts, &stop))?;
-        if !is_finished(&place) {
-            let message = format!("the run in {} is not finished; go on with --resume", place.display());
+        if interrupts.count() > 0 {
+            let message = format!("the run in {} was interrupted; go on with --resume", place.display());
             return Err(CliError::Ended { message, code: interrupts.exit_code() });
         }
     }
