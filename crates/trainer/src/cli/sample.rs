@@ -92,7 +92,7 @@ pub(super) fn run(program: &Program, args: &SampleArgs) -> Result<(), CliError> 
     let config = &resolved.config;
     let seed = args.seed.unwrap_or(config.train.seed);
     let drawing = drawing(args, config.sample.columns, config.model.image_size)?;
-    let step = engine::sample_run(task_of(program, config)?, &folder, config, &drawing, seed, &args.out)
+    let step = engine::sample_run(&task_of(program, config)?, &folder, config, &drawing, seed, &args.out)
         .map_err(CliError::failed)?;
     out(&format!("{} (weights after step {step})", args.out.display()));
     Ok(())

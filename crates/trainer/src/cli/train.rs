@@ -68,11 +68,11 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
     let first = task.first_run(&resolved.config);
     if args.dry_run {
         out(resolved.to_toml(Detail::Values).trim());
-        for line in engine::describe(task, &resolved.config).map_err(CliError::failed)? {
+        for line in engine::describe(&task, &resolved.config).map_err(CliError::failed)? {
             out(&line);
         }
         if let Some(first) = &first {
-            out(&format!("before: {}, whose folder {} then names", first.preset, key_of(task)));
+            out(&format!("before: {}, whose folder {} then names", first.preset, key_of(&task)));
         }
         return Ok(());
     }
@@ -80,13 +80,13 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
     if let Some(world) = engine::launcher_world().map_err(|error| CliError::Usage(error.to_string()))? {
         world.check(&resolved.config).map_err(|error| CliError::Usage(error.to_string()))?;
         if let Some(FirstRun { preset, .. }) = &first {
-            let key = key_of(task);
+            let key = key_of(&task);
             return Err(CliError::Usage(format!(
                 "{key} names no run; ranks that a launcher has started train one run: train {preset} before, and set {key}"
             )));
         }
         if !in_one_process {
-            return rank::run_launched(task, &resolved, existing, args.out.as_deref(), &world);
+            return rank::run_launched(&task, &resolved, existing, args.out.as_deref(), &world);
         }
     }
     let folder = match existing {
@@ -95,7 +95,7 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
             .map_err(CliError::failed)?,
     };
     let resolved = match &first {
-        Some(first) => after_first(resolved, &folder, first, key_of(task))?,
+        Some(first) => after_first(resolved, &folder, first, key_of(&task))?,
         None => resolved,
     };
     write_config(&folder, &resolved).map_err(CliError::failed)?;
@@ -177,7 +177,7 @@ fn run_ranks(
     let task = task_of(program, &resolved.config)?;
     let ranks = resolved.config.train.ranks;
     if ranks == 1 || engine::in_one_process(&resolved.config) {
-        return rank::run_here(task, folder, resolved, stop);
+        return rank::run_here(&task, folder, resolved, stop);
     }
     let executable = std::env::current_exe().map_err(CliError::failed)?;
     let arguments = vec!["rank".to_owned(), folder.path().display().to_string()];

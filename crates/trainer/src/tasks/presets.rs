@@ -6,6 +6,7 @@ pub(crate) const PRESETS: &[(&str, &str)] = &[
     ("shapes-autoencoder", include_str!("../../presets/shapes-autoencoder.toml")),
     ("shapes-diffusion", include_str!("../../presets/shapes-diffusion.toml")),
     ("shapes-clip", include_str!("../../presets/shapes-clip.toml")),
+    ("shapes-attributes", include_str!("../../presets/shapes-attributes.toml")),
     ("cifar10-cvae", include_str!("../../presets/cifar10-cvae.toml")),
     ("cifar10-diffusion", include_str!("../../presets/cifar10-diffusion.toml")),
     ("cifar10-clip", include_str!("../../presets/cifar10-clip.toml")),

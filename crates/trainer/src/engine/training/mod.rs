@@ -9,15 +9,17 @@
 //! `[schedule]` and `[train]` say.
 
 mod drawing;
+mod judging;
 mod phase;
 mod setup;
 mod spec;
 mod step;
 
 pub use drawing::{Drawing, DrawingKind};
+pub use judging::Judgement;
 pub use phase::Training;
 pub use setup::Setup;
-pub use spec::{FirstRun, Task, TaskSpec};
+pub use spec::{FirstRun, Judge, Task, TaskSpec};
 pub use step::{Loss, Step};
 
 pub use phase::number;

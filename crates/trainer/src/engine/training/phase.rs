@@ -1,8 +1,9 @@
 //! The phases of a step, and the training that consists of them.
 
-use phalanx_tensor::{Tape, Value};
+use phalanx_tensor::{Session, Tape, Value};
 
 use super::drawing::{Drawing, DrawingKind};
+use super::judging::Judgement;
 use super::step::{Loss, Step};
 use crate::engine::error::TrainError;
 
@@ -20,6 +21,7 @@ pub(in crate::engine) struct Phase {
 type LossFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Loss, TrainError>>;
 type EvaluateFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Vec<f64>, TrainError>>;
 type DrawFn<M> = Box<dyn Fn(&M, &Tape, &Drawing) -> Result<Vec<Vec<f32>>, TrainError>>;
+type JudgeFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Judgement, TrainError>>;
 
 /// A model and how it is trained, tested and shown.
 ///
@@ -53,6 +55,7 @@ pub struct Training<M> {
     evaluated: Vec<String>,
     evaluate: Option<EvaluateFn<M>>,
     draw: Option<DrawFn<M>>,
+    judge: Option<JudgeFn<M>>,
 }
 
 impl<M> std::fmt::Debug for Training<M> {
@@ -69,7 +72,15 @@ impl<M> Training<M> {
     /// A training of `model`, described in a few words, that has no phase yet.
     pub fn new(description: impl Into<String>, model: M) -> Self {
         let (phases, evaluated) = (Vec::new(), Vec::new());
-        Self { description: description.into(), model, phases, evaluated, evaluate: None, draw: None }
+        Self {
+            description: description.into(),
+            model,
+            phases,
+            evaluated,
+            evaluate: None,
+            draw: None,
+            judge: None,
+        }
     }
 
     /// Makes a step one phase that updates every learnt network by this loss.
@@ -125,6 +136,15 @@ impl<M> Training<M> {
     ) -> Self {
         self.draw(move |model, tape, drawing| match drawing.kind {
             DrawingKind::Samples => sample(model, tape, &drawing.prompts, drawing.columns),
+            DrawingKind::Each { first } => {
+                let mut pictures = Vec::with_capacity(drawing.prompts.len());
+                for (prompt, number) in drawing.prompts.iter().zip(first..) {
+                    let session = tape.session();
+                    let tape = Tape::forward_only(Session { key: session.key.step(number), ..session.clone() });
+                    pictures.extend(sample(model, &tape, std::slice::from_ref(prompt), 1)?);
+                }
+                Ok(pictures)
+            }
             _ => Err(TrainError::Setup(
                 "this training draws samples of prompts, and nothing else: no strips, no interpolations, no changes to pictures"
                     .to_owned(),
@@ -139,6 +159,14 @@ impl<M> Training<M> {
         draw: impl Fn(&M, &Tape, &Drawing) -> Result<Vec<Vec<f32>>, TrainError> + 'static,
     ) -> Self {
         self.draw = Some(Box::new(draw));
+        self
+    }
+
+    /// Says what the network sees in pictures, so that it can judge those of another run (`[quality]`). The batch has `images`,
+    /// prepared as this training's own test images are, and `captions`.
+    #[must_use]
+    pub fn judge(mut self, judge: impl Fn(&M, &Step<'_>) -> Result<Judgement, TrainError> + 'static) -> Self {
+        self.judge = Some(Box::new(judge));
         self
     }
 }
@@ -165,6 +193,9 @@ pub(in crate::engine) trait AnyTraining {
 
     /// The pictures of a drawing; `None` if this training draws nothing.
     fn draw(&self, tape: &Tape, drawing: &Drawing) -> Result<Option<Vec<Vec<f32>>>, TrainError>;
+
+    /// What the network sees in the pictures of a batch; `None` if this training judges none.
+    fn judge(&self, step: &Step<'_>) -> Result<Option<Judgement>, TrainError>;
 }
 
 impl<M> AnyTraining for Training<M> {
@@ -203,6 +234,10 @@ impl<M> AnyTraining for Training<M> {
 
     fn draw(&self, tape: &Tape, drawing: &Drawing) -> Result<Option<Vec<Vec<f32>>>, TrainError> {
         self.draw.as_ref().map(|draw| draw(&self.model, tape, drawing)).transpose()
+    }
+
+    fn judge(&self, step: &Step<'_>) -> Result<Option<Judgement>, TrainError> {
+        self.judge.as_ref().map(|judge| judge(&self.model, step)).transpose()
     }
 }
 

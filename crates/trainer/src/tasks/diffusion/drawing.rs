@@ -42,6 +42,9 @@ fn pictures(drawing: &Drawing) -> std::result::Result<Vec<Picture>, TrainError> 
         DrawingKind::Samples | DrawingKind::From { .. } => {
             rows(&|prompt, column| Picture::of(prompt, column as u64), prompts)
         }
+        DrawingKind::Each { first } => {
+            (0..prompts).map(|prompt| Picture::of(prompt, first + prompt as u64)).collect()
+        }
         DrawingKind::Strip => (0..prompts).map(|prompt| Picture::of(prompt, 0)).collect(),
         DrawingKind::BetweenTexts if prompts < 2 => {
             return Err(TrainError::Setup("pictures between texts need two prompts at least".to_owned()));
