@@ -1,4 +1,5 @@
-//! A tiny Stable Diffusion folder in Hugging Face's layout: written here, read and drawn from, and what is said of damaged ones.
+//! A tiny Stable Diffusion folder in Hugging Face's layout: written here, read and drawn from, and what is said of
+//! damaged ones.
 
 use std::fs;
 use std::path::{Path, PathBuf};
