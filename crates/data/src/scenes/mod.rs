@@ -173,7 +173,7 @@ pub fn cells(values: &[u32]) -> Result<Cells> {
 pub fn heldout_scenes(n: usize, objects: &RangeInclusive<usize>) -> Vec<(String, SceneSpec)> {
     let one = |index: usize| {
         let mut rng = rng_for(0, Purpose::TestImage, 2, index as u64);
-        let number = if index % 2 == 0 { *objects.start() } else { *objects.end() };
+        let number = if index.is_multiple_of(2) { *objects.start() } else { *objects.end() };
         let spec = draw_spec(&mut rng, Split::Test, &(number..=number));
         (spec.caption(0), spec)
     };

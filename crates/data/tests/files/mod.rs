@@ -97,7 +97,7 @@ pub(crate) fn blocks(side: u16, segments: &[u8], value: impl Fn(u16, u16) -> Vec
             }
         }
     }
-    while bits.len() % 8 > 0 {
+    while !bits.len().is_multiple_of(8) {
         bits.push(true);
     }
     for byte in bits.chunks(8) {

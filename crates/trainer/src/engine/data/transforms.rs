@@ -1,0 +1,71 @@
+//! What a configuration says is done to each image.
+
+use phalanx_data::transform::{RandomCrop, Resize, ResizeMode, Transform, TransformConfig};
+
+use crate::config::Config;
+use crate::engine::TrainError;
+
+/// The side of the images that models see, in pixels.
+fn side(config: &Config) -> Result<u32, TrainError> {
+    pixels("model.image_size", config.model.image_size)
+}
+
+/// The side that images are resized to before they are cut, in pixels.
+pub(super) fn read_side(config: &Config) -> Result<u32, TrainError> {
+    match config.data.resize {
+        0 => side(config),
+        size => pixels("data.resize", size),
+    }
+}
+
+fn pixels(key: &str, size: usize) -> Result<u32, TrainError> {
+    u32::try_from(size).map_err(|_| TrainError::Setup(format!("{key} {size} is too large")))
+}
+
+/// What happens to training and to test images.
+pub(super) fn transforms(config: &Config) -> Result<(Transform, Transform), TrainError> {
+    let (data, size, read) = (&config.data, side(config)?, read_side(config)?);
+    let resize = Resize { size: read, filter: data.resize_filter, mode: data.resize_mode };
+    let smaller = read > size || resize.mode == ResizeMode::ShorterSide;
+    let plain = TransformConfig {
+        resize: Some(resize),
+        normalise: data.normalise,
+        seed: config.train.seed,
+        ..TransformConfig::default()
+    };
+    let padding = u32::try_from(data.crop_padding).unwrap_or(u32::MAX);
+    let for_training = TransformConfig {
+        random_crop: (padding > 0 || smaller).then_some(RandomCrop { size, padding }),
+        flip: if data.flip { 0.5 } else { 0.0 },
+        ..plain.clone()
+    };
+    let for_testing = TransformConfig { center_crop: smaller.then_some(size), ..plain };
+    Ok((Transform::new(for_training)?, Transform::new(for_testing)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The crops of training and testing.
+    fn crops(resize: usize, mode: ResizeMode, crop_padding: usize) -> (Option<RandomCrop>, Option<u32>) {
+        let mut config = Config::default();
+        config.model.image_size = 64;
+        (config.data.resize, config.data.resize_mode, config.data.crop_padding) =
+            (resize, mode, crop_padding);
+        let (training, testing) = transforms(&config).expect("sound");
+        assert_eq!(training.output_side(), Some(64));
+        assert_eq!(testing.output_side(), Some(64));
+        (training.config().random_crop, testing.config().center_crop)
+    }
+
+    #[test]
+    fn what_is_larger_than_the_model_sees_is_cut() {
+        let crop = |padding| Some(RandomCrop { size: 64, padding });
+        assert_eq!(crops(0, ResizeMode::Square, 0), (None, None));
+        assert_eq!(crops(0, ResizeMode::Square, 4), (crop(4), None));
+        // StackGAN's 76 of 64.
+        assert_eq!(crops(76, ResizeMode::Square, 0), (crop(0), Some(64)));
+        assert_eq!(crops(0, ResizeMode::ShorterSide, 0), (crop(0), Some(64)));
+    }
+}
