@@ -177,13 +177,15 @@ fn shards_go_on_at_the_sample_on_other_ranks() {
 #[test]
 fn a_damaged_image_is_named_and_can_be_excluded() {
     let place = place();
+    let line = format!("{COMMON} --data cub=cub --ranks 2 --out run");
+    succeed(&place, &format!("{line} --steps 2"));
     let bad = "cub/CUB_200_2011/images/002.Bird_1/Bird_0003.jpg";
     write(&place.path().join(bad), &photo(3)[..300]);
-    let said = fail(&place, &format!("{COMMON} --data cub=cub --steps 8 --ranks 2 --out run"));
+    let said = fail(&place, &format!("{line} --steps 8 --resume"));
     assert!(said.contains(&format!("{bad}: truncated")) && said.contains("exclude it"), "{said}");
     write(&place.path().join("bad.txt"), "002.Bird_1/Bird_0003.jpg\n");
-    let line = format!("{COMMON} --data cub=cub --set data.exclude=bad.txt --steps 8 --ranks 2 --out sound");
-    succeed(&place, &line);
+    let shown = succeed(&place, &format!("{line} --set data.exclude=bad.txt --steps 8 --resume"));
+    assert!(shown.contains("resumed after step 2"), "{shown}");
 }
 
 #[test]
@@ -199,7 +201,7 @@ fn what_a_kind_cannot_have_is_told() {
             "one shard, so that none is left for testing",
         ),
         ("train tiny --set data.kind=cub", "data.kind = cub needs data.path, or the option --data cub=PATH"),
-        ("train tiny --set data.kind=cbu", "did you mean `cub`?"),
+        ("train tiny --set data.kind=imagent", "did you mean imagenet?"),
         ("train tiny --set data.index=x", "data.index is for data.kind = shards, and not for shapes"),
         (
             "train tiny --data cub=cub --set data.resize=8",
