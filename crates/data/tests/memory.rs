@@ -31,10 +31,12 @@ fn status(field: &str) -> f64 {
 fn cub(root: &Path) {
     let photos: Vec<_> = (0..8_u32)
         .map(|number| {
-            // Smooth shades with some noise: what makes a photograph as long as it is.
+            // Smooth shades with noise of each channel's own: what makes a photograph as long as it is.
             let image = RgbImage::from_fn(500, 375, |x, y| {
-                let noise = (x.wrapping_mul(2_654_435_761) ^ y.wrapping_mul(40_503 + number)) >> 7 & 31;
-                Rgb([(x / 3 + noise) as u8, (y / 2 + noise) as u8, ((x + y) / 5 + noise) as u8])
+                let noise = (x.wrapping_mul(2_654_435_761) ^ y.wrapping_mul(40_503 + number))
+                    .wrapping_mul(2_246_822_519);
+                let channel = |shade: u32, shift: u32| (shade + (noise >> shift & 63)) as u8;
+                Rgb([channel(x / 3, 8), channel(y / 2, 15), channel((x + y) / 5, 22)])
             });
             let file = root.join(format!("photo-{number}.jpg"));
             write(&file, files::encoded(&DynamicImage::ImageRgb8(image), ImageFormat::Jpeg));
