@@ -145,7 +145,9 @@ pub use step_batch::{StepBatch, StepHeader};
 pub use subset::Subset;
 pub use text_file::{TextFile, TextFileConfig, TextSample, TextUnit};
 pub use tokenizer::ClipTokenizer;
-pub use transform::{Filter, Normalise, RandomCrop, Resize, ResizeMode, Transform, TransformConfig};
+pub use transform::{
+    AreaCrop, Filter, Normalise, RandomCrop, Resize, ResizeMode, Transform, TransformConfig,
+};
 
 /// The examples of this crate's README, as tests.
 #[cfg(doctest)]

@@ -134,7 +134,11 @@ fn every_kind_is_trained_on_and_ranks_agree() {
     for (kind, data, prompt) in [
         ("cub", "--data cub=cub --set data.per_class=3", "bird "),
         ("coco", "--data coco=coco", "Scene "),
-        ("imagenet", "--data imagenet=imagenet --set data.resize_mode=shorter-side", "of a "),
+        (
+            "imagenet",
+            "--data imagenet=imagenet --set data.resize_mode=shorter-side --set data.crop_area=[0.2,1.0]",
+            "of a ",
+        ),
         (
             "shards",
             "--data shards=shards/s-{000..003}.tar --set data.index=index --set data.window=2",
@@ -208,6 +212,7 @@ fn what_a_kind_cannot_have_is_told() {
             "data.resize 8 is not at least model.image_size 16",
         ),
         ("train tiny --data cub=cub --set data.box_crop=-1", "data.box_crop = -1 is negative"),
+        ("train tiny --set data.crop_area=[0.5,1.5]", "data.crop_area = [0.5, 1.5] is not a pair of parts"),
         ("train tiny --set data.kind=scenes --set data.objects=1", "data.objects = 1 is not 2 or 3"),
         ("train tiny --data cub=coco --steps 1", "images.txt (also in CUB_200_2011)"),
     ] {

@@ -139,6 +139,9 @@ sections! {
         /// Side that images are resized to, of which `model.image_size` is then cut: at random in training, from the middle in
         /// testing; 0 = `model.image_size`.
         resize: usize = 0;
+        /// Training images are random parts of this much of the area, least and most, of proportions from 3:4 to 4:3, instead of
+        /// being resized; ImageNet's are [0.08, 1.0]; empty = not.
+        crop_area: Vec<f64> = Vec::new();
         /// What becomes of proportions: a square is made, or the shorter side gets the size and the rest is cut off.
         resize_mode: ResizeMode = ResizeMode::Square;
         /// How images are resized.

@@ -150,6 +150,21 @@ impl Config {
                 format!("{key} is for data.kind = {}, and not for {}", names.join(", "), data.kind),
             );
         }
+        let parts = match data.crop_area[..] {
+            [] => true,
+            [least, most] => least > 0.0 && least <= most && most <= 1.0,
+            _ => false,
+        };
+        relations.require(
+            parts,
+            "data.crop_area",
+            format!("data.crop_area = {:?} is not a pair of parts above 0 and at most 1", data.crop_area),
+        );
+        relations.require(
+            data.crop_area.is_empty() || data.crop_padding == 0,
+            "data.crop_area",
+            "data.crop_area and data.crop_padding are both set: a part is cut already".to_owned(),
+        );
         relations.require(
             !images || data.resize == 0 || data.resize >= model.image_size,
             "data.resize",

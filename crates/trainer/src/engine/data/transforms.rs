@@ -1,6 +1,6 @@
 //! What a configuration says is done to each image.
 
-use phalanx_data::transform::{RandomCrop, Resize, ResizeMode, Transform, TransformConfig};
+use phalanx_data::transform::{AreaCrop, RandomCrop, Resize, ResizeMode, Transform, TransformConfig};
 
 use crate::config::Config;
 use crate::engine::TrainError;
@@ -34,8 +34,20 @@ pub(super) fn transforms(config: &Config) -> Result<(Transform, Transform), Trai
         ..TransformConfig::default()
     };
     let padding = u32::try_from(data.crop_padding).unwrap_or(u32::MAX);
+    let part = match data.crop_area[..] {
+        [least, most] => Some(AreaCrop {
+            size,
+            area: (least, most),
+            aspect: (3.0 / 4.0, 4.0 / 3.0),
+            filter: data.resize_filter,
+        }),
+        _ => None,
+    };
+    let cut = part.is_none() && (padding > 0 || smaller);
     let for_training = TransformConfig {
-        random_crop: (padding > 0 || smaller).then_some(RandomCrop { size, padding }),
+        resize: part.is_none().then_some(resize),
+        area_crop: part,
+        random_crop: cut.then_some(RandomCrop { size, padding }),
         flip: if data.flip { 0.5 } else { 0.0 },
         ..plain.clone()
     };
@@ -67,5 +79,15 @@ mod tests {
         // StackGAN's 76 of 64.
         assert_eq!(crops(76, ResizeMode::Square, 0), (crop(0), Some(64)));
         assert_eq!(crops(0, ResizeMode::ShorterSide, 0), (crop(0), Some(64)));
+    }
+
+    #[test]
+    fn parts_are_for_training_alone() {
+        let mut config = Config::default();
+        (config.model.image_size, config.data.resize, config.data.crop_area) = (64, 72, vec![0.08, 1.0]);
+        let (training, testing) = transforms(&config).expect("sound");
+        assert_eq!(training.config().area_crop.map(|part| (part.size, part.area)), Some((64, (0.08, 1.0))));
+        assert_eq!((training.config().resize, training.config().random_crop), (None, None));
+        assert_eq!((testing.config().area_crop, testing.config().center_crop), (None, Some(64)));
     }
 }
