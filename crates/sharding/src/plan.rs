@@ -254,9 +254,7 @@ fn rank_bytes(
             held.optimizer += workload.optimizer_numbers as u64 * state;
             held.averages += if workload.averages { state } else { 0 };
             if let Some(codec) = &workload.codec {
-                let crossing = if strategy.axis == ShardAxis::Group { owned } else { 0 };
-                let state = |elements: usize| codec.bytes(elements as u64).state;
-                held.codec += state(param.len()) + state(crossing);
+                held.codec += codec.kept(param.len(), owned, strategy.axis);
             }
         }
     }
