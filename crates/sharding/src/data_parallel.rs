@@ -60,13 +60,11 @@ pub struct DataParallel {
     params: Vec<FlatParam>,
     /// Trainable buckets, last first: the order of reduction.
     order: Vec<usize>,
-    /// The number of each block.
+    /// The number of each block, where parameters come and go with blocks.
     blocks: BTreeMap<String, usize>,
     /// By block, the buckets that its parameters lie in.
     buckets: Vec<Vec<usize>>,
-    codec: Option<Arc<dyn GradCodec>>,
-    prefetch: usize,
-    gathered_bytes: usize,
+    options: Options,
     state: Mutex<Progress>,
 }
 
@@ -134,7 +132,7 @@ impl DataParallel {
         let (shards, replicas) = (by(shards), replicas.map(by));
         let order = trainable().map(|(at, _)| at).rev().collect();
         let (mut blocks, mut buckets) = (BTreeMap::new(), Vec::new());
-        for (at, param) in params.iter().enumerate() {
+        for (at, param) in params.iter().enumerate().filter(|_| gathers) {
             for block in param.blocks().filter(|block| !block.is_empty()) {
                 let index = *blocks.entry(block.to_owned()).or_insert(buckets.len());
                 buckets.resize(buckets.len().max(index + 1), Vec::new());
@@ -151,9 +149,7 @@ impl DataParallel {
             order,
             blocks,
             buckets,
-            codec: options.codec,
-            prefetch: options.prefetch,
-            gathered_bytes: options.gathered_bytes,
+            options,
             state: Mutex::default(),
         };
         this.fill(store.key())?;
@@ -212,11 +208,8 @@ impl Listener for DataParallel {
             return Ok(());
         }
         let mut state = self.state();
-        let Some(step) = &mut state.step else {
-            return Err(
-                ShardingError::Step("gradients came outside of any; begin one before backward").into()
-            );
-        };
+        let outside = ShardingError::Step("gradients came outside of any; begin one before backward");
+        let step = state.step.as_mut().ok_or(outside)?;
         if step.accumulating {
             return Ok(());
         }
@@ -226,10 +219,10 @@ impl Listener for DataParallel {
         }
         // What is done meanwhile makes room at once. Where gradients are sharded there is room for those of a few buckets,
         // as for parameters; backward waits if it is that much faster than the others.
-        let scatters = self.strategy.layout.gradients == Layout::Sharded;
+        let scatters = self.strategy.layout.scatters();
         // Where shards go on to other groups that does not depend on who is how fast, so that all ranks issue the same.
         let done = |reduction: &Reduction| self.replicas.is_none() && reduction.is_done();
-        let crowded = |running: usize| scatters && running > self.prefetch.max(1);
+        let crowded = |running: usize| scatters && running > self.options.prefetch.max(1);
         while step.running.front().is_some_and(done) || crowded(step.running.len()) {
             let Some(oldest) = step.running.pop_front() else { break };
             self.finish(step, oldest)?;
@@ -339,11 +332,8 @@ impl ParallelStrategy for DataParallel {
 
     fn unshard(&self) -> Result<()> {
         let mut state = self.state();
-        // That all of it is in memory is what was asked for; it does not count as gathered in flight.
-        let peak = state.gathered.peak;
         (0..self.params.len()).try_for_each(|at| self.fetch(&mut state, at))?;
         (0..self.params.len()).try_for_each(|at| self.receive(&mut state, at))?;
-        state.gathered.peak = peak;
         state.gathered.unsharded = true;
         Ok(())
     }
@@ -394,7 +384,7 @@ impl ParallelStrategy for DataParallel {
             let trainable = self.order.iter().map(|at| &self.params[*at]);
             trainable.map(|param| codec.kept(param.len(), param.owned().len(), self.strategy.axis)).sum()
         };
-        let codec = self.codec.as_ref().map_or(0, kept);
+        let codec = self.options.codec.as_ref().map_or(0, kept);
         let wire = self.state().step.as_ref().map_or(0, Reductions::wire_bytes);
         StateBytes { parameters, gradients, codec, wire }
     }
@@ -408,11 +398,11 @@ impl ParallelStrategy for DataParallel {
     }
 
     fn codec_state(&self) -> Vec<(String, Vec<f32>)> {
-        self.codec.as_ref().map_or_else(Vec::new, |codec| codec.state())
+        self.options.codec.as_ref().map_or_else(Vec::new, |codec| codec.state())
     }
 
     fn load_codec_state(&self, state: Vec<(String, Vec<f32>)>) -> Result<()> {
-        match (&self.codec, state.first()) {
+        match (&self.options.codec, state.first()) {
             (Some(codec), _) => codec.load_state(state),
             (None, None) => Ok(()),
             (None, Some((name, _))) => {

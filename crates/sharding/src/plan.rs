@@ -155,7 +155,7 @@ impl MemoryPlan {
         let gathered: Vec<_> = params.iter().filter(|param| layout.leaves_memory(param, shards)).collect();
         let trainable: Vec<_> = params.iter().filter(|param| param.trainable()).collect();
         let ahead = workload.prefetch + 1;
-        let scatters = layout.gradients == Layout::Sharded;
+        let scatters = layout.scatters();
         let wire = workload.codec.as_ref().map_or_else(Vec::new, |codec| {
             trainable.iter().map(|param| codec.bytes(param.len() as u64).wire).collect()
         });

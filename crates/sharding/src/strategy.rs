@@ -187,6 +187,11 @@ impl StateLayout {
         self.parameters == Layout::Sharded && world > 1 && !param.is_outside()
     }
 
+    /// Whether each rank gets its shard of the summed gradients.
+    pub(crate) fn scatters(&self) -> bool {
+        self.gradients == Layout::Sharded
+    }
+
     /// Whether rank `rank` of those that share what is sharded keeps the gradients of whole buckets once they are summed.
     pub(crate) fn keeps_gradients(&self, rank: usize) -> bool {
         match self.gradients {

@@ -74,11 +74,11 @@ impl Reduction {
 impl DataParallel {
     /// Starts the reduction of the next bucket in order.
     pub(super) fn start(&self, step: &mut Reductions) -> Result<()> {
-        let (bucket, layout) = (self.order[step.started], self.strategy.layout.gradients);
+        let (bucket, layout) = (self.order[step.started], self.strategy.layout);
         let param = &self.params[bucket];
-        let (full, shard) = param.begin_reduce(layout == Layout::Sharded)?;
+        let (full, shard) = param.begin_reduce(layout.scatters())?;
         let range = if shard.is_some() { param.owned() } else { 0..param.len() };
-        let (message, wire_bytes) = match (&shard, &self.codec) {
+        let (message, wire_bytes) = match (&shard, &self.options.codec) {
             (Some(shard), None) => {
                 let buffers = (InPlace(full.clone()), InPlace(shard.clone()));
                 let handle = self.shards.reduce_scatter_into_async(buffers.0, buffers.1, ReduceOp::Sum);
@@ -86,7 +86,7 @@ impl DataParallel {
             }
             _ => {
                 let (buffer, bytes) = self.travelling(bucket, &full)?;
-                let handle = match layout {
+                let handle = match layout.gradients {
                     Layout::Replicated => self.shards.all_reduce_async(buffer, ReduceOp::Sum),
                     Layout::Leader => self.shards.reduce_async(buffer, ReduceOp::Sum, LEADER),
                     Layout::Sharded => {
@@ -108,7 +108,7 @@ impl DataParallel {
     pub(super) fn finish(&self, step: &mut Reductions, reduction: Reduction) -> Result<()> {
         let Reduction { bucket, sum, range, message, crosses, .. } = reduction;
         let param = &self.params[bucket];
-        match (message, &self.codec) {
+        match (message, &self.options.codec) {
             (Message::Scattered(handle), _) => drop(handle.wait()?),
             (Message::InPlace(handle), None) => drop(handle.wait()?),
             (Message::InPlace(handle), Some(codec)) => {
@@ -117,9 +117,7 @@ impl DataParallel {
             }
         }
         let layout = self.strategy.layout;
-        let Some(replicas) =
-            self.replicas.as_ref().filter(|_| layout.gradients == Layout::Sharded && !crosses)
-        else {
+        let Some(replicas) = self.replicas.as_ref().filter(|_| layout.scatters() && !crosses) else {
             return Ok(param.end_reduce(layout.keeps_gradients(self.shards.rank()))?);
         };
         param.free_unreduced_grads()?;
@@ -133,7 +131,7 @@ impl DataParallel {
     /// What travels in the place of gradients, and the bytes that it takes beside them: what the codec makes of them for `slot`,
     /// or they themselves.
     fn travelling(&self, slot: usize, gradients: &FlatStorage) -> Result<(Box<dyn FlatBuffer>, u64)> {
-        let Some(codec) = &self.codec else { return Ok((Box::new(InPlace(gradients.clone())), 0)) };
+        let Some(codec) = &self.options.codec else { return Ok((Box::new(InPlace(gradients.clone())), 0)) };
         let message = with_singles(gradients, |gradients| codec.encode(slot, gradients))??;
         Ok((message, codec.bytes(gradients.len() as u64).wire))
     }

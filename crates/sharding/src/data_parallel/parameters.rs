@@ -12,7 +12,6 @@ use super::prefetch::{Pass, Prefetch, Visit};
 use super::{DataParallel, Progress};
 use crate::Result;
 use crate::buffer::InPlace;
-use crate::strategy::Layout;
 
 /// Which buckets are on their way, and the way that passes take.
 #[derive(Debug, Default)]
@@ -24,7 +23,7 @@ pub(super) struct Gathered {
     pub(super) open: Vec<usize>,
     /// Whether everything is to stay.
     pub(super) unsharded: bool,
-    /// The most bytes of whole buckets in memory or on their way that there were.
+    /// The most bytes of whole buckets that were in memory or on their way for blocks.
     pub(super) peak: usize,
 }
 
@@ -35,7 +34,7 @@ impl DataParallel {
         let (layout, of) = (self.strategy.layout, (self.shards.rank(), self.shards.world_size()));
         for param in &self.params {
             param.set_owned(layout.owned(param.len(), of))?;
-            let scatters = layout.gradients == Layout::Sharded;
+            let scatters = layout.scatters();
             if param.trainable() && (scatters || layout.keeps_gradients(of.0)) {
                 // What stays is allocated before what comes and goes, so that it does not end up between.
                 param.reserve_grads(scatters)?;
@@ -75,28 +74,26 @@ impl DataParallel {
         self.buckets[block].iter().try_for_each(|at| self.fetch(&mut state, *at))?;
         let ahead = if self.shards.is_blocking() { &[] } else { state.gathered.route.ahead() };
         for at in self.next_buckets(&state.gathered.open, ahead) {
-            if self.bytes_beside_shards() + self.params[at].bytes() > self.gathered_bytes {
+            if self.bytes_beside_shards() + self.params[at].bytes() > self.options.gathered_bytes {
                 break;
             }
             self.fetch(&mut state, at)?;
         }
+        state.gathered.peak = state.gathered.peak.max(self.bytes_beside_shards());
         self.buckets[block].iter().try_for_each(|at| self.receive(&mut state, *at))
     }
 
     /// The number of a block and what is gathered, if anything comes and goes with blocks now.
     fn gathers_for(&self, block: &str) -> Option<(usize, MutexGuard<'_, Progress>)> {
-        if self.strategy.layout.parameters != Layout::Sharded {
-            return None;
-        }
-        let block = *self.blocks.get(block)?;
-        Some((block, self.state())).filter(|(_, state)| !state.gathered.unsharded)
+        let state = self.blocks.get(block).map(|block| (*block, self.state()));
+        state.filter(|(_, state)| !state.gathered.unsharded)
     }
 
     /// The buckets to be gathered ahead of these visits while some blocks are open, in the order of their use.
     fn next_buckets(&self, open: &[usize], ahead: &[Visit]) -> Vec<usize> {
         let mut next = Vec::new();
         for at in ahead.iter().flat_map(|(_, block)| &self.buckets[*block]) {
-            if next.len() == self.prefetch {
+            if next.len() == self.options.prefetch {
                 break;
             }
             if self.params[*at].state() != ParamState::Full && !next.contains(at) && !self.used(open, *at) {
@@ -132,7 +129,7 @@ impl DataParallel {
         // What the next block lacks comes first.
         let lacking = open.iter().flat_map(|block| &self.buckets[*block]).map(|at| &self.params[*at]);
         let lacking = lacking.filter(|param| param.state() == ParamState::Sharded).map(FlatParam::bytes);
-        let crowded = self.bytes_beside_shards() + lacking.sum::<usize>() > self.gathered_bytes;
+        let crowded = self.bytes_beside_shards() + lacking.sum::<usize>() > self.options.gathered_bytes;
         for at in &self.buckets[block] {
             if !self.used(&open, *at) && (crowded || !soon.contains(at)) {
                 self.release(*at)?;
@@ -147,7 +144,6 @@ impl DataParallel {
             let (full, shard) = self.params[at].begin_gather()?;
             let handle = self.shards.all_gather_into_async(InPlace(full), InPlace(shard));
             state.gathered.coming.insert(at, handle);
-            state.gathered.peak = state.gathered.peak.max(self.bytes_beside_shards());
         }
         Ok(())
     }
