@@ -350,4 +350,21 @@ mod tests {
         flat.discard_grads();
         assert_eq!(flat.held_bytes()[1], 0);
     }
+
+    #[test]
+    fn memory_of_gradients_is_made_beforehand_and_holds_none() {
+        let flat = flat();
+        flat.set_owned(2..5).expect("all are in memory");
+        for (scattered, bytes) in [(true, 12), (false, 12 + 28)] {
+            flat.reserve_grads(scattered).expect("small");
+            assert_eq!((flat.grad_state(), flat.held_bytes()[1]), (GradState::Empty, bytes));
+            assert!(flat.grads().expect("sound").is_none());
+        }
+        flat.zero_grads();
+        let (full, shard) = flat.begin_reduce(true).expect("trainable");
+        assert_eq!((read(&full), shard.map(|shard| shard.len())), (vec![0.0; 7], Some(3)));
+        flat.free_unreduced_grads().expect("on their way");
+        flat.end_reduce(false).expect("under way");
+        assert_eq!((flat.grad_state(), flat.held_bytes()[1]), (GradState::Reduced, 12));
+    }
 }
