@@ -55,6 +55,17 @@ pub(super) fn transforms(config: &Config) -> Result<(Transform, Transform), Trai
     Ok((Transform::new(for_training)?, Transform::new(for_testing)?))
 }
 
+/// What happens to a picture of what models see, drawn or out of a batch, before the network of this configuration is shown it:
+/// it has been cut already, so it is resized and normalised.
+pub(in crate::engine) fn picture_transform(config: &Config) -> Result<Transform, TrainError> {
+    Ok(Transform::new(TransformConfig {
+        resize: Some(Resize::square(side(config)?, config.data.resize_filter)),
+        normalise: config.data.normalise,
+        seed: config.train.seed,
+        ..TransformConfig::default()
+    })?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

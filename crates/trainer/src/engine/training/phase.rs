@@ -2,6 +2,7 @@
 
 use phalanx_tensor::{Tape, Value};
 
+use super::judging::Judgement;
 use super::step::{Loss, Step};
 use crate::engine::error::TrainError;
 
@@ -18,6 +19,7 @@ pub(in crate::engine) struct Phase {
 
 type LossFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Loss, TrainError>>;
 type EvaluateFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Vec<f64>, TrainError>>;
+type JudgeFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Judgement, TrainError>>;
 type SampleFn<M> = Box<dyn Fn(&M, &Tape, &[String], usize) -> Result<Vec<Vec<f32>>, TrainError>>;
 
 /// A model and how it is trained, tested and shown.
@@ -52,6 +54,7 @@ pub struct Training<M> {
     evaluated: Vec<String>,
     evaluate: Option<EvaluateFn<M>>,
     sample: Option<SampleFn<M>>,
+    judge: Option<JudgeFn<M>>,
 }
 
 impl<M> std::fmt::Debug for Training<M> {
@@ -68,7 +71,15 @@ impl<M> Training<M> {
     /// A training of `model`, described in a few words, that has no phase yet.
     pub fn new(description: impl Into<String>, model: M) -> Self {
         let (phases, evaluated) = (Vec::new(), Vec::new());
-        Self { description: description.into(), model, phases, evaluated, evaluate: None, sample: None }
+        Self {
+            description: description.into(),
+            model,
+            phases,
+            evaluated,
+            evaluate: None,
+            sample: None,
+            judge: None,
+        }
     }
 
     /// Makes a step one phase that updates every learnt network by this loss.
@@ -125,6 +136,14 @@ impl<M> Training<M> {
         self.sample = Some(Box::new(sample));
         self
     }
+
+    /// Says what the network sees in pictures, so that it can judge those of another run (`[quality]`). The batch has `images`,
+    /// prepared as this training's own test images are, and `captions`.
+    #[must_use]
+    pub fn judge(mut self, judge: impl Fn(&M, &Step<'_>) -> Result<Judgement, TrainError> + 'static) -> Self {
+        self.judge = Some(Box::new(judge));
+        self
+    }
 }
 
 /// A training of any model, as the loop sees it.
@@ -154,6 +173,9 @@ pub(in crate::engine) trait AnyTraining {
         prompts: &[String],
         columns: usize,
     ) -> Result<Option<Vec<Vec<f32>>>, TrainError>;
+
+    /// What the network sees in the pictures of a batch; `None` if this training judges none.
+    fn judge(&self, step: &Step<'_>) -> Result<Option<Judgement>, TrainError>;
 }
 
 impl<M> AnyTraining for Training<M> {
@@ -197,6 +219,10 @@ impl<M> AnyTraining for Training<M> {
         columns: usize,
     ) -> Result<Option<Vec<Vec<f32>>>, TrainError> {
         self.sample.as_ref().map(|sample| sample(&self.model, tape, prompts, columns)).transpose()
+    }
+
+    fn judge(&self, step: &Step<'_>) -> Result<Option<Judgement>, TrainError> {
+        self.judge.as_ref().map(|judge| judge(&self.model, step)).transpose()
     }
 }
 
