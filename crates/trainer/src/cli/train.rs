@@ -243,8 +243,11 @@ pub(super) fn set_data(resolved: &mut Resolved, data: &str) -> Result<(), CliErr
     let option = format!("--data {data}");
     resolved.set_value(&option, "data.kind", Value::String(kind.to_owned()))?;
     // Absolute, so that the run's config.toml means the same from everywhere.
-    let absolute = std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path));
-    let path = if path.is_empty() { String::new() } else { absolute.display().to_string() };
+    let absolute =
+        |part| std::path::absolute(part).unwrap_or_else(|_| PathBuf::from(part)).display().to_string();
+    // Shards can be given by several paths.
+    let parts: Vec<String> = path.split("::").map(absolute).collect();
+    let path = if path.is_empty() { String::new() } else { parts.join("::") };
     resolved.set_value(&option, "data.path", Value::String(path))?;
     Ok(())
 }

@@ -176,7 +176,8 @@ impl Task {
         classes: Option<usize>,
         weights: Weights,
     ) -> Result<Built, TrainError> {
-        let classes = if self.data.is_some() { Some(0) } else { classes };
+        // Configured images without classes have no number of them, so that whoever asks for it hears why.
+        let classes = if self.data.is_some() { Some(0) } else { classes.filter(|number| *number > 0) };
         (self.build)(Setup::new(config, classes, weights))
     }
 
