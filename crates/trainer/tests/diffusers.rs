@@ -285,7 +285,7 @@ fn what_is_missing_or_not_computed_is_named() {
         ),
         (
             |folder| {
-                fs::remove_file(folder.join("vae/diffusion_pytorch_model.safetensors")).expect("removes")
+                fs::remove_file(folder.join("vae/diffusion_pytorch_model.safetensors")).expect("removes");
             },
             &["vae lacks diffusion_pytorch_model.safetensors", "fp16"],
         ),
@@ -307,7 +307,7 @@ fn what_is_missing_or_not_computed_is_named() {
         ),
         (
             |folder| {
-                set(folder, "unet/config.json", "up_block_types", json!(["CrossAttnUpBlock2D", "UpBlock2D"]))
+                set(folder, "unet/config.json", "up_block_types", json!(["CrossAttnUpBlock2D", "UpBlock2D"]));
             },
             &["do not mirror each other"],
         ),
