@@ -50,6 +50,7 @@
 
 pub mod clip;
 pub mod cvae;
+pub mod diffusion;
 pub mod mlp;
 pub mod mobilenet_v2;
 pub mod resnet;

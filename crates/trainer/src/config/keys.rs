@@ -3,6 +3,8 @@
 use phalanx_collectives::Algorithm;
 use phalanx_data::Tail;
 use phalanx_data::transform::{Filter, Normalise, ResizeMode};
+use phalanx_models::diffusion::samplers::SamplerKind;
+use phalanx_models::diffusion::{BetaSchedule, Prediction};
 use phalanx_sharding::{CodecKind, Overlap, PRESETS, ShardingError, Strategy};
 use phalanx_tensor::Precision;
 use toml::Value;
@@ -10,7 +12,9 @@ use toml::Value;
 use super::origin::nearest;
 use super::section::{KeyDoc, KeyType, Mismatch, choices, library_choices, sections};
 
-library_choices! { Algorithm, CodecKind, Filter, Overlap, Precision, ResizeMode, Tail }
+library_choices! {
+    Algorithm, BetaSchedule, CodecKind, Filter, Overlap, Precision, Prediction, ResizeMode, SamplerKind, Tail
+}
 
 /// The strategy that ranks follow unless told another.
 fn ddp() -> Strategy {

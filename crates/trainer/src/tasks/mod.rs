@@ -7,12 +7,15 @@ mod classifier;
 mod text;
 
 mod attributes;
+mod autoencoder_kl;
 mod clip;
 mod cvae;
 mod mlp;
 mod mobilenet_v2;
 mod presets;
 mod resnet;
+
+mod diffusion;
 
 use phalanx_models::ResNetVariant;
 
@@ -24,6 +27,8 @@ use crate::engine::Task;
 pub(crate) fn rows() -> Vec<Task> {
     vec![
         cvae::spec().into(),
+        autoencoder_kl::spec().into(),
+        diffusion::spec().into(),
         clip::spec().into(),
         resnet::spec("resnet18", ResNetVariant::R18).into(),
         resnet::spec("resnet34", ResNetVariant::R34).into(),

@@ -1,7 +1,8 @@
 //! The phases of a step, and the training that consists of them.
 
-use phalanx_tensor::{Tape, Value};
+use phalanx_tensor::{Session, Tape, Value};
 
+use super::drawing::{Drawing, DrawingKind};
 use super::judging::Judgement;
 use super::step::{Loss, Step};
 use crate::engine::error::TrainError;
@@ -19,8 +20,8 @@ pub(in crate::engine) struct Phase {
 
 type LossFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Loss, TrainError>>;
 type EvaluateFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Vec<f64>, TrainError>>;
+type DrawFn<M> = Box<dyn Fn(&M, &Tape, &Drawing) -> Result<Vec<Vec<f32>>, TrainError>>;
 type JudgeFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Judgement, TrainError>>;
-type SampleFn<M> = Box<dyn Fn(&M, &Tape, &[String], usize) -> Result<Vec<Vec<f32>>, TrainError>>;
 
 /// A model and how it is trained, tested and shown.
 ///
@@ -53,7 +54,7 @@ pub struct Training<M> {
     phases: Vec<(Phase, LossFn<M>)>,
     evaluated: Vec<String>,
     evaluate: Option<EvaluateFn<M>>,
-    sample: Option<SampleFn<M>>,
+    draw: Option<DrawFn<M>>,
     judge: Option<JudgeFn<M>>,
 }
 
@@ -62,7 +63,7 @@ impl<M> std::fmt::Debug for Training<M> {
         let phases: Vec<&Phase> = self.phases.iter().map(|(phase, _)| phase).collect();
         let mut fields = f.debug_struct("Training");
         fields.field("description", &self.description).field("phases", &phases);
-        fields.field("evaluated", &self.evaluated).field("samples", &self.sample.is_some());
+        fields.field("evaluated", &self.evaluated).field("draws", &self.draw.is_some());
         fields.finish_non_exhaustive()
     }
 }
@@ -77,7 +78,7 @@ impl<M> Training<M> {
             phases,
             evaluated,
             evaluate: None,
-            sample: None,
+            draw: None,
             judge: None,
         }
     }
@@ -130,10 +131,34 @@ impl<M> Training<M> {
     /// Says how pictures are drawn for prompts: so many for each, one after the other, `[3, size, size]` planar in [-1, 1].
     #[must_use]
     pub fn sample(
-        mut self,
+        self,
         sample: impl Fn(&M, &Tape, &[String], usize) -> Result<Vec<Vec<f32>>, TrainError> + 'static,
     ) -> Self {
-        self.sample = Some(Box::new(sample));
+        self.draw(move |model, tape, drawing| match drawing.kind {
+            DrawingKind::Samples => sample(model, tape, &drawing.prompts, drawing.columns),
+            DrawingKind::Each { first } => {
+                let mut pictures = Vec::with_capacity(drawing.prompts.len());
+                for (prompt, number) in drawing.prompts.iter().zip(first..) {
+                    let session = tape.session();
+                    let tape = Tape::forward_only(Session { key: session.key.step(number), ..session.clone() });
+                    pictures.extend(sample(model, &tape, std::slice::from_ref(prompt), 1)?);
+                }
+                Ok(pictures)
+            }
+            _ => Err(TrainError::Setup(
+                "this training draws samples of prompts, and nothing else: no strips, no interpolations, no changes to pictures"
+                    .to_owned(),
+            )),
+        })
+    }
+
+    /// Says how drawings of every kind are made: their rows one after the other, each picture `[3, size, size]` planar in [-1, 1].
+    #[must_use]
+    pub fn draw(
+        mut self,
+        draw: impl Fn(&M, &Tape, &Drawing) -> Result<Vec<Vec<f32>>, TrainError> + 'static,
+    ) -> Self {
+        self.draw = Some(Box::new(draw));
         self
     }
 
@@ -163,16 +188,11 @@ pub(in crate::engine) trait AnyTraining {
     /// Measures of the test split, as sums over the batch's samples.
     fn evaluate(&self, step: &Step<'_>) -> Result<Vec<f64>, TrainError>;
 
-    /// Whether [`AnyTraining::sample`] draws anything.
+    /// Whether [`AnyTraining::draw`] draws anything.
     fn draws(&self) -> bool;
 
-    /// Pictures for prompts; `None` if this training draws nothing.
-    fn sample(
-        &self,
-        tape: &Tape,
-        prompts: &[String],
-        columns: usize,
-    ) -> Result<Option<Vec<Vec<f32>>>, TrainError>;
+    /// The pictures of a drawing; `None` if this training draws nothing.
+    fn draw(&self, tape: &Tape, drawing: &Drawing) -> Result<Option<Vec<Vec<f32>>>, TrainError>;
 
     /// What the network sees in the pictures of a batch; `None` if this training judges none.
     fn judge(&self, step: &Step<'_>) -> Result<Option<Judgement>, TrainError>;
@@ -209,16 +229,11 @@ impl<M> AnyTraining for Training<M> {
     }
 
     fn draws(&self) -> bool {
-        self.sample.is_some()
+        self.draw.is_some()
     }
 
-    fn sample(
-        &self,
-        tape: &Tape,
-        prompts: &[String],
-        columns: usize,
-    ) -> Result<Option<Vec<Vec<f32>>>, TrainError> {
-        self.sample.as_ref().map(|sample| sample(&self.model, tape, prompts, columns)).transpose()
+    fn draw(&self, tape: &Tape, drawing: &Drawing) -> Result<Option<Vec<Vec<f32>>>, TrainError> {
+        self.draw.as_ref().map(|draw| draw(&self.model, tape, drawing)).transpose()
     }
 
     fn judge(&self, step: &Step<'_>) -> Result<Option<Judgement>, TrainError> {

@@ -19,6 +19,8 @@ pub(in crate::engine) enum Weights {
     Here,
     /// Each rank will draw those that it is to hold; only what files hold is read here.
     ByRanks,
+    /// They are drawn and no file is read, since a checkpoint will give what files hold, or nobody asks.
+    Drawn,
     /// There are none: names, shapes and places are enough.
     Absent,
 }
@@ -104,6 +106,36 @@ impl<'a> Setup<'a> {
         self.add(name, None, build)
     }
 
+    /// Registers one of several networks, as [`Setup::network`] does, and has `load` read initial values from files into the
+    /// whole parameters of its store.
+    ///
+    /// # Errors
+    /// Those of `load` and `build`, and [`TrainError::Setup`] if the name is taken or is none.
+    pub fn network_from<N>(
+        &mut self,
+        name: &str,
+        load: impl FnOnce(&ParamStore) -> Result<(), TrainError>,
+        build: impl FnOnce(&Scope) -> Result<N, TensorError>,
+    ) -> Result<N, TrainError> {
+        self.named(name)?;
+        self.add(name, Some(Box::new(load)), build)
+    }
+
+    /// Registers a network that is not learnt, as [`Setup::frozen_network`] does, and has `load` read its values into the whole
+    /// parameters of its store.
+    ///
+    /// # Errors
+    /// Those of `load` and `build`, and [`TrainError::Setup`] if the name is taken or is none.
+    pub fn frozen_network_from<N>(
+        &mut self,
+        name: &str,
+        load: impl FnOnce(&ParamStore) -> Result<(), TrainError>,
+        build: impl FnOnce(&Scope) -> Result<N, TensorError>,
+    ) -> Result<N, TrainError> {
+        self.named(name)?;
+        self.add(name, Some(Box::new(load)), |scope| build(&scope.frozen()))
+    }
+
     /// Registers a network that is not learnt: gradients flow through it and not to it. Its values are those of a file of
     /// weights (safetensors or PyTorch's), whose names are without the network's own; without a file they stay as drawn.
     ///
@@ -153,7 +185,12 @@ impl<'a> Setup<'a> {
         }
         let config = self.config.for_network(name);
         // Weights of a file go into whole parameters.
-        let fill = self.weights == Weights::Here || (self.weights == Weights::ByRanks && load.is_some());
+        let load = load.filter(|_| self.weights != Weights::Drawn);
+        let fill = match self.weights {
+            Weights::Here | Weights::Drawn => true,
+            Weights::ByRanks => load.is_some(),
+            Weights::Absent => false,
+        };
         let builder = StoreBuilder::new(BuildOptions {
             key: self.key,
             decay_matrices_only: config.optim.decay_matrices_only,
