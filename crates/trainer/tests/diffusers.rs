@@ -1,4 +1,5 @@
-//! A tiny Stable Diffusion folder in Hugging Face's layout: written here, read and drawn from, and what is said of damaged ones.
+//! A tiny Stable Diffusion folder in Hugging Face's layout: written here, read and drawn from, and what is said of
+//! damaged ones.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -284,7 +285,7 @@ fn what_is_missing_or_not_computed_is_named() {
         ),
         (
             |folder| {
-                fs::remove_file(folder.join("vae/diffusion_pytorch_model.safetensors")).expect("removes")
+                fs::remove_file(folder.join("vae/diffusion_pytorch_model.safetensors")).expect("removes");
             },
             &["vae lacks diffusion_pytorch_model.safetensors", "fp16"],
         ),
@@ -306,7 +307,7 @@ fn what_is_missing_or_not_computed_is_named() {
         ),
         (
             |folder| {
-                set(folder, "unet/config.json", "up_block_types", json!(["CrossAttnUpBlock2D", "UpBlock2D"]))
+                set(folder, "unet/config.json", "up_block_types", json!(["CrossAttnUpBlock2D", "UpBlock2D"]));
             },
             &["do not mirror each other"],
         ),

@@ -12,7 +12,8 @@ use phalanx_trainer::run::RunFolder;
 
 const STEPS: usize = 10;
 
-/// Small enough to be trained in a second. Ten pictures are no multiple of three ranks, and the last batch of an epoch has three.
+/// Small enough to be trained in a second. Ten pictures are no multiple of three ranks, and the last batch of an epoch
+/// has three.
 const SMALL: &str = "model.kind=diffusion model.image_size=16 model.widths=[8,16] model.attention=[false,true] \
     model.groups=4 model.heads=2 model.text_width=16 model.text_layers=1 model.text_heads=2 model.text_context=12 \
     model.sample_steps=4 model.drop_text=0.3 model.dropout=0.1 \

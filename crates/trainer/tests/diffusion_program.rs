@@ -108,7 +108,7 @@ fn one_command_trains_both_stages_and_goes_on_to_the_bit() {
         "--sampler euler",
         "--strip",
         "--between texts",
-        "--between noises",
+        "--between noises --columns 3",
         "--image plain.png --strength 0.5",
         "--image plain.png --mask again.png",
     ];

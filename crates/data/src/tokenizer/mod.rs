@@ -61,8 +61,8 @@ impl ClipTokenizer {
         Self::read(&bytes, path, CLIP_MERGES + bpe::BYTES + 2)
     }
 
-    /// A tokenizer of `vocab` tokens with merges from a text file, as Hugging Face's `merges.txt`: a line that is left out, then a
-    /// pair a line, of which as many are used as make `vocab` tokens with the bytes and the two specials.
+    /// A tokenizer of `vocab` tokens with merges from a text file, as Hugging Face's `merges.txt`: a line that is left
+    /// out, then a pair a line, of which as many are used as make `vocab` tokens with the bytes and the two specials.
     ///
     /// # Errors
     /// If the file cannot be read or holds fewer merges, or `vocab` is below 514.

@@ -142,7 +142,8 @@ impl AutoencoderKL {
         &self.config
     }
 
-    /// The encoder's blocks, from images to means and logarithms of variances one after the other along the channels: a sequence.
+    /// The encoder's blocks, from images to means and logarithms of variances one after the other along the channels: a
+    /// sequence.
     pub fn encoder_blocks(&self) -> Vec<Arc<dyn Block>> {
         self.encoder.iter().map(|(_, block)| block.clone()).collect()
     }

@@ -11,7 +11,8 @@ pub struct Objective {
     pub schedule: NoiseSchedule,
     /// What the network predicts.
     pub prediction: Prediction,
-    /// γ of min-SNR weighting (see [`NoiseSchedule::min_snr_weight`]); without it every timestep's squared error counts alike.
+    /// γ of min-SNR weighting (see [`NoiseSchedule::min_snr_weight`]); without it every timestep's squared error counts
+    /// alike.
     pub min_snr: Option<f64>,
 }
 
@@ -28,8 +29,8 @@ impl Objective {
     /// An objective.
     ///
     /// # Errors
-    /// If noise is to be predicted where the schedule ends without any image: of that timestep nothing could be learnt that is
-    /// of use, and no image could be told from it.
+    /// If noise is to be predicted where the schedule ends without any image: of that timestep nothing could be learnt
+    /// that is of use, and no image could be told from it.
     pub fn new(schedule: NoiseSchedule, prediction: Prediction, min_snr: Option<f64>) -> Result<Self> {
         if prediction == Prediction::Epsilon && schedule.alphas_cumprod().last() == Some(&0.0) {
             let (value, expected) =

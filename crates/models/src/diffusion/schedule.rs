@@ -13,7 +13,8 @@ pub enum BetaSchedule {
     Linear,
     /// Linearly in its square root (Rombach et al. 2022), which they call linear.
     ScaledLinear,
-    /// So that ā falls along a squared cosine, each β at most 0.999 (Nichol & Dhariwal 2021; `squaredcos_cap_v2` in diffusers).
+    /// So that ā falls along a squared cosine, each β at most 0.999 (Nichol & Dhariwal 2021; `squaredcos_cap_v2` in
+    /// diffusers).
     Cosine,
 }
 
@@ -116,8 +117,9 @@ impl NoiseSchedule {
         Ok(Self { alphas_cumprod: alphas_cumprod.collect(), betas })
     }
 
-    /// The schedule stretched so that nothing of the image is left at its end (Lin et al. 2024): √ā is shifted to 0 there and
-    /// scaled to keep its first value. What predicts noise cannot say anything about the image then; what predicts velocity can.
+    /// The schedule stretched so that nothing of the image is left at its end (Lin et al. 2024): √ā is shifted to 0
+    /// there and scaled to keep its first value. What predicts noise cannot say anything about the image then; what
+    /// predicts velocity can.
     #[must_use]
     pub fn zero_terminal_snr(&self) -> Self {
         let roots: Vec<f64> = self.alphas_cumprod.iter().map(|alpha| alpha.sqrt()).collect();
@@ -155,8 +157,8 @@ impl NoiseSchedule {
         alpha / (1.0 - alpha)
     }
 
-    /// How much a sample's squared error counts at a timestep by min-SNR weighting (Hang et al. 2023): that of its image, but
-    /// at most `gamma`; for a predicted noise min(snr, γ)/snr, for a velocity min(snr, γ)/(snr + 1).
+    /// How much a sample's squared error counts at a timestep by min-SNR weighting (Hang et al. 2023): that of its
+    /// image, but at most `gamma`; for a predicted noise min(snr, γ)/snr, for a velocity min(snr, γ)/(snr + 1).
     pub fn min_snr_weight(&self, timestep: usize, gamma: f64, prediction: Prediction) -> f64 {
         let snr = self.snr(timestep);
         match prediction {

@@ -27,8 +27,9 @@ pub struct Walk<'w> {
 }
 
 impl Walk<'_> {
-    /// Takes all steps and gives the images. `predict` is the network: it gets samples and a timestep. `noise` draws that of a
-    /// step. `watch` sees what each step has led to, with its number among those that are taken and how many these are.
+    /// Takes all steps and gives the images. `predict` is the network: it gets samples and a timestep. `noise` draws
+    /// that of a step. `watch` sees what each step has led to, with its number among those that are taken and how many
+    /// these are.
     ///
     /// Where a mask says that something stays, it is put back after each step with as much noise as the samples have then
     /// (Lugmayr et al. 2022, without their resampling), and without any after the last.
@@ -75,7 +76,8 @@ impl Walk<'_> {
     }
 }
 
-/// A mask of pixels [1, 1, H, W] as one of latent images that are `factor` times smaller: what is drawn of any pixel is drawn.
+/// A mask of pixels [1, 1, H, W] as one of latent images that are `factor` times smaller: what is drawn of any pixel is
+/// drawn.
 ///
 /// # Errors
 /// If the sides are no multiples of `factor`.

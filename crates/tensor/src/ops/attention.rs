@@ -25,7 +25,8 @@ pub fn softmax(tape: &Tape, x: &Value) -> Result<Value> {
 /// 0..=t. Where they are positions of another, this is cross-attention.
 ///
 /// # Errors
-/// If the shapes do not go together or are not four-dimensional, or `causal` is asked for between sequences of different lengths.
+/// If the shapes do not go together or are not four-dimensional, or `causal` is asked for between sequences of
+/// different lengths.
 pub fn attention(tape: &Tape, q: &Value, k: &Value, v: &Value, causal: bool) -> Result<Value> {
     const OP: &str = "attention";
     let (&[batch, heads, length, dim], &[.., keys, _]) = (q.dims(), k.dims()) else {

@@ -9,8 +9,8 @@
 //! | `tokenizer/merges.txt`, `tokenizer/vocab.json` | the tokenizer |
 //! | `scheduler/scheduler_config.json` | the noise schedule |
 //!
-//! Weights may be of 16 or 32 bits, in one file (also one called `….fp16.safetensors`) or in several with an index. What such
-//! a folder asks for and this program does not compute is an error that names the file and the key.
+//! Weights may be of 16 or 32 bits, in one file (also one called `….fp16.safetensors`) or in several with an index.
+//! What such a folder asks for and this program does not compute is an error that names the file and the key.
 
 mod config;
 mod json;

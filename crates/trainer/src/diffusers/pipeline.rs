@@ -142,8 +142,8 @@ impl DiffusersPipeline {
         request.size.unwrap_or(self.sample_size * self.vae.0.config().factor())
     }
 
-    /// The pictures of a request, prompt by prompt, `[3, size, size]` planar in [-1, 1]. They are drawn one at a time; each is a
-    /// function of its prompt, its column and the seed.
+    /// The pictures of a request, prompt by prompt, `[3, size, size]` planar in [-1, 1]. They are drawn one at a time;
+    /// each is a function of its prompt, its column and the seed.
     ///
     /// # Errors
     /// If the size is not a multiple of what the networks halve, or the steps are more than the schedule has.

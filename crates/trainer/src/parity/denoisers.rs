@@ -1,5 +1,5 @@
-//! `unet.json`, `unet_pixel.json` and `autoencoder_kl.json`: outputs, values on the way, three training steps and gradients of
-//! the networks of diffusion.
+//! `unet.json`, `unet_pixel.json` and `autoencoder_kl.json`: outputs, values on the way, three training steps and
+//! gradients of the networks of diffusion.
 
 use std::sync::Arc;
 

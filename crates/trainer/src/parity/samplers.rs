@@ -1,5 +1,5 @@
-//! `diffusion_schedules.json` and `samplers.json`: noise schedules, noised images, guidance, and the paths of samplers with a toy
-//! network in place of a trained one.
+//! `diffusion_schedules.json` and `samplers.json`: noise schedules, noised images, guidance, and the paths of samplers
+//! with a toy network in place of a trained one.
 
 use std::sync::Arc;
 
@@ -127,8 +127,8 @@ fn each(name: &str, found: &[f64], expected: &[f64]) -> Quantity {
     Quantity::each(name, &pairs, 1e-12, SCHEDULE)
 }
 
-/// Noise levels √((1 − ā)/ā). The reference keeps ā in f32, and of one near 1 that leaves 1 − ā a rounding error of 2⁻²⁴, the
-/// level one of 2⁻²⁴/2σ, which is allowed beside the tolerance.
+/// Noise levels √((1 − ā)/ā). The reference keeps ā in f32, and of one near 1 that leaves 1 − ā a rounding error of
+/// 2⁻²⁴, the level one of 2⁻²⁴/2σ, which is allowed beside the tolerance.
 fn levels(name: &str, found: &[f64], expected: &[f64]) -> Quantity {
     let rounding = (-25_f64).exp2();
     let scaled = |(at, (found, expected)): (usize, (&f64, &f64))| {

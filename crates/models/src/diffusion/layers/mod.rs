@@ -1,7 +1,7 @@
 //! The blocks that U-Nets and autoencoders of the diffusers library are made of, under its names.
 //!
-//! Each is a [`phalanx_tensor::Block`], named by the prefix of its parameters: a residual block, an attention, a change of size,
-//! a first or last convolution. Images are [N, C, H, W].
+//! Each is a [`phalanx_tensor::Block`], named by the prefix of its parameters: a residual block, an attention, a change
+//! of size, a first or last convolution. Images are [N, C, H, W].
 
 mod attention;
 mod convolutions;

@@ -14,8 +14,8 @@ pub(in crate::diffusion) struct Downsample2D {
 }
 
 impl Downsample2D {
-    /// With `padding` zeros on each side, 1 or 0; if it is 0 there is one at the right and one at the bottom, as TensorFlow's
-    /// `SAME` has them.
+    /// With `padding` zeros on each side, 1 or 0; if it is 0 there is one at the right and one at the bottom, as
+    /// TensorFlow's `SAME` has them.
     pub(in crate::diffusion) fn new(scope: &Scope, channels: usize, padding: usize) -> Result<Self> {
         let scope = scope.block();
         let options = Conv2dOptions::new(2, padding);

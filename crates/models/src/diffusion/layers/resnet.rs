@@ -65,8 +65,8 @@ impl Block for ResnetBlock2D {
         &self.name
     }
 
-    /// Takes images and, where the block is told the time, its embedding [N, time]; images that come in several values, those of
-    /// a skip behind the others, are one after the other along their channels.
+    /// Takes images and, where the block is told the time, its embedding [N, time]; images that come in several values,
+    /// those of a skip behind the others, are one after the other along their channels.
     fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
         let (images, time) = match &self.time_emb_proj {
             Some(_) => inputs.split_at(inputs.len() - 1),

@@ -4,9 +4,9 @@ use candle_core::{DType, Device, Tensor};
 use phalanx_tensor::nn::Linear;
 use phalanx_tensor::{Block, Result, Scope, Tape, Value, ops};
 
-/// Sines and cosines of timesteps (Vaswani et al. 2017), [N, width]: of width/2 frequencies exp(−ln(10000)·i/(width/2 − `shift`)),
-/// the cosines first if `flip`. In DDPM's networks the sines come first and the shift is 1; in latent diffusion's the cosines, and
-/// it is 0.
+/// Sines and cosines of timesteps (Vaswani et al. 2017), [N, width]: of width/2 frequencies exp(−ln(10000)·i/(width/2 −
+/// `shift`)), the cosines first if `flip`. In DDPM's networks the sines come first and the shift is 1; in latent
+/// diffusion's the cosines, and it is 0.
 pub(in crate::diffusion) fn sinusoids(
     tape: &Tape,
     timesteps: &[f64],

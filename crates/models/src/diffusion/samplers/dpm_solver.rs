@@ -7,8 +7,8 @@ use super::spacing::{karras, level_at, levels, timestep_of};
 use super::{Denoised, NoiseOfStep, Sampler, SamplerConfig, Spacing, combine, image_and_noise};
 use crate::diffusion::schedule::{NoiseSchedule, Prediction};
 
-/// The second-order multistep solver of the diffusion equation for predicted images, in its midpoint form. Its first step and its
-/// last, which goes to no noise at all, are of first order.
+/// The second-order multistep solver of the diffusion equation for predicted images, in its midpoint form. Its first
+/// step and its last, which goes to no noise at all, are of first order.
 #[derive(Debug, Clone)]
 pub struct DpmSolver {
     timesteps: Vec<f64>,

@@ -1,8 +1,8 @@
 //! Samplers: from noise to an image in few steps, given a network that predicts.
 //!
-//! A [`Sampler`] names the timesteps at which the network is asked ([`Sampler::timesteps`]) and takes each prediction to move
-//! the sample ([`Sampler::step`]). [`Ddpm`] and [`Ddim`] follow the schedule's own steps, [`DpmSolver`] and [`Euler`] solve the
-//! differential equation behind it. All compute what diffusers' schedulers of these names do.
+//! A [`Sampler`] names the timesteps at which the network is asked ([`Sampler::timesteps`]) and takes each prediction
+//! to move the sample ([`Sampler::step`]). [`Ddpm`] and [`Ddim`] follow the schedule's own steps, [`DpmSolver`] and
+//! [`Euler`] solve the differential equation behind it. All compute what diffusers' schedulers of these names do.
 
 mod ddim;
 mod ddpm;
@@ -184,8 +184,8 @@ fn combine(tape: &Tape, terms: &[(f64, &Value)]) -> Result<Value> {
     sum.ok_or_else(|| TensorError::Backward("a sum of nothing".into()))
 }
 
-/// The image and the noise that a prediction at (`signal`, `strength`) = (√ā, √(1 − ā)) stands for, the image cut off at `clip`
-/// and the noise what is left then.
+/// The image and the noise that a prediction at (`signal`, `strength`) = (√ā, √(1 − ā)) stands for, the image cut off
+/// at `clip` and the noise what is left then.
 fn image_and_noise(
     tape: &Tape,
     sample: &Value,

@@ -18,8 +18,8 @@ impl Spacing {
     /// The spacings in order.
     pub const ALL: &'static [Self] = &[Self::Leading, Self::Linspace, Self::Trailing];
 
-    /// `steps` timesteps of `all`, the largest first, for leading ones plus `offset`; `one_more` asks for as many as if there was
-    /// one more, without the smallest.
+    /// `steps` timesteps of `all`, the largest first, for leading ones plus `offset`; `one_more` asks for as many as if
+    /// there was one more, without the smallest.
     pub(super) fn timesteps(self, all: usize, steps: usize, offset: usize, one_more: bool) -> Vec<f64> {
         let parts = steps + usize::from(one_more);
         match self {

@@ -32,7 +32,8 @@ pub struct UNet2DConditionConfig {
     pub use_linear_projection: bool,
     /// Probability of dropping an element in residual blocks.
     pub dropout: f64,
-    /// Whether what is added to a way around, and the output, starts at zero, as in DDPM; diffusers starts them like the rest.
+    /// Whether what is added to a way around, and the output, starts at zero, as in DDPM; diffusers starts them like
+    /// the rest.
     pub zero_init: bool,
 }
 
@@ -93,7 +94,8 @@ impl UNet2DConditionModel {
     /// Registers the model's parameters.
     ///
     /// # Errors
-    /// If a name is taken, or sizes do not go together: groups or heads that do not divide widths, numbers of levels that differ.
+    /// If a name is taken, or sizes do not go together: groups or heads that do not divide widths, numbers of levels
+    /// that differ.
     pub fn new(scope: &Scope, config: &UNet2DConditionConfig) -> Result<Self> {
         let levels = config.block_out_channels.len();
         if config.num_heads.len() != levels {
@@ -134,8 +136,8 @@ impl UNet2DConditionModel {
         &self.config
     }
 
-    /// Every block in the order in which they run. They are no sequence: residual blocks take the embedded time, those on the way
-    /// up a skip as well, and spatial transformers the text.
+    /// Every block in the order in which they run. They are no sequence: residual blocks take the embedded time, those
+    /// on the way up a skip as well, and spatial transformers the text.
     pub fn blocks(&self) -> Vec<Arc<dyn Block>> {
         self.trunk.blocks()
     }
@@ -143,8 +145,8 @@ impl UNet2DConditionModel {
     /// The prediction for noisy images at timesteps under texts.
     ///
     /// # Shapes
-    /// `sample` [N, in_channels, H, W], `timesteps` one for each sample or one for all, `text` [N, S, cross_attention_dim]; the
-    /// result is [N, out_channels, H, W].
+    /// `sample` [N, in_channels, H, W], `timesteps` one for each sample or one for all, `text` [N, S,
+    /// cross_attention_dim]; the result is [N, out_channels, H, W].
     ///
     /// # Errors
     /// If the shapes do not fit.
@@ -152,7 +154,8 @@ impl UNet2DConditionModel {
         self.forward_watched(tape, sample, timesteps, text, &mut |_, _| {})
     }
 
-    /// [`UNet2DConditionModel::forward`], telling `watch` the values on the way by the names that their makers have in diffusers.
+    /// [`UNet2DConditionModel::forward`], telling `watch` the values on the way by the names that their makers have in
+    /// diffusers.
     ///
     /// # Errors
     /// If the shapes do not fit.

@@ -34,7 +34,8 @@ pub struct UNet2DConfig {
     pub downsample_padding: usize,
     /// Probability of dropping an element in residual blocks.
     pub dropout: f64,
-    /// Whether what is added to a way around, and the output, starts at zero, as in DDPM; diffusers starts them like the rest.
+    /// Whether what is added to a way around, and the output, starts at zero, as in DDPM; diffusers starts them like
+    /// the rest.
     pub zero_init: bool,
 }
 
@@ -88,7 +89,8 @@ impl UNet2DModel {
     /// Registers the model's parameters.
     ///
     /// # Errors
-    /// If a name is taken, or sizes do not go together: groups or heads that do not divide widths, numbers of levels that differ.
+    /// If a name is taken, or sizes do not go together: groups or heads that do not divide widths, numbers of levels
+    /// that differ.
     pub fn new(scope: &Scope, config: &UNet2DConfig) -> Result<Self> {
         let trunk = TrunkConfig {
             in_channels: config.in_channels,
@@ -117,8 +119,8 @@ impl UNet2DModel {
         &self.config
     }
 
-    /// Every block in the order in which they run. They are no sequence: residual blocks take the embedded time, and those on the
-    /// way up a skip as well.
+    /// Every block in the order in which they run. They are no sequence: residual blocks take the embedded time, and
+    /// those on the way up a skip as well.
     pub fn blocks(&self) -> Vec<Arc<dyn Block>> {
         self.trunk.blocks()
     }
@@ -126,7 +128,8 @@ impl UNet2DModel {
     /// The prediction for noisy images at timesteps.
     ///
     /// # Shapes
-    /// `sample` [N, in_channels, H, W], `timesteps` one for each sample or one for all; the result is [N, out_channels, H, W].
+    /// `sample` [N, in_channels, H, W], `timesteps` one for each sample or one for all; the result is [N, out_channels,
+    /// H, W].
     ///
     /// # Errors
     /// If the shapes do not fit.

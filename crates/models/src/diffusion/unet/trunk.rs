@@ -78,8 +78,8 @@ pub(super) struct Trunk {
 pub(super) type Watch<'w> = &'w mut dyn FnMut(&str, &Value);
 
 impl Trunk {
-    /// Registers parameters in the order in which they are used. `attend` makes the attention of a level of so many channels in
-    /// a place of its own.
+    /// Registers parameters in the order in which they are used. `attend` makes the attention of a level of so many
+    /// channels in a place of its own.
     pub(super) fn new(
         scope: &Scope,
         config: TrunkConfig,
@@ -260,8 +260,8 @@ impl Trunk {
     }
 }
 
-/// The value under another name on the tape, for another who uses it. The gradients of what a block does with a value are added
-/// up before those of others are, so that a block that is run again in backward adds them in the same order.
+/// The value under another name on the tape, for another who uses it. The gradients of what a block does with a value
+/// are added up before those of others are, so that a block that is run again in backward adds them in the same order.
 fn alias(tape: &Tape, value: &Value) -> Result<Value> {
     ops::reshape(tape, value, value.shape().clone())
 }

@@ -11,8 +11,8 @@ use crate::run::Grid;
 /// How many prompts stand side by side when each has one picture.
 const PROMPTS_ABREAST: usize = 8;
 
-/// Makes a drawing: a row for each prompt, or, of samples of one picture each, prompts follow each other as words do, from left
-/// to right and line by line. False if the training draws nothing.
+/// Makes a drawing: a row for each prompt, or, of samples of one picture each, prompts follow each other as words do,
+/// from left to right and line by line. False if the training draws nothing.
 pub(in crate::engine) fn draw(
     training: &dyn AnyTraining,
     session: Session,

@@ -16,13 +16,14 @@ pub struct Drawing {
 pub enum DrawingKind {
     /// Pictures of one prompt, each from its own noise; a column has the same in every row.
     Samples,
-    /// One picture of each prompt, each from a noise of its own: they are numbered from `first` on, and a number's noise is the same
-    /// whatever else is drawn.
+    /// One picture of each prompt, each from a noise of its own: they are numbered from `first` on, and a number's
+    /// noise is the same whatever else is drawn.
     Each {
         /// The number of the first prompt's noise.
         first: u64,
     },
-    /// One picture of a prompt on its way from noise: what is predicted of it at so many steps, the last of them the picture.
+    /// One picture of a prompt on its way from noise: what is predicted of it at so many steps, the last of them the
+    /// picture.
     Strip,
     /// Pictures from one noise, from a prompt to the next one: a row less than there are prompts.
     BetweenTexts,

@@ -115,8 +115,8 @@ impl<M> Training<M> {
         self
     }
 
-    /// Says how the test split is measured: a number for each name, as sums over the batch's samples. The first is usually the
-    /// loss.
+    /// Says how the test split is measured: a number for each name, as sums over the batch's samples. The first is
+    /// usually the loss.
     #[must_use]
     pub fn evaluate<'n, S: Into<Vec<f64>>>(
         mut self,
@@ -146,13 +146,14 @@ impl<M> Training<M> {
                 Ok(pictures)
             }
             _ => Err(TrainError::Setup(
-                "this training draws samples of prompts, and nothing else: no strips, no interpolations, no changes to pictures"
+                "this training draws samples of prompts, and nothing else: no strips, interpolations, changes to pictures"
                     .to_owned(),
             )),
         })
     }
 
-    /// Says how drawings of every kind are made: their rows one after the other, each picture `[3, size, size]` planar in [-1, 1].
+    /// Says how drawings of every kind are made: their rows one after the other, each picture `[3, size, size]` planar
+    /// in [-1, 1].
     #[must_use]
     pub fn draw(
         mut self,
@@ -162,8 +163,8 @@ impl<M> Training<M> {
         self
     }
 
-    /// Says what the network sees in pictures, so that it can judge those of another run (`[quality]`). The batch has `images`,
-    /// prepared as this training's own test images are, and `captions`.
+    /// Says what the network sees in pictures, so that it can judge those of another run (`[quality]`). The batch has
+    /// `images`, prepared as this training's own test images are, and `captions`.
     #[must_use]
     pub fn judge(mut self, judge: impl Fn(&M, &Step<'_>) -> Result<Judgement, TrainError> + 'static) -> Self {
         self.judge = Some(Box::new(judge));

@@ -60,8 +60,9 @@ impl<'a> Setup<'a> {
         self.classes.map_or_else(|| num_classes(self.config), Ok)
     }
 
-    /// What is known of every image of `[data]` beside its class, such as its colour: the names of the batch's arrays that say
-    /// it ([`Step::classes`](super::Step::classes) reads them) with what their numbers mean. Nothing for data of one's own.
+    /// What is known of every image of `[data]` beside its class, such as its colour: the names of the batch's arrays
+    /// that say it ([`Step::classes`](super::Step::classes) reads them) with what their numbers mean. Nothing for data
+    /// of one's own.
     ///
     /// # Errors
     /// If the configuration describes no images.
@@ -80,8 +81,8 @@ impl<'a> Setup<'a> {
         self.add("", None, build)
     }
 
-    /// Registers the only network of a training, as [`Setup::model`] does, and has `load` read initial values from files into
-    /// the whole parameters of its store.
+    /// Registers the only network of a training, as [`Setup::model`] does, and has `load` read initial values from
+    /// files into the whole parameters of its store.
     ///
     /// # Errors
     /// Those of `load` and `build`, and [`TrainError::Setup`] if there are other networks.
@@ -121,8 +122,8 @@ impl<'a> Setup<'a> {
         self.add(name, Some(Box::new(load)), build)
     }
 
-    /// Registers a network that is not learnt, as [`Setup::frozen_network`] does, and has `load` read its values into the whole
-    /// parameters of its store.
+    /// Registers a network that is not learnt, as [`Setup::frozen_network`] does, and has `load` read its values into
+    /// the whole parameters of its store.
     ///
     /// # Errors
     /// Those of `load` and `build`, and [`TrainError::Setup`] if the name is taken or is none.

@@ -80,7 +80,7 @@ fn mixed(tape: &Tape, shares: &[(f64, Value)]) -> Result<Value> {
     sum.ok_or_else(|| TensorError::Backward("a picture has no prompt and no noise".into()))
 }
 
-fn rows_of(tape: &Tape, rows: Vec<Value>) -> Result<Value> {
+fn rows_of(tape: &Tape, rows: &[Value]) -> Result<Value> {
     ops::cat(tape, &rows.iter().collect::<Vec<_>>(), 0)
 }
 
@@ -109,7 +109,7 @@ impl Diffusion {
                     let shares = picture.prompts.iter().map(|(prompt, share)| Ok((*share, row(*prompt)?)));
                     mixed(tape, &shares.collect::<Result<Vec<_>>>()?)
                 };
-                rows_of(tape, some.iter().map(of).collect::<Result<_>>()?)
+                rows_of(tape, &some.iter().map(of).collect::<Result<Vec<_>>>()?)
             };
             let tokens = told.as_ref().map(rows).transpose()?;
             let last = self.walk(tape, drawing, some, &captions, (tokens, untold.as_ref()), &mut looks)?;
@@ -148,11 +148,11 @@ impl Diffusion {
                 let shares = picture.noises.iter().map(|(number, share)| Ok((*share, draw(*number)?)));
                 mixed(tape, &shares.collect::<Result<Vec<_>>>()?)
             };
-            rows_of(tape, pictures.iter().map(of).collect::<Result<_>>()?)
+            rows_of(tape, &pictures.iter().map(of).collect::<Result<Vec<_>>>()?)
         };
         let count = pictures.len();
         let untold = match untold {
-            Some(row) => Some(rows_of(tape, vec![row.clone(); count])?),
+            Some(row) => Some(rows_of(tape, &vec![row.clone(); count])?),
             None => None,
         };
         let guidance = self.settings.guidance();

@@ -88,7 +88,7 @@ impl Diffusion {
         };
         let timesteps = uniform();
         let hidden = uniform().into_iter().map(|drawn| drawn < self.settings.drop_text).collect();
-        self.error(step, &images, Draws { noise, timesteps, hidden })
+        self.error(step, &images, &Draws { noise, timesteps, hidden })
     }
 
     /// On noise and timesteps that are functions of each picture and nothing else, so that any number of ranks and any batch
@@ -108,11 +108,11 @@ impl Diffusion {
         let noise = Tensor::from_vec(noise, dims, &Device::Cpu)?.to_dtype(DType::F32)?;
         let noise = Value::constant(step.tape.backend().from_host(&noise)?);
         let hidden = vec![false; timesteps.len()];
-        Ok([number(&self.error(step, &images, Draws { noise, timesteps, hidden })?)?])
+        Ok([number(&self.error(step, &images, &Draws { noise, timesteps, hidden })?)?])
     }
 
     /// The weighted squared error of predictions.
-    fn error(&self, step: &Step<'_>, images: &Value, draws: Draws) -> Result<Value, TrainError> {
+    fn error(&self, step: &Step<'_>, images: &Value, draws: &Draws) -> Result<Value, TrainError> {
         let tape = step.tape;
         let timesteps = self.objective.timesteps(&draws.timesteps);
         let noised = self.objective.noised(tape, images, &draws.noise, &timesteps)?;
