@@ -15,7 +15,6 @@ use crate::engine::quality::Quality;
 use crate::engine::training::{Built, Drawing, Task, Weights};
 use crate::engine::{Plan, TrainError, optimize, precision};
 use crate::run::RunFolder;
-use crate::run::checkpoint::{Checkpoint, EMA};
 
 /// A training's networks with its data, outside of training.
 struct Ready {
@@ -51,19 +50,6 @@ impl Ready {
     }
 }
 
-/// Loads what a checkpoint says is best for use: the averaged weights where there are some.
-pub(in crate::engine) fn load_for_use(built: &Built, checkpoint: &Checkpoint) -> Result<(), TrainError> {
-    let reader = checkpoint.reader();
-    reader.check_model(built.networks.iter().map(Network::store))?;
-    for store in built.networks.iter().map(Network::store) {
-        reader.read_model(store)?;
-        for param in store.flat_params() {
-            reader.read_values(EMA, param)?;
-        }
-    }
-    Ok(())
-}
-
 /// Measures of the newest checkpoint of a run on its test split, and the checkpoint's step.
 ///
 /// # Errors
@@ -75,7 +61,7 @@ pub fn evaluate_run(
 ) -> Result<(u64, Vec<(String, f64)>), TrainError> {
     let checkpoint = newest_checkpoint(folder)?;
     let ready = Ready::new(task, config, Weights::Drawn)?;
-    load_for_use(&ready.built, &checkpoint)?;
+    ready.built.load_for_use(&checkpoint)?;
     let mut measures = ready.evaluate(config, checkpoint.step())?;
     if let Some(mut quality) = Quality::open(task, &ready.context)? {
         let (training, alone) = (&*ready.built.training, Distributed::none());
@@ -116,7 +102,7 @@ pub fn sample_run(
 ) -> Result<u64, TrainError> {
     let checkpoint = newest_checkpoint(folder)?;
     let ready = Ready::new(task, config, Weights::Drawn)?;
-    load_for_use(&ready.built, &checkpoint)?;
+    ready.built.load_for_use(&checkpoint)?;
     let (training, size) = (&*ready.built.training, config.model.image_size);
     if !draw(training, ready.session.clone(), seed, drawing, size, out)? {
         return Err(TrainError::Setup(format!("a `{}` draws no pictures", config.model.kind)));

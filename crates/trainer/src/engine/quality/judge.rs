@@ -11,7 +11,6 @@ use super::pictures::{Pictures, Seen};
 use crate::engine::checkpoint::newest_checkpoint;
 use crate::engine::data::{Batch, picture_transform};
 use crate::engine::error::TrainError;
-use crate::engine::inference::load_for_use;
 use crate::engine::training::{Built, Judge, Step, Weights};
 use crate::run::RunFolder;
 
@@ -32,7 +31,7 @@ impl OpenJudge {
         let open = || -> Result<Self, TrainError> {
             let checkpoint = newest_checkpoint(&RunFolder::open(run)?)?;
             let built = task.build(config, None, Weights::Here)?;
-            load_for_use(&built, &checkpoint)?;
+            built.load_for_use(&checkpoint)?;
             let (prepare, session) = (picture_transform(config)?, Session::evaluation(context.clone()));
             Ok(Self { name: name.clone(), built, prepare, session })
         };

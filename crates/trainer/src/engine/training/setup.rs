@@ -11,6 +11,7 @@ use crate::config::{Config, mib};
 use crate::engine::data::{attributes, num_classes};
 use crate::engine::distributed::Network;
 use crate::engine::error::TrainError;
+use crate::run::checkpoint::{Checkpoint, EMA};
 
 /// What becomes of the weights of networks that are registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +40,21 @@ pub struct Setup<'a> {
 pub(in crate::engine) struct Built {
     pub(in crate::engine) training: Box<dyn AnyTraining>,
     pub(in crate::engine) networks: Vec<Network>,
+}
+
+impl Built {
+    /// Loads what a checkpoint says is best for use: the averaged weights where there are some.
+    pub(in crate::engine) fn load_for_use(&self, checkpoint: &Checkpoint) -> Result<(), TrainError> {
+        let reader = checkpoint.reader();
+        reader.check_model(self.networks.iter().map(Network::store))?;
+        for store in self.networks.iter().map(Network::store) {
+            reader.read_model(store)?;
+            for param in store.flat_params() {
+                reader.read_values(EMA, param)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl<'a> Setup<'a> {
