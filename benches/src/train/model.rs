@@ -20,8 +20,10 @@ pub(super) enum Model {
     Resnet50,
     Mobilenetv2,
     Cvae,
-    /// StackGAN's first stage, GF 128, DF 64: a step of the discriminator and one of the generator, at 64x64
-    Stackgan,
+    /// StackGAN's first stage, GF 128, DF 64: a step of the discriminator and one of the generator; the authors' at 64x64
+    Stackgan1,
+    /// StackGAN's second stage, GF 128, DF 64, over a first one at a quarter of the size; the authors' at 256x256
+    Stackgan2,
 }
 
 pub(super) type Forward = Box<dyn Fn(&Tape, Over) -> phalanx_tensor::Result<Value>>;
@@ -71,7 +73,7 @@ pub(super) fn build(args: &TrainArgs, batch: usize) -> Result<(ParamStore, Forwa
                 Ok(out.loss(tape, &images, (1e-4, 1.0), over)?.total)
             })
         }
-        Model::Stackgan => anyhow::bail!("StackGAN has two losses"),
+        Model::Stackgan1 | Model::Stackgan2 => anyhow::bail!("StackGAN has two losses"),
     };
     Ok((builder.build()?, forward))
 }

@@ -31,6 +31,8 @@ mod training;
 
 mod checkpoint;
 mod inference;
+mod watch;
+
 mod train_loop;
 
 pub use checkpoint::newest_checkpoint;

@@ -12,6 +12,7 @@ mod mlp;
 mod mobilenet_v2;
 mod presets;
 mod resnet;
+mod stackgan;
 
 use phalanx_models::ResNetVariant;
 
@@ -24,6 +25,7 @@ pub(crate) fn rows() -> Vec<Task> {
     vec![
         cvae::spec().into(),
         clip::spec().into(),
+        stackgan::spec().into(),
         resnet::spec("resnet18", ResNetVariant::R18).into(),
         resnet::spec("resnet34", ResNetVariant::R34).into(),
         resnet::spec("resnet50", ResNetVariant::R50).into(),

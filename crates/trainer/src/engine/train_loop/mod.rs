@@ -24,6 +24,7 @@ use super::data::Data;
 use super::distributed::{Distributed, Network, World};
 use super::observer::{Event, Observer, Started};
 use super::training::{Task, Weights};
+use super::watch::Watch;
 use super::{Plan, TrainError, precision};
 use crate::config::{Config, Resolved};
 use crate::launch::StopFlag;
@@ -70,6 +71,7 @@ pub(super) struct Run<'a> {
     meter: Meter,
     saver: Saver,
     key: Key,
+    watch: Watch,
     /// The last line and the last evaluation, for the summary.
     last: Map<String, Value>,
 }
@@ -90,7 +92,8 @@ impl<'a> Run<'a> {
         let built = task.build(config, Some(data.num_classes()), weights)?;
         let state = TrainState::new(config, built, &plan, distributed, context.clone())?;
         let (meter, last, saver) = (Meter::default(), Map::new(), Saver::new(folder, config));
-        Ok(Self { folder, config, data, distributed, plan, state, context, meter, saver, key, last })
+        let watch = Watch::new(&config.watch, state.training.phases());
+        Ok(Self { folder, config, data, distributed, plan, state, context, meter, saver, key, watch, last })
     }
 
     /// Goes on from the newest checkpoint to the end of the plan, with ranks that have met.
@@ -188,10 +191,15 @@ impl<'a> Run<'a> {
                 true => Some(after::evaluate_run(self)?),
                 false => None,
             };
+            let collapsed = self.watch.see(&report.phases);
+            for problem in &collapsed {
+                tracing::warn!("step {step}: {problem}");
+                observer.event(&Event::Collapsed { step, problem: problem.clone() });
+            }
             let due = step == 1 || self.plan.is_due(self.config.log.every, step, last || interrupted);
             match metrics.as_mut() {
-                Some(metrics) if due || evaluated.is_some() => {
-                    self.log(report, evaluated, metrics, observer)?;
+                Some(metrics) if due || evaluated.is_some() || !collapsed.is_empty() => {
+                    self.log(report, evaluated, collapsed, metrics, observer)?;
                 }
                 _ => observer.step(&report, false),
             }

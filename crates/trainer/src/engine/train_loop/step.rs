@@ -30,7 +30,7 @@ impl Run<'_> {
         let share = timed(&mut spent.data, || feed.next())?;
         // Batches that come from another rank count as data.
         let before = self.distributed.traffic(self.state.networks());
-        let count = self.state.training.phases().len();
+        let due = self.state.due();
         let mut report = StepReport {
             step: step + 1,
             total: self.plan.stop,
@@ -38,14 +38,14 @@ impl Run<'_> {
             ..StepReport::default()
         };
         let mut stopped = false;
-        for phase in 0..count {
+        for (at, phase) in due.iter().copied().enumerate() {
             let strategies = self.state.strategies(phase)?;
             let steps = strategies.iter().map(|parallel| Ok(parallel.begin_step()?));
             let mut steps = steps.collect::<Result<Vec<_>, TrainError>>()?;
             let sums = self.gradients(phase, &share, &mut steps)?;
             let reduced = steps.into_iter().map(|step| Ok(step.reduce()?));
             let reduced = reduced.collect::<Result<Vec<_>, TrainError>>()?;
-            let told = (phase + 1 == count).then_some(stop);
+            let told = (at + 1 == due.len()).then_some(stop);
             let (of_phase, asked) = self.agree(phase, sums, told, observer)?;
             stopped |= asked;
             report.phases.push(of_phase);
@@ -113,7 +113,9 @@ impl Run<'_> {
             // no sample of it.
             steps.iter_mut().for_each(|step| step.micro_batch(index != last || !together));
             let tape = Tape::recording(session);
-            let loss = training.loss(phase, &Step::new(&tape, batch, share.global_weight, state.step))?;
+            let shared = self.key.stream("train").step(state.step);
+            let step = Step::new(&tape, batch, share.global_weight, state.step, shared);
+            let loss = training.loss(phase, &step)?;
             sums[0] += number(&loss.value)?;
             for (sum, measure) in sums[1..].iter_mut().zip(&loss.measures) {
                 *sum += measure;

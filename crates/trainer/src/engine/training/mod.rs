@@ -8,6 +8,7 @@
 //! Every learnt network has an optimizer, a schedule, averages, clipping and a loss scale of its own, as `[optim]`,
 //! `[schedule]` and `[train]` say.
 
+mod of_run;
 mod phase;
 mod setup;
 mod spec;

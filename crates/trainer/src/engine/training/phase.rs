@@ -6,7 +6,7 @@ use super::step::{Loss, Step};
 use crate::engine::error::TrainError;
 
 /// What a phase is to the loop.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(in crate::engine) struct Phase {
     /// Its name; empty for the only one.
     pub(in crate::engine) name: String,
@@ -14,6 +14,22 @@ pub(in crate::engine) struct Phase {
     pub(in crate::engine) updates: Vec<String>,
     /// Names of what it measures besides its loss.
     pub(in crate::engine) measures: Vec<String>,
+    /// The part of the run in which steps have it, from 0 to 1: where it begins and where it ends.
+    pub(in crate::engine) span: [f64; 2],
+    /// Whether its loss is watched, and which of its measures are.
+    pub(in crate::engine) watched: Option<Vec<String>>,
+}
+
+impl Phase {
+    /// One that every step has, that measures nothing, and that nobody watches.
+    pub(in crate::engine) fn new(name: &str, updates: Vec<String>) -> Self {
+        Self { name: name.to_owned(), updates, measures: Vec::new(), span: [0.0, 1.0], watched: None }
+    }
+
+    /// Whether it updates the learnt network of this name.
+    pub(in crate::engine) fn updates(&self, network: &str) -> bool {
+        self.updates.is_empty() || self.updates.iter().any(|name| name == network)
+    }
 }
 
 type LossFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Loss, TrainError>>;
@@ -52,6 +68,7 @@ pub struct Training<M> {
     evaluated: Vec<String>,
     evaluate: Option<EvaluateFn<M>>,
     sample: Option<SampleFn<M>>,
+    panels: Option<SampleFn<M>>,
 }
 
 impl<M> std::fmt::Debug for Training<M> {
@@ -68,7 +85,8 @@ impl<M> Training<M> {
     /// A training of `model`, described in a few words, that has no phase yet.
     pub fn new(description: impl Into<String>, model: M) -> Self {
         let (phases, evaluated) = (Vec::new(), Vec::new());
-        Self { description: description.into(), model, phases, evaluated, evaluate: None, sample: None }
+        let description = description.into();
+        Self { description, model, phases, evaluated, evaluate: None, sample: None, panels: None }
     }
 
     /// Makes a step one phase that updates every learnt network by this loss.
@@ -89,7 +107,7 @@ impl<M> Training<M> {
         loss: impl Fn(&M, &Step<'_>) -> Result<L, TrainError> + 'static,
     ) -> Self {
         let updates = updates.into_iter().map(str::to_owned).collect();
-        let phase = Phase { name: name.to_owned(), updates, measures: Vec::new() };
+        let phase = Phase::new(name, updates);
         self.phases.push((phase, Box::new(move |model, step| Ok(loss(model, step)?.into()))));
         self
     }
@@ -99,6 +117,28 @@ impl<M> Training<M> {
     pub fn measures<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Self {
         if let Some((phase, _)) = self.phases.last_mut() {
             phase.measures = names.into_iter().map(str::to_owned).collect();
+        }
+        self
+    }
+
+    /// Says that only the steps of a part of the run have the phase that was added last: those between these two fractions of
+    /// its length, such as 0 and 0.5 for the first half. So a training can consist of several that follow each other. The
+    /// schedules of networks that are not learnt all the time run over the time in which they are.
+    #[must_use]
+    pub fn during(mut self, from: f64, to: f64) -> Self {
+        if let Some((phase, _)) = self.phases.last_mut() {
+            phase.span = [from, to];
+        }
+        self
+    }
+
+    /// Says that the phase that was added last is one of networks against each other, whose loss comes to rest nowhere: one
+    /// that does has collapsed, and so has one of the measures of these names that falls towards 0, such as how different
+    /// samples are. What counts as that the section `[watch]` of the configuration says; it is told, and the run goes on.
+    #[must_use]
+    pub fn watched<'n>(mut self, measures: impl IntoIterator<Item = &'n str>) -> Self {
+        if let Some((phase, _)) = self.phases.last_mut() {
+            phase.watched = Some(measures.into_iter().map(str::to_owned).collect());
         }
         self
     }
@@ -125,6 +165,17 @@ impl<M> Training<M> {
         self.sample = Some(Box::new(sample));
         self
     }
+
+    /// Says what grids show in place of samples: for each of them as many pictures, one after the other and of their size, such
+    /// as the stages of its making with the sample itself at their end.
+    #[must_use]
+    pub fn panels(
+        mut self,
+        panels: impl Fn(&M, &Tape, &[String], usize) -> Result<Vec<Vec<f32>>, TrainError> + 'static,
+    ) -> Self {
+        self.panels = Some(Box::new(panels));
+        self
+    }
 }
 
 /// A training of any model, as the loop sees it.
@@ -149,6 +200,15 @@ pub(in crate::engine) trait AnyTraining {
 
     /// Pictures for prompts; `None` if this training draws nothing.
     fn sample(
+        &self,
+        tape: &Tape,
+        prompts: &[String],
+        columns: usize,
+    ) -> Result<Option<Vec<Vec<f32>>>, TrainError>;
+
+    /// What a grid shows in place of each picture of [`AnyTraining::sample`]: as many for each as there are panels; `None` if
+    /// that is the picture.
+    fn panels(
         &self,
         tape: &Tape,
         prompts: &[String],
@@ -197,6 +257,15 @@ impl<M> AnyTraining for Training<M> {
         columns: usize,
     ) -> Result<Option<Vec<Vec<f32>>>, TrainError> {
         self.sample.as_ref().map(|sample| sample(&self.model, tape, prompts, columns)).transpose()
+    }
+
+    fn panels(
+        &self,
+        tape: &Tape,
+        prompts: &[String],
+        columns: usize,
+    ) -> Result<Option<Vec<Vec<f32>>>, TrainError> {
+        self.panels.as_ref().map(|panels| panels(&self.model, tape, prompts, columns)).transpose()
     }
 }
 
