@@ -4,6 +4,7 @@
 pub(crate) const PRESETS: &[(&str, &str)] = &[
     ("shapes-cvae", include_str!("../../presets/shapes-cvae.toml")),
     ("shapes-clip", include_str!("../../presets/shapes-clip.toml")),
+    ("shapes-stackgan", include_str!("../../presets/shapes-stackgan.toml")),
     ("cifar10-cvae", include_str!("../../presets/cifar10-cvae.toml")),
     ("cifar10-clip", include_str!("../../presets/cifar10-clip.toml")),
     ("cifar10-resnet18", include_str!("../../presets/cifar10-resnet18.toml")),
@@ -11,5 +12,6 @@ pub(crate) const PRESETS: &[(&str, &str)] = &[
     ("cifar10-resnet50", include_str!("../../presets/cifar10-resnet50.toml")),
     ("cifar10-resnet101", include_str!("../../presets/cifar10-resnet101.toml")),
     ("cifar10-mobilenetv2", include_str!("../../presets/cifar10-mobilenetv2.toml")),
+    ("cub-stackgan", include_str!("../../presets/cub-stackgan.toml")),
     ("tiny", include_str!("../../presets/tiny.toml")),
 ];
