@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use phalanx_data::{
-    BatchSource, Collated, Dataset, DistributedSampler, Loader, LoaderConfig, PadTo, SamplerConfig,
+    BatchSource, Collated, Dataset, DistributedSampler, Loader, LoaderConfig, Order, PadTo, SamplerConfig,
     SequenceCollation, SequenceConfig, Tail, TextFile, TextFileConfig,
 };
 
@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             global_batch,
             micro_batches: 1,
             seed: 0,
-            shuffle: true,
+            order: Order::Shuffled,
             tail: Tail::Ragged,
         })?;
         let steps = sampler.steps_per_epoch();

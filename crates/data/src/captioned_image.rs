@@ -12,6 +12,16 @@ pub struct CaptionedImage {
     pub label: u32,
     /// A sentence that describes it. The epoch chooses among wordings.
     pub caption: String,
+    /// For each of [`Labelled::attributes`] the number of its value; empty where the dataset has none.
+    pub attributes: Vec<u32>,
+}
+
+impl CaptionedImage {
+    /// A picture of a dataset without [attributes](Labelled::attributes).
+    #[must_use]
+    pub fn new(image: RgbImage, label: u32, caption: String) -> Self {
+        Self { image, label, caption, attributes: Vec::new() }
+    }
 }
 
 /// A dataset of [`CaptionedImage`]s of whatever origin.

@@ -50,7 +50,7 @@ fn fill(template: &str, class_name: &str) -> String {
 }
 
 /// “a” or “an”, by how the word begins and the common exceptions of sound.
-fn article(word: &str) -> &'static str {
+pub(crate) fn article(word: &str) -> &'static str {
     let begins = |with: &[&str]| with.iter().any(|prefix| word.starts_with(prefix));
     let vowel = begins(&["a", "e", "i", "o", "u", "hour", "honest", "heir"]);
     let sounds_otherwise = begins(&["uni", "use", "usu", "eu", "one", "ukulele", "uten", "ewe"])

@@ -1,5 +1,6 @@
 //! What a dataset is: items of any kind by index, read when asked for.
 
+use crate::attribute::Attribute;
 use crate::error::{DataError, Result};
 
 /// Which part of a dataset.
@@ -65,6 +66,12 @@ pub trait Dataset: Send + Sync {
     /// If `index` is not below [`len`](Dataset::len), or the sample cannot be read or decoded.
     fn get(&self, index: usize, epoch: u64) -> Result<Self::Item>;
 
+    /// How many samples lie together on the disk, for each such stretch in the order of indices, where reading them one after
+    /// the other is faster than in any order: the shards of [`shards`](crate::shards). `None` where the order does not matter.
+    fn stretches(&self) -> Option<Vec<usize>> {
+        None
+    }
+
     /// How much a sample counts: its loss is multiplied with its weight, and the sum over the global batch divided by
     /// the sum of the weights. 1 unless said otherwise. It must be cheap, as every rank asks for the weights of the
     /// whole global batch.
@@ -87,6 +94,11 @@ pub trait Labelled: Dataset {
     /// # Errors
     /// If `index` is not below [`len`](Dataset::len).
     fn label(&self, index: usize) -> Result<u32>;
+
+    /// What is known of every sample beside its class; nothing unless said otherwise.
+    fn attributes(&self) -> &[Attribute] {
+        &[]
+    }
 }
 
 /// Checks an index, for implementations of [`Dataset::get`].

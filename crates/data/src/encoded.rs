@@ -3,6 +3,7 @@
 use crate::captioned_image::CaptionedImage;
 use crate::captions;
 use crate::dataset::{Dataset, Labelled, check_index};
+use crate::decode::decode;
 use crate::error::{DataError, Result};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -73,9 +74,10 @@ impl Dataset for EncodedDataset {
     fn get(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
         let label = self.label(index)?;
         let (file, row) = self.images.source(index);
-        let image = decode(&self.images.bytes[self.images.range(index)], file, row)?;
+        let image = decode(&self.images.bytes[self.images.range(index)])
+            .map_err(|reason| DataError::CorruptImage { file: file.to_path_buf(), row, reason })?;
         let caption = captions::varied(&self.class_names[label as usize], self.caption_seed, epoch, index);
-        Ok(CaptionedImage { image, label, caption })
+        Ok(CaptionedImage::new(image, label, caption))
     }
 }
 
@@ -88,13 +90,6 @@ impl Labelled for EncodedDataset {
         check_index(&self.name, index, self.len())?;
         Ok(self.images.labels[index])
     }
-}
-
-/// Decodes PNG, JPEG, BMP or WebP, by what the bytes begin with; gray becomes RGB, and alpha is dropped.
-pub(crate) fn decode(bytes: &[u8], file: &Path, row: usize) -> Result<image::RgbImage> {
-    image::load_from_memory(bytes)
-        .map(image::DynamicImage::into_rgb8)
-        .map_err(|error| DataError::CorruptImage { file: file.to_path_buf(), row, reason: error.to_string() })
 }
 
 /// Checks that a label read from a file is a class.

@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 /// The result of everything in this crate.
 pub type Result<T> = std::result::Result<T, DataError>;
 
+/// A value, or what is wrong with it in words, which the caller ties to a file or a line.
+pub(crate) type Checked<T> = std::result::Result<T, String>;
+
 /// What can go wrong while data is found, read, decoded, transformed or tokenised.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -36,6 +39,42 @@ pub enum DataError {
         /// The row in that file, from 0 (0 for a file that is one image).
         row: usize,
         /// What the decoder said.
+        reason: String,
+    },
+    /// A file that is one image does not decode.
+    #[error("{}: {reason}; replace the file, or exclude it", file.display())]
+    ImageFile {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A line of a text file is not what it should be.
+    #[error("{}, line {line}: {reason}", file.display())]
+    Line {
+        /// The file.
+        file: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong with it, and what would be right.
+        reason: String,
+    },
+    /// A file that is no list of lines is not what it should be.
+    #[error("{}: {reason}", file.display())]
+    File {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it, and what would be right.
+        reason: String,
+    },
+    /// A sample of a tar shard cannot be used.
+    #[error("{}, sample {key}: {reason}", shard.display())]
+    ShardSample {
+        /// The shard.
+        shard: PathBuf,
+        /// The sample's key: the names of its members up to the first dot.
+        key: String,
+        /// What is wrong with it, and what would be right.
         reason: String,
     },
     /// A file ends within a record.
@@ -236,6 +275,11 @@ impl DataError {
     /// Ties an operating system error to a path.
     pub(crate) fn io(path: &Path, source: std::io::Error) -> Self {
         Self::Io { path: path.to_path_buf(), source }
+    }
+
+    /// Something wrong with a whole file.
+    pub(crate) fn file(path: &Path, reason: impl Into<String>) -> Self {
+        Self::File { file: path.to_path_buf(), reason: reason.into() }
     }
 
     /// A sample that cannot be used, named by its dataset and index; for datasets and collations of one's own.

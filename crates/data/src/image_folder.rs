@@ -6,19 +6,18 @@
 use crate::captioned_image::CaptionedImage;
 use crate::captions;
 use crate::dataset::{Dataset, Labelled, Split, check_index};
-use crate::encoded::decode;
+use crate::decode::decode_file;
 use crate::error::{DataError, Result};
+use crate::exclusions::Exclusions;
+use crate::file_list::{ENDINGS, FileList, class_folders, images_in};
 use std::path::{Path, PathBuf};
-
-/// The endings of files that count as images, in lower case; others are passed over.
-const ENDINGS: [&str; 5] = ["png", "jpg", "jpeg", "bmp", "webp"];
 
 /// A dataset over class folders.
 #[derive(Debug, Clone)]
 pub struct ImageFolder {
     name: String,
     class_names: Vec<String>,
-    files: Vec<(PathBuf, u32)>,
+    files: FileList,
     caption_seed: u64,
 }
 
@@ -29,48 +28,74 @@ impl ImageFolder {
     /// If a folder cannot be listed, there are no classes or no images, or the test split has a class
     /// that the training split lacks.
     pub fn open(path: impl AsRef<Path>, split: Split) -> Result<Self> {
-        Self::open_seeded(path, split, 0)
+        Self::open_seeded(path, split, 0, &Exclusions::default())
     }
 
-    /// Lists one split; captions vary with a seed.
+    /// Lists one split without what is excluded; captions vary with a seed.
     ///
     /// # Errors
     /// If a folder cannot be listed, there are no classes or no images, or the test split has a class
     /// that the training split lacks.
-    pub fn open_seeded(path: impl AsRef<Path>, split: Split, caption_seed: u64) -> Result<Self> {
+    pub fn open_seeded(
+        path: impl AsRef<Path>,
+        split: Split,
+        caption_seed: u64,
+        excluded: &Exclusions,
+    ) -> Result<Self> {
         let path = path.as_ref();
         let root = path.join(split.name());
         if let Some(missing) = [path, &root].into_iter().find(|folder| !folder.is_dir()) {
             return Err(DataError::NoFolder(missing.to_path_buf()));
         }
-        let own = class_folders(&root)?;
         let train = path.join(Split::Train.name());
-        let class_names =
-            if split == Split::Train || !train.is_dir() { own.clone() } else { class_folders(&train)? };
-        let mut files = Vec::new();
-        for class in &own {
-            let Some(label) = class_names.iter().position(|name| name == class) else {
-                let reason = format!("class {class} is not among those of {}", train.display());
-                return Err(DataError::ClassNames { path: root, reason });
-            };
-            files.extend(images_in(&root.join(class))?.into_iter().map(|file| (file, label as u32)));
-        }
-        if files.is_empty() {
-            let looked_for = format!("<class>/*.{{{}}}", ENDINGS.join(","));
-            return Err(DataError::Unrecognised { path: root, looked_for });
-        }
+        let classes = class_folders(if train.is_dir() { &train } else { &root })?;
+        let files = list_classes(&root, &classes, &train, excluded)?;
         let folder = path.file_name().map_or("images".into(), |name| name.to_string_lossy());
-        Ok(Self { name: format!("{folder}/{split}"), class_names, files, caption_seed })
+        Ok(Self::new(format!("{folder}/{split}"), classes, files, caption_seed))
+    }
+
+    /// A dataset of these files, whose labels are indices into the names.
+    pub(crate) fn new(name: String, class_names: Vec<String>, files: FileList, caption_seed: u64) -> Self {
+        Self { name, class_names, files, caption_seed }
     }
 
     /// The file of a sample.
     ///
     /// # Errors
     /// If `index` is not below the length.
-    pub fn file(&self, index: usize) -> Result<&Path> {
+    pub fn file(&self, index: usize) -> Result<PathBuf> {
         check_index(&self.name, index, self.files.len())?;
-        Ok(&self.files[index].0)
+        Ok(self.files.path(index))
     }
+}
+
+/// The images in the class folders of `root`, each of which is one of `classes`, those of `train`.
+///
+/// # Errors
+/// If a folder cannot be listed, is no class, or there are no images.
+pub(crate) fn list_classes(
+    root: &Path,
+    classes: &[String],
+    train: &Path,
+    excluded: &Exclusions,
+) -> Result<FileList> {
+    let mut files = FileList::default();
+    for class in class_folders(root)? {
+        let Some(label) = classes.iter().position(|name| *name == class) else {
+            let reason = format!("class {class} is not among those of {}", train.display());
+            return Err(DataError::ClassNames { path: root.to_path_buf(), reason });
+        };
+        let folder = root.join(&class);
+        files.begin_folder(folder.clone());
+        for name in images_in(&folder)?.iter().filter(|name| !excluded.contains(&folder.join(name))) {
+            files.push(name, label as u32);
+        }
+    }
+    if files.len() == 0 {
+        let looked_for = format!("<class>/*.{{{}}}", ENDINGS.join(","));
+        return Err(DataError::Unrecognised { path: root.to_path_buf(), looked_for });
+    }
+    Ok(files)
 }
 
 impl Dataset for ImageFolder {
@@ -86,11 +111,9 @@ impl Dataset for ImageFolder {
 
     fn get(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
         let label = self.label(index)?;
-        let file = self.file(index)?;
-        let bytes = std::fs::read(file).map_err(|error| DataError::io(file, error))?;
-        let image = decode(&bytes, file, 0)?;
+        let image = decode_file(&self.files.path(index))?;
         let caption = captions::varied(&self.class_names[label as usize], self.caption_seed, epoch, index);
-        Ok(CaptionedImage { image, label, caption })
+        Ok(CaptionedImage::new(image, label, caption))
     }
 }
 
@@ -101,45 +124,6 @@ impl Labelled for ImageFolder {
 
     fn label(&self, index: usize) -> Result<u32> {
         check_index(&self.name, index, self.files.len())?;
-        Ok(self.files[index].1)
+        Ok(self.files.label(index))
     }
-}
-
-/// The names of the folders in a folder, sorted, without hidden ones.
-fn class_folders(root: &Path) -> Result<Vec<String>> {
-    let mut names = Vec::new();
-    for path in list(root)? {
-        if !path.is_dir() {
-            continue;
-        }
-        match path.file_name().and_then(|name| name.to_str()) {
-            Some(name) if name.starts_with('.') => {}
-            Some(name) => names.push(name.to_string()),
-            None => {
-                let reason = "the folder's name is not UTF-8".to_string();
-                return Err(DataError::ClassNames { path, reason });
-            }
-        }
-    }
-    Ok(names)
-}
-
-/// The image files of a folder, sorted.
-fn images_in(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut files = list(folder)?;
-    files.retain(|path| {
-        let ending = path.extension().and_then(|ending| ending.to_str()).map(str::to_lowercase);
-        ending.is_some_and(|ending| ENDINGS.contains(&ending.as_str())) && path.is_file()
-    });
-    Ok(files)
-}
-
-fn list(folder: &Path) -> Result<Vec<PathBuf>> {
-    let failed = |error| DataError::io(folder, error);
-    let entries = std::fs::read_dir(folder).map_err(failed)?;
-    let mut paths =
-        entries.map(|entry| entry.map(|e| e.path())).collect::<std::io::Result<Vec<_>>>().map_err(failed)?;
-    // The operating system lists in any order.
-    paths.sort();
-    Ok(paths)
 }

@@ -35,7 +35,7 @@
 //! ```
 //! use std::sync::Arc;
 //! use phalanx_data::{
-//!     ClipTokenizer, Collated, DistributedSampler, Filter, ImageCollation, Loader, LoaderConfig, SamplerConfig,
+//!     ClipTokenizer, Collated, DistributedSampler, Filter, ImageCollation, Loader, LoaderConfig, Order, SamplerConfig,
 //!     ShapesConfig, ShapesDataset, Tail, Transform, TransformConfig,
 //! };
 //!
@@ -45,7 +45,7 @@
 //! let source = Arc::new(Collated::new(Arc::new(dataset), ImageCollation::new(transform)));
 //! let sampler = |world_size, rank| {
 //!     DistributedSampler::new(SamplerConfig {
-//!         len: 100, world_size, rank, global_batch: 8, micro_batches: 1, seed: 1, shuffle: true, tail: Tail::Drop,
+//!         len: 100, world_size, rank, global_batch: 8, micro_batches: 1, seed: 1, order: Order::Shuffled, tail: Tail::Drop,
 //!     })
 //! };
 //! let mut indices = Vec::new();
@@ -72,15 +72,32 @@
 pub mod error;
 pub mod rng;
 
+pub mod attribute;
 pub mod dataset;
+
+// Files of text and of images.
+mod decode;
+pub mod exclusions;
+mod file_list;
+mod lines;
+mod strings;
 
 // Images, and where they come from.
 pub mod captioned_image;
 pub mod captions;
 pub mod cifar10;
+pub mod coco;
+pub mod cub;
 mod encoded;
 pub mod image_folder;
+pub mod imagenet;
+pub mod shards;
+
+// Images made by program.
+pub mod scenes;
 pub mod shapes;
+
+// What becomes of an image.
 pub mod transform;
 
 // Words, and where they come from.
@@ -100,19 +117,26 @@ pub mod step_batch;
 
 pub mod loader;
 
+pub use attribute::Attribute;
 pub use batch::{ArrayData, Batch, BatchArray, ElementType};
 pub use captioned_image::{CaptionedImage, ImageDataset};
 pub use cifar10::{open_cifar10, open_cifar10_seeded};
+pub use coco::{CocoCaptions, CocoConfig};
 pub use collate::{
     Collate, DetectionCollation, DetectionConfig, DetectionImage, ImageCollation, ObjectAnnotation, PadTo,
     Samples, SequenceCollation, SequenceConfig,
 };
+pub use cub::{CubCaptions, CubConfig, CubDataset};
 pub use dataset::{Dataset, Labelled, Split};
 pub use error::{DataError, Result};
+pub use exclusions::Exclusions;
 pub use image_folder::ImageFolder;
+pub use imagenet::open_imagenet;
 pub use loader::{Loader, LoaderConfig};
-pub use sampler::{DistributedSampler, MicroBatchRange, RankSamples, SamplerConfig, Tail};
+pub use sampler::{DistributedSampler, MicroBatchRange, Order, RankSamples, SamplerConfig, Stretches, Tail};
+pub use scenes::{SceneSpec, ScenesConfig, ScenesDataset};
 pub use shapes::{Objects, ShapeSpec, ShapesConfig, ShapesDataset, heldout_prompts, render};
+pub use shards::{ShardsConfig, ShardsDataset};
 pub use source::{BatchSource, Collated, SourceSubset};
 pub use step_batch::{StepBatch, StepHeader};
 pub use subset::Subset;

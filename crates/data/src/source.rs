@@ -21,6 +21,11 @@ pub trait BatchSource: Send + Sync {
         self.len() == 0
     }
 
+    /// How many samples lie together on the disk; see [`Dataset::stretches`].
+    fn stretches(&self) -> Option<Vec<usize>> {
+        None
+    }
+
     /// How much a sample counts; see [`Dataset::weight`].
     ///
     /// # Errors
@@ -56,6 +61,10 @@ impl<D: Dataset + ?Sized, C: Collate<D::Item>> BatchSource for Collated<D, C> {
 
     fn len(&self) -> usize {
         self.dataset.len()
+    }
+
+    fn stretches(&self) -> Option<Vec<usize>> {
+        self.dataset.stretches()
     }
 
     fn weight(&self, index: usize) -> Result<f32> {
@@ -107,6 +116,10 @@ impl BatchSource for SourceSubset {
 
     fn len(&self) -> usize {
         self.indices.len()
+    }
+
+    fn stretches(&self) -> Option<Vec<usize>> {
+        subset::stretches(self.inner.stretches()?, &self.indices)
     }
 
     fn weight(&self, index: usize) -> Result<f32> {

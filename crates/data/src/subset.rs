@@ -1,5 +1,6 @@
 //! A part of a dataset, as a dataset.
 
+use crate::attribute::Attribute;
 use crate::dataset::{Dataset, Labelled, check_index};
 use crate::error::{DataError, Result};
 use crate::rng::{Purpose, rng_for, shuffle};
@@ -37,6 +38,19 @@ pub(crate) fn choose(name: &str, len: usize, n: usize, seed: u64) -> Result<Vec<
     indices.truncate(n);
     indices.sort_unstable();
     Ok(indices)
+}
+
+/// How many of the chosen samples lie together, by how many of the whole do; `None` if they are not in the whole's order.
+pub(crate) fn stretches(whole: Vec<usize>, chosen: &[usize]) -> Option<Vec<usize>> {
+    let (mut begin, mut end) = (0, 0);
+    let in_order = chosen.is_sorted();
+    let of_stretch = |length| {
+        end += length;
+        let number = chosen[begin..].partition_point(|index| *index < end);
+        begin += number;
+        number
+    };
+    in_order.then(|| whole.into_iter().map(of_stretch).filter(|number| *number > 0).collect())
 }
 
 impl<D: Dataset + ?Sized> Subset<D> {
@@ -118,6 +132,10 @@ impl<D: Dataset + ?Sized> Dataset for Subset<D> {
         self.inner.get(self.indices[index], epoch)
     }
 
+    fn stretches(&self) -> Option<Vec<usize>> {
+        stretches(self.inner.stretches()?, &self.indices)
+    }
+
     fn weight(&self, index: usize) -> Result<f32> {
         check_index(&self.name, index, self.len())?;
         self.inner.weight(self.indices[index])
@@ -132,6 +150,10 @@ impl<D: Labelled + ?Sized> Labelled for Subset<D> {
     fn label(&self, index: usize) -> Result<u32> {
         check_index(&self.name, index, self.len())?;
         self.inner.label(self.indices[index])
+    }
+
+    fn attributes(&self) -> &[Attribute] {
+        self.inner.attributes()
     }
 }
 
@@ -167,6 +189,13 @@ mod tests {
             assert_eq!((a.image, a.label, a.caption), (b.image, b.label, b.caption));
         }
         assert!(subset.get(30, 0).is_err());
+    }
+
+    #[test]
+    fn what_lies_together_still_does() {
+        assert_eq!(stretches(vec![3, 2, 4], &[0, 2, 5, 6, 8]), Some(vec![2, 3]));
+        assert_eq!(stretches(vec![3, 2, 4], &[4]), Some(vec![1]));
+        assert_eq!(stretches(vec![3, 2, 4], &[4, 3]), None);
     }
 
     #[test]

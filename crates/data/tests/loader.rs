@@ -2,9 +2,9 @@
 
 use phalanx_data::{
     Batch, BatchSource, CaptionedImage, Collated, DataError, Dataset, DistributedSampler, ImageCollation,
-    Labelled, Loader, LoaderConfig, PadTo, RandomCrop, Result, SamplerConfig, Samples, SequenceCollation,
-    SequenceConfig, ShapesConfig, ShapesDataset, SourceSubset, StepBatch, Subset, Tail, TextFile,
-    TextFileConfig, TextSample, Transform, TransformConfig,
+    Labelled, Loader, LoaderConfig, Order, PadTo, RandomCrop, Result, SamplerConfig, Samples,
+    SequenceCollation, SequenceConfig, ShapesConfig, ShapesDataset, SourceSubset, StepBatch, Subset, Tail,
+    TextFile, TextFileConfig, TextSample, Transform, TransformConfig,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -72,7 +72,7 @@ fn sampler(len: usize, shuffle: bool, tail: Tail) -> DistributedSampler {
         global_batch: 4,
         micro_batches: 1,
         seed: 5,
-        shuffle,
+        order: if shuffle { Order::Shuffled } else { Order::Sequential },
         tail,
     };
     DistributedSampler::new(config).unwrap()
@@ -186,7 +186,7 @@ fn ranks_beyond_a_ragged_batch_get_a_sample_that_does_not_count() {
         global_batch: 4,
         micro_batches: 1,
         seed: 0,
-        shuffle: true,
+        order: Order::Shuffled,
         tail: Tail::Ragged,
     };
     let sampler = DistributedSampler::new(config).unwrap();
@@ -234,7 +234,7 @@ fn lines(world_size: usize, rank: usize) -> Vec<StepBatch> {
         global_batch: 3,
         micro_batches: 1,
         seed: 2,
-        shuffle: true,
+        order: Order::Shuffled,
         tail: Tail::Pad,
     };
     let sampler = DistributedSampler::new(config).unwrap();

@@ -15,11 +15,10 @@ fn train(comm: Communicator) -> Result<(), AnyError> {
     let (rank, world) = (comm.rank(), comm.world_size());
     // Your model, built as candle builds it.
     let builder = StoreBuilder::new(BuildOptions::default());
-    let mut model = CandleModule::register(&builder.root().pp("mlp").block(), |vb| {
+    let model = CandleModule::register(&builder.root().pp("mlp").block(), |vb| {
         Ok((candle_nn::linear(2, 64, vb.pp("hidden"))?, candle_nn::linear(64, 1, vb.pp("out"))?))
     })?;
     let store = builder.build()?;
-    model.initialise()?;
     // What makes it distributed: what each rank holds, and summed gradients at every step.
     let strategy = Strategy::named(&std::env::args().nth(1).unwrap_or_else(|| "fsdp".into()))?;
     let parallel = DataParallel::new(&store, comm, strategy)?;

@@ -1,9 +1,12 @@
 //! Bringing a candle-nn model: its variables become parameters of a store, its forward one node of the tape.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_core::{Device, Tensor};
-use candle_nn::{VarBuilder, VarMap};
+use candle_core::{DType, Device, Shape, Tensor};
+use candle_nn::VarBuilder;
+use candle_nn::init::NormalOrUniform;
+use candle_nn::var_builder::SimpleBackend;
 
 use crate::store::{Param, Scope};
 use crate::tape::{Tape, Value};
@@ -11,9 +14,10 @@ use crate::{Init, Result, TensorError};
 
 /// A candle-nn module whose variables live in a [`crate::ParamStore`].
 ///
-/// The module is built by the given function from a [`VarBuilder`]: once to learn which variables it has and
-/// what candle fills them with, then at every forward from the current values (building a module from tensors
-/// in memory only clones handles). Beware of candle layers without a backward: [`Tape::segment`] reports them.
+/// The module is built by the given function from a [`VarBuilder`]: once to learn which variables it has and how candle would
+/// begin them, then at every forward from the current values (building a module from tensors in memory only clones handles).
+/// The variables begin as candle's initialisers say, drawn by the store from its seed, so that every run and every rank has the
+/// same ones. Beware of candle layers without a backward: [`Tape::segment`] reports them.
 ///
 /// Registered in a [`Scope::block`], every forward runs as that block, so that strategies which keep parameters sharded
 /// gather them for it. candle's graph holds copies of them until backward has passed; for a large model register its layers
@@ -22,7 +26,62 @@ pub struct CandleModule<M> {
     build: Box<dyn Fn(VarBuilder<'_>) -> candle_core::Result<M> + Send + Sync>,
     block: String,
     params: Vec<(String, Param)>,
-    initial: Vec<Tensor>,
+}
+
+/// The variables that a module asks for, by name: candle's order of asking need not be the same everywhere.
+#[derive(Clone, Default)]
+struct Asked(Arc<Mutex<BTreeMap<String, (Shape, candle_nn::Init)>>>);
+
+impl SimpleBackend for Asked {
+    fn get(
+        &self,
+        shape: Shape,
+        name: &str,
+        init: candle_nn::Init,
+        dtype: DType,
+        device: &Device,
+    ) -> candle_core::Result<Tensor> {
+        let zeros = Tensor::zeros(&shape, dtype, device)?;
+        let mut asked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // A variable that two layers share is asked for twice.
+        match asked.get(name) {
+            Some((known, _)) if *known != shape => {
+                candle_core::bail!("variable {name} is asked for as {known:?} and as {shape:?}")
+            }
+            Some(_) => {}
+            None => drop(asked.insert(name.to_owned(), (shape, init))),
+        }
+        Ok(zeros)
+    }
+
+    fn get_unchecked(&self, name: &str, dtype: DType, device: &Device) -> candle_core::Result<Tensor> {
+        let asked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match asked.get(name) {
+            Some((shape, _)) => Tensor::zeros(shape, dtype, device),
+            None => candle_core::bail!("variable {name} is asked for without a shape"),
+        }
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains_key(name)
+    }
+}
+
+/// How the store begins what candle would begin so.
+fn init_of(init: &candle_nn::Init, shape: &Shape) -> Init {
+    match *init {
+        candle_nn::Init::Const(value) => Init::Constant(value),
+        candle_nn::Init::Randn { mean, stdev } => Init::Normal { mean, std: stdev },
+        candle_nn::Init::Uniform { lo, up } => Init::Uniform { low: lo, high: up },
+        candle_nn::Init::Kaiming { dist, fan, non_linearity } => {
+            let std = non_linearity.gain() / (fan.for_shape(shape) as f64).sqrt();
+            let bound = 3_f64.sqrt() * std;
+            match dist {
+                NormalOrUniform::Normal => Init::Normal { mean: 0.0, std },
+                NormalOrUniform::Uniform => Init::Uniform { low: -bound, high: bound },
+            }
+        }
+    }
 }
 
 impl<M> std::fmt::Debug for CandleModule<M> {
@@ -40,35 +99,15 @@ impl<M> CandleModule<M> {
         scope: &Scope,
         build: impl Fn(VarBuilder<'_>) -> candle_core::Result<M> + Send + Sync + 'static,
     ) -> Result<Self> {
-        let map = VarMap::new();
-        build(VarBuilder::from_varmap(&map, scope.dtype(), &Device::Cpu))?;
-        let mut variables: Vec<(String, Tensor)> = {
-            let data = map.data().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            data.iter().map(|(name, var)| (name.clone(), var.as_detached_tensor())).collect()
-        };
-        // candle's map has no order; ranks need one.
-        variables.sort_by(|a, b| a.0.cmp(&b.0));
-        let mut params = Vec::with_capacity(variables.len());
-        let mut initial = Vec::with_capacity(variables.len());
-        for (name, value) in variables {
-            let param = scope.param(&name, value.shape().clone(), Init::ZEROS)?;
-            params.push((name, param));
-            initial.push(value);
+        let asked = Asked::default();
+        build(VarBuilder::from_backend(Box::new(asked.clone()), scope.dtype(), Device::Cpu))?;
+        let asked = std::mem::take(&mut *asked.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut params = Vec::with_capacity(asked.len());
+        for (name, (shape, init)) in asked {
+            let init = init_of(&init, &shape);
+            params.push((name.clone(), scope.param(&name, shape, init)?));
         }
-        Ok(Self { build: Box::new(build), block: scope.block_name().to_owned(), params, initial })
-    }
-
-    /// Fills the parameters with the values that candle's initialisers drew. Call it once after the store is
-    /// built. candle draws from an unseeded generator, so with several ranks broadcast rank 0's parameters
-    /// afterwards (`phalanx-sharding` does so when it wraps a model).
-    ///
-    /// # Errors
-    /// If the store is not built.
-    pub fn initialise(&mut self) -> Result<()> {
-        for ((_, param), value) in self.params.iter().zip(self.initial.drain(..)) {
-            param.set(&value)?;
-        }
-        Ok(())
+        Ok(Self { build: Box::new(build), block: scope.block_name().to_owned(), params })
     }
 
     /// Runs the module: `run` gets the module and the inputs' tensors.

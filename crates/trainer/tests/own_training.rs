@@ -215,3 +215,13 @@ fn sequences_of_different_lengths() {
         metrics(&place.run("alone")).iter().filter_map(|line| line["loss"].as_f64()).collect();
     assert!(losses[7] < losses[0], "it learns: {losses:?}");
 }
+
+#[test]
+fn a_model_of_candle() {
+    let settings = "--set train.steps=8 --set train.global_batch=16 --set optim.lr=0.02";
+    let place = Place::new("own_candle_model", settings);
+    trains_resumes_and_evaluates(&place, &["loss", "lr", "test_loss"]);
+    let losses: Vec<f64> =
+        metrics(&place.run("alone")).iter().filter_map(|line| line["loss"].as_f64()).collect();
+    assert!(losses[7] < losses[0], "it learns: {losses:?}");
+}

@@ -338,15 +338,32 @@ fn every_instruction_set_trains_and_others_are_refused() {
 }
 
 #[test]
-fn a_broken_loss_names_the_step() {
-    let place = Place::new();
-    let output = place.output(
-        "train tiny --ranks 2 --set optim.kind=sgd --set optim.lr=1e30 --set optim.momentum=0 --out run",
-    );
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("rank 0 failed: step ") && said.contains("the loss is "), "{said}");
-    assert!(said.contains("rank-0.log"), "{said}");
+fn a_broken_loss_names_the_step_and_nothing_is_saved_after_the_one_before() {
+    for (ranks, names) in [(1, "step "), (2, "rank 0 failed: step ")] {
+        let place = Place::new();
+        let output = place.output(&format!(
+            "train tiny --ranks {ranks} --set optim.kind=sgd --set optim.lr=1e30 --set optim.momentum=0 \
+             --set checkpoint.every=1 --set checkpoint.keep=9 --out run"
+        ));
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(names) && said.contains("the loss is "), "{said}");
+        assert_eq!(said.contains("rank-0.log"), ranks > 1, "{said}");
+        // Every step before was saved, and no other.
+        let named = said.split("step ").nth(1).and_then(|rest| rest.split(':').next());
+        let step: u64 = named.and_then(|step| step.parse().ok()).expect("a step");
+        let mut saved: Vec<_> = fs::read_dir(place.run("run").join("checkpoints"))
+            .expect("lists")
+            .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+            .filter(|name| name != "latest")
+            .collect();
+        saved.sort();
+        let before: Vec<_> = (1..step).map(|step| format!("step-{step:08}")).collect();
+        assert!(step > 1 && saved == before, "step {step}: {saved:?}\n{said}");
+        // Nor is there a line of it, which would read as a measurement.
+        let logged = losses(&place.run("run"));
+        assert!(logged.iter().all(|(at, loss)| *at < step && loss.is_finite()), "{logged:?}");
+    }
 }
 
 #[test]

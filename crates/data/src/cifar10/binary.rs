@@ -99,7 +99,7 @@ impl Dataset for BinaryDataset {
         });
         let class_name = &self.class_names[usize::from(label)];
         let caption = captions::varied(class_name, self.caption_seed, epoch, index);
-        Ok(CaptionedImage { image, label: u32::from(label), caption })
+        Ok(CaptionedImage::new(image, u32::from(label), caption))
     }
 }
 

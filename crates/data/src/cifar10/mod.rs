@@ -18,6 +18,7 @@ use crate::captioned_image::ImageDataset;
 use crate::dataset::Split;
 use crate::encoded::EncodedDataset;
 use crate::error::{DataError, Result};
+use crate::exclusions::Exclusions;
 use crate::image_folder::ImageFolder;
 use binary::BinaryDataset;
 use std::path::{Path, PathBuf};
@@ -31,16 +32,17 @@ fn default_class_names() -> Vec<String> {
     CLASS_NAMES.map(String::from).to_vec()
 }
 
-/// Opens one split, in whichever form it is; captions vary with seed 0.
+/// Opens one split, in whichever form it is; captions vary with seed 0 and nothing is excluded.
 ///
 /// # Errors
 /// If no form is recognised, or a file is unreadable, truncated, or has a label that is no class. A
 /// corrupt image is an error of [`Dataset::get`](crate::Dataset::get).
 pub fn open_cifar10(path: impl AsRef<Path>, split: Split) -> Result<Arc<ImageDataset>> {
-    open_cifar10_seeded(path, split, 0)
+    open_cifar10_seeded(path, split, 0, &Exclusions::default())
 }
 
-/// Opens one split, in whichever form it is; captions vary with a seed.
+/// Opens one split, in whichever form it is; captions vary with a seed. Files in class folders can be excluded; in the other
+/// forms images have no files of their own.
 ///
 /// # Errors
 /// If no form is recognised, or a file is unreadable, truncated, or has a label that is no class. A
@@ -49,6 +51,7 @@ pub fn open_cifar10_seeded(
     path: impl AsRef<Path>,
     split: Split,
     caption_seed: u64,
+    excluded: &Exclusions,
 ) -> Result<Arc<ImageDataset>> {
     let path = path.as_ref();
     if !path.is_dir() {
@@ -70,7 +73,7 @@ pub fn open_cifar10_seeded(
         }
     }
     if path.join(split.name()).is_dir() {
-        return Ok(Arc::new(ImageFolder::open_seeded(path, split, caption_seed)?));
+        return Ok(Arc::new(ImageFolder::open_seeded(path, split, caption_seed, excluded)?));
     }
     let looked_for = match split {
         Split::Train => {

@@ -1,6 +1,7 @@
 //! Images with their classes and captions.
 
 use super::{Collate, Samples};
+use crate::attribute::Attribute;
 use crate::batch::Batch;
 use crate::captioned_image::CaptionedImage;
 use crate::error::{DataError, Result};
@@ -8,18 +9,27 @@ use crate::transform::Transform;
 
 /// Transforms images and puts them into one array.
 ///
-/// The batch has `images`, f32 [N, 3, H, W] as the transform's normalisation leaves them; `labels`, u32 `[N]`; and the
-/// texts `captions`.
+/// The batch has `images`, f32 [N, 3, H, W] as the transform's normalisation leaves them; `labels`, u32 `[N]`; the texts
+/// `captions`; and for every attribute that it was told of an array of the attribute's name, u32 `[N]`.
 #[derive(Debug, Clone)]
 pub struct ImageCollation {
     transform: Transform,
+    attributes: Vec<String>,
 }
 
 impl ImageCollation {
     /// A collation that does this to each image.
     #[must_use]
     pub fn new(transform: Transform) -> Self {
-        Self { transform }
+        Self { transform, attributes: Vec::new() }
+    }
+
+    /// The collation with an array for each of these attributes, which are those of the dataset
+    /// ([`Labelled::attributes`](crate::Labelled::attributes)).
+    #[must_use]
+    pub fn with_attributes(mut self, attributes: &[Attribute]) -> Self {
+        self.attributes = attributes.iter().map(|attribute| attribute.name.clone()).collect();
+        self
     }
 
     /// What happens to each image.
@@ -31,15 +41,26 @@ impl ImageCollation {
 
 impl Collate<CaptionedImage> for ImageCollation {
     /// # Errors
-    /// If a sample cannot be read, an image is too small for the transform, or images differ in size after it.
+    /// If a sample cannot be read, an image is too small for the transform, images differ in size after it, or a sample has
+    /// other attributes than those that the collation was told of.
     fn collate(&self, samples: &mut Samples<'_, CaptionedImage>) -> Result<Batch> {
         let (number, epoch, dataset) = (samples.len(), samples.epoch(), samples.dataset());
         let mut images = Vec::new();
         let mut labels = Vec::with_capacity(number);
         let mut captions = Vec::with_capacity(number);
+        let mut attributes = vec![Vec::with_capacity(number); self.attributes.len()];
         let mut each: Option<[usize; 3]> = None;
         for sample in samples {
-            let (index, CaptionedImage { image, label, caption }) = sample?;
+            let (index, CaptionedImage { image, label, caption, attributes: values }) = sample?;
+            if !self.attributes.is_empty() {
+                if values.len() != attributes.len() {
+                    let reason = format!("{} attributes where {} are known", values.len(), attributes.len());
+                    return Err(DataError::sample(dataset, index, reason));
+                }
+                for (all, value) in attributes.iter_mut().zip(values) {
+                    all.push(value);
+                }
+            }
             let found = self.transform.append(image, epoch, index, &mut images)?;
             let expected = *each.get_or_insert(found);
             if found != expected {
@@ -56,10 +77,12 @@ impl Collate<CaptionedImage> for ImageCollation {
             let side = self.transform.output_side().unwrap_or(0) as usize;
             [3, side, side]
         });
-        Batch::new(number)
+        let batch = Batch::new(number)
             .with("images", [number, channels, height, width], images)?
             .with("labels", [number], labels)?
-            .with_texts("captions", captions)
+            .with_texts("captions", captions)?;
+        let mut named = self.attributes.iter().zip(attributes);
+        named.try_fold(batch, |batch, (name, values)| batch.with(name, [number], values))
     }
 }
 
@@ -74,10 +97,13 @@ mod tests {
         let get = |index: usize| {
             let (width, height) = sizes[index];
             let image = RgbImage::from_pixel(width, height, Rgb([255, 0, 51 * index as u8]));
-            Ok(CaptionedImage { image, label: index as u32 + 5, caption: format!("picture {index}") })
+            let picture = CaptionedImage::new(image, index as u32 + 5, format!("picture {index}"));
+            // The third has one attribute too many.
+            Ok(CaptionedImage { attributes: vec![index as u32; 2 + index / 2], ..picture })
         };
         let indices: Vec<usize> = (0..sizes.len()).collect();
-        let collation = ImageCollation::new(Transform::new(config)?);
+        let known = ["colour", "place"].map(|name| Attribute::new(name, Vec::new()));
+        let collation = ImageCollation::new(Transform::new(config)?).with_attributes(&known);
         collation.collate(&mut Samples::new("pictures", &indices, 0, &get))
     }
 
@@ -90,6 +116,7 @@ mod tests {
         assert_eq!(batch.values::<u32>("labels").unwrap(), [5, 6]);
         assert_eq!(batch.texts("captions").unwrap(), ["picture 0", "picture 1"]);
         assert_eq!(batch.weights(), [1.0, 1.0]);
+        assert_eq!(batch.values::<u32>("place").unwrap(), [0, 1]);
     }
 
     #[test]
@@ -100,5 +127,7 @@ mod tests {
             DataError::MixedSizes { index: 1, expected: [3, 1, 2], found: [3, 2, 1], .. }
         ));
         assert!(collate(&[]).unwrap().is_empty());
+        let error = collate(&[(2, 1), (2, 1), (2, 1)]).unwrap_err().to_string();
+        assert!(error.contains("sample 2 of pictures: 3 attributes where 2 are known"), "{error}");
     }
 }

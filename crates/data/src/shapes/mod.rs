@@ -4,10 +4,13 @@
 //! and any resolution, and the same index shows the same scene at every resolution. Training and test
 //! share no combination of shape, colour and background; see [`split`].
 
+mod attributes;
 pub mod render;
 pub mod spec;
 pub mod split;
+pub(crate) mod vocabulary;
 
+use crate::attribute::Attribute;
 use crate::captioned_image::CaptionedImage;
 use crate::dataset::{Dataset, Labelled, Split, check_index};
 use crate::error::{DataError, Result};
@@ -58,6 +61,7 @@ pub struct ShapesDataset {
     config: ShapesConfig,
     name: String,
     class_names: Vec<String>,
+    attributes: Vec<Attribute>,
 }
 
 impl ShapesDataset {
@@ -73,8 +77,8 @@ impl ShapesDataset {
             return Err(DataError::config("shapes.resolution", "a picture needs at least 1 pixel"));
         }
         let name = format!("shapes/{}", config.split);
-        let class_names = Shape::ALL.iter().map(|shape| shape.word().to_string()).collect();
-        Ok(Self { config, name, class_names })
+        let attributes = attributes::of(config.objects);
+        Ok(Self { config, name, class_names: Shape::words(), attributes })
     }
 
     /// What it was made from.
@@ -121,7 +125,8 @@ impl Dataset for ShapesDataset {
             ShapeSpec::NUM_WORDINGS,
         );
         let image = render(&spec, self.config.resolution);
-        Ok(CaptionedImage { image, label: spec.label(), caption: spec.caption(wording) })
+        let attributes = attributes::values(&spec, self.config.objects);
+        Ok(CaptionedImage { image, label: spec.label(), caption: spec.caption(wording), attributes })
     }
 }
 
@@ -132,6 +137,12 @@ impl Labelled for ShapesDataset {
 
     fn label(&self, index: usize) -> Result<u32> {
         Ok(self.spec(index)?.label())
+    }
+
+    /// `shape`, `colour`, `size`, `place` and `background`. Where pictures may have two objects these are of the one that
+    /// comes first from the top left, row by row, and `second_shape` to `second_place` of the other.
+    fn attributes(&self) -> &[Attribute] {
+        &self.attributes
     }
 }
 
@@ -160,7 +171,7 @@ pub fn heldout_prompts(n: usize) -> Vec<(String, ShapeSpec)> {
 }
 
 /// One of several, with equal chances.
-fn pick<T: Copy>(rng: &mut ChaCha8Rng, items: &[T]) -> T {
+pub(crate) fn pick<T: Copy>(rng: &mut ChaCha8Rng, items: &[T]) -> T {
     items[below(rng, items.len())]
 }
 

@@ -3,7 +3,7 @@
 //! Each pixel takes a grid of sub-samples and mixes the object's colour by how many fall inside, so
 //! that small pictures show a shape by its edge values and large ones are not jagged.
 
-use super::spec::{Object, Shape, ShapeSpec};
+use super::spec::{Colour, Object, Shape, ShapeSpec};
 use image::{Rgb, RgbImage};
 
 /// The five-pointed star's inner radius; 0.382 would make its edges straight lines, this is plumper.
@@ -21,10 +21,14 @@ pub fn render(spec: &ShapeSpec, resolution: u32) -> RgbImage {
 
 /// Paints one object over what is there.
 fn draw(image: &mut RgbImage, object: &Object) {
+    paint(image, object.shape, object.colour, object.position.centre(), object.size.radius());
+}
+
+/// Paints a shape over what is in a square picture; centre and radius are parts of the picture's side.
+pub(crate) fn paint(image: &mut RgbImage, shape: Shape, colour: Colour, centre: (f32, f32), radius: f32) {
     let side = image.width() as f32;
-    let radius = object.size.radius() * side;
-    let (x, y) = object.position.centre();
-    let (x, y) = (x * side, y * side);
+    let radius = radius * side;
+    let (x, y) = (centre.0 * side, centre.1 * side);
     // In a large picture a pixel is a smaller part of an edge, so fewer sub-samples look as good.
     let samples: u32 = if image.width() <= 64 { 8 } else { 4 };
     let pixels = |centre: f32| {
@@ -32,7 +36,7 @@ fn draw(image: &mut RgbImage, object: &Object) {
         let end = (centre + radius).ceil().min(side) as u32;
         begin..end
     };
-    let colour = object.colour.rgb();
+    let colour = colour.rgb();
     for row in pixels(y) {
         for column in pixels(x) {
             let mut inside = 0_u32;
@@ -40,7 +44,7 @@ fn draw(image: &mut RgbImage, object: &Object) {
                 let sub = |index: u32| (index as f32 + 0.5) / samples as f32;
                 let u = (column as f32 + sub(sample % samples) - x) / radius;
                 let v = (row as f32 + sub(sample / samples) - y) / radius;
-                inside += u32::from(contains(object.shape, u, v));
+                inside += u32::from(contains(shape, u, v));
             }
             let coverage = inside as f32 / (samples * samples) as f32;
             let pixel = image.get_pixel_mut(column, row);
@@ -80,7 +84,7 @@ fn in_star(u: f32, v: f32, distance: f32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::spec::{Background, Colour, Position, Size};
+    use super::super::spec::{Background, Position, Size};
     use super::*;
 
     fn spec(shape: Shape, size: Size, position: Position) -> ShapeSpec {

@@ -1,32 +1,7 @@
 //! What a picture of shapes shows, as values, and the words for it.
 
+use super::vocabulary::vocabulary;
 use std::fmt::Write as _;
-
-/// A small closed set of values, each with the word that captions use.
-macro_rules! vocabulary {
-    ($(#[$meta:meta])* $name:ident { $($(#[$item_meta:meta])* $item:ident = $word:literal),+ $(,)? }) => {
-        $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum $name { $(#[doc = concat!("“", $word, "”.")] $(#[$item_meta])* $item),+ }
-
-        impl $name {
-            /// All of them, in order.
-            pub const ALL: &[Self] = &[$(Self::$item),+];
-
-            /// The word in captions.
-            #[must_use]
-            pub fn word(self) -> &'static str {
-                match self { $(Self::$item => $word),+ }
-            }
-        }
-
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.word())
-            }
-        }
-    };
-}
 
 vocabulary! {
     /// The shape of an object; its index in [`Shape::ALL`] is the label.
@@ -107,10 +82,32 @@ impl Size {
 }
 
 impl Position {
+    /// The name in names of arrays: `top_left`, `center`, …
+    #[must_use]
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::TopLeft => "top_left",
+            Self::Top => "top",
+            Self::TopRight => "top_right",
+            Self::Left => "left",
+            Self::Center => "center",
+            Self::Right => "right",
+            Self::BottomLeft => "bottom_left",
+            Self::Bottom => "bottom",
+            Self::BottomRight => "bottom_right",
+        }
+    }
+
+    /// The column and the row in the grid, 0 to 2 each, from the top left.
+    #[must_use]
+    pub fn column_and_row(self) -> (usize, usize) {
+        (self as usize % 3, self as usize / 3)
+    }
+
     /// The centre (x to the right, y down), as a part of the picture's side. A large object just fits everywhere.
     #[must_use]
     pub fn centre(self) -> (f32, f32) {
-        let (column, row) = (self as usize % 3, self as usize / 3);
+        let (column, row) = self.column_and_row();
         (0.28 + 0.22 * column as f32, 0.28 + 0.22 * row as f32)
     }
 }

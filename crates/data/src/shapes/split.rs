@@ -8,7 +8,7 @@ use super::spec::{Background, Colour, Object, Shape};
 use crate::dataset::Split;
 
 /// Of 100 combinations, about how many are held out.
-const HELD_OUT_PERCENT: u64 = 15;
+pub(crate) const HELD_OUT_PERCENT: u64 = 15;
 
 /// The split that shows a combination. It depends on nothing else, no seed and no length.
 #[must_use]
@@ -39,7 +39,7 @@ pub fn combinations(split: Split) -> Vec<(Shape, Colour, Background)> {
 }
 
 /// The finaliser of splitmix64 (Steele, Lea and Flood 2014).
-fn mix(key: u64) -> u64 {
+pub(crate) fn mix(key: u64) -> u64 {
     let mut z = key.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

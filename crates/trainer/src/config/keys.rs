@@ -62,6 +62,8 @@ choices! {
     DataKind {
         /// The embedded captioned shapes.
         Shapes = "shapes",
+        /// Embedded scenes of two or three shapes that lie to each other as their captions tell.
+        Scenes = "scenes",
         /// CIFAR-10, as binary batches, parquet files or class folders.
         Cifar10 = "cifar10",
         /// A folder with a folder of images for every class.
@@ -89,6 +91,13 @@ choices! {
     }
 }
 
+impl DataKind {
+    /// Whether the pictures are made by program, so that there is no folder of them.
+    pub fn is_embedded(self) -> bool {
+        matches!(self, Self::Shapes | Self::Scenes)
+    }
+}
+
 sections! {
     /// A whole configuration.
     Config;
@@ -105,7 +114,7 @@ sections! {
     data: DataConfig {
         /// Which images are trained on.
         kind: DataKind = DataKind::Shapes;
-        /// The folder of the images; `shapes` needs none.
+        /// The folder of the images; `shapes` and `scenes` need none.
         path: String = String::new();
         /// This many training images of each class; 0 = all.
         per_class: usize = 0;
@@ -125,11 +134,11 @@ sections! {
         prefetch: usize = 4;
         /// What happens to the last, incomplete batch of an epoch.
         tail: Tail = Tail::Drop;
-        /// Shapes: at most this many objects in a picture, 1 or 2.
-        objects: usize = 1;
-        /// Shapes: training pictures in an epoch.
+        /// Shapes: at most this many objects in a picture, 1 or 2. Scenes: 2, or 3 for two or three. 0 = 1 and 3.
+        objects: usize = 0;
+        /// Shapes and scenes: training pictures in an epoch.
         images: usize = 8192;
-        /// Shapes: test pictures.
+        /// Shapes and scenes: test pictures.
         test_images: usize = 512;
     }
 

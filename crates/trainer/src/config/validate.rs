@@ -120,12 +120,17 @@ impl Config {
             format!("schedule.final_fraction = {} is not in [0, 1]", schedule.final_fraction),
         );
         relations.require(
-            (1..=2).contains(&data.objects),
+            data.kind != DataKind::Shapes || data.objects <= 2,
             "data.objects",
-            format!("data.objects = {} is not 1 or 2", data.objects),
+            format!("data.objects = {} is not 1 or 2, which shapes can have", data.objects),
         );
         relations.require(
-            !images || data.kind == DataKind::Shapes || !data.path.is_empty(),
+            data.kind != DataKind::Scenes || [0, 2, 3].contains(&data.objects),
+            "data.objects",
+            format!("data.objects = {} is not 2 or 3, which scenes can have", data.objects),
+        );
+        relations.require(
+            !images || data.kind.is_embedded() || !data.path.is_empty(),
             "data.kind",
             format!("data.kind = {0} needs data.path, or the option --data {0}=PATH", data.kind),
         );

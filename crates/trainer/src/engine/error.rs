@@ -11,7 +11,7 @@ use crate::run::checkpoint::CheckpointError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrainError {
-    /// The loss is no number any more. Weights and checkpoints are those from before.
+    /// The loss is no number any more. Checkpoints are those from before.
     #[error(
         "step {step}: the loss{} is {loss}; the last checkpoint is from before this step, and a lower optim.lr or a train.clip_norm may help",
         of_phase(phase)

@@ -9,10 +9,11 @@
 //! | `inference` | evaluation, samples and plans, of a run or without one |
 //! | `train_loop` | the steps, and everything that changes in them |
 //!
-//! [`train`] runs a whole rank. It asks a [`Training`] for losses, `Distributed` to sum gradients and numbers over the
-//! ranks, and `TrainState` to change and save what is learnt, and tells an [`Observer`] how it goes. After every step
-//! all ranks know the same sums (the loss, the measures, whether anybody was asked to stop), so they take the same
-//! decisions without further words: stop after the same step, or fail at the same broken loss.
+//! [`train`] runs a whole rank. It asks a [`Training`] for losses, the strategies of its networks for gradients summed over
+//! the ranks, and `TrainState` to change and save what is learnt, and tells an [`Observer`] how it goes. A step's collectives
+//! carry nothing else: losses go to rank 0, which writes them down, over the control plane, and so does word of what was
+//! saved. Before every step, and before what follows it, a rank asks there whether it may go on, so all stop at the same
+//! point, whether a user wants it, a disk is full, or a loss is broken.
 //!
 //! A run goes on from its newest checkpoint bit for bit: parameters, buffers, optimizer and averages come from
 //! files; random numbers and the order of images are functions of seed, epoch and step.

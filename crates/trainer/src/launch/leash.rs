@@ -1,26 +1,9 @@
 //! A rank's end of the pipe from its parent.
 
 use std::io::BufRead;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::stop::StopFlag;
 use super::{ABORTED, SUPERVISED};
-
-/// Whether somebody asked for the run to stop after the step that it is in. Clones share the answer.
-#[derive(Debug, Clone, Default)]
-pub struct StopFlag(Arc<AtomicBool>);
-
-impl StopFlag {
-    /// Asks for the stop; true if nobody had asked before.
-    pub fn raise(&self) -> bool {
-        !self.0.swap(true, Ordering::Relaxed)
-    }
-
-    /// Whether the stop was asked for.
-    pub fn is_raised(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
 
 /// A supervised rank's end of the pipe from its parent.
 #[derive(Debug)]

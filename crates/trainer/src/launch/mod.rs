@@ -12,10 +12,13 @@
 
 mod leash;
 mod report;
+mod stop;
 mod supervisor;
 
-pub use leash::{Leash, StopFlag};
+pub use leash::Leash;
 pub use report::FailureReport;
+pub(crate) use stop::Hearing;
+pub use stop::StopFlag;
 pub use supervisor::{Ended, LaunchError, RankFailure, Supervisor};
 
 /// The variable that tells a rank that its standard input is a leash.

@@ -9,4 +9,4 @@ pub(super) use codec_state::{codec_file, codec_state, is_codec_state};
 pub(super) use newest::find_checkpoint;
 pub use newest::newest_checkpoint;
 pub(super) use parts::Cut;
-pub(super) use saver::{Saved, Saver, TOLD};
+pub(super) use saver::{Saved, Saver};

@@ -1,10 +1,10 @@
 //! When checkpoints are written: beside the steps that follow, and what the ranks tell each other about it.
 //!
 //! Saving begins on all ranks after the same step. Rank 0 makes a hidden folder, every rank copies what it has to write, and a
-//! thread of its own writes it there while training goes on. That thread speaks to nobody: how far each rank is travels with
-//! the sums of every step ([`Saver::tell`], [`Saver::hear`]), so all ranks learn at the same step that all have written; then a
-//! thread of rank 0 adds the index and renames the folder into place. Whoever needs the checkpoint to be complete (the end
-//! of the run, the next checkpoint) waits for it on all ranks at the same place ([`Saver::settle`]).
+//! thread of its own writes it there while training goes on. A rank that has written says so to rank 0, apart from the
+//! collectives of the steps ([`Saver::look`]); when all have, a thread of rank 0 adds the index and renames the folder into
+//! place. A rank that could not write has all ranks stop. Whoever needs the checkpoint to be complete (the end of the run, the
+//! next checkpoint) waits for it on all ranks at the same place ([`Saver::settle`]), where all also learn what went wrong.
 
 use std::path::PathBuf;
 use std::thread::JoinHandle;
@@ -13,14 +13,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde_json::{Map, Value};
 
 use crate::config::Config;
-use crate::engine::distributed::Distributed;
+use crate::engine::distributed::{Distributed, StopReason};
 use crate::engine::error::TrainError;
 use crate::run::RunFolder;
 use crate::run::checkpoint::{Aside, Checkpoint, CheckpointError, NewFile};
 
-/// Numbers that a rank adds to the sums of a step: whether it has written, whether it has completed the checkpoint (rank 0
-/// alone does), whether it has failed.
-pub(in crate::engine) const TOLD: usize = 3;
+/// What the notice is called with which a rank tells rank 0 that it has written; it carries the folder's ticket.
+const WRITTEN: &str = "checkpoint written";
 
 /// A checkpoint that has been completed, as rank 0 is told.
 pub(in crate::engine) struct Saved {
@@ -47,6 +46,11 @@ struct Pending {
     state: Map<String, Value>,
     stage: Stage,
     stalled: Duration,
+    /// Whether this rank has said that it has written.
+    said: bool,
+    /// On rank 0, how many ranks have written, and whether it was told that the checkpoint is complete.
+    written: usize,
+    told: bool,
 }
 
 /// How far this rank is.
@@ -77,25 +81,27 @@ impl Saver {
         self.stalled
     }
 
-    /// Begins to save after `step`; `parts` copies what this rank writes, and says what is for the index. If the checkpoint is
-    /// not written beside the next steps it is complete when this returns. Checkpoints that have become complete are
-    /// returned on rank 0. Every rank calls this at the same place.
+    /// Begins to save after `step`, if rank 0 has it `wanted`; `parts` copies what this rank writes, and says what is for the
+    /// index. If the checkpoint is not written beside the next steps it is complete when this returns. Checkpoints that have
+    /// become complete are returned on rank 0. Every rank calls this at the same place.
     pub(in crate::engine) fn begin(
         &mut self,
         distributed: &Distributed,
         step: u64,
+        wanted: bool,
         parts: impl FnOnce() -> Result<(Vec<NewFile>, Map<String, Value>), TrainError>,
     ) -> Result<Vec<Saved>, TrainError> {
         let begun = Instant::now();
         let mut complete = Vec::from_iter(self.settle(distributed)?);
-        if let Some((aside, failed)) = self.agree(distributed, step)? {
+        if let Some((aside, failed)) = self.agree(distributed, step, wanted)? {
             // Bringing parameters together needs all ranks, also one that has nowhere to write them.
             let (files, state) = parts()?;
             let stage = match failed {
                 None => self.write(aside.clone(), distributed.rank(), files),
                 Some(error) => Stage::Failed(error),
             };
-            self.pending = Some(Pending { aside, state, stage, stalled: begun.elapsed() });
+            let (stalled, said, written, told) = (begun.elapsed(), false, 0, false);
+            self.pending = Some(Pending { aside, state, stage, stalled, said, written, told });
             if !self.asynchronous {
                 let saved = self.settle(distributed)?;
                 complete.extend(saved.map(|saved| Saved { stalled: begun.elapsed(), ..saved }));
@@ -105,12 +111,13 @@ impl Saver {
         Ok(complete)
     }
 
-    /// Has rank 0 make the folder and all ranks find it, with what went wrong on this one; nothing if there is a complete
-    /// checkpoint of this step.
+    /// Has rank 0 make the folder and all ranks find it, with what went wrong on this one; nothing if rank 0 does not want it,
+    /// or if there is a complete checkpoint of this step.
     fn agree(
         &self,
         distributed: &Distributed,
         step: u64,
+        wanted: bool,
     ) -> Result<Option<(Aside, Option<CheckpointError>)>, TrainError> {
         let first = distributed.rank() == 0;
         // Microseconds since 1970 fit into the 53 bits that a sum of f64 keeps.
@@ -121,7 +128,7 @@ impl Saver {
         let mut told = [0.0; 2];
         let mut made = None;
         if first {
-            if Checkpoint::exists(&self.checkpoints, step) {
+            if !wanted || Checkpoint::exists(&self.checkpoints, step) {
                 told[1] = 1.0;
             } else {
                 let ticket = ticket();
@@ -158,40 +165,30 @@ impl Saver {
         }
     }
 
-    /// What this rank has to tell the others with the sums of this step.
-    pub(in crate::engine) fn tell(&mut self) -> [f64; TOLD] {
-        let Some(pending) = &mut self.pending else { return [0.0; TOLD] };
-        pending.advance(false);
-        let told = |holds: bool| f64::from(u8::from(holds));
-        let stage = &pending.stage;
-        [
-            told(matches!(stage, Stage::Written | Stage::Completing(_) | Stage::Complete(_))),
-            told(matches!(stage, Stage::Complete(_))),
-            told(matches!(stage, Stage::Failed(_))),
-        ]
-    }
-
-    /// Takes the sums of what all ranks have told: a checkpoint that has become complete, on rank 0.
-    ///
-    /// # Errors
-    /// On all ranks, if any could not write.
-    pub(in crate::engine) fn hear(
-        &mut self,
-        distributed: &Distributed,
-        told: &[f64],
-    ) -> Result<Option<Saved>, TrainError> {
+    /// Looks, between two steps and without waiting, how far saving is: tells rank 0 that this rank has written, or has all
+    /// ranks stop because it could not. On rank 0, the checkpoint the moment that it is complete.
+    pub(in crate::engine) fn look(&mut self, distributed: &Distributed) -> Result<Option<Saved>, TrainError> {
         let Some(pending) = &mut self.pending else { return Ok(None) };
-        let [written, complete, failed] = [0, 1, 2].map(|at| told.get(at).copied().unwrap_or(0.0));
-        if failed > 0.0 {
-            return Err(self.fail(distributed));
+        let (job, first) = (distributed.job(), distributed.rank() == 0);
+        pending.advance(false);
+        match &pending.stage {
+            Stage::Written if !pending.said => {
+                pending.said = true;
+                if first {
+                    pending.written += 1;
+                } else {
+                    job.post(WRITTEN, &pending.aside.ticket().to_le_bytes())?;
+                }
+            }
+            Stage::Failed(_) => job.request_stop(&StopReason::Saving)?,
+            Stage::Complete(_) => return Ok(pending.tell()),
+            _ => {}
         }
-        if complete > 0.0 {
-            return Ok(self.done());
+        while let Some(notice) = job.poll(WRITTEN)? {
+            // What was said of a folder that is no longer waited for counts for nothing.
+            pending.written += usize::from(notice.payload == pending.aside.ticket().to_le_bytes());
         }
-        if written == distributed.size() as f64
-            && distributed.rank() == 0
-            && matches!(pending.stage, Stage::Written)
-        {
+        if first && pending.written == distributed.size() && matches!(pending.stage, Stage::Written) {
             let (aside, ranks, keep) = (pending.aside.clone(), distributed.size(), self.keep);
             let state = std::mem::take(&mut pending.state);
             pending.stage = match on_thread(&pending.aside, move || aside.commit(ranks, state, keep)) {
@@ -225,19 +222,7 @@ impl Saver {
         if any_failed(distributed, pending)? {
             return Err(self.fail(distributed));
         }
-        Ok(self.done())
-    }
-
-    fn done(&mut self) -> Option<Saved> {
-        let pending = self.pending.take()?;
-        match pending.stage {
-            Stage::Complete(checkpoint) => Some(Saved {
-                step: checkpoint.step(),
-                path: checkpoint.folder().to_owned(),
-                stalled: pending.stalled,
-            }),
-            _ => None,
-        }
+        Ok(self.pending.take().and_then(|mut pending| pending.tell()))
     }
 
     /// Gives the checkpoint up on all ranks: each says what has happened to it.
@@ -268,6 +253,14 @@ impl Saver {
 }
 
 impl Pending {
+    /// The checkpoint, the first time that this is asked after it has become complete.
+    fn tell(&mut self) -> Option<Saved> {
+        let Stage::Complete(checkpoint) = &self.stage else { return None };
+        let told = std::mem::replace(&mut self.told, true);
+        let (step, path) = (checkpoint.step(), checkpoint.folder().to_owned());
+        (!told).then_some(Saved { step, path, stalled: self.stalled })
+    }
+
     /// Takes over what the thread has come to, if it has ended or is to be waited for.
     fn advance(&mut self, wait: bool) {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Written) {
@@ -332,18 +325,12 @@ mod tests {
             let (checkpoints, stalled) = (at(rank), Duration::ZERO);
             std::thread::spawn(move || {
                 let mut saver = Saver { checkpoints, keep: 2, asynchronous, pending: None, stalled };
-                work(&Distributed::among(communicator), &mut saver)
+                let distributed = Distributed::among(communicator).expect("threads have a control plane");
+                work(&distributed, &mut saver)
             })
         };
         let running: Vec<_> = threads(3).expect("threads").into_iter().enumerate().map(run).collect();
         running.into_iter().map(|rank| rank.join().expect("no panic")).collect()
-    }
-
-    /// The rest of a step: what ranks tell each other. The step after which the checkpoint was saved, when it is complete.
-    fn step(distributed: &Distributed, saver: &mut Saver) -> Result<Option<u64>, TrainError> {
-        let mut told = saver.tell();
-        distributed.sum(&mut told)?;
-        Ok(saver.hear(distributed, &told)?.map(|saved| saved.step))
     }
 
     fn entries(folder: &Path) -> Vec<String> {
@@ -370,19 +357,20 @@ mod tests {
                     ))
                 };
                 assert!(
-                    saver.begin(distributed, 5, parts).expect("begins").is_empty(),
+                    saver.begin(distributed, 5, true, parts).expect("begins").is_empty(),
                     "nothing is complete yet"
                 );
-                let mut steps = 0;
-                // All ranks leave together: rank 0 when it is told, the others when nothing is pending any more.
-                loop {
-                    let saved = step(distributed, saver).expect("writes");
-                    steps += 1;
-                    assert!(steps < 1_000_000, "never complete");
-                    if saver.pending.is_none() {
+                // Steps, at whose end ranks meet; all leave after the one in which rank 0 is told.
+                for _ in 0..1_000_000 {
+                    let saved = saver.look(distributed).expect("writes").map(|saved| saved.step);
+                    let told = f64::from(u8::from(saved.is_some()));
+                    if distributed.sum_of(told).expect("all are here") > 0.0 {
+                        // It was told, and nobody is told again.
+                        assert!(saver.settle(distributed).expect("complete").is_none());
                         return saved;
                     }
                 }
+                panic!("never complete")
             },
         );
         assert_eq!(done, [Some(5), None, None]);
@@ -397,7 +385,7 @@ mod tests {
             true,
             |distributed, saver| {
                 let parts = || Err(TrainError::Setup("nobody asks for parts".to_owned()));
-                saver.begin(distributed, 5, parts).expect("nothing to do").len()
+                saver.begin(distributed, 5, true, parts).expect("nothing to do").len()
                     + usize::from(saver.pending.is_some())
             },
         );
@@ -416,7 +404,7 @@ mod tests {
                 for step in 1..=4 {
                     let name = format!("rank-{}.safetensors", distributed.rank());
                     let parts = || Ok((files(name, distributed.rank(), 3), Map::new()));
-                    complete.extend(saver.begin(distributed, step, parts).expect("begins"));
+                    complete.extend(saver.begin(distributed, step, true, parts).expect("begins"));
                 }
                 complete.extend(saver.settle(distributed).expect("writes"));
                 complete.iter().map(|saved| saved.step).collect::<Vec<_>>()
@@ -424,6 +412,25 @@ mod tests {
         );
         assert_eq!(done, [vec![1, 2, 3, 4], vec![], vec![]]);
         assert_eq!(entries(folder.path()), ["latest", "step-00000003", "step-00000004"]);
+    }
+
+    #[test]
+    fn nothing_is_saved_that_rank_0_does_not_want() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().to_owned();
+        let begun = on_ranks(
+            |_| path.clone(),
+            true,
+            |distributed, saver| {
+                let parts = || Err(TrainError::Setup("nobody asks for parts".to_owned()));
+                // The others do not know yet.
+                let wanted = distributed.rank() > 0;
+                saver.begin(distributed, 1, wanted, parts).expect("nothing to do").len()
+                    + usize::from(saver.pending.is_some())
+            },
+        );
+        assert_eq!(begun, [0, 0, 0]);
+        assert!(entries(folder.path()).is_empty());
     }
 
     #[test]
@@ -437,7 +444,7 @@ mod tests {
                     asynchronous,
                     move |distributed, saver| {
                         let begin = |saver: &mut Saver, step: u64, name: String| {
-                            saver.begin(distributed, step, || {
+                            saver.begin(distributed, step, true, || {
                                 Ok((files(name, distributed.rank(), 3), Map::new()))
                             })
                         };
@@ -454,11 +461,15 @@ mod tests {
                             (Ok(_), true) => {
                                 saver.settle(distributed).map(drop).expect_err("rank 1 cannot write")
                             }
-                            (Ok(_), false) => loop {
-                                if let Err(error) = step(distributed, saver) {
-                                    break error;
+                            (Ok(_), false) => {
+                                let mut point = 0;
+                                while distributed.job().begin(point).expect("goes on").is_none() {
+                                    saver.look(distributed).expect("says it by stopping all");
+                                    distributed.sum_of(0.0).expect("all are here");
+                                    point += 1;
                                 }
-                            },
+                                saver.settle(distributed).map(drop).expect_err("rank 1 cannot write")
+                            }
                         };
                         (failed.to_string(), failed.is_consequence())
                     },
@@ -486,7 +497,11 @@ mod tests {
         let said = on_ranks(at, false, |distributed, saver| {
             let parts =
                 || Ok((files(format!("rank-{}", distributed.rank()), distributed.rank(), 3), Map::new()));
-            saver.begin(distributed, 1, parts).map(drop).expect_err("rank 2 sees another folder").to_string()
+            saver
+                .begin(distributed, 1, true, parts)
+                .map(drop)
+                .expect_err("rank 2 sees another folder")
+                .to_string()
         });
         for message in said {
             assert!(message.contains("rank 2 does not see ") && message.contains("must share"), "{message}");

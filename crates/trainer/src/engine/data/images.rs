@@ -1,14 +1,16 @@
 //! The images that a configuration asks for: which datasets, which of their samples, prepared how.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use phalanx_data::cifar10::CLASS_NAMES;
+use phalanx_data::scenes::{ScenesConfig, ScenesDataset, heldout_scenes};
 use phalanx_data::shapes::{Objects, ShapesConfig, ShapesDataset, heldout_prompts};
 use phalanx_data::transform::{RandomCrop, Resize, Transform, TransformConfig};
 use phalanx_data::{
-    BatchSource, Collated, DataError, ImageCollation, ImageDataset, ImageFolder, Split, Subset,
-    open_cifar10_seeded,
+    Attribute, BatchSource, Collated, DataError, Exclusions, ImageCollation, ImageDataset, ImageFolder,
+    Split, Subset, open_cifar10_seeded,
 };
 
 use crate::config::{Config, DataKind};
@@ -24,6 +26,7 @@ pub(super) struct ConfiguredImages {
     for_training: Transform,
     for_testing: Transform,
     kind: DataKind,
+    scene_objects: RangeInclusive<usize>,
 }
 
 impl ConfiguredImages {
@@ -33,17 +36,24 @@ impl ConfiguredImages {
         let (train, test) = open_splits(config)?;
         let train = choose(train, data.per_class, data.limit, config.train.seed)?;
         let (for_training, for_testing) = transforms(config)?;
-        Ok(Self { train, test, for_training, for_testing, kind: data.kind })
+        Ok(Self {
+            train,
+            test,
+            for_training,
+            for_testing,
+            kind: data.kind,
+            scene_objects: scene_objects(config),
+        })
     }
 
     /// Batches of training images.
     pub(super) fn train(&self) -> Arc<dyn BatchSource> {
-        Arc::new(Collated::new(self.train.clone(), ImageCollation::new(self.for_training.clone())))
+        batches(&self.train, &self.for_training)
     }
 
     /// Batches of test images.
     pub(super) fn test(&self) -> Arc<dyn BatchSource> {
-        Arc::new(Collated::new(self.test.clone(), ImageCollation::new(self.for_testing.clone())))
+        batches(&self.test, &self.for_testing)
     }
 
     /// How many classes there are.
@@ -58,8 +68,15 @@ impl ConfiguredImages {
 
     /// `count` captions of the test split, each once if there are enough.
     pub(super) fn test_captions(&self, count: usize) -> Result<Vec<String>, TrainError> {
-        if self.kind == DataKind::Shapes {
-            return Ok(heldout_prompts(count).into_iter().map(|(caption, _)| caption).collect());
+        match self.kind {
+            DataKind::Shapes => {
+                return Ok(heldout_prompts(count).into_iter().map(|(text, _)| text).collect());
+            }
+            DataKind::Scenes => {
+                let scenes = heldout_scenes(count, &self.scene_objects);
+                return Ok(scenes.into_iter().map(|(text, _)| text).collect());
+            }
+            _ => {}
         }
         let mut captions: Vec<String> = Vec::new();
         // One of each class, then what comes.
@@ -80,6 +97,12 @@ impl ConfiguredImages {
     }
 }
 
+/// Batches of images, with an array for each of their attributes.
+fn batches(images: &Images, transform: &Transform) -> Arc<dyn BatchSource> {
+    let collation = ImageCollation::new(transform.clone()).with_attributes(images.attributes());
+    Arc::new(Collated::new(images.clone(), collation))
+}
+
 /// At most `per_class` images of each class and at most `limit` in all (0 = no limit), chosen by `seed`.
 fn choose(all: Images, per_class: usize, limit: usize, seed: u64) -> Result<Images, DataError> {
     let mut chosen = all;
@@ -95,6 +118,7 @@ fn choose(all: Images, per_class: usize, limit: usize, seed: u64) -> Result<Imag
 /// Opens both splits of the configured images.
 fn open_splits(config: &Config) -> Result<(Images, Images), TrainError> {
     let data = &config.data;
+    let excluded = Exclusions::default();
     match data.kind {
         DataKind::Shapes => {
             let shapes = |split, len| -> Result<Images, TrainError> {
@@ -108,12 +132,24 @@ fn open_splits(config: &Config) -> Result<(Images, Images), TrainError> {
             };
             Ok((shapes(Split::Train, data.images)?, shapes(Split::Test, data.test_images)?))
         }
+        DataKind::Scenes => {
+            let scenes = |split, len| -> Result<Images, TrainError> {
+                Ok(Arc::new(ScenesDataset::new(ScenesConfig {
+                    split,
+                    len,
+                    resolution: side(config)?,
+                    seed: config.train.seed,
+                    objects: scene_objects(config),
+                })?))
+            };
+            Ok((scenes(Split::Train, data.images)?, scenes(Split::Test, data.test_images)?))
+        }
         DataKind::Cifar10 => {
-            let open = |split| open_cifar10_seeded(&data.path, split, config.train.seed);
+            let open = |split| open_cifar10_seeded(&data.path, split, config.train.seed, &excluded);
             Ok((open(Split::Train)?, open(Split::Test)?))
         }
         DataKind::Folder => {
-            let open = |split| ImageFolder::open_seeded(&data.path, split, config.train.seed);
+            let open = |split| ImageFolder::open_seeded(&data.path, split, config.train.seed, &excluded);
             Ok((Arc::new(open(Split::Train)?), Arc::new(open(Split::Test)?)))
         }
     }
@@ -128,8 +164,24 @@ pub(in crate::engine) fn num_classes(config: &Config) -> Result<usize, TrainErro
              folder=PATH"
                 .to_owned(),
         )),
-        DataKind::Shapes | DataKind::Folder => Ok(open_splits(config)?.0.class_names().len()),
+        DataKind::Shapes | DataKind::Scenes | DataKind::Folder => {
+            Ok(open_splits(config)?.0.class_names().len())
+        }
     }
+}
+
+/// What is known of every configured image beside its class: the names of the arrays of a batch that say it, and what their
+/// numbers mean. Only embedded pictures have such attributes, so no folder is looked at.
+pub(in crate::engine) fn attributes(config: &Config) -> Result<Vec<Attribute>, TrainError> {
+    if !config.data.kind.is_embedded() {
+        return Ok(Vec::new());
+    }
+    Ok(open_splits(config)?.0.attributes().to_vec())
+}
+
+/// How many objects scenes have.
+fn scene_objects(config: &Config) -> RangeInclusive<usize> {
+    if config.data.objects == 2 { 2..=2 } else { 2..=3 }
 }
 
 fn side(config: &Config) -> Result<u32, TrainError> {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use phalanx_data::{
-    BatchSource, DataError, DistributedSampler, Loader, LoaderConfig, SamplerConfig, SourceSubset, Tail,
+    BatchSource, DataError, DistributedSampler, Loader, LoaderConfig, Order, SamplerConfig, SourceSubset,
+    Tail,
 };
 use serde::{Deserialize, Serialize};
 
@@ -48,7 +49,7 @@ impl Data {
         distributed: &Distributed,
     ) -> Result<Self, TrainError> {
         let Some(fed) = distributed.fed() else { return Self::open_here(config, own.transpose()?) };
-        if distributed.rank() == 0 {
+        if fed.rank() == 0 {
             let this = Self::open_here(config, own.transpose()?)?;
             feed::tell(fed, &this.facts)?;
             return Ok(this);
@@ -109,12 +110,12 @@ impl Data {
         let loader_of = |splits: &Splits, rank| {
             let sampler = DistributedSampler::new(SamplerConfig {
                 len: splits.train.len(),
-                world_size: distributed.size(),
+                world_size: distributed.data_size(),
                 rank,
                 global_batch: config.train.global_batch,
                 micro_batches: config.train.accumulate,
                 seed: config.train.seed,
-                shuffle: true,
+                order: Order::Shuffled,
                 tail: config.data.tail,
             })?;
             Loader::new(splits.train.clone(), sampler, splits.loader, start)
@@ -137,12 +138,12 @@ impl Data {
             }
             let sampler = DistributedSampler::new(SamplerConfig {
                 len: test.len(),
-                world_size: distributed.size(),
+                world_size: distributed.data_size(),
                 rank,
-                global_batch: batch.max(1) * distributed.size(),
+                global_batch: batch.max(1) * distributed.data_size(),
                 micro_batches: 1,
                 seed: 0,
-                shuffle: false,
+                order: Order::Sequential,
                 tail: Tail::Ragged,
             })?;
             Loader::new(test, sampler, splits.loader, (0, 0))
@@ -158,9 +159,9 @@ impl Data {
     ) -> Result<Vec<Loader>, TrainError> {
         let Some(splits) = &self.splits else { return Ok(Vec::new()) };
         let ranks = if distributed.fed().is_some() {
-            0..distributed.size()
+            0..distributed.data_size()
         } else {
-            distributed.rank()..distributed.rank() + 1
+            distributed.data_rank()..distributed.data_rank() + 1
         };
         Ok(ranks.map(|rank| loader_of(splits, rank)).collect::<Result<_, _>>()?)
     }

@@ -1,5 +1,6 @@
 //! The other ranks, as the training loop sees them.
 
+mod job;
 mod listeners;
 mod network;
 mod world;
@@ -8,8 +9,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use phalanx_collectives::{CommStats, Communicator, ReduceOp, WorldConfig, connect_unless};
-use phalanx_sharding::{Ranks, Strategy};
+use phalanx_sharding::{ProcessMesh, Ranks, Strategy};
 
+pub(in crate::engine) use job::{Job, StopReason};
 pub(in crate::engine) use listeners::listener;
 pub(in crate::engine) use network::{BatchGroups, Network};
 use world::Link;
@@ -17,7 +19,7 @@ pub use world::{World, in_one_process, launcher_world};
 
 use super::error::TrainError;
 use crate::config::Config;
-use crate::launch::StopFlag;
+use crate::launch::{Hearing, StopFlag};
 
 /// What communication has cost a rank.
 #[derive(Debug, Clone, Copy, Default)]
@@ -70,10 +72,12 @@ impl std::ops::Sub for Traffic {
 
 /// The other ranks; none, for the only rank.
 pub(in crate::engine) struct Distributed {
-    rank: usize,
-    size: usize,
-    communicator: Option<Communicator>,
+    /// Where this rank lies among the others; all networks are shared along its axes.
+    mesh: Option<ProcessMesh>,
     strategy: Option<Strategy>,
+    job: Job,
+    /// Asks for a stop the moment that this rank is told to, as long as this lives.
+    told: Option<Hearing>,
 }
 
 impl Distributed {
@@ -95,55 +99,84 @@ impl Distributed {
             _ => None,
         };
         let strategy = config.train.strategy;
-        Ok(Self { rank: world.rank(), size: world.size(), communicator, strategy: Some(strategy) })
+        let job = communicator.as_ref().map_or_else(|| Ok(Job::alone()), Job::shared)?;
+        let mesh = communicator.map(|world| strategy.mesh(world, 0)).transpose()?;
+        let asking = job.clone();
+        let told = stop.hear(move || {
+            // A world that is broken or left ends without being asked.
+            let _ = asking.request_stop(&StopReason::Asked);
+        });
+        Ok(Self { mesh, strategy: Some(strategy), job, told: Some(told) })
     }
 
     /// Nobody.
     pub(in crate::engine) fn none() -> Self {
-        Self { rank: 0, size: 1, communicator: None, strategy: None }
+        Self { mesh: None, strategy: None, job: Job::alone(), told: None }
     }
 
     /// Ranks that are threads of a test.
     #[cfg(test)]
-    pub(in crate::engine) fn among(communicator: Communicator) -> Self {
-        let (rank, size) = (communicator.rank(), communicator.world_size());
-        Self { rank, size, communicator: Some(communicator), strategy: None }
+    pub(in crate::engine) fn among(communicator: Communicator) -> Result<Self, TrainError> {
+        let (job, mesh) = (Job::shared(&communicator)?, ProcessMesh::data_parallel(communicator)?);
+        Ok(Self { mesh: Some(mesh), strategy: None, job, told: None })
     }
 
+    /// This rank in the world, from 0.
     pub(in crate::engine) fn rank(&self) -> usize {
-        self.rank
+        self.mesh.as_ref().map_or(0, ProcessMesh::rank)
     }
 
+    /// How many ranks there are.
     pub(in crate::engine) fn size(&self) -> usize {
-        self.size
+        self.mesh.as_ref().map_or(1, ProcessMesh::world_size)
+    }
+
+    /// Which part of every batch is this rank's, from 0.
+    pub(in crate::engine) fn data_rank(&self) -> usize {
+        self.mesh.as_ref().map_or(0, ProcessMesh::data_rank)
+    }
+
+    /// How many parts a batch has.
+    pub(in crate::engine) fn data_size(&self) -> usize {
+        self.mesh.as_ref().map_or(1, ProcessMesh::data_size)
+    }
+
+    /// What ranks tell each other apart from the collectives of a step.
+    pub(in crate::engine) fn job(&self) -> &Job {
+        &self.job
     }
 
     /// Whether there are others, with whom a model will be shared.
     pub(in crate::engine) fn is_shared(&self) -> bool {
-        self.communicator.is_some()
+        self.mesh.is_some()
+    }
+
+    /// The communicator of all ranks.
+    fn world(&self) -> Option<&Communicator> {
+        self.mesh.as_ref().map(ProcessMesh::world)
     }
 
     /// The ranks among which the first reads the data for all and scatters it, if the strategy says so.
     pub(in crate::engine) fn fed(&self) -> Option<&Communicator> {
         let threads = self.strategy.is_some_and(|strategy| strategy.ranks == Ranks::Threads);
-        self.communicator.as_ref().filter(|_| threads)
+        self.mesh.as_ref().filter(|_| threads).map(ProcessMesh::data)
     }
 
-    /// The communicator and the strategy by which networks are shared; nothing for the only rank.
-    fn sharing(&self) -> Option<(&Communicator, Strategy)> {
-        self.communicator.as_ref().zip(self.strategy)
+    /// The mesh and the strategy by which networks are shared; nothing for the only rank.
+    fn sharing(&self) -> Option<(&ProcessMesh, Strategy)> {
+        self.mesh.as_ref().zip(self.strategy)
     }
 
     /// What every rank has to say, known to all, by rank.
     pub(in crate::engine) fn gather_text(&self, text: &str) -> Result<Vec<String>, TrainError> {
-        let Some(communicator) = &self.communicator else { return Ok(vec![text.to_owned()]) };
-        let all = communicator.all_gatherv(text.as_bytes())?;
+        let Some(world) = self.world() else { return Ok(vec![text.to_owned()]) };
+        let all = world.all_gatherv(text.as_bytes())?;
         Ok(all.iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect())
     }
 
     /// Replaces each number by its sum over the ranks.
     pub(in crate::engine) fn sum(&self, values: &mut [f64]) -> Result<(), TrainError> {
-        self.communicator.as_ref().map_or(Ok(()), |world| Ok(world.all_reduce(values, ReduceOp::Sum)?))
+        self.world().map_or(Ok(()), |world| Ok(world.all_reduce(values, ReduceOp::Sum)?))
     }
 
     /// The sum of one number over the ranks.
@@ -155,24 +188,25 @@ impl Distributed {
 
     /// What communication has cost so far, that of `networks` included.
     pub(in crate::engine) fn traffic<'n>(&self, networks: impl Iterator<Item = &'n Network>) -> Traffic {
-        let Some(communicator) = &self.communicator else { return Traffic::default() };
-        let base = Traffic::from(communicator.stats());
-        // A network's numbers are those of the communicator that all share, and of its own groups.
+        let Some(mesh) = &self.mesh else { return Traffic::default() };
+        let base = Traffic::from(mesh.stats());
+        // A network's numbers are those of the mesh that all share, and of its own groups.
         networks.filter_map(Network::traffic).fold(base, |sum, network| sum + (network - base))
     }
 
     /// Tells the other ranks that this one fails, so that they do not wait for it.
     pub(in crate::engine) fn abort(&self, reason: &str) {
-        if let Some(communicator) = &self.communicator {
-            communicator.abort(reason);
+        if let Some(world) = self.world() {
+            world.abort(reason);
         }
     }
 
     /// Leaves the world in good order: nobody goes before all have come this far.
-    pub(in crate::engine) fn finish(&self) -> Result<(), TrainError> {
-        if let Some(communicator) = &self.communicator {
-            communicator.barrier("end of training")?;
-            communicator.shutdown();
+    pub(in crate::engine) fn finish(&mut self) -> Result<(), TrainError> {
+        self.told = None;
+        if let Some(world) = self.world() {
+            world.barrier("end of training")?;
+            world.shutdown();
         }
         Ok(())
     }

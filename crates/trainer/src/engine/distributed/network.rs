@@ -58,7 +58,7 @@ impl Network {
         config: &Config,
         threads: usize,
     ) -> Result<(), TrainError> {
-        let Some((communicator, strategy)) = distributed.sharing() else {
+        let Some((mesh, strategy)) = distributed.sharing() else {
             self.parallel = Some(DataParallel::alone(&self.store)?);
             return Ok(());
         };
@@ -70,8 +70,7 @@ impl Network {
             overlap: config.train.overlap,
             threads,
         };
-        let mesh = strategy.mesh(communicator.clone(), 0)?;
-        self.parallel = Some(DataParallel::with_options(&self.store, mesh, strategy, options)?);
+        self.parallel = Some(DataParallel::with_options(&self.store, mesh.clone(), strategy, options)?);
         self.is_shared = true;
         Ok(())
     }
@@ -136,7 +135,7 @@ impl Network {
         self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.broadcast_buffers(&self.store)?))
     }
 
-    /// What communication has cost so far, that of other networks over the same communicator included.
+    /// What communication has cost so far, that of other networks over the same mesh included.
     pub(super) fn traffic(&self) -> Option<Traffic> {
         self.shared().map(|parallel| parallel.stats().into())
     }

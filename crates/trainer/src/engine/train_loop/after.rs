@@ -56,29 +56,37 @@ impl Run<'_> {
         &mut self,
         step: u64,
         last: bool,
-        interrupted: bool,
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
-        let config = self.config;
-        if !interrupted && self.plan.is_due(config.sample.every, step, last) {
+        let (sample, checkpoint) = (&self.config.sample, &self.config.checkpoint);
+        if self.plan.is_due(sample.every, step, last) {
             let path = self.folder.samples().join(format!("step-{step:08}.png"));
             if draw_for_run(self, &path)? {
                 observer.event(&Event::Sampled { step, path });
             }
         }
-        let checkpoint = &config.checkpoint;
-        if checkpoint.enabled && self.plan.is_due(checkpoint.every, step, last || interrupted) {
-            let mut saved = Map::from_iter([
-                ("images".to_owned(), Value::from(step * self.plan.global_batch as u64)),
-                ("epoch".to_owned(), Value::from(self.plan.place(step).0)),
-                ("model".to_owned(), Value::from(config.model.kind.as_str())),
-                ("seed".to_owned(), Value::from(config.train.seed)),
-            ]);
-            let (state, distributed) = (&self.state, self.distributed);
-            let parts = || Ok((state.parts(distributed, &mut saved)?, saved));
-            for saved in self.saver.begin(self.distributed, step, parts)? {
-                tell_saved(observer, saved);
-            }
+        if self.plan.is_due(checkpoint.every, step, last) {
+            self.save(step, observer)?;
+        }
+        Ok(())
+    }
+
+    /// Begins to save what there is after step `step`, if checkpoints are wanted.
+    pub(super) fn save(&mut self, step: u64, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        let config = self.config;
+        if !config.checkpoint.enabled {
+            return Ok(());
+        }
+        let mut saved = Map::from_iter([
+            ("images".to_owned(), Value::from(step * self.plan.global_batch as u64)),
+            ("epoch".to_owned(), Value::from(self.plan.place(step).0)),
+            ("model".to_owned(), Value::from(config.model.kind.as_str())),
+            ("seed".to_owned(), Value::from(config.train.seed)),
+        ]);
+        let (state, distributed, wanted) = (&self.state, self.distributed, self.broken.is_none());
+        let parts = || Ok((state.parts(distributed, &mut saved)?, saved));
+        for saved in self.saver.begin(self.distributed, step, wanted, parts)? {
+            tell_saved(observer, saved);
         }
         Ok(())
     }
@@ -157,7 +165,7 @@ pub(super) fn tell_saved(observer: &mut dyn Observer, saved: Saved) {
 /// Evaluates the averaged weights, or the weights, on the test split, each rank its share.
 pub(super) fn evaluate_run(run: &mut Run<'_>) -> Result<Vec<(String, f64)>, TrainError> {
     let eval = &run.config.eval;
-    let share = run.config.train.global_batch.div_ceil(run.distributed.size());
+    let share = run.config.train.global_batch.div_ceil(run.distributed.data_size());
     let batch = if eval.batch > 0 { eval.batch } else { share };
     run.state.networks().try_for_each(Network::broadcast_buffers)?;
     let (data, distributed, context) = (&run.data, run.distributed, run.context.clone());

@@ -2,6 +2,7 @@
 
 mod account;
 mod after;
+mod losses;
 mod meter;
 mod replicas;
 mod state;
@@ -16,13 +17,14 @@ use serde_json::{Map, Value};
 
 pub use replicas::{ReplicaFailure, train_replicas};
 
+use losses::Losses;
 use meter::Meter;
 use state::TrainState;
 
 use super::checkpoint::{Saver, find_checkpoint};
 use super::data::Data;
-use super::distributed::{Distributed, Network, World};
-use super::observer::{Event, Observer, Started};
+use super::distributed::{Distributed, Network, StopReason, World};
+use super::observer::{Event, Observer, Started, StepReport};
 use super::training::{Task, Weights};
 use super::watch::Watch;
 use super::{Plan, TrainError, precision};
@@ -48,9 +50,9 @@ pub fn train(
     let config = &resolved.config;
     world.check(config)?;
     let context = precision::context(config, world)?;
-    let distributed = Distributed::connect(world, config, &folder.logs(), stop)?;
+    let mut distributed = Distributed::connect(world, config, &folder.logs(), stop)?;
     let trained = Run::new(task, folder, config, &distributed, context)
-        .and_then(|run| run.train(resolved, stop, start, observer.as_mut()));
+        .and_then(|run| run.train(resolved, start, observer.as_mut()));
     match &trained {
         Ok(()) => distributed.finish()?,
         Err(error) if error.is_consequence() => {}
@@ -69,7 +71,10 @@ pub(super) struct Run<'a> {
     state: TrainState,
     context: Arc<Context>,
     meter: Meter,
+    losses: Losses,
     saver: Saver,
+    /// On rank 0, why the run cannot go on: a loss was not finite.
+    broken: Option<TrainError>,
     key: Key,
     watch: Watch,
     /// The last line and the last evaluation, for the summary.
@@ -91,16 +96,31 @@ impl<'a> Run<'a> {
         let weights = if distributed.is_shared() { Weights::ByRanks } else { Weights::Here };
         let built = task.build(config, Some(data.num_classes()), weights)?;
         let state = TrainState::new(config, built, &plan, distributed, context.clone())?;
-        let (meter, last, saver) = (Meter::default(), Map::new(), Saver::new(folder, config));
+        let (meter, losses, saver) = (Meter::default(), Losses::default(), Saver::new(folder, config));
+        let (broken, last) = (None, Map::new());
         let watch = Watch::new(&config.watch, state.training.phases());
-        Ok(Self { folder, config, data, distributed, plan, state, context, meter, saver, key, watch, last })
+        Ok(Self {
+            folder,
+            config,
+            data,
+            distributed,
+            plan,
+            state,
+            context,
+            meter,
+            losses,
+            saver,
+            broken,
+            key,
+            watch,
+            last,
+        })
     }
 
     /// Goes on from the newest checkpoint to the end of the plan, with ranks that have met.
     fn train(
         mut self,
         resolved: &Resolved,
-        stop: &StopFlag,
         start: Instant,
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
@@ -112,7 +132,7 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         observer.started(&self.started());
-        let interrupted = self.steps(stop, observer)?;
+        let interrupted = self.steps(observer)?;
         let summary = self.summary(interrupted, start.elapsed())?;
         if let Some(summary) = summary {
             summary.write(&self.folder.summary())?;
@@ -166,46 +186,82 @@ impl<'a> Run<'a> {
     }
 
     /// Trains to the end of the plan, or until a stop is asked for. True if it was.
-    fn steps(&mut self, stop: &StopFlag, observer: &mut dyn Observer) -> Result<bool, TrainError> {
+    ///
+    /// Each step is a point before which all ranks can stop, and what follows it is another.
+    fn steps(&mut self, observer: &mut dyn Observer) -> Result<bool, TrainError> {
         let mut metrics = match self.is_first() {
             true => Some(MetricsWriter::open(&self.folder.metrics(), self.state.step)?),
             false => None,
         };
         let mut feed = self.data.feed(self.config, &self.plan, self.distributed, self.state.step)?;
-        let mut interrupted = false;
-        while self.state.step < self.plan.stop && !interrupted {
-            let (report, stopped) = match self.step(&mut feed, stop, observer) {
-                Err(error @ TrainError::NotFinite { .. }) => {
-                    // All ranks end here together, and can still complete what they have begun to save.
-                    self.settle(observer)?;
-                    return Err(error);
-                }
-                outcome => outcome?,
-            };
-            interrupted = stopped;
-            let step = report.step;
-            let last = step == self.plan.stop;
+        let job = self.distributed.job();
+        let mut stopped = None;
+        while self.state.step < self.plan.stop && stopped.is_none() {
+            stopped = job.begin(2 * self.state.step)?;
+            if stopped.is_some() {
+                break;
+            }
+            let report = self.step(&mut feed)?;
+            if let Some(saved) = self.saver.look(self.distributed)? {
+                after::tell_saved(observer, saved);
+            }
+            let (step, last) = (report.step, report.step == self.plan.stop);
+            stopped = job.begin(2 * step - 1)?;
             // Whoever interrupts wants the checkpoint and nothing else.
             let eval = &self.config.eval;
-            let evaluated = match !interrupted && eval.enabled && self.plan.is_due(eval.every, step, last) {
-                true => Some(after::evaluate_run(self)?),
-                false => None,
-            };
-            let collapsed = self.watch.see(&report.phases);
-            for problem in &collapsed {
-                tracing::warn!("step {step}: {problem}");
-                observer.event(&Event::Collapsed { step, problem: problem.clone() });
+            let evaluated =
+                match stopped.is_none() && eval.enabled && self.plan.is_due(eval.every, step, last) {
+                    true => Some(after::evaluate_run(self)?),
+                    false => None,
+                };
+            let due = step == 1 || self.plan.is_due(self.config.log.every, step, last || stopped.is_some());
+            self.tell(report, due, evaluated, metrics.as_mut(), observer)?;
+            if stopped.is_none() {
+                self.after_step(step, last, observer)?;
             }
-            let due = step == 1 || self.plan.is_due(self.config.log.every, step, last || interrupted);
-            match metrics.as_mut() {
-                Some(metrics) if due || evaluated.is_some() || !collapsed.is_empty() => {
-                    self.log(report, evaluated, collapsed, metrics, observer)?;
-                }
-                _ => observer.step(&report, false),
-            }
-            self.after_step(step, last, interrupted, observer)?;
+        }
+        let interrupted = stopped == Some(StopReason::Asked);
+        if interrupted {
+            self.save(self.state.step, observer)?;
         }
         self.settle(observer)?;
+        if let Some(broken) = self.broken.take() {
+            return Err(broken);
+        }
+        if let Some(StopReason::NotFinite { step, phase, loss }) = stopped {
+            let loss = loss.parse().unwrap_or(f64::NAN);
+            return Err(TrainError::NotFinite { step, phase, loss, elsewhere: true });
+        }
         Ok(interrupted)
+    }
+
+    /// Tells of a step, on rank 0, and writes its line if it is due, something was evaluated, or networks have collapsed. A loss that is not finite is
+    /// told as the error that ends the run.
+    fn tell(
+        &mut self,
+        report: StepReport,
+        due: bool,
+        evaluated: Option<Vec<(String, f64)>>,
+        metrics: Option<&mut MetricsWriter>,
+        observer: &mut dyn Observer,
+    ) -> Result<(), TrainError> {
+        if self.broken.is_some() {
+            return Ok(());
+        }
+        let collapsed = self.watch.see(&report.phases);
+        for problem in &collapsed {
+            let step = report.step;
+            tracing::warn!("step {step}: {problem}");
+            observer.event(&Event::Collapsed { step, problem: problem.clone() });
+        }
+        match metrics {
+            Some(metrics) if due || evaluated.is_some() || !collapsed.is_empty() => {
+                self.log(report, evaluated, collapsed, metrics, observer)
+            }
+            _ => {
+                observer.step(&report, false);
+                Ok(())
+            }
+        }
     }
 }

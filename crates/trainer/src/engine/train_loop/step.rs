@@ -5,25 +5,17 @@ use std::time::Instant;
 use phalanx_tensor::{Session, Tape};
 
 use super::Run;
-use super::after::tell_saved;
+use super::losses::reports;
 use super::meter::{Spent, timed};
-use crate::engine::checkpoint::TOLD;
 use crate::engine::data::{Feed, MicroBatch, StepSamples};
-use crate::engine::distributed::Network;
-use crate::engine::observer::PhaseReport;
-use crate::engine::training::{Step, number};
-use crate::engine::{Observer, StepReport, TrainError, precision};
-use crate::launch::StopFlag;
+use crate::engine::distributed::{Network, StopReason};
+use crate::engine::training::{Phase, Step, number};
+use crate::engine::{StepReport, TrainError, precision};
 use crate::run::resident_memory;
 
 impl Run<'_> {
-    /// One step: its report without rates, and whether any rank was asked to stop.
-    pub(super) fn step(
-        &mut self,
-        feed: &mut Feed,
-        stop: &StopFlag,
-        observer: &mut dyn Observer,
-    ) -> Result<(StepReport, bool), TrainError> {
+    /// One step: its report without rates; on ranks other than 0 without losses.
+    pub(super) fn step(&mut self, feed: &mut Feed) -> Result<StepReport, TrainError> {
         let begun = Instant::now();
         let mut spent = Spent::default();
         let step = self.state.step;
@@ -37,21 +29,23 @@ impl Run<'_> {
             epoch: self.plan.place(step).0,
             ..StepReport::default()
         };
-        let mut stopped = false;
-        for (at, phase) in due.iter().copied().enumerate() {
+        let mut sums = Vec::new();
+        for phase in due.iter().copied() {
             let strategies = self.state.strategies(phase)?;
             let steps = strategies.iter().map(|parallel| Ok(parallel.begin_step()?));
             let mut steps = steps.collect::<Result<Vec<_>, TrainError>>()?;
-            let sums = self.gradients(phase, &share, &mut steps)?;
+            sums.extend(self.gradients(phase, &share, &mut steps)?);
             let reduced = steps.into_iter().map(|step| Ok(step.reduce()?));
             let reduced = reduced.collect::<Result<Vec<_>, TrainError>>()?;
-            let told = (at + 1 == due.len()).then_some(stop);
-            let (of_phase, asked) = self.agree(phase, sums, told, observer)?;
-            stopped |= asked;
-            report.phases.push(of_phase);
             report.updates.extend(self.state.update(phase, reduced, self.distributed)?);
         }
         self.state.step += 1;
+        if let Some(sums) = self.losses.bring_together(self.distributed, sums)? {
+            let phases = self.state.training.phases();
+            let phases: Vec<&Phase> = due.iter().map(|phase| phases[*phase]).collect();
+            report.phases = reports(&phases, &sums);
+            self.check_finite(&report)?;
+        }
         spent.steps = begun.elapsed();
         // The communicator counts all waiting, also that of batch norms in the middle of the model.
         let traffic = self.distributed.traffic(self.state.networks()) - before;
@@ -62,7 +56,7 @@ impl Run<'_> {
         report.memory_bytes = resident_memory();
         report.data_share = spent.share(spent.data);
         report.communication_share = spent.share(spent.communication);
-        Ok((report, stopped))
+        Ok(report)
     }
 
     /// Runs a phase forward and backward on this rank's share of a step: the sums of its loss and measures, while the
@@ -84,7 +78,8 @@ impl Run<'_> {
         let last = share.micro_batches.len().saturating_sub(1);
         // The last batch of an epoch may leave ranks without samples in some micro-batch; they then cannot gather parameters
         // block by block together.
-        let uneven = share.micro_batches.iter().any(|micro_batch| micro_batch.ranks < distributed.size());
+        let uneven =
+            share.micro_batches.iter().any(|micro_batch| micro_batch.ranks < distributed.data_size());
         if uneven {
             state.networks().try_for_each(Network::unshard)?;
         }
@@ -128,36 +123,15 @@ impl Run<'_> {
         Ok(sums)
     }
 
-    /// Sums up over the ranks what a phase has measured; with the last phase of a step also
-    /// whether any rank was asked to stop, and how far saving is.
-    fn agree(
-        &mut self,
-        phase: usize,
-        mut sums: Vec<f64>,
-        stop: Option<&StopFlag>,
-        observer: &mut dyn Observer,
-    ) -> Result<(PhaseReport, bool), TrainError> {
-        let stops = sums.len();
-        if let Some(stop) = stop {
-            sums.push(f64::from(u8::from(stop.is_raised())));
-            sums.extend(self.saver.tell());
+    /// Has all ranks stop if a loss is not finite, and remembers why. Nothing is saved from this step on.
+    fn check_finite(&mut self, report: &StepReport) -> Result<(), TrainError> {
+        let Some(broken) = report.phases.iter().find(|phase| !phase.loss.is_finite()) else { return Ok(()) };
+        if self.broken.is_some() {
+            return Ok(());
         }
-        self.distributed.sum(&mut sums)?;
-        if stop.is_some() {
-            debug_assert_eq!(sums.len(), stops + 1 + TOLD);
-            if let Some(saved) = self.saver.hear(self.distributed, &sums[stops + 1..])? {
-                tell_saved(observer, saved);
-            }
-        }
-        let phases = self.state.training.phases();
-        let (name, measures) = (phases[phase].name.clone(), &phases[phase].measures);
-        let loss = sums[0];
-        if !loss.is_finite() {
-            let (step, elsewhere) = (self.state.step + 1, self.distributed.rank() > 0);
-            return Err(TrainError::NotFinite { step, phase: name, loss, elsewhere });
-        }
-        let measures = measures.iter().cloned().zip(sums[1..stops].iter().copied()).collect();
-        let stopped = stop.is_some() && sums[stops] > 0.0;
-        Ok((PhaseReport { name, loss, measures }, stopped))
+        let (step, phase, loss) = (report.step, broken.name.clone(), broken.loss);
+        let reason = StopReason::NotFinite { step, phase: phase.clone(), loss: loss.to_string() };
+        self.broken = Some(TrainError::NotFinite { step, phase, loss, elsewhere: false });
+        self.distributed.job().request_stop(&reason)
     }
 }

@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
+use phalanx_data::Attribute;
 use phalanx_tensor::io::load_weights;
 use phalanx_tensor::{BuildOptions, Key, ParamStore, Scope, StoreBuilder, TensorError};
 
 use super::of_run::load_of_run;
 use super::phase::{AnyTraining, Phase, Training};
 use crate::config::{Config, mib};
-use crate::engine::data::num_classes;
+use crate::engine::data::{attributes, num_classes};
 use crate::engine::distributed::Network;
 use crate::engine::error::TrainError;
 
@@ -56,6 +57,15 @@ impl<'a> Setup<'a> {
     /// If that must be looked up in a folder of images and cannot be.
     pub fn classes(&self) -> Result<usize, TrainError> {
         self.classes.map_or_else(|| num_classes(self.config), Ok)
+    }
+
+    /// What is known of every image of `[data]` beside its class, such as its colour: the names of the batch's arrays that say
+    /// it ([`Step::classes`](super::Step::classes) reads them) with what their numbers mean. Nothing for data of one's own.
+    ///
+    /// # Errors
+    /// If the configuration describes no images.
+    pub fn attributes(&self) -> Result<Vec<Attribute>, TrainError> {
+        if self.classes == Some(0) { Ok(Vec::new()) } else { attributes(self.config) }
     }
 
     /// Registers the only network of a training. Its parameters are saved under their own names.

@@ -53,6 +53,7 @@ struct Written {
 pub struct Aside {
     checkpoints: PathBuf,
     step: u64,
+    ticket: u64,
     path: PathBuf,
 }
 
@@ -85,7 +86,12 @@ impl Aside {
     pub fn at(checkpoints: &Path, step: u64, ticket: u64) -> Self {
         // With the ticket in its name a folder that is seen is the one that rank 0 has just made, and no leftover.
         let path = checkpoints.join(format!(".tmp-{}-{ticket:013x}", name(step)));
-        Self { checkpoints: checkpoints.to_owned(), step, path }
+        Self { checkpoints: checkpoints.to_owned(), step, ticket, path }
+    }
+
+    /// The number that no other attempt has.
+    pub fn ticket(&self) -> u64 {
+        self.ticket
     }
 
     /// `action` has failed on the folder.

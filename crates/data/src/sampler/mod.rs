@@ -6,14 +6,19 @@
 //! are: a run on four ranks sees what a run on one sees. (PyTorch's `DistributedSampler` strides
 //! through the permutation instead, which changes the batches with the world size.)
 //!
+//! Where samples lie together on a disk, as those of tar shards do, an epoch can keep to a few of these stretches at a time:
+//! [`Order::Windows`].
+//!
 //! A step that is done in micro-batches is cut into these first, and each of them among the ranks: what is normalised
 //! together does not depend on the number of ranks either.
 
+mod order;
+
 use crate::error::{DataError, Result};
-use crate::rng::{Purpose, rng_for, shuffle};
+use order::Orders;
+pub use order::{Order, Stretches};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// What happens at the end of an epoch whose last batch is not full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -67,8 +72,8 @@ pub struct SamplerConfig {
     pub micro_batches: usize,
     /// Fixes the permutations.
     pub seed: u64,
-    /// Whether each epoch has its own order; otherwise all have that of the dataset.
-    pub shuffle: bool,
+    /// In which order an epoch takes the samples.
+    pub order: Order,
     /// What happens to a last, partial batch.
     pub tail: Tail,
 }
@@ -101,13 +106,12 @@ pub struct RankSamples {
 #[derive(Debug)]
 pub struct DistributedSampler {
     config: SamplerConfig,
-    /// The last permutation asked for; another epoch replaces it.
-    cached: Mutex<Option<(u64, Arc<Vec<usize>>)>>,
+    orders: Orders,
 }
 
 impl Clone for DistributedSampler {
     fn clone(&self) -> Self {
-        Self { config: self.config.clone(), cached: Mutex::new(None) }
+        Self { config: self.config.clone(), orders: Orders::new(&self.config) }
     }
 }
 
@@ -115,8 +119,8 @@ impl DistributedSampler {
     /// Checks the configuration.
     ///
     /// # Errors
-    /// If the dataset is empty, the batch, its micro-batches or the world is 0, the rank is not in the world, or
-    /// [`Tail::Drop`] would leave no batch at all.
+    /// If the dataset is empty, the batch, its micro-batches or the world is 0, the rank is not in the world,
+    /// [`Tail::Drop`] would leave no batch at all, or the stretches of an order are not those of a dataset of this length.
     pub fn new(config: SamplerConfig) -> Result<Self> {
         let SamplerConfig { len, world_size, rank, global_batch, .. } = config;
         if len == 0 {
@@ -142,7 +146,8 @@ impl DistributedSampler {
                 ),
             ));
         }
-        Ok(Self { config, cached: Mutex::new(None) })
+        config.order.check(len)?;
+        Ok(Self { orders: Orders::new(&config), config })
     }
 
     /// What it was made from.
@@ -160,24 +165,11 @@ impl DistributedSampler {
         }
     }
 
-    /// The order of an epoch: a permutation of `0..len`.
+    /// The order of an epoch: a permutation of `0..len`. All of it takes memory and, where it keeps to windows, has to be made;
+    /// a sampler itself asks only for what it needs.
     #[must_use]
-    pub fn permutation(&self, epoch: u64) -> Arc<Vec<usize>> {
-        // The order without shuffling is the same for all epochs, so it is kept as that of epoch 0.
-        let key = if self.config.shuffle { epoch } else { 0 };
-        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((kept, permutation)) = cached.as_ref()
-            && *kept == key
-        {
-            return Arc::clone(permutation);
-        }
-        let mut order: Vec<usize> = (0..self.config.len).collect();
-        if self.config.shuffle {
-            shuffle(&mut rng_for(self.config.seed, Purpose::Shuffle, epoch, 0), &mut order);
-        }
-        let order = Arc::new(order);
-        *cached = Some((key, Arc::clone(&order)));
-        order
+    pub fn permutation(&self, epoch: u64) -> Vec<usize> {
+        self.orders.slice(epoch, 0..self.config.len)
     }
 
     /// The indices of a step's true samples over all ranks, in the order of their positions in the global batch.
@@ -188,7 +180,7 @@ impl DistributedSampler {
         self.check_step(step)?;
         let begin = step * self.config.global_batch;
         let end = (begin + self.config.global_batch).min(self.config.len);
-        Ok(self.permutation(epoch)[begin..end].to_vec())
+        Ok(self.orders.slice(epoch, begin..end))
     }
 
     fn check_step(&self, step: usize) -> Result<()> {
@@ -219,11 +211,13 @@ impl DistributedSampler {
             MicroBatchRange { positions: of_rank(rank), ranks: (0..world_size).take_while(has_true).count() }
         };
         let micro_batches: Vec<MicroBatchRange> = (0..micro_batches).map(of_micro_batch).collect();
-        let order = self.permutation(epoch);
         let positions = micro_batches.iter().flat_map(|own| own.positions.clone());
         Ok(RankSamples {
             // Only padding reaches past the end, and then begins again at the start.
-            indices: positions.clone().map(|position| order[(begin + position) % len]).collect(),
+            indices: positions
+                .clone()
+                .map(|position| self.orders.at(epoch, (begin + position) % len))
+                .collect(),
             valid: positions.filter(|position| *position < global_samples).count(),
             micro_batches: micro_batches.clone(),
             global_samples,
@@ -252,7 +246,7 @@ mod tests {
             global_batch,
             micro_batches: 1,
             seed: 7,
-            shuffle: true,
+            order: Order::Shuffled,
             tail,
         }
     }
@@ -270,7 +264,7 @@ mod tests {
 
     #[test]
     fn padding_repeats_from_the_start_and_is_counted() {
-        let config = SamplerConfig { shuffle: false, ..config(5, 4, Tail::Pad) };
+        let config = SamplerConfig { order: Order::Sequential, ..config(5, 4, Tail::Pad) };
         let expected = RankSamples {
             indices: vec![4, 0],
             valid: 1,
@@ -289,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_batch_larger_than_the_dataset_can_be_padded() {
-        let config = SamplerConfig { shuffle: false, ..config(2, 5, Tail::Pad) };
+        let config = SamplerConfig { order: Order::Sequential, ..config(2, 5, Tail::Pad) };
         let got = samples_of(&config, 1, 0, 0, 0);
         assert_eq!(
             got,
@@ -331,11 +325,17 @@ mod tests {
         #[test]
         fn ranks_together_see_what_one_rank_sees(
             len in 1_usize..80, batch in 1_usize..20, world in 1_usize..9, epoch in 0_u64..4, seed: u64,
-            tail in prop_oneof![Just(Tail::Pad), Just(Tail::Drop), Just(Tail::Ragged)], shuffle: bool,
+            tail in prop_oneof![Just(Tail::Pad), Just(Tail::Drop), Just(Tail::Ragged)], kind in 0..3, window in 1_usize..4,
             micro_batches in 1_usize..4,
         ) {
             prop_assume!(tail != Tail::Drop || batch <= len);
-            let config = SamplerConfig { len, world_size: 1, rank: 0, global_batch: batch, micro_batches, seed, shuffle, tail };
+            let stretches = [len / 3, len / 5, len - len / 3 - len / 5].into_iter().filter(|number| *number > 0).collect();
+            let order = match kind {
+                0 => Order::Sequential,
+                1 => Order::Shuffled,
+                _ => Order::Windows(Stretches { lengths: stretches, window }),
+            };
+            let config = SamplerConfig { len, world_size: 1, rank: 0, global_batch: batch, micro_batches, seed, order, tail };
             let alone = DistributedSampler::new(config.clone()).unwrap();
             let mut seen = Vec::new();
             for step in 0..alone.steps_per_epoch() {

@@ -1,0 +1,144 @@
+//! ImageNet's classification set (ILSVRC 2012): class folders named by synsets.
+//!
+//! ```text
+//! imagenet/                                   as torchvision wants it
+//!   train/n01440764/n01440764_10026.JPEG
+//!   val/n01440764/ILSVRC2012_val_00000293.JPEG
+//!   LOC_synset_mapping.txt                    n01440764 tench, Tinca tinca       (or words.txt)
+//!
+//! imagenet/                                   as Kaggle gives it
+//!   ILSVRC/Data/CLS-LOC/train/n01440764/n01440764_10026.JPEG
+//!   ILSVRC/Data/CLS-LOC/val/ILSVRC2012_val_00000293.JPEG
+//!   LOC_synset_mapping.txt
+//!   LOC_val_solution.csv                      ImageId,PredictionString
+//! ```
+//!
+//! Classes are numbered in the order of their synsets, as everywhere. Their names are the first words of the mapping, and
+//! the synsets themselves where there is none; captions are made from names.
+
+use crate::dataset::Split;
+use crate::error::{DataError, Result};
+use crate::exclusions::Exclusions;
+use crate::file_list::{FileList, class_folders, images_in};
+use crate::image_folder::{ImageFolder, list_classes};
+use crate::lines::LinesFile;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// The files that name synsets: each with what comes between a synset and its names.
+const MAPPINGS: [(&str, char); 2] = [("LOC_synset_mapping.txt", ' '), ("words.txt", '\t')];
+
+/// Lists one split; captions vary with a seed.
+///
+/// # Errors
+/// If a folder or a file is missing, there are no classes or no images, or a line is not what it should be; the error names
+/// the file and the line.
+pub fn open_imagenet(
+    path: impl AsRef<Path>,
+    split: Split,
+    caption_seed: u64,
+    excluded: &Exclusions,
+) -> Result<ImageFolder> {
+    let path = path.as_ref();
+    if !path.is_dir() {
+        return Err(DataError::NoFolder(path.to_path_buf()));
+    }
+    let places = [path.to_path_buf(), path.join("ILSVRC/Data/CLS-LOC")];
+    let Some(root) = places.iter().find(|folder| folder.join("train").is_dir()) else {
+        let looked_for = "train/<synset>/*.JPEG (also in ILSVRC/Data/CLS-LOC)".to_owned();
+        return Err(DataError::Unrecognised { path: path.to_path_buf(), looked_for });
+    };
+    let train = root.join("train");
+    let synsets = class_folders(&train)?;
+    if synsets.is_empty() {
+        let looked_for = "train/<synset>/*.JPEG".to_owned();
+        return Err(DataError::Unrecognised { path: root.clone(), looked_for });
+    }
+    let files = match split {
+        Split::Train => list_classes(&train, &synsets, &train, excluded)?,
+        Split::Test => {
+            let Some(held_out) = ["val", "test"].map(|name| root.join(name)).into_iter().find(|f| f.is_dir())
+            else {
+                return Err(DataError::NoFolder(root.join("val")));
+            };
+            if class_folders(&held_out)?.is_empty() {
+                list_flat(&held_out, &path.join("LOC_val_solution.csv"), &synsets, excluded)?
+            } else {
+                list_classes(&held_out, &synsets, &train, excluded)?
+            }
+        }
+    };
+    let class_names = class_names(&[path, root], &synsets)?;
+    Ok(ImageFolder::new(format!("imagenet/{split}"), class_names, files, caption_seed))
+}
+
+/// The images of one folder whose classes are in a table.
+fn list_flat(folder: &Path, table: &Path, synsets: &[String], excluded: &Exclusions) -> Result<FileList> {
+    if !table.is_file() {
+        let looked_for = format!("<synset>/*.JPEG, or the table {}", table.display());
+        return Err(DataError::Unrecognised { path: folder.to_path_buf(), looked_for });
+    }
+    let lines = LinesFile::read(table)?;
+    let mut labels = BTreeMap::new();
+    for (number, line) in lines.lines() {
+        if number == 1 && line.starts_with("ImageId") {
+            continue;
+        }
+        // `ILSVRC2012_val_00048981,n03995372 85 1 499 272 …`: a synset with a box, for each object, all of one class.
+        let (image, rest) = line.split_once(',').unwrap_or((line, ""));
+        let synset = rest.split_whitespace().next().unwrap_or_default();
+        let Ok(label) = synsets.binary_search_by(|name| name.as_str().cmp(synset)) else {
+            let reason = format!("{synset:?} is none of the {} folders of train", synsets.len());
+            return Err(lines.error(number, reason));
+        };
+        if labels.insert(image.to_owned(), label as u32).is_some() {
+            return Err(lines.error(number, format!("image {image} has a line already")));
+        }
+    }
+    let mut files = FileList::default();
+    files.begin_folder(folder.to_path_buf());
+    for name in images_in(folder)? {
+        let path = folder.join(&name);
+        if excluded.contains(&path) {
+            continue;
+        }
+        let image = path.file_stem().unwrap_or_default().to_string_lossy();
+        let Some(label) = labels.get(image.as_ref()) else {
+            return Err(DataError::file(table, format!("there is no line for {}", path.display())));
+        };
+        files.push(&name, *label);
+    }
+    if files.len() == 0 {
+        let looked_for = "<synset>/*.JPEG or *.JPEG".to_owned();
+        return Err(DataError::Unrecognised { path: folder.to_path_buf(), looked_for });
+    }
+    Ok(files)
+}
+
+/// The first name of every synset by the mapping in one of these folders, or the synsets where there is none.
+fn class_names(folders: &[&Path], synsets: &[String]) -> Result<Vec<String>> {
+    let beside = |folder: &&Path| MAPPINGS.map(|(name, between)| (folder.join(name), between));
+    let mut files: Vec<(PathBuf, char)> = folders.iter().flat_map(beside).collect();
+    files.retain(|(file, _)| file.is_file());
+    let Some((file, between)) = files.first() else { return Ok(synsets.to_vec()) };
+    let lines = LinesFile::read(file)?;
+    let mut names: Vec<Option<String>> = vec![None; synsets.len()];
+    for (number, line) in lines.lines() {
+        let Some((synset, words)) = line.split_once(*between) else {
+            let reason = "a line has a synset and its names: n01440764 tench, Tinca tinca";
+            return Err(lines.error(number, reason));
+        };
+        // `words.txt` names all of WordNet.
+        if let Ok(label) = synsets.binary_search_by(|name| name.as_str().cmp(synset)) {
+            let first = words.split(',').next().unwrap_or_default().trim();
+            if first.is_empty() {
+                return Err(lines.error(number, format!("{synset} has no name")));
+            }
+            names[label] = Some(first.to_owned());
+        }
+    }
+    let named = synsets.iter().zip(names).map(|(synset, name)| {
+        name.ok_or_else(|| DataError::file(file, format!("class folder {synset} is not named in it")))
+    });
+    named.collect()
+}

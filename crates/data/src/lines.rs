@@ -1,0 +1,84 @@
+//! Files of lines as people write them: with or without a byte order mark, with the line ends of any system.
+
+use crate::error::{DataError, Result};
+use std::path::{Path, PathBuf};
+
+/// The lines of a UTF-8 file. A byte order mark, line ends of Windows, white space around lines and empty lines are passed
+/// over.
+#[derive(Debug)]
+pub(crate) struct LinesFile {
+    file: PathBuf,
+    text: String,
+}
+
+impl LinesFile {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is not UTF-8; the error names the line.
+    pub(crate) fn read(file: &Path) -> Result<Self> {
+        let bytes = std::fs::read(file).map_err(|error| DataError::io(file, error))?;
+        let line_error = |line, reason: &str| DataError::Line {
+            file: file.to_path_buf(),
+            line,
+            reason: reason.to_owned(),
+        };
+        if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+            return Err(line_error(1, "this is UTF-16; save the file as UTF-8"));
+        }
+        let text = String::from_utf8(bytes).map_err(|error| {
+            let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+            let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+            line_error(line, "this is not UTF-8; save the file as UTF-8")
+        })?;
+        Ok(Self { file: file.to_path_buf(), text })
+    }
+
+    /// The lines that are not empty, with their numbers from 1.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        let text = self.text.strip_prefix('\u{feff}').unwrap_or(&self.text);
+        text.lines()
+            .enumerate()
+            .map(|(number, line)| (number + 1, line.trim()))
+            .filter(|(_, line)| !line.is_empty())
+    }
+
+    /// An error that names a line.
+    pub(crate) fn error(&self, line: usize, reason: impl Into<String>) -> DataError {
+        DataError::Line { file: self.file.clone(), line, reason: reason.into() }
+    }
+
+    /// The file.
+    pub(crate) fn file(&self) -> &Path {
+        &self.file
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(bytes: &[u8]) -> Result<Vec<(usize, String)>> {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("list.txt");
+        std::fs::write(&file, bytes).unwrap();
+        let read = LinesFile::read(&file)?;
+        Ok(read.lines().map(|(number, line)| (number, line.to_owned())).collect())
+    }
+
+    #[test]
+    fn lines_of_any_system_are_lines() {
+        let expected = vec![(1, "one 1".to_owned()), (3, "two".to_owned())];
+        assert_eq!(lines(b"one 1\n\ntwo").unwrap(), expected);
+        assert_eq!(lines(b"\xef\xbb\xbfone 1 \r\n\r\n two\r\n").unwrap(), expected);
+        assert_eq!(lines(b"").unwrap(), []);
+    }
+
+    #[test]
+    fn other_encodings_are_errors_that_name_the_line() {
+        let error = lines(b"fine\nna\xefve\n").unwrap_err();
+        assert!(matches!(error, DataError::Line { line: 2, .. }), "{error}");
+        let error = lines(b"\xff\xfeo\0").unwrap_err().to_string();
+        assert!(error.contains("UTF-16"), "{error}");
+    }
+}

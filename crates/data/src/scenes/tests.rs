@@ -1,0 +1,111 @@
+//! Scenes against what is said of them.
+
+use super::split::split_of;
+use super::*;
+use std::collections::BTreeSet;
+
+fn dataset(split: Split, objects: RangeInclusive<usize>, resolution: u32) -> ScenesDataset {
+    ScenesDataset::new(ScenesConfig { split, objects, resolution, len: 600, seed: 3 }).unwrap()
+}
+
+fn specs(dataset: &ScenesDataset) -> Vec<SceneSpec> {
+    (0..dataset.len()).map(|index| dataset.spec(index).unwrap()).collect()
+}
+
+#[test]
+fn what_is_told_holds_and_splits_share_no_pair() {
+    let mut seen = [BTreeSet::new(), BTreeSet::new()];
+    for (split, seen) in [Split::Train, Split::Test].into_iter().zip(&mut seen) {
+        for spec in specs(&dataset(split, 2..=3, 32)) {
+            assert_eq!(spec.stated.len(), spec.objects.len() - 1);
+            let shown = spec.shown_in(&spec.cells());
+            assert_eq!((shown.objects, shown.relations), (spec.objects.len(), spec.stated.len()));
+            for told in &spec.stated {
+                let (from, to) = (&spec.objects[told.subject], &spec.objects[told.object]);
+                let (from, to) = ((from.shape, from.colour), (to.shape, to.colour));
+                assert_eq!(split_of(from, told.relation, to), split);
+                seen.insert((from, told.relation, to));
+            }
+        }
+    }
+    assert!(seen[0].is_disjoint(&seen[1]));
+    for relation in Relation::ALL {
+        assert!(seen.iter().all(|seen| seen.iter().any(|(_, told, _)| told == relation)));
+    }
+}
+
+#[test]
+fn objects_lie_in_their_cells_apart_from_each_other() {
+    for spec in specs(&dataset(Split::Train, 3..=3, 32)) {
+        for (number, object) in spec.objects.iter().enumerate() {
+            let (x, y) = object.centre;
+            let (column, row) = object.place.column_and_row();
+            assert_eq!(((x * 3.0) as usize, (y * 3.0) as usize), (column, row));
+            for edge in [x, y] {
+                assert!(edge - object.radius > 0.0 && edge + object.radius < 1.0);
+            }
+            for other in &spec.objects[..number] {
+                let apart = (x - other.centre.0).hypot(y - other.centre.1);
+                assert!(apart >= object.radius + other.radius, "{object:?} {other:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn pictures_show_the_colours_where_attributes_say_at_every_resolution() {
+    for resolution in [32, 64, 256] {
+        let dataset = dataset(Split::Test, 2..=3, resolution);
+        for index in 0..20 {
+            let (spec, sample) = (dataset.spec(index).unwrap(), dataset.get(index, 1).unwrap());
+            assert_eq!(sample.image.dimensions(), (resolution, resolution));
+            assert_eq!(sample.label, spec.objects[0].shape as u32);
+            assert_eq!(dataset.attributes().len(), sample.attributes.len());
+            let cells = cells(&sample.attributes).unwrap();
+            assert_eq!(cells, spec.cells());
+            for object in &spec.objects {
+                // A ring is empty in its middle.
+                let (x, y) = object.centre;
+                let y = if object.shape == Shape::Ring { y - 0.72 * object.radius } else { y };
+                let at = |part: f32| (part * resolution as f32) as u32;
+                // At 32 pixels a ring's pixel has a little of the background in it.
+                let found = sample.image.get_pixel(at(x), at(y)).0;
+                let off = found.iter().zip(object.colour.rgb()).map(|(a, b)| a.abs_diff(b)).max();
+                assert!(off <= Some(12), "{object:?}: {found:?}");
+            }
+            assert_eq!(sample.image.get_pixel(0, 0).0, spec.background.rgb());
+        }
+    }
+}
+
+#[test]
+fn a_scene_depends_on_seed_and_index_and_its_wording_on_the_epoch() {
+    let one = dataset(Split::Train, 2..=3, 32);
+    assert_eq!(specs(&one), specs(&dataset(Split::Train, 2..=3, 64)));
+    let (a, b) = (one.get(5, 0).unwrap(), one.get(5, 9).unwrap());
+    assert_eq!(a.image, b.image);
+    let captions: BTreeSet<_> = (0..40).map(|epoch| one.get(5, epoch).unwrap().caption).collect();
+    assert_eq!(captions.len(), SceneSpec::NUM_WORDINGS);
+    let prompts = heldout_scenes(64, &(2..=3));
+    assert_eq!(prompts, heldout_scenes(64, &(2..=3)));
+    assert_eq!(prompts.iter().map(|(text, _)| text).collect::<BTreeSet<_>>().len(), 64);
+    assert!(prompts.iter().all(|(_, spec)| split::allows(Split::Test, spec)));
+    assert_eq!((prompts[0].1.objects.len(), prompts[1].1.objects.len()), (2, 3));
+}
+
+#[test]
+fn bad_settings_and_values_are_errors() {
+    let config = ScenesConfig::default();
+    for bad in [
+        ScenesConfig { len: 0, ..config.clone() },
+        ScenesConfig { resolution: 0, ..config.clone() },
+        ScenesConfig { objects: 1..=2, ..config.clone() },
+        ScenesConfig { objects: 2..=4, ..config.clone() },
+    ] {
+        assert!(ScenesDataset::new(bad.clone()).is_err(), "{bad:?}");
+    }
+    assert!(cells(&[0; 18]).is_err());
+    let mut values = vec![0; 19];
+    values[1] = 1 + Shape::ALL.len() as u32;
+    assert!(cells(&values).unwrap_err().to_string().contains("shape_top_left"));
+}

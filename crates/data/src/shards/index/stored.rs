@@ -1,0 +1,152 @@
+//! Indices in files, so that a shard is indexed once.
+//!
+//! A file has a head of 48 bytes and 32 bytes for each sample, all numbers with the low byte first. The head says of which
+//! shard it is by the shard's length and time of change; the file's name is the shard's name with a number made from its whole
+//! path.
+
+use super::{Caption, Entry, ShardIndex, Span};
+use crate::error::{DataError, Result};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+/// The first bytes, with the number of the form.
+const MAGIC: [u8; 8] = *b"PHXTAR01";
+const HEAD: usize = 48;
+const ENTRY: usize = 32;
+/// Where there is no class.
+const NO_LABEL: u32 = u32::MAX;
+
+/// What a shard is known by: its length in bytes, and when it was changed, in nanoseconds.
+fn state_of(shard: &Path) -> Result<(u64, u64)> {
+    let failed = |error| DataError::io(shard, error);
+    let metadata = std::fs::metadata(shard).map_err(failed)?;
+    let changed = metadata.modified().map_err(failed)?.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Ok((metadata.len(), u64::try_from(changed.as_nanos()).unwrap_or(u64::MAX)))
+}
+
+fn file_of(shard: &Path, folder: &Path) -> Result<PathBuf> {
+    let whole = std::path::absolute(shard).map_err(|error| DataError::io(shard, error))?;
+    // FNV-1a: stable over versions, which the standard library's hashes are not.
+    let hash = whole.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let name = shard.file_stem().unwrap_or_default().to_string_lossy();
+    Ok(folder.join(format!("{name}-{hash:016x}.index")))
+}
+
+/// How many samples and classes a shard has, if its index is there and of the shard as it is now.
+pub(super) fn summary(shard: &Path, folder: &Path) -> Result<Option<(usize, usize)>> {
+    let path = file_of(shard, folder)?;
+    let Ok(mut file) = File::open(&path) else { return Ok(None) };
+    let mut head = [0; HEAD];
+    if file.read_exact(&mut head).is_err() {
+        return Ok(None);
+    }
+    let length = file.metadata().map_err(|error| DataError::io(&path, error))?.len();
+    Ok(check_head(&head, shard)?.filter(|(samples, _)| length == (HEAD + ENTRY * samples) as u64))
+}
+
+fn check_head(head: &[u8], shard: &Path) -> Result<Option<(usize, usize)>> {
+    let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| head[at + byte]));
+    let (length, changed) = state_of(shard)?;
+    let fits = head[..8] == MAGIC && number(8) == length && number(16) == changed;
+    Ok(fits.then(|| (number(24) as usize, number(32) as usize)))
+}
+
+/// A shard's index, if it is there and of the shard as it is now.
+pub(super) fn read(shard: &Path, folder: &Path) -> Result<Option<ShardIndex>> {
+    let Ok(bytes) = std::fs::read(file_of(shard, folder)?) else { return Ok(None) };
+    if bytes.len() < HEAD {
+        return Ok(None);
+    }
+    let (head, rest) = bytes.split_at(HEAD);
+    let Some((samples, _)) = check_head(head, shard)? else { return Ok(None) };
+    if rest.len() != ENTRY * samples {
+        return Ok(None);
+    }
+    let entries: Option<Vec<Entry>> = rest.chunks_exact(ENTRY).map(entry).collect();
+    Ok(entries.map(|entries| ShardIndex { entries }))
+}
+
+/// Writes a shard's index, whole or not at all, so that ranks may do so at the same time.
+pub(super) fn write(shard: &Path, folder: &Path, index: &ShardIndex) -> Result<()> {
+    let (length, changed) = state_of(shard)?;
+    let mut bytes = Vec::with_capacity(HEAD + ENTRY * index.entries.len());
+    bytes.extend(MAGIC);
+    for number in [length, changed, index.entries.len() as u64, index.classes() as u64, 0] {
+        bytes.extend(number.to_le_bytes());
+    }
+    index.entries.iter().for_each(|entry| bytes.extend(entry_bytes(entry)));
+    let path = file_of(shard, folder)?;
+    // A name of its own for every process and thread.
+    let thread = format!("{:?}", std::thread::current().id()).replace(|c: char| !c.is_ascii_digit(), "");
+    let partial = path.with_extension(format!("{}-{thread}.partial", std::process::id()));
+    let written = File::create(&partial)
+        .and_then(|mut file| file.write_all(&bytes))
+        .and_then(|()| std::fs::rename(&partial, &path));
+    written.map_err(|error| {
+        // What is left of it would be in the way of nobody, but would stay.
+        let _ = std::fs::remove_file(&partial);
+        DataError::io(&path, error)
+    })
+}
+
+fn entry_bytes(entry: &Entry) -> [u8; ENTRY] {
+    let (caption, kind) = match entry.caption {
+        None => (Span { offset: 0, len: 0 }, 0_u32),
+        Some((span, Caption::Text)) => (span, 1),
+        Some((span, Caption::Json)) => (span, 2),
+    };
+    let mut bytes = [0; ENTRY];
+    bytes[..8].copy_from_slice(&entry.image.offset.to_le_bytes());
+    bytes[8..16].copy_from_slice(&caption.offset.to_le_bytes());
+    bytes[16..20].copy_from_slice(&entry.image.len.to_le_bytes());
+    bytes[20..24].copy_from_slice(&caption.len.to_le_bytes());
+    bytes[24..28].copy_from_slice(&entry.label.unwrap_or(NO_LABEL).to_le_bytes());
+    bytes[28..].copy_from_slice(&kind.to_le_bytes());
+    bytes
+}
+
+/// An entry of a file; `None` if it is none.
+fn entry(bytes: &[u8]) -> Option<Entry> {
+    let long = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
+    let short = |at: usize| u32::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
+    let caption = Span { offset: long(8), len: short(20) };
+    let caption = match short(28) {
+        0 => None,
+        1 => Some((caption, Caption::Text)),
+        2 => Some((caption, Caption::Json)),
+        _ => return None,
+    };
+    let label = Some(short(24)).filter(|label| *label != NO_LABEL);
+    Some(Entry { image: Span { offset: long(0), len: short(16) }, caption, label })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_comes_back_until_its_shard_changes() {
+        let place = tempfile::tempdir().unwrap();
+        let shard = place.path().join("a.tar");
+        std::fs::write(&shard, "contents").unwrap();
+        let span = |offset, len| Span { offset, len };
+        let entries = vec![
+            Entry { image: span(512, 9), caption: Some((span(1 << 40, 3), Caption::Json)), label: None },
+            Entry { image: span(2048, u32::MAX), caption: None, label: Some(7) },
+            Entry { image: span(0, 0), caption: Some((span(1, 1), Caption::Text)), label: Some(0) },
+        ];
+        let index = ShardIndex { entries };
+        assert!(summary(&shard, place.path()).unwrap().is_none());
+        write(&shard, place.path(), &index).unwrap();
+        assert_eq!(summary(&shard, place.path()).unwrap(), Some((3, 8)));
+        assert_eq!(read(&shard, place.path()).unwrap(), Some(index));
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 2, "nothing partial is left");
+        std::fs::write(&shard, "other contents").unwrap();
+        assert!(summary(&shard, place.path()).unwrap().is_none());
+        assert!(read(&shard, place.path()).unwrap().is_none());
+    }
+}

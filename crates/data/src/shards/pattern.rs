@@ -1,0 +1,139 @@
+//! Which shards a path means: `shard-{000000..000012}.tar`, `{a,b}-{0..3}.tar`, a folder, or one file.
+
+use crate::error::{Checked, DataError, Result};
+use std::path::{Path, PathBuf};
+
+/// The most shards that a path may mean: more is a slip of the pen.
+const MOST: usize = 1_000_000;
+
+/// The shards of a path, in order. Braces hold a range of whole numbers, `{000..012}`, with as many digits as its ends where
+/// these have as many, or a list, `{a,b,c}`; several braces are combined, the last one changing fastest; paths are put together
+/// by `::`. A folder means the files `*.tar` in it, sorted.
+///
+/// # Errors
+/// If braces are not closed or hold neither, or a folder has no shard.
+pub fn expand(path: &str) -> Result<Vec<PathBuf>> {
+    let mut shards = Vec::new();
+    for part in path.split("::") {
+        if part.is_empty() {
+            return Err(problem(path, "a path between `::` is empty"));
+        }
+        for name in braces(part).map_err(|reason| problem(path, reason))? {
+            let file = PathBuf::from(name);
+            if file.is_dir() {
+                shards.extend(in_folder(&file)?);
+            } else {
+                shards.push(file);
+            }
+            if shards.len() > MOST {
+                return Err(problem(path, format!("more than {MOST} shards")));
+            }
+        }
+    }
+    Ok(shards)
+}
+
+fn problem(path: &str, reason: impl std::fmt::Display) -> DataError {
+    DataError::config("shards", format!("{path:?}: {reason}"))
+}
+
+fn in_folder(folder: &Path) -> Result<Vec<PathBuf>> {
+    let failed = |error| DataError::io(folder, error);
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let file = entry.map_err(failed)?.path();
+        if file.extension().is_some_and(|ending| ending == "tar") {
+            found.push(file);
+        }
+    }
+    if found.is_empty() {
+        return Err(DataError::Unrecognised { path: folder.to_path_buf(), looked_for: "*.tar".to_owned() });
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The names that braces stand for.
+fn braces(pattern: &str) -> Checked<Vec<String>> {
+    let Some((before, rest)) = pattern.split_once('{') else {
+        return if pattern.contains('}') {
+            Err("`}` without `{`".to_owned())
+        } else {
+            Ok(vec![pattern.to_owned()])
+        };
+    };
+    let (inside, after) = rest.split_once('}').ok_or("`{` is not closed")?;
+    let choices = match inside.split_once("..") {
+        Some((from, to)) => range(from, to)?,
+        None if inside.contains(',') => inside.split(',').map(str::to_owned).collect(),
+        None => return Err(format!("`{{{inside}}}` is neither a range `{{0..9}}` nor a list `{{a,b}}`")),
+    };
+    let after = braces(after)?;
+    if choices.len().saturating_mul(after.len()) > MOST {
+        return Err(format!("more than {MOST} shards"));
+    }
+    Ok(choices
+        .iter()
+        .flat_map(|choice| after.iter().map(move |after| format!("{before}{choice}{after}")))
+        .collect())
+}
+
+fn range(from: &str, to: &str) -> Checked<Vec<String>> {
+    let number = |text: &str| {
+        text.parse::<usize>().map_err(|_| format!("`{text}` in `{{{from}..{to}}}` is no whole number"))
+    };
+    let (first, last) = (number(from)?, number(to)?);
+    if first > last || last - first >= MOST {
+        return Err(format!("`{{{from}..{to}}}` does not go up, or is of more than {MOST}"));
+    }
+    // As in shells: leading zeros in either end give all numbers the longer one's digits.
+    let padded = [from, to].iter().any(|text| text.len() > 1 && text.starts_with('0'));
+    let digits = if padded { from.len().max(to.len()) } else { 1 };
+    Ok((first..=last).map(|number| format!("{number:0digits$}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(path: &str) -> Vec<String> {
+        expand(path).unwrap().iter().map(|path| path.display().to_string()).collect()
+    }
+
+    #[test]
+    fn braces_are_those_of_shells() {
+        assert_eq!(names("s-{008..011}.tar"), ["s-008.tar", "s-009.tar", "s-010.tar", "s-011.tar"]);
+        assert_eq!(names("s-{8..10}.tar"), ["s-8.tar", "s-9.tar", "s-10.tar"]);
+        assert_eq!(names("{a,b}/{0..1}.tar"), ["a/0.tar", "a/1.tar", "b/0.tar", "b/1.tar"]);
+        assert_eq!(names("a.tar::b-{0..1}.tar"), ["a.tar", "b-0.tar", "b-1.tar"]);
+        assert_eq!(names("plain.tar"), ["plain.tar"]);
+    }
+
+    #[test]
+    fn what_is_no_pattern_is_refused() {
+        for bad in [
+            "a-{0..",
+            "a-0}",
+            "{x}.tar",
+            "{3..1}",
+            "{a..b}",
+            "{0..99999999}",
+            "a.tar::",
+            "{0..9999}{0..9999}",
+        ] {
+            assert!(expand(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_folder_means_its_shards() {
+        let place = tempfile::tempdir().unwrap();
+        for name in ["b.tar", "a.tar", "a.txt"] {
+            std::fs::write(place.path().join(name), "").unwrap();
+        }
+        let found = expand(place.path().to_str().unwrap()).unwrap();
+        assert_eq!(found, [place.path().join("a.tar"), place.path().join("b.tar")]);
+        std::fs::create_dir(place.path().join("empty")).unwrap();
+        assert!(expand(place.path().join("empty").to_str().unwrap()).is_err());
+    }
+}
