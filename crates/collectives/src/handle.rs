@@ -9,10 +9,15 @@ use crate::error::{CommError, Result};
 use crate::stats::Counters;
 
 /// An operation under way; [`Handle::wait`] gives its result. Dropping it does not stop the operation.
-#[derive(Debug)]
 pub struct Handle<R> {
     result: Receiver<Result<R>>,
     counters: Arc<Counters>,
+}
+
+impl<R> std::fmt::Debug for Handle<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handle").field("counters", &self.counters).finish_non_exhaustive()
+    }
 }
 
 impl<R> Handle<R> {

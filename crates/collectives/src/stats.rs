@@ -19,6 +19,20 @@ pub struct CommStats {
     pub seconds_exposed: f64,
 }
 
+impl std::ops::Add for CommStats {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            operations: self.operations + other.operations,
+            bytes_sent: self.bytes_sent + other.bytes_sent,
+            bytes_received: self.bytes_received + other.bytes_received,
+            seconds_busy: self.seconds_busy + other.seconds_busy,
+            seconds_exposed: self.seconds_exposed + other.seconds_exposed,
+        }
+    }
+}
+
 /// Counters shared by callers and the communication thread.
 #[derive(Debug, Default)]
 pub(crate) struct Counters(Mutex<CommStats>);

@@ -253,6 +253,20 @@ impl ResNet {
         &self.blocks
     }
 
+    /// Logits of images, with what the head sees of them: the last block's maps, averaged over their places.
+    ///
+    /// # Shapes
+    /// `images` [N, C, H, W], normalised; the results are features [N, F] and logits [N, num_classes].
+    ///
+    /// # Errors
+    /// If the shape does not fit.
+    pub fn features_and_logits(&self, tape: &Tape, images: &Value) -> Result<(Value, Value)> {
+        let trunk = self.blocks.len().saturating_sub(1);
+        let maps = tape.run_sequence(&self.blocks[..trunk], images)?;
+        let features = ops::global_avg_pool2d(tape, &maps)?;
+        Ok((features, tape.run_sequence(&self.blocks[trunk..], &maps)?))
+    }
+
     /// Logits of images.
     ///
     /// # Shapes

@@ -1,4 +1,4 @@
-//! Flat memory and encoded gradients as buffers that the communication thread works on in place.
+//! Flat memory as a buffer that the communication thread works on in place.
 
 use phalanx_collectives::{BoxError, DType, FlatBuffer, SliceMut};
 use phalanx_tensor::FlatStorage;
@@ -24,28 +24,5 @@ impl FlatBuffer for InPlace {
             HostSliceMut::F64(values) => f(SliceMut::F64(values)),
         })?;
         Ok(())
-    }
-}
-
-/// What a codec has made of gradients.
-pub(crate) struct Wire(pub(crate) Box<dyn FlatBuffer>);
-
-impl std::fmt::Debug for Wire {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Wire({} {})", self.0.len(), self.0.dtype().name())
-    }
-}
-
-impl FlatBuffer for Wire {
-    fn dtype(&self) -> DType {
-        self.0.dtype()
-    }
-
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn with_slice_mut(&mut self, f: &mut dyn FnMut(SliceMut<'_>)) -> Result<(), BoxError> {
-        self.0.with_slice_mut(f)
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use half::bf16;
 use phalanx_collectives::{FlatBuffer, SliceMut};
 
+use crate::strategy::ShardAxis;
 use crate::{Result, ShardingError};
 
 /// Bytes that a codec takes for some gradients.
@@ -51,6 +52,15 @@ pub trait GradCodec: Debug + Send + Sync {
 
     /// What `elements` gradients take.
     fn bytes(&self, elements: u64) -> CodecBytes;
+}
+
+impl dyn GradCodec {
+    /// Bytes that a rank keeps from step to step for a bucket of `len` elements, of which it owns `owned`. Between groups the
+    /// shards are encoded too.
+    pub(crate) fn kept(&self, len: usize, owned: usize, axis: ShardAxis) -> u64 {
+        let crossing = if axis == ShardAxis::Group { owned } else { 0 };
+        [len, crossing].iter().map(|elements| self.bytes(*elements as u64).state).sum()
+    }
 }
 
 /// Sends gradients as bf16: half of the bytes. Every rank's gradient is rounded to bf16 and the sums are, which costs

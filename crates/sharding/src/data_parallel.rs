@@ -15,9 +15,10 @@
 mod gradients;
 mod parameters;
 mod prefetch;
-mod state;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::ops::Add as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::Tensor;
@@ -27,11 +28,13 @@ use phalanx_tensor::{FlatEntry, FlatParam, HookResult, Listener, ParamState, Par
 use self::gradients::{Reduction, Reductions};
 use self::parameters::Gathered;
 use self::prefetch::Pass;
+use crate::buffer::InPlace;
 use crate::codec::GradCodec;
+use crate::mesh::first_that_differs;
 use crate::options::{Options, Overlap};
 use crate::parallel::{ParallelStrategy, ShardRole, StateBytes, Step, StepToken};
 use crate::process_group::RankGroup;
-use crate::strategy::{Layout, ShardAxis, StateLayout, Strategy};
+use crate::strategy::{LEADER, Layout, ShardAxis, StateLayout, Strategy};
 use crate::{ProcessMesh, Result, ShardingError};
 
 /// The bulk-synchronous strategies: all ranks take each step together, and have the same parameters after it.
@@ -57,13 +60,11 @@ pub struct DataParallel {
     params: Vec<FlatParam>,
     /// Trainable buckets, last first: the order of reduction.
     order: Vec<usize>,
-    /// The number of each block.
+    /// The number of each block, where parameters come and go with blocks.
     blocks: BTreeMap<String, usize>,
     /// By block, the buckets that its parameters lie in.
     buckets: Vec<Vec<usize>>,
-    codec: Option<Arc<dyn GradCodec>>,
-    prefetch: usize,
-    gathered_bytes: usize,
+    options: Options,
     state: Mutex<Progress>,
 }
 
@@ -131,7 +132,7 @@ impl DataParallel {
         let (shards, replicas) = (by(shards), replicas.map(by));
         let order = trainable().map(|(at, _)| at).rev().collect();
         let (mut blocks, mut buckets) = (BTreeMap::new(), Vec::new());
-        for (at, param) in params.iter().enumerate() {
+        for (at, param) in params.iter().enumerate().filter(|_| gathers) {
             for block in param.blocks().filter(|block| !block.is_empty()) {
                 let index = *blocks.entry(block.to_owned()).or_insert(buckets.len());
                 buckets.resize(buckets.len().max(index + 1), Vec::new());
@@ -148,9 +149,7 @@ impl DataParallel {
             order,
             blocks,
             buckets,
-            codec: options.codec,
-            prefetch: options.prefetch,
-            gathered_bytes: options.gathered_bytes,
+            options,
             state: Mutex::default(),
         };
         this.fill(store.key())?;
@@ -181,11 +180,6 @@ impl DataParallel {
         self.strategy.layout.optimizer != Layout::Replicated
     }
 
-    /// Whether a bucket's parameters leave memory between uses.
-    fn is_gathered(&self, at: usize) -> bool {
-        self.params[at].state() != ParamState::Full
-    }
-
     fn state(&self) -> MutexGuard<'_, Progress> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -214,11 +208,8 @@ impl Listener for DataParallel {
             return Ok(());
         }
         let mut state = self.state();
-        let Some(step) = &mut state.step else {
-            return Err(
-                ShardingError::Step("gradients came outside of any; begin one before backward").into()
-            );
-        };
+        let outside = ShardingError::Step("gradients came outside of any; begin one before backward");
+        let step = state.step.as_mut().ok_or(outside)?;
         if step.accumulating {
             return Ok(());
         }
@@ -228,13 +219,13 @@ impl Listener for DataParallel {
         }
         // What is done meanwhile makes room at once. Where gradients are sharded there is room for those of a few buckets,
         // as for parameters; backward waits if it is that much faster than the others.
-        let scatters = self.strategy.layout.gradients == Layout::Sharded;
+        let scatters = self.strategy.layout.scatters();
         // Where shards go on to other groups that does not depend on who is how fast, so that all ranks issue the same.
-        let done = |reduction: &Reduction| self.replicas.is_none() && reduction.message.is_done();
-        while step.running.front().is_some_and(done)
-            || (scatters && step.running.len() > self.prefetch.max(1))
-        {
-            self.finish_oldest(step)?;
+        let done = |reduction: &Reduction| self.replicas.is_none() && reduction.is_done();
+        let crowded = |running: usize| scatters && running > self.options.prefetch.max(1);
+        while step.running.front().is_some_and(done) || crowded(step.running.len()) {
+            let Some(oldest) = step.running.pop_front() else { break };
+            self.finish(step, oldest)?;
         }
         Ok(())
     }
@@ -272,15 +263,10 @@ impl ParallelStrategy for DataParallel {
         while step.started < self.order.len() {
             self.start(step)?;
         }
-        while !step.running.is_empty() {
-            self.finish_oldest(step)?;
+        while let Some(oldest) = step.running.pop_front() {
+            self.finish(step, oldest)?;
         }
-        for reduction in std::mem::take(&mut step.crossing) {
-            let (param, len) = (&self.params[reduction.bucket], reduction.sum.len());
-            self.arrived(reduction, 0..len)?;
-            self.reduced(param)?;
-        }
-        Ok(())
+        std::mem::take(&mut step.crossing).into_iter().try_for_each(|last| self.finish(step, last))
     }
 
     fn end(&self, _: &StepToken, completed: bool) {
@@ -295,7 +281,26 @@ impl ParallelStrategy for DataParallel {
 
     fn update(&self, change: &mut dyn FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>) -> Result<()> {
         change(&self.params)?;
-        self.spread_updates()
+        if !self.is_sharded() {
+            return Ok(());
+        }
+        let mut state = self.state();
+        let mut coming = Vec::new();
+        for (at, param) in self.params.iter().enumerate() {
+            // What was gathered before the update, or on the way for a pass that did not come, is old.
+            self.receive(&mut state, at)?;
+            match (param.state(), param.values()) {
+                (ParamState::Gathered, _) => param.reshard()?,
+                (ParamState::Full, Some(full)) if param.trainable() => {
+                    coming.push(match self.strategy.layout.optimizer {
+                        Layout::Leader => self.shards.broadcast_async(InPlace(full), LEADER),
+                        _ => self.shards.all_gather_in_place_async(InPlace(full)),
+                    });
+                }
+                _ => {}
+            }
+        }
+        coming.into_iter().try_for_each(|handle| Ok(handle.wait().map(drop)?))
     }
 
     fn sum_owned(&self, values: &mut [f64]) -> Result<()> {
@@ -313,35 +318,29 @@ impl ParallelStrategy for DataParallel {
         if ranks == self.comm.world_size() {
             return Ok(RankGroup::of(&self.comm));
         }
-        let known = self.state().first_ranks.get(&ranks).cloned();
-        let part = match known {
-            Some(part) => part,
-            None => {
+        let mut state = self.state();
+        Ok(RankGroup::of(match state.first_ranks.entry(ranks) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
                 let part = self.comm.split(Some(u32::from(self.comm.rank() >= ranks)), 0)?;
-                let part =
-                    part.ok_or_else(|| ShardingError::Mesh("a rank with a colour got no group".into()))?;
-                self.state().first_ranks.insert(ranks, part.clone());
-                part
+                new.insert(
+                    part.ok_or_else(|| ShardingError::Mesh("a rank with a colour got no group".into()))?,
+                )
             }
-        };
-        Ok(RankGroup::of(&part))
+        }))
     }
 
     fn unshard(&self) -> Result<()> {
         let mut state = self.state();
-        // That all of it is in memory is what was asked for; it does not count as gathered in flight.
-        let peak = state.gathered.peak;
         (0..self.params.len()).try_for_each(|at| self.fetch(&mut state, at))?;
         (0..self.params.len()).try_for_each(|at| self.receive(&mut state, at))?;
-        state.gathered.peak = peak;
         state.gathered.unsharded = true;
         Ok(())
     }
 
     fn reshard(&self) -> Result<()> {
-        let mut state = self.state();
-        state.gathered.unsharded = false;
-        (0..self.params.len()).try_for_each(|at| self.release(&mut state, at))
+        self.state().gathered.unsharded = false;
+        (0..self.params.len()).try_for_each(|at| self.release(at))
     }
 
     fn broadcast_state(&self, store: &ParamStore) -> Result<()> {
@@ -378,9 +377,16 @@ impl ParallelStrategy for DataParallel {
     }
 
     fn bytes(&self) -> StateBytes {
-        let codec = self.codec_elements().map(|(codec, elements)| codec.bytes(elements).state).sum();
+        let held = self.params.iter().map(FlatParam::held_bytes);
+        let [parameters, gradients] =
+            held.fold([0; 2], |sum, held| [0, 1].map(|of| sum[of] + held[of] as u64));
+        let kept = |codec: &Arc<dyn GradCodec>| {
+            let trainable = self.order.iter().map(|at| &self.params[*at]);
+            trainable.map(|param| codec.kept(param.len(), param.owned().len(), self.strategy.axis)).sum()
+        };
+        let codec = self.options.codec.as_ref().map_or(0, kept);
         let wire = self.state().step.as_ref().map_or(0, Reductions::wire_bytes);
-        StateBytes { codec, wire, ..StateBytes::of(&self.params) }
+        StateBytes { parameters, gradients, codec, wire }
     }
 
     fn peak_gathered_bytes(&self) -> u64 {
@@ -388,23 +394,15 @@ impl ParallelStrategy for DataParallel {
     }
 
     fn stats(&self) -> CommStats {
-        let state = self.state();
-        let parts = state.first_ranks.values().map(Communicator::stats);
-        parts.fold(self.mesh.stats(), |sum, part| CommStats {
-            operations: sum.operations + part.operations,
-            bytes_sent: sum.bytes_sent + part.bytes_sent,
-            bytes_received: sum.bytes_received + part.bytes_received,
-            seconds_busy: sum.seconds_busy + part.seconds_busy,
-            seconds_exposed: sum.seconds_exposed + part.seconds_exposed,
-        })
+        self.state().first_ranks.values().map(Communicator::stats).fold(self.mesh.stats(), CommStats::add)
     }
 
     fn codec_state(&self) -> Vec<(String, Vec<f32>)> {
-        self.codec.as_ref().map_or_else(Vec::new, |codec| codec.state())
+        self.options.codec.as_ref().map_or_else(Vec::new, |codec| codec.state())
     }
 
     fn load_codec_state(&self, state: Vec<(String, Vec<f32>)>) -> Result<()> {
-        match (&self.codec, state.first()) {
+        match (&self.options.codec, state.first()) {
             (Some(codec), _) => codec.load_state(state),
             (None, None) => Ok(()),
             (None, Some((name, _))) => {
@@ -426,19 +424,10 @@ fn check_same_model(store: &ParamStore, comm: &Communicator) -> Result<()> {
         // Ranks will fill parts of it, which must be parts of the same.
         own.push(format!("initial values of {:?}", store.key()));
     }
-    let own = own.join("\n");
-    let all = comm.all_gatherv(own.as_bytes())?;
-    let first = String::from_utf8_lossy(&all[0]).into_owned();
-    for (rank, other) in all.iter().enumerate() {
-        if *other != all[0] {
-            let other = String::from_utf8_lossy(other).into_owned();
-            let differs = first.lines().zip(other.lines()).find(|(a, b)| a != b);
-            let difference = match differs {
-                Some((a, b)) => format!("`{b}` where rank 0 has `{a}`"),
-                None => format!("{} parameters instead of {}", other.lines().count(), first.lines().count()),
-            };
-            return Err(ShardingError::ModelsDiffer { rank, difference });
-        }
-    }
-    Ok(())
+    let Some((rank, [first, other])) = first_that_differs(comm, &own.join("\n"))? else { return Ok(()) };
+    let difference = match first.lines().zip(other.lines()).find(|(a, b)| a != b) {
+        Some((a, b)) => format!("`{b}` where rank 0 has `{a}`"),
+        None => format!("{} parameters instead of {}", other.lines().count(), first.lines().count()),
+    };
+    Err(ShardingError::ModelsDiffer { rank, difference })
 }

@@ -4,6 +4,7 @@ mod layout;
 
 pub use layout::{AXES, MeshLayout};
 
+use std::ops::Add as _;
 use std::sync::Arc;
 
 use phalanx_collectives::{CommStats, Communicator, threads};
@@ -147,13 +148,7 @@ impl ProcessMesh {
     /// What communication along all axes together has cost so far.
     pub fn stats(&self) -> CommStats {
         let parts = self.along.iter().chain([&self.data]).flatten().map(Communicator::stats);
-        parts.fold(self.world.stats(), |sum, part| CommStats {
-            operations: sum.operations + part.operations,
-            bytes_sent: sum.bytes_sent + part.bytes_sent,
-            bytes_received: sum.bytes_received + part.bytes_received,
-            seconds_busy: sum.seconds_busy + part.seconds_busy,
-            seconds_exposed: sum.seconds_exposed + part.seconds_exposed,
-        })
+        parts.fold(self.world.stats(), CommStats::add)
     }
 
     /// A communicator of some of the ranks, this one among them; the other ranks make theirs by the same call.
@@ -167,15 +162,18 @@ impl ProcessMesh {
     }
 
     fn check_same_axes(&self) -> Result<()> {
-        let own = self.layout.to_string();
-        let all = self.world.all_gatherv(own.as_bytes())?;
-        match all.iter().position(|other| *other != all[0]) {
+        match first_that_differs(&self.world, &self.layout.to_string())? {
             None => Ok(()),
-            Some(rank) => Err(ShardingError::Mesh(format!(
-                "rank {rank} arranges ranks as {}, rank 0 as {}",
-                String::from_utf8_lossy(&all[rank]),
-                String::from_utf8_lossy(&all[0])
-            ))),
+            Some((rank, [first, other])) => {
+                Err(ShardingError::Mesh(format!("rank {rank} arranges ranks as {other}, rank 0 as {first}")))
+            }
         }
     }
+}
+
+/// The first rank that says something else than rank 0, and what both say.
+pub(crate) fn first_that_differs(comm: &Communicator, own: &str) -> Result<Option<(usize, [String; 2])>> {
+    let all = comm.all_gatherv(own.as_bytes())?;
+    let rank = all.iter().position(|other| *other != all[0]);
+    Ok(rank.map(|rank| (rank, [0, rank].map(|of| String::from_utf8_lossy(&all[of]).into_owned()))))
 }

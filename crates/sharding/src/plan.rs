@@ -155,7 +155,7 @@ impl MemoryPlan {
         let gathered: Vec<_> = params.iter().filter(|param| layout.leaves_memory(param, shards)).collect();
         let trainable: Vec<_> = params.iter().filter(|param| param.trainable()).collect();
         let ahead = workload.prefetch + 1;
-        let scatters = layout.gradients == Layout::Sharded;
+        let scatters = layout.scatters();
         let wire = workload.codec.as_ref().map_or_else(Vec::new, |codec| {
             trainable.iter().map(|param| codec.bytes(param.len() as u64).wire).collect()
         });
@@ -254,9 +254,7 @@ fn rank_bytes(
             held.optimizer += workload.optimizer_numbers as u64 * state;
             held.averages += if workload.averages { state } else { 0 };
             if let Some(codec) = &workload.codec {
-                let crossing = if strategy.axis == ShardAxis::Group { owned } else { 0 };
-                let state = |elements: usize| codec.bytes(elements as u64).state;
-                held.codec += state(param.len()) + state(crossing);
+                held.codec += codec.kept(param.len(), owned, strategy.axis);
             }
         }
     }

@@ -187,6 +187,20 @@ impl StateLayout {
         self.parameters == Layout::Sharded && world > 1 && !param.is_outside()
     }
 
+    /// Whether each rank gets its shard of the summed gradients.
+    pub(crate) fn scatters(&self) -> bool {
+        self.gradients == Layout::Sharded
+    }
+
+    /// Whether rank `rank` of those that share what is sharded keeps the gradients of whole buckets once they are summed.
+    pub(crate) fn keeps_gradients(&self, rank: usize) -> bool {
+        match self.gradients {
+            Layout::Replicated => true,
+            Layout::Sharded => false,
+            Layout::Leader => rank == LEADER,
+        }
+    }
+
     /// The elements of `len` that the optimizer of rank `rank` of `world` updates, and whose state it holds.
     pub(crate) fn owned(&self, len: usize, (rank, world): (usize, usize)) -> Range<usize> {
         match self.optimizer {

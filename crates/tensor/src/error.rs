@@ -134,6 +134,11 @@ pub enum TensorError {
 }
 
 impl TensorError {
+    /// Makes the error of somebody who was called from the tape this crate's: what was being done is `op`.
+    pub(crate) fn hook(op: &'static str) -> impl FnOnce(Box<dyn std::error::Error + Send + Sync>) -> Self {
+        move |source| Self::Hook { op, source }
+    }
+
     /// A shape error of `op`.
     pub(crate) fn shape(op: &'static str, problem: impl Into<String>) -> Self {
         Self::Shape { op, problem: problem.into() }

@@ -101,7 +101,7 @@ mod cli;
 pub mod console;
 
 pub use cli::main;
-pub use engine::{Loss, Setup, Step, TaskSpec, TrainError, Training, number};
+pub use engine::{Judgement, Loss, Setup, Step, TaskSpec, TrainError, Training, number};
 pub use program::Program;
 
 /// The examples of this crate's README, as tests.

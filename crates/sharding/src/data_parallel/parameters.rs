@@ -1,16 +1,17 @@
-//! Parameters that leave memory between uses: gathered before a block runs, those of the next meanwhile.
+//! Parameters: given to the ranks at the start, and gathered before a block runs where they leave memory between uses, those
+//! of the next block meanwhile.
 
 use std::collections::BTreeMap;
+use std::sync::MutexGuard;
 
 use phalanx_collectives::Handle;
-
-use phalanx_tensor::{FlatParam, ParamState};
+use phalanx_tensor::host::HostSliceMut;
+use phalanx_tensor::{FlatParam, Key, ParamState};
 
 use super::prefetch::{Pass, Prefetch, Visit};
 use super::{DataParallel, Progress};
 use crate::Result;
 use crate::buffer::InPlace;
-use crate::strategy::{LEADER, Layout};
 
 /// Which buckets are on their way, and the way that passes take.
 #[derive(Debug, Default)]
@@ -22,84 +23,116 @@ pub(super) struct Gathered {
     pub(super) open: Vec<usize>,
     /// Whether everything is to stay.
     pub(super) unsharded: bool,
-    /// Bytes of whole buckets in memory or on their way, and the most there were.
-    bytes: usize,
+    /// The most bytes of whole buckets that were in memory or on their way for blocks.
     pub(super) peak: usize,
 }
 
 impl DataParallel {
+    /// Gives this rank its elements of every bucket. Values that there are none of yet are drawn: where parameters leave memory
+    /// between uses, those of this rank's elements only.
+    pub(super) fn fill(&self, key: Key) -> Result<()> {
+        let (layout, of) = (self.strategy.layout, (self.shards.rank(), self.shards.world_size()));
+        for param in &self.params {
+            param.set_owned(layout.owned(param.len(), of))?;
+            let scatters = layout.scatters();
+            if param.trainable() && (scatters || layout.keeps_gradients(of.0)) {
+                // What stays is allocated before what comes and goes, so that it does not end up between.
+                param.reserve_grads(scatters)?;
+            }
+            match (param.state(), layout.leaves_memory(param, of.1)) {
+                (ParamState::Absent, true) => param.fill_shard(param.initial_values(key, param.owned())?)?,
+                (ParamState::Absent, false) => param.fill(param.initial_values(key, 0..param.len())?)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes all ranks' parameters that are in memory equal to rank 0's, and keeps of them what the strategy says.
+    pub(super) fn broadcast_params(&self) -> Result<()> {
+        let mut state = self.state();
+        (0..self.params.len()).try_for_each(|at| self.receive(&mut state, at))?;
+        for param in &self.params {
+            let Some(full) = param.values() else { continue };
+            full.with_slice_mut(|slice| match slice {
+                HostSliceMut::F32(values) => self.comm.broadcast(values, 0),
+                HostSliceMut::F64(values) => self.comm.broadcast(values, 0),
+            })??;
+            if self.strategy.layout.leaves_memory(param, self.shards.world_size()) {
+                param.shard()?;
+            }
+        }
+        state.gathered = Gathered::default();
+        Ok(())
+    }
+
     /// A pass has come to a block: its parameters are in memory when this returns, and those of the next are on their way.
     pub(super) fn enter(&self, block: &str, pass: Pass) -> Result<()> {
-        let Some(block) = self.sharded_block(block) else { return Ok(()) };
-        let mut state = self.state();
-        if state.gathered.unsharded {
-            return Ok(());
-        }
+        let Some((block, mut state)) = self.gathers_for(block) else { return Ok(()) };
         state.gathered.route.visit((pass, block));
         state.gathered.open.push(block);
-        let sharded = || self.buckets[block].iter().copied().filter(|at| self.is_gathered(*at));
-        sharded().try_for_each(|at| self.fetch(&mut state, at))?;
+        self.buckets[block].iter().try_for_each(|at| self.fetch(&mut state, *at))?;
         let ahead = if self.shards.is_blocking() { &[] } else { state.gathered.route.ahead() };
         for at in self.next_buckets(&state.gathered.open, ahead) {
-            if state.gathered.bytes + self.params[at].bytes() > self.gathered_bytes {
+            if self.bytes_beside_shards() + self.params[at].bytes() > self.options.gathered_bytes {
                 break;
             }
             self.fetch(&mut state, at)?;
         }
-        sharded().try_for_each(|at| self.receive(&mut state, at))
+        state.gathered.peak = state.gathered.peak.max(self.bytes_beside_shards());
+        self.buckets[block].iter().try_for_each(|at| self.receive(&mut state, *at))
     }
 
-    /// The number of a block, if there is anything to gather.
-    fn sharded_block(&self, name: &str) -> Option<usize> {
-        let gathers = self.strategy.layout.parameters == Layout::Sharded;
-        self.blocks.get(name).copied().filter(|_| gathers)
+    /// The number of a block and what is gathered, if anything comes and goes with blocks now.
+    fn gathers_for(&self, block: &str) -> Option<(usize, MutexGuard<'_, Progress>)> {
+        let state = self.blocks.get(block).map(|block| (*block, self.state()));
+        state.filter(|(_, state)| !state.gathered.unsharded)
     }
 
     /// The buckets to be gathered ahead of these visits while some blocks are open, in the order of their use.
     fn next_buckets(&self, open: &[usize], ahead: &[Visit]) -> Vec<usize> {
         let mut next = Vec::new();
-        for (_, block) in ahead {
-            for at in &self.buckets[*block] {
-                if next.len() == self.prefetch {
-                    return next;
-                }
-                let known = next.contains(at) || open.iter().any(|open| self.uses(*open, *at));
-                if self.is_gathered(*at) && !known {
-                    next.push(*at);
-                }
+        for at in ahead.iter().flat_map(|(_, block)| &self.buckets[*block]) {
+            if next.len() == self.options.prefetch {
+                break;
+            }
+            if self.params[*at].state() != ParamState::Full && !next.contains(at) && !self.used(open, *at) {
+                next.push(*at);
             }
         }
         next
     }
 
-    fn uses(&self, block: usize, bucket: usize) -> bool {
-        self.buckets[block].contains(&bucket)
+    /// Whether one of these blocks has parameters in a bucket.
+    fn used(&self, blocks: &[usize], bucket: usize) -> bool {
+        blocks.iter().any(|block| self.buckets[*block].contains(&bucket))
+    }
+
+    /// Bytes of whole buckets that are in memory or on their way beside the shards of them.
+    fn bytes_beside_shards(&self) -> usize {
+        let passing =
+            |param: &&FlatParam| matches!(param.state(), ParamState::Gathering | ParamState::Gathered);
+        self.params.iter().filter(passing).map(FlatParam::bytes).sum()
     }
 
     /// A pass has left a block: its parameters leave memory, unless they are used again so soon that they would be gathered
     /// at the next block. (Backward begins with the blocks that forward has ended with.)
     pub(super) fn leave(&self, block: &str) -> Result<()> {
-        let Some(block) = self.sharded_block(block) else { return Ok(()) };
-        let mut state = self.state();
-        if state.gathered.unsharded {
-            return Ok(());
+        let Some((block, mut state)) = self.gathers_for(block) else { return Ok(()) };
+        let Gathered { open, route, .. } = &mut state.gathered;
+        if let Some(at) = open.iter().rposition(|open| *open == block) {
+            open.remove(at);
         }
-        if let Some(at) = state.gathered.open.iter().rposition(|open| *open == block) {
-            state.gathered.open.remove(at);
-        }
-        let (mut open, ahead) = (state.gathered.open.clone(), state.gathered.route.ahead());
+        let (mut open, ahead) = (open.clone(), route.ahead());
         open.extend(ahead.first().map(|(_, block)| *block));
         let soon = self.next_buckets(&open, ahead.get(1..).unwrap_or_default());
         // What the next block lacks comes first.
-        let lacking = open.iter().flat_map(|block| &self.buckets[*block]);
-        let lacking =
-            lacking.map(|at| &self.params[*at]).filter(|param| param.state() == ParamState::Sharded);
-        let wanted = state.gathered.bytes + lacking.map(FlatParam::bytes).sum::<usize>();
-        let crowded = wanted > self.gathered_bytes;
+        let lacking = open.iter().flat_map(|block| &self.buckets[*block]).map(|at| &self.params[*at]);
+        let lacking = lacking.filter(|param| param.state() == ParamState::Sharded).map(FlatParam::bytes);
+        let crowded = self.bytes_beside_shards() + lacking.sum::<usize>() > self.options.gathered_bytes;
         for at in &self.buckets[block] {
-            let used = open.iter().any(|block| self.uses(*block, *at)) || (!crowded && soon.contains(at));
-            if !used {
-                self.release(&mut state, *at)?;
+            if !self.used(&open, *at) && (crowded || !soon.contains(at)) {
+                self.release(*at)?;
             }
         }
         Ok(())
@@ -107,15 +140,11 @@ impl DataParallel {
 
     /// Starts to gather a bucket, unless it is here or on its way.
     pub(super) fn fetch(&self, state: &mut Progress, at: usize) -> Result<()> {
-        let param = &self.params[at];
-        if param.state() != ParamState::Sharded {
-            return Ok(());
+        if self.params[at].state() == ParamState::Sharded {
+            let (full, shard) = self.params[at].begin_gather()?;
+            let handle = self.shards.all_gather_into_async(InPlace(full), InPlace(shard));
+            state.gathered.coming.insert(at, handle);
         }
-        let (full, shard) = param.begin_gather()?;
-        let handle = self.shards.all_gather_into_async(InPlace(full), InPlace(shard));
-        state.gathered.coming.insert(at, handle);
-        state.gathered.bytes += param.bytes();
-        state.gathered.peak = state.gathered.peak.max(state.gathered.bytes);
         Ok(())
     }
 
@@ -128,39 +157,11 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Lets a bucket's parameters leave memory.
-    pub(super) fn release(&self, state: &mut Progress, at: usize) -> Result<()> {
-        if self.params[at].state() == ParamState::Gathered {
-            self.params[at].reshard()?;
-            state.gathered.bytes = state.gathered.bytes.saturating_sub(self.params[at].bytes());
+    /// Lets a bucket's parameters leave memory, if they were gathered.
+    pub(super) fn release(&self, at: usize) -> Result<()> {
+        match self.params[at].state() {
+            ParamState::Gathered => Ok(self.params[at].reshard()?),
+            _ => Ok(()),
         }
-        Ok(())
-    }
-
-    /// Brings the parameters that other ranks have updated to this one, and releases what is to be gathered anew.
-    pub(super) fn spread_updates(&self) -> Result<()> {
-        if !self.is_sharded() {
-            return Ok(());
-        }
-        let mut state = self.state();
-        let mut coming = Vec::new();
-        for (at, param) in self.params.iter().enumerate() {
-            if self.is_gathered(at) {
-                // What was gathered before the update, or on the way for a pass that did not come, is old.
-                self.receive(&mut state, at)?;
-                self.release(&mut state, at)?;
-            } else if let (true, Some(full)) = (param.trainable(), param.values()) {
-                coming.push(match self.strategy.layout.optimizer {
-                    Layout::Leader => self.shards.broadcast_async(InPlace(full), LEADER),
-                    Layout::Replicated | Layout::Sharded => {
-                        self.shards.all_gather_in_place_async(InPlace(full))
-                    }
-                });
-            }
-        }
-        for handle in coming {
-            handle.wait()?;
-        }
-        Ok(())
     }
 }

@@ -143,17 +143,6 @@ pub struct StateBytes {
     pub wire: u64,
 }
 
-impl StateBytes {
-    /// Those of parameters and gradients.
-    pub(crate) fn of(params: &[FlatParam]) -> Self {
-        params.iter().map(FlatParam::held_bytes).fold(Self::default(), |sum, [parameters, gradients]| Self {
-            parameters: sum.parameters + parameters as u64,
-            gradients: sum.gradients + gradients as u64,
-            ..sum
-        })
-    }
-}
-
 /// A rank's role in what is saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShardRole {

@@ -71,7 +71,7 @@ impl Gathered {
         const OP: &str = "clip_contrastive";
         let (samples, width) = (images.dims()[0], images.dims()[1]);
         let counts = gather_counts(group.as_ref(), samples);
-        let counts = counts.map_err(|source| TensorError::Hook { op: OP, source })?;
+        let counts = counts.map_err(TensorError::hook(OP))?;
         if let Some(rank) = counts.iter().position(|count| *count == 0) {
             // Every rank finds this, so that none waits for the others.
             let problem =

@@ -143,5 +143,5 @@ pub fn batch_norm2d(
 /// Adds the numbers up over ranks, if they are to be.
 fn reduce(group: Option<&dyn ProcessGroup>, numbers: &Array) -> Result<()> {
     let Some(group) = group else { return Ok(()) };
-    group.all_reduce(numbers).map_err(|source| TensorError::Hook { op: OP, source })
+    group.all_reduce(numbers).map_err(TensorError::hook(OP))
 }

@@ -171,7 +171,7 @@ pub fn split_to_group(
 
 /// Has the group work on a flat tensor's memory.
 fn on_flat(op: &'static str, flat: &Tensor, run: impl FnOnce(&Array) -> HookResult) -> Result<()> {
-    run(&flat.into()).map_err(|source| TensorError::Hook { op, source })
+    run(&flat.into()).map_err(TensorError::hook(op))
 }
 
 /// The elements in the type that sums are taken in, in memory that nobody else holds.

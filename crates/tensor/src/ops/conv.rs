@@ -105,20 +105,15 @@ pub(super) fn run_backward(
     let dy = grad.contiguous()?;
     let backend = dy.backend(tape.context());
     let dtype = wide(dy.dtype());
-    let to_weight = grads.destination(backend, 1, w_dims, dtype)?;
-    let to_bias = grads.destination(backend, 2, &[out_channels], dtype)?;
-    let x = if to_weight.is_some() { Some(x.array()?.contiguous()?) } else { None };
+    let x = if grads.wants(1) { Some(x.array()?.contiguous()?) } else { None };
     let w = if grads.wants(0) { Some(w.array()?.contiguous()?) } else { None };
-    let wanted = ConvBackward {
-        dy: &dy,
-        weight: x.as_ref().zip(to_weight.as_ref()),
-        bias: to_bias.as_ref(),
-        input: w.as_ref(),
-        precision: tape.session().precision,
-    };
-    let dx = run(backend, wanted)?;
-    grads.written(1, to_weight)?;
-    grads.written(2, to_bias)?;
+    let precision = tape.session().precision;
+    let dx = grads.write(backend, [(1, w_dims), (2, &[out_channels])], dtype, |[weight, bias]| {
+        run(
+            backend,
+            ConvBackward { dy: &dy, weight: x.as_ref().zip(weight), bias, input: w.as_ref(), precision },
+        )
+    })?;
     match dx {
         Some(dx) => grads.add(0, dx),
         None => Ok(()),

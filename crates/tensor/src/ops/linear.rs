@@ -69,10 +69,12 @@ pub(crate) fn linear_stored(
             let (dy, w) = (Factor::plain(&grad), Factor::plain(&w));
             grads.add(0, backend.matmul([1, rows, inputs, outputs], dy, w, &x_shape, precision, dtype)?)?;
         }
-        if let Some(to) = grads.destination(backend, 1, &[outputs, inputs], dtype)? {
-            backend.linear_backward_weight(sizes, &grad, &x_saved.array()?.contiguous()?, precision, &to)?;
-            grads.written(1, Some(to))?;
-        }
+        grads.write(backend, [(1, &[outputs, inputs])], dtype, |[to]| match to {
+            Some(to) => {
+                backend.linear_backward_weight(sizes, &grad, &x_saved.array()?.contiguous()?, precision, to)
+            }
+            None => Ok(()),
+        })?;
         if grads.wants(2) {
             grads.add(2, backend.linear_backward_bias(sizes, &grad)?)?;
         }

@@ -1,7 +1,10 @@
 //! Gradients of flat parameters: added up on this rank, on their way, and summed over the ranks.
 
+use std::collections::BTreeSet;
+
 use super::{FlatParam, FlatStorage};
 use crate::Result;
+use crate::backend::Destination;
 
 /// What the gradients of a [`FlatParam`] are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -24,9 +27,9 @@ pub(super) struct Gradients {
     full: Option<FlatStorage>,
     /// Room for the owned elements of the sum, if they have memory of their own. It is kept from step to step.
     shard: Option<FlatStorage>,
-    /// For each entry whether its gradient counts as zero although older numbers are still in its memory: the first
-    /// gradient overwrites them, which saves filling and adding.
-    stale: Vec<bool>,
+    /// The entries that a gradient has come to. That of any other counts as zero, although older numbers are still in its
+    /// memory: the first gradient overwrites them, which saves filling and adding.
+    written: BTreeSet<usize>,
 }
 
 impl Gradients {
@@ -55,7 +58,7 @@ impl FlatParam {
         if gradients.state == GradState::Reducing {
             *gradients = Gradients::default();
         }
-        gradients.stale = vec![true; self.entries().len()];
+        gradients.written.clear();
         gradients.state = if gradients.full.is_some() { GradState::Accumulating } else { GradState::Empty };
     }
 
@@ -64,28 +67,45 @@ impl FlatParam {
         self.memory_mut().gradients = Gradients::default();
     }
 
+    /// Makes room now for what is kept from step to step, that of the sum's owned elements or of all gradients: then it does not
+    /// lie between memory that comes and goes.
+    ///
+    /// # Errors
+    /// If the memory cannot be had.
+    pub fn reserve_grads(&self, scattered: bool) -> Result<()> {
+        let mut memory = self.memory_mut();
+        let owned = memory.owned.len();
+        match scattered {
+            true => self.made(&mut memory.gradients.shard, owned).map(drop),
+            false => self.made(&mut memory.gradients.full, self.len()).map(drop),
+        }
+    }
+
     /// Overwrites all gradients: Empty or Accumulating → Accumulating.
     ///
     /// # Errors
     /// [`crate::TensorError::FlatState`] from another state; and if the number of elements differs.
-    pub fn set_grads(&self, gradients: &FlatStorage) -> Result<()> {
-        self.check(gradients, self.len())?;
-        let mut memory = self.memory_mut();
-        self.allocate(&mut memory.gradients)?.copy_from(gradients)?;
-        memory.gradients.stale.fill(false);
+    pub fn set_grads(&self, values: &FlatStorage) -> Result<()> {
+        self.check(values, self.len())?;
+        let gradients = &mut self.memory_mut().gradients;
+        self.require_unreduced(gradients)?;
+        self.made(&mut gradients.full, self.len())?.copy_from(values)?;
+        gradients.written.extend(0..self.entries().len());
+        gradients.state = GradState::Accumulating;
         Ok(())
     }
 
-    /// Where the gradient of a parameter is to be written, and whether it is to be added to what is there; otherwise all of it
-    /// is to be overwritten. Empty or Accumulating → Accumulating.
+    /// Where the gradient of a parameter is to be written, or added: Empty or Accumulating → Accumulating.
     ///
     /// # Errors
     /// [`crate::TensorError::FlatState`] from another state; and if the memory cannot be had.
-    pub fn grad_destination(&self, entry: usize) -> Result<(FlatStorage, bool)> {
-        let mut memory = self.memory_mut();
-        let to = self.allocate(&mut memory.gradients)?.narrow(self.entries()[entry].range.clone())?;
-        let stale = std::mem::take(&mut memory.gradients.stale[entry]);
-        Ok((to, !stale))
+    pub fn grad_destination(&self, entry: usize) -> Result<Destination> {
+        let gradients = &mut self.memory_mut().gradients;
+        self.require_unreduced(gradients)?;
+        let full = self.made(&mut gradients.full, self.len())?;
+        let array = full.narrow(self.entries()[entry].range.clone())?.array().clone();
+        gradients.state = GradState::Accumulating;
+        Ok(Destination { array, add: !gradients.written.insert(entry) })
     }
 
     /// All gradients, zero where none came; `None` if there is no memory for all of them.
@@ -93,14 +113,12 @@ impl FlatParam {
     /// # Errors
     /// [`crate::TensorError::FlatState`] while they are reduced.
     pub fn grads(&self) -> Result<Option<FlatStorage>> {
-        let mut memory = self.memory_mut();
-        match memory.gradients.state {
+        let gradients = &mut self.memory_mut().gradients;
+        match gradients.state {
             GradState::Reducing => Err(self.wrong(GradState::Reducing, "show gradients", "another state")),
+            GradState::Accumulating => self.settled(gradients).map(Some),
             GradState::Empty => Ok(None),
-            GradState::Accumulating | GradState::Reduced => {
-                self.settle(&mut memory.gradients)?;
-                Ok(memory.gradients.full.clone())
-            }
+            GradState::Reduced => Ok(gradients.full.clone()),
         }
     }
 
@@ -110,35 +128,16 @@ impl FlatParam {
     /// # Errors
     /// [`crate::TensorError::FlatState`] while they are reduced, and before it if the rank owns some elements only.
     pub fn owned_grads(&self) -> Result<Option<FlatStorage>> {
-        let full = self.grads()?;
         let memory = self.memory();
         let (gradients, owned) = (&memory.gradients, memory.owned.clone());
-        let whole = owned == (0..self.len());
-        match (gradients.state, &gradients.shard, full) {
-            (GradState::Reduced, Some(shard), _) => Ok(Some(shard.clone())),
-            (GradState::Accumulating, ..) if !whole => {
-                Err(self.wrong(gradients.state, "show a rank's gradients", "Reduced"))
+        match (gradients.state, &gradients.shard) {
+            (GradState::Reduced, Some(shard)) => return Ok(Some(shard.clone())),
+            (GradState::Accumulating, _) if owned != (0..self.len()) => {
+                return Err(self.wrong(gradients.state, "show a rank's gradients", "Reduced"));
             }
-            (_, _, Some(full)) => Ok(Some(full.narrow(owned)?)),
-            (_, _, None) => Ok(None),
+            _ => drop(memory),
         }
-    }
-
-    /// Makes room for the owned elements of the sum now: then it does not lie between memory that comes and goes.
-    ///
-    /// # Errors
-    /// If the memory cannot be had.
-    pub fn reserve_grad_shard(&self) -> Result<()> {
-        self.grad_shard(&mut self.memory_mut()).map(drop)
-    }
-
-    fn grad_shard(&self, memory: &mut super::flat_param::Memory) -> Result<FlatStorage> {
-        if let Some(shard) = &memory.gradients.shard {
-            return Ok(shard.clone());
-        }
-        let shard = self.room(memory.owned.len())?;
-        memory.gradients.shard = Some(shard.clone());
-        Ok(shard)
+        self.grads()?.map(|full| full.narrow(owned)).transpose()
     }
 
     /// Gives all gradients, zero where none came, to whoever sums them over the ranks: Empty or Accumulating → Reducing. If the
@@ -148,10 +147,11 @@ impl FlatParam {
     /// [`crate::TensorError::FlatState`] from another state; and if the memory cannot be had.
     pub fn begin_reduce(&self, scatter: bool) -> Result<(FlatStorage, Option<FlatStorage>)> {
         let mut memory = self.memory_mut();
-        let full = self.allocate(&mut memory.gradients)?;
-        self.settle(&mut memory.gradients)?;
-        let shard = scatter.then(|| self.grad_shard(&mut memory)).transpose()?;
-        memory.gradients.state = GradState::Reducing;
+        let (owned, gradients) = (memory.owned.len(), &mut memory.gradients);
+        self.require_unreduced(gradients)?;
+        let full = self.settled(gradients)?;
+        let shard = scatter.then(|| self.made(&mut gradients.shard, owned).cloned()).transpose()?;
+        gradients.state = GradState::Reducing;
         Ok((full, shard))
     }
 
@@ -161,9 +161,9 @@ impl FlatParam {
     /// # Errors
     /// [`crate::TensorError::FlatState`] unless they are being reduced.
     pub fn free_unreduced_grads(&self) -> Result<()> {
-        let mut memory = self.memory_mut();
-        self.require_reducing(&memory.gradients, "free unreduced gradients")?;
-        memory.gradients.full = None;
+        let gradients = &mut self.memory_mut().gradients;
+        self.require_reducing(gradients, "free unreduced gradients")?;
+        gradients.full = None;
         Ok(())
     }
 
@@ -172,13 +172,18 @@ impl FlatParam {
     /// # Errors
     /// [`crate::TensorError::FlatState`] from another state.
     pub fn end_reduce(&self, keep: bool) -> Result<()> {
-        let mut memory = self.memory_mut();
-        self.require_reducing(&memory.gradients, "end a reduction")?;
-        if !keep {
-            memory.gradients.full = None;
-        }
-        memory.gradients.state = GradState::Reduced;
+        let gradients = &mut self.memory_mut().gradients;
+        self.require_reducing(gradients, "end a reduction")?;
+        gradients.full.take_if(|_| !keep);
+        gradients.state = GradState::Reduced;
         Ok(())
+    }
+
+    fn require_unreduced(&self, gradients: &Gradients) -> Result<()> {
+        match gradients.state {
+            GradState::Empty | GradState::Accumulating => Ok(()),
+            other => Err(self.wrong(other, "add to gradients", "Empty or Accumulating")),
+        }
     }
 
     fn require_reducing(&self, gradients: &Gradients, operation: &'static str) -> Result<()> {
@@ -188,29 +193,23 @@ impl FlatParam {
         }
     }
 
-    fn allocate(&self, gradients: &mut Gradients) -> Result<FlatStorage> {
-        if let GradState::Reducing | GradState::Reduced = gradients.state {
-            return Err(self.wrong(gradients.state, "add to gradients", "Empty or Accumulating"));
-        }
-        gradients.state = GradState::Accumulating;
-        if let Some(full) = &gradients.full {
-            return Ok(full.clone());
-        }
-        // Not filled with zeros: the first gradients overwrite.
-        let full = self.room(self.len())?;
-        gradients.stale = vec![true; self.entries().len()];
-        gradients.full = Some(full.clone());
-        Ok(full)
+    /// Memory for `len` elements, made if there is none yet. It is not filled with zeros: what comes first overwrites.
+    fn made<'m>(&self, memory: &'m mut Option<FlatStorage>, len: usize) -> Result<&'m FlatStorage> {
+        let made = match memory.take() {
+            Some(made) => made,
+            None => FlatStorage::unwritten(len, self.dtype(), self.place())?,
+        };
+        Ok(memory.insert(made))
     }
 
-    /// Writes the zeros that are still owed.
-    fn settle(&self, gradients: &mut Gradients) -> Result<()> {
-        let Some(full) = &gradients.full else { return Ok(()) };
-        for (entry, stale) in self.entries().iter().zip(&mut gradients.stale) {
-            if std::mem::take(stale) {
+    /// All gradients, with the zeros written that are still owed.
+    fn settled(&self, gradients: &mut Gradients) -> Result<FlatStorage> {
+        let full = self.made(&mut gradients.full, self.len())?;
+        for (at, entry) in self.entries().iter().enumerate() {
+            if gradients.written.insert(at) {
                 full.zero(entry.range.clone())?;
             }
         }
-        Ok(())
+        Ok(full.clone())
     }
 }

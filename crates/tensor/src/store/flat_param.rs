@@ -201,11 +201,6 @@ impl FlatParam {
         [memory.values.bytes(), memory.gradients.bytes()]
     }
 
-    /// Memory of unspecified content for `len` elements.
-    pub(super) fn room(&self, len: usize) -> Result<FlatStorage> {
-        FlatStorage::unwritten(len, self.dtype(), self.place())
-    }
-
     pub(super) fn memory(&self) -> RwLockReadGuard<'_, Memory> {
         self.0.memory.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -240,6 +235,7 @@ impl FlatParam {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::Destination;
     use crate::{BuildOptions, GradState, Init, ParamState, StoreBuilder};
 
     /// Parameters of 4 and 3 elements with the values 1 to 7.
@@ -321,11 +317,9 @@ mod tests {
         let add = |entry: usize, value: f32| {
             let len = flat.entries()[entry].range.len();
             let grad = candle_core::Tensor::full(value, len, &Device::Cpu).expect("small");
-            let (to, add) = flat.grad_destination(entry)?;
-            match add {
-                true => storage::add_in_place(&to.tensor().expect("of the host"), &grad),
-                false => storage::copy_in_place(&to.tensor().expect("of the host"), &grad),
-            }
+            let Destination { array, add } = flat.grad_destination(entry)?;
+            let to = array.host("test").expect("of the host");
+            if add { storage::add_in_place(to, &grad) } else { storage::copy_in_place(to, &grad) }
         };
         let owned = || flat.owned_grads().expect("sound").map(|grads| read(&grads));
         assert_eq!((flat.grad_state(), owned()), (GradState::Empty, None));
@@ -355,5 +349,22 @@ mod tests {
         assert!(again.is_some() && flat.end_reduce(true).is_ok());
         flat.discard_grads();
         assert_eq!(flat.held_bytes()[1], 0);
+    }
+
+    #[test]
+    fn memory_of_gradients_is_made_beforehand_and_holds_none() {
+        let flat = flat();
+        flat.set_owned(2..5).expect("all are in memory");
+        for (scattered, bytes) in [(true, 12), (false, 12 + 28)] {
+            flat.reserve_grads(scattered).expect("small");
+            assert_eq!((flat.grad_state(), flat.held_bytes()[1]), (GradState::Empty, bytes));
+            assert!(flat.grads().expect("sound").is_none());
+        }
+        flat.zero_grads();
+        let (full, shard) = flat.begin_reduce(true).expect("trainable");
+        assert_eq!((read(&full), shard.map(|shard| shard.len())), (vec![0.0; 7], Some(3)));
+        flat.free_unreduced_grads().expect("on their way");
+        flat.end_reduce(false).expect("under way");
+        assert_eq!((flat.grad_state(), flat.held_bytes()[1]), (GradState::Reduced, 12));
     }
 }

@@ -169,7 +169,7 @@ impl FlatParam {
             Values::Sharded(shard) => shard.clone(),
             other => return Err(self.wrong(other.state(), "be gathered", "Sharded")),
         };
-        let full = self.room(self.len())?;
+        let full = FlatStorage::unwritten(self.len(), self.dtype(), self.place())?;
         memory.values = Values::Gathering { shard: shard.clone(), full: full.clone() };
         Ok((full, shard))
     }

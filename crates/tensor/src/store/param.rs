@@ -118,18 +118,13 @@ impl Param {
     /// Adds `grad` to the gradient.
     pub(crate) fn accumulate_grad(&self, context: &Context, grad: &Array) -> Result<()> {
         let backend = grad.backend(context);
-        let Destination { array, add } = self.grad_destination()?;
+        let (flat, entry) = self.place()?;
+        let Destination { array, add } = flat.grad_destination(*entry)?;
         if add { backend.accumulate(&array, grad) } else { backend.copy(&array, grad) }
     }
 
-    /// Where its gradient is to be written; see [`FlatParam::grad_destination`].
-    pub(crate) fn grad_destination(&self) -> Result<Destination> {
-        let (flat, entry) = self.place()?;
-        let (to, add) = flat.grad_destination(*entry)?;
-        Ok(Destination { array: to.array().clone(), add })
-    }
-
-    fn place(&self) -> Result<&(FlatParam, usize)> {
+    /// The flat parameter that it lies in, and which of the entries there it is.
+    pub(crate) fn place(&self) -> Result<&(FlatParam, usize)> {
         self.0.place.get().ok_or_else(|| self.absent("the store that it was registered in is not built yet"))
     }
 

@@ -5,7 +5,6 @@ use super::grads::{GradSlots, Grads};
 use super::node::{Action, Node};
 use super::value::Value;
 use crate::backend::Array;
-use crate::store::FlatParam;
 use crate::{Result, TensorError};
 
 impl Tape {
@@ -51,16 +50,19 @@ impl Tape {
         let (nodes, types) = {
             let mut inner = self.inner.borrow_mut();
             inner.leaf_grads.clear();
+            inner.used.clear();
             (std::mem::take(&mut inner.nodes), std::mem::take(&mut inner.slot_types))
         };
         // From here on, values of this recording are recognised as past.
         self.past_id.set(id);
         self.id.set(super::fresh_id());
         let params = nodes.iter().filter_map(|node| match &node.action {
-            Action::Param(param) => Some((node.outputs.start, param.clone())),
+            Action::Param(param) => {
+                Some(param.place().map(|(flat, entry)| (node.outputs.start, flat.clone(), *entry)))
+            }
             _ => None,
         });
-        let mut slots = GradSlots::new(types, params.collect());
+        let mut slots = GradSlots::new(types, params.collect::<Result<_>>()?);
         for (value, grad) in seeds {
             let grad = grad.into();
             if value.shape() != grad.shape() {
@@ -82,45 +84,27 @@ impl Tape {
 
     /// Runs one node backward and drops it, with everything it saved.
     fn pass(&self, node: Node, slots: &mut GradSlots, leaves: &mut Vec<(usize, Array)>) -> Result<()> {
-        let Node { inputs, outputs, uses, action, .. } = node;
+        let Node { inputs, outputs, action, .. } = node;
+        let (listener, told) = (self.listener(), TensorError::hook);
         match action {
-            Action::BlockEnd(name) => {
-                self.notify("before backward", |listener| listener.before_backward(&name))?;
-            }
-            Action::BlockStart(name) => {
-                self.notify("after backward", |listener| listener.after_backward(&name))?;
-            }
+            Action::BlockEnd(name) => listener.before_backward(&name).map_err(told("before backward")),
+            Action::BlockStart(name) => listener.after_backward(&name).map_err(told("after backward")),
+            Action::FirstUse(used) => listener.gradients_ready(&used).map_err(told("gradients ready")),
             Action::Leaf => {
-                if let Some(grad) = slots.take(outputs.start) {
-                    leaves.push((outputs.start, grad));
-                }
+                leaves.extend(slots.take(outputs.start).map(|grad| (outputs.start, grad)));
+                Ok(())
             }
-            Action::Param(param) => {
-                if let Some(grad) = slots.take(outputs.start) {
-                    param.accumulate_grad(self.context(), &grad)?;
-                }
-            }
+            Action::Param(param) => match slots.take(outputs.start) {
+                Some(grad) => param.accumulate_grad(self.context(), &grad),
+                None => Ok(()),
+            },
             Action::Op(run) => {
                 let grads_out: Vec<_> = outputs.map(|slot| slots.take(slot)).collect();
-                if grads_out.iter().any(Option::is_some) {
-                    run(self, grads_out, &mut Grads { context: self.context(), slots, inputs: &inputs })?;
+                if grads_out.iter().all(Option::is_none) {
+                    return Ok(());
                 }
+                run(self, grads_out, &mut Grads { context: self.context(), slots, inputs: &inputs })
             }
         }
-        uses.iter().try_for_each(|used| self.end_use(used))
-    }
-
-    /// Counts one use as passed, and tells the listener of the last.
-    fn end_use(&self, used: &FlatParam) -> Result<()> {
-        let last = {
-            let uses = &mut self.inner.borrow_mut().uses;
-            let at = uses.iter().rposition(|(known, _)| known.is(used));
-            let last = at.filter(|at| {
-                uses[*at].1 -= 1;
-                uses[*at].1 == 0
-            });
-            last.map(|at| uses.remove(at)).is_some()
-        };
-        if last { self.notify("gradients ready", |listener| listener.gradients_ready(used)) } else { Ok(()) }
     }
 }

@@ -32,7 +32,7 @@ impl Tape {
     pub fn run(&self, block: &Arc<dyn Block>, inputs: &[Value]) -> Result<Vec<Value>> {
         let name: Arc<str> = block.name().into();
         let index = self.count_block();
-        self.notify("before forward", |listener| listener.before_forward(&name))?;
+        self.listener().before_forward(&name).map_err(TensorError::hook("before forward"))?;
         let outputs = if self.records() && self.session().recompute.applies(index) {
             self.push_action(Action::BlockStart(name.clone()));
             self.run_recomputed(block.clone(), inputs)?
@@ -41,7 +41,7 @@ impl Tape {
             block.forward(self, inputs)?
         };
         self.push_action(Action::BlockEnd(name.clone()));
-        self.notify("after forward", |listener| listener.after_forward(&name))?;
+        self.listener().after_forward(&name).map_err(TensorError::hook("after forward"))?;
         Ok(outputs)
     }
 
@@ -70,11 +70,11 @@ impl Tape {
     pub(crate) fn in_block<R>(&self, name: &str, run: impl FnOnce() -> Result<R>) -> Result<R> {
         let name: Arc<str> = name.into();
         self.count_block();
-        self.notify("before forward", |listener| listener.before_forward(&name))?;
+        self.listener().before_forward(&name).map_err(TensorError::hook("before forward"))?;
         self.push_action(Action::BlockStart(name.clone()));
         let result = run()?;
         self.push_action(Action::BlockEnd(name.clone()));
-        self.notify("after forward", |listener| listener.after_forward(&name))?;
+        self.listener().after_forward(&name).map_err(TensorError::hook("after forward"))?;
         Ok(result)
     }
 
@@ -111,7 +111,7 @@ impl Tape {
             Ok(())
         };
         let arrays = outputs.iter().map(Value::array).collect::<Result<Vec<_>>>()?;
-        self.push_node("recomputed block", &inputs.iter().collect::<Vec<_>>(), arrays, used, Box::new(again))
+        self.push_node("recomputed block", &inputs.iter().collect::<Vec<_>>(), arrays, &used, Box::new(again))
     }
 
     /// Runs `f` with recording off, collecting what the trainable parameters that it reads lie in.

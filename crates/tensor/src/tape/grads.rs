@@ -4,7 +4,7 @@ use candle_core::{DType, Shape};
 
 use super::value::Slot;
 use crate::backend::{Array, ArrayBackend, BinaryOp, Destination};
-use crate::store::Param;
+use crate::store::FlatParam;
 use crate::{Context, Result, TensorError};
 
 /// The gradients of a tape during backward.
@@ -13,8 +13,8 @@ pub(super) struct GradSlots {
     pending: Vec<Option<PendingGrad>>,
     /// The element type of each recorded value, which its gradient has too.
     types: Vec<DType>,
-    /// The parameters among the recorded values, in the order of their slots.
-    params: Vec<(Slot, Param)>,
+    /// The parameters among the recorded values, in the order of their slots: what each lies in, and which entry it is.
+    params: Vec<(Slot, FlatParam, usize)>,
 }
 
 /// What has been added up of a gradient, and whether its memory belongs to this slot alone.
@@ -25,15 +25,15 @@ struct PendingGrad {
 }
 
 impl GradSlots {
-    pub(super) fn new(types: Vec<DType>, params: Vec<(Slot, Param)>) -> Self {
+    pub(super) fn new(types: Vec<DType>, params: Vec<(Slot, FlatParam, usize)>) -> Self {
         Self { pending: types.iter().map(|_| None).collect(), types, params }
     }
 
     /// The parameter at a slot, if its gradients are of type `dtype`.
-    fn param(&self, slot: Slot, dtype: DType) -> Option<&Param> {
-        let at = self.params.binary_search_by_key(&slot, |(slot, _)| *slot).ok()?;
-        let param = &self.params[at].1;
-        param.flat_param().is_ok_and(|flat| flat.dtype() == dtype).then_some(param)
+    fn param(&self, slot: Slot, dtype: DType) -> Option<(&FlatParam, usize)> {
+        let at = self.params.binary_search_by_key(&slot, |(slot, ..)| *slot).ok()?;
+        let (_, flat, entry) = &self.params[at];
+        (flat.dtype() == dtype).then_some((flat, *entry))
     }
 
     pub(super) fn take(&mut self, slot: Slot) -> Option<Array> {
@@ -102,40 +102,35 @@ impl Grads<'_> {
         self.put(index, grad.into(), false)
     }
 
-    /// Where the gradient of input `index`, of shape `dims` and type `dtype`, is to be written by `backend`, if it is wanted:
-    /// that of a parameter is where its buffer keeps it, so that nothing is copied. Give it to [`Grads::written`] then.
+    /// Lets `write` compute the gradients of some inputs, each given with its shape, in type `dtype`. It gets a destination for
+    /// each that is wanted: that of a parameter is where its flat memory keeps it, so that nothing is copied or handed on;
+    /// any other is fresh memory of `backend`, taken as [`Grads::add`] does.
     ///
     /// # Errors
-    /// If the memory cannot be had.
-    pub fn destination(
-        &self,
+    /// Those of `write`; if the memory cannot be had, or a gradient of another shape is already there.
+    pub fn write<const N: usize, R>(
+        &mut self,
         backend: &dyn ArrayBackend,
-        index: usize,
-        dims: &[usize],
+        inputs: [(usize, &[usize]); N],
         dtype: DType,
-    ) -> Result<Option<Destination>> {
-        let Some(slot) = self.inputs[index] else { return Ok(None) };
-        match self.slots.param(slot, dtype) {
-            Some(param) => Ok(Some(param.grad_destination()?)),
-            None => {
-                let array = backend.unwritten(&Shape::from(dims), dtype)?;
-                Ok(Some(Destination { array, add: false }))
-            }
+        write: impl FnOnce([Option<&Destination>; N]) -> Result<R>,
+    ) -> Result<R> {
+        let mut destinations = [const { None }; N];
+        let mut fresh = Vec::new();
+        for ((index, dims), destination) in inputs.into_iter().zip(&mut destinations) {
+            let Some(slot) = self.inputs[index] else { continue };
+            *destination = Some(match self.slots.param(slot, dtype) {
+                Some((flat, entry)) => flat.grad_destination(entry)?,
+                None => {
+                    let array = backend.unwritten(&Shape::from(dims), dtype)?;
+                    fresh.push((index, array.clone()));
+                    Destination { array, add: false }
+                }
+            });
         }
-    }
-
-    /// Takes what was written to the [`Grads::destination`] of input `index`.
-    ///
-    /// # Errors
-    /// If a gradient of another shape is already there.
-    pub fn written(&mut self, index: usize, destination: Option<Destination>) -> Result<()> {
-        let (Some(slot), Some(Destination { array, .. })) = (self.inputs[index], destination) else {
-            return Ok(());
-        };
-        match self.slots.param(slot, array.dtype()) {
-            Some(_) => Ok(()),
-            None => self.put(index, array, true),
-        }
+        let result = write(destinations.each_ref().map(Option::as_ref))?;
+        fresh.into_iter().try_for_each(|(index, array)| self.put(index, array, true))?;
+        Ok(result)
     }
 
     fn put(&mut self, index: usize, grad: Array, exclusive: bool) -> Result<()> {

@@ -55,3 +55,9 @@ pub trait Listener: std::fmt::Debug + Send + Sync {
         Ok(())
     }
 }
+
+/// Listens to passes that nobody listens to.
+#[derive(Debug)]
+pub(super) struct Nobody;
+
+impl Listener for Nobody {}

@@ -26,10 +26,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use candle_core::DType;
 
 use crate::backend::{Array, ArrayBackend};
-use crate::error::HookResult;
 use crate::rng::Key;
 use crate::store::{FlatParam, Param};
 use crate::{Context, Result, TensorError};
+use listener::Nobody;
 use node::{Action, BackwardFn, Node};
 use value::Slot;
 
@@ -83,8 +83,8 @@ struct Inner {
     slot_types: Vec<DType>,
     num_blocks: usize,
     keys_drawn: u64,
-    /// Uses that backward has not passed yet.
-    uses: Vec<(FlatParam, usize)>,
+    /// What the parameters lie in that have been used so far.
+    used: Vec<FlatParam>,
     collected: Vec<FlatParam>,
     leaf_grads: Vec<(Slot, Array)>,
 }
@@ -194,11 +194,10 @@ impl Tape {
             return Ok(Value::of_param(param.clone(), None));
         }
         let slot = inner.new_slots([flat_param.dtype()]);
-        inner.count_use(&flat_param);
+        inner.note_use(&flat_param);
         inner.nodes.push(Node {
             op: "parameter",
             outputs: slot..slot + 1,
-            uses: vec![flat_param],
             ..Node::bare(Action::Param(param.clone()))
         });
         Ok(Value::of_param(param.clone(), Some((self.id.get(), slot))))
@@ -239,31 +238,26 @@ impl Tape {
             Some(grad) => backward(tape, &grad, grads),
             None => Ok(()),
         });
-        let mut outputs = self.push_node(op, inputs, vec![output], Vec::new(), run)?;
+        let mut outputs = self.push_node(op, inputs, vec![output], &[], run)?;
         outputs.pop().ok_or_else(|| TensorError::Backward(format!("{op} recorded no output")))
     }
 
-    /// Records an op with several outputs; see [`Tape::push`].
+    /// Records an op with several outputs that uses parameters itself; see [`Tape::push`].
     fn push_node(
         &self,
         op: &'static str,
         inputs: &[&Value],
         outputs: Vec<Array>,
-        uses: Vec<FlatParam>,
+        uses: &[FlatParam],
         backward: BackwardFn,
     ) -> Result<Vec<Value>> {
         let id = self.id.get();
         let inputs = inputs.iter().map(|value| value.slot_on(id, op)).collect::<Result<Vec<_>>>()?;
         let mut inner = self.inner.borrow_mut();
         let first = inner.new_slots(outputs.iter().map(Array::dtype));
-        uses.iter().for_each(|used| inner.count_use(used));
-        inner.nodes.push(Node {
-            op,
-            inputs,
-            outputs: first..first + outputs.len(),
-            uses,
-            action: Action::Op(backward),
-        });
+        uses.iter().for_each(|used| inner.note_use(used));
+        let slots = first..first + outputs.len();
+        inner.nodes.push(Node { op, inputs, outputs: slots, action: Action::Op(backward) });
         Ok(outputs.into_iter().enumerate().map(|(i, array)| Value::recorded(array, id, first + i)).collect())
     }
 
@@ -277,13 +271,9 @@ impl Tape {
         inner.num_blocks - 1
     }
 
-    fn notify(&self, what: &'static str, call: impl FnOnce(&dyn Listener) -> HookResult) -> Result<()> {
-        match &self.session.listener {
-            Some(listener) => {
-                call(listener.as_ref()).map_err(|source| TensorError::Hook { op: what, source })
-            }
-            None => Ok(()),
-        }
+    /// Who is told about blocks and gradients.
+    fn listener(&self) -> &dyn Listener {
+        self.session.listener.as_deref().unwrap_or(&Nobody)
     }
 }
 
@@ -294,11 +284,12 @@ impl Inner {
         first
     }
 
-    fn count_use(&mut self, used: &FlatParam) {
+    /// Marks the place of a first use.
+    fn note_use(&mut self, flat_param: &FlatParam) {
         // Uses cluster, so it is nearly always the last one.
-        match self.uses.iter_mut().rev().find(|(known, _)| known.is(used)) {
-            Some((_, count)) => *count += 1,
-            None => self.uses.push((used.clone(), 1)),
+        if !self.used.iter().rev().any(|known| known.is(flat_param)) {
+            self.used.push(flat_param.clone());
+            self.nodes.push(Node::bare(Action::FirstUse(flat_param.clone())));
         }
     }
 }

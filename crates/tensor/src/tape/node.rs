@@ -25,6 +25,9 @@ pub(super) enum Action {
     BlockStart(Arc<str>),
     /// A block ended here.
     BlockEnd(Arc<str>),
+    /// What comes next is the first to use these parameters, so that backward, which comes here from behind, has then passed
+    /// all of their uses.
+    FirstUse(FlatParam),
 }
 
 /// One entry of the tape.
@@ -32,14 +35,12 @@ pub(super) struct Node {
     pub(super) op: &'static str,
     pub(super) inputs: Vec<Option<Slot>>,
     pub(super) outputs: Range<Slot>,
-    /// What this node stands for one use of each.
-    pub(super) uses: Vec<FlatParam>,
     pub(super) action: Action,
 }
 
 impl Node {
     pub(super) fn bare(action: Action) -> Self {
-        Self { op: "block", inputs: Vec::new(), outputs: 0..0, uses: Vec::new(), action }
+        Self { op: "mark", inputs: Vec::new(), outputs: 0..0, action }
     }
 }
 

@@ -1,4 +1,4 @@
-//! `phalanx eval`: loss and accuracy on the test split, as JSON.
+//! `phalanx eval`: loss and accuracy on the test split, and how good drawn pictures are, as JSON.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,8 @@ use crate::console::out;
 use crate::engine;
 use crate::run::RunFolder;
 
-/// Evaluates a trained run, or weights from a file, on a test split; prints JSON.
+/// Evaluates a trained run, or weights from a file, on a test split, and what it draws by the judges that are named; prints
+/// JSON.
 #[derive(Debug, Args)]
 pub(super) struct EvalArgs {
     /// The run's folder.
@@ -29,6 +30,9 @@ pub(super) struct EvalArgs {
     /// The images: shapes, cifar10=PATH, or folder=PATH.
     #[arg(long, value_name = "KIND=PATH")]
     data: Option<String>,
+    /// A run whose network judges what this one draws, as in quality.judges; may be given several times.
+    #[arg(long = "judge", value_name = "DIR")]
+    judges: Vec<String>,
     /// Overrides a key (see `phalanx config show`).
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     sets: Vec<String>,
@@ -42,6 +46,10 @@ pub(super) fn run(program: &Program, args: &EvalArgs) -> Result<(), CliError> {
         for set in &args.sets {
             resolved.set(&format!("--set {set}"), set)?;
         }
+        if !args.judges.is_empty() {
+            let judges = args.judges.iter().cloned().map(toml::Value::String).collect();
+            resolved.set_value("--judge", "quality.judges", toml::Value::Array(judges))?;
+        }
         resolved.validate()?;
         Ok(resolved)
     };
@@ -51,7 +59,7 @@ pub(super) fn run(program: &Program, args: &EvalArgs) -> Result<(), CliError> {
             let folder = RunFolder::open(run).map_err(CliError::failed)?;
             let resolved = prepare(program.catalogue().resolve_run(&folder.config())?)?;
             let (step, measures) =
-                engine::evaluate_run(task_of(program, &resolved.config)?, &folder, &resolved.config)
+                engine::evaluate_run(&task_of(program, &resolved.config)?, &folder, &resolved.config)
                     .map_err(CliError::failed)?;
             report.insert("model".to_owned(), resolved.config.model.kind.as_str().into());
             report.insert("step".to_owned(), step.into());
@@ -67,7 +75,7 @@ pub(super) fn run(program: &Program, args: &EvalArgs) -> Result<(), CliError> {
             let resolved = prepare(resolved)?;
             report.insert("model".to_owned(), model.as_str().into());
             report.insert("weights".to_owned(), weights.display().to_string().into());
-            engine::evaluate_weights(task_of(program, &resolved.config)?, weights, &resolved.config)
+            engine::evaluate_weights(&task_of(program, &resolved.config)?, weights, &resolved.config)
                 .map_err(CliError::failed)?
         }
         _ => return Err(CliError::Usage("eval needs --run, or --model and --weights".to_owned())),

@@ -17,6 +17,7 @@ mod rank;
 mod sample;
 mod train;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
@@ -24,7 +25,8 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use crate::Program;
 use crate::config::{Config, ConfigError};
 use crate::console::err;
-use crate::engine::Task;
+use crate::engine::{Judge, Task};
+use crate::run::RunFolder;
 
 /// Trains deep-learning models across ranks.
 #[derive(Debug, Parser)]
@@ -119,10 +121,18 @@ pub fn main(program: &Program) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// The task that a configuration chooses.
-fn task_of<'p>(program: &'p Program, config: &Config) -> Result<&'p Task, CliError> {
-    let none = || CliError::Usage(format!("{} has no task `{}`", program.name(), config.model.kind));
-    program.task_of(config).ok_or_else(none)
+/// The task that a configuration chooses, with the judges of what it draws.
+fn task_of(program: &Program, config: &Config) -> Result<Task, CliError> {
+    let known = |config: &Config| {
+        let none = || CliError::Usage(format!("{} has no task `{}`", program.name(), config.model.kind));
+        program.task_of(config).cloned().ok_or_else(none)
+    };
+    let judges = config.quality.judges.iter().map(|judge| {
+        let folder = RunFolder::open(Path::new(judge)).map_err(CliError::failed)?;
+        let resolved = program.catalogue().resolve_run(&folder.config())?;
+        Ok(Judge::new(folder.path(), known(&resolved.config)?, resolved.config))
+    });
+    Ok(known(config)?.judged_by(judges.collect::<Result<_, CliError>>()?))
 }
 
 /// A message with the messages of its causes, those left out that it quotes itself.

@@ -51,7 +51,7 @@ pub(super) fn run(program: &Program, args: &PlanArgs) -> Result<(), CliError> {
         Some(_) => Some(config.train.strategy.name),
         None => None,
     };
-    let plan = engine::plan_memory(task_of(program, config)?, config, PRESETS).map_err(CliError::failed)?;
+    let plan = engine::plan_memory(&task_of(program, config)?, config, PRESETS).map_err(CliError::failed)?;
     if args.json {
         out(&serde_json::to_string_pretty(&as_json(config, &plan, chosen)).map_err(CliError::failed)?);
         return Ok(());

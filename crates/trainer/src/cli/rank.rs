@@ -33,7 +33,7 @@ pub(super) fn run(program: &Program, args: &RankArgs) -> Result<(), CliError> {
     let resolved = program.catalogue().resolve_run(&folder.config())?;
     let task = task_of(program, &resolved.config)?;
     // The supervisor tells the failure, from the report that is written in here, or that a rank has ended when it was asked to.
-    match train(task, &folder, &resolved, &world, &stop, || ABORTED) {
+    match train(&task, &folder, &resolved, &world, &stop, || ABORTED) {
         Err(CliError::Ended { code, .. }) => Err(CliError::Ended { message: String::new(), code }),
         outcome => outcome.map_err(|_| CliError::Reported),
     }

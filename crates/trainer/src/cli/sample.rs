@@ -40,7 +40,7 @@ pub(super) fn run(program: &Program, args: &SampleArgs) -> Result<(), CliError> 
     resolved.validate()?;
     let seed = args.seed.unwrap_or(resolved.config.train.seed);
     let step = engine::sample_run(
-        task_of(program, &resolved.config)?,
+        &task_of(program, &resolved.config)?,
         &folder,
         &resolved.config,
         &args.prompts,

@@ -67,7 +67,7 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
     let task = task_of(program, &resolved.config)?;
     if args.dry_run {
         out(resolved.to_toml(Detail::Values).trim());
-        for line in engine::describe(task, &resolved.config).map_err(CliError::failed)? {
+        for line in engine::describe(&task, &resolved.config).map_err(CliError::failed)? {
             out(&line);
         }
         return Ok(());
@@ -76,7 +76,7 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
     if let Some(world) = engine::launcher_world().map_err(|error| CliError::Usage(error.to_string()))? {
         world.check(&resolved.config).map_err(|error| CliError::Usage(error.to_string()))?;
         if !in_one_process {
-            return rank::run_launched(task, &resolved, existing, args.out.as_deref(), &world);
+            return rank::run_launched(&task, &resolved, existing, args.out.as_deref(), &world);
         }
     }
     let folder = match existing {
@@ -89,7 +89,7 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
     if ranks == 1 || in_one_process {
         let stop = StopFlag::default();
         Interrupts::stop_first(&stop)?;
-        return rank::run_here(task, &folder, &resolved, &stop);
+        return rank::run_here(&task, &folder, &resolved, &stop);
     }
     let interrupts = Interrupts::listen()?;
     let executable = std::env::current_exe().map_err(CliError::failed)?;

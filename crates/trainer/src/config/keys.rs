@@ -276,6 +276,20 @@ sections! {
         columns: usize = 8;
     }
 
+    /// How good drawn pictures are, as trained networks judge them: accuracy, Fréchet distance, precision, recall, CLIP score.
+    quality: QualityConfig {
+        /// Folders of runs whose networks judge the pictures (`attributes`, a ResNet, `clip`); empty = nothing is measured.
+        judges: Vec<String> = Vec::new();
+        /// Steps between measures; 0 = only at the end.
+        every: u64 = 0;
+        /// Pictures that are drawn, for as many captions of the test split.
+        samples: usize = 256;
+        /// Pictures that a judge looks at together.
+        batch: usize = 32;
+        /// Precision and recall: the neighbour whose distance says how far a picture reaches.
+        neighbours: usize = 3;
+    }
+
     /// Evaluation on the test split.
     eval: EvalConfig {
         /// Whether the test split is evaluated at all.

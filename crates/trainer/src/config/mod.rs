@@ -27,7 +27,8 @@ pub use toml::Value;
 pub use catalogue::{Catalogue, TaskSchema};
 pub use keys::{
     CheckpointConfig, CommConfig, Config, DataConfig, DataKind, EvalConfig, LogConfig, ModelConfig,
-    OptimConfig, OptimKind, SampleConfig, ScheduleConfig, ScheduleKind, TrainConfig, WatchConfig,
+    OptimConfig, OptimKind, QualityConfig, SampleConfig, ScheduleConfig, ScheduleKind, TrainConfig,
+    WatchConfig,
 };
 pub use origin::{ConfigError, Origin, nearest};
 pub use render::{Detail, diff};

@@ -51,7 +51,9 @@ impl<'a> Relations<'a> {
 impl Config {
     /// Checks the relations that hold for every task; `images` says whether those of `[data]` will be read.
     pub(super) fn check(&self, relations: &mut Relations<'_>, images: bool) {
-        let Self { model, data, train, optim, schedule, checkpoint, log, sample, comm, watch, .. } = self;
+        let Self {
+            model, data, train, optim, schedule, checkpoint, log, sample, comm, quality, watch, ..
+        } = self;
 
         let positive = [
             ("model.image_size", model.image_size as u64),
@@ -61,6 +63,8 @@ impl Config {
             ("train.accumulate", train.accumulate as u64),
             ("checkpoint.keep", checkpoint.keep as u64),
             ("log.every", log.every),
+            ("quality.batch", quality.batch as u64),
+            ("quality.neighbours", quality.neighbours as u64),
             ("sample.columns", sample.columns as u64),
             ("sample.rows", sample.rows as u64),
         ];
@@ -87,6 +91,11 @@ impl Config {
             relations.not_negative(key, value);
         }
 
+        relations.require(
+            quality.samples >= 2,
+            "quality.samples",
+            format!("quality.samples = {} is not at least 2, without which nothing varies", quality.samples),
+        );
         let (batch, pieces) = (train.global_batch, train.ranks.saturating_mul(train.accumulate));
         let product = format!("train.ranks {} x train.accumulate {}", train.ranks, train.accumulate);
         relations.require(

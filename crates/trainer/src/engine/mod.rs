@@ -7,6 +7,7 @@
 //! | `training` | what a training is: networks, and a step of phases |
 //! | `checkpoint` | when checkpoints are written, and what of them a rank writes |
 //! | `inference` | evaluation, samples and plans, of a run or without one |
+//! | `quality` | how good drawn pictures are |
 //! | `train_loop` | the steps, and everything that changes in them |
 //!
 //! [`train`] runs a whole rank. It asks a [`Training`] for losses, the strategies of its networks for gradients summed over
@@ -32,6 +33,7 @@ mod training;
 
 mod checkpoint;
 mod inference;
+mod quality;
 mod watch;
 
 mod train_loop;
@@ -44,4 +46,4 @@ pub use inference::{ModelPlan, describe, evaluate_run, evaluate_weights, plan_me
 pub use observer::{Event, Observer, PhaseReport, Silent, Started, StepReport, UpdateReport, named};
 pub use plan::Plan;
 pub use train_loop::{ReplicaFailure, train, train_replicas};
-pub use training::{Loss, Setup, Step, Task, TaskSpec, Training, number};
+pub use training::{Judge, Judgement, Loss, Setup, Step, Task, TaskSpec, Training, number};

@@ -39,7 +39,7 @@ pub(super) fn check(reference: &Reference<'_>) -> Result<Vec<Quantity>, ParityEr
     compare_widened(&recorded, |arithmetic| measure(reference, arithmetic), compare)
 }
 
-fn compare(found: &Vec<MeasuredStage>, expected: &Vec<MeasuredStage>) -> Vec<Quantity> {
+fn compare(found: &[MeasuredStage; 2], expected: &[MeasuredStage; 2]) -> Vec<Quantity> {
     let compared = found.iter().zip(expected).flat_map(|(found, expected)| {
         let name = expected.name;
         let outputs = expected.outputs.iter().map(move |(key, expected)| {
@@ -61,7 +61,7 @@ fn compare(found: &Vec<MeasuredStage>, expected: &Vec<MeasuredStage>) -> Vec<Qua
 }
 
 /// The values that the file records.
-fn recorded(reference: &Reference<'_>) -> Result<Vec<MeasuredStage>, ParityError> {
+fn recorded(reference: &Reference<'_>) -> Result<[MeasuredStage; 2], ParityError> {
     let of_stage = |name: &'static str| {
         let recorded = reference.json[name].as_object().ok_or_else(|| reference.lacks(name))?;
         let mut stage = MeasuredStage { name, outputs: Vec::new(), gradients: Vec::new() };
@@ -81,7 +81,7 @@ fn recorded(reference: &Reference<'_>) -> Result<Vec<MeasuredStage>, ParityError
         }
         Ok(stage)
     };
-    Ok(vec![of_stage("stage1")?, of_stage("stage2")?])
+    Ok([of_stage("stage1")?, of_stage("stage2")?])
 }
 
 /// A network whose parameters are filled under their names with a prefix.
@@ -152,7 +152,7 @@ impl Stage<'_> {
 }
 
 /// Computes everything that the file records.
-fn measure(reference: &Reference<'_>, arithmetic: Arithmetic) -> Result<Vec<MeasuredStage>, ParityError> {
+fn measure(reference: &Reference<'_>, arithmetic: Arithmetic) -> Result<[MeasuredStage; 2], ParityError> {
     let size = |key: &str| {
         let size = reference.json["config"][key].as_u64().and_then(|size| usize::try_from(size).ok());
         size.ok_or_else(|| reference.lacks(key))
@@ -179,30 +179,29 @@ fn measure(reference: &Reference<'_>, arithmetic: Arithmetic) -> Result<Vec<Meas
         filled("G1.", reference, arithmetic, |scope| StageOneGenerator::new(scope, &config))?;
     let (judge, _judge_store) =
         filled("D1.", reference, arithmetic, |scope| Discriminator::stage_one(scope, &config))?;
-    let first = tape();
-    let small = maker.forward(&first, &text, &noise, &condition_noise)?;
+    let of_first = tape();
+    let small = maker.forward(&of_first, &text, &noise, &condition_noise)?;
     let stage = Stage {
         name: "stage1",
-        tape: &first,
+        tape: &of_first,
         generated: &small,
         of_generator: &store,
         discriminator: &judge,
     };
-    let mut all = vec![stage.measure()?];
+    let first = stage.measure()?;
 
     let (maker, store) =
         filled("G2.", reference, arithmetic, |scope| StageTwoGenerator::new(scope, &config))?;
     let (judge, _judge_store) =
         filled("D2.", reference, arithmetic, |scope| Discriminator::stage_two(scope, &config))?;
-    let second = tape();
-    let large = maker.forward(&second, &small.image.detach(), &text, &condition_noise)?;
+    let of_second = tape();
+    let large = maker.forward(&of_second, &small.image.detach(), &text, &condition_noise)?;
     let stage = Stage {
         name: "stage2",
-        tape: &second,
+        tape: &of_second,
         generated: &large,
         of_generator: &store,
         discriminator: &judge,
     };
-    all.push(stage.measure()?);
-    Ok(all)
+    Ok([first, stage.measure()?])
 }

@@ -4,7 +4,7 @@ use phalanx_tensor::loss::cross_entropy;
 use phalanx_tensor::{Tape, TensorError, Value};
 
 use crate::config::Relations;
-use crate::engine::{Loss, Step, TrainError, Training, number};
+use crate::engine::{Judgement, Loss, Step, TrainError, Training, number};
 
 crate::settings! {
     /// What classifiers have in common.
@@ -23,9 +23,13 @@ impl ClassifierSettings {
 /// A network `[N, 3, size, size]` to `[N, classes]`.
 type Forward = Box<dyn Fn(&Tape, &Value) -> Result<Value, TensorError>>;
 
+/// A network `[N, 3, size, size]` to features `[N, F]` and `[N, classes]`.
+type See = Box<dyn Fn(&Tape, &Value) -> Result<(Value, Value), TensorError>>;
+
 /// A network with cross-entropy.
 pub(super) struct Classifier {
     forward: Forward,
+    see: Option<See>,
     label_smoothing: f64,
 }
 
@@ -34,15 +38,32 @@ impl Classifier {
         settings: &ClassifierSettings,
         forward: impl Fn(&Tape, &Value) -> Result<Value, TensorError> + 'static,
     ) -> Self {
-        Self { forward: Box::new(forward), label_smoothing: settings.label_smoothing }
+        Self { forward: Box::new(forward), see: None, label_smoothing: settings.label_smoothing }
+    }
+
+    /// One whose features can be compared, so that it can judge pictures.
+    pub(super) fn seeing(
+        self,
+        see: impl Fn(&Tape, &Value) -> Result<(Value, Value), TensorError> + 'static,
+    ) -> Self {
+        Self { see: Some(Box::new(see)), ..self }
     }
 
     /// Its training, in one phase.
     pub(super) fn training(self, description: String) -> Training<Self> {
-        Training::new(description, self)
+        let sees = self.see.is_some();
+        let training = Training::new(description, self)
             .loss(Self::loss)
             .measures(["accuracy"])
-            .evaluate(["loss", "accuracy"], Self::evaluate)
+            .evaluate(["loss", "accuracy"], Self::evaluate);
+        if sees { training.judge(Self::judge) } else { training }
+    }
+
+    fn judge(&self, step: &Step<'_>) -> Result<Judgement, TrainError> {
+        let none = || TrainError::Setup("the classifier gives no features".to_owned());
+        let see = self.see.as_ref().ok_or_else(none)?;
+        let (features, logits) = see(step.tape, &step.value("images")?)?;
+        Ok(Judgement::of_features(features).answer("labels", logits))
     }
 
     fn logits(&self, step: &Step<'_>) -> Result<Value, TrainError> {
@@ -68,7 +89,7 @@ fn mean_loss(step: &Step<'_>, logits: &Value, labels: &[u32], smoothing: f64) ->
 }
 
 /// The weights of the rows that have their largest number where the label says.
-fn count_correct(logits: &Value, labels: &[u32], weights: &[f32]) -> Result<f64, TrainError> {
+pub(super) fn count_correct(logits: &Value, labels: &[u32], weights: &[f32]) -> Result<f64, TrainError> {
     let best = logits.tensor()?.argmax(1)?.to_vec1::<u32>()?;
     let rows = best.iter().zip(labels).zip(weights);
     Ok(rows.filter(|((best, label), _)| best == label).map(|(_, weight)| f64::from(*weight)).sum())

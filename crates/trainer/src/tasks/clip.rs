@@ -6,7 +6,7 @@ use phalanx_tensor::group::gather_counts;
 use phalanx_tensor::{TensorError, Value, ops};
 
 use super::text::{TextSettings, Texts};
-use crate::engine::{Setup, Step, TaskSpec, TrainError, Training, number};
+use crate::engine::{Judgement, Setup, Step, TaskSpec, TrainError, Training, number};
 
 /// CLIP with small towers. A picture is told apart from the texts of the whole micro-batch, whichever ranks have them.
 pub(super) struct Contrastive {
@@ -40,7 +40,8 @@ fn contrastive(setup: &mut Setup<'_>, settings: &ClipSettings) -> Result<Trainin
     let model = texts.register(setup, "", |scope| Clip::new(scope, &text, &image))?;
     Ok(Training::new(name, Contrastive { model, texts })
         .loss(Contrastive::loss)
-        .evaluate(["loss", "accuracy"], Contrastive::evaluate))
+        .evaluate(["loss", "accuracy"], Contrastive::evaluate)
+        .judge(Contrastive::judge))
 }
 
 impl Contrastive {
@@ -48,6 +49,11 @@ impl Contrastive {
     fn features(&self, step: &Step<'_>) -> Result<(ClipOutput, Tensor), TrainError> {
         let ids = self.texts.encode(step.texts("captions")?)?;
         Ok((self.model.forward(step.tape, &step.value("images")?, &ids)?, ids))
+    }
+
+    fn judge(&self, step: &Step<'_>) -> Result<Judgement, TrainError> {
+        let (out, _) = self.features(step)?;
+        Ok(Judgement { captions: Some(out.text), ..Judgement::of_features(out.image) })
     }
 
     fn loss(&self, step: &Step<'_>) -> Result<Value, TrainError> {

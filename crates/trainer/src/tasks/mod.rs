@@ -6,6 +6,7 @@
 mod classifier;
 mod text;
 
+mod attributes;
 mod clip;
 mod cvae;
 mod mlp;
@@ -32,6 +33,7 @@ pub(crate) fn rows() -> Vec<Task> {
         resnet::spec("resnet101", ResNetVariant::R101).into(),
         mobilenet_v2::spec().into(),
         mlp::spec().into(),
+        attributes::spec().into(),
     ]
 }
 

@@ -190,6 +190,11 @@ fn side(config: &Config) -> Result<u32, TrainError> {
 }
 
 /// What happens to training and to test images.
+/// What happens to a test image of a configuration before it is shown to the network.
+pub(in crate::engine) fn test_transform(config: &Config) -> Result<Transform, TrainError> {
+    Ok(transforms(config)?.1)
+}
+
 fn transforms(config: &Config) -> Result<(Transform, Transform), TrainError> {
     let (data, size) = (&config.data, side(config)?);
     let for_testing = TransformConfig {

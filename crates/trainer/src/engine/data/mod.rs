@@ -7,5 +7,5 @@ mod splits;
 
 pub use batch::Batch;
 pub(super) use feed::{Feed, MicroBatch, StepSamples, TestBatch};
-pub(super) use images::{attributes, num_classes};
+pub(super) use images::{attributes, num_classes, test_transform};
 pub(super) use splits::Data;

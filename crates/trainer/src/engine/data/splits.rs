@@ -1,5 +1,6 @@
 //! The data of a run, of whatever kind: what every rank knows of it, and which of its batches this rank gets.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use phalanx_data::{
@@ -8,6 +9,7 @@ use phalanx_data::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::Batch;
 use super::feed::{self, Feed, TestBatch};
 use super::images::ConfiguredImages;
 use crate::config::Config;
@@ -94,6 +96,31 @@ impl Data {
     pub(in crate::engine) fn test_captions(&self, count: usize) -> Result<Vec<String>, TrainError> {
         let images = self.splits.as_ref().and_then(|splits| splits.images.as_ref());
         images.map_or_else(|| Ok(Vec::new()), |images| images.test_captions(count))
+    }
+
+    /// Which of `count` test samples, chosen evenly, this rank looks at where each is looked at once: a part of them, or all on
+    /// the rank that reads for all.
+    pub(in crate::engine) fn test_share(&self, distributed: &Distributed, count: usize) -> Range<usize> {
+        let Some(splits) = &self.splits else { return 0..0 };
+        let count = count.min(splits.test.len());
+        let (rank, ranks) = match distributed.fed() {
+            Some(_) => (0, 1),
+            None => (distributed.data_rank(), distributed.data_size()),
+        };
+        count * rank / ranks..count * (rank + 1) / ranks
+    }
+
+    /// Those at `positions` of `count` test samples.
+    pub(in crate::engine) fn test_samples(
+        &self,
+        count: usize,
+        positions: Range<usize>,
+    ) -> Result<Batch, TrainError> {
+        let none = || TrainError::Setup("this rank reads no data".to_owned());
+        let test = self.splits.as_ref().ok_or_else(none)?.test.clone();
+        let count = count.min(test.len());
+        let chosen = SourceSubset::take(test, count, 0)?;
+        Batch::try_from(chosen.batch(&positions.collect::<Vec<_>>(), 0, &|| true)?)
     }
 
     /// The training batches of one rank from step `step` on.

@@ -174,6 +174,11 @@ impl Distributed {
         Ok(all.iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect())
     }
 
+    /// The numbers of all ranks, one rank's after the other's.
+    pub(in crate::engine) fn gather_numbers(&self, own: &[f32]) -> Result<Vec<f32>, TrainError> {
+        self.world().map_or_else(|| Ok(own.to_vec()), |world| Ok(world.all_gatherv(own)?.concat()))
+    }
+
     /// Replaces each number by its sum over the ranks.
     pub(in crate::engine) fn sum(&self, values: &mut [f64]) -> Result<(), TrainError> {
         self.world().map_or(Ok(()), |world| Ok(world.all_reduce(values, ReduceOp::Sum)?))

@@ -1,15 +1,17 @@
 //! Using what was trained: evaluation and samples of a finished run, or of weights from elsewhere.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use phalanx_tensor::io::load_into;
-use phalanx_tensor::{FlatParam, Session};
+use phalanx_tensor::{Context, FlatParam, Session};
 
 use super::{draw, evaluate};
 use crate::config::Config;
 use crate::engine::checkpoint::newest_checkpoint;
 use crate::engine::data::Data;
 use crate::engine::distributed::{BatchGroups, Distributed, Network, World};
+use crate::engine::quality::Quality;
 use crate::engine::training::{Built, Task, Weights};
 use crate::engine::{Plan, TrainError, optimize, precision};
 use crate::run::RunFolder;
@@ -19,6 +21,7 @@ use crate::run::checkpoint::{Checkpoint, EMA};
 struct Ready {
     built: Built,
     data: Data,
+    context: Arc<Context>,
     session: Session,
 }
 
@@ -27,21 +30,8 @@ impl Ready {
         let data = Data::open(config, task.open_data(config), &Distributed::none())?;
         let built = task.build(config, Some(data.num_classes()), Weights::Here)?;
         let context = precision::context(config, &World::alone())?;
-        let session = Session { precision: config.train.precision, ..Session::evaluation(context) };
-        Ok(Self { built, data, session })
-    }
-
-    /// Loads what a checkpoint says is best for use: the averaged weights where there are some.
-    fn load(&self, checkpoint: &Checkpoint) -> Result<(), TrainError> {
-        let reader = checkpoint.reader();
-        reader.check_model(self.built.networks.iter().map(Network::store))?;
-        for store in self.built.networks.iter().map(Network::store) {
-            reader.read_model(store)?;
-            for param in store.flat_params() {
-                reader.read_values(EMA, param)?;
-            }
-        }
-        Ok(())
+        let session = Session { precision: config.train.precision, ..Session::evaluation(context.clone()) };
+        Ok(Self { built, data, context, session })
     }
 
     fn evaluate(&self, config: &Config, step: u64) -> Result<Vec<(String, f64)>, TrainError> {
@@ -60,6 +50,19 @@ impl Ready {
     }
 }
 
+/// Loads what a checkpoint says is best for use: the averaged weights where there are some.
+pub(in crate::engine) fn load_for_use(built: &Built, checkpoint: &Checkpoint) -> Result<(), TrainError> {
+    let reader = checkpoint.reader();
+    reader.check_model(built.networks.iter().map(Network::store))?;
+    for store in built.networks.iter().map(Network::store) {
+        reader.read_model(store)?;
+        for param in store.flat_params() {
+            reader.read_values(EMA, param)?;
+        }
+    }
+    Ok(())
+}
+
 /// Measures of the newest checkpoint of a run on its test split, and the checkpoint's step.
 ///
 /// # Errors
@@ -71,8 +74,13 @@ pub fn evaluate_run(
 ) -> Result<(u64, Vec<(String, f64)>), TrainError> {
     let checkpoint = newest_checkpoint(folder)?;
     let ready = Ready::new(task, config)?;
-    ready.load(&checkpoint)?;
-    Ok((checkpoint.step(), ready.evaluate(config, checkpoint.step())?))
+    load_for_use(&ready.built, &checkpoint)?;
+    let mut measures = ready.evaluate(config, checkpoint.step())?;
+    if let Some(mut quality) = Quality::open(task, &ready.context)? {
+        let (training, alone) = (&*ready.built.training, Distributed::none());
+        measures.extend(quality.measure(training, &ready.data, &alone, &ready.session, config)?);
+    }
+    Ok((checkpoint.step(), measures))
 }
 
 /// Measures of weights from a file on the configured test split.
@@ -107,7 +115,7 @@ pub fn sample_run(
 ) -> Result<u64, TrainError> {
     let checkpoint = newest_checkpoint(folder)?;
     let ready = Ready::new(task, config)?;
-    ready.load(&checkpoint)?;
+    load_for_use(&ready.built, &checkpoint)?;
     let (columns, size) = (config.sample.columns, config.model.image_size);
     if !draw(&*ready.built.training, ready.session.clone(), seed, prompts, columns, size, out)? {
         return Err(TrainError::Setup(format!("a `{}` draws no pictures", config.model.kind)));

@@ -20,7 +20,7 @@ impl Run<'_> {
     pub(super) fn log(
         &mut self,
         report: StepReport,
-        evaluated: Option<Vec<(String, f64)>>,
+        evaluated: Vec<(String, f64)>,
         collapsed: Vec<String>,
         metrics: &mut MetricsWriter,
         observer: &mut dyn Observer,
@@ -36,7 +36,7 @@ impl Run<'_> {
             self.last.insert(named(&phase.name, "loss"), Value::from(phase.loss));
         }
         let mut line = line(&report);
-        for (name, value) in evaluated.iter().flatten() {
+        for (name, value) in &evaluated {
             line = line.with(&format!("test_{name}"), *value);
             self.last.insert(format!("test_{name}"), Value::from(*value));
         }
@@ -45,8 +45,8 @@ impl Run<'_> {
         }
         metrics.write(&line)?;
         observer.step(&report, true);
-        if let Some(measures) = evaluated {
-            observer.event(&Event::Evaluated { step: report.step, measures });
+        if !evaluated.is_empty() {
+            observer.event(&Event::Evaluated { step: report.step, measures: evaluated });
         }
         Ok(())
     }
@@ -176,6 +176,16 @@ pub(super) fn evaluate_run(run: &mut Run<'_>) -> Result<Vec<(String, f64)>, Trai
     run.state.with_averages_by_block(|training| {
         evaluate(training, data, distributed, &groups, &session, eval.limit, batch, step)
     })
+}
+
+/// Has the judges look at what is drawn with the averaged weights, or the weights; nothing if there are none.
+pub(super) fn judge_run(run: &mut Run<'_>) -> Result<Vec<(String, f64)>, TrainError> {
+    let Some(quality) = &mut run.quality else { return Ok(Vec::new()) };
+    run.state.networks().try_for_each(Network::broadcast_buffers)?;
+    let precision = run.config.train.precision;
+    let session = Session { precision, ..Session::evaluation(run.context.clone()) };
+    let (data, distributed, config) = (&run.data, run.distributed, run.config);
+    run.state.with_averages(|training| quality.measure(training, data, distributed, &session, config))
 }
 
 /// Draws the configured prompts, or captions of the test split, and writes them beside the picture, a line each, in

@@ -25,6 +25,7 @@ use super::checkpoint::{Saver, find_checkpoint};
 use super::data::Data;
 use super::distributed::{Distributed, Network, StopReason, World};
 use super::observer::{Event, Observer, Started, StepReport};
+use super::quality::Quality;
 use super::training::{Task, Weights};
 use super::watch::Watch;
 use super::{Plan, TrainError, precision};
@@ -73,6 +74,8 @@ pub(super) struct Run<'a> {
     meter: Meter,
     losses: Losses,
     saver: Saver,
+    /// Who judges what is drawn, if anybody does.
+    quality: Option<Quality>,
     /// On rank 0, why the run cannot go on: a loss was not finite.
     broken: Option<TrainError>,
     key: Key,
@@ -97,7 +100,13 @@ impl<'a> Run<'a> {
         let built = task.build(config, Some(data.num_classes()), weights)?;
         let state = TrainState::new(config, built, &plan, distributed, context.clone())?;
         let (meter, losses, saver) = (Meter::default(), Losses::default(), Saver::new(folder, config));
-        let (broken, last) = (None, Map::new());
+        let (broken, last, quality) = (None, Map::new(), Quality::open(task, &context)?);
+        if quality.is_some() && !state.training.draws() {
+            let kind = &config.model.kind;
+            return Err(TrainError::Setup(format!(
+                "quality.judges are given, but a `{kind}` draws no pictures"
+            )));
+        }
         let watch = Watch::new(&config.watch, state.training.phases());
         Ok(Self {
             folder,
@@ -110,6 +119,7 @@ impl<'a> Run<'a> {
             meter,
             losses,
             saver,
+            quality,
             broken,
             key,
             watch,
@@ -209,11 +219,13 @@ impl<'a> Run<'a> {
             stopped = job.begin(2 * step - 1)?;
             // Whoever interrupts wants the checkpoint and nothing else.
             let eval = &self.config.eval;
-            let evaluated =
-                match stopped.is_none() && eval.enabled && self.plan.is_due(eval.every, step, last) {
-                    true => Some(after::evaluate_run(self)?),
-                    false => None,
-                };
+            let mut evaluated = Vec::new();
+            if stopped.is_none() && eval.enabled && self.plan.is_due(eval.every, step, last) {
+                evaluated = after::evaluate_run(self)?;
+            }
+            if stopped.is_none() && self.plan.is_due(self.config.quality.every, step, last) {
+                evaluated.extend(after::judge_run(self)?);
+            }
             let due = step == 1 || self.plan.is_due(self.config.log.every, step, last || stopped.is_some());
             self.tell(report, due, evaluated, metrics.as_mut(), observer)?;
             if stopped.is_none() {
@@ -241,7 +253,7 @@ impl<'a> Run<'a> {
         &mut self,
         report: StepReport,
         due: bool,
-        evaluated: Option<Vec<(String, f64)>>,
+        evaluated: Vec<(String, f64)>,
         metrics: Option<&mut MetricsWriter>,
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
@@ -255,7 +267,7 @@ impl<'a> Run<'a> {
             observer.event(&Event::Collapsed { step, problem: problem.clone() });
         }
         match metrics {
-            Some(metrics) if due || evaluated.is_some() || !collapsed.is_empty() => {
+            Some(metrics) if due || !evaluated.is_empty() || !collapsed.is_empty() => {
                 self.log(report, evaluated, collapsed, metrics, observer)
             }
             _ => {

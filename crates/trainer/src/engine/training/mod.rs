@@ -8,15 +8,17 @@
 //! Every learnt network has an optimizer, a schedule, averages, clipping and a loss scale of its own, as `[optim]`,
 //! `[schedule]` and `[train]` say.
 
+mod judging;
 mod of_run;
 mod phase;
 mod setup;
 mod spec;
 mod step;
 
+pub use judging::Judgement;
 pub use phase::Training;
 pub use setup::Setup;
-pub use spec::{Task, TaskSpec};
+pub use spec::{Judge, Task, TaskSpec};
 pub use step::{Loss, Step};
 
 pub use phase::number;

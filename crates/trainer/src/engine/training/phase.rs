@@ -2,6 +2,7 @@
 
 use phalanx_tensor::{Tape, Value};
 
+use super::judging::Judgement;
 use super::step::{Loss, Step};
 use crate::engine::error::TrainError;
 
@@ -34,6 +35,7 @@ impl Phase {
 
 type LossFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Loss, TrainError>>;
 type EvaluateFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Vec<f64>, TrainError>>;
+type JudgeFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Judgement, TrainError>>;
 type SampleFn<M> = Box<dyn Fn(&M, &Tape, &[String], usize) -> Result<Vec<Vec<f32>>, TrainError>>;
 
 /// A model and how it is trained, tested and shown.
@@ -69,6 +71,7 @@ pub struct Training<M> {
     evaluate: Option<EvaluateFn<M>>,
     sample: Option<SampleFn<M>>,
     panels: Option<SampleFn<M>>,
+    judge: Option<JudgeFn<M>>,
 }
 
 impl<M> std::fmt::Debug for Training<M> {
@@ -86,7 +89,8 @@ impl<M> Training<M> {
     pub fn new(description: impl Into<String>, model: M) -> Self {
         let (phases, evaluated) = (Vec::new(), Vec::new());
         let description = description.into();
-        Self { description, model, phases, evaluated, evaluate: None, sample: None, panels: None }
+        let (sample, panels, judge) = (None, None, None);
+        Self { description, model, phases, evaluated, evaluate: None, sample, panels, judge }
     }
 
     /// Makes a step one phase that updates every learnt network by this loss.
@@ -176,6 +180,14 @@ impl<M> Training<M> {
         self.panels = Some(Box::new(panels));
         self
     }
+
+    /// Says what the network sees in pictures, so that it can judge those of another run (`[quality]`). The batch has `images`,
+    /// prepared as this training's own test images are, and `captions`.
+    #[must_use]
+    pub fn judge(mut self, judge: impl Fn(&M, &Step<'_>) -> Result<Judgement, TrainError> + 'static) -> Self {
+        self.judge = Some(Box::new(judge));
+        self
+    }
 }
 
 /// A training of any model, as the loop sees it.
@@ -214,6 +226,9 @@ pub(in crate::engine) trait AnyTraining {
         prompts: &[String],
         columns: usize,
     ) -> Result<Option<Vec<Vec<f32>>>, TrainError>;
+
+    /// What the network sees in the pictures of a batch; `None` if this training judges none.
+    fn judge(&self, step: &Step<'_>) -> Result<Option<Judgement>, TrainError>;
 }
 
 impl<M> AnyTraining for Training<M> {
@@ -266,6 +281,10 @@ impl<M> AnyTraining for Training<M> {
         columns: usize,
     ) -> Result<Option<Vec<Vec<f32>>>, TrainError> {
         self.panels.as_ref().map(|panels| panels(&self.model, tape, prompts, columns)).transpose()
+    }
+
+    fn judge(&self, step: &Step<'_>) -> Result<Option<Judgement>, TrainError> {
+        self.judge.as_ref().map(|judge| judge(&self.model, step)).transpose()
     }
 }
 

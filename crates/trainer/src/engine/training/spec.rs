@@ -1,5 +1,6 @@
 //! A task: what a name in the configuration stands for.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use phalanx_data::{BatchSource, Split};
@@ -39,7 +40,12 @@ impl<S: Settings> TaskSpec<S> {
             let training = build(&mut setup, settings(config)?)?;
             setup.finish(training)
         };
-        let task = Task { schema: TaskSchema::new::<S>(name, about), build: Arc::new(build), data: None };
+        let task = Task {
+            schema: TaskSchema::new::<S>(name, about),
+            build: Arc::new(build),
+            data: None,
+            judges: Arc::default(),
+        };
         Self { task, settings: std::marker::PhantomData }
     }
 
@@ -81,11 +87,28 @@ pub struct Task {
     schema: TaskSchema,
     build: BuildFn,
     data: Option<DataFn>,
+    judges: Arc<[Judge]>,
 }
 
 impl std::fmt::Debug for Task {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Task").field("schema", &self.schema).finish_non_exhaustive()
+    }
+}
+
+/// A run whose network judges the pictures of others: its folder, its configuration, and the task that this names. Clones are
+/// handles.
+#[derive(Debug, Clone)]
+pub struct Judge {
+    pub(in crate::engine) run: PathBuf,
+    pub(in crate::engine) task: Task,
+    pub(in crate::engine) config: Arc<Config>,
+}
+
+impl Judge {
+    /// The judge in the folder `run`.
+    pub fn new(run: &Path, task: Task, config: Config) -> Self {
+        Self { run: run.to_owned(), task, config: Arc::new(config) }
     }
 }
 
@@ -99,6 +122,17 @@ impl Task {
     /// What the configuration knows of it.
     pub fn schema(&self) -> &TaskSchema {
         &self.schema
+    }
+
+    /// The task with judges of the pictures that it draws, which `[quality]` of the configuration says when to ask.
+    #[must_use]
+    pub fn judged_by(self, judges: Vec<Judge>) -> Self {
+        Self { judges: judges.into(), ..self }
+    }
+
+    /// Who judges the pictures that it draws.
+    pub(in crate::engine) fn judges(&self) -> &[Judge] {
+        &self.judges
     }
 
     /// Builds the training on data of so many classes; without a number the configured images are asked for it.

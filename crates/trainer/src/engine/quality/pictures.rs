@@ -1,0 +1,109 @@
+//! Real pictures with what is known of them, and what a judge sees in pictures.
+
+use image::RgbImage;
+use phalanx_data::transform::Normalise;
+use serde::{Deserialize, Serialize};
+
+use crate::engine::data::Batch;
+use crate::engine::error::TrainError;
+
+/// Samples of the test split.
+pub(super) struct Pictures {
+    batch: Batch,
+    images: Vec<RgbImage>,
+}
+
+impl Pictures {
+    /// Those of a batch whose array `images` was normalised so.
+    pub(super) fn new(batch: Batch, normalise: &Normalise) -> Result<Self, TrainError> {
+        let images = batch.tensor("images")?;
+        let (count, _, height, width) = images.dims4()?;
+        let values = images.flatten_all()?.to_vec1::<f32>()?;
+        let (width, height) = (side(width)?, side(height)?);
+        let images = values.chunks_exact((values.len() / count.max(1)).max(1));
+        let images = images.map(|values| normalise.to_image(values, width, height));
+        let images = images.collect::<Result<_, _>>()?;
+        Ok(Self { batch, images })
+    }
+
+    /// The pictures, as they would be saved.
+    pub(super) fn images(&self) -> &[RgbImage] {
+        &self.images
+    }
+
+    /// A caption for each.
+    pub(super) fn captions(&self) -> &[String] {
+        self.batch.texts("captions").unwrap_or_default()
+    }
+
+    /// The true answers to a question.
+    pub(super) fn answers(&self, name: &str) -> Result<Vec<u32>, TrainError> {
+        self.batch.classes(name)
+    }
+}
+
+/// A picture that was drawn, planar in [-1, 1], as it would be saved.
+pub(super) fn drawn(values: &[f32]) -> Result<RgbImage, TrainError> {
+    let side = side((values.len() / 3).isqrt())?;
+    Ok(Normalise::SYMMETRIC.to_image(values, side, side)?)
+}
+
+fn side(pixels: usize) -> Result<u32, TrainError> {
+    u32::try_from(pixels).map_err(|_| TrainError::Setup(format!("a picture of {pixels} pixels a side")))
+}
+
+/// What a judge sees in some pictures, in sums that add up over more of them. As text, without the features, it travels between
+/// ranks.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Seen {
+    /// Features of each, one after the other.
+    #[serde(skip)]
+    pub(super) features: Vec<f32>,
+    /// Features of one; 0 before any was seen.
+    pub(super) dim: usize,
+    /// How many it was right about, by question.
+    pub(super) right: Vec<(String, f64)>,
+    /// How well the captions fit, if it reads captions.
+    pub(super) fits: Option<f64>,
+}
+
+impl Seen {
+    /// Adds what was seen in further pictures, if any was.
+    pub(super) fn add(&mut self, more: Self) {
+        if self.dim == 0 {
+            *self = more;
+        } else if more.dim > 0 {
+            self.features.extend(more.features);
+            for ((_, right), (_, further)) in self.right.iter_mut().zip(more.right) {
+                *right += further;
+            }
+            self.fits = self.fits.zip(more.fits).map(|(one, two)| one + two);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_seen_adds_up() {
+        let one =
+            Seen { features: vec![1.0, 2.0], dim: 2, right: vec![("colour".into(), 1.0)], fits: Some(20.0) };
+        let two = Seen { features: vec![3.0, 4.0], right: vec![("colour".into(), 0.0)], ..one.clone() };
+        let mut all = Seen::default();
+        for more in [Seen::default(), one, Seen::default(), two] {
+            all.add(more);
+        }
+        let right = vec![("colour".to_owned(), 1.0)];
+        assert_eq!(all, Seen { features: vec![1.0, 2.0, 3.0, 4.0], dim: 2, right, fits: Some(40.0) });
+    }
+
+    #[test]
+    fn pictures_are_what_would_be_saved() {
+        let image = drawn(&[-1.0, 1.0, 0.0, 2.0, -1.0, -1.0, -1.0, -1.0, 1.0, 1.0, 1.0, 1.0]).expect("2 × 2");
+        assert_eq!(image.dimensions(), (2, 2));
+        assert_eq!(image.get_pixel(1, 0).0, [255, 0, 255]);
+        assert!(drawn(&[0.0; 10]).is_err(), "10 numbers are no square of 3 channels");
+    }
+}

@@ -1,0 +1,130 @@
+//! Judges of drawn pictures, by the built program: trained here, asked in runs and by `eval`.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Runs the program in a folder. Some words hold spaces, so they come one by one.
+fn phalanx(folder: &Path, words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_phalanx"))
+        .args(words)
+        .current_dir(folder)
+        .output()
+        .expect("phalanx runs")
+}
+
+fn succeed(folder: &Path, words: &[&str]) -> String {
+    let output = phalanx(folder, words);
+    let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+    assert!(output.status.success(), "{words:?}: {:?}\n{out}\n{err}", output.status);
+    out
+}
+
+fn fail(folder: &Path, words: &[&str]) -> String {
+    let output = phalanx(folder, words);
+    assert!(!output.status.success(), "{words:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The last line of a run's metrics.
+fn last(run: &Path) -> Value {
+    let text = fs::read_to_string(run.join("metrics.jsonl")).expect("reads");
+    serde_json::from_str(text.lines().last().expect("a line")).expect("is JSON")
+}
+
+/// Trains a preset for a few steps on few pictures.
+fn train(folder: &Path, preset: &str, name: &str, steps: &str, more: &[&str]) {
+    let steps = format!("train.steps={steps}");
+    let sets = ["data.images=256", "data.test_images=64", "train.global_batch=32", "train.threads=1", &steps];
+    let sets = sets.iter().chain(more).flat_map(|set| ["--set", set]);
+    let words: Vec<&str> = ["train", preset, "--out", name].into_iter().chain(sets).collect();
+    succeed(folder, &words);
+}
+
+#[test]
+fn judges_say_the_same_on_any_number_of_ranks_and_in_eval() {
+    let place = tempfile::tempdir().expect("a folder");
+    let folder = place.path();
+    let small = ["train.ranks=1", "eval.enabled=false"];
+    train(folder, "shapes-attributes", "attributes", "30", &[&small[..], &["model.width=4"]].concat());
+    train(folder, "shapes-clip", "clip", "4", &small);
+    let judges = ["quality.judges=[\"attributes\", \"clip\"]", "quality.samples=24", "quality.batch=7"];
+    let base = ["model.widths=[8, 8]", "sample.rows=1", "eval.enabled=false", "train.ema=0.0"];
+    let mut measured = Vec::new();
+    for (name, ranks, strategy) in
+        [("one", 1, "ddp"), ("fsdp", 2, "fsdp"), ("dp", 2, "dp"), ("three", 3, "ddp")]
+    {
+        let (ranks, strategy) = (format!("train.ranks={ranks}"), format!("train.strategy={strategy}"));
+        train(folder, "shapes-cvae", name, "2", &[&judges[..], &base, &[&ranks, &strategy]].concat());
+        measured.push(last(&folder.join(name)));
+    }
+    // The real pictures and their judges are the same everywhere, to the bit where nothing is added up in another order.
+    let keys: Vec<&String> = measured[0].as_object().expect("an object").keys().collect();
+    let judged: Vec<&str> = keys
+        .iter()
+        .map(|key| key.as_str())
+        .filter(|key| {
+            ["test_drawn_", "test_real_", "test_attributes_", "test_clip_"].iter().any(|p| key.starts_with(p))
+        })
+        .collect();
+    let expected = [
+        "test_drawn_sharpness",
+        "test_real_sharpness",
+        "test_drawn_shape_accuracy",
+        "test_real_colour_accuracy",
+        "test_attributes_frechet_distance",
+        "test_attributes_precision",
+        "test_attributes_recall",
+        "test_drawn_clip_score",
+        "test_clip_frechet_distance",
+    ];
+    assert!(expected.iter().all(|key| judged.contains(key)), "{judged:?}");
+    for other in &measured[1..] {
+        for key in &judged {
+            let [one, other] = [&measured[0], other].map(|line| line[*key].as_f64().expect("a number"));
+            assert!((one - other).abs() <= 0.02 * one.abs().max(0.05), "{key}: {one} {other}");
+        }
+    }
+    let real = |line: &Value| line["test_real_sharpness"].as_f64().expect("a number");
+    assert!(
+        real(&measured[0]) > 0.0
+            && measured.iter().all(|line| (real(line) - real(&measured[0])).abs() < 1e-9)
+    );
+
+    // Pictures that are drawn hardly trained are far from real ones, and real ones are as near as can be to themselves.
+    let [drawn, truth] = ["test_drawn_sharpness", "test_real_sharpness"].map(|key| measured[0][key].as_f64());
+    assert!(drawn < truth, "{drawn:?} {truth:?}");
+
+    // `eval` has the same to say of the newest checkpoint.
+    let report: Value = serde_json::from_str(&succeed(folder, &["eval", "--run", "one"])).expect("is JSON");
+    for key in &judged {
+        let [run, eval] = [&measured[0][*key], &report[key.trim_start_matches("test_")]].map(Value::as_f64);
+        let (run, eval) = (run.expect("a number"), eval.expect("a number"));
+        assert!((run - eval).abs() <= 1e-4 * run.abs().max(1.0), "{key}: {run} {eval}");
+    }
+    // Judges of one's own choice.
+    let report = succeed(folder, &["eval", "--run", "one", "--judge", "clip", "--set", "quality.samples=8"]);
+    assert!(report.contains("clip_frechet_distance") && !report.contains("colour"), "{report}");
+
+    for (words, expected) in [
+        (&["eval", "--run", "one", "--judge", "nowhere"][..], "nowhere"),
+        (
+            &["eval", "--run", "one", "--judge", "clip", "--judge", "clip"],
+            "quality.judges has two runs of a `clip`",
+        ),
+        (&["eval", "--run", "one", "--judge", "dp"], "a `cvae` judges no pictures"),
+        (
+            &["train", "tiny", "--set", "quality.judges=[\"clip\"]", "--set", "model.kind=\"mlp\""],
+            "draws no pictures",
+        ),
+        (
+            &["eval", "--run", "one", "--judge", "clip", "--set", "quality.samples=1"],
+            "quality.samples = 1 is not at least 2",
+        ),
+    ] {
+        let said = fail(folder, words);
+        assert!(said.contains(expected), "{words:?}: {said}");
+    }
+}
