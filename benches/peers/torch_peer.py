@@ -66,6 +66,8 @@ def train(torch, work):
 
     if work["model"] in ("stackgan1", "stackgan2"):
         return stackgan(torch, work)
+    if work["model"] == "unet":
+        return unet(torch, work)
     name = {"resnet18": "resnet18", "resnet34": "resnet34", "resnet50": "resnet50",
             "mobilenetv2": "mobilenet_v2"}.get(work["model"])
     if name is None:
@@ -88,6 +90,38 @@ def train(torch, work):
             optimizer.zero_grad(set_to_none=True)
             with torch.autocast("cpu", torch.bfloat16, enabled=work["precision"] == "bf16"):
                 loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+
+        return once
+
+    return fastest([with_layout(torch.contiguous_format), with_layout(torch.channels_last)])
+
+
+def unet(torch, work):
+    """A step of diffusers' U-Net on latent images with a text, if diffusers is installed."""
+    try:
+        from diffusers import UNet2DConditionModel
+    except ImportError as error:
+        print(f"no U-Net to compare with: {error}; pip install diffusers", file=sys.stderr)
+        return None
+    batch, size = work["batch"], work["size"]
+
+    def with_layout(layout):
+        model = UNet2DConditionModel(
+            sample_size=size, in_channels=4, out_channels=4, block_out_channels=(64, 128, 256), layers_per_block=2,
+            down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+            up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+            cross_attention_dim=64, attention_head_dim=8, norm_num_groups=32)
+        model = model.to(memory_format=layout).train()
+        x, y = (torch.randn(batch, 4, size, size).contiguous(memory_format=layout) for _ in range(2))
+        text, times = torch.randn(batch, 16, 64), torch.arange(batch) * 37 % 1000
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, weight_decay=5e-4)
+
+        def once():
+            optimizer.zero_grad(set_to_none=True)
+            with torch.autocast("cpu", torch.bfloat16, enabled=work["precision"] == "bf16"):
+                loss = torch.nn.functional.mse_loss(model(x, times, text).sample, y)
             loss.backward()
             optimizer.step()
 

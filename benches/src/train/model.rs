@@ -3,6 +3,7 @@
 use anyhow::Result;
 use candle_core::{Device, Tensor};
 use clap::ValueEnum;
+use phalanx_models::diffusion::{UNet2DConditionConfig, UNet2DConditionModel};
 use phalanx_models::{
     ClipTextConfig, CvaeConfig, MobileNetV2, MobileNetV2Config, ResNet, ResNetConfig, ResNetVariant,
     TextToImage,
@@ -20,6 +21,8 @@ pub(super) enum Model {
     Resnet50,
     Mobilenetv2,
     Cvae,
+    /// diffusers' U-Net of 64, 128 and 256 channels with a text of 16 tokens, on latent images of 4 channels and this size
+    Unet,
     /// StackGAN's first stage, GF 128, DF 64: a step of the discriminator and one of the generator; the authors' at 64x64
     Stackgan1,
     /// StackGAN's second stage, GF 128, DF 64, over a first one at a quarter of the size; the authors' at 256x256
@@ -71,6 +74,26 @@ pub(super) fn build(args: &TrainArgs, batch: usize) -> Result<(ParamStore, Forwa
             Box::new(move |tape, over| {
                 let out = model.forward(tape, &images, &ids)?;
                 Ok(out.loss(tape, &images, (1e-4, 1.0), over)?.total)
+            })
+        }
+        Model::Unet => {
+            let config = UNet2DConditionConfig {
+                block_out_channels: vec![64, 128, 256],
+                attention: vec![false, true, true],
+                layers_per_block: 2,
+                norm_num_groups: 32,
+                num_heads: vec![8; 3],
+                ..UNet2DConditionConfig::small(4, 64)
+            };
+            let model = UNet2DConditionModel::new(&builder.root(), &config)?;
+            let random = |dims: &[usize]| {
+                Ok::<_, candle_core::Error>(Value::constant(Tensor::rand(-1.0_f32, 1.0, dims, &Device::Cpu)?))
+            };
+            let (sample, target) = (random(&[batch, 4, size, size])?, random(&[batch, 4, size, size])?);
+            let text = random(&[batch, 16, 64])?;
+            let times: Vec<f64> = (0..batch).map(|i| (i * 37 % 1000) as f64).collect();
+            Box::new(move |tape, over| {
+                loss::mse(tape, &model.forward(tape, &sample, &times, &text)?, &target, over)
             })
         }
         Model::Stackgan1 | Model::Stackgan2 => anyhow::bail!("StackGAN has two losses"),

@@ -1,18 +1,22 @@
-//! Writes a grid of generated pictures: `shapes_grid OUT.png [RESOLUTION] [PER_SIDE]`; the captions go to `OUT.txt`.
+//! Writes a grid of generated pictures: `shapes_grid OUT.png [RESOLUTION] [PER_SIDE] [scenes]`; the captions go to `OUT.txt`.
 
-use phalanx_data::{Dataset, Objects, ShapesConfig, ShapesDataset};
+use phalanx_data::{ImageDataset, Objects, ScenesConfig, ScenesDataset, ShapesConfig, ShapesDataset};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let path = arguments.next().ok_or("usage: shapes_grid OUT.png [RESOLUTION] [PER_SIDE]")?;
+    let path = arguments.next().ok_or("usage: shapes_grid OUT.png [RESOLUTION] [PER_SIDE] [scenes]")?;
     let resolution: u32 = arguments.next().map_or(Ok(64), |text| text.parse())?;
     let side: u32 = arguments.next().map_or(Ok(8), |text| text.parse())?;
-    let dataset = ShapesDataset::new(ShapesConfig {
-        len: (side * side) as usize,
-        resolution,
-        objects: Objects::OneOrTwo,
-        ..Default::default()
-    })?;
+    let len = (side * side) as usize;
+    let dataset: Box<ImageDataset> = match arguments.next().as_deref() {
+        Some("scenes") => {
+            Box::new(ScenesDataset::new(ScenesConfig { len, resolution, ..Default::default() })?)
+        }
+        _ => {
+            let objects = Objects::OneOrTwo;
+            Box::new(ShapesDataset::new(ShapesConfig { len, resolution, objects, ..Default::default() })?)
+        }
+    };
     let mut captions = String::new();
     let mut grid = image::RgbImage::new(side * resolution, side * resolution);
     for index in 0..dataset.len() {

@@ -7,9 +7,11 @@
 //! so no number depends on a thread, a rank, or on what came before.
 //!
 //! - A [`Dataset`] gives items of any kind by index, read when they are asked for. Of captioned images,
-//!   [`open_cifar10`] reads CIFAR-10 in any of its three forms, [`ImageFolder`] class folders, and [`ShapesDataset`]
-//!   makes pictures by program, with combinations held out for testing. [`TextFile`] gives lines or windows of a text
-//!   as tokens, and [`Subset`] a part of any other dataset.
+//!   [`open_cifar10`] reads CIFAR-10 in any of its three forms, [`CubDataset`] CUB-200-2011, [`CocoCaptions`] MS-COCO's
+//!   captions, [`open_imagenet`] ImageNet, [`ImageFolder`] class folders and [`ShardsDataset`] tar shards;
+//!   [`ShapesDataset`] and [`ScenesDataset`] make pictures by program, with combinations held out for testing and what they
+//!   show as [attributes](Attribute). [`TextFile`] gives lines or windows of a text as tokens, and [`Subset`] a part of any
+//!   other dataset.
 //! - A [`Collate`] makes a [`Batch`] of items: named arrays and texts, with a weight for each sample.
 //!   There are three, for [images with captions](ImageCollation), [sequences of different lengths](SequenceCollation),
 //!   and [boxes with masks](DetectionCollation); one's own is a function.
@@ -26,7 +28,8 @@
 //!
 //! The crate has no tensors, no devices, and no communication: a batch is vectors of numbers with their shapes, and a
 //! rank is two numbers in a configuration. It downloads nothing. It never repairs what is wrong with a file: a
-//! damaged image, a short file, or a label that is no class is an error that names the file and the row.
+//! damaged image, a short file, or a label that is no class is an error that names the file and the row. Files known to be
+//! damaged can be [excluded](Exclusions).
 //!
 //! # Example
 //!
@@ -142,7 +145,9 @@ pub use step_batch::{StepBatch, StepHeader};
 pub use subset::Subset;
 pub use text_file::{TextFile, TextFileConfig, TextSample, TextUnit};
 pub use tokenizer::ClipTokenizer;
-pub use transform::{Filter, Normalise, RandomCrop, Resize, ResizeMode, Transform, TransformConfig};
+pub use transform::{
+    AreaCrop, Filter, Normalise, RandomCrop, Resize, ResizeMode, Transform, TransformConfig,
+};
 
 /// The examples of this crate's README, as tests.
 #[cfg(doctest)]

@@ -157,6 +157,34 @@ fn any_number_of_ranks_reads_the_same_and_goes_on_at_the_sample() {
 }
 
 #[test]
+#[ignore = "a measurement; run with --ignored --nocapture"]
+fn indexing_and_reading_many_samples() {
+    let place = TempDir::new().unwrap();
+    // Photographs' sizes, of which only the headers are read.
+    let (photo, text) = (vec![0xff; 100_000], b"this bird has a short beak and wing bars".to_vec());
+    let names: Vec<[String; 2]> =
+        (0..2000).map(|at| ["jpg", "txt"].map(|end| format!("{at:06}.{end}"))).collect();
+    let members: Vec<(&str, &[u8])> =
+        names.iter().flat_map(|[jpg, txt]| [(jpg.as_str(), &photo[..]), (txt.as_str(), &text[..])]).collect();
+    let shard = tar(&members);
+    for number in 0..4 {
+        write(&place.path().join(format!("s-{number}.tar")), &shard);
+    }
+    for (what, index) in
+        [("in memory", None), ("first with files", Some("i")), ("again with files", Some("i"))]
+    {
+        let index = index.map(|name| place.path().join(name));
+        let began = std::time::Instant::now();
+        let shards = open(place.path(), index.as_deref()).unwrap();
+        println!(
+            "{what}: {} samples of 4 shards, {:.1} ms",
+            shards.len(),
+            began.elapsed().as_secs_f64() * 1e3
+        );
+    }
+}
+
+#[test]
 fn every_fault_names_its_shard_and_sample() {
     let image = photo(8, 8);
     let said = |shard: &[u8]| {

@@ -25,6 +25,13 @@ pub enum UnaryOp {
     QuickGelu,
     /// eˣ.
     Exp,
+    /// min(max(x, low), high).
+    Clamp {
+        /// The smallest value.
+        low: f64,
+        /// The largest value.
+        high: f64,
+    },
 }
 
 #[inline(always)]
@@ -109,6 +116,10 @@ pub(crate) fn apply_in_place<T: Float>(op: UnaryOp, y: &mut [T]) {
             each!(|x: T| x * sigmoid(x * factor));
         }
         UnaryOp::Exp => each!(|x: T| x.exp()),
+        UnaryOp::Clamp { low, high } => {
+            let (low, high) = (T::from_f64(low), T::from_f64(high));
+            each!(|x: T| x.max(low).min(high));
+        }
     }
 }
 
@@ -167,6 +178,10 @@ fn apply_backward<T: Float>(op: UnaryOp, x: &[T], y: &[T], dy: &[T], dx: &mut [T
         UnaryOp::Sigmoid => from_output!(|y: T, dy: T| dy * y * (one - y)),
         UnaryOp::Tanh => from_output!(|y: T, dy: T| dy * (one - y * y)),
         UnaryOp::Exp => from_output!(|y: T, dy: T| dy * y),
+        UnaryOp::Clamp { low, high } => {
+            let (low, high) = (T::from_f64(low), T::from_f64(high));
+            from_input!(|x: T| if (x >= low) & (x <= high) { one } else { T::ZERO });
+        }
         UnaryOp::Silu => from_input!(|x: T| {
             let s = sigmoid(x);
             s + x * s * (one - s)

@@ -32,7 +32,7 @@ fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|v| f64::from(*v)).collect()
 }
 
-const ACTIVATIONS: [UnaryOp; 9] = [
+const ACTIVATIONS: [UnaryOp; 10] = [
     UnaryOp::Relu,
     UnaryOp::Relu6,
     UnaryOp::LeakyRelu(0.2),
@@ -42,6 +42,7 @@ const ACTIVATIONS: [UnaryOp; 9] = [
     UnaryOp::Gelu,
     UnaryOp::QuickGelu,
     UnaryOp::Exp,
+    UnaryOp::Clamp { low: -30.0, high: 0.5 },
 ];
 
 #[test]

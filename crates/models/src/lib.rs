@@ -23,6 +23,8 @@
 //!   [`ImageTower`] by the contrastive loss.
 //! - [`Cvae`]: a conditional variational autoencoder of images whose encoder and decoder both see a text
 //!   vector; [`TextToImage`] joins it with a text encoder.
+//! - [`diffusion`]: diffusers' U-Nets and KL autoencoder, noise schedules and samplers. The autoencoder's encoder and decoder
+//!   are sequences of blocks; those of the U-Nets take skips and the time beside what the block before gave.
 //! - [`StageOneGenerator`], [`StageTwoGenerator`] and [`stackgan::Discriminator`]: StackGAN's two stages.
 //!
 //! # Example
@@ -50,6 +52,7 @@
 
 pub mod clip;
 pub mod cvae;
+pub mod diffusion;
 pub mod mlp;
 pub mod mobilenet_v2;
 pub mod resnet;

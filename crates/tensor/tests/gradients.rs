@@ -71,6 +71,11 @@ fn shapes() {
     for (dim, start, len) in [(0, 1, 1), (1, 0, 2), (2, 1, 3)] {
         check("narrow", std::slice::from_ref(&x), |t, v| ops::narrow(t, &v[0], dim, start, len));
     }
+    for (dim, before, after) in [(0, 1, 0), (1, 0, 2), (2, 2, 1)] {
+        check("pad_with_zeros", std::slice::from_ref(&x), |t, v| {
+            ops::pad_with_zeros(t, &v[0], dim, before, after)
+        });
+    }
     check("cat", &[x.clone(), draw("y", &[2, 1, 5])], |t, v| ops::cat(t, &[&v[0], &v[1], &v[0]], 1));
     check("broadcast_as", &[draw("b", &[3, 1])], |t, v| ops::broadcast_as(t, &v[0], (2, 3, 4)));
 }
@@ -118,6 +123,7 @@ fn activations() {
         UnaryOp::Gelu,
         UnaryOp::QuickGelu,
         UnaryOp::Exp,
+        UnaryOp::Clamp { low: -1.0, high: 5.0 },
     ];
     for op in all {
         check(&format!("{op:?}"), std::slice::from_ref(&x), |t, v| ops::unary(t, &v[0], op));
@@ -223,6 +229,10 @@ fn embeddings_and_attention() {
             ops::attention(t, &v[0], &v[1], &v[2], causal)
         });
     }
+    let (queries, keys) = ([2, 2, 5, 3], [2, 2, 4, 3]);
+    check("cross-attention", &[draw("q", &queries), draw("k", &keys), draw("v", &keys)], |t, v| {
+        ops::attention(t, &v[0], &v[1], &v[2], false)
+    });
 }
 
 #[test]

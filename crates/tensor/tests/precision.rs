@@ -144,6 +144,7 @@ fn cases() -> Vec<Case> {
         ("gelu", UnaryOp::Gelu),
         ("quick_gelu", UnaryOp::QuickGelu),
         ("exp", UnaryOp::Exp),
+        ("clamp", UnaryOp::Clamp { low: -1.0, high: 0.5 }),
     ];
     all.extend(
         all_functions.map(|(name, op)| case(name, 1, &[&[4, 6]], move |t, v| ops::unary(t, &v[0], op))),

@@ -12,6 +12,7 @@
 //! - **`tasks`**: the trainings that come with the program, a file for a family and a row for each.
 //! - **[`Program`]**: tasks and presets under a name; [`main`] makes a command line of one.
 //! - **[`parity`]**: whether this program computes what the reference implementations have recorded.
+//! - **[`diffusers`]**: published weights in Hugging Face's layout, and pictures drawn with them.
 //! - **[`console`]** and `cli` are the command line. Nothing else here prints.
 //!
 //! What it is not: it has no numeric code of its own, and knows nothing of how kernels or collectives work.
@@ -96,6 +97,8 @@ mod tasks;
 mod program;
 
 pub mod parity;
+
+pub mod diffusers;
 
 mod cli;
 pub mod console;

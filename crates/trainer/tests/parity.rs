@@ -16,7 +16,18 @@ fn golden(name: &str) -> Option<PathBuf> {
 
 #[test]
 fn computed_values_are_those_of_the_reference() {
-    for name in ["losses.json", "optimizers.json", "resnet18.json", "clip_text.json", "stackgan.json"] {
+    for name in [
+        "losses.json",
+        "optimizers.json",
+        "resnet18.json",
+        "clip_text.json",
+        "stackgan.json",
+        "unet.json",
+        "unet_pixel.json",
+        "autoencoder_kl.json",
+        "diffusion_schedules.json",
+        "samplers.json",
+    ] {
         let Some(path) = golden(name) else { continue };
         let quantities = check(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(!quantities.is_empty());

@@ -18,7 +18,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use phalanx_trainer::Program;
 use phalanx_trainer::config::{Detail, Resolved};
 use phalanx_trainer::engine::{
-    Event, Observer, Silent, StepReport, World, evaluate_run, named, sample_run, train, train_replicas,
+    Drawing, Event, Observer, Silent, StepReport, World, evaluate_run, named, sample_run, train,
+    train_replicas,
 };
 use phalanx_trainer::launch::StopFlag;
 use phalanx_trainer::run::{RunFolder, read_metrics};
@@ -282,7 +283,8 @@ fn stages_trained_alone_and_pictures_of_both() {
     let prompts = ["a red circle on a white background", "a large blue star"].map(str::to_owned);
     let drawn = |seed| {
         let out = place.path().join(format!("{seed}.png"));
-        sample_run(task, &folder, &resolved.config, &prompts, seed, &out).expect("draws");
+        sample_run(task, &folder, &resolved.config, &Drawing::samples(&prompts, 1), seed, &out)
+            .expect("draws");
         image::open(out).expect("a picture").to_rgb8()
     };
     let (one, again, other) = (drawn(1), drawn(1), drawn(2));

@@ -180,8 +180,10 @@ pub fn heldout_scenes(n: usize, objects: &RangeInclusive<usize>) -> Vec<(String,
     (0..n).map(one).collect()
 }
 
-/// What there is to know of a scene.
-fn attributes() -> Vec<Attribute> {
+/// What there is to know of a scene: `background`, and for each cell of a grid of three by three what lies there,
+/// `shape_top_left`, `colour_top_left` to `colour_bottom_right`, of which the first value is “none”.
+#[must_use]
+pub fn attributes() -> Vec<Attribute> {
     let of_cell = |place: &Position| {
         let key = place.key();
         [
@@ -193,8 +195,9 @@ fn attributes() -> Vec<Attribute> {
     std::iter::once(background).chain(Position::ALL.iter().flat_map(of_cell)).collect()
 }
 
-/// The values of [`attributes`].
-fn attribute_values(spec: &SceneSpec) -> Vec<u32> {
+/// The values of a scene's [`attributes`]; [`cells`] reads them again.
+#[must_use]
+pub fn attribute_values(spec: &SceneSpec) -> Vec<u32> {
     let of_cell = |cell: &Option<(Shape, Colour)>| {
         cell.map_or([0, 0], |(shape, colour)| [shape as u32 + 1, colour as u32 + 1])
     };

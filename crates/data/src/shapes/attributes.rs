@@ -14,8 +14,11 @@ fn of_object() -> [(&'static str, Vec<String>); 4] {
     ]
 }
 
-/// The attributes of pictures with so many objects.
-pub(super) fn of(objects: Objects) -> Vec<Attribute> {
+/// The attributes of pictures with so many objects: `shape`, `colour`, `size`, `place` and `background`. Where pictures may have
+/// two objects these are of the one that comes first from the top left, row by row, and `second_shape` to `second_place` of
+/// the other, which have a value “none” where it may be missing.
+#[must_use]
+pub fn of(objects: Objects) -> Vec<Attribute> {
     let mut all: Vec<Attribute> =
         of_object().map(|(name, values)| Attribute::new(name, values)).into_iter().collect();
     all.push(Attribute::new("background", Background::words()));
@@ -28,8 +31,10 @@ pub(super) fn of(objects: Objects) -> Vec<Attribute> {
     all
 }
 
-/// The values of a picture's attributes, in the order of [`of`].
-pub(super) fn values(spec: &ShapeSpec, objects: Objects) -> Vec<u32> {
+/// The values of a picture's attributes, in the order of [`of`]: what the picture shows, or what one drawn by its caption
+/// should show.
+#[must_use]
+pub fn values(spec: &ShapeSpec, objects: Objects) -> Vec<u32> {
     let numbers = |object: &Object| {
         let Object { shape, colour, size, position } = *object;
         [shape as u32, colour as u32, size as u32, position as u32]

@@ -4,7 +4,7 @@
 //! and any resolution, and the same index shows the same scene at every resolution. Training and test
 //! share no combination of shape, colour and background; see [`split`].
 
-mod attributes;
+pub mod attributes;
 pub mod render;
 pub mod spec;
 pub mod split;

@@ -13,8 +13,8 @@
 //! threads; a resumed run goes on at the very sample without reading the ones before it, on another number of ranks too;
 //! epochs have an exact length; no rank runs out before the others; a subset is a subset.
 //!
-//! What that costs: an index is made by reading the 512-byte header of every member and seeking over its contents, a few
-//! hundred thousand members a second from a local disk. It is kept in memory, 40 bytes a sample, or, with a folder for it
+//! What that costs: an index is made by reading the 512-byte header of every member and seeking over its contents, several
+//! shards at a time. It is kept in memory, 48 bytes a sample, or, with a folder for it
 //! ([`ShardsConfig::index`]), in a small file for each shard: then it is made once, and later runs and other ranks read 48
 //! bytes of each shard's index when they start and the rest of one when they come to it.
 //!

@@ -61,6 +61,22 @@ impl ClipTokenizer {
         Self::read(&bytes, path, CLIP_MERGES + bpe::BYTES + 2)
     }
 
+    /// A tokenizer of `vocab` tokens with merges from a text file, as Hugging Face's `merges.txt`: a line that is left
+    /// out, then a pair a line, of which as many are used as make `vocab` tokens with the bytes and the two specials.
+    ///
+    /// # Errors
+    /// If the file cannot be read or holds fewer merges, or `vocab` is below 514.
+    pub fn from_merges_text(path: &Path, vocab: usize) -> Result<Self> {
+        let Some(count) = vocab.checked_sub(bpe::BYTES + 2) else {
+            let reason = format!("a vocabulary of {vocab} tokens; expected at least 514");
+            return Err(DataError::config("tokenizer", reason));
+        };
+        let text = std::fs::read_to_string(path).map_err(|source| DataError::io(path, source))?;
+        let merges = Merges::parse(&text, count)
+            .map_err(|problem| DataError::Vocabulary(format!("{}: {problem}", path.display())))?;
+        Ok(Self { merges: Arc::new(merges) })
+    }
+
     fn read(compressed: &[u8], path: &Path, vocab: usize) -> Result<Self> {
         let Some(count) = vocab.checked_sub(bpe::BYTES + 2).filter(|count| *count <= CLIP_MERGES) else {
             let reason = format!("a vocabulary of {vocab} tokens; expected 514 to 49408");

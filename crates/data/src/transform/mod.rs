@@ -1,8 +1,9 @@
-//! From a decoded image to numbers: resize, crop, flip, normalise, in this order.
+//! From a decoded image to numbers: resize (or a random part), crop, flip, normalise, in this order.
 //!
 //! What is random is keyed by (seed, epoch, index), so a sample is augmented alike on whatever
 //! rank, thread, or resumed run it is loaded.
 
+pub mod area_crop;
 pub mod crop;
 pub mod flip;
 pub mod normalise;
@@ -10,6 +11,7 @@ pub mod resize;
 
 use crate::error::{DataError, Result};
 use crate::rng::{Purpose, rng_for};
+pub use area_crop::AreaCrop;
 pub use crop::{RandomCrop, center_crop};
 pub use flip::random_flip;
 use image::RgbImage;
@@ -21,6 +23,8 @@ pub use resize::{Filter, Resize, ResizeMode};
 pub struct TransformConfig {
     /// Changes the size, first.
     pub resize: Option<Resize>,
+    /// Takes a random part and makes a square of it, instead of a resize.
+    pub area_crop: Option<AreaCrop>,
     /// Cuts a square of so many pixels from the middle.
     pub center_crop: Option<u32>,
     /// Cuts a square from a random place.
@@ -38,6 +42,7 @@ impl Default for TransformConfig {
     fn default() -> Self {
         Self {
             resize: None,
+            area_crop: None,
             center_crop: None,
             random_crop: None,
             flip: 0.0,
@@ -82,8 +87,8 @@ impl Transform {
     /// Checks the configuration.
     ///
     /// # Errors
-    /// If a size is 0, a crop never fits the step before it, the probability is not one, or the
-    /// normalisation cannot be divided by.
+    /// If a size is 0, a crop never fits the step before it, there is a resize besides a random part, the probability is not
+    /// one, or the normalisation cannot be divided by.
     pub fn new(config: TransformConfig) -> Result<Self> {
         let sizes = [
             ("transform.resize.size", config.resize.map(|resize| resize.size)),
@@ -99,9 +104,15 @@ impl Transform {
             return Err(DataError::config("transform.flip", format!("{} is not a probability", config.flip)));
         }
         config.normalise.validate()?;
+        if let Some(part) = &config.area_crop {
+            part.validate()?;
+            if config.resize.is_some() {
+                let reason = "a random part is resized by itself, so there is no other resize";
+                return Err(DataError::config("transform.area_crop", reason));
+            }
+        }
         // The sides are known after a resize to a square and after a crop.
-        let resized =
-            config.resize.filter(|resize| resize.mode == ResizeMode::Square).map(|resize| resize.size);
+        let resized = resized_side(&config);
         if let (Some(side), Some(crop)) = (resized, config.center_crop)
             && side < crop
         {
@@ -130,8 +141,7 @@ impl Transform {
     #[must_use]
     pub fn output_side(&self) -> Option<u32> {
         let config = &self.config;
-        let resized =
-            config.resize.filter(|resize| resize.mode == ResizeMode::Square).map(|resize| resize.size);
+        let resized = resized_side(config);
         config.random_crop.map(|crop| crop.size).or(config.center_crop).or(resized)
     }
 
@@ -141,6 +151,10 @@ impl Transform {
     /// If the image is too small for a crop.
     pub fn image(&self, mut image: RgbImage, epoch: u64, index: usize) -> Result<RgbImage> {
         let config = &self.config;
+        let mut rng = rng_for(config.seed, Purpose::Augment, epoch, index as u64);
+        if let Some(part) = &config.area_crop {
+            image = part.apply(&image, &mut rng)?;
+        }
         if let Some(resize) = &config.resize {
             image = resize.apply(image)?;
         }
@@ -148,7 +162,6 @@ impl Transform {
             image = center_crop(image, size)?;
         }
         if config.random_crop.is_some() || config.flip > 0.0 {
-            let mut rng = rng_for(config.seed, Purpose::Augment, epoch, index as u64);
             if let Some(crop) = &config.random_crop {
                 image = crop.apply(&image, &mut rng)?;
             }
@@ -172,6 +185,12 @@ impl Transform {
         self.config.normalise.append(&image, out);
         Ok([3, image.height() as usize, image.width() as usize])
     }
+}
+
+/// The side after the first step, where it does not depend on the image.
+fn resized_side(config: &TransformConfig) -> Option<u32> {
+    let square = config.resize.filter(|resize| resize.mode == ResizeMode::Square).map(|resize| resize.size);
+    config.area_crop.map(|part| part.size).or(square)
 }
 
 #[cfg(test)]
@@ -211,6 +230,15 @@ mod tests {
             TransformConfig { center_crop: Some(33), ..base.clone() },
             TransformConfig { random_crop: Some(RandomCrop { size: 41, padding: 4 }), ..base.clone() },
             TransformConfig { flip: 1.5, ..base.clone() },
+            TransformConfig {
+                area_crop: Some(AreaCrop {
+                    size: 32,
+                    area: (0.1, 1.0),
+                    aspect: (1.0, 1.0),
+                    filter: Filter::Bilinear,
+                }),
+                ..base.clone()
+            },
             TransformConfig { flip: f32::NAN, ..base.clone() },
             TransformConfig { normalise: Normalise { mean: [0.0; 3], std: [0.0; 3] }, ..base.clone() },
         ] {

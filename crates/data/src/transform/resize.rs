@@ -56,6 +56,30 @@ pub enum ResizeMode {
     ShorterSide,
 }
 
+impl ResizeMode {
+    /// What there is to choose from.
+    pub const ALL: &'static [Self] = &[Self::Square, Self::ShorterSide];
+}
+
+impl std::fmt::Display for ResizeMode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Square => "square",
+            Self::ShorterSide => "shorter-side",
+        })
+    }
+}
+
+impl std::str::FromStr for ResizeMode {
+    type Err = DataError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let found = Self::ALL.iter().find(|mode| mode.to_string() == text);
+        let reason = || format!("{text:?} is none of square, shorter-side");
+        found.copied().ok_or_else(|| DataError::config("transform.resize.mode", reason()))
+    }
+}
+
 /// A resize step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resize {

@@ -206,6 +206,19 @@ impl ClipTextEncoder {
     /// # Errors
     /// If T is longer than the context or an id is out of range.
     pub fn forward(&self, tape: &Tape, ids: &Tensor) -> Result<TextFeatures> {
+        self.run(tape, ids, false)
+    }
+
+    /// [`ClipTextEncoder::forward`] with the states of all T columns, also those behind the longest text of the batch: what
+    /// looks at tokens then sees as many of a text whatever texts are beside it.
+    ///
+    /// # Errors
+    /// If T is longer than the context or an id is out of range.
+    pub fn forward_whole(&self, tape: &Tape, ids: &Tensor) -> Result<TextFeatures> {
+        self.run(tape, ids, true)
+    }
+
+    fn run(&self, tape: &Tape, ids: &Tensor, whole: bool) -> Result<TextFeatures> {
         let (_, length) = ids.dims2()?;
         if length > self.config.context {
             let problem = format!("{length} tokens; the context is {}", self.config.context);
@@ -220,7 +233,8 @@ impl ClipTextEncoder {
             })
             .collect();
         let longest = ends.iter().max().map_or(1, |end| *end as usize + 1);
-        let ids = ids.narrow(1, 0, longest)?.contiguous()?;
+        let kept = if whole { length } else { longest };
+        let ids = ids.narrow(1, 0, kept)?.contiguous()?;
         let absent = || TensorError::Backward("the text head gives two values".into());
         let (head, sequence) = self.blocks.split_last().ok_or_else(absent)?;
         let x = tape.run_sequence(sequence, &Value::constant(ids))?;

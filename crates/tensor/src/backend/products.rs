@@ -33,8 +33,10 @@ pub struct AttentionShape {
     pub batch: usize,
     /// Heads.
     pub heads: usize,
-    /// Positions.
+    /// Positions that look: those of q.
     pub length: usize,
+    /// Positions that are looked at: those of k and v.
+    pub keys: usize,
     /// Elements of a head.
     pub dim: usize,
     /// Whether position t sees only 0..=t.
@@ -46,7 +48,7 @@ pub struct AttentionShape {
 pub struct Attended {
     /// softmax(q·kᵀ/√D)·v, as the precision stores products.
     pub output: Array,
-    /// What backward needs besides the inputs; on the CPU the weights [N, heads, T, T].
+    /// What backward needs besides the inputs; on the CPU the weights [N, heads, T, S].
     pub saved: Array,
 }
 
@@ -112,7 +114,7 @@ pub trait Products {
     /// If the element type is not supported.
     fn softmax_backward(&self, y: &Array, dy: &Array) -> Result<Array>;
 
-    /// softmax(q·kᵀ/√D)·v of [N, heads, T, D], the softmax in f32.
+    /// softmax(q·kᵀ/√D)·v of q [N, heads, T, D] and k and v [N, heads, S, D], the softmax in f32.
     ///
     /// # Errors
     /// If the element types are not supported.

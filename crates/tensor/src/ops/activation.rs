@@ -59,3 +59,11 @@ named! {
 pub fn leaky_relu(tape: &Tape, x: &Value, slope: f64) -> Result<Value> {
     unary(tape, x, UnaryOp::LeakyRelu(slope))
 }
+
+/// min(max(x, low), high); at the bounds and between them the derivative is 1, beyond them 0.
+///
+/// # Errors
+/// If the element type is not supported.
+pub fn clamp(tape: &Tape, x: &Value, low: f64, high: f64) -> Result<Value> {
+    unary(tape, x, UnaryOp::Clamp { low, high })
+}

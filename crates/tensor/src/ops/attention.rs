@@ -1,5 +1,7 @@
 //! Softmax and scaled dot-product attention (Vaswani et al. 2017).
 
+use candle_core::Shape;
+
 use crate::backend::AttentionShape;
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
@@ -18,21 +20,29 @@ pub fn softmax(tape: &Tape, x: &Value) -> Result<Value> {
     })
 }
 
-/// softmax(q·kᵀ/√D)·v, the softmax in f32, for `q`, `k`, `v` of shape [N, heads, T, D]; with `causal`, position t sees 0..=t.
+/// softmax(q·kᵀ/√D)·v, the softmax in f32, for `q` of shape [N, heads, T, D] and `k` and `v` of shape [N, heads, S, D]; the
+/// result is [N, heads, T, D]. Where S is T the positions may be those of one sequence; with `causal`, position t then sees
+/// 0..=t. Where they are positions of another, this is cross-attention.
 ///
 /// # Errors
-/// If the shapes differ or are not four-dimensional.
+/// If the shapes do not go together or are not four-dimensional, or `causal` is asked for between sequences of
+/// different lengths.
 pub fn attention(tape: &Tape, q: &Value, k: &Value, v: &Value, causal: bool) -> Result<Value> {
     const OP: &str = "attention";
-    let &[batch, heads, length, dim] = q.dims() else {
+    let (&[batch, heads, length, dim], &[.., keys, _]) = (q.dims(), k.dims()) else {
         return Err(TensorError::shape(OP, format!("expected [N, heads, T, D], not {:?}", q.shape())));
     };
+    let seen = Shape::from((batch, heads, keys, dim));
     for other in [k, v] {
-        if other.shape() != q.shape() {
-            return Err(TensorError::unequal(OP, q.shape(), other.shape()));
+        if *other.shape() != seen {
+            return Err(TensorError::unequal(OP, &seen, other.shape()));
         }
     }
-    let shape = AttentionShape { batch, heads, length, dim, causal };
+    if causal && keys != length {
+        let problem = format!("causal attention of {length} positions to {keys}; expected as many");
+        return Err(TensorError::shape(OP, problem));
+    }
+    let shape = AttentionShape { batch, heads, length, keys, dim, causal };
     let precision = tape.session().precision;
     let (q_t, k_t, v_t) = (q.array()?.contiguous()?, k.array()?.contiguous()?, v.array()?.contiguous()?);
     let attended = q_t.backend(tape.context()).attention(shape, &q_t, &k_t, &v_t, precision)?;

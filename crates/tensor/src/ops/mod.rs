@@ -20,7 +20,9 @@ mod pool;
 mod reduce;
 mod shape;
 
-pub use activation::{UnaryOp, exp, gelu, leaky_relu, quick_gelu, relu, relu6, sigmoid, silu, tanh, unary};
+pub use activation::{
+    UnaryOp, clamp, exp, gelu, leaky_relu, quick_gelu, relu, relu6, sigmoid, silu, tanh, unary,
+};
 pub use arithmetic::{add, add_scalar, broadcast_add, broadcast_mul, mul, scale, sub};
 pub use attention::{attention, softmax};
 pub use batch_norm::{BatchNormStats, FusedActivation, batch_norm2d};
@@ -40,4 +42,4 @@ pub use linear::{linear, matmul};
 pub use norm::{group_norm, l2_normalise, layer_norm};
 pub use pool::{PoolOptions, avg_pool2d, global_avg_pool2d, max_pool2d, upsample_nearest2d};
 pub use reduce::{mean, sum, sum_over};
-pub use shape::{broadcast_as, cat, narrow, permute, reshape, transpose};
+pub use shape::{broadcast_as, cat, narrow, pad_with_zeros, permute, reshape, transpose};

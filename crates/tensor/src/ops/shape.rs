@@ -75,6 +75,24 @@ pub fn narrow(tape: &Tape, x: &Value, dim: usize, start: usize, len: usize) -> R
     })
 }
 
+/// With `before` zeros in front of dimension `dim` and `after` behind it.
+///
+/// # Errors
+/// If the dimension is out of range.
+pub fn pad_with_zeros(tape: &Tape, x: &Value, dim: usize, before: usize, after: usize) -> Result<Value> {
+    let Some(size) = x.dims().get(dim).copied() else {
+        return Err(TensorError::shape("pad_with_zeros", format!("{:?} has no dimension {dim}", x.shape())));
+    };
+    if before + after == 0 {
+        return Ok(x.clone());
+    }
+    let x_t = x.array()?;
+    let output = x_t.backend(tape.context()).pad_with_zeros(&x_t, dim, before, after)?;
+    tape.push("pad_with_zeros", &[x], output, move |tape, grad, grads| {
+        grads.share(0, grad.backend(tape.context()).narrow(grad, dim, before, size)?)
+    })
+}
+
 /// Several values one after the other along `dim`.
 ///
 /// # Errors

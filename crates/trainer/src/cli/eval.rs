@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::{Map, Value};
 
-use super::train::set_data;
+use super::train::{configuration_of, set_data};
 use super::{CliError, task_of};
 use crate::Program;
 use crate::config::Resolved;
@@ -57,7 +57,7 @@ pub(super) fn run(program: &Program, args: &EvalArgs) -> Result<(), CliError> {
     let measures = match (&args.run, &args.model, &args.weights) {
         (Some(run), ..) => {
             let folder = RunFolder::open(run).map_err(CliError::failed)?;
-            let resolved = prepare(program.catalogue().resolve_run(&folder.config())?)?;
+            let resolved = prepare(configuration_of(program, &folder)?)?;
             let (step, measures) =
                 engine::evaluate_run(&task_of(program, &resolved.config)?, &folder, &resolved.config)
                     .map_err(CliError::failed)?;

@@ -10,9 +10,9 @@ use super::{CliError, rank, task_of};
 use crate::Program;
 use crate::config::{Detail, Resolved};
 use crate::console::out;
-use crate::engine;
+use crate::engine::{self, FirstRun};
 use crate::launch::{Ended, StopFlag, Supervisor};
-use crate::run::{RunError, RunFolder, write_aside};
+use crate::run::{RunError, RunFolder, Summary, write_aside};
 
 /// Trains a model. Ctrl-C finishes the step and leaves a checkpoint; a second one ends at once.
 #[derive(Debug, Args)]
@@ -65,16 +65,26 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
     };
     let resolved = configuration(program, args, existing.as_ref())?;
     let task = task_of(program, &resolved.config)?;
+    let first = task.first_run(&resolved.config);
     if args.dry_run {
         out(resolved.to_toml(Detail::Values).trim());
         for line in engine::describe(&task, &resolved.config).map_err(CliError::failed)? {
             out(&line);
+        }
+        if let Some(first) = &first {
+            out(&format!("before: {}, whose folder {} then names", first.preset, key_of(&task)));
         }
         return Ok(());
     }
     let in_one_process = engine::in_one_process(&resolved.config);
     if let Some(world) = engine::launcher_world().map_err(|error| CliError::Usage(error.to_string()))? {
         world.check(&resolved.config).map_err(|error| CliError::Usage(error.to_string()))?;
+        if let Some(FirstRun { preset, .. }) = &first {
+            let key = key_of(&task);
+            return Err(CliError::Usage(format!(
+                "{key} names no run; ranks that a launcher has started train one run: train {preset} before, and set {key}"
+            )));
+        }
         if !in_one_process {
             return rank::run_launched(&task, &resolved, existing, args.out.as_deref(), &world);
         }
@@ -84,14 +94,91 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
         None => RunFolder::create(args.out.as_deref(), Path::new(RUNS), &resolved.name)
             .map_err(CliError::failed)?,
     };
+    let resolved = match &first {
+        Some(first) => after_first(resolved, &folder, first, key_of(&task))?,
+        None => resolved,
+    };
     write_config(&folder, &resolved).map_err(CliError::failed)?;
-    let ranks = resolved.config.train.ranks;
-    if ranks == 1 || in_one_process {
-        let stop = StopFlag::default();
-        Interrupts::stop_first(&stop)?;
-        return rank::run_here(&task, &folder, &resolved, &stop);
+    let stop = StopFlag::default();
+    let interrupts = match resolved.config.train.ranks == 1 || in_one_process {
+        true => Interrupts::stop_first(&stop)?,
+        false => Interrupts::listen()?,
+    };
+    // What is interrupted while its first run is trained goes on with that.
+    let place = first_folder(&folder);
+    if place.join("config.toml").is_file() && !is_finished(&place) {
+        let of_first = RunFolder::open(&place).map_err(CliError::failed)?;
+        let resolved = program.catalogue().resolve_run(&of_first.config())?;
+        out(&format!("before: {} in {}", resolved.config.model.kind, place.display()));
+        run_ranks(program, &of_first, &resolved, (&interrupts, &stop))?;
+        if interrupts.count() > 0 {
+            let message = format!("the run in {} was interrupted; go on with --resume", place.display());
+            return Err(CliError::Ended { message, code: interrupts.exit_code() });
+        }
     }
-    let interrupts = Interrupts::listen()?;
+    run_ranks(program, &folder, &resolved, (&interrupts, &stop))
+}
+
+/// The key that names the run before one of a task.
+fn key_of(task: &engine::Task) -> &'static str {
+    task.first_key().unwrap_or_default()
+}
+
+/// Where a run keeps the one that it builds on.
+fn first_folder(folder: &RunFolder) -> PathBuf {
+    folder.path().join("first")
+}
+
+/// The configuration of the run in a folder. The run before it that it keeps is found wherever the folder was moved.
+pub(super) fn configuration_of(program: &Program, folder: &RunFolder) -> Result<Resolved, CliError> {
+    let mut resolved = program.catalogue().resolve_run(&folder.config())?;
+    let place = first_folder(folder);
+    let key = program.task_of(&resolved.config).and_then(engine::Task::first_key);
+    if let Some(key) = key.filter(|_| place.join("config.toml").is_file()) {
+        let place = std::path::absolute(place).map_err(CliError::failed)?;
+        resolved.set_value("the run before", key, Value::String(place.display().to_string()))?;
+    }
+    Ok(resolved)
+}
+
+/// Whether the run in a folder has come to its end.
+fn is_finished(folder: &Path) -> bool {
+    let summary = RunFolder::open(folder).ok().and_then(|folder| Summary::read(&folder.summary()).ok());
+    summary.is_some_and(|summary| summary.status == "finished")
+}
+
+/// Prepares the run that another one builds on in a folder of it, and sets the key that names it.
+fn after_first(
+    mut resolved: Resolved,
+    folder: &RunFolder,
+    first: &FirstRun,
+    key: &str,
+) -> Result<Resolved, CliError> {
+    let place = std::path::absolute(first_folder(folder)).map_err(CliError::failed)?;
+    if !place.join("config.toml").is_file() {
+        let before = resolved.catalogue().resolve(Some(&first.preset), &first.sets)?;
+        before.validate()?;
+        let made =
+            RunFolder::create(Some(&place), Path::new(RUNS), &before.name).map_err(CliError::failed)?;
+        write_config(&made, &before).map_err(CliError::failed)?;
+    }
+    let option = format!("the run of {} before", first.preset);
+    resolved.set_value(&option, key, Value::String(place.display().to_string()))?;
+    Ok(resolved)
+}
+
+/// Trains the run in a folder by as many ranks as it has, until it is finished or interrupted.
+fn run_ranks(
+    program: &Program,
+    folder: &RunFolder,
+    resolved: &Resolved,
+    (interrupts, stop): (&Interrupts, &StopFlag),
+) -> Result<(), CliError> {
+    let task = task_of(program, &resolved.config)?;
+    let ranks = resolved.config.train.ranks;
+    if ranks == 1 || engine::in_one_process(&resolved.config) {
+        return rank::run_here(&task, folder, resolved, stop);
+    }
     let executable = std::env::current_exe().map_err(CliError::failed)?;
     let arguments = vec!["rank".to_owned(), folder.path().display().to_string()];
     let supervisor = Supervisor { program: executable, arguments, ranks, logs: folder.logs() };
@@ -120,7 +207,7 @@ fn configuration(
     let catalogue = program.catalogue();
     let mut resolved = match (&args.config, existing) {
         (None, Some(folder)) => {
-            let mut resolved = catalogue.resolve_run(&folder.config())?;
+            let mut resolved = configuration_of(program, folder)?;
             for set in &args.sets {
                 resolved.set(&format!("--set {set}"), set)?;
             }
@@ -156,8 +243,11 @@ pub(super) fn set_data(resolved: &mut Resolved, data: &str) -> Result<(), CliErr
     let option = format!("--data {data}");
     resolved.set_value(&option, "data.kind", Value::String(kind.to_owned()))?;
     // Absolute, so that the run's config.toml means the same from everywhere.
-    let absolute = std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path));
-    let path = if path.is_empty() { String::new() } else { absolute.display().to_string() };
+    let absolute =
+        |part| std::path::absolute(part).unwrap_or_else(|_| PathBuf::from(part)).display().to_string();
+    // Shards can be given by several paths.
+    let parts: Vec<String> = path.split("::").map(absolute).collect();
+    let path = if path.is_empty() { String::new() } else { parts.join("::") };
     resolved.set_value(&option, "data.path", Value::String(path))?;
     Ok(())
 }

@@ -2,7 +2,9 @@
 
 use phalanx_collectives::Algorithm;
 use phalanx_data::Tail;
-use phalanx_data::transform::{Filter, Normalise};
+use phalanx_data::transform::{Filter, Normalise, ResizeMode};
+use phalanx_models::diffusion::samplers::SamplerKind;
+use phalanx_models::diffusion::{BetaSchedule, Prediction};
 use phalanx_sharding::{CodecKind, Overlap, PRESETS, ShardingError, Strategy};
 use phalanx_tensor::Precision;
 use toml::Value;
@@ -10,7 +12,9 @@ use toml::Value;
 use super::origin::nearest;
 use super::section::{KeyDoc, KeyType, Mismatch, choices, library_choices, sections};
 
-library_choices! { Algorithm, CodecKind, Filter, Overlap, Precision, Tail }
+library_choices! {
+    Algorithm, BetaSchedule, CodecKind, Filter, Overlap, Precision, Prediction, ResizeMode, SamplerKind, Tail
+}
 
 /// The strategy that ranks follow unless told another.
 fn ddp() -> Strategy {
@@ -68,6 +72,14 @@ choices! {
         Cifar10 = "cifar10",
         /// A folder with a folder of images for every class.
         Folder = "folder",
+        /// CUB-200-2011: birds of 200 species, cut out by their boxes, with ten captions each.
+        Cub = "cub",
+        /// MS-COCO's captions with their folders of images.
+        Coco = "coco",
+        /// ImageNet: class folders named by synsets.
+        Imagenet = "imagenet",
+        /// Tar shards of images with captions, in webdataset's form.
+        Shards = "shards",
     }
 
     /// Which optimizer steps.
@@ -114,8 +126,12 @@ sections! {
     data: DataConfig {
         /// Which images are trained on.
         kind: DataKind = DataKind::Shapes;
-        /// The folder of the images; `shapes` and `scenes` need none.
+        /// The folder of the images; `shapes` and `scenes` need none. Shards: also `PATH/name-{000..099}.tar`.
         path: String = String::new();
+        /// Shards for testing, written like `data.path`; empty = its folder `test` or `val`, or else its last shard.
+        test_path: String = String::new();
+        /// A file that names images to leave out, one a line, by the ends of their paths; not for shards.
+        exclude: String = String::new();
         /// This many training images of each class; 0 = all.
         per_class: usize = 0;
         /// At most this many training images; 0 = all.
@@ -124,7 +140,15 @@ sections! {
         crop_padding: usize = 0;
         /// Training images are mirrored left to right at random.
         flip: bool = false;
-        /// How images are resized to `model.image_size`.
+        /// Side that images are resized to, of which `model.image_size` is then cut: at random in training, from the middle in
+        /// testing; 0 = `model.image_size`.
+        resize: usize = 0;
+        /// Training images are random parts of this much of the area, least and most, of proportions from 3:4 to 4:3, instead of
+        /// being resized; ImageNet's are [0.08, 1.0]; empty = not.
+        crop_area: Vec<f64> = Vec::new();
+        /// What becomes of proportions: a square is made, or the shorter side gets the size and the rest is cut off.
+        resize_mode: ResizeMode = ResizeMode::Square;
+        /// How images are resized.
         resize_filter: Filter = Filter::Bilinear;
         /// Mean and deviation that channels are normalised by; generative models want `symmetric`.
         normalise: Normalise = Normalise::SYMMETRIC;
@@ -134,6 +158,14 @@ sections! {
         prefetch: usize = 4;
         /// What happens to the last, incomplete batch of an epoch.
         tail: Tail = Tail::Drop;
+        /// CUB: the folder of captions `text_c10`; empty = the one in `data.path` or beside it, `classes` = made of species' names.
+        captions: String = String::new();
+        /// CUB: birds are cut out as squares of this times their box's longer side to each side of its middle; 0 = whole images.
+        box_crop: f64 = 0.75;
+        /// Shards: samples are shuffled within this many shards at a time.
+        window: usize = 8;
+        /// Shards: a folder that keeps their indices for other ranks and runs; empty = made by each, kept in memory.
+        index: String = String::new();
         /// Shapes: at most this many objects in a picture, 1 or 2. Scenes: 2, or 3 for two or three. 0 = 1 and 3.
         objects: usize = 0;
         /// Shapes and scenes: training pictures in an epoch.

@@ -58,6 +58,7 @@ impl Config {
         let positive = [
             ("model.image_size", model.image_size as u64),
             ("data.prefetch", data.prefetch as u64),
+            ("data.window", data.window as u64),
             ("train.ranks", train.ranks as u64),
             ("train.global_batch", train.global_batch as u64),
             ("train.accumulate", train.accumulate as u64),
@@ -76,6 +77,7 @@ impl Config {
             relations.fraction(key, value);
         }
         let not_negative = [
+            ("data.box_crop", data.box_crop),
             ("train.clip_norm", train.clip_norm),
             ("train.loss_scale", train.loss_scale),
             ("optim.lr", optim.lr),
@@ -142,6 +144,44 @@ impl Config {
             !images || data.kind.is_embedded() || !data.path.is_empty(),
             "data.kind",
             format!("data.kind = {0} needs data.path, or the option --data {0}=PATH", data.kind),
+        );
+        let of_kind = [
+            ("data.test_path", &data.test_path, vec![DataKind::Shards]),
+            ("data.index", &data.index, vec![DataKind::Shards]),
+            ("data.captions", &data.captions, vec![DataKind::Cub]),
+            (
+                "data.exclude",
+                &data.exclude,
+                vec![DataKind::Cifar10, DataKind::Folder, DataKind::Cub, DataKind::Coco, DataKind::Imagenet],
+            ),
+        ];
+        for (key, value, kinds) in of_kind {
+            let names: Vec<String> = kinds.iter().map(ToString::to_string).collect();
+            relations.require(
+                value.is_empty() || kinds.contains(&data.kind),
+                key,
+                format!("{key} is for data.kind = {}, and not for {}", names.join(", "), data.kind),
+            );
+        }
+        let parts = match data.crop_area[..] {
+            [] => true,
+            [least, most] => least > 0.0 && least <= most && most <= 1.0,
+            _ => false,
+        };
+        relations.require(
+            parts,
+            "data.crop_area",
+            format!("data.crop_area = {:?} is not a pair of parts above 0 and at most 1", data.crop_area),
+        );
+        relations.require(
+            data.crop_area.is_empty() || data.crop_padding == 0,
+            "data.crop_area",
+            "data.crop_area and data.crop_padding are both set: a part is cut already".to_owned(),
+        );
+        relations.require(
+            !images || data.resize == 0 || data.resize >= model.image_size,
+            "data.resize",
+            format!("data.resize {} is not at least model.image_size {}", data.resize, model.image_size),
         );
         relations.require(
             !images || data.crop_padding < model.image_size.max(1),

@@ -46,4 +46,6 @@ pub use inference::{ModelPlan, describe, evaluate_run, evaluate_weights, plan_me
 pub use observer::{Event, Observer, PhaseReport, Silent, Started, StepReport, UpdateReport, named};
 pub use plan::Plan;
 pub use train_loop::{ReplicaFailure, train, train_replicas};
-pub use training::{Judge, Judgement, Loss, Setup, Step, Task, TaskSpec, Training, number};
+pub use training::{
+    Drawing, DrawingKind, FirstRun, Judge, Judgement, Loss, Setup, Step, Task, TaskSpec, Training, number,
+};

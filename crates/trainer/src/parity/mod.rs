@@ -7,10 +7,12 @@
 mod arithmetic;
 mod classifier;
 mod clip_text;
+mod denoisers;
 pub mod fill;
 mod losses;
 mod optimizers;
 mod report;
+mod samplers;
 mod stackgan;
 
 pub use report::Quantity;
@@ -95,12 +97,18 @@ pub fn check(path: &Path) -> Result<Vec<Quantity>, ParityError> {
     let reference = Reference { path, json: &json, seed };
     if json.get("l1_mean").is_some() {
         losses::check(&reference)
+    } else if json.get("linear_alphas_cumprod").is_some() {
+        samplers::check_schedules(&reference)
+    } else if json.get("schedules").is_some() {
+        samplers::check_samplers(&reference)
     } else if json.get("runs").is_some() {
         optimizers::check(&reference)
     } else if json.get("token_ids").is_some() {
         clip_text::check(&reference)
     } else if json["config"].get("gf_dim").is_some() {
         stackgan::check(&reference)
+    } else if json["model"].as_str().is_some_and(|model| model.contains("(diffusers)")) {
+        denoisers::check(&reference)
     } else if json.get("train_steps").is_some() {
         classifier::check(&reference)
     } else {

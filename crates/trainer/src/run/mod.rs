@@ -8,6 +8,7 @@
 //! | `checkpoints/` | [`checkpoint`]s: safetensors and a JSON index |
 //! | `samples/` | grids of pictures, as PNG |
 //! | `curves.svg` | the loss over the steps |
+//! | `first/` | the run that this one builds on, if it was trained with it: a folder like this |
 //! | `logs/rank-N.log` | what each rank has to say |
 //! | `logs/rank-N.operations.json` | what a rank last did with the others, if that failed |
 
@@ -19,6 +20,7 @@ mod folder;
 mod grid;
 mod machine;
 mod metrics;
+mod picture;
 mod summary;
 
 pub use atomic::write_aside;
@@ -28,4 +30,5 @@ pub use folder::{RunError, RunFolder};
 pub use grid::Grid;
 pub use machine::{Machine, peak_memory, resident_memory};
 pub use metrics::{Line, MetricsWriter, read_metrics};
+pub use picture::{read_mask, read_picture};
 pub use summary::{RankSummary, Summary};

@@ -7,6 +7,7 @@ mod classifier;
 mod text;
 
 mod attributes;
+mod autoencoder_kl;
 mod clip;
 mod cvae;
 mod mlp;
@@ -14,6 +15,8 @@ mod mobilenet_v2;
 mod presets;
 mod resnet;
 mod stackgan;
+
+mod diffusion;
 
 use phalanx_models::ResNetVariant;
 
@@ -25,6 +28,8 @@ use crate::engine::Task;
 pub(crate) fn rows() -> Vec<Task> {
     vec![
         cvae::spec().into(),
+        autoencoder_kl::spec().into(),
+        diffusion::spec().into(),
         clip::spec().into(),
         stackgan::spec().into(),
         resnet::spec("resnet18", ResNetVariant::R18).into(),

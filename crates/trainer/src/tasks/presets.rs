@@ -3,10 +3,13 @@
 /// Names and texts, in the order in which they are listed; the first is what is trained without a name.
 pub(crate) const PRESETS: &[(&str, &str)] = &[
     ("shapes-cvae", include_str!("../../presets/shapes-cvae.toml")),
+    ("shapes-autoencoder", include_str!("../../presets/shapes-autoencoder.toml")),
+    ("shapes-diffusion", include_str!("../../presets/shapes-diffusion.toml")),
     ("shapes-clip", include_str!("../../presets/shapes-clip.toml")),
     ("shapes-stackgan", include_str!("../../presets/shapes-stackgan.toml")),
     ("shapes-attributes", include_str!("../../presets/shapes-attributes.toml")),
     ("cifar10-cvae", include_str!("../../presets/cifar10-cvae.toml")),
+    ("cifar10-diffusion", include_str!("../../presets/cifar10-diffusion.toml")),
     ("cifar10-clip", include_str!("../../presets/cifar10-clip.toml")),
     ("cifar10-resnet18", include_str!("../../presets/cifar10-resnet18.toml")),
     ("cifar10-resnet34", include_str!("../../presets/cifar10-resnet34.toml")),

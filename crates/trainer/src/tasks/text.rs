@@ -112,6 +112,20 @@ impl Texts {
         )
     }
 
+    /// Registers one of several networks, as [`Texts::register`] does the only one.
+    pub(super) fn register_network<N>(
+        &self,
+        setup: &mut Setup<'_>,
+        name: &str,
+        prefix: &str,
+        build: impl FnOnce(&Scope) -> Result<N, TensorError>,
+    ) -> Result<N, TrainError> {
+        match self.weights.is_empty() {
+            true => setup.network(name, build),
+            false => setup.network_from(name, |store| self.load_weights(store, prefix), build),
+        }
+    }
+
     /// The text encoder's settings.
     pub(super) fn encoder(&self) -> &ClipTextConfig {
         &self.config

@@ -100,17 +100,18 @@ impl Products for Context {
         precision: Precision,
     ) -> Result<Attended> {
         const OP: &str = "attention";
-        let AttentionShape { length, dim, causal, .. } = shape;
+        let AttentionShape { length, keys, dim, causal, .. } = shape;
         let (q, k) = (Factor::plain(q), Factor::transposed(k));
         let wide = wide(q.array.dtype());
-        let scores = self.matmul(scores_sizes(shape), q, k, &square(shape), precision, wide)?;
+        let scores = self.matmul(scores_sizes(shape), q, k, &pairs(shape), precision, wide)?;
         scale_and_mask(scores.host(OP)?, 1.0 / (dim as f64).sqrt(), causal)?;
         let dtype = precision.product(wide);
         let saved = Array::from(softmax(self, scores.host(OP)?, dtype)?);
         drop(scores);
-        let sizes = [shape.batch * shape.heads, length, dim, length];
+        let sizes = [shape.batch * shape.heads, length, dim, keys];
+        let queries = outer(shape, length);
         let output =
-            self.matmul(sizes, Factor::plain(&saved), Factor::plain(v), &outer(shape), precision, dtype)?;
+            self.matmul(sizes, Factor::plain(&saved), Factor::plain(v), &queries, precision, dtype)?;
         Ok(Attended { output, saved })
     }
 
@@ -124,45 +125,48 @@ impl Products for Context {
         wants: [bool; 3],
     ) -> Result<[Option<Array>; 3]> {
         const OP: &str = "attention";
-        let AttentionShape { length, dim, .. } = shape;
-        let sizes = [shape.batch * shape.heads, length, dim, length];
-        let product = |a: Factor<'_>, b: Factor<'_>| {
-            self.matmul(sizes, a, b, &outer(shape), precision, wide(a.array.dtype()))
+        let AttentionShape { length, keys, dim, .. } = shape;
+        // Of as many rows as `rows`, from sums over `over`.
+        let product = |rows: usize, over: usize, a: Factor<'_>, b: Factor<'_>| {
+            let sizes = [shape.batch * shape.heads, rows, dim, over];
+            self.matmul(sizes, a, b, &outer(shape, rows), precision, wide(a.array.dtype()))
         };
         let mut grads = [None, None, None];
         if wants[2] {
-            grads[2] = Some(product(Factor::transposed(saved), Factor::plain(grad))?);
+            grads[2] = Some(product(keys, length, Factor::transposed(saved), Factor::plain(grad))?);
         }
         if !wants[0] && !wants[1] {
             return Ok(grads);
         }
         let (dy, v) = (Factor::plain(grad), Factor::transposed(v));
         let wide = wide(grad.dtype());
-        let grad_weights = self.matmul(scores_sizes(shape), dy, v, &square(shape), precision, wide)?;
+        let grad_weights = self.matmul(scores_sizes(shape), dy, v, &pairs(shape), precision, wide)?;
         // Masked weights are zero, and softmax's gradient is a product with them, so the mask needs no step.
         let factor = 1.0 / (dim as f64).sqrt();
         let grad_scores = softmax_backward(self, saved.host(OP)?, grad_weights.host(OP)?)?;
         let grad_scores = Array::from((grad_scores * factor)?);
         if wants[0] {
-            grads[0] = Some(product(Factor::plain(&grad_scores), Factor::plain(k))?);
+            grads[0] = Some(product(length, keys, Factor::plain(&grad_scores), Factor::plain(k))?);
         }
         if wants[1] {
-            grads[1] = Some(product(Factor::transposed(&grad_scores), Factor::plain(q))?);
+            grads[1] = Some(product(keys, length, Factor::transposed(&grad_scores), Factor::plain(q))?);
         }
         Ok(grads)
     }
 }
 
 fn scores_sizes(shape: AttentionShape) -> [usize; 4] {
-    [shape.batch * shape.heads, shape.length, shape.length, shape.dim]
+    [shape.batch * shape.heads, shape.length, shape.keys, shape.dim]
 }
 
-fn square(shape: AttentionShape) -> Shape {
-    Shape::from((shape.batch, shape.heads, shape.length, shape.length))
+/// The shape of scores.
+fn pairs(shape: AttentionShape) -> Shape {
+    Shape::from((shape.batch, shape.heads, shape.length, shape.keys))
 }
 
-fn outer(shape: AttentionShape) -> Shape {
-    Shape::from((shape.batch, shape.heads, shape.length, shape.dim))
+/// The shape of `rows` positions.
+fn outer(shape: AttentionShape, rows: usize) -> Shape {
+    Shape::from((shape.batch, shape.heads, rows, shape.dim))
 }
 
 fn softmax(context: &Context, x: &Tensor, dtype: DType) -> Result<Tensor> {
@@ -193,11 +197,11 @@ fn softmax_backward(context: &Context, y: &Tensor, grad: &Tensor) -> Result<Tens
 fn scale_and_mask(scores: &Tensor, factor: f64, causal: bool) -> Result<()> {
     use phalanx_kernels::Float as _;
     const OP: &str = "attention";
-    let length = scores.dims()[3];
+    let (length, keys) = (scores.dims()[2], scores.dims()[3]);
     dispatch!(OP, scores.dtype(), T => with_slice_mut::<T, _>(OP, scores, |values| {
         let factor = T::from_f64(factor);
-        for (row, values) in values.chunks_exact_mut(length.max(1)).enumerate() {
-            let seen = if causal { row % length + 1 } else { length };
+        for (row, values) in values.chunks_exact_mut(keys.max(1)).enumerate() {
+            let seen = if causal { row % length + 1 } else { keys };
             values[..seen].iter_mut().for_each(|v| *v *= factor);
             values[seen..].fill(T::from_f64(f64::NEG_INFINITY));
         }

@@ -3,9 +3,12 @@
 mod batch;
 mod feed;
 mod images;
+mod open;
 mod splits;
+mod transforms;
 
 pub use batch::Batch;
 pub(super) use feed::{Feed, MicroBatch, StepSamples, TestBatch};
-pub(super) use images::{attributes, num_classes, test_transform};
+pub(super) use open::{attributes, num_classes};
 pub(super) use splits::Data;
+pub(super) use transforms::picture_transform;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use phalanx_data::{
     BatchSource, DataError, DistributedSampler, Loader, LoaderConfig, Order, SamplerConfig, SourceSubset,
-    Tail,
+    Stretches, Tail,
 };
 use serde::{Deserialize, Serialize};
 
@@ -142,7 +142,7 @@ impl Data {
                 global_batch: config.train.global_batch,
                 micro_batches: config.train.accumulate,
                 seed: config.train.seed,
-                order: Order::Shuffled,
+                order: order(&*splits.train, config),
                 tail: config.data.tail,
             })?;
             Loader::new(splits.train.clone(), sampler, splits.loader, start)
@@ -191,5 +191,16 @@ impl Data {
             distributed.data_rank()..distributed.data_rank() + 1
         };
         Ok(ranks.map(|rank| loader_of(splits, rank)).collect::<Result<_, _>>()?)
+    }
+}
+
+/// The order of an epoch of training: any, or, where samples lie together on a disk, one that keeps to some of these places at a
+/// time.
+fn order(train: &dyn BatchSource, config: &Config) -> Order {
+    match train.stretches() {
+        Some(lengths) => {
+            Order::Windows(Stretches { lengths: lengths.into(), window: config.data.window.max(1) })
+        }
+        None => Order::Shuffled,
     }
 }

@@ -9,5 +9,4 @@ pub use memory::{ModelPlan, plan_memory};
 pub use runs::{describe, evaluate_run, evaluate_weights, sample_run};
 
 pub(super) use evaluate::evaluate;
-pub(super) use runs::load_for_use;
 pub(super) use samples::draw;

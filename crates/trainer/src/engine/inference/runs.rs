@@ -12,10 +12,9 @@ use crate::engine::checkpoint::newest_checkpoint;
 use crate::engine::data::Data;
 use crate::engine::distributed::{BatchGroups, Distributed, Network, World};
 use crate::engine::quality::Quality;
-use crate::engine::training::{Built, Task, Weights};
+use crate::engine::training::{Built, Drawing, Task, Weights};
 use crate::engine::{Plan, TrainError, optimize, precision};
 use crate::run::RunFolder;
-use crate::run::checkpoint::{Checkpoint, EMA};
 
 /// A training's networks with its data, outside of training.
 struct Ready {
@@ -26,9 +25,10 @@ struct Ready {
 }
 
 impl Ready {
-    fn new(task: &Task, config: &Config) -> Result<Self, TrainError> {
+    /// `weights` says whether files that networks start from are read.
+    fn new(task: &Task, config: &Config, weights: Weights) -> Result<Self, TrainError> {
         let data = Data::open(config, task.open_data(config), &Distributed::none())?;
-        let built = task.build(config, Some(data.num_classes()), Weights::Here)?;
+        let built = task.build(config, Some(data.num_classes()), weights)?;
         let context = precision::context(config, &World::alone())?;
         let session = Session { precision: config.train.precision, ..Session::evaluation(context.clone()) };
         Ok(Self { built, data, context, session })
@@ -50,19 +50,6 @@ impl Ready {
     }
 }
 
-/// Loads what a checkpoint says is best for use: the averaged weights where there are some.
-pub(in crate::engine) fn load_for_use(built: &Built, checkpoint: &Checkpoint) -> Result<(), TrainError> {
-    let reader = checkpoint.reader();
-    reader.check_model(built.networks.iter().map(Network::store))?;
-    for store in built.networks.iter().map(Network::store) {
-        reader.read_model(store)?;
-        for param in store.flat_params() {
-            reader.read_values(EMA, param)?;
-        }
-    }
-    Ok(())
-}
-
 /// Measures of the newest checkpoint of a run on its test split, and the checkpoint's step.
 ///
 /// # Errors
@@ -73,8 +60,8 @@ pub fn evaluate_run(
     config: &Config,
 ) -> Result<(u64, Vec<(String, f64)>), TrainError> {
     let checkpoint = newest_checkpoint(folder)?;
-    let ready = Ready::new(task, config)?;
-    load_for_use(&ready.built, &checkpoint)?;
+    let ready = Ready::new(task, config, Weights::Drawn)?;
+    ready.built.load_for_use(&checkpoint)?;
     let mut measures = ready.evaluate(config, checkpoint.step())?;
     if let Some(mut quality) = Quality::open(task, &ready.context)? {
         let (training, alone) = (&*ready.built.training, Distributed::none());
@@ -92,7 +79,7 @@ pub fn evaluate_weights(
     weights: &Path,
     config: &Config,
 ) -> Result<Vec<(String, f64)>, TrainError> {
-    let ready = Ready::new(task, config)?;
+    let ready = Ready::new(task, config, Weights::Here)?;
     let [network] = ready.built.networks.as_slice() else {
         let problem = "a file of weights is for one network; this training has several";
         return Err(TrainError::Setup(problem.to_owned()));
@@ -101,23 +88,23 @@ pub fn evaluate_weights(
     ready.evaluate(config, 0)
 }
 
-/// Draws prompts with the newest checkpoint of a run into a grid, a row for each prompt.
+/// Makes a drawing with the newest checkpoint of a run into a grid, a row for each prompt.
 ///
 /// # Errors
-/// If there is no complete checkpoint, the model draws nothing, or the picture cannot be written.
+/// If there is no complete checkpoint, the model draws nothing of that kind, or the picture cannot be written.
 pub fn sample_run(
     task: &Task,
     folder: &RunFolder,
     config: &Config,
-    prompts: &[String],
+    drawing: &Drawing,
     seed: u64,
     out: &Path,
 ) -> Result<u64, TrainError> {
     let checkpoint = newest_checkpoint(folder)?;
-    let ready = Ready::new(task, config)?;
-    load_for_use(&ready.built, &checkpoint)?;
-    let (columns, size) = (config.sample.columns, config.model.image_size);
-    if !draw(&*ready.built.training, ready.session.clone(), seed, prompts, columns, size, out)? {
+    let ready = Ready::new(task, config, Weights::Drawn)?;
+    ready.built.load_for_use(&checkpoint)?;
+    let (training, size) = (&*ready.built.training, config.model.image_size);
+    if !draw(training, ready.session.clone(), seed, drawing, size, out)? {
         return Err(TrainError::Setup(format!("a `{}` draws no pictures", config.model.kind)));
     }
     Ok(checkpoint.step())
@@ -128,7 +115,9 @@ pub fn sample_run(
 /// # Errors
 /// If the model cannot be built or the images cannot be found.
 pub fn describe(task: &Task, config: &Config) -> Result<Vec<String>, TrainError> {
-    let ready = Ready::new(task, config)?;
+    // What a run begins from that is yet to be trained cannot be read.
+    let weights = if task.first_run(config).is_some() { Weights::Drawn } else { Weights::Here };
+    let ready = Ready::new(task, config, weights)?;
     let (images, batch) = (ready.data.train_len(), config.train.global_batch);
     let plan = Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
     let networks = &ready.built.networks;

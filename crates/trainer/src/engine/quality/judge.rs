@@ -9,9 +9,8 @@ use phalanx_tensor::{Context, Session, Tape, Value};
 
 use super::pictures::{Pictures, Seen};
 use crate::engine::checkpoint::newest_checkpoint;
-use crate::engine::data::{Batch, test_transform};
+use crate::engine::data::{Batch, picture_transform};
 use crate::engine::error::TrainError;
-use crate::engine::inference::load_for_use;
 use crate::engine::training::{Built, Judge, Step, Weights};
 use crate::run::RunFolder;
 
@@ -32,15 +31,15 @@ impl OpenJudge {
         let open = || -> Result<Self, TrainError> {
             let checkpoint = newest_checkpoint(&RunFolder::open(run)?)?;
             let built = task.build(config, None, Weights::Here)?;
-            load_for_use(&built, &checkpoint)?;
-            let (prepare, session) = (test_transform(config)?, Session::evaluation(context.clone()));
+            built.load_for_use(&checkpoint)?;
+            let (prepare, session) = (picture_transform(config)?, Session::evaluation(context.clone()));
             Ok(Self { name: name.clone(), built, prepare, session })
         };
         open().map_err(|error| TrainError::Setup(format!("judge {} (`{name}`): {error}", run.display())))
     }
 
-    /// What it sees in pictures of these captions. `pictures` are as they would be saved, and are prepared as its own test images
-    /// are; `truth` has the true answers.
+    /// What it sees in pictures of these captions. `pictures` are as they would be saved, and are resized and normalised as its own test
+    /// images are; `truth` has the true answers.
     pub(super) fn see(&self, images: &[RgbImage], truth: &Pictures) -> Result<Seen, TrainError> {
         let mut values = Vec::new();
         let mut each = [3, 0, 0];

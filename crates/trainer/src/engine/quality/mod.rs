@@ -26,7 +26,7 @@ use sharpness::sharpness;
 use super::data::Data;
 use super::distributed::Distributed;
 use super::error::TrainError;
-use super::training::{AnyTraining, Task};
+use super::training::{AnyTraining, Drawing, DrawingKind, Task};
 use crate::config::Config;
 
 /// The judges of a run, and what they see in real pictures.
@@ -139,18 +139,14 @@ fn draw_each(
     captions: &[String],
     positions: Range<usize>,
 ) -> Result<Vec<image::RgbImage>, TrainError> {
-    let mut pictures = Vec::with_capacity(captions.len());
-    for (caption, position) in captions.iter().zip(positions) {
-        let tape = Tape::forward_only(Session { key: key.step(position as u64), ..session.clone() });
-        let picture = training.sample(&tape, std::slice::from_ref(caption), 1)?;
-        let Some(picture) = picture.and_then(|mut pictures| pictures.pop()) else {
-            return Err(TrainError::Setup(
-                "quality is measured on pictures, and this training draws none".to_owned(),
-            ));
-        };
-        pictures.push(drawn(&picture)?);
-    }
-    Ok(pictures)
+    let tape = Tape::forward_only(Session { key, ..session.clone() });
+    let kind = DrawingKind::Each { first: positions.start as u64 };
+    let drawing = Drawing { prompts: captions.to_vec(), columns: 1, kind };
+    let Some(pictures) = training.draw(&tape, &drawing)? else {
+        let problem = "quality is measured on pictures, and this training draws none";
+        return Err(TrainError::Setup(problem.to_owned()));
+    };
+    pictures.iter().map(|picture| drawn(picture)).collect()
 }
 
 /// The measures of one judge.

@@ -11,6 +11,7 @@ use crate::engine::checkpoint::Saved;
 use crate::engine::distributed::Network;
 use crate::engine::inference::{draw, evaluate};
 use crate::engine::observer::named;
+use crate::engine::training::Drawing;
 use crate::engine::{Event, Observer, StepReport, TrainError};
 use crate::run::atomic::write_aside;
 use crate::run::{Line, MetricsWriter, RunError, RunFolder, curves_svg, read_metrics};
@@ -204,10 +205,10 @@ fn draw_for_run(run: &mut Run<'_>, path: &Path) -> Result<bool, TrainError> {
     let precision = run.config.train.precision;
     let session = Session { precision, ..Session::evaluation(run.context.clone()) };
     let seed = run.config.train.seed;
-    let (columns, size) = (sample.columns, run.config.model.image_size);
+    let (drawing, size) = (Drawing::samples(&prompts, sample.columns), run.config.model.image_size);
     let distributed = run.distributed;
     let drawn = run.state.with_averages(|training| match distributed.rank() {
-        0 => draw(training, session.clone(), seed, &prompts, columns, size, path),
+        0 => draw(training, session.clone(), seed, &drawing, size, path),
         _ => Ok(false),
     })?;
     if drawn {

@@ -8,6 +8,7 @@
 //! Every learnt network has an optimizer, a schedule, averages, clipping and a loss scale of its own, as `[optim]`,
 //! `[schedule]` and `[train]` say.
 
+mod drawing;
 mod judging;
 mod of_run;
 mod phase;
@@ -15,10 +16,11 @@ mod setup;
 mod spec;
 mod step;
 
+pub use drawing::{Drawing, DrawingKind};
 pub use judging::Judgement;
 pub use phase::Training;
 pub use setup::Setup;
-pub use spec::{Judge, Task, TaskSpec};
+pub use spec::{FirstRun, Judge, Task, TaskSpec};
 pub use step::{Loss, Step};
 
 pub use phase::number;

@@ -1,7 +1,8 @@
 //! The phases of a step, and the training that consists of them.
 
-use phalanx_tensor::{Tape, Value};
+use phalanx_tensor::{Session, Tape, Value};
 
+use super::drawing::{Drawing, DrawingKind};
 use super::judging::Judgement;
 use super::step::{Loss, Step};
 use crate::engine::error::TrainError;
@@ -35,8 +36,9 @@ impl Phase {
 
 type LossFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Loss, TrainError>>;
 type EvaluateFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Vec<f64>, TrainError>>;
+type DrawFn<M> = Box<dyn Fn(&M, &Tape, &Drawing) -> Result<Vec<Vec<f32>>, TrainError>>;
+type PanelsFn<M> = Box<dyn Fn(&M, &Tape, &[String], usize) -> Result<Vec<Vec<f32>>, TrainError>>;
 type JudgeFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Judgement, TrainError>>;
-type SampleFn<M> = Box<dyn Fn(&M, &Tape, &[String], usize) -> Result<Vec<Vec<f32>>, TrainError>>;
 
 /// A model and how it is trained, tested and shown.
 ///
@@ -69,8 +71,8 @@ pub struct Training<M> {
     phases: Vec<(Phase, LossFn<M>)>,
     evaluated: Vec<String>,
     evaluate: Option<EvaluateFn<M>>,
-    sample: Option<SampleFn<M>>,
-    panels: Option<SampleFn<M>>,
+    draw: Option<DrawFn<M>>,
+    panels: Option<PanelsFn<M>>,
     judge: Option<JudgeFn<M>>,
 }
 
@@ -79,7 +81,7 @@ impl<M> std::fmt::Debug for Training<M> {
         let phases: Vec<&Phase> = self.phases.iter().map(|(phase, _)| phase).collect();
         let mut fields = f.debug_struct("Training");
         fields.field("description", &self.description).field("phases", &phases);
-        fields.field("evaluated", &self.evaluated).field("samples", &self.sample.is_some());
+        fields.field("evaluated", &self.evaluated).field("draws", &self.draw.is_some());
         fields.finish_non_exhaustive()
     }
 }
@@ -88,9 +90,16 @@ impl<M> Training<M> {
     /// A training of `model`, described in a few words, that has no phase yet.
     pub fn new(description: impl Into<String>, model: M) -> Self {
         let (phases, evaluated) = (Vec::new(), Vec::new());
-        let description = description.into();
-        let (sample, panels, judge) = (None, None, None);
-        Self { description, model, phases, evaluated, evaluate: None, sample, panels, judge }
+        Self {
+            description: description.into(),
+            model,
+            phases,
+            evaluated,
+            evaluate: None,
+            draw: None,
+            panels: None,
+            judge: None,
+        }
     }
 
     /// Makes a step one phase that updates every learnt network by this loss.
@@ -163,10 +172,35 @@ impl<M> Training<M> {
     /// Says how pictures are drawn for prompts: so many for each, one after the other, `[3, size, size]` planar in [-1, 1].
     #[must_use]
     pub fn sample(
-        mut self,
+        self,
         sample: impl Fn(&M, &Tape, &[String], usize) -> Result<Vec<Vec<f32>>, TrainError> + 'static,
     ) -> Self {
-        self.sample = Some(Box::new(sample));
+        self.draw(move |model, tape, drawing| match drawing.kind {
+            DrawingKind::Samples => sample(model, tape, &drawing.prompts, drawing.columns),
+            DrawingKind::Each { first } => {
+                let mut pictures = Vec::with_capacity(drawing.prompts.len());
+                for (prompt, number) in drawing.prompts.iter().zip(first..) {
+                    let session = tape.session();
+                    let tape = Tape::forward_only(Session { key: session.key.step(number), ..session.clone() });
+                    pictures.extend(sample(model, &tape, std::slice::from_ref(prompt), 1)?);
+                }
+                Ok(pictures)
+            }
+            _ => Err(TrainError::Setup(
+                "this training draws samples of prompts, and nothing else: no strips, interpolations, changes to pictures"
+                    .to_owned(),
+            )),
+        })
+    }
+
+    /// Says how drawings of every kind are made: their rows one after the other, each picture `[3, size, size]` planar
+    /// in [-1, 1].
+    #[must_use]
+    pub fn draw(
+        mut self,
+        draw: impl Fn(&M, &Tape, &Drawing) -> Result<Vec<Vec<f32>>, TrainError> + 'static,
+    ) -> Self {
+        self.draw = Some(Box::new(draw));
         self
     }
 
@@ -207,18 +241,13 @@ pub(in crate::engine) trait AnyTraining {
     /// Measures of the test split, as sums over the batch's samples.
     fn evaluate(&self, step: &Step<'_>) -> Result<Vec<f64>, TrainError>;
 
-    /// Whether [`AnyTraining::sample`] draws anything.
+    /// Whether [`AnyTraining::draw`] draws anything.
     fn draws(&self) -> bool;
 
-    /// Pictures for prompts; `None` if this training draws nothing.
-    fn sample(
-        &self,
-        tape: &Tape,
-        prompts: &[String],
-        columns: usize,
-    ) -> Result<Option<Vec<Vec<f32>>>, TrainError>;
+    /// The pictures of a drawing; `None` if this training draws nothing.
+    fn draw(&self, tape: &Tape, drawing: &Drawing) -> Result<Option<Vec<Vec<f32>>>, TrainError>;
 
-    /// What a grid shows in place of each picture of [`AnyTraining::sample`]: as many for each as there are panels; `None` if
+    /// What a grid shows in place of each sample of [`AnyTraining::draw`]: as many for each as there are panels; `None` if
     /// that is the picture.
     fn panels(
         &self,
@@ -262,16 +291,11 @@ impl<M> AnyTraining for Training<M> {
     }
 
     fn draws(&self) -> bool {
-        self.sample.is_some()
+        self.draw.is_some()
     }
 
-    fn sample(
-        &self,
-        tape: &Tape,
-        prompts: &[String],
-        columns: usize,
-    ) -> Result<Option<Vec<Vec<f32>>>, TrainError> {
-        self.sample.as_ref().map(|sample| sample(&self.model, tape, prompts, columns)).transpose()
+    fn draw(&self, tape: &Tape, drawing: &Drawing) -> Result<Option<Vec<Vec<f32>>>, TrainError> {
+        self.draw.as_ref().map(|draw| draw(&self.model, tape, drawing)).transpose()
     }
 
     fn panels(

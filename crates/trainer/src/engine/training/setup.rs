@@ -12,6 +12,7 @@ use crate::config::{Config, mib};
 use crate::engine::data::{attributes, num_classes};
 use crate::engine::distributed::Network;
 use crate::engine::error::TrainError;
+use crate::run::checkpoint::{Checkpoint, EMA};
 
 /// What becomes of the weights of networks that are registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub(in crate::engine) enum Weights {
     Here,
     /// Each rank will draw those that it is to hold; only what files hold is read here.
     ByRanks,
+    /// They are drawn and no file is read, since a checkpoint will give what files hold, or nobody asks.
+    Drawn,
     /// There are none: names, shapes and places are enough.
     Absent,
 }
@@ -38,6 +41,21 @@ pub struct Setup<'a> {
 pub(in crate::engine) struct Built {
     pub(in crate::engine) training: Box<dyn AnyTraining>,
     pub(in crate::engine) networks: Vec<Network>,
+}
+
+impl Built {
+    /// Loads what a checkpoint says is best for use: the averaged weights where there are some.
+    pub(in crate::engine) fn load_for_use(&self, checkpoint: &Checkpoint) -> Result<(), TrainError> {
+        let reader = checkpoint.reader();
+        reader.check_model(self.networks.iter().map(Network::store))?;
+        for store in self.networks.iter().map(Network::store) {
+            reader.read_model(store)?;
+            for param in store.flat_params() {
+                reader.read_values(EMA, param)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl<'a> Setup<'a> {
@@ -59,8 +77,9 @@ impl<'a> Setup<'a> {
         self.classes.map_or_else(|| num_classes(self.config), Ok)
     }
 
-    /// What is known of every image of `[data]` beside its class, such as its colour: the names of the batch's arrays that say
-    /// it ([`Step::classes`](super::Step::classes) reads them) with what their numbers mean. Nothing for data of one's own.
+    /// What is known of every image of `[data]` beside its class, such as its colour: the names of the batch's arrays
+    /// that say it ([`Step::classes`](super::Step::classes) reads them) with what their numbers mean. Nothing for data
+    /// of one's own.
     ///
     /// # Errors
     /// If the configuration describes no images.
@@ -79,8 +98,8 @@ impl<'a> Setup<'a> {
         self.add("", None, build)
     }
 
-    /// Registers the only network of a training, as [`Setup::model`] does, and has `load` read initial values from files into
-    /// the whole parameters of its store.
+    /// Registers the only network of a training, as [`Setup::model`] does, and has `load` read initial values from
+    /// files into the whole parameters of its store.
     ///
     /// # Errors
     /// Those of `load` and `build`, and [`TrainError::Setup`] if there are other networks.
@@ -105,6 +124,36 @@ impl<'a> Setup<'a> {
         self.add(name, None, build)
     }
 
+    /// Registers one of several networks, as [`Setup::network`] does, and has `load` read initial values from files into the
+    /// whole parameters of its store.
+    ///
+    /// # Errors
+    /// Those of `load` and `build`, and [`TrainError::Setup`] if the name is taken or is none.
+    pub fn network_from<N>(
+        &mut self,
+        name: &str,
+        load: impl FnOnce(&ParamStore) -> Result<(), TrainError>,
+        build: impl FnOnce(&Scope) -> Result<N, TensorError>,
+    ) -> Result<N, TrainError> {
+        self.named(name)?;
+        self.add(name, Some(Box::new(load)), build)
+    }
+
+    /// Registers a network that is not learnt, as [`Setup::frozen_network`] does, and has `load` read its values into
+    /// the whole parameters of its store.
+    ///
+    /// # Errors
+    /// Those of `load` and `build`, and [`TrainError::Setup`] if the name is taken or is none.
+    pub fn frozen_network_from<N>(
+        &mut self,
+        name: &str,
+        load: impl FnOnce(&ParamStore) -> Result<(), TrainError>,
+        build: impl FnOnce(&Scope) -> Result<N, TensorError>,
+    ) -> Result<N, TrainError> {
+        self.named(name)?;
+        self.add(name, Some(Box::new(load)), |scope| build(&scope.frozen()))
+    }
+
     /// Registers a network that is not learnt: gradients flow through it and not to it. Its values are those of a file of
     /// weights (safetensors or PyTorch's), whose names are without the network's own; without a file they stay as drawn.
     ///
@@ -119,21 +168,6 @@ impl<'a> Setup<'a> {
         self.named(name)?;
         let load = weights.map(|path| -> Load<'_> { Box::new(move |store| load_named(name, path, store)) });
         self.add(name, load, |scope| build(&scope.frozen()))
-    }
-
-    /// Registers a network that is not learnt, as [`Setup::frozen_network`] does, and has `load` read its values from files into
-    /// the whole parameters of its store, whose names begin with the network's own.
-    ///
-    /// # Errors
-    /// Those of `load` and `build`, and [`TrainError::Setup`] if the name is taken or is none.
-    pub fn frozen_network_from<N>(
-        &mut self,
-        name: &str,
-        load: impl FnOnce(&ParamStore) -> Result<(), TrainError>,
-        build: impl FnOnce(&Scope) -> Result<N, TensorError>,
-    ) -> Result<N, TrainError> {
-        self.named(name)?;
-        self.add(name, Some(Box::new(load)), |scope| build(&scope.frozen()))
     }
 
     /// Registers a network that is not learnt, with the values that a network has in the newest checkpoint of a run: averages
@@ -186,7 +220,12 @@ impl<'a> Setup<'a> {
         }
         let config = self.config.for_network(name);
         // Weights of a file go into whole parameters.
-        let fill = self.weights == Weights::Here || (self.weights == Weights::ByRanks && load.is_some());
+        let load = load.filter(|_| self.weights != Weights::Drawn);
+        let fill = match self.weights {
+            Weights::Here | Weights::Drawn => true,
+            Weights::ByRanks => load.is_some(),
+            Weights::Absent => false,
+        };
         let builder = StoreBuilder::new(BuildOptions {
             key: self.key,
             decay_matrices_only: config.optim.decay_matrices_only,

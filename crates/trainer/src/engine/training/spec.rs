@@ -11,6 +11,7 @@ use crate::config::{Config, Relations, Settings, TaskSchema};
 use crate::engine::error::TrainError;
 
 type BuildFn = Arc<dyn Fn(Setup<'_>) -> Result<Built, TrainError> + Send + Sync>;
+type FirstFn = Arc<dyn Fn(&Config) -> Option<FirstRun> + Send + Sync>;
 type DataFn = Arc<dyn Fn(&Config, Split) -> Result<Arc<dyn BatchSource>, TrainError> + Send + Sync>;
 
 /// A row of a program's table of tasks: a name for `model.kind`, settings of type `S` in `[model]`, and how its training is
@@ -44,6 +45,7 @@ impl<S: Settings> TaskSpec<S> {
             schema: TaskSchema::new::<S>(name, about),
             build: Arc::new(build),
             data: None,
+            first: None,
             judges: Arc::default(),
         };
         Self { task, settings: std::marker::PhantomData }
@@ -59,6 +61,18 @@ impl<S: Settings> TaskSpec<S> {
         self
     }
 
+    /// Says which run must be trained before, unless `key` names the folder of one that is there already.
+    #[must_use]
+    pub fn first(
+        mut self,
+        key: &'static str,
+        first: impl Fn(&S, &Config) -> Option<FirstRun> + Send + Sync + 'static,
+    ) -> Self {
+        let first: FirstFn = Arc::new(move |config| first(config.settings.as_type()?, config));
+        self.task.first = Some((key, first));
+        self
+    }
+
     /// Says where the batches of each split come from, in place of the images of `[data]`.
     #[must_use]
     pub fn data(
@@ -69,6 +83,15 @@ impl<S: Settings> TaskSpec<S> {
         self.task.data = Some(Arc::new(move |config, split| open(settings(config)?, config, split)));
         self
     }
+}
+
+/// A run that another one builds on, and that is trained before it unless there is one already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FirstRun {
+    /// What is trained: a preset.
+    pub preset: String,
+    /// Overrides of its keys, `section.key=value`.
+    pub sets: Vec<String>,
 }
 
 /// The settings of a task in a configuration.
@@ -87,6 +110,7 @@ pub struct Task {
     schema: TaskSchema,
     build: BuildFn,
     data: Option<DataFn>,
+    first: Option<(&'static str, FirstFn)>,
     judges: Arc<[Judge]>,
 }
 
@@ -124,6 +148,16 @@ impl Task {
         &self.schema
     }
 
+    /// The run that must be trained before one of `config`, if there is one.
+    pub fn first_run(&self, config: &Config) -> Option<FirstRun> {
+        (self.first.as_ref()?.1)(config)
+    }
+
+    /// The key that names the folder of the run that one of this task builds on, if there is such a key.
+    pub fn first_key(&self) -> Option<&'static str> {
+        self.first.as_ref().map(|(key, _)| *key)
+    }
+
     /// The task with judges of the pictures that it draws, which `[quality]` of the configuration says when to ask.
     #[must_use]
     pub fn judged_by(self, judges: Vec<Judge>) -> Self {
@@ -142,7 +176,8 @@ impl Task {
         classes: Option<usize>,
         weights: Weights,
     ) -> Result<Built, TrainError> {
-        let classes = if self.data.is_some() { Some(0) } else { classes };
+        // Configured images without classes have no number of them, so that whoever asks for it hears why.
+        let classes = if self.data.is_some() { Some(0) } else { classes.filter(|number| *number > 0) };
         (self.build)(Setup::new(config, classes, weights))
     }
 

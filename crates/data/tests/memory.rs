@@ -1,0 +1,152 @@
+//! What a data set of 12,000 photographs of CUB's size takes in memory, while batches of them are prefetched.
+//!
+//! The test program holds nothing else, so that what it has resident is what the data set and its loader take.
+#![cfg(target_os = "linux")]
+
+mod files;
+
+use files::write;
+use image::{DynamicImage, ImageFormat, Rgb, RgbImage};
+use phalanx_data::{
+    Collated, CubConfig, CubDataset, Dataset, DistributedSampler, Filter, ImageCollation, Loader,
+    LoaderConfig, Order, RandomCrop, Resize, SamplerConfig, Split, Tail, Transform, TransformConfig,
+};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+const IMAGES: usize = 12_000;
+const SPECIES: usize = 200;
+
+/// A field of `/proc/self/status`, in MiB.
+fn status(field: &str) -> f64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with(field)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
+}
+
+/// The seconds of processors' time that this program has taken, to a hundredth.
+fn processor_seconds() -> f64 {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap();
+    // After the program's name in parentheses: user and system time are the 12th and the 13th.
+    let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+    (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
+}
+
+/// Photographs as the data set has them, of 500x375 pixels and some 100 KB, in a folder in the published form. The images are a
+/// few files under 12,000 names.
+fn cub(root: &Path) {
+    let photos: Vec<_> = (0..8_u32)
+        .map(|number| {
+            // Smooth shades with noise of each channel's own: what makes a photograph as long as it is.
+            let image = RgbImage::from_fn(500, 375, |x, y| {
+                let noise = (x.wrapping_mul(2_654_435_761) ^ y.wrapping_mul(40_503 + number))
+                    .wrapping_mul(2_246_822_519);
+                let channel = |shade: u32, shift: u32| (shade + (noise >> shift & 63)) as u8;
+                Rgb([channel(x / 3, 8), channel(y / 2, 15), channel((x + y) / 5, 22)])
+            });
+            let file = root.join(format!("photo-{number}.jpg"));
+            write(&file, files::encoded(&DynamicImage::ImageRgb8(image), ImageFormat::Jpeg));
+            file
+        })
+        .collect();
+    let (mut tables, mut classes) = ([const { String::new() }; 4], String::new());
+    for species in 0..SPECIES {
+        let class = format!("{:03}.Species_of_a_Long_Name_{species}", species + 1);
+        classes.push_str(&format!("{} {class}\n", species + 1));
+        fs::create_dir_all(root.join("images").join(&class)).unwrap();
+        fs::create_dir_all(root.join("text_c10").join(&class)).unwrap();
+        for at in (species..IMAGES).step_by(SPECIES) {
+            let path = format!("{class}/Species_of_a_Long_Name_{at:05}_{species:06}");
+            fs::hard_link(&photos[at % photos.len()], root.join(format!("images/{path}.jpg"))).unwrap();
+            let caption = |number| {
+                format!("this bird {at} has a short beak and wing bars, as is told the {number} time.\n")
+            };
+            let captions: String = (0..10).map(caption).collect();
+            fs::write(root.join(format!("text_c10/{path}.txt")), captions).unwrap();
+            for (table, rest) in tables.iter_mut().zip([
+                format!("{path}.jpg"),
+                (species + 1).to_string(),
+                "1".to_owned(),
+                "100.0 60.0 250.0 200.0".to_owned(),
+            ]) {
+                table.push_str(&format!("{} {rest}\n", at + 1));
+            }
+        }
+    }
+    let names = ["images.txt", "image_class_labels.txt", "train_test_split.txt", "bounding_boxes.txt"];
+    names.iter().zip(tables).for_each(|(name, table)| write(&root.join(name), table));
+    write(&root.join("classes.txt"), classes);
+}
+
+/// Reads so many steps of `batch` images, cut to `side`, and gives the images read in a second, and in a second of one processor's
+/// time, which other programs change less.
+fn read(dataset: &Arc<CubDataset>, side: u32, batch: usize, steps: usize) -> [f64; 2] {
+    let transform = Transform::new(TransformConfig {
+        resize: Some(Resize::square(side * 76 / 64, Filter::Bilinear)),
+        random_crop: Some(RandomCrop { size: side, padding: 0 }),
+        flip: 0.5,
+        ..TransformConfig::default()
+    });
+    let source = Arc::new(Collated::new(dataset.clone(), ImageCollation::new(transform.unwrap())));
+    let sampler = DistributedSampler::new(SamplerConfig {
+        len: dataset.len(),
+        world_size: 1,
+        rank: 0,
+        global_batch: batch,
+        micro_batches: 1,
+        seed: 1,
+        order: Order::Shuffled,
+        tail: Tail::Drop,
+    });
+    let loader =
+        Loader::new(source, sampler.unwrap(), LoaderConfig { workers: 2, prefetch: 4 }, (0, 0)).unwrap();
+    let (began, taken) = (Instant::now(), processor_seconds());
+    for read in loader.take(steps) {
+        let read = read.unwrap();
+        assert_eq!(read.batch.array("images").unwrap().shape(), [batch, 3, side as usize, side as usize]);
+    }
+    [began.elapsed().as_secs_f64(), processor_seconds() - taken]
+        .map(|seconds| (batch * steps) as f64 / seconds)
+}
+
+/// Opens 12,000 images and reads some in batches of so many.
+fn measure(side: u32, batch: usize, steps: usize) {
+    let place = tempfile::tempdir().unwrap();
+    cub(place.path());
+    let before = status("VmRSS:");
+    let began = Instant::now();
+    let dataset = Arc::new(CubDataset::open(&CubConfig::new(place.path(), Split::Train)).unwrap());
+    let (seconds, index) = (began.elapsed().as_secs_f64(), status("VmRSS:") - before);
+    assert_eq!(dataset.len(), IMAGES);
+    let [speed, of_one] = read(&dataset, side, batch, steps);
+    let most = status("VmHWM:");
+    // Four made or in the making, and one in use.
+    let batches = (5 * batch * 3 * 4 * (side * side) as usize) >> 20;
+    let kilobytes = fs::metadata(place.path().join("photo-0.jpg")).unwrap().len() / 1000;
+    println!(
+        "{IMAGES} images of {kilobytes} KB with 10 captions each, opened in {seconds:.2} s; index {index:.1} MiB; {side}x{side}: \
+         {speed:.0} images/s with 2 workers, {of_one:.0} a second of one processor, over {steps} steps of {batch}; at most {most:.0} MiB resident, of which \
+         up to {batches} are batches made ahead"
+    );
+    assert!(index < 64.0, "the index takes {index} MiB");
+    assert!(most < 1024.0, "{most} MiB were resident");
+}
+
+#[test]
+fn twelve_thousand_images_take_less_than_a_gigabyte() {
+    measure(64, 64, 6);
+}
+
+#[test]
+#[ignore = "an epoch of 12,000 photographs takes a minute; run with --release --ignored"]
+fn a_whole_epoch_takes_no_more() {
+    measure(64, 64, IMAGES / 64);
+}
+
+#[test]
+#[ignore = "run by itself with --release --ignored, as the most that was resident is that of the whole program"]
+fn large_images_take_less_than_a_gigabyte_too() {
+    measure(512, 16, 20);
+}

@@ -1,0 +1,125 @@
+//! Attention of the places of an image to each other, and of anything to anything.
+
+use phalanx_tensor::nn::{GroupNorm, Linear};
+use phalanx_tensor::{Block, Init, Result, Scope, Tape, TensorError, Value, ops};
+
+use super::linear;
+
+/// Queries, keys and values of several heads, and the way back: `to_q`, `to_k`, `to_v`, `to_out.0`.
+#[derive(Debug)]
+pub(super) struct Projections {
+    to_q: Linear,
+    to_k: Linear,
+    to_v: Linear,
+    to_out: Linear,
+    heads: usize,
+}
+
+impl Projections {
+    /// Of `width` elements that look at ones of `seen`; with `bias` also in queries, keys and values.
+    pub(super) fn new(
+        scope: &Scope,
+        (width, seen): (usize, usize),
+        heads: usize,
+        bias: bool,
+        zero_init: bool,
+    ) -> Result<Self> {
+        if heads == 0 || !width.is_multiple_of(heads) {
+            let problem = format!("{heads} heads do not divide a width of {width}");
+            return Err(TensorError::Shape { op: "attention", problem });
+        }
+        let project = |name: &str, inputs: usize| {
+            let bias = bias.then_some(Init::TorchBias { fan_in: inputs });
+            Linear::with_init(&scope.pp(name), inputs, width, Init::TorchDefault, bias)
+        };
+        Ok(Self {
+            to_q: project("to_q", width)?,
+            to_k: project("to_k", seen)?,
+            to_v: project("to_v", seen)?,
+            to_out: linear(&scope.pp("to_out").pp(0), width, width, zero_init)?,
+            heads,
+        })
+    }
+
+    /// Places [N, T, width] that look at [N, S, seen]; gives [N, T, width].
+    pub(super) fn forward(&self, tape: &Tape, x: &Value, seen: &Value) -> Result<Value> {
+        let split = |x: Value| -> Result<Value> {
+            let &[batch, length, width] = x.dims() else {
+                let problem = format!("expected [N, T, C], not {:?}", x.shape());
+                return Err(TensorError::Shape { op: "attention", problem });
+            };
+            let x = ops::reshape(tape, &x, (batch, length, self.heads, width / self.heads))?;
+            ops::permute(tape, &x, &[0, 2, 1, 3])
+        };
+        let q = split(self.to_q.forward(tape, x)?)?;
+        let k = split(self.to_k.forward(tape, seen)?)?;
+        let v = split(self.to_v.forward(tape, seen)?)?;
+        let mixed = ops::permute(tape, &ops::attention(tape, &q, &k, &v, false)?, &[0, 2, 1, 3])?;
+        self.to_out.forward(tape, &ops::reshape(tape, &mixed, x.shape().clone())?)
+    }
+}
+
+/// [N, C, H, W] as the tokens [N, H·W, C], row by row.
+pub(super) fn to_tokens(tape: &Tape, x: &Value) -> Result<Value> {
+    let &[batch, channels, height, width] = x.dims() else {
+        let problem = format!("expected [N, C, H, W], not {:?}", x.shape());
+        return Err(TensorError::Shape { op: "attention", problem });
+    };
+    let x = ops::reshape(tape, x, (batch, channels, height * width))?;
+    ops::permute(tape, &x, &[0, 2, 1])
+}
+
+/// Tokens [N, H·W, C] as images of the shape of `like`.
+pub(super) fn to_image(tape: &Tape, tokens: &Value, like: &Value) -> Result<Value> {
+    let x = ops::permute(tape, tokens, &[0, 2, 1])?;
+    ops::reshape(tape, &x, like.shape().clone())
+}
+
+/// The sizes of an [`Attention`].
+#[derive(Debug, Clone, Copy)]
+pub(in crate::diffusion) struct AttentionConfig {
+    /// Channels.
+    pub(in crate::diffusion) channels: usize,
+    /// Heads.
+    pub(in crate::diffusion) heads: usize,
+    /// Groups of the norm.
+    pub(in crate::diffusion) groups: usize,
+    /// Added to the variance.
+    pub(in crate::diffusion) eps: f64,
+    /// Whether the way back starts at zero.
+    pub(in crate::diffusion) zero_init: bool,
+}
+
+/// Self-attention of an image with a norm before and the input added: diffusers' `Attention` in blocks without text
+/// (`group_norm`, `to_q`, `to_k`, `to_v`, `to_out.0`).
+#[derive(Debug)]
+pub(in crate::diffusion) struct Attention {
+    name: String,
+    group_norm: GroupNorm,
+    projections: Projections,
+}
+
+impl Attention {
+    pub(in crate::diffusion) fn new(scope: &Scope, config: AttentionConfig) -> Result<Self> {
+        let scope = scope.block();
+        let AttentionConfig { channels, heads, groups, eps, zero_init } = config;
+        Ok(Self {
+            group_norm: GroupNorm::new(&scope.pp("group_norm"), groups, channels, eps)?,
+            projections: Projections::new(&scope, (channels, channels), heads, true, zero_init)?,
+            name: scope.block_name().to_owned(),
+        })
+    }
+}
+
+impl Block for Attention {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
+        let x = &inputs[0];
+        let tokens = to_tokens(tape, &self.group_norm.forward(tape, x)?)?;
+        let mixed = self.projections.forward(tape, &tokens, &tokens)?;
+        Ok(vec![ops::add(tape, &to_image(tape, &mixed, x)?, x)?])
+    }
+}

@@ -1,0 +1,146 @@
+//! The spatial transformer: places of an image that look at each other and at a text (Rombach et al. 2022).
+
+use phalanx_tensor::nn::{Conv2d, GroupNorm, LayerNorm, Linear};
+use phalanx_tensor::ops::{self, Conv2dOptions};
+use phalanx_tensor::{Block, Result, Scope, Tape, TensorError, Value};
+
+use super::attention::{Projections, to_image, to_tokens};
+use super::{conv, linear};
+
+/// The sizes of a [`Transformer2D`].
+#[derive(Debug, Clone, Copy)]
+pub(in crate::diffusion) struct TransformerConfig {
+    /// Channels.
+    pub(in crate::diffusion) channels: usize,
+    /// Heads.
+    pub(in crate::diffusion) heads: usize,
+    /// Layers.
+    pub(in crate::diffusion) layers: usize,
+    /// Groups of the norm.
+    pub(in crate::diffusion) groups: usize,
+    /// Width of the text's tokens.
+    pub(in crate::diffusion) text: usize,
+    /// Whether `proj_in` and `proj_out` are fully connected layers rather than 1×1 convolutions.
+    pub(in crate::diffusion) linear: bool,
+    /// Whether `proj_out` starts at zero.
+    pub(in crate::diffusion) zero_init: bool,
+}
+
+/// Self-attention, cross-attention and feed-forward, each behind a layer norm and added: diffusers' `BasicTransformerBlock`.
+#[derive(Debug)]
+struct Layer {
+    norm1: LayerNorm,
+    attn1: Projections,
+    norm2: LayerNorm,
+    attn2: Projections,
+    norm3: LayerNorm,
+    /// `ff.net.0.proj`: to values and gates.
+    expand: Linear,
+    /// `ff.net.2`.
+    reduce: Linear,
+    inner: usize,
+}
+
+impl Layer {
+    fn new(scope: &Scope, config: TransformerConfig) -> Result<Self> {
+        let TransformerConfig { channels, heads, text, .. } = config;
+        let norm = |name: &str| LayerNorm::new(&scope.pp(name), channels, 1e-5);
+        let attention =
+            |name: &str, seen| Projections::new(&scope.pp(name), (channels, seen), heads, false, false);
+        let net = scope.pp("ff").pp("net");
+        let inner = 4 * channels;
+        Ok(Self {
+            norm1: norm("norm1")?,
+            attn1: attention("attn1", channels)?,
+            norm2: norm("norm2")?,
+            attn2: attention("attn2", text)?,
+            norm3: norm("norm3")?,
+            expand: Linear::new(&net.pp(0).pp("proj"), channels, 2 * inner)?,
+            reduce: Linear::new(&net.pp(2), inner, channels)?,
+            inner,
+        })
+    }
+
+    fn forward(&self, tape: &Tape, x: &Value, text: &Value) -> Result<Value> {
+        let normed = self.norm1.forward(tape, x)?;
+        let x = ops::add(tape, &self.attn1.forward(tape, &normed, &normed)?, x)?;
+        let seen = self.attn2.forward(tape, &self.norm2.forward(tape, &x)?, text)?;
+        let x = ops::add(tape, &seen, &x)?;
+        // GEGLU (Shazeer 2020): values times GELU of gates.
+        let both = self.expand.forward(tape, &self.norm3.forward(tape, &x)?)?;
+        let value = ops::narrow(tape, &both, 2, 0, self.inner)?;
+        let gate = ops::gelu(tape, &ops::narrow(tape, &both, 2, self.inner, self.inner)?)?;
+        let out = self.reduce.forward(tape, &ops::mul(tape, &value, &gate)?)?;
+        ops::add(tape, &out, &x)
+    }
+}
+
+/// From channels to channels, over the image or over its tokens.
+#[derive(Debug)]
+enum Projection {
+    Conv(Conv2d),
+    Linear(Linear),
+}
+
+/// Norm, `proj_in`, layers over the image's places, `proj_out`, and the input added, with the names of diffusers'
+/// `Transformer2DModel`.
+#[derive(Debug)]
+pub(in crate::diffusion) struct Transformer2D {
+    name: String,
+    norm: GroupNorm,
+    proj_in: Projection,
+    layers: Vec<Layer>,
+    proj_out: Projection,
+}
+
+impl Transformer2D {
+    pub(in crate::diffusion) fn new(scope: &Scope, config: TransformerConfig) -> Result<Self> {
+        let scope = scope.block();
+        let TransformerConfig { channels, groups, .. } = config;
+        let project = |name: &str, zero: bool| -> Result<Projection> {
+            let (scope, sizes) = (scope.pp(name), (channels, channels, 1));
+            Ok(match config.linear {
+                true => Projection::Linear(linear(&scope, channels, channels, zero)?),
+                false => Projection::Conv(conv(&scope, sizes, Conv2dOptions::new(1, 0), zero)?),
+            })
+        };
+        let layers = scope.pp("transformer_blocks");
+        Ok(Self {
+            // Not the network's: Stable Diffusion has 1e-6 here and 1e-5 everywhere else.
+            norm: GroupNorm::new(&scope.pp("norm"), groups, channels, 1e-6)?,
+            proj_in: project("proj_in", false)?,
+            layers: (0..config.layers)
+                .map(|index| Layer::new(&layers.pp(index), config))
+                .collect::<Result<_>>()?,
+            proj_out: project("proj_out", config.zero_init)?,
+            name: scope.block_name().to_owned(),
+        })
+    }
+}
+
+impl Block for Transformer2D {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Takes images [N, C, H, W] and the text's tokens [N, S, text]; gives images.
+    fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
+        let [x, text] = inputs else {
+            let problem = "a spatial transformer takes images and a text".to_owned();
+            return Err(TensorError::Shape { op: "attention", problem });
+        };
+        let normed = self.norm.forward(tape, x)?;
+        let mut tokens = match &self.proj_in {
+            Projection::Conv(conv) => to_tokens(tape, &conv.forward(tape, &normed)?)?,
+            Projection::Linear(linear) => linear.forward(tape, &to_tokens(tape, &normed)?)?,
+        };
+        for layer in &self.layers {
+            tokens = layer.forward(tape, &tokens, text)?;
+        }
+        let out = match &self.proj_out {
+            Projection::Conv(conv) => conv.forward(tape, &to_image(tape, &tokens, x)?)?,
+            Projection::Linear(linear) => to_image(tape, &linear.forward(tape, &tokens)?, x)?,
+        };
+        Ok(vec![ops::add(tape, &out, x)?])
+    }
+}

@@ -1,0 +1,26 @@
+//! Diffusion: images from noise, step by step (Ho et al. 2020), in pixels or in an autoencoder's latent images.
+//!
+//! - [`UNet2DConditionModel`] and [`UNet2DModel`] predict noise or velocity, with a text and without; [`AutoencoderKL`]
+//!   makes latent images and pixels of each other. Architectures and parameter names are the diffusers library's.
+//! - [`NoiseSchedule`] says how much noise an image has at a timestep, and what a network is asked for ([`Prediction`]).
+//! - [`Objective`] makes what is learnt of images: noisy ones, and what is to be told from them.
+//! - [`samplers`] know the steps from noise to an image, and [`Walk`] takes them, also from an image that is there.
+
+mod layers;
+mod unet;
+
+mod autoencoder_kl;
+
+pub mod schedule;
+
+mod objective;
+
+pub mod samplers;
+
+mod walk;
+
+pub use autoencoder_kl::{AutoencoderKL, AutoencoderKLConfig, LatentDistribution};
+pub use objective::{Noised, Objective};
+pub use schedule::{BetaSchedule, NoiseSchedule, Prediction};
+pub use unet::{UNet2DConditionConfig, UNet2DConditionModel, UNet2DConfig, UNet2DModel};
+pub use walk::{Known, Walk, masked_latent};

@@ -1,0 +1,90 @@
+//! DPM-Solver++ (2M) (Lu et al. 2022).
+
+use phalanx_tensor::{Result, Tape, Value};
+
+use super::ddpm::no_such_step;
+use super::spacing::{karras, level_at, levels, timestep_of};
+use super::{Denoised, NoiseOfStep, Sampler, SamplerConfig, Spacing, combine, image_and_noise};
+use crate::diffusion::schedule::{NoiseSchedule, Prediction};
+
+/// The second-order multistep solver of the diffusion equation for predicted images, in its midpoint form. Its first
+/// step and its last, which goes to no noise at all, are of first order.
+#[derive(Debug, Clone)]
+pub struct DpmSolver {
+    timesteps: Vec<f64>,
+    /// σ at every timestep, and 0 behind the last.
+    sigmas: Vec<f64>,
+    prediction: Prediction,
+    clip: Option<f64>,
+    /// The image that the step before has predicted, and which step that was.
+    previous: Option<(usize, Value)>,
+}
+
+/// √ā and √(1 − ā) of a noise level.
+fn roots(sigma: f64) -> (f64, f64) {
+    let signal = 1.0 / (sigma * sigma + 1.0).sqrt();
+    (signal, sigma * signal)
+}
+
+impl DpmSolver {
+    pub(super) fn new(schedule: &NoiseSchedule, prediction: Prediction, config: &SamplerConfig) -> Self {
+        let levels = levels(schedule);
+        let spacing = config.spacing.unwrap_or(Spacing::Linspace);
+        let (mut timesteps, mut sigmas): (Vec<f64>, Vec<f64>);
+        if config.karras {
+            sigmas = karras(levels[levels.len() - 1], levels[0], config.steps);
+            timesteps = sigmas.iter().map(|sigma| timestep_of(&levels, *sigma).round_ties_even()).collect();
+        } else {
+            timesteps = spacing.timesteps(schedule.len(), config.steps, config.steps_offset, true);
+            timesteps.iter_mut().for_each(|timestep| *timestep = timestep.round_ties_even());
+            sigmas = timesteps.iter().map(|timestep| level_at(&levels, *timestep)).collect();
+        }
+        sigmas.push(0.0);
+        Self { timesteps, sigmas, prediction, clip: config.clip, previous: None }
+    }
+}
+
+impl Sampler for DpmSolver {
+    fn timesteps(&self) -> &[f64] {
+        &self.timesteps
+    }
+
+    fn noise_levels(&self) -> Vec<f64> {
+        self.sigmas.clone()
+    }
+
+    fn noised(&self, tape: &Tape, images: &Value, noise: &Value, at: usize) -> Result<Value> {
+        let (signal, strength) = roots(self.sigmas.get(at).copied().unwrap_or(0.0));
+        combine(tape, &[(signal, images), (strength, noise)])
+    }
+
+    fn step(
+        &mut self,
+        tape: &Tape,
+        sample: &Value,
+        output: &Value,
+        at: usize,
+        _noise: NoiseOfStep<'_>,
+    ) -> Result<Denoised> {
+        let [sigma, next] = *self.sigmas.get(at..at + 2).unwrap_or_default() else {
+            return Err(no_such_step(at, self.timesteps.len()));
+        };
+        let (image, _) = image_and_noise(tape, sample, output, self.prediction, roots(sigma), self.clip)?;
+        let previous = self.previous.replace((at, image.clone()));
+        // λ = ln(√ā/√(1 − ā)), without end where there is no noise.
+        let lambda = |sigma: f64| -sigma.ln();
+        let (of_next, strength) = roots(next);
+        let h = lambda(next) - lambda(sigma);
+        let (kept, added) = (strength / roots(sigma).1, -of_next * (-h).exp_m1());
+        let known = previous.filter(|(before, _)| before + 1 == at && next > 0.0);
+        let sample = match known {
+            None => combine(tape, &[(kept, sample), (added, &image)])?,
+            Some((before, previous)) => {
+                let ratio = (lambda(sigma) - lambda(self.sigmas[before])) / h;
+                let slope = 0.5 * added / ratio;
+                combine(tape, &[(kept, sample), (added + slope, &image), (-slope, &previous)])?
+            }
+        };
+        Ok(Denoised { sample, image })
+    }
+}

@@ -1,0 +1,91 @@
+//! Euler's method in noise levels (Karras et al. 2022).
+
+use phalanx_tensor::{Result, Tape, Value, ops};
+
+use super::ddpm::no_such_step;
+use super::spacing::{karras, level_at, levels, timestep_of};
+use super::{Denoised, NoiseOfStep, Sampler, SamplerConfig, Spacing, combine};
+use crate::diffusion::schedule::{NoiseSchedule, Prediction};
+
+/// First-order steps along dx/dσ = (x − image)/σ. Samples are x₀ + σ·ε, not scaled down as the network wants them.
+#[derive(Debug, Clone)]
+pub struct Euler {
+    timesteps: Vec<f64>,
+    /// σ at every timestep, and 0 behind the last.
+    sigmas: Vec<f64>,
+    init_noise_sigma: f64,
+    prediction: Prediction,
+    clip: Option<f64>,
+}
+
+impl Euler {
+    pub(super) fn new(schedule: &NoiseSchedule, prediction: Prediction, config: &SamplerConfig) -> Self {
+        let levels = levels(schedule);
+        let spacing = config.spacing.unwrap_or(Spacing::Linspace);
+        let mut timesteps = spacing.timesteps(schedule.len(), config.steps, config.steps_offset, false);
+        if spacing != Spacing::Linspace {
+            timesteps.iter_mut().for_each(|timestep| *timestep = timestep.round_ties_even());
+        }
+        let mut sigmas: Vec<f64> = timesteps.iter().map(|timestep| level_at(&levels, *timestep)).collect();
+        if config.karras {
+            sigmas = karras(sigmas[0], sigmas[sigmas.len() - 1], config.steps);
+            timesteps = sigmas.iter().map(|sigma| timestep_of(&levels, *sigma)).collect();
+        }
+        let largest = sigmas[0];
+        let init_noise_sigma = match spacing {
+            Spacing::Leading => (largest * largest + 1.0).sqrt(),
+            Spacing::Linspace | Spacing::Trailing => largest,
+        };
+        sigmas.push(0.0);
+        Self { timesteps, sigmas, init_noise_sigma, prediction, clip: config.clip }
+    }
+}
+
+impl Sampler for Euler {
+    fn timesteps(&self) -> &[f64] {
+        &self.timesteps
+    }
+
+    fn init_noise_sigma(&self) -> f64 {
+        self.init_noise_sigma
+    }
+
+    fn scale_model_input(&self, tape: &Tape, sample: &Value, at: usize) -> Result<Value> {
+        let sigma = self.sigmas.get(at).copied().ok_or_else(|| no_such_step(at, self.timesteps.len()))?;
+        ops::scale(tape, sample, 1.0 / (sigma * sigma + 1.0).sqrt())
+    }
+
+    fn noise_levels(&self) -> Vec<f64> {
+        self.sigmas.clone()
+    }
+
+    fn noised(&self, tape: &Tape, images: &Value, noise: &Value, at: usize) -> Result<Value> {
+        combine(tape, &[(1.0, images), (self.sigmas.get(at).copied().unwrap_or(0.0), noise)])
+    }
+
+    fn step(
+        &mut self,
+        tape: &Tape,
+        sample: &Value,
+        output: &Value,
+        at: usize,
+        _noise: NoiseOfStep<'_>,
+    ) -> Result<Denoised> {
+        let [sigma, next] = *self.sigmas.get(at..at + 2).unwrap_or_default() else {
+            return Err(no_such_step(at, self.timesteps.len()));
+        };
+        let square = sigma * sigma + 1.0;
+        let mut image = match self.prediction {
+            Prediction::Epsilon => combine(tape, &[(1.0, sample), (-sigma, output)])?,
+            Prediction::Velocity => {
+                combine(tape, &[(1.0 / square, sample), (-sigma / square.sqrt(), output)])?
+            }
+        };
+        if let Some(limit) = self.clip {
+            image = ops::clamp(tape, &image, -limit, limit)?;
+        }
+        // x + (x − image)/σ·(σ' − σ), so that nothing is left of x where no noise is left.
+        let kept = next / sigma;
+        Ok(Denoised { sample: combine(tape, &[(kept, sample), (1.0 - kept, &image)])?, image })
+    }
+}

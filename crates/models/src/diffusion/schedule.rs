@@ -1,0 +1,228 @@
+//! How images are drowned in noise, and what a network is asked for.
+//!
+//! After t of T steps an image x₀ has become x_t = √ā_t·x₀ + √(1 − ā_t)·ε, ε standard normal; a schedule is the numbers
+//! ā_t = Π(1 − β_s). Everything here is computed in f64.
+
+use candle_core::{DType, Device, Tensor};
+use phalanx_tensor::{Result, Tape, TensorError, Value, ops};
+
+/// How β grows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BetaSchedule {
+    /// Linearly (Ho et al. 2020).
+    Linear,
+    /// Linearly in its square root (Rombach et al. 2022), which they call linear.
+    ScaledLinear,
+    /// So that ā falls along a squared cosine, each β at most 0.999 (Nichol & Dhariwal 2021; `squaredcos_cap_v2` in
+    /// diffusers).
+    Cosine,
+}
+
+impl BetaSchedule {
+    /// The schedules in order.
+    pub const ALL: &'static [Self] = &[Self::Linear, Self::ScaledLinear, Self::Cosine];
+
+    /// The first and last β that the schedule's authors use; of no meaning for the cosine.
+    pub fn usual_range(self) -> (f64, f64) {
+        match self {
+            Self::Linear | Self::Cosine => (1e-4, 0.02),
+            Self::ScaledLinear => (8.5e-4, 0.012),
+        }
+    }
+}
+
+/// What a network predicts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Prediction {
+    /// The noise ε.
+    Epsilon,
+    /// The velocity v = √ā·ε − √(1 − ā)·x₀ (Salimans & Ho 2022).
+    Velocity,
+}
+
+impl Prediction {
+    /// The predictions in order.
+    pub const ALL: &'static [Self] = &[Self::Epsilon, Self::Velocity];
+}
+
+/// Names, as configurations and diffusers' files have them.
+macro_rules! named {
+    ($($Type:ident { $($Variant:ident = $name:literal $(| $other:literal)*),+ $(,)? })+) => { $(
+        impl std::fmt::Display for $Type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(match self { $(Self::$Variant => $name),+ })
+            }
+        }
+
+        impl std::str::FromStr for $Type {
+            type Err = TensorError;
+
+            fn from_str(name: &str) -> Result<Self> {
+                match name {
+                    $($name $(| $other)* => Ok(Self::$Variant),)+
+                    _ => {
+                        let (value, expected) = (name.to_owned(), concat!("expected one of", $(" ", $name),+));
+                        Err(TensorError::Argument { name: stringify!($Type), value, expected })
+                    }
+                }
+            }
+        }
+    )+ };
+}
+pub(super) use named;
+
+named! {
+    BetaSchedule { Linear = "linear", ScaledLinear = "scaled_linear", Cosine = "cosine" | "squaredcos_cap_v2" }
+    Prediction { Epsilon = "epsilon", Velocity = "v_prediction" }
+}
+
+/// The noise of every timestep.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NoiseSchedule {
+    betas: Vec<f64>,
+    alphas_cumprod: Vec<f64>,
+}
+
+impl NoiseSchedule {
+    /// A schedule of `steps` timesteps, of β from `range.0` to `range.1` (the cosine takes none).
+    ///
+    /// # Errors
+    /// If there are no steps, or β is not in (0, 1) or falls.
+    pub fn new(kind: BetaSchedule, steps: usize, range: (f64, f64)) -> Result<Self> {
+        let (first, last) = range;
+        if steps < 2 || !(first > 0.0 && first <= last && last < 1.0) {
+            let value = format!("{steps} steps from {first} to {last}");
+            return Err(TensorError::Argument {
+                name: "schedule",
+                value,
+                expected: "expected at least 2 steps, and betas that rise within (0, 1)",
+            });
+        }
+        let part = |i: usize| i as f64 / (steps - 1) as f64;
+        let beta = |i: usize| match kind {
+            BetaSchedule::Linear => first + (last - first) * part(i),
+            BetaSchedule::ScaledLinear => (first.sqrt() + (last.sqrt() - first.sqrt()) * part(i)).powi(2),
+            BetaSchedule::Cosine => {
+                let bar = |t: f64| ((t + 0.008) / 1.008 * std::f64::consts::FRAC_PI_2).cos().powi(2);
+                let at = |i: usize| bar(i as f64 / steps as f64);
+                (1.0 - at(i + 1) / at(i)).min(0.999)
+            }
+        };
+        let betas: Vec<f64> = (0..steps).map(beta).collect();
+        let mut product = 1.0;
+        let alphas_cumprod = betas.iter().map(|beta| {
+            product *= 1.0 - beta;
+            product
+        });
+        Ok(Self { alphas_cumprod: alphas_cumprod.collect(), betas })
+    }
+
+    /// The schedule stretched so that nothing of the image is left at its end (Lin et al. 2024): √ā is shifted to 0
+    /// there and scaled to keep its first value. What predicts noise cannot say anything about the image then; what
+    /// predicts velocity can.
+    #[must_use]
+    pub fn zero_terminal_snr(&self) -> Self {
+        let roots: Vec<f64> = self.alphas_cumprod.iter().map(|alpha| alpha.sqrt()).collect();
+        let (first, last) = (roots[0], roots[roots.len() - 1]);
+        let stretched = roots.iter().map(|root| (root - last) * first / (first - last));
+        let alphas_cumprod: Vec<f64> = stretched.map(|root| root * root).collect();
+        let ratios = alphas_cumprod.windows(2).map(|pair| 1.0 - pair[1] / pair[0]);
+        let betas = std::iter::once(1.0 - alphas_cumprod[0]).chain(ratios).collect();
+        Self { betas, alphas_cumprod }
+    }
+
+    /// How many timesteps there are.
+    pub fn len(&self) -> usize {
+        self.betas.len()
+    }
+
+    /// Whether there are none, which no schedule has.
+    pub fn is_empty(&self) -> bool {
+        self.betas.is_empty()
+    }
+
+    /// β of every timestep.
+    pub fn betas(&self) -> &[f64] {
+        &self.betas
+    }
+
+    /// ā of every timestep.
+    pub fn alphas_cumprod(&self) -> &[f64] {
+        &self.alphas_cumprod
+    }
+
+    /// ā/(1 − ā), the ratio of signal to noise at a timestep.
+    pub fn snr(&self, timestep: usize) -> f64 {
+        let alpha = self.alphas_cumprod[timestep];
+        alpha / (1.0 - alpha)
+    }
+
+    /// How much a sample's squared error counts at a timestep by min-SNR weighting (Hang et al. 2023): that of its
+    /// image, but at most `gamma`; for a predicted noise min(snr, γ)/snr, for a velocity min(snr, γ)/(snr + 1).
+    pub fn min_snr_weight(&self, timestep: usize, gamma: f64, prediction: Prediction) -> f64 {
+        let snr = self.snr(timestep);
+        match prediction {
+            // Without any signal both are 0; their ratio is 1.
+            Prediction::Epsilon if snr == 0.0 => 1.0,
+            Prediction::Epsilon => snr.min(gamma) / snr,
+            Prediction::Velocity => snr.min(gamma) / (snr + 1.0),
+        }
+    }
+
+    /// √ā·`images` + √(1 − ā)·`noise`, each sample at its timestep.
+    ///
+    /// # Errors
+    /// If the shapes differ, or there is not a timestep of this schedule for each sample.
+    pub fn add_noise(
+        &self,
+        tape: &Tape,
+        images: &Value,
+        noise: &Value,
+        timesteps: &[usize],
+    ) -> Result<Value> {
+        let [signal, strength] = self.roots(tape, images, timesteps)?;
+        let images = ops::broadcast_mul(tape, images, &signal)?;
+        ops::add(tape, &images, &ops::broadcast_mul(tape, noise, &strength)?)
+    }
+
+    /// The velocity √ā·`noise` − √(1 − ā)·`images`, each sample at its timestep.
+    ///
+    /// # Errors
+    /// If the shapes differ, or there is not a timestep of this schedule for each sample.
+    pub fn velocity(&self, tape: &Tape, images: &Value, noise: &Value, timesteps: &[usize]) -> Result<Value> {
+        let [signal, strength] = self.roots(tape, images, timesteps)?;
+        let noise = ops::broadcast_mul(tape, noise, &signal)?;
+        ops::sub(tape, &noise, &ops::broadcast_mul(tape, images, &strength)?)
+    }
+
+    /// √ā and √(1 − ā) of each sample, of one number each and as many dimensions as `like` has.
+    fn roots(&self, tape: &Tape, like: &Value, timesteps: &[usize]) -> Result<[Value; 2]> {
+        let samples = like.dims().first().copied().unwrap_or(0);
+        let strange = timesteps.iter().find(|timestep| **timestep >= self.len());
+        if timesteps.len() != samples || strange.is_some() {
+            let problem = format!("timesteps {timesteps:?} of {} for {samples} samples", self.len());
+            return Err(TensorError::Shape { op: "noise schedule", problem });
+        }
+        let of = |f: fn(f64) -> f64| {
+            let numbers: Vec<f64> =
+                timesteps.iter().map(|timestep| f(self.alphas_cumprod[*timestep])).collect();
+            per_sample(tape, &numbers, like)
+        };
+        Ok([of(f64::sqrt)?, of(|alpha| (1.0 - alpha).sqrt())?])
+    }
+}
+
+/// A number for each sample, as a constant that is broadcast over the elements of `like`.
+///
+/// # Errors
+/// If memory cannot be allocated.
+pub fn per_sample(tape: &Tape, numbers: &[f64], like: &Value) -> Result<Value> {
+    let mut dims = vec![1; like.dims().len().max(1)];
+    dims[0] = numbers.len();
+    let dtype = match like.dtype()? {
+        DType::F64 => DType::F64,
+        _ => DType::F32,
+    };
+    let tensor = Tensor::from_slice(numbers, dims, &Device::Cpu)?.to_dtype(dtype)?;
+    Ok(Value::constant(tape.backend().from_host(&tensor)?))
+}

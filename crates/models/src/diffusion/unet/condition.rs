@@ -1,0 +1,178 @@
+//! The U-Net that looks at a text.
+
+use std::sync::Arc;
+
+use phalanx_tensor::{Block, Result, Scope, Tape, TensorError, Value};
+
+use super::{Trunk, TrunkConfig};
+use crate::diffusion::layers::{Transformer2D, TransformerConfig};
+
+/// The settings of a [`UNet2DConditionModel`], under diffusers' names.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UNet2DConditionConfig {
+    /// Channels of what is denoised: 4 of Stable Diffusion's latent images.
+    pub in_channels: usize,
+    /// Channels of the prediction.
+    pub out_channels: usize,
+    /// Channels of each level, from the whole size inwards; each next level has half the size.
+    pub block_out_channels: Vec<usize>,
+    /// Which levels have spatial transformers behind their residual blocks, on both ways; the middle always has one.
+    pub attention: Vec<bool>,
+    /// Residual blocks of a level on the way down; on the way up there is one more.
+    pub layers_per_block: usize,
+    /// Groups of each group norm.
+    pub norm_num_groups: usize,
+    /// Width of the text's tokens.
+    pub cross_attention_dim: usize,
+    /// Heads of each level. Stable Diffusion 1 calls the number `attention_head_dim`.
+    pub num_heads: Vec<usize>,
+    /// Layers of each spatial transformer.
+    pub transformer_layers_per_block: usize,
+    /// Whether spatial transformers are entered and left by fully connected layers rather than 1×1 convolutions.
+    pub use_linear_projection: bool,
+    /// Probability of dropping an element in residual blocks.
+    pub dropout: f64,
+    /// Whether what is added to a way around, and the output, starts at zero, as in DDPM; diffusers starts them like
+    /// the rest.
+    pub zero_init: bool,
+}
+
+impl UNet2DConditionConfig {
+    /// One for tests and small latent images: 64 and 128 channels, transformers at both sizes.
+    pub fn small(channels: usize, cross_attention_dim: usize) -> Self {
+        Self {
+            block_out_channels: vec![64, 128],
+            attention: vec![true; 2],
+            layers_per_block: 1,
+            num_heads: vec![4, 4],
+            norm_num_groups: 8,
+            cross_attention_dim,
+            in_channels: channels,
+            out_channels: channels,
+            ..Self::stable_diffusion_1()
+        }
+    }
+
+    /// Stable Diffusion 1.1 to 1.5: 859,520,964 parameters, for latent images of 4 channels and CLIP ViT-L/14's texts.
+    pub fn stable_diffusion_1() -> Self {
+        Self {
+            in_channels: 4,
+            out_channels: 4,
+            block_out_channels: vec![320, 640, 1280, 1280],
+            attention: vec![true, true, true, false],
+            layers_per_block: 2,
+            norm_num_groups: 32,
+            cross_attention_dim: 768,
+            num_heads: vec![8; 4],
+            transformer_layers_per_block: 1,
+            use_linear_projection: false,
+            dropout: 0.0,
+            zero_init: false,
+        }
+    }
+
+    /// Stable Diffusion 2.0 and 2.1: heads of 64 elements, OpenCLIP ViT-H/14's texts.
+    pub fn stable_diffusion_2() -> Self {
+        Self {
+            cross_attention_dim: 1024,
+            num_heads: vec![5, 10, 20, 20],
+            use_linear_projection: true,
+            ..Self::stable_diffusion_1()
+        }
+    }
+}
+
+/// A U-Net whose spatial transformers look at the tokens of a text, with the parameter names of diffusers'
+/// `UNet2DConditionModel`.
+#[derive(Debug, Clone)]
+pub struct UNet2DConditionModel {
+    config: UNet2DConditionConfig,
+    trunk: Trunk,
+}
+
+impl UNet2DConditionModel {
+    /// Registers the model's parameters.
+    ///
+    /// # Errors
+    /// If a name is taken, or sizes do not go together: groups or heads that do not divide widths, numbers of levels
+    /// that differ.
+    pub fn new(scope: &Scope, config: &UNet2DConditionConfig) -> Result<Self> {
+        let levels = config.block_out_channels.len();
+        if config.num_heads.len() != levels {
+            let problem = format!("heads of {} levels, of {levels}", config.num_heads.len());
+            return Err(TensorError::Shape { op: "u-net", problem });
+        }
+        let trunk = TrunkConfig {
+            in_channels: config.in_channels,
+            out_channels: config.out_channels,
+            block_out_channels: config.block_out_channels.clone(),
+            attention: config.attention.clone(),
+            layers_per_block: config.layers_per_block,
+            norm_num_groups: config.norm_num_groups,
+            norm_eps: 1e-5,
+            flip_sin_to_cos: true,
+            freq_shift: 0.0,
+            downsample_padding: 1,
+            dropout: config.dropout,
+            zero_init: config.zero_init,
+        };
+        let attend = |scope: &Scope, channels: usize, level: usize| -> Result<Arc<dyn Block>> {
+            let config = TransformerConfig {
+                channels,
+                heads: config.num_heads[level],
+                layers: config.transformer_layers_per_block,
+                groups: config.norm_num_groups,
+                text: config.cross_attention_dim,
+                linear: config.use_linear_projection,
+                zero_init: config.zero_init,
+            };
+            Ok(Arc::new(Transformer2D::new(scope, config)?))
+        };
+        Ok(Self { trunk: Trunk::new(scope, trunk, attend)?, config: config.clone() })
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &UNet2DConditionConfig {
+        &self.config
+    }
+
+    /// Every block in the order in which they run. They are no sequence: residual blocks take the embedded time, those
+    /// on the way up a skip as well, and spatial transformers the text.
+    pub fn blocks(&self) -> Vec<Arc<dyn Block>> {
+        self.trunk.blocks()
+    }
+
+    /// The prediction for noisy images at timesteps under texts.
+    ///
+    /// # Shapes
+    /// `sample` [N, in_channels, H, W], `timesteps` one for each sample or one for all, `text` [N, S,
+    /// cross_attention_dim]; the result is [N, out_channels, H, W].
+    ///
+    /// # Errors
+    /// If the shapes do not fit.
+    pub fn forward(&self, tape: &Tape, sample: &Value, timesteps: &[f64], text: &Value) -> Result<Value> {
+        self.forward_watched(tape, sample, timesteps, text, &mut |_, _| {})
+    }
+
+    /// [`UNet2DConditionModel::forward`], telling `watch` the values on the way by the names that their makers have in
+    /// diffusers.
+    ///
+    /// # Errors
+    /// If the shapes do not fit.
+    pub fn forward_watched(
+        &self,
+        tape: &Tape,
+        sample: &Value,
+        timesteps: &[f64],
+        text: &Value,
+        watch: &mut dyn FnMut(&str, &Value),
+    ) -> Result<Value> {
+        let width = self.config.cross_attention_dim;
+        if !matches!(text.dims(), [batch, _, last] if *last == width && *batch == sample.dims()[0]) {
+            let (text, sample) = (text.shape(), sample.shape());
+            let problem = format!("a text of {text:?} for images of {sample:?}; expected [N, S, {width}]");
+            return Err(TensorError::Shape { op: "u-net", problem });
+        }
+        self.trunk.forward(tape, sample, timesteps, Some(text), watch)
+    }
+}

@@ -1,0 +1,175 @@
+//! Schedules, objectives and walks, where no recorded values say what is right.
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+use phalanx_models::diffusion::samplers::{SamplerConfig, SamplerKind, noise_of_samples};
+use phalanx_models::diffusion::{
+    BetaSchedule, Known, NoiseSchedule, Objective, Prediction, Walk, masked_latent,
+};
+use phalanx_tensor::{Context, Key, Session, Tape, Value, ops};
+
+fn tape() -> Tape {
+    Tape::forward_only(Session::evaluation(Arc::new(Context::new(1))))
+}
+
+fn numbers(value: &Value) -> Vec<f32> {
+    value.tensor().and_then(|tensor| Ok(tensor.flatten_all()?.to_vec1::<f32>()?)).expect("f32")
+}
+
+fn schedule(kind: BetaSchedule) -> NoiseSchedule {
+    NoiseSchedule::new(kind, 1000, kind.usual_range()).expect("a schedule")
+}
+
+#[test]
+fn noise_is_that_of_the_sample_whatever_is_drawn_beside_it() {
+    let (tape, key) = (tape(), Key::new(3).stream("noise"));
+    let together = numbers(&noise_of_samples(&tape, key, &[4, 9, 2], &[2, 3]).expect("drawn"));
+    for (row, sample) in [4, 9, 2].into_iter().enumerate() {
+        let alone = numbers(&noise_of_samples(&tape, key, &[sample], &[2, 3]).expect("drawn"));
+        assert_eq!(alone, together[row * 6..(row + 1) * 6]);
+    }
+}
+
+/// A network that knows the image: it predicts exactly what leads there.
+fn knowing(
+    schedule: &NoiseSchedule,
+    prediction: Prediction,
+    image: f64,
+) -> impl Fn(&Tape, &Value, f64) -> Value {
+    let alphas = schedule.alphas_cumprod().to_vec();
+    move |tape, x, timestep| {
+        // Between two timesteps noise levels are interpolated, as Euler's method does.
+        let level = |at: f64| ((1.0 - alphas[at as usize]) / alphas[at as usize].max(2_f64.powi(-24))).sqrt();
+        let below = timestep.floor();
+        let above = (below + 1.0).min(999.0);
+        let sigma = level(below) + (level(above) - level(below)) * (timestep - below);
+        let signal = 1.0 / (1.0 + sigma * sigma).sqrt();
+        let strength = sigma * signal;
+        let noise =
+            ops::scale(tape, &ops::add_scalar(tape, x, -signal * image).expect("sum"), 1.0 / strength);
+        let noise = noise.expect("scaled");
+        match prediction {
+            Prediction::Epsilon => noise,
+            Prediction::Velocity => {
+                let of_noise = ops::scale(tape, &noise, signal).expect("scaled");
+                ops::add_scalar(tape, &of_noise, -strength * image).expect("sum")
+            }
+        }
+    }
+}
+
+#[test]
+fn every_sampler_finds_the_image_that_a_network_knows() {
+    for kind in SamplerKind::ALL {
+        for prediction in Prediction::ALL {
+            for zero_snr in [false, true] {
+                if zero_snr && *prediction == Prediction::Epsilon {
+                    continue;
+                }
+                for eta in [0.0, 1.0] {
+                    let plain = schedule(BetaSchedule::ScaledLinear);
+                    let schedule = if zero_snr { plain.zero_terminal_snr() } else { plain };
+                    let config = SamplerConfig { eta, ..SamplerConfig::new(*kind, 12) };
+                    let mut sampler = config.sampler(&schedule, *prediction).expect("a sampler");
+                    let (tape, key) = (tape(), Key::new(1));
+                    let noise = noise_of_samples(&tape, key, &[0, 1], &[1, 2, 2]).expect("drawn");
+                    let network = knowing(&schedule, *prediction, 0.7);
+                    let image = Walk { sampler: sampler.as_mut(), noise, known: None }
+                        .run(
+                            &tape,
+                            &mut |x, timestep| Ok(network(&tape, x, timestep)),
+                            &mut |at| noise_of_samples(&tape, key.index(at as u64), &[0, 1], &[1, 2, 2]),
+                            &mut |_, _, _| Ok(()),
+                        )
+                        .expect("walks");
+                    let what = format!("{kind} {prediction} zero SNR {zero_snr} eta {eta}");
+                    for value in numbers(&image) {
+                        assert!((value - 0.7).abs() < 0.02, "{what}: {value}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_mask_keeps_is_kept_and_a_strength_of_zero_changes_nothing() {
+    let schedule = schedule(BetaSchedule::ScaledLinear);
+    for kind in SamplerKind::ALL {
+        let walk = |strength: f64, mask: Option<Value>| {
+            let tape = tape();
+            let mut sampler =
+                SamplerConfig::new(*kind, 8).sampler(&schedule, Prediction::Epsilon).expect("a sampler");
+            let noise = noise_of_samples(&tape, Key::new(1), &[0], &[1, 2, 2]).expect("drawn");
+            let images = Tensor::new(&[[[[0.1_f32, 0.2], [0.3, 0.4]]]], &Device::Cpu).expect("a picture");
+            let known = Known { images: Value::constant(images), strength, mask };
+            let network = knowing(&schedule, Prediction::Epsilon, -0.9);
+            let mut steps = 0;
+            let image = Walk { sampler: sampler.as_mut(), noise, known: Some(known) }
+                .run(
+                    &tape,
+                    &mut |x, timestep| Ok(network(&tape, x, timestep)),
+                    &mut |at| noise_of_samples(&tape, Key::new(2).index(at as u64), &[0], &[1, 2, 2]),
+                    &mut |_, _, _| {
+                        steps += 1;
+                        Ok(())
+                    },
+                )
+                .expect("walks");
+            (numbers(&image), steps)
+        };
+        let (image, steps) = walk(0.0, None);
+        assert_eq!(steps, 0);
+        for (value, expected) in image.iter().zip([0.1, 0.2, 0.3, 0.4]) {
+            assert!((value - expected).abs() < 1e-6, "{kind}: {value}");
+        }
+        assert_eq!(walk(0.5, None).1, 4);
+        let mask = Tensor::new(&[[[[0.0_f32, 1.0], [1.0, 0.0]]]], &Device::Cpu).expect("a mask");
+        let (image, _) = walk(1.0, Some(Value::constant(mask)));
+        for (value, expected) in image.iter().zip([0.1, -0.9, -0.9, 0.4]) {
+            assert!((value - expected).abs() < 0.03, "{kind}: {value}");
+        }
+    }
+}
+
+#[test]
+fn objectives_weigh_and_refuse() {
+    let schedule = schedule(BetaSchedule::Linear);
+    let (noisy, clear) = (900, 5);
+    assert!(schedule.snr(noisy) < 1.0 && schedule.snr(clear) > 100.0);
+    assert_eq!(schedule.min_snr_weight(noisy, 5.0, Prediction::Epsilon), 1.0);
+    let weight = schedule.min_snr_weight(clear, 5.0, Prediction::Epsilon);
+    assert!((weight - 5.0 / schedule.snr(clear)).abs() < 1e-12);
+    let weight = schedule.min_snr_weight(clear, 5.0, Prediction::Velocity);
+    assert!((weight - 5.0 / (schedule.snr(clear) + 1.0)).abs() < 1e-12);
+    let zero = schedule.zero_terminal_snr();
+    assert_eq!(zero.min_snr_weight(999, 5.0, Prediction::Velocity), 0.0);
+    let refused =
+        Objective::new(zero.clone(), Prediction::Epsilon, None).expect_err("nothing to tell").to_string();
+    assert!(refused.contains("v_prediction"), "{refused}");
+    let objective = Objective::new(zero, Prediction::Velocity, Some(5.0)).expect("sound");
+    assert_eq!(objective.timesteps(&[0.0, 0.5, 0.999_999_999]), [0, 500, 999]);
+    // At the end nothing of the image is left, and the velocity is its opposite.
+    let tape = tape();
+    let image = |value: f32| Value::constant(Tensor::full(value, (1, 1, 1, 2), &Device::Cpu).expect("small"));
+    let noised = objective.noised(&tape, &image(0.5), &image(2.0), &[999]).expect("fits");
+    assert_eq!((numbers(&noised.sample), numbers(&noised.target)), (vec![2.0; 2], vec![-0.5; 2]));
+    let refused = objective.noised(&tape, &image(0.5), &image(2.0), &[1000]).expect_err("no such timestep");
+    assert!(refused.to_string().contains("[1000] of 1000"), "{refused}");
+    let config = SamplerConfig::new(SamplerKind::Ddim, 1001);
+    assert!(config.sampler(&schedule, Prediction::Epsilon).is_err());
+    let config = SamplerConfig { eta: 1.5, ..SamplerConfig::new(SamplerKind::Ddim, 10) };
+    assert!(config.sampler(&schedule, Prediction::Epsilon).is_err());
+    assert!("karras".parse::<SamplerKind>().is_err());
+}
+
+#[test]
+fn a_mask_of_pixels_covers_latent_pixels_that_it_touches() {
+    let mut mask = vec![0.0_f32; 16];
+    mask[5] = 1.0;
+    let mask = Tensor::from_vec(mask, (1, 1, 4, 4), &Device::Cpu).and_then(|mask| mask.to_dtype(DType::F32));
+    let mask = Value::constant(mask.expect("a mask"));
+    assert_eq!(numbers(&masked_latent(&tape(), &mask, 2).expect("fits")), [1.0, 0.0, 0.0, 0.0]);
+    assert_eq!(numbers(&masked_latent(&tape(), &mask, 1).expect("fits")).len(), 16);
+}

@@ -1,0 +1,178 @@
+//! Settings of the parts, from their files.
+
+use phalanx_models::ClipTextConfig;
+use phalanx_models::diffusion::{
+    AutoencoderKLConfig, BetaSchedule, NoiseSchedule, Prediction, UNet2DConditionConfig,
+};
+use serde_json::{Value, json};
+
+use super::DiffusersError;
+use super::json::Json;
+
+/// The U-Net's settings, and the sides of the latent images that it was trained on.
+pub(super) fn unet(json: &Json) -> Result<(UNet2DConditionConfig, usize), DiffusersError> {
+    json.only(&[
+        ("_class_name", json!("UNet2DConditionModel")),
+        ("act_fn", json!("silu")),
+        ("center_input_sample", json!(false)),
+        ("flip_sin_to_cos", json!(true)),
+        ("freq_shift", json!(0)),
+        ("downsample_padding", json!(1)),
+        ("mid_block_scale_factor", json!(1)),
+        ("mid_block_type", json!("UNetMidBlock2DCrossAttn")),
+        ("norm_eps", json!(1e-5)),
+        ("resnet_time_scale_shift", json!("default")),
+        ("time_embedding_type", json!("positional")),
+        ("dual_cross_attention", json!(false)),
+        ("only_cross_attention", json!(false)),
+        ("conv_in_kernel", json!(3)),
+        ("conv_out_kernel", json!(3)),
+    ])?;
+    for key in [
+        "class_embed_type",
+        "num_class_embeds",
+        "addition_embed_type",
+        "encoder_hid_dim",
+        "time_cond_proj_dim",
+    ] {
+        if let Some(value) = json.get(key) {
+            let problem = format!("`{key}` is {value}, which is not computed here");
+            return Err(DiffusersError::unfit(&json.path, problem));
+        }
+    }
+    let widths = json.sizes("block_out_channels")?;
+    let (down, up) = (json.words("down_block_types")?, json.words("up_block_types")?);
+    let attends = |words: &[String], plain: &str, attending: &str| -> Result<Vec<bool>, DiffusersError> {
+        let of = |word: &String| match word.as_str() {
+            word if word == attending => Ok(true),
+            word if word == plain => Ok(false),
+            other => {
+                let problem = format!("a block of type {other}; {attending} and {plain} are computed here");
+                Err(DiffusersError::unfit(&json.path, problem))
+            }
+        };
+        words.iter().map(of).collect()
+    };
+    let attention = attends(&down, "DownBlock2D", "CrossAttnDownBlock2D")?;
+    let mut mirrored = attends(&up, "UpBlock2D", "CrossAttnUpBlock2D")?;
+    mirrored.reverse();
+    let levels = widths.len();
+    if attention != mirrored || attention.len() != levels {
+        let problem =
+            format!("down_block_types and up_block_types do not mirror each other over {levels} levels");
+        return Err(DiffusersError::unfit(&json.path, problem));
+    }
+    // What Stable Diffusion 1 calls the width of a head is their number.
+    let heads =
+        if json.get("num_attention_heads").is_some() { "num_attention_heads" } else { "attention_head_dim" };
+    let num_heads = match json.get(heads) {
+        Some(Value::Array(_)) => json.sizes(heads)?,
+        _ => vec![json.size_or(heads, 8)?; levels],
+    };
+    let config = UNet2DConditionConfig {
+        in_channels: json.size("in_channels")?,
+        out_channels: json.size("out_channels")?,
+        block_out_channels: widths,
+        attention,
+        layers_per_block: json.size_or("layers_per_block", 2)?,
+        norm_num_groups: json.size_or("norm_num_groups", 32)?,
+        cross_attention_dim: json.size("cross_attention_dim")?,
+        num_heads,
+        transformer_layers_per_block: json.size_or("transformer_layers_per_block", 1)?,
+        use_linear_projection: json.flag_or("use_linear_projection", false)?,
+        dropout: 0.0,
+        zero_init: false,
+    };
+    Ok((config, json.size_or("sample_size", 64)?))
+}
+
+/// The autoencoder's settings, and what its latent images are multiplied by.
+pub(super) fn autoencoder(json: &Json) -> Result<(AutoencoderKLConfig, f64), DiffusersError> {
+    json.only(&[
+        ("_class_name", json!("AutoencoderKL")),
+        ("act_fn", json!("silu")),
+        ("use_quant_conv", json!(true)),
+        ("use_post_quant_conv", json!(true)),
+        ("mid_block_add_attention", json!(true)),
+        ("in_channels", json!(3)),
+        ("out_channels", json!(3)),
+    ])?;
+    for (key, only) in [("down_block_types", "DownEncoderBlock2D"), ("up_block_types", "UpDecoderBlock2D")] {
+        if let Some(other) = json.words(key)?.iter().find(|word| *word != only) {
+            let problem = format!("`{key}` has a {other}; only {only} is computed here");
+            return Err(DiffusersError::unfit(&json.path, problem));
+        }
+    }
+    if let Some(shift) = json.get("shift_factor") {
+        return Err(DiffusersError::unfit(
+            &json.path,
+            format!("`shift_factor` is {shift}, which is not computed here"),
+        ));
+    }
+    let config = AutoencoderKLConfig {
+        in_channels: 3,
+        out_channels: 3,
+        block_out_channels: json.sizes("block_out_channels")?,
+        layers_per_block: json.size_or("layers_per_block", 1)?,
+        latent_channels: json.size_or("latent_channels", 4)?,
+        norm_num_groups: json.size_or("norm_num_groups", 32)?,
+    };
+    Ok((config, json.number_or("scaling_factor", 0.18215)?))
+}
+
+/// The text encoder's settings.
+pub(super) fn text(json: &Json) -> Result<ClipTextConfig, DiffusersError> {
+    json.only(&[
+        ("model_type", json!("clip_text_model")),
+        ("hidden_act", json!("quick_gelu")),
+        ("layer_norm_eps", json!(1e-5)),
+    ])?;
+    let width = json.size("hidden_size")?;
+    let inner = json.size("intermediate_size")?;
+    if inner != 4 * width {
+        let problem = format!("`intermediate_size` is {inner}; expected 4 x hidden_size = {}", 4 * width);
+        return Err(DiffusersError::unfit(&json.path, problem));
+    }
+    Ok(ClipTextConfig {
+        context: json.size("max_position_embeddings")?,
+        vocab: json.size("vocab_size")?,
+        width,
+        heads: json.size("num_attention_heads")?,
+        layers: json.size("num_hidden_layers")?,
+        // The projected feature is not looked at.
+        embed: width,
+    })
+}
+
+/// What the scheduler's file says of noise.
+#[derive(Debug, Clone)]
+pub(super) struct Scheduler {
+    pub(super) schedule: NoiseSchedule,
+    pub(super) prediction: Prediction,
+    pub(super) steps_offset: usize,
+    pub(super) set_alpha_to_one: bool,
+}
+
+pub(super) fn scheduler(json: &Json) -> Result<Scheduler, DiffusersError> {
+    let wrong = |error: phalanx_tensor::TensorError| DiffusersError::unfit(&json.path, error.to_string());
+    if let Some(betas) = json.get("trained_betas") {
+        return Err(DiffusersError::unfit(
+            &json.path,
+            format!("`trained_betas` are {betas}, which are not read"),
+        ));
+    }
+    let kind: BetaSchedule = json.word_or("beta_schedule", "linear")?.parse().map_err(wrong)?;
+    let range = (json.number_or("beta_start", 1e-4)?, json.number_or("beta_end", 0.02)?);
+    let mut schedule =
+        NoiseSchedule::new(kind, json.size_or("num_train_timesteps", 1000)?, range).map_err(wrong)?;
+    if json.flag_or("rescale_betas_zero_snr", false)? {
+        schedule = schedule.zero_terminal_snr();
+    }
+    let offset = json.number_or("steps_offset", 0.0)?;
+    Ok(Scheduler {
+        schedule,
+        prediction: json.word_or("prediction_type", "epsilon")?.parse().map_err(wrong)?,
+        steps_offset: offset.max(0.0) as usize,
+        set_alpha_to_one: json.flag_or("set_alpha_to_one", true)?,
+    })
+}

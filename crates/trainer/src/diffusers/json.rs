@@ -1,0 +1,105 @@
+//! JSON files of settings, read key by key.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::DiffusersError;
+
+/// A JSON file, for messages that name it.
+#[derive(Debug)]
+pub(super) struct Json {
+    pub(super) path: PathBuf,
+    value: Value,
+}
+
+impl Json {
+    pub(super) fn read(path: &Path) -> Result<Self, DiffusersError> {
+        if !path.is_file() {
+            let (folder, wanted) = (path.parent().unwrap_or(path), path.file_name().unwrap_or_default());
+            let wanted = wanted.to_string_lossy().into_owned();
+            return Err(DiffusersError::Missing { folder: folder.to_owned(), wanted });
+        }
+        let failed = |source| DiffusersError::Read { path: path.to_owned(), source };
+        let bytes = std::fs::read(path).map_err(failed)?;
+        let value: Value =
+            serde_json::from_slice(&bytes).map_err(|error| DiffusersError::unfit(path, error.to_string()))?;
+        if !value.is_object() {
+            return Err(DiffusersError::unfit(path, "it is no JSON object"));
+        }
+        Ok(Self { path: path.to_owned(), value })
+    }
+
+    fn wrong(&self, key: &str, expected: &str) -> DiffusersError {
+        let found = match &self.value[key] {
+            Value::Null => "is missing".to_owned(),
+            other => format!("is {other}"),
+        };
+        DiffusersError::unfit(&self.path, format!("`{key}` {found}; expected {expected}"))
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+        self.value.get(key).filter(|value| !value.is_null())
+    }
+
+    pub(super) fn size(&self, key: &str) -> Result<usize, DiffusersError> {
+        self.size_of(&self.value[key]).ok_or_else(|| self.wrong(key, "a positive integer"))
+    }
+
+    fn size_of(&self, value: &Value) -> Option<usize> {
+        value.as_u64().and_then(|size| usize::try_from(size).ok()).filter(|size| *size > 0)
+    }
+
+    pub(super) fn size_or(&self, key: &str, default: usize) -> Result<usize, DiffusersError> {
+        if self.get(key).is_some() { self.size(key) } else { Ok(default) }
+    }
+
+    pub(super) fn sizes(&self, key: &str) -> Result<Vec<usize>, DiffusersError> {
+        let list = self.value[key].as_array();
+        let sizes = list.and_then(|list| list.iter().map(|value| self.size_of(value)).collect());
+        sizes.ok_or_else(|| self.wrong(key, "a list of positive integers"))
+    }
+
+    pub(super) fn words(&self, key: &str) -> Result<Vec<String>, DiffusersError> {
+        let list = self.value[key].as_array();
+        let words = list
+            .and_then(|list| list.iter().map(|word| Some(word.as_str()?.to_owned())).collect::<Option<_>>());
+        words.ok_or_else(|| self.wrong(key, "a list of names"))
+    }
+
+    pub(super) fn number_or(&self, key: &str, default: f64) -> Result<f64, DiffusersError> {
+        match self.get(key) {
+            None => Ok(default),
+            Some(value) => value.as_f64().ok_or_else(|| self.wrong(key, "a number")),
+        }
+    }
+
+    pub(super) fn flag_or(&self, key: &str, default: bool) -> Result<bool, DiffusersError> {
+        match self.get(key) {
+            None => Ok(default),
+            Some(value) => value.as_bool().ok_or_else(|| self.wrong(key, "true or false")),
+        }
+    }
+
+    pub(super) fn word_or(&self, key: &str, default: &str) -> Result<String, DiffusersError> {
+        match self.get(key) {
+            None => Ok(default.to_owned()),
+            Some(value) => value.as_str().map(str::to_owned).ok_or_else(|| self.wrong(key, "a name")),
+        }
+    }
+
+    /// Requires keys to have the one value that is computed here, where they are set at all.
+    pub(super) fn only(&self, allowed: &[(&str, Value)]) -> Result<(), DiffusersError> {
+        for (key, value) in allowed {
+            let found = self.get(key);
+            // 1 and 1.0 are the same number.
+            let same = found.is_none_or(|found| {
+                found == value || (found.is_number() && found.as_f64() == value.as_f64())
+            });
+            if !same {
+                return Err(self.wrong(key, &format!("{value}: nothing else is computed here")));
+            }
+        }
+        Ok(())
+    }
+}

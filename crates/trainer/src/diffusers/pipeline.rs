@@ -1,0 +1,263 @@
+//! The parts joined: texts to pictures.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+use phalanx_data::ClipTokenizer;
+use phalanx_models::clip::openai_names;
+use phalanx_models::diffusion::samplers::{Guidance, SamplerConfig, SamplerKind, noise_of_samples};
+use phalanx_models::diffusion::{AutoencoderKL, UNet2DConditionModel, Walk};
+use phalanx_models::{ClipTextConfig, ClipTextEncoder};
+use phalanx_tensor::{
+    BuildOptions, Context, Key, ParamStore, Precision, Result as TensorResult, Scope, Session, StoreBuilder,
+    Tape, Value, ops,
+};
+use serde_json::json;
+
+use super::DiffusersError;
+use super::config::{self, Scheduler};
+use super::json::Json;
+use super::weights::Weights;
+
+/// What is to be drawn.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// What the pictures are to show.
+    pub prompts: Vec<String>,
+    /// Pictures for each, each from its own noise.
+    pub columns: usize,
+    /// Height and width in pixels; nothing for what the U-Net was trained on.
+    pub size: Option<usize>,
+    /// How samples are drawn.
+    pub sampler: SamplerKind,
+    /// How often the network is asked.
+    pub steps: usize,
+    /// How much noise a step of DDIM adds, from 0 to 1.
+    pub eta: f64,
+    /// How far prompts are exaggerated; 1 = not.
+    pub guidance: f64,
+    /// What the noise is drawn from.
+    pub seed: u64,
+}
+
+/// A Stable Diffusion of a folder.
+#[derive(Debug)]
+pub struct DiffusersPipeline {
+    tokenizer: ClipTokenizer,
+    /// Whether texts are padded with their end mark rather than with zeros.
+    pads_with_end: bool,
+    text_config: ClipTextConfig,
+    text: (ClipTextEncoder, ParamStore),
+    unet: (UNet2DConditionModel, ParamStore),
+    vae: (AutoencoderKL, ParamStore),
+    /// What latent images are multiplied by.
+    scaling_factor: f64,
+    /// Sides of the latent images that the U-Net was trained on.
+    sample_size: usize,
+    scheduler: Scheduler,
+    context: Arc<Context>,
+    precision: Precision,
+}
+
+/// A network whose values are all overwritten by those of files.
+fn built<N>(build: impl FnOnce(&Scope) -> TensorResult<N>) -> TensorResult<(N, ParamStore)> {
+    let builder = StoreBuilder::new(BuildOptions::default());
+    // Nothing is learnt here.
+    let network = build(&builder.root().frozen())?;
+    Ok((network, builder.build()?))
+}
+
+impl DiffusersPipeline {
+    /// Reads a folder. Its weights are kept in f32; `precision` is what products take and activations are kept in.
+    ///
+    /// # Errors
+    /// [`DiffusersError`], which names the file that is missing, cannot be read, or asks for what is not computed here.
+    pub fn open(folder: &Path, context: Arc<Context>, precision: Precision) -> Result<Self, DiffusersError> {
+        let index = Json::read(&folder.join("model_index.json"))?;
+        index.only(&[
+            ("_class_name", json!("StableDiffusionPipeline")),
+            ("unet", json!(["diffusers", "UNet2DConditionModel"])),
+            ("vae", json!(["diffusers", "AutoencoderKL"])),
+            ("text_encoder", json!(["transformers", "CLIPTextModel"])),
+        ])?;
+        let part = |name: &str| folder.join(name);
+        let scheduler = config::scheduler(&Json::read(&part("scheduler").join("scheduler_config.json"))?)?;
+        let text_json = Json::read(&part("text_encoder").join("config.json"))?;
+        let text_config = config::text(&text_json)?;
+        let (tokenizer, pads_with_end) = tokenizer(&part("tokenizer"), text_config.vocab)?;
+        let unet_json = Json::read(&part("unet").join("config.json"))?;
+        let (unet_config, sample_size) = config::unet(&unet_json)?;
+        let vae_json = Json::read(&part("vae").join("config.json"))?;
+        let (vae_config, scaling_factor) = config::autoencoder(&vae_json)?;
+        if unet_config.cross_attention_dim != text_config.width {
+            let (of_unet, of_text) = (unet_config.cross_attention_dim, text_config.width);
+            let problem =
+                format!("`cross_attention_dim` is {of_unet}, and the text encoder's `hidden_size` {of_text}");
+            return Err(DiffusersError::unfit(&unet_json.path, problem));
+        }
+        if unet_config.in_channels != vae_config.latent_channels
+            || unet_config.out_channels != unet_config.in_channels
+        {
+            let (found, latent) = (unet_config.in_channels, vae_config.latent_channels);
+            let problem =
+                format!("`in_channels` is {found}, and the autoencoder's `latent_channels` {latent}");
+            return Err(DiffusersError::unfit(&unet_json.path, problem));
+        }
+
+        let unet = built(|scope| UNet2DConditionModel::new(scope, &unet_config))?;
+        let weights = Weights::open(&part("unet"), "diffusion_pytorch_model")?;
+        weights.fill(&unet.1, |name| vec![name.to_owned()])?;
+        let vae = built(|scope| AutoencoderKL::new(scope, &vae_config))?;
+        let weights = Weights::open(&part("vae"), "diffusion_pytorch_model")?;
+        weights.fill(&vae.1, |name| vec![name.to_owned(), old_attention_name(name)])?;
+        let text = built(|scope| ClipTextEncoder::new(scope, &text_config))?;
+        fill_text(&text.1, &part("text_encoder"))?;
+        Ok(Self {
+            tokenizer,
+            pads_with_end,
+            text_config,
+            text,
+            unet,
+            vae,
+            scaling_factor,
+            sample_size,
+            scheduler,
+            context,
+            precision,
+        })
+    }
+
+    /// What was read, in words.
+    pub fn describe(&self) -> String {
+        let count: usize =
+            [&self.unet.1, &self.vae.1, &self.text.1].iter().map(|store| store.num_parameters()).sum();
+        let size = self.sample_size * self.vae.0.config().factor();
+        let prediction = self.scheduler.prediction;
+        format!("{count} parameters, made for {size}x{size} pixels, predicts {prediction}")
+    }
+
+    /// Sides of the pictures of a request in pixels.
+    pub fn size(&self, request: &Request) -> usize {
+        request.size.unwrap_or(self.sample_size * self.vae.0.config().factor())
+    }
+
+    /// The pictures of a request, prompt by prompt, `[3, size, size]` planar in [-1, 1]. They are drawn one at a time;
+    /// each is a function of its prompt, its column and the seed.
+    ///
+    /// # Errors
+    /// If the size is not a multiple of what the networks halve, or the steps are more than the schedule has.
+    pub fn draw(&self, request: &Request) -> Result<Vec<Vec<f32>>, DiffusersError> {
+        let session = Session { precision: self.precision, ..Session::evaluation(self.context.clone()) };
+        let tape = Tape::forward_only(Session { key: Key::new(request.seed).stream("samples"), ..session });
+        let factor = self.vae.0.config().factor();
+        let size = self.size(request);
+        if !size.is_multiple_of(factor) {
+            let problem = format!("pictures of {size} pixels; expected a multiple of {factor}");
+            return Err(phalanx_tensor::TensorError::Shape { op: "sample", problem }.into());
+        }
+        let dims = [self.unet.0.config().in_channels, size / factor, size / factor];
+        let key = tape.session().key;
+        let guidance = Guidance { scale: request.guidance, rescale: 0.0 };
+        let untold = if guidance.needs_both() { Some(self.tokens(&tape, "")?) } else { None };
+        let mut pictures = Vec::with_capacity(request.prompts.len() * request.columns);
+        for prompt in &request.prompts {
+            let told = self.tokens(&tape, prompt)?;
+            for column in 0..request.columns as u64 {
+                let config = SamplerConfig {
+                    eta: request.eta,
+                    steps_offset: self.scheduler.steps_offset,
+                    set_alpha_to_one: self.scheduler.set_alpha_to_one,
+                    ..SamplerConfig::new(request.sampler, request.steps)
+                };
+                let mut sampler = config.sampler(&self.scheduler.schedule, self.scheduler.prediction)?;
+                let noise = noise_of_samples(&tape, key.stream("start"), &[column], &dims)?;
+                let mut predict = |x: &Value, timestep: f64| {
+                    let with = self.unet.0.forward(&tape, x, &[timestep], &told)?;
+                    match &untold {
+                        Some(untold) => {
+                            let without = self.unet.0.forward(&tape, x, &[timestep], untold)?;
+                            guidance.apply(&tape, &without, &with)
+                        }
+                        None => Ok(with),
+                    }
+                };
+                let mut of_step = |at: usize| {
+                    noise_of_samples(&tape, key.stream("step").index(at as u64), &[column], &dims)
+                };
+                let walk = Walk { sampler: sampler.as_mut(), noise, known: None };
+                let latent = walk.run(&tape, &mut predict, &mut of_step, &mut |_, _, _| Ok(()))?;
+                let latent = ops::scale(&tape, &latent, 1.0 / self.scaling_factor)?;
+                let picture = self.vae.0.decode(&tape, &latent)?.to_host()?.to_dtype(DType::F32)?;
+                pictures.push(picture.clamp(-1.0_f32, 1.0)?.flatten_all()?.to_vec1::<f32>()?);
+            }
+        }
+        Ok(pictures)
+    }
+
+    /// The states of a text's tokens, [1, context, width].
+    fn tokens(&self, tape: &Tape, text: &str) -> Result<Value, DiffusersError> {
+        let context = self.text_config.context;
+        let mut ids = self.tokenizer.encode_truncated(text, context);
+        if self.pads_with_end {
+            let end = self.tokenizer.end();
+            let first = ids.iter().position(|id| *id == end).unwrap_or(context);
+            ids.iter_mut().skip(first).for_each(|id| *id = end);
+        }
+        let ids = Tensor::from_vec(ids, (1, context), &Device::Cpu)?;
+        Ok(self.text.0.forward_whole(tape, &ids)?.tokens)
+    }
+}
+
+/// What a parameter of attention is called in files of old versions of diffusers.
+fn old_attention_name(name: &str) -> String {
+    [(".to_q.", ".query."), (".to_k.", ".key."), (".to_v.", ".value."), (".to_out.0.", ".proj_attn.")]
+        .iter()
+        .fold(name.to_owned(), |name, (new, old)| name.replace(new, old))
+}
+
+/// Reads the text encoder's weights, which are under Hugging Face's names and without a projection.
+fn fill_text(store: &ParamStore, folder: &Path) -> Result<(), DiffusersError> {
+    let wrong = |problem: String| DiffusersError::unfit(folder, problem);
+    let named =
+        openai_names(Weights::open(folder, "model")?.all()?).map_err(|error| wrong(error.to_string()))?;
+    let report = store.load_state_dict(named.iter().map(|(name, tensor)| (name.as_str(), tensor)));
+    let report =
+        report.map_err(|error| wrong(format!("{error}; config.json must be that of the weights")))?;
+    if let Some(missing) = report.missing.iter().find(|name| *name != "text_projection") {
+        return Err(wrong(format!("the weights lack `{missing}`")));
+    }
+    match report.unexpected.first() {
+        Some(strange) => {
+            Err(wrong(format!("the weights have `{strange}`, which the configuration does not")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The tokenizer of `vocab` tokens, and whether it pads with its end mark.
+fn tokenizer(folder: &Path, vocab: usize) -> Result<(ClipTokenizer, bool), DiffusersError> {
+    let merges: PathBuf = folder.join("merges.txt");
+    if !merges.is_file() {
+        return Err(DiffusersError::Missing { folder: folder.to_owned(), wanted: "merges.txt".to_owned() });
+    }
+    let tokenizer = ClipTokenizer::from_merges_text(&merges, vocab)?;
+    let ids = Json::read(&folder.join("vocab.json"))?;
+    for (mark, id) in [("<|startoftext|>", tokenizer.start()), ("<|endoftext|>", tokenizer.end())] {
+        if ids.get(mark).and_then(serde_json::Value::as_u64) != Some(id.into()) {
+            let found = ids.get(mark).map_or("missing".to_owned(), ToString::to_string);
+            return Err(DiffusersError::unfit(&ids.path, format!("`{mark}` is {found}; expected {id}")));
+        }
+    }
+    let settings = folder.join("tokenizer_config.json");
+    let pad = match settings.is_file() {
+        true => {
+            let settings = Json::read(&settings)?;
+            let pad = settings.get("pad_token");
+            let word = pad.and_then(|pad| pad.as_str().or_else(|| pad["content"].as_str()));
+            word.unwrap_or("<|endoftext|>").to_owned()
+        }
+        false => "<|endoftext|>".to_owned(),
+    };
+    Ok((tokenizer, pad == "<|endoftext|>"))
+}

@@ -1,0 +1,159 @@
+//! The data sets that a configuration can name, a row for each: how its two splits are opened.
+
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use phalanx_data::cifar10::CLASS_NAMES;
+use phalanx_data::scenes::{ScenesConfig, ScenesDataset};
+use phalanx_data::shapes::{Objects, ShapesConfig, ShapesDataset};
+use phalanx_data::shards::expand;
+use phalanx_data::{
+    Attribute, CocoCaptions, CocoConfig, CubCaptions, CubConfig, CubDataset, Exclusions, ImageDataset,
+    ImageFolder, ShardsConfig, ShardsDataset, Split, open_cifar10_seeded, open_imagenet,
+};
+
+use super::transforms::read_side;
+use crate::config::{Config, DataConfig, DataKind};
+use crate::engine::TrainError;
+
+/// A dataset of images, shared with the threads that read it.
+pub(super) type Images = Arc<ImageDataset>;
+
+/// Opens both splits of the configured images.
+pub(super) fn open_splits(config: &Config) -> Result<(Images, Images), TrainError> {
+    let data = &config.data;
+    let excluded = match data.exclude.as_str() {
+        "" => Exclusions::default(),
+        file => Exclusions::read(file)?,
+    };
+    match data.kind {
+        DataKind::Shapes => both(|split| {
+            let objects = if data.objects == 2 { Objects::OneOrTwo } else { Objects::One };
+            let (len, resolution, seed) = (pictures(data, split), read_side(config)?, config.train.seed);
+            Ok(Arc::new(ShapesDataset::new(ShapesConfig { split, len, resolution, seed, objects })?))
+        }),
+        DataKind::Scenes => both(|split| {
+            let (len, resolution, seed) = (pictures(data, split), read_side(config)?, config.train.seed);
+            let objects = scene_objects(config);
+            Ok(Arc::new(ScenesDataset::new(ScenesConfig { split, len, resolution, seed, objects })?))
+        }),
+        DataKind::Cifar10 => {
+            both(|split| Ok(open_cifar10_seeded(&data.path, split, config.train.seed, &excluded)?))
+        }
+        DataKind::Folder => both(|split| {
+            Ok(Arc::new(ImageFolder::open_seeded(&data.path, split, config.train.seed, &excluded)?))
+        }),
+        DataKind::Cub => both(|split| {
+            let captions = match data.captions.as_str() {
+                "" => CubCaptions::Beside,
+                "classes" => CubCaptions::ClassNames,
+                folder => CubCaptions::Folder(PathBuf::from(folder)),
+            };
+            Ok(Arc::new(CubDataset::open(&CubConfig {
+                path: PathBuf::from(&data.path),
+                split,
+                captions,
+                crop: data.box_crop,
+                caption_seed: config.train.seed,
+                excluded: excluded.clone(),
+            })?))
+        }),
+        DataKind::Coco => both(|split| {
+            Ok(Arc::new(CocoCaptions::open(&CocoConfig {
+                path: PathBuf::from(&data.path),
+                split,
+                caption_seed: config.train.seed,
+                excluded: excluded.clone(),
+            })?))
+        }),
+        DataKind::Imagenet => {
+            both(|split| Ok(Arc::new(open_imagenet(&data.path, split, config.train.seed, &excluded)?)))
+        }
+        DataKind::Shards => {
+            let shards = find_shards(data)?;
+            both(|split| {
+                let shards = if split == Split::Train { &shards.0 } else { &shards.1 };
+                Ok(Arc::new(ShardsDataset::open(&ShardsConfig {
+                    name: format!("shards/{split}"),
+                    shards: shards.clone(),
+                    index: (!data.index.is_empty()).then(|| PathBuf::from(&data.index)),
+                    classes: None,
+                    caption_seed: config.train.seed,
+                })?))
+            })
+        }
+    }
+}
+
+fn both(open: impl Fn(Split) -> Result<Images, TrainError>) -> Result<(Images, Images), TrainError> {
+    Ok((open(Split::Train)?, open(Split::Test)?))
+}
+
+/// How many pictures made by program a split has.
+fn pictures(data: &DataConfig, split: Split) -> usize {
+    match split {
+        Split::Train => data.images,
+        Split::Test => data.test_images,
+    }
+}
+
+/// How many objects scenes have.
+pub(super) fn scene_objects(config: &Config) -> RangeInclusive<usize> {
+    if config.data.objects == 2 { 2..=2 } else { 2..=3 }
+}
+
+/// The shards for training and those for testing.
+fn find_shards(data: &DataConfig) -> Result<(Vec<PathBuf>, Vec<PathBuf>), TrainError> {
+    if !data.test_path.is_empty() {
+        return Ok((expand(&data.path)?, expand(&data.test_path)?));
+    }
+    let root = Path::new(&data.path);
+    let held_out = ["test", "val"].map(|name| root.join(name)).into_iter().find(|folder| folder.is_dir());
+    if let (train, Some(held_out)) = (root.join("train"), held_out)
+        && train.is_dir()
+    {
+        return Ok((expand(&train.display().to_string())?, expand(&held_out.display().to_string())?));
+    }
+    let mut all = expand(&data.path)?;
+    match all.pop() {
+        Some(last) if !all.is_empty() => Ok((all, vec![last])),
+        _ => Err(TrainError::Setup(format!(
+            "data.path {} is one shard, so that none is left for testing: name those for testing by data.test_path",
+            data.path
+        ))),
+    }
+}
+
+/// How many classes the configured images have; CIFAR-10's need not be there for that.
+pub(in crate::engine) fn num_classes(config: &Config) -> Result<usize, TrainError> {
+    let data = &config.data;
+    if data.kind == DataKind::Cifar10 {
+        return Ok(CLASS_NAMES.len());
+    }
+    if data.path.is_empty() && !data.kind.is_embedded() {
+        return Err(TrainError::Setup(format!(
+            "the classes of data.kind = {0} are those of its images: name their folder by data.path, or by the option \
+             --data {0}=PATH",
+            data.kind
+        )));
+    }
+    match open_splits(config)?.0.class_names().len() {
+        0 => Err(TrainError::Setup(match data.kind {
+            DataKind::Shards => {
+                "the samples of the shards have no classes, which a member .cls would hold".to_owned()
+            }
+            kind => format!("the images of data.kind = {kind} have captions and no classes"),
+        })),
+        number => Ok(number),
+    }
+}
+
+/// What is known of every configured image beside its class: the names of the arrays of a batch that say it, and what their
+/// numbers mean. Only embedded pictures have such attributes, so no folder is looked at.
+pub(in crate::engine) fn attributes(config: &Config) -> Result<Vec<Attribute>, TrainError> {
+    if !config.data.kind.is_embedded() {
+        return Ok(Vec::new());
+    }
+    Ok(open_splits(config)?.0.attributes().to_vec())
+}

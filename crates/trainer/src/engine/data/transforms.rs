@@ -1,0 +1,104 @@
+//! What a configuration says is done to each image.
+
+use phalanx_data::transform::{AreaCrop, RandomCrop, Resize, ResizeMode, Transform, TransformConfig};
+
+use crate::config::Config;
+use crate::engine::TrainError;
+
+/// The side of the images that models see, in pixels.
+fn side(config: &Config) -> Result<u32, TrainError> {
+    pixels("model.image_size", config.model.image_size)
+}
+
+/// The side that images are resized to before they are cut, in pixels.
+pub(super) fn read_side(config: &Config) -> Result<u32, TrainError> {
+    match config.data.resize {
+        0 => side(config),
+        size => pixels("data.resize", size),
+    }
+}
+
+fn pixels(key: &str, size: usize) -> Result<u32, TrainError> {
+    u32::try_from(size).map_err(|_| TrainError::Setup(format!("{key} {size} is too large")))
+}
+
+/// What happens to training and to test images.
+pub(super) fn transforms(config: &Config) -> Result<(Transform, Transform), TrainError> {
+    let (data, size, read) = (&config.data, side(config)?, read_side(config)?);
+    let resize = Resize { size: read, filter: data.resize_filter, mode: data.resize_mode };
+    let smaller = read > size || resize.mode == ResizeMode::ShorterSide;
+    let plain = TransformConfig {
+        resize: Some(resize),
+        normalise: data.normalise,
+        seed: config.train.seed,
+        ..TransformConfig::default()
+    };
+    let padding = u32::try_from(data.crop_padding).unwrap_or(u32::MAX);
+    let part = match data.crop_area[..] {
+        [least, most] => Some(AreaCrop {
+            size,
+            area: (least, most),
+            aspect: (3.0 / 4.0, 4.0 / 3.0),
+            filter: data.resize_filter,
+        }),
+        _ => None,
+    };
+    let cut = part.is_none() && (padding > 0 || smaller);
+    let for_training = TransformConfig {
+        resize: part.is_none().then_some(resize),
+        area_crop: part,
+        random_crop: cut.then_some(RandomCrop { size, padding }),
+        flip: if data.flip { 0.5 } else { 0.0 },
+        ..plain.clone()
+    };
+    let for_testing = TransformConfig { center_crop: smaller.then_some(size), ..plain };
+    Ok((Transform::new(for_training)?, Transform::new(for_testing)?))
+}
+
+/// What happens to a picture of what models see, drawn or out of a batch, before the network of this configuration is shown it:
+/// it has been cut already, so it is resized and normalised.
+pub(in crate::engine) fn picture_transform(config: &Config) -> Result<Transform, TrainError> {
+    Ok(Transform::new(TransformConfig {
+        resize: Some(Resize::square(side(config)?, config.data.resize_filter)),
+        normalise: config.data.normalise,
+        seed: config.train.seed,
+        ..TransformConfig::default()
+    })?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The crops of training and testing.
+    fn crops(resize: usize, mode: ResizeMode, crop_padding: usize) -> (Option<RandomCrop>, Option<u32>) {
+        let mut config = Config::default();
+        config.model.image_size = 64;
+        (config.data.resize, config.data.resize_mode, config.data.crop_padding) =
+            (resize, mode, crop_padding);
+        let (training, testing) = transforms(&config).expect("sound");
+        assert_eq!(training.output_side(), Some(64));
+        assert_eq!(testing.output_side(), Some(64));
+        (training.config().random_crop, testing.config().center_crop)
+    }
+
+    #[test]
+    fn what_is_larger_than_the_model_sees_is_cut() {
+        let crop = |padding| Some(RandomCrop { size: 64, padding });
+        assert_eq!(crops(0, ResizeMode::Square, 0), (None, None));
+        assert_eq!(crops(0, ResizeMode::Square, 4), (crop(4), None));
+        // StackGAN's 76 of 64.
+        assert_eq!(crops(76, ResizeMode::Square, 0), (crop(0), Some(64)));
+        assert_eq!(crops(0, ResizeMode::ShorterSide, 0), (crop(0), Some(64)));
+    }
+
+    #[test]
+    fn parts_are_for_training_alone() {
+        let mut config = Config::default();
+        (config.model.image_size, config.data.resize, config.data.crop_area) = (64, 72, vec![0.08, 1.0]);
+        let (training, testing) = transforms(&config).expect("sound");
+        assert_eq!(training.config().area_crop.map(|part| (part.size, part.area)), Some((64, (0.08, 1.0))));
+        assert_eq!((training.config().resize, training.config().random_crop), (None, None));
+        assert_eq!((testing.config().area_crop, testing.config().center_crop), (None, Some(64)));
+    }
+}
