@@ -31,13 +31,13 @@ pub(crate) fn rows() -> Vec<Task> {
         autoencoder_kl::spec().into(),
         diffusion::spec().into(),
         clip::spec().into(),
-        stackgan::spec().into(),
         resnet::spec("resnet18", ResNetVariant::R18).into(),
         resnet::spec("resnet34", ResNetVariant::R34).into(),
         resnet::spec("resnet50", ResNetVariant::R50).into(),
         resnet::spec("resnet101", ResNetVariant::R101).into(),
         mobilenet_v2::spec().into(),
         mlp::spec().into(),
+        stackgan::spec().into(),
         attributes::spec().into(),
     ]
 }
