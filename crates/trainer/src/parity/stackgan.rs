@@ -68,7 +68,7 @@ fn recorded(reference: &Reference<'_>) -> Result<[MeasuredStage; 2], ParityError
         for (key, value) in recorded {
             match value {
                 Json::Number(_) => {
-                    stage.outputs.push((key.clone(), numbers(&Json::from(vec![value.clone()]))))
+                    stage.outputs.push((key.clone(), numbers(&Json::from(vec![value.clone()]))));
                 }
                 Json::Array(_) => stage.outputs.push((key.clone(), numbers(value))),
                 Json::Object(norms) => {
