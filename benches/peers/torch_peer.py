@@ -64,7 +64,7 @@ def train(torch, work):
     import torchvision
     from torch import nn
 
-    if work["model"] == "stackgan":
+    if work["model"] in ("stackgan1", "stackgan2"):
         return stackgan(torch, work)
     if work["model"] == "unet":
         return unet(torch, work)
@@ -131,53 +131,112 @@ def unet(torch, work):
 
 
 def stackgan(torch, work):
-    """A step of each of StackGAN's first-stage networks, written after hanzhanggit/StackGAN-Pytorch."""
+    """A step of each of StackGAN's networks, of either stage, written after hanzhanggit/StackGAN-Pytorch."""
     from torch import nn
 
-    def norm(channels, kind=nn.BatchNorm2d):
-        return kind(channels)
+    second = work["model"] == "stackgan2"
+    gf, df, size = 128, 64, work["size"]
+    small = size // 4 if second else size
 
-    class Generator(nn.Module):
+    def conv3(inputs, outputs):
+        return nn.Conv2d(inputs, outputs, 3, 1, 1, bias=False)
+
+    def up(channels, until):
+        layers, image = [], until[0]
+        while image < until[1]:
+            layers += [nn.Upsample(scale_factor=2, mode="nearest"), conv3(channels, channels // 2),
+                       nn.BatchNorm2d(channels // 2), nn.ReLU(True)]
+            channels, image = channels // 2, image * 2
+        return nn.Sequential(*layers, conv3(channels, 3), nn.Tanh())
+
+    class Condition(nn.Module):
         def __init__(self):
             super().__init__()
-            self.ca = nn.Linear(1024, 256)
-            self.fc = nn.Sequential(nn.Linear(228, 16384, bias=False), norm(16384, nn.BatchNorm1d), nn.ReLU(True))
-            layers = []
-            for channels in (1024, 512, 256, 128):
-                layers += [nn.Upsample(scale_factor=2, mode="nearest"),
-                           nn.Conv2d(channels, channels // 2, 3, 1, 1, bias=False),
-                           norm(channels // 2), nn.ReLU(True)]
-            self.up = nn.Sequential(*layers, nn.Conv2d(64, 3, 3, 1, 1, bias=False), nn.Tanh())
+            self.fc = nn.Linear(1024, 256)
+
+        def forward(self, text, eps):
+            mu, logvar = torch.relu(self.fc(text)).chunk(2, 1)
+            return mu + eps * torch.exp(0.5 * logvar), mu, logvar
+
+    class First(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.ca = Condition()
+            self.fc = nn.Sequential(nn.Linear(228, 128 * gf, bias=False), nn.BatchNorm1d(128 * gf), nn.ReLU(True))
+            self.up = up(8 * gf, (4, small))
 
         def forward(self, text, z, eps):
-            mu, logvar = torch.relu(self.ca(text)).chunk(2, 1)
-            c = mu + eps * torch.exp(0.5 * logvar)
-            return self.up(self.fc(torch.cat([z, c], 1)).view(-1, 1024, 4, 4)), mu, logvar
+            c, mu, logvar = self.ca(text, eps)
+            return self.up(self.fc(torch.cat([z, c], 1)).view(-1, 8 * gf, 4, 4)), mu, logvar
+
+    class Residual(nn.Module):
+        def __init__(self, channels):
+            super().__init__()
+            self.block = nn.Sequential(conv3(channels, channels), nn.BatchNorm2d(channels), nn.ReLU(True),
+                                       conv3(channels, channels), nn.BatchNorm2d(channels))
+
+        def forward(self, x):
+            return torch.relu(self.block(x) + x)
+
+    class Second(nn.Module):
+        def __init__(self, first):
+            super().__init__()
+            self.first, self.ca = first.requires_grad_(False), Condition()
+            self.encoder = nn.Sequential(
+                conv3(3, gf), nn.ReLU(True),
+                nn.Conv2d(gf, 2 * gf, 4, 2, 1, bias=False), nn.BatchNorm2d(2 * gf), nn.ReLU(True),
+                nn.Conv2d(2 * gf, 4 * gf, 4, 2, 1, bias=False), nn.BatchNorm2d(4 * gf), nn.ReLU(True))
+            self.joint = nn.Sequential(conv3(128 + 4 * gf, 4 * gf), nn.BatchNorm2d(4 * gf), nn.ReLU(True))
+            self.residual = nn.Sequential(*[Residual(4 * gf) for _ in range(4)])
+            self.up = up(4 * gf, (small // 4, size))
+
+        def forward(self, text, z, eps):
+            encoded = self.encoder(self.first(text, z, eps)[0].detach())
+            c, mu, logvar = self.ca(text, eps)
+            maps = c[:, :, None, None].expand(-1, -1, *encoded.shape[2:])
+            return self.up(self.residual(self.joint(torch.cat([encoded, maps], 1)))), mu, logvar
 
     class Discriminator(nn.Module):
         def __init__(self):
             super().__init__()
-            layers = [nn.Conv2d(3, 64, 4, 2, 1, bias=False), nn.LeakyReLU(0.2, True)]
-            for channels in (64, 128, 256):
-                layers += [nn.Conv2d(channels, 2 * channels, 4, 2, 1, bias=False), norm(2 * channels),
+            layers, channels, image = [nn.Conv2d(3, df, 4, 2, 1, bias=False), nn.LeakyReLU(0.2, True)], df, size // 2
+            while image > 4:
+                layers += [nn.Conv2d(channels, 2 * channels, 4, 2, 1, bias=False), nn.BatchNorm2d(2 * channels),
                            nn.LeakyReLU(0.2, True)]
+                channels, image = 2 * channels, image // 2
+            while channels > 8 * df:
+                layers += [conv3(channels, channels // 2), nn.BatchNorm2d(channels // 2), nn.LeakyReLU(0.2, True)]
+                channels //= 2
             self.features = nn.Sequential(*layers)
-            self.judge = nn.Sequential(nn.Conv2d(640, 512, 3, 1, 1, bias=False), norm(512),
-                                       nn.LeakyReLU(0.2, True), nn.Conv2d(512, 1, 4, 4))
+            self.judge = nn.Sequential(conv3(channels + 128, channels), nn.BatchNorm2d(channels),
+                                       nn.LeakyReLU(0.2, True), nn.Conv2d(channels, 1, 4, 4))
+            self.alone = nn.Conv2d(channels, 1, 4, 4) if second else None
 
         def logits(self, features, condition):
             maps = condition[:, :, None, None].expand(-1, -1, 4, 4)
             return self.judge(torch.cat([features, maps], 1)).view(-1)
 
     batch = work["batch"]
-    bce = nn.functional.binary_cross_entropy_with_logits
+
+    def bce(logits, target):
+        return nn.functional.binary_cross_entropy_with_logits(logits, torch.full_like(logits, target))
+
+    def judge(d, real, fake, shown):
+        real, fake = d.features(real), d.features(fake)
+        right, made = bce(d.logits(real, shown), 1.0), bce(d.logits(fake, shown), 0.0)
+        wrong = bce(d.logits(real[:-1], shown[1:]), 0.0)
+        if d.alone is None:
+            return right + 0.5 * (wrong + made)
+        real_alone, fake_alone = bce(d.alone(real).view(-1), 1.0), bce(d.alone(fake).view(-1), 0.0)
+        return (right + real_alone) / 2 + (made + wrong + fake_alone) / 3
 
     def with_layout(layout):
-        g, d = Generator().to(memory_format=layout), Discriminator().to(memory_format=layout)
-        adam = [torch.optim.Adam(model.parameters(), lr=2e-4, betas=(0.5, 0.999)) for model in (g, d)]
-        real = torch.randn(batch, 3, 64, 64).contiguous(memory_format=layout)
+        g = (Second(First()) if second else First()).to(memory_format=layout)
+        d = Discriminator().to(memory_format=layout)
+        adam = [torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=2e-4, betas=(0.5, 0.999))
+                for model in (g, d)]
+        real = torch.randn(batch, 3, size, size).contiguous(memory_format=layout)
         text, z, eps = torch.randn(batch, 1024), torch.randn(batch, 100), torch.randn(batch, 128)
-        ones, zeros = torch.ones(batch), torch.zeros(batch)
 
         def once():
             with torch.autocast("cpu", torch.bfloat16, enabled=work["precision"] == "bf16"):
@@ -187,15 +246,16 @@ def stackgan(torch, work):
             fake, mu, logvar = g(text, z, eps)
             shown = mu.detach()
             d.zero_grad(set_to_none=True)
-            real_features, fake_features = d.features(real), d.features(fake.detach())
-            (bce(d.logits(real_features, shown), ones)
-             + 0.5 * (bce(d.logits(real_features[:-1], shown[1:]), zeros[1:])
-                      + bce(d.logits(fake_features, shown), zeros))).backward()
+            judge(d, real, fake.detach(), shown).backward()
             adam[1].step()
             g.zero_grad(set_to_none=True)
             d.requires_grad_(False)
+            features = d.features(fake)
+            loss = bce(d.logits(features, shown), 1.0)
+            if second:
+                loss = loss + bce(d.alone(features).view(-1), 1.0)
             kl = -0.5 * (1 + logvar - mu * mu - logvar.exp()).mean()
-            (bce(d.logits(d.features(fake), shown), ones) + 2.0 * kl).backward()
+            (loss + 2.0 * kl).backward()
             d.requires_grad_(True)
             adam[0].step()
 

@@ -3,6 +3,7 @@
 mod model;
 mod precision;
 mod rank;
+mod stackgan;
 
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};

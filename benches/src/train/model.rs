@@ -23,8 +23,10 @@ pub(super) enum Model {
     Cvae,
     /// diffusers' U-Net of 64, 128 and 256 channels with a text of 16 tokens, on latent images of 4 channels and this size
     Unet,
-    /// StackGAN's first stage, GF 128, DF 64: a step of the discriminator and one of the generator, at 64x64
-    Stackgan,
+    /// StackGAN's first stage, GF 128, DF 64: a step of the discriminator and one of the generator; the authors' at 64x64
+    Stackgan1,
+    /// StackGAN's second stage, GF 128, DF 64, over a first one at a quarter of the size; the authors' at 256x256
+    Stackgan2,
 }
 
 pub(super) type Forward = Box<dyn Fn(&Tape, Over) -> phalanx_tensor::Result<Value>>;
@@ -94,7 +96,7 @@ pub(super) fn build(args: &TrainArgs, batch: usize) -> Result<(ParamStore, Forwa
                 loss::mse(tape, &model.forward(tape, &sample, &times, &text)?, &target, over)
             })
         }
-        Model::Stackgan => anyhow::bail!("StackGAN has two losses"),
+        Model::Stackgan1 | Model::Stackgan2 => anyhow::bail!("StackGAN has two losses"),
     };
     Ok((builder.build()?, forward))
 }

@@ -5,31 +5,33 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Scope;
 
 use anyhow::{Context as _, Result, anyhow};
-use candle_core::{Device, Tensor};
 use phalanx_collectives::{CommStats, Communicator, threads};
-use phalanx_models::stackgan::{stage_one_discriminator_loss, stage_one_generator_loss};
-use phalanx_models::{StackGanConfig, StageOneDiscriminator, StageOneGenerator};
 use phalanx_sharding::{DataParallel, Options, ParallelStrategy as _, Strategy};
 use phalanx_tensor::loss::Over;
-use phalanx_tensor::optim::{Adam, Optimizer, Sgd, scale_grads};
-use phalanx_tensor::{Context, Key, ParamStore, Recompute, Session, StoreBuilder, Tape, Value};
+use phalanx_tensor::optim::{Optimizer, Sgd, scale_grads};
+use phalanx_tensor::{Context, Key, ParamStore, Recompute, Session, Tape, Value};
 
-use super::model::{Model, build, layout};
+use super::model::{Model, build};
 use super::precision::Precision;
-use super::{Row, TrainArgs};
+use super::{Row, TrainArgs, stackgan};
 
 /// A rank's training step; what communication has cost so far.
-type Step = Box<dyn FnMut(&Arc<Context>, u64) -> Result<CommStats>>;
+pub(super) type Step = Box<dyn FnMut(&Arc<Context>, u64) -> Result<CommStats>>;
 
 /// A model, and what adds its gradients over the ranks.
-struct Replica {
-    parallel: Arc<DataParallel>,
+pub(super) struct Replica {
+    pub(super) parallel: Arc<DataParallel>,
     precision: Precision,
     recompute: Recompute,
 }
 
 impl Replica {
-    fn new(args: &TrainArgs, strategy: &str, store: &ParamStore, comm: Communicator) -> Result<Self> {
+    pub(super) fn new(
+        args: &TrainArgs,
+        strategy: &str,
+        store: &ParamStore,
+        comm: Communicator,
+    ) -> Result<Self> {
         // Without communication each rank is a world of its own.
         let (comm, strategy) = match strategy {
             "none" => (threads(1)?.remove(0), "ddp"),
@@ -43,7 +45,7 @@ impl Replica {
         Ok(Self { parallel, precision: args.precision, recompute })
     }
 
-    fn tape(&self, context: &Arc<Context>, step: u64) -> Tape {
+    pub(super) fn tape(&self, context: &Arc<Context>, step: u64) -> Tape {
         let world = self.parallel.communicator().world_size();
         Tape::recording(Session {
             listener: (world > 1).then(|| self.parallel.clone() as _),
@@ -54,7 +56,7 @@ impl Replica {
     }
 
     /// Differentiates, adds over the ranks, and updates.
-    fn step(
+    pub(super) fn step(
         &self,
         (tape, loss): (&Tape, &Value),
         optimizer: &mut impl Optimizer,
@@ -86,41 +88,6 @@ fn single_loss_step(args: &TrainArgs, strategy: &str, comm: Communicator) -> Res
     }))
 }
 
-/// A step of StackGAN's discriminator and one of its generator, with Adam as in the authors' code.
-fn stackgan_step(args: &TrainArgs, strategy: &str, comm: Communicator) -> Result<Step> {
-    anyhow::ensure!(args.image_size == 64, "StackGAN's first stage makes images of 64x64: --image-size 64");
-    anyhow::ensure!(strategy != "fsdp", "StackGAN's networks run on each other's tapes; not by fsdp");
-    let batch = args.batch;
-    let config = StackGanConfig::new();
-    let builder = || StoreBuilder::new(layout(args));
-    let (of_g, of_d) = (builder(), builder());
-    let generator = StageOneGenerator::new(&of_g.root(), &config)?;
-    let discriminator = StageOneDiscriminator::new(&of_d.root(), &config)?;
-    let (g, d) = (
-        Replica::new(args, strategy, &of_g.build()?, comm.clone())?,
-        Replica::new(args, strategy, &of_d.build()?, comm)?,
-    );
-    let random = |dims: &[usize]| {
-        Ok::<_, anyhow::Error>(Value::constant(Tensor::rand(-1.0_f32, 1.0, dims, &Device::Cpu)?))
-    };
-    let (real, text) = (random(&[batch, 3, 64, 64])?, random(&[batch, config.text_dim])?);
-    let (noise, condition_noise) = (random(&[batch, config.z_dim])?, random(&[batch, config.condition_dim])?);
-    let (mut adam_g, mut adam_d) = (Adam::new((0.5, 0.999), 1e-8, 0.0), Adam::new((0.5, 0.999), 1e-8, 0.0));
-    Ok(Box::new(move |context, step| {
-        let tape = g.tape(context, step);
-        let generated = generator.forward(&tape, &text, &noise, &condition_noise)?;
-        let shown = generated.condition.mu.detach();
-        let judging = d.tape(context, step);
-        let fake = generated.image.detach();
-        let loss = stage_one_discriminator_loss(&judging, &discriminator, &real, &fake, &shown)?;
-        d.step((&judging, &loss), &mut adam_d, 2e-4, context)?;
-        let losses = stage_one_generator_loss(&tape, &discriminator, &generated, &shown)?;
-        g.step((&tape, &losses.total), &mut adam_g, 2e-4, context)?;
-        // The two share a communicator.
-        Ok(g.parallel.stats())
-    }))
-}
-
 /// One rank: a step each time that it is told to.
 fn rank(
     args: &TrainArgs,
@@ -131,7 +98,7 @@ fn rank(
 ) -> Result<()> {
     let context = Arc::new(Context::new(args.common.threads()).with_products(args.precision.products()));
     let mut step = match args.model {
-        Model::Stackgan => stackgan_step(args, strategy, comm)?,
+        Model::Stackgan1 | Model::Stackgan2 => stackgan::step(args, strategy, comm)?,
         _ => single_loss_step(args, strategy, comm)?,
     };
     let mut number = 0;

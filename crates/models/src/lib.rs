@@ -9,12 +9,12 @@
 //! running one after the other is forward: so it is for [`ResNet`], [`MobileNetV2`], [`Mlp`], [`ImageTower`], and
 //! [`ClipTextEncoder`] (whose last block takes the places of the ends of texts as a second value). A skip lies inside a block,
 //! as those of residual blocks do. Each block of [`Cvae`]'s encoder and decoder takes the text beside what the one before gave;
-//! between the two lies the draw from the latent distribution, so there are two sequences and not one. StackGAN's generator
-//! draws its condition before its first block, and its discriminator judges features together with a condition, so that neither has
-//! `blocks()`.
+//! between the two lies the draw from the latent distribution, so there are two sequences and not one. [`StageOneGenerator`] has
+//! such a sequence behind the draw of its condition; StackGAN's second generator and its discriminators join what they have read
+//! of an image with a condition, so that they have none.
 //!
 //! Forward and loss are apart: `forward` gives outputs, and a loss is a function of these (`loss` of [`ClipOutput`] and
-//! [`CvaeOutput`], [`stackgan::stage_one_generator_loss`], or any of [`phalanx_tensor::loss`]).
+//! [`CvaeOutput`], [`stackgan::generator_loss`], or any of [`phalanx_tensor::loss`]).
 //!
 //! - [`ResNet`] (18, 34, 50, 101) and [`MobileNetV2`]: torchvision's architectures and names, with an optional stem
 //!   for small images.
@@ -25,7 +25,7 @@
 //!   vector; [`TextToImage`] joins it with a text encoder.
 //! - [`diffusion`]: diffusers' U-Nets and KL autoencoder, noise schedules and samplers. The autoencoder's encoder and decoder
 //!   are sequences of blocks; those of the U-Nets take skips and the time beside what the block before gave.
-//! - [`StageOneGenerator`] and [`StageOneDiscriminator`]: StackGAN's first stage.
+//! - [`StageOneGenerator`], [`StageTwoGenerator`] and [`stackgan::Discriminator`]: StackGAN's two stages.
 //!
 //! # Example
 //!
@@ -65,7 +65,7 @@ pub use cvae::{Cvae, CvaeConfig, CvaeLoss, CvaeOutput, KlWarmup, L1Sharpening, T
 pub use mlp::{Mlp, MlpConfig};
 pub use mobilenet_v2::{MobileNetV2, MobileNetV2Config};
 pub use resnet::{ResNet, ResNetConfig, ResNetVariant};
-pub use stackgan::{StackGanConfig, StageOneDiscriminator, StageOneGenerator};
+pub use stackgan::{StackGanConfig, StageOneGenerator, StageTwoGenerator};
 
 /// The number of groups of a group norm over `channels`: at most 8, and a divisor.
 fn groups_for(channels: usize) -> usize {

@@ -7,7 +7,7 @@ use candle_core::{Device, Tensor};
 use phalanx_data::{Batch, Collated, Dataset, Samples, Split};
 use phalanx_models::{Mlp, MlpConfig};
 use phalanx_tensor::{Value, loss, ops};
-use phalanx_trainer::{Program, Setup, Step, TaskSpec, TrainError, Training, number, settings};
+use phalanx_trainer::{Loss, Program, Setup, Step, TaskSpec, TrainError, Training, number, settings};
 
 settings! {
     /// The networks.
@@ -51,10 +51,17 @@ impl Gan {
         let critic = setup.network("critic", |scope| Mlp::new(scope, &mlp(2, 1)))?;
         Ok(Training::new("a generator and a critic", Self(generator, critic, settings.noise))
             .phase("critic", ["critic"], |gan, step| {
-                let real = gan.judge(step, &step.value("points")?, 1.0)?;
-                Ok(ops::add(step.tape, &real, &gan.judge(step, &gan.fake(step)?, 0.0)?)?)
+                let (points, fake) = (step.value("points")?, gan.fake(step)?);
+                let both = [gan.judge(step, &points, 1.0)?, gan.judge(step, &fake, 0.0)?];
+                // All ranks have the same number, and their shares of it are added up.
+                let share = step.batch.weight() / step.sum;
+                let diversity = share * step.spread(&fake)? / step.spread(&points)?;
+                Ok(Loss::new(ops::add(step.tape, &both[0], &both[1])?, [diversity]))
             })
+            .measures(["diversity"])
+            .watched(["diversity"])
             .phase("generator", ["generator"], |gan, step| gan.judge(step, &gan.fake(step)?, 1.0))
+            .watched([])
             .evaluate(["doubt"], |gan, step| Ok([number(&gan.judge(step, &step.value("points")?, 1.0)?)?])))
     }
 

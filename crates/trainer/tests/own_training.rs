@@ -137,6 +137,52 @@ fn two_networks_with_an_optimizer_each() {
     assert!(largest.starts_with("generator.") || largest.starts_with("critic."), "{largest}");
 }
 
+/// What a run has warned of, and how far its steps were.
+fn warnings(run: &Path) -> Vec<(u64, String)> {
+    let of = |line: Value| {
+        let step = line["step"].as_u64().expect("a step");
+        let told = line["warnings"].as_array().cloned().unwrap_or_default();
+        told.into_iter()
+            .map(|problem| (step, problem.as_str().expect("a text").to_owned()))
+            .collect::<Vec<_>>()
+    };
+    metrics(run).into_iter().flat_map(of).collect()
+}
+
+#[test]
+fn networks_that_collapse_are_told_and_others_are_not() {
+    let place = Place::new("own_gan", "--set train.steps=400 --set watch.window=50 --set log.every=100");
+    // The generator stands still, so that the critic wins; then the critic does, and the generator finds its weakest point.
+    let still = "--set generator.optim.lr=0 --set critic.optim.lr=1e-2";
+    let greedy = "--set critic.optim.lr=0 --set generator.optim.lr=1e-2";
+    for (name, settings, said) in [
+        ("won", still, "the loss of phase `critic` was "),
+        ("alike", greedy, "`diversity` of phase `critic` was "),
+    ] {
+        let out =
+            place.succeed(&format!("train {} {settings} --set train.threads=1 --out {name}", place.settings));
+        let found = warnings(&place.run(name));
+        let (step, problem) = found.iter().find(|(_, problem)| problem.starts_with(said)).expect("is told");
+        let log = fs::read_to_string(place.run(name).join("logs/rank-0.log")).expect("reads");
+        let line = format!("step {step}: {problem}");
+        assert!(log.contains(&line) && log.contains("WARN"), "{line} is not in {log}");
+        assert!(out.contains(&format!("warning: {line}")), "{line} is not in {out}");
+    }
+    // It is the same on several ranks, and rank 0 tells it.
+    place.train("two", &format!("--ranks 2 {greedy}"));
+    let problems =
+        |name: &str| warnings(&place.run(name)).into_iter().map(|(_, problem)| problem).collect::<Vec<_>>();
+    assert!(
+        problems("two").iter().any(|problem| problem.contains("samples are alike")),
+        "{:?}",
+        problems("two")
+    );
+    place.train("healthy", "");
+    assert_eq!(warnings(&place.run("healthy")), []);
+    place.train("unwatched", &format!("{greedy} --set watch.window=0"));
+    assert_eq!(warnings(&place.run("unwatched")), []);
+}
+
 #[test]
 fn keys_of_one_network_and_mistakes() {
     let place = Place::new("own_gan", "");

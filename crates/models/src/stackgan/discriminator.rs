@@ -1,52 +1,41 @@
-//! The discriminator of the first stage.
+//! The discriminators of both stages.
 
 use std::sync::Arc;
 
-use phalanx_tensor::nn::{BatchNorm2d, BatchNormConfig, Conv2d};
+use phalanx_tensor::nn::{BatchNorm2d, Conv2d};
 use phalanx_tensor::ops::{self, Conv2dOptions, FusedActivation};
-use phalanx_tensor::{Block, Init, Result, Scope, Tape, Value};
+use phalanx_tensor::{Block, Init, Result, Scope, Tape, TensorError, Value};
 
-use super::{NORM_WEIGHT, SLOPE, StackGanConfig, WEIGHT};
+use super::layers::{After, Convolution, joined, sequence};
+use super::{NORM_WEIGHT, SLOPE, StackGanConfig, WEIGHT, doublings};
 
-/// Half the size: 4×4 convolution, norm but for the first, leaky ReLU.
-#[derive(Debug)]
-struct Downsample {
-    conv: Conv2d,
-    norm: Option<BatchNorm2d>,
-}
-
-/// The image's features.
-#[derive(Debug)]
-struct Encoder {
-    name: String,
-    layers: Vec<Downsample>,
-}
-
-impl Block for Encoder {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
-        let mut x = inputs[0].clone();
-        for layer in &self.layers {
-            x = layer.conv.forward(tape, &x)?;
-            if let Some(norm) = &layer.norm {
-                x = norm.forward(tape, &x, FusedActivation::None)?;
-            }
-            x = ops::leaky_relu(tape, &x, SLOPE)?;
-        }
-        Ok(vec![x])
-    }
-}
-
-/// Features and condition to a logit.
+/// Features, joined with a condition or alone, to a logit.
 #[derive(Debug)]
 struct Judge {
     name: String,
-    joint: Conv2d,
-    norm: BatchNorm2d,
+    /// Where there is a condition: what joins it with the features.
+    joint: Option<(Conv2d, BatchNorm2d)>,
     logit: Conv2d,
+}
+
+impl Judge {
+    fn new(scope: &Scope, config: &StackGanConfig, features: usize, conditioned: bool) -> Result<Self> {
+        let scope = scope.block();
+        let logits = scope.pp("outlogits");
+        let joint = || {
+            let (inputs, options) = (features + config.condition_dim, Conv2dOptions::new(1, 1));
+            let conv = Conv2d::with_init(&logits.pp(0), inputs, features, 3, options, WEIGHT, None)?;
+            Ok::<_, TensorError>((
+                conv,
+                BatchNorm2d::with_init(&logits.pp(1), features, config.norms(), NORM_WEIGHT)?,
+            ))
+        };
+        let joint = conditioned.then(joint).transpose()?;
+        let (place, options) = (if conditioned { 3 } else { 0 }, Conv2dOptions::new(4, 0));
+        let bias = Some(Init::TorchBias { fan_in: features * 16 });
+        let logit = Conv2d::with_init(&logits.pp(place), features, 1, 4, options, WEIGHT, bias)?;
+        Ok(Self { name: scope.block_name().to_owned(), joint, logit })
+    }
 }
 
 impl Block for Judge {
@@ -55,75 +44,67 @@ impl Block for Judge {
     }
 
     fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
-        let (features, condition) = (&inputs[0], &inputs[1]);
-        let (batch, size) = (condition.dims()[0], condition.dims()[1]);
-        let maps = ops::reshape(tape, condition, (batch, size, 1, 1))?;
-        let maps = ops::broadcast_as(tape, &maps, (batch, size, 4, 4))?;
-        let x = self.joint.forward(tape, &ops::cat(tape, &[features, &maps], 1)?)?;
-        let x = self.norm.forward(tape, &x, FusedActivation::None)?;
-        let x = self.logit.forward(tape, &ops::leaky_relu(tape, &x, SLOPE)?)?;
-        Ok(vec![ops::reshape(tape, &x, batch)?])
+        let mut x = inputs[0].clone();
+        if let Some((conv, norm)) = &self.joint {
+            x = conv.forward(tape, &joined(tape, &x, &inputs[1])?)?;
+            x = ops::leaky_relu(tape, &norm.forward(tape, &x, FusedActivation::None)?, SLOPE)?;
+        }
+        let batch = x.dims()[0];
+        Ok(vec![ops::reshape(tape, &self.logit.forward(tape, &x)?, batch)?])
     }
 }
 
-/// Judges images of 64×64 pixels and conditions together.
+/// Judges images, and conditions with them.
 #[derive(Debug, Clone)]
-pub struct StageOneDiscriminator {
-    encoder: Arc<dyn Block>,
-    judge: Arc<dyn Block>,
+pub struct Discriminator {
+    /// From an image to maps of 4×4, each of one value.
+    encoder: Vec<Arc<dyn Block>>,
+    conditional: Arc<dyn Block>,
+    unconditional: Option<Arc<dyn Block>>,
 }
 
-impl StageOneDiscriminator {
-    /// Registers the model's parameters.
+impl Discriminator {
+    /// Registers the parameters of the first stage's discriminator.
     ///
     /// # Errors
-    /// If a name is taken.
-    pub fn new(scope: &Scope, config: &StackGanConfig) -> Result<Self> {
-        let width = config.df_dim;
-        let encode = scope.pp("encode_img").block();
-        let config_of_norms = BatchNormConfig::default();
-        // In the code's sequence the first layer has no norm and takes two places, the others three.
-        let mut layers = Vec::new();
-        let mut place = 0;
-        for (inputs, outputs) in
-            [(3, width), (width, 2 * width), (2 * width, 4 * width), (4 * width, 8 * width)]
-        {
-            let options = Conv2dOptions::new(2, 1);
-            let conv = Conv2d::with_init(&encode.pp(place), inputs, outputs, 4, options, WEIGHT, None)?;
-            let norm =
-                || BatchNorm2d::with_init(&encode.pp(place + 1), outputs, config_of_norms, NORM_WEIGHT);
-            let norm = (place > 0).then(norm).transpose()?;
-            place += if norm.is_some() { 3 } else { 2 };
-            layers.push(Downsample { conv, norm });
-        }
-        let encoder = Arc::new(Encoder { name: encode.block_name().to_owned(), layers });
-        let scope = scope.pp("get_cond_logits").block();
-        let logits = scope.pp("outlogits");
-        let (inputs, outputs) = (8 * width + config.condition_dim, 8 * width);
-        let wide = Conv2dOptions::new(1, 1);
-        let judge = Arc::new(Judge {
-            name: scope.block_name().to_owned(),
-            joint: Conv2d::with_init(&logits.pp(0), inputs, outputs, 3, wide, WEIGHT, None)?,
-            norm: BatchNorm2d::with_init(&logits.pp(1), outputs, config_of_norms, NORM_WEIGHT)?,
-            logit: Conv2d::with_init(
-                &logits.pp(3),
-                outputs,
-                1,
-                4,
-                Conv2dOptions::new(4, 0),
-                WEIGHT,
-                Some(Init::TorchBias { fan_in: outputs * 16 }),
-            )?,
-        });
-        Ok(Self { encoder, judge })
+    /// If a name is taken, or the image's size is not 4 doubled.
+    pub fn stage_one(scope: &Scope, config: &StackGanConfig) -> Result<Self> {
+        Self::new(scope, config, config.stage_one_size, false)
     }
 
-    /// Features [N, 8·df_dim, 4, 4] of images [N, 3, 64, 64].
+    /// Registers the parameters of the second stage's discriminator, which judges images without their conditions as well.
+    ///
+    /// # Errors
+    /// If a name is taken, or the image's size is not 4 doubled.
+    pub fn stage_two(scope: &Scope, config: &StackGanConfig) -> Result<Self> {
+        Self::new(scope, config, config.stage_two_size, true)
+    }
+
+    fn new(scope: &Scope, config: &StackGanConfig, size: usize, alone_too: bool) -> Result<Self> {
+        let (width, halvings) = (config.df_dim, doublings("StackGAN's discriminator", 4, size)?);
+        let mut layers = Vec::new();
+        for index in 0..halvings {
+            layers.push(Convolution { outputs: width << index, kernel: 4, stride: 2 });
+        }
+        // Large images come to many channels, which are brought down again.
+        let features = (width << (halvings - 1)).min(8 * width);
+        for index in (3..halvings - 1).rev() {
+            layers.push(Convolution { outputs: width << index, kernel: 3, stride: 1 });
+        }
+        let encoder = sequence(&scope.pp("encode_img"), config, 3, &layers, After::LeakyRelu)?;
+        let conditional = Arc::new(Judge::new(&scope.pp("get_cond_logits"), config, features, true)?);
+        let judge = || Judge::new(&scope.pp("get_uncond_logits"), config, features, false);
+        let unconditional = alone_too.then(judge).transpose()?;
+        let unconditional = unconditional.map(|judge| Arc::new(judge) as Arc<dyn Block>);
+        Ok(Self { encoder, conditional, unconditional })
+    }
+
+    /// Features [N, 8·df_dim, 4, 4] of images [N, 3, S, S]; of images below 64×64 fewer channels, the last that come about.
     ///
     /// # Errors
     /// If the shape is another.
     pub fn features(&self, tape: &Tape, images: &Value) -> Result<Value> {
-        tape.run1(&self.encoder, images)
+        tape.run_sequence(&self.encoder, images)
     }
 
     /// A logit `[N]` for each pair of features and condition: large where both seem real and to belong together.
@@ -131,6 +112,14 @@ impl StageOneDiscriminator {
     /// # Errors
     /// If the shapes do not go together.
     pub fn logits(&self, tape: &Tape, features: &Value, condition: &Value) -> Result<Value> {
-        Ok(tape.run(&self.judge, &[features.clone(), condition.clone()])?[0].clone())
+        Ok(tape.run(&self.conditional, &[features.clone(), condition.clone()])?[0].clone())
+    }
+
+    /// A logit `[N]` for the features of each image alone: large where it seems real. `None` in the first stage.
+    ///
+    /// # Errors
+    /// If the shape is another.
+    pub fn logits_alone(&self, tape: &Tape, features: &Value) -> Result<Option<Value>> {
+        self.unconditional.as_ref().map(|judge| tape.run1(judge, features)).transpose()
     }
 }

@@ -23,6 +23,7 @@ pub struct TensorFile {
     path: PathBuf,
     file: File,
     tensors: BTreeMap<String, Place>,
+    metadata: BTreeMap<String, String>,
     read: AtomicU64,
 }
 
@@ -65,6 +66,8 @@ impl TensorFile {
         if expected != bytes {
             return Err(wrong(format!("not a whole safetensors file: {bytes} bytes instead of {expected}")));
         }
+        let metadata =
+            header.metadata().iter().flatten().map(|(key, text)| (key.clone(), text.clone())).collect();
         let mut tensors = BTreeMap::new();
         for (name, info) in header.tensors() {
             let dtype = read_as(info.dtype).ok_or_else(|| {
@@ -73,12 +76,17 @@ impl TensorFile {
             let header = TensorHeader { name: name.clone(), dtype, shape: info.shape.clone() };
             tensors.insert(name, Place { header, start: start + info.data_offsets.0 as u64 });
         }
-        Ok(Self { path: path.to_owned(), file, tensors, read: AtomicU64::new(start) })
+        Ok(Self { path: path.to_owned(), file, tensors, metadata, read: AtomicU64::new(start) })
     }
 
     /// Its tensors, by name.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorHeader> {
         self.tensors.values().map(|place| &place.header)
+    }
+
+    /// What its header says besides: texts by their keys.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.metadata
     }
 
     /// The tensor called `name`, if there is one.

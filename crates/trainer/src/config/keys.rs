@@ -258,6 +258,8 @@ sections! {
         final_fraction: f64 = 0.0;
         /// Step: steps between falls of the learning rate; 0 = a third of the run.
         step_every: u64 = 0;
+        /// Step: epochs between falls of the learning rate, in place of `schedule.step_every`; 0 = that.
+        step_epochs: usize = 0;
         /// Step: what the learning rate is multiplied by at a fall.
         gamma: f64 = 0.1;
     }
@@ -278,6 +280,20 @@ sections! {
     log: LogConfig {
         /// Steps between logged lines; the first step is always logged.
         every: u64 = 10;
+    }
+
+    /// When networks against each other count as collapsed, which is told; the run goes on.
+    watch: WatchConfig {
+        /// Steps over which what is watched is looked at; 0 = nothing is watched.
+        window: usize = 100;
+        /// A loss has come to rest whose mean over the window is below this: one network has won, and the other learns nothing.
+        low_loss: f64 = 0.01;
+        /// A loss has come to rest whose mean over the window is above this: one network has lost.
+        high_loss: f64 = 20.0;
+        /// A loss has come to rest that changes by less than this part of its mean over the window.
+        still_loss: f64 = 0.0001;
+        /// Samples are alike whose measure of difference has a mean over the window below this.
+        low_measure: f64 = 0.05;
     }
 
     /// Sample pictures.

@@ -51,7 +51,9 @@ impl<'a> Relations<'a> {
 impl Config {
     /// Checks the relations that hold for every task; `images` says whether those of `[data]` will be read.
     pub(super) fn check(&self, relations: &mut Relations<'_>, images: bool) {
-        let Self { model, data, train, optim, schedule, checkpoint, log, sample, comm, quality, .. } = self;
+        let Self {
+            model, data, train, optim, schedule, checkpoint, log, sample, comm, quality, watch, ..
+        } = self;
 
         let positive = [
             ("model.image_size", model.image_size as u64),
@@ -82,6 +84,10 @@ impl Config {
             ("optim.eps", optim.eps),
             ("optim.weight_decay", optim.weight_decay),
             ("schedule.final_fraction", schedule.final_fraction),
+            ("watch.low_loss", watch.low_loss),
+            ("watch.high_loss", watch.high_loss),
+            ("watch.still_loss", watch.still_loss),
+            ("watch.low_measure", watch.low_measure),
         ];
         for (key, value) in not_negative {
             relations.not_negative(key, value);

@@ -92,6 +92,7 @@ pub fn event(event: &Event) -> String {
         }
         Event::Sampled { step, path } => format!("step {step}: samples {}", path.display()),
         Event::Resumed { step, path } => format!("resumed after step {step} from {}", path.display()),
+        Event::Collapsed { step, problem } => format!("warning: step {step}: {problem}"),
         Event::Note(text) => text.clone(),
     }
 }

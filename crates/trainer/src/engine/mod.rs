@@ -34,6 +34,8 @@ mod training;
 mod checkpoint;
 mod inference;
 mod quality;
+mod watch;
+
 mod train_loop;
 
 pub use checkpoint::newest_checkpoint;

@@ -121,6 +121,13 @@ pub enum Event {
         /// The checkpoint's folder.
         path: PathBuf,
     },
+    /// Networks against each other have collapsed; see [`crate::config::WatchConfig`].
+    Collapsed {
+        /// In this step.
+        step: u64,
+        /// Which, and why.
+        problem: String,
+    },
     /// Something that the user should know.
     Note(String),
 }

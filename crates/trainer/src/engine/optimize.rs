@@ -42,8 +42,11 @@ pub(super) fn schedule(config: &Config, plan: &Plan) -> Result<Schedule, TensorE
         ScheduleKind::Constant => Decay::Constant,
         ScheduleKind::Cosine => Decay::Cosine { total: plan.horizon.max(1), min: schedule.final_fraction },
         ScheduleKind::Step => {
-            let every =
-                if schedule.step_every > 0 { schedule.step_every } else { plan.horizon.div_ceil(3).max(1) };
+            let every = match (schedule.step_epochs, schedule.step_every) {
+                (0, 0) => plan.horizon.div_ceil(3).max(1),
+                (0, steps) => steps,
+                (epochs, _) => epochs as u64 * plan.steps_per_epoch,
+            };
             Decay::Step { every, gamma: schedule.gamma }
         }
     };

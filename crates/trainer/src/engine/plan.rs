@@ -1,5 +1,7 @@
 //! How long a run is and what happens after which step.
 
+use std::ops::Range;
+
 use phalanx_data::Tail;
 
 use crate::config::Config;
@@ -40,6 +42,19 @@ impl Plan {
         Some(Self { images, global_batch: batch, steps_per_epoch: per_epoch, horizon, stop })
     }
 
+    /// The steps, counted from 0, of a part of the run, from 0 to 1; the last part goes on for as long as the run does.
+    pub fn steps(&self, [from, to]: [f64; 2]) -> Range<u64> {
+        let at = |part: f64| (part * self.horizon as f64).round() as u64;
+        at(from)..if to >= 1.0 { u64::MAX } else { at(to) }
+    }
+
+    /// The plan of something that begins and ends with these steps: of its length.
+    #[must_use]
+    pub fn of(&self, steps: &Range<u64>) -> Self {
+        let end = steps.end.min(self.horizon);
+        Self { horizon: end.saturating_sub(steps.start).max(1), ..*self }
+    }
+
     /// The epoch of a step and the step's place in it, all counted from 0.
     pub fn place(&self, step: u64) -> (usize, u64) {
         let epoch = step / self.steps_per_epoch;
@@ -75,6 +90,8 @@ mod tests {
         config.data.tail = Tail::Drop;
         assert_eq!(Plan::new(&config, 31), None);
         let plan = plan(&config);
+        assert_eq!([plan.steps([0.0, 0.33]), plan.steps([0.33, 1.0])], [0..7, 7..u64::MAX]);
+        assert_eq!([plan.of(&(0..7)).horizon, plan.of(&(7..u64::MAX)).horizon], [7, 13]);
         assert!(plan.is_due(5, 10, false) && !plan.is_due(5, 9, false) && !plan.is_due(0, 10, false));
         assert!(plan.is_due(0, 10, true));
     }

@@ -3,19 +3,18 @@
 //! Some of these quantities cannot be compared as closely as one would like: batch norm over the four or eight
 //! values that a 32×32 image leaves of a map in the last stage amplifies rounding, and after a step or two what
 //! is left is chaos. PyTorch's own f32 values then differ from exact arithmetic by more than the usual
-//! tolerance. So a quantity that misses its tolerance is asked how well it is determined at all: the same is
-//! computed in f64 with weights and input changed by random rounding errors of [`ROUNDING`], and the tolerance
-//! is widened to [`NOISE_FACTOR`] times the change. A quantity that is well determined keeps its tolerance.
+//! tolerance; see [`super::arithmetic`].
 
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Tensor};
 use phalanx_models::{MobileNetV2, MobileNetV2Config, ResNet, ResNetConfig, ResNetVariant};
 use phalanx_tensor::loss::{Over, cross_entropy};
 use phalanx_tensor::optim::{Optimizer as _, Sgd};
 use phalanx_tensor::{BuildOptions, Context, Key, ParamStore, Result, Session, StoreBuilder, Tape, Value};
 use serde_json::Value as Json;
 
+use super::arithmetic::{Arithmetic, compare_widened};
 use super::report::numbers;
 use super::{ParityError, Quantity, Reference, fill};
 
@@ -26,13 +25,6 @@ const LATER: f64 = 2e-3;
 /// A gradient that is zero but for rounding, as that of a bias before a batch norm, has no relative error; below
 /// this part of the largest norm the error is taken relative to that.
 const FLOOR: f64 = 1e-5;
-/// The relative rounding error that an f32 computation may make in a sum of many terms: four units in the last
-/// place.
-const ROUNDING: f64 = 4.0 / (1 << 24) as f64;
-/// How many times the change under rounding errors two correct computations may differ by.
-const NOISE_FACTOR: f64 = 4.0;
-/// How often rounding errors are drawn.
-const DRAWS: u64 = 3;
 
 type Forward = Box<dyn Fn(&Tape, &Value) -> Result<Value>>;
 
@@ -46,44 +38,8 @@ struct Measured {
     logits_after: Vec<f64>,
 }
 
-/// How the numbers are represented.
-#[derive(Clone, Copy)]
-struct Arithmetic {
-    dtype: DType,
-    /// The seed of rounding errors that weights and input get, if any.
-    errors: Option<u64>,
-}
-
-impl Arithmetic {
-    fn tensor(self, name: &str, values: Vec<f32>, dims: &[usize]) -> Result<Tensor, ParityError> {
-        let tensor = match self.errors {
-            None => Tensor::from_vec(values, dims, &Device::Cpu)?.to_dtype(self.dtype)?,
-            Some(seed) => {
-                let errors = fill::sym(&format!("rounding {name}"), seed, values.len(), 1.0);
-                let exact = values.iter().zip(errors);
-                let changed: Vec<f64> =
-                    exact.map(|(v, e)| f64::from(*v) * (1.0 + ROUNDING * f64::from(e))).collect();
-                Tensor::from_vec(changed, dims, &Device::Cpu)?.to_dtype(self.dtype)?
-            }
-        };
-        Ok(tensor)
-    }
-}
-
 pub(super) fn check(reference: &Reference<'_>) -> Result<Vec<Quantity>, ParityError> {
-    let measured = measure(reference, Arithmetic { dtype: DType::F32, errors: None })?;
-    let mut quantities = compare(&measured, &recorded(reference)?);
-    if quantities.iter().all(Quantity::passes) {
-        return Ok(quantities);
-    }
-    let exact = measure(reference, Arithmetic { dtype: DType::F64, errors: None })?;
-    for seed in 0..DRAWS {
-        let disturbed = measure(reference, Arithmetic { dtype: DType::F64, errors: Some(seed) })?;
-        for (quantity, noise) in quantities.iter_mut().zip(compare(&disturbed, &exact)) {
-            quantity.widen(NOISE_FACTOR * noise.error);
-        }
-    }
-    Ok(quantities)
+    compare_widened(&recorded(reference)?, |arithmetic| measure(reference, arithmetic), compare)
 }
 
 /// The values that the file records.

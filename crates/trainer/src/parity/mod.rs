@@ -4,6 +4,7 @@
 //! [`check`] recognises what a file is about, computes the same with the crates of this workspace, and returns
 //! every [`Quantity`] with its worst relative error.
 
+mod arithmetic;
 mod classifier;
 mod clip_text;
 mod denoisers;

@@ -1,28 +1,158 @@
-//! `stackgan.json`: the first stage's image, judgement, loss and gradients. The second stage is not there yet.
+//! `stackgan.json`: the images, judgements, losses and gradients of both stages.
+//!
+//! The gradients of stage II come through a discriminator of nine layers with batch norm over four images, whose kinks rounding
+//! moves; see [`super::arithmetic`].
 
 use std::sync::Arc;
 
-use candle_core::{Device, Tensor};
-use phalanx_models::stackgan::stage_one_generator_loss;
-use phalanx_models::{StackGanConfig, StageOneDiscriminator, StageOneGenerator};
-use phalanx_tensor::{BuildOptions, Context, Key, ParamStore, Session, StoreBuilder, Tape, Value, ops};
+use candle_core::DType;
+use phalanx_models::stackgan::{Discriminator, Generated, SampleWeights, generator_loss};
+use phalanx_models::{StackGanConfig, StageOneGenerator, StageTwoGenerator};
+use phalanx_tensor::{
+    BuildOptions, Context, Key, ParamStore, Scope, Session, StoreBuilder, Tape, TensorError, Value, ops,
+};
+use serde_json::Value as Json;
 
+use super::arithmetic::{Arithmetic, compare_widened};
 use super::report::numbers;
 use super::{ParityError, Quantity, Reference, fill};
 
 const TOLERANCE: f64 = 1e-4;
 const GRADIENT_TOLERANCE: f64 = 1e-3;
 
-/// Fills a model's parameters under their names with a prefix.
-fn fill_store(store: &ParamStore, prefix: &str, seed: u64) -> Result<(), ParityError> {
-    for param in store.params() {
-        let values = fill::parameter(&format!("{prefix}{}", param.name()), seed, param.dims());
-        param.set(&Tensor::from_vec(values, param.dims(), &Device::Cpu)?)?;
-    }
-    Ok(())
+/// The weight of the divergence that the authors' code has.
+const KL_WEIGHT: f64 = 2.0;
+
+/// A gradient that is zero but for rounding has no relative error; below this part of the largest norm the error is taken
+/// relative to that.
+const FLOOR: f64 = 1e-5;
+
+/// What is recorded of a stage: names with numbers, and the norms of gradients by parameter.
+struct MeasuredStage {
+    name: &'static str,
+    outputs: Vec<(String, Vec<f64>)>,
+    gradients: Vec<(String, f64)>,
 }
 
 pub(super) fn check(reference: &Reference<'_>) -> Result<Vec<Quantity>, ParityError> {
+    let recorded = recorded(reference)?;
+    compare_widened(&recorded, |arithmetic| measure(reference, arithmetic), compare)
+}
+
+fn compare(found: &[MeasuredStage; 2], expected: &[MeasuredStage; 2]) -> Vec<Quantity> {
+    let compared = found.iter().zip(expected).flat_map(|(found, expected)| {
+        let name = expected.name;
+        let outputs = expected.outputs.iter().map(move |(key, expected)| {
+            let found = found.outputs.iter().find(|(known, _)| known == key);
+            let found = found.map_or(&[][..], |(_, numbers)| numbers);
+            // Of images the first elements are recorded.
+            let found = &found[..found.len().min(expected.len())];
+            Quantity::vector(&format!("{name}: {key}"), found, expected, TOLERANCE)
+        });
+        let gradients = expected.gradients.iter().map(|(parameter, expected)| {
+            let found = found.gradients.iter().find(|(known, _)| known == parameter);
+            (parameter.clone(), found.map_or(f64::NAN, |(_, norm)| *norm), *expected)
+        });
+        let gradients: Vec<_> = gradients.collect();
+        let norms = Quantity::each(&format!("{name}: gradient norms"), &gradients, FLOOR, GRADIENT_TOLERANCE);
+        outputs.chain([norms])
+    });
+    compared.collect()
+}
+
+/// The values that the file records.
+fn recorded(reference: &Reference<'_>) -> Result<[MeasuredStage; 2], ParityError> {
+    let of_stage = |name: &'static str| {
+        let recorded = reference.json[name].as_object().ok_or_else(|| reference.lacks(name))?;
+        let mut stage = MeasuredStage { name, outputs: Vec::new(), gradients: Vec::new() };
+        for (key, value) in recorded {
+            match value {
+                Json::Number(_) => {
+                    stage.outputs.push((key.clone(), numbers(&Json::from(vec![value.clone()]))));
+                }
+                Json::Array(_) => stage.outputs.push((key.clone(), numbers(value))),
+                Json::Object(norms) => {
+                    let norms = norms.iter();
+                    let norms = norms.map(|(name, norm)| (name.clone(), norm.as_f64().unwrap_or(f64::NAN)));
+                    stage.gradients.extend(norms);
+                }
+                _ => return Err(reference.lacks(&format!("{name}.{key}"))),
+            }
+        }
+        Ok(stage)
+    };
+    Ok([of_stage("stage1")?, of_stage("stage2")?])
+}
+
+/// A network whose parameters are filled under their names with a prefix.
+fn filled<N>(
+    prefix: &str,
+    reference: &Reference<'_>,
+    arithmetic: Arithmetic,
+    new: impl FnOnce(&Scope) -> Result<N, TensorError>,
+) -> Result<(N, ParamStore), ParityError> {
+    let builder = StoreBuilder::new(BuildOptions { dtype: arithmetic.dtype, ..BuildOptions::default() });
+    let network = new(&builder.root())?;
+    let store = builder.build()?;
+    for param in store.params() {
+        let name = format!("{prefix}{}", param.name());
+        let values = fill::parameter(&name, reference.seed, param.dims());
+        param.set(&arithmetic.tensor(&name, values, param.dims())?)?;
+    }
+    Ok((network, store))
+}
+
+fn flat(value: &Value) -> Result<Vec<f64>, ParityError> {
+    Ok(value.tensor()?.flatten_all()?.to_dtype(DType::F64)?.to_vec1::<f64>()?)
+}
+
+fn norm(values: &[f64]) -> f64 {
+    values.iter().map(|value| value * value).sum::<f64>().sqrt()
+}
+
+/// One stage: what its generator has made on a tape, and who judges it.
+struct Stage<'a> {
+    name: &'static str,
+    tape: &'a Tape,
+    generated: &'a Generated,
+    of_generator: &'a ParamStore,
+    discriminator: &'a Discriminator,
+}
+
+impl Stage<'_> {
+    fn measure(&self) -> Result<MeasuredStage, ParityError> {
+        let Self { name, tape, generated, discriminator, .. } = *self;
+        let mut outputs = Vec::new();
+        let mut push = |key: &str, numbers: Vec<f64>| outputs.push((key.to_owned(), numbers));
+        let image = flat(&generated.image)?;
+        push("image_shape", generated.image.dims().iter().map(|size| *size as f64).collect());
+        push("image_l2", vec![norm(&image)]);
+        push("image", image);
+        let features = discriminator.features(tape, &generated.image.detach())?;
+        let logits = discriminator.logits(tape, &features, &generated.condition.mu.detach())?;
+        push("D_cond", flat(&ops::sigmoid(tape, &logits)?)?);
+        if let Some(logits) = discriminator.logits_alone(tape, &features)? {
+            push("D_uncond", flat(&ops::sigmoid(tape, &logits)?)?);
+        }
+        let weights = vec![1.0; generated.image.dims()[0]];
+        let counts = SampleWeights { weights: &weights, sum: weights.len() as f64 };
+        // The values were recorded with the condition not cut off.
+        let shown = &generated.condition.mu;
+        let losses = generator_loss(tape, discriminator, generated, shown, KL_WEIGHT, counts)?;
+        push("kl", flat(&losses.kl)?);
+        push("loss_G", flat(&losses.total)?);
+        tape.backward(&losses.total)?;
+        let mut gradients = Vec::new();
+        for param in self.of_generator.params() {
+            let Some(grad) = param.grad()? else { continue };
+            gradients.push((param.name().to_owned(), norm(&flat(&Value::constant(grad))?)));
+        }
+        Ok(MeasuredStage { name, outputs, gradients })
+    }
+}
+
+/// Computes everything that the file records.
+fn measure(reference: &Reference<'_>, arithmetic: Arithmetic) -> Result<[MeasuredStage; 2], ParityError> {
     let size = |key: &str| {
         let size = reference.json["config"][key].as_u64().and_then(|size| usize::try_from(size).ok());
         size.ok_or_else(|| reference.lacks(key))
@@ -33,53 +163,45 @@ pub(super) fn check(reference: &Reference<'_>) -> Result<Vec<Quantity>, ParityEr
         z_dim: size("z_dim")?,
         gf_dim: size("gf_dim")?,
         df_dim: size("df_dim")?,
+        residual_blocks: size("r_num")?,
+        ..StackGanConfig::new()
     };
     let batch = size("batch")?;
-    let (of_generator, of_discriminator) =
-        (StoreBuilder::new(BuildOptions::default()), StoreBuilder::new(BuildOptions::default()));
-    let generator = StageOneGenerator::new(&of_generator.root(), &config)?;
-    let discriminator = StageOneDiscriminator::new(&of_discriminator.root(), &config)?;
-    let (of_generator, of_discriminator) = (of_generator.build()?, of_discriminator.build()?);
-    fill_store(&of_generator, "G1.", reference.seed)?;
-    fill_store(&of_discriminator, "D1.", reference.seed)?;
     let input = |name: &str, width: usize| {
         let values = fill::sym(name, reference.seed, batch * width, 1.0);
-        Ok::<_, ParityError>(Value::constant(Tensor::from_vec(values, (batch, width), &Device::Cpu)?))
+        Ok::<_, ParityError>(Value::constant(arithmetic.tensor(name, values, &[batch, width])?))
     };
     let text = input("text", config.text_dim)?;
     let (noise, condition_noise) = (input("noise", config.z_dim)?, input("ca_eps", config.condition_dim)?);
+    let tape = || Tape::recording(Session::training(Arc::new(Context::new(1)), Key::new(0)));
 
-    let tape = Tape::recording(Session::training(Arc::new(Context::new(1)), Key::new(0)));
-    let generated = generator.forward(&tape, &text, &noise, &condition_noise)?;
-    let features = discriminator.features(&tape, &generated.image.detach())?;
-    let logits = discriminator.logits(&tape, &features, &generated.condition.mu.detach())?;
-    let judged = ops::sigmoid(&tape, &logits)?.tensor()?.to_vec1::<f32>()?;
-    // The values were recorded with the condition not cut off.
-    let shown = &generated.condition.mu;
-    let losses = stage_one_generator_loss(&tape, &discriminator, &generated, shown)?;
+    let (maker, store) =
+        filled("G1.", reference, arithmetic, |scope| StageOneGenerator::new(scope, &config))?;
+    let (judge, _judge_store) =
+        filled("D1.", reference, arithmetic, |scope| Discriminator::stage_one(scope, &config))?;
+    let of_first = tape();
+    let small = maker.forward(&of_first, &text, &noise, &condition_noise)?;
+    let stage = Stage {
+        name: "stage1",
+        tape: &of_first,
+        generated: &small,
+        of_generator: &store,
+        discriminator: &judge,
+    };
+    let first = stage.measure()?;
 
-    let expected = &reference.json["stage1"];
-    let scalar = |key: &str| expected[key].as_f64().ok_or_else(|| reference.lacks(key));
-    let value = |value: &Value| Ok::<_, ParityError>(f64::from(value.tensor()?.to_scalar::<f32>()?));
-    let widen = |values: Vec<f32>| values.into_iter().map(f64::from).collect::<Vec<f64>>();
-    let image = widen(generated.image.tensor()?.flatten_all()?.to_vec1::<f32>()?);
-    let first = numbers(&expected["image"]);
-    let norm = |values: &[f64]| values.iter().map(|v| v * v).sum::<f64>().sqrt();
-    let mut quantities = vec![
-        Quantity::vector("image, first elements", &image[..first.len()], &first, TOLERANCE),
-        Quantity::vector("image, L2", &[norm(&image)], &[scalar("image_l2")?], TOLERANCE),
-        Quantity::vector("D(image, condition)", &widen(judged), &numbers(&expected["D_cond"]), TOLERANCE),
-        Quantity::vector("divergence", &[value(&losses.kl)?], &[scalar("kl")?], TOLERANCE),
-        Quantity::vector("loss", &[value(&losses.total)?], &[scalar("loss_G")?], TOLERANCE),
-    ];
-    tape.backward(&losses.total)?;
-    let gradients = expected["grad_l2_G"].as_object().ok_or_else(|| reference.lacks("grad_l2_G"))?;
-    for (name, expected) in gradients {
-        let grad = of_generator.param(name)?.grad()?;
-        let grad = grad.map(|grad| grad.flatten_all()?.to_vec1::<f32>()).transpose()?.unwrap_or_default();
-        let expected = [expected.as_f64().unwrap_or(f64::NAN)];
-        let name = format!("gradient of {name}, L2");
-        quantities.push(Quantity::vector(&name, &[norm(&widen(grad))], &expected, GRADIENT_TOLERANCE));
-    }
-    Ok(quantities)
+    let (maker, store) =
+        filled("G2.", reference, arithmetic, |scope| StageTwoGenerator::new(scope, &config))?;
+    let (judge, _judge_store) =
+        filled("D2.", reference, arithmetic, |scope| Discriminator::stage_two(scope, &config))?;
+    let of_second = tape();
+    let large = maker.forward(&of_second, &small.image.detach(), &text, &condition_noise)?;
+    let stage = Stage {
+        name: "stage2",
+        tape: &of_second,
+        generated: &large,
+        of_generator: &store,
+        discriminator: &judge,
+    };
+    Ok([first, stage.measure()?])
 }

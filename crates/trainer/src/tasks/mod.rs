@@ -14,6 +14,7 @@ mod mlp;
 mod mobilenet_v2;
 mod presets;
 mod resnet;
+mod stackgan;
 
 mod diffusion;
 
@@ -36,6 +37,7 @@ pub(crate) fn rows() -> Vec<Task> {
         resnet::spec("resnet101", ResNetVariant::R101).into(),
         mobilenet_v2::spec().into(),
         mlp::spec().into(),
+        stackgan::spec().into(),
         attributes::spec().into(),
     ]
 }

@@ -6,6 +6,7 @@ pub(crate) const PRESETS: &[(&str, &str)] = &[
     ("shapes-autoencoder", include_str!("../../presets/shapes-autoencoder.toml")),
     ("shapes-diffusion", include_str!("../../presets/shapes-diffusion.toml")),
     ("shapes-clip", include_str!("../../presets/shapes-clip.toml")),
+    ("shapes-stackgan", include_str!("../../presets/shapes-stackgan.toml")),
     ("shapes-attributes", include_str!("../../presets/shapes-attributes.toml")),
     ("cifar10-cvae", include_str!("../../presets/cifar10-cvae.toml")),
     ("cifar10-diffusion", include_str!("../../presets/cifar10-diffusion.toml")),
@@ -15,5 +16,6 @@ pub(crate) const PRESETS: &[(&str, &str)] = &[
     ("cifar10-resnet50", include_str!("../../presets/cifar10-resnet50.toml")),
     ("cifar10-resnet101", include_str!("../../presets/cifar10-resnet101.toml")),
     ("cifar10-mobilenetv2", include_str!("../../presets/cifar10-mobilenetv2.toml")),
+    ("cub-stackgan", include_str!("../../presets/cub-stackgan.toml")),
     ("tiny", include_str!("../../presets/tiny.toml")),
 ];

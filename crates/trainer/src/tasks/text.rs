@@ -6,8 +6,8 @@ use std::path::Path;
 
 use candle_core::{Device, Tensor};
 use phalanx_data::ClipTokenizer;
-use phalanx_models::ClipTextConfig;
 use phalanx_models::clip::openai_names;
+use phalanx_models::{ClipTextConfig, ClipTextEncoder};
 use phalanx_tensor::io::load_weights;
 use phalanx_tensor::{Param, ParamStore, Scope, TensorError};
 
@@ -96,6 +96,20 @@ impl Texts {
             true => setup.model(build),
             false => setup.model_from(|store| self.load_weights(store, prefix), build),
         }
+    }
+
+    /// Registers the text encoder as a network of this name that is not learnt, with the configured weights.
+    pub(super) fn register_frozen(
+        &self,
+        setup: &mut Setup<'_>,
+        name: &str,
+    ) -> Result<ClipTextEncoder, TrainError> {
+        let prefix = format!("{name}.");
+        setup.frozen_network_from(
+            name,
+            |store| self.load_weights(store, &prefix),
+            |scope| ClipTextEncoder::new(scope, &self.config),
+        )
     }
 
     /// Registers one of several networks, as [`Texts::register`] does the only one.

@@ -31,7 +31,7 @@ pub(in crate::engine) fn evaluate(
             continue;
         }
         let tape = Tape::forward_only(Session { batch_group, ..session.clone() });
-        let measured = training.evaluate(&Step::new(&tape, &batch, 1.0, step))?;
+        let measured = training.evaluate(&Step::new(&tape, &batch, 1.0, step, session.key))?;
         if !counts {
             // Computed so that this rank takes part in gathering each block's parameters.
             continue;

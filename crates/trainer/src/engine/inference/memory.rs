@@ -4,7 +4,7 @@ use phalanx_sharding::{MemoryPlan, Strategy, Workload};
 
 use crate::config::Config;
 use crate::engine::distributed::Network;
-use crate::engine::training::{Built, Phase, Task, Weights};
+use crate::engine::training::{Built, Task, Weights};
 use crate::engine::{TrainError, optimize};
 
 /// A configured model under several strategies.
@@ -29,10 +29,8 @@ pub struct ModelPlan {
 pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Result<ModelPlan, TrainError> {
     let Built { training, networks } = task.build(config, None, Weights::Absent)?;
     let updates = |network: &Network| {
-        let updates = |phase: &&Phase| {
-            phase.updates.is_empty() || phase.updates.iter().any(|name| name == network.name())
-        };
-        training.phases().iter().filter(|phase| network.is_learnt() && updates(phase)).count()
+        let phases = training.phases();
+        phases.iter().filter(|phase| network.is_learnt() && phase.updates(network.name())).count()
     };
     let codec = config.comm.codec.codec();
     let workload = |network: &Network| {

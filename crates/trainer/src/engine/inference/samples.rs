@@ -5,14 +5,15 @@ use std::path::Path;
 use phalanx_tensor::{Key, Session, Tape};
 
 use crate::engine::error::TrainError;
-use crate::engine::training::{AnyTraining, Drawing};
+use crate::engine::training::{AnyTraining, Drawing, DrawingKind};
 use crate::run::Grid;
 
 /// How many prompts stand side by side when each has one picture.
 const PROMPTS_ABREAST: usize = 8;
 
 /// Makes a drawing: a row for each prompt, or, of samples of one picture each, prompts follow each other as words do,
-/// from left to right and line by line. False if the training draws nothing.
+/// from left to right and line by line. Where samples have several panels these stand side by side. False if the training
+/// draws nothing.
 pub(in crate::engine) fn draw(
     training: &dyn AnyTraining,
     session: Session,
@@ -22,8 +23,19 @@ pub(in crate::engine) fn draw(
     path: &Path,
 ) -> Result<bool, TrainError> {
     let tape = Tape::forward_only(Session { key: Key::new(seed).stream("samples"), ..session });
-    let Some(pictures) = training.draw(&tape, drawing)? else { return Ok(false) };
-    let width = if drawing.columns == 1 { PROMPTS_ABREAST } else { drawing.columns };
+    let panels = match drawing.kind {
+        DrawingKind::Samples => training.panels(&tape, &drawing.prompts, drawing.columns)?,
+        _ => None,
+    };
+    // How many pictures stand for one.
+    let cells = drawing.prompts.len() * drawing.columns;
+    let abreast = panels.as_ref().map_or(1, |panels| (panels.len() / cells.max(1)).max(1));
+    let Some(pictures) = panels.map_or_else(|| training.draw(&tape, drawing), |panels| Ok(Some(panels)))?
+    else {
+        return Ok(false);
+    };
+    let columns = if drawing.columns == 1 { (PROMPTS_ABREAST / abreast).max(1) } else { drawing.columns };
+    let width = columns * abreast;
     let mut grid = Grid::new(pictures.len(), width, size, size)?;
     for picture in &pictures {
         grid.push(picture)?;

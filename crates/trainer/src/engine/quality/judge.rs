@@ -52,7 +52,7 @@ impl OpenJudge {
             .with_texts("captions", truth.captions().to_vec())?;
         let batch = Batch::try_from(batch)?;
         let tape = Tape::forward_only(self.session.clone());
-        let judged = self.built.training.judge(&Step::new(&tape, &batch, 1.0, 0))?;
+        let judged = self.built.training.judge(&Step::new(&tape, &batch, 1.0, 0, tape.session().key))?;
         let Some(judged) = judged else {
             return Err(TrainError::Setup(format!("a `{}` judges no pictures", self.name)));
         };

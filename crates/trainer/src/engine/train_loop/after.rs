@@ -17,11 +17,12 @@ use crate::run::atomic::write_aside;
 use crate::run::{Line, MetricsWriter, RunError, RunFolder, curves_svg, read_metrics};
 
 impl Run<'_> {
-    /// Writes the line of a step, with the rates since the last one and what was evaluated after it.
+    /// Writes the line of a step, with the rates since the last one, what was evaluated after it, and what has collapsed in it.
     pub(super) fn log(
         &mut self,
         report: StepReport,
         evaluated: Vec<(String, f64)>,
+        collapsed: Vec<String>,
         metrics: &mut MetricsWriter,
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
@@ -39,6 +40,9 @@ impl Run<'_> {
         for (name, value) in &evaluated {
             line = line.with(&format!("test_{name}"), *value);
             self.last.insert(format!("test_{name}"), Value::from(*value));
+        }
+        if !collapsed.is_empty() {
+            line = line.with("warnings", collapsed);
         }
         metrics.write(&line)?;
         observer.step(&report, true);

@@ -27,6 +27,7 @@ use super::distributed::{Distributed, Network, StopReason, World};
 use super::observer::{Event, Observer, Started, StepReport};
 use super::quality::Quality;
 use super::training::{Task, Weights};
+use super::watch::Watch;
 use super::{Plan, TrainError, precision};
 use crate::config::{Config, Resolved};
 use crate::launch::StopFlag;
@@ -78,6 +79,7 @@ pub(super) struct Run<'a> {
     /// On rank 0, why the run cannot go on: a loss was not finite.
     broken: Option<TrainError>,
     key: Key,
+    watch: Watch,
     /// The last line and the last evaluation, for the summary.
     last: Map<String, Value>,
 }
@@ -105,6 +107,7 @@ impl<'a> Run<'a> {
                 "quality.judges are given, but a `{kind}` draws no pictures"
             )));
         }
+        let watch = Watch::new(&config.watch, state.training.phases());
         Ok(Self {
             folder,
             config,
@@ -119,6 +122,7 @@ impl<'a> Run<'a> {
             quality,
             broken,
             key,
+            watch,
             last,
         })
     }
@@ -243,7 +247,7 @@ impl<'a> Run<'a> {
         Ok(interrupted)
     }
 
-    /// Tells of a step, on rank 0, and writes its line if it is due or something was evaluated. A loss that is not finite is
+    /// Tells of a step, on rank 0, and writes its line if it is due, something was evaluated, or networks have collapsed. A loss that is not finite is
     /// told as the error that ends the run.
     fn tell(
         &mut self,
@@ -256,8 +260,16 @@ impl<'a> Run<'a> {
         if self.broken.is_some() {
             return Ok(());
         }
+        let collapsed = self.watch.see(&report.phases);
+        for problem in &collapsed {
+            let step = report.step;
+            tracing::warn!("step {step}: {problem}");
+            observer.event(&Event::Collapsed { step, problem: problem.clone() });
+        }
         match metrics {
-            Some(metrics) if due || !evaluated.is_empty() => self.log(report, evaluated, metrics, observer),
+            Some(metrics) if due || !evaluated.is_empty() || !collapsed.is_empty() => {
+                self.log(report, evaluated, collapsed, metrics, observer)
+            }
             _ => {
                 observer.step(&report, false);
                 Ok(())

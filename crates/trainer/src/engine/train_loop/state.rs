@@ -1,5 +1,6 @@
 //! Everything that changes while training, and how it is saved.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use phalanx_sharding::{Layout, ParallelStrategy, Reduced};
@@ -24,10 +25,19 @@ pub(super) struct TrainState {
     trainables: Vec<Trainable>,
     /// Those that are not.
     frozen: Vec<Network>,
-    /// By phase: the trainables that it updates, and the starts of the names of all other parameters.
-    phases: Vec<(Vec<usize>, Arc<[String]>)>,
+    phases: Vec<PhaseState>,
     listener: Option<Arc<dyn Listener>>,
     context: Arc<Context>,
+}
+
+/// What a phase changes, and when.
+struct PhaseState {
+    /// The trainables that it updates.
+    updated: Vec<usize>,
+    /// The starts of the names of all other parameters.
+    constants: Arc<[String]>,
+    /// The steps that have it.
+    steps: Range<u64>,
 }
 
 impl TrainState {
@@ -46,15 +56,18 @@ impl TrainState {
         let listener = listener(networks.iter());
         let (learnt, frozen): (Vec<_>, Vec<_>) = networks.into_iter().partition(Network::is_learnt);
         let phases = training.phases().into_iter().map(|phase| {
-            let updates = |network: &Network| {
-                phase.updates.is_empty() || phase.updates.iter().any(|name| name == network.name())
-            };
-            let updated = (0..learnt.len()).filter(|at| updates(&learnt[*at])).collect();
-            let others = learnt.iter().filter(|network| !updates(network)).chain(&frozen);
-            (updated, others.map(|network| format!("{}.", network.name())).collect())
+            let updated = (0..learnt.len()).filter(|at| phase.updates(learnt[*at].name())).collect();
+            let others = learnt.iter().filter(|network| !phase.updates(network.name())).chain(&frozen);
+            let constants = others.map(|network| format!("{}.", network.name())).collect();
+            PhaseState { updated, constants, steps: plan.steps(phase.span) }
         });
-        let phases = phases.collect();
-        let trainables = learnt.into_iter().map(|network| Trainable::new(config, network, plan));
+        let phases: Vec<PhaseState> = phases.collect();
+        let trainables = learnt.into_iter().enumerate().map(|(at, network)| {
+            let of = phases.iter().filter(|phase| phase.updated.contains(&at)).map(|phase| &phase.steps);
+            // From the first step that changes it to the last.
+            let steps = of.cloned().reduce(|all, more| all.start.min(more.start)..all.end.max(more.end));
+            Trainable::new(config, network, plan, steps.unwrap_or(0..u64::MAX))
+        });
         let trainables = trainables.collect::<Result<_, _>>()?;
         Ok(Self { training, step: 0, trainables, frozen, phases, listener, context })
     }
@@ -66,7 +79,7 @@ impl TrainState {
 
     /// The networks that a phase updates.
     pub(super) fn updated(&self, phase: usize) -> impl Iterator<Item = &Network> {
-        self.phases[phase].0.iter().map(|at| &self.trainables[*at].network)
+        self.phases[phase].updated.iter().map(|at| &self.trainables[*at].network)
     }
 
     /// How the networks are trained that a phase updates.
@@ -74,9 +87,14 @@ impl TrainState {
         self.updated(phase).map(|network| network.parallel().cloned()).collect()
     }
 
+    /// The phases that the next step has, in order.
+    pub(super) fn due(&self) -> Vec<usize> {
+        (0..self.phases.len()).filter(|phase| self.phases[*phase].steps.contains(&self.step)).collect()
+    }
+
     /// How the names of parameters begin that are constants in a phase.
     pub(super) fn constants(&self, phase: usize) -> Arc<[String]> {
-        self.phases[phase].1.clone()
+        self.phases[phase].constants.clone()
     }
 
     /// Numbers that are learnt or held fixed.
@@ -91,7 +109,7 @@ impl TrainState {
 
     /// What the loss of a phase is multiplied by.
     pub(super) fn loss_scale(&self, phase: usize) -> f64 {
-        self.phases[phase].0.first().map_or(1.0, |at| self.trainables[*at].loss_scale())
+        self.phases[phase].updated.first().map_or(1.0, |at| self.trainables[*at].loss_scale())
     }
 
     /// Changes the weights of the networks that a phase updates, by the gradients of each.
@@ -101,7 +119,7 @@ impl TrainState {
         reduced: Vec<Reduced<'_>>,
         distributed: &Distributed,
     ) -> Result<Vec<UpdateReport>, TrainError> {
-        let updated = &self.phases[phase].0;
+        let updated = &self.phases[phase].updated;
         let scale = updated.first().and_then(|at| self.trainables[*at].loss_scale_state());
         let mut reports = Vec::with_capacity(updated.len());
         for (at, reduced) in updated.iter().zip(reduced) {

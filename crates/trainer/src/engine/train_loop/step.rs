@@ -9,7 +9,7 @@ use super::losses::reports;
 use super::meter::{Spent, timed};
 use crate::engine::data::{Feed, MicroBatch, StepSamples};
 use crate::engine::distributed::{Network, StopReason};
-use crate::engine::training::{Step, number};
+use crate::engine::training::{Phase, Step, number};
 use crate::engine::{StepReport, TrainError, precision};
 use crate::run::resident_memory;
 
@@ -22,7 +22,7 @@ impl Run<'_> {
         let share = timed(&mut spent.data, || feed.next())?;
         // Batches that come from another rank count as data.
         let before = self.distributed.traffic(self.state.networks());
-        let count = self.state.training.phases().len();
+        let due = self.state.due();
         let mut report = StepReport {
             step: step + 1,
             total: self.plan.stop,
@@ -30,7 +30,7 @@ impl Run<'_> {
             ..StepReport::default()
         };
         let mut sums = Vec::new();
-        for phase in 0..count {
+        for phase in due.iter().copied() {
             let strategies = self.state.strategies(phase)?;
             let steps = strategies.iter().map(|parallel| Ok(parallel.begin_step()?));
             let mut steps = steps.collect::<Result<Vec<_>, TrainError>>()?;
@@ -41,7 +41,9 @@ impl Run<'_> {
         }
         self.state.step += 1;
         if let Some(sums) = self.losses.bring_together(self.distributed, sums)? {
-            report.phases = reports(&self.state.training.phases(), &sums);
+            let phases = self.state.training.phases();
+            let phases: Vec<&Phase> = due.iter().map(|phase| phases[*phase]).collect();
+            report.phases = reports(&phases, &sums);
             self.check_finite(&report)?;
         }
         spent.steps = begun.elapsed();
@@ -106,7 +108,9 @@ impl Run<'_> {
             // no sample of it.
             steps.iter_mut().for_each(|step| step.micro_batch(index != last || !together));
             let tape = Tape::recording(session);
-            let loss = training.loss(phase, &Step::new(&tape, batch, share.global_weight, state.step))?;
+            let shared = self.key.stream("train").step(state.step);
+            let step = Step::new(&tape, batch, share.global_weight, state.step, shared);
+            let loss = training.loss(phase, &step)?;
             sums[0] += number(&loss.value)?;
             for (sum, measure) in sums[1..].iter_mut().zip(&loss.measures) {
                 *sum += measure;

@@ -1,5 +1,7 @@
 //! A network that is learnt, and everything that changes with it.
 
+use std::ops::Range;
+
 use phalanx_sharding::Reduced;
 use phalanx_tensor::optim::{
     Ema, LossScale, LossScaleState, Optimizer, Schedule, clip_to_norm, grad_sum_of_squares,
@@ -19,21 +21,29 @@ pub(super) struct Trainable {
     pub(super) network: Network,
     optimizer: Box<dyn Optimizer>,
     schedule: Schedule,
+    /// The first step that changes it.
+    begin: u64,
     ema: Option<Ema>,
     clip_norm: Option<f64>,
     loss_scale: Option<LossScale>,
 }
 
 impl Trainable {
-    /// For a network that is shared already, as `config` says for it.
-    pub(super) fn new(config: &Config, network: Network, plan: &Plan) -> Result<Self, TensorError> {
+    /// For a network that is shared already, as `config` says for it; it changes in the steps `steps` of the plan.
+    pub(super) fn new(
+        config: &Config,
+        network: Network,
+        plan: &Plan,
+        steps: Range<u64>,
+    ) -> Result<Self, TensorError> {
         let config = &config.for_network(network.name());
         let mut optimizer = optimize::optimizer(config);
         optimizer.reserve(network.store().flat_params())?;
         Ok(Self {
             network,
             optimizer,
-            schedule: optimize::schedule(config, plan)?,
+            schedule: optimize::schedule(config, &plan.of(&steps))?,
+            begin: steps.start,
             ema: (config.train.ema > 0.0).then(|| Ema::new(config.train.ema)),
             clip_norm: (config.train.clip_norm > 0.0).then_some(config.train.clip_norm),
             loss_scale: precision::loss_scale(config)?,
@@ -70,7 +80,7 @@ impl Trainable {
         let params = reduced.params();
         let mut report = UpdateReport {
             network: self.network.name().to_owned(),
-            learning_rate: self.schedule.lr(step),
+            learning_rate: self.schedule.lr(step.saturating_sub(self.begin)),
             loss_scale: self.loss_scale.as_ref().map(LossScale::scale),
             ..UpdateReport::default()
         };

@@ -10,6 +10,7 @@
 
 mod drawing;
 mod judging;
+mod of_run;
 mod phase;
 mod setup;
 mod spec;

@@ -8,7 +8,7 @@ use super::step::{Loss, Step};
 use crate::engine::error::TrainError;
 
 /// What a phase is to the loop.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(in crate::engine) struct Phase {
     /// Its name; empty for the only one.
     pub(in crate::engine) name: String,
@@ -16,11 +16,28 @@ pub(in crate::engine) struct Phase {
     pub(in crate::engine) updates: Vec<String>,
     /// Names of what it measures besides its loss.
     pub(in crate::engine) measures: Vec<String>,
+    /// The part of the run in which steps have it, from 0 to 1: where it begins and where it ends.
+    pub(in crate::engine) span: [f64; 2],
+    /// Whether its loss is watched, and which of its measures are.
+    pub(in crate::engine) watched: Option<Vec<String>>,
+}
+
+impl Phase {
+    /// One that every step has, that measures nothing, and that nobody watches.
+    pub(in crate::engine) fn new(name: &str, updates: Vec<String>) -> Self {
+        Self { name: name.to_owned(), updates, measures: Vec::new(), span: [0.0, 1.0], watched: None }
+    }
+
+    /// Whether it updates the learnt network of this name.
+    pub(in crate::engine) fn updates(&self, network: &str) -> bool {
+        self.updates.is_empty() || self.updates.iter().any(|name| name == network)
+    }
 }
 
 type LossFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Loss, TrainError>>;
 type EvaluateFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Vec<f64>, TrainError>>;
 type DrawFn<M> = Box<dyn Fn(&M, &Tape, &Drawing) -> Result<Vec<Vec<f32>>, TrainError>>;
+type PanelsFn<M> = Box<dyn Fn(&M, &Tape, &[String], usize) -> Result<Vec<Vec<f32>>, TrainError>>;
 type JudgeFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Judgement, TrainError>>;
 
 /// A model and how it is trained, tested and shown.
@@ -55,6 +72,7 @@ pub struct Training<M> {
     evaluated: Vec<String>,
     evaluate: Option<EvaluateFn<M>>,
     draw: Option<DrawFn<M>>,
+    panels: Option<PanelsFn<M>>,
     judge: Option<JudgeFn<M>>,
 }
 
@@ -79,6 +97,7 @@ impl<M> Training<M> {
             evaluated,
             evaluate: None,
             draw: None,
+            panels: None,
             judge: None,
         }
     }
@@ -101,7 +120,7 @@ impl<M> Training<M> {
         loss: impl Fn(&M, &Step<'_>) -> Result<L, TrainError> + 'static,
     ) -> Self {
         let updates = updates.into_iter().map(str::to_owned).collect();
-        let phase = Phase { name: name.to_owned(), updates, measures: Vec::new() };
+        let phase = Phase::new(name, updates);
         self.phases.push((phase, Box::new(move |model, step| Ok(loss(model, step)?.into()))));
         self
     }
@@ -115,8 +134,30 @@ impl<M> Training<M> {
         self
     }
 
-    /// Says how the test split is measured: a number for each name, as sums over the batch's samples. The first is
-    /// usually the loss.
+    /// Says that only the steps of a part of the run have the phase that was added last: those between these two fractions of
+    /// its length, such as 0 and 0.5 for the first half. So a training can consist of several that follow each other. The
+    /// schedules of networks that are not learnt all the time run over the time in which they are.
+    #[must_use]
+    pub fn during(mut self, from: f64, to: f64) -> Self {
+        if let Some((phase, _)) = self.phases.last_mut() {
+            phase.span = [from, to];
+        }
+        self
+    }
+
+    /// Says that the phase that was added last is one of networks against each other, whose loss comes to rest nowhere: one
+    /// that does has collapsed, and so has one of the measures of these names that falls towards 0, such as how different
+    /// samples are. What counts as that the section `[watch]` of the configuration says; it is told, and the run goes on.
+    #[must_use]
+    pub fn watched<'n>(mut self, measures: impl IntoIterator<Item = &'n str>) -> Self {
+        if let Some((phase, _)) = self.phases.last_mut() {
+            phase.watched = Some(measures.into_iter().map(str::to_owned).collect());
+        }
+        self
+    }
+
+    /// Says how the test split is measured: a number for each name, as sums over the batch's samples. The first is usually the
+    /// loss.
     #[must_use]
     pub fn evaluate<'n, S: Into<Vec<f64>>>(
         mut self,
@@ -163,8 +204,19 @@ impl<M> Training<M> {
         self
     }
 
-    /// Says what the network sees in pictures, so that it can judge those of another run (`[quality]`). The batch has
-    /// `images`, prepared as this training's own test images are, and `captions`.
+    /// Says what grids show in place of samples: for each of them as many pictures, one after the other and of their size, such
+    /// as the stages of its making with the sample itself at their end.
+    #[must_use]
+    pub fn panels(
+        mut self,
+        panels: impl Fn(&M, &Tape, &[String], usize) -> Result<Vec<Vec<f32>>, TrainError> + 'static,
+    ) -> Self {
+        self.panels = Some(Box::new(panels));
+        self
+    }
+
+    /// Says what the network sees in pictures, so that it can judge those of another run (`[quality]`). The batch has `images`,
+    /// prepared as this training's own test images are, and `captions`.
     #[must_use]
     pub fn judge(mut self, judge: impl Fn(&M, &Step<'_>) -> Result<Judgement, TrainError> + 'static) -> Self {
         self.judge = Some(Box::new(judge));
@@ -194,6 +246,15 @@ pub(in crate::engine) trait AnyTraining {
 
     /// The pictures of a drawing; `None` if this training draws nothing.
     fn draw(&self, tape: &Tape, drawing: &Drawing) -> Result<Option<Vec<Vec<f32>>>, TrainError>;
+
+    /// What a grid shows in place of each sample of [`AnyTraining::draw`]: as many for each as there are panels; `None` if
+    /// that is the picture.
+    fn panels(
+        &self,
+        tape: &Tape,
+        prompts: &[String],
+        columns: usize,
+    ) -> Result<Option<Vec<Vec<f32>>>, TrainError>;
 
     /// What the network sees in the pictures of a batch; `None` if this training judges none.
     fn judge(&self, step: &Step<'_>) -> Result<Option<Judgement>, TrainError>;
@@ -235,6 +296,15 @@ impl<M> AnyTraining for Training<M> {
 
     fn draw(&self, tape: &Tape, drawing: &Drawing) -> Result<Option<Vec<Vec<f32>>>, TrainError> {
         self.draw.as_ref().map(|draw| draw(&self.model, tape, drawing)).transpose()
+    }
+
+    fn panels(
+        &self,
+        tape: &Tape,
+        prompts: &[String],
+        columns: usize,
+    ) -> Result<Option<Vec<Vec<f32>>>, TrainError> {
+        self.panels.as_ref().map(|panels| panels(&self.model, tape, prompts, columns)).transpose()
     }
 
     fn judge(&self, step: &Step<'_>) -> Result<Option<Judgement>, TrainError> {

@@ -6,6 +6,7 @@ use phalanx_data::Attribute;
 use phalanx_tensor::io::load_weights;
 use phalanx_tensor::{BuildOptions, Key, ParamStore, Scope, StoreBuilder, TensorError};
 
+use super::of_run::load_of_run;
 use super::phase::{AnyTraining, Phase, Training};
 use crate::config::{Config, mib};
 use crate::engine::data::{attributes, num_classes};
@@ -169,6 +170,23 @@ impl<'a> Setup<'a> {
         self.add(name, load, |scope| build(&scope.frozen()))
     }
 
+    /// Registers a network that is not learnt, with the values that a network has in the newest checkpoint of a run: averages
+    /// where it has some. What the network's own parameter `weight` is called there begins with one of `prefixes`, such as
+    /// `generator.`; the first that the checkpoint has counts.
+    ///
+    /// # Errors
+    /// Those of `build`, [`TrainError::Setup`] if the name is taken or is none, or a parameter is not in the checkpoint or of
+    /// another shape, and those of reading the run.
+    pub fn frozen_network_of_run<N>(
+        &mut self,
+        name: &str,
+        run: &Path,
+        prefixes: &[&str],
+        build: impl FnOnce(&Scope) -> Result<N, TensorError>,
+    ) -> Result<N, TrainError> {
+        self.frozen_network_from(name, |store| load_of_run(name, run, prefixes, store), build)
+    }
+
     /// Checks that a network may have a name.
     fn named(&self, name: &str) -> Result<(), TrainError> {
         let sound = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-';
@@ -286,11 +304,8 @@ fn check(phases: &[&Phase], networks: &[Network]) -> Result<(), String> {
     if !networks.iter().any(Network::is_learnt) {
         return Err("no network of the training is learnt".to_owned());
     }
-    let updated = |network: &&Network| {
-        phases
-            .iter()
-            .any(|phase| phase.updates.is_empty() || phase.updates.iter().any(|n| n == network.name()))
-    };
+    check_spans(phases)?;
+    let updated = |network: &&Network| phases.iter().any(|phase| phase.updates(network.name()));
     match networks.iter().filter(|network| network.is_learnt()).find(|network| !updated(network)) {
         Some(network) => Err(format!(
             "no phase updates network `{}`; one that is not to be learnt is registered by Setup::frozen_network",
@@ -298,6 +313,29 @@ fn check(phases: &[&Phase], networks: &[Network]) -> Result<(), String> {
         )),
         None => Ok(()),
     }
+}
+
+/// Checks that every moment of the run has a phase, and that no phase watches what it does not measure.
+fn check_spans(phases: &[&Phase]) -> Result<(), String> {
+    for Phase { name, span: [from, to], measures, watched, .. } in phases {
+        if !(*from >= 0.0 && from < to && *to <= 1.0) {
+            return Err(format!("phase `{name}` is during {from} to {to}, which is no part of 0 to 1"));
+        }
+        let strange = watched.iter().flatten().find(|watched| !measures.contains(watched));
+        if let Some(strange) = strange {
+            return Err(format!("phase `{name}` watches `{strange}`, which it does not measure"));
+        }
+    }
+    let mut spans: Vec<[f64; 2]> = phases.iter().map(|phase| phase.span).collect();
+    spans.sort_by(|a, b| a[0].total_cmp(&b[0]));
+    let mut covered = 0.0;
+    for [from, to] in spans {
+        if from > covered {
+            return Err(format!("no phase is during {covered} to {from} of the run"));
+        }
+        covered = to.max(covered);
+    }
+    if covered < 1.0 { Err(format!("no phase is during {covered} to 1 of the run")) } else { Ok(()) }
 }
 
 fn list<'n>(names: impl Iterator<Item = &'n str>) -> String {
@@ -389,6 +427,24 @@ mod tests {
         };
         assert_eq!(said(frozen), "phase `first` updates `still`, which is not learnt");
         assert_eq!(said(|setup| setup.model(|_| Ok(())).map(|()| plain())), "the network has no parameters");
+        let during = |spans: [[f64; 2]; 2]| {
+            said(|setup| {
+                let [first, second] = spans;
+                let training = two(setup, "a", "b")?.phase("x", ["a"], loss).during(first[0], first[1]);
+                Ok(training.phase("y", ["b"], loss).during(second[0], second[1]))
+            })
+        };
+        assert_eq!(during([[0.5, 1.0], [0.0, 0.6]]), "sound");
+        assert_eq!(during([[0.0, 0.4], [0.5, 1.0]]), "no phase is during 0.4 to 0.5 of the run");
+        assert_eq!(during([[0.0, 0.4], [0.4, 0.9]]), "no phase is during 0.9 to 1 of the run");
+        assert_eq!(
+            during([[0.5, 0.5], [0.0, 1.0]]),
+            "phase `x` is during 0.5 to 0.5, which is no part of 0 to 1"
+        );
+        assert_eq!(
+            said(|setup| setup.model(line).map(|_| plain().watched(["spread"]))),
+            "phase `` watches `spread`, which it does not measure"
+        );
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use candle_core::DType;
+use candle_core::{DType, Device, Shape, Tensor};
 use phalanx_tensor::loss::{Over, weighted};
-use phalanx_tensor::{Tape, TensorError, Value, ops};
+use phalanx_tensor::{Key, Tape, TensorError, Value, ops};
 
 use crate::engine::data::Batch;
 use crate::engine::error::TrainError;
@@ -24,11 +24,13 @@ pub struct Step<'a> {
     pub sum: f64,
     /// The steps that were done before.
     pub number: u64,
+    /// What all phases of the step draw alike.
+    key: Key,
 }
 
 impl<'a> Step<'a> {
-    pub(in crate::engine) fn new(tape: &'a Tape, batch: &'a Batch, sum: f64, number: u64) -> Self {
-        Self { tape, batch, sum, number }
+    pub(in crate::engine) fn new(tape: &'a Tape, batch: &'a Batch, sum: f64, number: u64, key: Key) -> Self {
+        Self { tape, batch, sum, number, key }
     }
 
     /// The array of this name, as a constant.
@@ -106,6 +108,47 @@ impl<'a> Step<'a> {
     pub fn normal(&self, dims: &[usize]) -> Result<Value, TrainError> {
         let shape: Vec<usize> = [self.batch.len()].iter().chain(dims).copied().collect();
         Ok(ops::gaussian_noise(self.tape, shape, DType::F32)?)
+    }
+
+    /// Standard normal noise `[samples, dims…]` by position as [`Step::normal`] draws it, in the type that activations are kept
+    /// in, which all phases of a step that ask for this name get alike: so a generator makes the samples once more by which a discriminator has just been taught.
+    ///
+    /// # Errors
+    /// If it cannot be allocated.
+    pub fn shared_normal(&self, name: &str, dims: &[usize]) -> Result<Value, TrainError> {
+        let shape: Vec<usize> = [self.batch.len()].iter().chain(dims).copied().collect();
+        let start = self.tape.session().sample_offset * dims.iter().product::<usize>();
+        let (key, dtype) = (self.key.stream(name), self.tape.session().precision.dtype());
+        Ok(Value::constant(self.tape.backend().gaussian_noise(key, start, &Shape::from(shape), dtype)?))
+    }
+
+    /// How different the samples of a value [N, …] are: the standard deviation between the samples of the whole micro-batch, on
+    /// all ranks that have some, as the root of its mean square over the elements. 0 if all are alike.
+    ///
+    /// # Errors
+    /// If elements are no floating-point numbers; and the transport's.
+    pub fn spread(&self, value: &Value) -> Result<f64, TrainError> {
+        let samples = value.dims().first().copied().unwrap_or(0);
+        let elements = value.shape().elem_count() / samples.max(1);
+        let values = value.to_host()?.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
+        // The number of samples, the sums, and the sums of squares.
+        let mut sums = vec![0.0_f64; 1 + 2 * elements];
+        sums[0] = samples as f64;
+        for sample in values.chunks_exact(elements.max(1)) {
+            for (at, value) in sample.iter().map(|value| f64::from(*value)).enumerate() {
+                sums[1 + at] += value;
+                sums[1 + elements + at] += value * value;
+            }
+        }
+        if let Some(group) = &self.tape.session().batch_group {
+            let own = Value::constant(Tensor::from_vec(sums, 1 + 2 * elements, &Device::Cpu)?);
+            sums = ops::all_reduce(self.tape, &own, group)?.tensor()?.to_vec1()?;
+        }
+        let (number, sums) = (sums[0].max(1.0), &sums[1..]);
+        let (sums, squares) = sums.split_at(elements);
+        let variances =
+            sums.iter().zip(squares).map(|(sum, square)| square / number - (sum / number).powi(2));
+        Ok((variances.sum::<f64>().max(0.0) / elements.max(1) as f64).sqrt())
     }
 }
 

@@ -2,42 +2,12 @@
 
 use std::sync::Arc;
 
-use phalanx_tensor::nn::{BatchNorm2d, BatchNormConfig, Conv2d, Linear};
-use phalanx_tensor::ops::{self, Conv2dOptions, FusedActivation};
+use phalanx_tensor::nn::{BatchNorm2d, Linear};
+use phalanx_tensor::ops::{self, FusedActivation};
 use phalanx_tensor::{Block, Result, Scope, Tape, Value};
 
-use super::{Condition, ConditioningAugmentation, NORM_WEIGHT, StackGanConfig, WEIGHT};
-
-/// Twice the size and half the channels: nearest neighbours, 3×3 convolution, norm, ReLU.
-#[derive(Debug)]
-struct Upsample {
-    name: String,
-    conv: Conv2d,
-    norm: BatchNorm2d,
-}
-
-impl Upsample {
-    fn new(scope: &Scope, inputs: usize) -> Result<Self> {
-        let scope = scope.block();
-        let options = Conv2dOptions::new(1, 1);
-        Ok(Self {
-            conv: Conv2d::with_init(&scope.pp(1), inputs, inputs / 2, 3, options, WEIGHT, None)?,
-            norm: BatchNorm2d::with_init(&scope.pp(2), inputs / 2, BatchNormConfig::default(), NORM_WEIGHT)?,
-            name: scope.block_name().to_owned(),
-        })
-    }
-}
-
-impl Block for Upsample {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
-        let x = ops::upsample_nearest2d(tape, &inputs[0], 2)?;
-        Ok(vec![self.norm.forward(tape, &self.conv.forward(tape, &x)?, FusedActivation::Relu)?])
-    }
-}
+use super::layers::upsampling;
+use super::{Condition, ConditioningAugmentation, NORM_WEIGHT, StackGanConfig, WEIGHT, doublings};
 
 /// Noise and condition to 4×4 maps.
 #[derive(Debug)]
@@ -63,33 +33,16 @@ impl Block for Root {
     }
 }
 
-/// The last maps to an image.
-#[derive(Debug)]
-struct ToImage {
-    name: String,
-    conv: Conv2d,
-}
-
-impl Block for ToImage {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
-        Ok(vec![ops::tanh(tape, &self.conv.forward(tape, &inputs[0])?)?])
-    }
-}
-
-/// What the generator gives.
+/// What a generator gives.
 #[derive(Debug, Clone)]
 pub struct Generated {
-    /// [N, 3, 64, 64], between −1 and 1.
+    /// [N, 3, S, S], between −1 and 1.
     pub image: Value,
     /// What the condition was drawn from.
     pub condition: Condition,
 }
 
-/// Text and noise to an image of 64×64 pixels.
+/// Text and noise to a small image.
 #[derive(Debug, Clone)]
 pub struct StageOneGenerator {
     conditioning: ConditioningAugmentation,
@@ -101,8 +54,9 @@ impl StageOneGenerator {
     /// Registers the model's parameters.
     ///
     /// # Errors
-    /// If a name is taken.
+    /// If a name is taken, or the image's size is not 4 doubled, or the width cannot be halved as often.
     pub fn new(scope: &Scope, config: &StackGanConfig) -> Result<Self> {
+        let doublings = doublings("StackGAN's stage I", 4, config.stage_one_size)?;
         let channels = 8 * config.gf_dim;
         let conditioning = ConditioningAugmentation::new(&scope.pp("ca_net").block(), config)?;
         let fc = scope.pp("fc").block();
@@ -111,18 +65,17 @@ impl StageOneGenerator {
         blocks.push(Arc::new(Root {
             name: fc.block_name().to_owned(),
             fc: Linear::with_init(&fc.pp(0), inputs, outputs, WEIGHT, None)?,
-            norm: BatchNorm2d::with_init(&fc.pp(1), outputs, BatchNormConfig::default(), NORM_WEIGHT)?,
+            norm: BatchNorm2d::with_init(&fc.pp(1), outputs, config.norms(), NORM_WEIGHT)?,
             channels,
         }));
-        for index in 0..4 {
-            let scope = scope.pp(format!("upsample{}", index + 1));
-            blocks.push(Arc::new(Upsample::new(&scope, channels >> index)?));
-        }
-        let img = scope.pp("img").block();
-        let options = Conv2dOptions::new(1, 1);
-        let conv = Conv2d::with_init(&img.pp(0), channels >> 4, 3, 3, options, WEIGHT, None)?;
-        blocks.push(Arc::new(ToImage { name: img.block_name().to_owned(), conv }));
+        blocks.extend(upsampling(scope, config, channels, doublings)?);
         Ok(Self { conditioning, blocks })
+    }
+
+    /// What follows the condition: the root, which takes noise and condition side by side, [N, z_dim + condition_dim], the
+    /// doublings, and the image; each takes the one value that the block before it gave.
+    pub fn blocks(&self) -> &[Arc<dyn Block>] {
+        &self.blocks
     }
 
     /// Images for text vectors [N, text_dim], noise [N, z_dim] and the noise of the condition [N, condition_dim].

@@ -1,0 +1,84 @@
+//! A step of each of StackGAN's two networks, of either stage, as in the authors' code.
+
+use anyhow::Result;
+use candle_core::{Device, Tensor};
+use phalanx_collectives::Communicator;
+use phalanx_models::stackgan::{
+    Discriminator, Generated, SampleWeights, conditions_of_next, discriminator_loss, generator_loss,
+};
+use phalanx_models::{StackGanConfig, StageOneGenerator, StageTwoGenerator};
+use phalanx_sharding::ParallelStrategy as _;
+use phalanx_tensor::optim::Adam;
+use phalanx_tensor::{StoreBuilder, Tape, Value};
+
+use super::TrainArgs;
+use super::model::{Model, layout};
+use super::rank::{Replica, Step};
+
+/// The networks that make images: of stage I one, of stage II both, of which the first is not learnt.
+struct Maker {
+    one: StageOneGenerator,
+    two: Option<StageTwoGenerator>,
+}
+
+impl Maker {
+    fn make(&self, tape: &Tape, text: &Value, noise: &Value, condition: &Value) -> Result<Generated> {
+        let Some(two) = &self.two else { return Ok(self.one.forward(tape, text, noise, condition)?) };
+        let small = tape.frozen(|tape| self.one.forward(tape, text, noise, condition))?;
+        Ok(two.forward(tape, &small.image.detach(), text, condition)?)
+    }
+}
+
+/// A step of the discriminator and one of the generator, with Adam as in the authors' code.
+pub(super) fn step(args: &TrainArgs, strategy: &str, comm: Communicator) -> Result<Step> {
+    anyhow::ensure!(strategy != "fsdp", "StackGAN's networks run on each other's tapes; not by fsdp");
+    let (batch, size, ranks) = (args.batch, args.image_size, comm.world_size());
+    let second = matches!(args.model, Model::Stackgan2);
+    let config = match second {
+        true => StackGanConfig { stage_one_size: size / 4, stage_two_size: size, ..StackGanConfig::new() },
+        false => StackGanConfig { stage_one_size: size, ..StackGanConfig::new() },
+    };
+    let builder = || StoreBuilder::new(layout(args));
+    let (of_one, of_g, of_d) = (builder(), builder(), builder());
+    let one = StageOneGenerator::new(&of_one.root(), &config)?;
+    let (two, discriminator) = match second {
+        true => {
+            let two = StageTwoGenerator::new(&of_g.root(), &config)?;
+            (Some(two), Discriminator::stage_two(&of_d.root(), &config)?)
+        }
+        false => (None, Discriminator::stage_one(&of_d.root(), &config)?),
+    };
+    // What is learnt of the generators is the last of them.
+    let (still, learnt) =
+        if second { (Some(of_one.build()?), of_g.build()?) } else { (None, of_one.build()?) };
+    let (g, d) = (
+        Replica::new(args, strategy, &learnt, comm.clone())?,
+        Replica::new(args, strategy, &of_d.build()?, comm)?,
+    );
+    let maker = Maker { one, two };
+    let random = |dims: &[usize]| {
+        Ok::<_, anyhow::Error>(Value::constant(Tensor::rand(-1.0_f32, 1.0, dims, &Device::Cpu)?))
+    };
+    let (real, text) = (random(&[batch, 3, size, size])?, random(&[batch, config.text_dim])?);
+    let (noise, condition_noise) = (random(&[batch, config.z_dim])?, random(&[batch, config.condition_dim])?);
+    let (mut adam_g, mut adam_d) = (Adam::new((0.5, 0.999), 1e-8, 0.0), Adam::new((0.5, 0.999), 1e-8, 0.0));
+    let weights = vec![1.0; batch];
+    Ok(Box::new(move |context, step| {
+        // Its parameters belong to the store.
+        let _ = &still;
+        let counts = SampleWeights { weights: &weights, sum: (batch * ranks) as f64 };
+        let tape = g.tape(context, step);
+        let generated = maker.make(&tape, &text, &noise, &condition_noise)?;
+        let shown = generated.condition.mu.detach();
+        let judging = d.tape(context, step);
+        let images = (&real, &generated.image.detach());
+        let wrong = conditions_of_next(&judging, &shown)?;
+        let pairs = (&shown, wrong.as_ref());
+        let losses = discriminator_loss(&judging, &discriminator, images, pairs, counts)?;
+        d.step((&judging, &losses.total), &mut adam_d, 2e-4, context)?;
+        let losses = generator_loss(&tape, &discriminator, &generated, &shown, 2.0, counts)?;
+        g.step((&tape, &losses.total), &mut adam_g, 2e-4, context)?;
+        // The networks share a communicator.
+        Ok(g.parallel.stats())
+    }))
+}

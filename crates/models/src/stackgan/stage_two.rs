@@ -1,0 +1,135 @@
+//! The generator of the second stage.
+
+use std::sync::Arc;
+
+use phalanx_tensor::nn::{BatchNorm2d, Conv2d};
+use phalanx_tensor::ops::{Conv2dOptions, FusedActivation};
+use phalanx_tensor::{Block, Result, Scope, Tape, TensorError, Value};
+
+use super::layers::{After, Convolution, joined, sequence, upsampling};
+use super::{ConditioningAugmentation, Generated, NORM_WEIGHT, StackGanConfig, WEIGHT, doublings};
+
+/// What was read of an image, joined with the condition: 3×3 convolution, norm, ReLU.
+#[derive(Debug)]
+struct Joint {
+    name: String,
+    conv: Conv2d,
+    norm: BatchNorm2d,
+}
+
+impl Block for Joint {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
+        let x = self.conv.forward(tape, &joined(tape, &inputs[0], &inputs[1])?)?;
+        Ok(vec![self.norm.forward(tape, &x, FusedActivation::Relu)?])
+    }
+}
+
+/// Two 3×3 convolutions with norms beside what came in.
+#[derive(Debug)]
+struct Residual {
+    name: String,
+    conv1: Conv2d,
+    norm1: BatchNorm2d,
+    conv2: Conv2d,
+    norm2: BatchNorm2d,
+}
+
+impl Block for Residual {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
+        let x = self.conv1.forward(tape, &inputs[0])?;
+        let x = self.norm1.forward(tape, &x, FusedActivation::Relu)?;
+        let x = self.conv2.forward(tape, &x)?;
+        Ok(vec![self.norm2.forward_added(tape, &x, &inputs[0], FusedActivation::Relu)?])
+    }
+}
+
+/// An image of the first stage and its text to a larger image.
+#[derive(Debug, Clone)]
+pub struct StageTwoGenerator {
+    conditioning: ConditioningAugmentation,
+    /// From the small image to maps of a quarter of its size, each of one value.
+    encoder: Vec<Arc<dyn Block>>,
+    /// Takes these and the condition.
+    joint: Arc<dyn Block>,
+    /// From there to the image, each of one value.
+    decoder: Vec<Arc<dyn Block>>,
+}
+
+impl StageTwoGenerator {
+    /// Registers the model's parameters.
+    ///
+    /// # Errors
+    /// If a name is taken, the size of either image is not a smaller one doubled, or the width cannot be halved as often.
+    pub fn new(scope: &Scope, config: &StackGanConfig) -> Result<Self> {
+        const WHAT: &str = "StackGAN's stage II";
+        let size = config.stage_one_size;
+        doublings(WHAT, size, config.stage_two_size)?;
+        let doublings = doublings(WHAT, size / 4, config.stage_two_size)?;
+        if !size.is_multiple_of(4) {
+            let problem = format!("the size {size} of stage I cannot be halved twice");
+            return Err(TensorError::Shape { op: WHAT, problem });
+        }
+        let width = config.gf_dim;
+        let conditioning = ConditioningAugmentation::new(&scope.pp("ca_net").block(), config)?;
+        let layers = [
+            Convolution { outputs: width, kernel: 3, stride: 1 },
+            Convolution { outputs: 2 * width, kernel: 4, stride: 2 },
+            Convolution { outputs: 4 * width, kernel: 4, stride: 2 },
+        ];
+        let encoder = sequence(&scope.pp("encoder"), config, 3, &layers, After::Relu)?;
+        let channels = 4 * width;
+        let options = Conv2dOptions::new(1, 1);
+        let conv =
+            |scope: &Scope, inputs| Conv2d::with_init(scope, inputs, channels, 3, options, WEIGHT, None);
+        let norm = |scope: &Scope| BatchNorm2d::with_init(scope, channels, config.norms(), NORM_WEIGHT);
+        let at = scope.pp("hr_joint").block();
+        let joint = Arc::new(Joint {
+            conv: conv(&at.pp(0), channels + config.condition_dim)?,
+            norm: norm(&at.pp(1))?,
+            name: at.block_name().to_owned(),
+        });
+        let mut decoder: Vec<Arc<dyn Block>> = Vec::new();
+        for index in 0..config.residual_blocks {
+            let at = scope.pp("residual").pp(index).block();
+            let layers = at.pp("block");
+            decoder.push(Arc::new(Residual {
+                conv1: conv(&layers.pp(0), channels)?,
+                norm1: norm(&layers.pp(1))?,
+                conv2: conv(&layers.pp(3), channels)?,
+                norm2: norm(&layers.pp(4))?,
+                name: at.block_name().to_owned(),
+            }));
+        }
+        decoder.extend(upsampling(scope, config, channels, doublings)?);
+        Ok(Self { conditioning, encoder, joint, decoder })
+    }
+
+    /// Images [N, 3, S', S'] for images of the first stage [N, 3, S, S], text vectors [N, text_dim] and the noise of the
+    /// condition [N, condition_dim]. In the authors' training the first stage's images are cut off ([`Value::detach`]).
+    ///
+    /// # Errors
+    /// If the shapes do not go together.
+    pub fn forward(
+        &self,
+        tape: &Tape,
+        small: &Value,
+        text: &Value,
+        condition_noise: &Value,
+    ) -> Result<Generated> {
+        let encoded = tape.run_sequence(&self.encoder, small)?;
+        let condition = self.conditioning.forward(tape, text)?;
+        let sample = condition.sample(tape, condition_noise)?;
+        let mut outputs = tape.run(&self.joint, &[encoded, sample])?;
+        let absent = || TensorError::Backward("the joint block gives one value".into());
+        let x = outputs.pop().ok_or_else(absent)?;
+        Ok(Generated { image: tape.run_sequence(&self.decoder, &x)?, condition })
+    }
+}

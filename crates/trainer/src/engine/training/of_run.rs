@@ -1,0 +1,49 @@
+//! Values of a network out of another run's checkpoint.
+
+use std::path::Path;
+
+use phalanx_tensor::ParamStore;
+
+use crate::engine::checkpoint::newest_checkpoint;
+use crate::engine::error::TrainError;
+use crate::run::RunFolder;
+use crate::run::checkpoint::{EMA, MODEL};
+
+/// Reads the newest checkpoint of a run into the whole parameters and the buffers of the network called `name`, whose names there
+/// begin with one of `prefixes` in place of the network's own: averages where there are some.
+pub(super) fn load_of_run(
+    name: &str,
+    run: &Path,
+    prefixes: &[&str],
+    store: &ParamStore,
+) -> Result<(), TrainError> {
+    let problem = |problem: String| {
+        TrainError::Setup(format!("weights of network `{name}` from run {}: {problem}", run.display()))
+    };
+    let folder = RunFolder::open(run).map_err(|error| problem(error.to_string()))?;
+    let checkpoint = newest_checkpoint(&folder)?;
+    let reader = checkpoint.reader();
+    let named = |own: &str| -> Result<String, TrainError> {
+        let bare = own.strip_prefix(name).and_then(|rest| rest.strip_prefix('.')).unwrap_or(own);
+        let mut names = prefixes.iter().map(|prefix| format!("{prefix}{bare}"));
+        let found = names.clone().find(|name| !reader.pieces(MODEL, name).is_empty());
+        found.ok_or_else(|| {
+            let looked = names.by_ref().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", nor ");
+            problem(format!("its checkpoint of step {} has no {looked}", checkpoint.step()))
+        })
+    };
+    for param in store.params() {
+        let there = named(param.name())?;
+        let kind = if reader.pieces(EMA, &there).is_empty() { MODEL } else { EMA };
+        let value = reader.read(kind, &there)?;
+        if value.dims() != param.dims() {
+            let (found, own) = (value.dims(), param.dims());
+            return Err(problem(format!("`{there}` has shape {found:?}, here it has {own:?}")));
+        }
+        param.set(&value)?;
+    }
+    for buffer in store.buffers() {
+        buffer.set(&reader.read(MODEL, &named(buffer.name())?)?)?;
+    }
+    Ok(())
+}
