@@ -28,8 +28,6 @@ use crate::engine::Task;
 pub(crate) fn rows() -> Vec<Task> {
     vec![
         cvae::spec().into(),
-        autoencoder_kl::spec().into(),
-        diffusion::spec().into(),
         clip::spec().into(),
         resnet::spec("resnet18", ResNetVariant::R18).into(),
         resnet::spec("resnet34", ResNetVariant::R34).into(),
@@ -37,6 +35,8 @@ pub(crate) fn rows() -> Vec<Task> {
         resnet::spec("resnet101", ResNetVariant::R101).into(),
         mobilenet_v2::spec().into(),
         mlp::spec().into(),
+        autoencoder_kl::spec().into(),
+        diffusion::spec().into(),
         stackgan::spec().into(),
         attributes::spec().into(),
     ]
