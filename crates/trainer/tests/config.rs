@@ -329,5 +329,8 @@ fn a_run_of_an_older_program_goes_on() {
     // The same file as somebody's own is told apart from a typing error.
     let error = resolve(path.to_str().unwrap(), &[]).unwrap_err().to_string();
     assert!(error.contains(":44: train.kl_weight is called model.kl_weight now"), "{error}");
-    assert!(error.contains(":8: model.dropout is a key of mobilenetv2, diffusion; model.kind is cvae"), "{error}");
+    assert!(
+        error.contains(":8: model.dropout is a key of mobilenetv2, diffusion; model.kind is cvae"),
+        "{error}"
+    );
 }

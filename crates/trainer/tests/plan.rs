@@ -87,7 +87,7 @@ fn plans_need_no_images_and_no_memory() {
         ("plan tiny --strategy fsdq", "did you mean fsdp?"),
         ("plan tiny --ranks 0", "train.ranks = 0 is not at least 1"),
         ("plan --model mlp --set model.mlp_depth=0", "model.mlp_depth = 0 is not at least 1"),
-        ("plan --model mlp --data folder", "name it by data.path"),
+        ("plan --model mlp --data folder", "by data.path"),
     ] {
         let output = phalanx(folder.path(), line);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

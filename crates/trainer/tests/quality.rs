@@ -93,10 +93,6 @@ fn judges_say_the_same_on_any_number_of_ranks_and_in_eval() {
             && measured.iter().all(|line| (real(line) - real(&measured[0])).abs() < 1e-9)
     );
 
-    // Pictures that are drawn hardly trained are far from real ones, and real ones are as near as can be to themselves.
-    let [drawn, truth] = ["test_drawn_sharpness", "test_real_sharpness"].map(|key| measured[0][key].as_f64());
-    assert!(drawn < truth, "{drawn:?} {truth:?}");
-
     // `eval` has the same to say of the newest checkpoint.
     let report: Value = serde_json::from_str(&succeed(folder, &["eval", "--run", "one"])).expect("is JSON");
     for key in &judged {

@@ -54,8 +54,11 @@ pub(super) fn compare_widened<M>(
     let exact = measure(Arithmetic { dtype: DType::F64, errors: None })?;
     for seed in 0..DRAWS {
         let disturbed = measure(Arithmetic { dtype: DType::F64, errors: Some(seed) })?;
-        for (quantity, noise) in quantities.iter_mut().zip(compare(&disturbed, &exact)) {
-            quantity.widen(NOISE_FACTOR * noise.error);
+        let noises = compare(&disturbed, &exact);
+        for quantity in &mut quantities {
+            // What was measured may be more than what is recorded, and in another order.
+            let noise = noises.iter().find(|noise| noise.name == quantity.name);
+            quantity.widen(NOISE_FACTOR * noise.map_or(0.0, |noise| noise.error));
         }
     }
     Ok(quantities)
