@@ -1,5 +1,4 @@
 //! A generative adversarial network of one's own: two networks, each with its optimizer, learn points on a circle.
-//!
 //! `cargo run --release --example own_gan -- train --ranks 2 --strategy fsdp`; `--help` says what else there is.
 use std::sync::Arc;
 
@@ -14,8 +13,6 @@ settings! {
     struct GanSettings {
         /// Numbers that the generator makes a point of.
         noise: usize = 4;
-        /// Features of the hidden layers.
-        width: usize = 32;
     }
 }
 
@@ -46,22 +43,18 @@ struct Gan(Mlp, Mlp, usize);
 
 impl Gan {
     fn build(setup: &mut Setup<'_>, settings: &GanSettings) -> Result<Training<Self>, TrainError> {
-        let mlp = |inputs, num_classes| MlpConfig { inputs, width: settings.width, depth: 2, num_classes };
+        let mlp = |inputs, num_classes| MlpConfig { inputs, width: 32, depth: 2, num_classes };
         let generator = setup.network("generator", |scope| Mlp::new(scope, &mlp(settings.noise, 2)))?;
         let critic = setup.network("critic", |scope| Mlp::new(scope, &mlp(2, 1)))?;
         Ok(Training::new("a generator and a critic", Self(generator, critic, settings.noise))
             .phase("critic", ["critic"], |gan, step| {
                 let (points, fake) = (step.value("points")?, gan.fake(step)?);
-                let both = [gan.judge(step, &points, 1.0)?, gan.judge(step, &fake, 0.0)?];
-                // All ranks have the same number, and their shares of it are added up.
-                let share = step.batch.weight() / step.sum;
-                let diversity = share * step.spread(&fake)? / step.spread(&points)?;
-                Ok(Loss::new(ops::add(step.tape, &both[0], &both[1])?, [diversity]))
+                let (real, made) = (gan.judge(step, &points, 1.0)?, gan.judge(step, &fake, 0.0)?);
+                Ok(Loss::new(ops::add(step.tape, &real, &made)?, [step.diversity(&fake, &points)?]))
             })
             .measures(["diversity"])
             .watched(["diversity"])
             .phase("generator", ["generator"], |gan, step| gan.judge(step, &gan.fake(step)?, 1.0))
-            .watched([])
             .evaluate(["doubt"], |gan, step| Ok([number(&gan.judge(step, &step.value("points")?, 1.0)?)?])))
     }
 

@@ -48,6 +48,20 @@ fn every_file_opens_with_what_it_is_and_is_short() {
 }
 
 #[test]
+fn trainings_of_ones_own_take_fewer_than_80_lines() {
+    let sources = all_sources();
+    let examples: Vec<_> =
+        sources.iter().filter(|(name, _)| name.starts_with("crates/trainer/examples/own_")).collect();
+    assert!(examples.len() >= 3, "the examples are elsewhere");
+    let long =
+        examples.iter().map(|(name, text)| (name, text.lines().count())).filter(|(_, lines)| *lines >= 80);
+    report(
+        "an example is short",
+        &long.map(|(name, lines)| format!("{name}: {lines} lines")).collect::<Vec<_>>(),
+    );
+}
+
+#[test]
 fn models_know_no_ranks_and_no_files() {
     let mut breaches = Vec::new();
     for (name, text) in all_sources().iter().filter(|(name, _)| name.starts_with("crates/models/src/")) {

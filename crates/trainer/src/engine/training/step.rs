@@ -122,12 +122,21 @@ impl<'a> Step<'a> {
         Ok(Value::constant(self.tape.backend().gaussian_noise(key, start, &Shape::from(shape), dtype)?))
     }
 
-    /// How different the samples of a value [N, …] are: the standard deviation between the samples of the whole micro-batch, on
-    /// all ranks that have some, as the root of its mean square over the elements. 0 if all are alike.
+    /// How different the samples of `made` are beside those of `real`, both [N, …]: 1 if they differ as much, near 0 if a
+    /// generator makes one picture of everything. It is a measure of a phase as it stands: over the whole micro-batch on all
+    /// ranks, and this rank's share of it.
     ///
     /// # Errors
     /// If elements are no floating-point numbers; and the transport's.
-    pub fn spread(&self, value: &Value) -> Result<f64, TrainError> {
+    pub fn diversity(&self, made: &Value, real: &Value) -> Result<f64, TrainError> {
+        // All ranks find the same number, and what they measure is added up.
+        let share = self.batch.weight() / self.sum;
+        Ok(share * self.spread(made)? / self.spread(real)?.max(1e-6))
+    }
+
+    /// How different the samples of a value [N, …] are: the standard deviation between the samples of the whole micro-batch, on
+    /// all ranks that have some, as the root of its mean square over the elements. 0 if all are alike.
+    fn spread(&self, value: &Value) -> Result<f64, TrainError> {
         let samples = value.dims().first().copied().unwrap_or(0);
         let elements = value.shape().elem_count() / samples.max(1);
         let values = value.to_host()?.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;

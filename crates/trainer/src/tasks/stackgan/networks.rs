@@ -72,9 +72,7 @@ impl StackGan {
         let wrong = conditions_of_next(step.tape, &condition)?;
         let (images, pairs) = ((&real, &fake), (&condition, wrong.as_ref()));
         let losses = discriminator_loss(step.tape, self.judge(stage)?, images, pairs, counts(step))?;
-        // All ranks have the same number; what is added up over them is each one's share of it.
-        let share = step.batch.weight() / step.sum;
-        let diversity = step.spread(&fake)? / step.spread(&real)?.max(1e-6) * share;
+        let diversity = step.diversity(&fake, &real)?;
         let of_wrong = losses.wrong.as_ref().map_or(Ok(0.0), number)?;
         Ok(Loss::new(losses.total, [number(&losses.real)?, of_wrong, number(&losses.fake)?, diversity]))
     }
