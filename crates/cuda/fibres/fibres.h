@@ -72,7 +72,7 @@ struct PhalanxKernel {
     unsigned max_threads;
     unsigned param_count;
     const unsigned *param_sizes;
-    // Whether each parameter is a pointer.
+    // Of each parameter: 0 if it is no pointer, 1 if what it points to is only read, 2 if it may be written.
     const unsigned char *param_pointers;
 };
 
@@ -436,13 +436,18 @@ static std::vector<PhalanxKernel> &table() {
     return kernels;
 }
 
+template <class A>
+constexpr unsigned char pointer() {
+    return !std::is_pointer<A>::value ? 0 : std::is_const<typename std::remove_pointer<A>::type>::value ? 1 : 2;
+}
+
 template <class F>
 struct Signature;
 template <class... A>
 struct Signature<void (*)(A...)> {
     static constexpr unsigned COUNT = sizeof...(A);
     static inline const unsigned SIZES[COUNT ? COUNT : 1] = {sizeof(A)...};
-    static inline const unsigned char POINTERS[COUNT ? COUNT : 1] = {std::is_pointer<A>::value...};
+    static inline const unsigned char POINTERS[COUNT ? COUNT : 1] = {pointer<A>()...};
     template <size_t... I>
     static void call(void (*kernel)(A...), void **params, std::index_sequence<I...>) {
         kernel(*static_cast<A *>(params[I])...);
