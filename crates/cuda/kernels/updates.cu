@@ -15,9 +15,9 @@ template <int M, class W> DEVICE void store_low(void *low, int kind, Size at, co
     else store(static_cast<f16 *>(low) + at, values);
 }
 
+// The last two are 1 or 0.
 struct Sgd {
-    double lr, momentum, decay;
-    i64 nesterov, first;
+    double lr, momentum, decay, nesterov, first;
 };
 
 // w <- w − lr·d with d = g + decay·w, through the momentum buffer if there is momentum.
@@ -32,13 +32,13 @@ DEVICE void sgd(const Sgd &by, W *weights, const G *grads, W *buffer, const doub
         W w[M], g[M], b[M];
         load(weights + at, w);
         load(grads + at, g);
-        if (buffer && !by.first) load(buffer + at, b);
+        if (buffer && by.first == 0) load(buffer + at, b);
 #pragma unroll
         for (int i = 0; i < M; ++i) {
             W d = g[i] * scale + decay * w[i];
             if (buffer) {
-                b[i] = by.first ? d : momentum * b[i] + d;
-                d = by.nesterov ? d + momentum * b[i] : b[i];
+                b[i] = by.first != 0 ? d : momentum * b[i] + d;
+                d = by.nesterov != 0 ? d + momentum * b[i] : b[i];
             }
             w[i] -= lr * d;
         }
