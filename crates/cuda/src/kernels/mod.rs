@@ -14,6 +14,7 @@ mod memory;
 mod shapes;
 mod sums;
 
+mod attention;
 mod row_norms;
 mod softmax;
 
@@ -28,6 +29,7 @@ mod pooling;
 mod random;
 mod updates;
 
+pub use attention::scale_and_mask;
 pub use batch_norm::{
     BatchNorm, BatchNormBackward, batch_norm, batch_norm_affine_gradients, batch_norm_backward,
     batch_norm_fixed, batch_norm_gradient_sums, batch_norm_running, batch_norm_statistics, batch_norm_sums,

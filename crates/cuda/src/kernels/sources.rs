@@ -25,6 +25,7 @@ sources! {
     SHAPES = "shapes";
     SUMS = "sums";
     SOFTMAX = "softmax";
+    ATTENTION = "attention";
     ROW_NORMS = "row_norms";
     PLANES = "planes";
     CHANNEL_STATISTICS = "channel_statistics";
