@@ -1,8 +1,9 @@
 //! Elements by themselves: memory, functions, broadcasts, sums, order.
 
 use phalanx_cuda::kernels::{
-    BinaryOp, accumulate, affine, binary, broadcast_as, cat, convert, convert_to, count_up, fill, mul_backward,
-    narrow, neg, pad_with_zeros, permute, sum_all, sum_over, sum_to_shape, unary, unary_backward,
+    BinaryOp, accumulate, affine, binary, broadcast_as, cat, convert, convert_to, count_up, fill,
+    mul_backward, narrow, neg, pad_with_zeros, permute, sum_all, sum_over, sum_to_shape, unary,
+    unary_backward,
 };
 use phalanx_cuda::{ElementType, Gpu};
 use phalanx_kernels::{UnaryOp, unary_backward as cpu_unary_backward, unary_forward};
@@ -61,11 +62,21 @@ fn memory_is_filled_converted_and_added_to() {
         let bytes = convert(gpu, &odd, ElementType::U8).unwrap();
         assert_eq!(gpu.download::<u8>(&bytes).unwrap(), [0, 255, 0, 0, 255, 255, 0]);
         let wide = convert(gpu, &odd, ElementType::I64).unwrap();
-        assert_eq!(gpu.download::<i64>(&wide).unwrap(), [0, i64::MAX, i64::MIN, -3, 255, 1e30_f32 as i64, i64::MIN]);
+        assert_eq!(
+            gpu.download::<i64>(&wide).unwrap(),
+            [0, i64::MAX, i64::MIN, -3, 255, 1e30_f32 as i64, i64::MIN]
+        );
         let halves = convert(gpu, &odd, ElementType::F16).unwrap();
         let halves = download(gpu, &halves);
         assert!(halves[0].is_nan() && halves[1] == f64::INFINITY && halves[5] == f64::INFINITY);
-        for (a, b) in [("f32", "f32"), ("f32", "bf16"), ("bf16", "f32"), ("bf16", "bf16"), ("f16", "f32"), ("f64", "f64")] {
+        for (a, b) in [
+            ("f32", "f32"),
+            ("f32", "bf16"),
+            ("bf16", "f32"),
+            ("bf16", "bf16"),
+            ("f16", "f32"),
+            ("f64", "f64"),
+        ] {
             let named = |name: &str| FLOATS.into_iter().find(|dtype| dtype.suffix() == name).unwrap();
             let (a, b) = (named(a), named(b));
             for len in LENGTHS {
@@ -146,7 +157,8 @@ fn functions_and_their_derivatives() {
 #[test]
 fn extreme_arguments() {
     on_gpu(|gpu| {
-        let values = [0.0_f32, -0.0, 100.0, -100.0, 1e30, -1e30, f32::INFINITY, f32::NEG_INFINITY, 1e-30, -1e-30];
+        let values =
+            [0.0_f32, -0.0, 100.0, -100.0, 1e30, -1e30, f32::INFINITY, f32::NEG_INFINITY, 1e-30, -1e-30];
         let x = gpu.upload(&values).unwrap();
         for op in FUNCTIONS {
             let doubles: Vec<f64> = values.iter().map(|value| f64::from(*value)).collect();
@@ -168,9 +180,10 @@ fn extreme_arguments() {
 /// An element of an array that is broadcast.
 fn broadcast_at(values: &[f64], dims: &[usize], to: &[usize], index: &[usize]) -> f64 {
     let extra = to.len() - dims.len();
-    let at = dims.iter().enumerate().fold(0, |at, (d, size)| {
-        at * size + if *size == 1 { 0 } else { index[extra + d] }
-    });
+    let at = dims
+        .iter()
+        .enumerate()
+        .fold(0, |at, (d, size)| at * size + if *size == 1 { 0 } else { index[extra + d] });
     values[at]
 }
 
@@ -252,9 +265,10 @@ fn broadcasts_and_what_they_do_to_gradients() {
                 let mut expected = vec![0.0; a.len()];
                 for (index, grad) in indices(&dims).iter().zip(&grad) {
                     let extra = dims.len() - a_dims.len();
-                    let at = a_dims.iter().enumerate().fold(0, |at, (d, size)| {
-                        at * size + if *size == 1 { 0 } else { index[extra + d] }
-                    });
+                    let at = a_dims
+                        .iter()
+                        .enumerate()
+                        .fold(0, |at, (d, size)| at * size + if *size == 1 { 0 } else { index[extra + d] });
                     expected[at] += grad * broadcast_at(&b, b_dims, &dims, index);
                 }
                 assert_close(gpu, &format!("gradient of {a_dims:?} by {b_dims:?}"), &da, &expected);
@@ -286,9 +300,16 @@ fn sums() {
                 let expected = 0.5 * x.iter().sum::<f64>();
                 assert!((total - expected).abs() <= 1e-6 * magnitude, "{dtype} {len}: {total}, {expected}");
             }
-            for [outer, length, inner] in
-                [[1, 1, 1], [3, 5, 7], [2, 1000, 33], [1, 5000, 3], [7, 2049, 1], [300, 32, 1], [2, 3, 500], [70, 2, 2]]
-            {
+            for [outer, length, inner] in [
+                [1, 1, 1],
+                [3, 5, 7],
+                [2, 1000, 33],
+                [1, 5000, 3],
+                [7, 2049, 1],
+                [300, 32, 1],
+                [2, 3, 500],
+                [70, 2, 2],
+            ] {
                 let (x, x_gpu) = draw.slice(gpu, dtype, outer * length * inner);
                 let mut expected = vec![0.0; outer * inner];
                 for (at, x) in x.iter().enumerate() {
@@ -300,7 +321,14 @@ fn sums() {
                 }
             }
         }
-        assert_eq!(download(gpu, &sum_over(gpu, &gpu.zeros(ElementType::F32, 0).unwrap(), [2, 0, 2], ElementType::F32).unwrap()), [0.0; 4]);
+        assert_eq!(
+            download(
+                gpu,
+                &sum_over(gpu, &gpu.zeros(ElementType::F32, 0).unwrap(), [2, 0, 2], ElementType::F32)
+                    .unwrap()
+            ),
+            [0.0; 4]
+        );
     });
 }
 
@@ -327,12 +355,17 @@ fn moved(gpu: &Gpu, dtype: ElementType) {
                 values[at(&source)]
             })
             .collect();
-        assert_eq!(download(gpu, &permute(gpu, &x, &dims, &order).unwrap()), expected, "{dims:?} as {order:?}");
+        assert_eq!(
+            download(gpu, &permute(gpu, &x, &dims, &order).unwrap()),
+            expected,
+            "{dims:?} as {order:?}"
+        );
         let dim = draw.below(dims.len());
         let start = draw.below(dims[dim]);
         let len = 1 + draw.below(dims[dim] - start);
         let inside = |index: &&Vec<usize>| (start..start + len).contains(&index[dim]);
-        let expected: Vec<f64> = indices(&dims).iter().filter(inside).map(|index| values[at(index)]).collect();
+        let expected: Vec<f64> =
+            indices(&dims).iter().filter(inside).map(|index| values[at(index)]).collect();
         let cut = narrow(gpu, &x, &dims, dim, start, len).unwrap();
         assert_eq!(download(gpu, &cut), expected, "{dims:?}, {start} + {len} of {dim}");
         let (before, after) = (draw.below(3), draw.below(3));
@@ -375,7 +408,9 @@ fn moved(gpu: &Gpu, dtype: ElementType) {
 #[test]
 fn elements_change_their_places() {
     on_gpu(|gpu| {
-        for dtype in [ElementType::F32, ElementType::Bf16, ElementType::F64, ElementType::U8, ElementType::U32] {
+        for dtype in
+            [ElementType::F32, ElementType::Bf16, ElementType::F64, ElementType::U8, ElementType::U32]
+        {
             moved(gpu, dtype);
         }
         // Matrices of whole tiles, and of parts of them.
