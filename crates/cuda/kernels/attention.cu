@@ -80,12 +80,13 @@ template <class W> DEVICE W *shared_memory() {
 #endif
 }
 
-// Grid: tiles of queries, batch·heads.
+// Grid: a block for each 32 queries of each matrix.
 template <int PACKS, class W>
 DEVICE void attend(const W *q, const W *k, const W *v, W *output, W *log_sums, int length, int keys, int dim, double scale, int causal) {
-    const int pitch = pitch_of(dim), thread = threadIdx.x & 7, own = threadIdx.x >> 3, first = blockIdx.x * 32;
+    const int pitch = pitch_of(dim), thread = threadIdx.x & 7, own = threadIdx.x >> 3, tiles = (length + 31) / 32;
+    const int first = blockIdx.x % tiles * 32;
     W *rows = shared_memory<W>(), *k_tile = rows + 32 * pitch, *v_tile = k_tile + 32 * pitch, *weights = v_tile + 32 * pitch;
-    const Size head = blockIdx.y;
+    const Size head = blockIdx.x / tiles;
     const W lowest = W(-3.4028234663852886e38);
     load_tile(q + head * length * dim, rows, first, length, dim);
     W sums[PACKS][4] = {}, largest = lowest, total = 0;
@@ -133,15 +134,16 @@ DEVICE void attend(const W *q, const W *k, const W *v, W *output, W *log_sums, i
 }
 
 // The gradient of queries (KEYS false: own rows are queries with their output's gradient, the others keys and values), or of keys
-// and values (the other way about). Grid: tiles of own rows, batch·heads.
+// and values (the other way about). Grid: a block for each 32
+// own rows of each matrix.
 template <bool KEYS, int PACKS, class W>
 DEVICE void attend_backward(const W *q, const W *k, const W *v, const W *dy, const W *log_sums, const W *deltas, W *to, W *to_values,
                             int length, int keys, int dim, double scale, int causal) {
-    const int pitch = pitch_of(dim), thread = threadIdx.x & 7, own = threadIdx.x >> 3, first = blockIdx.x * 32;
+    const int pitch = pitch_of(dim), thread = threadIdx.x & 7, own = threadIdx.x >> 3, own_rows = KEYS ? keys : length,
+              other_rows = KEYS ? length : keys, tiles = (own_rows + 31) / 32, first = blockIdx.x % tiles * 32;
     W *left = shared_memory<W>(), *right = left + 32 * pitch, *other_left = right + 32 * pitch, *other_right = other_left + 32 * pitch,
       *weights = other_right + 32 * pitch, *slopes = weights + 32 * 33;
-    const Size head = blockIdx.y, queries_at = head * length * dim, keys_at = head * keys * dim;
-    const int own_rows = KEYS ? keys : length, other_rows = KEYS ? length : keys;
+    const Size head = blockIdx.x / tiles, queries_at = head * length * dim, keys_at = head * keys * dim;
     load_tile(KEYS ? k + keys_at : q + queries_at, left, first, own_rows, dim);
     load_tile(KEYS ? v + keys_at : dy + queries_at, right, first, own_rows, dim);
     W sums[PACKS][4] = {}, value_sums[KEYS ? PACKS : 1][4] = {};

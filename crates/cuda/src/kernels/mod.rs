@@ -14,11 +14,14 @@ mod memory;
 mod shapes;
 mod sums;
 
-mod row_norms;
 mod softmax;
 
-mod batch_norm;
+mod attention;
+mod row_norms;
+
 mod channels;
+
+mod batch_norm;
 mod group_norm;
 
 mod images;
@@ -28,6 +31,7 @@ mod pooling;
 mod random;
 mod updates;
 
+pub use attention::{AttentionSizes, attention, attention_backward};
 pub use batch_norm::{
     BatchNorm, BatchNormBackward, batch_norm, batch_norm_affine_gradients, batch_norm_backward,
     batch_norm_fixed, batch_norm_gradient_sums, batch_norm_running, batch_norm_statistics, batch_norm_sums,

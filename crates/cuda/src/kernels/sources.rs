@@ -25,6 +25,8 @@ sources! {
     SHAPES = "shapes";
     SUMS = "sums";
     SOFTMAX = "softmax";
+    ATTENTION = "attention";
+    ATTENTION_TILES = "attention_tiles";
     ROW_NORMS = "row_norms";
     PLANES = "planes";
     CHANNEL_STATISTICS = "channel_statistics";
