@@ -17,6 +17,7 @@
 //!   counted by what they are for; page-locked memory of the host.
 //! - **[`Gpu`]** is all of that together, and what the rest takes; [`launch`] runs a kernel by its name.
 //! - **[`kernels`]**: a launcher for each kernel, a file for each family.
+//! - **[`blas`]**, **[`dnn`]**: matrix products by cuBLASLt and convolutions by cuDNN; how is found out once for each shape.
 //!
 //! # Streams and lifetimes
 //!
@@ -46,6 +47,9 @@ mod gpu;
 pub mod launch;
 
 pub mod kernels;
+
+pub mod blas;
+pub mod dnn;
 
 pub use compile::Source;
 pub use device::{Device, Stream};

@@ -9,8 +9,7 @@ use crate::sources::{report, root};
 /// one is a decision; see the architecture page.
 const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("kernels", &[], &[]),
-    // Its tests compare with the CPU's kernels.
-    ("cuda", &[], &["kernels"]),
+    ("cuda", &["kernels"], &[]),
     ("collectives", &[], &[]),
     ("data", &[], &[]),
     ("tensor", &["kernels", "cuda"], &[]),

@@ -18,6 +18,7 @@ mod softmax;
 
 mod attention;
 mod row_norms;
+mod scores;
 
 mod channels;
 
@@ -53,6 +54,7 @@ pub use pooling::{
 };
 pub use random::{StreamKey, dropout, dropout_mask, normal, uniform};
 pub use row_norms::{NormInputs, l2_normalise, l2_normalise_backward, layer_norm, layer_norm_backward};
+pub use scores::scale_and_mask;
 pub use shapes::{broadcast_as, cat, narrow, pad_with_zeros, permute};
 pub use softmax::{softmax, softmax_backward};
 pub use sources::ALL as SOURCES;

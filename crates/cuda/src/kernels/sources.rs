@@ -27,6 +27,7 @@ sources! {
     SOFTMAX = "softmax";
     ATTENTION = "attention";
     ATTENTION_TILES = "attention_tiles";
+    SCORES = "scores";
     ROW_NORMS = "row_norms";
     PLANES = "planes";
     CHANNEL_STATISTICS = "channel_statistics";

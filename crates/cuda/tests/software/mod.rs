@@ -19,8 +19,12 @@ const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../cuda/software-gpu
 const FIBRES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../cuda/fibres/fibres.h");
 
 /// Stand-ins: source, file, and what else it may be called.
-const LIBRARIES: &[(&str, &str, &[&str])] =
-    &[("driver.cpp", "libcuda.so.1", &["libcuda.so"]), ("nvrtc.cpp", "libnvrtc.so.13", &["libnvrtc.so"])];
+const LIBRARIES: &[(&str, &str, &[&str])] = &[
+    ("driver.cpp", "libcuda.so.1", &["libcuda.so"]),
+    ("nvrtc.cpp", "libnvrtc.so.13", &["libnvrtc.so"]),
+    ("cublaslt.cpp", "libcublasLt.so.13", &["libcublasLt.so"]),
+    ("cudnn.cpp", "libcudnn.so.9", &["libcudnn.so"]),
+];
 
 fn compiler() -> String {
     std::env::var("CXX").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "c++".to_owned())

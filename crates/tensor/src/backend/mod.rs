@@ -17,6 +17,8 @@ mod array;
 mod batch_norms;
 mod convolutions;
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod elementwise;
 mod lookups;
 mod losses;
@@ -32,6 +34,8 @@ mod updates;
 pub use array::{Array, DeviceArray};
 pub use batch_norms::{BatchNormBackward, BatchNormMaps, BatchNormPass, BatchNorms, FusedActivation};
 pub use convolutions::{Conv2dShape, ConvBackward, ConvTranspose2dShape, Convolutions};
+#[cfg(feature = "cuda")]
+pub use cuda::{Cuda, CudaArray};
 pub use elementwise::{BinaryOp, Elementwise, UnaryOp};
 pub use lookups::Lookups;
 pub use losses::{ElementLoss, Losses};
