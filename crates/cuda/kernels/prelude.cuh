@@ -6,7 +6,7 @@
 // bits are computed with in f32.
 
 #ifndef PHALANX_FIBRES
-#define KERNEL(name, threads, ...) extern "C" __global__ void __launch_bounds__(threads) name(__VA_ARGS__)
+#define KERNEL(name, threads, ...) extern "C" __global__ void __launch_bounds__(threads, 1) name(__VA_ARGS__)
 #endif
 #define DEVICE static __device__ __forceinline__
 

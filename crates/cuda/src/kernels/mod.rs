@@ -14,12 +14,15 @@ mod memory;
 mod shapes;
 mod sums;
 
-mod attention;
-mod row_norms;
 mod softmax;
 
-mod batch_norm;
+mod attention;
+mod row_norms;
+mod scores;
+
 mod channels;
+
+mod batch_norm;
 mod group_norm;
 
 mod images;
@@ -29,7 +32,7 @@ mod pooling;
 mod random;
 mod updates;
 
-pub use attention::scale_and_mask;
+pub use attention::{AttentionSizes, attention, attention_backward};
 pub use batch_norm::{
     BatchNorm, BatchNormBackward, batch_norm, batch_norm_affine_gradients, batch_norm_backward,
     batch_norm_fixed, batch_norm_gradient_sums, batch_norm_running, batch_norm_statistics, batch_norm_sums,
@@ -51,6 +54,7 @@ pub use pooling::{
 };
 pub use random::{StreamKey, dropout, dropout_mask, normal, uniform};
 pub use row_norms::{NormInputs, l2_normalise, l2_normalise_backward, layer_norm, layer_norm_backward};
+pub use scores::scale_and_mask;
 pub use shapes::{broadcast_as, cat, narrow, pad_with_zeros, permute};
 pub use softmax::{softmax, softmax_backward};
 pub use sources::ALL as SOURCES;

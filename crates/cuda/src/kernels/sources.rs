@@ -26,6 +26,8 @@ sources! {
     SUMS = "sums";
     SOFTMAX = "softmax";
     ATTENTION = "attention";
+    ATTENTION_TILES = "attention_tiles";
+    SCORES = "scores";
     ROW_NORMS = "row_norms";
     PLANES = "planes";
     CHANNEL_STATISTICS = "channel_statistics";

@@ -130,10 +130,24 @@ pub(crate) fn assert_close(gpu: &Gpu, what: &str, slice: &Slice, expected: &[f64
 
 /// [`assert_close`] with another tolerance of what is computed.
 pub(crate) fn assert_within(gpu: &Gpu, what: &str, slice: &Slice, expected: &[f64], tolerance: f64) {
+    assert_of(gpu, what, slice, expected, tolerance, 0.0);
+}
+
+/// [`assert_within`] for differences of terms as large as `magnitude`, of which rounding leaves something.
+pub(crate) fn assert_of(
+    gpu: &Gpu,
+    what: &str,
+    slice: &Slice,
+    expected: &[f64],
+    tolerance: f64,
+    magnitude: f64,
+) {
     let found = download(gpu, slice);
     assert_eq!(found.len(), expected.len(), "{what}: lengths");
-    let largest =
-        expected.iter().filter(|v| v.is_finite()).fold(1e-30_f64, |largest, v| largest.max(v.abs()));
+    let largest = expected
+        .iter()
+        .filter(|v| v.is_finite())
+        .fold(magnitude.max(1e-30), |largest: f64, v| largest.max(v.abs()));
     let unit = match slice.dtype() {
         ElementType::Bf16 => 1.0 / 128.0,
         ElementType::F16 => 1.0 / 1024.0,

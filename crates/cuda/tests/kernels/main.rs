@@ -7,6 +7,7 @@ mod software;
 
 mod drawn;
 
+mod attending;
 mod elements;
 mod maps;
 mod rows;
