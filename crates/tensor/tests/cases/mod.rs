@@ -59,6 +59,9 @@ pub(crate) const CASES: &[(&str, &[&[usize]], Run)] = &[
         }
         Ok(total)
     }),
+    ("attention of a large head", &[&[1, 1, 3, 300], &[1, 1, 4, 300], &[1, 1, 4, 300]], |t, v| {
+        ops::attention(t, &v[0], &v[1], &v[2], false)
+    }),
     ("clip_contrastive", &[&[3, 4], &[3, 4], &[]], |t, v| {
         let (images, texts) = (ops::l2_normalise(t, &v[0])?, ops::l2_normalise(t, &v[1])?);
         loss::clip_contrastive(t, &images, &texts, &ops::exp(t, &v[2])?, Over::Batch)

@@ -13,12 +13,24 @@ pub struct CudaArray {
     slice: Slice,
     shape: Shape,
     backend: Cuda,
+    /// What a backward needs besides the elements.
+    beside: Option<Slice>,
 }
 
 impl CudaArray {
     pub(super) fn new(backend: Cuda, slice: Slice, shape: Shape) -> Self {
         debug_assert_eq!(slice.len(), shape.elem_count(), "elements and shape");
-        Self { slice, shape, backend }
+        Self { slice, shape, backend, beside: None }
+    }
+
+    /// This array, with what a backward needs besides.
+    pub(super) fn with(self, beside: Slice) -> Self {
+        Self { beside: Some(beside), ..self }
+    }
+
+    /// What a backward needs besides.
+    pub(super) fn beside(&self) -> Option<&Slice> {
+        self.beside.as_ref()
     }
 
     /// The elements.

@@ -4,6 +4,7 @@
 //! lie in row-major order.
 
 mod array;
+mod attention;
 mod batch_norms;
 mod convolutions;
 mod elementwise;
