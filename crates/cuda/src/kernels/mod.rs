@@ -32,7 +32,7 @@ mod pooling;
 mod random;
 mod updates;
 
-pub use attention::{AttentionSizes, attention, attention_backward};
+pub use attention::{AttentionSizes, attention, attention_backward, attention_supports};
 pub use batch_norm::{
     BatchNorm, BatchNormBackward, batch_norm, batch_norm_affine_gradients, batch_norm_backward,
     batch_norm_fixed, batch_norm_gradient_sums, batch_norm_running, batch_norm_statistics, batch_norm_sums,

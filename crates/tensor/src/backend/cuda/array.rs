@@ -12,13 +12,25 @@ use crate::backend::{Array, ArrayBackend, DeviceArray};
 pub struct CudaArray {
     slice: Slice,
     shape: Shape,
+    /// What only this back end reads besides.
+    beside: Option<Slice>,
     backend: Cuda,
 }
 
 impl CudaArray {
     pub(super) fn new(backend: Cuda, slice: Slice, shape: Shape) -> Self {
         debug_assert_eq!(slice.len(), shape.elem_count(), "elements and shape");
-        Self { slice, shape, backend }
+        Self { slice, shape, beside: None, backend }
+    }
+
+    /// An array that brings other elements along, for the back end's own use.
+    pub(super) fn with(self, beside: Slice) -> Self {
+        Self { beside: Some(beside), ..self }
+    }
+
+    /// The elements that it brings along.
+    pub(super) fn beside(&self) -> Option<&Slice> {
+        self.beside.as_ref()
     }
 
     /// The elements.

@@ -1,10 +1,14 @@
-//! Matrix products by cuBLASLt, and softmax by the kernels.
+//! Matrix products by cuBLASLt, softmax by the kernels, and attention by either.
+//!
+//! Attention in one pass keeps no weights, and by tensor cores it is the faster way for operands of 16 bits. In f32 products of
+//! the library are faster, as long as there is room for the weights.
 
 use candle_core::{DType, Shape};
 use phalanx_cuda::blas::{Matrix, Product};
+use phalanx_cuda::kernels::AttentionSizes;
 use phalanx_cuda::{ElementType, Slice, kernels};
 
-use super::{Cuda, element_type};
+use super::{Cuda, CudaArray, element_type};
 use crate::backend::{Array, Attended, AttentionShape, Destination, Factor, Products};
 use crate::storage::wide;
 use crate::{Precision, Result};
@@ -124,6 +128,9 @@ impl Products for Cuda {
         const OP: &str = "attention";
         let AttentionShape { length, keys, dim, causal, .. } = shape;
         let wide = wide(q.dtype());
+        if in_one_pass(shape, element_type(OP, precision.product(wide))?) {
+            return self.attention_in_one_pass(shape, [q, k, v], precision);
+        }
         let factors = (Factor::plain(q), Factor::transposed(k));
         let scores =
             self.matmul(scores_sizes(shape), factors.0, factors.1, &pairs(shape), precision, wide)?;
@@ -150,6 +157,16 @@ impl Products for Cuda {
     ) -> Result<[Option<Array>; 3]> {
         const OP: &str = "attention";
         let AttentionShape { length, keys, dim, .. } = shape;
+        if let Some(output) = self.open(OP, saved)?.beside() {
+            let operand = |array| self.operand(OP, precision, array);
+            let (q, k, v) = (operand(q)?, operand(k)?, operand(v)?);
+            let (kept, grad) = ([output, self.slice(OP, saved)?], self.slice(OP, grad)?);
+            let sizes = sizes_of(shape);
+            let grads = kernels::attention_backward(self.gpu(), sizes, [&q, &k, &v], kept, grad, wants)?;
+            let [dq, dk, dv] = grads;
+            let array = |grad: Option<Slice>, rows| grad.map(|grad| self.array(grad, outer(shape, rows)));
+            return Ok([array(dq, length), array(dk, keys), array(dv, keys)]);
+        }
         // Of as many rows as `rows`, from sums over `over`.
         let product = |rows: usize, over: usize, a: Factor<'_>, b: Factor<'_>| {
             let sizes = [shape.batch * shape.heads, rows, dim, over];
@@ -178,6 +195,40 @@ impl Products for Cuda {
             grads[1] = Some(product(keys, length, Factor::transposed(&grad_scores), Factor::plain(q))?);
         }
         Ok(grads)
+    }
+}
+
+/// Weights of f32 from which on attention keeps none, although products are faster with them.
+const MOST_WEIGHTS: usize = 1 << 28;
+
+/// Whether attention over operands of a type is made in one pass.
+fn in_one_pass(shape: AttentionShape, operands: ElementType) -> bool {
+    let weights = shape.batch * shape.heads * shape.length * shape.keys;
+    kernels::attention_supports(operands, shape.dim) && (operands.is_half() || weights >= MOST_WEIGHTS)
+}
+
+fn sizes_of(shape: AttentionShape) -> AttentionSizes {
+    let AttentionShape { batch, heads, length, keys, dim, causal } = shape;
+    AttentionSizes { matrices: batch * heads, length, keys, dim, causal }
+}
+
+impl Cuda {
+    /// Attention that keeps the logarithms of the sums of exponentials, and the output, which backward reads again.
+    fn attention_in_one_pass(
+        &self,
+        shape: AttentionShape,
+        [q, k, v]: [&Array; 3],
+        precision: Precision,
+    ) -> Result<Attended> {
+        let operand = |array| self.operand("attention", precision, array);
+        let (q, k, v) = (operand(q)?, operand(k)?, operand(v)?);
+        let [output, log_sums] = kernels::attention(self.gpu(), sizes_of(shape), &q, &k, &v)?;
+        let rows = Shape::from((shape.batch, shape.heads, shape.length));
+        let saved = CudaArray::new(self.clone(), log_sums, rows).with(output.clone());
+        Ok(Attended {
+            output: self.array(output, outer(shape, shape.length)),
+            saved: Array::of_device(saved),
+        })
     }
 }
 
