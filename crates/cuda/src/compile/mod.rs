@@ -61,7 +61,11 @@ impl Compiler {
     pub fn compile(&self, source: &Source) -> Result<Vec<u8>> {
         let text = source.text();
         let entry = self.folder.as_ref().map(|folder| {
-            cache::Entry::new(folder, source.name, &[&text, &self.architecture, &self.version, &OPTIONS.join(" ")])
+            cache::Entry::new(
+                folder,
+                source.name,
+                &[&text, &self.architecture, &self.version, &OPTIONS.join(" ")],
+            )
         });
         if let Some(code) = entry.as_ref().and_then(cache::Entry::read) {
             return Ok(code);

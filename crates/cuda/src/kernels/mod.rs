@@ -25,6 +25,7 @@ mod channels;
 mod batch_norm;
 mod group_norm;
 
+mod depthwise;
 mod images;
 mod lookups;
 mod losses;
@@ -39,6 +40,7 @@ pub use batch_norm::{
     batch_norm_train, batch_norm_train_backward,
 };
 pub use binary::{BinaryOp, binary, mul_backward, sum_to_shape};
+pub use depthwise::{depthwise, depthwise_backward_input, depthwise_backward_weight, depthwise_supports};
 pub use elementwise::{affine, neg, unary, unary_backward};
 pub use group_norm::{group_norm, group_norm_backward};
 pub use images::{ImageBatch, images};
