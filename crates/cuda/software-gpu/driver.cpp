@@ -36,6 +36,9 @@ constexpr size_t FILLED = 16 << 20;
 
 static thread_local const char *running = nullptr;
 
+// Pieces of work that each GPU has done.
+static std::atomic<uint64_t> done[64];
+
 void fail(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
@@ -131,6 +134,7 @@ struct Stream {
             if (longest > 0 && random() % 8 == 0) usleep(static_cast<useconds_t>(random() % longest));
             running = task.what;
             task.work();
+            ++done[device & 63];
             running = nullptr;
         }
     }
@@ -172,8 +176,14 @@ static World &world() {
 }
 static thread_local Context *current = nullptr;
 
-static int device_count() { return static_cast<int>(setting("SOFTWARE_GPU_COUNT", 1)); }
-static size_t total_memory() { return static_cast<size_t>(setting("SOFTWARE_GPU_MEMORY", 4L << 30)); }
+int device_count() { return static_cast<int>(setting("SOFTWARE_GPU_COUNT", 1)); }
+size_t total_memory() { return static_cast<size_t>(setting("SOFTWARE_GPU_MEMORY", 4L << 30)); }
+size_t used_memory(int device) {
+    std::lock_guard<std::mutex> guard(world().lock);
+    const auto at = static_cast<size_t>(device);
+    return at < world().used.size() ? world().used[at] : 0;
+}
+uint64_t work_done(int device) { return done[device & 63]; }
 
 static void damaged(int, siginfo_t *info, void *) {
     char text[200];

@@ -32,6 +32,12 @@ __attribute__((visibility("default"))) void enqueue(void *stream, const char *wh
 // Where elements at an address of the device lie in fact. Only work that was put on a stream may look there.
 __attribute__((visibility("default"))) void *memory_at(uint64_t pointer);
 
+// How many GPUs there are, how much memory each has and how much of it is taken, and how many pieces of work each has done.
+__attribute__((visibility("default"))) int device_count();
+__attribute__((visibility("default"))) size_t total_memory();
+__attribute__((visibility("default"))) size_t used_memory(int device);
+__attribute__((visibility("default"))) uint64_t work_done(int device);
+
 template <class T>
 T *at(const void *pointer) {
     return static_cast<T *>(memory_at(reinterpret_cast<uint64_t>(pointer)));

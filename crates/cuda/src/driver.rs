@@ -33,6 +33,14 @@ pub(crate) fn device_count() -> Result<usize> {
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
+/// What a GPU is called, without a context.
+pub(crate) fn device_name(index: usize) -> Result<String> {
+    const ACTION: &str = "ask for a name";
+    let index = i32::try_from(index).map_err(|_| GpuError::NoDevice { index, count: 0 })?;
+    let device = result::device::get(index).map_err(failed(ACTION))?;
+    result::device::get_name(device).map_err(failed(ACTION))
+}
+
 /// A context without cudarc's tracking of events, and with a pool that keeps all memory that it was given.
 pub(crate) fn open(index: usize) -> Result<Arc<CudaContext>> {
     let context = CudaContext::new(index).map_err(failed("open a GPU"))?;

@@ -3,11 +3,14 @@
 
 mod software;
 
+use std::time::Duration;
+
 use half::{bf16, f16};
 use phalanx_cuda::blas::{Blas, Matrix, Product};
 use phalanx_cuda::dnn::{Convolution, Dnn, Layout};
 use phalanx_cuda::libraries::Library;
-use phalanx_cuda::{Element, ElementType, Gpu, GpuError, Kind, Options, Slice};
+use phalanx_cuda::nvml::Monitor;
+use phalanx_cuda::{Element, ElementType, Gpu, GpuError, Kind, Options, Slice, self_test};
 use phalanx_kernels::{Context, Conv2dShape, conv2d_backward_input, conv2d_backward_weight, conv2d_forward};
 
 fn gpu() -> Gpu {
@@ -68,9 +71,28 @@ fn versions_are_found() {
     software::run(|| {
         let version = |library: Library| library.find().expect("a stand-in").version;
         assert_eq!(
-            [Library::Driver, Library::Nvrtc, Library::CublasLt, Library::Cudnn].map(version),
-            ["13.0", "13.0", "13.0.0", "9.10.2"]
+            [Library::Driver, Library::Nvrtc, Library::CublasLt, Library::Cudnn, Library::Nvml].map(version),
+            ["13.0", "13.0", "13.0.0", "9.10.2", "13.580.1"]
         );
+    });
+}
+
+#[test]
+fn what_a_gpu_does_is_seen() {
+    software::run_with(&[("SOFTWARE_GPU_COUNT", "2")], || {
+        let gpu = Gpu::new(1, &Options { cache: Some(software::cache()), ..Options::default() }).unwrap();
+        let monitor = Monitor::new(gpu.device()).unwrap();
+        let before = monitor.read().unwrap();
+        let memory = gpu.zeros(ElementType::F32, 1000).unwrap();
+        gpu.synchronize().unwrap();
+        let after = monitor.read().unwrap();
+        assert_eq!((after.utilisation, after.power), (Some(1.0), Some(123.456)));
+        assert_eq!((before.memory, after.memory), (Some(0), Some(4000)));
+        assert!(after.energy.unwrap() - before.energy.unwrap() >= 2.0);
+        assert_eq!(monitor.read().unwrap().utilisation, Some(0.0));
+        drop(memory);
+        let outcome = self_test::run(&gpu, Duration::from_millis(300)).unwrap();
+        assert!(outcome.size >= 128 && outcome.flops > 0.0);
     });
 }
 

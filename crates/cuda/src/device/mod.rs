@@ -58,6 +58,19 @@ impl Device {
         }
     }
 
+    /// What GPU `index` is called, without opening it: "NVIDIA H100 80GB HBM3".
+    ///
+    /// # Errors
+    /// [`GpuError::MissingLibrary`] without a driver, [`GpuError::NoDevice`] without such a GPU.
+    pub fn name_of(index: usize) -> Result<String> {
+        Library::Driver.require()?;
+        let count = driver::device_count()?;
+        if index >= count {
+            return Err(GpuError::NoDevice { index, count });
+        }
+        driver::device_name(index)
+    }
+
     /// Opens GPU `index`, from 0.
     ///
     /// # Errors
@@ -86,6 +99,17 @@ impl Device {
     /// What it is.
     pub fn description(&self) -> &Description {
         &self.0.description
+    }
+
+    /// Its identity, as NVML writes it: "GPU-…".
+    ///
+    /// # Errors
+    /// If the driver fails.
+    pub fn uuid(&self) -> Result<String> {
+        let bytes = self.0.context.uuid().map_err(failed("ask for an identity"))?.bytes;
+        let hex: String = bytes.iter().map(|byte| format!("{:02x}", byte.to_ne_bytes()[0])).collect();
+        let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+        Ok(format!("GPU-{}", parts.join("-")))
     }
 
     /// Which GPU it is, from 0.

@@ -50,12 +50,12 @@ impl Library {
     /// What it is needed for.
     pub fn purpose(self) -> &'static str {
         match self {
-            Self::Driver => "for any work on a GPU; it comes with NVIDIA's kernel module",
+            Self::Driver => "runs any work on a GPU; comes with NVIDIA's kernel module",
             Self::Nvrtc => "compiles kernels; package `cuda-nvrtc`, or `nvidia-cuda-nvrtc` of Python",
-            Self::CublasLt => "matrix products; package `libcublas`, or `nvidia-cublas` of Python",
-            Self::Cudnn => "convolutions; package `cudnn`, or `nvidia-cudnn-cu13` of Python",
-            Self::Nccl => "collectives between GPUs; package `libnccl2`, or `nvidia-nccl-cu13` of Python",
-            Self::Nvml => "utilisation, memory and power; it comes with the driver",
+            Self::CublasLt => "multiplies matrices; package `libcublas`, or `nvidia-cublas` of Python",
+            Self::Cudnn => "convolves; package `cudnn`, or `nvidia-cudnn-cu13` of Python",
+            Self::Nccl => "reduces between GPUs; package `libnccl2`, or `nvidia-nccl-cu13` of Python",
+            Self::Nvml => "tells utilisation, memory and power; comes with the driver",
         }
     }
 

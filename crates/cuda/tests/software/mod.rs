@@ -24,6 +24,7 @@ const LIBRARIES: &[(&str, &str, &[&str])] = &[
     ("nvrtc.cpp", "libnvrtc.so.13", &["libnvrtc.so"]),
     ("cublaslt.cpp", "libcublasLt.so.13", &["libcublasLt.so"]),
     ("cudnn.cpp", "libcudnn.so.9", &["libcudnn.so"]),
+    ("nvml.cpp", "libnvidia-ml.so.1", &["libnvidia-ml.so"]),
 ];
 
 fn compiler() -> String {
@@ -75,8 +76,8 @@ fn build(folder: &Path) {
     }
 }
 
-/// The folder of the stand-ins, built if they are not yet; nothing where there is no C++ compiler.
-fn libraries() -> Option<&'static Path> {
+/// The folder of the stand-ins, built if they are not yet; nothing, and a message, where there is no C++ compiler.
+pub(crate) fn libraries() -> Option<&'static Path> {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {
         if !Command::new(compiler()).arg("--version").output().is_ok_and(|output| output.status.success()) {
@@ -97,6 +98,9 @@ fn libraries() -> Option<&'static Path> {
         }
         Some(folder)
     });
+    if folder.is_none() {
+        println!("skipped: no C++ compiler, which the software GPU is built with");
+    }
     folder.as_deref()
 }
 
@@ -106,10 +110,7 @@ pub(crate) fn cache() -> PathBuf {
 }
 
 fn started(settings: &[(&str, &str)]) -> Option<Output> {
-    let Some(folder) = libraries() else {
-        println!("skipped: no C++ compiler, which the software GPU is built with");
-        return None;
-    };
+    let folder = libraries()?;
     let test = std::thread::current().name().expect("tests run on threads of their names").to_owned();
     let mut command = Command::new(std::env::current_exe().expect("this program has a file"));
     command.args([&test, "--exact", "--nocapture", "--test-threads=1"]);

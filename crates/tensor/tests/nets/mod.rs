@@ -61,7 +61,7 @@ impl Net for Mlp {
     }
 
     fn optimizer() -> Box<dyn Optimizer> {
-        Box::new(Adam::decoupled((0.9, 0.999), 1e-8, 0.01))
+        Box::new(Sgd::new(0.9, false, 0.0))
     }
 }
 

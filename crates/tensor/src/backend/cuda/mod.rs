@@ -25,6 +25,7 @@ use phalanx_cuda::dnn::Dnn;
 use phalanx_cuda::{ElementType, Gpu, GpuError, Options, Slice};
 
 pub use array::CudaArray;
+pub use phalanx_cuda::Options as CudaOptions;
 
 use super::{Array, ArrayBackend};
 use crate::{Precision, Result, TensorError};

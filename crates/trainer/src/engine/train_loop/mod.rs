@@ -12,7 +12,7 @@ mod trainable;
 use std::sync::Arc;
 use std::time::Instant;
 
-use phalanx_tensor::{Context, Key};
+use phalanx_tensor::{Context, Key, Place};
 use serde_json::{Map, Value};
 
 pub use replicas::{ReplicaFailure, train_replicas};
@@ -28,7 +28,7 @@ use super::observer::{Event, Observer, Started, StepReport};
 use super::quality::Quality;
 use super::training::{Task, Weights};
 use super::watch::Watch;
-use super::{Plan, TrainError, precision};
+use super::{Plan, TrainError, device, precision};
 use crate::config::{Config, Resolved};
 use crate::launch::StopFlag;
 use crate::run::{MetricsWriter, RunFolder};
@@ -71,6 +71,8 @@ pub(super) struct Run<'a> {
     plan: Plan,
     state: TrainState,
     context: Arc<Context>,
+    /// Where arrays are made.
+    place: Place,
     meter: Meter,
     losses: Losses,
     saver: Saver,
@@ -96,6 +98,7 @@ impl<'a> Run<'a> {
         let (images, batch) = (data.train_len(), config.train.global_batch);
         let plan = Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
         let key = Key::new(config.train.seed);
+        let place = device::place(config)?;
         let weights = if distributed.is_shared() { Weights::ByRanks } else { Weights::Here };
         let built = task.build(config, Some(data.num_classes()), weights)?;
         let state = TrainState::new(config, built, &plan, distributed, context.clone())?;
@@ -116,6 +119,7 @@ impl<'a> Run<'a> {
             plan,
             state,
             context,
+            place,
             meter,
             losses,
             saver,
@@ -188,6 +192,7 @@ impl<'a> Run<'a> {
             images: self.plan.images,
             world_size: self.distributed.size(),
             threads: self.context.threads(),
+            device: device::describe(self.config),
             strategy: self.config.train.strategy.to_string(),
             done: self.state.step,
             total: self.plan.stop,
