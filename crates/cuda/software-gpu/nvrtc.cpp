@@ -42,7 +42,7 @@ API nvrtcDestroyProgram(Program **program) {
 API nvrtcCompileProgram(Program *program, int count, const char *const *options) {
     for (int i = 0; i < count; ++i) {
         const std::string option = options[i];
-        if (option.rfind("--gpu-architecture=sm_", 0) && option != "--std=c++17") {
+        if (option.rfind("--gpu-architecture=sm_", 0) && option != "--std=c++17" && option != "--device-as-default-execution-space") {
             program->log = "unknown option: " + option;
             return INVALID_OPTION;
         }

@@ -28,6 +28,9 @@ impl Source {
     }
 }
 
+/// What NVRTC is told besides the architecture.
+pub const OPTIONS: &[&str] = nvrtc::OPTIONS;
+
 /// Compiles sources for one architecture, and keeps what it made on disk.
 #[derive(Debug)]
 pub struct Compiler {
@@ -58,7 +61,11 @@ impl Compiler {
     pub fn compile(&self, source: &Source) -> Result<Vec<u8>> {
         let text = source.text();
         let entry = self.folder.as_ref().map(|folder| {
-            cache::Entry::new(folder, source.name, &[&text, &self.architecture, &self.version])
+            cache::Entry::new(
+                folder,
+                source.name,
+                &[&text, &self.architecture, &self.version, &OPTIONS.join(" ")],
+            )
         });
         if let Some(code) = entry.as_ref().and_then(cache::Entry::read) {
             return Ok(code);

@@ -28,13 +28,17 @@ fn text(bytes: Vec<c_char>) -> String {
     String::from_utf8_lossy(&bytes).trim_end_matches('\0').trim().to_owned()
 }
 
+/// How everything is compiled. Lambdas have no annotation that would say where they run; here all runs on the device.
+pub(super) const OPTIONS: &[&str] = &["--std=c++17", "--device-as-default-execution-space"];
+
 /// Code of the device for a source.
 pub(super) fn compile(name: &'static str, source: &str, architecture: &str) -> Result<Vec<u8>> {
     let unfit = |_| GpuError::argument(name, "a source with a zero byte");
     let (source, file) = (CString::new(source).map_err(unfit)?, CString::new(name).map_err(unfit)?);
     let create = failed("nvrtcCreateProgram");
     let program = Program(result::create_program(&source, Some(&file)).map_err(create)?);
-    let options = [format!("--gpu-architecture={architecture}"), "--std=c++17".to_owned()];
+    let architecture_option = format!("--gpu-architecture={architecture}");
+    let options: Vec<&str> = [&*architecture_option].into_iter().chain(OPTIONS.iter().copied()).collect();
     // SAFETY: the program is alive.
     if let Err(error) = unsafe { result::compile_program(program.0, &options) } {
         // SAFETY: as above.

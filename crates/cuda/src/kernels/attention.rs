@@ -99,6 +99,11 @@ impl AttentionSizes {
     }
 }
 
+/// Whether there are kernels for heads of `dim` elements of a type.
+pub fn attention_supports(dtype: ElementType, dim: usize) -> bool {
+    Kernels::of(dtype, dim).is_ok()
+}
+
 /// softmax(q·kᵀ/√dim)·v of q [matrices, length, dim] and k and v [matrices, keys, dim], and the logarithms of the sums of
 /// exponentials of rows [matrices, length], in the type that is computed in.
 ///

@@ -25,6 +25,7 @@ mod channels;
 mod batch_norm;
 mod group_norm;
 
+mod depthwise;
 mod images;
 mod lookups;
 mod losses;
@@ -32,13 +33,14 @@ mod pooling;
 mod random;
 mod updates;
 
-pub use attention::{AttentionSizes, attention, attention_backward};
+pub use attention::{AttentionSizes, attention, attention_backward, attention_supports};
 pub use batch_norm::{
     BatchNorm, BatchNormBackward, batch_norm, batch_norm_affine_gradients, batch_norm_backward,
     batch_norm_fixed, batch_norm_gradient_sums, batch_norm_running, batch_norm_statistics, batch_norm_sums,
     batch_norm_train, batch_norm_train_backward,
 };
 pub use binary::{BinaryOp, binary, mul_backward, sum_to_shape};
+pub use depthwise::{depthwise, depthwise_backward_input, depthwise_backward_weight, depthwise_supports};
 pub use elementwise::{affine, neg, unary, unary_backward};
 pub use group_norm::{group_norm, group_norm_backward};
 pub use images::{ImageBatch, images};

@@ -31,6 +31,7 @@ sources! {
     ROW_NORMS = "row_norms";
     PLANES = "planes";
     CHANNEL_STATISTICS = "channel_statistics";
+    DEPTHWISE = "depthwise";
     POOLING = "pooling";
     LOOKUPS = "lookups";
     RANDOM = "random";

@@ -4,15 +4,16 @@ use phalanx_cuda::kernels::{
     BatchNorm, BatchNormBackward, ImageBatch, NormInputs, avg_pool2d, avg_pool2d_backward, batch_norm,
     batch_norm_affine_gradients, batch_norm_backward, batch_norm_fixed, batch_norm_gradient_sums,
     batch_norm_running, batch_norm_statistics, batch_norm_sums, batch_norm_train, batch_norm_train_backward,
-    group_norm, group_norm_backward, images, max_pool2d, max_pool2d_backward, upsample_nearest2d,
-    upsample_nearest2d_backward,
+    depthwise, depthwise_backward_input, depthwise_backward_weight, group_norm, group_norm_backward, images,
+    max_pool2d, max_pool2d_backward, upsample_nearest2d, upsample_nearest2d_backward,
 };
 use phalanx_cuda::{ElementType, Gpu};
 use phalanx_kernels::{
-    Activation, ActivationMask, Affine, BatchNormGrads, Finish, Pool2dShape,
+    Activation, ActivationMask, Affine, BatchNormGrads, Conv2dShape, Finish, Pool2dShape,
     avg_pool2d_backward as cpu_avg_backward, avg_pool2d_forward, batch_norm_forward, batch_norm_moments,
-    batch_norm_train_backward as cpu_train_backward, group_norm_backward as cpu_group_backward,
-    group_norm_forward, max_pool2d_backward as cpu_max_backward, max_pool2d_forward,
+    batch_norm_train_backward as cpu_train_backward, conv2d_backward_input, conv2d_backward_weight,
+    conv2d_forward, group_norm_backward as cpu_group_backward, group_norm_forward,
+    max_pool2d_backward as cpu_max_backward, max_pool2d_forward,
     upsample_nearest2d_backward as cpu_upsample_backward, upsample_nearest2d_forward,
 };
 
@@ -455,5 +456,66 @@ fn images_are_cut_turned_and_normalised() {
                 }
             }
         }
+    });
+}
+
+#[test]
+fn depthwise_convolutions() {
+    on_gpu(|gpu| {
+        let mut draw = Draw::new(17);
+        let shape = |batch,
+                     channels: usize,
+                     multiplier: usize,
+                     size: [usize; 2],
+                     kernel,
+                     stride,
+                     padding,
+                     dilation| {
+            Conv2dShape {
+                batch,
+                in_channels: channels,
+                height: size[0],
+                width: size[1],
+                out_channels: channels * multiplier,
+                kernel: [kernel; 2],
+                stride: [stride; 2],
+                padding: [padding; 2],
+                dilation: [dilation; 2],
+                groups: channels,
+            }
+        };
+        for shape in [
+            shape(2, 3, 1, [7, 9], 3, 1, 1, 1),
+            shape(1, 2, 1, [1, 1], 3, 1, 1, 1),
+            shape(3, 4, 1, [8, 8], 3, 2, 1, 1),
+            shape(2, 2, 3, [6, 5], 5, 1, 2, 1),
+            shape(1, 5, 1, [11, 10], 5, 2, 2, 1),
+            shape(2, 2, 1, [9, 12], 3, 1, 2, 2),
+            shape(70, 2, 1, [16, 16], 3, 1, 1, 1),
+            shape(1, 2, 2, [5, 5], 3, 3, 0, 1),
+        ] {
+            for dtype in FLOATS {
+                let what = format!("{shape:?}");
+                let ((x, x_gpu), (w, w_gpu), (dy, dy_gpu)) = (
+                    draw.slice(gpu, dtype, shape.input_len()),
+                    draw.slice(gpu, dtype, shape.weight_len()),
+                    draw.slice(gpu, dtype, shape.output_len()),
+                );
+                let mut y = vec![0.0; dy.len()];
+                conv2d_forward(&cpu(), &shape, &x, &w, None, &mut y).unwrap();
+                assert_close(gpu, &what, &depthwise(gpu, &shape, &x_gpu, &w_gpu).unwrap(), &y);
+                let mut dx = vec![0.0; x.len()];
+                conv2d_backward_input(&cpu(), &shape, &dy, &w, &mut dx).unwrap();
+                let found = depthwise_backward_input(gpu, &shape, &dy_gpu, &w_gpu).unwrap();
+                assert_close(gpu, &what, &found, &dx);
+                let mut dw = vec![0.0; w.len()];
+                conv2d_backward_weight(&cpu(), &shape, &x, &dy, &mut dw, false).unwrap();
+                let found = depthwise_backward_weight(gpu, &shape, &x_gpu, &dy_gpu).unwrap();
+                assert_eq!(found.dtype(), dtype.wide());
+                assert_close(gpu, &what, &found, &dw);
+            }
+        }
+        let x = gpu.zeros(ElementType::F32, 8).unwrap();
+        assert!(depthwise(gpu, &shape(1, 2, 1, [2, 2], 2, 1, 0, 1), &x, &x).is_err(), "a window of 2");
     });
 }

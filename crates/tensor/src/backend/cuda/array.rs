@@ -12,23 +12,23 @@ use crate::backend::{Array, ArrayBackend, DeviceArray};
 pub struct CudaArray {
     slice: Slice,
     shape: Shape,
-    backend: Cuda,
-    /// What a backward needs besides the elements.
+    /// What only this back end reads besides.
     beside: Option<Slice>,
+    backend: Cuda,
 }
 
 impl CudaArray {
     pub(super) fn new(backend: Cuda, slice: Slice, shape: Shape) -> Self {
         debug_assert_eq!(slice.len(), shape.elem_count(), "elements and shape");
-        Self { slice, shape, backend, beside: None }
+        Self { slice, shape, beside: None, backend }
     }
 
-    /// This array, with what a backward needs besides.
+    /// An array that brings other elements along, for the back end's own use.
     pub(super) fn with(self, beside: Slice) -> Self {
         Self { beside: Some(beside), ..self }
     }
 
-    /// What a backward needs besides.
+    /// The elements that it brings along.
     pub(super) fn beside(&self) -> Option<&Slice> {
         self.beside.as_ref()
     }

@@ -4,7 +4,6 @@
 //! lie in row-major order.
 
 mod array;
-mod attention;
 mod batch_norms;
 mod convolutions;
 mod elementwise;

@@ -1,12 +1,16 @@
-//! Matrix products by cuBLASLt; softmax and attention by the kernels.
+//! Matrix products by cuBLASLt, softmax by the kernels, and attention by either.
+//!
+//! Attention in one pass keeps no weights, and by tensor cores it is the faster way for operands of 16 bits. In f32 products of
+//! the library are faster, as long as there is room for the weights.
 
 use candle_core::{DType, Shape};
 use phalanx_cuda::blas::{Matrix, Product};
 use phalanx_cuda::kernels::AttentionSizes;
-use phalanx_cuda::{ElementType, GpuError, Slice, kernels};
+use phalanx_cuda::{ElementType, Slice, kernels};
 
 use super::{Cuda, CudaArray, element_type};
 use crate::backend::{Array, Attended, AttentionShape, Destination, Factor, Products};
+use crate::storage::wide;
 use crate::{Precision, Result};
 
 impl Cuda {
@@ -122,17 +126,24 @@ impl Products for Cuda {
         precision: Precision,
     ) -> Result<Attended> {
         const OP: &str = "attention";
-        let operand = |array| self.operand(OP, precision, array);
-        let factors = [operand(q)?, operand(k)?, operand(v)?];
-        let attended = kernels::attention(self.gpu(), sizes(shape), &factors[0], &factors[1], &factors[2]);
-        if let Err(GpuError::Unsupported { .. }) = attended {
-            return self.attention_by_products(shape, [q, k, v], precision);
+        let AttentionShape { length, keys, dim, causal, .. } = shape;
+        let wide = wide(q.dtype());
+        if in_one_pass(shape, element_type(OP, precision.product(wide))?) {
+            return self.attention_in_one_pass(shape, [q, k, v], precision);
         }
-        let [output, log_sums] = attended?;
-        let rows = log_sums.len();
-        let saved = CudaArray::new(self.clone(), log_sums, rows.into()).with(output.clone());
-        let dims = (shape.batch, shape.heads, shape.length, shape.dim);
-        Ok(Attended { output: self.array(output, dims), saved: Array::of_device(saved) })
+        let factors = (Factor::plain(q), Factor::transposed(k));
+        let scores =
+            self.matmul(scores_sizes(shape), factors.0, factors.1, &pairs(shape), precision, wide)?;
+        let dtype = precision.product(wide);
+        let (from, factor) = (self.open(OP, &scores)?, 1.0 / (dim as f64).sqrt());
+        kernels::scale_and_mask(self.gpu(), from.slice(), [length, keys], factor, causal)?;
+        let weights = kernels::softmax(self.gpu(), from.slice(), keys, element_type(OP, dtype)?)?;
+        let saved = self.array(weights, pairs(shape));
+        drop(scores);
+        let sizes = [shape.batch * shape.heads, length, dim, keys];
+        let (weights, queries) = (Factor::plain(&saved), outer(shape, length));
+        let output = self.matmul(sizes, weights, Factor::plain(v), &queries, precision, dtype)?;
+        Ok(Attended { output, saved })
     }
 
     fn attention_backward(
@@ -145,29 +156,92 @@ impl Products for Cuda {
         wants: [bool; 3],
     ) -> Result<[Option<Array>; 3]> {
         const OP: &str = "attention";
-        let weights = saved;
-        let saved = self.open(OP, saved)?;
-        let Some(output) = saved.beside() else {
-            let inputs = [q, k, v];
-            return self.attention_by_products_backward(shape, inputs, weights, grad, precision, wants);
+        let AttentionShape { length, keys, dim, .. } = shape;
+        if let Some(output) = self.open(OP, saved)?.beside() {
+            let operand = |array| self.operand(OP, precision, array);
+            let (q, k, v) = (operand(q)?, operand(k)?, operand(v)?);
+            let (kept, grad) = ([output, self.slice(OP, saved)?], self.slice(OP, grad)?);
+            let sizes = sizes_of(shape);
+            let grads = kernels::attention_backward(self.gpu(), sizes, [&q, &k, &v], kept, grad, wants)?;
+            let [dq, dk, dv] = grads;
+            let array = |grad: Option<Slice>, rows| grad.map(|grad| self.array(grad, outer(shape, rows)));
+            return Ok([array(dq, length), array(dk, keys), array(dv, keys)]);
+        }
+        // Of as many rows as `rows`, from sums over `over`.
+        let product = |rows: usize, over: usize, a: Factor<'_>, b: Factor<'_>| {
+            let sizes = [shape.batch * shape.heads, rows, dim, over];
+            self.matmul(sizes, a, b, &outer(shape, rows), precision, wide(a.array.dtype()))
         };
-        let operand = |array| self.operand(OP, precision, array);
-        let (inputs, grad) = ([&operand(q)?, &operand(k)?, &operand(v)?], self.slice(OP, grad)?);
-        let forward = [output, saved.slice()];
-        let grads = kernels::attention_backward(self.gpu(), sizes(shape), inputs, forward, grad, wants)?;
-        let [dq, dk, dv] = grads;
-        let array =
-            |slice: Option<Slice>, of: &Array| slice.map(|slice| self.array(slice, of.shape().clone()));
-        Ok([array(dq, q), array(dk, k), array(dv, v)])
+        let mut grads = [None, None, None];
+        if wants[2] {
+            grads[2] = Some(product(keys, length, Factor::transposed(saved), Factor::plain(grad))?);
+        }
+        if !wants[0] && !wants[1] {
+            return Ok(grads);
+        }
+        let (dy, v) = (Factor::plain(grad), Factor::transposed(v));
+        let grad_weights =
+            self.matmul(scores_sizes(shape), dy, v, &pairs(shape), precision, wide(grad.dtype()))?;
+        // Masked weights are zero, and softmax's gradient is a product with them, so the mask needs no step.
+        let (weights, factor) = (self.open(OP, saved)?, 1.0 / (dim as f64).sqrt());
+        let from = self.slice(OP, &grad_weights)?;
+        let scores = kernels::softmax_backward(self.gpu(), weights.slice(), from, keys)?;
+        kernels::scale_and_mask(self.gpu(), &scores, [length, keys], factor, false)?;
+        let grad_scores = self.array(scores, pairs(shape));
+        if wants[0] {
+            grads[0] = Some(product(length, keys, Factor::plain(&grad_scores), Factor::plain(k))?);
+        }
+        if wants[1] {
+            grads[1] = Some(product(keys, length, Factor::transposed(&grad_scores), Factor::plain(q))?);
+        }
+        Ok(grads)
     }
 }
 
-fn sizes(shape: AttentionShape) -> AttentionSizes {
-    AttentionSizes {
-        matrices: shape.batch * shape.heads,
-        length: shape.length,
-        keys: shape.keys,
-        dim: shape.dim,
-        causal: shape.causal,
+/// Weights of f32 from which on attention keeps none, although products are faster with them.
+const MOST_WEIGHTS: usize = 1 << 28;
+
+/// Whether attention over operands of a type is made in one pass.
+fn in_one_pass(shape: AttentionShape, operands: ElementType) -> bool {
+    let weights = shape.batch * shape.heads * shape.length * shape.keys;
+    kernels::attention_supports(operands, shape.dim) && (operands.is_half() || weights >= MOST_WEIGHTS)
+}
+
+fn sizes_of(shape: AttentionShape) -> AttentionSizes {
+    let AttentionShape { batch, heads, length, keys, dim, causal } = shape;
+    AttentionSizes { matrices: batch * heads, length, keys, dim, causal }
+}
+
+impl Cuda {
+    /// Attention that keeps the logarithms of the sums of exponentials, and the output, which backward reads again.
+    fn attention_in_one_pass(
+        &self,
+        shape: AttentionShape,
+        [q, k, v]: [&Array; 3],
+        precision: Precision,
+    ) -> Result<Attended> {
+        let operand = |array| self.operand("attention", precision, array);
+        let (q, k, v) = (operand(q)?, operand(k)?, operand(v)?);
+        let [output, log_sums] = kernels::attention(self.gpu(), sizes_of(shape), &q, &k, &v)?;
+        let rows = Shape::from((shape.batch, shape.heads, shape.length));
+        let saved = CudaArray::new(self.clone(), log_sums, rows).with(output.clone());
+        Ok(Attended {
+            output: self.array(output, outer(shape, shape.length)),
+            saved: Array::of_device(saved),
+        })
     }
+}
+
+fn scores_sizes(shape: AttentionShape) -> [usize; 4] {
+    [shape.batch * shape.heads, shape.length, shape.keys, shape.dim]
+}
+
+/// The shape of scores.
+fn pairs(shape: AttentionShape) -> Shape {
+    Shape::from((shape.batch, shape.heads, shape.length, shape.keys))
+}
+
+/// The shape of `rows` positions.
+fn outer(shape: AttentionShape, rows: usize) -> Shape {
+    Shape::from((shape.batch, shape.heads, rows, shape.dim))
 }
