@@ -107,7 +107,7 @@ pub fn binary(
     }
     // Packs stay within the innermost dimension, and are aligned if everything outside of it is.
     let (inner, outer) = dims.split_last().expect("arrays of one element are flat");
-    let whole = |slice: &Slice| slice.address() % 16 == 0;
+    let whole = |slice: &Slice| slice.address().is_multiple_of(16);
     let packed = inner.size % packs == 0
         && whole(&y)
         && [a, b].iter().enumerate().all(|(i, slice)| {

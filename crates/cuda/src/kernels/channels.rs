@@ -144,7 +144,7 @@ impl Backward<'_> {
                 (format!("column_gradients_{suffix}"), grid, [32, THREADS / 32, 1])
             }
         };
-        debug_assert!(WARP_WIDTH >= SMALL_PLANE);
+        const { assert!(WARP_WIDTH >= SMALL_PLANE) };
         let launch = launch(gpu, &PLANES, &name, grid)
             .blocks(grid, block)
             .number(number(self.activation))
