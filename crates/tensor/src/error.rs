@@ -19,6 +19,10 @@ pub enum TensorError {
     /// A kernel refused its arguments.
     #[error(transparent)]
     Kernel(#[from] phalanx_kernels::KernelError),
+    /// A GPU, or a library that it needs, reported an error.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Gpu(#[from] phalanx_cuda::GpuError),
     /// An op was given tensors whose shapes do not go together.
     #[error("{op}: {problem}")]
     Shape {

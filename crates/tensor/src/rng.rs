@@ -45,6 +45,12 @@ impl Key {
         Self { rank: rank as u64 + 1, ..self }
     }
 
+    /// Seed, step, rank and stream, which a back end's generator starts from: see [`Key::uniform`] for what it draws.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn words(self) -> [u64; 4] {
+        [self.seed, self.step, self.rank, self.stream]
+    }
+
     /// A generator at the 32-bit word `position` of the stream.
     fn at(self, position: u128) -> ChaCha8Rng {
         let mut seed = [0_u8; 32];

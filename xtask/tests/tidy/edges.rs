@@ -9,12 +9,13 @@ use crate::sources::{report, root};
 /// one is a decision; see the architecture page.
 const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("kernels", &[], &[]),
+    ("cuda", &["kernels"], &[]),
     ("collectives", &[], &[]),
     ("data", &[], &[]),
-    ("tensor", &["kernels"], &[]),
+    ("tensor", &["kernels", "cuda"], &[]),
     ("models", &["tensor"], &[]),
     ("sharding", &["tensor", "collectives"], &["models"]),
-    ("trainer", &["tensor", "collectives", "sharding", "data", "models"], &[]),
+    ("trainer", &["tensor", "cuda", "collectives", "sharding", "data", "models"], &[]),
 ];
 
 /// The dependencies in a manifest, and whether they are those of tests and examples alone.
@@ -68,14 +69,14 @@ fn dependencies_are_found_in_every_section() {
 #[test]
 fn kernels_and_collectives_and_data_know_no_tensors() {
     let mut breaches = Vec::new();
-    for name in ["kernels", "collectives", "data"] {
+    for name in ["kernels", "cuda", "collectives", "data"] {
         let manifest =
             fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).expect("manifest");
         let candle =
             manifest.lines().find(|line| line.starts_with("candle") && !line.contains("optional = true"));
         breaches.extend(candle.map(|line| format!("crates/{name}: {line}")));
     }
-    report("kernels, collectives and data work without candle", &breaches);
+    report("kernels, cuda, collectives and data work without candle", &breaches);
 }
 
 #[test]

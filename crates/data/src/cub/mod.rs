@@ -120,7 +120,7 @@ impl CubDataset {
         let decides = config.test_classes.clone().unwrap_or_else(|| root.join("train_test_split.txt"));
         let for_training = match &config.test_classes {
             Some(file) => {
-                let names: Vec<&str> = classes.rows().map(|(_, name)| name.as_ref()).collect();
+                let names: Vec<&str> = classes.rows().map(|(_, name)| name).collect();
                 let held_out = named_classes(file, &names)?;
                 labels.iter().map(|label| !held_out.contains(label)).collect()
             }

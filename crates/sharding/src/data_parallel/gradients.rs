@@ -60,6 +60,8 @@ enum Message {
     InPlace(Handle<Box<dyn FlatBuffer>>),
     /// The gradients, of which this rank gets its shard.
     Scattered(Handle<(InPlace, InPlace)>),
+    /// Nothing travels: there is nobody to add to.
+    Alone,
 }
 
 impl Reduction {
@@ -67,6 +69,7 @@ impl Reduction {
         match &self.message {
             Message::InPlace(handle) => handle.is_done(),
             Message::Scattered(handle) => handle.is_done(),
+            Message::Alone => true,
         }
     }
 }
@@ -79,6 +82,15 @@ impl DataParallel {
         let (full, shard) = param.begin_reduce(layout.scatters())?;
         let range = if shard.is_some() { param.owned() } else { 0..param.len() };
         let (message, wire_bytes) = match (&shard, &self.options.codec) {
+            // Memory of a device, which cannot travel, need not where there is but one rank.
+            (_, None) if self.comm.world_size() == 1 && !full.array().is_host() => {
+                match &shard {
+                    Some(shard) => shard.copy_from(&full.narrow(range.clone())?)?,
+                    None if layout.gradients == Layout::Sharded => param.free_unreduced_grads()?,
+                    None => {}
+                }
+                (Message::Alone, 0)
+            }
             (Some(shard), None) => {
                 let buffers = (InPlace(full.clone()), InPlace(shard.clone()));
                 let handle = self.shards.reduce_scatter_into_async(buffers.0, buffers.1, ReduceOp::Sum);
@@ -109,6 +121,7 @@ impl DataParallel {
         let Reduction { bucket, sum, range, message, crosses, .. } = reduction;
         let param = &self.params[bucket];
         match (message, &self.options.codec) {
+            (Message::Alone, _) => {}
             (Message::Scattered(handle), _) => drop(handle.wait()?),
             (Message::InPlace(handle), None) => drop(handle.wait()?),
             (Message::InPlace(handle), Some(codec)) => {

@@ -54,10 +54,12 @@ impl DataParallel {
         (0..self.params.len()).try_for_each(|at| self.receive(&mut state, at))?;
         for param in &self.params {
             let Some(full) = param.values() else { continue };
-            full.with_slice_mut(|slice| match slice {
-                HostSliceMut::F32(values) => self.comm.broadcast(values, 0),
-                HostSliceMut::F64(values) => self.comm.broadcast(values, 0),
-            })??;
+            if self.comm.world_size() > 1 {
+                full.with_slice_mut(|slice| match slice {
+                    HostSliceMut::F32(values) => self.comm.broadcast(values, 0),
+                    HostSliceMut::F64(values) => self.comm.broadcast(values, 0),
+                })??;
+            }
             if self.strategy.layout.leaves_memory(param, self.shards.world_size()) {
                 param.shard()?;
             }

@@ -17,6 +17,8 @@ mod array;
 mod batch_norms;
 mod convolutions;
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod elementwise;
 mod lookups;
 mod losses;
@@ -32,12 +34,15 @@ mod updates;
 pub use array::{Array, DeviceArray};
 pub use batch_norms::{BatchNormBackward, BatchNormMaps, BatchNormPass, BatchNorms, FusedActivation};
 pub use convolutions::{Conv2dShape, ConvBackward, ConvTranspose2dShape, Convolutions};
+#[cfg(feature = "cuda")]
+pub use cuda::{Cuda, CudaArray, CudaOptions};
 pub use elementwise::{BinaryOp, Elementwise, UnaryOp};
 pub use lookups::Lookups;
 pub use losses::{ElementLoss, Losses};
 pub use memory::Memory;
 pub use norms::{NormBackward, NormGrads, Normed, Norms};
 pub use place::Place;
+pub(crate) use place::{MemoryKind, counted_as};
 pub use pooling::{Pool2dShape, Pooling};
 pub use products::{Attended, AttentionShape, Factor, Products};
 pub use random::Random;

@@ -29,10 +29,68 @@ pub(super) fn run(_: &DoctorArgs) -> Result<(), CliError> {
     ] {
         out(&format!("{name:<10} {value}"));
     }
+    gpus();
     for name in ["RANK", "WORLD_SIZE", "MASTER_ADDR", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"] {
         if let Some(value) = std::env::var_os(name) {
             out(&format!("{name:<10} {} (from the environment)", value.to_string_lossy()));
         }
     }
     Ok(())
+}
+
+/// The libraries that training on GPUs loads, the GPUs, and whether each computes right.
+#[cfg(feature = "cuda")]
+fn gpus() {
+    use std::time::Duration;
+
+    use phalanx_cuda::libraries::{Found, Library};
+    use phalanx_cuda::nvml::Monitor;
+    use phalanx_cuda::{Device, Gpu, GpuError, Options, self_test};
+
+    for library in Library::ALL {
+        let found = match library.find() {
+            Ok(Found { file, version }) => format!("{version} ({file})"),
+            Err(GpuError::MissingLibrary { tried, purpose, .. }) => {
+                format!("not there; it {purpose}; tried {}", tried.join(", "))
+            }
+            Err(error) => error.to_string(),
+        };
+        let name = library.name().trim_start_matches("the CUDA ");
+        out(&format!("{name:<10} {found}"));
+    }
+    let count = match Device::count() {
+        Ok(count) => count,
+        Err(error) => return out(&format!("{:<10} {error}", "GPUs")),
+    };
+    if count == 0 {
+        out(&format!("{:<10} none", "GPUs"));
+    }
+    for index in 0..count {
+        let examine = || -> Result<String, GpuError> {
+            let gpu = Gpu::new(index, &Options::default())?;
+            let about = gpu.device().description().clone();
+            let (free, all) = gpu.device().memory()?;
+            let (major, minor) = about.capability;
+            let mut text = format!(
+                "{}, compute capability {major}.{minor}, {} multiprocessors, {} of {} free",
+                about.name,
+                about.multiprocessors,
+                format::bytes(free as u64),
+                format::bytes(all as u64),
+            );
+            if let Some(power) = Monitor::new(gpu.device()).and_then(|monitor| monitor.read())?.power {
+                text += &format!(", {power:.0} W");
+            }
+            let outcome = self_test::run(&gpu, Duration::from_secs(1))?;
+            let teraflops = outcome.flops / 1e12;
+            Ok(format!("{text}; self-test passed, {teraflops:.3} TFLOP/s in f32 at {0}x{0}", outcome.size))
+        };
+        let found = examine().unwrap_or_else(|error| format!("self-test failed: {error}"));
+        out(&format!("{:<10} {found}", format!("GPU {index}")));
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn gpus() {
+    out(&format!("{:<10} this program was built without its feature `cuda`", "GPUs"));
 }

@@ -82,6 +82,16 @@ choices! {
         Shards = "shards",
     }
 
+    /// What a rank computes on.
+    DeviceKind {
+        /// What is chosen by what there is: the processor yet, whatever there is.
+        Auto = "auto",
+        /// The processor.
+        Cpu = "cpu",
+        /// An NVIDIA GPU.
+        Cuda = "cuda",
+    }
+
     /// Which optimizer steps.
     OptimKind {
         /// Stochastic gradient descent with momentum.
@@ -213,6 +223,8 @@ sections! {
         ema: f64 = 0.0;
         /// Gradients are scaled down to at most this global L2 norm; 0 = not.
         clip_norm: f64 = 0.0;
+        /// What computes: the processor, or a GPU, which trains with one rank yet; `auto` takes the processor, and says why.
+        device: DeviceKind = DeviceKind::Auto;
         /// What products take and activations are kept in, also in evaluation and samples.
         precision: Precision = Precision::F32;
         /// The loss is multiplied by this for backward, and gradients divided by it; 0 = not, but dynamically for `f16`.

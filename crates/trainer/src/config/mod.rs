@@ -26,9 +26,9 @@ pub use toml::Value;
 
 pub use catalogue::{Catalogue, TaskSchema};
 pub use keys::{
-    CheckpointConfig, CommConfig, Config, DataConfig, DataKind, EvalConfig, LogConfig, ModelConfig,
-    OptimConfig, OptimKind, QualityConfig, SampleConfig, ScheduleConfig, ScheduleKind, TrainConfig,
-    WatchConfig,
+    CheckpointConfig, CommConfig, Config, DataConfig, DataKind, DeviceKind, EvalConfig, LogConfig,
+    ModelConfig, OptimConfig, OptimKind, QualityConfig, SampleConfig, ScheduleConfig, ScheduleKind,
+    TrainConfig, WatchConfig,
 };
 pub use origin::{ConfigError, Origin, nearest};
 pub use render::{Detail, diff};

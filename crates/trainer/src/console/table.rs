@@ -21,6 +21,7 @@ pub(super) fn started(started: &Started) -> Vec<String> {
         row("model", format!("{}, {} parameters", started.model, count(started.parameters))),
         row("data", format!("{}, {} training images", started.data, count(started.images as u64))),
         row("ranks", format!("{} x {} threads, {}", started.world_size, started.threads, started.strategy)),
+        row("device", started.device.clone()),
         row(
             "steps",
             format!("{} ({:.1} epochs of {})", count(started.total), epochs, count(started.steps_per_epoch)),

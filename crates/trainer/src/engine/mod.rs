@@ -23,6 +23,7 @@ mod error;
 mod observer;
 mod plan;
 
+mod device;
 mod distributed;
 mod optimize;
 mod precision;

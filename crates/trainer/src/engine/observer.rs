@@ -24,6 +24,8 @@ pub struct Started {
     pub world_size: usize,
     /// Compute threads of each rank.
     pub threads: usize,
+    /// What computes, and why that, where it was chosen.
+    pub device: String,
     /// How ranks share the work.
     pub strategy: String,
     /// Steps already done, from the checkpoint that is resumed.

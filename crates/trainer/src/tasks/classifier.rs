@@ -90,7 +90,7 @@ fn mean_loss(step: &Step<'_>, logits: &Value, labels: &[u32], smoothing: f64) ->
 
 /// The weights of the rows that have their largest number where the label says.
 pub(super) fn count_correct(logits: &Value, labels: &[u32], weights: &[f32]) -> Result<f64, TrainError> {
-    let best = logits.tensor()?.argmax(1)?.to_vec1::<u32>()?;
+    let best = logits.to_host()?.argmax(1)?.to_vec1::<u32>()?;
     let rows = best.iter().zip(labels).zip(weights);
     Ok(rows.filter(|((best, label), _)| best == label).map(|(_, weight)| f64::from(*weight)).sum())
 }

@@ -70,8 +70,8 @@ impl Contrastive {
 /// The weights of this rank's pictures that are nearest to their own text among the batch's, those of all ranks. Texts that
 /// the encoder cannot tell apart count as one.
 fn matched(step: &Step<'_>, out: &ClipOutput, ids: &Tensor) -> Result<f64, TrainError> {
-    let image = out.image.tensor()?.to_dtype(DType::F32)?;
-    let text = Value::constant(out.text.tensor()?.to_dtype(DType::F32)?);
+    let image = out.image.to_host()?.to_dtype(DType::F32)?;
+    let text = Value::constant(out.text.to_host()?.to_dtype(DType::F32)?);
     // f32 holds the ids of tokens exactly.
     let own = Value::constant(ids.to_dtype(DType::F32)?);
     let (text, all) = match &step.tape.session().batch_group {

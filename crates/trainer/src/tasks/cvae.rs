@@ -119,7 +119,7 @@ impl Autoencoder {
         for prompt in prompts {
             let ids = self.texts.encode(&vec![prompt.clone(); columns])?;
             let drawn =
-                self.model.sample(tape, &ids, &latent)?.tensor()?.to_dtype(DType::F32)?.clamp(-1.0, 1.0)?;
+                self.model.sample(tape, &ids, &latent)?.to_host()?.to_dtype(DType::F32)?.clamp(-1.0, 1.0)?;
             for picture in drawn.chunk(columns, 0)? {
                 pictures.push(picture.flatten_all()?.to_vec1::<f32>()?);
             }

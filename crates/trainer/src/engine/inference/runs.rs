@@ -13,7 +13,7 @@ use crate::engine::data::Data;
 use crate::engine::distributed::{BatchGroups, Distributed, Network, World};
 use crate::engine::quality::Quality;
 use crate::engine::training::{Built, Drawing, Task, Weights};
-use crate::engine::{Plan, TrainError, optimize, precision};
+use crate::engine::{Plan, TrainError, device, optimize, precision};
 use crate::run::RunFolder;
 
 /// A training's networks with its data, outside of training.
@@ -30,7 +30,8 @@ impl Ready {
         let data = Data::open(config, task.open_data(config), &Distributed::none())?;
         let built = task.build(config, Some(data.num_classes()), weights)?;
         let context = precision::context(config, &World::alone())?;
-        let session = Session { precision: config.train.precision, ..Session::evaluation(context.clone()) };
+        let (precision, place) = (config.train.precision, device::place(config)?);
+        let session = Session { precision, place, ..Session::evaluation(context.clone()) };
         Ok(Self { built, data, context, session })
     }
 

@@ -10,6 +10,7 @@ use phalanx_tensor::{Context, Session, Tape, Value};
 use super::pictures::{Pictures, Seen};
 use crate::engine::checkpoint::newest_checkpoint;
 use crate::engine::data::{Batch, picture_transform};
+use crate::engine::device;
 use crate::engine::error::TrainError;
 use crate::engine::training::{Built, Judge, Step, Weights};
 use crate::run::RunFolder;
@@ -32,7 +33,10 @@ impl OpenJudge {
             let checkpoint = newest_checkpoint(&RunFolder::open(run)?)?;
             let built = task.build(config, None, Weights::Here)?;
             built.load_for_use(&checkpoint)?;
-            let (prepare, session) = (picture_transform(config)?, Session::evaluation(context.clone()));
+            let (prepare, session) = (
+                picture_transform(config)?,
+                Session { place: device::place(config)?, ..Session::evaluation(context.clone()) },
+            );
             Ok(Self { name: name.clone(), built, prepare, session })
         };
         open().map_err(|error| TrainError::Setup(format!("judge {} (`{name}`): {error}", run.display())))
@@ -57,13 +61,13 @@ impl OpenJudge {
             return Err(TrainError::Setup(format!("a `{}` judges no pictures", self.name)));
         };
         let rows = |value: &Value| -> Result<Vec<f32>, TrainError> {
-            Ok(value.tensor()?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?)
+            Ok(value.to_host()?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?)
         };
         let features = rows(&judged.features)?;
         let mut seen = Seen { dim: features.len() / images.len().max(1), ..Seen::default() };
         for (name, logits) in &judged.answers {
             let truth = truth.answers(name)?;
-            let found = logits.tensor()?.argmax(1)?.to_vec1::<u32>()?;
+            let found = logits.to_host()?.argmax(1)?.to_vec1::<u32>()?;
             let right = found.iter().zip(truth).filter(|(found, truth)| **found == *truth).count();
             seen.right.push((name.clone(), right as f64));
         }

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::{Run, account};
 use crate::engine::checkpoint::Saved;
+use crate::engine::device::Gauge;
 use crate::engine::distributed::Network;
 use crate::engine::inference::{draw, draw_restored, evaluate};
 use crate::engine::observer::named;
@@ -40,6 +41,10 @@ impl Run<'_> {
         for (name, value) in &evaluated {
             line = line.with(&format!("test_{name}"), *value);
             self.last.insert(format!("test_{name}"), Value::from(*value));
+        }
+        for (name, value) in self.gauge.as_ref().map(Gauge::look).unwrap_or_default() {
+            line = line.with(name, value);
+            self.last.insert(name.to_owned(), Value::from(value));
         }
         if !collapsed.is_empty() {
             line = line.with("warnings", collapsed);
@@ -113,6 +118,8 @@ impl Run<'_> {
         }
         let losses = self.state.training.phases().into_iter().map(|phase| named(&phase.name, "loss"));
         let losses = losses.chain(self.state.training.evaluated().first().map(|name| format!("test_{name}")));
+        let peaks = self.gauge.as_ref().map(Gauge::peaks).unwrap_or_default();
+        self.last.extend(peaks.into_iter().map(|(name, bytes)| (name, Value::from(bytes))));
         draw_curves(self.folder, &losses.collect::<Vec<_>>())?;
         Ok(Some(account::summary(self, ranks, interrupted, wall)))
     }
@@ -170,7 +177,8 @@ pub(super) fn evaluate_run(run: &mut Run<'_>) -> Result<Vec<(String, f64)>, Trai
     let batch = if eval.batch > 0 { eval.batch } else { share };
     run.state.networks().try_for_each(Network::broadcast_buffers)?;
     let (data, distributed, context) = (&run.data, run.distributed, run.context.clone());
-    let session = Session { precision: run.config.train.precision, ..Session::evaluation(context) };
+    let (precision, place) = (run.config.train.precision, run.place.clone());
+    let session = Session { precision, place, ..Session::evaluation(context) };
     let (listener, step) = (run.state.listener(), run.state.step);
     let groups = run.state.networks().next().map(Network::batch_groups).unwrap_or_default();
     let session = Session { listener, ..session };
@@ -183,8 +191,8 @@ pub(super) fn evaluate_run(run: &mut Run<'_>) -> Result<Vec<(String, f64)>, Trai
 pub(super) fn judge_run(run: &mut Run<'_>) -> Result<Vec<(String, f64)>, TrainError> {
     let Some(quality) = &mut run.quality else { return Ok(Vec::new()) };
     run.state.networks().try_for_each(Network::broadcast_buffers)?;
-    let precision = run.config.train.precision;
-    let session = Session { precision, ..Session::evaluation(run.context.clone()) };
+    let (precision, place) = (run.config.train.precision, run.place.clone());
+    let session = Session { precision, place, ..Session::evaluation(run.context.clone()) };
     let (data, distributed, config) = (&run.data, run.distributed, run.config);
     run.state.with_averages(|training| quality.measure(training, data, distributed, &session, config))
 }
@@ -202,8 +210,8 @@ fn draw_for_run(run: &mut Run<'_>, path: &Path) -> Result<bool, TrainError> {
         true => run.data.test_captions(sample.rows)?,
         false => sample.prompts.clone(),
     };
-    let precision = run.config.train.precision;
-    let session = Session { precision, ..Session::evaluation(run.context.clone()) };
+    let (precision, place) = (run.config.train.precision, run.place.clone());
+    let session = Session { precision, place, ..Session::evaluation(run.context.clone()) };
     let seed = run.config.train.seed;
     let (drawing, size) = (Drawing::samples(&prompts, sample.columns), run.config.model.image_size);
     let distributed = run.distributed;

@@ -12,7 +12,7 @@ mod trainable;
 use std::sync::Arc;
 use std::time::Instant;
 
-use phalanx_tensor::{Context, Key};
+use phalanx_tensor::{Context, Key, Place};
 use serde_json::{Map, Value};
 
 pub use replicas::{ReplicaFailure, train_replicas};
@@ -23,12 +23,13 @@ use state::TrainState;
 
 use super::checkpoint::{Saver, find_checkpoint};
 use super::data::Data;
+use super::device::Gauge;
 use super::distributed::{Distributed, Network, StopReason, World};
 use super::observer::{Event, Observer, Started, StepReport};
 use super::quality::Quality;
 use super::training::{Task, Weights};
 use super::watch::Watch;
-use super::{Plan, TrainError, precision};
+use super::{Plan, TrainError, device, precision};
 use crate::config::{Config, Resolved};
 use crate::launch::StopFlag;
 use crate::run::{MetricsWriter, RunFolder};
@@ -71,6 +72,10 @@ pub(super) struct Run<'a> {
     plan: Plan,
     state: TrainState,
     context: Arc<Context>,
+    /// Where arrays are made.
+    place: Place,
+    /// What the GPU does, if there is one.
+    gauge: Option<Gauge>,
     meter: Meter,
     losses: Losses,
     saver: Saver,
@@ -96,6 +101,7 @@ impl<'a> Run<'a> {
         let (images, batch) = (data.train_len(), config.train.global_batch);
         let plan = Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
         let key = Key::new(config.train.seed);
+        let place = device::place(config)?;
         let weights = if distributed.is_shared() { Weights::ByRanks } else { Weights::Here };
         let built = task.build(config, Some(data.num_classes()), weights)?;
         let state = TrainState::new(config, built, &plan, distributed, context.clone())?;
@@ -116,6 +122,8 @@ impl<'a> Run<'a> {
             plan,
             state,
             context,
+            place,
+            gauge: Gauge::of(config)?,
             meter,
             losses,
             saver,
@@ -188,6 +196,7 @@ impl<'a> Run<'a> {
             images: self.plan.images,
             world_size: self.distributed.size(),
             threads: self.context.threads(),
+            device: device::describe(self.config),
             strategy: self.config.train.strategy.to_string(),
             done: self.state.step,
             total: self.plan.stop,

@@ -354,5 +354,5 @@ fn counted(numbers: &[f64], names: &[String], who: impl Fn() -> String) -> Resul
 /// # Errors
 /// If it is no scalar, or of another type.
 pub fn number(value: &Value) -> Result<f64, TrainError> {
-    Ok(f64::from(value.tensor()?.to_scalar::<f32>()?))
+    Ok(f64::from(value.to_host()?.to_scalar::<f32>()?))
 }

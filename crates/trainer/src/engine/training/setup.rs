@@ -4,12 +4,13 @@ use std::path::Path;
 
 use phalanx_data::Attribute;
 use phalanx_tensor::io::load_weights;
-use phalanx_tensor::{BuildOptions, Key, ParamStore, Scope, StoreBuilder, TensorError};
+use phalanx_tensor::{BuildOptions, Key, ParamStore, Place, Scope, StoreBuilder, TensorError};
 
 use super::of_run::load_of_run;
 use super::phase::{AnyTraining, Phase, Training};
 use crate::config::{Config, mib};
 use crate::engine::data::{attributes, num_classes};
+use crate::engine::device;
 use crate::engine::distributed::Network;
 use crate::engine::error::TrainError;
 use crate::run::checkpoint::{Checkpoint, EMA};
@@ -226,7 +227,10 @@ impl<'a> Setup<'a> {
             Weights::ByRanks => load.is_some(),
             Weights::Absent => false,
         };
+        // What is only counted, and never filled, needs no GPU.
+        let place = if self.weights == Weights::Absent { Place::host() } else { device::place(&config)? };
         let builder = StoreBuilder::new(BuildOptions {
+            place,
             key: self.key,
             decay_matrices_only: config.optim.decay_matrices_only,
             fill,

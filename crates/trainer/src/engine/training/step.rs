@@ -33,12 +33,12 @@ impl<'a> Step<'a> {
         Self { tape, batch, sum, number, key }
     }
 
-    /// The array of this name, as a constant.
+    /// The array of this name, as a constant where this rank computes.
     ///
     /// # Errors
     /// If the batch has none of this name; the error lists the names that it has.
     pub fn value(&self, name: &str) -> Result<Value, TrainError> {
-        Ok(Value::constant(self.batch.tensor(name)?.clone()))
+        Ok(Value::constant(self.tape.session().place.put(self.batch.tensor(name)?)?))
     }
 
     /// The numbers of an array of u32, such as classes or tokens, one sample after the other.

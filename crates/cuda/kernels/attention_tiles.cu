@@ -1,0 +1,374 @@
+// Attention softmax(q·kᵀ·scale)·v in one pass over keys (Dao et al. 2022), and its gradients, for operands of 16 bits by tensor
+// cores, with sums in f32.
+//
+// A warp has 16 rows of a block's 64 and multiplies tiles of 16 x 16 by 16 x 8 (`mma.m16n8k16`). Scores stay in the registers
+// that the multiplication left them in, which are those that the next one takes its left operand from. Forward keeps the
+// logarithm of each row's sum of exponentials. Backward is two passes, one for queries and one for keys and values.
+
+// ---- what the tensor cores do
+
+#ifdef PHALANX_FIBRES
+struct Fragments {
+    u32 a[4], b[2];
+};
+// D = A·B + D by the layout of the PTX manual: lane 4·g + t has rows g and g + 8 of A and D, and column g of B.
+template <class T> DEVICE void multiply(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    u64 pairs[3][32];
+    const u64 own[3] = {a[0] | u64(a[1]) << 32, a[2] | u64(a[3]) << 32, b0 | u64(b1) << 32};
+    for (int i = 0; i < 3; ++i)
+        phalanx_fibres::gather(WHOLE_WARP, own[i], __LINE__, [&](unsigned lane, u64 value) { pairs[i][lane] = value; });
+    auto half_of = [](u64 pair, int word, int half) { return widen(T{u16(pair >> (32 * word + 16 * half))}); };
+    const int lane = threadIdx.x & 31, g = lane / 4, t = lane % 4;
+    for (int i = 0; i < 4; ++i) {
+        const int row = g, upper = i / 2, column = 2 * t + i % 2;
+        float sum = 0;
+        for (int k = 0; k < 16; ++k)
+            sum += half_of(pairs[k / 8][row * 4 + k % 8 / 2], upper, k % 2) * half_of(pairs[2][column * 4 + k % 8 / 2], k / 8, k % 2);
+        d[i] += sum;
+    }
+}
+// Four matrices of 8 x 8, each with a row at the address of each of eight lanes.
+DEVICE void load_matrices(u32 (&to)[4], const u16 *row) {
+    const int lane = threadIdx.x & 31;
+    for (int i = 0; i < 4; ++i) {
+        const u16 *from = __shfl_sync(WHOLE_WARP, row, i * 8 + lane / 4);
+        to[i] = from[lane % 4 * 2] | u32(from[lane % 4 * 2 + 1]) << 16;
+    }
+}
+// The matrices read transposed.
+DEVICE void load_transposed(u32 (&to)[4], const u16 *row) {
+    const int lane = threadIdx.x & 31;
+    for (int i = 0; i < 4; ++i) {
+        const u16 *upper = __shfl_sync(WHOLE_WARP, row, i * 8 + lane % 4 * 2), *lower = __shfl_sync(WHOLE_WARP, row, i * 8 + lane % 4 * 2 + 1);
+        to[i] = upper[lane / 4] | u32(lower[lane / 4]) << 16;
+    }
+}
+DEVICE void copy_ahead(u16 *to, const void *from) { *reinterpret_cast<uint4 *>(to) = *static_cast<const uint4 *>(from); }
+DEVICE void commit_copies() {}
+template <int LEFT> DEVICE void wait_for_copies() {}
+#else
+DEVICE u32 shared_address(const void *at) {
+    u32 address;
+    asm("{ .reg .u64 wide; cvta.to.shared.u64 wide, %1; cvt.u32.u64 %0, wide; }" : "=r"(address) : "l"(at));
+    return address;
+}
+template <class T> DEVICE void multiply(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1);
+template <> __device__ __forceinline__ void multiply<bf16>(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+template <> __device__ __forceinline__ void multiply<f16>(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+DEVICE void load_matrices(u32 (&to)[4], const u16 *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(shared_address(row)) : "memory");
+}
+DEVICE void load_transposed(u32 (&to)[4], const u16 *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(shared_address(row)) : "memory");
+}
+DEVICE void copy_ahead(u16 *to, const void *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int LEFT> DEVICE void wait_for_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
+#endif
+
+template <class T> DEVICE u32 packed(float low, float high) {
+    return narrow<T>(low).bits | u32(narrow<T>(high).bits) << 16;
+}
+
+// ---- tiles in shared memory: rows of DIM elements, padded with zeros, and apart so that no two rows of a matrix share a bank
+
+template <int DIM> struct Tile {
+    static constexpr int PITCH = DIM + 8;
+    u16 *rows;
+    // Where this lane's rows begin for a left operand of 16 rows, a right operand of 16 columns whose rows they are, and a right
+    // operand of 16 rows.
+    __device__ __forceinline__ const u16 *left(int row, int column, int lane) const {
+        return rows + (row + lane % 16) * PITCH + column + lane / 16 * 8;
+    }
+    __device__ __forceinline__ const u16 *right(int row, int column, int lane) const {
+        return rows + (row + lane % 8 + lane / 16 * 8) * PITCH + column + lane / 8 % 2 * 8;
+    }
+    __device__ __forceinline__ const u16 *turned(int row, int column, int lane) const {
+        return rows + (row + lane % 16) * PITCH + column + lane / 16 * 8;
+    }
+};
+
+// Rows first..first + ROWS of a matrix into a tile, zeros where there are none. `whole` says that rows are whole packs of 16
+// bytes; those are under way when this returns.
+template <int DIM, int ROWS, class T> DEVICE void load_tile(const T *from, const Tile<DIM> &tile, int first, int rows, int dim, bool whole) {
+    constexpr int PACKS = DIM / 8;
+    for (int i = threadIdx.x; i < ROWS * PACKS; i += 128) {
+        const int row = i / PACKS, column = i % PACKS * 8;
+        u16 *to = tile.rows + row * Tile<DIM>::PITCH + column;
+        const T *at = from + Size(first + row) * dim + column;
+        const bool inside = first + row < rows;
+        if (whole) {
+            if (inside && column < dim) copy_ahead(to, at);
+            else *reinterpret_cast<uint4 *>(to) = make_uint4(0, 0, 0, 0);
+        } else {
+#pragma unroll
+            for (int j = 0; j < 8; ++j) to[j] = inside && column + j < dim ? at[j].bits : u16(0);
+        }
+    }
+    commit_copies();
+}
+
+// scores = rows of the left tile times rows of the right one: 16 x COLUMNS.
+template <int DIM, int COLUMNS, class T>
+DEVICE void products(float (&scores)[COLUMNS / 8][4], const Tile<DIM> &left, int row, const Tile<DIM> &right, int lane) {
+#pragma unroll
+    for (int n = 0; n < COLUMNS / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) scores[n][i] = 0;
+#pragma unroll
+    for (int k = 0; k < DIM; k += 16) {
+        u32 a[4];
+        load_matrices(a, left.left(row, k, lane));
+#pragma unroll
+        for (int n = 0; n < COLUMNS; n += 16) {
+            u32 b[4];
+            load_matrices(b, right.right(n, k, lane));
+            multiply<T>(scores[n / 8], a, b[0], b[1]);
+            multiply<T>(scores[n / 8 + 1], a, b[2], b[3]);
+        }
+    }
+}
+
+// sums += weights (16 x COLUMNS, in the registers that products left them in) times the tile's rows.
+template <int DIM, int COLUMNS, class T>
+DEVICE void add_rows(float (&sums)[DIM / 8][4], const float (&weights)[COLUMNS / 8][4], const Tile<DIM> &tile, int lane) {
+#pragma unroll
+    for (int k = 0; k < COLUMNS; k += 16) {
+        const float(&low)[4] = weights[k / 8], (&high)[4] = weights[k / 8 + 1];
+        const u32 a[4] = {packed<T>(low[0], low[1]), packed<T>(low[2], low[3]), packed<T>(high[0], high[1]), packed<T>(high[2], high[3])};
+#pragma unroll
+        for (int n = 0; n < DIM; n += 16) {
+            u32 b[4];
+            load_transposed(b, tile.turned(k, n, lane));
+            multiply<T>(sums[n / 8], a, b[0], b[1]);
+            multiply<T>(sums[n / 8 + 1], a, b[2], b[3]);
+        }
+    }
+}
+
+template <class T> DEVICE void put(T *to, float value) { *to = narrow<T>(value); }
+
+// The 16 rows of a warp that exist, each with its factor.
+template <int DIM, class Y>
+DEVICE void store_rows(Y *to, const float (&sums)[DIM / 8][4], int first, int rows, int dim, int lane, const float (&factors)[2]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int row = first + lane / 4 + 8 * half;
+        if (row >= rows) continue;
+#pragma unroll
+        for (int n = 0; n < DIM / 8; ++n)
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const int column = n * 8 + lane % 4 * 2 + i;
+                if (column < dim) put(to + Size(row) * dim + column, sums[n][2 * half + i] * factors[half]);
+            }
+    }
+}
+
+template <class Op> DEVICE float of_four(float v) {
+    v = Op::of(v, __shfl_xor_sync(WHOLE_WARP, v, 1));
+    return Op::of(v, __shfl_xor_sync(WHOLE_WARP, v, 2));
+}
+
+DEVICE u16 *shared_memory() {
+#ifdef PHALANX_FIBRES
+    return reinterpret_cast<u16 *>(phalanx_fibres::block->shared_start);
+#else
+    extern __shared__ uint4 dynamic_shared[];
+    return reinterpret_cast<u16 *>(dynamic_shared);
+#endif
+}
+
+#define LOG2_E 1.4426950408889634f
+#define LN_2 0.6931471805599453f
+
+// Grid: a block for each 64 queries of each matrix. Exponentials are of base 2.
+template <int DIM, int COLUMNS, class T>
+DEVICE void attend(const T *q, const T *k, const T *v, T *output, float *log_sums, int length, int keys, int dim, double scale, int causal) {
+    const int lane = threadIdx.x & 31, row = threadIdx.x / 32 * 16, tiles = (length + 63) / 64;
+    const int first = blockIdx.x % tiles * 64;
+    const Size head = blockIdx.x / tiles;
+    q += head * length * dim;
+    k += head * keys * dim;
+    v += head * keys * dim;
+    const bool whole = dim % 8 == 0 && aligned(q, k, v);
+    u16 *memory = shared_memory();
+    const Tile<DIM> q_tile = {memory}, k_tile = {memory + 64 * Tile<DIM>::PITCH}, v_tile = {k_tile.rows + COLUMNS * Tile<DIM>::PITCH};
+    const float factor = float(scale) * LOG2_E;
+    const int seen = causal ? min(keys, first + 64) : keys;
+    load_tile<DIM, 64>(q, q_tile, first, length, dim, whole);
+    load_tile<DIM, COLUMNS>(k, k_tile, 0, keys, dim, whole);
+    float sums[DIM / 8][4] = {}, largest[2] = {-3.4028234663852886e38f, -3.4028234663852886e38f}, totals[2] = {0, 0};
+#pragma unroll 1
+    for (int start = 0; start < seen; start += COLUMNS) {
+        // The values come while scores are made, and the next keys while values are added.
+        load_tile<DIM, COLUMNS>(v, v_tile, start, keys, dim, whole);
+        wait_for_copies<1>();
+        __syncthreads();
+        float scores[COLUMNS / 8][4];
+        products<DIM, COLUMNS, T>(scores, q_tile, row, k_tile, lane);
+        float most[2] = {largest[0], largest[1]};
+#pragma unroll
+        for (int n = 0; n < COLUMNS / 8; ++n)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int key = start + n * 8 + lane % 4 * 2 + i % 2, query = first + row + lane / 4 + i / 2 * 8;
+                scores[n][i] = key < keys && !(causal && key > query) ? scores[n][i] * factor : -INFINITE_F32;
+                most[i / 2] = larger(most[i / 2], scores[n][i]);
+            }
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            most[half] = of_four<Larger>(most[half]);
+            const float shrink = exp2f(largest[half] - most[half]);
+            largest[half] = most[half];
+            totals[half] *= shrink;
+#pragma unroll
+            for (int n = 0; n < DIM / 8; ++n) {
+                sums[n][2 * half] *= shrink;
+                sums[n][2 * half + 1] *= shrink;
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < COLUMNS / 8; ++n)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                scores[n][i] = exp2f(scores[n][i] - largest[i / 2]);
+                totals[i / 2] += scores[n][i];
+            }
+        __syncthreads();
+        if (start + COLUMNS < seen) load_tile<DIM, COLUMNS>(k, k_tile, start + COLUMNS, keys, dim, whole);
+        else commit_copies();
+        wait_for_copies<1>();
+        __syncthreads();
+        add_rows<DIM, COLUMNS, T>(sums, scores, v_tile, lane);
+        __syncthreads();
+    }
+    float factors[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        totals[half] = of_four<Add>(totals[half]);
+        factors[half] = 1.0f / totals[half];
+        const int query = first + row + lane / 4 + 8 * half;
+        if (lane % 4 == 0 && query < length) log_sums[head * length + query] = largest[half] * LN_2 + logf(totals[half]);
+    }
+    store_rows<DIM>(output + head * length * dim, sums, first + row, length, dim, lane, factors);
+}
+
+// The gradient of queries (KEYS false: own rows are queries with their output's gradient, the others keys and values), or of keys
+// and values (the other way about). PARTS says which of those two. Grid: a block for each 64 own rows of each matrix.
+enum Gradients { LEFT = 1, RIGHT = 2, BOTH = 3 };
+
+template <bool KEYS, int PARTS, int DIM, int COLUMNS, class T>
+DEVICE void attend_backward(const T *q, const T *k, const T *v, const T *dy, const float *log_sums, const float *deltas, float *to,
+                            float *to_values, int length, int keys, int dim, double scale, int causal) {
+    const int lane = threadIdx.x & 31, row = threadIdx.x / 32 * 16, own_rows = KEYS ? keys : length,
+              other_rows = KEYS ? length : keys, tiles = (own_rows + 63) / 64, first = blockIdx.x % tiles * 64;
+    const Size head = blockIdx.x / tiles, queries_at = head * length * dim, keys_at = head * keys * dim;
+    const T *own_left = KEYS ? k + keys_at : q + queries_at, *own_right = KEYS ? v + keys_at : dy + queries_at;
+    const T *others_left = KEYS ? q + queries_at : k + keys_at, *others_right = KEYS ? dy + queries_at : v + keys_at;
+    const bool whole = dim % 8 == 0 && aligned(own_left, own_right, others_left, others_right);
+    constexpr int PITCH = Tile<DIM>::PITCH;
+    u16 *memory = shared_memory();
+    const Tile<DIM> left = {memory}, right = {memory + 64 * PITCH}, other_left = {memory + 128 * PITCH},
+                    other_right = {memory + (128 + COLUMNS) * PITCH};
+    log_sums += head * length;
+    deltas += head * length;
+    load_tile<DIM, 64>(own_left, left, first, own_rows, dim, whole);
+    load_tile<DIM, 64>(own_right, right, first, own_rows, dim, whole);
+    constexpr bool HAS_LEFT = PARTS & LEFT, HAS_RIGHT = KEYS && (PARTS & RIGHT);
+    float sums[HAS_LEFT ? DIM / 8 : 1][4] = {}, value_sums[HAS_RIGHT ? DIM / 8 : 1][4] = {};
+    const float factor = float(scale) * LOG2_E;
+    const int begin = KEYS && causal ? first : 0, end = !KEYS && causal ? min(keys, first + 64) : other_rows;
+#pragma unroll 1
+    for (int start = begin; start < end; start += COLUMNS) {
+        load_tile<DIM, COLUMNS>(others_left, other_left, start, other_rows, dim, whole);
+        load_tile<DIM, COLUMNS>(others_right, other_right, start, other_rows, dim, whole);
+        wait_for_copies<1>();
+        __syncthreads();
+        float weights[COLUMNS / 8][4];
+        products<DIM, COLUMNS, T>(weights, left, row, other_left, lane);
+#pragma unroll
+        for (int n = 0; n < COLUMNS / 8; ++n)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int other = start + n * 8 + lane % 4 * 2 + i % 2, own = first + row + lane / 4 + i / 2 * 8;
+                const int query = KEYS ? other : own, key = KEYS ? own : other;
+                const bool visible = query < length && key < keys && !(causal && key > query);
+                weights[n][i] = visible ? exp2f(weights[n][i] * factor - log_sums[query] * LOG2_E) : 0.0f;
+            }
+        wait_for_copies<0>();
+        __syncthreads();
+        if constexpr (HAS_RIGHT) add_rows<DIM, COLUMNS, T>(value_sums, weights, other_right, lane);
+        if constexpr (HAS_LEFT) {
+            float grads[COLUMNS / 8][4];
+            products<DIM, COLUMNS, T>(grads, right, row, other_right, lane);
+#pragma unroll
+            for (int n = 0; n < COLUMNS / 8; ++n)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    const int other = start + n * 8 + lane % 4 * 2 + i % 2, own = first + row + lane / 4 + i / 2 * 8;
+                    const int query = KEYS ? other : own;
+                    const float delta = query < length ? deltas[query] : 0.0f;
+                    weights[n][i] *= (grads[n][i] - delta) * float(scale);
+                }
+            add_rows<DIM, COLUMNS, T>(sums, weights, other_left, lane);
+        }
+        __syncthreads();
+    }
+    const float one[2] = {1.0f, 1.0f};
+    const Size at = head * own_rows * dim;
+    if constexpr (HAS_LEFT) store_rows<DIM>(to + at, sums, first + row, own_rows, dim, lane, one);
+    if constexpr (HAS_RIGHT) store_rows<DIM>(to_values + at, value_sums, first + row, own_rows, dim, lane, one);
+}
+
+// Kernels for heads of up to DIM elements; the passes over keys take COLUMNS queries at a time. SPLIT: keys and values apart, as
+// both sums do not fit the registers.
+#define ATTENTION(S, T, DIM, COLUMNS)                                                                                          \
+    KERNEL(attention_##S##_d##DIM, 128, const T *q, const T *k, const T *v, T *output, float *log_sums, int length, int keys,  \
+           int dim, double scale, int causal) {                                                                                \
+        attend<DIM, COLUMNS>(q, k, v, output, log_sums, length, keys, dim, scale, causal);                                     \
+    }                                                                                                                          \
+    KERNEL(attention_queries_##S##_d##DIM, 128, const T *q, const T *k, const T *v, const T *dy, const float *log_sums,        \
+           const float *deltas, float *dq, int length, int keys, int dim, double scale, int causal) {                          \
+        attend_backward<false, LEFT, DIM, 32>(q, k, v, dy, log_sums, deltas, dq, nullptr, length, keys, dim, scale, causal);   \
+    }
+#define ATTENTION_TOGETHER(S, T, DIM)                                                                                          \
+    KERNEL(attention_keys_##S##_d##DIM, 128, const T *q, const T *k, const T *v, const T *dy, const float *log_sums,           \
+           const float *deltas, float *dk, float *dv, int length, int keys, int dim, double scale, int causal) {               \
+        attend_backward<true, BOTH, DIM, 32>(q, k, v, dy, log_sums, deltas, dk, dv, length, keys, dim, scale, causal);         \
+    }
+#define ATTENTION_SPLIT(S, T, DIM)                                                                                             \
+    KERNEL(attention_keys_##S##_d##DIM, 128, const T *q, const T *k, const T *v, const T *dy, const float *log_sums,           \
+           const float *deltas, float *dk, float *dv, int length, int keys, int dim, double scale, int causal) {               \
+        if (blockIdx.z == 0)                                                                                                   \
+            attend_backward<true, LEFT, DIM, 32>(q, k, v, dy, log_sums, deltas, dk, dv, length, keys, dim, scale, causal);     \
+        else                                                                                                                   \
+            attend_backward<true, RIGHT, DIM, 32>(q, k, v, dy, log_sums, deltas, dk, dv, length, keys, dim, scale, causal);    \
+    }
+#define ATTENTIONS(S, T)           \
+    ATTENTION(S, T, 32, 64)        \
+    ATTENTION(S, T, 64, 64)        \
+    ATTENTION(S, T, 96, 64)        \
+    ATTENTION(S, T, 128, 64)       \
+    ATTENTION(S, T, 192, 32)       \
+    ATTENTION_TOGETHER(S, T, 32)   \
+    ATTENTION_TOGETHER(S, T, 64)   \
+    ATTENTION_TOGETHER(S, T, 96)   \
+    ATTENTION_SPLIT(S, T, 128)     \
+    ATTENTION_SPLIT(S, T, 192)
+ATTENTIONS(bf16, bf16)
+ATTENTIONS(f16, f16)

@@ -1,0 +1,161 @@
+// Losses: parts of a sum in f64, which `sum_of_parts` (sums.cu) adds up; and derivatives times a gradient that is an array.
+
+// ---- cross-entropy of rows with labels, smoothed towards the uniform distribution; a warp for each row, or the whole block
+
+template <bool BLOCK, class X>
+DEVICE void cross_entropy(const X *logits, const u32 *labels, double smoothing, double *losses, Wide<X> *softmax, Size rows, int width) {
+    typedef Wide<X> W;
+    __shared__ W shared[32];
+    const auto group = Group<BLOCK>::make();
+    for (Size row = Size(blockIdx.x) * group.groups + group.index; row < rows; row += Size(gridDim.x) * group.groups) {
+        const X *x = logits + row * width;
+        W largest = W(-3.4028234663852886e38), sum = 0, plain = 0;
+#pragma unroll 1
+        for (int i = group.member; i < width; i += group.members) {
+            const W value = widen(x[i]);
+            plain += value;
+            const W most = larger(largest, value);
+            sum = sum * exp_of(largest - most) + exp_of(value - most);
+            largest = most;
+        }
+        const W own = largest;
+        largest = group.template reduce<Larger>(own, shared);
+        sum = group.template reduce<Add>(sum * exp_of(own - largest), shared);
+        plain = group.template reduce<Add>(plain, shared);
+        const W factor = W(1) / sum;
+#pragma unroll 1
+        for (int i = group.member; i < width; i += group.members)
+            softmax[row * width + i] = exp_of(widen(x[i]) - largest) * factor;
+        if (group.member == 0) {
+            const u32 label = labels[row];
+            // Nobody waits for an error here: a label that is none makes the loss no number.
+            const double chosen = label < u32(width) ? double(widen(x[label])) : double(NAN_F32);
+            const double log_sum = double(log_of(sum)) + double(largest);
+            losses[row] = (1.0 - smoothing) * (log_sum - chosen) + smoothing * (log_sum - double(plain) / width);
+        }
+    }
+}
+
+#define CROSS_ENTROPY(S, X, W)                                                                                                 \
+    KERNEL(cross_entropy_warp_##S, 256, const X *logits, const u32 *labels, double smoothing, double *losses, W *softmax,      \
+           Size rows, int width) {                                                                                             \
+        cross_entropy<false>(logits, labels, smoothing, losses, softmax, rows, width);                                         \
+    }                                                                                                                          \
+    KERNEL(cross_entropy_block_##S, 256, const X *logits, const u32 *labels, double smoothing, double *losses, W *softmax,     \
+           Size rows, int width) {                                                                                             \
+        cross_entropy<true>(logits, labels, smoothing, losses, softmax, rows, width);                                          \
+    }
+CROSS_ENTROPY(f32, float, float)
+CROSS_ENTROPY(f64, double, double)
+CROSS_ENTROPY(bf16, bf16, float)
+CROSS_ENTROPY(f16, f16, float)
+
+template <class W>
+DEVICE void cross_entropy_backward(const W *softmax, const u32 *labels, double smoothing, double factor, const W *grad, W *dx,
+                                   int width, Size count) {
+    const W own = W(1.0 - smoothing), uniform = W(smoothing / width), scale = W(factor * double(*grad));
+    each<1>(count, false, [&](Size at, auto) {
+        const Size row = at / width;
+        const W target = uniform + (u32(at - row * width) == labels[row] ? own : W(0));
+        dx[at] = (softmax[at] - target) * scale;
+    });
+}
+KERNEL(cross_entropy_backward_f32, 256, const float *softmax, const u32 *labels, double smoothing, double factor, const float *grad,
+       float *dx, int width, Size count) {
+    cross_entropy_backward(softmax, labels, smoothing, factor, grad, dx, width, count);
+}
+KERNEL(cross_entropy_backward_f64, 256, const double *softmax, const u32 *labels, double smoothing, double factor, const double *grad,
+       double *dx, int width, Size count) {
+    cross_entropy_backward(softmax, labels, smoothing, factor, grad, dx, width, count);
+}
+
+// ---- losses of pairs of elements
+
+enum Pairs { L1, SMOOTH_L1, MSE, BCE, KL };
+
+// A pair's loss; of KL x is the mean and t the logarithm of the variance.
+template <class W> DEVICE W loss_of(int kind, W x, W t, W beta) {
+    const W off = x - t;
+    switch (kind) {
+    case L1: return abs_of(off);
+    case SMOOTH_L1: return abs_of(off) < beta ? W(0.5) * off * off / beta : abs_of(off) - W(0.5) * beta;
+    case MSE: return off * off;
+    case BCE: return larger(x, W(0)) - x * t + log1p_of(exp_of(-abs_of(x)));
+    default: return W(0.5) * (x * x + exp_of(t) - W(1) - t);
+    }
+}
+
+// The derivative by x.
+template <class W> DEVICE W slope_of(int kind, W x, W t, W beta) {
+    const W off = x - t;
+    switch (kind) {
+    case L1: return off > W(0) ? W(1) : off < W(0) ? W(-1) : W(0);
+    case SMOOTH_L1: return smaller(larger(off / beta, W(-1)), W(1));
+    case MSE: return W(2) * off;
+    case BCE: {
+        // Written so that e^x never overflows.
+        const W e = exp_of(-abs_of(x));
+        return (x >= W(0) ? W(1) / (W(1) + e) : e / (W(1) + e)) - t;
+    }
+    default: return x;
+    }
+}
+
+template <class X, class T>
+DEVICE void pair_loss_parts(int kind, double beta, const X *x, const T *t, double *parts, Size count) {
+    typedef Wide<X> W;
+    __shared__ double shared[32];
+    constexpr int N = PackOf<X, T>::value;
+    double total = 0;
+    each<N>(count, aligned(x, t), [&](Size at, auto n) {
+        constexpr int M = decltype(n)::value;
+        W values[M], targets[M];
+        load(x + at, values);
+        load(t + at, targets);
+        W some = 0;
+#pragma unroll
+        for (int i = 0; i < M; ++i) some += loss_of(kind, values[i], targets[i], W(beta));
+        total += double(some);
+    });
+    total = block_reduce<Add>(total, shared);
+    if (threadIdx.x == 0) parts[blockIdx.x] = total;
+}
+
+// dx = derivative·factor·grad; of KL dt too, that of the logarithm of the variance.
+template <class X, class T>
+DEVICE void pair_loss_backward(int kind, double beta, const X *x, const T *t, double factor, const Wide<X> *grad, Wide<X> *dx,
+                               Wide<X> *dt, Size count) {
+    typedef Wide<X> W;
+    constexpr int N = PackOf<X, T>::value;
+    const W scale = W(factor * double(*grad));
+    each<N>(count, aligned(x, t, dx, dt), [&](Size at, auto n) {
+        constexpr int M = decltype(n)::value;
+        W values[M], targets[M];
+        load(x + at, values);
+        load(t + at, targets);
+#pragma unroll
+        for (int i = 0; i < M; ++i) values[i] = slope_of(kind, values[i], targets[i], W(beta)) * scale;
+        store(dx + at, values);
+        if (kind != KL) return;
+#pragma unroll
+        for (int i = 0; i < M; ++i) targets[i] = W(0.5) * (exp_of(targets[i]) - W(1)) * scale;
+        store(dt + at, targets);
+    });
+}
+
+#define PAIR_LOSS(S, X, T, W)                                                                                              \
+    KERNEL(pair_loss_parts_##S, 256, int kind, double beta, const X *x, const T *t, double *parts, Size count) {           \
+        pair_loss_parts(kind, beta, x, t, parts, count);                                                                   \
+    }                                                                                                                      \
+    KERNEL(pair_loss_backward_##S, 256, int kind, double beta, const X *x, const T *t, double factor, const W *grad, W *dx, \
+           W *dt, Size count) {                                                                                            \
+        pair_loss_backward(kind, beta, x, t, factor, grad, dx, dt, count);                                                 \
+    }
+PAIR_LOSS(f32_f32, float, float, float)
+PAIR_LOSS(f64_f64, double, double, double)
+PAIR_LOSS(bf16_bf16, bf16, bf16, float)
+PAIR_LOSS(bf16_f32, bf16, float, float)
+PAIR_LOSS(f32_bf16, float, bf16, float)
+PAIR_LOSS(f16_f16, f16, f16, float)
+PAIR_LOSS(f16_f32, f16, float, float)
+PAIR_LOSS(f32_f16, float, f16, float)

@@ -1,0 +1,143 @@
+// Random numbers by counters: ChaCha with 8 rounds (Bernstein 2008), of which element i takes word i. What it gives are the
+// streams of phalanx_tensor::Key: its key is seed, step and rank, and its nonce the stream.
+
+struct Key {
+    u64 seed, step, rank, stream;
+};
+
+DEVICE u32 rotated(u32 v, int by) { return v << by | v >> (32 - by); }
+
+DEVICE void quarter(u32 &a, u32 &b, u32 &c, u32 &d) {
+    a += b;
+    d = rotated(d ^ a, 16);
+    c += d;
+    b = rotated(b ^ c, 12);
+    a += b;
+    d = rotated(d ^ a, 8);
+    c += d;
+    b = rotated(b ^ c, 7);
+}
+
+// The 16 words of one block of the stream.
+DEVICE void chacha(const Key &key, u64 block, u32 (&words)[16]) {
+    const u32 start[16] = {0x61707865, 0x3320646e, 0x79622d32, 0x6b206574, u32(key.seed), u32(key.seed >> 32),
+                           u32(key.step), u32(key.step >> 32), u32(key.rank), u32(key.rank >> 32), 0, 0,
+                           u32(block), u32(block >> 32), u32(key.stream), u32(key.stream >> 32)};
+#pragma unroll
+    for (int i = 0; i < 16; ++i) words[i] = start[i];
+#pragma unroll
+    for (int round = 0; round < 4; ++round) {
+        quarter(words[0], words[4], words[8], words[12]);
+        quarter(words[1], words[5], words[9], words[13]);
+        quarter(words[2], words[6], words[10], words[14]);
+        quarter(words[3], words[7], words[11], words[15]);
+        quarter(words[0], words[5], words[10], words[15]);
+        quarter(words[1], words[6], words[11], words[12]);
+        quarter(words[2], words[7], words[8], words[13]);
+        quarter(words[3], words[4], words[9], words[14]);
+    }
+#pragma unroll
+    for (int i = 0; i < 16; ++i) words[i] += start[i];
+}
+
+// Calls body(words, the element that the first word belongs to; it may lie before 0) for each block that elements
+// start..start + count of the stream need.
+template <class Body> DEVICE void each_block(const Key &key, u64 start, Size count, Body body) {
+    const u64 first = start / 16, blocks = (start + u64(count) + 15) / 16 - first;
+    for (u64 i = u64(blockIdx.x) * blockDim.x + threadIdx.x; i < blocks; i += u64(gridDim.x) * blockDim.x) {
+        u32 words[16];
+        chacha(key, first + i, words);
+        body(words, Size((first + i) * 16) - Size(start));
+    }
+}
+
+// 1 where the stream's uniform number word / 2^32 is at least threshold / 2^32, else 0.
+KERNEL(dropout_mask, 256, Key key, u64 start, u64 threshold, u8 *mask, Size count) {
+    if (count == 0) return;
+    each_block(key, start, count, [&](const u32 (&words)[16], Size at) {
+        if (at >= 0 && at + 16 <= count && aligned(mask + at)) {
+            u32 packed[4] = {0, 0, 0, 0};
+#pragma unroll
+            for (int i = 0; i < 16; ++i) packed[i / 4] |= u32(words[i] >= threshold) << (i % 4 * 8);
+            *reinterpret_cast<uint4 *>(mask + at) = make_uint4(packed[0], packed[1], packed[2], packed[3]);
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < 16; ++i)
+            if (at + i >= 0 && at + i < count) mask[at + i] = words[i] >= threshold;
+    });
+}
+
+// The uniform numbers themselves.
+template <class Y> DEVICE void uniform(const Key &key, u64 start, Y *y, Size count) {
+    if (count == 0) return;
+    each_block(key, start, count, [&](const u32 (&words)[16], Size at) {
+#pragma unroll
+        for (int i = 0; i < 16; ++i)
+            if (at + i >= 0 && at + i < count) y[at + i] = Y(double(words[i]) * 2.3283064365386963e-10);
+    });
+}
+KERNEL(uniform_f64, 256, Key key, u64 start, double *y, Size count) { uniform(key, start, y, count); }
+
+// Box and Muller's transform of two words, as Key::normal has it.
+DEVICE void normal_pair(u32 first, u32 second, float &a, float &b) {
+    // ln u with u = (first + 1) / 2^32; near 1 by its distance from there, which f32 has exactly.
+    const float log = first >= 0x80000000u ? log1pf(-float(0xffffffffu - first) * 2.3283064365386963e-10f)
+                                           : logf((float(first) + 1.0f) * 2.3283064365386963e-10f);
+    const float radius = sqrtf(-2.0f * log);
+    float sin, cos;
+    sincospif(float(second) * 4.6566128730773926e-10f, &sin, &cos);
+    a = radius * cos;
+    b = radius * sin;
+}
+DEVICE void normal_pair(u32 first, u32 second, double &a, double &b) {
+    const double u = (double(first) + 1.0) * 2.3283064365386963e-10;
+    const double radius = sqrt(-2.0 * log(u));
+    double sin, cos;
+    sincospi(double(second) * 4.6566128730773926e-10, &sin, &cos);
+    a = radius * cos;
+    b = radius * sin;
+}
+
+template <class Y> DEVICE void normal(const Key &key, u64 start, Y *y, Size count) {
+    if (count == 0) return;
+    each_block(key, start, count, [&](const u32 (&words)[16], Size at) {
+#pragma unroll
+        for (int i = 0; i < 16; i += 2) {
+            Wide<Y> a, b;
+            normal_pair(words[i], words[i + 1], a, b);
+            if (at + i >= 0 && at + i < count) y[at + i] = narrow<Y>(a);
+            if (at + i + 1 >= 0 && at + i + 1 < count) y[at + i + 1] = narrow<Y>(b);
+        }
+    });
+}
+
+#define NORMAL(S, Y) \
+    KERNEL(normal_##S, 256, Key key, u64 start, Y *y, Size count) { normal(key, start, y, count); }
+NORMAL(f32, float)
+NORMAL(f64, double)
+NORMAL(bf16, bf16)
+NORMAL(f16, f16)
+
+// x·scale where the mask has 1, and 0 elsewhere.
+template <class X> DEVICE void dropout(const X *x, const u8 *mask, X *y, double scale, Size count) {
+    typedef Wide<X> W;
+    constexpr int N = PackOf<X>::value;
+    each<N>(count, aligned(x, mask, y), [&](Size at, auto n) {
+        constexpr int M = decltype(n)::value;
+        W values[M];
+        float kept[M];
+        load(x + at, values);
+        load(mask + at, kept);
+#pragma unroll
+        for (int i = 0; i < M; ++i) values[i] *= kept[i] != 0 ? W(scale) : W(0);
+        store(y + at, values);
+    });
+}
+
+#define DROPOUT(S, X) \
+    KERNEL(dropout_##S, 256, const X *x, const u8 *mask, X *y, double scale, Size count) { dropout(x, mask, y, scale, count); }
+DROPOUT(f32, float)
+DROPOUT(f64, double)
+DROPOUT(bf16, bf16)
+DROPOUT(f16, f16)

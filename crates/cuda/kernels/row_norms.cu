@@ -1,0 +1,202 @@
+// Layer normalisation of rows, and rows divided by their length. A warp for each row, or the whole block for wide ones.
+
+template <bool BLOCK, class X>
+DEVICE void layer_norm(const X *x, const Wide<X> *gamma, const Wide<X> *beta, X *y, Wide<X> *mean, Wide<X> *inv_std, Size rows,
+                       int width, double eps) {
+    typedef Wide<X> W;
+    __shared__ W shared[32];
+    constexpr int N = PackOf<X>::value;
+    const auto group = Group<BLOCK>::make();
+    const bool packed = aligned(x, y, gamma, beta) && width % N == 0;
+    const W share = W(1) / W(width);
+    for (Size row = Size(blockIdx.x) * group.groups + group.index; row < rows; row += Size(gridDim.x) * group.groups) {
+        const X *from = x + row * width;
+        W sum = 0;
+        each_of_row<N>(width, packed, group.member, group.members, [&](int at, auto n) {
+            constexpr int M = decltype(n)::value;
+            W values[M];
+            load(from + at, values);
+#pragma unroll
+            for (int i = 0; i < M; ++i) sum += values[i];
+        });
+        const W middle = group.template reduce<Add>(sum, shared) * share;
+        W squares = 0;
+        each_of_row<N>(width, packed, group.member, group.members, [&](int at, auto n) {
+            constexpr int M = decltype(n)::value;
+            W values[M];
+            load(from + at, values);
+#pragma unroll
+            for (int i = 0; i < M; ++i) squares += (values[i] - middle) * (values[i] - middle);
+        });
+        const W inverse = W(1) / sqrt_of(group.template reduce<Add>(squares, shared) * share + W(eps));
+        each_of_row<N>(width, packed, group.member, group.members, [&](int at, auto n) {
+            constexpr int M = decltype(n)::value;
+            W values[M], factors[M], shifts[M];
+            load(from + at, values);
+            load(gamma + at, factors);
+            load(beta + at, shifts);
+#pragma unroll
+            for (int i = 0; i < M; ++i) values[i] = (values[i] - middle) * inverse * factors[i] + shifts[i];
+            store(y + row * width + at, values);
+        });
+        if (group.member == 0) {
+            mean[row] = middle;
+            inv_std[row] = inverse;
+        }
+    }
+}
+
+template <bool BLOCK, class X, class G>
+DEVICE void layer_norm_backward(const X *x, const G *dy, const Wide<X> *gamma, const Wide<X> *mean, const Wide<X> *inv_std, G *dx,
+                                Size rows, int width) {
+    typedef Wide<X> W;
+    __shared__ W shared[32];
+    constexpr int N = PackOf<X, G>::value;
+    const auto group = Group<BLOCK>::make();
+    const bool packed = aligned(x, dy, dx, gamma) && width % N == 0;
+    const W share = W(1) / W(width);
+    for (Size row = Size(blockIdx.x) * group.groups + group.index; row < rows; row += Size(gridDim.x) * group.groups) {
+        const W middle = mean[row], inverse = inv_std[row];
+        W plain = 0, product = 0;
+        each_of_row<N>(width, packed, group.member, group.members, [&](int at, auto n) {
+            constexpr int M = decltype(n)::value;
+            W values[M], grads[M], factors[M];
+            load(x + row * width + at, values);
+            load(dy + row * width + at, grads);
+            load(gamma + at, factors);
+#pragma unroll
+            for (int i = 0; i < M; ++i) {
+                const W grad = grads[i] * factors[i];
+                plain += grad;
+                product += grad * (values[i] - middle);
+            }
+        });
+        const W mean_grad = group.template reduce<Add>(plain, shared) * share;
+        const W slope = group.template reduce<Add>(product, shared) * share * inverse * inverse;
+        each_of_row<N>(width, packed, group.member, group.members, [&](int at, auto n) {
+            constexpr int M = decltype(n)::value;
+            W values[M], grads[M], factors[M];
+            load(x + row * width + at, values);
+            load(dy + row * width + at, grads);
+            load(gamma + at, factors);
+#pragma unroll
+            for (int i = 0; i < M; ++i)
+                grads[i] = inverse * (grads[i] * factors[i] - mean_grad - (values[i] - middle) * slope);
+            store(dx + row * width + at, grads);
+        });
+    }
+}
+
+// The parts of the gradients of weight and bias that chunks of rows have: [2, chunks, width]. Blocks are 32 columns wide and 8
+// high; grid: tiles of columns, chunks.
+template <class X, class G>
+DEVICE void layer_norm_affine(const X *x, const G *dy, const Wide<X> *mean, const Wide<X> *inv_std, Wide<X> *parts, Size rows,
+                              int width, Size per_chunk) {
+    typedef Wide<X> W;
+    __shared__ W shared[2][8][33];
+    const Size column = Size(blockIdx.x) * 32 + threadIdx.x, chunks = gridDim.y;
+    const Size first = Size(blockIdx.y) * per_chunk, end = min(first + per_chunk, rows);
+    W weight = 0, bias = 0;
+    if (column < width)
+        for (Size row = first + threadIdx.y; row < end; row += 8) {
+            const W grad = widen(dy[row * width + column]);
+            weight += grad * (widen(x[row * width + column]) - mean[row]) * inv_std[row];
+            bias += grad;
+        }
+    shared[0][threadIdx.y][threadIdx.x] = weight;
+    shared[1][threadIdx.y][threadIdx.x] = bias;
+    __syncthreads();
+    if (threadIdx.y < 2 && column < width) {
+        W sum = shared[threadIdx.y][0][threadIdx.x];
+        for (int i = 1; i < 8; ++i) sum += shared[threadIdx.y][i][threadIdx.x];
+        parts[(threadIdx.y * chunks + blockIdx.y) * width + column] = sum;
+    }
+}
+
+#define LAYER_NORM(S, X, W)                                                                                             \
+    KERNEL(layer_norm_warp_##S, 256, const X *x, const W *gamma, const W *beta, X *y, W *mean, W *inv_std, Size rows, int width, \
+           double eps) {                                                                                                \
+        layer_norm<false>(x, gamma, beta, y, mean, inv_std, rows, width, eps);                                          \
+    }                                                                                                                   \
+    KERNEL(layer_norm_block_##S, 256, const X *x, const W *gamma, const W *beta, X *y, W *mean, W *inv_std, Size rows, int width, \
+           double eps) {                                                                                                \
+        layer_norm<true>(x, gamma, beta, y, mean, inv_std, rows, width, eps);                                           \
+    }
+LAYER_NORM(f32, float, float)
+LAYER_NORM(f64, double, double)
+LAYER_NORM(bf16, bf16, float)
+LAYER_NORM(f16, f16, float)
+
+#define LAYER_NORM_BACKWARD(S, X, G, W)                                                                                    \
+    KERNEL(layer_norm_backward_warp_##S, 256, const X *x, const G *dy, const W *gamma, const W *mean, const W *inv_std, G *dx, \
+           Size rows, int width) {                                                                                         \
+        layer_norm_backward<false>(x, dy, gamma, mean, inv_std, dx, rows, width);                                          \
+    }                                                                                                                      \
+    KERNEL(layer_norm_backward_block_##S, 256, const X *x, const G *dy, const W *gamma, const W *mean, const W *inv_std, G *dx, \
+           Size rows, int width) {                                                                                         \
+        layer_norm_backward<true>(x, dy, gamma, mean, inv_std, dx, rows, width);                                           \
+    }                                                                                                                      \
+    KERNEL(layer_norm_affine_##S, 256, const X *x, const G *dy, const W *mean, const W *inv_std, W *parts, Size rows, int width, \
+           Size per_chunk) {                                                                                               \
+        layer_norm_affine(x, dy, mean, inv_std, parts, rows, width, per_chunk);                                            \
+    }
+LAYER_NORM_BACKWARD(f32_f32, float, float, float)
+LAYER_NORM_BACKWARD(f64_f64, double, double, double)
+LAYER_NORM_BACKWARD(bf16_f32, bf16, float, float)
+LAYER_NORM_BACKWARD(bf16_bf16, bf16, bf16, float)
+LAYER_NORM_BACKWARD(f16_f32, f16, float, float)
+LAYER_NORM_BACKWARD(f16_f16, f16, f16, float)
+
+// ---- rows divided by their length; lengths in f64, as on the CPU
+
+template <class X> DEVICE void l2_normalise(const X *x, X *y, double *inverses, Size rows, int width) {
+    const auto group = Group<false>::make();
+    double *none = nullptr;
+    for (Size row = Size(blockIdx.x) * group.groups + group.index; row < rows; row += Size(gridDim.x) * group.groups) {
+        double squares = 0;
+        for (int i = group.member; i < width; i += 32) {
+            const double value = double(widen(x[row * width + i]));
+            squares += value * value;
+        }
+        const double length = sqrt(group.template reduce<Add>(squares, none));
+        const double factor = length > 0 ? 1.0 / length : 0.0;
+        for (int i = group.member; i < width; i += 32)
+            y[row * width + i] = narrow<X>(Wide<X>(double(widen(x[row * width + i])) * factor));
+        if (group.member == 0) inverses[row] = factor;
+    }
+}
+
+// dx = (dy − y·<y, dy>)/|x|: the part along the row does not change its direction.
+template <class X, class G>
+DEVICE void l2_normalise_backward(const X *y, const G *dy, const double *inverses, G *dx, Size rows, int width) {
+    const auto group = Group<false>::make();
+    double *none = nullptr;
+    for (Size row = Size(blockIdx.x) * group.groups + group.index; row < rows; row += Size(gridDim.x) * group.groups) {
+        double along = 0;
+        for (int i = group.member; i < width; i += 32)
+            along += double(widen(y[row * width + i])) * double(widen(dy[row * width + i]));
+        along = group.template reduce<Add>(along, none);
+        const double factor = inverses[row];
+        for (int i = group.member; i < width; i += 32) {
+            const double grad = (double(widen(dy[row * width + i])) - double(widen(y[row * width + i])) * along) * factor;
+            dx[row * width + i] = narrow<G>(Wide<G>(grad));
+        }
+    }
+}
+
+#define L2_NORMALISE(S, X) \
+    KERNEL(l2_normalise_##S, 256, const X *x, X *y, double *inverses, Size rows, int width) { l2_normalise(x, y, inverses, rows, width); }
+L2_NORMALISE(f32, float)
+L2_NORMALISE(f64, double)
+L2_NORMALISE(bf16, bf16)
+L2_NORMALISE(f16, f16)
+#define L2_NORMALISE_BACKWARD(S, X, G)                                                                                   \
+    KERNEL(l2_normalise_backward_##S, 256, const X *y, const G *dy, const double *inverses, G *dx, Size rows, int width) { \
+        l2_normalise_backward(y, dy, inverses, dx, rows, width);                                                         \
+    }
+L2_NORMALISE_BACKWARD(f32_f32, float, float)
+L2_NORMALISE_BACKWARD(f64_f64, double, double)
+L2_NORMALISE_BACKWARD(bf16_f32, bf16, float)
+L2_NORMALISE_BACKWARD(bf16_bf16, bf16, bf16)
+L2_NORMALISE_BACKWARD(f16_f32, f16, float)
+L2_NORMALISE_BACKWARD(f16_f16, f16, f16)

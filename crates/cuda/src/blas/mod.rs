@@ -1,0 +1,170 @@
+//! Matrix products, by cuBLASLt: a plan for each combination of sizes and types, found once.
+//!
+//! Matrices are row-major here. cuBLASLt counts by columns, so it is asked for the transposed product of the transposed factors,
+//! which are the same elements in memory.
+
+mod raw;
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Mutex, PoisonError};
+
+use crate::device::Stream;
+use crate::gpu::Gpu;
+use crate::libraries::Library;
+use crate::memory::{Kind, Slice, counted_as};
+use crate::{ElementType, GpuError, Result};
+
+/// The most room that an algorithm may take while it runs, in bytes: what NVIDIA recommends for its larger GPUs.
+const WORKSPACE: usize = 32 << 20;
+
+/// A matrix as a factor: as it lies, or read transposed.
+#[derive(Debug, Clone, Copy)]
+pub struct Matrix<'a> {
+    /// The elements, row by row, a matrix after the other.
+    pub slice: &'a Slice,
+    /// Whether each is read transposed.
+    pub transposed: bool,
+}
+
+impl<'a> Matrix<'a> {
+    /// Matrices as they lie.
+    pub fn plain(slice: &'a Slice) -> Self {
+        Self { slice, transposed: false }
+    }
+
+    /// Matrices read transposed.
+    pub fn transposed(slice: &'a Slice) -> Self {
+        Self { slice, transposed: true }
+    }
+}
+
+/// `batch` products of m×k and k×n matrices.
+#[derive(Debug, Clone, Copy)]
+pub struct Product<'a> {
+    /// `[batch, m, n, k]`.
+    pub sizes: [usize; 4],
+    /// The left factors.
+    pub a: Matrix<'a>,
+    /// The right factors, of the same type.
+    pub b: Matrix<'a>,
+    /// Where the products go, of the factors' type, or f32 for factors of 16 bits.
+    pub to: &'a Slice,
+    /// Whether they are added to what is there.
+    pub add: bool,
+    /// `n` elements of the type of `to`, added to each row.
+    pub bias: Option<&'a Slice>,
+}
+
+/// What a plan depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    sizes: [usize; 4],
+    transposed: [bool; 2],
+    factors: ElementType,
+    to: ElementType,
+    add: bool,
+    bias: bool,
+    tf32: bool,
+    /// What the addresses of a, b and the result are multiples of, up to 256 bytes.
+    alignment: [u32; 3],
+}
+
+/// Multiplies on one GPU's computing stream.
+#[derive(Debug)]
+pub struct Blas {
+    // Plans go before the handle that made them.
+    plans: Mutex<HashMap<Key, raw::Plan>>,
+    handle: raw::Handle,
+    gpu: Gpu,
+}
+
+impl Blas {
+    /// Products on a GPU.
+    ///
+    /// # Errors
+    /// [`GpuError::MissingLibrary`] if there is no cuBLASLt.
+    pub fn new(gpu: &Gpu) -> Result<Self> {
+        Library::CublasLt.require()?;
+        Ok(Self { plans: Mutex::default(), handle: raw::Handle::new(gpu)?, gpu: gpu.clone() })
+    }
+
+    /// Multiplies. Sums are in f32, of factors of f64 in f64; factors of f32 are rounded to TF32 if the GPU's options say so.
+    ///
+    /// # Errors
+    /// [`GpuError::Argument`] if lengths or types do not go together; [`GpuError::Unsupported`] for types that cuBLASLt does not
+    /// multiply, and for a bias of f64.
+    pub fn matmul(&self, product: &Product<'_>) -> Result<()> {
+        check(product)?;
+        let [batch, m, n, k] = product.sizes;
+        if batch == 0 || m == 0 || n == 0 {
+            return Ok(());
+        }
+        if k == 0 {
+            return if product.add { Ok(()) } else { product.to.zero_on(Stream::Compute) };
+        }
+        let factors = product.a.slice.dtype();
+        let key = Key {
+            sizes: product.sizes,
+            transposed: [product.a.transposed, product.b.transposed],
+            factors,
+            to: product.to.dtype(),
+            add: product.add,
+            bias: product.bias.is_some(),
+            tf32: factors == ElementType::F32 && self.gpu.options().tf32,
+            alignment: [product.a.slice, product.b.slice, product.to].map(alignment),
+        };
+        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let plan = match plans.entry(key) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(self.handle.plan(&key, WORKSPACE)?),
+        };
+        let room = plan.workspace();
+        let workspace = (room > 0)
+            .then(|| counted_as(Kind::Workspace, || self.gpu.unwritten(ElementType::U8, room)))
+            .transpose()?;
+        self.handle.run(plan, product, workspace.as_ref(), self.gpu.device().stream(Stream::Compute))
+    }
+}
+
+/// What an address is a multiple of, up to 256.
+fn alignment(slice: &Slice) -> u32 {
+    1 << slice.address().trailing_zeros().min(8)
+}
+
+fn check(product: &Product<'_>) -> Result<()> {
+    const NAME: &str = "matmul";
+    let Product { sizes: [batch, m, n, k], a, b, to, bias, .. } = *product;
+    let factors = a.slice.dtype();
+    let multiplied = match factors {
+        ElementType::F32 | ElementType::F64 => to.dtype() == factors,
+        ElementType::Bf16 | ElementType::F16 => to.dtype() == factors || to.dtype() == ElementType::F32,
+        _ => false,
+    };
+    if !multiplied || b.slice.dtype() != factors {
+        let what = format!("factors of {factors} and {}, products of {}", b.slice.dtype(), to.dtype());
+        return Err(GpuError::unsupported(NAME, what));
+    }
+    if bias.is_some() && factors == ElementType::F64 {
+        return Err(GpuError::unsupported(NAME, "a bias of f64"));
+    }
+    let lengths = [
+        ("left factors", a.slice.len(), batch * m * k),
+        ("right factors", b.slice.len(), batch * k * n),
+        ("products", to.len(), batch * m * n),
+        ("bias", bias.map_or(n, Slice::len), n),
+    ];
+    if let Some((what, found, right)) = lengths.into_iter().find(|(_, found, right)| found != right) {
+        let problem = format!("{found} elements of {what}; sizes {:?} take {right}", product.sizes);
+        return Err(GpuError::argument(NAME, problem));
+    }
+    if let Some(bias) = bias.filter(|bias| bias.dtype() != to.dtype()) {
+        let problem = format!("a bias of {} for products of {}", bias.dtype(), to.dtype());
+        return Err(GpuError::argument(NAME, problem));
+    }
+    let devices = [Some(a.slice), Some(b.slice), Some(to), bias].into_iter().flatten();
+    if devices.map(|slice| slice.device().index()).any(|index| index != a.slice.device().index()) {
+        return Err(GpuError::argument(NAME, "slices of several GPUs"));
+    }
+    Ok(())
+}

@@ -1,0 +1,272 @@
+//! Convolutions, by cuDNN: forward, and the gradients of input and weight. Those of a transposed convolution are the same three in
+//! another order.
+//!
+//! For each shape an algorithm is found once. With [`Options::repeatable`](crate::Options::repeatable) it is the one that cuDNN's
+//! rules put first among those that repeat their bits; otherwise all are tried, and the fastest is kept.
+
+mod raw;
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use crate::device::Stream;
+use crate::gpu::Gpu;
+use crate::libraries::Library;
+use crate::memory::{Kind, Slice, counted_as};
+use crate::{ElementType, GpuError, Result};
+
+/// The most room that an algorithm may take while it runs, in bytes.
+const WORKSPACE: usize = 1 << 30;
+
+/// Sizes of a convolution (a cross-correlation): of its input, its weight, and how the window moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Convolution {
+    /// Images.
+    pub batch: usize,
+    /// Channels of an input image.
+    pub in_channels: usize,
+    /// Height of an input image.
+    pub height: usize,
+    /// Width of an input image.
+    pub width: usize,
+    /// Channels of an output image.
+    pub out_channels: usize,
+    /// Size of the window.
+    pub kernel: [usize; 2],
+    /// Step between windows.
+    pub stride: [usize; 2],
+    /// Zeros around the input.
+    pub padding: [usize; 2],
+    /// Step between the taps of a window.
+    pub dilation: [usize; 2],
+    /// Independent convolutions over equal parts of the channels; as many as channels for a depthwise one.
+    pub groups: usize,
+}
+
+impl Convolution {
+    /// Height and width of an output image; nothing if the window does not fit, or a size makes no sense.
+    pub fn output(&self) -> Option<[usize; 2]> {
+        let along = |axis: usize, size: usize| {
+            let reach = self.dilation[axis].checked_mul(self.kernel[axis].checked_sub(1)?)? + 1;
+            let steps = (size + 2 * self.padding[axis]).checked_sub(reach)?;
+            Some(steps.checked_div(self.stride[axis])? + 1)
+        };
+        Some([along(0, self.height)?, along(1, self.width)?])
+    }
+
+    /// Elements of the input.
+    pub fn input_len(&self) -> usize {
+        self.batch * self.in_channels * self.height * self.width
+    }
+
+    /// Elements of the weight.
+    pub fn weight_len(&self) -> usize {
+        self.out_channels * (self.in_channels / self.groups.max(1)) * self.kernel[0] * self.kernel[1]
+    }
+
+    /// Elements of the output.
+    pub fn output_len(&self) -> usize {
+        self.output().map_or(0, |[height, width]| self.batch * self.out_channels * height * width)
+    }
+}
+
+/// In which order the elements of images and weights lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// Images [N, C, H, W], weights [O, I, KH, KW].
+    ChannelsFirst,
+    /// Images [N, H, W, C], weights [O, KH, KW, I]: what tensor cores read.
+    ChannelsLast,
+}
+
+/// What is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Pass {
+    Forward,
+    BackwardInput,
+    BackwardWeight,
+}
+
+impl Pass {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Forward => "convolution",
+            Self::BackwardInput => "convolution's input gradient",
+            Self::BackwardWeight => "convolution's weight gradient",
+        }
+    }
+}
+
+/// What a plan depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    pass: Pass,
+    convolution: Convolution,
+    layout: Layout,
+    dtype: ElementType,
+    tf32: bool,
+}
+
+/// Convolves on one GPU's computing stream.
+#[derive(Debug)]
+pub struct Dnn {
+    inner: Mutex<Inner>,
+    gpu: Gpu,
+}
+
+#[derive(Debug)]
+struct Inner {
+    // Plans go before the handle that made them.
+    plans: HashMap<Key, raw::Plan>,
+    handle: raw::Handle,
+}
+
+impl Dnn {
+    /// Convolutions on a GPU.
+    ///
+    /// # Errors
+    /// [`GpuError::MissingLibrary`] if there is no cuDNN.
+    pub fn new(gpu: &Gpu) -> Result<Self> {
+        Library::Cudnn.require()?;
+        let inner = Inner { plans: HashMap::new(), handle: raw::Handle::new(gpu)? };
+        Ok(Self { inner: Mutex::new(inner), gpu: gpu.clone() })
+    }
+
+    /// y = x ⋆ w. All are of one type; sums of elements of 16 bits are in f32.
+    ///
+    /// # Errors
+    /// [`GpuError::Argument`] if lengths, types or sizes do not go together; [`GpuError::Unsupported`] for other types than
+    /// f32, f64, bf16 and f16.
+    pub fn forward(&self, of: &Convolution, layout: Layout, x: &Slice, w: &Slice, y: &Slice) -> Result<()> {
+        self.run(Pass::Forward, of, layout, [x, w, y], false)
+    }
+
+    /// The input's gradient from the output's.
+    ///
+    /// # Errors
+    /// As [`Dnn::forward`].
+    pub fn backward_input(
+        &self,
+        of: &Convolution,
+        layout: Layout,
+        dy: &Slice,
+        w: &Slice,
+        dx: &Slice,
+    ) -> Result<()> {
+        self.run(Pass::BackwardInput, of, layout, [dx, w, dy], false)
+    }
+
+    /// The weight's gradient from the output's; with `add` it is added to what is there.
+    ///
+    /// # Errors
+    /// As [`Dnn::forward`].
+    pub fn backward_weight(
+        &self,
+        of: &Convolution,
+        layout: Layout,
+        x: &Slice,
+        dy: &Slice,
+        dw: &Slice,
+        add: bool,
+    ) -> Result<()> {
+        self.run(Pass::BackwardWeight, of, layout, [x, dw, dy], add)
+    }
+
+    /// Runs a pass over input, weight and output, or what stands for them.
+    fn run(
+        &self,
+        pass: Pass,
+        of: &Convolution,
+        layout: Layout,
+        slices: [&Slice; 3],
+        add: bool,
+    ) -> Result<()> {
+        let dtype = check(pass, of, slices)?;
+        let written = match pass {
+            Pass::Forward => slices[2],
+            Pass::BackwardInput => slices[0],
+            Pass::BackwardWeight => slices[1],
+        };
+        if slices.iter().any(|slice| slice.is_empty()) {
+            return if add { Ok(()) } else { written.zero_on(Stream::Compute) };
+        }
+        let tf32 = dtype == ElementType::F32 && self.gpu.options().tf32;
+        let key = Key { pass, convolution: *of, layout, dtype, tf32 };
+        let stream = self.gpu.device().stream(Stream::Compute);
+        let workspace = |bytes: usize| {
+            let room = || self.gpu.unwritten(ElementType::U8, bytes);
+            (bytes > 0).then(|| counted_as(Kind::Workspace, room)).transpose()
+        };
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        if !inner.plans.contains_key(&key) {
+            let plan = match self.gpu.options().repeatable {
+                true => inner.handle.plan_by_rules(&key, WORKSPACE)?,
+                false => {
+                    // Algorithms are tried on the arguments; what they write goes elsewhere, and is nothing.
+                    let scratch = counted_as(Kind::Workspace, || self.gpu.unwritten(dtype, written.len()))?;
+                    let (free, _) = self.gpu.device().memory()?;
+                    let room = workspace((free / 2).min(WORKSPACE))?;
+                    inner.handle.plan_by_trying(&key, slices, &scratch, room.as_ref())?
+                }
+            };
+            inner.plans.insert(key, plan);
+        }
+        let plan = &inner.plans[&key];
+        let room = workspace(plan.workspace())?;
+        inner.handle.run(&key, plan, slices, add, room.as_ref(), stream)
+    }
+}
+
+fn check(pass: Pass, of: &Convolution, slices: [&Slice; 3]) -> Result<ElementType> {
+    let name = pass.name();
+    let grouped = of.groups > 0
+        && of.in_channels.is_multiple_of(of.groups)
+        && of.out_channels.is_multiple_of(of.groups);
+    if !grouped || of.output().is_none() {
+        return Err(GpuError::argument(name, format!("sizes that make no sense: {of:?}")));
+    }
+    let dtype = slices[0].dtype();
+    if !matches!(dtype, ElementType::F32 | ElementType::F64 | ElementType::Bf16 | ElementType::F16) {
+        return Err(GpuError::unsupported(name, format!("elements of {dtype}")));
+    }
+    let expected = [("input", of.input_len()), ("weight", of.weight_len()), ("output", of.output_len())];
+    for (slice, (what, right)) in slices.into_iter().zip(expected) {
+        if slice.len() != right || slice.dtype() != dtype {
+            let problem = format!(
+                "{} elements of {} for an {what} of {right} of {dtype}: {of:?}",
+                slice.len(),
+                slice.dtype()
+            );
+            return Err(GpuError::argument(name, problem));
+        }
+        if slice.device().index() != slices[0].device().index() {
+            return Err(GpuError::argument(name, "slices of several GPUs"));
+        }
+    }
+    Ok(dtype)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_of_outputs() {
+        let of = Convolution {
+            batch: 2,
+            in_channels: 4,
+            height: 9,
+            width: 8,
+            out_channels: 6,
+            kernel: [3, 2],
+            stride: [2, 1],
+            padding: [1, 0],
+            dilation: [2, 3],
+            groups: 2,
+        };
+        assert_eq!(of.output(), Some([4, 5]));
+        assert_eq!((of.input_len(), of.weight_len(), of.output_len()), (576, 72, 240));
+        assert_eq!(Convolution { width: 3, ..of }.output(), None);
+        assert_eq!(Convolution { stride: [0, 1], ..of }.output(), None);
+    }
+}

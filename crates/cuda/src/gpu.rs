@@ -1,0 +1,146 @@
+//! A GPU that is ready to compute: a device, its memory, and its kernels.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use crate::compile::{Compiler, Source, default_folder};
+use crate::device::{Device, Stream};
+use crate::driver::Module;
+use crate::memory::{Pool, Slice};
+use crate::{Element, ElementType, Result};
+
+/// What is chosen once for a GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Where compiled kernels are kept between runs of programs; nowhere if none.
+    pub cache: Option<PathBuf>,
+    /// Whether libraries are asked for algorithms that repeat their bits, chosen by rules. Otherwise those are taken that were
+    /// the fastest when they were tried.
+    pub repeatable: bool,
+    /// Whether factors of f32 are rounded to 10 bits after the point in products and convolutions, for tensor cores.
+    pub tf32: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { cache: default_folder(), repeatable: true, tf32: false }
+    }
+}
+
+/// A device, its memory, and its kernels. Clones are handles.
+#[derive(Debug, Clone)]
+pub struct Gpu(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    // Modules go before the device that has them.
+    modules: Mutex<HashMap<&'static str, Arc<Module>>>,
+    compiler: OnceLock<Compiler>,
+    pool: Pool,
+    device: Device,
+    options: Options,
+}
+
+impl Gpu {
+    /// Opens GPU `index`, from 0.
+    ///
+    /// # Errors
+    /// [`MissingLibrary`](crate::GpuError::MissingLibrary) without a driver, [`NoDevice`](crate::GpuError::NoDevice) without such
+    /// a GPU.
+    pub fn new(index: usize, options: &Options) -> Result<Self> {
+        let device = Device::open(index)?;
+        Ok(Self(Arc::new(Inner {
+            modules: Mutex::default(),
+            compiler: OnceLock::new(),
+            pool: Pool::new(device.clone()),
+            device,
+            options: options.clone(),
+        })))
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.0.device
+    }
+
+    /// Its memory.
+    pub fn pool(&self) -> &Pool {
+        &self.0.pool
+    }
+
+    /// What was chosen.
+    pub fn options(&self) -> &Options {
+        &self.0.options
+    }
+
+    /// Whether both are handles of one GPU.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Elements of unspecified value, for whoever overwrites all of them before anybody reads one.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`](crate::GpuError::OutOfMemory).
+    pub fn unwritten(&self, dtype: ElementType, len: usize) -> Result<Slice> {
+        self.0.pool.unwritten(dtype, len)
+    }
+
+    /// Elements whose bits are all zero.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`](crate::GpuError::OutOfMemory).
+    pub fn zeros(&self, dtype: ElementType, len: usize) -> Result<Slice> {
+        let slice = self.unwritten(dtype, len)?;
+        slice.zero_on(Stream::Compute)?;
+        Ok(slice)
+    }
+
+    /// A copy of elements of the host, which were read when this returns.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`](crate::GpuError::OutOfMemory).
+    pub fn upload<T: Element>(&self, values: &[T]) -> Result<Slice> {
+        let slice = self.unwritten(T::TYPE, values.len())?;
+        slice.upload_on(values, Stream::Compute)?;
+        Ok(slice)
+    }
+
+    /// A copy of elements on the host, for which this waits.
+    ///
+    /// # Errors
+    /// If they are of another type, or something that was issued before has failed.
+    pub fn download<T: Element>(&self, slice: &Slice) -> Result<Vec<T>> {
+        slice.download_on(Stream::Compute)
+    }
+
+    /// Waits until everything that was issued is done.
+    ///
+    /// # Errors
+    /// If something of it has failed.
+    pub fn synchronize(&self) -> Result<()> {
+        self.0.device.synchronize()
+    }
+
+    /// The kernels of a source, compiled and loaded if they are not yet.
+    pub(crate) fn module(&self, source: &Source) -> Result<Arc<Module>> {
+        let mut modules = self.0.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(module) = modules.get(source.name) {
+            return Ok(module.clone());
+        }
+        let code = self.compiler()?.compile(source)?;
+        let module = Arc::new(Module::load(self.0.device.context(), source.name, &code)?);
+        modules.insert(source.name, module.clone());
+        Ok(module)
+    }
+
+    fn compiler(&self) -> Result<&Compiler> {
+        if let Some(compiler) = self.0.compiler.get() {
+            return Ok(compiler);
+        }
+        let capability = self.0.device.description().capability;
+        let compiler = Compiler::new(capability, self.0.options.cache.clone())?;
+        Ok(self.0.compiler.get_or_init(|| compiler))
+    }
+}

@@ -1,0 +1,196 @@
+//! Attention in one pass over keys, and its gradients: no weights are kept but the logarithm of each row's sum.
+
+use super::grid::{THREADS, check, launch, warps};
+use super::sources::{ATTENTION, ATTENTION_TILES};
+use crate::{ElementType, Gpu, GpuError, Result, Slice, Source};
+
+/// The sizes of attention, and what a position sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AttentionSizes {
+    /// Samples times heads.
+    pub matrices: usize,
+    /// Positions that look: those of q.
+    pub length: usize,
+    /// Positions that are looked at: those of k and v.
+    pub keys: usize,
+    /// Elements of a head.
+    pub dim: usize,
+    /// Whether position t sees only 0..=t.
+    pub causal: bool,
+}
+
+/// The kernels that serve a type and a size of heads.
+struct Kernels {
+    source: &'static Source,
+    /// What their names end in: "bf16_d64".
+    suffix: String,
+    /// Rows of a block.
+    rows: usize,
+    threads: usize,
+    /// Bytes of shared memory, forward and backward.
+    shared: [usize; 2],
+    /// Whether the gradients of keys and of values are made by different blocks.
+    split: bool,
+}
+
+impl Kernels {
+    fn of(dtype: ElementType, dim: usize) -> Result<Self> {
+        let known: &[usize] = match dtype {
+            ElementType::F32 => &[64, 128, 256],
+            ElementType::F64 => &[128],
+            ElementType::Bf16 | ElementType::F16 => &[32, 64, 96, 128, 192],
+            _ => &[],
+        };
+        let Some(most) = known.iter().copied().find(|most| dim <= *most) else {
+            let what = format!("heads of {dim} elements of {dtype}; at most {:?}", known.last());
+            return Err(GpuError::unsupported("attention", what));
+        };
+        let suffix = format!("{dtype}_d{most}");
+        if dtype.is_half() {
+            let (bytes, columns) = (2 * (most + 8), if most > 128 { 32 } else { 64 });
+            return Ok(Self {
+                source: &ATTENTION_TILES,
+                suffix,
+                rows: 64,
+                threads: 128,
+                shared: [(64 + 2 * columns) * bytes, (128 + 2 * 32) * bytes],
+                split: most > 96,
+            });
+        }
+        let pitch = dim.next_multiple_of(4) + 4;
+        let bytes = |tiles: usize, weights: usize| (tiles * 32 * pitch + weights * 32 * 33) * dtype.size();
+        Ok(Self {
+            source: &ATTENTION,
+            suffix,
+            rows: 32,
+            threads: THREADS,
+            shared: [bytes(3, 1), bytes(4, 2)],
+            split: false,
+        })
+    }
+}
+
+impl AttentionSizes {
+    fn queries(&self) -> usize {
+        self.matrices * self.length * self.dim
+    }
+
+    fn positions(&self) -> usize {
+        self.matrices * self.keys * self.dim
+    }
+
+    fn check(&self, function: &'static str, [q, k, v]: [&Slice; 3]) -> Result<Kernels> {
+        let dtype = q.dtype();
+        check(function, "q", q, dtype, self.queries())?;
+        check(function, "k", k, dtype, self.positions())?;
+        check(function, "v", v, dtype, self.positions())?;
+        if self.keys == 0 || self.dim == 0 {
+            return Err(GpuError::argument(function, format!("nothing to look at: {self:?}")));
+        }
+        for size in [self.length, self.keys] {
+            // Rows of tiles beyond the last one are counted too.
+            super::grid::narrow_size(function, size + 64)?;
+        }
+        Kernels::of(dtype, self.dim)
+    }
+
+    fn scale(&self) -> f64 {
+        1.0 / (self.dim as f64).sqrt()
+    }
+}
+
+/// Whether there are kernels for heads of `dim` elements of a type.
+pub fn attention_supports(dtype: ElementType, dim: usize) -> bool {
+    Kernels::of(dtype, dim).is_ok()
+}
+
+/// softmax(q·kᵀ/√dim)·v of q [matrices, length, dim] and k and v [matrices, keys, dim], and the logarithms of the sums of
+/// exponentials of rows [matrices, length], in the type that is computed in.
+///
+/// # Errors
+/// If lengths or types do not go together, or heads are larger than kernels are made for.
+pub fn attention(gpu: &Gpu, sizes: AttentionSizes, q: &Slice, k: &Slice, v: &Slice) -> Result<[Slice; 2]> {
+    let kernels = sizes.check("attention", [q, k, v])?;
+    let output = gpu.unwritten(q.dtype(), q.len())?;
+    let log_sums = gpu.unwritten(q.dtype().wide(), sizes.matrices * sizes.length)?;
+    let grid = [sizes.matrices * sizes.length.div_ceil(kernels.rows), 1, 1];
+    launch(gpu, kernels.source, &format!("attention_{}", kernels.suffix), grid)
+        .blocks(grid, [kernels.threads, 1, 1])
+        .shared(kernels.shared[0])
+        .slice(q)
+        .slice(k)
+        .slice(v)
+        .slice(&output)
+        .slice(&log_sums)
+        .number(sizes.length as i32)
+        .number(sizes.keys as i32)
+        .number(sizes.dim as i32)
+        .number(sizes.scale())
+        .number(i32::from(sizes.causal))
+        .run()?;
+    Ok([output, log_sums])
+}
+
+/// The gradients of q, k and v in the type that is computed in, those of `wants` (keys and values come together), from what
+/// [`attention`] gave and the output's gradient, which is rounded to the operands' type.
+///
+/// # Errors
+/// If lengths or types do not go together, or heads are larger than kernels are made for.
+pub fn attention_backward(
+    gpu: &Gpu,
+    sizes: AttentionSizes,
+    [q, k, v]: [&Slice; 3],
+    [output, log_sums]: [&Slice; 2],
+    dy: &Slice,
+    wants: [bool; 3],
+) -> Result<[Option<Slice>; 3]> {
+    const FUNCTION: &str = "attention_backward";
+    let kernels = sizes.check(FUNCTION, [q, k, v])?;
+    let (dtype, wide, rows) = (q.dtype(), q.dtype().wide(), sizes.matrices * sizes.length);
+    check(FUNCTION, "output", output, dtype, q.len())?;
+    check(FUNCTION, "log_sums", log_sums, wide, rows)?;
+    super::grid::check_len(FUNCTION, "dy", dy, q.len())?;
+    let dy = &super::convert(gpu, dy, dtype)?;
+    let deltas = &gpu.unwritten(wide, rows)?;
+    launch(gpu, &ATTENTION, &format!("attention_deltas_{dtype}"), warps(rows))
+        .slice(output)
+        .slice(dy)
+        .slice(deltas)
+        .number(rows as i64)
+        .number(sizes.dim as i32)
+        .run()?;
+    let run = |pass: &str, own: usize, split: usize, to: &[&Slice]| {
+        let grid = [sizes.matrices * own.div_ceil(kernels.rows), 1, split];
+        let name = format!("attention_{pass}_{}", kernels.suffix);
+        let launch = launch(gpu, kernels.source, &name, grid)
+            .blocks(grid, [kernels.threads, 1, 1])
+            .shared(kernels.shared[1])
+            .slice(q)
+            .slice(k)
+            .slice(v)
+            .slice(dy)
+            .slice(log_sums)
+            .slice(deltas);
+        to.iter()
+            .fold(launch, |launch, slice| launch.slice(slice))
+            .number(sizes.length as i32)
+            .number(sizes.keys as i32)
+            .number(sizes.dim as i32)
+            .number(sizes.scale())
+            .number(i32::from(sizes.causal))
+            .run()
+    };
+    let mut grads = [None, None, None];
+    if wants[0] {
+        let dq = gpu.unwritten(wide, q.len())?;
+        run("queries", sizes.length, 1, &[&dq])?;
+        grads[0] = Some(dq);
+    }
+    if wants[1] || wants[2] {
+        let (dk, dv) = (gpu.unwritten(wide, k.len())?, gpu.unwritten(wide, v.len())?);
+        run("keys", sizes.keys, if kernels.split { 2 } else { 1 }, &[&dk, &dv])?;
+        grads[1] = wants[1].then_some(dk);
+        grads[2] = wants[2].then_some(dv);
+    }
+    Ok(grads)
+}

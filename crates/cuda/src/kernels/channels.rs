@@ -1,0 +1,226 @@
+//! Statistics of channels of maps [N, C, P]: how maps are cut into parts, and passes over maps by coefficients.
+
+use phalanx_kernels::Activation;
+
+use super::grid::{
+    THREADS, WARP_WIDTH, backward_suffix, check_float, check_len, launch, narrow_size, over, pack, rows,
+    rows_per_chunk,
+};
+use super::sources::PLANES;
+use crate::{ElementType, Gpu, Result, Slice};
+
+/// Planes from which on each is a part by itself; smaller ones are added up column by column.
+const SMALL_PLANE: usize = 32;
+
+/// Numbers of each set of coefficients.
+pub(super) const COEFFICIENTS: usize = 5;
+
+/// How the elements of channels are cut into parts.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Cut {
+    /// A part for each plane.
+    Planes,
+    /// A part for each column of [N, C·P] over so many images.
+    Columns { per_chunk: usize },
+}
+
+impl Cut {
+    pub(super) fn of([batch, channels, plane]: [usize; 3]) -> Self {
+        if plane >= SMALL_PLANE {
+            return Self::Planes;
+        }
+        Self::Columns { per_chunk: rows_per_chunk(batch, (channels * plane).div_ceil(32)) }
+    }
+
+    /// How many parts there are.
+    fn number(self, [batch, channels, plane]: [usize; 3]) -> usize {
+        match self {
+            Self::Planes => batch * channels,
+            Self::Columns { per_chunk } => batch.div_ceil(per_chunk) * channels * plane,
+        }
+    }
+
+    /// `Parts` of the kernels: chunks, parts of a channel in each, how far chunks are apart, elements of a part, and of one of
+    /// the last chunk.
+    pub(super) fn parts(self, [batch, channels, plane]: [usize; 3]) -> [i64; 5] {
+        let numbers = match self {
+            Self::Planes => [batch, 1, channels, plane, plane],
+            Self::Columns { per_chunk } => {
+                let chunks = batch.div_ceil(per_chunk);
+                [chunks, plane, channels * plane, per_chunk, batch - (chunks - 1) * per_chunk]
+            }
+        };
+        numbers.map(|number| number as i64)
+    }
+}
+
+/// What kernels call an activation.
+fn number(activation: Activation) -> i32 {
+    match activation {
+        Activation::None => 0,
+        Activation::Relu => 1,
+        Activation::Relu6 => 2,
+    }
+}
+
+/// Means and squared deviations of parts.
+pub(super) fn moments(
+    gpu: &Gpu,
+    function: &'static str,
+    dims: [usize; 3],
+    cut: Cut,
+    x: &Slice,
+) -> Result<Slice> {
+    let [batch, channels, plane] = dims;
+    check_float(function, x.dtype())?;
+    check_len(function, "x", x, batch * channels * plane)?;
+    let parts = gpu.unwritten(ElementType::F64, 2 * cut.number(dims))?;
+    match cut {
+        Cut::Planes => {
+            let (group, grid) = rows(batch * channels, plane);
+            launch(gpu, &PLANES, &format!("plane_moments_{group}_{}", x.dtype()), grid)
+                .slice(x)
+                .slice(&parts)
+                .number((batch * channels) as i64)
+                .number(narrow_size(function, plane)?)
+                .run()?;
+        }
+        Cut::Columns { per_chunk } => {
+            let grid = [(channels * plane).div_ceil(32), batch.div_ceil(per_chunk), 1];
+            launch(gpu, &PLANES, &format!("column_moments_{}", x.dtype()), grid)
+                .blocks(grid, [32, THREADS / 32, 1])
+                .slice(x)
+                .slice(&parts)
+                .number(batch as i64)
+                .number((channels * plane) as i64)
+                .number(per_chunk as i64)
+                .run()?;
+        }
+    }
+    Ok(parts)
+}
+
+/// What a pass over maps goes backward through.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Backward<'a> {
+    pub(super) x: &'a Slice,
+    pub(super) output: Option<&'a Slice>,
+    pub(super) dy: &'a Slice,
+    pub(super) activation: Activation,
+    /// [`COEFFICIENTS`] rows of `sets` numbers.
+    pub(super) rows: &'a Slice,
+    pub(super) sets: usize,
+}
+
+impl Backward<'_> {
+    fn check(&self, function: &'static str, dims: [usize; 3]) -> Result<String> {
+        let count = dims.iter().product();
+        check_len(function, "x", self.x, count)?;
+        check_len(function, "dy", self.dy, count)?;
+        if let Some(output) = self.output {
+            super::grid::check(function, "output", output, self.x.dtype(), count)?;
+        }
+        backward_suffix(function, self.x.dtype(), self.dy.dtype())
+    }
+
+    /// Σ dy and Σ dy·(x − mean) of parts.
+    pub(super) fn sums(
+        &self,
+        gpu: &Gpu,
+        function: &'static str,
+        dims: [usize; 3],
+        cut: Cut,
+    ) -> Result<Slice> {
+        let [batch, channels, plane] = dims;
+        let suffix = self.check(function, dims)?;
+        let parts = gpu.unwritten(ElementType::F64, 2 * cut.number(dims))?;
+        let (name, grid, block) = match cut {
+            Cut::Planes => {
+                let (group, grid) = rows(batch * channels, plane);
+                (format!("plane_gradients_{group}_{suffix}"), grid, [THREADS, 1, 1])
+            }
+            Cut::Columns { per_chunk } => {
+                let grid = [(channels * plane).div_ceil(32), batch.div_ceil(per_chunk), 1];
+                (format!("column_gradients_{suffix}"), grid, [32, THREADS / 32, 1])
+            }
+        };
+        const { assert!(WARP_WIDTH >= SMALL_PLANE) };
+        let launch = launch(gpu, &PLANES, &name, grid)
+            .blocks(grid, block)
+            .number(number(self.activation))
+            .slice(self.x)
+            .optional(self.output)
+            .slice(self.dy)
+            .slice(self.rows)
+            .number(self.sets as i64)
+            .slice(&parts);
+        match cut {
+            Cut::Planes => launch.number((batch * channels) as i64).number(narrow_size(function, plane)?),
+            Cut::Columns { per_chunk } => launch
+                .number(batch as i64)
+                .number((channels * plane) as i64)
+                .number(plane as i32)
+                .number(per_chunk as i64),
+        }
+        .run()?;
+        Ok(parts)
+    }
+
+    /// The gradient of the input, of dy's type, and, if it is wanted, what the activation let through of dy.
+    pub(super) fn input(
+        &self,
+        gpu: &Gpu,
+        function: &'static str,
+        dims: [usize; 3],
+        through: bool,
+    ) -> Result<(Slice, Option<Slice>)> {
+        let suffix = self.check(function, dims)?;
+        let count = dims.iter().product::<usize>();
+        let dx = gpu.unwritten(self.dy.dtype(), count)?;
+        let through = through.then(|| gpu.unwritten(self.dy.dtype(), count)).transpose()?;
+        let grid = over(count, pack(&[self.x.dtype(), self.dy.dtype()]));
+        launch(gpu, &PLANES, &format!("normalise_backward_{suffix}"), grid)
+            .number(number(self.activation))
+            .slice(self.x)
+            .optional(self.output)
+            .slice(self.dy)
+            .slice(self.rows)
+            .number(self.sets as i64)
+            .slice(&dx)
+            .optional(through.as_ref())
+            .number(count as i64)
+            .number(narrow_size(function, dims[2])?)
+            .run()?;
+        Ok((dx, through))
+    }
+}
+
+/// y = act((x − mean)·factor + shift + residual), by coefficients of planes or channels.
+pub(super) fn normalise(
+    gpu: &Gpu,
+    function: &'static str,
+    dims: [usize; 3],
+    x: &Slice,
+    (rows, sets): (&Slice, usize),
+    residual: Option<&Slice>,
+    activation: Activation,
+) -> Result<Slice> {
+    let count = dims.iter().product::<usize>();
+    check_len(function, "x", x, count)?;
+    check_float(function, x.dtype())?;
+    if let Some(residual) = residual {
+        super::grid::check(function, "residual", residual, x.dtype(), count)?;
+    }
+    let y = gpu.unwritten(x.dtype(), count)?;
+    launch(gpu, &PLANES, &format!("normalise_{}", x.dtype()), over(count, pack(&[x.dtype()])))
+        .number(number(activation))
+        .slice(x)
+        .optional(residual)
+        .slice(rows)
+        .number(sets as i64)
+        .slice(&y)
+        .number(count as i64)
+        .number(narrow_size(function, dims[2])?)
+        .run()?;
+    Ok(y)
+}

@@ -1,0 +1,199 @@
+//! Losses: scalars, and derivatives times a gradient that is a scalar array too.
+
+use super::grid::{check, check_float, check_len, check_type, launch, narrow_size, over, pack, parts, rows};
+use super::softmax::row_count;
+use super::sources::LOSSES;
+use super::sums::sum_of_parts;
+use crate::{ElementType, Gpu, GpuError, Result, Slice};
+
+/// A loss of pairs of elements.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum PairLoss {
+    /// |x − t|; at 0 the derivative is 0.
+    L1,
+    /// (x − t)²/(2·beta) within `beta`, and |x − t| − beta/2 beyond.
+    SmoothL1 {
+        /// Where the square ends.
+        beta: f64,
+    },
+    /// (x − t)².
+    Mse,
+    /// The cross-entropy of t with σ(x).
+    BceWithLogits,
+    /// ½(x² + eᵗ − 1 − t): of a normal distribution of mean x and logarithmic variance t with the standard one.
+    KlStandardNormal,
+}
+
+impl PairLoss {
+    /// The kernels' number and parameter.
+    fn parameters(self) -> (i32, f64) {
+        match self {
+            Self::L1 => (0, 1.0),
+            Self::SmoothL1 { beta } => (1, beta),
+            Self::Mse => (2, 1.0),
+            Self::BceWithLogits => (3, 1.0),
+            Self::KlStandardNormal => (4, 1.0),
+        }
+    }
+}
+
+/// The sum of the cross-entropies of rows of `width` logits with labels, smoothed by `smoothing`, times `factor`: a scalar; and
+/// the softmax for backward. Both are of the type that is computed in. A label that is not below the width makes the loss NaN.
+///
+/// # Errors
+/// If lengths or types do not go together.
+pub fn cross_entropy(
+    gpu: &Gpu,
+    logits: &Slice,
+    labels: &Slice,
+    width: usize,
+    smoothing: f64,
+    factor: f64,
+) -> Result<(Slice, Slice)> {
+    const FUNCTION: &str = "cross_entropy";
+    check_float(FUNCTION, logits.dtype())?;
+    let count = row_count(FUNCTION, logits, width)?;
+    check(FUNCTION, "labels", labels, ElementType::U32, count)?;
+    let wide = logits.dtype().wide();
+    let (losses, softmax) = (gpu.unwritten(ElementType::F64, count)?, gpu.unwritten(wide, logits.len())?);
+    let (group, grid) = rows(count, width);
+    launch(gpu, &LOSSES, &format!("cross_entropy_{group}_{}", logits.dtype()), grid)
+        .slice(logits)
+        .slice(labels)
+        .number(smoothing)
+        .slice(&losses)
+        .slice(&softmax)
+        .number(count as i64)
+        .number(narrow_size(FUNCTION, width)?)
+        .run()?;
+    Ok((sum_of_parts(gpu, &losses, factor, wide)?, softmax))
+}
+
+/// The gradient of the logits of [`cross_entropy`], where `grad` is that of the scalar.
+///
+/// # Errors
+/// If lengths or types do not go together.
+pub fn cross_entropy_backward(
+    gpu: &Gpu,
+    softmax: &Slice,
+    labels: &Slice,
+    width: usize,
+    smoothing: f64,
+    factor: f64,
+    grad: &Slice,
+) -> Result<Slice> {
+    const FUNCTION: &str = "cross_entropy_backward";
+    let count = row_count(FUNCTION, softmax, width)?;
+    check(FUNCTION, "labels", labels, ElementType::U32, count)?;
+    check(FUNCTION, "grad", grad, softmax.dtype(), 1)?;
+    let dx = gpu.unwritten(softmax.dtype(), softmax.len())?;
+    launch(gpu, &LOSSES, &format!("cross_entropy_backward_{}", softmax.dtype()), over(dx.len(), 1))
+        .slice(softmax)
+        .slice(labels)
+        .number(smoothing)
+        .number(factor)
+        .slice(grad)
+        .slice(&dx)
+        .number(narrow_size(FUNCTION, width)?)
+        .number(dx.len() as i64)
+        .run()?;
+    Ok(dx)
+}
+
+/// The suffix of kernels over pairs: types of 16 bits go with themselves and f32.
+fn suffix(function: &'static str, x: &Slice, t: &Slice) -> Result<String> {
+    check_len(function, "target", t, x.len())?;
+    check_float(function, x.dtype())?;
+    check_float(function, t.dtype())?;
+    let (a, b) = (x.dtype(), t.dtype());
+    if a != b && (a.wide() != b.wide() || a.is_half() && b.is_half()) {
+        return Err(GpuError::unsupported(function, format!("{a} with targets of {b}")));
+    }
+    Ok(format!("{a}_{b}"))
+}
+
+/// The sum of a loss over pairs of elements, times `factor`: a scalar of the type that is computed in.
+///
+/// # Errors
+/// If lengths or types do not go together.
+pub fn pair_loss(gpu: &Gpu, loss: PairLoss, x: &Slice, target: &Slice, factor: f64) -> Result<Slice> {
+    const FUNCTION: &str = "pair_loss";
+    let (suffix, (kind, beta)) = (suffix(FUNCTION, x, target)?, loss.parameters());
+    let count = parts(x.len(), pack(&[x.dtype(), target.dtype()]));
+    let parts = gpu.unwritten(ElementType::F64, count)?;
+    launch(gpu, &LOSSES, &format!("pair_loss_parts_{suffix}"), [count, 1, 1])
+        .number(kind)
+        .number(beta)
+        .slice(x)
+        .slice(target)
+        .slice(&parts)
+        .number(x.len() as i64)
+        .run()?;
+    sum_of_parts(gpu, &parts, factor, x.dtype().wide())
+}
+
+/// The gradient of x of [`pair_loss`], in the type that is computed in, where `grad` is that of the scalar.
+///
+/// # Errors
+/// If lengths or types do not go together.
+pub fn pair_loss_backward(
+    gpu: &Gpu,
+    loss: PairLoss,
+    x: &Slice,
+    target: &Slice,
+    factor: f64,
+    grad: &Slice,
+) -> Result<Slice> {
+    let [dx, _] = backward(gpu, loss, x, target, factor, grad)?;
+    dx.ok_or_else(|| GpuError::argument("pair_loss_backward", "no gradient"))
+}
+
+/// The gradients of mean and logarithmic variance of [`PairLoss::KlStandardNormal`], in the type that is computed in.
+///
+/// # Errors
+/// If lengths or types do not go together.
+pub fn kl_standard_normal_backward(
+    gpu: &Gpu,
+    mu: &Slice,
+    logvar: &Slice,
+    factor: f64,
+    grad: &Slice,
+) -> Result<[Slice; 2]> {
+    match backward(gpu, PairLoss::KlStandardNormal, mu, logvar, factor, grad)? {
+        [Some(dmu), Some(dlogvar)] => Ok([dmu, dlogvar]),
+        _ => Err(GpuError::argument("kl_standard_normal_backward", "no gradient")),
+    }
+}
+
+fn backward(
+    gpu: &Gpu,
+    loss: PairLoss,
+    x: &Slice,
+    target: &Slice,
+    factor: f64,
+    grad: &Slice,
+) -> Result<[Option<Slice>; 2]> {
+    const FUNCTION: &str = "pair_loss_backward";
+    let (suffix, (kind, beta), wide) = (suffix(FUNCTION, x, target)?, loss.parameters(), x.dtype().wide());
+    check_type(FUNCTION, "grad", grad, wide)?;
+    check_len(FUNCTION, "grad", grad, 1)?;
+    let dx = gpu.unwritten(wide, x.len())?;
+    let dt = (loss == PairLoss::KlStandardNormal).then(|| gpu.unwritten(wide, x.len())).transpose()?;
+    launch(
+        gpu,
+        &LOSSES,
+        &format!("pair_loss_backward_{suffix}"),
+        over(x.len(), pack(&[x.dtype(), target.dtype()])),
+    )
+    .number(kind)
+    .number(beta)
+    .slice(x)
+    .slice(target)
+    .number(factor)
+    .slice(grad)
+    .slice(&dx)
+    .optional(dt.as_ref())
+    .number(x.len() as i64)
+    .run()?;
+    Ok([Some(dx), dt])
+}

@@ -1,0 +1,104 @@
+//! Memory: filled, converted, added to.
+
+use half::{bf16, f16};
+
+use super::grid::{check_len, launch, over, pack};
+use super::sources::MEMORY;
+use crate::{ElementType, Gpu, GpuError, Result, Slice, Stream};
+
+/// The bits of a number as an element.
+fn bits(value: f64, dtype: ElementType) -> u64 {
+    match dtype {
+        ElementType::F32 => u64::from((value as f32).to_bits()),
+        ElementType::F64 => value.to_bits(),
+        ElementType::Bf16 => u64::from(bf16::from_f64(value).to_bits()),
+        ElementType::F16 => u64::from(f16::from_f64(value).to_bits()),
+        ElementType::U8 => u64::from(value as u8),
+        ElementType::U32 => u64::from(value as u32),
+        ElementType::I64 => (value as i64).cast_unsigned(),
+    }
+}
+
+/// Sets every element of `to`.
+///
+/// # Errors
+/// If the driver fails.
+pub fn fill(gpu: &Gpu, to: &Slice, value: f64) -> Result<()> {
+    let (bits, size) = (bits(value, to.dtype()), to.dtype().size());
+    if bits == 0 {
+        return to.zero_on(Stream::Compute);
+    }
+    launch(gpu, &MEMORY, &format!("fill_b{size}"), over(to.len(), 16 / size))
+        .slice(to)
+        .number(bits)
+        .number(to.len() as i64)
+        .run()
+}
+
+/// Overwrites `to` by the elements of `from`, of which there are as many, converted as by Rust's `as`.
+///
+/// # Errors
+/// If the numbers of elements differ, or there is no such conversion.
+pub fn convert_to(gpu: &Gpu, from: &Slice, to: &Slice) -> Result<()> {
+    check_len("convert", "to", to, from.len())?;
+    let (a, b) = (from.dtype(), to.dtype());
+    if a == b {
+        return to.copy_from_on(from, Stream::Compute);
+    }
+    let whole = |dtype| matches!(dtype, ElementType::U8 | ElementType::U32 | ElementType::I64);
+    if b == ElementType::U8 && whole(a) || whole(b) && a.is_half() {
+        return Err(GpuError::unsupported("convert", format!("{a} to {b}")));
+    }
+    let packs = if whole(a) || whole(b) || a.size() == 8 || b.size() == 8 { 1 } else { pack(&[a, b]) };
+    launch(gpu, &MEMORY, &format!("convert_{a}_{b}"), over(from.len(), packs))
+        .slice(from)
+        .slice(to)
+        .number(from.len() as i64)
+        .run()
+}
+
+/// The elements as another type: a handle of the same memory if it is theirs already.
+///
+/// # Errors
+/// If there is no such conversion.
+pub fn convert(gpu: &Gpu, from: &Slice, dtype: ElementType) -> Result<Slice> {
+    if from.dtype() == dtype {
+        return Ok(from.clone());
+    }
+    let to = gpu.unwritten(dtype, from.len())?;
+    convert_to(gpu, from, &to)?;
+    Ok(to)
+}
+
+/// `to += addend`, of as many elements; each sum is rounded once.
+///
+/// # Errors
+/// If the numbers of elements differ, or the types do not go together: those of 16 bits go with themselves and f32.
+pub fn accumulate(gpu: &Gpu, to: &Slice, addend: &Slice) -> Result<()> {
+    const FUNCTION: &str = "accumulate";
+    check_len(FUNCTION, "addend", addend, to.len())?;
+    let (a, b) = (to.dtype(), addend.dtype());
+    let whole = |dtype| matches!(dtype, ElementType::U8 | ElementType::U32 | ElementType::I64);
+    if whole(a)
+        || a != b
+            && (a.wide() != ElementType::F32 || b.wide() != ElementType::F32 || a.is_half() && b.is_half())
+    {
+        return Err(GpuError::unsupported(FUNCTION, format!("{b} added to {a}")));
+    }
+    launch(gpu, &MEMORY, &format!("accumulate_{a}_{b}"), over(to.len(), pack(&[a, b])))
+        .slice(to)
+        .slice(addend)
+        .number(to.len() as i64)
+        .run()
+}
+
+/// One more than a 64-bit counter.
+///
+/// # Errors
+/// If it is not one.
+pub fn count_up(gpu: &Gpu, counter: &Slice) -> Result<Slice> {
+    super::grid::check("count_up", "counter", counter, ElementType::I64, 1)?;
+    let to = gpu.unwritten(ElementType::I64, 1)?;
+    launch(gpu, &MEMORY, "count_up", [1, 1, 1]).blocks([1; 3], [1; 3]).slice(counter).slice(&to).run()?;
+    Ok(to)
+}

@@ -1,0 +1,102 @@
+//! Random numbers by counters: element i of a stream is a function of its key and i alone.
+
+use super::grid::{THREADS, check, check_float, launch, over, pack};
+use super::sources::RANDOM;
+use crate::{ElementType, Gpu, Result, Slice};
+
+/// The key of a stream of ChaCha with 8 rounds: seed, step and rank are its key, the stream its nonce.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct StreamKey {
+    /// The run's seed.
+    pub seed: u64,
+    /// The step.
+    pub step: u64,
+    /// The rank, or 0 for numbers that ranks share.
+    pub rank: u64,
+    /// What the numbers are for.
+    pub stream: u64,
+}
+
+impl StreamKey {
+    /// `Key` of the kernels.
+    fn words(self) -> [u64; 4] {
+        [self.seed, self.step, self.rank, self.stream]
+    }
+}
+
+/// A grid of a thread for each 16 elements, and those at both ends.
+fn blocks(count: usize) -> [usize; 3] {
+    [(count / 16 + 2).div_ceil(THREADS), 1, 1]
+}
+
+/// Which of `count` elements dropout keeps: 1 where element `start..` of the uniform stream is at least `p`, else 0, as u8.
+///
+/// # Errors
+/// If memory runs out.
+pub fn dropout_mask(gpu: &Gpu, key: StreamKey, start: usize, count: usize, p: f64) -> Result<Slice> {
+    let mask = gpu.unwritten(ElementType::U8, count)?;
+    // A word is at least p·2³² if and only if it is at least the next whole number.
+    let threshold = (p * 4_294_967_296.0).ceil().max(0.0) as u64;
+    launch(gpu, &RANDOM, "dropout_mask", blocks(count))
+        .number(key.words())
+        .number(start as u64)
+        .number(threshold)
+        .slice(&mask)
+        .number(count as i64)
+        .run()?;
+    Ok(mask)
+}
+
+/// x/(1 − p) where the mask has 1, and 0 elsewhere.
+///
+/// # Errors
+/// If lengths or types do not go together.
+pub fn dropout(gpu: &Gpu, x: &Slice, mask: &Slice, p: f64) -> Result<Slice> {
+    const FUNCTION: &str = "dropout";
+    check_float(FUNCTION, x.dtype())?;
+    check(FUNCTION, "mask", mask, ElementType::U8, x.len())?;
+    let y = gpu.unwritten(x.dtype(), x.len())?;
+    launch(gpu, &RANDOM, &format!("dropout_{}", x.dtype()), over(x.len(), pack(&[x.dtype()])))
+        .slice(x)
+        .slice(mask)
+        .slice(&y)
+        .number(1.0 / (1.0 - p))
+        .number(x.len() as i64)
+        .run()?;
+    Ok(y)
+}
+
+/// Elements `start..start + count` of the uniform stream, in f64.
+///
+/// # Errors
+/// If memory runs out.
+pub fn uniform(gpu: &Gpu, key: StreamKey, start: usize, count: usize) -> Result<Slice> {
+    drawn(gpu, "uniform", key, start, count, ElementType::F64)
+}
+
+/// Elements `start..start + count` of the normal stream.
+///
+/// # Errors
+/// If `dtype` is not one of floats.
+pub fn normal(gpu: &Gpu, key: StreamKey, start: usize, count: usize, dtype: ElementType) -> Result<Slice> {
+    check_float("normal", dtype)?;
+    drawn(gpu, "normal", key, start, count, dtype)
+}
+
+fn drawn(
+    gpu: &Gpu,
+    name: &str,
+    key: StreamKey,
+    start: usize,
+    count: usize,
+    dtype: ElementType,
+) -> Result<Slice> {
+    let y = gpu.unwritten(dtype, count)?;
+    launch(gpu, &RANDOM, &format!("{name}_{dtype}"), blocks(count))
+        .number(key.words())
+        .number(start as u64)
+        .slice(&y)
+        .number(count as i64)
+        .run()?;
+    Ok(y)
+}

@@ -1,0 +1,58 @@
+//! Softmax of rows, and its derivative.
+
+use super::grid::{backward_suffix, check_float, check_len, launch, narrow_size, rows};
+use super::sources::SOFTMAX;
+use crate::{ElementType, Gpu, GpuError, Result, Slice};
+
+/// Softmax of every row of `[rows, width]`, stored as `dtype`: the type of x, f32, or one of 16 bits for x of f32.
+///
+/// # Errors
+/// If the length is not a multiple of the width, or the types do not go together.
+pub fn softmax(gpu: &Gpu, x: &Slice, width: usize, dtype: ElementType) -> Result<Slice> {
+    const FUNCTION: &str = "softmax";
+    let count = row_count(FUNCTION, x, width)?;
+    let from = x.dtype();
+    check_float(FUNCTION, from)?;
+    if dtype != from && dtype != from.wide() && !(from == ElementType::F32 && dtype.is_half()) {
+        return Err(GpuError::unsupported(FUNCTION, format!("{from} as {dtype}")));
+    }
+    let y = gpu.unwritten(dtype, x.len())?;
+    let (group, grid) = rows(count, width);
+    launch(gpu, &SOFTMAX, &format!("softmax_{group}_{from}_{dtype}"), grid)
+        .slice(x)
+        .slice(&y)
+        .number(count as i64)
+        .number(narrow_size(FUNCTION, width)?)
+        .run()?;
+    Ok(y)
+}
+
+/// The gradient of softmax's input from its output `y` and that one's gradient, of dy's type.
+///
+/// # Errors
+/// If the lengths differ, or the gradient is neither of y's type nor of the one that is computed in.
+pub fn softmax_backward(gpu: &Gpu, y: &Slice, dy: &Slice, width: usize) -> Result<Slice> {
+    const FUNCTION: &str = "softmax_backward";
+    let count = row_count(FUNCTION, y, width)?;
+    check_len(FUNCTION, "dy", dy, y.len())?;
+    let suffix = backward_suffix(FUNCTION, y.dtype(), dy.dtype())?;
+    let dx = gpu.unwritten(dy.dtype(), y.len())?;
+    let (group, grid) = rows(count, width);
+    launch(gpu, &SOFTMAX, &format!("softmax_backward_{group}_{suffix}"), grid)
+        .slice(y)
+        .slice(dy)
+        .slice(&dx)
+        .number(count as i64)
+        .number(narrow_size(FUNCTION, width)?)
+        .run()?;
+    Ok(dx)
+}
+
+/// How many rows of `width` there are.
+pub(super) fn row_count(function: &'static str, x: &Slice, width: usize) -> Result<usize> {
+    let count = x.len() / width.max(1);
+    if count * width != x.len() {
+        return Err(GpuError::argument(function, format!("{} elements are no rows of {width}", x.len())));
+    }
+    Ok(count)
+}

@@ -1,0 +1,227 @@
+//! Steps of optimizers over whole flat units, and what is done with gradients before.
+
+use phalanx_kernels::{AdamOptions, SgdOptions};
+
+use super::grid::{check, check_float, launch, over, pack, parts};
+use super::sources::UPDATES;
+use super::sums::sum_of_parts;
+use crate::{ElementType, Gpu, GpuError, Result, Slice};
+
+/// What a step reads and writes besides its moments. Weights are f32 or f64.
+#[derive(Debug, Clone, Copy)]
+pub struct StepInputs<'a> {
+    /// The weights, which change.
+    pub weights: &'a Slice,
+    /// Their gradients: of the weights' type, or of 16 bits for weights of f32.
+    pub grads: &'a Slice,
+    /// What gradients are multiplied by: a scalar of f64.
+    pub factor: Option<&'a Slice>,
+    /// A flag of u32: where it is not 0 nothing changes.
+    pub skip: Option<&'a Slice>,
+    /// Where the new weights are written besides, in 16 bits.
+    pub low: Option<&'a Slice>,
+}
+
+impl<'a> StepInputs<'a> {
+    /// A step with nothing more than weights and gradients.
+    pub fn new(weights: &'a Slice, grads: &'a Slice) -> Self {
+        Self { weights, grads, factor: None, skip: None, low: None }
+    }
+
+    /// The suffix of kernels, and what they call the type of the copy.
+    fn check(&self, function: &'static str) -> Result<(String, i32)> {
+        let (w, g) = (self.weights.dtype(), self.grads.dtype());
+        super::grid::check_len(function, "grads", self.grads, self.weights.len())?;
+        if !matches!(w, ElementType::F32 | ElementType::F64)
+            || g != w && !(w == ElementType::F32 && g.is_half())
+        {
+            return Err(GpuError::unsupported(function, format!("weights of {w} with gradients of {g}")));
+        }
+        if let Some(factor) = self.factor {
+            check(function, "factor", factor, ElementType::F64, 1)?;
+        }
+        if let Some(skip) = self.skip {
+            check(function, "skip", skip, ElementType::U32, 1)?;
+        }
+        let kind = match self.low.map(Slice::dtype) {
+            None => 0,
+            Some(ElementType::Bf16) => 1,
+            Some(ElementType::F16) => 2,
+            Some(other) => {
+                return Err(GpuError::unsupported(function, format!("a copy of the weights in {other}")));
+            }
+        };
+        if let Some(low) = self.low {
+            super::grid::check_len(function, "low", low, self.weights.len())?;
+        }
+        Ok((format!("{w}_{g}"), kind))
+    }
+}
+
+/// One step of gradient descent; `buffer` is the momentum's, if there is momentum, and changes.
+///
+/// # Errors
+/// If lengths or types do not go together.
+pub fn sgd_step(gpu: &Gpu, options: SgdOptions, step: StepInputs<'_>, buffer: Option<&Slice>) -> Result<()> {
+    const FUNCTION: &str = "sgd_step";
+    let (suffix, low) = step.check(FUNCTION)?;
+    let buffer = buffer.filter(|_| options.momentum != 0.0);
+    if let Some(buffer) = buffer {
+        check(FUNCTION, "buffer", buffer, step.weights.dtype(), step.weights.len())?;
+    } else if options.momentum != 0.0 {
+        return Err(GpuError::argument(FUNCTION, "momentum needs a buffer"));
+    }
+    let number = |yes: bool| f64::from(u8::from(yes));
+    let SgdOptions { lr, momentum, nesterov, weight_decay, first } = options;
+    let count = step.weights.len();
+    launch(gpu, &UPDATES, &format!("sgd_{suffix}"), over(count, pack(&[step.weights.dtype()])))
+        .number([lr, momentum, weight_decay, number(nesterov), number(first)])
+        .slice(step.weights)
+        .slice(step.grads)
+        .optional(buffer)
+        .optional(step.factor)
+        .optional(step.skip)
+        .optional(step.low)
+        .number(low)
+        .number(count as i64)
+        .run()
+}
+
+/// One step of Adam or AdamW; `moments` are the averages of gradients and of their squares, and change.
+///
+/// # Errors
+/// If lengths or types do not go together.
+pub fn adam_step(gpu: &Gpu, options: AdamOptions, step: StepInputs<'_>, moments: [&Slice; 2]) -> Result<()> {
+    const FUNCTION: &str = "adam_step";
+    let (suffix, low) = step.check(FUNCTION)?;
+    for moment in moments {
+        check(FUNCTION, "a moment", moment, step.weights.dtype(), step.weights.len())?;
+    }
+    let AdamOptions { lr, betas: (beta1, beta2), eps, weight_decay, decoupled, step: number } = options;
+    let power = i32::try_from(number).unwrap_or(i32::MAX);
+    let correction1 = 1.0 - beta1.powi(power);
+    let correction2 = (1.0 - beta2.powi(power)).sqrt();
+    let shrink = if decoupled { 1.0 - lr * weight_decay } else { 1.0 };
+    let decay = if decoupled { 0.0 } else { weight_decay };
+    let count = step.weights.len();
+    launch(gpu, &UPDATES, &format!("adam_{suffix}"), over(count, pack(&[step.weights.dtype()])))
+        .number([
+            lr / correction1,
+            1.0 / correction2,
+            eps,
+            beta1,
+            1.0 - beta1,
+            beta2,
+            1.0 - beta2,
+            shrink,
+            decay,
+        ])
+        .slice(step.weights)
+        .slice(step.grads)
+        .slice(moments[0])
+        .slice(moments[1])
+        .optional(step.factor)
+        .optional(step.skip)
+        .optional(step.low)
+        .number(low)
+        .number(count as i64)
+        .run()
+}
+
+/// average ← decay·average + (1 − decay)·weights.
+///
+/// # Errors
+/// If lengths or types differ.
+pub fn ema_step(gpu: &Gpu, decay: f64, average: &Slice, weights: &Slice) -> Result<()> {
+    const FUNCTION: &str = "ema_step";
+    check(FUNCTION, "weights", weights, average.dtype(), average.len())?;
+    if !matches!(average.dtype(), ElementType::F32 | ElementType::F64) {
+        return Err(GpuError::unsupported(FUNCTION, average.dtype().to_string()));
+    }
+    launch(gpu, &UPDATES, &format!("ema_{}", average.dtype()), over(average.len(), pack(&[average.dtype()])))
+        .slice(average)
+        .slice(weights)
+        .number(decay)
+        .number(1.0 - decay)
+        .number(average.len() as i64)
+        .run()
+}
+
+/// The sum of the squares of all elements, squared and added in f64: a scalar of f64.
+///
+/// # Errors
+/// If the elements are not floats.
+pub fn sum_of_squares(gpu: &Gpu, x: &Slice) -> Result<Slice> {
+    check_float("sum_of_squares", x.dtype())?;
+    let count = parts(x.len(), pack(&[x.dtype()]));
+    let parts = gpu.unwritten(ElementType::F64, count)?;
+    launch(gpu, &UPDATES, &format!("square_parts_{}", x.dtype()), [count, 1, 1])
+        .slice(x)
+        .slice(&parts)
+        .number(x.len() as i64)
+        .run()?;
+    sum_of_parts(gpu, &parts, 1.0, ElementType::F64)
+}
+
+/// to ← factor·to, where `factor` is a scalar of f64.
+///
+/// # Errors
+/// If the elements are not floats, or `factor` is not such a scalar.
+pub fn scale_by(gpu: &Gpu, to: &Slice, factor: &Slice) -> Result<()> {
+    const FUNCTION: &str = "scale_by";
+    check_float(FUNCTION, to.dtype())?;
+    check(FUNCTION, "factor", factor, ElementType::F64, 1)?;
+    launch(gpu, &UPDATES, &format!("scale_by_{}", to.dtype()), over(to.len(), pack(&[to.dtype()])))
+        .slice(to)
+        .slice(factor)
+        .number(to.len() as i64)
+        .run()
+}
+
+/// What gradients are to be multiplied by so that their norm is at most `max_norm`, from the sum of their squares; 1 if they
+/// need not be, or the norm is not finite.
+///
+/// # Errors
+/// If the sum is not a scalar of f64.
+pub fn clip_factor(gpu: &Gpu, sum_of_squares: &Slice, max_norm: f64) -> Result<Slice> {
+    check("clip_factor", "sum_of_squares", sum_of_squares, ElementType::F64, 1)?;
+    let factor = gpu.unwritten(ElementType::F64, 1)?;
+    launch(gpu, &UPDATES, "clip_factor", [1, 1, 1])
+        .blocks([1; 3], [1; 3])
+        .slice(sum_of_squares)
+        .number(max_norm)
+        .slice(&factor)
+        .run()?;
+    Ok(factor)
+}
+
+/// Loss scaling without the host, from the sum of squares of scaled gradients: what gradients are to be multiplied by (1/scale
+/// and, if `max_norm` is given, clipping), and whether the step is left out (a flag of u32), as [`StepInputs`] takes them.
+///
+/// `state` is `[3]` of f64 and changes: the scale, good steps since it changed, and steps in a row that were left out. With
+/// `interval` the scale halves after a step that is left out and doubles after so many good ones.
+///
+/// # Errors
+/// If an array is not such.
+pub fn loss_scale_step(
+    gpu: &Gpu,
+    sum_of_squares: &Slice,
+    max_norm: Option<f64>,
+    interval: Option<u64>,
+    state: &Slice,
+) -> Result<(Slice, Slice)> {
+    const FUNCTION: &str = "loss_scale_step";
+    check(FUNCTION, "sum_of_squares", sum_of_squares, ElementType::F64, 1)?;
+    check(FUNCTION, "state", state, ElementType::F64, 3)?;
+    let (factor, skip) = (gpu.unwritten(ElementType::F64, 1)?, gpu.unwritten(ElementType::U32, 1)?);
+    launch(gpu, &UPDATES, FUNCTION, [1, 1, 1])
+        .blocks([1; 3], [1; 3])
+        .slice(sum_of_squares)
+        .number(max_norm.unwrap_or(0.0))
+        .number(interval.unwrap_or(0) as f64)
+        .slice(state)
+        .slice(&factor)
+        .slice(&skip)
+        .run()?;
+    Ok((factor, skip))
+}

@@ -1,0 +1,143 @@
+//! Running a kernel by its name.
+//!
+//! ```no_run
+//! use phalanx_cuda::{Gpu, Options, Source, launch::Launch};
+//!
+//! const SOURCE: Source = Source {
+//!     name: "double",
+//!     parts: &["extern \"C\" __global__ void double_f32(const float *x, float *y, unsigned n) {
+//!         unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+//!         if (i < n) y[i] = 2 * x[i];
+//!     }"],
+//! };
+//! let gpu = Gpu::new(0, &Options::default())?;
+//! let x = gpu.upload(&[1.0_f32, 2.0, 3.0])?;
+//! let y = gpu.unwritten(x.dtype(), x.len())?;
+//! Launch::of(&gpu, &SOURCE, "double_f32").over(x.len(), 256).slice(&x).slice(&y).number(x.len() as u32).run()?;
+//! assert_eq!(gpu.download::<f32>(&y)?, [2.0, 4.0, 6.0]);
+//! # Ok::<(), phalanx_cuda::GpuError>(())
+//! ```
+
+use crate::compile::Source;
+use crate::device::Stream;
+use crate::driver::Shape;
+use crate::gpu::Gpu;
+use crate::memory::Slice;
+use crate::{GpuError, Result};
+
+/// A number, or a fixed row of numbers, that a kernel takes by value: a row is a `struct` of one array there.
+pub trait Number: bytemuck::Pod {}
+
+macro_rules! number {
+    ($($type:ty),*) => {
+        $(impl Number for $type {}
+        impl<const N: usize> Number for [$type; N] where Self: bytemuck::Pod {})*
+    };
+}
+number!(i32, u32, i64, u64, f32, f64);
+
+/// A kernel, where it runs, and its arguments, which are given in the order of its parameters.
+#[derive(Debug)]
+#[must_use = "a launch runs when `run` is called"]
+pub struct Launch<'a> {
+    gpu: &'a Gpu,
+    source: &'a Source,
+    kernel: &'a str,
+    shape: Shape,
+    stream: Stream,
+    /// Arguments, each at a word of its own.
+    words: Vec<u64>,
+    /// The word at which an argument begins, and its bytes.
+    places: Vec<(usize, usize)>,
+    foreign: bool,
+}
+
+impl<'a> Launch<'a> {
+    /// A kernel of a source, on the computing stream, by one block of one thread.
+    pub fn of(gpu: &'a Gpu, source: &'a Source, kernel: &'a str) -> Self {
+        Self {
+            gpu,
+            source,
+            kernel,
+            shape: Shape { grid: [1; 3], block: [1; 3], shared: 0 },
+            stream: Stream::Compute,
+            words: Vec::with_capacity(16),
+            places: Vec::with_capacity(16),
+            foreign: false,
+        }
+    }
+
+    /// By `grid` blocks of `block` threads each.
+    pub fn blocks(mut self, grid: [usize; 3], block: [usize; 3]) -> Self {
+        // What is too large for the driver is too large for this type, too.
+        let narrow = |sizes: [usize; 3]| sizes.map(|size| u32::try_from(size).unwrap_or(u32::MAX));
+        (self.shape.grid, self.shape.block) = (narrow(grid), narrow(block));
+        self
+    }
+
+    /// By as many blocks of `block` threads as `count` threads need, along x.
+    pub fn over(self, count: usize, block: usize) -> Self {
+        self.blocks([count.div_ceil(block), 1, 1], [block, 1, 1])
+    }
+
+    /// With bytes of shared memory for each block, besides what the kernel declares.
+    pub fn shared(mut self, bytes: usize) -> Self {
+        self.shape.shared = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self
+    }
+
+    /// On another stream.
+    pub fn on(mut self, stream: Stream) -> Self {
+        self.stream = stream;
+        self
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        self.places.push((self.words.len(), bytes.len()));
+        for piece in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..piece.len()].copy_from_slice(piece);
+            self.words.push(u64::from_ne_bytes(word));
+        }
+    }
+
+    /// The next argument: a pointer to the first element.
+    pub fn slice(mut self, slice: &'a Slice) -> Self {
+        self.foreign |= slice.device().index() != self.gpu.device().index();
+        self.push(bytemuck::bytes_of(&slice.address()));
+        self
+    }
+
+    /// The next argument: a pointer to the first element, or a null pointer.
+    pub fn optional(mut self, slice: Option<&'a Slice>) -> Self {
+        match slice {
+            Some(slice) => self.slice(slice),
+            None => {
+                self.push(&[0; 8]);
+                self
+            }
+        }
+    }
+
+    /// The next argument: a number by value.
+    pub fn number(mut self, number: impl Number) -> Self {
+        self.push(bytemuck::bytes_of(&number));
+        self
+    }
+
+    /// Runs it: issues it on its stream and returns. With no blocks nothing is run.
+    ///
+    /// # Errors
+    /// If the kernel does not exist or does not compile, if its parameters are of other sizes than what it was given, if a slice
+    /// is another GPU's, or if the driver refuses the grid.
+    pub fn run(self) -> Result<()> {
+        if self.foreign {
+            return Err(GpuError::argument(self.kernel, "a slice of another GPU"));
+        }
+        if self.shape.grid.contains(&0) {
+            return Ok(());
+        }
+        let stream = self.gpu.device().stream(self.stream);
+        self.gpu.module(self.source)?.launch(self.kernel, self.shape, &self.words, &self.places, stream)
+    }
+}

@@ -1,0 +1,96 @@
+//! Whether a shared library can be loaded, and the version that it tells. What is unsafe in this folder is here.
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+
+use super::Library;
+use crate::{GpuError, Result};
+
+/// Whether a library can be loaded under a name.
+pub(super) fn loads(name: &str) -> bool {
+    // SAFETY: opening runs what the library does when it is loaded, as using it does. cudarc opens it by the same name.
+    unsafe { libloading::Library::new(name) }.is_ok()
+}
+
+/// How a library writes versions as one number.
+fn written(library: Library, number: c_int) -> String {
+    let (major, minor, patch) = match library {
+        Library::Driver => (number / 1000, number % 1000 / 10, None),
+        Library::Cudnn if number >= 90_000 => (number / 10_000, number % 10_000 / 100, Some(number % 100)),
+        Library::Cudnn => (number / 1000, number % 1000 / 100, Some(number % 100)),
+        _ => (number / 10_000, number % 10_000 / 100, Some(number % 100)),
+    };
+    patch.map_or_else(|| format!("{major}.{minor}"), |patch| format!("{major}.{minor}.{patch}"))
+}
+
+/// The version of the library that a name loads.
+pub(super) fn version(library: Library, name: &str) -> Result<String> {
+    type Written = unsafe extern "C" fn(*mut c_int) -> c_int;
+    type Pair = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
+    type Returned = unsafe extern "C" fn() -> usize;
+    let function = match library {
+        Library::Driver => "cuDriverGetVersion",
+        Library::Nvrtc => "nvrtcVersion",
+        Library::CublasLt => "cublasLtGetVersion",
+        Library::Cudnn => "cudnnGetVersion",
+        Library::Nccl => "ncclGetVersion",
+        Library::Nvml => "nvmlSystemGetNVMLVersion",
+    };
+    let problem = |problem: String| GpuError::Library { library: library.name(), function, problem };
+    // SAFETY: as in `loads`.
+    let loaded = unsafe { libloading::Library::new(name) }.map_err(|error| problem(error.to_string()))?;
+    let missing = |error: libloading::Error| problem(error.to_string());
+    let failed = |code: c_int| problem(format!("it answers {code}"));
+    match library {
+        Library::CublasLt | Library::Cudnn => {
+            // SAFETY: both functions take nothing and return a size, by their headers.
+            let number = unsafe { loaded.get::<Returned>(function.as_bytes()).map_err(missing)?() };
+            c_int::try_from(number).map(|number| written(library, number)).map_err(|e| problem(e.to_string()))
+        }
+        Library::Nvrtc => {
+            let (mut major, mut minor) = (0, 0);
+            // SAFETY: the function writes two numbers, by its header, and both pointers are to one.
+            let code = unsafe {
+                loaded.get::<Pair>(function.as_bytes()).map_err(missing)?(&raw mut major, &raw mut minor)
+            };
+            if code == 0 { Ok(format!("{major}.{minor}")) } else { Err(failed(code)) }
+        }
+        Library::Nvml => {
+            type Text = unsafe extern "C" fn(*mut std::ffi::c_char, std::ffi::c_uint) -> c_int;
+            let mut text = [0_u8; 80];
+            // SAFETY: the function writes a text of at most as many bytes as it is told there are, with its end.
+            let code = unsafe {
+                let get = loaded.get::<Text>(function.as_bytes()).map_err(missing)?;
+                get(text.as_mut_ptr().cast(), 80)
+            };
+            let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
+            if code == 0 { Ok(String::from_utf8_lossy(&text[..end]).into_owned()) } else { Err(failed(code)) }
+        }
+        Library::Driver | Library::Nccl => {
+            let mut number = 0;
+            // SAFETY: both functions write one number, by their headers.
+            let code =
+                unsafe { loaded.get::<Written>(function.as_bytes()).map_err(missing)?(&raw mut number) };
+            if code == 0 { Ok(written(library, number)) } else { Err(failed(code)) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_written_as_their_makers_do() {
+        assert_eq!(written(Library::Driver, 12_080), "12.8");
+        assert_eq!(written(Library::Cudnn, 91_002), "9.10.2");
+        assert_eq!(written(Library::Cudnn, 8_902), "8.9.2");
+        assert_eq!(written(Library::Nccl, 22_703), "2.27.3");
+        assert_eq!(written(Library::CublasLt, 130_100), "13.1.0");
+    }
+
+    #[test]
+    fn a_name_without_a_library_does_not_load() {
+        assert!(!loads("libthere-is-no-such-library.so.1"));
+    }
+}

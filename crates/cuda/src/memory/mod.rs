@@ -1,0 +1,11 @@
+//! Memory: slices of the device's, counted by what they are for, and page-locked memory of the host.
+
+mod accounts;
+mod pinned;
+mod pool;
+mod slice;
+
+pub use accounts::{Held, Kind, counted_as};
+pub use pinned::{Arriving, Leaving, Pinned};
+pub use pool::Pool;
+pub use slice::Slice;

@@ -1,0 +1,149 @@
+//! Elements in device memory.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::accounts::Kind;
+use super::pool::Block;
+use crate::device::{Device, Stream};
+use crate::{Element, ElementType, GpuError, Result};
+
+/// Elements one after the other in a device's memory. Clones and views are handles of the same memory, which is there until
+/// the last of them is gone.
+///
+/// As with everything on a device, nothing keeps two handles from writing: the order of a stream says who comes first.
+#[derive(Debug, Clone)]
+pub struct Slice {
+    block: Arc<Block>,
+    /// The first byte.
+    start: usize,
+    len: usize,
+    dtype: ElementType,
+}
+
+impl Slice {
+    pub(super) fn whole(block: Arc<Block>, dtype: ElementType, len: usize) -> Self {
+        Self { block, start: 0, len, dtype }
+    }
+
+    /// How many elements there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Their type.
+    pub fn dtype(&self) -> ElementType {
+        self.dtype
+    }
+
+    /// How many bytes they have.
+    pub fn bytes(&self) -> usize {
+        self.len * self.dtype.size()
+    }
+
+    /// The device that has them.
+    pub fn device(&self) -> &Device {
+        self.block.device()
+    }
+
+    /// What they were allocated for.
+    pub fn kind(&self) -> Kind {
+        self.block.kind()
+    }
+
+    /// Whether both are in the same allocation.
+    pub fn same_memory(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.block, &other.block)
+    }
+
+    /// Some of the elements, in the same memory.
+    ///
+    /// # Errors
+    /// If there are not so many.
+    pub fn view(&self, range: Range<usize>) -> Result<Self> {
+        if range.start > range.end || range.end > self.len {
+            let problem = format!("elements {range:?} of a slice of {}", self.len);
+            return Err(GpuError::argument("view", problem));
+        }
+        let start = self.start + range.start * self.dtype.size();
+        Ok(Self { block: self.block.clone(), start, len: range.len(), dtype: self.dtype })
+    }
+
+    fn range(&self) -> Range<usize> {
+        self.start..self.start + self.bytes()
+    }
+
+    /// The address of the first element, for libraries and kernels.
+    pub(crate) fn address(&self) -> u64 {
+        self.block.memory.address(&self.range())
+    }
+
+    /// The allocation, and which of its bytes these are.
+    pub(crate) fn place(&self) -> (&Arc<crate::driver::Allocation>, Range<usize>) {
+        (&self.block.memory, self.range())
+    }
+
+    /// Sets every bit to zero, on a stream.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    pub fn zero_on(&self, stream: Stream) -> Result<()> {
+        self.block.memory.zero(&self.range(), self.device().stream(stream))
+    }
+
+    /// Overwrites the elements by those of `from`, which has as many of the same type, on a stream.
+    ///
+    /// # Errors
+    /// If lengths, types or devices differ.
+    pub fn copy_from_on(&self, from: &Self, stream: Stream) -> Result<()> {
+        if (self.len, self.dtype) != (from.len, from.dtype) {
+            let problem =
+                format!("{} elements of {} over {} of {}", from.len, from.dtype, self.len, self.dtype);
+            return Err(GpuError::argument("copy", problem));
+        }
+        self.same_device("copy", from)?;
+        self.block.memory.copy(&self.range(), &from.block.memory, from.start, self.device().stream(stream))
+    }
+
+    /// Overwrites the elements by those of the host, on a stream. They were read when this returns.
+    ///
+    /// # Errors
+    /// If there are not as many, or of another type.
+    pub fn upload_on<T: Element>(&self, from: &[T], stream: Stream) -> Result<()> {
+        self.holds::<T>("upload", from.len())?;
+        self.block.memory.upload(&self.range(), bytemuck::cast_slice(from), self.device().stream(stream))
+    }
+
+    /// Copies the elements to the host after what was issued on a stream, and waits for them.
+    ///
+    /// # Errors
+    /// If they are of another type, or something that was issued before has failed.
+    pub fn download_on<T: Element>(&self, stream: Stream) -> Result<Vec<T>> {
+        self.holds::<T>("download", self.len)?;
+        let mut values = vec![T::zeroed(); self.len];
+        let to = bytemuck::cast_slice_mut(&mut values);
+        self.block.memory.download(&self.range(), to, self.device().stream(stream))?;
+        Ok(values)
+    }
+
+    pub(super) fn holds<T: Element>(&self, function: &'static str, len: usize) -> Result<()> {
+        if (self.len, self.dtype) == (len, T::TYPE) {
+            return Ok(());
+        }
+        let problem = format!("{len} elements of {} for {} of {}", T::TYPE, self.len, self.dtype);
+        Err(GpuError::argument(function, problem))
+    }
+
+    fn same_device(&self, function: &'static str, other: &Self) -> Result<()> {
+        let (one, two) = (self.device().index(), other.device().index());
+        if one == two {
+            return Ok(());
+        }
+        Err(GpuError::argument(function, format!("memory of GPU {one} and of GPU {two}")))
+    }
+}

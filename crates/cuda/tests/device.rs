@@ -1,0 +1,194 @@
+//! Devices, streams, memory and launches on the software GPU: what is right works, and what is wrong is found.
+
+mod software;
+
+use phalanx_cuda::compile::Compiler;
+use phalanx_cuda::launch::Launch;
+use phalanx_cuda::memory::{Pinned, counted_as};
+use phalanx_cuda::{Device, ElementType, Gpu, GpuError, Kind, Options, Slice, Source, Stream};
+
+const SOURCE: Source = Source {
+    name: "test",
+    parts: &[
+        "#ifndef PHALANX_FIBRES
+        #define KERNEL(name, threads, ...) extern \"C\" __global__ void __launch_bounds__(threads) name(__VA_ARGS__)
+        #endif\n",
+        "struct Row { int at[3]; };
+        KERNEL(axpy_f32, 256, const float *x, float *y, float a, long long count, Row add) {
+            long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+            if (i < count) y[i] += a * x[i] + add.at[i % 3];
+        }
+        KERNEL(reverse_f32, 256, const float *x, float *y) {
+            __shared__ float row[256];
+            row[threadIdx.x] = x[threadIdx.x];
+            __syncthreads();
+            y[threadIdx.x] = row[blockDim.x - 1 - threadIdx.x];
+        }
+        KERNEL(wild_f32, 256, float *y, long long at) { y[at] = 1; }\n",
+    ],
+};
+
+fn gpu() -> Gpu {
+    Gpu::new(0, &Options { cache: Some(software::cache()), ..Options::default() }).expect("the software GPU")
+}
+
+fn axpy(gpu: &Gpu, x: &Slice, y: &Slice, stream: Stream) -> Result<(), GpuError> {
+    let launch = Launch::of(gpu, &SOURCE, "axpy_f32").over(x.len(), 256).on(stream).slice(x).slice(y);
+    launch.number(2.0_f32).number(x.len() as i64).number([10_i32, 20, 30]).run()
+}
+
+#[test]
+fn a_kernel_is_compiled_launched_and_read_back() {
+    software::run(|| {
+        let gpu = gpu();
+        let values: Vec<f32> = (0..1000).map(|i| i as f32).collect();
+        let (x, y) = (gpu.upload(&values).unwrap(), gpu.zeros(ElementType::F32, 1000).unwrap());
+        for _ in 0..3 {
+            axpy(&gpu, &x, &y, Stream::Compute).unwrap();
+        }
+        let expected: Vec<f32> =
+            (0..1000).map(|i| 3.0 * (2.0 * i as f32 + [10.0, 20.0, 30.0][i % 3])).collect();
+        assert_eq!(gpu.download::<f32>(&y).unwrap(), expected);
+        let (some, to) = (x.view(100..356).unwrap(), gpu.unwritten(ElementType::F32, 256).unwrap());
+        Launch::of(&gpu, &SOURCE, "reverse_f32").over(256, 256).slice(&some).slice(&to).run().unwrap();
+        let reversed: Vec<f32> = values[100..356].iter().rev().copied().collect();
+        assert_eq!(gpu.download::<f32>(&to).unwrap(), reversed);
+    });
+}
+
+#[test]
+fn the_device_says_what_it_is_and_what_is_missing() {
+    software::run_with(&[("SOFTWARE_GPU_COUNT", "2")], || {
+        assert_eq!(Device::count().unwrap(), 2);
+        assert_eq!(Gpu::new(2, &Options::default()).unwrap_err(), GpuError::NoDevice { index: 2, count: 2 });
+        let gpu = gpu();
+        let description = gpu.device().description();
+        assert_eq!((description.capability, description.multiprocessors), ((9, 0), 4));
+        assert!(description.name.contains("software GPU"));
+        let other = Gpu::new(1, &Options::default()).unwrap();
+        let (x, y) = (gpu.upload(&[1.0_f32]).unwrap(), other.upload(&[1.0_f32]).unwrap());
+        assert!(matches!(axpy(&gpu, &x, &y, Stream::Compute), Err(GpuError::Argument { .. })));
+        assert!(matches!(x.copy_from_on(&y, Stream::Compute), Err(GpuError::Argument { .. })));
+        let launch = Launch::of(&gpu, &SOURCE, "nothing_f32").slice(&x);
+        assert!(matches!(launch.run(), Err(GpuError::NoKernel { .. })));
+        let launch = Launch::of(&gpu, &SOURCE, "axpy_f32").slice(&x).slice(&x).number(1.0_f64);
+        assert!(launch.run().unwrap_err().to_string().contains("parameters have [8, 8, 4, 8, 12]"));
+        const WRONG: Source = Source { name: "wrong", parts: &["KERNEL(a, 32, float *x) { x = y; }"] };
+        let error = Launch::of(&gpu, &WRONG, "a").slice(&x).run().unwrap_err();
+        assert!(
+            matches!(&error, GpuError::Compile { log, .. } if log.contains("‘y’") || log.contains("'y'")),
+            "{error}"
+        );
+        assert!(
+            y.view(0..2).is_err()
+                && gpu.download::<f64>(&x).is_err()
+                && x.upload_on(&[1_u8], Stream::Compute).is_err()
+        );
+    });
+}
+
+#[test]
+fn memory_is_counted_and_runs_out_with_a_message() {
+    software::run_with(&[("SOFTWARE_GPU_MEMORY", "1000000")], || {
+        let gpu = gpu();
+        let weights = counted_as(Kind::Parameters, || gpu.zeros(ElementType::F32, 100_000)).unwrap();
+        let view = weights.view(5..10).unwrap();
+        drop(weights);
+        let other = gpu.zeros(ElementType::Bf16, 100_000).unwrap();
+        let held = gpu.pool().held();
+        assert_eq!((held.of(Kind::Parameters), held.of(Kind::Activations)), (400_000, 200_000));
+        let error = counted_as(Kind::Optimizer, || gpu.unwritten(ElementType::F64, 100_000)).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("800000 bytes of device memory for optimizer"), "{text}");
+        assert!(text.contains("400000 bytes of parameters"), "{text}");
+        drop((view, other));
+        gpu.synchronize().unwrap();
+        let (free, all) = gpu.device().memory().unwrap();
+        assert_eq!((free, all, gpu.pool().held().total()), (1_000_000, 1_000_000, 0));
+        assert_eq!(gpu.pool().held().peak_total, 600_000);
+    });
+}
+
+#[test]
+fn streams_hand_over_by_events_and_copies_go_on_beside() {
+    software::run_with(&[("SOFTWARE_GPU_DELAY", "3000")], || {
+        let gpu = gpu();
+        let device = gpu.device().clone();
+        let (x, y) = (gpu.upload(&[1.0_f32; 64]).unwrap(), gpu.zeros(ElementType::F32, 64).unwrap());
+        let mut pinned = Some(Pinned::<f32>::new(&device, 64).unwrap());
+        for step in 1..20 {
+            device.wait(Stream::Communication, Stream::Compute).unwrap();
+            axpy(&gpu, &x, &y, Stream::Communication).unwrap();
+            device.wait(Stream::Copies, Stream::Communication).unwrap();
+            let arriving = pinned.take().unwrap().receive(&y, Stream::Copies).unwrap();
+            device.wait(Stream::Compute, Stream::Copies).unwrap();
+            axpy(&gpu, &x, &y, Stream::Compute).unwrap();
+            let mut values = arriving.finish().unwrap();
+            assert_eq!(values.values()[..2], [12.0 * (2 * step - 1) as f32, 22.0 * (2 * step - 1) as f32]);
+            values.values_mut().fill(step as f32);
+            pinned = Some(values);
+        }
+        let leaving = pinned.unwrap().send(&x, Stream::Compute).unwrap();
+        leaving.before(&device, Stream::Compute).unwrap();
+        assert_eq!(gpu.download::<f32>(&x).unwrap(), [19.0; 64]);
+        drop(leaving);
+    });
+}
+
+#[test]
+fn kernels_are_kept_on_disk() {
+    software::run(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let compiler = Compiler::new((9, 0), Some(folder.path().to_owned())).unwrap();
+        let first = compiler.compile(&SOURCE).unwrap();
+        let files = || std::fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(files(), 1);
+        assert_eq!(compiler.compile(&SOURCE).unwrap(), first);
+        let other = Compiler::new((8, 0), Some(folder.path().to_owned())).unwrap();
+        other.compile(&SOURCE).unwrap();
+        assert_eq!(files(), 2);
+    });
+}
+
+#[test]
+fn a_missing_wait_before_reading_is_found() {
+    software::refused("missing wait: axpy_f32 on stream 2 reads", || {
+        let gpu = gpu();
+        let (x, y) = (gpu.upload(&[1.0_f32; 8]).unwrap(), gpu.zeros(ElementType::F32, 8).unwrap());
+        gpu.device().wait(Stream::Communication, Stream::Compute).unwrap();
+        axpy(&gpu, &y, &x, Stream::Compute).unwrap();
+        axpy(&gpu, &x, &y, Stream::Communication).unwrap();
+    });
+}
+
+#[test]
+fn a_missing_wait_before_freeing_is_found() {
+    software::refused("missing wait: freeing on stream 1", || {
+        let gpu = gpu();
+        let (x, y) = (gpu.upload(&[1.0_f32; 8]).unwrap(), gpu.zeros(ElementType::F32, 8).unwrap());
+        gpu.device().wait(Stream::Communication, Stream::Compute).unwrap();
+        axpy(&gpu, &x, &y, Stream::Communication).unwrap();
+        drop(x);
+    });
+}
+
+#[test]
+fn a_kernel_that_leaves_its_memory_is_found() {
+    software::refused("wild_f32 touched", || {
+        let gpu = gpu();
+        let y = gpu.zeros(ElementType::F32, 8).unwrap();
+        Launch::of(&gpu, &SOURCE, "wild_f32").slice(&y).number(5000_i64).run().unwrap();
+        gpu.synchronize().unwrap();
+    });
+}
+
+#[test]
+fn a_kernel_that_writes_just_behind_its_memory_is_found() {
+    software::refused("somebody wrote behind the end", || {
+        let gpu = gpu();
+        let y = gpu.zeros(ElementType::F32, 8).unwrap();
+        Launch::of(&gpu, &SOURCE, "wild_f32").slice(&y).number(8_i64).run().unwrap();
+        drop(y);
+        gpu.synchronize().unwrap();
+    });
+}

@@ -1,0 +1,15 @@
+//! Kernels on the software GPU, through their launchers, against the CPU's kernels in f64 or plain loops, over drawn shapes.
+//!
+//! Each test runs several times, with threads and blocks in other orders: what depends on an order is a race.
+
+#[path = "../software/mod.rs"]
+mod software;
+
+mod drawn;
+
+mod attending;
+mod elements;
+mod maps;
+mod rows;
+mod streams;
+mod units;

@@ -1,0 +1,521 @@
+//! Maps [N, C, H, W]: pooling, up-sampling, batch and group norm, images from bytes.
+
+use phalanx_cuda::kernels::{
+    BatchNorm, BatchNormBackward, ImageBatch, NormInputs, avg_pool2d, avg_pool2d_backward, batch_norm,
+    batch_norm_affine_gradients, batch_norm_backward, batch_norm_fixed, batch_norm_gradient_sums,
+    batch_norm_running, batch_norm_statistics, batch_norm_sums, batch_norm_train, batch_norm_train_backward,
+    depthwise, depthwise_backward_input, depthwise_backward_weight, group_norm, group_norm_backward, images,
+    max_pool2d, max_pool2d_backward, upsample_nearest2d, upsample_nearest2d_backward,
+};
+use phalanx_cuda::{ElementType, Gpu};
+use phalanx_kernels::{
+    Activation, ActivationMask, Affine, BatchNormGrads, Conv2dShape, Finish, Pool2dShape,
+    avg_pool2d_backward as cpu_avg_backward, avg_pool2d_forward, batch_norm_forward, batch_norm_moments,
+    batch_norm_train_backward as cpu_train_backward, conv2d_backward_input, conv2d_backward_weight,
+    conv2d_forward, group_norm_backward as cpu_group_backward, group_norm_forward,
+    max_pool2d_backward as cpu_max_backward, max_pool2d_forward,
+    upsample_nearest2d_backward as cpu_upsample_backward, upsample_nearest2d_forward,
+};
+
+use crate::drawn::{
+    Draw, FLOATS, PAIRS, assert_close, assert_of, assert_within, cpu, download, on_gpu, rounded, upload,
+};
+
+fn pools(draw: &mut Draw) -> Vec<Pool2dShape> {
+    let pool = |size: [usize; 4], kernel, stride, padding| Pool2dShape {
+        batch: size[0],
+        channels: size[1],
+        height: size[2],
+        width: size[3],
+        kernel,
+        stride,
+        padding,
+    };
+    let mut shapes = vec![
+        pool([2, 3, 8, 8], [2, 2], [2, 2], [0, 0]),
+        pool([1, 2, 13, 9], [3, 3], [2, 2], [1, 1]),
+        pool([1, 1, 1, 1], [1, 1], [1, 1], [0, 0]),
+        pool([3, 5, 7, 7], [7, 7], [1, 1], [0, 0]),
+        pool([1, 2, 5, 6], [3, 2], [1, 3], [1, 0]),
+    ];
+    while shapes.len() < 14 {
+        let kernel = [1 + draw.below(4), 1 + draw.below(4)];
+        let shape = pool(
+            [1 + draw.below(2), 1 + draw.below(3), 1 + draw.below(12), 1 + draw.below(12)],
+            kernel,
+            [1 + draw.below(3), 1 + draw.below(3)],
+            kernel.map(|kernel| draw.below(kernel / 2 + 1)),
+        );
+        if shape.validate().is_ok() {
+            shapes.push(shape);
+        }
+    }
+    shapes
+}
+
+#[test]
+fn pooling() {
+    on_gpu(|gpu| {
+        let mut draw = Draw::new(11);
+        for shape in pools(&mut draw) {
+            for dtype in FLOATS {
+                let what = format!("{shape:?}");
+                let (mut x, _) = draw.slice(gpu, dtype, shape.input_len());
+                // Equal elements: the first counts.
+                let repeated = x[0];
+                x.iter_mut().step_by(3).for_each(|x| *x = repeated);
+                let x_gpu = upload(gpu, dtype, &x);
+                let len = shape.output_len();
+                let (mut y, mut positions) = (vec![0.0; len], vec![0; len]);
+                max_pool2d_forward(&cpu(), &shape, &x, &mut y, &mut positions).unwrap();
+                let (y_gpu, positions_gpu) = max_pool2d(gpu, &shape, &x_gpu).unwrap();
+                assert_eq!(download(gpu, &y_gpu), y, "{what}");
+                assert_eq!(gpu.download::<u32>(&positions_gpu).unwrap(), positions, "{what}");
+                let (dy, dy_gpu) = draw.slice(gpu, dtype, len);
+                let mut dx = vec![0.0; x.len()];
+                cpu_max_backward(&cpu(), &shape, &dy, &positions, &mut dx).unwrap();
+                let dx_gpu = max_pool2d_backward(gpu, &shape, &dy_gpu, &positions_gpu).unwrap();
+                assert_close(gpu, &what, &dx_gpu, &dx);
+                for count_padding in [false, true] {
+                    avg_pool2d_forward(&cpu(), &shape, count_padding, &x, &mut y).unwrap();
+                    let y_gpu = avg_pool2d(gpu, &shape, count_padding, &x_gpu).unwrap();
+                    assert_close(gpu, &what, &y_gpu, &y);
+                    cpu_avg_backward(&cpu(), &shape, count_padding, &dy, &mut dx).unwrap();
+                    let dx_gpu = avg_pool2d_backward(gpu, &shape, count_padding, &dy_gpu).unwrap();
+                    assert_close(gpu, &what, &dx_gpu, &dx);
+                }
+            }
+        }
+        let shape = Pool2dShape {
+            batch: 1,
+            channels: 1,
+            height: 2,
+            width: 2,
+            kernel: [2, 2],
+            stride: [1, 1],
+            padding: [0, 0],
+        };
+        let x = gpu.upload(&[1.0_f32, f32::NAN, 7.0, f32::INFINITY]).unwrap();
+        let (y, positions) = max_pool2d(gpu, &shape, &x).unwrap();
+        assert!(download(gpu, &y)[0].is_nan());
+        assert_eq!(gpu.download::<u32>(&positions).unwrap(), [1]);
+        assert!(max_pool2d(gpu, &Pool2dShape { padding: [2, 2], ..shape }, &x).is_err());
+        assert!(avg_pool2d(gpu, &Pool2dShape { batch: 2, ..shape }, true, &x).is_err());
+    });
+}
+
+#[test]
+fn upsampling() {
+    on_gpu(|gpu| {
+        let mut draw = Draw::new(12);
+        for (dims, factor) in
+            [([1, 1, 1, 1], 1), ([2, 3, 4, 4], 2), ([1, 2, 3, 5], 2), ([2, 1, 2, 3], 3), ([1, 4, 8, 8], 4)]
+        {
+            let [batch, channels, height, width] = dims;
+            let (planes, to) = (batch * channels, [height * factor, width * factor]);
+            for dtype in FLOATS {
+                let (x, x_gpu) = draw.slice(gpu, dtype, dims.iter().product());
+                let mut y = vec![0.0; planes * to[0] * to[1]];
+                upsample_nearest2d_forward(&cpu(), planes, [height, width], to, &x, &mut y).unwrap();
+                let y_gpu = upsample_nearest2d(gpu, dims, factor, &x_gpu).unwrap();
+                assert_eq!(download(gpu, &y_gpu), y, "{dims:?} {factor}");
+                let (dy, dy_gpu) = draw.slice(gpu, dtype, y.len());
+                let mut dx = vec![0.0; x.len()];
+                cpu_upsample_backward(&cpu(), planes, [height, width], to, &dy, &mut dx).unwrap();
+                let dx_gpu = upsample_nearest2d_backward(gpu, dims, factor, &dy_gpu).unwrap();
+                assert_close(gpu, &format!("{dims:?} {factor}"), &dx_gpu, &dx);
+            }
+        }
+    });
+}
+
+/// Sizes around where planes become parts by themselves, and channels-last.
+const MAPS: [[usize; 3]; 12] = [
+    [2, 3, 49],
+    [4, 8, 64],
+    [3, 5, 1],
+    [300, 8, 1],
+    [7, 16, 4],
+    [70, 2, 16],
+    [2, 4, 31],
+    [2, 4, 32],
+    [1, 2, 1500],
+    [2, 1, 1027],
+    [1, 1, 2],
+    [5, 33, 40],
+];
+
+/// What batch norm should give, in f64: from elements rounded as they are stored.
+struct Expected {
+    y: Vec<f64>,
+    mean: Vec<f64>,
+    moment: Vec<f64>,
+    dx: Vec<f64>,
+    residual: Vec<f64>,
+    sums: Vec<f64>,
+    /// The largest of the terms that dx is a difference of.
+    terms: f64,
+}
+
+#[allow(clippy::too_many_arguments, reason = "a reference takes everything")]
+fn reference(
+    dims: [usize; 3],
+    x: &[f64],
+    gamma: &[f64],
+    beta: &[f64],
+    residual: Option<&[f64]>,
+    activation: Activation,
+    output: Option<&[f64]>,
+    dy: &[f64],
+    eps: f64,
+) -> Expected {
+    let channels = dims[1];
+    let (mut mean, mut moment) = (vec![0.0; channels], vec![0.0; channels]);
+    batch_norm_moments(&cpu(), dims, x, &mut mean, &mut moment).unwrap();
+    let count = (dims[0] * dims[2]) as f64;
+    let inv_std: Vec<f64> = moment.iter().map(|m2| 1.0 / (m2 / count + eps).sqrt()).collect();
+    let affine = Affine { mean: &mean, inv_std: &inv_std, gamma, beta };
+    let mut y = vec![0.0; x.len()];
+    batch_norm_forward(&cpu(), dims, x, affine, Finish { activation, residual }, &mut y).unwrap();
+    let (mut dx, mut through, mut sums) = (vec![0.0; x.len()], vec![0.0; x.len()], vec![0.0; 2 * channels]);
+    let (plain, along) = sums.split_at_mut(channels);
+    let mask = ActivationMask { activation, output: output.filter(|_| residual.is_some()) };
+    let to = BatchNormGrads { dx: &mut dx, residual: Some(&mut through) };
+    cpu_train_backward(&cpu(), dims, x, dy, affine, mask, [plain, along], to).unwrap();
+    let factor = inv_std.iter().zip(gamma).fold(0.0_f64, |most, (s, g)| most.max((s * g).abs()));
+    let terms = factor * dy.iter().fold(0.0_f64, |most, dy| most.max(dy.abs()));
+    Expected { y, mean, moment, dx, residual: through, sums, terms }
+}
+
+fn batch_norm_in(gpu: &Gpu, draw: &mut Draw, dims: [usize; 3], dtype: ElementType, grad: ElementType) {
+    let (len, channels, wide, eps) = (dims.iter().product(), dims[1], dtype.wide(), 1e-3);
+    let count = (dims[0] * dims[2]) as f64;
+    let (mut x, _) = draw.slice(gpu, dtype, len);
+    // Means far from zero, as they are before a norm.
+    x.iter_mut().enumerate().for_each(|(at, x)| {
+        *x = rounded(dtype, *x + 3.0 * ((at / dims[2] % channels) % 3) as f64);
+    });
+    let x_gpu = upload(gpu, dtype, &x);
+    let ((gamma, gamma_gpu), (beta, beta_gpu)) =
+        (draw.slice(gpu, wide, channels), draw.slice(gpu, wide, channels));
+    let (dy, dy_gpu) = draw.slice(gpu, grad, len);
+    let (added, added_gpu) = draw.slice(gpu, dtype, len);
+    for activation in [Activation::None, Activation::Relu, Activation::Relu6] {
+        for with_residual in [false, true] {
+            let what = format!("{dims:?} {dtype} {grad} {activation:?} residual {with_residual}");
+            let pass = BatchNorm { dims, x: &x_gpu, gamma: &gamma_gpu, beta: &beta_gpu, eps, activation };
+            let (y_gpu, statistics) =
+                batch_norm_train(gpu, pass, with_residual.then_some(&added_gpu)).unwrap();
+            let output = download(gpu, &y_gpu);
+            let residual = with_residual.then_some(&*added);
+            let expected = reference(dims, &x, &gamma, &beta, residual, activation, Some(&output), &dy, eps);
+            assert_close(gpu, &what, &y_gpu, &expected.y);
+            let found = gpu.download::<f64>(&statistics).unwrap();
+            assert_eq!(found[0], count, "{what}");
+            let tolerance = if wide == ElementType::F64 { 1e-12 } else { 2e-6 };
+            let largest = expected.moment.iter().fold(0.0_f64, |a, b| a.max(*b));
+            for c in 0..channels {
+                let (mean, moment) = (found[1 + c], found[1 + channels + c]);
+                assert!((mean - expected.mean[c]).abs() < tolerance * 8.0, "{what}: mean {mean} of {c}");
+                assert!((moment - expected.moment[c]).abs() <= tolerance * largest, "{what}: moment of {c}");
+            }
+            let from = BatchNormBackward {
+                pass,
+                statistics: &statistics,
+                output: with_residual.then_some(&y_gpu),
+                dy: &dy_gpu,
+                residual: with_residual,
+            };
+            let (dx, through, sums) = batch_norm_train_backward(gpu, from).unwrap();
+            assert_within(
+                gpu,
+                &what,
+                &sums,
+                &expected.sums,
+                if wide == ElementType::F64 { 1e-10 } else { 1e-5 },
+            );
+            // An argument so close to a kink that f32 sees it on the other side belongs to both.
+            if activation == Activation::None || with_residual {
+                let tolerance = if wide == ElementType::F64 { 1e-10 } else { 1e-5 };
+                assert_of(gpu, &what, &dx, &expected.dx, tolerance, expected.terms);
+            }
+            assert_eq!(through.is_some(), with_residual);
+            if let Some(through) = through {
+                assert_close(gpu, &what, &through, &expected.residual);
+            }
+            // In halves, as ranks that share statistics do it.
+            let apart = batch_norm_gradient_sums(gpu, from).unwrap();
+            assert_eq!(download(gpu, &apart), download(gpu, &sums), "{what}");
+            let (halves, _) = batch_norm_backward(gpu, from, Some(&apart)).unwrap();
+            assert_eq!(download(gpu, &halves), download(gpu, &dx), "{what}");
+            let [dgamma, dbeta] = batch_norm_affine_gradients(gpu, &sums, wide).unwrap();
+            assert_close(gpu, &what, &dgamma, &expected.sums[channels..]);
+            assert_close(gpu, &what, &dbeta, &expected.sums[..channels]);
+            let shared = batch_norm_statistics(gpu, &batch_norm_sums(gpu, dims, &x_gpu).unwrap()).unwrap();
+            let again = batch_norm(gpu, pass, &shared, with_residual.then_some(&added_gpu)).unwrap();
+            assert_within(
+                gpu,
+                &what,
+                &again,
+                &expected.y,
+                if wide == ElementType::F64 { 1e-10 } else { 1e-5 },
+            );
+        }
+    }
+}
+
+#[test]
+fn batch_norm_over_planes_and_columns() {
+    on_gpu(|gpu| {
+        let mut draw = Draw::new(13);
+        for (dtype, grad) in PAIRS {
+            for dims in MAPS {
+                batch_norm_in(gpu, &mut draw, dims, dtype, grad);
+            }
+        }
+    });
+}
+
+#[test]
+fn batch_norm_by_fixed_statistics_and_running_ones() {
+    on_gpu(|gpu| {
+        let mut draw = Draw::new(14);
+        for (dims, dtype) in [([2, 5, 49], ElementType::F32), ([9, 8, 1], ElementType::F64)] {
+            let (len, channels) = (dims.iter().product(), dims[1]);
+            let (x, x_gpu) = draw.slice(gpu, dtype, len);
+            let (dy, dy_gpu) = draw.slice(gpu, dtype, len);
+            let ((gamma, gamma_gpu), (beta, beta_gpu), (mean, mean_gpu)) = (
+                draw.slice(gpu, dtype, channels),
+                draw.slice(gpu, dtype, channels),
+                draw.slice(gpu, dtype, channels),
+            );
+            let variance: Vec<f64> = (0..channels).map(|c| 0.5 + c as f64).collect();
+            let variance_gpu = upload(gpu, dtype, &variance);
+            let pass = BatchNorm {
+                dims,
+                x: &x_gpu,
+                gamma: &gamma_gpu,
+                beta: &beta_gpu,
+                eps: 1e-5,
+                activation: Activation::None,
+            };
+            let fixed = batch_norm_fixed(gpu, &mean_gpu, &variance_gpu, 7.0).unwrap();
+            let channel = |at: usize| at / dims[2] % channels;
+            let factor = |c: usize| gamma[c] / (variance[c] + 1e-5).sqrt();
+            let y: Vec<f64> = x
+                .iter()
+                .enumerate()
+                .map(|(at, x)| (x - mean[channel(at)]) * factor(channel(at)) + beta[channel(at)])
+                .collect();
+            assert_close(gpu, "fixed", &batch_norm(gpu, pass, &fixed, None).unwrap(), &y);
+            let from =
+                BatchNormBackward { pass, statistics: &fixed, output: None, dy: &dy_gpu, residual: false };
+            let (dx, _) = batch_norm_backward(gpu, from, None).unwrap();
+            let expected: Vec<f64> = dy.iter().enumerate().map(|(at, dy)| dy * factor(channel(at))).collect();
+            assert_close(gpu, "fixed", &dx, &expected);
+            let (_, statistics) = batch_norm_train(gpu, pass, None).unwrap();
+            let [new_mean, new_variance] =
+                batch_norm_running(gpu, &statistics, 0.25, &mean_gpu, &variance_gpu).unwrap();
+            let found = gpu.download::<f64>(&statistics).unwrap();
+            let mixed = |old: &[f64], new: &dyn Fn(usize) -> f64| -> Vec<f64> {
+                (0..channels).map(|c| 0.75 * old[c] + 0.25 * new(c)).collect()
+            };
+            assert_close(gpu, "running", &new_mean, &mixed(&mean, &|c| found[1 + c]));
+            let unbiased = |c: usize| found[1 + channels + c] / (found[0] - 1.0);
+            assert_close(gpu, "running", &new_variance, &mixed(&variance, &unbiased));
+            assert!(batch_norm_sums(gpu, [dims[0], channels, 0], &x_gpu.view(0..0).unwrap()).is_err());
+            assert!(batch_norm(gpu, pass, &mean_gpu, None).is_err());
+        }
+    });
+}
+
+#[test]
+fn group_norm_and_its_gradients() {
+    on_gpu(|gpu| {
+        let mut draw = Draw::new(15);
+        for (dims, groups) in [
+            ([2, 4, 16], 2),
+            ([1, 1, 1], 1),
+            ([3, 6, 49], 3),
+            ([2, 64, 1], 32),
+            ([1, 8, 1100], 4),
+            ([2, 80, 9], 2),
+            ([4, 5, 7], 5),
+        ] {
+            for (dtype, grad) in PAIRS {
+                let what = format!("{dims:?} in {groups}, {dtype} {grad}");
+                let (channels, wide, len) = (dims[1], dtype.wide(), dims.iter().product::<usize>());
+                let ((x, x_gpu), (dy, dy_gpu)) = (draw.slice(gpu, dtype, len), draw.slice(gpu, grad, len));
+                let ((gamma, gamma_gpu), (beta, beta_gpu)) =
+                    (draw.slice(gpu, wide, channels), draw.slice(gpu, wide, channels));
+                let stats = dims[0] * groups;
+                let (mut y, mut mean, mut inv_std) = (vec![0.0; len], vec![0.0; stats], vec![0.0; stats]);
+                // A group of one element has no variance, so that eps rules.
+                let eps = 1e-2;
+                group_norm_forward(
+                    &cpu(),
+                    dims,
+                    groups,
+                    &x,
+                    &gamma,
+                    &beta,
+                    eps,
+                    &mut y,
+                    &mut mean,
+                    &mut inv_std,
+                )
+                .unwrap();
+                let [y_gpu, mean_gpu, inv_std_gpu] =
+                    group_norm(gpu, dims, groups, &x_gpu, &gamma_gpu, &beta_gpu, eps).unwrap();
+                assert_close(gpu, &what, &y_gpu, &y);
+                assert_close(gpu, &what, &mean_gpu, &mean);
+                assert_close(gpu, &what, &inv_std_gpu, &inv_std);
+                let (mut dx, mut dgamma, mut dbeta) =
+                    (vec![0.0; len], vec![0.0; channels], vec![0.0; channels]);
+                cpu_group_backward(
+                    &cpu(),
+                    dims,
+                    groups,
+                    &x,
+                    &dy,
+                    &gamma,
+                    &mean,
+                    &inv_std,
+                    &mut dx,
+                    &mut dgamma,
+                    &mut dbeta,
+                )
+                .unwrap();
+                let from = NormInputs {
+                    x: &x_gpu,
+                    dy: &dy_gpu,
+                    gamma: &gamma_gpu,
+                    mean: &mean_gpu,
+                    inv_std: &inv_std_gpu,
+                };
+                let found = group_norm_backward(gpu, dims, groups, from).unwrap();
+                let tolerance = if wide == ElementType::F64 { 1e-10 } else { 1e-5 };
+                // Of one element the gradient is what rounding leaves of a difference.
+                if dims[2] * channels / groups > 1 {
+                    assert_within(gpu, &what, &found[0], &dx, tolerance);
+                }
+                assert_within(gpu, &what, &found[1], &dgamma, tolerance);
+                assert_within(gpu, &what, &found[2], &dbeta, tolerance);
+            }
+        }
+        let x = gpu.zeros(ElementType::F32, 12).unwrap();
+        assert!(group_norm(gpu, [1, 3, 4], 2, &x, &x, &x, 1e-5).is_err());
+    });
+}
+
+#[test]
+fn images_are_cut_turned_and_normalised() {
+    on_gpu(|gpu| {
+        let mut draw = Draw::new(16);
+        let (mean, std) = ([0.49_f32, 0.48, 0.45], [0.25_f32, 0.24, 0.26]);
+        for ([count, height, width], [out_height, out_width]) in
+            [([3, 8, 8], [8, 8]), ([2, 5, 9], [4, 6]), ([1, 1, 1], [3, 3]), ([4, 32, 32], [32, 32])]
+        {
+            let bytes: Vec<u8> = (0..count * height * width * 3).map(|_| draw.word() as u8).collect();
+            let pixels = gpu.upload(&bytes).unwrap();
+            let corners: Vec<i32> = (0..2 * count).map(|_| draw.below(5) as i32 - 2).collect();
+            let flips: Vec<u8> = (0..count).map(|_| draw.below(2) as u8).collect();
+            let corners_gpu =
+                gpu.upload(&corners.iter().map(|v| v.cast_unsigned()).collect::<Vec<u32>>()).unwrap();
+            let flips_gpu = gpu.upload(&flips).unwrap();
+            for cut in [false, true] {
+                for dtype in [ElementType::F32, ElementType::Bf16, ElementType::F16] {
+                    let batch = ImageBatch {
+                        pixels: &pixels,
+                        dims: [count, height, width, 3],
+                        size: [out_height, out_width],
+                        corners: cut.then_some(&corners_gpu),
+                        flips: cut.then_some(&flips_gpu),
+                        mean: &mean,
+                        std: &std,
+                    };
+                    let value = |n: usize, c: usize, row: usize, column: usize| {
+                        let column = if cut && flips[n] == 1 { out_width - 1 - column } else { column };
+                        let corner = if cut { [corners[2 * n], corners[2 * n + 1]] } else { [0, 0] };
+                        let (y, x) = (row as i32 + corner[0], column as i32 + corner[1]);
+                        let inside = (0..height as i32).contains(&y) && (0..width as i32).contains(&x);
+                        let at = ((n * height + y.max(0) as usize) * width + x.max(0) as usize) * 3 + c;
+                        let byte = if inside { f64::from(bytes[at]) } else { 0.0 };
+                        (byte / 255.0 - f64::from(mean[c])) / f64::from(std[c])
+                    };
+                    let (mut planes, mut last) = (Vec::new(), Vec::new());
+                    for n in 0..count {
+                        for at in 0..3 * out_height * out_width {
+                            let (c, place) = (at / (out_height * out_width), at % (out_height * out_width));
+                            planes.push(value(n, c, place / out_width, place % out_width));
+                            last.push(value(n, at % 3, at / 3 / out_width, at / 3 % out_width));
+                        }
+                    }
+                    assert_close(gpu, "images", &images(gpu, batch, dtype, false).unwrap(), &planes);
+                    assert_close(gpu, "images", &images(gpu, batch, dtype, true).unwrap(), &last);
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn depthwise_convolutions() {
+    on_gpu(|gpu| {
+        let mut draw = Draw::new(17);
+        let shape = |batch,
+                     channels: usize,
+                     multiplier: usize,
+                     size: [usize; 2],
+                     kernel,
+                     stride,
+                     padding,
+                     dilation| {
+            Conv2dShape {
+                batch,
+                in_channels: channels,
+                height: size[0],
+                width: size[1],
+                out_channels: channels * multiplier,
+                kernel: [kernel; 2],
+                stride: [stride; 2],
+                padding: [padding; 2],
+                dilation: [dilation; 2],
+                groups: channels,
+            }
+        };
+        for shape in [
+            shape(2, 3, 1, [7, 9], 3, 1, 1, 1),
+            shape(1, 2, 1, [1, 1], 3, 1, 1, 1),
+            shape(3, 4, 1, [8, 8], 3, 2, 1, 1),
+            shape(2, 2, 3, [6, 5], 5, 1, 2, 1),
+            shape(1, 5, 1, [11, 10], 5, 2, 2, 1),
+            shape(2, 2, 1, [9, 12], 3, 1, 2, 2),
+            shape(70, 2, 1, [16, 16], 3, 1, 1, 1),
+            shape(1, 2, 2, [5, 5], 3, 3, 0, 1),
+        ] {
+            for dtype in FLOATS {
+                let what = format!("{shape:?}");
+                let ((x, x_gpu), (w, w_gpu), (dy, dy_gpu)) = (
+                    draw.slice(gpu, dtype, shape.input_len()),
+                    draw.slice(gpu, dtype, shape.weight_len()),
+                    draw.slice(gpu, dtype, shape.output_len()),
+                );
+                let mut y = vec![0.0; dy.len()];
+                conv2d_forward(&cpu(), &shape, &x, &w, None, &mut y).unwrap();
+                assert_close(gpu, &what, &depthwise(gpu, &shape, &x_gpu, &w_gpu).unwrap(), &y);
+                let mut dx = vec![0.0; x.len()];
+                conv2d_backward_input(&cpu(), &shape, &dy, &w, &mut dx).unwrap();
+                let found = depthwise_backward_input(gpu, &shape, &dy_gpu, &w_gpu).unwrap();
+                assert_close(gpu, &what, &found, &dx);
+                let mut dw = vec![0.0; w.len()];
+                conv2d_backward_weight(&cpu(), &shape, &x, &dy, &mut dw, false).unwrap();
+                let found = depthwise_backward_weight(gpu, &shape, &x_gpu, &dy_gpu).unwrap();
+                assert_eq!(found.dtype(), dtype.wide());
+                assert_close(gpu, &what, &found, &dw);
+            }
+        }
+        let x = gpu.zeros(ElementType::F32, 8).unwrap();
+        assert!(depthwise(gpu, &shape(1, 2, 1, [2, 2], 2, 1, 0, 1), &x, &x).is_err(), "a window of 2");
+    });
+}

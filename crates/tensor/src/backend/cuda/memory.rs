@@ -1,0 +1,95 @@
+//! A GPU's memory.
+
+use candle_core::{DType, Device, Shape, Tensor};
+use half::{bf16, f16};
+use phalanx_cuda::{Element, ElementType, Slice, Stream, kernels};
+
+use super::{Cuda, element_type};
+use crate::backend::{Array, Memory};
+use crate::storage::Exact;
+use crate::{Result, TensorError};
+
+impl Cuda {
+    fn download<T: Element + candle_core::WithDType>(&self, slice: &Slice, shape: &Shape) -> Result<Tensor> {
+        Ok(Tensor::from_vec(self.gpu().download::<T>(slice)?, shape.clone(), &Device::Cpu)?)
+    }
+
+    fn upload<T: Element + candle_core::WithDType>(&self, tensor: &Tensor) -> Result<Array> {
+        let read = Exact::<T>::of("copy to a GPU", tensor)?;
+        Ok(self.array(self.gpu().upload(read.slice()?)?, tensor.shape().clone()))
+    }
+}
+
+impl Memory for Cuda {
+    fn to_host(&self, array: &Array) -> Result<Tensor> {
+        let slice = self.slice("copy to the host", array)?;
+        let shape = array.shape();
+        match slice.dtype() {
+            ElementType::F32 => self.download::<f32>(slice, shape),
+            ElementType::F64 => self.download::<f64>(slice, shape),
+            ElementType::Bf16 => self.download::<bf16>(slice, shape),
+            ElementType::F16 => self.download::<f16>(slice, shape),
+            ElementType::U8 => self.download::<u8>(slice, shape),
+            ElementType::U32 => self.download::<u32>(slice, shape),
+            ElementType::I64 => self.download::<i64>(slice, shape),
+        }
+    }
+
+    fn from_host(&self, tensor: &Tensor) -> Result<Array> {
+        let tensor = &tensor.contiguous()?;
+        match tensor.dtype() {
+            DType::F32 => self.upload::<f32>(tensor),
+            DType::F64 => self.upload::<f64>(tensor),
+            DType::BF16 => self.upload::<bf16>(tensor),
+            DType::F16 => self.upload::<f16>(tensor),
+            DType::U8 => self.upload::<u8>(tensor),
+            DType::U32 => self.upload::<u32>(tensor),
+            DType::I64 => self.upload::<i64>(tensor),
+            other => Err(TensorError::dtype("copy to a GPU", other)),
+        }
+    }
+
+    fn unwritten(&self, shape: &Shape, dtype: DType) -> Result<Array> {
+        let slice = self.gpu().unwritten(element_type("memory", dtype)?, shape.elem_count())?;
+        Ok(self.array(slice, shape.clone()))
+    }
+
+    fn full(&self, value: f64, shape: &Shape, dtype: DType) -> Result<Array> {
+        let slice = self.gpu().unwritten(element_type("full", dtype)?, shape.elem_count())?;
+        kernels::fill(self.gpu(), &slice, value)?;
+        Ok(self.array(slice, shape.clone()))
+    }
+
+    fn zero(&self, to: &Array) -> Result<()> {
+        Ok(self.slice("zero", to)?.zero_on(Stream::Compute)?)
+    }
+
+    fn copy(&self, to: &Array, from: &Array) -> Result<()> {
+        const OP: &str = "copy";
+        if to.elem_count() != from.elem_count() {
+            return Err(TensorError::unequal(OP, to.shape(), from.shape()));
+        }
+        Ok(kernels::convert_to(self.gpu(), self.slice(OP, from)?, self.slice(OP, to)?)?)
+    }
+
+    fn accumulate(&self, to: &Array, addend: &Array) -> Result<()> {
+        const OP: &str = "accumulate";
+        if to.elem_count() != addend.elem_count() {
+            return Err(TensorError::unequal(OP, to.shape(), addend.shape()));
+        }
+        Ok(kernels::accumulate(self.gpu(), self.slice(OP, to)?, self.slice(OP, addend)?)?)
+    }
+
+    fn cast(&self, array: &Array, dtype: DType) -> Result<Array> {
+        const OP: &str = "convert";
+        let slice = kernels::convert(self.gpu(), self.slice(OP, array)?, element_type(OP, dtype)?)?;
+        Ok(self.array(slice, array.shape().clone()))
+    }
+
+    fn duplicate(&self, array: &Array) -> Result<Array> {
+        let from = self.slice("duplicate", array)?;
+        let to = self.gpu().unwritten(from.dtype(), from.len())?;
+        to.copy_from_on(from, Stream::Compute)?;
+        Ok(self.array(to, array.shape().clone()))
+    }
+}

@@ -1,0 +1,91 @@
+//! Normalisation of samples, by the kernels.
+
+use phalanx_cuda::{Slice, kernels};
+
+use super::Cuda;
+use crate::Result;
+use crate::backend::{Array, NormBackward, NormGrads, Normed, Norms};
+
+impl Cuda {
+    fn normed(&self, x: &Array, [output, mean, inv_std]: [Slice; 3]) -> Normed {
+        let (means, inverses) = (mean.len(), inv_std.len());
+        Normed {
+            output: self.array(output, x.shape().clone()),
+            mean: self.array(mean, means),
+            inv_std: self.array(inv_std, inverses),
+        }
+    }
+
+    fn norm_inputs<'a>(&self, op: &'static str, from: NormBackward<'a>) -> Result<kernels::NormInputs<'a>> {
+        Ok(kernels::NormInputs {
+            x: self.slice(op, from.x)?,
+            dy: self.slice(op, from.dy)?,
+            gamma: self.slice(op, from.gamma)?,
+            mean: self.slice(op, from.mean)?,
+            inv_std: self.slice(op, from.inv_std)?,
+        })
+    }
+
+    fn norm_grads(&self, x: &Array, [dx, dgamma, dbeta]: [Slice; 3]) -> NormGrads {
+        let channels = dgamma.len();
+        NormGrads {
+            dx: self.array(dx, x.shape().clone()),
+            dgamma: self.array(dgamma, channels),
+            dbeta: self.array(dbeta, channels),
+        }
+    }
+}
+
+impl Norms for Cuda {
+    fn layer_norm(&self, x: &Array, gamma: &Array, beta: &Array, eps: f64) -> Result<Normed> {
+        const OP: &str = "layer_norm";
+        let (from, g, b) = (self.open(OP, x)?, self.slice(OP, gamma)?, self.slice(OP, beta)?);
+        Ok(self.normed(x, kernels::layer_norm(self.gpu(), from.slice(), g, b, from.width(), eps)?))
+    }
+
+    fn layer_norm_backward(&self, from: NormBackward<'_>) -> Result<NormGrads> {
+        const OP: &str = "layer_norm";
+        let width = self.open(OP, from.x)?.width();
+        let grads = kernels::layer_norm_backward(self.gpu(), self.norm_inputs(OP, from)?, width)?;
+        Ok(self.norm_grads(from.x, grads))
+    }
+
+    fn group_norm(
+        &self,
+        dims: [usize; 3],
+        groups: usize,
+        x: &Array,
+        gamma: &Array,
+        beta: &Array,
+        eps: f64,
+    ) -> Result<Normed> {
+        const OP: &str = "group_norm";
+        let (from, g, b) = (self.slice(OP, x)?, self.slice(OP, gamma)?, self.slice(OP, beta)?);
+        Ok(self.normed(x, kernels::group_norm(self.gpu(), dims, groups, from, g, b, eps)?))
+    }
+
+    fn group_norm_backward(
+        &self,
+        dims: [usize; 3],
+        groups: usize,
+        from: NormBackward<'_>,
+    ) -> Result<NormGrads> {
+        let inputs = self.norm_inputs("group_norm", from)?;
+        let grads = kernels::group_norm_backward(self.gpu(), dims, groups, inputs)?;
+        Ok(self.norm_grads(from.x, grads))
+    }
+
+    fn l2_normalise(&self, x: &Array) -> Result<(Array, Array)> {
+        let from = self.open("l2_normalise", x)?;
+        let [y, inverses] = kernels::l2_normalise(self.gpu(), from.slice(), from.width())?;
+        let rows = inverses.len();
+        Ok((self.array(y, x.shape().clone()), self.array(inverses, rows)))
+    }
+
+    fn l2_normalise_backward(&self, y: &Array, dy: &Array, inverses: &Array) -> Result<Array> {
+        const OP: &str = "l2_normalise";
+        let (from, grad, inverses) = (self.open(OP, y)?, self.slice(OP, dy)?, self.slice(OP, inverses)?);
+        let dx = kernels::l2_normalise_backward(self.gpu(), from.slice(), grad, inverses, from.width())?;
+        Ok(self.array(dx, y.shape().clone()))
+    }
+}

@@ -1,0 +1,247 @@
+//! Matrix products by cuBLASLt, softmax by the kernels, and attention by either.
+//!
+//! Attention in one pass keeps no weights, and by tensor cores it is the faster way for operands of 16 bits. In f32 products of
+//! the library are faster, as long as there is room for the weights.
+
+use candle_core::{DType, Shape};
+use phalanx_cuda::blas::{Matrix, Product};
+use phalanx_cuda::kernels::AttentionSizes;
+use phalanx_cuda::{ElementType, Slice, kernels};
+
+use super::{Cuda, CudaArray, element_type};
+use crate::backend::{Array, Attended, AttentionShape, BinaryOp, Destination, Factor, Products};
+use crate::storage::wide;
+use crate::{Precision, Result};
+
+impl Cuda {
+    /// Products of factors that are of one type, as another.
+    fn multiply(
+        &self,
+        sizes: [usize; 4],
+        (a, b): (Matrix<'_>, Matrix<'_>),
+        bias: Option<&Slice>,
+        dtype: ElementType,
+    ) -> Result<Slice> {
+        let gpu = self.gpu();
+        let factors = a.slice.dtype();
+        // What the library does not give is rounded apart.
+        let given = if dtype == factors || dtype == factors.wide() { dtype } else { factors.wide() };
+        let [batch, m, n, _] = sizes;
+        let to = gpu.unwritten(given, batch * m * n)?;
+        let fused = bias.filter(|_| factors != ElementType::F64);
+        let fused = fused.map(|bias| kernels::convert(gpu, bias, given)).transpose()?;
+        self.blas().matmul(&Product { sizes, a, b, to: &to, add: false, bias: fused.as_ref() })?;
+        let to = match bias.filter(|_| factors == ElementType::F64) {
+            Some(bias) => {
+                let (rows, row) = ([batch * m, n], [n]);
+                kernels::binary(gpu, BinaryOp::Add, (&to, &rows), (bias, &row), given)?
+            }
+            None => to,
+        };
+        Ok(kernels::convert(gpu, &to, dtype)?)
+    }
+}
+
+impl Products for Cuda {
+    fn matmul(
+        &self,
+        sizes: [usize; 4],
+        a: Factor<'_>,
+        b: Factor<'_>,
+        shape: &Shape,
+        precision: Precision,
+        dtype: DType,
+    ) -> Result<Array> {
+        const OP: &str = "matmul";
+        let (left, right) = (self.operand(OP, precision, a.array)?, self.operand(OP, precision, b.array)?);
+        let left = Matrix { slice: &left, transposed: a.transposed };
+        let right = Matrix { slice: &right, transposed: b.transposed };
+        let to = self.multiply(sizes, (left, right), None, element_type(OP, dtype)?)?;
+        Ok(self.array(to, shape.clone()))
+    }
+
+    fn linear(
+        &self,
+        [rows, inputs, outputs]: [usize; 3],
+        x: &Array,
+        weight: &Array,
+        bias: Option<&Array>,
+        shape: &Shape,
+        precision: Precision,
+        dtype: DType,
+    ) -> Result<Array> {
+        const OP: &str = "linear";
+        let (x, w) = (self.operand(OP, precision, x)?, self.operand(OP, precision, weight)?);
+        let bias = self.slice_if(OP, bias)?;
+        let factors = (Matrix::plain(&x), Matrix::transposed(&w));
+        let to = self.multiply([1, rows, outputs, inputs], factors, bias, element_type(OP, dtype)?)?;
+        Ok(self.array(to, shape.clone()))
+    }
+
+    fn linear_backward_weight(
+        &self,
+        [rows, inputs, outputs]: [usize; 3],
+        dy: &Array,
+        x: &Array,
+        precision: Precision,
+        to: &Destination,
+    ) -> Result<()> {
+        const OP: &str = "linear";
+        let (dy, x) = (self.operand(OP, precision, dy)?, self.operand(OP, precision, x)?);
+        let (sizes, factors) = ([1, outputs, inputs, rows], (Matrix::transposed(&dy), Matrix::plain(&x)));
+        let target = self.slice(OP, &to.array)?;
+        if [x.dtype(), x.dtype().wide()].contains(&target.dtype()) {
+            let (a, b) = factors;
+            return Ok(self.blas().matmul(&Product { sizes, a, b, to: target, add: to.add, bias: None })?);
+        }
+        let dw = self.multiply(sizes, factors, None, x.dtype().wide())?;
+        self.write(OP, &dw, to)
+    }
+
+    fn linear_backward_bias(&self, [rows, _, outputs]: [usize; 3], dy: &Array) -> Result<Array> {
+        let dy = self.slice("linear", dy)?;
+        Ok(self.array(kernels::sum_over(self.gpu(), dy, [1, rows, outputs], dy.dtype().wide())?, outputs))
+    }
+
+    fn softmax(&self, x: &Array, dtype: DType) -> Result<Array> {
+        const OP: &str = "softmax";
+        let from = self.open(OP, x)?;
+        let y = kernels::softmax(self.gpu(), from.slice(), from.width(), element_type(OP, dtype)?)?;
+        Ok(self.array(y, x.shape().clone()))
+    }
+
+    fn softmax_backward(&self, y: &Array, dy: &Array) -> Result<Array> {
+        const OP: &str = "softmax";
+        let (from, grad) = (self.open(OP, y)?, self.slice(OP, dy)?);
+        let dx = kernels::softmax_backward(self.gpu(), from.slice(), grad, from.width())?;
+        Ok(self.array(dx, y.shape().clone()))
+    }
+
+    fn attention(
+        &self,
+        shape: AttentionShape,
+        q: &Array,
+        k: &Array,
+        v: &Array,
+        precision: Precision,
+    ) -> Result<Attended> {
+        const OP: &str = "attention";
+        let AttentionShape { length, keys, dim, causal, .. } = shape;
+        let wide = wide(q.dtype());
+        if in_one_pass(shape, element_type(OP, precision.product(wide))?) {
+            return self.attention_in_one_pass(shape, [q, k, v], precision);
+        }
+        let factors = (Factor::plain(q), Factor::transposed(k));
+        let scores =
+            self.matmul(scores_sizes(shape), factors.0, factors.1, &pairs(shape), precision, wide)?;
+        let dtype = precision.product(wide);
+        let (from, factor) = (self.open(OP, &scores)?, 1.0 / (dim as f64).sqrt());
+        kernels::scale_and_mask(self.gpu(), from.slice(), [length, keys], factor, causal)?;
+        let weights = kernels::softmax(self.gpu(), from.slice(), keys, element_type(OP, dtype)?)?;
+        let saved = self.array(weights, pairs(shape));
+        drop(scores);
+        let sizes = [shape.batch * shape.heads, length, dim, keys];
+        let (weights, queries) = (Factor::plain(&saved), outer(shape, length));
+        let output = self.matmul(sizes, weights, Factor::plain(v), &queries, precision, dtype)?;
+        Ok(Attended { output, saved })
+    }
+
+    fn attention_backward(
+        &self,
+        shape: AttentionShape,
+        [q, k, v]: [&Array; 3],
+        saved: &Array,
+        grad: &Array,
+        precision: Precision,
+        wants: [bool; 3],
+    ) -> Result<[Option<Array>; 3]> {
+        const OP: &str = "attention";
+        let AttentionShape { length, keys, dim, .. } = shape;
+        if let Some(output) = self.open(OP, saved)?.beside() {
+            let operand = |array| self.operand(OP, precision, array);
+            let (q, k, v) = (operand(q)?, operand(k)?, operand(v)?);
+            let (kept, grad) = ([output, self.slice(OP, saved)?], self.slice(OP, grad)?);
+            let sizes = sizes_of(shape);
+            let grads = kernels::attention_backward(self.gpu(), sizes, [&q, &k, &v], kept, grad, wants)?;
+            let [dq, dk, dv] = grads;
+            let array = |grad: Option<Slice>, rows| grad.map(|grad| self.array(grad, outer(shape, rows)));
+            return Ok([array(dq, length), array(dk, keys), array(dv, keys)]);
+        }
+        // Of as many rows as `rows`, from sums over `over`.
+        let product = |rows: usize, over: usize, a: Factor<'_>, b: Factor<'_>| {
+            let sizes = [shape.batch * shape.heads, rows, dim, over];
+            self.matmul(sizes, a, b, &outer(shape, rows), precision, wide(a.array.dtype()))
+        };
+        let mut grads = [None, None, None];
+        if wants[2] {
+            grads[2] = Some(product(keys, length, Factor::transposed(saved), Factor::plain(grad))?);
+        }
+        if !wants[0] && !wants[1] {
+            return Ok(grads);
+        }
+        let (dy, v) = (Factor::plain(grad), Factor::transposed(v));
+        let grad_weights =
+            self.matmul(scores_sizes(shape), dy, v, &pairs(shape), precision, wide(grad.dtype()))?;
+        // Masked weights are zero, and softmax's gradient is a product with them, so the mask needs no step.
+        let (weights, factor) = (self.open(OP, saved)?, 1.0 / (dim as f64).sqrt());
+        let from = self.slice(OP, &grad_weights)?;
+        let scores = kernels::softmax_backward(self.gpu(), weights.slice(), from, keys)?;
+        kernels::scale_and_mask(self.gpu(), &scores, [length, keys], factor, false)?;
+        let grad_scores = self.array(scores, pairs(shape));
+        if wants[0] {
+            grads[0] = Some(product(length, keys, Factor::plain(&grad_scores), Factor::plain(k))?);
+        }
+        if wants[1] {
+            grads[1] = Some(product(keys, length, Factor::transposed(&grad_scores), Factor::plain(q))?);
+        }
+        Ok(grads)
+    }
+}
+
+/// Weights of f32 from which on attention keeps none, although products are faster with them.
+const MOST_WEIGHTS: usize = 1 << 28;
+
+/// Whether attention over operands of a type is made in one pass.
+fn in_one_pass(shape: AttentionShape, operands: ElementType) -> bool {
+    let weights = shape.batch * shape.heads * shape.length * shape.keys;
+    kernels::attention_supports(operands, shape.dim) && (operands.is_half() || weights >= MOST_WEIGHTS)
+}
+
+fn sizes_of(shape: AttentionShape) -> AttentionSizes {
+    let AttentionShape { batch, heads, length, keys, dim, causal } = shape;
+    AttentionSizes { matrices: batch * heads, length, keys, dim, causal }
+}
+
+impl Cuda {
+    /// Attention that keeps the logarithms of the sums of exponentials, and the output, which backward reads again.
+    fn attention_in_one_pass(
+        &self,
+        shape: AttentionShape,
+        [q, k, v]: [&Array; 3],
+        precision: Precision,
+    ) -> Result<Attended> {
+        let operand = |array| self.operand("attention", precision, array);
+        let (q, k, v) = (operand(q)?, operand(k)?, operand(v)?);
+        let [output, log_sums] = kernels::attention(self.gpu(), sizes_of(shape), &q, &k, &v)?;
+        let rows = Shape::from((shape.batch, shape.heads, shape.length));
+        let saved = CudaArray::new(self.clone(), log_sums, rows).with(output.clone());
+        Ok(Attended {
+            output: self.array(output, outer(shape, shape.length)),
+            saved: Array::of_device(saved),
+        })
+    }
+}
+
+fn scores_sizes(shape: AttentionShape) -> [usize; 4] {
+    [shape.batch * shape.heads, shape.length, shape.keys, shape.dim]
+}
+
+/// The shape of scores.
+fn pairs(shape: AttentionShape) -> Shape {
+    Shape::from((shape.batch, shape.heads, shape.length, shape.keys))
+}
+
+/// The shape of `rows` positions.
+fn outer(shape: AttentionShape, rows: usize) -> Shape {
+    Shape::from((shape.batch, shape.heads, rows, shape.dim))
+}

@@ -1,0 +1,98 @@
+//! Every op that the networks of the training tests lack: forward and backward, with the gradients of all inputs.
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+use phalanx_tensor::loss::{self, Over};
+use phalanx_tensor::{Context, Key, Place, Precision, Result, Session, Tape, Value, ops};
+
+pub(crate) fn draw(name: &str, dims: &[usize]) -> Tensor {
+    let mut values = vec![0.0; dims.iter().product()];
+    Key::new(3).stream(name).normal(0, &mut values);
+    Tensor::from_vec(values, dims, &Device::Cpu).and_then(|t| t.to_dtype(DType::F32)).expect("a constant")
+}
+
+/// An op, or a few.
+pub(crate) type Run = fn(&Tape, &[Value]) -> Result<Value>;
+/// What is computed, of inputs of which shapes, and how.
+pub(crate) const CASES: &[(&str, &[&[usize]], Run)] = &[
+    ("arithmetic", &[&[2, 3], &[2, 3]], |t, v| {
+        let sum = ops::broadcast_add(t, &ops::sub(t, &v[0], &v[1])?, &ops::sum_over(t, &v[0], 0)?)?;
+        ops::add_scalar(t, &ops::scale(t, &ops::mul(t, &sum, &v[1])?, 0.7)?, 0.1)
+    }),
+    ("shapes", &[&[2, 3, 4], &[2, 1, 4]], |t, v| {
+        let both = ops::cat(t, &[&v[0], &v[1]], 1)?;
+        let part = ops::narrow(t, &ops::transpose(t, &both, 0, 2)?, 1, 1, 3)?;
+        ops::broadcast_as(t, &ops::reshape(t, &ops::sum_over(t, &part, 2)?, (1, 12))?, (3, 12))
+    }),
+    ("functions", &[&[3, 5]], |t, v| ops::gelu(t, &ops::tanh(t, &ops::leaky_relu(t, &v[0], 0.2)?)?)),
+    ("gated functions", &[&[3, 6]], |t, v| ops::geglu(t, &v[0])),
+    ("matmul", &[&[2, 3, 4], &[2, 4, 5]], |t, v| ops::softmax(t, &ops::matmul(t, &v[0], &v[1])?)),
+    ("conv2d", &[&[2, 4, 7, 6], &[6, 2, 3, 2], &[6]], |t, v| {
+        let options = ops::Conv2dOptions { dilation: [2, 1], ..ops::Conv2dOptions::new(2, 1).groups(2) };
+        ops::conv2d(t, &v[0], &v[1], Some(&v[2]), options)
+    }),
+    ("depthwise", &[&[2, 4, 7, 6], &[4, 1, 3, 3], &[4]], |t, v| {
+        ops::conv2d(t, &v[0], &v[1], Some(&v[2]), ops::Conv2dOptions::new(2, 1).groups(4))
+    }),
+    ("conv_transpose2d", &[&[2, 4, 3, 3], &[4, 2, 3, 3], &[4]], |t, v| {
+        let options = ops::Conv2dOptions::new(2, 1).groups(2);
+        ops::conv_transpose2d(t, &v[0], &v[1], Some(&v[2]), options, [1, 1])
+    }),
+    ("pooling", &[&[2, 2, 6, 6]], |t, v| {
+        let max = ops::max_pool2d(t, &v[0], ops::PoolOptions::new(3, 2, 1))?;
+        let up = ops::upsample_nearest2d(t, &max, 2)?;
+        ops::avg_pool2d(t, &up, ops::PoolOptions::new(2, 2, 0), false)
+    }),
+    ("norms", &[&[2, 4, 3], &[4], &[4]], |t, v| {
+        ops::l2_normalise(t, &ops::group_norm(t, &v[0], 2, &v[1], &v[2], 1e-5)?)
+    }),
+    ("noise", &[&[4, 6]], |t, v| {
+        let noise = ops::gaussian_noise(t, v[0].shape().clone(), DType::F32)?;
+        ops::dropout(t, &ops::add(t, &v[0], &noise)?, 0.5)
+    }),
+    ("select_positions", &[&[3, 4, 2]], |t, v| ops::select_positions(t, &v[0], &[3, 0, 2])),
+    ("element losses", &[&[4, 3], &[4, 3]], |t, v| {
+        let target = ops::full_like(t, &v[0], 0.25)?;
+        let losses = [
+            loss::mse(t, &v[0], &target, Over::Batch)?,
+            loss::l1(t, &v[0], &target, Over::Batch)?,
+            loss::smooth_l1(t, &v[0], &target, 0.5, Over::Count(9))?,
+            loss::bce_with_logits(t, &v[1], &target, Over::Batch)?,
+            loss::kl_standard_normal(t, &v[0], &v[1], Over::Batch)?,
+        ];
+        let mut total = ops::mean(t, &v[1])?;
+        for loss in &losses {
+            total = ops::add(t, &total, loss)?;
+        }
+        Ok(total)
+    }),
+    ("attention of a large head", &[&[1, 1, 3, 300], &[1, 1, 4, 300], &[1, 1, 4, 300]], |t, v| {
+        ops::attention(t, &v[0], &v[1], &v[2], false)
+    }),
+    ("clip_contrastive", &[&[3, 4], &[3, 4], &[]], |t, v| {
+        let (images, texts) = (ops::l2_normalise(t, &v[0])?, ops::l2_normalise(t, &v[1])?);
+        loss::clip_contrastive(t, &images, &texts, &ops::exp(t, &v[2])?, Over::Batch)
+    }),
+];
+
+/// The output of a case and the gradients of its inputs, computed at a place.
+pub(crate) fn outcome(
+    (name, shapes, run): (&str, &[&[usize]], Run),
+    place: &Place,
+    precision: Precision,
+) -> Result<Vec<Tensor>> {
+    let mut session = Session::training(Arc::new(Context::new(1)), Key::new(5));
+    (session.precision, session.place) = (precision, place.clone());
+    let tape = Tape::recording(session);
+    let inputs = shapes.iter().enumerate().map(|(i, dims)| draw(&format!("{name}{i}"), dims));
+    let leaves = inputs.map(|x| Ok(tape.leaf(place.put(&x)?))).collect::<Result<Vec<_>>>()?;
+    let output = run(&tape, &leaves)?;
+    let seed = place.put(&draw("seed", output.dims()).to_dtype(output.dtype()?)?)?;
+    tape.backward_from([(&output, seed)])?;
+    let mut all = vec![output.to_host()?];
+    for leaf in &leaves {
+        all.push(tape.leaf_grad(leaf).expect("takes part").to_host()?);
+    }
+    Ok(all)
+}

@@ -1,0 +1,128 @@
+//! Training on a GPU by the real path, on the software GPU: kernels, libraries, streams and memory are what a GPU is given, and
+//! the numbers are the CPU's within rounding.
+#![cfg(feature = "cuda")]
+
+mod cases;
+mod nets;
+#[path = "../../cuda/tests/software/mod.rs"]
+mod software;
+
+use std::sync::Arc;
+
+use candle_core::{DType, Tensor};
+use cases::{CASES, outcome};
+use nets::{Images, Mlp, Net, Tokens, train};
+use phalanx_cuda::Options;
+use phalanx_tensor::backend::Cuda;
+use phalanx_tensor::{Place, Precision};
+
+fn cuda() -> Cuda {
+    let options = Options { cache: Some(software::cache()), ..Options::default() };
+    Cuda::new(0, &options).expect("the software GPU")
+}
+
+fn wide(tensor: &Tensor) -> Vec<f64> {
+    tensor.to_dtype(DType::F64).and_then(|t| t.flatten_all()?.to_vec1::<f64>()).expect("numbers")
+}
+
+/// How far two arrays are apart, against the largest number of the first.
+fn apart(expected: &Tensor, found: &Tensor) -> f64 {
+    assert_eq!((expected.dtype(), expected.dims()), (found.dtype(), found.dims()));
+    far(&wide(expected), &wide(found))
+}
+
+fn far(expected: &[f64], found: &[f64]) -> f64 {
+    let size = expected.iter().fold(1e-3_f64, |size, value| size.max(value.abs()));
+    let pairs = expected.iter().zip(found);
+    pairs.fold(0.0, |most, (a, b)| if (a - b).abs() <= most { most } else { (a - b).abs() }) / size
+}
+
+#[test]
+fn every_op_computes_on_a_gpu_what_it_computes_on_the_cpu() {
+    software::run(|| {
+        let place = Place::device(Arc::new(cuda()));
+        let mut problems = Vec::new();
+        for case in CASES {
+            for (precision, tolerance) in
+                [(Precision::F32, 2e-5), (Precision::Bf16, 2e-2), (Precision::F16, 4e-3)]
+            {
+                let on_cpu = outcome(*case, &Place::host(), precision).expect("on the CPU");
+                match outcome(*case, &place, precision) {
+                    Ok(on_gpu) => {
+                        for (at, (a, b)) in on_cpu.iter().zip(&on_gpu).enumerate() {
+                            let apart = apart(a, b);
+                            if apart.is_nan() || apart > tolerance {
+                                problems
+                                    .push(format!("{} {precision}: number {at} is off by {apart:e}", case.0));
+                            }
+                        }
+                    }
+                    Err(error) => problems.push(format!("{} {precision}: {error}", case.0)),
+                }
+            }
+        }
+        assert!(problems.is_empty(), "{}", problems.join("\n"));
+    });
+}
+
+/// The numbers of an array that mathematics determines. The bias of keys moves all scores of a position alike, which softmax
+/// does not see: its gradient is rounding, which Adam makes as large as any other.
+fn determined(tensor: &Tensor) -> Vec<f64> {
+    let values = wide(tensor);
+    match tensor.dims() {
+        [24] => {
+            values.into_iter().enumerate().filter(|(at, _)| !(8..16).contains(at)).map(|(_, v)| v).collect()
+        }
+        _ => values,
+    }
+}
+
+/// The farthest that any of some arrays is off.
+fn farthest(expected: &[Tensor], found: &[Tensor]) -> (f64, usize) {
+    assert_eq!(expected.len(), found.len());
+    let mut most = (0.0, 0);
+    for (at, (a, b)) in expected.iter().zip(found).enumerate() {
+        assert_eq!((a.dtype(), a.dims()), (b.dtype(), b.dims()));
+        let off = far(&determined(a), &determined(b));
+        if off.is_nan() || off > most.0 {
+            most = (off, at);
+        }
+    }
+    most
+}
+
+fn agrees<N: Net>() {
+    let on_cpu = |precision| train::<N>(&Place::host(), precision, || ()).expect("trains on the CPU");
+    let exact = on_cpu(Precision::F32);
+    for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
+        let cuda = cuda();
+        let place = Place::device(Arc::new(cuda.clone()));
+        let on_gpu = train::<N>(&place, precision, || ()).expect("trains on the GPU");
+        // In 16 bits both are as far from what is right as their roundings make them, which Adam enlarges where gradients
+        // are small. A GPU rounds more often: cuDNN gives gradients in the type of its operands.
+        let allowed = match precision {
+            Precision::F32 => 1e-4,
+            low => 1e-3 + 4.0 * farthest(&exact, &on_cpu(low)).0,
+        };
+        let (off, at) = farthest(&exact, &on_gpu);
+        assert!(off <= allowed, "{precision}: array {at} is off by {off:e}, of {allowed:e}");
+        drop((place, on_gpu));
+        cuda.gpu().synchronize().expect("all work is done");
+        assert_eq!(cuda.gpu().pool().held().total(), 0, "memory that nobody gave back");
+    }
+}
+
+#[test]
+fn a_perceptron_trains_as_on_the_cpu() {
+    software::run(agrees::<Mlp>);
+}
+
+#[test]
+fn a_classifier_of_images_trains_as_on_the_cpu() {
+    software::run(agrees::<Images>);
+}
+
+#[test]
+fn a_network_with_attention_trains_as_on_the_cpu() {
+    software::run(agrees::<Tokens>);
+}

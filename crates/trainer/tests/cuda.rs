@@ -1,0 +1,201 @@
+//! Trainings on a GPU by configuration, in the built program, on the software GPU.
+#![cfg(feature = "cuda")]
+
+#[path = "../../cuda/tests/software/mod.rs"]
+mod software;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// A folder of runs, and the libraries that programs find there.
+struct Place {
+    runs: tempfile::TempDir,
+    libraries: &'static Path,
+}
+
+impl Place {
+    /// None, and a message, where the software GPU cannot be built.
+    fn new() -> Option<Self> {
+        let runs = tempfile::tempdir().expect("a folder");
+        Some(Self { runs, libraries: software::libraries()? })
+    }
+
+    fn run(&self, name: &str) -> PathBuf {
+        self.runs.path().join(name)
+    }
+
+    fn output(&self, line: &str) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+        let words = line.split(' ').filter(|part| !part.is_empty());
+        command.env("LD_LIBRARY_PATH", self.libraries).env("XDG_CACHE_HOME", self.libraries);
+        command.args(words).current_dir(self.runs.path()).output().expect("phalanx runs")
+    }
+
+    fn succeed(&self, line: &str) -> String {
+        let output = self.output(line);
+        let text =
+            format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{line}: {text}");
+        text
+    }
+
+    fn fail(&self, line: &str) -> String {
+        let output = self.output(line);
+        assert!(!output.status.success(), "{line} succeeded");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+}
+
+/// A field of every logged line.
+fn column(run: &Path, name: &str) -> Vec<f64> {
+    let lines = fs::read_to_string(run.join("metrics.jsonl")).expect("reads");
+    let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).expect("is JSON"));
+    lines.filter_map(|line| line[name].as_f64()).collect()
+}
+
+/// Every number of every logged line that is a loss.
+fn losses(run: &Path) -> Vec<f64> {
+    let lines = fs::read_to_string(run.join("metrics.jsonl")).expect("reads");
+    let mut all = Vec::new();
+    for line in lines.lines() {
+        let line: Value = serde_json::from_str(line).expect("is JSON");
+        let fields = line.as_object().expect("is an object").iter();
+        all.extend(fields.filter(|(name, _)| name.ends_with("loss")).filter_map(|(_, value)| value.as_f64()));
+    }
+    all
+}
+
+fn agree(place: &Place, line: &str, tolerance: f64) {
+    for device in ["cpu", "cuda"] {
+        let common = "--set train.ranks=1 --set log.every=1";
+        let text =
+            place.succeed(&format!("train {line} {common} --set train.device={device} --out {device}"));
+        assert_eq!(device == "cuda", text.contains("GPU 0, software GPU"), "{text}");
+    }
+    let [on_cpu, on_gpu] = ["cpu", "cuda"].map(|name| losses(&place.run(name)));
+    assert!(on_cpu.len() == on_gpu.len() && on_cpu.len() >= 5, "{} and {}", on_cpu.len(), on_gpu.len());
+    for (step, (a, b)) in on_cpu.iter().zip(&on_gpu).enumerate() {
+        assert!((a - b).abs() <= tolerance * a.abs().max(1e-3), "{line}, step {step}: {a} and {b}");
+    }
+    for name in ["cpu", "cuda"] {
+        fs::remove_dir_all(place.run(name)).expect("removes");
+    }
+}
+
+#[test]
+fn an_autoencoder_trains_as_on_the_processor() {
+    let Some(place) = Place::new() else { return };
+    agree(&place, "tiny --steps 5 --set train.clip_norm=1 --set train.ema=0.9", 1e-4);
+    agree(&place, "tiny --steps 5 --set train.precision=bf16", 2e-2);
+    agree(&place, "tiny --steps 5 --set train.precision=f16 --set train.recompute=2", 4e-3);
+}
+
+#[test]
+fn a_run_on_a_gpu_goes_on_bit_for_bit() {
+    let Some(place) = Place::new() else { return };
+    let common =
+        "train tiny --set train.ranks=1 --set log.every=1 --set train.device=cuda --set train.ema=0.9";
+    place.succeed(&format!("{common} --steps 5 --out whole"));
+    place.succeed(&format!("{common} --steps 3 --out parts"));
+    place.succeed(&format!("{common} --steps 5 --out parts --resume"));
+    assert_eq!(column(&place.run("whole"), "loss"), column(&place.run("parts"), "loss"));
+    for run in ["whole", "parts"] {
+        place.succeed(&format!("export {run} --out {run}.safetensors"));
+    }
+    let [whole, parts] = ["whole", "parts"].map(|run| fs::read(place.run(&format!("{run}.safetensors"))));
+    assert!(whole.expect("reads") == parts.expect("reads"), "the weights differ");
+    let energy = column(&place.run("whole"), "gpu_energy_joules");
+    assert!(energy.len() == 5 && energy.is_sorted() && energy[4] > energy[0], "{energy:?}");
+    assert_eq!(column(&place.run("whole"), "gpu_power_watts"), [123.456; 5]);
+    let summary = fs::read(place.run("whole").join("summary.json")).expect("reads");
+    let summary: Value = serde_json::from_slice(&summary).expect("is JSON");
+    let peak = |kind: &str| summary["metrics"][format!("gpu_peak_{kind}_bytes")].as_u64().expect("a number");
+    // Of 143,467 parameters: weights; two moments and the averages, which the optimizer's kind has too.
+    assert_eq!((peak("gradients"), peak("optimizer")), (143_467 * 4, 143_467 * 12));
+    assert!(peak("parameters") >= 143_467 * 4 && peak("activations") > 0, "{summary}");
+    place.succeed("sample --run whole --prompt red --out red.png");
+}
+
+#[test]
+fn classifiers_train_as_on_the_processor() {
+    let Some(place) = Place::new() else { return };
+    let small = "--steps 5 --set data.kind=shapes --set data.images=64 --set data.test_images=8 \
+                 --set model.image_size=16 --set train.global_batch=4 --set train.accumulate=1";
+    // Roundings grow at every ReLU of a deep network with batch norm.
+    agree(&place, &format!("cifar10-resnet18 {small}"), 3e-2);
+    agree(&place, &format!("cifar10-mobilenetv2 {small}"), 3e-2);
+}
+
+#[test]
+fn what_learns_pictures_with_texts_trains_as_on_the_processor() {
+    let Some(place) = Place::new() else { return };
+    let common =
+        "--steps 5 --set train.threads=1 --set data.images=24 --set data.test_images=8 --set eval.batch=4";
+    let clip = "--set model.image_size=8 --set model.widths=[4] --set model.embed=8 --set model.text_width=8 \
+                --set model.text_heads=2 --set model.text_layers=1 --set train.global_batch=8";
+    agree(&place, &format!("shapes-clip {common} {clip}"), 1e-3);
+    let diffusion = "--set model.kind=diffusion --set model.image_size=16 --set model.widths=[8,16] \
+                     --set model.attention=[false,true] --set model.groups=4 --set model.heads=2 \
+                     --set model.text_width=16 --set model.text_layers=1 --set model.text_heads=2 \
+                     --set model.text_context=12 --set model.sample_steps=2 --set model.drop_text=0.3 \
+                     --set model.dropout=0.1 --set train.global_batch=4 --set sample.rows=1 --set sample.columns=1";
+    agree(&place, &format!("tiny {common} {diffusion}"), 1e-3);
+}
+
+#[test]
+fn networks_against_each_other_train_as_on_the_processor() {
+    let Some(place) = Place::new() else { return };
+    let gan = "--steps 5 --set model.kind=stackgan --set model.image_size=32 --set model.upscale=2 \
+               --set model.condition=8 --set model.noise=4 --set model.gf_dim=4 --set model.df_dim=4 \
+               --set model.residual_blocks=1 --set model.embed=16 --set model.text_part=0.2 \
+               --set model.stage1_part=0.4 --set train.steps=5 --set train.global_batch=12 --set train.threads=1 \
+               --set data.images=24 --set data.test_images=9 --set eval.batch=2 --set sample.rows=2 \
+               --set sample.columns=1 --set optim.kind=adam --set optim.lr=2e-4 --set optim.betas=[0.5,0.999] \
+               --set optim.eps=1e-4 --set schedule.kind=constant";
+    agree(&place, &format!("tiny {gan}"), 1e-3);
+}
+
+#[test]
+fn what_does_not_train_on_a_gpu_yet_says_so() {
+    let Some(place) = Place::new() else { return };
+    let error = place.fail("train tiny --steps 1 --ranks 2 --set train.device=cuda --out two");
+    assert!(error.contains("trains with one rank, and train.ranks is 2"), "{error}");
+    let text = place.succeed("train tiny --steps 1 --set train.ranks=1 --out auto");
+    assert!(text.contains("CPU; GPU 0 is software GPU 0"), "{text}");
+}
+
+#[test]
+fn without_a_driver_the_processor_trains_and_a_gpu_is_an_error_with_names() {
+    if phalanx_cuda::libraries::Library::Driver.find().is_ok() {
+        println!("skipped: this machine has a driver");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = |line: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+        command.args(line.split(' ')).current_dir(folder.path()).output().expect("phalanx runs")
+    };
+    let output = run("train tiny --steps 1 --set train.ranks=1 --set train.device=cuda --out gpu");
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success());
+    assert!(error.contains("the CUDA driver") && error.contains("libcuda.so.1"), "{error}");
+    let output = run("train tiny --steps 1 --set train.ranks=1 --out auto");
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    assert!(output.status.success() && text.contains("CPU, as the CUDA driver is not there"), "{text}");
+}
+
+#[test]
+fn the_doctor_examines_gpus_and_libraries() {
+    let Some(place) = Place::new() else { return };
+    let text = place.succeed("doctor");
+    for expected in
+        ["cuDNN      9.10.2 (libcudnn.so)", "software GPU 0", "compute capability 9.0", "self-test passed"]
+    {
+        assert!(text.contains(expected), "no `{expected}` in:\n{text}");
+    }
+    assert!(text.contains("NCCL       not there") || text.contains("NCCL       2."), "{text}");
+}
