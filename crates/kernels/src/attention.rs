@@ -1,5 +1,8 @@
 //! Scaled dot-product attention (Vaswani et al. 2017) by blocks of queries, so that scores stay in the cache and none are kept
 //! for backward: a logarithm for each query is enough to have them again (Dao et al. 2022).
+//!
+//! Products are of the element type throughout: weights are not rounded to 16 bits between the two products, and a context that
+//! rounds products' operands does not round these.
 
 use crate::context::Context;
 use crate::error::{Result, check_len};
@@ -97,27 +100,27 @@ pub fn attention_forward<T: Float>(
         log_sums.fill(T::from_f64(f64::NEG_INFINITY));
         return Ok(());
     }
-    let heads: Vec<_> =
-        out.chunks_exact_mut(queries).zip(log_sums.chunks_exact_mut(length)).enumerate().collect();
-    context.run_each(heads, |(head, (out, log_sums))| {
-        let q = &q[head * queries..][..queries];
+    // A block of queries each, so that threads share the work of a single head too.
+    let heads = out.chunks_exact_mut(queries).zip(log_sums.chunks_exact_mut(length)).enumerate();
+    let blocks = heads.flat_map(|(head, (out, log_sums))| {
+        let blocks = out.chunks_mut(rows * dim).zip(log_sums.chunks_mut(rows)).enumerate();
+        blocks.map(move |(block, (out, log_sums))| (head, block * rows, out, log_sums))
+    });
+    context.run_each(blocks.collect(), |(head, first, out, log_sums)| {
+        let count = log_sums.len();
+        let q = &q[head * queries + first * dim..][..count * dim];
         let (k, v) = (&k[head * seen..][..seen], &v[head * seen..][..seen]);
-        context.with_scratch(rows * keys, |scores: &mut [T]| {
-            let blocks = out.chunks_mut(rows * dim).zip(log_sums.chunks_mut(rows));
-            for (block, (out, log_sums)) in blocks.enumerate() {
-                let (first, count) = (block * rows, log_sums.len());
-                let (q, scores) = (&q[first * dim..][..count * dim], &mut scores[..count * keys]);
-                product([count, keys, dim], plain(q, dim), turned(k, dim), scores, false);
-                context.simd(
-                    #[inline(always)]
-                    || {
-                        for (row, scores) in scores.chunks_exact_mut(keys).enumerate() {
-                            log_sums[row] = weigh(scores, shape.visible(first + row), shape.factor());
-                        }
-                    },
-                );
-                product([count, dim, keys], plain(scores, keys), plain(v, dim), out, false);
-            }
+        context.with_scratch(count * keys, |scores: &mut [T]| {
+            product([count, keys, dim], plain(q, dim), turned(k, dim), scores, false);
+            context.simd(
+                #[inline(always)]
+                || {
+                    for (row, scores) in scores.chunks_exact_mut(keys).enumerate() {
+                        log_sums[row] = weigh(scores, shape.visible(first + row), shape.factor());
+                    }
+                },
+            );
+            product([count, dim, keys], plain(scores, keys), plain(v, dim), out, false);
         });
     });
     Ok(())

@@ -175,8 +175,9 @@ impl Trunk {
                 .flat_map(|level| of_layers(&level.layers).into_iter().chain(level.resize.clone()))
                 .collect()
         };
-        let mut blocks = vec![self.time_embedding.clone(), self.conv_in.clone()];
+        let mut blocks = vec![self.time_embedding.clone()];
         blocks.extend(self.class_embedding.clone());
+        blocks.push(self.conv_in.clone());
         blocks.extend(of_levels(&self.down));
         blocks.extend(of_layers(std::slice::from_ref(&self.mid.0)));
         blocks.push(self.mid.1.clone());

@@ -110,7 +110,7 @@ impl Data {
         count * rank / ranks..count * (rank + 1) / ranks
     }
 
-    /// Those at `positions` of `count` test samples.
+    /// Those at `positions` of `count` test samples, as far as there are so many.
     pub(in crate::engine) fn test_samples(
         &self,
         count: usize,
@@ -120,6 +120,7 @@ impl Data {
         let test = self.splits.as_ref().ok_or_else(none)?.test.clone();
         let count = count.min(test.len());
         let chosen = SourceSubset::take(test, count, 0)?;
+        let positions = positions.start..positions.end.min(count);
         Batch::try_from(chosen.batch(&positions.collect::<Vec<_>>(), 0, &|| true)?)
     }
 

@@ -49,8 +49,8 @@ pub(in crate::engine) fn draw_restored(
     size: usize,
     path: &Path,
 ) -> Result<bool, TrainError> {
+    let images = Value::constant(session.place.put(images)?);
     let tape = Tape::forward_only(session);
-    let images = Value::constant(images.clone());
     let Some(restored) = training.restore(&tape, &images)? else { return Ok(false) };
     let (given, restored) = (planar(&images)?, planar(&restored)?);
     let pairs: Vec<Vec<f32>> = given.into_iter().zip(restored).flat_map(|pair| [pair.0, pair.1]).collect();

@@ -141,7 +141,7 @@ fn restored(
     pictures: &Pictures,
 ) -> Result<Option<Vec<image::RgbImage>>, TrainError> {
     let tape = Tape::forward_only(session.clone());
-    let Some(restored) = training.restore(&tape, &pictures.values()?)? else { return Ok(None) };
+    let Some(restored) = training.restore(&tape, &pictures.values(&session.place)?)? else { return Ok(None) };
     let rows = planar(&restored)?;
     rows.iter().map(|row| drawn(row)).collect::<Result<_, _>>().map(Some)
 }

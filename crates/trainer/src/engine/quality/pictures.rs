@@ -2,7 +2,7 @@
 
 use image::RgbImage;
 use phalanx_data::transform::Normalise;
-use phalanx_tensor::Value;
+use phalanx_tensor::{Place, Value};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::data::Batch;
@@ -32,9 +32,9 @@ impl Pictures {
         &self.images
     }
 
-    /// The pictures as they come from the data, [N, 3, size, size].
-    pub(super) fn values(&self) -> Result<Value, TrainError> {
-        Ok(Value::constant(self.batch.tensor("images")?))
+    /// The pictures as they come from the data, [N, 3, size, size], where a session computes.
+    pub(super) fn values(&self, place: &Place) -> Result<Value, TrainError> {
+        Ok(Value::constant(place.put(self.batch.tensor("images")?)?))
     }
 
     /// A caption for each.

@@ -206,7 +206,9 @@ fn draw_for_run(run: &mut Run<'_>, path: &Path) -> Result<bool, TrainError> {
         return Ok(false);
     }
     let sample = &run.config.sample;
+    let restores = run.state.training.restores();
     let prompts = match sample.prompts.is_empty() {
+        _ if restores => Vec::new(),
         true => run.data.test_captions(sample.rows)?,
         false => sample.prompts.clone(),
     };
@@ -217,14 +219,14 @@ fn draw_for_run(run: &mut Run<'_>, path: &Path) -> Result<bool, TrainError> {
     let distributed = run.distributed;
     let data = &run.data;
     let shown = run.state.with_averages(|training| match distributed.rank() {
-        0 if training.restores() => {
+        0 if restores => {
             let batch = data.test_samples(sample.rows, 0..sample.rows)?;
             draw_restored(training, session.clone(), batch.tensor("images")?, size, path)
         }
         0 => draw(training, session.clone(), seed, &drawing, size, path),
         _ => Ok(false),
     })?;
-    if shown && !run.state.training.restores() {
+    if shown && !restores {
         let list = path.with_file_name("prompts.txt");
         let lines: String = prompts.iter().map(|prompt| format!("{prompt}\n")).collect();
         write_aside(&list, lines.as_bytes()).map_err(RunError::io("write", &list))?;

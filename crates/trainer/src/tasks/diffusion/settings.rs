@@ -20,7 +20,7 @@ crate::settings! {
         /// Whether the network is told the captions.
         conditional: bool = true;
         /// Whether residual blocks are told the feature of the whole caption with the time (diffusers' `class_embed_type`
-        /// simple_projection), besides what attention sees of its tokens: colours and places are learnt much sooner.
+        /// simple_projection), besides what attention sees of its tokens.
         pool_text: bool = false;
         /// Channels of each level of the U-Net, from the whole size inwards; each next level has half the size.
         widths: Vec<usize> = vec![64, 128];
@@ -159,6 +159,11 @@ impl DiffusionSettings {
             (0.0..=1.0).contains(&self.eta),
             "model.eta",
             format!("model.eta = {} is not in [0, 1]", self.eta),
+        );
+        relations.require(
+            self.conditional || !self.pool_text,
+            "model.pool_text",
+            "model.pool_text tells captions, and model.conditional = false shows none".to_owned(),
         );
         relations.require(
             !(self.zero_snr && self.min_snr > 0.0),
