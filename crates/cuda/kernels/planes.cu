@@ -61,8 +61,8 @@ template <bool BLOCK, class X> DEVICE void plane_moments(const X *x, double *par
     }
 }
 
-// ---- moments of columns of [rows, columns] over chunks of rows: parts[chunk, column]. Blocks are 32 columns wide and 8 high;
-// grid: tiles of columns, chunks.
+// ---- moments of columns of matrices [rows, columns] over chunks of rows: parts[matrix, chunk, column]. Blocks are 32 columns
+// wide and 8 high; grid: tiles of columns, chunks, matrices.
 
 DEVICE double column_total(double v, double (&shared)[8][33]) {
     shared[threadIdx.y][threadIdx.x] = v;
@@ -79,6 +79,7 @@ template <class X> DEVICE void column_moments(const X *x, double *parts, Size ro
     const Size column = Size(blockIdx.x) * 32 + threadIdx.x;
     const Size first = Size(blockIdx.y) * per_chunk, end = min(first + per_chunk, rows);
     const bool inside = column < columns;
+    x += blockIdx.z * rows * columns;
     W sum = 0;
     if (inside)
         for (Size row = first + threadIdx.y; row < end; row += 8) sum += widen(x[row * columns + column]);
@@ -93,7 +94,7 @@ template <class X> DEVICE void column_moments(const X *x, double *parts, Size ro
     const double off = mean - double(rounded);
     const double moment = column_total(double(squares), shared) - double(end - first) * off * off;
     if (inside && threadIdx.y == 0) {
-        double *to = parts + 2 * (Size(blockIdx.y) * columns + column);
+        double *to = parts + 2 * ((Size(blockIdx.z) * gridDim.y + blockIdx.y) * columns + column);
         to[0] = mean;
         to[1] = moment > 0 ? moment : 0;
     }
@@ -168,10 +169,10 @@ DEVICE void column_gradients(const X *x, const X *output, const G *dy, const Coe
     const Size first = Size(blockIdx.y) * per_chunk, end = min(first + per_chunk, rows);
     W plain = 0, product = 0;
     if (column < columns) {
-        const Size set = column / size % by.sets;
+        const Size set = (blockIdx.z * columns + column) / size % by.sets;
         const W mean = by.mean(set), factor = by.factor(set), shift = by.shift(set);
         for (Size row = first + threadIdx.y; row < end; row += 8) {
-            const Size at = row * columns + column;
+            const Size at = (blockIdx.z * rows + row) * columns + column;
             const W value = widen(x[at]);
             const W argument = output ? widen(output[at]) : (value - mean) * factor + shift;
             const W grad = masked<ACTIVATION>(argument, widen(dy[at]));
@@ -181,7 +182,7 @@ DEVICE void column_gradients(const X *x, const X *output, const G *dy, const Coe
     }
     const double sum = column_total(double(plain), shared), along = column_total(double(product), shared);
     if (column < columns && threadIdx.y == 0) {
-        double *to = parts + 2 * (Size(blockIdx.y) * columns + column);
+        double *to = parts + 2 * ((Size(blockIdx.z) * gridDim.y + blockIdx.y) * columns + column);
         to[0] = sum;
         to[1] = along;
     }
@@ -223,11 +224,14 @@ GRADIENTS(f16_f16, f16, f16, float)
 // ---- maps written. Packs are of one plane where a plane's size allows it; of neighbouring planes where planes are single
 // elements; else there are none.
 
-template <bool ACROSS, int N, class... P> DEVICE bool packs_of(int size, Size sets, const P *...maps) {
-    return N > 1 && aligned(maps...) && (ACROSS ? sets % N == 0 : size % N == 0);
+template <bool ACROSS, int N, class... P> DEVICE bool packs_of(int size, int channels, const P *...maps) {
+    return N > 1 && aligned(maps...) && (ACROSS ? channels % N == 0 : size % N == 0);
 }
 
-DEVICE Size set_of(Size at, int size, Size sets) {
+// Of maps that are channels-last and have sets for each image, `image` is how many elements an image has, and `channels` how many
+// sets; else it is 0.
+DEVICE Size set_of(Size at, int size, Size sets, Size image, int channels) {
+    if (image) return at / image * channels + at % channels;
     if (at < 0x7fffffff && sets < 0x7fffffff) return u32(at) / u32(size) % u32(sets);
     return at / size % sets;
 }
@@ -246,12 +250,12 @@ template <bool ACROSS, int M, class W> DEVICE void spread(const W *row, Size set
 
 // y = act((x − mean)·factor + shift + residual).
 template <bool ACROSS, int ACTIVATION, class X>
-DEVICE void normalise(const X *x, const X *residual, const Coefficients<Wide<X>> &by, X *y, Size count, int size) {
+DEVICE void normalise(const X *x, const X *residual, const Coefficients<Wide<X>> &by, X *y, Size count, int size, Size image, int channels) {
     typedef Wide<X> W;
     constexpr int N = PackOf<X>::value;
-    each<N>(count, packs_of<ACROSS, N>(size, by.sets, x, y, residual), [&](Size at, auto n) {
+    each<N>(count, packs_of<ACROSS, N>(size, channels, x, y, residual), [&](Size at, auto n) {
         constexpr int M = decltype(n)::value;
-        const Size set = set_of(at, size, by.sets);
+        const Size set = set_of(at, size, by.sets, image, channels);
         W values[M], means[M], factors[M], shifts[M], more[M];
         load(x + at, values);
         spread<ACROSS>(by.rows, set, means);
@@ -271,12 +275,12 @@ DEVICE void normalise(const X *x, const X *residual, const Coefficients<Wide<X>>
 // dx = factor·dy − constant − (x − mean)·slope, with dy masked; the masked dy itself goes to `through`, if it is wanted.
 template <bool ACROSS, int ACTIVATION, class X, class G>
 DEVICE void normalise_backward(const X *x, const X *output, const G *dy, const Coefficients<Wide<X>> &by, G *dx, G *through,
-                               Size count, int size) {
+                               Size count, int size, Size image, int channels) {
     typedef Wide<X> W;
     constexpr int N = PackOf<X, G>::value;
-    each<N>(count, packs_of<ACROSS, N>(size, by.sets, x, output, dy, dx, through), [&](Size at, auto n) {
+    each<N>(count, packs_of<ACROSS, N>(size, channels, x, output, dy, dx, through), [&](Size at, auto n) {
         constexpr int M = decltype(n)::value;
-        const Size set = set_of(at, size, by.sets);
+        const Size set = set_of(at, size, by.sets, image, channels);
         W values[M], grads[M], means[M], factors[M], row[M];
         load(x + at, values);
         load(dy + at, grads);
@@ -307,13 +311,14 @@ DEVICE void normalise_backward(const X *x, const X *output, const G *dy, const C
 }
 
 #define NORMALISE(S, X, W)                                                                                              \
-    KERNEL(normalise_##S, 256, int activation, const X *x, const X *residual, const W *rows, Size sets, X *y, Size count, int size) { \
+    KERNEL(normalise_##S, 256, int activation, const X *x, const X *residual, const W *rows, Size sets, X *y, Size count, int size, \
+           Size image, int channels) {                                                                                  \
         const Coefficients<W> by = {rows, sets};                                                                        \
         BY_ACTIVATION(activation, NORMALISE_AS)                                                                         \
     }
 #define NORMALISE_AS(A)                                              \
-    if (size == 1) normalise<true, A>(x, residual, by, y, count, size); \
-    else normalise<false, A>(x, residual, by, y, count, size)
+    if (size == 1) normalise<true, A>(x, residual, by, y, count, size, image, channels); \
+    else normalise<false, A>(x, residual, by, y, count, size, image, channels)
 NORMALISE(f32, float, float)
 NORMALISE(f64, double, double)
 NORMALISE(bf16, bf16, float)
@@ -321,13 +326,13 @@ NORMALISE(f16, f16, float)
 
 #define NORMALISE_BACKWARD(S, X, G, W)                                                                                \
     KERNEL(normalise_backward_##S, 256, int activation, const X *x, const X *output, const G *dy, const W *rows, Size sets, \
-           G *dx, G *through, Size count, int size) {                                                                 \
+           G *dx, G *through, Size count, int size, Size image, int channels) {                                       \
         const Coefficients<W> by = {rows, sets};                                                                      \
         BY_ACTIVATION(activation, NORMALISE_BACKWARD_AS)                                                              \
     }
 #define NORMALISE_BACKWARD_AS(A)                                                                \
-    if (size == 1) normalise_backward<true, A>(x, output, dy, by, dx, through, count, size); \
-    else normalise_backward<false, A>(x, output, dy, by, dx, through, count, size)
+    if (size == 1) normalise_backward<true, A>(x, output, dy, by, dx, through, count, size, image, channels); \
+    else normalise_backward<false, A>(x, output, dy, by, dx, through, count, size, image, channels)
 NORMALISE_BACKWARD(f32_f32, float, float, float)
 NORMALISE_BACKWARD(f64_f64, double, double, double)
 NORMALISE_BACKWARD(bf16_f32, bf16, float, float)

@@ -33,6 +33,8 @@ mod pooling;
 mod random;
 mod updates;
 
+pub mod channels_last;
+
 pub use attention::{AttentionSizes, attention, attention_backward, attention_supports};
 pub use batch_norm::{
     BatchNorm, BatchNormBackward, batch_norm, batch_norm_affine_gradients, batch_norm_backward,

@@ -33,6 +33,7 @@ sources! {
     CHANNEL_STATISTICS = "channel_statistics";
     DEPTHWISE = "depthwise";
     POOLING = "pooling";
+    CHANNELS_LAST = "channels_last";
     LOOKUPS = "lookups";
     RANDOM = "random";
     LOSSES = "losses";
