@@ -77,29 +77,39 @@ fn determined(tensor: &Tensor) -> Vec<f64> {
     }
 }
 
+/// The farthest that any of some arrays is off.
+fn farthest(expected: &[Tensor], found: &[Tensor]) -> (f64, usize) {
+    assert_eq!(expected.len(), found.len());
+    let mut most = (0.0, 0);
+    for (at, (a, b)) in expected.iter().zip(found).enumerate() {
+        assert_eq!((a.dtype(), a.dims()), (b.dtype(), b.dims()));
+        let off = far(&determined(a), &determined(b));
+        if !(off <= most.0) {
+            most = (off, at);
+        }
+    }
+    most
+}
+
 fn agrees<N: Net>() {
-    let mut problems = Vec::new();
-    for (precision, tolerance) in [(Precision::F32, 1e-4), (Precision::Bf16, 3e-2), (Precision::F16, 4e-3)] {
-        let on_cpu = train::<N>(&Place::host(), precision, || ()).expect("trains on the CPU");
+    let on_cpu = |precision| train::<N>(&Place::host(), precision, || ()).expect("trains on the CPU");
+    let exact = on_cpu(Precision::F32);
+    for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
         let cuda = cuda();
         let place = Place::device(Arc::new(cuda.clone()));
-        match train::<N>(&place, precision, || ()) {
-            Ok(on_gpu) => {
-                for (at, (a, b)) in on_cpu.iter().zip(&on_gpu).enumerate() {
-                    assert_eq!((a.dtype(), a.dims()), (b.dtype(), b.dims()));
-                    let apart = far(&determined(a), &determined(b));
-                    if !(apart <= tolerance) {
-                        problems.push(format!("{precision}: array {at} {:?} is off by {apart:e}", a.dims()));
-                    }
-                }
-            }
-            Err(error) => problems.push(format!("{precision}: {error}")),
-        }
-        drop(place);
+        let on_gpu = train::<N>(&place, precision, || ()).expect("trains on the GPU");
+        // In 16 bits both are as far from what is right as their roundings make them, which Adam enlarges where gradients
+        // are small. A GPU rounds more often: cuDNN gives gradients in the type of its operands.
+        let allowed = match precision {
+            Precision::F32 => 1e-4,
+            low => 1e-3 + 4.0 * farthest(&exact, &on_cpu(low)).0,
+        };
+        let (off, at) = farthest(&exact, &on_gpu);
+        assert!(off <= allowed, "{precision}: array {at} is off by {off:e}, of {allowed:e}");
+        drop((place, on_gpu));
         cuda.gpu().synchronize().expect("all work is done");
         assert_eq!(cuda.gpu().pool().held().total(), 0, "memory that nobody gave back");
     }
-    assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
 #[test]

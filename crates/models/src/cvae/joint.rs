@@ -97,7 +97,7 @@ impl TextToImage {
     /// If the shapes do not fit.
     pub fn sample(&self, tape: &Tape, ids: &Tensor, latent: &Tensor) -> Result<Value> {
         let text = self.text.forward(tape, ids)?.pooled;
-        self.cvae.decode(tape, &Value::constant(latent.clone()), &text)
+        self.cvae.decode(tape, &Value::constant(tape.backend().from_host(latent)?), &text)
     }
 }
 

@@ -27,6 +27,13 @@ pub(crate) const CASES: &[(&str, &[&[usize]], Run)] = &[
     }),
     ("functions", &[&[3, 5]], |t, v| ops::gelu(t, &ops::tanh(t, &ops::leaky_relu(t, &v[0], 0.2)?)?)),
     ("matmul", &[&[2, 3, 4], &[2, 4, 5]], |t, v| ops::softmax(t, &ops::matmul(t, &v[0], &v[1])?)),
+    ("conv2d", &[&[2, 4, 7, 6], &[6, 2, 3, 2], &[6]], |t, v| {
+        let options = ops::Conv2dOptions { dilation: [2, 1], ..ops::Conv2dOptions::new(2, 1).groups(2) };
+        ops::conv2d(t, &v[0], &v[1], Some(&v[2]), options)
+    }),
+    ("depthwise", &[&[2, 4, 7, 6], &[4, 1, 3, 3], &[4]], |t, v| {
+        ops::conv2d(t, &v[0], &v[1], Some(&v[2]), ops::Conv2dOptions::new(2, 1).groups(4))
+    }),
     ("conv_transpose2d", &[&[2, 4, 3, 3], &[4, 2, 3, 3], &[4]], |t, v| {
         let options = ops::Conv2dOptions::new(2, 1).groups(2);
         ops::conv_transpose2d(t, &v[0], &v[1], Some(&v[2]), options, [1, 1])
@@ -58,6 +65,9 @@ pub(crate) const CASES: &[(&str, &[&[usize]], Run)] = &[
             total = ops::add(t, &total, loss)?;
         }
         Ok(total)
+    }),
+    ("attention of a large head", &[&[1, 1, 3, 300], &[1, 1, 4, 300], &[1, 1, 4, 300]], |t, v| {
+        ops::attention(t, &v[0], &v[1], &v[2], false)
     }),
     ("clip_contrastive", &[&[3, 4], &[3, 4], &[]], |t, v| {
         let (images, texts) = (ops::l2_normalise(t, &v[0])?, ops::l2_normalise(t, &v[1])?);

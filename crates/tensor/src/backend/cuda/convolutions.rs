@@ -1,4 +1,4 @@
-//! Convolutions, by cuDNN.
+//! Convolutions, by cuDNN; depthwise ones by the kernels, as cuDNN's are slow.
 //!
 //! All of one convolution has one element type there, so that gradients of parameters in bf16 and f16 are rounded to those once,
 //! as under `torch.autocast`, and that of the input stays in them.
@@ -97,8 +97,13 @@ impl Convolutions for Cuda {
         let of = convolution(shape);
         let (x, w) = (self.operand(OP, precision, x)?, self.operand(OP, precision, weight)?);
         let dims = [shape.batch, shape.out_channels, shape.out_height(), shape.out_width()];
-        let y = self.gpu().unwritten(x.dtype(), dims.iter().product())?;
-        self.dnn()?.forward(&of, LAYOUT, &x, &w, &y)?;
+        let y = if kernels::depthwise_supports(shape) {
+            kernels::depthwise(self.gpu(), shape, &x, &w)?
+        } else {
+            let y = self.gpu().unwritten(x.dtype(), of.output_len())?;
+            self.dnn()?.forward(&of, LAYOUT, &x, &w, &y)?;
+            y
+        };
         Ok(self.array(self.add_channels(OP, y, dims, bias)?, dims.to_vec()))
     }
 
@@ -111,13 +116,24 @@ impl Convolutions for Cuda {
             self.sum_channels(OP, self.slice(OP, dy)?, [shape.batch, shape.out_channels, pixels], to)?;
         }
         let dy = self.operand(OP, precision, dy)?;
+        let depthwise = kernels::depthwise_supports(shape);
         if let Some((x, to)) = weight {
-            self.write_weight(OP, &of, [&self.operand(OP, precision, x)?, &dy], to)?;
+            let x = self.operand(OP, precision, x)?;
+            if depthwise {
+                self.write(OP, &kernels::depthwise_backward_weight(self.gpu(), shape, &x, &dy)?, to)?;
+            } else {
+                self.write_weight(OP, &of, [&x, &dy], to)?;
+            }
         }
         let Some(w) = input else { return Ok(None) };
         let w = self.operand(OP, precision, w)?;
-        let dx = self.gpu().unwritten(dy.dtype(), of.input_len())?;
-        self.dnn()?.backward_input(&of, LAYOUT, &dy, &w, &dx)?;
+        let dx = if depthwise {
+            kernels::depthwise_backward_input(self.gpu(), shape, &dy, &w)?
+        } else {
+            let dx = self.gpu().unwritten(dy.dtype(), of.input_len())?;
+            self.dnn()?.backward_input(&of, LAYOUT, &dy, &w, &dx)?;
+            dx
+        };
         Ok(Some(self.array(dx, (shape.batch, shape.in_channels, shape.height, shape.width))))
     }
 

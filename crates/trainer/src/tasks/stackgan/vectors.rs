@@ -81,7 +81,9 @@ impl TextVectors {
         let (encoder, texts) = match &self.source {
             Source::Learnt(clip, texts) => (clip.text(), texts),
             Source::Fixed(encoder, texts) => (encoder, texts),
-            Source::Read(read) => return Ok(Value::constant(read.vectors(captions)?)),
+            Source::Read(read) => {
+                return Ok(Value::constant(tape.backend().from_host(&read.vectors(captions)?)?));
+            }
         };
         let features = encoder.forward(tape, &texts.encode(captions)?)?.pooled;
         let unit = ops::l2_normalise(tape, &features)?;
