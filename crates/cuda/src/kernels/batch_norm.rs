@@ -112,7 +112,7 @@ fn statistics_of(
 
 fn channels_of(statistics: &Slice) -> Result<usize> {
     check_type(FUNCTION, "statistics", statistics, ElementType::F64)?;
-    if statistics.len() % 2 == 0 {
+    if statistics.len().is_multiple_of(2) {
         let problem = format!("statistics are [1 + 2·C], not [{}]", statistics.len());
         return Err(GpuError::argument(FUNCTION, problem));
     }

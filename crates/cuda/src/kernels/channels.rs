@@ -3,8 +3,7 @@
 use phalanx_kernels::Activation;
 
 use super::grid::{
-    THREADS, WARP_WIDTH, backward_suffix, check_float, check_len, launch, narrow_size, over, pack, rows,
-    rows_per_chunk,
+    THREADS, backward_suffix, check_float, check_len, launch, narrow_size, over, pack, rows, rows_per_chunk,
 };
 use super::sources::PLANES;
 use crate::{ElementType, Gpu, Result, Slice};
@@ -171,7 +170,6 @@ impl Backward<'_> {
                 (format!("column_gradients_{suffix}"), grid, [32, THREADS / 32, 1])
             }
         };
-        debug_assert!(WARP_WIDTH >= SMALL_PLANE);
         let launch = launch(gpu, &PLANES, &name, grid)
             .blocks(grid, block)
             .number(number(self.activation))

@@ -13,7 +13,7 @@ const MOST_BLOCKS: usize = 1 << 16;
 const MOST_PARTS: usize = 1024;
 
 /// Rows up to which a warp has one for itself.
-pub(super) const WARP_WIDTH: usize = 1024;
+const WARP_WIDTH: usize = 1024;
 
 /// Elements that a thread moves at a time: 16 bytes of the smallest type, as `PackOf` of the prelude.
 pub(super) fn pack(types: &[ElementType]) -> usize {
