@@ -100,11 +100,74 @@ template <class X> DEVICE void column_moments(const X *x, double *parts, Size ro
     }
 }
 
+// ---- those of columns whose rows are whole packs: a thread has a pack of columns, a block as many threads across as there are
+// packs, up to 32. One pass: sums are of differences from the chunk's first row, which is as far from the mean as any.
+
+// Every column's sum over the block's rows of threads, in every thread that has the column.
+template <int N> DEVICE void totals_of_columns(double (&values)[N], double *shared) {
+    const int across = blockDim.x, columns = N * across, thread = threadIdx.y * across + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < N; ++i) shared[threadIdx.y * columns + i * across + threadIdx.x] = values[i];
+    __syncthreads();
+    double sum = 0;
+    if (thread < columns)
+        for (int row = 0; row < int(blockDim.y); ++row) sum += shared[row * columns + thread];
+    __syncthreads();
+    if (thread < columns) shared[thread] = sum;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < N; ++i) values[i] = shared[i * across + threadIdx.x];
+    __syncthreads();
+}
+
+template <class X> DEVICE void column_moments_packs(const X *x, double *parts, Size rows, Size columns, Size per_chunk) {
+    constexpr int N = PackOf<X>::value;
+    __shared__ double shared[256 * N];
+    const Size column = (Size(blockIdx.x) * blockDim.x + threadIdx.x) * N;
+    const Size first = Size(blockIdx.y) * per_chunk, end = min(first + per_chunk, rows);
+    const bool inside = column < columns;
+    x += blockIdx.z * rows * columns + column;
+    Wide<X> shift[N] = {}, sums[N] = {}, squares[N] = {}, values[N];
+    if (inside) {
+        load(x + first * columns, shift);
+#pragma unroll 1
+        for (Size row = first + threadIdx.y; row < end; row += blockDim.y) {
+            load(x + row * columns, values);
+#pragma unroll
+            for (int i = 0; i < N; ++i) {
+                const Wide<X> off = values[i] - shift[i];
+                sums[i] += off;
+                squares[i] += off * off;
+            }
+        }
+    }
+    double plain[N], square[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+        plain[i] = double(sums[i]);
+        square[i] = double(squares[i]);
+    }
+    totals_of_columns(plain, shared);
+    totals_of_columns(square, shared);
+    if (!inside || threadIdx.y != 0) return;
+    double *to = parts + 2 * ((Size(blockIdx.z) * gridDim.y + blockIdx.y) * columns + column);
+    const double count = double(end - first);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+        const double off = plain[i] / count, moment = square[i] - plain[i] * off;
+        to[2 * i] = double(shift[i]) + off;
+        to[2 * i + 1] = moment > 0 ? moment : 0;
+    }
+}
+
 #define MOMENTS(S, X)                                                                                                       \
     KERNEL(plane_moments_warp_##S, 256, const X *x, double *parts, Size planes, int size) { plane_moments<false>(x, parts, planes, size); } \
     KERNEL(plane_moments_block_##S, 256, const X *x, double *parts, Size planes, int size) { plane_moments<true>(x, parts, planes, size); } \
     KERNEL(column_moments_##S, 256, const X *x, double *parts, Size rows, Size columns, Size per_chunk) {                   \
         column_moments(x, parts, rows, columns, per_chunk);                                                                 \
+    }                                                                                                                       \
+    KERNEL(column_moments_packs_##S, 256, const X *x, double *parts, Size rows, Size columns, Size per_chunk) {             \
+        column_moments_packs(x, parts, rows, columns, per_chunk);                                                           \
     }
 MOMENTS(f32, float)
 MOMENTS(f64, double)
@@ -188,6 +251,57 @@ DEVICE void column_gradients(const X *x, const X *output, const G *dy, const Coe
     }
 }
 
+template <int ACTIVATION, class X, class G>
+DEVICE void column_gradients_packs(const X *x, const X *output, const G *dy, const Coefficients<Wide<X>> &by, double *parts, Size rows,
+                                   Size columns, int size, Size per_chunk, double *shared) {
+    typedef Wide<X> W;
+    constexpr int N = PackOf<X, G>::value;
+    const Size column = (Size(blockIdx.x) * blockDim.x + threadIdx.x) * N;
+    const Size first = Size(blockIdx.y) * per_chunk, end = min(first + per_chunk, rows);
+    const bool inside = column < columns;
+    const Size start = blockIdx.z * rows * columns + column;
+    W plain[N] = {}, product[N] = {};
+    if (inside) {
+        W means[N], factors[N], shifts[N], values[N], grads[N], seen[N];
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            const Size set = (blockIdx.z * columns + column + i) / size % by.sets;
+            means[i] = by.mean(set);
+            factors[i] = by.factor(set);
+            shifts[i] = by.shift(set);
+        }
+#pragma unroll 1
+        for (Size row = first + threadIdx.y; row < end; row += blockDim.y) {
+            load(x + start + row * columns, values);
+            load(dy + start + row * columns, grads);
+            if (ACTIVATION != NO_ACTIVATION && output) load(output + start + row * columns, seen);
+#pragma unroll
+            for (int i = 0; i < N; ++i) {
+                values[i] -= means[i];
+                const W argument = ACTIVATION != NO_ACTIVATION && output ? seen[i] : values[i] * factors[i] + shifts[i];
+                const W grad = masked<ACTIVATION>(argument, grads[i]);
+                plain[i] += grad;
+                product[i] += grad * values[i];
+            }
+        }
+    }
+    double sums[N], along[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+        sums[i] = double(plain[i]);
+        along[i] = double(product[i]);
+    }
+    totals_of_columns(sums, shared);
+    totals_of_columns(along, shared);
+    if (!inside || threadIdx.y != 0) return;
+    double *to = parts + 2 * ((Size(blockIdx.z) * gridDim.y + blockIdx.y) * columns + column);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+        to[2 * i] = sums[i];
+        to[2 * i + 1] = along[i];
+    }
+}
+
 #define BY_ACTIVATION(activation, CALL)    \
     switch (activation) {                  \
     case RELU: CALL(RELU); break;          \
@@ -210,9 +324,16 @@ DEVICE void column_gradients(const X *x, const X *output, const G *dy, const Coe
            double *parts, Size images, Size columns, int size, Size per_chunk) {                                               \
         const Coefficients<W> by = {rows, sets};                                                                               \
         BY_ACTIVATION(activation, COLUMN_GRADIENTS)                                                                            \
+    }                                                                                                                          \
+    KERNEL(column_gradients_packs_##S, 256, int activation, const X *x, const X *output, const G *dy, const W *rows, Size sets, \
+           double *parts, Size images, Size columns, int size, Size per_chunk) {                                               \
+        __shared__ double shared[256 * PackOf<X, G>::value];                                                                   \
+        const Coefficients<W> by = {rows, sets};                                                                               \
+        BY_ACTIVATION(activation, COLUMN_GRADIENTS_PACKS)                                                                      \
     }
 #define PLANE_GRADIENTS_WARP(A) plane_gradients<false, A>(x, output, dy, by, parts, planes, size)
 #define PLANE_GRADIENTS_BLOCK(A) plane_gradients<true, A>(x, output, dy, by, parts, planes, size)
+#define COLUMN_GRADIENTS_PACKS(A) column_gradients_packs<A>(x, output, dy, by, parts, images, columns, size, per_chunk, shared)
 #define COLUMN_GRADIENTS(A) column_gradients<A>(x, output, dy, by, parts, images, columns, size, per_chunk)
 GRADIENTS(f32_f32, float, float, float)
 GRADIENTS(f64_f64, double, double, double)

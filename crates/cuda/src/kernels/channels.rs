@@ -30,12 +30,12 @@ impl Cut {
         if plane >= SMALL_PLANE {
             return Self::Planes;
         }
-        Self::Columns { per_chunk: rows_per_chunk(batch, (channels * plane).div_ceil(32)) }
+        Self::Columns { per_chunk: rows_per_chunk(batch, (channels * plane).div_ceil(THREADS)) }
     }
 
     /// That of the planes of maps [N, P, C].
     pub(super) fn of_last([batch, channels, plane]: [usize; 3]) -> Self {
-        Self::Pixels { per_chunk: rows_per_chunk(plane, channels.div_ceil(32) * batch) }
+        Self::Pixels { per_chunk: rows_per_chunk(plane, channels.div_ceil(THREADS) * batch) }
     }
 
     /// The matrices whose columns are added up: how many, their rows and columns, and rows of a chunk.
@@ -81,6 +81,16 @@ fn number(activation: Activation) -> i32 {
     }
 }
 
+/// Whether columns are added up a pack at a time: what kernels are called after, blocks across, and their shape.
+fn columns_of(columns: usize, pack: usize, maps: &[&Slice]) -> (&'static str, usize, [usize; 3]) {
+    let whole = |map: &&Slice| map.address().is_multiple_of(16);
+    if pack == 1 || !columns.is_multiple_of(pack) || !maps.iter().all(whole) {
+        return ("", columns.div_ceil(32), [32, THREADS / 32, 1]);
+    }
+    let across = (columns / pack).next_power_of_two().min(32);
+    ("_packs", columns.div_ceil(across * pack), [across, THREADS / across, 1])
+}
+
 /// Means and squared deviations of parts.
 pub(super) fn moments(
     gpu: &Gpu,
@@ -103,9 +113,10 @@ pub(super) fn moments(
             .run()?;
         return Ok(parts);
     };
-    let grid = [columns.div_ceil(32), rows_of.div_ceil(per_chunk), matrices];
-    launch(gpu, &PLANES, &format!("column_moments_{}", x.dtype()), grid)
-        .blocks(grid, [32, THREADS / 32, 1])
+    let (packs, grid, block) = columns_of(columns, pack(&[x.dtype()]), &[x]);
+    let grid = [grid, rows_of.div_ceil(per_chunk), matrices];
+    launch(gpu, &PLANES, &format!("column_moments{packs}_{}", x.dtype()), grid)
+        .blocks(grid, block)
         .slice(x)
         .slice(&parts)
         .number(rows_of as i64)
@@ -166,8 +177,12 @@ impl Backward<'_> {
                 (format!("plane_gradients_{group}_{suffix}"), grid, [THREADS, 1, 1])
             }
             Some([matrices, rows_of, columns, per_chunk]) => {
-                let grid = [columns.div_ceil(32), rows_of.div_ceil(per_chunk), matrices];
-                (format!("column_gradients_{suffix}"), grid, [32, THREADS / 32, 1])
+                let maps = [Some(self.x), Some(self.dy), self.output];
+                let maps: Vec<&Slice> = maps.into_iter().flatten().collect();
+                let packs = pack(&[self.x.dtype(), self.dy.dtype()]);
+                let (packs, grid, block) = columns_of(columns, packs, &maps);
+                let grid = [grid, rows_of.div_ceil(per_chunk), matrices];
+                (format!("column_gradients{packs}_{suffix}"), grid, block)
             }
         };
         let launch = launch(gpu, &PLANES, &name, grid)
