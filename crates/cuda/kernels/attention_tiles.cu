@@ -382,5 +382,5 @@ DEVICE void attend_backward(const T *q, const T *k, const T *v, const T *dy, con
     ATTENTION_TOGETHER(S, T, 96)    \
     ATTENTION_SPLIT(S, T, 128)      \
     ATTENTION_SPLIT(S, T, 192)
-ATTENTIONS(bf16, bf16)
-ATTENTIONS(f16, f16)
+FOR_BF16(ATTENTIONS(bf16, bf16))
+FOR_F16(ATTENTIONS(f16, f16))

@@ -135,8 +135,8 @@ KERNEL(batch_norm_statistics, 256, const double *sums, Size channels, double *st
         dgamma[c] = W(sums[channels + c]);                                                                                \
         dbeta[c] = W(sums[c]);                                                                                            \
     }
-BATCH_NORM(f32, float)
-BATCH_NORM(f64, double)
+FOR_F32(BATCH_NORM(f32, float))
+FOR_F64(BATCH_NORM(f64, double))
 
 // ---- planes of maps that are channels-last, whose parts are chunks of pixels: parts [images, chunks, channels] to those of
 // whole planes [images, channels]; a thread for each
@@ -269,5 +269,5 @@ DEVICE void group_norm_affine(const double *parts, Size batch, int groups, int c
            W *dbeta) {                                                                                                        \
         group_norm_affine(parts, batch, groups, channels, inv_std, dgamma, dbeta);                                            \
     }
-GROUP_NORM(f32, float)
-GROUP_NORM(f64, double)
+FOR_F32(GROUP_NORM(f32, float))
+FOR_F64(GROUP_NORM(f64, double))

@@ -273,7 +273,7 @@ DEVICE void depthwise_weight(const T *x, const T *dy, Wide<T> *parts, const Dept
     KERNEL(last_depthwise_weight_##S, 256, const T *x, const T *dy, Wide<T> *parts, Depthwise of, Size pixels, Size per_chunk) { \
         depthwise_weight(x, dy, parts, of, pixels, per_chunk);                                                                 \
     }
-CHANNELS_LAST(f32, float)
-CHANNELS_LAST(f64, double)
-CHANNELS_LAST(bf16, bf16)
-CHANNELS_LAST(f16, f16)
+FOR_F32(CHANNELS_LAST(f32, float))
+FOR_F64(CHANNELS_LAST(f64, double))
+FOR_BF16(CHANNELS_LAST(bf16, bf16))
+FOR_F16(CHANNELS_LAST(f16, f16))

@@ -169,10 +169,10 @@ template <class X> DEVICE void column_moments_packs(const X *x, double *parts, S
     KERNEL(column_moments_packs_##S, 256, const X *x, double *parts, Size rows, Size columns, Size per_chunk) {             \
         column_moments_packs(x, parts, rows, columns, per_chunk);                                                           \
     }
-MOMENTS(f32, float)
-MOMENTS(f64, double)
-MOMENTS(bf16, bf16)
-MOMENTS(f16, f16)
+FOR_F32(MOMENTS(f32, float))
+FOR_F64(MOMENTS(f64, double))
+FOR_BF16(MOMENTS(bf16, bf16))
+FOR_F16(MOMENTS(f16, f16))
 
 // ---- sums of gradients: parts = sum of dy, sum of dy·(x − mean), with dy zero where the activation let nothing through. What
 // it let through is told by the output, or else by the argument (x − mean)·factor + shift.
@@ -335,12 +335,12 @@ DEVICE void column_gradients_packs(const X *x, const X *output, const G *dy, con
 #define PLANE_GRADIENTS_BLOCK(A) plane_gradients<true, A>(x, output, dy, by, parts, planes, size)
 #define COLUMN_GRADIENTS_PACKS(A) column_gradients_packs<A>(x, output, dy, by, parts, images, columns, size, per_chunk, shared)
 #define COLUMN_GRADIENTS(A) column_gradients<A>(x, output, dy, by, parts, images, columns, size, per_chunk)
-GRADIENTS(f32_f32, float, float, float)
-GRADIENTS(f64_f64, double, double, double)
-GRADIENTS(bf16_f32, bf16, float, float)
-GRADIENTS(bf16_bf16, bf16, bf16, float)
-GRADIENTS(f16_f32, f16, float, float)
-GRADIENTS(f16_f16, f16, f16, float)
+FOR_F32(GRADIENTS(f32_f32, float, float, float))
+FOR_F64(GRADIENTS(f64_f64, double, double, double))
+FOR_BF16(GRADIENTS(bf16_f32, bf16, float, float))
+FOR_BF16(GRADIENTS(bf16_bf16, bf16, bf16, float))
+FOR_F16(GRADIENTS(f16_f32, f16, float, float))
+FOR_F16(GRADIENTS(f16_f16, f16, f16, float))
 
 // ---- maps written. Packs are of one plane where a plane's size allows it; of neighbouring planes where planes are single
 // elements; else there are none.
@@ -440,10 +440,10 @@ DEVICE void normalise_backward(const X *x, const X *output, const G *dy, const C
 #define NORMALISE_AS(A)                                              \
     if (size == 1) normalise<true, A>(x, residual, by, y, count, size, image, channels); \
     else normalise<false, A>(x, residual, by, y, count, size, image, channels)
-NORMALISE(f32, float, float)
-NORMALISE(f64, double, double)
-NORMALISE(bf16, bf16, float)
-NORMALISE(f16, f16, float)
+FOR_F32(NORMALISE(f32, float, float))
+FOR_F64(NORMALISE(f64, double, double))
+FOR_BF16(NORMALISE(bf16, bf16, float))
+FOR_F16(NORMALISE(f16, f16, float))
 
 #define NORMALISE_BACKWARD(S, X, G, W)                                                                                \
     KERNEL(normalise_backward_##S, 256, int activation, const X *x, const X *output, const G *dy, const W *rows, Size sets, \
@@ -454,9 +454,9 @@ NORMALISE(f16, f16, float)
 #define NORMALISE_BACKWARD_AS(A)                                                                \
     if (size == 1) normalise_backward<true, A>(x, output, dy, by, dx, through, count, size, image, channels); \
     else normalise_backward<false, A>(x, output, dy, by, dx, through, count, size, image, channels)
-NORMALISE_BACKWARD(f32_f32, float, float, float)
-NORMALISE_BACKWARD(f64_f64, double, double, double)
-NORMALISE_BACKWARD(bf16_f32, bf16, float, float)
-NORMALISE_BACKWARD(bf16_bf16, bf16, bf16, float)
-NORMALISE_BACKWARD(f16_f32, f16, float, float)
-NORMALISE_BACKWARD(f16_f16, f16, f16, float)
+FOR_F32(NORMALISE_BACKWARD(f32_f32, float, float, float))
+FOR_F64(NORMALISE_BACKWARD(f64_f64, double, double, double))
+FOR_BF16(NORMALISE_BACKWARD(bf16_f32, bf16, float, float))
+FOR_BF16(NORMALISE_BACKWARD(bf16_bf16, bf16, bf16, float))
+FOR_F16(NORMALISE_BACKWARD(f16_f32, f16, float, float))
+FOR_F16(NORMALISE_BACKWARD(f16_f16, f16, f16, float))
