@@ -107,6 +107,15 @@ fn a_run_on_a_gpu_goes_on_bit_for_bit() {
     }
     let [whole, parts] = ["whole", "parts"].map(|run| fs::read(place.run(&format!("{run}.safetensors"))));
     assert!(whole.expect("reads") == parts.expect("reads"), "the weights differ");
+    let energy = column(&place.run("whole"), "gpu_energy_joules");
+    assert!(energy.len() == 5 && energy.is_sorted() && energy[4] > energy[0], "{energy:?}");
+    assert_eq!(column(&place.run("whole"), "gpu_power_watts"), [123.456; 5]);
+    let summary = fs::read(place.run("whole").join("summary.json")).expect("reads");
+    let summary: Value = serde_json::from_slice(&summary).expect("is JSON");
+    let peak = |kind: &str| summary["metrics"][format!("gpu_peak_{kind}_bytes")].as_u64().expect("a number");
+    // Of 143,467 parameters: weights; two moments and the averages, which the optimizer's kind has too.
+    assert_eq!((peak("gradients"), peak("optimizer")), (143_467 * 4, 143_467 * 12));
+    assert!(peak("parameters") >= 143_467 * 4 && peak("activations") > 0, "{summary}");
     place.succeed("sample --run whole --prompt red --out red.png");
 }
 

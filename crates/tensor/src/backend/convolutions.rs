@@ -36,7 +36,7 @@ pub trait Convolutions {
         precision: Precision,
     ) -> Result<Array>;
 
-    /// Writes the parameters' gradients and gives that of the input, f32 for elements of 16 bits.
+    /// Writes the parameters' gradients and gives that of the input: f32 for elements of 16 bits, or what products are stored in.
     ///
     /// # Errors
     /// If the element types are not supported.
@@ -55,7 +55,8 @@ pub trait Convolutions {
         precision: Precision,
     ) -> Result<Array>;
 
-    /// Writes the parameters' gradients of a transposed convolution and gives that of its input, f32 for elements of 16 bits.
+    /// Writes the parameters' gradients of a transposed convolution and gives that of its input: f32 for elements of 16 bits, or
+    /// what products are stored in.
     ///
     /// # Errors
     /// If the element types are not supported.

@@ -42,6 +42,7 @@ pub use losses::{ElementLoss, Losses};
 pub use memory::Memory;
 pub use norms::{NormBackward, NormGrads, Normed, Norms};
 pub use place::Place;
+pub(crate) use place::{MemoryKind, counted_as};
 pub use pooling::{Pool2dShape, Pooling};
 pub use products::{Attended, AttentionShape, Factor, Products};
 pub use random::Random;

@@ -12,6 +12,36 @@ use crate::{Context, Result, host};
 #[derive(Debug, Clone, Default)]
 pub struct Place(Option<Arc<dyn ArrayBackend>>);
 
+/// What memory is for, as a device's accounts count it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MemoryKind {
+    /// Weights, whole or sharded.
+    Parameters,
+    /// Their gradients.
+    Gradients,
+    /// What optimizers and averages keep.
+    Optimizer,
+}
+
+/// Runs `make`, whose arrays count as `kind` where a back end counts; outside of any they count as activations.
+pub(crate) fn counted_as<R>(kind: MemoryKind, make: impl FnOnce() -> R) -> R {
+    #[cfg(feature = "cuda")]
+    {
+        use phalanx_cuda::Kind;
+        let kind = match kind {
+            MemoryKind::Parameters => Kind::Parameters,
+            MemoryKind::Gradients => Kind::Gradients,
+            MemoryKind::Optimizer => Kind::Optimizer,
+        };
+        phalanx_cuda::memory::counted_as(kind, make)
+    }
+    #[cfg(not(feature = "cuda"))]
+    {
+        let _ = kind;
+        make()
+    }
+}
+
 impl Place {
     /// The host.
     pub fn host() -> Self {

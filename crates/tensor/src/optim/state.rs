@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use candle_core::Tensor;
 
 use super::owned;
+use crate::backend::{MemoryKind, counted_as};
 use crate::store::{FlatParam, FlatStorage};
 use crate::{Result, TensorError};
 
@@ -29,7 +30,8 @@ impl FlatState {
         if let Some(flat) = self.flat.get(&param.index()) {
             return Ok(flat.clone());
         }
-        let flat = FlatStorage::zeros(param.owned().len(), param.dtype(), param.place())?;
+        let make = || FlatStorage::zeros(param.owned().len(), param.dtype(), param.place());
+        let flat = counted_as(MemoryKind::Optimizer, make)?;
         self.flat.insert(param.index(), flat.clone());
         Ok(flat)
     }

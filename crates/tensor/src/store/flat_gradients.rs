@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::{FlatParam, FlatStorage};
 use crate::Result;
 use crate::backend::Destination;
+use crate::backend::{MemoryKind, counted_as};
 
 /// What the gradients of a [`FlatParam`] are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -197,7 +198,9 @@ impl FlatParam {
     fn made<'m>(&self, memory: &'m mut Option<FlatStorage>, len: usize) -> Result<&'m FlatStorage> {
         let made = match memory.take() {
             Some(made) => made,
-            None => FlatStorage::unwritten(len, self.dtype(), self.place())?,
+            None => {
+                counted_as(MemoryKind::Gradients, || FlatStorage::unwritten(len, self.dtype(), self.place()))?
+            }
         };
         Ok(memory.insert(made))
     }

@@ -10,6 +10,7 @@ use super::flat_values::Values;
 use super::layout::{FlatLayout, meet};
 use super::{FlatEntry, FlatStorage, ParamGroup};
 use crate::backend::Place;
+use crate::backend::{MemoryKind, counted_as};
 use crate::rng::Key;
 use crate::{Result, TensorError, storage};
 
@@ -192,7 +193,7 @@ impl FlatParam {
             true => candle_core::Tensor::from_vec(narrow, len, host)?,
             false => candle_core::Tensor::from_vec(wide, len, host)?.to_dtype(self.dtype())?,
         };
-        FlatStorage::new(self.place().put(&flat)?)
+        FlatStorage::new(counted_as(MemoryKind::Parameters, || self.place().put(&flat))?)
     }
 
     /// Bytes of parameters and of gradients that are in memory now, every element counted as often as it is held.

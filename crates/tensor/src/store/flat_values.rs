@@ -2,6 +2,7 @@
 
 use super::{FlatEntry, FlatParam, FlatStorage};
 use crate::Result;
+use crate::backend::{MemoryKind, counted_as};
 
 /// Where the values of a [`FlatParam`] are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,7 +170,8 @@ impl FlatParam {
             Values::Sharded(shard) => shard.clone(),
             other => return Err(self.wrong(other.state(), "be gathered", "Sharded")),
         };
-        let full = FlatStorage::unwritten(self.len(), self.dtype(), self.place())?;
+        let make = || FlatStorage::unwritten(self.len(), self.dtype(), self.place());
+        let full = counted_as(MemoryKind::Parameters, make)?;
         memory.values = Values::Gathering { shard: shard.clone(), full: full.clone() };
         Ok((full, shard))
     }

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::{Run, account};
 use crate::engine::checkpoint::Saved;
+use crate::engine::device::Gauge;
 use crate::engine::distributed::Network;
 use crate::engine::inference::{draw, evaluate};
 use crate::engine::observer::named;
@@ -40,6 +41,10 @@ impl Run<'_> {
         for (name, value) in &evaluated {
             line = line.with(&format!("test_{name}"), *value);
             self.last.insert(format!("test_{name}"), Value::from(*value));
+        }
+        for (name, value) in self.gauge.as_ref().map(Gauge::look).unwrap_or_default() {
+            line = line.with(name, value);
+            self.last.insert(name.to_owned(), Value::from(value));
         }
         if !collapsed.is_empty() {
             line = line.with("warnings", collapsed);
@@ -113,6 +118,8 @@ impl Run<'_> {
         }
         let losses = self.state.training.phases().into_iter().map(|phase| named(&phase.name, "loss"));
         let losses = losses.chain(self.state.training.evaluated().first().map(|name| format!("test_{name}")));
+        let peaks = self.gauge.as_ref().map(Gauge::peaks).unwrap_or_default();
+        self.last.extend(peaks.into_iter().map(|(name, bytes)| (name, Value::from(bytes))));
         draw_curves(self.folder, &losses.collect::<Vec<_>>())?;
         Ok(Some(account::summary(self, ranks, interrupted, wall)))
     }

@@ -23,6 +23,7 @@ use state::TrainState;
 
 use super::checkpoint::{Saver, find_checkpoint};
 use super::data::Data;
+use super::device::Gauge;
 use super::distributed::{Distributed, Network, StopReason, World};
 use super::observer::{Event, Observer, Started, StepReport};
 use super::quality::Quality;
@@ -73,6 +74,8 @@ pub(super) struct Run<'a> {
     context: Arc<Context>,
     /// Where arrays are made.
     place: Place,
+    /// What the GPU does, if there is one.
+    gauge: Option<Gauge>,
     meter: Meter,
     losses: Losses,
     saver: Saver,
@@ -120,6 +123,7 @@ impl<'a> Run<'a> {
             state,
             context,
             place,
+            gauge: Gauge::of(config)?,
             meter,
             losses,
             saver,
