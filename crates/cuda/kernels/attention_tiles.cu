@@ -129,7 +129,8 @@ DEVICE void products(float (&scores)[COLUMNS / 8][4], const Tile<DIM> &left, int
     for (int n = 0; n < COLUMNS / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i) scores[n][i] = 0;
-#pragma unroll
+    // Not all at once: operands read ahead would take the registers of sums.
+#pragma unroll 4
     for (int k = 0; k < DIM; k += 16) {
         u32 a[4];
         load_matrices(a, left.left(row, k, lane));
@@ -335,40 +336,51 @@ DEVICE void attend_backward(const T *q, const T *k, const T *v, const T *dy, con
     if constexpr (HAS_RIGHT) store_rows<DIM>(to_values + at, value_sums, first + row, own_rows, dim, lane, one);
 }
 
-// Kernels for heads of up to DIM elements; the passes over keys take COLUMNS queries at a time. SPLIT: keys and values apart, as
+// Rows of the other side that backward takes at a time: fewer for large heads where the compiler takes more registers.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+#define ROWS_OF(DIM) (DIM >= 128 ? 16 : 32)
+#else
+#define ROWS_OF(DIM) 32
+#endif
+
+// Kernels for heads of up to DIM elements, which take COLUMNS keys at a time. SPLIT: the gradients of keys and values apart, as
 // both sums do not fit the registers.
-#define ATTENTION(S, T, DIM, COLUMNS)                                                                                          \
-    KERNEL(attention_##S##_d##DIM, 128, const T *q, const T *k, const T *v, T *output, float *log_sums, int length, int keys,  \
-           int dim, double scale, int causal) {                                                                                \
-        attend<DIM, COLUMNS>(q, k, v, output, log_sums, length, keys, dim, scale, causal);                                     \
-    }                                                                                                                          \
-    KERNEL(attention_queries_##S##_d##DIM, 128, const T *q, const T *k, const T *v, const T *dy, const float *log_sums,        \
-           const float *deltas, float *dq, int length, int keys, int dim, double scale, int causal) {                          \
-        attend_backward<false, LEFT, DIM, 32>(q, k, v, dy, log_sums, deltas, dq, nullptr, length, keys, dim, scale, causal);   \
+#define ATTENTION(S, T, DIM, COLUMNS)                                                                                         \
+    KERNEL(attention_##S##_d##DIM, 128, const T *q, const T *k, const T *v, T *output, float *log_sums, int length, int keys, \
+           int dim, double scale, int causal) {                                                                               \
+        attend<DIM, COLUMNS>(q, k, v, output, log_sums, length, keys, dim, scale, causal);                                    \
+    }                                                                                                                         \
+    KERNEL(attention_queries_##S##_d##DIM, 128, const T *q, const T *k, const T *v, const T *dy, const float *log_sums,       \
+           const float *deltas, float *dq, int length, int keys, int dim, double scale, int causal) {                         \
+        attend_backward<false, LEFT, DIM, ROWS_OF(DIM)>(q, k, v, dy, log_sums, deltas, dq, nullptr, length, keys, dim,        \
+            scale, causal);                                                                                                   \
     }
-#define ATTENTION_TOGETHER(S, T, DIM)                                                                                          \
-    KERNEL(attention_keys_##S##_d##DIM, 128, const T *q, const T *k, const T *v, const T *dy, const float *log_sums,           \
-           const float *deltas, float *dk, float *dv, int length, int keys, int dim, double scale, int causal) {               \
-        attend_backward<true, BOTH, DIM, 32>(q, k, v, dy, log_sums, deltas, dk, dv, length, keys, dim, scale, causal);         \
+#define ATTENTION_TOGETHER(S, T, DIM)                                                                                         \
+    KERNEL(attention_keys_##S##_d##DIM, 128, const T *q, const T *k, const T *v, const T *dy, const float *log_sums,          \
+           const float *deltas, float *dk, float *dv, int length, int keys, int dim, double scale, int causal) {              \
+        attend_backward<true, BOTH, DIM, ROWS_OF(DIM)>(q, k, v, dy, log_sums, deltas, dk, dv, length, keys, dim, scale,       \
+            causal);                                                                                                          \
     }
-#define ATTENTION_SPLIT(S, T, DIM)                                                                                             \
-    KERNEL(attention_keys_##S##_d##DIM, 128, const T *q, const T *k, const T *v, const T *dy, const float *log_sums,           \
-           const float *deltas, float *dk, float *dv, int length, int keys, int dim, double scale, int causal) {               \
-        if (blockIdx.z == 0)                                                                                                   \
-            attend_backward<true, LEFT, DIM, 32>(q, k, v, dy, log_sums, deltas, dk, dv, length, keys, dim, scale, causal);     \
-        else                                                                                                                   \
-            attend_backward<true, RIGHT, DIM, 32>(q, k, v, dy, log_sums, deltas, dk, dv, length, keys, dim, scale, causal);    \
+#define ATTENTION_SPLIT(S, T, DIM)                                                                                            \
+    KERNEL(attention_keys_##S##_d##DIM, 128, const T *q, const T *k, const T *v, const T *dy, const float *log_sums,          \
+           const float *deltas, float *dk, float *dv, int length, int keys, int dim, double scale, int causal) {              \
+        if (blockIdx.z == 0)                                                                                                  \
+            attend_backward<true, LEFT, DIM, ROWS_OF(DIM)>(q, k, v, dy, log_sums, deltas, dk, dv, length, keys, dim, scale,   \
+                causal);                                                                                                      \
+        else                                                                                                                  \
+            attend_backward<true, RIGHT, DIM, ROWS_OF(DIM)>(q, k, v, dy, log_sums, deltas, dk, dv, length, keys, dim, scale,  \
+                causal);                                                                                                      \
     }
-#define ATTENTIONS(S, T)           \
-    ATTENTION(S, T, 32, 64)        \
-    ATTENTION(S, T, 64, 64)        \
-    ATTENTION(S, T, 96, 64)        \
-    ATTENTION(S, T, 128, 64)       \
-    ATTENTION(S, T, 192, 32)       \
-    ATTENTION_TOGETHER(S, T, 32)   \
-    ATTENTION_TOGETHER(S, T, 64)   \
-    ATTENTION_TOGETHER(S, T, 96)   \
-    ATTENTION_SPLIT(S, T, 128)     \
+#define ATTENTIONS(S, T)            \
+    ATTENTION(S, T, 32, 64)         \
+    ATTENTION(S, T, 64, 64)         \
+    ATTENTION(S, T, 96, 64)         \
+    ATTENTION(S, T, 128, 64)        \
+    ATTENTION(S, T, 192, 32)        \
+    ATTENTION_TOGETHER(S, T, 32)    \
+    ATTENTION_TOGETHER(S, T, 64)    \
+    ATTENTION_TOGETHER(S, T, 96)    \
+    ATTENTION_SPLIT(S, T, 128)      \
     ATTENTION_SPLIT(S, T, 192)
-ATTENTIONS(bf16, bf16)
-ATTENTIONS(f16, f16)
+FOR_BF16(ATTENTIONS(bf16, bf16))
+FOR_F16(ATTENTIONS(f16, f16))

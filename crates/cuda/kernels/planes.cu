@@ -61,8 +61,8 @@ template <bool BLOCK, class X> DEVICE void plane_moments(const X *x, double *par
     }
 }
 
-// ---- moments of columns of [rows, columns] over chunks of rows: parts[chunk, column]. Blocks are 32 columns wide and 8 high;
-// grid: tiles of columns, chunks.
+// ---- moments of columns of matrices [rows, columns] over chunks of rows: parts[matrix, chunk, column]. Blocks are 32 columns
+// wide and 8 high; grid: tiles of columns, chunks, matrices.
 
 DEVICE double column_total(double v, double (&shared)[8][33]) {
     shared[threadIdx.y][threadIdx.x] = v;
@@ -79,6 +79,7 @@ template <class X> DEVICE void column_moments(const X *x, double *parts, Size ro
     const Size column = Size(blockIdx.x) * 32 + threadIdx.x;
     const Size first = Size(blockIdx.y) * per_chunk, end = min(first + per_chunk, rows);
     const bool inside = column < columns;
+    x += blockIdx.z * rows * columns;
     W sum = 0;
     if (inside)
         for (Size row = first + threadIdx.y; row < end; row += 8) sum += widen(x[row * columns + column]);
@@ -93,9 +94,69 @@ template <class X> DEVICE void column_moments(const X *x, double *parts, Size ro
     const double off = mean - double(rounded);
     const double moment = column_total(double(squares), shared) - double(end - first) * off * off;
     if (inside && threadIdx.y == 0) {
-        double *to = parts + 2 * (Size(blockIdx.y) * columns + column);
+        double *to = parts + 2 * ((Size(blockIdx.z) * gridDim.y + blockIdx.y) * columns + column);
         to[0] = mean;
         to[1] = moment > 0 ? moment : 0;
+    }
+}
+
+// ---- those of columns whose rows are whole packs: a thread has a pack of columns, a block as many threads across as there are
+// packs, up to 32. One pass: sums are of differences from the chunk's first row, which is as far from the mean as any.
+
+// Every column's sum over the block's rows of threads, in every thread that has the column.
+template <int N> DEVICE void totals_of_columns(double (&values)[N], double *shared) {
+    const int across = blockDim.x, columns = N * across, thread = threadIdx.y * across + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < N; ++i) shared[threadIdx.y * columns + i * across + threadIdx.x] = values[i];
+    __syncthreads();
+    double sum = 0;
+    if (thread < columns)
+        for (int row = 0; row < int(blockDim.y); ++row) sum += shared[row * columns + thread];
+    __syncthreads();
+    if (thread < columns) shared[thread] = sum;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < N; ++i) values[i] = shared[i * across + threadIdx.x];
+    __syncthreads();
+}
+
+template <class X> DEVICE void column_moments_packs(const X *x, double *parts, Size rows, Size columns, Size per_chunk) {
+    constexpr int N = PackOf<X>::value;
+    __shared__ double shared[256 * N];
+    const Size column = (Size(blockIdx.x) * blockDim.x + threadIdx.x) * N;
+    const Size first = Size(blockIdx.y) * per_chunk, end = min(first + per_chunk, rows);
+    const bool inside = column < columns;
+    x += blockIdx.z * rows * columns + column;
+    Wide<X> shift[N] = {}, sums[N] = {}, squares[N] = {}, values[N];
+    if (inside) {
+        load(x + first * columns, shift);
+#pragma unroll 1
+        for (Size row = first + threadIdx.y; row < end; row += blockDim.y) {
+            load(x + row * columns, values);
+#pragma unroll
+            for (int i = 0; i < N; ++i) {
+                const Wide<X> off = values[i] - shift[i];
+                sums[i] += off;
+                squares[i] += off * off;
+            }
+        }
+    }
+    double plain[N], square[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+        plain[i] = double(sums[i]);
+        square[i] = double(squares[i]);
+    }
+    totals_of_columns(plain, shared);
+    totals_of_columns(square, shared);
+    if (!inside || threadIdx.y != 0) return;
+    double *to = parts + 2 * ((Size(blockIdx.z) * gridDim.y + blockIdx.y) * columns + column);
+    const double count = double(end - first);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+        const double off = plain[i] / count, moment = square[i] - plain[i] * off;
+        to[2 * i] = double(shift[i]) + off;
+        to[2 * i + 1] = moment > 0 ? moment : 0;
     }
 }
 
@@ -104,11 +165,14 @@ template <class X> DEVICE void column_moments(const X *x, double *parts, Size ro
     KERNEL(plane_moments_block_##S, 256, const X *x, double *parts, Size planes, int size) { plane_moments<true>(x, parts, planes, size); } \
     KERNEL(column_moments_##S, 256, const X *x, double *parts, Size rows, Size columns, Size per_chunk) {                   \
         column_moments(x, parts, rows, columns, per_chunk);                                                                 \
+    }                                                                                                                       \
+    KERNEL(column_moments_packs_##S, 256, const X *x, double *parts, Size rows, Size columns, Size per_chunk) {             \
+        column_moments_packs(x, parts, rows, columns, per_chunk);                                                           \
     }
-MOMENTS(f32, float)
-MOMENTS(f64, double)
-MOMENTS(bf16, bf16)
-MOMENTS(f16, f16)
+FOR_F32(MOMENTS(f32, float))
+FOR_F64(MOMENTS(f64, double))
+FOR_BF16(MOMENTS(bf16, bf16))
+FOR_F16(MOMENTS(f16, f16))
 
 // ---- sums of gradients: parts = sum of dy, sum of dy·(x − mean), with dy zero where the activation let nothing through. What
 // it let through is told by the output, or else by the argument (x − mean)·factor + shift.
@@ -168,10 +232,10 @@ DEVICE void column_gradients(const X *x, const X *output, const G *dy, const Coe
     const Size first = Size(blockIdx.y) * per_chunk, end = min(first + per_chunk, rows);
     W plain = 0, product = 0;
     if (column < columns) {
-        const Size set = column / size % by.sets;
+        const Size set = (blockIdx.z * columns + column) / size % by.sets;
         const W mean = by.mean(set), factor = by.factor(set), shift = by.shift(set);
         for (Size row = first + threadIdx.y; row < end; row += 8) {
-            const Size at = row * columns + column;
+            const Size at = (blockIdx.z * rows + row) * columns + column;
             const W value = widen(x[at]);
             const W argument = output ? widen(output[at]) : (value - mean) * factor + shift;
             const W grad = masked<ACTIVATION>(argument, widen(dy[at]));
@@ -181,9 +245,60 @@ DEVICE void column_gradients(const X *x, const X *output, const G *dy, const Coe
     }
     const double sum = column_total(double(plain), shared), along = column_total(double(product), shared);
     if (column < columns && threadIdx.y == 0) {
-        double *to = parts + 2 * (Size(blockIdx.y) * columns + column);
+        double *to = parts + 2 * ((Size(blockIdx.z) * gridDim.y + blockIdx.y) * columns + column);
         to[0] = sum;
         to[1] = along;
+    }
+}
+
+template <int ACTIVATION, class X, class G>
+DEVICE void column_gradients_packs(const X *x, const X *output, const G *dy, const Coefficients<Wide<X>> &by, double *parts, Size rows,
+                                   Size columns, int size, Size per_chunk, double *shared) {
+    typedef Wide<X> W;
+    constexpr int N = PackOf<X, G>::value;
+    const Size column = (Size(blockIdx.x) * blockDim.x + threadIdx.x) * N;
+    const Size first = Size(blockIdx.y) * per_chunk, end = min(first + per_chunk, rows);
+    const bool inside = column < columns;
+    const Size start = blockIdx.z * rows * columns + column;
+    W plain[N] = {}, product[N] = {};
+    if (inside) {
+        W means[N], factors[N], shifts[N], values[N], grads[N], seen[N];
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            const Size set = (blockIdx.z * columns + column + i) / size % by.sets;
+            means[i] = by.mean(set);
+            factors[i] = by.factor(set);
+            shifts[i] = by.shift(set);
+        }
+#pragma unroll 1
+        for (Size row = first + threadIdx.y; row < end; row += blockDim.y) {
+            load(x + start + row * columns, values);
+            load(dy + start + row * columns, grads);
+            if (ACTIVATION != NO_ACTIVATION && output) load(output + start + row * columns, seen);
+#pragma unroll
+            for (int i = 0; i < N; ++i) {
+                values[i] -= means[i];
+                const W argument = ACTIVATION != NO_ACTIVATION && output ? seen[i] : values[i] * factors[i] + shifts[i];
+                const W grad = masked<ACTIVATION>(argument, grads[i]);
+                plain[i] += grad;
+                product[i] += grad * values[i];
+            }
+        }
+    }
+    double sums[N], along[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+        sums[i] = double(plain[i]);
+        along[i] = double(product[i]);
+    }
+    totals_of_columns(sums, shared);
+    totals_of_columns(along, shared);
+    if (!inside || threadIdx.y != 0) return;
+    double *to = parts + 2 * ((Size(blockIdx.z) * gridDim.y + blockIdx.y) * columns + column);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+        to[2 * i] = sums[i];
+        to[2 * i + 1] = along[i];
     }
 }
 
@@ -209,25 +324,35 @@ DEVICE void column_gradients(const X *x, const X *output, const G *dy, const Coe
            double *parts, Size images, Size columns, int size, Size per_chunk) {                                               \
         const Coefficients<W> by = {rows, sets};                                                                               \
         BY_ACTIVATION(activation, COLUMN_GRADIENTS)                                                                            \
+    }                                                                                                                          \
+    KERNEL(column_gradients_packs_##S, 256, int activation, const X *x, const X *output, const G *dy, const W *rows, Size sets, \
+           double *parts, Size images, Size columns, int size, Size per_chunk) {                                               \
+        __shared__ double shared[256 * PackOf<X, G>::value];                                                                   \
+        const Coefficients<W> by = {rows, sets};                                                                               \
+        BY_ACTIVATION(activation, COLUMN_GRADIENTS_PACKS)                                                                      \
     }
 #define PLANE_GRADIENTS_WARP(A) plane_gradients<false, A>(x, output, dy, by, parts, planes, size)
 #define PLANE_GRADIENTS_BLOCK(A) plane_gradients<true, A>(x, output, dy, by, parts, planes, size)
+#define COLUMN_GRADIENTS_PACKS(A) column_gradients_packs<A>(x, output, dy, by, parts, images, columns, size, per_chunk, shared)
 #define COLUMN_GRADIENTS(A) column_gradients<A>(x, output, dy, by, parts, images, columns, size, per_chunk)
-GRADIENTS(f32_f32, float, float, float)
-GRADIENTS(f64_f64, double, double, double)
-GRADIENTS(bf16_f32, bf16, float, float)
-GRADIENTS(bf16_bf16, bf16, bf16, float)
-GRADIENTS(f16_f32, f16, float, float)
-GRADIENTS(f16_f16, f16, f16, float)
+FOR_F32(GRADIENTS(f32_f32, float, float, float))
+FOR_F64(GRADIENTS(f64_f64, double, double, double))
+FOR_BF16(GRADIENTS(bf16_f32, bf16, float, float))
+FOR_BF16(GRADIENTS(bf16_bf16, bf16, bf16, float))
+FOR_F16(GRADIENTS(f16_f32, f16, float, float))
+FOR_F16(GRADIENTS(f16_f16, f16, f16, float))
 
 // ---- maps written. Packs are of one plane where a plane's size allows it; of neighbouring planes where planes are single
 // elements; else there are none.
 
-template <bool ACROSS, int N, class... P> DEVICE bool packs_of(int size, Size sets, const P *...maps) {
-    return N > 1 && aligned(maps...) && (ACROSS ? sets % N == 0 : size % N == 0);
+template <bool ACROSS, int N, class... P> DEVICE bool packs_of(int size, int channels, const P *...maps) {
+    return N > 1 && aligned(maps...) && (ACROSS ? channels % N == 0 : size % N == 0);
 }
 
-DEVICE Size set_of(Size at, int size, Size sets) {
+// Of maps that are channels-last and have sets for each image, `image` is how many elements an image has, and `channels` how many
+// sets; else it is 0.
+DEVICE Size set_of(Size at, int size, Size sets, Size image, int channels) {
+    if (image) return at / image * channels + at % channels;
     if (at < 0x7fffffff && sets < 0x7fffffff) return u32(at) / u32(size) % u32(sets);
     return at / size % sets;
 }
@@ -246,12 +371,12 @@ template <bool ACROSS, int M, class W> DEVICE void spread(const W *row, Size set
 
 // y = act((x − mean)·factor + shift + residual).
 template <bool ACROSS, int ACTIVATION, class X>
-DEVICE void normalise(const X *x, const X *residual, const Coefficients<Wide<X>> &by, X *y, Size count, int size) {
+DEVICE void normalise(const X *x, const X *residual, const Coefficients<Wide<X>> &by, X *y, Size count, int size, Size image, int channels) {
     typedef Wide<X> W;
     constexpr int N = PackOf<X>::value;
-    each<N>(count, packs_of<ACROSS, N>(size, by.sets, x, y, residual), [&](Size at, auto n) {
+    each<N>(count, packs_of<ACROSS, N>(size, channels, x, y, residual), [&](Size at, auto n) {
         constexpr int M = decltype(n)::value;
-        const Size set = set_of(at, size, by.sets);
+        const Size set = set_of(at, size, by.sets, image, channels);
         W values[M], means[M], factors[M], shifts[M], more[M];
         load(x + at, values);
         spread<ACROSS>(by.rows, set, means);
@@ -271,12 +396,12 @@ DEVICE void normalise(const X *x, const X *residual, const Coefficients<Wide<X>>
 // dx = factor·dy − constant − (x − mean)·slope, with dy masked; the masked dy itself goes to `through`, if it is wanted.
 template <bool ACROSS, int ACTIVATION, class X, class G>
 DEVICE void normalise_backward(const X *x, const X *output, const G *dy, const Coefficients<Wide<X>> &by, G *dx, G *through,
-                               Size count, int size) {
+                               Size count, int size, Size image, int channels) {
     typedef Wide<X> W;
     constexpr int N = PackOf<X, G>::value;
-    each<N>(count, packs_of<ACROSS, N>(size, by.sets, x, output, dy, dx, through), [&](Size at, auto n) {
+    each<N>(count, packs_of<ACROSS, N>(size, channels, x, output, dy, dx, through), [&](Size at, auto n) {
         constexpr int M = decltype(n)::value;
-        const Size set = set_of(at, size, by.sets);
+        const Size set = set_of(at, size, by.sets, image, channels);
         W values[M], grads[M], means[M], factors[M], row[M];
         load(x + at, values);
         load(dy + at, grads);
@@ -307,30 +432,31 @@ DEVICE void normalise_backward(const X *x, const X *output, const G *dy, const C
 }
 
 #define NORMALISE(S, X, W)                                                                                              \
-    KERNEL(normalise_##S, 256, int activation, const X *x, const X *residual, const W *rows, Size sets, X *y, Size count, int size) { \
+    KERNEL(normalise_##S, 256, int activation, const X *x, const X *residual, const W *rows, Size sets, X *y, Size count, int size, \
+           Size image, int channels) {                                                                                  \
         const Coefficients<W> by = {rows, sets};                                                                        \
         BY_ACTIVATION(activation, NORMALISE_AS)                                                                         \
     }
 #define NORMALISE_AS(A)                                              \
-    if (size == 1) normalise<true, A>(x, residual, by, y, count, size); \
-    else normalise<false, A>(x, residual, by, y, count, size)
-NORMALISE(f32, float, float)
-NORMALISE(f64, double, double)
-NORMALISE(bf16, bf16, float)
-NORMALISE(f16, f16, float)
+    if (size == 1) normalise<true, A>(x, residual, by, y, count, size, image, channels); \
+    else normalise<false, A>(x, residual, by, y, count, size, image, channels)
+FOR_F32(NORMALISE(f32, float, float))
+FOR_F64(NORMALISE(f64, double, double))
+FOR_BF16(NORMALISE(bf16, bf16, float))
+FOR_F16(NORMALISE(f16, f16, float))
 
 #define NORMALISE_BACKWARD(S, X, G, W)                                                                                \
     KERNEL(normalise_backward_##S, 256, int activation, const X *x, const X *output, const G *dy, const W *rows, Size sets, \
-           G *dx, G *through, Size count, int size) {                                                                 \
+           G *dx, G *through, Size count, int size, Size image, int channels) {                                       \
         const Coefficients<W> by = {rows, sets};                                                                      \
         BY_ACTIVATION(activation, NORMALISE_BACKWARD_AS)                                                              \
     }
 #define NORMALISE_BACKWARD_AS(A)                                                                \
-    if (size == 1) normalise_backward<true, A>(x, output, dy, by, dx, through, count, size); \
-    else normalise_backward<false, A>(x, output, dy, by, dx, through, count, size)
-NORMALISE_BACKWARD(f32_f32, float, float, float)
-NORMALISE_BACKWARD(f64_f64, double, double, double)
-NORMALISE_BACKWARD(bf16_f32, bf16, float, float)
-NORMALISE_BACKWARD(bf16_bf16, bf16, bf16, float)
-NORMALISE_BACKWARD(f16_f32, f16, float, float)
-NORMALISE_BACKWARD(f16_f16, f16, f16, float)
+    if (size == 1) normalise_backward<true, A>(x, output, dy, by, dx, through, count, size, image, channels); \
+    else normalise_backward<false, A>(x, output, dy, by, dx, through, count, size, image, channels)
+FOR_F32(NORMALISE_BACKWARD(f32_f32, float, float, float))
+FOR_F64(NORMALISE_BACKWARD(f64_f64, double, double, double))
+FOR_BF16(NORMALISE_BACKWARD(bf16_f32, bf16, float, float))
+FOR_BF16(NORMALISE_BACKWARD(bf16_bf16, bf16, bf16, float))
+FOR_F16(NORMALISE_BACKWARD(f16_f32, f16, float, float))
+FOR_F16(NORMALISE_BACKWARD(f16_f16, f16, f16, float))

@@ -9,6 +9,7 @@ mod drawn;
 
 mod attending;
 mod elements;
+mod last;
 mod maps;
 mod rows;
 mod streams;

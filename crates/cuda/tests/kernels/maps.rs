@@ -130,7 +130,10 @@ fn upsampling() {
 }
 
 /// Sizes around where planes become parts by themselves, and channels-last.
-const MAPS: [[usize; 3]; 12] = [
+const MAPS: [[usize; 3]; 15] = [
+    [130, 8, 1],
+    [200, 264, 1],
+    [66, 24, 4],
     [2, 3, 49],
     [4, 8, 64],
     [3, 5, 1],
