@@ -43,9 +43,12 @@ fn every_op_computes_on_a_gpu_what_it_computes_on_the_cpu() {
         let place = Place::device(Arc::new(cuda()));
         let mut problems = Vec::new();
         for case in CASES {
-            for (precision, tolerance) in
-                [(Precision::F32, 2e-5), (Precision::Bf16, 2e-2), (Precision::F16, 4e-3)]
-            {
+            for (precision, tolerance) in [
+                (Precision::F32, 2e-5),
+                (Precision::Tf32, 3e-3),
+                (Precision::Bf16, 2e-2),
+                (Precision::F16, 4e-3),
+            ] {
                 let on_cpu = outcome(*case, &Place::host(), precision).expect("on the CPU");
                 match outcome(*case, &place, precision) {
                     Ok(on_gpu) => {

@@ -15,7 +15,7 @@ const LOW: [Precision; 2] = [Precision::Bf16, Precision::F16];
 /// Half a unit in the last place, relative to the number.
 fn epsilon(precision: Precision) -> f64 {
     match precision {
-        Precision::F32 => f64::powi(2.0, -24),
+        Precision::F32 | Precision::Tf32 => f64::powi(2.0, -24),
         Precision::Bf16 => f64::powi(2.0, -9),
         Precision::F16 => f64::powi(2.0, -12),
     }

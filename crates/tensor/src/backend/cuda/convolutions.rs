@@ -3,15 +3,17 @@
 //! All of one convolution has one element type there, so that gradients of parameters in bf16 and f16 are rounded to those once,
 //! as under `torch.autocast`, and that of the input stays in them.
 
-use phalanx_cuda::dnn::{Convolution, Layout};
+use phalanx_cuda::dnn::{Convolution, Layout, Reading};
 use phalanx_cuda::{Slice, kernels};
 
 use super::{Cuda, argument};
 use crate::backend::{Array, Conv2dShape, ConvBackward, ConvTranspose2dShape, Convolutions, Destination};
 use crate::{Precision, Result};
 
-/// In which order elements lie.
-const LAYOUT: Layout = Layout::ChannelsFirst;
+/// How elements are read, at a precision.
+fn reading(precision: Precision) -> Reading {
+    Reading { layout: Layout::ChannelsFirst, tf32: precision == Precision::Tf32 }
+}
 
 fn convolution(shape: &Conv2dShape) -> Convolution {
     Convolution {
@@ -72,14 +74,15 @@ impl Cuda {
         op: &'static str,
         of: &Convolution,
         [x, dy]: [&Slice; 2],
+        precision: Precision,
         to: &Destination,
     ) -> Result<()> {
         let target = self.slice(op, &to.array)?;
         if target.dtype() == x.dtype() {
-            return Ok(self.dnn()?.backward_weight(of, LAYOUT, x, dy, target, to.add)?);
+            return Ok(self.dnn()?.backward_weight(of, reading(precision), x, dy, target, to.add)?);
         }
         let dw = self.gpu().unwritten(x.dtype(), of.weight_len())?;
-        self.dnn()?.backward_weight(of, LAYOUT, x, dy, &dw, false)?;
+        self.dnn()?.backward_weight(of, reading(precision), x, dy, &dw, false)?;
         self.write(op, &dw, to)
     }
 }
@@ -101,7 +104,7 @@ impl Convolutions for Cuda {
             kernels::depthwise(self.gpu(), shape, &x, &w)?
         } else {
             let y = self.gpu().unwritten(x.dtype(), of.output_len())?;
-            self.dnn()?.forward(&of, LAYOUT, &x, &w, &y)?;
+            self.dnn()?.forward(&of, reading(precision), &x, &w, &y)?;
             y
         };
         Ok(self.array(self.add_channels(OP, y, dims, bias)?, dims.to_vec()))
@@ -122,7 +125,7 @@ impl Convolutions for Cuda {
             if depthwise {
                 self.write(OP, &kernels::depthwise_backward_weight(self.gpu(), shape, &x, &dy)?, to)?;
             } else {
-                self.write_weight(OP, &of, [&x, &dy], to)?;
+                self.write_weight(OP, &of, [&x, &dy], precision, to)?;
             }
         }
         let Some(w) = input else { return Ok(None) };
@@ -131,7 +134,7 @@ impl Convolutions for Cuda {
             kernels::depthwise_backward_input(self.gpu(), shape, &dy, &w)?
         } else {
             let dx = self.gpu().unwritten(dy.dtype(), of.input_len())?;
-            self.dnn()?.backward_input(&of, LAYOUT, &dy, &w, &dx)?;
+            self.dnn()?.backward_input(&of, reading(precision), &dy, &w, &dx)?;
             dx
         };
         Ok(Some(self.array(dx, (shape.batch, shape.in_channels, shape.height, shape.width))))
@@ -151,7 +154,7 @@ impl Convolutions for Cuda {
         let (x, w) = (self.operand(OP, precision, x)?, self.operand(OP, precision, weight)?);
         let dims = [of.batch, of.in_channels, of.height, of.width];
         let y = self.gpu().unwritten(x.dtype(), dims.iter().product())?;
-        self.dnn()?.backward_input(&of, LAYOUT, &x, &w, &y)?;
+        self.dnn()?.backward_input(&of, reading(precision), &x, &w, &y)?;
         Ok(self.array(self.add_channels(OP, y, dims, bias)?, dims.to_vec()))
     }
 
@@ -169,12 +172,12 @@ impl Convolutions for Cuda {
         let dy = self.operand(OP, precision, dy)?;
         if let Some((x, to)) = weight {
             // Input and output change places.
-            self.write_weight(OP, &of, [&dy, &self.operand(OP, precision, x)?], to)?;
+            self.write_weight(OP, &of, [&dy, &self.operand(OP, precision, x)?], precision, to)?;
         }
         let Some(w) = input else { return Ok(None) };
         let w = self.operand(OP, precision, w)?;
         let dx = self.gpu().unwritten(dy.dtype(), of.output_len())?;
-        self.dnn()?.forward(&of, LAYOUT, &dy, &w, &dx)?;
+        self.dnn()?.forward(&of, reading(precision), &dy, &w, &dx)?;
         Ok(Some(self.array(dx, (shape.batch, shape.in_channels, shape.height, shape.width))))
     }
 }

@@ -20,8 +20,10 @@ impl Cuda {
         sizes: [usize; 4],
         (a, b): (Matrix<'_>, Matrix<'_>),
         bias: Option<&Slice>,
+        precision: Precision,
         dtype: ElementType,
     ) -> Result<Slice> {
+        let tf32 = precision == Precision::Tf32;
         let gpu = self.gpu();
         let factors = a.slice.dtype();
         // What the library does not give is rounded apart.
@@ -30,7 +32,7 @@ impl Cuda {
         let to = gpu.unwritten(given, batch * m * n)?;
         let fused = bias.filter(|_| factors != ElementType::F64);
         let fused = fused.map(|bias| kernels::convert(gpu, bias, given)).transpose()?;
-        self.blas().matmul(&Product { sizes, a, b, to: &to, add: false, bias: fused.as_ref() })?;
+        self.blas().matmul(&Product { sizes, a, b, to: &to, add: false, bias: fused.as_ref(), tf32 })?;
         let to = match bias.filter(|_| factors == ElementType::F64) {
             Some(bias) => {
                 let (rows, row) = ([batch * m, n], [n]);
@@ -56,7 +58,7 @@ impl Products for Cuda {
         let (left, right) = (self.operand(OP, precision, a.array)?, self.operand(OP, precision, b.array)?);
         let left = Matrix { slice: &left, transposed: a.transposed };
         let right = Matrix { slice: &right, transposed: b.transposed };
-        let to = self.multiply(sizes, (left, right), None, element_type(OP, dtype)?)?;
+        let to = self.multiply(sizes, (left, right), None, precision, element_type(OP, dtype)?)?;
         Ok(self.array(to, shape.clone()))
     }
 
@@ -74,7 +76,8 @@ impl Products for Cuda {
         let (x, w) = (self.operand(OP, precision, x)?, self.operand(OP, precision, weight)?);
         let bias = self.slice_if(OP, bias)?;
         let factors = (Matrix::plain(&x), Matrix::transposed(&w));
-        let to = self.multiply([1, rows, outputs, inputs], factors, bias, element_type(OP, dtype)?)?;
+        let to =
+            self.multiply([1, rows, outputs, inputs], factors, bias, precision, element_type(OP, dtype)?)?;
         Ok(self.array(to, shape.clone()))
     }
 
@@ -91,10 +94,18 @@ impl Products for Cuda {
         let (sizes, factors) = ([1, outputs, inputs, rows], (Matrix::transposed(&dy), Matrix::plain(&x)));
         let target = self.slice(OP, &to.array)?;
         if [x.dtype(), x.dtype().wide()].contains(&target.dtype()) {
-            let (a, b) = factors;
-            return Ok(self.blas().matmul(&Product { sizes, a, b, to: target, add: to.add, bias: None })?);
+            let ((a, b), tf32) = (factors, precision == Precision::Tf32);
+            return Ok(self.blas().matmul(&Product {
+                sizes,
+                a,
+                b,
+                to: target,
+                add: to.add,
+                bias: None,
+                tf32,
+            })?);
         }
-        let dw = self.multiply(sizes, factors, None, x.dtype().wide())?;
+        let dw = self.multiply(sizes, factors, None, precision, x.dtype().wide())?;
         self.write(OP, &dw, to)
     }
 
