@@ -5,7 +5,7 @@ use phalanx_kernels::Activation;
 use super::grid::{
     THREADS, backward_suffix, check_float, check_len, launch, narrow_size, over, pack, rows, rows_per_chunk,
 };
-use super::sources::PLANES;
+use super::sources::{PLANE_SUMS, PLANES};
 use crate::{ElementType, Gpu, Result, Slice};
 
 /// Planes from which on each is a part by itself; smaller ones are added up column by column.
@@ -105,7 +105,7 @@ pub(super) fn moments(
     let parts = gpu.unwritten(ElementType::F64, 2 * cut.number(dims))?;
     let Some([matrices, rows_of, columns, per_chunk]) = cut.matrices(dims) else {
         let (group, grid) = rows(batch * channels, plane);
-        launch(gpu, &PLANES, &format!("plane_moments_{group}_{}", x.dtype()), grid)
+        launch(gpu, &PLANE_SUMS, &format!("plane_moments_{group}_{}", x.dtype()), grid)
             .slice(x)
             .slice(&parts)
             .number((batch * channels) as i64)
@@ -115,7 +115,7 @@ pub(super) fn moments(
     };
     let (packs, grid, block) = columns_of(columns, pack(&[x.dtype()]), &[x]);
     let grid = [grid, rows_of.div_ceil(per_chunk), matrices];
-    launch(gpu, &PLANES, &format!("column_moments{packs}_{}", x.dtype()), grid)
+    launch(gpu, &PLANE_SUMS, &format!("column_moments{packs}_{}", x.dtype()), grid)
         .blocks(grid, block)
         .slice(x)
         .slice(&parts)
@@ -185,7 +185,7 @@ impl Backward<'_> {
                 (format!("column_gradients{packs}_{suffix}"), grid, block)
             }
         };
-        let launch = launch(gpu, &PLANES, &name, grid)
+        let launch = launch(gpu, &PLANE_SUMS, &name, grid)
             .blocks(grid, block)
             .number(number(self.activation))
             .slice(self.x)

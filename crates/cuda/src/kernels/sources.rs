@@ -1,4 +1,4 @@
-//! The sources of kernels: a prelude that all share, and a file for each family, compiled for one kind of elements at a time.
+//! The sources of kernels: a prelude that all share, files that some share, and a file for each family, compiled for one kind of elements at a time.
 
 use crate::Source;
 
@@ -23,12 +23,13 @@ impl Family {
 }
 
 macro_rules! source {
-    ($name:literal, $suffix:literal, $only:literal) => {
+    ($name:literal, $suffix:literal, $only:literal $(, $part:literal)*) => {
         Source {
             name: concat!($name, "_", $suffix),
             parts: &[
                 concat!("#define ONLY_", $only, "\n"),
                 include_str!("../../kernels/prelude.cuh"),
+                $(include_str!(concat!("../../kernels/", $part)),)*
                 concat!("\n#line 1 \"", $name, ".cu\"\n"),
                 include_str!(concat!("../../kernels/", $name, ".cu")),
             ],
@@ -37,13 +38,13 @@ macro_rules! source {
 }
 
 macro_rules! families {
-    ($($family:ident = $name:literal;)*) => {
+    ($($family:ident = $name:literal $(with $part:literal)*;)*) => {
         $(pub(super) static $family: Family = Family {
             kinds: [
-                source!($name, "f32", "F32"),
-                source!($name, "f64", "F64"),
-                source!($name, "bf16", "BF16"),
-                source!($name, "f16", "F16"),
+                source!($name, "f32", "F32" $(, $part)*),
+                source!($name, "f64", "F64" $(, $part)*),
+                source!($name, "bf16", "BF16" $(, $part)*),
+                source!($name, "f16", "F16" $(, $part)*),
             ],
         };)*
 
@@ -62,10 +63,11 @@ families! {
     SUMS = "sums";
     SOFTMAX = "softmax";
     ATTENTION = "attention";
-    ATTENTION_TILES = "attention_tiles";
+    ATTENTION_TILES = "attention_tiles" with "tensor_cores.cuh";
     SCORES = "scores";
     ROW_NORMS = "row_norms";
-    PLANES = "planes";
+    PLANE_SUMS = "plane_sums" with "coefficients.cuh";
+    PLANES = "planes" with "coefficients.cuh";
     CHANNEL_STATISTICS = "channel_statistics";
     DEPTHWISE = "depthwise";
     POOLING = "pooling";

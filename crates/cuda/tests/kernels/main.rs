@@ -9,6 +9,7 @@ mod software;
 mod drawn;
 
 mod attending;
+mod batch_norms;
 mod elements;
 mod last;
 mod maps;
