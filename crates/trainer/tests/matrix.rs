@@ -215,8 +215,7 @@ impl Observer for Seen {
 fn cells(strategy: &'static str, all: bool) -> Vec<Cell> {
     let mut cells = Vec::new();
     for model in [Model::ResNet18, Model::Cvae] {
-        // On a processor `tf32` is `f32`.
-        for precision in Precision::ALL.iter().filter(|precision| **precision != Precision::Tf32) {
+        for precision in Precision::ALL {
             for ranks in 1..=4 {
                 for (recompute, accumulate) in [(0, 1), (1, 1), (0, 2), (1, 2)] {
                     let few = matches!((ranks, recompute, accumulate), (2, 0, 1) | (4, 1, 2));
