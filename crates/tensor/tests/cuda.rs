@@ -130,3 +130,47 @@ fn a_classifier_of_images_trains_as_on_the_cpu() {
 fn a_network_with_attention_trains_as_on_the_cpu() {
     software::run(agrees::<Tokens>);
 }
+
+#[test]
+fn what_is_written_to_images_that_lie_channels_last_is_read_in_both_orders() {
+    software::run(|| {
+        use phalanx_tensor::backend::{Conv2dShape, Convolutions as _, Elementwise as _, Memory as _};
+        let gpu = cuda();
+        let shape = Conv2dShape {
+            batch: 2,
+            in_channels: 3,
+            height: 4,
+            width: 5,
+            out_channels: 3,
+            kernel: [1, 1],
+            stride: [1, 1],
+            padding: [0, 0],
+            dilation: [1, 1],
+            groups: 1,
+        };
+        let [x, other] = ["x", "other"].map(|name| cases::draw(name, &[2, 3, 4, 5]));
+        let one =
+            Tensor::eye(3, DType::F32, &candle_core::Device::Cpu).and_then(|one| one.reshape((3, 3, 1, 1)));
+        let (x_at, other_at) = (gpu.from_host(&x).expect("memory"), gpu.from_host(&other).expect("memory"));
+        let one = gpu.from_host(&one.expect("a matrix")).expect("memory");
+        // Both with and without a copy in row-major order that exists already.
+        for read in [false, true] {
+            let y = gpu.conv2d(&shape, &x_at, &one, None, Precision::Tf32).expect("convolves");
+            let both = |expected: &[f64]| {
+                assert!(far(expected, &wide(&gpu.to_host(&y).expect("numbers"))) < 2e-3);
+                let negative: Vec<f64> = expected.iter().map(|value| -value).collect();
+                let neg = gpu.neg(&y).expect("memory");
+                assert!(far(&negative, &wide(&gpu.to_host(&neg).expect("numbers"))) < 2e-3);
+            };
+            if read {
+                both(&wide(&x));
+            }
+            gpu.accumulate(&y, &other_at).expect("adds");
+            both(&wide(&x).iter().zip(wide(&other)).map(|(a, b)| a + b).collect::<Vec<_>>());
+            gpu.copy(&y, &other_at).expect("copies");
+            both(&wide(&other));
+            gpu.zero(&y).expect("clears");
+            both(&[0.0; 120]);
+        }
+    });
+}

@@ -117,14 +117,14 @@ impl Products for Cuda {
     fn softmax(&self, x: &Array, dtype: DType) -> Result<Array> {
         const OP: &str = "softmax";
         let from = self.open(OP, x)?;
-        let y = kernels::softmax(self.gpu(), from.slice(), from.width(), element_type(OP, dtype)?)?;
+        let y = kernels::softmax(self.gpu(), from.slice()?, from.width(), element_type(OP, dtype)?)?;
         Ok(self.array(y, x.shape().clone()))
     }
 
     fn softmax_backward(&self, y: &Array, dy: &Array) -> Result<Array> {
         const OP: &str = "softmax";
         let (from, grad) = (self.open(OP, y)?, self.slice(OP, dy)?);
-        let dx = kernels::softmax_backward(self.gpu(), from.slice(), grad, from.width())?;
+        let dx = kernels::softmax_backward(self.gpu(), from.slice()?, grad, from.width())?;
         Ok(self.array(dx, y.shape().clone()))
     }
 
@@ -147,8 +147,8 @@ impl Products for Cuda {
             self.matmul(scores_sizes(shape), factors.0, factors.1, &pairs(shape), precision, wide)?;
         let dtype = precision.product(wide);
         let (from, factor) = (self.open(OP, &scores)?, 1.0 / (dim as f64).sqrt());
-        kernels::scale_and_mask(self.gpu(), from.slice(), [length, keys], factor, causal)?;
-        let weights = kernels::softmax(self.gpu(), from.slice(), keys, element_type(OP, dtype)?)?;
+        kernels::scale_and_mask(self.gpu(), from.slice()?, [length, keys], factor, causal)?;
+        let weights = kernels::softmax(self.gpu(), from.slice()?, keys, element_type(OP, dtype)?)?;
         let saved = self.array(weights, pairs(shape));
         drop(scores);
         let sizes = [shape.batch * shape.heads, length, dim, keys];
@@ -196,7 +196,7 @@ impl Products for Cuda {
         // Masked weights are zero, and softmax's gradient is a product with them, so the mask needs no step.
         let (weights, factor) = (self.open(OP, saved)?, 1.0 / (dim as f64).sqrt());
         let from = self.slice(OP, &grad_weights)?;
-        let scores = kernels::softmax_backward(self.gpu(), weights.slice(), from, keys)?;
+        let scores = kernels::softmax_backward(self.gpu(), weights.slice()?, from, keys)?;
         kernels::scale_and_mask(self.gpu(), &scores, [length, keys], factor, false)?;
         let grad_scores = self.array(scores, pairs(shape));
         if wants[0] {
