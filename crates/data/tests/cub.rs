@@ -75,6 +75,32 @@ fn images_are_cut_around_birds_and_captions_drawn() {
 }
 
 #[test]
+fn species_can_be_kept_for_testing() {
+    let place = cub();
+    let list = place.path().join("testclasses.txt");
+    write(&list, "002.Laysan_Albatross\r\n\r\n");
+    let open = |split| {
+        CubDataset::open(&CubConfig {
+            test_classes: Some(list.clone()),
+            ..CubConfig::new(place.path(), split)
+        })
+    };
+    for (split, label) in [(Split::Train, 0), (Split::Test, 1)] {
+        let found = open(split).unwrap();
+        assert_eq!((0..found.len()).map(|index| found.label(index).unwrap()).collect::<Vec<_>>(), [label; 3]);
+    }
+    write(&list, "002.Laysan_Albatross\nLaysan Albatross\n");
+    let said = open(Split::Test).unwrap_err().to_string();
+    assert!(
+        said.contains("testclasses.txt") && said.contains('2') && said.contains("`Laysan Albatross`"),
+        "{said}"
+    );
+    write(&list, "001.Black_footed_Albatross\n002.Laysan_Albatross\n");
+    let said = open(Split::Train).unwrap_err().to_string();
+    assert!(said.contains("testclasses.txt") && said.contains("train"), "{said}");
+}
+
+#[test]
 fn so_many_of_each_species_can_be_taken() {
     let place = cub();
     let train = Arc::new(open(place.path(), Split::Train).unwrap());

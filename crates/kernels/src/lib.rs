@@ -47,7 +47,9 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod attention;
 mod bfloat;
+mod binary;
 mod columns;
 mod context;
 mod conv;
@@ -71,7 +73,9 @@ mod unary;
 
 pub use crate::half::{Half, add_half, narrow_half, round_half, widen_half};
 pub use ::half::{bf16, f16};
+pub use attention::{AttentionGrads, AttentionShape, attention_backward, attention_forward};
 pub use bfloat::{narrow, widen};
+pub use binary::{BinaryOp, binary, sum_columns, sum_rows};
 pub use context::Context;
 pub use conv::{
     Conv2dShape, ConvTranspose2dShape, conv_transpose2d_backward_input, conv_transpose2d_backward_weight,
@@ -99,7 +103,7 @@ pub use reduce::{scale, sum, sum_of_squares};
 pub use softmax::{
     cross_entropy_rows_backward, cross_entropy_rows_forward, softmax_rows_backward, softmax_rows_forward,
 };
-pub use unary::{UnaryOp, unary_backward, unary_forward};
+pub use unary::{UnaryOp, geglu_backward, geglu_forward, unary_backward, unary_forward};
 
 /// The examples of this crate's README, as tests.
 #[cfg(doctest)]

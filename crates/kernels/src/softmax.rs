@@ -7,7 +7,7 @@ use crate::reduce::{dot_slice, sum_slice};
 
 /// The maximum of a row, lane by lane.
 #[inline(always)]
-fn row_max<T: Float>(row: &[T]) -> T {
+pub(crate) fn row_max<T: Float>(row: &[T]) -> T {
     const LANES: usize = 16;
     let (whole, tail) = row.as_chunks::<LANES>();
     let mut lanes = [T::LOWEST; LANES];
@@ -41,9 +41,13 @@ pub fn softmax_rows_forward<T: Float>(
             || {
                 for (x, y) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)) {
                     let max = row_max(x);
-                    y.iter_mut().zip(x).for_each(|(y, x)| *y = (*x - max).exp());
+                    for (y, x) in y.iter_mut().zip(x) {
+                        *y = (*x - max).exp();
+                    }
                     let factor = T::from_f64(1.0 / sum_slice(y));
-                    y.iter_mut().for_each(|y| *y = *y * factor);
+                    for y in y.iter_mut() {
+                        *y = *y * factor;
+                    }
                 }
             },
         );

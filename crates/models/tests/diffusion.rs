@@ -62,7 +62,10 @@ fn every_parameter_is_in_a_block(blocks: &[Arc<dyn Block>], store: &ParamStore) 
 
 #[test]
 fn every_parameter_belongs_to_a_block_that_runs() {
-    let (model, store) = build(true, |scope| UNet2DConditionModel::new(scope, &small_conditioned()));
+    let pooled =
+        UNet2DConditionConfig { projection_class_embeddings_input_dim: Some(5), ..small_conditioned() };
+    let (model, store) = build(true, |scope| UNet2DConditionModel::new(scope, &pooled));
+    assert!(store.params().iter().any(|param| param.name() == "class_embedding.weight"));
     every_parameter_is_in_a_block(&model.blocks(), &store);
     let (model, store) = build(true, |scope| UNet2DModel::new(scope, &UNet2DConfig::small(3)));
     every_parameter_is_in_a_block(&model.blocks(), &store);

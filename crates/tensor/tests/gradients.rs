@@ -128,6 +128,7 @@ fn activations() {
     for op in all {
         check(&format!("{op:?}"), std::slice::from_ref(&x), |t, v| ops::unary(t, &v[0], op));
     }
+    check("geglu", &[draw("both", &[2, 3, 8])], |t, v| ops::geglu(t, &v[0]));
 }
 
 #[test]

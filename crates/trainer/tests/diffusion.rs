@@ -122,12 +122,14 @@ fn strategies_agree(model: &str) {
 
 #[test]
 fn pixels_with_text_agree_under_every_strategy() {
-    strategies_agree("model.prediction=v_prediction model.zero_snr=true model.min_snr=5");
+    strategies_agree("model.prediction=v_prediction model.zero_snr=true model.pool_text=true");
 }
 
 #[test]
 fn pixels_without_text_agree_under_every_strategy() {
-    strategies_agree("model.conditional=false model.schedule=linear");
+    strategies_agree(
+        "model.conditional=false model.schedule=linear model.prediction=v_prediction model.min_snr=5",
+    );
 }
 
 #[test]

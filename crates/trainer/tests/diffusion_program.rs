@@ -64,6 +64,7 @@ fn one_command_trains_both_stages_and_goes_on_to_the_bit() {
     assert!(said.contains("before: autoencoder-kl in"), "{said}");
     let (whole, first) = (place.path("whole"), place.path("whole/first"));
     assert_eq!((losses(&first).len(), losses(&whole).len()), (12, 8));
+    assert!(first.join("samples/step-00000012.png").is_file(), "what came back of pictures is shown");
     assert!(whole.join("samples/step-00000008.png").is_file() && whole.join("curves.svg").is_file());
     assert!(fs::read_to_string(whole.join("config.toml")).expect("reads").contains("whole/first"));
 

@@ -44,6 +44,41 @@ fn train(folder: &Path, preset: &str, name: &str, steps: &str, more: &[&str]) {
 }
 
 #[test]
+fn an_autoencoder_is_judged_by_what_comes_back_of_pictures() {
+    let place = tempfile::tempdir().expect("a folder");
+    let folder = place.path();
+    train(
+        folder,
+        "shapes-attributes",
+        "judge",
+        "60",
+        &["train.ranks=1", "eval.enabled=false", "model.width=8"],
+    );
+    let judged =
+        ["quality.judges=[\"judge\"]", "quality.samples=24", "quality.batch=7", "eval.enabled=false"];
+    let network = ["model.widths=[8, 8]", "train.ema=0.0", "train.steps=2", "sample.rows=3"];
+    let measures = |name: &str, more: &[&str]| {
+        train(folder, "shapes-autoencoder", name, "2", &[&judged[..], &network, more].concat());
+        last(&folder.join(name))
+    };
+    let (one, two) =
+        (measures("one", &["train.ranks=1"]), measures("two", &["train.ranks=2", "train.strategy=fsdp"]));
+    // What comes back of a network that has learnt nothing is not what it was given; which pictures it was given, and what the
+    // judge says of them, does not depend on ranks.
+    for key in ["sharpness", "background_accuracy", "place_accuracy"] {
+        let of = |line: &Value, whose: &str| line[format!("test_{whose}_{key}")].as_f64().expect("a number");
+        assert!((of(&one, "real") - of(&two, "real")).abs() < 1e-9, "{key}: {one} {two}");
+        assert!(
+            (of(&one, "drawn") - of(&two, "drawn")).abs() <= 0.05 * of(&one, "real"),
+            "{key}: {one} {two}"
+        );
+    }
+    let picture = image::open(folder.join("one/samples/step-00000002.png")).expect("a picture");
+    // Three pictures with what came back of each, lines of 2 pixels between them, and all enlarged.
+    assert_eq!((picture.width(), picture.height()), (3 * (6 * (32 + 2) + 2), 3 * (32 + 2 * 2)));
+}
+
+#[test]
 fn judges_say_the_same_on_any_number_of_ranks_and_in_eval() {
     let place = tempfile::tempdir().expect("a folder");
     let folder = place.path();

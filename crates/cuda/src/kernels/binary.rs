@@ -1,20 +1,11 @@
 //! Two arrays combined element by element, each broadcast to the other's shape, and what that does to gradients.
 
+use phalanx_kernels::BinaryOp;
+
 use super::grid::{check_len, launch, over, pack};
 use super::sources::BINARY;
 use super::sums::sum_over;
 use crate::{ElementType, Gpu, GpuError, Result, Slice};
-
-/// What two operands are combined by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BinaryOp {
-    /// a + b.
-    Add,
-    /// a − b.
-    Sub,
-    /// a·b.
-    Mul,
-}
 
 /// Dimensions that kernels walk over, at most.
 pub(super) const DIMENSIONS: usize = 6;

@@ -20,6 +20,7 @@ mod grid;
 
 mod binary;
 mod elementwise;
+mod gated;
 mod memory;
 mod shapes;
 mod sums;
@@ -51,9 +52,10 @@ pub use batch_norm::{
     batch_norm_fixed, batch_norm_gradient_sums, batch_norm_running, batch_norm_statistics, batch_norm_sums,
     batch_norm_train, batch_norm_train_backward,
 };
-pub use binary::{BinaryOp, binary, mul_backward, sum_to_shape};
+pub use binary::{binary, mul_backward, sum_to_shape};
 pub use depthwise::{depthwise, depthwise_backward_input, depthwise_backward_weight, depthwise_supports};
 pub use elementwise::{affine, neg, unary, unary_backward};
+pub use gated::{geglu, geglu_backward};
 pub use group_norm::{group_norm, group_norm_backward};
 pub use images::{ImageBatch, images};
 pub use lookups::{embedding, embedding_backward, progression};

@@ -58,6 +58,7 @@ macro_rules! families {
 families! {
     MEMORY = "memory";
     ELEMENTWISE = "elementwise";
+    GATED = "gated";
     BINARY = "binary";
     SHAPES = "shapes";
     SUMS = "sums";

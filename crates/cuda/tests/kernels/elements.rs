@@ -1,12 +1,15 @@
 //! Elements by themselves: memory, functions, broadcasts, sums, order.
 
 use phalanx_cuda::kernels::{
-    BinaryOp, accumulate, affine, binary, broadcast_as, cat, convert, convert_to, count_up, fill,
-    mul_backward, narrow, neg, pad_with_zeros, permute, sum_all, sum_over, sum_to_shape, unary,
-    unary_backward,
+    accumulate, affine, binary, broadcast_as, cat, convert, convert_to, count_up, fill, geglu,
+    geglu_backward, mul_backward, narrow, neg, pad_with_zeros, permute, sum_all, sum_over, sum_to_shape,
+    unary, unary_backward,
 };
 use phalanx_cuda::{ElementType, Gpu};
-use phalanx_kernels::{UnaryOp, unary_backward as cpu_unary_backward, unary_forward};
+use phalanx_kernels::{
+    BinaryOp, UnaryOp, geglu_backward as cpu_geglu_backward, geglu_forward,
+    unary_backward as cpu_unary_backward, unary_forward,
+};
 
 use crate::drawn::{
     Draw, FLOATS, LENGTHS, PAIRS, assert_close, assert_within, cpu, download, on_gpu, rounded, upload,
@@ -151,6 +154,28 @@ fn functions_and_their_derivatives() {
         assert!(unary(gpu, UnaryOp::Relu, &gpu.zeros(ElementType::U8, 4).unwrap()).is_err());
         let wrong = gpu.zeros(ElementType::F32, 4).unwrap();
         assert!(unary_backward(gpu, UnaryOp::Relu, &x_gpu, &x_gpu, &wrong).is_err());
+    });
+}
+
+#[test]
+fn gated_units_and_their_derivatives() {
+    on_gpu(|gpu| {
+        let mut draw = Draw::new(3);
+        for (dtype, grad) in PAIRS {
+            for (rows, width) in [(1, 1), (3, 7), (33, 64)] {
+                let (x, x_gpu) = draw.slice(gpu, dtype, rows * 2 * width);
+                let (dy, dy_gpu) = draw.slice(gpu, grad, rows * width);
+                let (mut y, mut dx) = (vec![0.0; dy.len()], vec![0.0; x.len()]);
+                geglu_forward(&cpu(), width, &x, &mut y).unwrap();
+                cpu_geglu_backward(&cpu(), width, &x, &dy, &mut dx).unwrap();
+                let what = format!("geglu {dtype} {grad} {rows}x{width}");
+                assert_close(gpu, &what, &geglu(gpu, &x_gpu, width).unwrap(), &y);
+                let dx_gpu = geglu_backward(gpu, &x_gpu, &dy_gpu, width).unwrap();
+                assert_eq!(dx_gpu.dtype(), grad);
+                assert_close(gpu, &what, &dx_gpu, &dx);
+            }
+        }
+        assert!(geglu(gpu, &gpu.zeros(ElementType::F32, 6).unwrap(), 2).is_err());
     });
 }
 

@@ -27,6 +27,7 @@ use crate::file_list::FileList;
 use crate::lines::LinesFile;
 use crate::strings::CaptionLists;
 use crop::BoundingBox;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use tables::Table;
 
@@ -47,8 +48,11 @@ pub enum CubCaptions {
 pub struct CubConfig {
     /// The folder `CUB_200_2011`, or the one that holds it.
     pub path: PathBuf,
-    /// Which images, by `train_test_split.txt`.
+    /// Which images, by `train_test_split.txt` or by `test_classes`.
     pub split: Split,
+    /// A file with the names of the species that are for testing, one a line, all others being for training: StackGAN's split of
+    /// 150 and 50 species, Reed et al.'s `testclasses.txt`. Nothing = `train_test_split.txt` decides for each image.
+    pub test_classes: Option<PathBuf>,
     /// Where captions come from.
     pub captions: CubCaptions,
     /// The image is cut to a square around the bird whose half side is this times the longer side of its box, as far as
@@ -67,6 +71,7 @@ impl CubConfig {
         Self {
             path: path.into(),
             split,
+            test_classes: None,
             captions: CubCaptions::Beside,
             crop: 0.75,
             caption_seed: 0,
@@ -112,7 +117,15 @@ impl CubDataset {
             let no_class = || format!("class {id} is not in classes.txt");
             classes.place(id).ok_or_else(no_class)
         })?;
-        let for_training = images.join(&root.join("train_test_split.txt"), tables::flag)?;
+        let decides = config.test_classes.clone().unwrap_or_else(|| root.join("train_test_split.txt"));
+        let for_training = match &config.test_classes {
+            Some(file) => {
+                let names: Vec<&str> = classes.rows().map(|(_, name)| name).collect();
+                let held_out = named_classes(file, &names)?;
+                labels.iter().map(|label| !held_out.contains(label)).collect()
+            }
+            None => images.join(&decides, tables::flag)?,
+        };
         let boxes = images.join(&root.join("bounding_boxes.txt"), BoundingBox::parse)?;
 
         let mut this = Self {
@@ -142,7 +155,7 @@ impl CubDataset {
         }
         if this.files.len() == 0 {
             let reason = format!("none of the images of {} is for {}", images.file().display(), config.split);
-            return Err(DataError::file(&root.join("train_test_split.txt"), reason));
+            return Err(DataError::file(&decides, reason));
         }
         Ok(this)
     }
@@ -205,6 +218,16 @@ fn find_root(path: &Path) -> Result<PathBuf> {
         let looked_for = "images.txt (also in CUB_200_2011)".to_owned();
         DataError::Unrecognised { path: path.to_path_buf(), looked_for }
     })
+}
+
+/// The places of the classes that a file names, one a line, among all.
+fn named_classes(file: &Path, all: &[&str]) -> Result<BTreeSet<usize>> {
+    let lines = LinesFile::read(file)?;
+    let places = lines.lines().map(|(line, name)| {
+        let place = all.iter().position(|known| *known == name);
+        place.ok_or_else(|| lines.error(line, format!("there is no class `{name}` in classes.txt")))
+    });
+    places.collect()
 }
 
 /// The folder `text_c10` in the data set's folder or beside it.

@@ -68,7 +68,9 @@ pub fn group_norm_forward<T: Float>(
                     for (c, (y, x)) in y.chunks_exact_mut(plane).zip(x.chunks_exact(plane)).enumerate() {
                         let channel = index % groups * in_group + c;
                         let (factor, shift) = (inv_std * gamma[channel], beta[channel]);
-                        y.iter_mut().zip(x).for_each(|(y, x)| *y = (*x - mean) * factor + shift);
+                        for (y, x) in y.iter_mut().zip(x) {
+                            *y = (*x - mean) * factor + shift;
+                        }
                     }
                 }
             },

@@ -22,5 +22,5 @@ mod walk;
 pub use autoencoder_kl::{AutoencoderKL, AutoencoderKLConfig, LatentDistribution};
 pub use objective::{Noised, Objective};
 pub use schedule::{BetaSchedule, NoiseSchedule, Prediction};
-pub use unet::{UNet2DConditionConfig, UNet2DConditionModel, UNet2DConfig, UNet2DModel};
+pub use unet::{TextCondition, UNet2DConditionConfig, UNet2DConditionModel, UNet2DConfig, UNet2DModel};
 pub use walk::{Known, Walk, masked_latent};

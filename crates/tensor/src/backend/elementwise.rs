@@ -5,29 +5,7 @@ use candle_core::Shape;
 use super::Array;
 use crate::Result;
 
-pub use phalanx_kernels::UnaryOp;
-
-/// What two operands are combined by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BinaryOp {
-    /// a + b.
-    Add,
-    /// a − b.
-    Sub,
-    /// a·b.
-    Mul,
-}
-
-impl BinaryOp {
-    /// What messages call it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Add => "add",
-            Self::Sub => "sub",
-            Self::Mul => "mul",
-        }
-    }
-}
+pub use phalanx_kernels::{BinaryOp, UnaryOp};
 
 /// What a back end computes element by element.
 pub trait Elementwise {
@@ -69,6 +47,18 @@ pub trait Elementwise {
     /// # Errors
     /// If the element type is not supported.
     fn unary_backward(&self, op: UnaryOp, x: &Array, y: &Array, dy: &Array) -> Result<Array>;
+
+    /// value·gelu(gate), where the last dimension holds values and then as many gates: of half that size.
+    ///
+    /// # Errors
+    /// If the element type is not supported.
+    fn geglu(&self, x: &Array) -> Result<Array>;
+
+    /// The gradient of the input of [`Elementwise::geglu`]. Elements of 16 bits are widened and not rounded again.
+    ///
+    /// # Errors
+    /// If the element type is not supported.
+    fn geglu_backward(&self, x: &Array, dy: &Array) -> Result<Array>;
 
     /// The sum of all elements times `factor`, as a scalar; f32 for elements of 16 bits.
     ///

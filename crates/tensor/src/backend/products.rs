@@ -48,7 +48,8 @@ pub struct AttentionShape {
 pub struct Attended {
     /// softmax(q·kᵀ/√D)·v, as the precision stores products.
     pub output: Array,
-    /// What backward needs besides the inputs; on the CPU the weights [N, heads, T, S].
+    /// What backward needs besides the inputs: on the CPU ln Σ e^score of every position that looks, [N, heads, T], in the type
+    /// that is computed in.
     pub saved: Array,
 }
 

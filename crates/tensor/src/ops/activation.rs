@@ -1,7 +1,7 @@
 //! Elementwise functions.
 
-use crate::Result;
 use crate::tape::{Tape, Value};
+use crate::{Result, TensorError};
 
 pub use crate::backend::UnaryOp;
 
@@ -12,12 +12,30 @@ pub use crate::backend::UnaryOp;
 pub fn unary(tape: &Tape, x: &Value, op: UnaryOp) -> Result<Value> {
     let input = x.array()?.contiguous()?;
     let output = input.backend(tape.context()).unary(op, &input)?;
-    // A function whose derivative follows from its output does not keep its input.
+    // A function whose derivative follows from its output does not keep its input, and others do not keep their output.
     let (x_saved, y_saved) =
-        if op.derivative_from_output() { (output.clone(), output.clone()) } else { (input, output.clone()) };
+        if op.derivative_from_output() { (output.clone(), output.clone()) } else { (input.clone(), input) };
     tape.push("unary", &[x], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
         grads.add(0, grad.backend(tape.context()).unary_backward(op, &x_saved, &y_saved, &grad)?)
+    })
+}
+
+/// value·gelu(gate), where the last dimension of `x` holds values and then as many gates (GEGLU, Shazeer 2020): [.., 2·width] to
+/// [.., width].
+///
+/// # Errors
+/// If the last dimension is odd, or there is none.
+pub fn geglu(tape: &Tape, x: &Value) -> Result<Value> {
+    if !x.dims().last().is_some_and(|last| last.is_multiple_of(2)) {
+        let problem = format!("{:?} has no last dimension of values and as many gates", x.shape());
+        return Err(TensorError::shape("geglu", problem));
+    }
+    let input = x.array()?.contiguous()?;
+    let output = input.backend(tape.context()).geglu(&input)?;
+    tape.push("geglu", &[x], output, move |tape, grad, grads| {
+        let grad = grad.contiguous()?;
+        grads.add(0, grad.backend(tape.context()).geglu_backward(&input, &grad)?)
     })
 }
 

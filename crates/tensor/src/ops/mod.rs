@@ -21,7 +21,7 @@ mod reduce;
 mod shape;
 
 pub use activation::{
-    UnaryOp, clamp, exp, gelu, leaky_relu, quick_gelu, relu, relu6, sigmoid, silu, tanh, unary,
+    UnaryOp, clamp, exp, geglu, gelu, leaky_relu, quick_gelu, relu, relu6, sigmoid, silu, tanh, unary,
 };
 pub use arithmetic::{add, add_scalar, broadcast_add, broadcast_mul, mul, scale, sub};
 pub use attention::{attention, softmax};

@@ -26,6 +26,7 @@ pub(crate) const CASES: &[(&str, &[&[usize]], Run)] = &[
         ops::broadcast_as(t, &ops::reshape(t, &ops::sum_over(t, &part, 2)?, (1, 12))?, (3, 12))
     }),
     ("functions", &[&[3, 5]], |t, v| ops::gelu(t, &ops::tanh(t, &ops::leaky_relu(t, &v[0], 0.2)?)?)),
+    ("gated functions", &[&[3, 6]], |t, v| ops::geglu(t, &v[0])),
     ("matmul", &[&[2, 3, 4], &[2, 4, 5]], |t, v| ops::softmax(t, &ops::matmul(t, &v[0], &v[1])?)),
     ("conv2d", &[&[2, 4, 7, 6], &[6, 2, 3, 2], &[6]], |t, v| {
         let options = ops::Conv2dOptions { dilation: [2, 1], ..ops::Conv2dOptions::new(2, 1).groups(2) };

@@ -35,6 +35,14 @@ impl Elementwise for Checking {
         self.hide(&self.cpu().unary_backward(op, &open(x)?, &open(y)?, &open(dy)?)?)
     }
 
+    fn geglu(&self, x: &Array) -> Result<Array> {
+        self.hide(&self.cpu().geglu(&self.open("geglu", x)?)?)
+    }
+
+    fn geglu_backward(&self, x: &Array, dy: &Array) -> Result<Array> {
+        self.hide(&self.cpu().geglu_backward(&self.open("geglu", x)?, &self.open("geglu", dy)?)?)
+    }
+
     fn sum_all(&self, x: &Array, factor: f64) -> Result<Array> {
         self.hide(&self.cpu().sum_all(&self.open("sum", x)?, factor)?)
     }

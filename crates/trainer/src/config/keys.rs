@@ -170,6 +170,9 @@ sections! {
         tail: Tail = Tail::Drop;
         /// CUB: the folder of captions `text_c10`; empty = the one in `data.path` or beside it, `classes` = made of species' names.
         captions: String = String::new();
+        /// CUB: a file with the names of the species for testing, one a line, the others being for training; empty = the
+        /// images that train_test_split.txt says.
+        test_classes: String = String::new();
         /// CUB: birds are cut out as squares of this times their box's longer side to each side of its middle; 0 = whole images.
         box_crop: f64 = 0.75;
         /// Shards: samples are shuffled within this many shards at a time.

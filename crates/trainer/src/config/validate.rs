@@ -149,6 +149,7 @@ impl Config {
             ("data.test_path", &data.test_path, vec![DataKind::Shards]),
             ("data.index", &data.index, vec![DataKind::Shards]),
             ("data.captions", &data.captions, vec![DataKind::Cub]),
+            ("data.test_classes", &data.test_classes, vec![DataKind::Cub]),
             (
                 "data.exclude",
                 &data.exclude,

@@ -77,6 +77,7 @@ pub(super) fn unet(json: &Json) -> Result<(UNet2DConditionConfig, usize), Diffus
         layers_per_block: json.size_or("layers_per_block", 2)?,
         norm_num_groups: json.size_or("norm_num_groups", 32)?,
         cross_attention_dim: json.size("cross_attention_dim")?,
+        projection_class_embeddings_input_dim: None,
         num_heads,
         transformer_layers_per_block: json.size_or("transformer_layers_per_block", 1)?,
         use_linear_projection: json.flag_or("use_linear_projection", false)?,

@@ -2,7 +2,7 @@
 
 use phalanx_data::transform::Normalise;
 use phalanx_models::diffusion::{AutoencoderKL, AutoencoderKLConfig, LatentDistribution};
-use phalanx_tensor::{Value, loss, ops};
+use phalanx_tensor::{Tape, Value, loss, ops};
 
 use crate::config::{Config, Relations};
 use crate::engine::{Loss, Setup, Step, TaskSpec, TrainError, Training, number};
@@ -101,7 +101,8 @@ fn autoencoder(
     Ok(Training::new(name, Autoencoder { model, l2_weight, kl_weight })
         .loss(Autoencoder::loss)
         .measures(["l1", "kl"])
-        .evaluate(["loss", "l1", "kl"], Autoencoder::evaluate))
+        .evaluate(["loss", "l1", "kl"], Autoencoder::evaluate)
+        .restore(Autoencoder::restore))
 }
 
 impl Autoencoder {
@@ -130,6 +131,12 @@ impl Autoencoder {
         let latent = distribution.sample(step.tape, &noise)?;
         let [total, l1, kl] = self.parts(step, &images, &distribution, &latent)?;
         Ok(Loss::new(total, [number(&l1)?, number(&kl)?]))
+    }
+
+    /// Decoded from the means of the latent distributions.
+    fn restore(&self, tape: &Tape, images: &Value) -> Result<Value, TrainError> {
+        let distribution = self.model.encode(tape, images)?;
+        Ok(self.model.decode(tape, &distribution.mean)?)
     }
 
     /// With the means of the latent distributions.

@@ -14,7 +14,7 @@ pub(super) use attention::{Attention, AttentionConfig};
 pub(super) use convolutions::{Convolution, NormAndConvolution};
 pub(super) use resample::{Downsample2D, Upsample2D};
 pub(super) use resnet::{ResnetBlock2D, ResnetConfig};
-pub(super) use time::{TimeEmbedding, sinusoids};
+pub(super) use time::{ClassEmbedding, TimeEmbedding, sinusoids};
 pub(super) use transformer::{Transformer2D, TransformerConfig};
 
 use phalanx_tensor::nn::{Conv2d, Linear};

@@ -64,3 +64,29 @@ impl Block for TimeEmbedding {
         Ok(vec![self.linear_2.forward(tape, &hidden)?])
     }
 }
+
+/// A fully connected layer from a feature of a text to what is added to the embedded time: diffusers' `class_embedding` of
+/// type "simple_projection".
+#[derive(Debug)]
+pub(in crate::diffusion) struct ClassEmbedding {
+    name: String,
+    linear: Linear,
+}
+
+impl ClassEmbedding {
+    pub(in crate::diffusion) fn new(scope: &Scope, inputs: usize, outputs: usize) -> Result<Self> {
+        let scope = scope.block();
+        Ok(Self { linear: Linear::new(&scope, inputs, outputs)?, name: scope.block_name().to_owned() })
+    }
+}
+
+impl Block for ClassEmbedding {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Takes features [N, inputs]; gives [N, outputs].
+    fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
+        Ok(vec![self.linear.forward(tape, &inputs[0])?])
+    }
+}

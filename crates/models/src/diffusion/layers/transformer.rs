@@ -38,7 +38,6 @@ struct Layer {
     expand: Linear,
     /// `ff.net.2`.
     reduce: Linear,
-    inner: usize,
 }
 
 impl Layer {
@@ -57,7 +56,6 @@ impl Layer {
             norm3: norm("norm3")?,
             expand: Linear::new(&net.pp(0).pp("proj"), channels, 2 * inner)?,
             reduce: Linear::new(&net.pp(2), inner, channels)?,
-            inner,
         })
     }
 
@@ -66,11 +64,8 @@ impl Layer {
         let x = ops::add(tape, &self.attn1.forward(tape, &normed, &normed)?, x)?;
         let seen = self.attn2.forward(tape, &self.norm2.forward(tape, &x)?, text)?;
         let x = ops::add(tape, &seen, &x)?;
-        // GEGLU (Shazeer 2020): values times GELU of gates.
         let both = self.expand.forward(tape, &self.norm3.forward(tape, &x)?)?;
-        let value = ops::narrow(tape, &both, 2, 0, self.inner)?;
-        let gate = ops::gelu(tape, &ops::narrow(tape, &both, 2, self.inner, self.inner)?)?;
-        let out = self.reduce.forward(tape, &ops::mul(tape, &value, &gate)?)?;
+        let out = self.reduce.forward(tape, &ops::geglu(tape, &both)?)?;
         ops::add(tape, &out, &x)
     }
 }

@@ -24,6 +24,9 @@ pub struct UNet2DConditionConfig {
     pub norm_num_groups: usize,
     /// Width of the text's tokens.
     pub cross_attention_dim: usize,
+    /// Width of a feature of the whole text that is projected and added to the embedded time, so that every residual block is
+    /// told it: diffusers' `class_embed_type` "simple_projection". Nothing = residual blocks are told the time alone.
+    pub projection_class_embeddings_input_dim: Option<usize>,
     /// Heads of each level. Stable Diffusion 1 calls the number `attention_head_dim`.
     pub num_heads: Vec<usize>,
     /// Layers of each spatial transformer.
@@ -63,6 +66,7 @@ impl UNet2DConditionConfig {
             layers_per_block: 2,
             norm_num_groups: 32,
             cross_attention_dim: 768,
+            projection_class_embeddings_input_dim: None,
             num_heads: vec![8; 4],
             transformer_layers_per_block: 1,
             use_linear_projection: false,
@@ -79,6 +83,21 @@ impl UNet2DConditionConfig {
             use_linear_projection: true,
             ..Self::stable_diffusion_1()
         }
+    }
+}
+
+/// What a [`UNet2DConditionModel`] is told of texts.
+#[derive(Debug, Clone, Copy)]
+pub struct TextCondition<'v> {
+    /// Their tokens [N, S, cross_attention_dim].
+    pub tokens: &'v Value,
+    /// Their features [N, projection_class_embeddings_input_dim], for a network that is told them.
+    pub feature: Option<&'v Value>,
+}
+
+impl<'v> From<&'v Value> for TextCondition<'v> {
+    fn from(tokens: &'v Value) -> Self {
+        Self { tokens, feature: None }
     }
 }
 
@@ -115,6 +134,7 @@ impl UNet2DConditionModel {
             downsample_padding: 1,
             dropout: config.dropout,
             zero_init: config.zero_init,
+            class: config.projection_class_embeddings_input_dim,
         };
         let attend = |scope: &Scope, channels: usize, level: usize| -> Result<Arc<dyn Block>> {
             let config = TransformerConfig {
@@ -146,11 +166,17 @@ impl UNet2DConditionModel {
     ///
     /// # Shapes
     /// `sample` [N, in_channels, H, W], `timesteps` one for each sample or one for all, `text` [N, S,
-    /// cross_attention_dim]; the result is [N, out_channels, H, W].
+    /// cross_attention_dim], with features where the network is told them; the result is [N, out_channels, H, W].
     ///
     /// # Errors
-    /// If the shapes do not fit.
-    pub fn forward(&self, tape: &Tape, sample: &Value, timesteps: &[f64], text: &Value) -> Result<Value> {
+    /// If the shapes do not fit, or there are features for a network that is told none, or none for one that is.
+    pub fn forward<'v>(
+        &self,
+        tape: &Tape,
+        sample: &Value,
+        timesteps: &[f64],
+        text: impl Into<TextCondition<'v>>,
+    ) -> Result<Value> {
         self.forward_watched(tape, sample, timesteps, text, &mut |_, _| {})
     }
 
@@ -158,21 +184,22 @@ impl UNet2DConditionModel {
     /// diffusers.
     ///
     /// # Errors
-    /// If the shapes do not fit.
-    pub fn forward_watched(
+    /// As of [`UNet2DConditionModel::forward`].
+    pub fn forward_watched<'v>(
         &self,
         tape: &Tape,
         sample: &Value,
         timesteps: &[f64],
-        text: &Value,
+        text: impl Into<TextCondition<'v>>,
         watch: &mut dyn FnMut(&str, &Value),
     ) -> Result<Value> {
+        let TextCondition { tokens: text, feature } = text.into();
         let width = self.config.cross_attention_dim;
         if !matches!(text.dims(), [batch, _, last] if *last == width && *batch == sample.dims()[0]) {
             let (text, sample) = (text.shape(), sample.shape());
             let problem = format!("a text of {text:?} for images of {sample:?}; expected [N, S, {width}]");
             return Err(TensorError::Shape { op: "u-net", problem });
         }
-        self.trunk.forward(tape, sample, timesteps, Some(text), watch)
+        self.trunk.forward(tape, (sample, timesteps), (Some(text), feature), watch)
     }
 }

@@ -8,7 +8,7 @@ mod condition;
 mod plain;
 mod trunk;
 
-pub use condition::{UNet2DConditionConfig, UNet2DConditionModel};
+pub use condition::{TextCondition, UNet2DConditionConfig, UNet2DConditionModel};
 pub use plain::{UNet2DConfig, UNet2DModel};
 
 use trunk::{Trunk, TrunkConfig};

@@ -105,6 +105,7 @@ impl UNet2DModel {
             downsample_padding: config.downsample_padding,
             dropout: config.dropout,
             zero_init: config.zero_init,
+            class: None,
         };
         let attend = |scope: &Scope, channels: usize, _| -> Result<Arc<dyn Block>> {
             let heads = config.attention_head_dim.map_or(1, |width| channels / width.max(1));
@@ -148,6 +149,6 @@ impl UNet2DModel {
         timesteps: &[f64],
         watch: &mut dyn FnMut(&str, &Value),
     ) -> Result<Value> {
-        self.trunk.forward(tape, sample, timesteps, None, watch)
+        self.trunk.forward(tape, (sample, timesteps), (None, None), watch)
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use phalanx_tensor::{Block, Result, Scope, Tape, TensorError, Value, ops};
 
 use crate::diffusion::layers::{
-    Convolution, Downsample2D, NormAndConvolution, ResnetBlock2D, ResnetConfig, TimeEmbedding, Upsample2D,
-    sinusoids,
+    ClassEmbedding, Convolution, Downsample2D, NormAndConvolution, ResnetBlock2D, ResnetConfig,
+    TimeEmbedding, Upsample2D, sinusoids,
 };
 
 /// The sizes of a trunk.
@@ -25,6 +25,8 @@ pub(super) struct TrunkConfig {
     pub(super) downsample_padding: usize,
     pub(super) dropout: f64,
     pub(super) zero_init: bool,
+    /// Width of what is added to the embedded time once it is projected.
+    pub(super) class: Option<usize>,
 }
 
 impl TrunkConfig {
@@ -67,6 +69,7 @@ pub(super) struct Trunk {
     config: TrunkConfig,
     conv_in: Arc<dyn Block>,
     time_embedding: Arc<dyn Block>,
+    class_embedding: Option<Arc<dyn Block>>,
     down: Vec<Level>,
     /// The middle: a layer, and a residual block behind it.
     mid: (Layer, Arc<dyn Block>),
@@ -108,6 +111,10 @@ impl Trunk {
             };
         let conv_in = Arc::new(Convolution::new(&scope.pp("conv_in"), (config.in_channels, first, 3))?);
         let time_embedding = Arc::new(TimeEmbedding::new(&scope.pp("time_embedding"), first, time)?);
+        let project = |width| -> Result<Arc<dyn Block>> {
+            Ok(Arc::new(ClassEmbedding::new(&scope.pp("class_embedding"), width, time)?))
+        };
+        let class_embedding = config.class.map(project).transpose()?;
         let mut down = Vec::with_capacity(levels);
         let mut inputs = first;
         for (level, (&width, &attends)) in widths.iter().zip(&config.attention).enumerate() {
@@ -150,7 +157,7 @@ impl Trunk {
         }
         let (groups, eps, sizes) = (config.norm_num_groups, config.norm_eps, (first, config.out_channels));
         let out = Arc::new(NormAndConvolution::new(scope, sizes, groups, eps, config.zero_init)?);
-        Ok(Self { conv_in, time_embedding, down, mid, up, out, config })
+        Ok(Self { conv_in, time_embedding, class_embedding, down, mid, up, out, config })
     }
 
     /// Every block, in the order in which they run.
@@ -169,6 +176,7 @@ impl Trunk {
                 .collect()
         };
         let mut blocks = vec![self.time_embedding.clone(), self.conv_in.clone()];
+        blocks.extend(self.class_embedding.clone());
         blocks.extend(of_levels(&self.down));
         blocks.extend(of_layers(std::slice::from_ref(&self.mid.0)));
         blocks.push(self.mid.1.clone());
@@ -177,13 +185,13 @@ impl Trunk {
         blocks
     }
 
-    /// [N, in, H, W] at timesteps, one for each sample or one for all, to [N, out, H, W].
+    /// [N, in, H, W] at timesteps, one for each sample or one for all, to [N, out, H, W], told texts by their tokens and their
+    /// features.
     pub(super) fn forward(
         &self,
         tape: &Tape,
-        sample: &Value,
-        timesteps: &[f64],
-        text: Option<&Value>,
+        (sample, timesteps): (&Value, &[f64]),
+        (text, feature): (Option<&Value>, Option<&Value>),
         watch: Watch<'_>,
     ) -> Result<Value> {
         let &[batch, channels, height, width] = sample.dims() else {
@@ -213,6 +221,16 @@ impl Trunk {
         watch("time_proj", &time);
         let time = tape.run1(&self.time_embedding, &time)?;
         watch("time_embedding", &time);
+        let time = match (&self.class_embedding, feature) {
+            (Some(class), Some(feature)) => ops::add(tape, &time, &tape.run1(class, feature)?)?,
+            (None, None) => time,
+            (class, _) => {
+                let (told, given) =
+                    if class.is_some() { ("the", "none is given") } else { ("no", "one is given") };
+                let problem = format!("the network is told {told} feature of a text, and {given}");
+                return Err(TensorError::Shape { op: "u-net", problem });
+            }
+        };
         let mut x = tape.run1(&self.conv_in, sample)?;
         watch("conv_in", &x);
         let attend = |layer: &Layer, mut x: Value, name: String, watch: Watch<'_>| -> Result<Value> {

@@ -1,7 +1,9 @@
-//! Elementwise functions and sums: candle's, but for the functions of one argument.
+//! Elementwise functions and sums, by the kernels; what is broadcast in other ways than over planes, and what is rare, by candle.
 
 use candle_core::{Shape, Tensor};
-use phalanx_kernels::{unary_backward, unary_forward};
+use phalanx_kernels::{
+    binary, geglu_backward, geglu_forward, sum_columns, sum_rows, unary_backward, unary_forward,
+};
 
 use crate::backend::{Array, BinaryOp, Elementwise, UnaryOp};
 use crate::storage::{Contiguous, cast, dispatch, meet, stored, tensor_from, unwritten, wide};
@@ -16,9 +18,51 @@ fn single(
     Ok(cast(context, &compute(&cast(context, x, wide(x.dtype()))?)?, x.dtype())?.into())
 }
 
+/// Two tensors of one element type, combined.
+fn combined(context: &Context, op: BinaryOp, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    if !spans_planes(a.dims(), b.dims()) || a.dtype() != b.dtype() {
+        return Ok(match op {
+            BinaryOp::Add => a.broadcast_add(b),
+            BinaryOp::Sub => a.broadcast_sub(b),
+            BinaryOp::Mul => a.broadcast_mul(b),
+        }?);
+    }
+    let name = op.name();
+    // The kernels read one element after the other, and hold both tensors while they do.
+    let (a, b) = (a.contiguous()?, b.contiguous()?);
+    let (x, y) = (Contiguous::by(name, context, &a)?, Contiguous::by(name, context, &b)?);
+    dispatch!(name, a.dtype(), T => {
+        let mut out = unwritten::<T>(a.elem_count());
+        binary(context, op, x.slice::<T>()?, y.slice::<T>()?, &mut out)?;
+        tensor_from(out, a.shape().clone())
+    })
+}
+
+/// Whether the second of two shapes is the first one, or has 1 in place of its last sizes.
+fn spans_planes(of: &[usize], part: &[usize]) -> bool {
+    let alike = of.iter().zip(part).take_while(|(of, part)| of == part).count();
+    of.len() == part.len() && part[alike..].iter().all(|size| *size == 1) && !part.contains(&0)
+}
+
 fn sum_to_shape(context: &Context, grad: &Tensor, shape: &Shape) -> Result<Tensor> {
     if grad.shape() == shape {
         return Ok(grad.clone());
+    }
+    const OP: &str = "sum_to_shape";
+    let kept = shape.elem_count();
+    let leading = grad.dims().ends_with(shape.dims());
+    if kept > 0 && (leading || spans_planes(grad.dims(), shape.dims())) {
+        let grad = grad.contiguous()?;
+        let read = Contiguous::by(OP, context, &grad)?;
+        let times = grad.elem_count() / kept;
+        return dispatch!(OP, grad.dtype(), T => {
+            let mut sums = unwritten::<T>(kept);
+            match leading {
+                true => sum_columns(context, [times, kept], read.slice::<T>()?, &mut sums)?,
+                false => sum_rows(context, [kept, times], read.slice::<T>()?, &mut sums)?,
+            }
+            tensor_from(sums, shape.clone())
+        });
     }
     let grad = cast(context, grad, wide(grad.dtype()))?;
     let (dims, extra) = (shape.dims(), grad.rank() - shape.rank());
@@ -33,18 +77,13 @@ impl Elementwise for Context {
     fn binary(&self, op: BinaryOp, a: &Array, b: &Array) -> Result<Array> {
         let name = op.name();
         let (a, b, dtype) = meet(self, name, a.host(name)?, b.host(name)?)?;
-        let result = match op {
-            BinaryOp::Add => a.broadcast_add(&b),
-            BinaryOp::Sub => a.broadcast_sub(&b),
-            BinaryOp::Mul => a.broadcast_mul(&b),
-        };
-        Ok(cast(self, &result?, dtype)?.into())
+        Ok(cast(self, &combined(self, op, &a, &b)?, dtype)?.into())
     }
 
     fn mul_backward(&self, grad: &Array, other: &Array, shape: &Shape) -> Result<Array> {
         const OP: &str = "mul";
         let (grad, other, _) = meet(self, OP, grad.host(OP)?, other.host(OP)?)?;
-        Ok(sum_to_shape(self, &grad.broadcast_mul(&other)?, shape)?.into())
+        Ok(sum_to_shape(self, &combined(self, BinaryOp::Mul, &grad, &other)?, shape)?.into())
     }
 
     fn affine(&self, x: &Array, factor: f64, addend: f64) -> Result<Array> {
@@ -80,6 +119,35 @@ impl Elementwise for Context {
             let mut dx = unwritten::<T>(dy.len());
             unary_backward(self, op, x.slice::<T>()?, y.slice::<T>()?, dy, &mut dx)?;
             Ok(tensor_from(dx, grad.shape().clone())?.into())
+        })
+    }
+
+    fn geglu(&self, x: &Array) -> Result<Array> {
+        const OP: &str = "geglu";
+        let x = x.host(OP)?;
+        let read = Contiguous::by(OP, self, x)?;
+        let mut dims = x.dims().to_vec();
+        let width = dims.last_mut().map_or(0, |last| {
+            *last /= 2;
+            *last
+        });
+        dispatch!(OP, x.dtype(), T => {
+            let values = read.slice::<T>()?;
+            let mut y = unwritten::<T>(values.len() / 2);
+            geglu_forward(self, width, values, &mut y)?;
+            Ok(stored(self, y, Shape::from(dims), x.dtype())?.into())
+        })
+    }
+
+    fn geglu_backward(&self, x: &Array, dy: &Array) -> Result<Array> {
+        const OP: &str = "geglu";
+        let (x_t, grad) = (x.host(OP)?, dy.host(OP)?);
+        let (x, dy) = (Contiguous::by(OP, self, x_t)?, Contiguous::by(OP, self, grad)?);
+        let width = grad.dims().last().copied().unwrap_or(0);
+        dispatch!(OP, grad.dtype(), T => {
+            let mut dx = unwritten::<T>(x_t.elem_count());
+            geglu_backward(self, width, x.slice::<T>()?, dy.slice::<T>()?, &mut dx)?;
+            Ok(tensor_from(dx, x_t.shape().clone())?.into())
         })
     }
 

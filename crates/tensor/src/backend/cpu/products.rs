@@ -1,15 +1,14 @@
-//! Matrix products and softmax, by the kernels.
+//! Matrix products, attention and softmax, by the kernels.
 
 use candle_core::{DType, Shape, Tensor};
 use phalanx_kernels::{
-    Matrix, MatrixMut, linear_forward, matmul_batched, softmax_rows_backward, softmax_rows_forward,
+    AttentionGrads, AttentionShape as HeadShape, Matrix, MatrixMut, attention_backward, attention_forward,
+    linear_forward, matmul_batched, softmax_rows_backward, softmax_rows_forward, sum_columns,
 };
 
 use crate::backend::{Array, Attended, AttentionShape, Destination, Factor, Products};
-use crate::storage::{
-    Contiguous, cast, dispatch, operand, stored, tensor_from, unwritten, wide, with_slice_mut,
-};
-use crate::{Context, Precision, Result};
+use crate::storage::{Contiguous, dispatch, operand, stored, tensor_from, unwritten, wide, with_slice_mut};
+use crate::{Context, Precision, Result, TensorError};
 
 impl Products for Context {
     fn matmul(
@@ -77,9 +76,14 @@ impl Products for Context {
     }
 
     fn linear_backward_bias(&self, [rows, _, outputs]: [usize; 3], dy: &Array) -> Result<Array> {
-        let dy = dy.host("linear")?;
-        let dy = cast(self, dy, wide(dy.dtype()))?;
-        Ok(dy.reshape((rows, outputs))?.contiguous()?.sum(0)?.into())
+        const OP: &str = "linear";
+        let dy = dy.host(OP)?;
+        let read = Contiguous::by(OP, self, dy)?;
+        dispatch!(OP, dy.dtype(), T => {
+            let mut sums = unwritten::<T>(outputs);
+            sum_columns(self, [rows, outputs], read.slice::<T>()?, &mut sums)?;
+            Ok(tensor_from(sums, Shape::from(outputs))?.into())
+        })
     }
 
     fn softmax(&self, x: &Array, dtype: DType) -> Result<Array> {
@@ -100,19 +104,19 @@ impl Products for Context {
         precision: Precision,
     ) -> Result<Attended> {
         const OP: &str = "attention";
-        let AttentionShape { length, keys, dim, causal, .. } = shape;
-        let (q, k) = (Factor::plain(q), Factor::transposed(k));
-        let wide = wide(q.array.dtype());
-        let scores = self.matmul(scores_sizes(shape), q, k, &pairs(shape), precision, wide)?;
-        scale_and_mask(scores.host(OP)?, 1.0 / (dim as f64).sqrt(), causal)?;
-        let dtype = precision.product(wide);
-        let saved = Array::from(softmax(self, scores.host(OP)?, dtype)?);
-        drop(scores);
-        let sizes = [shape.batch * shape.heads, length, dim, keys];
-        let queries = outer(shape, length);
-        let output =
-            self.matmul(sizes, Factor::plain(&saved), Factor::plain(v), &queries, precision, dtype)?;
-        Ok(Attended { output, saved })
+        let [q_t, k_t, v_t] = [q.host(OP)?, k.host(OP)?, v.host(OP)?];
+        let read = |tensor| operand(OP, self, precision, tensor);
+        let (q, k, v) = (read(q_t)?, read(k_t)?, read(v_t)?);
+        dispatch!(OP, q_t.dtype(), T => {
+            let queries = shape.batch * shape.heads * shape.length;
+            let (mut out, mut log_sums) = (unwritten::<T>(queries * shape.dim), unwritten::<T>(queries));
+            let inputs = (q.slice::<T>()?, k.slice::<T>()?, v.slice::<T>()?);
+            attention_forward(self, heads(shape), inputs.0, inputs.1, inputs.2, &mut out, &mut log_sums)?;
+            let dtype = precision.product(wide(q_t.dtype()));
+            let output = stored(self, out, outer(shape, shape.length), dtype)?.into();
+            let saved = tensor_from(log_sums, Shape::from((shape.batch, shape.heads, shape.length)))?.into();
+            Ok(Attended { output, saved })
+        })
     }
 
     fn attention_backward(
@@ -125,43 +129,30 @@ impl Products for Context {
         wants: [bool; 3],
     ) -> Result<[Option<Array>; 3]> {
         const OP: &str = "attention";
-        let AttentionShape { length, keys, dim, .. } = shape;
-        // Of as many rows as `rows`, from sums over `over`.
-        let product = |rows: usize, over: usize, a: Factor<'_>, b: Factor<'_>| {
-            let sizes = [shape.batch * shape.heads, rows, dim, over];
-            self.matmul(sizes, a, b, &outer(shape, rows), precision, wide(a.array.dtype()))
-        };
-        let mut grads = [None, None, None];
-        if wants[2] {
-            grads[2] = Some(product(keys, length, Factor::transposed(saved), Factor::plain(grad))?);
-        }
-        if !wants[0] && !wants[1] {
-            return Ok(grads);
-        }
-        let (dy, v) = (Factor::plain(grad), Factor::transposed(v));
-        let wide = wide(grad.dtype());
-        let grad_weights = self.matmul(scores_sizes(shape), dy, v, &pairs(shape), precision, wide)?;
-        // Masked weights are zero, and softmax's gradient is a product with them, so the mask needs no step.
-        let factor = 1.0 / (dim as f64).sqrt();
-        let grad_scores = softmax_backward(self, saved.host(OP)?, grad_weights.host(OP)?)?;
-        let grad_scores = Array::from((grad_scores * factor)?);
-        if wants[0] {
-            grads[0] = Some(product(length, keys, Factor::plain(&grad_scores), Factor::plain(k))?);
-        }
-        if wants[1] {
-            grads[1] = Some(product(keys, length, Factor::transposed(&grad_scores), Factor::plain(q))?);
-        }
-        Ok(grads)
+        let [q_t, k_t, v_t, grad] = [q.host(OP)?, k.host(OP)?, v.host(OP)?, grad.host(OP)?];
+        let read = |tensor| operand(OP, self, precision, tensor);
+        let (q, k, v, dy) = (read(q_t)?, read(k_t)?, read(v_t)?, read(grad)?);
+        let log_sums = Contiguous::by(OP, self, saved.host(OP)?)?;
+        dispatch!(OP, grad.dtype(), T => {
+            let mut made = [shape.length, shape.keys, shape.keys].map(|rows| (rows, None));
+            for ((rows, made), wanted) in made.iter_mut().zip(wants) {
+                *made = wanted.then(|| unwritten::<T>(shape.batch * shape.heads * *rows * shape.dim));
+            }
+            let [dq, dk, dv] = made.each_mut().map(|(_, made)| made.as_deref_mut());
+            let inputs = [q.slice::<T>()?, k.slice::<T>()?, v.slice::<T>()?];
+            let grads = AttentionGrads { q: dq, k: dk, v: dv };
+            attention_backward(self, heads(shape), inputs, log_sums.slice::<T>()?, dy.slice::<T>()?, grads)?;
+            let [q, k, v] = made.map(|(rows, made)| {
+                made.map(|made| Ok::<Array, TensorError>(tensor_from(made, outer(shape, rows))?.into())).transpose()
+            });
+            Ok([q?, k?, v?])
+        })
     }
 }
 
-fn scores_sizes(shape: AttentionShape) -> [usize; 4] {
-    [shape.batch * shape.heads, shape.length, shape.keys, shape.dim]
-}
-
-/// The shape of scores.
-fn pairs(shape: AttentionShape) -> Shape {
-    Shape::from((shape.batch, shape.heads, shape.length, shape.keys))
+/// The shape of attention as its kernels take it.
+fn heads(AttentionShape { batch, heads, length, keys, dim, causal }: AttentionShape) -> HeadShape {
+    HeadShape { heads: batch * heads, length, keys, dim, causal }
 }
 
 /// The shape of `rows` positions.
@@ -191,20 +182,4 @@ fn softmax_backward(context: &Context, y: &Tensor, grad: &Tensor) -> Result<Tens
         softmax_rows_backward(context, y_values.len() / width.max(1), width, y_values, grad_values, &mut out)?;
         tensor_from(out, y.shape().clone())
     })
-}
-
-/// Multiplies scores by `factor` and, if `causal`, sets those of later positions to −∞, in place.
-fn scale_and_mask(scores: &Tensor, factor: f64, causal: bool) -> Result<()> {
-    use phalanx_kernels::Float as _;
-    const OP: &str = "attention";
-    let (length, keys) = (scores.dims()[2], scores.dims()[3]);
-    dispatch!(OP, scores.dtype(), T => with_slice_mut::<T, _>(OP, scores, |values| {
-        let factor = T::from_f64(factor);
-        for (row, values) in values.chunks_exact_mut(keys.max(1)).enumerate() {
-            let seen = if causal { row % length + 1 } else { keys };
-            values[..seen].iter_mut().for_each(|v| *v *= factor);
-            values[seen..].fill(T::from_f64(f64::NEG_INFINITY));
-        }
-        Ok(())
-    }))
 }

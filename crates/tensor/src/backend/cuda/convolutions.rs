@@ -8,7 +8,9 @@ use phalanx_cuda::dnn::{Convolution, Layout, Reading};
 use phalanx_cuda::{Gpu, GpuError, Slice, kernels};
 
 use super::{Cuda, argument, element_type};
-use crate::backend::{Array, Conv2dShape, ConvBackward, ConvTranspose2dShape, Convolutions, Destination};
+use crate::backend::{
+    Array, BinaryOp, Conv2dShape, ConvBackward, ConvTranspose2dShape, Convolutions, Destination,
+};
 use crate::{Precision, Result, TensorError};
 
 fn convolution(shape: &Conv2dShape) -> Convolution {
@@ -57,7 +59,7 @@ impl Run<'_> {
             let bias = (self.cuda.slice(self.op, bias)?, channels);
             Ok::<_, TensorError>(kernels::binary(
                 self.cuda.gpu(),
-                kernels::BinaryOp::Add,
+                BinaryOp::Add,
                 (&y, &dims),
                 bias,
                 y.dtype(),

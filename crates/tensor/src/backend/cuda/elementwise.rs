@@ -24,11 +24,6 @@ fn met(op: &'static str, a: DType, b: DType) -> Result<DType> {
 impl Elementwise for Cuda {
     fn binary(&self, op: BinaryOp, a: &Array, b: &Array) -> Result<Array> {
         let name = op.name();
-        let kernel = match op {
-            BinaryOp::Add => kernels::BinaryOp::Add,
-            BinaryOp::Sub => kernels::BinaryOp::Sub,
-            BinaryOp::Mul => kernels::BinaryOp::Mul,
-        };
         let dtype = element_type(name, met(name, a.dtype(), b.dtype())?)?;
         let shape = a.shape().broadcast_shape_binary_op(b.shape(), name)?;
         let images = a.rank() == 4 && b.rank() == 4;
@@ -36,10 +31,10 @@ impl Elementwise for Cuda {
             let turned = |array: &Array| [0, 2, 3, 1].map(|at| array.dims()[at]);
             let (left, right) = ((self.last(name, a)?, turned(a)), (self.last(name, b)?, turned(b)));
             let (left, right) = ((&left.0, &left.1[..]), (&right.0, &right.1[..]));
-            return Ok(self.array_last(kernels::binary(self.gpu(), kernel, left, right, dtype)?, shape));
+            return Ok(self.array_last(kernels::binary(self.gpu(), op, left, right, dtype)?, shape));
         }
         let (left, right) = ((self.slice(name, a)?, a.dims()), (self.slice(name, b)?, b.dims()));
-        Ok(self.array(kernels::binary(self.gpu(), kernel, left, right, dtype)?, shape))
+        Ok(self.array(kernels::binary(self.gpu(), op, left, right, dtype)?, shape))
     }
 
     fn mul_backward(&self, grad: &Array, other: &Array, shape: &Shape) -> Result<Array> {
@@ -74,6 +69,23 @@ impl Elementwise for Cuda {
         }
         let (x, y, grad) = (self.slice(OP, x)?, self.slice(OP, y)?, self.slice(OP, dy)?);
         Ok(self.array(kernels::unary_backward(self.gpu(), op, x, y, grad)?, dy.shape().clone()))
+    }
+
+    fn geglu(&self, x: &Array) -> Result<Array> {
+        const OP: &str = "geglu";
+        let mut dims = x.dims().to_vec();
+        let width = dims.last_mut().map_or(0, |last| {
+            *last /= 2;
+            *last
+        });
+        Ok(self.array(kernels::geglu(self.gpu(), self.slice(OP, x)?, width)?, dims))
+    }
+
+    fn geglu_backward(&self, x: &Array, dy: &Array) -> Result<Array> {
+        const OP: &str = "geglu";
+        let width = dy.dims().last().copied().unwrap_or(0);
+        let dx = kernels::geglu_backward(self.gpu(), self.slice(OP, x)?, self.slice(OP, dy)?, width)?;
+        Ok(self.array(dx, x.shape().clone()))
     }
 
     fn sum_all(&self, x: &Array, factor: f64) -> Result<Array> {

@@ -9,7 +9,7 @@ use phalanx_cuda::kernels::AttentionSizes;
 use phalanx_cuda::{ElementType, Slice, kernels};
 
 use super::{Cuda, CudaArray, element_type};
-use crate::backend::{Array, Attended, AttentionShape, Destination, Factor, Products};
+use crate::backend::{Array, Attended, AttentionShape, BinaryOp, Destination, Factor, Products};
 use crate::storage::wide;
 use crate::{Precision, Result};
 
@@ -36,7 +36,7 @@ impl Cuda {
         let to = match bias.filter(|_| factors == ElementType::F64) {
             Some(bias) => {
                 let (rows, row) = ([batch * m, n], [n]);
-                kernels::binary(gpu, kernels::BinaryOp::Add, (&to, &rows), (bias, &row), given)?
+                kernels::binary(gpu, BinaryOp::Add, (&to, &rows), (bias, &row), given)?
             }
             None => to,
         };

@@ -53,6 +53,7 @@ pub(super) fn open_splits(config: &Config) -> Result<(Images, Images), TrainErro
             Ok(Arc::new(CubDataset::open(&CubConfig {
                 path: PathBuf::from(&data.path),
                 split,
+                test_classes: (!data.test_classes.is_empty()).then(|| PathBuf::from(&data.test_classes)),
                 captions,
                 crop: data.box_crop,
                 caption_seed: config.train.seed,

@@ -9,4 +9,4 @@ pub use memory::{ModelPlan, plan_memory};
 pub use runs::{describe, evaluate_run, evaluate_weights, sample_run};
 
 pub(super) use evaluate::evaluate;
-pub(super) use samples::draw;
+pub(super) use samples::{draw, draw_restored};

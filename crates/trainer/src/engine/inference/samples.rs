@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use phalanx_tensor::{Key, Session, Tape};
+use candle_core::Tensor;
+use phalanx_tensor::{Key, Session, Tape, Value};
 
 use crate::engine::error::TrainError;
-use crate::engine::training::{AnyTraining, Drawing, DrawingKind};
+use crate::engine::training::{AnyTraining, Drawing, DrawingKind, planar};
 use crate::run::Grid;
 
 /// How many prompts stand side by side when each has one picture.
@@ -36,10 +37,32 @@ pub(in crate::engine) fn draw(
     };
     let columns = if drawing.columns == 1 { (PROMPTS_ABREAST / abreast).max(1) } else { drawing.columns };
     let width = columns * abreast;
-    let mut grid = Grid::new(pictures.len(), width, size, size)?;
-    for picture in &pictures {
+    write(&pictures, width, size, path)?;
+    Ok(true)
+}
+
+/// Shows pictures [N, 3, size, size] in [-1, 1], each beside what comes back of it. False if the training restores nothing.
+pub(in crate::engine) fn draw_restored(
+    training: &dyn AnyTraining,
+    session: Session,
+    images: &Tensor,
+    size: usize,
+    path: &Path,
+) -> Result<bool, TrainError> {
+    let tape = Tape::forward_only(session);
+    let images = Value::constant(images.clone());
+    let Some(restored) = training.restore(&tape, &images)? else { return Ok(false) };
+    let (given, restored) = (planar(&images)?, planar(&restored)?);
+    let pairs: Vec<Vec<f32>> = given.into_iter().zip(restored).flat_map(|pair| [pair.0, pair.1]).collect();
+    write(&pairs, PROMPTS_ABREAST, size, path)?;
+    Ok(true)
+}
+
+/// Writes pictures, so many abreast.
+fn write(pictures: &[Vec<f32>], abreast: usize, size: usize, path: &Path) -> Result<(), TrainError> {
+    let mut grid = Grid::new(pictures.len(), abreast, size, size)?;
+    for picture in pictures {
         grid.push(picture)?;
     }
-    grid.write(path)?;
-    Ok(true)
+    Ok(grid.write(path)?)
 }

@@ -26,7 +26,7 @@ use sharpness::sharpness;
 use super::data::Data;
 use super::distributed::Distributed;
 use super::error::TrainError;
-use super::training::{AnyTraining, Drawing, DrawingKind, Task};
+use super::training::{AnyTraining, Drawing, DrawingKind, Task, planar};
 use crate::config::Config;
 
 /// The judges of a run, and what they see in real pictures.
@@ -79,7 +79,10 @@ impl Quality {
             let positions = start..(start + config.quality.batch.max(1)).min(own.end);
             let batch = data.test_samples(config.quality.samples, positions.clone())?;
             let pictures = Pictures::new(batch, &config.data.normalise)?;
-            let drawings = draw_each(training, session, key, pictures.captions(), positions)?;
+            let drawings = match restored(training, session, &pictures)? {
+                Some(restored) => restored,
+                None => draw_each(training, session, key, pictures.captions(), positions)?,
+            };
             sums[0] += pictures.images().iter().map(sharpness).sum::<f64>();
             sums[1] += drawings.iter().map(sharpness).sum::<f64>();
             sums[2] += drawings.len() as f64;
@@ -129,6 +132,18 @@ impl Quality {
         });
         all.collect()
     }
+}
+
+/// What comes back of pictures, of a training that restores them.
+fn restored(
+    training: &dyn AnyTraining,
+    session: &Session,
+    pictures: &Pictures,
+) -> Result<Option<Vec<image::RgbImage>>, TrainError> {
+    let tape = Tape::forward_only(session.clone());
+    let Some(restored) = training.restore(&tape, &pictures.values()?)? else { return Ok(None) };
+    let rows = planar(&restored)?;
+    rows.iter().map(|row| drawn(row)).collect::<Result<_, _>>().map(Some)
 }
 
 /// A picture for each caption, from noise that the caption's place in the test split decides.

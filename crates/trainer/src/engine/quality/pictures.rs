@@ -2,6 +2,7 @@
 
 use image::RgbImage;
 use phalanx_data::transform::Normalise;
+use phalanx_tensor::Value;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::data::Batch;
@@ -29,6 +30,11 @@ impl Pictures {
     /// The pictures, as they would be saved.
     pub(super) fn images(&self) -> &[RgbImage] {
         &self.images
+    }
+
+    /// The pictures as they come from the data, [N, 3, size, size].
+    pub(super) fn values(&self) -> Result<Value, TrainError> {
+        Ok(Value::constant(self.batch.tensor("images")?))
     }
 
     /// A caption for each.

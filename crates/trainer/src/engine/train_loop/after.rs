@@ -10,7 +10,7 @@ use super::{Run, account};
 use crate::engine::checkpoint::Saved;
 use crate::engine::device::Gauge;
 use crate::engine::distributed::Network;
-use crate::engine::inference::{draw, evaluate};
+use crate::engine::inference::{draw, draw_restored, evaluate};
 use crate::engine::observer::named;
 use crate::engine::training::Drawing;
 use crate::engine::{Event, Observer, StepReport, TrainError};
@@ -215,14 +215,19 @@ fn draw_for_run(run: &mut Run<'_>, path: &Path) -> Result<bool, TrainError> {
     let seed = run.config.train.seed;
     let (drawing, size) = (Drawing::samples(&prompts, sample.columns), run.config.model.image_size);
     let distributed = run.distributed;
-    let drawn = run.state.with_averages(|training| match distributed.rank() {
+    let data = &run.data;
+    let shown = run.state.with_averages(|training| match distributed.rank() {
+        0 if training.restores() => {
+            let batch = data.test_samples(sample.rows, 0..sample.rows)?;
+            draw_restored(training, session.clone(), batch.tensor("images")?, size, path)
+        }
         0 => draw(training, session.clone(), seed, &drawing, size, path),
         _ => Ok(false),
     })?;
-    if drawn {
+    if shown && !run.state.training.restores() {
         let list = path.with_file_name("prompts.txt");
         let lines: String = prompts.iter().map(|prompt| format!("{prompt}\n")).collect();
         write_aside(&list, lines.as_bytes()).map_err(RunError::io("write", &list))?;
     }
-    Ok(drawn)
+    Ok(shown)
 }

@@ -1,4 +1,9 @@
-//! What pictures a training is asked to draw.
+//! What pictures a training is asked to draw, and pictures as it gives them.
+
+use candle_core::DType;
+use phalanx_tensor::Value;
+
+use crate::engine::error::TrainError;
 
 /// What to draw for some prompts.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,4 +50,9 @@ impl Drawing {
     pub fn samples(prompts: &[String], columns: usize) -> Self {
         Self { prompts: prompts.to_vec(), columns, kind: DrawingKind::Samples }
     }
+}
+
+/// The pictures of [N, 3, size, size], each planar.
+pub(in crate::engine) fn planar(images: &Value) -> Result<Vec<Vec<f32>>, TrainError> {
+    Ok(images.array()?.to_host()?.to_dtype(DType::F32)?.flatten_from(1)?.to_vec2()?)
 }

@@ -16,6 +16,7 @@ mod setup;
 mod spec;
 mod step;
 
+pub(super) use drawing::planar;
 pub use drawing::{Drawing, DrawingKind};
 pub use judging::Judgement;
 pub use phase::Training;

@@ -38,6 +38,7 @@ type LossFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Loss, TrainError>>;
 type EvaluateFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Vec<f64>, TrainError>>;
 type DrawFn<M> = Box<dyn Fn(&M, &Tape, &Drawing) -> Result<Vec<Vec<f32>>, TrainError>>;
 type PanelsFn<M> = Box<dyn Fn(&M, &Tape, &[String], usize) -> Result<Vec<Vec<f32>>, TrainError>>;
+type RestoreFn<M> = Box<dyn Fn(&M, &Tape, &Value) -> Result<Value, TrainError>>;
 type JudgeFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Judgement, TrainError>>;
 
 /// A model and how it is trained, tested and shown.
@@ -73,6 +74,7 @@ pub struct Training<M> {
     evaluate: Option<EvaluateFn<M>>,
     draw: Option<DrawFn<M>>,
     panels: Option<PanelsFn<M>>,
+    restore: Option<RestoreFn<M>>,
     judge: Option<JudgeFn<M>>,
 }
 
@@ -81,7 +83,7 @@ impl<M> std::fmt::Debug for Training<M> {
         let phases: Vec<&Phase> = self.phases.iter().map(|(phase, _)| phase).collect();
         let mut fields = f.debug_struct("Training");
         fields.field("description", &self.description).field("phases", &phases);
-        fields.field("evaluated", &self.evaluated).field("draws", &self.draw.is_some());
+        fields.field("evaluated", &self.evaluated).field("draws", &self.draws());
         fields.finish_non_exhaustive()
     }
 }
@@ -98,6 +100,7 @@ impl<M> Training<M> {
             evaluate: None,
             draw: None,
             panels: None,
+            restore: None,
             judge: None,
         }
     }
@@ -215,6 +218,17 @@ impl<M> Training<M> {
         self
     }
 
+    /// Says what comes back of pictures `[N, 3, size, size]` in [-1, 1] that the network is given, of their shape, where it draws
+    /// none from prompts: grids show each picture beside what came back of it, and judges look at the latter.
+    #[must_use]
+    pub fn restore(
+        mut self,
+        restore: impl Fn(&M, &Tape, &Value) -> Result<Value, TrainError> + 'static,
+    ) -> Self {
+        self.restore = Some(Box::new(restore));
+        self
+    }
+
     /// Says what the network sees in pictures, so that it can judge those of another run (`[quality]`). The batch has `images`,
     /// prepared as this training's own test images are, and `captions`.
     #[must_use]
@@ -241,7 +255,7 @@ pub(in crate::engine) trait AnyTraining {
     /// Measures of the test split, as sums over the batch's samples.
     fn evaluate(&self, step: &Step<'_>) -> Result<Vec<f64>, TrainError>;
 
-    /// Whether [`AnyTraining::draw`] draws anything.
+    /// Whether there are pictures to show: [`AnyTraining::draw`] draws some, or [`AnyTraining::restore`] restores some.
     fn draws(&self) -> bool;
 
     /// The pictures of a drawing; `None` if this training draws nothing.
@@ -255,6 +269,12 @@ pub(in crate::engine) trait AnyTraining {
         prompts: &[String],
         columns: usize,
     ) -> Result<Option<Vec<Vec<f32>>>, TrainError>;
+
+    /// Whether [`AnyTraining::restore`] restores pictures.
+    fn restores(&self) -> bool;
+
+    /// What comes back of pictures; `None` if this training restores none.
+    fn restore(&self, tape: &Tape, images: &Value) -> Result<Option<Value>, TrainError>;
 
     /// What the network sees in the pictures of a batch; `None` if this training judges none.
     fn judge(&self, step: &Step<'_>) -> Result<Option<Judgement>, TrainError>;
@@ -291,7 +311,11 @@ impl<M> AnyTraining for Training<M> {
     }
 
     fn draws(&self) -> bool {
-        self.draw.is_some()
+        self.draw.is_some() || self.restore.is_some()
+    }
+
+    fn restores(&self) -> bool {
+        self.restore.is_some()
     }
 
     fn draw(&self, tape: &Tape, drawing: &Drawing) -> Result<Option<Vec<Vec<f32>>>, TrainError> {
@@ -305,6 +329,10 @@ impl<M> AnyTraining for Training<M> {
         columns: usize,
     ) -> Result<Option<Vec<Vec<f32>>>, TrainError> {
         self.panels.as_ref().map(|panels| panels(&self.model, tape, prompts, columns)).transpose()
+    }
+
+    fn restore(&self, tape: &Tape, images: &Value) -> Result<Option<Value>, TrainError> {
+        self.restore.as_ref().map(|restore| restore(&self.model, tape, images)).transpose()
     }
 
     fn judge(&self, step: &Step<'_>) -> Result<Option<Judgement>, TrainError> {

@@ -1,7 +1,9 @@
 //! The network that is learnt: a U-Net, and the text encoder that tells it captions.
 
-use phalanx_models::diffusion::{UNet2DConditionConfig, UNet2DConditionModel, UNet2DConfig, UNet2DModel};
-use phalanx_models::{ClipTextConfig, ClipTextEncoder};
+use phalanx_models::diffusion::{
+    TextCondition, UNet2DConditionConfig, UNet2DConditionModel, UNet2DConfig, UNet2DModel,
+};
+use phalanx_models::{ClipTextConfig, ClipTextEncoder, TextFeatures};
 use phalanx_tensor::{Buffer, Result, Scope, Tape, Value};
 
 use super::DiffusionSettings;
@@ -39,6 +41,7 @@ impl Denoiser {
                     layers_per_block: settings.layers,
                     norm_num_groups: settings.groups,
                     cross_attention_dim: text.width,
+                    projection_class_embeddings_input_dim: settings.pool_text.then_some(text.embed),
                     num_heads: vec![settings.heads; settings.widths.len()],
                     dropout: settings.dropout,
                     zero_init: settings.zero_init,
@@ -81,30 +84,34 @@ impl Denoiser {
         self.scale.set_array(like.alongside(&value)?)
     }
 
-    /// The tokens of captions [N, context, width], as the network looks at them.
-    pub(super) fn tokens(
+    /// What the text encoder says of captions, if the network is told them.
+    pub(super) fn read(
         &self,
         tape: &Tape,
         texts: &Texts,
         captions: &[String],
-    ) -> std::result::Result<Option<Value>, TrainError> {
+    ) -> std::result::Result<Option<TextFeatures>, TrainError> {
         let Unet::Told(both) = &self.unet else { return Ok(None) };
-        Ok(Some(both.1.forward_whole(tape, &texts.encode(captions)?)?.tokens))
+        Ok(Some(both.1.forward_whole(tape, &texts.encode(captions)?)?))
     }
 
-    /// The prediction for samples at timesteps; `tokens` where the network is told captions.
+    /// The prediction for samples at timesteps; `told` where the network is told captions.
     pub(super) fn predict(
         &self,
         tape: &Tape,
         sample: &Value,
         timesteps: &[f64],
-        tokens: Option<&Value>,
+        told: Option<&TextFeatures>,
     ) -> Result<Value> {
-        match (&self.unet, tokens) {
-            (Unet::Told(both), Some(tokens)) => both.0.forward(tape, sample, timesteps, tokens),
+        match (&self.unet, told) {
+            (Unet::Told(both), Some(told)) => {
+                let pooled = both.0.config().projection_class_embeddings_input_dim.is_some();
+                let feature = pooled.then_some(&told.pooled);
+                both.0.forward(tape, sample, timesteps, TextCondition { tokens: &told.tokens, feature })
+            }
             (Unet::Plain(unet), _) => unet.forward(tape, sample, timesteps),
             (Unet::Told(_), None) => {
-                let problem = "a network that is told captions needs their tokens".to_owned();
+                let problem = "a network that is told captions needs them".to_owned();
                 Err(phalanx_tensor::TensorError::Shape { op: "u-net", problem })
             }
         }

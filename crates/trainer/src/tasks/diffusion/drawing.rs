@@ -1,6 +1,7 @@
 //! How diffusion draws: samples, strips, interpolations, and changes to pictures.
 
 use candle_core::{DType, Device, Tensor};
+use phalanx_models::TextFeatures;
 use phalanx_models::diffusion::samplers::noise_of_samples;
 use phalanx_models::diffusion::{Known, Walk, masked_latent};
 use phalanx_tensor::{Result, Tape, TensorError, Value, ops};
@@ -93,9 +94,9 @@ impl Diffusion {
     ) -> std::result::Result<Vec<Vec<f32>>, TrainError> {
         let pictures = pictures(drawing)?;
         let prompts = &drawing.prompts;
-        let told = self.denoiser.tokens(tape, &self.texts, prompts)?;
+        let told = self.denoiser.read(tape, &self.texts, prompts)?;
         let untold = match self.settings.guidance().needs_both() {
-            true => self.denoiser.tokens(tape, &self.texts, &[String::new()])?,
+            true => self.denoiser.read(tape, &self.texts, &[String::new()])?,
             false => None,
         };
         let mut drawn = Vec::with_capacity(prompts.len() * drawing.columns);
@@ -103,16 +104,19 @@ impl Diffusion {
             let mut looks = Vec::new();
             let captions: Vec<String> =
                 some.iter().map(|picture| prompts[picture.prompt()].clone()).collect();
-            let rows = |tokens: &Value| -> Result<Value> {
+            let rows = |of_prompts: &Value| -> Result<Value> {
                 let of = |picture: &Picture| {
-                    let row = |prompt| ops::narrow(tape, tokens, 0, prompt, 1);
+                    let row = |prompt| ops::narrow(tape, of_prompts, 0, prompt, 1);
                     let shares = picture.prompts.iter().map(|(prompt, share)| Ok((*share, row(*prompt)?)));
                     mixed(tape, &shares.collect::<Result<Vec<_>>>()?)
                 };
                 rows_of(tape, &some.iter().map(of).collect::<Result<Vec<_>>>()?)
             };
-            let tokens = told.as_ref().map(rows).transpose()?;
-            let last = self.walk(tape, drawing, some, &captions, (tokens, untold.as_ref()), &mut looks)?;
+            let told = match &told {
+                Some(told) => Some(TextFeatures { pooled: rows(&told.pooled)?, tokens: rows(&told.tokens)? }),
+                None => None,
+            };
+            let last = self.walk(tape, drawing, some, &captions, (told, untold.as_ref()), &mut looks)?;
             if drawing.kind == DrawingKind::Strip {
                 looks.push(last);
                 let looks: Vec<Vec<Vec<f32>>> = looks
@@ -129,14 +133,14 @@ impl Diffusion {
         Ok(drawn)
     }
 
-    /// Walks from noise to pictures under tokens and without; `looks` gets what is predicted on the way, for a strip.
+    /// Walks from noise to pictures under captions and without; `looks` gets what is predicted on the way, for a strip.
     fn walk(
         &self,
         tape: &Tape,
         drawing: &Drawing,
         pictures: &[Picture],
         captions: &[String],
-        (told, untold): (Option<Value>, Option<&Value>),
+        (told, untold): (Option<TextFeatures>, Option<&TextFeatures>),
         looks: &mut Vec<Value>,
     ) -> std::result::Result<Value, TrainError> {
         let dims = self.first_stage.as_ref().map_or([3, self.size, self.size], super::FirstStage::dims);
@@ -152,7 +156,10 @@ impl Diffusion {
         };
         let count = pictures.len();
         let untold = match untold {
-            Some(row) => Some(rows_of(tape, &vec![row.clone(); count])?),
+            Some(one) => {
+                let rows = |row: &Value| rows_of(tape, &vec![row.clone(); count]);
+                Some(TextFeatures { pooled: rows(&one.pooled)?, tokens: rows(&one.tokens)? })
+            }
             None => None,
         };
         let guidance = self.settings.guidance();

@@ -19,6 +19,9 @@ crate::settings! {
         first_stage_preset: String = "shapes-autoencoder".to_owned();
         /// Whether the network is told the captions.
         conditional: bool = true;
+        /// Whether residual blocks are told the feature of the whole caption with the time (diffusers' `class_embed_type`
+        /// simple_projection), besides what attention sees of its tokens: colours and places are learnt much sooner.
+        pool_text: bool = false;
         /// Channels of each level of the U-Net, from the whole size inwards; each next level has half the size.
         widths: Vec<usize> = vec![64, 128];
         /// Which levels attend, to text as well where it is told; a list as long as `model.widths`.
@@ -156,6 +159,13 @@ impl DiffusionSettings {
             (0.0..=1.0).contains(&self.eta),
             "model.eta",
             format!("model.eta = {} is not in [0, 1]", self.eta),
+        );
+        relations.require(
+            !(self.zero_snr && self.min_snr > 0.0),
+            "model.min_snr",
+            "model.min_snr counts the end of a schedule with model.zero_snr as nothing, so that what a caption decides first \
+             is never learnt: set one of them"
+                .to_owned(),
         );
         relations.require(
             !self.zero_snr || self.prediction == Prediction::Velocity,

@@ -116,17 +116,17 @@ impl Diffusion {
         let tape = step.tape;
         let timesteps = self.objective.timesteps(&draws.timesteps);
         let noised = self.objective.noised(tape, images, &draws.noise, &timesteps)?;
-        let tokens = match self.settings.conditional {
+        let told = match self.settings.conditional {
             true => {
                 let captions = step.texts("captions")?.iter().zip(&draws.hidden);
-                let told =
+                let shown =
                     captions.map(|(caption, hidden)| if *hidden { String::new() } else { caption.clone() });
-                self.denoiser.tokens(tape, &self.texts, &told.collect::<Vec<_>>())?
+                self.denoiser.read(tape, &self.texts, &shown.collect::<Vec<_>>())?
             }
             false => None,
         };
         let times: Vec<f64> = timesteps.iter().map(|timestep| *timestep as f64).collect();
-        let predicted = self.denoiser.predict(tape, &noised.sample, &times, tokens.as_ref())?;
+        let predicted = self.denoiser.predict(tape, &noised.sample, &times, told.as_ref())?;
         let (predicted, target) = self.objective.weighted(tape, predicted, noised.target, &timesteps)?;
         step.mean(&predicted, |rows, range, over| {
             let target = ops::narrow(tape, &target, 0, range.start, range.len())?;

@@ -1,0 +1,52 @@
+//! Gated units.
+
+use super::grid::{backward_suffix, check_float, check_len, launch, over};
+use super::sources::GATED;
+use crate::{Gpu, GpuError, Result, Slice};
+
+/// Rows of `width` values and as many gates that there are in `x`.
+fn check_rows(function: &'static str, x: &Slice, width: usize) -> Result<()> {
+    if width == 0 || !x.len().is_multiple_of(2 * width) {
+        let problem = format!("{} elements are no rows of {width} values and as many gates", x.len());
+        return Err(GpuError::argument(function, problem));
+    }
+    Ok(())
+}
+
+/// value·gelu(gate) of rows that hold `width` values and then as many gates (GEGLU, Shazeer 2020): half as many elements.
+///
+/// # Errors
+/// If the elements are not floats, or no such rows.
+pub fn geglu(gpu: &Gpu, x: &Slice, width: usize) -> Result<Slice> {
+    const FUNCTION: &str = "geglu";
+    check_float(FUNCTION, x.dtype())?;
+    check_rows(FUNCTION, x, width)?;
+    let y = gpu.unwritten(x.dtype(), x.len() / 2)?;
+    launch(gpu, &GATED, &format!("geglu_{}", x.dtype()), over(y.len(), 1))
+        .slice(x)
+        .slice(&y)
+        .number(y.len() as i64)
+        .number(width as i64)
+        .run()?;
+    Ok(y)
+}
+
+/// The gradient of the input of [`geglu`], of dy's type.
+///
+/// # Errors
+/// If lengths do not go together, or the gradient is neither of x's type nor of the one that is computed in.
+pub fn geglu_backward(gpu: &Gpu, x: &Slice, dy: &Slice, width: usize) -> Result<Slice> {
+    const FUNCTION: &str = "geglu_backward";
+    check_rows(FUNCTION, x, width)?;
+    check_len(FUNCTION, "dy", dy, x.len() / 2)?;
+    let suffix = backward_suffix(FUNCTION, x.dtype(), dy.dtype())?;
+    let dx = gpu.unwritten(dy.dtype(), x.len())?;
+    launch(gpu, &GATED, &format!("geglu_backward_{suffix}"), over(dy.len(), 1))
+        .slice(x)
+        .slice(dy)
+        .slice(&dx)
+        .number(dy.len() as i64)
+        .number(width as i64)
+        .run()?;
+    Ok(dx)
+}

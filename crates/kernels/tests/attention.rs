@@ -1,0 +1,197 @@
+//! Attention by blocks, sums of columns and rows, and gated functions against plain loops in f64.
+
+use phalanx_kernels::{
+    AttentionGrads, AttentionShape, BinaryOp, Context, attention_backward, attention_forward, binary,
+    geglu_backward, geglu_forward, sum_columns, sum_rows,
+};
+
+/// Numbers in [-1, 1) that look drawn.
+fn draw(seed: u64, len: usize) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 40) as f32 / (1_u64 << 23) as f32 - 1.0
+        })
+        .collect()
+}
+
+fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|v| f64::from(*v)).collect()
+}
+
+/// The weights of a head, [length, keys].
+fn weights(shape: AttentionShape, q: &[f64], k: &[f64]) -> Vec<f64> {
+    let AttentionShape { length, keys, dim, causal, .. } = shape;
+    let mut all = vec![0.0; length * keys];
+    for t in 0..length {
+        let row = &mut all[t * keys..][..keys];
+        let seen = if causal { t + 1 } else { keys };
+        for (s, weight) in row[..seen].iter_mut().enumerate() {
+            let product: f64 = (0..dim).map(|d| q[t * dim + d] * k[s * dim + d]).sum();
+            *weight = (product / (dim as f64).sqrt()).exp();
+        }
+        let sum: f64 = row.iter().sum();
+        row.iter_mut().for_each(|weight| *weight /= sum);
+    }
+    all
+}
+
+fn assert_close(what: &str, found: &[f32], expected: &[f64]) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    let scale = expected.iter().fold(1e-3_f64, |max, v| max.max(v.abs()));
+    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+        assert!((f64::from(*found) - expected).abs() < 3e-6 * scale, "{what}[{index}]: {found} {expected}");
+    }
+}
+
+#[test]
+fn attention_and_its_gradients_are_those_of_plain_loops() {
+    // 300 keys are more than one block of queries has rows for 200 of them.
+    for (heads, length, keys, dim, causal) in [
+        (2, 3, 5, 4, false),
+        (1, 1, 1, 1, false),
+        (3, 17, 17, 8, true),
+        (1, 200, 300, 16, false),
+        (2, 260, 260, 5, true),
+    ] {
+        let shape = AttentionShape { heads, length, keys, dim, causal };
+        let (q, dy) = (draw(1, heads * length * dim), draw(2, heads * length * dim));
+        let (k, v) = (draw(3, heads * keys * dim), draw(4, heads * keys * dim));
+        let (q64, k64, v64, dy64) = (wide(&q), wide(&k), wide(&v), wide(&dy));
+        let mut expected = [vec![0.0; q.len()], vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; k.len()]];
+        for head in 0..heads {
+            let (of_q, of_k) = (head * length * dim, head * keys * dim);
+            let (q, k, v) = (&q64[of_q..], &k64[of_k..], &v64[of_k..]);
+            let p = weights(shape, q, k);
+            for t in 0..length {
+                let dy = &dy64[of_q + t * dim..][..dim];
+                let slopes: Vec<f64> =
+                    (0..keys).map(|s| (0..dim).map(|d| dy[d] * v[s * dim + d]).sum()).collect();
+                let along: f64 = (0..keys).map(|s| p[t * keys + s] * slopes[s]).sum();
+                for s in 0..keys {
+                    let weight = p[t * keys + s];
+                    let slope = weight * (slopes[s] - along) / (dim as f64).sqrt();
+                    for d in 0..dim {
+                        expected[0][of_q + t * dim + d] += weight * v[s * dim + d];
+                        expected[1][of_q + t * dim + d] += slope * k[s * dim + d];
+                        expected[2][of_k + s * dim + d] += slope * q[t * dim + d];
+                        expected[3][of_k + s * dim + d] += weight * dy[d];
+                    }
+                }
+            }
+        }
+        for threads in [1, 3] {
+            let context = Context::new(threads);
+            let (mut out, mut log_sums) = (vec![0.0; q.len()], vec![0.0; heads * length]);
+            attention_forward(&context, shape, &q, &k, &v, &mut out, &mut log_sums).expect("fits");
+            let (mut dq, mut dk, mut dv) = (vec![9.0; q.len()], vec![9.0; k.len()], vec![9.0; k.len()]);
+            let grads = AttentionGrads { q: Some(&mut dq), k: Some(&mut dk), v: Some(&mut dv) };
+            attention_backward(&context, shape, [&q, &k, &v], &log_sums, &dy, grads).expect("fits");
+            for (what, found, expected) in [
+                ("out", &out, &expected[0]),
+                ("dq", &dq, &expected[1]),
+                ("dk", &dk, &expected[2]),
+                ("dv", &dv, &expected[3]),
+            ] {
+                assert_close(&format!("{what} of {shape:?}"), found, expected);
+            }
+            let mut alone = vec![9.0; k.len()];
+            let grads = AttentionGrads { q: None, k: Some(&mut alone), v: None };
+            attention_backward(&context, shape, [&q, &k, &v], &log_sums, &dy, grads).expect("fits");
+            assert_eq!(alone, dk, "a gradient does not depend on which others are wanted");
+        }
+        let context = Context::new(1);
+        let short =
+            attention_forward(&context, shape, &q[1..], &k, &v, &mut [], &mut []).expect_err("too short");
+        assert!(short.to_string().contains('q'), "{short}");
+    }
+}
+
+#[test]
+fn numbers_are_combined_with_numbers_and_with_those_of_planes() {
+    for (len, plane) in [(1, 1), (7, 1), (33_000, 1), (6, 3), (40_000, 25), (128, 64)] {
+        let (a, b) = (draw(5, len), draw(6, len / plane));
+        for (op, of) in [
+            (BinaryOp::Add, (|a, b| a + b) as fn(f32, f32) -> f32),
+            (BinaryOp::Sub, |a, b| a - b),
+            (BinaryOp::Mul, |a, b| a * b),
+        ] {
+            for threads in [1, 3] {
+                let mut y = vec![0.0; len];
+                binary(&Context::new(threads), op, &a, &b, &mut y).expect("fits");
+                assert!(
+                    y.iter().enumerate().all(|(i, y)| *y == of(a[i], b[i / plane])),
+                    "{op:?} {len} {plane}"
+                );
+            }
+        }
+    }
+    assert!(binary(&Context::new(1), BinaryOp::Add, &[0.0; 7], &[0.0; 2], &mut [0.0; 7]).is_err());
+}
+
+#[test]
+fn columns_and_rows_add_up_whatever_threads_there_are() {
+    for (rows, cols) in [(1, 1), (3, 5), (700, 33), (65, 128)] {
+        let x = draw(7, rows * cols);
+        let column = |c: usize| (0..rows).map(|r| f64::from(x[r * cols + c])).sum();
+        let row = |r: usize| (0..cols).map(|c| f64::from(x[r * cols + c])).sum();
+        let (columns, all_rows): (Vec<f64>, Vec<f64>) =
+            ((0..cols).map(column).collect(), (0..rows).map(row).collect());
+        let mut before: Option<(Vec<f32>, Vec<f32>)> = None;
+        for threads in [1, 2, 3] {
+            let context = Context::new(threads);
+            let (mut of_columns, mut of_rows) = (vec![9.0; cols], vec![9.0; rows]);
+            sum_columns(&context, [rows, cols], &x, &mut of_columns).expect("fits");
+            sum_rows(&context, [rows, cols], &x, &mut of_rows).expect("fits");
+            assert_close("columns", &of_columns, &columns);
+            assert_close("rows", &of_rows, &all_rows);
+            let now = (of_columns, of_rows);
+            assert!(before.is_none_or(|before| before == now), "threads change no bit");
+            before = Some(now);
+        }
+    }
+}
+
+#[test]
+fn gates_let_through_what_they_should() {
+    let phi = |x: f64| 0.5 * (1.0 + erf(x / std::f64::consts::SQRT_2));
+    let gelu = |x: f64| x * phi(x);
+    let slope = |x: f64| phi(x) + x * (-0.5 * x * x).exp() / (2.0 * std::f64::consts::PI).sqrt();
+    for (rows, width) in [(1, 1), (3, 7), (900, 24)] {
+        let (x, dy) = (draw(8, rows * 2 * width), draw(9, rows * width));
+        let x: Vec<f32> = x.into_iter().map(|v| 3.0 * v).collect();
+        let (mut y, mut dx) = (vec![0.0; rows * width], vec![0.0; x.len()]);
+        let (mut expected_y, mut expected_dx) = (vec![0.0; y.len()], vec![0.0; x.len()]);
+        for row in 0..rows {
+            for col in 0..width {
+                let at = row * 2 * width + col;
+                let (value, gate, dy) =
+                    (f64::from(x[at]), f64::from(x[at + width]), f64::from(dy[row * width + col]));
+                expected_y[row * width + col] = value * gelu(gate);
+                expected_dx[at] = dy * gelu(gate);
+                expected_dx[at + width] = dy * value * slope(gate);
+            }
+        }
+        for threads in [1, 3] {
+            let context = Context::new(threads);
+            geglu_forward(&context, width, &x, &mut y).expect("fits");
+            geglu_backward(&context, width, &x, &dy, &mut dx).expect("fits");
+            assert_close("y", &y, &expected_y);
+            assert_close("dx", &dx, &expected_dx);
+        }
+    }
+    assert!(geglu_forward(&Context::new(1), 2, &[0.0_f32; 6], &mut [0.0; 3]).is_err());
+}
+
+/// The error function by its series, exact to f64's rounding for the numbers here.
+fn erf(x: f64) -> f64 {
+    let (mut power, mut sum) = (x, x);
+    for n in 1..60 {
+        power *= -x * x / f64::from(n);
+        sum += power / f64::from(2 * n + 1);
+    }
+    std::f64::consts::FRAC_2_SQRT_PI * sum
+}
