@@ -16,7 +16,8 @@ Usage: cargo xtask COMMAND [ARGUMENTS]
   bench memory ...               what strategies hold, predicted and measured
   bench strategies ...           trains by every strategy and writes one table and a picture
   bench versions ...             training steps of this build beside those of another
-  test [--full] ...              runs all tests; with --full also those that are ignored for their length
+  test [--full] ...              runs all tests; with --full also those that are ignored for their length, and where
+                                 PHALANX_CUDA_TOOLKIT names a CUDA toolkit, its compiler takes every kernel of the GPU
   tidy                           checks the house rules: dependency edges, file headers and lengths, printing
   ci                             what continuous integration runs
   help                           this text

@@ -233,7 +233,7 @@ static thread_local Block *block = nullptr;
 static unsigned order = 0;
 
 [[noreturn]] static void fail(const char *what, int line = 0) {
-    std::fprintf(stderr, "kernel %s, block (%u, %u, %u), thread (%u, %u, %u)", block->kernel, block->index.x,
+    std::fprintf(stderr, "software GPU: kernel %s, block (%u, %u, %u), thread (%u, %u, %u)", block->kernel, block->index.x,
                  block->index.y, block->index.z, block->current ? block->current->index.x : 0,
                  block->current ? block->current->index.y : 0, block->current ? block->current->index.z : 0);
     if (line) std::fprintf(stderr, ", line %d", line);
@@ -269,7 +269,7 @@ static __attribute__((noinline)) void sync_block(int line) {
     }
     for (auto &thread : block->threads) {
         if (thread.line != line) {
-            std::fprintf(stderr, "another thread waits at line %d; ", thread.line);
+            std::fprintf(stderr, "software GPU: another thread waits at line %d\n", thread.line);
             fail("threads of a block wait at different barriers", line);
         }
         thread.state = READY;

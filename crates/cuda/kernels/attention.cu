@@ -219,7 +219,7 @@ KERNEL(attention_deltas_f16, 256, const f16 *output, const f16 *dy, float *delta
            const W *deltas, W *dk, W *dv, int length, int keys, int dim, double scale, int causal) {                          \
         attend_backward<true, DIM / 32>(q, k, v, dy, log_sums, deltas, dk, dv, length, keys, dim, scale, causal);             \
     }
-ATTENTION(f32, float, 64)
-ATTENTION(f32, float, 128)
-ATTENTION(f32, float, 256)
-ATTENTION(f64, double, 128)
+FOR_F32(ATTENTION(f32, float, 64))
+FOR_F32(ATTENTION(f32, float, 128))
+FOR_F32(ATTENTION(f32, float, 256))
+FOR_F64(ATTENTION(f64, double, 128))

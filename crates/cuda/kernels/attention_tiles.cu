@@ -5,85 +5,6 @@
 // that the multiplication left them in, which are those that the next one takes its left operand from. Forward keeps the
 // logarithm of each row's sum of exponentials. Backward is two passes, one for queries and one for keys and values.
 
-// ---- what the tensor cores do
-
-#ifdef PHALANX_FIBRES
-struct Fragments {
-    u32 a[4], b[2];
-};
-// D = A·B + D by the layout of the PTX manual: lane 4·g + t has rows g and g + 8 of A and D, and column g of B.
-template <class T> DEVICE void multiply(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    u64 pairs[3][32];
-    const u64 own[3] = {a[0] | u64(a[1]) << 32, a[2] | u64(a[3]) << 32, b0 | u64(b1) << 32};
-    for (int i = 0; i < 3; ++i)
-        phalanx_fibres::gather(WHOLE_WARP, own[i], __LINE__, [&](unsigned lane, u64 value) { pairs[i][lane] = value; });
-    auto half_of = [](u64 pair, int word, int half) { return widen(T{u16(pair >> (32 * word + 16 * half))}); };
-    const int lane = threadIdx.x & 31, g = lane / 4, t = lane % 4;
-    for (int i = 0; i < 4; ++i) {
-        const int row = g, upper = i / 2, column = 2 * t + i % 2;
-        float sum = 0;
-        for (int k = 0; k < 16; ++k)
-            sum += half_of(pairs[k / 8][row * 4 + k % 8 / 2], upper, k % 2) * half_of(pairs[2][column * 4 + k % 8 / 2], k / 8, k % 2);
-        d[i] += sum;
-    }
-}
-// Four matrices of 8 x 8, each with a row at the address of each of eight lanes.
-DEVICE void load_matrices(u32 (&to)[4], const u16 *row) {
-    const int lane = threadIdx.x & 31;
-    for (int i = 0; i < 4; ++i) {
-        const u16 *from = __shfl_sync(WHOLE_WARP, row, i * 8 + lane / 4);
-        to[i] = from[lane % 4 * 2] | u32(from[lane % 4 * 2 + 1]) << 16;
-    }
-}
-// The matrices read transposed.
-DEVICE void load_transposed(u32 (&to)[4], const u16 *row) {
-    const int lane = threadIdx.x & 31;
-    for (int i = 0; i < 4; ++i) {
-        const u16 *upper = __shfl_sync(WHOLE_WARP, row, i * 8 + lane % 4 * 2), *lower = __shfl_sync(WHOLE_WARP, row, i * 8 + lane % 4 * 2 + 1);
-        to[i] = upper[lane / 4] | u32(lower[lane / 4]) << 16;
-    }
-}
-DEVICE void copy_ahead(u16 *to, const void *from) { *reinterpret_cast<uint4 *>(to) = *static_cast<const uint4 *>(from); }
-DEVICE void commit_copies() {}
-template <int LEFT> DEVICE void wait_for_copies() {}
-#else
-DEVICE u32 shared_address(const void *at) {
-    u32 address;
-    asm("{ .reg .u64 wide; cvta.to.shared.u64 wide, %1; cvt.u32.u64 %0, wide; }" : "=r"(address) : "l"(at));
-    return address;
-}
-template <class T> DEVICE void multiply(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1);
-template <> __device__ __forceinline__ void multiply<bf16>(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-template <> __device__ __forceinline__ void multiply<f16>(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-DEVICE void load_matrices(u32 (&to)[4], const u16 *row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(shared_address(row)) : "memory");
-}
-DEVICE void load_transposed(u32 (&to)[4], const u16 *row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(shared_address(row)) : "memory");
-}
-DEVICE void copy_ahead(u16 *to, const void *from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
-}
-DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int LEFT> DEVICE void wait_for_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
-#endif
-
-template <class T> DEVICE u32 packed(float low, float high) {
-    return narrow<T>(low).bits | u32(narrow<T>(high).bits) << 16;
-}
-
 // ---- tiles in shared memory: rows of DIM elements, padded with zeros, and apart so that no two rows of a matrix share a bank
 
 template <int DIM> struct Tile {
@@ -129,7 +50,8 @@ DEVICE void products(float (&scores)[COLUMNS / 8][4], const Tile<DIM> &left, int
     for (int n = 0; n < COLUMNS / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i) scores[n][i] = 0;
-#pragma unroll
+    // Not all at once: operands read ahead would take the registers of sums.
+#pragma unroll 4
     for (int k = 0; k < DIM; k += 16) {
         u32 a[4];
         load_matrices(a, left.left(row, k, lane));
@@ -335,40 +257,51 @@ DEVICE void attend_backward(const T *q, const T *k, const T *v, const T *dy, con
     if constexpr (HAS_RIGHT) store_rows<DIM>(to_values + at, value_sums, first + row, own_rows, dim, lane, one);
 }
 
-// Kernels for heads of up to DIM elements; the passes over keys take COLUMNS queries at a time. SPLIT: keys and values apart, as
+// Rows of the other side that backward takes at a time: fewer for large heads where the compiler takes more registers.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+#define ROWS_OF(DIM) (DIM >= 128 ? 16 : 32)
+#else
+#define ROWS_OF(DIM) 32
+#endif
+
+// Kernels for heads of up to DIM elements, which take COLUMNS keys at a time. SPLIT: the gradients of keys and values apart, as
 // both sums do not fit the registers.
-#define ATTENTION(S, T, DIM, COLUMNS)                                                                                          \
-    KERNEL(attention_##S##_d##DIM, 128, const T *q, const T *k, const T *v, T *output, float *log_sums, int length, int keys,  \
-           int dim, double scale, int causal) {                                                                                \
-        attend<DIM, COLUMNS>(q, k, v, output, log_sums, length, keys, dim, scale, causal);                                     \
-    }                                                                                                                          \
-    KERNEL(attention_queries_##S##_d##DIM, 128, const T *q, const T *k, const T *v, const T *dy, const float *log_sums,        \
-           const float *deltas, float *dq, int length, int keys, int dim, double scale, int causal) {                          \
-        attend_backward<false, LEFT, DIM, 32>(q, k, v, dy, log_sums, deltas, dq, nullptr, length, keys, dim, scale, causal);   \
+#define ATTENTION(S, T, DIM, COLUMNS)                                                                                         \
+    KERNEL(attention_##S##_d##DIM, 128, const T *q, const T *k, const T *v, T *output, float *log_sums, int length, int keys, \
+           int dim, double scale, int causal) {                                                                               \
+        attend<DIM, COLUMNS>(q, k, v, output, log_sums, length, keys, dim, scale, causal);                                    \
+    }                                                                                                                         \
+    KERNEL(attention_queries_##S##_d##DIM, 128, const T *q, const T *k, const T *v, const T *dy, const float *log_sums,       \
+           const float *deltas, float *dq, int length, int keys, int dim, double scale, int causal) {                         \
+        attend_backward<false, LEFT, DIM, ROWS_OF(DIM)>(q, k, v, dy, log_sums, deltas, dq, nullptr, length, keys, dim,        \
+            scale, causal);                                                                                                   \
     }
-#define ATTENTION_TOGETHER(S, T, DIM)                                                                                          \
-    KERNEL(attention_keys_##S##_d##DIM, 128, const T *q, const T *k, const T *v, const T *dy, const float *log_sums,           \
-           const float *deltas, float *dk, float *dv, int length, int keys, int dim, double scale, int causal) {               \
-        attend_backward<true, BOTH, DIM, 32>(q, k, v, dy, log_sums, deltas, dk, dv, length, keys, dim, scale, causal);         \
+#define ATTENTION_TOGETHER(S, T, DIM)                                                                                         \
+    KERNEL(attention_keys_##S##_d##DIM, 128, const T *q, const T *k, const T *v, const T *dy, const float *log_sums,          \
+           const float *deltas, float *dk, float *dv, int length, int keys, int dim, double scale, int causal) {              \
+        attend_backward<true, BOTH, DIM, ROWS_OF(DIM)>(q, k, v, dy, log_sums, deltas, dk, dv, length, keys, dim, scale,       \
+            causal);                                                                                                          \
     }
-#define ATTENTION_SPLIT(S, T, DIM)                                                                                             \
-    KERNEL(attention_keys_##S##_d##DIM, 128, const T *q, const T *k, const T *v, const T *dy, const float *log_sums,           \
-           const float *deltas, float *dk, float *dv, int length, int keys, int dim, double scale, int causal) {               \
-        if (blockIdx.z == 0)                                                                                                   \
-            attend_backward<true, LEFT, DIM, 32>(q, k, v, dy, log_sums, deltas, dk, dv, length, keys, dim, scale, causal);     \
-        else                                                                                                                   \
-            attend_backward<true, RIGHT, DIM, 32>(q, k, v, dy, log_sums, deltas, dk, dv, length, keys, dim, scale, causal);    \
+#define ATTENTION_SPLIT(S, T, DIM)                                                                                            \
+    KERNEL(attention_keys_##S##_d##DIM, 128, const T *q, const T *k, const T *v, const T *dy, const float *log_sums,          \
+           const float *deltas, float *dk, float *dv, int length, int keys, int dim, double scale, int causal) {              \
+        if (blockIdx.z == 0)                                                                                                  \
+            attend_backward<true, LEFT, DIM, ROWS_OF(DIM)>(q, k, v, dy, log_sums, deltas, dk, dv, length, keys, dim, scale,   \
+                causal);                                                                                                      \
+        else                                                                                                                  \
+            attend_backward<true, RIGHT, DIM, ROWS_OF(DIM)>(q, k, v, dy, log_sums, deltas, dk, dv, length, keys, dim, scale,  \
+                causal);                                                                                                      \
     }
-#define ATTENTIONS(S, T)           \
-    ATTENTION(S, T, 32, 64)        \
-    ATTENTION(S, T, 64, 64)        \
-    ATTENTION(S, T, 96, 64)        \
-    ATTENTION(S, T, 128, 64)       \
-    ATTENTION(S, T, 192, 32)       \
-    ATTENTION_TOGETHER(S, T, 32)   \
-    ATTENTION_TOGETHER(S, T, 64)   \
-    ATTENTION_TOGETHER(S, T, 96)   \
-    ATTENTION_SPLIT(S, T, 128)     \
+#define ATTENTIONS(S, T)            \
+    ATTENTION(S, T, 32, 64)         \
+    ATTENTION(S, T, 64, 64)         \
+    ATTENTION(S, T, 96, 64)         \
+    ATTENTION(S, T, 128, 64)        \
+    ATTENTION(S, T, 192, 32)        \
+    ATTENTION_TOGETHER(S, T, 32)    \
+    ATTENTION_TOGETHER(S, T, 64)    \
+    ATTENTION_TOGETHER(S, T, 96)    \
+    ATTENTION_SPLIT(S, T, 128)      \
     ATTENTION_SPLIT(S, T, 192)
-ATTENTIONS(bf16, bf16)
-ATTENTIONS(f16, f16)
+FOR_BF16(ATTENTIONS(bf16, bf16))
+FOR_F16(ATTENTIONS(f16, f16))

@@ -135,8 +135,39 @@ KERNEL(batch_norm_statistics, 256, const double *sums, Size channels, double *st
         dgamma[c] = W(sums[channels + c]);                                                                                \
         dbeta[c] = W(sums[c]);                                                                                            \
     }
-BATCH_NORM(f32, float)
-BATCH_NORM(f64, double)
+FOR_F32(BATCH_NORM(f32, float))
+FOR_F64(BATCH_NORM(f64, double))
+
+// ---- planes of maps that are channels-last, whose parts are chunks of pixels: parts [images, chunks, channels] to those of
+// whole planes [images, channels]; a thread for each
+
+KERNEL(plane_moments_of_chunks, 256, const double *parts, Size chunks, Size channels, Size per_chunk, Size last, double *to, Size planes) {
+    const Size plane = Size(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (plane >= planes) return;
+    const double *from = parts + 2 * (plane / channels * chunks * channels + plane % channels);
+    double sum = 0, moment = 0;
+    for (Size i = 0; i < chunks; ++i) sum += from[2 * i * channels] * double(i + 1 == chunks ? last : per_chunk);
+    const double mean = sum / double((chunks - 1) * per_chunk + last);
+    for (Size i = 0; i < chunks; ++i) {
+        const double off = from[2 * i * channels] - mean;
+        moment += from[2 * i * channels + 1] + off * off * double(i + 1 == chunks ? last : per_chunk);
+    }
+    to[2 * plane] = mean;
+    to[2 * plane + 1] = moment;
+}
+
+KERNEL(plane_sums_of_chunks, 256, const double *parts, Size chunks, Size channels, double *to, Size planes) {
+    const Size plane = Size(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (plane >= planes) return;
+    const double *from = parts + 2 * (plane / channels * chunks * channels + plane % channels);
+    double plain = 0, along = 0;
+    for (Size i = 0; i < chunks; ++i) {
+        plain += from[2 * i * channels];
+        along += from[2 * i * channels + 1];
+    }
+    to[2 * plane] = plain;
+    to[2 * plane + 1] = along;
+}
 
 // ---- group norm: a warp for each group of a sample; `size` elements a plane
 
@@ -238,5 +269,5 @@ DEVICE void group_norm_affine(const double *parts, Size batch, int groups, int c
            W *dbeta) {                                                                                                        \
         group_norm_affine(parts, batch, groups, channels, inv_std, dgamma, dbeta);                                            \
     }
-GROUP_NORM(f32, float)
-GROUP_NORM(f64, double)
+FOR_F32(GROUP_NORM(f32, float))
+FOR_F64(GROUP_NORM(f64, double))

@@ -123,7 +123,7 @@ DEVICE void backward_weight(const T *x, const T *dy, Wide<T> *parts, const Depth
 #define DEPTHWISES(S, T)  \
     DEPTHWISE(S, T, 3)    \
     DEPTHWISE(S, T, 5)
-DEPTHWISES(f32, float)
-DEPTHWISES(f64, double)
-DEPTHWISES(bf16, bf16)
-DEPTHWISES(f16, f16)
+FOR_F32(DEPTHWISES(f32, float))
+FOR_F64(DEPTHWISES(f64, double))
+FOR_BF16(DEPTHWISES(bf16, bf16))
+FOR_F16(DEPTHWISES(f16, f16))

@@ -53,10 +53,10 @@ template <int OP, class X, class Y> DEVICE void unary_loop(const X *x, Y *y, Wid
     KERNEL(name##_##S, 256, const T *x, T *y, double p, double q, Size count) {                     \
         unary_loop<OP>(x, y, Wide<T>(p), Wide<T>(q), count);                                        \
     }
-EACH_UNARY(UNARY, f32, float)
-EACH_UNARY(UNARY, f64, double)
-EACH_UNARY(UNARY, bf16, bf16)
-EACH_UNARY(UNARY, f16, f16)
+FOR_F32(EACH_UNARY(UNARY, f32, float))
+FOR_F64(EACH_UNARY(UNARY, f64, double))
+FOR_BF16(EACH_UNARY(UNARY, bf16, bf16))
+FOR_F16(EACH_UNARY(UNARY, f16, f16))
 
 // ---- derivatives: f'(x)·dy, where y is f(x)
 
@@ -112,9 +112,9 @@ DEVICE void unary_backward_loop(const X *x, const X *y, const G *dy, G *dx, Wide
     KERNEL(name##_backward_##S, 256, const X *x, const X *y, const G *dy, G *dx, double p, double q, Size count) {     \
         unary_backward_loop<OP>(x, y, dy, dx, Wide<X>(p), Wide<X>(q), count);                                          \
     }
-EACH_UNARY(UNARY_BACKWARD, f32_f32, float, float)
-EACH_UNARY(UNARY_BACKWARD, f64_f64, double, double)
-EACH_UNARY(UNARY_BACKWARD, bf16_f32, bf16, float)
-EACH_UNARY(UNARY_BACKWARD, bf16_bf16, bf16, bf16)
-EACH_UNARY(UNARY_BACKWARD, f16_f32, f16, float)
-EACH_UNARY(UNARY_BACKWARD, f16_f16, f16, f16)
+FOR_F32(EACH_UNARY(UNARY_BACKWARD, f32_f32, float, float))
+FOR_F64(EACH_UNARY(UNARY_BACKWARD, f64_f64, double, double))
+FOR_BF16(EACH_UNARY(UNARY_BACKWARD, bf16_f32, bf16, float))
+FOR_BF16(EACH_UNARY(UNARY_BACKWARD, bf16_bf16, bf16, bf16))
+FOR_F16(EACH_UNARY(UNARY_BACKWARD, f16_f32, f16, float))
+FOR_F16(EACH_UNARY(UNARY_BACKWARD, f16_f16, f16, f16))

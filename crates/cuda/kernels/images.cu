@@ -35,6 +35,6 @@ DEVICE void images(const u8 *pixels, const int *corners, const u8 *flips, Y *y, 
            int channels_last, Size count) {                                                                                  \
         images(pixels, corners, flips, y, shape, by, channels_last, count);                                                  \
     }
-IMAGES(f32, float)
-IMAGES(bf16, bf16)
-IMAGES(f16, f16)
+FOR_F32(IMAGES(f32, float))
+FOR_BF16(IMAGES(bf16, bf16))
+FOR_F16(IMAGES(f16, f16))

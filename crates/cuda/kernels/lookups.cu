@@ -26,14 +26,14 @@ DEVICE void embedding(const X *table, const u32 *ids, Y *y, u32 rows, int width,
     KERNEL(embedding_##S, 256, const X *table, const u32 *ids, Y *y, u32 rows, int width, Size count) {           \
         embedding(table, ids, y, rows, width, count);                                                             \
     }
-EMBEDDING(f32_f32, float, float)
-EMBEDDING(f64_f64, double, double)
-EMBEDDING(f32_bf16, float, bf16)
-EMBEDDING(f32_f16, float, f16)
-EMBEDDING(bf16_bf16, bf16, bf16)
-EMBEDDING(f16_f16, f16, f16)
-EMBEDDING(bf16_f32, bf16, float)
-EMBEDDING(f16_f32, f16, float)
+FOR_F32(EMBEDDING(f32_f32, float, float))
+FOR_F64(EMBEDDING(f64_f64, double, double))
+FOR_BF16(EMBEDDING(f32_bf16, float, bf16))
+FOR_F16(EMBEDDING(f32_f16, float, f16))
+FOR_BF16(EMBEDDING(bf16_bf16, bf16, bf16))
+FOR_F16(EMBEDDING(f16_f16, f16, f16))
+FOR_BF16(EMBEDDING(bf16_f32, bf16, float))
+FOR_F16(EMBEDDING(f16_f32, f16, float))
 
 // ---- gradients: a block for each row of the table and some of its columns looks through the positions that had its id, in
 // their order. The first and the last of them are found before, so that rare ids cost nothing and absent ones only their zeros.
@@ -82,7 +82,7 @@ DEVICE void embedding_backward(const G *dy, const u32 *ids, const u32 *first, co
            int width) {                                                                                                      \
         embedding_backward(dy, ids, first, last, table, rows, width);                                                        \
     }
-EMBEDDING_BACKWARD(f32_f32, float, float)
-EMBEDDING_BACKWARD(f64_f64, double, double)
-EMBEDDING_BACKWARD(bf16_f32, bf16, float)
-EMBEDDING_BACKWARD(f16_f32, f16, float)
+FOR_F32(EMBEDDING_BACKWARD(f32_f32, float, float))
+FOR_F64(EMBEDDING_BACKWARD(f64_f64, double, double))
+FOR_BF16(EMBEDDING_BACKWARD(bf16_f32, bf16, float))
+FOR_F16(EMBEDDING_BACKWARD(f16_f32, f16, float))

@@ -45,10 +45,10 @@ DEVICE void cross_entropy(const X *logits, const u32 *labels, double smoothing, 
            Size rows, int width) {                                                                                             \
         cross_entropy<true>(logits, labels, smoothing, losses, softmax, rows, width);                                          \
     }
-CROSS_ENTROPY(f32, float, float)
-CROSS_ENTROPY(f64, double, double)
-CROSS_ENTROPY(bf16, bf16, float)
-CROSS_ENTROPY(f16, f16, float)
+FOR_F32(CROSS_ENTROPY(f32, float, float))
+FOR_F64(CROSS_ENTROPY(f64, double, double))
+FOR_BF16(CROSS_ENTROPY(bf16, bf16, float))
+FOR_F16(CROSS_ENTROPY(f16, f16, float))
 
 template <class W>
 DEVICE void cross_entropy_backward(const W *softmax, const u32 *labels, double smoothing, double factor, const W *grad, W *dx,
@@ -151,11 +151,11 @@ DEVICE void pair_loss_backward(int kind, double beta, const X *x, const T *t, do
            W *dt, Size count) {                                                                                            \
         pair_loss_backward(kind, beta, x, t, factor, grad, dx, dt, count);                                                 \
     }
-PAIR_LOSS(f32_f32, float, float, float)
-PAIR_LOSS(f64_f64, double, double, double)
-PAIR_LOSS(bf16_bf16, bf16, bf16, float)
-PAIR_LOSS(bf16_f32, bf16, float, float)
-PAIR_LOSS(f32_bf16, float, bf16, float)
-PAIR_LOSS(f16_f16, f16, f16, float)
-PAIR_LOSS(f16_f32, f16, float, float)
-PAIR_LOSS(f32_f16, float, f16, float)
+FOR_F32(PAIR_LOSS(f32_f32, float, float, float))
+FOR_F64(PAIR_LOSS(f64_f64, double, double, double))
+FOR_BF16(PAIR_LOSS(bf16_bf16, bf16, bf16, float))
+FOR_BF16(PAIR_LOSS(bf16_f32, bf16, float, float))
+FOR_BF16(PAIR_LOSS(f32_bf16, float, bf16, float))
+FOR_F16(PAIR_LOSS(f16_f16, f16, f16, float))
+FOR_F16(PAIR_LOSS(f16_f32, f16, float, float))
+FOR_F16(PAIR_LOSS(f32_f16, float, f16, float))

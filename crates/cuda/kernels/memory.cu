@@ -96,27 +96,27 @@ template <class From, class To> DEVICE void convert_packs(const From *from, To *
     CONVERT(A, From, bf16, bf16)  \
     CONVERT(A, From, f16, f16)
 
-CONVERT_PACKS(f32, float, bf16, bf16)
-CONVERT_PACKS(f32, float, f16, f16)
-CONVERT_PACKS(bf16, bf16, f32, float)
-CONVERT_PACKS(f16, f16, f32, float)
-CONVERT_PACKS(bf16, bf16, f16, f16)
-CONVERT_PACKS(f16, f16, bf16, bf16)
-CONVERT(f32, float, f64, double)
-CONVERT(f64, double, f32, float)
-CONVERT(f64, double, bf16, bf16)
-CONVERT(f64, double, f16, f16)
-CONVERT(bf16, bf16, f64, double)
-CONVERT(f16, f16, f64, double)
+FOR_BF16(CONVERT_PACKS(f32, float, bf16, bf16))
+FOR_F16(CONVERT_PACKS(f32, float, f16, f16))
+FOR_BF16(CONVERT_PACKS(bf16, bf16, f32, float))
+FOR_F16(CONVERT_PACKS(f16, f16, f32, float))
+FOR_BF16(CONVERT_PACKS(bf16, bf16, f16, f16))
+FOR_BF16(CONVERT_PACKS(f16, f16, bf16, bf16))
+FOR_F64(CONVERT(f32, float, f64, double))
+FOR_F64(CONVERT(f64, double, f32, float))
+FOR_BF16(CONVERT(f64, double, bf16, bf16))
+FOR_F16(CONVERT(f64, double, f16, f16))
+FOR_BF16(CONVERT(bf16, bf16, f64, double))
+FOR_F16(CONVERT(f16, f16, f64, double))
 CONVERT_INTEGER(u8, u8)
 CONVERT_INTEGER(u32, u32)
 CONVERT_INTEGER(i64, i64)
-CONVERT(f32, float, u8, u8)
-CONVERT(f32, float, u32, u32)
-CONVERT(f32, float, i64, i64)
-CONVERT(f64, double, u8, u8)
-CONVERT(f64, double, u32, u32)
-CONVERT(f64, double, i64, i64)
+FOR_F32(CONVERT(f32, float, u8, u8))
+FOR_F32(CONVERT(f32, float, u32, u32))
+FOR_F32(CONVERT(f32, float, i64, i64))
+FOR_F64(CONVERT(f64, double, u8, u8))
+FOR_F64(CONVERT(f64, double, u32, u32))
+FOR_F64(CONVERT(f64, double, i64, i64))
 KERNEL(convert_u8_u32, 256, const u8 *from, u32 *to, Size count) {
     each<1>(count, false, [&](Size at, auto) { to[at] = from[at]; });
 }
@@ -151,14 +151,14 @@ template <class To, class From> DEVICE void accumulate(To *to, const From *adden
 
 #define ACCUMULATE(A, To, B, From) \
     KERNEL(accumulate_##A##_##B, 256, To *to, const From *addend, Size count) { accumulate(to, addend, count); }
-ACCUMULATE(f32, float, f32, float)
-ACCUMULATE(f64, double, f64, double)
-ACCUMULATE(f32, float, bf16, bf16)
-ACCUMULATE(f32, float, f16, f16)
-ACCUMULATE(bf16, bf16, bf16, bf16)
-ACCUMULATE(bf16, bf16, f32, float)
-ACCUMULATE(f16, f16, f16, f16)
-ACCUMULATE(f16, f16, f32, float)
+FOR_F32(ACCUMULATE(f32, float, f32, float))
+FOR_F64(ACCUMULATE(f64, double, f64, double))
+FOR_BF16(ACCUMULATE(f32, float, bf16, bf16))
+FOR_F16(ACCUMULATE(f32, float, f16, f16))
+FOR_BF16(ACCUMULATE(bf16, bf16, bf16, bf16))
+FOR_BF16(ACCUMULATE(bf16, bf16, f32, float))
+FOR_F16(ACCUMULATE(f16, f16, f16, f16))
+FOR_F16(ACCUMULATE(f16, f16, f32, float))
 
 // One more than a counter.
 KERNEL(count_up, 1, const i64 *counter, i64 *to) { *to = *counter + 1; }

@@ -1,233 +1,16 @@
-// What batch norm and group norm do with maps [N, C, P]: moments of planes, sums of gradients, and the passes that write maps.
-//
-// A pass takes coefficients, one set for each plane or for each channel: index `plane % sets`. Statistics are taken of parts:
-// of each plane where planes are large, and of each column of [N, C·P] over a chunk of the images where they are small, which
-// is also how maps lie that are channels-last (P = 1). Parts are f64: counts are known, means and squared deviations are kept.
+// The passes of batch norm and group norm that write maps [N, C, P], by coefficients: set `plane % sets` for each plane.
 
-// phalanx_kernels::Activation as the launcher gives it.
-enum Activation { NO_ACTIVATION, RELU, RELU6 };
-
-template <int ACTIVATION, class W> DEVICE W activate(W v) {
-    if (ACTIVATION == RELU) return larger(v, W(0));
-    if (ACTIVATION == RELU6) return smaller(larger(v, W(0)), W(6));
-    return v;
-}
-
-// The gradient before the activation, whose argument or value was v.
-template <int ACTIVATION, class W> DEVICE W masked(W v, W dy) {
-    if (ACTIVATION == RELU) return v > W(0) ? dy : W(0);
-    if (ACTIVATION == RELU6) return v > W(0) && v < W(6) ? dy : W(0);
-    return dy;
-}
-
-// ---- moments of planes: parts[plane] = mean, squared deviations; a warp for each plane or the block
-
-template <bool BLOCK, class X> DEVICE void plane_moments(const X *x, double *parts, Size planes, int size) {
-    typedef Wide<X> W;
-    __shared__ double shared[32];
-    constexpr int N = PackOf<X>::value;
-    const auto group = Group<BLOCK>::make();
-    const bool packed = aligned(x) && size % N == 0;
-    for (Size plane = Size(blockIdx.x) * group.groups + group.index; plane < planes; plane += Size(gridDim.x) * group.groups) {
-        const X *from = x + plane * size;
-        W sum = 0;
-        each_of_row<N>(size, packed, group.member, group.members, [&](int at, auto n) {
-            constexpr int M = decltype(n)::value;
-            W values[M];
-            load(from + at, values);
-            W some = values[0];
-#pragma unroll
-            for (int i = 1; i < M; ++i) some += values[i];
-            sum += some;
-        });
-        const double mean = group.template reduce<Add>(double(sum), shared) / size;
-        const W rounded = W(mean);
-        W squares = 0;
-        each_of_row<N>(size, packed, group.member, group.members, [&](int at, auto n) {
-            constexpr int M = decltype(n)::value;
-            W values[M];
-            load(from + at, values);
-            W some = (values[0] - rounded) * (values[0] - rounded);
-#pragma unroll
-            for (int i = 1; i < M; ++i) some += (values[i] - rounded) * (values[i] - rounded);
-            squares += some;
-        });
-        const double off = mean - double(rounded);
-        const double moment = group.template reduce<Add>(double(squares), shared) - size * off * off;
-        if (group.member == 0) {
-            parts[2 * plane] = mean;
-            parts[2 * plane + 1] = moment > 0 ? moment : 0;
-        }
-    }
-}
-
-// ---- moments of columns of [rows, columns] over chunks of rows: parts[chunk, column]. Blocks are 32 columns wide and 8 high;
-// grid: tiles of columns, chunks.
-
-DEVICE double column_total(double v, double (&shared)[8][33]) {
-    shared[threadIdx.y][threadIdx.x] = v;
-    __syncthreads();
-    v = shared[0][threadIdx.x];
-    for (int i = 1; i < 8; ++i) v += shared[i][threadIdx.x];
-    __syncthreads();
-    return v;
-}
-
-template <class X> DEVICE void column_moments(const X *x, double *parts, Size rows, Size columns, Size per_chunk) {
-    typedef Wide<X> W;
-    __shared__ double shared[8][33];
-    const Size column = Size(blockIdx.x) * 32 + threadIdx.x;
-    const Size first = Size(blockIdx.y) * per_chunk, end = min(first + per_chunk, rows);
-    const bool inside = column < columns;
-    W sum = 0;
-    if (inside)
-        for (Size row = first + threadIdx.y; row < end; row += 8) sum += widen(x[row * columns + column]);
-    const double mean = column_total(double(sum), shared) / double(end - first);
-    const W rounded = W(mean);
-    W squares = 0;
-    if (inside)
-        for (Size row = first + threadIdx.y; row < end; row += 8) {
-            const W off = widen(x[row * columns + column]) - rounded;
-            squares += off * off;
-        }
-    const double off = mean - double(rounded);
-    const double moment = column_total(double(squares), shared) - double(end - first) * off * off;
-    if (inside && threadIdx.y == 0) {
-        double *to = parts + 2 * (Size(blockIdx.y) * columns + column);
-        to[0] = mean;
-        to[1] = moment > 0 ? moment : 0;
-    }
-}
-
-#define MOMENTS(S, X)                                                                                                       \
-    KERNEL(plane_moments_warp_##S, 256, const X *x, double *parts, Size planes, int size) { plane_moments<false>(x, parts, planes, size); } \
-    KERNEL(plane_moments_block_##S, 256, const X *x, double *parts, Size planes, int size) { plane_moments<true>(x, parts, planes, size); } \
-    KERNEL(column_moments_##S, 256, const X *x, double *parts, Size rows, Size columns, Size per_chunk) {                   \
-        column_moments(x, parts, rows, columns, per_chunk);                                                                 \
-    }
-MOMENTS(f32, float)
-MOMENTS(f64, double)
-MOMENTS(bf16, bf16)
-MOMENTS(f16, f16)
-
-// ---- sums of gradients: parts = sum of dy, sum of dy·(x − mean), with dy zero where the activation let nothing through. What
-// it let through is told by the output, or else by the argument (x − mean)·factor + shift.
-
-template <class W> struct Coefficients {
-    // Four rows of `sets` numbers: mean, factor, and in forward shift; in backward the argument's shift, and the gradient's
-    // constant and slope.
-    const W *rows;
-    Size sets;
-    __device__ __forceinline__ W mean(Size set) const { return rows[set]; }
-    __device__ __forceinline__ W factor(Size set) const { return rows[sets + set]; }
-    __device__ __forceinline__ W shift(Size set) const { return rows[2 * sets + set]; }
-    __device__ __forceinline__ W constant(Size set) const { return rows[3 * sets + set]; }
-    __device__ __forceinline__ W slope(Size set) const { return rows[4 * sets + set]; }
-};
-
-template <bool BLOCK, int ACTIVATION, class X, class G>
-DEVICE void plane_gradients(const X *x, const X *output, const G *dy, const Coefficients<Wide<X>> &by, double *parts, Size planes, int size) {
-    typedef Wide<X> W;
-    __shared__ double shared[32];
-    constexpr int N = PackOf<X, G>::value;
-    const auto group = Group<BLOCK>::make();
-    const bool packed = aligned(x, dy, output) && size % N == 0;
-    for (Size plane = Size(blockIdx.x) * group.groups + group.index; plane < planes; plane += Size(gridDim.x) * group.groups) {
-        const Size set = plane % by.sets, start = plane * size;
-        const W mean = by.mean(set), factor = by.factor(set), shift = by.shift(set);
-        W plain = 0, product = 0;
-        each_of_row<N>(size, packed, group.member, group.members, [&](int at, auto n) {
-            constexpr int M = decltype(n)::value;
-            W values[M], grads[M], seen[M];
-            load(x + start + at, values);
-            load(dy + start + at, grads);
-            if (ACTIVATION != NO_ACTIVATION && output) load(output + start + at, seen);
-#pragma unroll
-            for (int i = 0; i < M; ++i) {
-                const W argument = output ? seen[i] : (values[i] - mean) * factor + shift;
-                const W grad = masked<ACTIVATION>(argument, grads[i]);
-                plain += grad;
-                product += grad * (values[i] - mean);
-            }
-        });
-        const double sum = group.template reduce<Add>(double(plain), shared);
-        const double along = group.template reduce<Add>(double(product), shared);
-        if (group.member == 0) {
-            parts[2 * plane] = sum;
-            parts[2 * plane + 1] = along;
-        }
-    }
-}
-
-template <int ACTIVATION, class X, class G>
-DEVICE void column_gradients(const X *x, const X *output, const G *dy, const Coefficients<Wide<X>> &by, double *parts, Size rows,
-                             Size columns, int size, Size per_chunk) {
-    typedef Wide<X> W;
-    __shared__ double shared[8][33];
-    const Size column = Size(blockIdx.x) * 32 + threadIdx.x;
-    const Size first = Size(blockIdx.y) * per_chunk, end = min(first + per_chunk, rows);
-    W plain = 0, product = 0;
-    if (column < columns) {
-        const Size set = column / size % by.sets;
-        const W mean = by.mean(set), factor = by.factor(set), shift = by.shift(set);
-        for (Size row = first + threadIdx.y; row < end; row += 8) {
-            const Size at = row * columns + column;
-            const W value = widen(x[at]);
-            const W argument = output ? widen(output[at]) : (value - mean) * factor + shift;
-            const W grad = masked<ACTIVATION>(argument, widen(dy[at]));
-            plain += grad;
-            product += grad * (value - mean);
-        }
-    }
-    const double sum = column_total(double(plain), shared), along = column_total(double(product), shared);
-    if (column < columns && threadIdx.y == 0) {
-        double *to = parts + 2 * (Size(blockIdx.y) * columns + column);
-        to[0] = sum;
-        to[1] = along;
-    }
-}
-
-#define BY_ACTIVATION(activation, CALL)    \
-    switch (activation) {                  \
-    case RELU: CALL(RELU); break;          \
-    case RELU6: CALL(RELU6); break;        \
-    default: CALL(NO_ACTIVATION); break;   \
-    }
-
-#define GRADIENTS(S, X, G, W)                                                                                                  \
-    KERNEL(plane_gradients_warp_##S, 256, int activation, const X *x, const X *output, const G *dy, const W *rows, Size sets,  \
-           double *parts, Size planes, int size) {                                                                             \
-        const Coefficients<W> by = {rows, sets};                                                                               \
-        BY_ACTIVATION(activation, PLANE_GRADIENTS_WARP)                                                                        \
-    }                                                                                                                          \
-    KERNEL(plane_gradients_block_##S, 256, int activation, const X *x, const X *output, const G *dy, const W *rows, Size sets, \
-           double *parts, Size planes, int size) {                                                                             \
-        const Coefficients<W> by = {rows, sets};                                                                               \
-        BY_ACTIVATION(activation, PLANE_GRADIENTS_BLOCK)                                                                       \
-    }                                                                                                                          \
-    KERNEL(column_gradients_##S, 256, int activation, const X *x, const X *output, const G *dy, const W *rows, Size sets,      \
-           double *parts, Size images, Size columns, int size, Size per_chunk) {                                               \
-        const Coefficients<W> by = {rows, sets};                                                                               \
-        BY_ACTIVATION(activation, COLUMN_GRADIENTS)                                                                            \
-    }
-#define PLANE_GRADIENTS_WARP(A) plane_gradients<false, A>(x, output, dy, by, parts, planes, size)
-#define PLANE_GRADIENTS_BLOCK(A) plane_gradients<true, A>(x, output, dy, by, parts, planes, size)
-#define COLUMN_GRADIENTS(A) column_gradients<A>(x, output, dy, by, parts, images, columns, size, per_chunk)
-GRADIENTS(f32_f32, float, float, float)
-GRADIENTS(f64_f64, double, double, double)
-GRADIENTS(bf16_f32, bf16, float, float)
-GRADIENTS(bf16_bf16, bf16, bf16, float)
-GRADIENTS(f16_f32, f16, float, float)
-GRADIENTS(f16_f16, f16, f16, float)
-
-// ---- maps written. Packs are of one plane where a plane's size allows it; of neighbouring planes where planes are single
+// Packs are of one plane where a plane's size allows it; of neighbouring planes where planes are single
 // elements; else there are none.
 
-template <bool ACROSS, int N, class... P> DEVICE bool packs_of(int size, Size sets, const P *...maps) {
-    return N > 1 && aligned(maps...) && (ACROSS ? sets % N == 0 : size % N == 0);
+template <bool ACROSS, int N, class... P> DEVICE bool packs_of(int size, int channels, const P *...maps) {
+    return N > 1 && aligned(maps...) && (ACROSS ? channels % N == 0 : size % N == 0);
 }
 
-DEVICE Size set_of(Size at, int size, Size sets) {
+// Of maps that are channels-last and have sets for each image, `image` is how many elements an image has, and `channels` how many
+// sets; else it is 0.
+DEVICE Size set_of(Size at, int size, Size sets, Size image, int channels) {
+    if (image) return at / image * channels + at % channels;
     if (at < 0x7fffffff && sets < 0x7fffffff) return u32(at) / u32(size) % u32(sets);
     return at / size % sets;
 }
@@ -246,12 +29,12 @@ template <bool ACROSS, int M, class W> DEVICE void spread(const W *row, Size set
 
 // y = act((x − mean)·factor + shift + residual).
 template <bool ACROSS, int ACTIVATION, class X>
-DEVICE void normalise(const X *x, const X *residual, const Coefficients<Wide<X>> &by, X *y, Size count, int size) {
+DEVICE void normalise(const X *x, const X *residual, const Coefficients<Wide<X>> &by, X *y, Size count, int size, Size image, int channels) {
     typedef Wide<X> W;
     constexpr int N = PackOf<X>::value;
-    each<N>(count, packs_of<ACROSS, N>(size, by.sets, x, y, residual), [&](Size at, auto n) {
+    each<N>(count, packs_of<ACROSS, N>(size, channels, x, y, residual), [&](Size at, auto n) {
         constexpr int M = decltype(n)::value;
-        const Size set = set_of(at, size, by.sets);
+        const Size set = set_of(at, size, by.sets, image, channels);
         W values[M], means[M], factors[M], shifts[M], more[M];
         load(x + at, values);
         spread<ACROSS>(by.rows, set, means);
@@ -271,12 +54,12 @@ DEVICE void normalise(const X *x, const X *residual, const Coefficients<Wide<X>>
 // dx = factor·dy − constant − (x − mean)·slope, with dy masked; the masked dy itself goes to `through`, if it is wanted.
 template <bool ACROSS, int ACTIVATION, class X, class G>
 DEVICE void normalise_backward(const X *x, const X *output, const G *dy, const Coefficients<Wide<X>> &by, G *dx, G *through,
-                               Size count, int size) {
+                               Size count, int size, Size image, int channels) {
     typedef Wide<X> W;
     constexpr int N = PackOf<X, G>::value;
-    each<N>(count, packs_of<ACROSS, N>(size, by.sets, x, output, dy, dx, through), [&](Size at, auto n) {
+    each<N>(count, packs_of<ACROSS, N>(size, channels, x, output, dy, dx, through), [&](Size at, auto n) {
         constexpr int M = decltype(n)::value;
-        const Size set = set_of(at, size, by.sets);
+        const Size set = set_of(at, size, by.sets, image, channels);
         W values[M], grads[M], means[M], factors[M], row[M];
         load(x + at, values);
         load(dy + at, grads);
@@ -307,30 +90,31 @@ DEVICE void normalise_backward(const X *x, const X *output, const G *dy, const C
 }
 
 #define NORMALISE(S, X, W)                                                                                              \
-    KERNEL(normalise_##S, 256, int activation, const X *x, const X *residual, const W *rows, Size sets, X *y, Size count, int size) { \
+    KERNEL(normalise_##S, 256, int activation, const X *x, const X *residual, const W *rows, Size sets, X *y, Size count, int size, \
+           Size image, int channels) {                                                                                  \
         const Coefficients<W> by = {rows, sets};                                                                        \
         BY_ACTIVATION(activation, NORMALISE_AS)                                                                         \
     }
 #define NORMALISE_AS(A)                                              \
-    if (size == 1) normalise<true, A>(x, residual, by, y, count, size); \
-    else normalise<false, A>(x, residual, by, y, count, size)
-NORMALISE(f32, float, float)
-NORMALISE(f64, double, double)
-NORMALISE(bf16, bf16, float)
-NORMALISE(f16, f16, float)
+    if (size == 1) normalise<true, A>(x, residual, by, y, count, size, image, channels); \
+    else normalise<false, A>(x, residual, by, y, count, size, image, channels)
+FOR_F32(NORMALISE(f32, float, float))
+FOR_F64(NORMALISE(f64, double, double))
+FOR_BF16(NORMALISE(bf16, bf16, float))
+FOR_F16(NORMALISE(f16, f16, float))
 
 #define NORMALISE_BACKWARD(S, X, G, W)                                                                                \
     KERNEL(normalise_backward_##S, 256, int activation, const X *x, const X *output, const G *dy, const W *rows, Size sets, \
-           G *dx, G *through, Size count, int size) {                                                                 \
+           G *dx, G *through, Size count, int size, Size image, int channels) {                                       \
         const Coefficients<W> by = {rows, sets};                                                                      \
         BY_ACTIVATION(activation, NORMALISE_BACKWARD_AS)                                                              \
     }
 #define NORMALISE_BACKWARD_AS(A)                                                                \
-    if (size == 1) normalise_backward<true, A>(x, output, dy, by, dx, through, count, size); \
-    else normalise_backward<false, A>(x, output, dy, by, dx, through, count, size)
-NORMALISE_BACKWARD(f32_f32, float, float, float)
-NORMALISE_BACKWARD(f64_f64, double, double, double)
-NORMALISE_BACKWARD(bf16_f32, bf16, float, float)
-NORMALISE_BACKWARD(bf16_bf16, bf16, bf16, float)
-NORMALISE_BACKWARD(f16_f32, f16, float, float)
-NORMALISE_BACKWARD(f16_f16, f16, f16, float)
+    if (size == 1) normalise_backward<true, A>(x, output, dy, by, dx, through, count, size, image, channels); \
+    else normalise_backward<false, A>(x, output, dy, by, dx, through, count, size, image, channels)
+FOR_F32(NORMALISE_BACKWARD(f32_f32, float, float, float))
+FOR_F64(NORMALISE_BACKWARD(f64_f64, double, double, double))
+FOR_BF16(NORMALISE_BACKWARD(bf16_f32, bf16, float, float))
+FOR_BF16(NORMALISE_BACKWARD(bf16_bf16, bf16, bf16, float))
+FOR_F16(NORMALISE_BACKWARD(f16_f32, f16, float, float))
+FOR_F16(NORMALISE_BACKWARD(f16_f16, f16, f16, float))

@@ -167,7 +167,7 @@ template <class G> DEVICE void upsample_nearest2d_backward(const G *dy, G *dx, i
     KERNEL(upsample_nearest2d_backward_##S, 256, const T *dy, T *dx, int factor, int width, Size count) {                   \
         upsample_nearest2d_backward(dy, dx, factor, width, count);                                                          \
     }
-POOLING(f32, float)
-POOLING(f64, double)
-POOLING(bf16, bf16)
-POOLING(f16, f16)
+FOR_F32(POOLING(f32, float))
+FOR_F64(POOLING(f64, double))
+FOR_BF16(POOLING(bf16, bf16))
+FOR_F16(POOLING(f16, f16))

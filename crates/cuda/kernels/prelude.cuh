@@ -10,6 +10,35 @@
 #endif
 #define DEVICE static __device__ __forceinline__
 
+// A source is compiled for one kind of elements at a time, so that a training waits for no kernels that it does not run: f32, f64,
+// or one of 16 bits with what goes with it. With none of these defined it is compiled for all.
+#if !defined(ONLY_F32) && !defined(ONLY_F64) && !defined(ONLY_BF16) && !defined(ONLY_F16)
+#define ONLY_F32
+#define ONLY_F64
+#define ONLY_BF16
+#define ONLY_F16
+#endif
+#ifdef ONLY_F32
+#define FOR_F32(...) __VA_ARGS__
+#else
+#define FOR_F32(...)
+#endif
+#ifdef ONLY_F64
+#define FOR_F64(...) __VA_ARGS__
+#else
+#define FOR_F64(...)
+#endif
+#ifdef ONLY_BF16
+#define FOR_BF16(...) __VA_ARGS__
+#else
+#define FOR_BF16(...)
+#endif
+#ifdef ONLY_F16
+#define FOR_F16(...) __VA_ARGS__
+#else
+#define FOR_F16(...)
+#endif
+
 typedef long long Size;
 typedef unsigned char u8;
 typedef unsigned short u16;

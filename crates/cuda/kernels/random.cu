@@ -114,10 +114,10 @@ template <class Y> DEVICE void normal(const Key &key, u64 start, Y *y, Size coun
 
 #define NORMAL(S, Y) \
     KERNEL(normal_##S, 256, Key key, u64 start, Y *y, Size count) { normal(key, start, y, count); }
-NORMAL(f32, float)
-NORMAL(f64, double)
-NORMAL(bf16, bf16)
-NORMAL(f16, f16)
+FOR_F32(NORMAL(f32, float))
+FOR_F64(NORMAL(f64, double))
+FOR_BF16(NORMAL(bf16, bf16))
+FOR_F16(NORMAL(f16, f16))
 
 // x·scale where the mask has 1, and 0 elsewhere.
 template <class X> DEVICE void dropout(const X *x, const u8 *mask, X *y, double scale, Size count) {
@@ -137,7 +137,7 @@ template <class X> DEVICE void dropout(const X *x, const u8 *mask, X *y, double 
 
 #define DROPOUT(S, X) \
     KERNEL(dropout_##S, 256, const X *x, const u8 *mask, X *y, double scale, Size count) { dropout(x, mask, y, scale, count); }
-DROPOUT(f32, float)
-DROPOUT(f64, double)
-DROPOUT(bf16, bf16)
-DROPOUT(f16, f16)
+FOR_F32(DROPOUT(f32, float))
+FOR_F64(DROPOUT(f64, double))
+FOR_BF16(DROPOUT(bf16, bf16))
+FOR_F16(DROPOUT(f16, f16))

@@ -122,10 +122,10 @@ DEVICE void layer_norm_affine(const X *x, const G *dy, const Wide<X> *mean, cons
            double eps) {                                                                                                \
         layer_norm<true>(x, gamma, beta, y, mean, inv_std, rows, width, eps);                                           \
     }
-LAYER_NORM(f32, float, float)
-LAYER_NORM(f64, double, double)
-LAYER_NORM(bf16, bf16, float)
-LAYER_NORM(f16, f16, float)
+FOR_F32(LAYER_NORM(f32, float, float))
+FOR_F64(LAYER_NORM(f64, double, double))
+FOR_BF16(LAYER_NORM(bf16, bf16, float))
+FOR_F16(LAYER_NORM(f16, f16, float))
 
 #define LAYER_NORM_BACKWARD(S, X, G, W)                                                                                    \
     KERNEL(layer_norm_backward_warp_##S, 256, const X *x, const G *dy, const W *gamma, const W *mean, const W *inv_std, G *dx, \
@@ -140,12 +140,12 @@ LAYER_NORM(f16, f16, float)
            Size per_chunk) {                                                                                               \
         layer_norm_affine(x, dy, mean, inv_std, parts, rows, width, per_chunk);                                            \
     }
-LAYER_NORM_BACKWARD(f32_f32, float, float, float)
-LAYER_NORM_BACKWARD(f64_f64, double, double, double)
-LAYER_NORM_BACKWARD(bf16_f32, bf16, float, float)
-LAYER_NORM_BACKWARD(bf16_bf16, bf16, bf16, float)
-LAYER_NORM_BACKWARD(f16_f32, f16, float, float)
-LAYER_NORM_BACKWARD(f16_f16, f16, f16, float)
+FOR_F32(LAYER_NORM_BACKWARD(f32_f32, float, float, float))
+FOR_F64(LAYER_NORM_BACKWARD(f64_f64, double, double, double))
+FOR_BF16(LAYER_NORM_BACKWARD(bf16_f32, bf16, float, float))
+FOR_BF16(LAYER_NORM_BACKWARD(bf16_bf16, bf16, bf16, float))
+FOR_F16(LAYER_NORM_BACKWARD(f16_f32, f16, float, float))
+FOR_F16(LAYER_NORM_BACKWARD(f16_f16, f16, f16, float))
 
 // ---- rows divided by their length; lengths in f64, as on the CPU
 
@@ -186,17 +186,17 @@ DEVICE void l2_normalise_backward(const X *y, const G *dy, const double *inverse
 
 #define L2_NORMALISE(S, X) \
     KERNEL(l2_normalise_##S, 256, const X *x, X *y, double *inverses, Size rows, int width) { l2_normalise(x, y, inverses, rows, width); }
-L2_NORMALISE(f32, float)
-L2_NORMALISE(f64, double)
-L2_NORMALISE(bf16, bf16)
-L2_NORMALISE(f16, f16)
+FOR_F32(L2_NORMALISE(f32, float))
+FOR_F64(L2_NORMALISE(f64, double))
+FOR_BF16(L2_NORMALISE(bf16, bf16))
+FOR_F16(L2_NORMALISE(f16, f16))
 #define L2_NORMALISE_BACKWARD(S, X, G)                                                                                   \
     KERNEL(l2_normalise_backward_##S, 256, const X *y, const G *dy, const double *inverses, G *dx, Size rows, int width) { \
         l2_normalise_backward(y, dy, inverses, dx, rows, width);                                                         \
     }
-L2_NORMALISE_BACKWARD(f32_f32, float, float)
-L2_NORMALISE_BACKWARD(f64_f64, double, double)
-L2_NORMALISE_BACKWARD(bf16_f32, bf16, float)
-L2_NORMALISE_BACKWARD(bf16_bf16, bf16, bf16)
-L2_NORMALISE_BACKWARD(f16_f32, f16, float)
-L2_NORMALISE_BACKWARD(f16_f16, f16, f16)
+FOR_F32(L2_NORMALISE_BACKWARD(f32_f32, float, float))
+FOR_F64(L2_NORMALISE_BACKWARD(f64_f64, double, double))
+FOR_BF16(L2_NORMALISE_BACKWARD(bf16_f32, bf16, float))
+FOR_BF16(L2_NORMALISE_BACKWARD(bf16_bf16, bf16, bf16))
+FOR_F16(L2_NORMALISE_BACKWARD(f16_f32, f16, float))
+FOR_F16(L2_NORMALISE_BACKWARD(f16_f16, f16, f16))

@@ -78,14 +78,14 @@ template <bool BLOCK, class Y, class G> DEVICE void softmax_backward(const Y *y,
 #define SOFTMAX(S, X, Y)                                                                                        \
     KERNEL(softmax_warp_##S, 256, const X *x, Y *y, Size rows, int width) { softmax<false>(x, y, rows, width); } \
     KERNEL(softmax_block_##S, 256, const X *x, Y *y, Size rows, int width) { softmax<true>(x, y, rows, width); }
-SOFTMAX(f32_f32, float, float)
-SOFTMAX(f64_f64, double, double)
-SOFTMAX(f32_bf16, float, bf16)
-SOFTMAX(f32_f16, float, f16)
-SOFTMAX(bf16_bf16, bf16, bf16)
-SOFTMAX(bf16_f32, bf16, float)
-SOFTMAX(f16_f16, f16, f16)
-SOFTMAX(f16_f32, f16, float)
+FOR_F32(SOFTMAX(f32_f32, float, float))
+FOR_F64(SOFTMAX(f64_f64, double, double))
+FOR_BF16(SOFTMAX(f32_bf16, float, bf16))
+FOR_F16(SOFTMAX(f32_f16, float, f16))
+FOR_BF16(SOFTMAX(bf16_bf16, bf16, bf16))
+FOR_BF16(SOFTMAX(bf16_f32, bf16, float))
+FOR_F16(SOFTMAX(f16_f16, f16, f16))
+FOR_F16(SOFTMAX(f16_f32, f16, float))
 
 #define SOFTMAX_BACKWARD(S, Y, G)                                                                           \
     KERNEL(softmax_backward_warp_##S, 256, const Y *y, const G *dy, G *dx, Size rows, int width) {          \
@@ -94,9 +94,9 @@ SOFTMAX(f16_f32, f16, float)
     KERNEL(softmax_backward_block_##S, 256, const Y *y, const G *dy, G *dx, Size rows, int width) {         \
         softmax_backward<true>(y, dy, dx, rows, width);                                                     \
     }
-SOFTMAX_BACKWARD(f32_f32, float, float)
-SOFTMAX_BACKWARD(f64_f64, double, double)
-SOFTMAX_BACKWARD(bf16_f32, bf16, float)
-SOFTMAX_BACKWARD(bf16_bf16, bf16, bf16)
-SOFTMAX_BACKWARD(f16_f32, f16, float)
-SOFTMAX_BACKWARD(f16_f16, f16, f16)
+FOR_F32(SOFTMAX_BACKWARD(f32_f32, float, float))
+FOR_F64(SOFTMAX_BACKWARD(f64_f64, double, double))
+FOR_BF16(SOFTMAX_BACKWARD(bf16_f32, bf16, float))
+FOR_BF16(SOFTMAX_BACKWARD(bf16_bf16, bf16, bf16))
+FOR_F16(SOFTMAX_BACKWARD(f16_f32, f16, float))
+FOR_F16(SOFTMAX_BACKWARD(f16_f16, f16, f16))

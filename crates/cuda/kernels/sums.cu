@@ -22,10 +22,10 @@ template <class X> DEVICE void sum_parts(const X *x, double *parts, Size count) 
 
 #define SUM_PARTS(S, X) \
     KERNEL(sum_parts_##S, 256, const X *x, double *parts, Size count) { sum_parts(x, parts, count); }
-SUM_PARTS(f32, float)
-SUM_PARTS(f64, double)
-SUM_PARTS(bf16, bf16)
-SUM_PARTS(f16, f16)
+FOR_F32(SUM_PARTS(f32, float))
+FOR_F64(SUM_PARTS(f64, double))
+FOR_BF16(SUM_PARTS(bf16, bf16))
+FOR_F16(SUM_PARTS(f16, f16))
 
 // The parts' sum times a factor; one block.
 template <class Y> DEVICE void sum_of_parts(const double *parts, Size count, double factor, Y *y) {
@@ -94,11 +94,11 @@ DEVICE void sum_columns(const X *x, Y *y, Size outer, Size length, Size inner, S
     KERNEL(sum_columns_##S, 256, const X *x, Y *y, Size outer, Size length, Size inner, Size per_chunk) {        \
         sum_columns(x, y, outer, length, inner, per_chunk);                                                      \
     }
-SUMS(f32_f32, float, float)
-SUMS(f64_f64, double, double)
-SUMS(bf16_f32, bf16, float)
-SUMS(bf16_bf16, bf16, bf16)
-SUMS(f16_f32, f16, float)
-SUMS(f16_f16, f16, f16)
-SUMS(f32_bf16, float, bf16)
-SUMS(f32_f16, float, f16)
+FOR_F32(SUMS(f32_f32, float, float))
+FOR_F64(SUMS(f64_f64, double, double))
+FOR_BF16(SUMS(bf16_f32, bf16, float))
+FOR_BF16(SUMS(bf16_bf16, bf16, bf16))
+FOR_F16(SUMS(f16_f32, f16, float))
+FOR_F16(SUMS(f16_f16, f16, f16))
+FOR_BF16(SUMS(f32_bf16, float, bf16))
+FOR_F16(SUMS(f32_f16, float, f16))

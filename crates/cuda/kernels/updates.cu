@@ -90,10 +90,10 @@ DEVICE void adam(const Adam &by, W *weights, const G *grads, W *first, W *second
            void *low, int low_kind, Size count) {                                                                             \
         adam(by, weights, grads, first, second, factor, skip, low, low_kind, count);                                          \
     }
-STEPS(f32_f32, float, float)
-STEPS(f64_f64, double, double)
-STEPS(f32_bf16, float, bf16)
-STEPS(f32_f16, float, f16)
+FOR_F32(STEPS(f32_f32, float, float))
+FOR_F64(STEPS(f64_f64, double, double))
+FOR_BF16(STEPS(f32_bf16, float, bf16))
+FOR_F16(STEPS(f32_f16, float, f16))
 
 // average <- keep·average + take·weights.
 template <class W> DEVICE void ema(W *average, const W *weights, double keep, double take, Size count) {
@@ -146,10 +146,10 @@ template <class X> DEVICE void square_parts(const X *x, double *parts, Size coun
 #define OVER_GRADIENTS(S, T)                                                                                     \
     KERNEL(scale_by_##S, 256, T *to, const double *factor, Size count) { scale_by(to, factor, count); }          \
     KERNEL(square_parts_##S, 256, const T *x, double *parts, Size count) { square_parts(x, parts, count); }
-OVER_GRADIENTS(f32, float)
-OVER_GRADIENTS(f64, double)
-OVER_GRADIENTS(bf16, bf16)
-OVER_GRADIENTS(f16, f16)
+FOR_F32(OVER_GRADIENTS(f32, float))
+FOR_F64(OVER_GRADIENTS(f64, double))
+FOR_BF16(OVER_GRADIENTS(bf16, bf16))
+FOR_F16(OVER_GRADIENTS(f16, f16))
 
 // What gradients are multiplied by so that their norm is at most max_norm; 1 if they need not be, or the norm is not finite.
 // The small number is PyTorch's, so that both clip alike.

@@ -56,7 +56,7 @@ API nvrtcCompileProgram(Program *program, int count, const char *const *options)
     const char *chosen = std::getenv("CXX");
     const std::string compiler = chosen && *chosen ? chosen : "c++";
     const std::string command = compiler +
-                                " -std=c++17 -O2 -shared -fPIC -fvisibility=hidden -fno-gnu-unique -w -x c++ -include '" FIBRES
+                                " -std=c++17 -O2 -fno-strict-aliasing -shared -fPIC -fvisibility=hidden -fno-gnu-unique -w -x c++ -include '" FIBRES
                                 "' '" + source + "' -o '" + made + "' > '" + log + "' 2>&1";
     const int status = std::system(command.c_str());
     program->log = read(log);

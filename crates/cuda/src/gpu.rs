@@ -18,13 +18,11 @@ pub struct Options {
     /// Whether libraries are asked for algorithms that repeat their bits, chosen by rules. Otherwise those are taken that were
     /// the fastest when they were tried.
     pub repeatable: bool,
-    /// Whether factors of f32 are rounded to 10 bits after the point in products and convolutions, for tensor cores.
-    pub tf32: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { cache: default_folder(), repeatable: true, tf32: false }
+        Self { cache: default_folder(), repeatable: true }
     }
 }
 

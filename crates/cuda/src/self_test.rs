@@ -36,6 +36,7 @@ pub fn run(gpu: &Gpu, limit: Duration) -> Result<Outcome> {
             to: &to,
             add: false,
             bias: None,
+            tf32: false,
         };
         // The first one finds out how.
         blas.matmul(&product)?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use half::{bf16, f16};
 use phalanx_cuda::blas::{Blas, Matrix, Product};
-use phalanx_cuda::dnn::{Convolution, Dnn, Layout};
+use phalanx_cuda::dnn::{Convolution, Dnn, Layout, Reading};
 use phalanx_cuda::libraries::Library;
 use phalanx_cuda::nvml::Monitor;
 use phalanx_cuda::{Element, ElementType, Gpu, GpuError, Kind, Options, Slice, self_test};
@@ -146,6 +146,7 @@ fn products_of_all_types_transposed_added_and_with_a_bias() {
                         to: &to,
                         add: more,
                         bias: bias.as_ref(),
+                        tf32: false,
                     })
                     .unwrap();
                     close(&down(&gpu, &to), &expected, tolerance(to.dtype()));
@@ -172,6 +173,7 @@ fn products_that_do_not_go_together_are_refused() {
             to: &to,
             add: false,
             bias: None,
+            tf32: false,
         };
         assert!(matches!(blas.matmul(&product(&x, &y, 3)), Err(GpuError::Unsupported { .. })));
         assert!(matches!(blas.matmul(&product(&x, &x, 4)), Err(GpuError::Argument { .. })));
@@ -189,11 +191,11 @@ fn products_that_do_not_go_together_are_refused() {
 fn tf32_rounds_factors_and_f32_does_not() {
     software::run(|| {
         for (tf32, expected) in [(false, 1.0 + f64::from(f32::EPSILON)), (true, 1.0)] {
-            let gpu = Gpu::new(0, &Options { cache: None, repeatable: true, tf32 }).unwrap();
+            let gpu = Gpu::new(0, &Options { cache: None, repeatable: true }).unwrap();
             let x = up(&gpu, ElementType::F32, &[1.0 + f64::from(f32::EPSILON)]);
             let (one, to) = (up(&gpu, ElementType::F32, &[1.0]), gpu.zeros(ElementType::F32, 1).unwrap());
             let (a, b) = (Matrix::plain(&x), Matrix::plain(&one));
-            let product = Product { sizes: [1; 4], a, b, to: &to, add: false, bias: None };
+            let product = Product { sizes: [1; 4], a, b, to: &to, add: false, bias: None, tf32 };
             Blas::new(&gpu).unwrap().matmul(&product).unwrap();
             assert_eq!(down(&gpu, &to), [expected]);
             let of = Convolution {
@@ -208,7 +210,10 @@ fn tf32_rounds_factors_and_f32_does_not() {
                 dilation: [1; 2],
                 groups: 1,
             };
-            Dnn::new(&gpu).unwrap().forward(&of, Layout::ChannelsFirst, &x, &one, &to).unwrap();
+            Dnn::new(&gpu)
+                .unwrap()
+                .forward(&of, Reading { layout: Layout::ChannelsFirst, tf32 }, &x, &one, &to)
+                .unwrap();
             assert_eq!(down(&gpu, &to), [expected]);
         }
     });
@@ -229,7 +234,7 @@ fn convolutions_of_all_types_and_layouts_with_their_gradients() {
     software::run(|| {
         let context = Context::new(1);
         for (repeatable, seed) in [(true, 1), (false, 2)] {
-            let gpu = Gpu::new(0, &Options { repeatable, cache: None, tf32: false }).unwrap();
+            let gpu = Gpu::new(0, &Options { repeatable, cache: None }).unwrap();
             let dnn = Dnn::new(&gpu).unwrap();
             let shapes = [
                 (2, [3, 5], [6, 7], [3, 3], [1, 1], [1, 1], [1, 1], 1),
@@ -286,6 +291,7 @@ fn convolutions_of_all_types_and_layouts_with_their_gradients() {
                 conv2d_backward_weight(&context, &shape, &x, &dy, &mut dw, true).unwrap();
                 for dtype in [ElementType::F32, ElementType::F64, ElementType::Bf16, ElementType::F16] {
                     for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
+                        let reading = Reading { layout, tf32: false };
                         let laid = |values: &[f64], dims| match layout {
                             Layout::ChannelsFirst => values.to_vec(),
                             Layout::ChannelsLast => last(values, dims),
@@ -296,10 +302,10 @@ fn convolutions_of_all_types_and_layouts_with_their_gradients() {
                         let y_at = gpu.unwritten(dtype, y.len()).unwrap();
                         let dx_at = gpu.unwritten(dtype, x.len()).unwrap();
                         for _ in 0..2 {
-                            dnn.forward(&of, layout, &x_at, &w_at, &y_at).unwrap();
-                            dnn.backward_input(&of, layout, &dy_at, &w_at, &dx_at).unwrap();
+                            dnn.forward(&of, reading, &x_at, &w_at, &y_at).unwrap();
+                            dnn.backward_input(&of, reading, &dy_at, &w_at, &dx_at).unwrap();
                         }
-                        dnn.backward_weight(&of, layout, &x_at, &dy_at, &dw_at, true).unwrap();
+                        dnn.backward_weight(&of, reading, &x_at, &dy_at, &dw_at, true).unwrap();
                         let tolerance = tolerance(dtype);
                         close(&down(&gpu, &y_at), &laid(&y, outputs), tolerance);
                         close(&down(&gpu, &dx_at), &laid(&dx, images), tolerance);
@@ -308,7 +314,9 @@ fn convolutions_of_all_types_and_layouts_with_their_gradients() {
                 }
                 let (x_at, w_at) = (up(&gpu, ElementType::F32, &x), up(&gpu, ElementType::F64, &w));
                 let y_at = gpu.zeros(ElementType::F32, y.len()).unwrap();
-                let error = dnn.forward(&of, Layout::ChannelsFirst, &x_at, &w_at, &y_at).unwrap_err();
+                let error = dnn
+                    .forward(&of, Reading { layout: Layout::ChannelsFirst, tf32: false }, &x_at, &w_at, &y_at)
+                    .unwrap_err();
                 assert!(matches!(error, GpuError::Argument { .. }), "{error}");
             }
             let asked = gpu.pool().held().peak[Kind::Workspace as usize];

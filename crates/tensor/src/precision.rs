@@ -13,6 +13,9 @@ pub enum Precision {
     /// 32-bit floats throughout.
     #[default]
     F32,
+    /// 32-bit floats, whose products GPUs take by tensor cores, from operands with 10 bits after the point. A processor, which
+    /// has no such cores, multiplies f32.
+    Tf32,
     /// bfloat16: the range of f32 with 8 bits of precision.
     Bf16,
     /// IEEE half precision: 11 bits of precision up to 65504, which gradients need a [`crate::optim::LossScale`] for.
@@ -21,12 +24,12 @@ pub enum Precision {
 
 impl Precision {
     /// What there is to choose from.
-    pub const ALL: &'static [Self] = &[Self::F32, Self::Bf16, Self::F16];
+    pub const ALL: &'static [Self] = &[Self::F32, Self::Tf32, Self::Bf16, Self::F16];
 
     /// The type that activations are stored in.
     pub fn dtype(self) -> DType {
         match self {
-            Self::F32 => DType::F32,
+            Self::F32 | Self::Tf32 => DType::F32,
             Self::Bf16 => DType::BF16,
             Self::F16 => DType::F16,
         }
@@ -36,7 +39,7 @@ impl Precision {
     /// of operands that are rounded already lose nothing by it.
     pub fn products(self) -> Products {
         match self {
-            Self::F32 | Self::F16 => Products::F32,
+            Self::F32 | Self::Tf32 | Self::F16 => Products::F32,
             Self::Bf16 => Products::Bf16,
         }
     }
@@ -54,7 +57,10 @@ impl Precision {
 
 impl std::fmt::Display for Precision {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.dtype().as_str())
+        f.write_str(match self {
+            Self::Tf32 => "tf32",
+            other => other.dtype().as_str(),
+        })
     }
 }
 
@@ -66,7 +72,7 @@ impl std::str::FromStr for Precision {
         let unknown = || crate::TensorError::Argument {
             name: "precision",
             value: format!("{text:?}"),
-            expected: "expected f32, bf16 or f16",
+            expected: "expected f32, tf32, bf16 or f16",
         };
         found.copied().ok_or_else(unknown)
     }

@@ -15,7 +15,7 @@ const LOW: [Precision; 2] = [Precision::Bf16, Precision::F16];
 /// Half a unit in the last place, relative to the number.
 fn epsilon(precision: Precision) -> f64 {
     match precision {
-        Precision::F32 => f64::powi(2.0, -24),
+        Precision::F32 | Precision::Tf32 => f64::powi(2.0, -24),
         Precision::Bf16 => f64::powi(2.0, -9),
         Precision::F16 => f64::powi(2.0, -12),
     }
@@ -368,4 +368,16 @@ fn a_scale_brings_small_gradients_through_f16() {
     assert!(rejected > 0 && scale.scale() == f64::powi(2.0, 50 - rejected), "{rejected} {}", scale.scale());
     let mut sgd = Sgd::new(0.0, false, 0.0);
     sgd.step(store.flat_params(), 1.0, &context).expect("held");
+}
+
+#[test]
+fn a_processor_multiplies_f32_where_a_gpu_takes_tf32() {
+    let product = |precision| {
+        let tape = Tape::forward_only(session(precision, 1));
+        let (a, b) = (Value::constant(draw("a", &[5, 7])), Value::constant(draw("b", &[7, 3])));
+        ops::matmul(&tape, &a, &b).and_then(|product| product.to_host()).expect("multiplies")
+    };
+    let (f32, tf32) = (product(Precision::F32), product(Precision::Tf32));
+    assert_eq!((f32.dtype(), floats(&f32)), (tf32.dtype(), floats(&tf32)));
+    assert_eq!("tf32".parse::<Precision>().expect("is one"), Precision::Tf32);
 }

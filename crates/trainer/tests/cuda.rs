@@ -127,6 +127,9 @@ fn classifiers_train_as_on_the_processor() {
     // Roundings grow at every ReLU of a deep network with batch norm.
     agree(&place, &format!("cifar10-resnet18 {small}"), 3e-2);
     agree(&place, &format!("cifar10-mobilenetv2 {small}"), 3e-2);
+    // Channels-last.
+    agree(&place, &format!("cifar10-resnet18 {small} --set train.precision=bf16"), 0.1);
+    agree(&place, &format!("cifar10-mobilenetv2 {small} --set train.precision=bf16"), 0.1);
 }
 
 #[test]
@@ -143,6 +146,7 @@ fn what_learns_pictures_with_texts_trains_as_on_the_processor() {
                      --set model.text_context=12 --set model.sample_steps=2 --set model.drop_text=0.3 \
                      --set model.dropout=0.1 --set train.global_batch=4 --set sample.rows=1 --set sample.columns=1";
     agree(&place, &format!("tiny {common} {diffusion}"), 1e-3);
+    agree(&place, &format!("tiny {common} {diffusion} --set train.precision=bf16"), 3e-2);
 }
 
 #[test]

@@ -54,6 +54,8 @@ pub struct Product<'a> {
     pub add: bool,
     /// `n` elements of the type of `to`, added to each row.
     pub bias: Option<&'a Slice>,
+    /// Whether factors of f32 are rounded to 10 bits after the point, for tensor cores.
+    pub tf32: bool,
 }
 
 /// What a plan depends on.
@@ -89,7 +91,7 @@ impl Blas {
         Ok(Self { plans: Mutex::default(), handle: raw::Handle::new(gpu)?, gpu: gpu.clone() })
     }
 
-    /// Multiplies. Sums are in f32, of factors of f64 in f64; factors of f32 are rounded to TF32 if the GPU's options say so.
+    /// Multiplies. Sums are in f32, of factors of f64 in f64.
     ///
     /// # Errors
     /// [`GpuError::Argument`] if lengths or types do not go together; [`GpuError::Unsupported`] for types that cuBLASLt does not
@@ -111,7 +113,7 @@ impl Blas {
             to: product.to.dtype(),
             add: product.add,
             bias: product.bias.is_some(),
-            tf32: factors == ElementType::F32 && self.gpu.options().tf32,
+            tf32: factors == ElementType::F32 && product.tf32,
             alignment: [product.a.slice, product.b.slice, product.to].map(alignment),
         };
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);

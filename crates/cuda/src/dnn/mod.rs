@@ -79,6 +79,15 @@ pub enum Layout {
     ChannelsLast,
 }
 
+/// How convolutions read their elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Reading {
+    /// In which order they lie.
+    pub layout: Layout,
+    /// Whether factors of f32 are rounded to 10 bits after the point, for tensor cores.
+    pub tf32: bool,
+}
+
 /// What is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Pass {
@@ -102,9 +111,8 @@ impl Pass {
 struct Key {
     pass: Pass,
     convolution: Convolution,
-    layout: Layout,
+    reading: Reading,
     dtype: ElementType,
-    tf32: bool,
 }
 
 /// Convolves on one GPU's computing stream.
@@ -137,8 +145,8 @@ impl Dnn {
     /// # Errors
     /// [`GpuError::Argument`] if lengths, types or sizes do not go together; [`GpuError::Unsupported`] for other types than
     /// f32, f64, bf16 and f16.
-    pub fn forward(&self, of: &Convolution, layout: Layout, x: &Slice, w: &Slice, y: &Slice) -> Result<()> {
-        self.run(Pass::Forward, of, layout, [x, w, y], false)
+    pub fn forward(&self, of: &Convolution, reading: Reading, x: &Slice, w: &Slice, y: &Slice) -> Result<()> {
+        self.run(Pass::Forward, of, reading, [x, w, y], false)
     }
 
     /// The input's gradient from the output's.
@@ -148,12 +156,12 @@ impl Dnn {
     pub fn backward_input(
         &self,
         of: &Convolution,
-        layout: Layout,
+        reading: Reading,
         dy: &Slice,
         w: &Slice,
         dx: &Slice,
     ) -> Result<()> {
-        self.run(Pass::BackwardInput, of, layout, [dx, w, dy], false)
+        self.run(Pass::BackwardInput, of, reading, [dx, w, dy], false)
     }
 
     /// The weight's gradient from the output's; with `add` it is added to what is there.
@@ -163,13 +171,13 @@ impl Dnn {
     pub fn backward_weight(
         &self,
         of: &Convolution,
-        layout: Layout,
+        reading: Reading,
         x: &Slice,
         dy: &Slice,
         dw: &Slice,
         add: bool,
     ) -> Result<()> {
-        self.run(Pass::BackwardWeight, of, layout, [x, dw, dy], add)
+        self.run(Pass::BackwardWeight, of, reading, [x, dw, dy], add)
     }
 
     /// Runs a pass over input, weight and output, or what stands for them.
@@ -177,7 +185,7 @@ impl Dnn {
         &self,
         pass: Pass,
         of: &Convolution,
-        layout: Layout,
+        reading: Reading,
         slices: [&Slice; 3],
         add: bool,
     ) -> Result<()> {
@@ -190,8 +198,8 @@ impl Dnn {
         if slices.iter().any(|slice| slice.is_empty()) {
             return if add { Ok(()) } else { written.zero_on(Stream::Compute) };
         }
-        let tf32 = dtype == ElementType::F32 && self.gpu.options().tf32;
-        let key = Key { pass, convolution: *of, layout, dtype, tf32 };
+        let tf32 = dtype == ElementType::F32 && reading.tf32;
+        let key = Key { pass, convolution: *of, reading: Reading { tf32, ..reading }, dtype };
         let stream = self.gpu.device().stream(Stream::Compute);
         let workspace = |bytes: usize| {
             let room = || self.gpu.unwritten(ElementType::U8, bytes);

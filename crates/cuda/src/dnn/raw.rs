@@ -133,15 +133,15 @@ impl Handle {
         self.context.bind_to_thread().map_err(driver_failed("plan a convolution"))?;
         let of = &key.convolution;
         let [height, width] = of.output().unwrap_or_default();
-        let x = images(key.dtype, key.layout, [of.batch, of.in_channels, of.height, of.width])?;
-        let y = images(key.dtype, key.layout, [of.batch, of.out_channels, height, width])?;
+        let x = images(key.dtype, key.reading.layout, [of.batch, of.in_channels, of.height, of.width])?;
+        let y = images(key.dtype, key.reading.layout, [of.batch, of.out_channels, height, width])?;
         let w = result::create_filter_descriptor().map_err(failed("cudnnCreateFilterDescriptor"))?;
         let convolution =
             result::create_convolution_descriptor().map_err(failed("cudnnCreateConvolutionDescriptor"))?;
         let algorithm =
             Algorithm::Forward(sys::cudnnConvolutionFwdAlgo_t::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM);
         let plan = Plan { x, w, y, convolution, algorithm, workspace: 0 };
-        let format = match key.layout {
+        let format = match key.reading.layout {
             Layout::ChannelsFirst => sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW,
             Layout::ChannelsLast => sys::cudnnTensorFormat_t::CUDNN_TENSOR_NHWC,
         };
@@ -216,10 +216,10 @@ impl Handle {
     ) -> Result<Plan> {
         use sys::cudnnMathType_t::{CUDNN_DEFAULT_MATH, CUDNN_FMA_MATH};
         // Without TF32 no algorithm may bring it in, whatever it would gain.
-        let strict = key.dtype == ElementType::F32 && !key.tf32;
+        let strict = key.dtype == ElementType::F32 && !key.reading.tf32;
         let exact = |one: &Candidate| !strict || matches!(one.math, CUDNN_DEFAULT_MATH | CUDNN_FMA_MATH);
         let Some(chosen) = candidates.into_iter().find(|one| fits(one) && exact(one)) else {
-            let what = format!("{:?} of {}, {:?}", key.convolution, key.dtype, key.layout);
+            let what = format!("{:?} of {}, {:?}", key.convolution, key.dtype, key.reading.layout);
             return Err(GpuError::unsupported(key.pass.name(), what));
         };
         // The default allows TF32.
@@ -308,7 +308,7 @@ impl Handle {
 /// What products may be rounded to.
 fn math(key: &Key) -> sys::cudnnMathType_t {
     match key.dtype {
-        ElementType::F32 if !key.tf32 => sys::cudnnMathType_t::CUDNN_FMA_MATH,
+        ElementType::F32 if !key.reading.tf32 => sys::cudnnMathType_t::CUDNN_FMA_MATH,
         ElementType::F64 => sys::cudnnMathType_t::CUDNN_DEFAULT_MATH,
         _ => sys::cudnnMathType_t::CUDNN_TENSOR_OP_MATH,
     }

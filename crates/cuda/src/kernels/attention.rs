@@ -1,8 +1,8 @@
 //! Attention in one pass over keys, and its gradients: no weights are kept but the logarithm of each row's sum.
 
 use super::grid::{THREADS, check, launch, warps};
-use super::sources::{ATTENTION, ATTENTION_TILES};
-use crate::{ElementType, Gpu, GpuError, Result, Slice, Source};
+use super::sources::{ATTENTION, ATTENTION_TILES, Family};
+use crate::{ElementType, Gpu, GpuError, Result, Slice};
 
 /// The sizes of attention, and what a position sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct AttentionSizes {
 
 /// The kernels that serve a type and a size of heads.
 struct Kernels {
-    source: &'static Source,
+    family: &'static Family,
     /// What their names end in: "bf16_d64".
     suffix: String,
     /// Rows of a block.
@@ -49,7 +49,7 @@ impl Kernels {
         if dtype.is_half() {
             let (bytes, columns) = (2 * (most + 8), if most > 128 { 32 } else { 64 });
             return Ok(Self {
-                source: &ATTENTION_TILES,
+                family: &ATTENTION_TILES,
                 suffix,
                 rows: 64,
                 threads: 128,
@@ -60,7 +60,7 @@ impl Kernels {
         let pitch = dim.next_multiple_of(4) + 4;
         let bytes = |tiles: usize, weights: usize| (tiles * 32 * pitch + weights * 32 * 33) * dtype.size();
         Ok(Self {
-            source: &ATTENTION,
+            family: &ATTENTION,
             suffix,
             rows: 32,
             threads: THREADS,
@@ -114,7 +114,7 @@ pub fn attention(gpu: &Gpu, sizes: AttentionSizes, q: &Slice, k: &Slice, v: &Sli
     let output = gpu.unwritten(q.dtype(), q.len())?;
     let log_sums = gpu.unwritten(q.dtype().wide(), sizes.matrices * sizes.length)?;
     let grid = [sizes.matrices * sizes.length.div_ceil(kernels.rows), 1, 1];
-    launch(gpu, kernels.source, &format!("attention_{}", kernels.suffix), grid)
+    launch(gpu, kernels.family, &format!("attention_{}", kernels.suffix), grid)
         .blocks(grid, [kernels.threads, 1, 1])
         .shared(kernels.shared[0])
         .slice(q)
@@ -162,7 +162,7 @@ pub fn attention_backward(
     let run = |pass: &str, own: usize, split: usize, to: &[&Slice]| {
         let grid = [sizes.matrices * own.div_ceil(kernels.rows), 1, split];
         let name = format!("attention_{pass}_{}", kernels.suffix);
-        let launch = launch(gpu, kernels.source, &name, grid)
+        let launch = launch(gpu, kernels.family, &name, grid)
             .blocks(grid, [kernels.threads, 1, 1])
             .shared(kernels.shared[1])
             .slice(q)

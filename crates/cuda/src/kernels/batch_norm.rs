@@ -78,7 +78,7 @@ impl BatchNorm<'_> {
     }
 
     fn normalise(&self, gpu: &Gpu, rows: &Slice, residual: Option<&Slice>) -> Result<Slice> {
-        normalise(gpu, FUNCTION, self.dims, self.x, (rows, self.channels()), residual, self.activation)
+        normalise(gpu, FUNCTION, self.dims, self.x, (rows, self.channels()), residual, self.activation, false)
     }
 }
 
@@ -219,7 +219,7 @@ pub fn batch_norm_running(
 impl BatchNormBackward<'_> {
     fn by<'a>(&'a self, rows: &'a Slice) -> Backward<'a> {
         let BatchNorm { x, activation, dims, .. } = self.pass;
-        Backward { x, output: self.output, dy: self.dy, activation, rows, sets: dims[1] }
+        Backward { x, output: self.output, dy: self.dy, activation, rows, sets: dims[1], last: false }
     }
 
     fn sums(&self, gpu: &Gpu, rows: &Slice) -> Result<Slice> {

@@ -99,10 +99,11 @@ pub fn binary(
     // Packs stay within the innermost dimension, and are aligned if everything outside of it is.
     let (inner, outer) = dims.split_last().expect("arrays of one element are flat");
     let whole = |slice: &Slice| slice.address().is_multiple_of(16);
-    let packed = inner.size % packs == 0
+    let packed = inner.size.is_multiple_of(packs)
         && whole(&y)
         && [a, b].iter().enumerate().all(|(i, slice)| {
-            inner.strides[i] == 0 || whole(slice) && outer.iter().all(|dim| dim.strides[i] % packs == 0)
+            inner.strides[i] == 0
+                || whole(slice) && outer.iter().all(|dim| dim.strides[i].is_multiple_of(packs))
         });
     let mut shape = [0_i64; 3 * DIMENSIONS];
     shape[..DIMENSIONS].fill(1);

@@ -3,10 +3,9 @@
 use phalanx_kernels::Activation;
 
 use super::grid::{
-    THREADS, WARP_WIDTH, backward_suffix, check_float, check_len, launch, narrow_size, over, pack, rows,
-    rows_per_chunk,
+    THREADS, backward_suffix, check_float, check_len, launch, narrow_size, over, pack, rows, rows_per_chunk,
 };
-use super::sources::PLANES;
+use super::sources::{PLANE_SUMS, PLANES};
 use crate::{ElementType, Gpu, Result, Slice};
 
 /// Planes from which on each is a part by itself; smaller ones are added up column by column.
@@ -22,6 +21,8 @@ pub(super) enum Cut {
     Planes,
     /// A part for each column of [N, C·P] over so many images.
     Columns { per_chunk: usize },
+    /// Of maps that are channels-last: a part for each channel of each image over so many pixels.
+    Pixels { per_chunk: usize },
 }
 
 impl Cut {
@@ -29,7 +30,21 @@ impl Cut {
         if plane >= SMALL_PLANE {
             return Self::Planes;
         }
-        Self::Columns { per_chunk: rows_per_chunk(batch, (channels * plane).div_ceil(32)) }
+        Self::Columns { per_chunk: rows_per_chunk(batch, (channels * plane).div_ceil(THREADS)) }
+    }
+
+    /// That of the planes of maps [N, P, C].
+    pub(super) fn of_last([batch, channels, plane]: [usize; 3]) -> Self {
+        Self::Pixels { per_chunk: rows_per_chunk(plane, channels.div_ceil(THREADS) * batch) }
+    }
+
+    /// The matrices whose columns are added up: how many, their rows and columns, and rows of a chunk.
+    fn matrices(self, [batch, channels, plane]: [usize; 3]) -> Option<[usize; 4]> {
+        match self {
+            Self::Planes => None,
+            Self::Columns { per_chunk } => Some([1, batch, channels * plane, per_chunk]),
+            Self::Pixels { per_chunk } => Some([batch, plane, channels, per_chunk]),
+        }
     }
 
     /// How many parts there are.
@@ -37,6 +52,7 @@ impl Cut {
         match self {
             Self::Planes => batch * channels,
             Self::Columns { per_chunk } => batch.div_ceil(per_chunk) * channels * plane,
+            Self::Pixels { per_chunk } => batch * plane.div_ceil(per_chunk) * channels,
         }
     }
 
@@ -49,6 +65,8 @@ impl Cut {
                 let chunks = batch.div_ceil(per_chunk);
                 [chunks, plane, channels * plane, per_chunk, batch - (chunks - 1) * per_chunk]
             }
+            // Parts of planes, which are put together before they are those of channels.
+            Self::Pixels { .. } => [batch, 1, channels, plane, plane],
         };
         numbers.map(|number| number as i64)
     }
@@ -63,6 +81,16 @@ fn number(activation: Activation) -> i32 {
     }
 }
 
+/// Whether columns are added up a pack at a time: what kernels are called after, blocks across, and their shape.
+fn columns_of(columns: usize, pack: usize, maps: &[&Slice]) -> (&'static str, usize, [usize; 3]) {
+    let whole = |map: &&Slice| map.address().is_multiple_of(16);
+    if pack == 1 || !columns.is_multiple_of(pack) || !maps.iter().all(whole) {
+        return ("", columns.div_ceil(32), [32, THREADS / 32, 1]);
+    }
+    let across = (columns / pack).next_power_of_two().min(32);
+    ("_packs", columns.div_ceil(across * pack), [across, THREADS / across, 1])
+}
+
 /// Means and squared deviations of parts.
 pub(super) fn moments(
     gpu: &Gpu,
@@ -75,29 +103,35 @@ pub(super) fn moments(
     check_float(function, x.dtype())?;
     check_len(function, "x", x, batch * channels * plane)?;
     let parts = gpu.unwritten(ElementType::F64, 2 * cut.number(dims))?;
-    match cut {
-        Cut::Planes => {
-            let (group, grid) = rows(batch * channels, plane);
-            launch(gpu, &PLANES, &format!("plane_moments_{group}_{}", x.dtype()), grid)
-                .slice(x)
-                .slice(&parts)
-                .number((batch * channels) as i64)
-                .number(narrow_size(function, plane)?)
-                .run()?;
-        }
-        Cut::Columns { per_chunk } => {
-            let grid = [(channels * plane).div_ceil(32), batch.div_ceil(per_chunk), 1];
-            launch(gpu, &PLANES, &format!("column_moments_{}", x.dtype()), grid)
-                .blocks(grid, [32, THREADS / 32, 1])
-                .slice(x)
-                .slice(&parts)
-                .number(batch as i64)
-                .number((channels * plane) as i64)
-                .number(per_chunk as i64)
-                .run()?;
-        }
-    }
+    let Some([matrices, rows_of, columns, per_chunk]) = cut.matrices(dims) else {
+        let (group, grid) = rows(batch * channels, plane);
+        launch(gpu, &PLANE_SUMS, &format!("plane_moments_{group}_{}", x.dtype()), grid)
+            .slice(x)
+            .slice(&parts)
+            .number((batch * channels) as i64)
+            .number(narrow_size(function, plane)?)
+            .run()?;
+        return Ok(parts);
+    };
+    let (packs, grid, block) = columns_of(columns, pack(&[x.dtype()]), &[x]);
+    let grid = [grid, rows_of.div_ceil(per_chunk), matrices];
+    launch(gpu, &PLANE_SUMS, &format!("column_moments{packs}_{}", x.dtype()), grid)
+        .blocks(grid, block)
+        .slice(x)
+        .slice(&parts)
+        .number(rows_of as i64)
+        .number(columns as i64)
+        .number(per_chunk as i64)
+        .run()?;
     Ok(parts)
+}
+
+/// What tells a pass which set an element belongs to: how many neighbours one set is for, and elements of an image if sets are of
+/// images of maps that are channels-last; and how many channels there are.
+fn place(function: &'static str, dims: [usize; 3], last: bool) -> Result<(i32, i64, i32)> {
+    let [_, channels, plane] = dims;
+    let (size, image) = if last { (1, channels * plane) } else { (plane, 0) };
+    Ok((narrow_size(function, size)?, image as i64, narrow_size(function, channels)?))
 }
 
 /// What a pass over maps goes backward through.
@@ -110,6 +144,8 @@ pub(super) struct Backward<'a> {
     /// [`COEFFICIENTS`] rows of `sets` numbers.
     pub(super) rows: &'a Slice,
     pub(super) sets: usize,
+    /// Whether maps are [N, P, C], with a set for each channel of each image.
+    pub(super) last: bool,
 }
 
 impl Backward<'_> {
@@ -134,18 +170,22 @@ impl Backward<'_> {
         let [batch, channels, plane] = dims;
         let suffix = self.check(function, dims)?;
         let parts = gpu.unwritten(ElementType::F64, 2 * cut.number(dims))?;
-        let (name, grid, block) = match cut {
-            Cut::Planes => {
+        let matrices = cut.matrices(dims);
+        let (name, grid, block) = match matrices {
+            None => {
                 let (group, grid) = rows(batch * channels, plane);
                 (format!("plane_gradients_{group}_{suffix}"), grid, [THREADS, 1, 1])
             }
-            Cut::Columns { per_chunk } => {
-                let grid = [(channels * plane).div_ceil(32), batch.div_ceil(per_chunk), 1];
-                (format!("column_gradients_{suffix}"), grid, [32, THREADS / 32, 1])
+            Some([matrices, rows_of, columns, per_chunk]) => {
+                let maps = [Some(self.x), Some(self.dy), self.output];
+                let maps: Vec<&Slice> = maps.into_iter().flatten().collect();
+                let packs = pack(&[self.x.dtype(), self.dy.dtype()]);
+                let (packs, grid, block) = columns_of(columns, packs, &maps);
+                let grid = [grid, rows_of.div_ceil(per_chunk), matrices];
+                (format!("column_gradients{packs}_{suffix}"), grid, block)
             }
         };
-        const { assert!(WARP_WIDTH >= SMALL_PLANE) };
-        let launch = launch(gpu, &PLANES, &name, grid)
+        let launch = launch(gpu, &PLANE_SUMS, &name, grid)
             .blocks(grid, block)
             .number(number(self.activation))
             .slice(self.x)
@@ -154,12 +194,13 @@ impl Backward<'_> {
             .slice(self.rows)
             .number(self.sets as i64)
             .slice(&parts);
-        match cut {
-            Cut::Planes => launch.number((batch * channels) as i64).number(narrow_size(function, plane)?),
-            Cut::Columns { per_chunk } => launch
-                .number(batch as i64)
-                .number((channels * plane) as i64)
-                .number(plane as i32)
+        match matrices {
+            None => launch.number((batch * channels) as i64).number(narrow_size(function, plane)?),
+            Some([_, rows_of, columns, per_chunk]) => launch
+                .number(rows_of as i64)
+                .number(columns as i64)
+                // How many neighbours one set is for.
+                .number(if matches!(cut, Cut::Columns { .. }) { plane as i32 } else { 1 })
                 .number(per_chunk as i64),
         }
         .run()?;
@@ -179,6 +220,7 @@ impl Backward<'_> {
         let dx = gpu.unwritten(self.dy.dtype(), count)?;
         let through = through.then(|| gpu.unwritten(self.dy.dtype(), count)).transpose()?;
         let grid = over(count, pack(&[self.x.dtype(), self.dy.dtype()]));
+        let (size, image, channels) = place(function, dims, self.last)?;
         launch(gpu, &PLANES, &format!("normalise_backward_{suffix}"), grid)
             .number(number(self.activation))
             .slice(self.x)
@@ -189,7 +231,9 @@ impl Backward<'_> {
             .slice(&dx)
             .optional(through.as_ref())
             .number(count as i64)
-            .number(narrow_size(function, dims[2])?)
+            .number(size)
+            .number(image)
+            .number(channels)
             .run()?;
         Ok((dx, through))
     }
@@ -204,6 +248,7 @@ pub(super) fn normalise(
     (rows, sets): (&Slice, usize),
     residual: Option<&Slice>,
     activation: Activation,
+    last: bool,
 ) -> Result<Slice> {
     let count = dims.iter().product::<usize>();
     check_len(function, "x", x, count)?;
@@ -212,6 +257,7 @@ pub(super) fn normalise(
         super::grid::check(function, "residual", residual, x.dtype(), count)?;
     }
     let y = gpu.unwritten(x.dtype(), count)?;
+    let (size, image, channels) = place(function, dims, last)?;
     launch(gpu, &PLANES, &format!("normalise_{}", x.dtype()), over(count, pack(&[x.dtype()])))
         .number(number(activation))
         .slice(x)
@@ -220,7 +266,9 @@ pub(super) fn normalise(
         .number(sets as i64)
         .slice(&y)
         .number(count as i64)
-        .number(narrow_size(function, dims[2])?)
+        .number(size)
+        .number(image)
+        .number(channels)
         .run()?;
     Ok(y)
 }

@@ -1,7 +1,8 @@
 //! What launchers have in common: checks, and grids that follow from sizes.
 
+use super::sources::Family;
 use crate::launch::Launch;
-use crate::{ElementType, Gpu, GpuError, Result, Slice, Source};
+use crate::{ElementType, Gpu, GpuError, Result, Slice};
 
 /// Threads of a block, of nearly all kernels.
 pub(super) const THREADS: usize = 256;
@@ -13,7 +14,7 @@ const MOST_BLOCKS: usize = 1 << 16;
 const MOST_PARTS: usize = 1024;
 
 /// Rows up to which a warp has one for itself.
-pub(super) const WARP_WIDTH: usize = 1024;
+const WARP_WIDTH: usize = 1024;
 
 /// Elements that a thread moves at a time: 16 bytes of the smallest type, as `PackOf` of the prelude.
 pub(super) fn pack(types: &[ElementType]) -> usize {
@@ -50,8 +51,13 @@ pub(super) fn rows_per_chunk(length: usize, tiles: usize) -> usize {
 }
 
 /// A launch of a kernel with [`THREADS`] threads a block.
-pub(super) fn launch<'a>(gpu: &'a Gpu, source: &'a Source, kernel: &'a str, grid: [usize; 3]) -> Launch<'a> {
-    Launch::of(gpu, source, kernel).blocks(grid, [THREADS, 1, 1])
+pub(super) fn launch<'a>(
+    gpu: &'a Gpu,
+    family: &'static Family,
+    kernel: &'a str,
+    grid: [usize; 3],
+) -> Launch<'a> {
+    Launch::of(gpu, family.of(kernel), kernel).blocks(grid, [THREADS, 1, 1])
 }
 
 /// Fails unless an argument has as many elements as it should.

@@ -1,4 +1,4 @@
-//! Group normalisation over [N, C, P].
+//! Group normalisation over [N, C, P]; its body serves maps that are channels-last, too.
 
 use phalanx_kernels::Activation;
 
@@ -6,7 +6,7 @@ use super::channels::{Backward, COEFFICIENTS, Cut, moments, normalise};
 use super::grid::{check, launch, narrow_size, over, warps};
 use super::row_norms::NormInputs;
 use super::sources::CHANNEL_STATISTICS;
-use crate::{Gpu, GpuError, Result, Slice};
+use crate::{ElementType, Gpu, GpuError, Result, Slice};
 
 const FUNCTION: &str = "group_norm";
 
@@ -16,6 +16,31 @@ fn check_groups([_, channels, plane]: [usize; 3], groups: usize) -> Result<()> {
         return Err(GpuError::argument(FUNCTION, problem));
     }
     Ok(())
+}
+
+fn cut_of(dims: [usize; 3], last: bool) -> Cut {
+    if last { Cut::of_last(dims) } else { Cut::Planes }
+}
+
+/// The parts of planes: moments, or sums.
+fn of_planes(gpu: &Gpu, dims: [usize; 3], cut: Cut, parts: Slice, moments: bool) -> Result<Slice> {
+    let ([batch, channels, plane], Cut::Pixels { per_chunk }) = (dims, cut) else { return Ok(parts) };
+    let chunks = plane.div_ceil(per_chunk);
+    if chunks == 1 {
+        return Ok(parts);
+    }
+    let (planes, to) = (batch * channels, gpu.unwritten(ElementType::F64, 2 * batch * channels)?);
+    let name = if moments { "plane_moments_of_chunks" } else { "plane_sums_of_chunks" };
+    let launch = launch(gpu, &CHANNEL_STATISTICS, name, over(planes, 1))
+        .slice(&parts)
+        .number(chunks as i64)
+        .number(channels as i64);
+    let launch = match moments {
+        true => launch.number(per_chunk as i64).number((plane - (chunks - 1) * per_chunk) as i64),
+        false => launch,
+    };
+    launch.slice(&to).number(planes as i64).run()?;
+    Ok(to)
 }
 
 /// Group normalisation: the output, and the means and 1/√(variance + eps) of [N·groups]. `gamma` and `beta` are of the type that
@@ -32,12 +57,27 @@ pub fn group_norm(
     beta: &Slice,
     eps: f64,
 ) -> Result<[Slice; 3]> {
+    forward(gpu, dims, groups, x, [gamma, beta], eps, false)
+}
+
+/// The body of [`group_norm`]; with `last`, maps are [N, P, C], and dimensions are given in the same order.
+pub(super) fn forward(
+    gpu: &Gpu,
+    dims: [usize; 3],
+    groups: usize,
+    x: &Slice,
+    [gamma, beta]: [&Slice; 2],
+    eps: f64,
+    last: bool,
+) -> Result<[Slice; 3]> {
     let [batch, channels, plane] = dims;
     check_groups(dims, groups)?;
     let wide = x.dtype().wide();
     check(FUNCTION, "gamma", gamma, wide, channels)?;
     check(FUNCTION, "beta", beta, wide, channels)?;
-    let parts = moments(gpu, FUNCTION, dims, Cut::Planes, x)?;
+    let cut = cut_of(dims, last);
+    let parts = moments(gpu, FUNCTION, dims, cut, x)?;
+    let parts = of_planes(gpu, dims, cut, parts, true)?;
     let (mean, inv_std) = (gpu.unwritten(wide, batch * groups)?, gpu.unwritten(wide, batch * groups)?);
     let rows = gpu.unwritten(wide, COEFFICIENTS * batch * channels)?;
     launch(gpu, &CHANNEL_STATISTICS, &format!("group_norm_finish_{wide}"), warps(batch * groups))
@@ -53,7 +93,7 @@ pub fn group_norm(
         .slice(&inv_std)
         .slice(&rows)
         .run()?;
-    let y = normalise(gpu, FUNCTION, dims, x, (&rows, batch * channels), None, Activation::None)?;
+    let y = normalise(gpu, FUNCTION, dims, x, (&rows, batch * channels), None, Activation::None, last)?;
     Ok([y, mean, inv_std])
 }
 
@@ -66,6 +106,17 @@ pub fn group_norm_backward(
     dims: [usize; 3],
     groups: usize,
     from: NormInputs<'_>,
+) -> Result<[Slice; 3]> {
+    backward(gpu, dims, groups, from, false)
+}
+
+/// The body of [`group_norm_backward`]; with `last`, maps are [N, P, C].
+pub(super) fn backward(
+    gpu: &Gpu,
+    dims: [usize; 3],
+    groups: usize,
+    from: NormInputs<'_>,
+    last: bool,
 ) -> Result<[Slice; 3]> {
     let [batch, channels, plane] = dims;
     check_groups(dims, groups)?;
@@ -87,8 +138,10 @@ pub fn group_norm_backward(
         .number(all)
         .slice(&rows)
         .run()?;
-    let by = Backward { x, output: None, dy, activation: Activation::None, rows: &rows, sets: planes };
-    let parts = by.sums(gpu, FUNCTION, dims, Cut::Planes)?;
+    let by = Backward { x, output: None, dy, activation: Activation::None, rows: &rows, sets: planes, last };
+    let cut = cut_of(dims, last);
+    let parts = by.sums(gpu, FUNCTION, dims, cut)?;
+    let parts = of_planes(gpu, dims, cut, parts, false)?;
     launch(
         gpu,
         &CHANNEL_STATISTICS,

@@ -3,6 +3,16 @@
 //! They check lengths and types, choose a grid, and launch on the computing stream. What they give is new memory, except where
 //! they say that they write to an argument. Elements of 16 bits are computed with in f32. Grids follow from sizes alone, so that
 //! sums have one order whatever the device.
+//!
+//! # To add a kernel
+//!
+//! 1. A template and its instances in `kernels/FAMILY.cu`, declared by `KERNEL(name_TYPE, threads, parameters…)` of the prelude
+//!    within `FOR_TYPE(…)`; a new file is a line in `sources.rs`. There are no headers, no sums by atomics, and sizes of 64 bits
+//!    where elements are counted. Packs of 16 bytes (`each`, `load`, `store`) where memory's speed counts, with a way for
+//!    addresses that are not aligned. What only a GPU has gets a plain twin under `PHALANX_FIBRES`.
+//! 2. A launcher here, which checks what it is given.
+//! 3. A test in `tests/kernels/`, against the CPU's kernel in f64 on drawn shapes. `tests/toolkit.rs` compiles it by NVIDIA's
+//!    compiler where there is one, and fails if it spills registers.
 
 mod sources;
 
@@ -34,6 +44,8 @@ mod pooling;
 mod random;
 mod updates;
 
+pub mod channels_last;
+
 pub use attention::{AttentionSizes, attention, attention_backward, attention_supports};
 pub use batch_norm::{
     BatchNorm, BatchNormBackward, batch_norm, batch_norm_affine_gradients, batch_norm_backward,
@@ -61,7 +73,7 @@ pub use row_norms::{NormInputs, l2_normalise, l2_normalise_backward, layer_norm,
 pub use scores::scale_and_mask;
 pub use shapes::{broadcast_as, cat, narrow, pad_with_zeros, permute};
 pub use softmax::{softmax, softmax_backward};
-pub use sources::ALL as SOURCES;
+pub use sources::all as sources;
 pub use sums::{sum_all, sum_over};
 pub use updates::{
     StepInputs, adam_step, clip_factor, ema_step, loss_scale_step, scale_by, sgd_step, sum_of_squares,

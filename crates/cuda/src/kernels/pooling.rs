@@ -7,7 +7,7 @@ use super::sources::POOLING;
 use crate::{ElementType, Gpu, GpuError, Result, Slice};
 
 /// `Pool` of the kernels.
-fn sizes(function: &'static str, shape: &Pool2dShape) -> Result<[i32; 10]> {
+pub(super) fn sizes(function: &'static str, shape: &Pool2dShape) -> Result<[i32; 10]> {
     shape.validate().map_err(|error| GpuError::argument(function, error.to_string()))?;
     narrow_size(function, shape.height * shape.width)?;
     narrow_size(function, shape.out_height() * shape.out_width())?;

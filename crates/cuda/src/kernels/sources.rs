@@ -1,24 +1,61 @@
-//! The sources of kernels: a prelude that all share, and a file for each family.
+//! The sources of kernels: a prelude that all share, files that some share, and a file for each family, compiled for one kind of elements at a time.
 
 use crate::Source;
 
-macro_rules! sources {
-    ($($constant:ident = $name:literal;)*) => {
-        $(pub(super) const $constant: Source = Source {
-            name: $name,
+/// Kernels of one file: a source for f32, for f64, for bf16 and for f16. Kernels that know no type of elements are in each.
+#[derive(Debug)]
+pub(super) struct Family {
+    kinds: [Source; 4],
+}
+
+impl Family {
+    /// The source that has a kernel, whose name says its types: those of 16 bits bring others along.
+    pub(super) fn of(&'static self, kernel: &str) -> &'static Source {
+        let rest = kernel.replace("bf16", "");
+        let kind = match () {
+            () if rest.len() < kernel.len() => 2,
+            () if rest.contains("f16") => 3,
+            () if rest.contains("f64") => 1,
+            () => 0,
+        };
+        &self.kinds[kind]
+    }
+}
+
+macro_rules! source {
+    ($name:literal, $suffix:literal, $only:literal $(, $part:literal)*) => {
+        Source {
+            name: concat!($name, "_", $suffix),
             parts: &[
+                concat!("#define ONLY_", $only, "\n"),
                 include_str!("../../kernels/prelude.cuh"),
+                $(include_str!(concat!("../../kernels/", $part)),)*
                 concat!("\n#line 1 \"", $name, ".cu\"\n"),
                 include_str!(concat!("../../kernels/", $name, ".cu")),
+            ],
+        }
+    };
+}
+
+macro_rules! families {
+    ($($family:ident = $name:literal $(with $part:literal)*;)*) => {
+        $(pub(super) static $family: Family = Family {
+            kinds: [
+                source!($name, "f32", "F32" $(, $part)*),
+                source!($name, "f64", "F64" $(, $part)*),
+                source!($name, "bf16", "BF16" $(, $part)*),
+                source!($name, "f16", "F16" $(, $part)*),
             ],
         };)*
 
         /// All sources, for whoever compiles them beforehand or checks that they compile.
-        pub const ALL: &[Source] = &[$($constant),*];
+        pub fn all() -> impl Iterator<Item = &'static Source> {
+            [$(&$family),*].into_iter().flat_map(|family| &family.kinds)
+        }
     };
 }
 
-sources! {
+families! {
     MEMORY = "memory";
     ELEMENTWISE = "elementwise";
     GATED = "gated";
@@ -27,16 +64,38 @@ sources! {
     SUMS = "sums";
     SOFTMAX = "softmax";
     ATTENTION = "attention";
-    ATTENTION_TILES = "attention_tiles";
+    ATTENTION_TILES = "attention_tiles" with "tensor_cores.cuh";
     SCORES = "scores";
     ROW_NORMS = "row_norms";
-    PLANES = "planes";
+    PLANE_SUMS = "plane_sums" with "coefficients.cuh";
+    PLANES = "planes" with "coefficients.cuh";
     CHANNEL_STATISTICS = "channel_statistics";
     DEPTHWISE = "depthwise";
     POOLING = "pooling";
+    CHANNELS_LAST = "channels_last";
     LOOKUPS = "lookups";
     RANDOM = "random";
     LOSSES = "losses";
     UPDATES = "updates";
     IMAGES = "images";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_is_in_the_source_of_its_types() {
+        for (kernel, source) in [
+            ("sum_rows_warp_f32_f32", "sums_f32"),
+            ("convert_bf16_f16", "sums_bf16"),
+            ("accumulate_f32_bf16", "sums_bf16"),
+            ("convert_f16_f64", "sums_f16"),
+            ("attention_f32_d64", "sums_f32"),
+            ("sum_of_parts_f64", "sums_f64"),
+            ("dropout_mask", "sums_f32"),
+        ] {
+            assert_eq!(SUMS.of(kernel).name, source, "{kernel}");
+        }
+    }
 }

@@ -22,8 +22,17 @@ pub(crate) const PAIRS: [(ElementType, ElementType); 6] = [
 /// Lengths around what packs, warps and blocks hold.
 pub(crate) const LENGTHS: [usize; 12] = [1, 2, 3, 4, 7, 8, 31, 33, 256, 1000, 1027, 5003];
 
-/// Runs a test's body on the software GPU, with several orders of threads and blocks.
+/// Set where tests of kernels are to run on the machine's own GPU.
+const REAL: &str = "PHALANX_TEST_GPU";
+
+/// Runs a test's body on the software GPU, with several orders of threads and blocks; or once on the first real one, if that is
+/// asked for.
 pub(crate) fn on_gpu(body: impl Fn(&Gpu)) {
+    if std::env::var_os(REAL).is_some() {
+        return body(
+            &Gpu::new(0, &Options::default()).unwrap_or_else(|error| panic!("{REAL} is set: {error}")),
+        );
+    }
     for order in ["0", "1", "77"] {
         software::run_with(&[("SOFTWARE_GPU_ORDER", order)], || {
             let options = Options { cache: Some(software::cache()), ..Options::default() };

@@ -1,6 +1,7 @@
 //! Kernels on the software GPU, through their launchers, against the CPU's kernels in f64 or plain loops, over drawn shapes.
 //!
-//! Each test runs several times, with threads and blocks in other orders: what depends on an order is a race.
+//! Each test runs several times, with threads and blocks in other orders: what depends on an order is a race. With
+//! `PHALANX_TEST_GPU=1` all run on the first GPU of the machine instead.
 
 #[path = "../software/mod.rs"]
 mod software;
@@ -8,7 +9,9 @@ mod software;
 mod drawn;
 
 mod attending;
+mod batch_norms;
 mod elements;
+mod last;
 mod maps;
 mod rows;
 mod streams;

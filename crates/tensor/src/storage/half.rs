@@ -106,7 +106,7 @@ pub(crate) fn operand<'a>(
 ) -> Result<Contiguous<'a>> {
     let read = Contiguous::by(op, context, tensor)?;
     let dtype = tensor.dtype();
-    if precision == Precision::F32 || dtype == DType::F64 {
+    if matches!(precision, Precision::F32 | Precision::Tf32) || dtype == DType::F64 {
         return Ok(read);
     }
     if precision == Precision::F16 && context.products() != Products::F32 {

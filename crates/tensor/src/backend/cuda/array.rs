@@ -1,16 +1,30 @@
 //! Arrays in a GPU's memory.
 
+use std::sync::OnceLock;
+
 use candle_core::{DType, Shape};
-use phalanx_cuda::Slice;
+use phalanx_cuda::{Slice, kernels};
 
 use super::{Cuda, dtype_of};
 use crate::Result;
 use crate::backend::{Array, ArrayBackend, DeviceArray};
 
-/// An array in a GPU's memory: elements in row-major order, under a shape.
+/// In which order elements lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// As the shape says.
+    RowMajor,
+    /// Those of [N, C, H, W] in the order N, H, W, C.
+    ChannelsLast,
+}
+
+/// An array in a GPU's memory: elements under a shape.
 #[derive(Debug)]
 pub struct CudaArray {
     slice: Slice,
+    order: Order,
+    /// A copy in row-major order, once somebody needed it.
+    rows: OnceLock<Slice>,
     shape: Shape,
     /// What only this back end reads besides.
     beside: Option<Slice>,
@@ -20,7 +34,23 @@ pub struct CudaArray {
 impl CudaArray {
     pub(super) fn new(backend: Cuda, slice: Slice, shape: Shape) -> Self {
         debug_assert_eq!(slice.len(), shape.elem_count(), "elements and shape");
-        Self { slice, shape, beside: None, backend }
+        Self { slice, order: Order::RowMajor, rows: OnceLock::new(), shape, beside: None, backend }
+    }
+
+    /// Elements of [N, C, H, W] in the order N, H, W, C.
+    pub(super) fn channels_last(backend: Cuda, slice: Slice, shape: Shape) -> Self {
+        debug_assert_eq!(shape.rank(), 4, "images");
+        Self { order: Order::ChannelsLast, ..Self::new(backend, slice, shape) }
+    }
+
+    /// The elements as they lie.
+    pub(super) fn physical(&self) -> (&Slice, Order) {
+        (&self.slice, self.order)
+    }
+
+    /// The copy in row-major order of elements that lie otherwise, if there is one: whoever writes to them writes there, too.
+    pub(super) fn copy_in_rows(&self) -> Option<&Slice> {
+        self.rows.get()
     }
 
     /// An array that brings other elements along, for the back end's own use.
@@ -33,9 +63,21 @@ impl CudaArray {
         self.beside.as_ref()
     }
 
-    /// The elements.
-    pub fn slice(&self) -> &Slice {
-        &self.slice
+    /// The elements in row-major order, to be read.
+    ///
+    /// # Errors
+    /// If they lie otherwise and there is no memory for a copy.
+    pub fn slice(&self) -> Result<&Slice> {
+        if self.order == Order::RowMajor {
+            return Ok(&self.slice);
+        }
+        if let Some(rows) = self.rows.get() {
+            return Ok(rows);
+        }
+        let (batch, channels, height, width) = self.shape.dims4()?;
+        let dims = [batch, height, width, channels];
+        let rows = kernels::permute(self.backend.gpu(), &self.slice, &dims, &[0, 3, 1, 2])?;
+        Ok(self.rows.get_or_init(|| rows))
     }
 
     /// The GPU that has them.
@@ -73,7 +115,7 @@ impl DeviceArray for CudaArray {
     }
 
     fn view(&self, start: usize, shape: &Shape) -> Result<Array> {
-        let slice = self.slice.view(start..start + shape.elem_count())?;
+        let slice = self.slice()?.view(start..start + shape.elem_count())?;
         Ok(self.backend.array(slice, shape.clone()))
     }
 }

@@ -1,46 +1,79 @@
 //! Batch normalisation, by the kernels.
 
 use candle_core::DType;
-use phalanx_cuda::kernels;
+use phalanx_cuda::{GpuError, Slice, kernels};
 
-use super::{Cuda, element_type};
+use super::{Cuda, argument, element_type};
 use crate::backend::{Array, BatchNormBackward, BatchNormMaps, BatchNormPass, BatchNorms};
 use crate::{Result, TensorError};
 
 const OP: &str = "batch_norm2d";
 
+/// The maps of a pass, in the order of its input: as [N, C, P], or channels-last as [N·P, C, 1].
+struct Maps {
+    dims: [usize; 3],
+    x: Slice,
+    dy: Option<Slice>,
+    output: Option<Slice>,
+    residual: Option<Slice>,
+    last: bool,
+}
+
 impl Cuda {
-    fn pass<'a>(&self, pass: BatchNormPass<'a>) -> Result<kernels::BatchNorm<'a>> {
-        let BatchNormPass { dims, x, gamma, beta, eps, activation } = pass;
-        let (x, gamma, beta) = (self.slice(OP, x)?, self.slice(OP, gamma)?, self.slice(OP, beta)?);
-        Ok(kernels::BatchNorm { dims, x, gamma, beta, eps, activation })
+    fn maps_of(
+        &self,
+        [batch, channels, pixels]: [usize; 3],
+        x: &Array,
+        [dy, output, residual]: [Option<&Array>; 3],
+    ) -> Result<Maps> {
+        if self.is_last(OP, x)? {
+            let (dims, last) = ([batch * pixels, channels, 1], true);
+            let [dy, output] = [self.last_if(OP, dy)?, self.last_if(OP, output)?];
+            return Ok(Maps {
+                dims,
+                x: self.last(OP, x)?,
+                dy,
+                output,
+                residual: self.last_if(OP, residual)?,
+                last,
+            });
+        }
+        let slice = |array: Option<&Array>| Ok::<_, TensorError>(self.slice_if(OP, array)?.cloned());
+        let (dims, last) = ([batch, channels, pixels], false);
+        let x = self.slice(OP, x)?.clone();
+        Ok(Maps { dims, x, dy: slice(dy)?, output: slice(output)?, residual: slice(residual)?, last })
     }
 
-    fn backward<'a>(&self, from: BatchNormBackward<'a>) -> Result<kernels::BatchNormBackward<'a>> {
-        Ok(kernels::BatchNormBackward {
-            pass: self.pass(from.pass)?,
-            statistics: self.slice(OP, from.statistics)?,
-            output: self.slice_if(OP, from.output)?,
-            dy: self.slice(OP, from.dy)?,
-            residual: from.residual,
-        })
+    fn pass<'a>(&self, pass: BatchNormPass<'a>, maps: &'a Maps) -> Result<kernels::BatchNorm<'a>> {
+        let BatchNormPass { gamma, beta, eps, activation, .. } = pass;
+        let (gamma, beta) = (self.slice(OP, gamma)?, self.slice(OP, beta)?);
+        Ok(kernels::BatchNorm { dims: maps.dims, x: &maps.x, gamma, beta, eps, activation })
     }
 
-    fn maps(
+    /// Runs the backward of a pass on its maps, with the kernel that it is for.
+    fn backward<R>(
         &self,
         from: BatchNormBackward<'_>,
-        dx: phalanx_cuda::Slice,
-        residual: Option<phalanx_cuda::Slice>,
-    ) -> BatchNormMaps {
-        let shape = from.pass.x.shape();
-        let array = |slice| self.array(slice, shape.clone());
-        BatchNormMaps { dx: array(dx), residual: residual.map(array) }
+        run: impl FnOnce(kernels::BatchNormBackward<'_>) -> Result<R, GpuError>,
+    ) -> Result<(R, bool)> {
+        let maps = self.maps_of(from.pass.dims, from.pass.x, [Some(from.dy), from.output, None])?;
+        let Some(dy) = &maps.dy else { return Err(argument(OP, "no gradient".to_owned())) };
+        let (statistics, residual) = (self.slice(OP, from.statistics)?, from.residual);
+        let (pass, output) = (self.pass(from.pass, &maps)?, maps.output.as_ref());
+        let result = run(kernels::BatchNormBackward { pass, statistics, output, dy, residual })?;
+        Ok((result, maps.last))
+    }
+
+    /// A map in the order of the others.
+    fn map(&self, x: &Array, slice: Slice, last: bool) -> Array {
+        if last { self.array_last(slice, x.shape().clone()) } else { self.array(slice, x.shape().clone()) }
     }
 }
 
 impl BatchNorms for Cuda {
     fn batch_norm_sums(&self, dims: [usize; 3], x: &Array) -> Result<Array> {
-        let sums = kernels::batch_norm_sums(self.gpu(), dims, self.slice(OP, x)?)?;
+        let maps = self.maps_of(dims, x, [None; 3])?;
+        let sums = kernels::batch_norm_sums(self.gpu(), maps.dims, &maps.x)?;
         let len = sums.len();
         Ok(self.array(sums, len))
     }
@@ -64,10 +97,11 @@ impl BatchNorms for Cuda {
                 format!("training needs more than one element a channel; there is {}", batch * pixels);
             return Err(TensorError::shape(OP, problem));
         }
-        let residual = self.slice_if(OP, residual)?;
-        let (y, statistics) = kernels::batch_norm_train(self.gpu(), self.pass(pass)?, residual)?;
+        let maps = self.maps_of(pass.dims, pass.x, [None, None, residual])?;
+        let by = self.pass(pass, &maps)?;
+        let (y, statistics) = kernels::batch_norm_train(self.gpu(), by, maps.residual.as_ref())?;
         let len = statistics.len();
-        Ok((self.array(y, pass.x.shape().clone()), self.array(statistics, len)))
+        Ok((self.map(pass.x, y, maps.last), self.array(statistics, len)))
     }
 
     fn batch_norm(
@@ -76,9 +110,10 @@ impl BatchNorms for Cuda {
         statistics: &Array,
         residual: Option<&Array>,
     ) -> Result<Array> {
-        let (statistics, residual) = (self.slice(OP, statistics)?, self.slice_if(OP, residual)?);
-        let y = kernels::batch_norm(self.gpu(), self.pass(pass)?, statistics, residual)?;
-        Ok(self.array(y, pass.x.shape().clone()))
+        let maps = self.maps_of(pass.dims, pass.x, [None, None, residual])?;
+        let (by, statistics) = (self.pass(pass, &maps)?, self.slice(OP, statistics)?);
+        let y = kernels::batch_norm(self.gpu(), by, statistics, maps.residual.as_ref())?;
+        Ok(self.map(pass.x, y, maps.last))
     }
 
     fn batch_norm_running(
@@ -96,13 +131,15 @@ impl BatchNorms for Cuda {
     }
 
     fn batch_norm_train_backward(&self, from: BatchNormBackward<'_>) -> Result<(BatchNormMaps, Array)> {
-        let (dx, residual, sums) = kernels::batch_norm_train_backward(self.gpu(), self.backward(from)?)?;
-        let len = sums.len();
-        Ok((self.maps(from, dx, residual), self.array(sums, len)))
+        let run = |by: kernels::BatchNormBackward<'_>| kernels::batch_norm_train_backward(self.gpu(), by);
+        let ((dx, residual, sums), last) = self.backward(from, run)?;
+        let (map, len) = (|slice| self.map(from.pass.x, slice, last), sums.len());
+        Ok((BatchNormMaps { dx: map(dx), residual: residual.map(map) }, self.array(sums, len)))
     }
 
     fn batch_norm_gradient_sums(&self, from: BatchNormBackward<'_>) -> Result<Array> {
-        let sums = kernels::batch_norm_gradient_sums(self.gpu(), self.backward(from)?)?;
+        let run = |by: kernels::BatchNormBackward<'_>| kernels::batch_norm_gradient_sums(self.gpu(), by);
+        let (sums, _) = self.backward(from, run)?;
         let len = sums.len();
         Ok(self.array(sums, len))
     }
@@ -113,8 +150,10 @@ impl BatchNorms for Cuda {
         sums: Option<&Array>,
     ) -> Result<BatchNormMaps> {
         let sums = self.slice_if(OP, sums)?;
-        let (dx, residual) = kernels::batch_norm_backward(self.gpu(), self.backward(from)?, sums)?;
-        Ok(self.maps(from, dx, residual))
+        let run = |by: kernels::BatchNormBackward<'_>| kernels::batch_norm_backward(self.gpu(), by, sums);
+        let ((dx, residual), last) = self.backward(from, run)?;
+        let map = |slice| self.map(from.pass.x, slice, last);
+        Ok(BatchNormMaps { dx: map(dx), residual: residual.map(map) })
     }
 
     fn batch_norm_affine_gradients(&self, sums: &Array, dtype: DType) -> Result<[Array; 2]> {

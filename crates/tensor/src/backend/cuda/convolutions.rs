@@ -3,17 +3,15 @@
 //! All of one convolution has one element type there, so that gradients of parameters in bf16 and f16 are rounded to those once,
 //! as under `torch.autocast`, and that of the input stays in them.
 
-use phalanx_cuda::dnn::{Convolution, Layout};
-use phalanx_cuda::{Slice, kernels};
+use candle_core::DType;
+use phalanx_cuda::dnn::{Convolution, Layout, Reading};
+use phalanx_cuda::{Gpu, GpuError, Slice, kernels};
 
-use super::{Cuda, argument};
+use super::{Cuda, argument, element_type};
 use crate::backend::{
     Array, BinaryOp, Conv2dShape, ConvBackward, ConvTranspose2dShape, Convolutions, Destination,
 };
-use crate::{Precision, Result};
-
-/// In which order elements lie.
-const LAYOUT: Layout = Layout::ChannelsFirst;
+use crate::{Precision, Result, TensorError};
 
 fn convolution(shape: &Conv2dShape) -> Convolution {
     Convolution {
@@ -30,33 +28,85 @@ fn convolution(shape: &Conv2dShape) -> Convolution {
     }
 }
 
-impl Cuda {
-    /// Adds a number for each channel to images [N, C, H·W].
-    fn add_channels(
-        &self,
-        op: &'static str,
-        y: Slice,
-        dims: [usize; 4],
-        bias: Option<&Array>,
-    ) -> Result<Slice> {
-        let Some(bias) = bias else { return Ok(y) };
-        let (bias, channels) = (self.slice(op, bias)?, [dims[1], 1, 1]);
-        let dtype = y.dtype();
-        let added = (bias, &channels[..]);
-        Ok(kernels::binary(self.gpu(), BinaryOp::Add, (&y, &dims), added, dtype)?)
+/// A convolution as it is computed: of which precision, and how its arrays lie. Tensor cores read images channels-last; without them
+/// they lie as everything else does.
+struct Run<'a> {
+    cuda: &'a Cuda,
+    op: &'static str,
+    precision: Precision,
+    last: bool,
+}
+
+impl Run<'_> {
+    fn reading(&self) -> Reading {
+        let layout = if self.last { Layout::ChannelsLast } else { Layout::ChannelsFirst };
+        Reading { layout, tf32: self.precision == Precision::Tf32 }
     }
 
-    /// Writes the sums over images and pixels of [N, C, H·W].
-    fn sum_channels(
-        &self,
-        op: &'static str,
-        dy: &Slice,
-        [batch, channels, pixels]: [usize; 3],
-        to: &Destination,
-    ) -> Result<()> {
-        let rows = kernels::sum_over(self.gpu(), dy, [batch * channels, pixels, 1], dy.dtype().wide())?;
-        let sums = kernels::sum_over(self.gpu(), &rows, [1, batch, channels], rows.dtype())?;
-        self.write(op, &sums, to)
+    /// Images, or weights, as an operand.
+    fn operand(&self, array: &Array) -> Result<Slice> {
+        if !self.last {
+            return self.cuda.operand(self.op, self.precision, array);
+        }
+        let slice = self.cuda.last(self.op, array)?;
+        let dtype = element_type(self.op, self.precision.product(array.dtype()))?;
+        Ok(kernels::convert(self.cuda.gpu(), &slice, dtype)?)
+    }
+
+    /// Images that were computed, plus a number for each channel.
+    fn made(&self, y: Slice, [n, c, h, w]: [usize; 4], bias: Option<&Array>) -> Result<Array> {
+        let add = |dims: [usize; 4], channels: &[usize], bias: &Array| {
+            let bias = (self.cuda.slice(self.op, bias)?, channels);
+            Ok::<_, TensorError>(kernels::binary(
+                self.cuda.gpu(),
+                BinaryOp::Add,
+                (&y, &dims),
+                bias,
+                y.dtype(),
+            )?)
+        };
+        match (self.last, bias) {
+            (true, None) => Ok(self.cuda.array_last(y, (n, c, h, w))),
+            (true, Some(bias)) => Ok(self.cuda.array_last(add([n, h, w, c], &[c], bias)?, (n, c, h, w))),
+            (false, None) => Ok(self.cuda.array(y, (n, c, h, w))),
+            (false, Some(bias)) => Ok(self.cuda.array(add([n, c, h, w], &[c, 1, 1], bias)?, (n, c, h, w))),
+        }
+    }
+
+    /// Writes the gradient of a bias: the sums over images and pixels.
+    fn write_bias(&self, dy: &Array, [n, c, h, w]: [usize; 4], to: &Destination) -> Result<()> {
+        let gpu = self.cuda.gpu();
+        let sums = if self.last {
+            let dy = self.cuda.last(self.op, dy)?;
+            kernels::sum_over(gpu, &dy, [1, n * h * w, c], dy.dtype().wide())?
+        } else {
+            let dy = self.cuda.slice(self.op, dy)?;
+            let rows = kernels::sum_over(gpu, dy, [n * c, h * w, 1], dy.dtype().wide())?;
+            kernels::sum_over(gpu, &rows, [1, n, c], rows.dtype())?
+        };
+        self.cuda.write(self.op, &sums, to)
+    }
+
+    /// Writes the gradient of a weight.
+    fn write_weight(&self, of: &Convolution, [x, dy]: [&Slice; 2], to: &Destination) -> Result<()> {
+        let (gpu, target) = (self.cuda.gpu(), self.cuda.slice(self.op, &to.array)?);
+        if !self.last && target.dtype() == x.dtype() {
+            return Ok(self.cuda.dnn()?.backward_weight(of, self.reading(), x, dy, target, to.add)?);
+        }
+        let mut dw = gpu.unwritten(x.dtype(), of.weight_len())?;
+        self.cuda.dnn()?.backward_weight(of, self.reading(), x, dy, &dw, false)?;
+        if self.last {
+            let dims = [of.out_channels, of.kernel[0], of.kernel[1], of.in_channels / of.groups];
+            dw = kernels::permute(gpu, &dw, &dims, &[0, 3, 1, 2])?;
+        }
+        self.cuda.write(self.op, &dw, to)
+    }
+}
+
+impl Cuda {
+    fn run(&self, op: &'static str, precision: Precision, x: &Array) -> Run<'_> {
+        let last = precision != Precision::F32 && x.dtype() != DType::F64;
+        Run { cuda: self, op, precision, last }
     }
 
     /// Writes what was computed where it is to go.
@@ -67,22 +117,25 @@ impl Cuda {
             false => Ok(kernels::convert_to(self.gpu(), from, target)?),
         }
     }
+}
 
-    /// Writes the gradient of a convolution's weight.
-    fn write_weight(
-        &self,
-        op: &'static str,
-        of: &Convolution,
-        [x, dy]: [&Slice; 2],
-        to: &Destination,
-    ) -> Result<()> {
-        let target = self.slice(op, &to.array)?;
-        if target.dtype() == x.dtype() {
-            return Ok(self.dnn()?.backward_weight(of, LAYOUT, x, dy, target, to.add)?);
-        }
-        let dw = self.gpu().unwritten(x.dtype(), of.weight_len())?;
-        self.dnn()?.backward_weight(of, LAYOUT, x, dy, &dw, false)?;
-        self.write(op, &dw, to)
+/// The kernels of depthwise convolutions for how arrays lie, if there are some for a shape.
+type Depthwise = fn(&Gpu, &Conv2dShape, &Slice, &Slice) -> Result<Slice, GpuError>;
+
+/// Forward, the input's gradient, the weight's gradient.
+fn depthwise(shape: &Conv2dShape, last: bool) -> Option<[Depthwise; 3]> {
+    use kernels::channels_last as lasts;
+    match last {
+        true => lasts::depthwise_supports(shape).then_some([
+            lasts::depthwise,
+            lasts::depthwise_backward_input,
+            lasts::depthwise_backward_weight,
+        ]),
+        false => kernels::depthwise_supports(shape).then_some([
+            kernels::depthwise,
+            kernels::depthwise_backward_input,
+            kernels::depthwise_backward_weight,
+        ]),
     }
 }
 
@@ -95,48 +148,47 @@ impl Convolutions for Cuda {
         bias: Option<&Array>,
         precision: Precision,
     ) -> Result<Array> {
-        const OP: &str = "conv2d";
+        let run = self.run("conv2d", precision, x);
         let of = convolution(shape);
-        let (x, w) = (self.operand(OP, precision, x)?, self.operand(OP, precision, weight)?);
-        let dims = [shape.batch, shape.out_channels, shape.out_height(), shape.out_width()];
-        let y = if kernels::depthwise_supports(shape) {
-            kernels::depthwise(self.gpu(), shape, &x, &w)?
-        } else {
-            let y = self.gpu().unwritten(x.dtype(), of.output_len())?;
-            self.dnn()?.forward(&of, LAYOUT, &x, &w, &y)?;
-            y
+        let (x, w) = (run.operand(x)?, run.operand(weight)?);
+        let y = match depthwise(shape, run.last) {
+            Some([forward, ..]) => forward(self.gpu(), shape, &x, &w)?,
+            None => {
+                let y = self.gpu().unwritten(x.dtype(), of.output_len())?;
+                self.dnn()?.forward(&of, run.reading(), &x, &w, &y)?;
+                y
+            }
         };
-        Ok(self.array(self.add_channels(OP, y, dims, bias)?, dims.to_vec()))
+        run.made(y, [shape.batch, shape.out_channels, shape.out_height(), shape.out_width()], bias)
     }
 
     fn conv2d_backward(&self, shape: &Conv2dShape, wanted: ConvBackward<'_>) -> Result<Option<Array>> {
-        const OP: &str = "conv2d";
         let ConvBackward { dy, weight, bias, input, precision } = wanted;
-        let of = convolution(shape);
-        let pixels = shape.out_height() * shape.out_width();
+        let run = self.run("conv2d", precision, dy);
+        let (of, depthwise) = (convolution(shape), depthwise(shape, run.last));
         if let Some(to) = bias {
-            self.sum_channels(OP, self.slice(OP, dy)?, [shape.batch, shape.out_channels, pixels], to)?;
+            let dims = [shape.batch, shape.out_channels, shape.out_height(), shape.out_width()];
+            run.write_bias(dy, dims, to)?;
         }
-        let dy = self.operand(OP, precision, dy)?;
-        let depthwise = kernels::depthwise_supports(shape);
+        let dy = run.operand(dy)?;
         if let Some((x, to)) = weight {
-            let x = self.operand(OP, precision, x)?;
-            if depthwise {
-                self.write(OP, &kernels::depthwise_backward_weight(self.gpu(), shape, &x, &dy)?, to)?;
-            } else {
-                self.write_weight(OP, &of, [&x, &dy], to)?;
+            let x = run.operand(x)?;
+            match depthwise {
+                Some([.., gradient]) => self.write(run.op, &gradient(self.gpu(), shape, &x, &dy)?, to)?,
+                None => run.write_weight(&of, [&x, &dy], to)?,
             }
         }
         let Some(w) = input else { return Ok(None) };
-        let w = self.operand(OP, precision, w)?;
-        let dx = if depthwise {
-            kernels::depthwise_backward_input(self.gpu(), shape, &dy, &w)?
-        } else {
-            let dx = self.gpu().unwritten(dy.dtype(), of.input_len())?;
-            self.dnn()?.backward_input(&of, LAYOUT, &dy, &w, &dx)?;
-            dx
+        let w = run.operand(w)?;
+        let dx = match depthwise {
+            Some([_, gradient, _]) => gradient(self.gpu(), shape, &dy, &w)?,
+            None => {
+                let dx = self.gpu().unwritten(dy.dtype(), of.input_len())?;
+                self.dnn()?.backward_input(&of, run.reading(), &dy, &w, &dx)?;
+                dx
+            }
         };
-        Ok(Some(self.array(dx, (shape.batch, shape.in_channels, shape.height, shape.width))))
+        Ok(Some(run.made(dx, [shape.batch, shape.in_channels, shape.height, shape.width], None)?))
     }
 
     fn conv_transpose2d(
@@ -147,14 +199,13 @@ impl Convolutions for Cuda {
         bias: Option<&Array>,
         precision: Precision,
     ) -> Result<Array> {
-        const OP: &str = "conv_transpose2d";
+        let run = self.run("conv_transpose2d", precision, x);
         // The gradient of the input of the convolution that it is the transpose of.
-        let of = transposed(OP, shape)?;
-        let (x, w) = (self.operand(OP, precision, x)?, self.operand(OP, precision, weight)?);
-        let dims = [of.batch, of.in_channels, of.height, of.width];
-        let y = self.gpu().unwritten(x.dtype(), dims.iter().product())?;
-        self.dnn()?.backward_input(&of, LAYOUT, &x, &w, &y)?;
-        Ok(self.array(self.add_channels(OP, y, dims, bias)?, dims.to_vec()))
+        let of = transposed(run.op, shape)?;
+        let (x, w) = (run.operand(x)?, run.operand(weight)?);
+        let y = self.gpu().unwritten(x.dtype(), of.input_len())?;
+        self.dnn()?.backward_input(&of, run.reading(), &x, &w, &y)?;
+        run.made(y, [of.batch, of.in_channels, of.height, of.width], bias)
     }
 
     fn conv_transpose2d_backward(
@@ -162,22 +213,22 @@ impl Convolutions for Cuda {
         shape: &ConvTranspose2dShape,
         wanted: ConvBackward<'_>,
     ) -> Result<Option<Array>> {
-        const OP: &str = "conv_transpose2d";
         let ConvBackward { dy, weight, bias, input, precision } = wanted;
-        let of = transposed(OP, shape)?;
+        let run = self.run("conv_transpose2d", precision, dy);
+        let of = transposed(run.op, shape)?;
         if let Some(to) = bias {
-            self.sum_channels(OP, self.slice(OP, dy)?, [of.batch, of.in_channels, of.height * of.width], to)?;
+            run.write_bias(dy, [of.batch, of.in_channels, of.height, of.width], to)?;
         }
-        let dy = self.operand(OP, precision, dy)?;
+        let dy = run.operand(dy)?;
         if let Some((x, to)) = weight {
             // Input and output change places.
-            self.write_weight(OP, &of, [&dy, &self.operand(OP, precision, x)?], to)?;
+            run.write_weight(&of, [&dy, &run.operand(x)?], to)?;
         }
         let Some(w) = input else { return Ok(None) };
-        let w = self.operand(OP, precision, w)?;
+        let w = run.operand(w)?;
         let dx = self.gpu().unwritten(dy.dtype(), of.output_len())?;
-        self.dnn()?.forward(&of, LAYOUT, &dy, &w, &dx)?;
-        Ok(Some(self.array(dx, (shape.batch, shape.in_channels, shape.height, shape.width))))
+        self.dnn()?.forward(&of, run.reading(), &dy, &w, &dx)?;
+        Ok(Some(run.made(dx, [shape.batch, shape.in_channels, shape.height, shape.width], None)?))
     }
 }
 

@@ -17,14 +17,14 @@ impl Lookups for Cuda {
     fn embedding(&self, table: &Array, ids: &Array, shape: &Shape, dtype: DType) -> Result<Array> {
         let (table, ids) = (self.open(OP, table)?, self.slice(OP, ids)?);
         let dtype = element_type(OP, dtype)?;
-        let rows = kernels::embedding(self.gpu(), table.slice(), ids, table.width(), dtype)?;
+        let rows = kernels::embedding(self.gpu(), table.slice()?, ids, table.width(), dtype)?;
         Ok(self.array(rows, shape.clone()))
     }
 
     fn embedding_backward(&self, dy: &Array, ids: &Array, rows: usize, dtype: DType) -> Result<Array> {
         let (dy, ids) = (self.open(OP, dy)?, self.slice(OP, ids)?);
         let width = dy.width();
-        let table = kernels::embedding_backward(self.gpu(), dy.slice(), ids, rows, width)?;
+        let table = kernels::embedding_backward(self.gpu(), dy.slice()?, ids, rows, width)?;
         Ok(self.array(kernels::convert(self.gpu(), &table, element_type(OP, dtype)?)?, (rows, width)))
     }
 }

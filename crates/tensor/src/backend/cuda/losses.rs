@@ -35,7 +35,7 @@ impl Losses for Cuda {
         let (x, labels) = (self.open(OP, logits)?, self.slice(OP, labels)?);
         let width = x.dims2()?.1;
         let (loss, softmax) =
-            kernels::cross_entropy(self.gpu(), x.slice(), labels, width, smoothing, factor)?;
+            kernels::cross_entropy(self.gpu(), x.slice()?, labels, width, smoothing, factor)?;
         Ok((self.array(loss, ()), self.array(softmax, logits.shape().clone())))
     }
 
@@ -49,9 +49,9 @@ impl Losses for Cuda {
     ) -> Result<Array> {
         const OP: &str = "cross_entropy";
         let (y, labels) = (self.open(OP, softmax)?, self.slice(OP, labels)?);
-        let (width, grad) = (y.dims2()?.1, self.scalar(OP, grad, y.slice().dtype())?);
+        let (width, grad) = (y.dims2()?.1, self.scalar(OP, grad, y.slice()?.dtype())?);
         let gpu = self.gpu();
-        let dx = kernels::cross_entropy_backward(gpu, y.slice(), labels, width, smoothing, factor, &grad)?;
+        let dx = kernels::cross_entropy_backward(gpu, y.slice()?, labels, width, smoothing, factor, &grad)?;
         Ok(self.array(dx, softmax.shape().clone()))
     }
 

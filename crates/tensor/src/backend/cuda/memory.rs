@@ -2,8 +2,9 @@
 
 use candle_core::{DType, Device, Shape, Tensor};
 use half::{bf16, f16};
-use phalanx_cuda::{Element, ElementType, Slice, Stream, kernels};
+use phalanx_cuda::{Element, ElementType, Gpu, GpuError, Slice, Stream, kernels};
 
+use super::array::Order;
 use super::{Cuda, element_type};
 use crate::backend::{Array, Memory};
 use crate::storage::Exact;
@@ -17,6 +18,30 @@ impl Cuda {
     fn upload<T: Element + candle_core::WithDType>(&self, tensor: &Tensor) -> Result<Array> {
         let read = Exact::<T>::of("copy to a GPU", tensor)?;
         Ok(self.array(self.gpu().upload(read.slice()?)?, tensor.shape().clone()))
+    }
+}
+
+impl Cuda {
+    /// Writes elements of one array to another by `write`, which gets the source first, wherever the target has them.
+    fn write_to(
+        &self,
+        op: &'static str,
+        to: &Array,
+        from: &Array,
+        write: impl Fn(&Gpu, &Slice, &Slice) -> Result<(), GpuError>,
+    ) -> Result<()> {
+        let target = self.open(op, to)?;
+        match target.physical() {
+            (slice, Order::RowMajor) => Ok(write(self.gpu(), self.slice(op, from)?, slice)?),
+            (slice, Order::ChannelsLast) if from.rank() == 4 => {
+                write(self.gpu(), &self.last(op, from)?, slice)?;
+                match target.copy_in_rows() {
+                    Some(rows) => Ok(write(self.gpu(), self.slice(op, from)?, rows)?),
+                    None => Ok(()),
+                }
+            }
+            (_, Order::ChannelsLast) => Err(TensorError::unequal(op, to.shape(), from.shape())),
+        }
     }
 }
 
@@ -61,7 +86,9 @@ impl Memory for Cuda {
     }
 
     fn zero(&self, to: &Array) -> Result<()> {
-        Ok(self.slice("zero", to)?.zero_on(Stream::Compute)?)
+        let to = self.open("zero", to)?;
+        to.physical().0.zero_on(Stream::Compute)?;
+        to.copy_in_rows().map_or(Ok(()), |rows| Ok(rows.zero_on(Stream::Compute)?))
     }
 
     fn copy(&self, to: &Array, from: &Array) -> Result<()> {
@@ -69,7 +96,7 @@ impl Memory for Cuda {
         if to.elem_count() != from.elem_count() {
             return Err(TensorError::unequal(OP, to.shape(), from.shape()));
         }
-        Ok(kernels::convert_to(self.gpu(), self.slice(OP, from)?, self.slice(OP, to)?)?)
+        self.write_to(OP, to, from, kernels::convert_to)
     }
 
     fn accumulate(&self, to: &Array, addend: &Array) -> Result<()> {
@@ -77,19 +104,21 @@ impl Memory for Cuda {
         if to.elem_count() != addend.elem_count() {
             return Err(TensorError::unequal(OP, to.shape(), addend.shape()));
         }
-        Ok(kernels::accumulate(self.gpu(), self.slice(OP, to)?, self.slice(OP, addend)?)?)
+        self.write_to(OP, to, addend, |gpu, from, to| kernels::accumulate(gpu, to, from))
     }
 
     fn cast(&self, array: &Array, dtype: DType) -> Result<Array> {
         const OP: &str = "convert";
-        let slice = kernels::convert(self.gpu(), self.slice(OP, array)?, element_type(OP, dtype)?)?;
-        Ok(self.array(slice, array.shape().clone()))
+        let from = self.open(OP, array)?.physical().0;
+        let slice = kernels::convert(self.gpu(), from, element_type(OP, dtype)?)?;
+        self.array_like(OP, array, slice)
     }
 
     fn duplicate(&self, array: &Array) -> Result<Array> {
-        let from = self.slice("duplicate", array)?;
+        const OP: &str = "duplicate";
+        let from = self.open(OP, array)?.physical().0;
         let to = self.gpu().unwritten(from.dtype(), from.len())?;
         to.copy_from_on(from, Stream::Compute)?;
-        Ok(self.array(to, array.shape().clone()))
+        self.array_like(OP, array, to)
     }
 }

@@ -1,7 +1,10 @@
 //! The back end of NVIDIA GPUs: arrays in the memory of one, and the kernels and libraries of `phalanx-cuda`. A file a family.
 //!
-//! Everything is issued on the GPU's computing stream and nothing waits but [`Memory::to_host`](super::Memory::to_host). Elements
-//! lie in row-major order.
+//! Everything is issued on the GPU's computing stream and nothing waits but [`Memory::to_host`](super::Memory::to_host).
+//!
+//! Elements lie in row-major order, but those of images that a convolution by tensor cores made: they lie channels-last, in the
+//! order N, H, W, C, and so does what norms, pooling and elementwise functions make of them. Whoever needs them in row-major
+//! order gets a copy, which is kept with the array.
 
 mod array;
 mod batch_norms;
@@ -25,6 +28,7 @@ use phalanx_cuda::dnn::Dnn;
 use phalanx_cuda::{ElementType, Gpu, GpuError, Options, Slice};
 
 pub use array::CudaArray;
+use array::Order;
 pub use phalanx_cuda::Options as CudaOptions;
 
 use super::{Array, ArrayBackend};
@@ -83,7 +87,27 @@ impl Cuda {
 
     /// The elements of an array of this back end.
     fn slice<'a>(&self, op: &'static str, array: &'a Array) -> Result<&'a Slice> {
-        Ok(self.open(op, array)?.slice())
+        self.open(op, array)?.slice()
+    }
+
+    /// The elements of images in the order N, H, W, C.
+    fn last(&self, op: &'static str, array: &Array) -> Result<Slice> {
+        let array = self.open(op, array)?;
+        match array.physical() {
+            (slice, Order::ChannelsLast) => Ok(slice.clone()),
+            (slice, Order::RowMajor) => {
+                Ok(phalanx_cuda::kernels::permute(self.gpu(), slice, array.dims(), &[0, 2, 3, 1])?)
+            }
+        }
+    }
+
+    /// Whether an array's elements lie in the order N, H, W, C.
+    fn is_last(&self, op: &'static str, array: &Array) -> Result<bool> {
+        Ok(self.open(op, array)?.physical().1 == Order::ChannelsLast)
+    }
+
+    fn last_if(&self, op: &'static str, array: Option<&Array>) -> Result<Option<Slice>> {
+        array.map(|array| self.last(op, array)).transpose()
     }
 
     fn slice_if<'a>(&self, op: &'static str, array: Option<&'a Array>) -> Result<Option<&'a Slice>> {
@@ -93,6 +117,19 @@ impl Cuda {
     /// An array of elements that were computed.
     fn array(&self, slice: Slice, shape: impl Into<Shape>) -> Array {
         Array::of_device(CudaArray::new(self.clone(), slice, shape.into()))
+    }
+
+    /// An array of images whose elements were computed in the order N, H, W, C. The shape is [N, C, H, W] all the same.
+    fn array_last(&self, slice: Slice, shape: impl Into<Shape>) -> Array {
+        Array::of_device(CudaArray::channels_last(self.clone(), slice, shape.into()))
+    }
+
+    /// An array like another one, in shape and order.
+    fn array_like(&self, op: &'static str, like: &Array, slice: Slice) -> Result<Array> {
+        match self.is_last(op, like)? {
+            true => Ok(self.array_last(slice, like.shape().clone())),
+            false => Ok(self.array(slice, like.shape().clone())),
+        }
     }
 
     /// An operand of a product: elements of the type that `precision` multiplies.

@@ -1,5 +1,6 @@
 //! Normalisation of samples, by the kernels.
 
+use phalanx_cuda::kernels::channels_last;
 use phalanx_cuda::{Slice, kernels};
 
 use super::Cuda;
@@ -40,7 +41,7 @@ impl Norms for Cuda {
     fn layer_norm(&self, x: &Array, gamma: &Array, beta: &Array, eps: f64) -> Result<Normed> {
         const OP: &str = "layer_norm";
         let (from, g, b) = (self.open(OP, x)?, self.slice(OP, gamma)?, self.slice(OP, beta)?);
-        Ok(self.normed(x, kernels::layer_norm(self.gpu(), from.slice(), g, b, from.width(), eps)?))
+        Ok(self.normed(x, kernels::layer_norm(self.gpu(), from.slice()?, g, b, from.width(), eps)?))
     }
 
     fn layer_norm_backward(&self, from: NormBackward<'_>) -> Result<NormGrads> {
@@ -60,7 +61,14 @@ impl Norms for Cuda {
         eps: f64,
     ) -> Result<Normed> {
         const OP: &str = "group_norm";
-        let (from, g, b) = (self.slice(OP, x)?, self.slice(OP, gamma)?, self.slice(OP, beta)?);
+        let (g, b) = (self.slice(OP, gamma)?, self.slice(OP, beta)?);
+        if self.is_last(OP, x)? {
+            let from = self.last(OP, x)?;
+            let [y, mean, inv_std] = channels_last::group_norm(self.gpu(), dims, groups, &from, g, b, eps)?;
+            let rest = self.normed(x, [y.clone(), mean, inv_std]);
+            return Ok(Normed { output: self.array_last(y, x.shape().clone()), ..rest });
+        }
+        let from = self.slice(OP, x)?;
         Ok(self.normed(x, kernels::group_norm(self.gpu(), dims, groups, from, g, b, eps)?))
     }
 
@@ -70,14 +78,24 @@ impl Norms for Cuda {
         groups: usize,
         from: NormBackward<'_>,
     ) -> Result<NormGrads> {
-        let inputs = self.norm_inputs("group_norm", from)?;
+        const OP: &str = "group_norm";
+        if self.is_last(OP, from.x)? {
+            let (x, dy) = (self.last(OP, from.x)?, self.last(OP, from.dy)?);
+            let (gamma, mean) = (self.slice(OP, from.gamma)?, self.slice(OP, from.mean)?);
+            let inv_std = self.slice(OP, from.inv_std)?;
+            let inputs = kernels::NormInputs { x: &x, dy: &dy, gamma, mean, inv_std };
+            let [dx, dgamma, dbeta] = channels_last::group_norm_backward(self.gpu(), dims, groups, inputs)?;
+            let rest = self.norm_grads(from.x, [dx.clone(), dgamma, dbeta]);
+            return Ok(NormGrads { dx: self.array_last(dx, from.x.shape().clone()), ..rest });
+        }
+        let inputs = self.norm_inputs(OP, from)?;
         let grads = kernels::group_norm_backward(self.gpu(), dims, groups, inputs)?;
         Ok(self.norm_grads(from.x, grads))
     }
 
     fn l2_normalise(&self, x: &Array) -> Result<(Array, Array)> {
         let from = self.open("l2_normalise", x)?;
-        let [y, inverses] = kernels::l2_normalise(self.gpu(), from.slice(), from.width())?;
+        let [y, inverses] = kernels::l2_normalise(self.gpu(), from.slice()?, from.width())?;
         let rows = inverses.len();
         Ok((self.array(y, x.shape().clone()), self.array(inverses, rows)))
     }
@@ -85,7 +103,7 @@ impl Norms for Cuda {
     fn l2_normalise_backward(&self, y: &Array, dy: &Array, inverses: &Array) -> Result<Array> {
         const OP: &str = "l2_normalise";
         let (from, grad, inverses) = (self.open(OP, y)?, self.slice(OP, dy)?, self.slice(OP, inverses)?);
-        let dx = kernels::l2_normalise_backward(self.gpu(), from.slice(), grad, inverses, from.width())?;
+        let dx = kernels::l2_normalise_backward(self.gpu(), from.slice()?, grad, inverses, from.width())?;
         Ok(self.array(dx, y.shape().clone()))
     }
 }

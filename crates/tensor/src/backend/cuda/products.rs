@@ -20,8 +20,10 @@ impl Cuda {
         sizes: [usize; 4],
         (a, b): (Matrix<'_>, Matrix<'_>),
         bias: Option<&Slice>,
+        precision: Precision,
         dtype: ElementType,
     ) -> Result<Slice> {
+        let tf32 = precision == Precision::Tf32;
         let gpu = self.gpu();
         let factors = a.slice.dtype();
         // What the library does not give is rounded apart.
@@ -30,7 +32,7 @@ impl Cuda {
         let to = gpu.unwritten(given, batch * m * n)?;
         let fused = bias.filter(|_| factors != ElementType::F64);
         let fused = fused.map(|bias| kernels::convert(gpu, bias, given)).transpose()?;
-        self.blas().matmul(&Product { sizes, a, b, to: &to, add: false, bias: fused.as_ref() })?;
+        self.blas().matmul(&Product { sizes, a, b, to: &to, add: false, bias: fused.as_ref(), tf32 })?;
         let to = match bias.filter(|_| factors == ElementType::F64) {
             Some(bias) => {
                 let (rows, row) = ([batch * m, n], [n]);
@@ -56,7 +58,7 @@ impl Products for Cuda {
         let (left, right) = (self.operand(OP, precision, a.array)?, self.operand(OP, precision, b.array)?);
         let left = Matrix { slice: &left, transposed: a.transposed };
         let right = Matrix { slice: &right, transposed: b.transposed };
-        let to = self.multiply(sizes, (left, right), None, element_type(OP, dtype)?)?;
+        let to = self.multiply(sizes, (left, right), None, precision, element_type(OP, dtype)?)?;
         Ok(self.array(to, shape.clone()))
     }
 
@@ -74,7 +76,8 @@ impl Products for Cuda {
         let (x, w) = (self.operand(OP, precision, x)?, self.operand(OP, precision, weight)?);
         let bias = self.slice_if(OP, bias)?;
         let factors = (Matrix::plain(&x), Matrix::transposed(&w));
-        let to = self.multiply([1, rows, outputs, inputs], factors, bias, element_type(OP, dtype)?)?;
+        let to =
+            self.multiply([1, rows, outputs, inputs], factors, bias, precision, element_type(OP, dtype)?)?;
         Ok(self.array(to, shape.clone()))
     }
 
@@ -91,10 +94,18 @@ impl Products for Cuda {
         let (sizes, factors) = ([1, outputs, inputs, rows], (Matrix::transposed(&dy), Matrix::plain(&x)));
         let target = self.slice(OP, &to.array)?;
         if [x.dtype(), x.dtype().wide()].contains(&target.dtype()) {
-            let (a, b) = factors;
-            return Ok(self.blas().matmul(&Product { sizes, a, b, to: target, add: to.add, bias: None })?);
+            let ((a, b), tf32) = (factors, precision == Precision::Tf32);
+            return Ok(self.blas().matmul(&Product {
+                sizes,
+                a,
+                b,
+                to: target,
+                add: to.add,
+                bias: None,
+                tf32,
+            })?);
         }
-        let dw = self.multiply(sizes, factors, None, x.dtype().wide())?;
+        let dw = self.multiply(sizes, factors, None, precision, x.dtype().wide())?;
         self.write(OP, &dw, to)
     }
 
@@ -106,14 +117,14 @@ impl Products for Cuda {
     fn softmax(&self, x: &Array, dtype: DType) -> Result<Array> {
         const OP: &str = "softmax";
         let from = self.open(OP, x)?;
-        let y = kernels::softmax(self.gpu(), from.slice(), from.width(), element_type(OP, dtype)?)?;
+        let y = kernels::softmax(self.gpu(), from.slice()?, from.width(), element_type(OP, dtype)?)?;
         Ok(self.array(y, x.shape().clone()))
     }
 
     fn softmax_backward(&self, y: &Array, dy: &Array) -> Result<Array> {
         const OP: &str = "softmax";
         let (from, grad) = (self.open(OP, y)?, self.slice(OP, dy)?);
-        let dx = kernels::softmax_backward(self.gpu(), from.slice(), grad, from.width())?;
+        let dx = kernels::softmax_backward(self.gpu(), from.slice()?, grad, from.width())?;
         Ok(self.array(dx, y.shape().clone()))
     }
 
@@ -136,8 +147,8 @@ impl Products for Cuda {
             self.matmul(scores_sizes(shape), factors.0, factors.1, &pairs(shape), precision, wide)?;
         let dtype = precision.product(wide);
         let (from, factor) = (self.open(OP, &scores)?, 1.0 / (dim as f64).sqrt());
-        kernels::scale_and_mask(self.gpu(), from.slice(), [length, keys], factor, causal)?;
-        let weights = kernels::softmax(self.gpu(), from.slice(), keys, element_type(OP, dtype)?)?;
+        kernels::scale_and_mask(self.gpu(), from.slice()?, [length, keys], factor, causal)?;
+        let weights = kernels::softmax(self.gpu(), from.slice()?, keys, element_type(OP, dtype)?)?;
         let saved = self.array(weights, pairs(shape));
         drop(scores);
         let sizes = [shape.batch * shape.heads, length, dim, keys];
@@ -185,7 +196,7 @@ impl Products for Cuda {
         // Masked weights are zero, and softmax's gradient is a product with them, so the mask needs no step.
         let (weights, factor) = (self.open(OP, saved)?, 1.0 / (dim as f64).sqrt());
         let from = self.slice(OP, &grad_weights)?;
-        let scores = kernels::softmax_backward(self.gpu(), weights.slice(), from, keys)?;
+        let scores = kernels::softmax_backward(self.gpu(), weights.slice()?, from, keys)?;
         kernels::scale_and_mask(self.gpu(), &scores, [length, keys], factor, false)?;
         let grad_scores = self.array(scores, pairs(shape));
         if wants[0] {

@@ -11,13 +11,13 @@ use crate::storage::is_half;
 impl Shapes for Cuda {
     fn permute(&self, x: &Array, dims: &[usize]) -> Result<Array> {
         let from = self.open("permute", x)?;
-        let slice = kernels::permute(self.gpu(), from.slice(), from.dims(), dims)?;
+        let slice = kernels::permute(self.gpu(), from.slice()?, from.dims(), dims)?;
         Ok(self.array(slice, dims.iter().map(|at| from.dims()[*at]).collect::<Vec<_>>()))
     }
 
     fn narrow(&self, x: &Array, dim: usize, start: usize, len: usize) -> Result<Array> {
         let from = self.open("narrow", x)?;
-        let slice = kernels::narrow(self.gpu(), from.slice(), from.dims(), dim, start, len)?;
+        let slice = kernels::narrow(self.gpu(), from.slice()?, from.dims(), dim, start, len)?;
         let mut dims = from.dims().to_vec();
         dims[dim] = len;
         Ok(self.array(slice, dims))
@@ -25,7 +25,7 @@ impl Shapes for Cuda {
 
     fn pad_with_zeros(&self, x: &Array, dim: usize, before: usize, after: usize) -> Result<Array> {
         let from = self.open("pad", x)?;
-        let slice = kernels::pad_with_zeros(self.gpu(), from.slice(), from.dims(), dim, before, after)?;
+        let slice = kernels::pad_with_zeros(self.gpu(), from.slice()?, from.dims(), dim, before, after)?;
         let mut dims = from.dims().to_vec();
         dims[dim] += before + after;
         Ok(self.array(slice, dims))
@@ -52,7 +52,7 @@ impl Shapes for Cuda {
 
     fn broadcast_as(&self, x: &Array, shape: &Shape) -> Result<Array> {
         let from = self.open("broadcast_as", x)?;
-        let slice = kernels::broadcast_as(self.gpu(), from.slice(), from.dims(), shape.dims())?;
+        let slice = kernels::broadcast_as(self.gpu(), from.slice()?, from.dims(), shape.dims())?;
         Ok(self.array(slice, shape.clone()))
     }
 }
