@@ -95,6 +95,8 @@ API cublasLtMatmulPreferenceCreate(Preference **made) { *made = new Preference; 
 API cublasLtMatmulPreferenceDestroy(Preference *preference) { delete preference; return SUCCESS; }
 API cublasLtMatmulPreferenceSetAttribute(Preference *preference, int attribute, const void *value, size_t size) {
     if (attribute == 1 && size == 8) preference->room = *static_cast<const uint64_t *>(value);
+    // Of the ways to add partial sums only the one in the type that is computed in: 1 adds in place, 4 in the result's type.
+    else if (attribute == 3 && size == 4 && *static_cast<const uint32_t *>(value) == 2) return SUCCESS;
     else if (attribute >= 5 && attribute <= 8 && size == 4)
         preference->alignment[attribute - 5] = *static_cast<const uint32_t *>(value);
     else return INVALID_VALUE;

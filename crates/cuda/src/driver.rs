@@ -130,7 +130,7 @@ impl Allocation {
             .map_err(failed(ACTION))
     }
 
-    /// Copies bytes of the host here. They were read when this returns.
+    /// Copies bytes of the host here, and waits until they were read.
     pub(crate) fn upload(&self, range: &Range<usize>, from: &[u8], stream: &CudaStream) -> Result<()> {
         const ACTION: &str = "copy to the device";
         assert_eq!(range.len(), from.len(), "bytes of both sides");
@@ -138,10 +138,11 @@ impl Allocation {
             return Ok(());
         }
         stream.context().bind_to_thread().map_err(failed(ACTION))?;
-        // SAFETY: the range is inside of this memory. What is not page-locked is staged before the call returns; what is, is
-        // inside a `HostMemory`, which gives no slices while a transfer has it, and waits below.
+        // SAFETY: the range is inside of this memory, and `from` is borrowed until the stream is done: the driver may read memory
+        // of the host after the call, be it page-locked or not.
         unsafe { result::memcpy_htod_async(self.address(range), from, stream.cu_stream()) }
-            .map_err(failed(ACTION))
+            .map_err(failed(ACTION))?;
+        stream.synchronize().map_err(failed(ACTION))
     }
 
     /// Copies bytes to the host, and waits for them.

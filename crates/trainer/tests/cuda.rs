@@ -91,6 +91,11 @@ fn an_autoencoder_trains_as_on_the_processor() {
     agree(&place, "tiny --steps 5 --set train.clip_norm=1 --set train.ema=0.9", 1e-4);
     agree(&place, "tiny --steps 5 --set train.precision=bf16", 2e-2);
     agree(&place, "tiny --steps 5 --set train.precision=f16 --set train.recompute=2", 4e-3);
+    // Of six test images more are asked for than there are.
+    let latent = "shapes-autoencoder --steps 5 --set model.image_size=16 --set model.widths=[8,16] \
+                  --set model.groups=4 --set data.images=16 --set data.test_images=6 --set train.global_batch=4 \
+                  --set train.threads=1 --set eval.batch=4 --set sample.rows=8";
+    agree(&place, latent, 1e-3);
 }
 
 #[test]

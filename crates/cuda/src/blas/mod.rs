@@ -114,7 +114,12 @@ impl Blas {
             add: product.add,
             bias: product.bias.is_some(),
             tf32: factors == ElementType::F32 && product.tf32,
-            alignment: [product.a.slice, product.b.slice, product.to].map(alignment),
+            // An epilogue reads the bias as it writes the result.
+            alignment: [
+                alignment(product.a.slice),
+                alignment(product.b.slice),
+                alignment(product.to).min(product.bias.map_or(u32::MAX, alignment)),
+            ],
         };
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let plan = match plans.entry(key) {

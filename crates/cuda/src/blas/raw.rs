@@ -154,8 +154,8 @@ impl Handle {
         if key.bias {
             let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS;
             plan.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &(epilogue as u32))?;
-            // Algorithms depend on there being one; which is told at each run.
-            plan.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &256_u64)?;
+            // Algorithms depend on there being one, and on how it is aligned; which is told at each run.
+            plan.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &u64::from(key.alignment[2]))?;
         }
         let wishes = result::create_matmul_pref().map_err(failed("cublasLtMatmulPreferenceCreate"))?;
         let found = (|| {
@@ -172,6 +172,11 @@ impl Handle {
             unsafe {
                 let (wish, size) = (Wish::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, size_of::<u64>());
                 result::set_matmul_pref_attribute(wishes, wish, (&raw const room).cast(), size)
+                    .map_err(&set)?;
+                // Partial sums stay in the type that is computed in: none is rounded to 16 bits before the last.
+                let scheme = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
+                let (wish, size) = (Wish::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, size_of::<u32>());
+                result::set_matmul_pref_attribute(wishes, wish, (&raw const scheme).cast(), size)
                     .map_err(&set)?;
                 for (wish, bytes) in alignments {
                     let (at, size) = ((&raw const bytes).cast::<c_void>(), size_of::<u32>());
