@@ -26,7 +26,7 @@ pub(super) struct Handle {
 
 // SAFETY: cuBLASLt's handle may be used from any thread.
 unsafe impl Send for Handle {}
-// SAFETY: as above, and from several at once.
+// SAFETY: cuBLASLt allows calls with one handle from several threads at once: it holds no state of a call.
 unsafe impl Sync for Handle {}
 
 /// How a product of some sizes and types is computed.
@@ -48,7 +48,7 @@ impl Drop for Plan {
             // SAFETY: the layout was made, and nobody else has it.
             let _ = unsafe { result::destroy_matrix_layout(layout) };
         }
-        // SAFETY: as above.
+        // SAFETY: the descriptor was made with the plan, and nobody else has it.
         let _ = unsafe { result::destroy_matmul_desc(self.description) };
     }
 }

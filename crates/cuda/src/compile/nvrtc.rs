@@ -41,7 +41,7 @@ pub(super) fn compile(name: &'static str, source: &str, architecture: &str) -> R
     let options: Vec<&str> = [&*architecture_option].into_iter().chain(OPTIONS.iter().copied()).collect();
     // SAFETY: the program is alive.
     if let Err(error) = unsafe { result::compile_program(program.0, &options) } {
-        // SAFETY: as above.
+        // SAFETY: the program is alive: a failed compilation leaves it, with its log.
         let log = unsafe { result::get_program_log(program.0) }.map(text).unwrap_or_default();
         return Err(refused(name, architecture, format!("{error:?}\n{log}")));
     }

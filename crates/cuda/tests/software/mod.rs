@@ -16,11 +16,14 @@ const INSIDE: &str = "PHALANX_SOFTWARE_GPU";
 
 /// The crate of the stand-ins' sources, seen from any crate of the workspace.
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../cuda/software-gpu");
-const FIBRES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../cuda/fibres/fibres.h");
+const FIBRES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../cuda/fibres");
 
-/// Stand-ins: source, file, and what else it may be called.
+/// The stand-in of the driver, which the others are linked with.
+const DRIVER: &str = "libcuda.so.1";
+
+/// Stand-ins: source, or folder of sources, file, and what else it may be called. The driver's comes first.
 const LIBRARIES: &[(&str, &str, &[&str])] = &[
-    ("driver.cpp", "libcuda.so.1", &["libcuda.so"]),
+    ("driver", DRIVER, &["libcuda.so"]),
     ("nvrtc.cpp", "libnvrtc.so.13", &["libnvrtc.so"]),
     ("cublaslt.cpp", "libcublasLt.so.13", &["libcublasLt.so"]),
     ("cudnn.cpp", "libcudnn.so.9", &["libcudnn.so"]),
@@ -31,17 +34,23 @@ fn compiler() -> String {
     std::env::var("CXX").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "c++".to_owned())
 }
 
+/// The files of a folder and of those in it, in order.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder)
+        .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
+        .filter_map(Result::ok);
+    let mut files: Vec<PathBuf> = entries
+        .map(|entry| entry.path())
+        .flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] })
+        .collect();
+    files.sort();
+    files
+}
+
 /// A hash of all sources, so that changed ones are built anew.
 fn version() -> u64 {
-    let mut files: Vec<PathBuf> = fs::read_dir(SOURCES)
-        .expect("software-gpu/")
-        .filter_map(Result::ok)
-        .map(|file| file.path())
-        .collect();
-    files.push(FIBRES.into());
-    files.sort();
     let mut hasher = DefaultHasher::new();
-    for file in files {
+    for file in [SOURCES, FIBRES].into_iter().flat_map(|folder| files(Path::new(folder))) {
         hasher.write(&fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display())));
     }
     hasher.write(format!("{LIBRARIES:?}").as_bytes());
@@ -49,7 +58,10 @@ fn version() -> u64 {
 }
 
 fn build(folder: &Path) {
+    let fibres = Path::new(FIBRES).canonicalize().expect("fibres/").join("fibres.h");
     for (source, file, names) in LIBRARIES {
+        let source = Path::new(SOURCES).join(source);
+        let sources = if source.is_dir() { files(&source) } else { vec![source.clone()] };
         let mut command = Command::new(compiler());
         command.args([
             "-std=c++17",
@@ -61,15 +73,19 @@ fn build(folder: &Path) {
             "-fPIC",
             "-fvisibility=hidden",
         ]);
-        command
-            .arg(format!("-DFIBRES=\"{}\"", Path::new(FIBRES).canonicalize().expect("fibres.h").display()));
-        command.arg(Path::new(SOURCES).join(source)).arg("-o").arg(folder.join(file));
-        command.arg(format!("-Wl,-soname,{file}"));
-        if *source != "driver.cpp" {
-            command.arg(folder.join("libcuda.so.1")).arg("-Wl,-rpath,$ORIGIN");
+        command.arg(format!("-DFIBRES=\"{}\"", fibres.display()));
+        command.args(sources.iter().filter(|file| file.extension().is_some_and(|ending| ending == "cpp")));
+        command.arg("-o").arg(folder.join(file)).arg(format!("-Wl,-soname,{file}"));
+        if *file != DRIVER {
+            command.arg(folder.join(DRIVER)).arg("-Wl,-rpath,$ORIGIN");
         }
         let output = command.args(["-ldl", "-lpthread"]).output().expect("the compiler runs");
-        assert!(output.status.success(), "{source}:\n{}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{}:\n{}",
+            source.display(),
+            String::from_utf8_lossy(&output.stderr)
+        );
         for name in *names {
             std::os::unix::fs::symlink(file, folder.join(name)).expect("a link");
         }

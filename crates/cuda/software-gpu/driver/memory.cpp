@@ -1,0 +1,112 @@
+// The stand-in of the CUDA driver: memory of devices, and page-locked memory of the host.
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "world.h"
+
+using namespace software_gpu;
+
+// How much of an allocation is filled with NaN; the rest of a larger one, which no test reads unwritten, is zeros.
+constexpr size_t FILLED = 16 << 20;
+
+static CUresult allocate(uint64_t *pointer, size_t bytes, Stream *stream) {
+    if (!current) return INVALID_CONTEXT;
+    std::lock_guard<std::mutex> guard(world().lock);
+    const auto device = static_cast<size_t>(current->device);
+    if (world().used[device] + bytes > total_memory()) return OUT_OF_MEMORY;
+    // The memory ends where its last page does, as near as an alignment of 256 bytes allows.
+    const size_t room = (bytes + 255) / 256 * 256, pages = (room + PAGE - 1) / PAGE * PAGE;
+    void *wanted = reinterpret_cast<void *>(world().next);
+    void *mapped = mmap(wanted, pages + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapped == MAP_FAILED || mprotect(mapped, pages, PROT_READ | PROT_WRITE)) return OUT_OF_MEMORY;
+    world().next += pages + PAGE;
+    auto memory = std::make_unique<Memory>();
+    memory->pages = static_cast<char *>(mapped);
+    memory->mapped = pages + PAGE;
+    memory->bytes = bytes;
+    memory->base = (reinterpret_cast<uint64_t>(mapped) + pages - room) | DEVICE_BIT;
+    memory->device = current->device;
+    memory->number = ++world().memory_count;
+    memory->writer = "the allocation";
+    std::memset(memory->pages, 0xff, pages < FILLED ? pages : FILLED);
+    if (stream) {
+        memory->time_of_write = tick(*stream);
+        memory->stream_of_write = stream->number;
+    }
+    world().used[device] += bytes;
+    *pointer = memory->base;
+    const uint64_t base = memory->base;
+    world().memories.emplace(base, std::move(memory));
+    return SUCCESS;
+}
+
+// What lies between the end of an allocation and its page was full of ones.
+static void release(uint64_t base) {
+    std::lock_guard<std::mutex> guard(world().lock);
+    auto found = world().memories.find(base);
+    Memory &memory = *found->second;
+    const char *end = static_cast<char *>(memory_at(memory.base)) + memory.bytes;
+    if (memory.mapped - PAGE <= FILLED)
+        for (const char *byte = end; byte < memory.pages + memory.mapped - PAGE; ++byte)
+            if (*byte != '\xff') fail("somebody wrote behind the end of allocation %u of %zu bytes", memory.number, memory.bytes);
+    munmap(memory.pages, memory.mapped);
+    world().used[static_cast<size_t>(memory.device)] -= memory.bytes;
+    world().memories.erase(found);
+}
+
+API cuMemAllocAsync(uint64_t *pointer, size_t bytes, void *stream) {
+    return allocate(pointer, bytes, &stream_of(stream, "an allocation"));
+}
+API cuMemFreeAsync(uint64_t pointer, void *handle) {
+    Stream &stream = stream_of(handle, "freeing");
+    std::lock_guard<std::mutex> guard(world().lock);
+    tick(stream);
+    Memory *memory = check(stream, "freeing", {pointer, 0, true});
+    if (memory->base != pointer) fail("freeing %#lx, which is inside of an allocation", pointer);
+    must_follow(stream, "freeing", *memory, true);
+    memory->freed = true;
+    stream.put({"freeing", [pointer] { release(pointer); }});
+    return SUCCESS;
+}
+API cuMemGetInfo_v2(size_t *free, size_t *total) {
+    if (!current) return INVALID_CONTEXT;
+    std::lock_guard<std::mutex> guard(world().lock);
+    *total = total_memory();
+    *free = *total - world().used[static_cast<size_t>(current->device)];
+    return SUCCESS;
+}
+API cuDeviceGetDefaultMemPool(void **pool, int device) {
+    *pool = world().contexts[static_cast<size_t>(device)].get();
+    return SUCCESS;
+}
+API cuMemPoolSetAttribute(void *, int attribute, void *value) {
+    if (attribute != 4) fail("the attribute %d of a memory pool is not known", attribute);
+    world().threshold = *static_cast<uint64_t *>(value);
+    return SUCCESS;
+}
+API cuMemPoolGetAttribute(void *, int attribute, void *value) {
+    if (attribute != 4) fail("the attribute %d of a memory pool is not known", attribute);
+    *static_cast<uint64_t *>(value) = world().threshold;
+    return SUCCESS;
+}
+API cuMemHostAlloc(void **memory, size_t bytes, unsigned) {
+    *memory = std::aligned_alloc(PAGE, (bytes + PAGE - 1) / PAGE * PAGE);
+    std::lock_guard<std::mutex> guard(world().lock);
+    world().pinned[reinterpret_cast<uint64_t>(*memory)] = bytes;
+    return *memory ? SUCCESS : OUT_OF_MEMORY;
+}
+API cuMemFreeHost(void *memory) {
+    std::lock_guard<std::mutex> guard(world().lock);
+    if (!world().pinned.erase(reinterpret_cast<uint64_t>(memory))) fail("freeing page-locked memory that is none");
+    std::free(memory);
+    return SUCCESS;
+}
+
+bool software_gpu::is_pinned(const void *memory, size_t bytes) {
+    std::lock_guard<std::mutex> guard(world().lock);
+    const auto start = reinterpret_cast<uint64_t>(memory);
+    auto after = world().pinned.upper_bound(start);
+    return after != world().pinned.begin() && start + bytes <= std::prev(after)->first + std::prev(after)->second;
+}

@@ -1,0 +1,71 @@
+// The stand-in of the CUDA driver: in which order work may touch memory. Whatever a stream is given is checked here.
+#include "world.h"
+
+namespace software_gpu {
+
+Memory *find(uint64_t pointer) {
+    auto &memories = world().memories;
+    auto after = memories.upper_bound(pointer);
+    if (after == memories.begin()) return nullptr;
+    Memory *memory = std::prev(after)->second.get();
+    return pointer <= memory->base + memory->bytes ? memory : nullptr;
+}
+
+Memory *check(const Stream &stream, const char *what, const Access &access) {
+    if (!(access.pointer & DEVICE_BIT)) fail("%s was given %#lx, which is no address of a device", what, access.pointer);
+    Memory *memory = find(access.pointer);
+    if (!memory) fail("%s was given %#lx, where no memory is (freed, or never allocated)", what, access.pointer);
+    if (memory->freed) fail("%s uses allocation %u after it was freed", what, memory->number);
+    if (memory->device != stream.device)
+        fail("%s on GPU %d was given memory of GPU %d", what, stream.device, memory->device);
+    if (access.pointer + access.bytes > memory->base + memory->bytes)
+        fail("%s touches %zu bytes at %zu of allocation %u, which has %zu", what, access.bytes,
+             size_t(access.pointer - memory->base), memory->number, memory->bytes);
+    return memory;
+}
+
+void must_follow(const Stream &stream, const char *what, const Memory &memory, bool write) {
+    if (stream.clock.at(memory.stream_of_write) < memory.time_of_write)
+        fail("missing wait: %s on stream %zu %s allocation %u, which %s wrote on stream %zu", what, stream.number,
+             write ? "changes" : "reads", memory.number, memory.writer.c_str(), memory.stream_of_write);
+    if (!write) return;
+    for (size_t other = 0; other < memory.reads.times.size(); ++other)
+        if (stream.clock.at(other) < memory.reads.times[other])
+            fail("missing wait: %s on stream %zu changes allocation %u, which stream %zu may still read", what, stream.number,
+                 memory.number, other);
+}
+
+// With the world's lock held: a new time on the stream, after what the host knows.
+uint64_t tick(Stream &stream) {
+    stream.clock.join(world().host);
+    const uint64_t time = stream.clock.at(stream.number) + 1;
+    stream.clock.set(stream.number, time);
+    return time;
+}
+
+void enqueue(void *handle, const char *what, const std::vector<Access> &accesses, std::function<void()> work) {
+    Stream &stream = stream_of(handle, what);
+    std::lock_guard<std::mutex> guard(world().lock);
+    const uint64_t time = tick(stream);
+    for (const Access &access : accesses) {
+        if (!access.pointer) continue;
+        must_follow(stream, what, *check(stream, what, access), access.write);
+    }
+    for (const Access &access : accesses) {
+        if (!access.pointer) continue;
+        Memory &memory = *find(access.pointer);
+        if (access.write) {
+            memory.stream_of_write = stream.number;
+            memory.time_of_write = time;
+            memory.writer = what;
+            memory.reads = Clock();
+        } else {
+            memory.reads.set(stream.number, time);
+        }
+    }
+    stream.put({what, std::move(work)});
+}
+
+void *memory_at(uint64_t pointer) { return reinterpret_cast<void *>(pointer & ~DEVICE_BIT); }
+
+} // namespace software_gpu

@@ -1,0 +1,84 @@
+// The stand-in of the CUDA driver: its start, its errors, and what ends the process.
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+
+#include "world.h"
+
+namespace software_gpu {
+
+thread_local const char *running = nullptr;
+thread_local Context *current = nullptr;
+
+World &world() {
+    static World *it = new World;
+    return *it;
+}
+
+void fail(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    std::fprintf(stderr, "software GPU: ");
+    std::vfprintf(stderr, format, arguments);
+    std::fprintf(stderr, "\n");
+    std::fflush(stderr);
+    va_end(arguments);
+    std::abort();
+}
+
+long setting(const char *name, long otherwise) {
+    const char *value = std::getenv(name);
+    return value && *value ? std::atol(value) : otherwise;
+}
+
+static void damaged(int, siginfo_t *info, void *) {
+    char text[200];
+    const int length = std::snprintf(
+        text, sizeof text,
+        running ? "software GPU: %s touched %p, which is not its memory (beyond an allocation, freed, or an address of the other side)\n"
+                : "software GPU: the %s touched %p (an address of the device cannot be used there)\n",
+        running ? running : "host", info->si_addr);
+    if (write(2, text, static_cast<size_t>(length)) < 0) _exit(3);
+    signal(SIGABRT, SIG_DFL);
+    std::abort();
+}
+
+} // namespace software_gpu
+
+using namespace software_gpu;
+
+static struct sigaction before;
+
+API cuInit(unsigned) {
+    static std::once_flag once;
+    std::call_once(once, [] {
+        struct sigaction action = {};
+        action.sa_sigaction = damaged;
+        action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+        sigaction(SIGSEGV, &action, &before);
+        for (int i = 0; i < device_count(); ++i) world().contexts.emplace_back(new Context{i});
+        world().used.resize(static_cast<size_t>(device_count()));
+    });
+    return device_count() > 0 ? SUCCESS : NO_DEVICE;
+}
+API cuDriverGetVersion(int *version) { *version = 13000; return SUCCESS; }
+API cuGetErrorName(CUresult error, const char **text) {
+    *text = error == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR";
+    return SUCCESS;
+}
+API cuGetErrorString(CUresult error, const char **text) {
+    switch (error) {
+    case SUCCESS: *text = "no error"; break;
+    case INVALID_VALUE: *text = "invalid argument"; break;
+    case OUT_OF_MEMORY: *text = "out of memory"; break;
+    case INVALID_IMAGE: *text = "device kernel image is invalid"; break;
+    case NOT_FOUND: *text = "named symbol not found"; break;
+    case NOT_READY: *text = "device not ready"; break;
+    case TOO_MANY_RESOURCES: *text = "too many resources requested for launch"; break;
+    default: *text = "unknown error";
+    }
+    return SUCCESS;
+}

@@ -1,0 +1,161 @@
+// What the rooms of the stand-in of the CUDA driver share: streams, memory, events, contexts, and the world that has them.
+//
+// Addresses of the device are those of the host with a bit that makes them invalid there, so that neither can be used as the
+// other. Each allocation ends at a page that cannot be touched; addresses are never given out twice; new memory is full of NaN.
+// Streams carry vector clocks: each allocation knows the time on each stream at which it was last written and read, and work
+// that is issued without having waited for that ends the process.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../software_gpu.h"
+
+typedef int CUresult;
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_IMAGE = 200,
+       INVALID_CONTEXT = 201, NOT_FOUND = 500, NOT_READY = 600, TOO_MANY_RESOURCES = 701 };
+
+#define API SOFTWARE_GPU_API CUresult
+
+namespace software_gpu {
+
+constexpr uint64_t DEVICE_BIT = uint64_t(1) << 62;
+constexpr size_t PAGE = 4096;
+
+// What this thread runs for a stream, if anything; messages name it.
+extern thread_local const char *running;
+
+// A number from the environment.
+long setting(const char *name, long otherwise);
+
+// A time on each stream, by the stream's number.
+struct Clock {
+    std::vector<uint64_t> times;
+    uint64_t at(size_t stream) const { return stream < times.size() ? times[stream] : 0; }
+    void set(size_t stream, uint64_t time) {
+        if (stream >= times.size()) times.resize(stream + 1);
+        times[stream] = time;
+    }
+    void join(const Clock &other) {
+        if (other.times.size() > times.size()) times.resize(other.times.size());
+        for (size_t i = 0; i < other.times.size(); ++i)
+            if (other.times[i] > times[i]) times[i] = other.times[i];
+    }
+};
+
+struct Memory {
+    uint64_t base;
+    size_t bytes, mapped;
+    char *pages;
+    int device;
+    unsigned number;
+    size_t stream_of_write = 0;
+    uint64_t time_of_write = 0;
+    std::string writer;
+    Clock reads;
+    bool freed = false;
+};
+
+// What a stream does when it comes to it.
+struct Task {
+    const char *what;
+    std::function<void()> work;
+};
+
+// Something that becomes true once, when a stream comes to it.
+struct Mark {
+    std::mutex lock;
+    std::condition_variable changed;
+    bool done = false;
+    void set() {
+        std::lock_guard<std::mutex> guard(lock);
+        done = true;
+        changed.notify_all();
+    }
+    void wait() {
+        std::unique_lock<std::mutex> guard(lock);
+        changed.wait(guard, [&] { return done; });
+    }
+    bool is_set() {
+        std::lock_guard<std::mutex> guard(lock);
+        return done;
+    }
+};
+
+struct Stream {
+    size_t number;
+    int device;
+    Clock clock;
+    std::mutex lock;
+    std::condition_variable changed;
+    std::deque<Task> queue;
+    bool closing = false;
+    std::thread thread;
+    std::mt19937 random;
+
+    // What its thread does: one task after the other, until it is closed and nothing is left.
+    void run();
+    void put(Task task);
+};
+
+struct Event {
+    std::shared_ptr<Mark> mark;
+    Clock clock;
+};
+
+struct Context {
+    int device;
+    int users = 0;
+};
+
+struct World {
+    std::mutex lock;
+    std::map<uint64_t, std::unique_ptr<Memory>> memories;
+    std::map<uint64_t, size_t> pinned;
+    std::vector<Stream *> streams;
+    size_t stream_count = 0;
+    unsigned memory_count = 0;
+    uint64_t next = uint64_t(1) << 44;
+    std::vector<std::unique_ptr<Context>> contexts;
+    std::vector<size_t> used;
+    // What the host knows to be done.
+    Clock host;
+    uint64_t threshold = 0;
+};
+
+World &world();
+
+// The context that this thread's calls are for.
+extern thread_local Context *current;
+
+// ---- the order of work (order.cpp)
+
+// With the world's lock held: the memory that an address is in, or just behind.
+Memory *find(uint64_t pointer);
+// With the world's lock held: the memory that work on a stream touches, which must be alive and the device's.
+Memory *check(const Stream &stream, const char *what, const Access &access);
+// With the world's lock held: ends the process unless the stream has waited for whatever uses the memory.
+void must_follow(const Stream &stream, const char *what, const Memory &memory, bool write);
+// With the world's lock held: a new time on the stream, after what the host knows.
+uint64_t tick(Stream &stream);
+
+// ---- streams (streams.cpp)
+
+// The stream of a handle, which must be one that was made.
+Stream &stream_of(void *stream, const char *what);
+// Lets the host wait for all that a stream was given.
+void wait_for(Stream &stream);
+
+// ---- memory (memory.cpp)
+
+bool is_pinned(const void *memory, size_t bytes);
+
+} // namespace software_gpu

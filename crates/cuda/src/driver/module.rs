@@ -1,0 +1,148 @@
+//! Kernels in the device's memory, and their launches.
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_uint, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
+
+use super::failed;
+use crate::{GpuError, Result};
+
+#[derive(Debug)]
+pub(crate) struct Module {
+    module: sys::CUmodule,
+    name: &'static str,
+    context: Arc<CudaContext>,
+    functions: Mutex<HashMap<String, Function>>,
+}
+
+// SAFETY: the driver allows a module to be used from any thread whose context is its own, which every use here binds.
+unsafe impl Send for Module {}
+// SAFETY: its functions are found behind a lock, and the driver allows calls for one module from several threads at once.
+unsafe impl Sync for Module {}
+
+/// A kernel. Its module is never unloaded while one is used, as launches borrow it.
+#[derive(Debug, Clone)]
+struct Function {
+    function: sys::CUfunction,
+    /// Sizes of its parameters; none where the driver is too old to tell.
+    sizes: Option<Arc<[usize]>>,
+}
+
+// SAFETY: the driver allows a kernel to be launched from any thread whose context is its module's, which every launch binds.
+unsafe impl Send for Function {}
+// SAFETY: launching a kernel does not change it; the driver allows launches of one kernel from several threads at once.
+unsafe impl Sync for Function {}
+
+/// How a kernel is run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    /// Blocks.
+    pub(crate) grid: [u32; 3],
+    /// Threads of a block.
+    pub(crate) block: [u32; 3],
+    /// Bytes of shared memory besides what the kernel declares.
+    pub(crate) shared: u32,
+}
+
+impl Module {
+    /// Brings compiled code to the device.
+    pub(crate) fn load(context: &Arc<CudaContext>, name: &'static str, code: &[u8]) -> Result<Self> {
+        const ACTION: &str = "load kernels";
+        context.bind_to_thread().map_err(failed(ACTION))?;
+        // SAFETY: the code is what the compiler made, which says itself how long it is; it is copied.
+        let module = unsafe { result::module::load_data(code.as_ptr().cast()) }.map_err(failed(ACTION))?;
+        Ok(Self { module, name, context: context.clone(), functions: Mutex::default() })
+    }
+
+    fn function(&self, kernel: &str) -> Result<Function> {
+        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(function) = functions.get(kernel) {
+            return Ok(function.clone());
+        }
+        let missing = || GpuError::NoKernel { source_name: self.name, kernel: kernel.to_owned() };
+        let name = CString::new(kernel).map_err(|_| missing())?;
+        // SAFETY: the module is loaded.
+        let function = unsafe { result::module::get_function(self.module, name) }.map_err(|_| missing())?;
+        let found = Function { function, sizes: sizes(function)? };
+        functions.insert(kernel.to_owned(), found.clone());
+        Ok(found)
+    }
+
+    /// Runs a kernel with arguments, which are bytes of `arguments` that end at `ends`, on a stream.
+    pub(crate) fn launch(
+        &self,
+        kernel: &str,
+        shape: Shape,
+        arguments: &[u64],
+        ends: &[(usize, usize)],
+        stream: &CudaStream,
+    ) -> Result<()> {
+        const ACTION: &str = "launch a kernel";
+        self.context.bind_to_thread().map_err(failed(ACTION))?;
+        let Function { function, sizes } = self.function(kernel)?;
+        let given = || ends.iter().map(|(_, size)| *size);
+        if let Some(sizes) = sizes.filter(|sizes| !given().eq(sizes.iter().copied())) {
+            let problem = format!(
+                "was given arguments of {:?} bytes; its parameters have {sizes:?}",
+                given().collect::<Vec<_>>()
+            );
+            return Err(GpuError::argument(kernel, problem));
+        }
+        if shape.shared > 48 * 1024 {
+            let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function is that of a loaded module.
+            unsafe { result::function::set_function_attribute(function, attribute, shape.shared as i32) }
+                .map_err(failed("ask for shared memory"))?;
+        }
+        let mut parameters: Vec<*mut c_void> = ends
+            .iter()
+            .map(|(start, _)| (&raw const arguments[*start]).cast_mut().cast::<c_void>())
+            .collect();
+        let three = |of: [u32; 3]| -> (c_uint, c_uint, c_uint) { (of[0], of[1], of[2]) };
+        // SAFETY: there are as many parameters as the kernel has, each of its size and within `arguments`, which the driver
+        // copies before it returns. Memory behind addresses is alive: the launch borrows the slices.
+        unsafe {
+            result::launch_kernel(
+                function,
+                three(shape.grid),
+                three(shape.block),
+                shape.shared,
+                stream.cu_stream(),
+                &mut parameters,
+            )
+        }
+        .map_err(failed(ACTION))
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        self.context.record_err(self.context.bind_to_thread());
+        // Kernels that were launched and have not run would lose their code.
+        self.context.record_err(self.context.synchronize());
+        // SAFETY: the module is loaded, nobody has its functions, and nothing of it runs.
+        self.context.record_err(unsafe { result::module::unload(self.module) });
+    }
+}
+
+/// The sizes of a kernel's parameters, if the driver can tell: from CUDA 12.4 on.
+fn sizes(function: sys::CUfunction) -> Result<Option<Arc<[usize]>>> {
+    type ParamInfo = unsafe extern "C" fn(sys::CUfunction, usize, *mut usize, *mut usize) -> sys::CUresult;
+    // SAFETY: the library is loaded already.
+    let loaded = unsafe { sys::culib() };
+    // SAFETY: the function has that type, by its header.
+    let Ok(info) = (unsafe { loaded.get::<ParamInfo>(b"cuFuncGetParamInfo") }) else { return Ok(None) };
+    let mut sizes = Vec::new();
+    loop {
+        let (mut offset, mut size) = (0, 0);
+        // SAFETY: the function is loaded; both pointers are to sizes.
+        match unsafe { info(function, sizes.len(), &raw mut offset, &raw mut size) } {
+            sys::CUresult::CUDA_SUCCESS => sizes.push(size),
+            sys::CUresult::CUDA_ERROR_INVALID_VALUE => return Ok(Some(sizes.into())),
+            other => return Err(failed("ask for a kernel's parameters")(DriverError(other))),
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Page-locked memory of the host, and copies between it and a device that go on while the host does.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::ops::Range;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result};
+
+use super::{Allocation, failed};
+use crate::Result;
+
+/// Page-locked memory of the host, which the device reads and writes while the host goes on.
+#[derive(Debug)]
+pub(crate) struct HostMemory {
+    address: *mut c_void,
+    bytes: usize,
+    context: Arc<CudaContext>,
+}
+
+// SAFETY: it is owned memory of plain bytes; a context may be used from any thread.
+unsafe impl Send for HostMemory {}
+// SAFETY: shared access only reads.
+unsafe impl Sync for HostMemory {}
+
+impl HostMemory {
+    /// Memory of zeros.
+    pub(crate) fn new(context: &Arc<CudaContext>, bytes: usize) -> Result<Self> {
+        const ACTION: &str = "allocate page-locked memory";
+        context.bind_to_thread().map_err(failed(ACTION))?;
+        // SAFETY: it is filled below before anybody reads it.
+        let address = unsafe { result::malloc_host(bytes.max(1), 0) }.map_err(failed(ACTION))?;
+        // SAFETY: there are as many bytes at the address, and they are nobody else's.
+        unsafe { address.cast::<u8>().write_bytes(0, bytes.max(1)) };
+        Ok(Self { address, bytes, context: context.clone() })
+    }
+
+    /// The bytes.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: the memory has as many bytes, written when it was made; no transfer has it, as it would own it.
+        unsafe { std::slice::from_raw_parts(self.address.cast(), self.bytes) }
+    }
+
+    /// The bytes, to be written.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the memory has as many bytes, written when it was made; no transfer has it, as it would own it, and it is borrowed
+        // alone.
+        unsafe { std::slice::from_raw_parts_mut(self.address.cast(), self.bytes) }
+    }
+}
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        self.context.record_err(self.context.bind_to_thread());
+        // SAFETY: the address came from `malloc_host`, and no transfer has it.
+        self.context.record_err(unsafe { result::free_host(self.address) });
+    }
+}
+
+/// A copy between a device and page-locked memory that may be under way. It has both until it is done.
+#[derive(Debug)]
+pub(crate) struct Transfer {
+    memory: Option<HostMemory>,
+    device: Arc<Allocation>,
+    done: CudaEvent,
+}
+
+impl Transfer {
+    /// Begins to copy the first bytes of `memory` to the device, as many as the range has.
+    pub(crate) fn upload(
+        device: &Arc<Allocation>,
+        range: &Range<usize>,
+        memory: HostMemory,
+        stream: &CudaStream,
+    ) -> Result<Self> {
+        const ACTION: &str = "copy to the device";
+        assert!(range.len() <= memory.bytes, "{range:?} of {} bytes", memory.bytes);
+        let done = stream.context().new_event(None).map_err(failed(ACTION))?;
+        if !range.is_empty() {
+            let from = &memory.bytes()[..range.len()];
+            // SAFETY: the range is inside of device memory; the host's is owned by what is returned until it is done.
+            unsafe { result::memcpy_htod_async(device.address(range), from, stream.cu_stream()) }
+                .map_err(failed(ACTION))?;
+        }
+        let transfer = Self { memory: Some(memory), device: device.clone(), done };
+        transfer.done.record(stream).map_err(failed(ACTION))?;
+        Ok(transfer)
+    }
+
+    /// Begins to copy bytes of the device to the first of `memory`.
+    pub(crate) fn download(
+        device: &Arc<Allocation>,
+        range: &Range<usize>,
+        mut memory: HostMemory,
+        stream: &CudaStream,
+    ) -> Result<Self> {
+        const ACTION: &str = "copy to the host";
+        assert!(range.len() <= memory.bytes, "{range:?} of {} bytes", memory.bytes);
+        let done = stream.context().new_event(None).map_err(failed(ACTION))?;
+        if !range.is_empty() {
+            let to = &mut memory.bytes_mut()[..range.len()];
+            // SAFETY: as for uploading.
+            unsafe { result::memcpy_dtoh_async(to, device.address(range), stream.cu_stream()) }
+                .map_err(failed(ACTION))?;
+        }
+        let transfer = Self { memory: Some(memory), device: device.clone(), done };
+        transfer.done.record(stream).map_err(failed(ACTION))?;
+        Ok(transfer)
+    }
+
+    /// Whether it is done.
+    pub(crate) fn is_done(&self) -> Result<bool> {
+        self.done.try_is_complete().map_err(failed("ask for a copy"))
+    }
+
+    /// What a stream that uses the device's memory waits for.
+    pub(crate) fn event(&self) -> &CudaEvent {
+        &self.done
+    }
+
+    /// Waits until it is done, and gives the host's memory back.
+    pub(crate) fn finish(mut self) -> Result<HostMemory> {
+        self.done.synchronize().map_err(failed("wait for a copy"))?;
+        Ok(self.memory.take().expect("it is taken only here and when dropped"))
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        if self.memory.is_some() && self.done.synchronize().is_err() {
+            // The device may still write there; memory that is lost is better than memory of somebody else that changes.
+            std::mem::forget(self.memory.take());
+        }
+        let _ = &self.device;
+    }
+}
