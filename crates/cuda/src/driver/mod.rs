@@ -6,6 +6,7 @@
 //! its parameters; that it keeps within the lengths that it is given is up to its source.
 #![allow(unsafe_code)]
 
+mod borrowed;
 mod memory;
 mod module;
 mod transfer;
@@ -17,6 +18,7 @@ use cudarc::driver::{CudaContext, DriverError, result, sys};
 
 use crate::{GpuError, Result};
 
+pub(crate) use borrowed::Borrowed;
 pub(crate) use memory::Allocation;
 pub(crate) use module::{Module, Shape};
 pub(crate) use transfer::{HostMemory, Transfer};
