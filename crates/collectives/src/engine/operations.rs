@@ -77,7 +77,7 @@ impl Backend {
 
 impl Engine for Backend {
     fn name(&self) -> &'static str {
-        if self.is_direct() { "shared memory of a host" } else { "messages between hosts" }
+        if self.is_direct() { "memory that ranks of a host share" } else { "messages between ranks" }
     }
 
     fn rank(&self) -> usize {

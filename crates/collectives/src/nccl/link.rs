@@ -13,12 +13,14 @@ pub(super) struct Link {
     context: Arc<CudaContext>,
     /// `None` once it was given up. The lock is never held for long, so that giving up need not wait.
     comm: Mutex<Option<RawComm>>,
+    /// Held while it is being given up.
+    ending: Mutex<()>,
     pub(super) watch: Watch,
 }
 
 impl Link {
     pub(super) fn new(context: Arc<CudaContext>, comm: RawComm, watch: Watch) -> Arc<Self> {
-        let link = Arc::new(Self { context, comm: Mutex::new(Some(comm)), watch });
+        let link = Arc::new(Self { context, comm: Mutex::new(Some(comm)), ending: Mutex::default(), watch });
         let weak = Arc::downgrade(&link);
         link.watch.on_break(move || {
             let weak = weak.clone();
@@ -41,8 +43,10 @@ impl Link {
         self.comm.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives up: what is on the GPU ends, with whatever is in the buffers, and nothing can be issued any more.
+    /// Gives up: what is on the GPU ends, with whatever is in the buffers, and nothing can be issued any more. When this returns,
+    /// that is so, whoever did it: NCCL hands nothing to the stream any more.
     pub(super) fn abort(&self) {
+        let _ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
         let comm = self.comm().take();
         if let Some(comm) = comm {
             // NCCL finds the GPU by itself if this fails.
@@ -63,7 +67,7 @@ impl Link {
 
     /// The error of a communicator that was given up.
     pub(super) fn gone(&self, operation: &'static str) -> CommError {
-        self.watch.fail(operation, "it was given up after an earlier failure".to_owned())
+        self.broken(operation, "it was given up after an earlier failure".to_owned())
     }
 
     /// NCCL's state; an error if it failed or was given up.

@@ -213,7 +213,10 @@ fn arguments_are_checked() {
         }
         // Engines of other libraries know nothing of GPUs, and say who does.
         refused(world.all_reduce(&mut here(7), ReduceOp::Sum), "nccl::communicator");
-        refused(world.all_reduce_async(here(7), ReduceOp::Sum).wait().map(drop), "shared memory");
+        refused(
+            world.all_reduce_async(here(7), ReduceOp::Sum).wait().map(drop),
+            "this communicator works by me",
+        );
         // None of this harmed anything.
         comm.all_reduce(&mut here(7), ReduceOp::Sum).expect("sound");
     });

@@ -27,6 +27,7 @@ const LIBRARIES: &[(&str, &str, &[&str])] = &[
     ("nvrtc.cpp", "libnvrtc.so.13", &["libnvrtc.so"]),
     ("cublaslt.cpp", "libcublasLt.so.13", &["libcublasLt.so"]),
     ("cudnn.cpp", "libcudnn.so.9", &["libcudnn.so"]),
+    ("nccl", "libnccl.so.2", &[]),
     ("nvml.cpp", "libnvidia-ml.so.1", &["libnvidia-ml.so"]),
 ];
 
