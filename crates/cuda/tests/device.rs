@@ -192,3 +192,22 @@ fn a_kernel_that_writes_just_behind_its_memory_is_found() {
         gpu.synchronize().unwrap();
     });
 }
+
+#[test]
+fn a_slice_is_lent_to_libraries_and_stays() {
+    software::run(|| {
+        let gpu = gpu();
+        let whole = gpu.upload(&[1.0_f32, 2.0, 3.0, 4.0]).unwrap();
+        let mut lent = whole.view(1..3).unwrap().lend();
+        drop(whole);
+        let compute = lent.compute().clone();
+        let mut bytes = lent.bytes();
+        assert_eq!(bytes.len(), 8);
+        compute.memset_zeros(&mut bytes.slice_mut(0..4)).unwrap();
+        drop(bytes);
+        assert_eq!(gpu.download::<f32>(lent.slice()).unwrap(), [0.0, 3.0]);
+        let slice = lent.slice().clone();
+        drop(lent);
+        assert_eq!(gpu.download::<f32>(&slice).unwrap(), [0.0, 3.0]);
+    });
+}

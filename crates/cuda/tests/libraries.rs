@@ -9,7 +9,7 @@ use half::{bf16, f16};
 use phalanx_cuda::blas::{Blas, Matrix, Product};
 use phalanx_cuda::dnn::{Convolution, Dnn, Layout, Reading};
 use phalanx_cuda::libraries::Library;
-use phalanx_cuda::nvml::Monitor;
+use phalanx_cuda::nvml::{Link, Monitor, Path, links};
 use phalanx_cuda::{Element, ElementType, Gpu, GpuError, Kind, Options, Slice, self_test};
 use phalanx_kernels::{Context, Conv2dShape, conv2d_backward_input, conv2d_backward_weight, conv2d_forward};
 
@@ -70,11 +70,25 @@ fn tolerance(dtype: ElementType) -> f64 {
 fn versions_are_found() {
     software::run(|| {
         let version = |library: Library| library.find().expect("a stand-in").version;
-        assert_eq!(
-            [Library::Driver, Library::Nvrtc, Library::CublasLt, Library::Cudnn, Library::Nvml].map(version),
-            ["13.0", "13.0", "13.0.0", "9.10.2", "13.580.1"]
-        );
+        assert_eq!(Library::ALL.map(version), ["13.0", "13.0", "13.0.0", "9.10.2", "2.27.3", "13.580.1"]);
     });
+}
+
+#[test]
+fn ways_between_gpus_are_found() {
+    software::run_with(&[("SOFTWARE_GPU_COUNT", "3")], || {
+        let links = links().unwrap();
+        let far = |gpus| Link { gpus, nvlinks: 0, switched: 0, path: Some(Path::Node), peer_access: false };
+        let near =
+            Link { gpus: (0, 1), nvlinks: 2, switched: 0, path: Some(Path::Switch), peer_access: true };
+        assert_eq!(links, [near, far((0, 2)), far((1, 2))]);
+        assert_eq!(links[0].to_string(), "GPU 0 and GPU 1: 2 NVLinks; they read each other's memory");
+    });
+}
+
+#[test]
+fn one_gpu_has_no_ways() {
+    software::run(|| assert_eq!(links().unwrap(), []));
 }
 
 #[test]

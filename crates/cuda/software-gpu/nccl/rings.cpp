@@ -23,9 +23,11 @@ static std::map<std::string, int> made;
 std::string Rings::make() {
     const int file = memfd_create("software-gpu-nccl", MFD_CLOEXEC);
     if (file < 0 || ftruncate(file, sizeof(Shared))) return "";
-    char name[64];
-    std::snprintf(name, sizeof name, "/proc/%d/fd/%d", int(getpid()), file);
+    static unsigned count = 0;
     std::lock_guard<std::mutex> guard(lock);
+    // With a number, since files are closed and their numbers given out again.
+    char name[64];
+    std::snprintf(name, sizeof name, "/proc/%d/fd/%d#%u", int(getpid()), file, ++count);
     made[name] = file;
     return name;
 }
@@ -36,7 +38,7 @@ std::string Rings::attach(const std::string &name, int own, int count, int gpu) 
     name_ = name;
     if (count < 1 || count > MAX_RANKS || own < 0 || own >= count)
         return "rank " + std::to_string(own) + " of " + std::to_string(count) + "; there may be 16 ranks";
-    const int file = open(name.c_str(), O_RDWR | O_CLOEXEC);
+    const int file = open(name.substr(0, name.find('#')).c_str(), O_RDWR | O_CLOEXEC);
     if (file < 0) return "the process that made the unique id is gone (" + name + ": " + std::strerror(errno) + ")";
     void *memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     close(file);
