@@ -1,11 +1,13 @@
 //! Memory: slices of the device's, counted by what they are for, and page-locked memory of the host.
 
 mod accounts;
+mod lent;
 mod pinned;
 mod pool;
 mod slice;
 
 pub use accounts::{Held, Kind, counted_as};
+pub use lent::Lent;
 pub use pinned::{Arriving, Leaving, Pinned};
 pub use pool::Pool;
 pub use slice::Slice;

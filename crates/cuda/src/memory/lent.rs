@@ -1,0 +1,42 @@
+//! Slices for libraries that take cudarc's own types.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaStream, CudaViewMut};
+
+use super::slice::Slice;
+use crate::driver::Borrowed;
+
+/// A slice that is handed to a library as cudarc knows memory. The memory is there as long as this.
+#[derive(Debug)]
+pub struct Lent {
+    bytes: Borrowed,
+    slice: Slice,
+}
+
+impl Slice {
+    /// This slice, for a library. As with every handle, nothing keeps two of them from writing: the order of a stream says who
+    /// comes first.
+    pub fn lend(&self) -> Lent {
+        let (memory, range) = self.place();
+        Lent { bytes: Borrowed::new(memory, &range), slice: self.clone() }
+    }
+}
+
+impl Lent {
+    /// The slice that was lent.
+    pub fn slice(&self) -> &Slice {
+        &self.slice
+    }
+
+    /// All bytes of the elements. A library that uses them on a stream of its own makes that wait for [`Lent::compute`] before, and
+    /// that wait for its own after.
+    pub fn bytes(&mut self) -> CudaViewMut<'_, u8> {
+        self.bytes.bytes()
+    }
+
+    /// The device's computing stream, in whose order the memory is freed.
+    pub fn compute(&self) -> &Arc<CudaStream> {
+        self.bytes.stream()
+    }
+}
