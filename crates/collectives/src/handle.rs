@@ -1,6 +1,6 @@
 //! Waiting for an operation that runs on the communication thread, or on a GPU.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, TryRecvError, bounded};
@@ -25,14 +25,16 @@ enum State<R> {
 }
 
 struct OnDevice<R> {
-    buffers: Option<R>,
+    /// Behind a lock, as what comes from the communication thread is, so that handles may be shared. `None` once they were given
+    /// back.
+    buffers: Mutex<Option<R>>,
     operation: Box<dyn DeviceOperation>,
 }
 
 impl<R> Drop for OnDevice<R> {
     /// Memory is freed in the order of the stream that computes, so this must be behind the operation first.
     fn drop(&mut self) {
-        if self.buffers.is_some() {
+        if self.buffers.get_mut().unwrap_or_else(PoisonError::into_inner).is_some() {
             // Whoever does not wait does not want to know.
             let _ = self.operation.hand_over();
         }
@@ -56,7 +58,7 @@ impl<R> Handle<R> {
         operation: Box<dyn DeviceOperation>,
         counters: Arc<Counters>,
     ) -> Self {
-        Self { state: State::OnDevice(OnDevice { buffers: Some(buffers), operation }), counters }
+        Self { state: State::OnDevice(OnDevice { buffers: Mutex::new(Some(buffers)), operation }), counters }
     }
 
     /// A handle of something that could not begin.
@@ -93,7 +95,8 @@ impl<R> Handle<R> {
         let result = match self.state {
             State::OnDevice(mut under_way) => {
                 under_way.operation.hand_over()?;
-                return under_way.buffers.take().ok_or(CommError::Closed);
+                let buffers = under_way.buffers.get_mut().unwrap_or_else(PoisonError::into_inner);
+                return buffers.take().ok_or(CommError::Closed);
             }
             State::Coming(result) => result,
         };
@@ -107,5 +110,17 @@ impl<R> Handle<R> {
                 received.unwrap_or(Err(CommError::Closed))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FlatBuffer;
+
+    #[test]
+    fn handles_go_between_threads() {
+        fn shared<T: Send + Sync>() {}
+        shared::<Handle<Box<dyn FlatBuffer>>>();
     }
 }

@@ -39,7 +39,7 @@ pub(crate) trait DeviceQueue: Send + Sync {
 }
 
 /// An operation that was issued. Its buffers may not be freed before [`DeviceOperation::hand_over`].
-pub(crate) trait DeviceOperation: Send {
+pub(crate) trait DeviceOperation: Send + Sync {
     /// Bytes that leave this rank and that come to it.
     fn moved(&self) -> (u64, u64);
 

@@ -10,7 +10,7 @@ use phalanx_collectives::{Algorithm, Coalesced, CommError, Communicator, Element
 
 use crate::common::Way;
 use crate::common::checks::check_all;
-use crate::gpus::{OnGpu, on_gpus};
+use crate::gpus::{OnGpu, on_gpus, real};
 use crate::software;
 
 /// How the ranks reach each other on the host: through shared memory, and as if on two hosts.
@@ -120,6 +120,34 @@ fn buffers_on_gpus_conform() {
         check_all_types(&comm, &context);
         let stats = comm.stats();
         assert!(stats.bytes_sent > 100_000 || world.world_size() == 1, "{stats:?}");
+    });
+}
+
+#[test]
+fn sums_have_the_same_bits_on_every_rank() {
+    on_gpus(&[Way::Threads], &[3, 4], |world, context| {
+        let comm = nccl::communicator(&world, context.clone()).expect("all ranks come");
+        let compute = context.new_stream().expect("a sound GPU");
+        // Numbers of which no two sums in different orders are alike.
+        let drawn = |rank: usize| -> Vec<f32> {
+            (0..5003).map(|i| ((i * 7919 + rank * 104_729) % 10_007) as f32 * 1.1e-3 - 3.3).collect()
+        };
+        let mut bits = Vec::new();
+        for _ in 0..3 {
+            let mut buffer = OnGpu::new(&compute, &drawn(comm.rank()));
+            comm.all_reduce(&mut buffer, ReduceOp::Sum).expect("sound");
+            bits.push(buffer.values());
+        }
+        assert!(bits[0] == bits[1] && bits[1] == bits[2], "not the same in every run");
+        let all = world.all_gather(&bits[0]).expect("sound");
+        assert!(all.chunks(5003).all(|theirs| theirs == bits[0]), "not the same on every rank");
+        if !real() {
+            // The stand-in adds in the order of ranks, as this crate's own engine does.
+            let serial: Vec<f32> = (1..comm.world_size())
+                .map(drawn)
+                .fold(drawn(0), |sum, next| sum.iter().zip(&next).map(|(a, b)| a + b).collect());
+            assert!(bits[0] == serial, "not in the order of ranks");
+        }
     });
 }
 

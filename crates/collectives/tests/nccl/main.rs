@@ -14,3 +14,4 @@ mod failures;
 mod gpus;
 mod order;
 mod processes;
+mod stand_in;
