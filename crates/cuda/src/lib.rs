@@ -18,7 +18,7 @@
 //! - **[`Gpu`]** is all of that together, and what the rest takes; [`launch`] runs a kernel by its name.
 //! - **[`kernels`]**: a launcher for each kernel, a file for each family.
 //! - **[`blas`]**, **[`dnn`]**: matrix products by cuBLASLt and convolutions by cuDNN; how is found out once for each shape.
-//! - **[`nvml`]**: what a GPU does and what that costs; **[`self_test`]**: whether it computes right.
+//! - **[`nvml`]**: what a GPU does and what that costs, and how GPUs reach each other; **[`self_test`]**: whether it computes right.
 //!
 //! # Streams and lifetimes
 //!

@@ -204,7 +204,6 @@ fn a_slice_is_lent_to_libraries_and_stays() {
         let mut bytes = lent.bytes();
         assert_eq!(bytes.len(), 8);
         compute.memset_zeros(&mut bytes.slice_mut(0..4)).unwrap();
-        drop(bytes);
         assert_eq!(gpu.download::<f32>(lent.slice()).unwrap(), [0.0, 3.0]);
         let slice = lent.slice().clone();
         drop(lent);

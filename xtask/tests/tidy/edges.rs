@@ -9,7 +9,7 @@ use crate::sources::{report, root};
 /// one is a decision; see the architecture page.
 const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("kernels", &[], &[]),
-    ("cuda", &["kernels"], &[]),
+    ("cuda", &["kernels"], &["collectives"]),
     ("collectives", &[], &[]),
     ("data", &[], &[]),
     ("tensor", &["kernels", "cuda"], &[]),
