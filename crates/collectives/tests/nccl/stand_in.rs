@@ -97,7 +97,7 @@ fn memory_of_the_host_is_found() {
 
 #[test]
 fn memory_that_was_freed_is_found() {
-    refused("after it was freed", || {
+    refused("freed", || {
         let mut alone = Alone::new();
         let (address, _) = alone.memory.device_ptr(&alone.stream);
         let at = address as *mut c_void;
