@@ -131,8 +131,7 @@ pub fn links() -> Result<Vec<Link>> {
         let (place, ends) = (bus_id(&device)?, ends(&device)?);
         gpus.push((device, place, ends));
     }
-    let to_switches =
-        |ends: &[String]| ends.iter().filter(|end| !everybody.contains(end.as_str())).count();
+    let to_switches = |ends: &[String]| ends.iter().filter(|end| !everybody.contains(end.as_str())).count();
     let mut links = Vec::new();
     for one in 0..count {
         for other in one + 1..count {
@@ -163,13 +162,17 @@ mod tests {
 
     #[test]
     fn a_way_is_told_in_a_line() {
-        let link = Link { gpus: (0, 1), nvlinks: 0, switched: 0, path: Some(Path::System), peer_access: false };
+        let link =
+            Link { gpus: (0, 1), nvlinks: 0, switched: 0, path: Some(Path::System), peer_access: false };
         let text = "GPU 0 and GPU 1: the link between NUMA nodes (SYS); they do not read each other's memory";
         assert_eq!(link.to_string(), text);
         let near = Link { nvlinks: 1, peer_access: true, ..link.clone() };
         assert_eq!(near.to_string(), "GPU 0 and GPU 1: 1 NVLink; they read each other's memory");
         let switched = Link { switched: 12, path: None, peer_access: true, ..link };
-        assert_eq!(switched.to_string(), "GPU 0 and GPU 1: 12 NVLinks by NVSwitch; they read each other's memory");
+        assert_eq!(
+            switched.to_string(),
+            "GPU 0 and GPU 1: 12 NVLinks by NVSwitch; they read each other's memory"
+        );
         assert!(Path::Switch < Path::HostBridge);
     }
 }
