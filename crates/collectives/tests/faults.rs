@@ -115,7 +115,9 @@ fn a_disagreement_of_two_ranks_ends_the_wait_of_all() {
     let disagree = |comm: Communicator| {
         let length = if comm.rank() == 1 { 9 } else { 8 };
         let error = comm.all_reduce(&mut vec![1.0_f32; length], ReduceOp::Sum).expect_err("lengths differ");
-        (error, comm.barrier("later").expect_err("a broken world stays broken"))
+        let later = comm.barrier("later").expect_err("a broken world stays broken");
+        assert!(matches!(comm.check(), Err(CommError::Aborted { .. })), "{:?}", comm.check());
+        (error, later)
     };
     for results in [three_threads(disagree), three(disagree)] {
         for (error, later) in &results {

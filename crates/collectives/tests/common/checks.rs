@@ -77,6 +77,16 @@ fn check_type<T: Element + std::fmt::Debug>(comm: &Communicator, make: fn(u8) ->
         for (other, got) in ragged.iter().enumerate() {
             assert!(*got == all[other][..len * (other + 1) / world], "ragged all-gather of {len}");
         }
+        // Parts that grow with the rank, and the last has the rest.
+        let mut lengths: Vec<usize> = (0..world).map(|rank| len * rank / (world * world)).collect();
+        lengths[world - 1] = len - lengths[..world - 1].iter().sum::<usize>();
+        let mut expected: Vec<T> = Vec::new();
+        for (from, length) in lengths.iter().enumerate() {
+            expected.extend_from_slice(&all[from][expected.len()..expected.len() + length]);
+        }
+        let mut values = own.clone();
+        comm.all_gatherv_in_place(&mut values, &lengths).expect("a sound world");
+        assert!(values == expected, "all-gather of parts of {lengths:?} in place");
         for root in [0, world - 1] {
             let mut values = own.clone();
             comm.broadcast(&mut values, root).expect("a sound world");
@@ -139,6 +149,11 @@ fn check_asynchronous(comm: &Communicator) {
     assert!(matches!(error, CommError::Argument { operation: "all-gather", .. }), "{error:?}");
     let later = comm.reduce_scatter_into_async(vec![0.0_f32; world], vec![0_i32; 1], ReduceOp::Sum);
     assert!(matches!(later.wait(), Err(CommError::Argument { operation: "reduce-scatter", .. })));
+    for lengths in [vec![1; world], vec![1; world + 1]] {
+        let error = comm.all_gatherv_in_place(&mut vec![0_u8; 2 * world + 1], &lengths);
+        assert!(matches!(error, Err(CommError::Argument { operation: "all-gatherv", .. })), "{error:?}");
+    }
+    comm.check().expect("a sound world");
 }
 
 /// Every operation: of all types in small worlds or if that is wanted, of two of them in larger ones.

@@ -119,6 +119,34 @@ fn a_rank_that_does_not_come_is_named_when_time_is_up() {
 }
 
 #[test]
+fn a_gpu_that_does_not_come_to_an_end_is_noticed_though_nobody_waits() {
+    if real() {
+        return println!("skipped: GPUs cannot be made to hang");
+    }
+    // Pieces of work that take up to three seconds.
+    software::run_with(&[("SOFTWARE_GPU_DELAY", "3000000")], || {
+        let worlds = Way::Tcp.world_with(1, |config| phalanx_collectives::WorldConfig {
+            op_timeout: Duration::from_millis(500),
+            ..config
+        });
+        on_ranks(worlds, |world| {
+            let context = open(0);
+            let comm = nccl::communicator(&world, context.clone()).expect("alone");
+            let compute = context.new_stream().expect("a sound GPU");
+            let mut buffer = OnGpu::new(&compute, &[1.0_f32; 10]);
+            for _ in 0..40 {
+                compute.memset_zeros(&mut buffer.memory).expect("zeros");
+            }
+            let issued = comm.all_reduce_async(buffer, ReduceOp::Sum).wait();
+            let text = broken(&comm).to_string();
+            assert!(text.contains("all-reduce by NCCL: was not done after 0.5 s"), "{text}");
+            drop(issued);
+            compute.synchronize().expect("a sound GPU");
+        });
+    });
+}
+
+#[test]
 fn a_communicator_that_is_shut_down_says_so() {
     on_gpus_with(&[], &[Way::Threads], &[2], |world, context| {
         let compute = context.new_stream().expect("a sound GPU");
