@@ -26,6 +26,7 @@ mod engine;
 mod library;
 mod link;
 mod memory;
+mod network;
 mod operations;
 mod raw;
 mod staging;
@@ -35,6 +36,7 @@ mod watchdog;
 use std::sync::Arc;
 
 pub use cudarc;
+pub use network::{Network, Port, network};
 
 use cudarc::driver::CudaContext;
 
