@@ -58,12 +58,15 @@ API cuFuncGetParamInfo(void *function, size_t index, size_t *offset, size_t *siz
     *size = kernel.param_sizes[index];
     return SUCCESS;
 }
-API cuFuncSetAttribute(void *, int, int) { return SUCCESS; }
+API cuFuncSetAttribute(void *, int, int value) {
+    return value <= setting("SOFTWARE_GPU_SHARED", 227 << 10) ? SUCCESS : INVALID_VALUE;
+}
 API cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                    unsigned shared, void *stream, void **params, void **) {
     const auto &kernel = *static_cast<const PhalanxKernel *>(function);
     if (uint64_t(bx) * by * bz > kernel.max_threads) return TOO_MANY_RESOURCES;
     if (!gx || !gy || !gz || !bx || !by || !bz || gy > 65535 || gz > 65535 || gx > 0x7fffffff) return INVALID_VALUE;
+    if (shared > setting("SOFTWARE_GPU_SHARED", 227 << 10)) return INVALID_VALUE;
     struct Arguments {
         std::vector<uint64_t> words;
         std::vector<void *> params;

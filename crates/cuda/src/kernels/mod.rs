@@ -63,7 +63,7 @@ pub use losses::{
     PairLoss, cross_entropy, cross_entropy_backward, kl_standard_normal_backward, pair_loss,
     pair_loss_backward,
 };
-pub use memory::{accumulate, convert, convert_to, count_up, fill};
+pub use memory::{accumulate, convert, convert_to, count_up, fill, write};
 pub use pooling::{
     avg_pool2d, avg_pool2d_backward, max_pool2d, max_pool2d_backward, upsample_nearest2d,
     upsample_nearest2d_backward,
@@ -76,5 +76,6 @@ pub use softmax::{softmax, softmax_backward};
 pub use sources::all as sources;
 pub use sums::{sum_all, sum_over};
 pub use updates::{
-    StepInputs, adam_step, clip_factor, ema_step, loss_scale_step, scale_by, sgd_step, sum_of_squares,
+    Decay, OnDevice, StepInputs, StepNumbers, adam_step, clip_factor, ema_step, loss_scale_step, scale_by,
+    sgd_step, sum_of_squares,
 };
