@@ -4,6 +4,11 @@
 //! they say that they write to an argument. Elements of 16 bits are computed with in f32. Grids follow from sizes alone, so that
 //! sums have one order whatever the device.
 //!
+//! Maps are of sizes N, C, H, W. Where it matters how they lie, a launcher takes that as a [`Layout`](crate::Layout): in that
+//! order, or channels-last, as tensor cores read them. What works on elements one by one does not care; batch norm takes
+//! channels-last maps as [N·H·W, C, 1]; arrays one after the other along their channels are those of [`cat`] along the last
+//! dimension of [N·H·W, C].
+//!
 //! # To add a kernel
 //!
 //! 1. A template and its instances in `kernels/FAMILY.cu`, declared by `KERNEL(name_TYPE, threads, parameters…)` of the prelude
@@ -43,8 +48,6 @@ mod losses;
 mod pooling;
 mod random;
 mod updates;
-
-pub mod channels_last;
 
 pub use attention::{AttentionSizes, attention, attention_backward, attention_supports};
 pub use batch_norm::{
