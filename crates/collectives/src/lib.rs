@@ -31,9 +31,10 @@
 //!   are MPI's own. It needs an MPI library with its headers, and libclang, where it is built. MPI chooses algorithms and
 //!   decides about faults: a rank that dies ends the others.
 //!
-//! - **GPUs** (feature `nccl`): `nccl::DeviceCommunicator` moves buffers in the memory of NVIDIA's GPUs by NCCL, without the
-//!   host waiting, and `nccl::communicator` makes a [`Communicator`] that goes by it. Both meet and fail through a
-//!   [`Communicator`] of this crate. The libraries are loaded when they are first used, so that building needs no toolkit.
+//! - **GPUs** (feature `nccl`): `nccl::communicator` makes a [`Communicator`] that goes by NVIDIA's NCCL. Operations on buffers
+//!   that lie on a GPU ([`FlatBuffer::device`]) run there, behind what computes and before what computes next, without the host
+//!   waiting. Ranks meet and fail through a [`Communicator`] of this crate. The libraries are loaded when they are first used, so
+//!   that building needs no toolkit.
 //!
 //! The page `docs/collectives.md` has every algorithm with a diagram and its cost, and what was measured.
 //!
@@ -50,8 +51,7 @@
 //! | `_async` | returns a [`Handle`] at once | `all_reduce_async`, `all_gather_into_async` |
 //!
 //! Operations that only ever work on the caller's buffer (`all_reduce`, `reduce`, `broadcast`) do so without saying it.
-//! Several buffers go as one in a [`Coalesced`]. The operations of `nccl::DeviceCommunicator` all write to memory that they
-//! are given, and none blocks, so that they need neither suffix.
+//! Several buffers go as one in a [`Coalesced`].
 //!
 //! # How the modules meet
 //!
@@ -128,7 +128,7 @@ mod mpi;
 pub mod nccl;
 
 pub use algorithms::cost::{CostModel, LinkCost, LinkCosts};
-pub use buffer::{Coalesced, FlatBuffer, SliceMut};
+pub use buffer::{Coalesced, DeviceMut, FlatBuffer, SliceMut};
 pub use communicator::{Communicator, SharedBuffer};
 pub use control::{Control, Notice, Stop};
 pub use dtype::{DType, Element, ReduceOp};

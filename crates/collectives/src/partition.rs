@@ -11,6 +11,17 @@ pub(crate) fn chunk(len: usize, parts: usize, index: usize) -> Range<usize> {
     index * len / parts..(index + 1) * len / parts
 }
 
+/// Ranges of the given lengths, one after the other.
+pub(crate) fn in_a_row(lengths: impl IntoIterator<Item = usize>) -> Vec<Range<usize>> {
+    let mut end = 0;
+    let range = |len: usize| {
+        let start = end;
+        end += len;
+        start..end
+    };
+    lengths.into_iter().map(range).collect()
+}
+
 /// `range` in pieces; one empty piece if it is empty, so that ranks still exchange a header.
 pub(crate) fn pieces<T>(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let step = (PIECE / size_of::<T>().max(1)).max(1);

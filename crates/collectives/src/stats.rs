@@ -4,7 +4,8 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-/// The cost of a communicator's operations so far, on this rank.
+/// The cost of a communicator's operations so far, on this rank. Of operations on buffers in the memory of a GPU the seconds are
+/// the host's, which hands them over and finds out whether all ranks have; what the GPU takes is not among them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct CommStats {
     /// Finished operations.
@@ -48,6 +49,13 @@ impl Counters {
         stats.bytes_sent += sent;
         stats.bytes_received += received;
         stats.seconds_busy += busy.as_secs_f64();
+    }
+
+    /// Bytes of an operation that is counted elsewhere.
+    pub(crate) fn moved(&self, sent: u64, received: u64) {
+        let mut stats = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        stats.bytes_sent += sent;
+        stats.bytes_received += received;
     }
 
     pub(crate) fn exposed(&self, waited: Duration) {

@@ -47,3 +47,40 @@ API nvmlDeviceGetTotalEnergyConsumption(void *device, unsigned long long *millij
     *millijoules = 1000 * software_gpu::work_done(index_of(device));
     return SUCCESS;
 }
+
+// ---- how GPUs reach each other: two and two by two NVLinks each, and pairs through host bridges of one NUMA node
+
+struct PciInfo {
+    char legacy[16];
+    unsigned domain, bus, device, id, subsystem;
+    char bus_id[32];
+};
+static void place(int index, PciInfo *info) {
+    std::memset(info, 0, sizeof *info);
+    info->bus = unsigned(index) + 1;
+    std::snprintf(info->legacy, sizeof info->legacy, "0000:%02X:00.0", info->bus);
+    std::snprintf(info->bus_id, sizeof info->bus_id, "00000000:%02X:00.0", info->bus);
+}
+enum { INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3 };
+API nvmlDeviceGetCount_v2(unsigned *count) { *count = unsigned(software_gpu::device_count()); return SUCCESS; }
+API nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
+    if (int(index) >= software_gpu::device_count()) return INVALID_ARGUMENT;
+    *device = reinterpret_cast<void *>(uintptr_t(index) + 1);
+    return SUCCESS;
+}
+API nvmlDeviceGetPciInfo_v3(void *device, PciInfo *info) { place(index_of(device), info); return SUCCESS; }
+API nvmlDeviceGetNvLinkState(void *device, unsigned link, unsigned *active) {
+    if (software_gpu::device_count() < 2) return NOT_SUPPORTED;
+    if (link >= 4) return INVALID_ARGUMENT;
+    *active = link < 2 && (index_of(device) ^ 1) < software_gpu::device_count();
+    return SUCCESS;
+}
+API nvmlDeviceGetNvLinkRemotePciInfo_v2(void *device, unsigned link, PciInfo *info) {
+    if (link >= 2) return INVALID_ARGUMENT;
+    place(index_of(device) ^ 1, info);
+    return SUCCESS;
+}
+API nvmlDeviceGetTopologyCommonAncestor(void *one, void *other, unsigned *level) {
+    *level = (index_of(one) ^ 1) == index_of(other) ? 10 : 40;
+    return SUCCESS;
+}

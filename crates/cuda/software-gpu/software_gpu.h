@@ -33,6 +33,9 @@ __attribute__((visibility("default"))) bool fails(const char *function);
 __attribute__((visibility("default"))) void enqueue(void *stream, const char *what, const std::vector<Access> &accesses,
                                                     std::function<void()> work);
 
+// The device of a stream.
+__attribute__((visibility("default"))) int device_of(void *stream);
+
 // Where elements at an address of the device lie in fact. Only work that was put on a stream may look there.
 __attribute__((visibility("default"))) void *memory_at(uint64_t pointer);
 

@@ -416,6 +416,25 @@ fn other_threads_use_other_streams_meanwhile() {
 }
 
 #[test]
+fn waits_of_a_capture_are_none_outside_of_it() {
+    software::run(|| {
+        let gpu = &gpu();
+        let (x, y) = (gpu.upload(&[1.0_f32; 8]).unwrap(), gpu.zeros(F32, 8).unwrap());
+        // Allocated beforehand: the communication stream has not waited for that when the capture is over.
+        let beside = gpu.unwritten(F32, 8).unwrap();
+        let (graph, ()) = Graph::capture(gpu, None, || -> Result<()> {
+            y.copy_from_on(&x, Stream::Communication)?;
+            gpu.device().wait(Stream::Compute, Stream::Communication)
+        })
+        .unwrap();
+        beside.zero_on(Stream::Communication).unwrap();
+        graph.launch().unwrap();
+        assert_eq!(gpu.download::<f32>(&y).unwrap(), [1.0; 8]);
+        drop(beside);
+    });
+}
+
+#[test]
 fn a_missing_wait_within_a_graph_is_found() {
     software::refused("missing wait: ", || {
         let gpu = &gpu();

@@ -168,12 +168,36 @@ fn networks_against_each_other_train_as_on_the_processor() {
 }
 
 #[test]
-fn what_does_not_train_on_a_gpu_yet_says_so() {
+fn losses_are_read_a_step_late_and_are_the_same() {
     let Some(place) = Place::new() else { return };
-    let error = place.fail("train tiny --steps 1 --ranks 2 --set train.device=cuda --out two");
-    assert!(error.contains("trains with one rank, and train.ranks is 2"), "{error}");
+    let common = "train tiny --steps 7 --set train.ranks=1 --set train.device=cuda";
+    place.succeed(&format!("{common} --set log.every=1 --out each"));
+    place.succeed(&format!("{common} --set log.every=3 --out some"));
+    let [each, some] = ["each", "some"].map(|run| column(&place.run(run), "loss"));
+    assert_eq!(each.len(), 7);
+    assert_eq!(some, [0, 2, 5, 6].map(|step| each[step]));
+    // A loss that is not finite is noticed when the next step is queued, before anything is saved or told of a later one.
+    let broken = "--set optim.lr=1e30 --set checkpoint.every=3 --set log.every=1000 --set train.clip_norm=0";
+    let error = place.fail(&format!(
+        "train tiny --steps 9 --set train.ranks=1 --set train.device=cuda {broken} --out broken"
+    ));
+    assert!(error.contains("is not finite") || error.contains("NaN") || error.contains("inf"), "{error}");
+    let saved = fs::read_dir(place.run("broken").join("checkpoints")).map_or(0, |saved| saved.count());
+    assert_eq!(saved, 0, "{error}");
+}
+
+#[test]
+fn a_gpu_is_taken_where_there_is_one_for_each_rank() {
+    let Some(place) = Place::new() else { return };
     let text = place.succeed("train tiny --steps 1 --set train.ranks=1 --out auto");
-    assert!(text.contains("CPU; GPU 0 is software GPU 0"), "{text}");
+    assert!(text.contains("GPU 0, software GPU 0"), "{text}");
+    let error = place.fail("train tiny --steps 1 --ranks 2 --set train.device=cuda --out two");
+    assert!(error.contains("this host has one GPU, and rank 1"), "{error}");
+    let text = place.succeed("train tiny --steps 1 --ranks 2 --out auto-two");
+    assert!(text.contains("CPU, as rank 1 has none: this host has one GPU"), "{text}");
+    let codec = "train tiny --steps 1 --set train.ranks=1 --set comm.codec=bf16";
+    let text = place.succeed(&format!("{codec} --out codec"));
+    assert!(text.contains("CPU, as comm.codec = \"bf16\" encodes gradients on the processor"), "{text}");
 }
 
 #[test]

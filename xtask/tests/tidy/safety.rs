@@ -11,6 +11,7 @@ const SAFE: &[&str] = &["data", "models", "sharding", "trainer"];
 const UNSAFE_MODULES: &[&str] = &[
     "crates/collectives/src/mpi/collective.rs",
     "crates/collectives/src/mpi/raw.rs",
+    "crates/collectives/src/nccl/library.rs",
     "crates/collectives/src/nccl/raw.rs",
     "crates/collectives/src/shared/cross_memory/access.rs",
     "crates/collectives/src/shared/memory.rs",
@@ -18,6 +19,7 @@ const UNSAFE_MODULES: &[&str] = &[
     "crates/cuda/src/blas/raw.rs",
     "crates/cuda/src/compile/nvrtc.rs",
     "crates/cuda/src/dnn/raw.rs",
+    "crates/cuda/src/driver/borrowed.rs",
     "crates/cuda/src/driver/graph.rs",
     "crates/cuda/src/driver/memory.rs",
     "crates/cuda/src/driver/mod.rs",

@@ -29,12 +29,18 @@ impl<B: FlatBuffer> Coalesced<B> {
     /// Puts buffers together; none at all are an empty buffer of f32.
     ///
     /// # Errors
-    /// [`CommError::Argument`] if their types differ.
-    pub fn new(buffers: Vec<B>) -> Result<Self> {
+    /// [`CommError::Argument`] if their types differ, or if one lies in the memory of a GPU.
+    pub fn new(mut buffers: Vec<B>) -> Result<Self> {
         let dtype = buffers.first().map_or(DType::F32, FlatBuffer::dtype);
         if let Some(other) = buffers.iter().find(|buffer| buffer.dtype() != dtype) {
             let (first, other) = (dtype.name(), other.dtype().name());
             let problem = format!("buffers of one type can go together; there are {first} and {other}");
+            return Err(CommError::Argument { operation: "coalescing", problem });
+        }
+        if let Some(gpu) = buffers.iter_mut().find_map(|buffer| buffer.device().map(|memory| memory.gpu())) {
+            let problem = format!(
+                "a buffer lies in the memory of GPU {gpu}, and only buffers of the host can be put together here"
+            );
             return Err(CommError::Argument { operation: "coalescing", problem });
         }
         let len = buffers.iter().map(FlatBuffer::len).sum();

@@ -1,8 +1,16 @@
 //! Buffers that can be handed to the communication thread.
 
 mod coalesced;
+#[cfg(feature = "nccl")]
+mod device;
+#[cfg(not(feature = "nccl"))]
+mod no_device;
 
 pub use coalesced::Coalesced;
+#[cfg(feature = "nccl")]
+pub use device::DeviceMut;
+#[cfg(not(feature = "nccl"))]
+pub use no_device::DeviceMut;
 
 use crate::dtype::{DType, Element};
 use crate::error::BoxError;
@@ -79,7 +87,7 @@ impl SliceMut<'_> {
 }
 
 /// Flat typed memory that may be reduced on another thread. It need not be a `Vec`: it can be a tensor's storage
-/// behind a lock, or memory shared between processes.
+/// behind a lock, memory shared between processes, or memory of a GPU.
 pub trait FlatBuffer: Send + 'static {
     /// The type of the elements.
     fn dtype(&self) -> DType;
@@ -95,8 +103,14 @@ pub trait FlatBuffer: Send + 'static {
     /// Opens the elements for writing while `f` runs.
     ///
     /// # Errors
-    /// If the memory cannot be reached.
+    /// If the memory cannot be reached from the host.
     fn with_slice_mut(&mut self, f: &mut dyn FnMut(SliceMut<'_>)) -> Result<(), BoxError>;
+
+    /// The elements in the memory of a GPU, if they lie there: then operations work on them where they are, and they are never
+    /// opened on the host. Only a communicator by NCCL can.
+    fn device(&mut self) -> Option<DeviceMut<'_>> {
+        None
+    }
 
     /// Where the buffer lies in memory that all ranks map: only for buffers that a communicator allocates.
     #[doc(hidden)]
@@ -154,6 +168,10 @@ impl<B: FlatBuffer + ?Sized> FlatBuffer for Box<B> {
 
     fn with_slice_mut(&mut self, f: &mut dyn FnMut(SliceMut<'_>)) -> Result<(), BoxError> {
         (**self).with_slice_mut(f)
+    }
+
+    fn device(&mut self) -> Option<DeviceMut<'_>> {
+        (**self).device()
     }
 
     fn region(&self) -> Option<&Region> {

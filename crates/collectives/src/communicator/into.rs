@@ -89,6 +89,9 @@ impl Communicator {
         op: Option<ReduceOp>,
     ) -> Result<()> {
         let (tag, with) = self.checked_part(way, &*buffers.0, &*buffers.1, op)?;
+        if let Some(under_way) = self.both_on_device(tag, buffers.0, buffers.1)? {
+            return under_way.hand_over();
+        }
         self.run(Scope::World, tag, |engine| way.run(engine, tag, with, buffers))
     }
 
@@ -98,9 +101,15 @@ impl Communicator {
         (mut whole, mut part): (B, P),
         op: Option<ReduceOp>,
     ) -> Handle<(B, P)> {
-        match self.checked_part(way, &whole, &part, op) {
-            Err(error) => Handle::failed(error, self.inner.counters.clone()),
-            Ok((tag, with)) => self.issue(Scope::World, tag, move |engine| {
+        let begun = self.checked_part(way, &whole, &part, op).and_then(|(tag, with)| {
+            let under_way = self.both_on_device(tag, &mut whole, &mut part)?;
+            Ok((tag, with, under_way))
+        });
+        let counters = || self.inner.counters.clone();
+        match begun {
+            Err(error) => Handle::failed(error, counters()),
+            Ok((_, _, Some(under_way))) => Handle::on_device((whole, part), under_way, counters()),
+            Ok((tag, with, None)) => self.issue(Scope::World, tag, move |engine| {
                 way.run(engine, tag, with, (&mut whole, &mut part))?;
                 Ok((whole, part))
             }),

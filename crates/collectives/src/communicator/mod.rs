@@ -1,6 +1,7 @@
 //! The communicator: what a rank calls.
 
 mod buffers;
+mod device;
 mod into;
 mod messages;
 mod movement;
@@ -20,8 +21,9 @@ use crate::algorithms::cost::CostModel;
 use crate::buffer::{FlatBuffer, SliceMut};
 use crate::control::Control;
 use crate::dtype::DType;
-use crate::engine::{Ending, Engine};
+use crate::engine::{DeviceQueue, Ending, Engine};
 use crate::error::{CommError, Result};
+use crate::failure::{Cause, Failure};
 use crate::handle::Handle;
 use crate::mailbox::Mailbox;
 use crate::operation::{Algorithm, Scope, Tag};
@@ -63,7 +65,9 @@ impl Wish {
 /// ranks must issue the same operations in the same order.
 ///
 /// Operations run in the order of their issue. The asynchronous ones run on a communication thread; a blocking one waits
-/// for those before it and then runs on its caller's thread.
+/// for those before it and then runs on its caller's thread. On buffers in the memory of a GPU ([`FlatBuffer::device`]) both
+/// kinds return when the operation is on the GPU's queue; the communication thread then finds out whether all ranks have issued
+/// the same, and breaks the world if not.
 #[derive(Clone)]
 pub struct Communicator {
     inner: Arc<Inner>,
@@ -81,6 +85,13 @@ struct Inner {
     queue: Mutex<Queue>,
     /// Jobs that are queued or running; with none, a caller may run its operation itself.
     pending: Arc<AtomicUsize>,
+    /// Those of them that move bytes of the host: what is issued to a GPU comes after them.
+    moving: Arc<AtomicUsize>,
+    /// What operations on buffers in the memory of a GPU are issued to; `None` if there is nothing, or it is shut down.
+    device: Mutex<Option<Arc<dyn DeviceQueue>>>,
+    /// What moves the bytes.
+    by: &'static str,
+    failure: Option<Arc<Failure>>,
     /// `None` once the communicator is shut down.
     engine: Arc<Mutex<Option<Box<dyn Engine>>>>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
@@ -157,6 +168,7 @@ impl Communicator {
     ) -> std::io::Result<Self> {
         let (rank, world_size, hosts) = (engine.rank(), engine.world_size(), engine.hosts());
         let (mailbox, control) = (engine.mailbox(), engine.control());
+        let (device, by, failure) = (engine.device(), engine.name(), engine.failure());
         let (queue, jobs) = unbounded::<Job>();
         let (engine, pending) = (Arc::new(Mutex::new(Some(engine))), Arc::new(AtomicUsize::new(0)));
         let (theirs, left) = (engine.clone(), pending.clone());
@@ -176,6 +188,10 @@ impl Communicator {
             counters: Arc::default(),
             queue: Mutex::new(Queue { jobs: Some(queue) }),
             pending,
+            moving: Arc::default(),
+            device: Mutex::new(device),
+            by,
+            failure,
             engine,
             thread: Mutex::new(Some(thread)),
             ending,
@@ -277,21 +293,41 @@ impl Communicator {
         }
         let (sender, receiver) = bounded(1);
         let (counters, wish) = (self.inner.counters.clone(), self.wish);
-        let answer = sender.clone();
+        let (answer, moving) = (sender.clone(), self.inner.moving.clone());
         let job: Job = Box::new(move |engine| {
             engine.in_background(true);
             let result = perform(engine, &counters, (scope, tag, wish), run);
             engine.in_background(false);
+            moving.fetch_sub(1, Ordering::Release);
             // Nobody may be waiting; then nobody needs the result.
             let _ = answer.send(result);
         });
         let queue = self.queue();
-        self.inner.pending.fetch_add(1, Ordering::Relaxed);
-        if queue.jobs.as_ref().is_none_or(|jobs| jobs.send(job).is_err()) {
-            self.inner.pending.fetch_sub(1, Ordering::Relaxed);
+        self.inner.moving.fetch_add(1, Ordering::Relaxed);
+        if queue.jobs.as_ref().is_none_or(|jobs| self.queue_job(jobs, job).is_err()) {
+            self.inner.moving.fetch_sub(1, Ordering::Relaxed);
             let _ = sender.send(Err(CommError::Closed));
         }
         Handle::new(receiver, self.inner.counters.clone())
+    }
+
+    /// Gives the communication thread a job.
+    fn queue_job(&self, jobs: &Sender<Job>, job: Job) -> Result<()> {
+        self.inner.pending.fetch_add(1, Ordering::Relaxed);
+        jobs.send(job).map_err(|_| {
+            self.inner.pending.fetch_sub(1, Ordering::Relaxed);
+            CommError::Closed
+        })
+    }
+
+    /// Waits until the communication thread has done what it was given.
+    fn fence(&self, jobs: &Sender<Job>) -> Result<()> {
+        let (reached, fence) = bounded::<()>(1);
+        let job: Job = Box::new(move |_| {
+            let _ = reached.send(());
+        });
+        self.queue_job(jobs, job)?;
+        fence.recv().map_err(|_| CommError::Closed)
     }
 
     /// Runs something with the engine on this thread, after what was issued before: that saves copies and, with nothing
@@ -302,14 +338,7 @@ impl Communicator {
         let queue = self.queue();
         let Some(jobs) = &queue.jobs else { return Err(CommError::Closed) };
         if self.inner.pending.load(Ordering::Acquire) > 0 {
-            let (reached, fence) = bounded::<()>(1);
-            self.inner.pending.fetch_add(1, Ordering::Relaxed);
-            let sent = jobs.send(Box::new(move |_| {
-                let _ = reached.send(());
-            }));
-            if sent.is_err() || fence.recv().is_err() {
-                return Err(CommError::Closed);
-            }
+            self.fence(jobs)?;
         }
         let mut engine = self.inner.engine.lock().unwrap_or_else(PoisonError::into_inner);
         let engine = engine.as_mut().ok_or(CommError::Closed)?;
@@ -335,6 +364,21 @@ impl Communicator {
         Err(CommError::Argument { operation, problem })
     }
 
+    /// Whether the world is sound, as far as this rank knows; nothing is waited for. Whoever reads on the host what a GPU has
+    /// computed from results of operations asks before believing it: where the world breaks, operations on a GPU end early.
+    ///
+    /// # Errors
+    /// [`CommError::PeerLost`] or [`CommError::Aborted`] if the world is broken.
+    pub fn check(&self) -> Result<()> {
+        match &self.inner.failure {
+            Some(failure) if failure.is_set() => {
+                let cause = failure.get().unwrap_or(Cause::Lost(self.inner.rank));
+                Err(cause.error("a check".to_owned(), self.stats().operations))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Tells all ranks that this one gives up; their pending and later operations return
     /// [`CommError::Aborted`] with the reason. The first abort or loss of a world is the one that counts.
     pub fn abort(&self, reason: &str) {
@@ -356,6 +400,7 @@ impl Inner {
             let _ = thread.join();
         }
         drop(self.mailbox.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.device.lock().unwrap_or_else(PoisonError::into_inner).take());
         // Closes the links, after what is queued was written.
         drop(self.engine.lock().unwrap_or_else(PoisonError::into_inner).take());
         if let Some(leave) = &self.ending.leave {

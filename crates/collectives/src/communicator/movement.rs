@@ -2,12 +2,13 @@
 
 use super::reductions::ALL_GATHER;
 use super::{Communicator, open};
-use crate::buffer::FlatBuffer;
+use crate::buffer::{FlatBuffer, on_slice};
 use crate::dtype::{DType, Element};
+use crate::engine::same_facts;
 use crate::error::{CommError, Result};
 use crate::handle::Handle;
 use crate::operation::{Kind, Scope, Tag};
-use crate::partition::chunk;
+use crate::partition::{chunk, in_a_row};
 
 impl Communicator {
     /// The buffers of all ranks, one after the other; they must be of equal length.
@@ -33,6 +34,46 @@ impl Communicator {
     /// [`Communicator::all_gather_in_place`] without waiting: the buffer comes back from [`Handle::wait`].
     pub fn all_gather_in_place_async<B: FlatBuffer>(&self, buffer: B) -> Handle<B> {
         self.in_place_async(ALL_GATHER, buffer, None)
+    }
+
+    /// Part `rank` of each rank's buffer reaches all others', in place. There is a part for each rank, of these lengths, one
+    /// after the other; lengths are the same on every rank.
+    ///
+    /// # Errors
+    /// [`CommError::Argument`] if the parts are not one a rank or do not fill the buffer, or a rank gives a part of another
+    /// length; [`CommError::Mismatch`] if lengths differ in the memory of a GPU; otherwise that of the world.
+    pub fn all_gatherv_in_place<B: FlatBuffer + ?Sized>(
+        &self,
+        buffer: &mut B,
+        lengths: &[usize],
+    ) -> Result<()> {
+        const NAME: &str = "all-gatherv";
+        self.check_parts(NAME, lengths.len())?;
+        let (parts, of) = (in_a_row(lengths.iter().copied()), (buffer.dtype(), buffer.len()));
+        if lengths.iter().sum::<usize>() != of.1 {
+            let problem = format!("parts of {lengths:?} elements in a buffer of {}", of.1);
+            return Err(CommError::Argument { operation: NAME, problem });
+        }
+        let (tag, own) = (Tag::new(Kind::AllGatherV, of.0, 0), parts[self.rank()].clone());
+        if let Some(under_way) = self.parts_on_device(tag, buffer, &parts)? {
+            return under_way.hand_over();
+        }
+        self.run(Scope::World, tag, |engine| {
+            open(buffer, of, &mut |slice| {
+                let size = of.0.size();
+                let bytes: &mut [u8] = on_slice!(slice, |values| bytemuck::cast_slice_mut(values));
+                let all = engine.all_gatherv(&bytes[own.start * size..own.end * size])?;
+                for (from, (got, part)) in all.iter().zip(&parts).enumerate() {
+                    if got.len() != part.len() * size {
+                        let (gives, is) = (got.len() / size, part.len());
+                        let problem = format!("rank {from} gives {gives} elements; its part is {is}");
+                        return Err(CommError::Argument { operation: NAME, problem });
+                    }
+                    bytes[part.start * size..part.end * size].copy_from_slice(got);
+                }
+                Ok(())
+            })
+        })
     }
 
     /// The buffers of all ranks, of whatever lengths, by rank. With bytes, for small facts that ranks tell each other.
@@ -63,19 +104,20 @@ impl Communicator {
         self.check_root("broadcast", root)?;
         let tag = self.broadcast_tag(buffer, root);
         let of = (tag.dtype, tag.count as usize);
-        self.run(Scope::World, tag, |engine| open(buffer, of, &mut |slice| engine.broadcast(slice, root)))
+        self.run_on(tag, buffer, |engine, buffer| {
+            open(buffer, of, &mut |slice| engine.broadcast(slice, root))
+        })
     }
 
     /// [`Communicator::broadcast`] without waiting: the buffer comes back from [`Handle::wait`].
-    pub fn broadcast_async<B: FlatBuffer>(&self, mut buffer: B, root: usize) -> Handle<B> {
+    pub fn broadcast_async<B: FlatBuffer>(&self, buffer: B, root: usize) -> Handle<B> {
         if let Err(error) = self.check_root("broadcast", root) {
             return Handle::failed(error, self.inner.counters.clone());
         }
         let tag = self.broadcast_tag(&buffer, root);
         let of = (tag.dtype, tag.count as usize);
-        self.issue(Scope::World, tag, move |engine| {
-            open(&mut buffer, of, &mut |slice| engine.broadcast(slice, root))?;
-            Ok(buffer)
+        self.issue_on(tag, buffer, move |engine, buffer| {
+            open(buffer, of, &mut |slice| engine.broadcast(slice, root))
         })
     }
 
@@ -285,14 +327,11 @@ impl Communicator {
 }
 
 fn same_names(names: &[Vec<u8>], own: &str) -> Result<()> {
-    match names.iter().position(|other| other != own.as_bytes()) {
-        None => Ok(()),
-        Some(rank) => Err(CommError::Mismatch {
-            rank,
-            ours: format!("barrier `{own}`"),
-            theirs: format!("barrier `{}`", String::from_utf8_lossy(&names[rank])),
-        }),
-    }
+    same_facts(names, own).map_err(|(rank, other)| CommError::Mismatch {
+        rank,
+        ours: format!("barrier `{own}`"),
+        theirs: format!("barrier `{other}`"),
+    })
 }
 
 /// Received bytes as elements; an error if they do not divide evenly.

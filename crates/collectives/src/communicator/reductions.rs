@@ -6,7 +6,7 @@ use crate::dtype::{Element, ReduceOp};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::handle::Handle;
-use crate::operation::{Kind, Scope, Tag};
+use crate::operation::{Kind, Tag};
 use crate::partition::chunk;
 
 /// What an operation in place does with an opened buffer.
@@ -75,13 +75,13 @@ impl Communicator {
         let tag = self.tag_in_place(what, buffer, op);
         let with = op.unwrap_or(ReduceOp::Sum);
         with.check(tag.dtype)?;
-        self.run(Scope::World, tag, |engine| what.run(engine, buffer, tag, with))
+        self.run_on(tag, buffer, |engine, buffer| what.run(engine, buffer, tag, with))
     }
 
     pub(super) fn in_place_async<B: FlatBuffer>(
         &self,
         what: InPlace,
-        mut buffer: B,
+        buffer: B,
         op: Option<ReduceOp>,
     ) -> Handle<B> {
         let tag = self.tag_in_place(what, &buffer, op);
@@ -89,10 +89,7 @@ impl Communicator {
         if let Err(error) = with.check(tag.dtype) {
             return Handle::failed(error, self.inner.counters.clone());
         }
-        self.issue(Scope::World, tag, move |engine| {
-            what.run(engine, &mut buffer, tag, with)?;
-            Ok(buffer)
-        })
+        self.issue_on(tag, buffer, move |engine, buffer| what.run(engine, buffer, tag, with))
     }
 
     /// Every rank's buffer becomes the reduction of all. After an error its content is unspecified.
@@ -145,19 +142,20 @@ impl Communicator {
     pub fn reduce<B: FlatBuffer + ?Sized>(&self, buffer: &mut B, op: ReduceOp, root: usize) -> Result<()> {
         let tag = self.reduce_tag(buffer, op, root)?;
         let of = (tag.dtype, tag.count as usize);
-        self.run(Scope::World, tag, |engine| open(buffer, of, &mut |slice| engine.reduce(slice, op, root)))
+        self.run_on(tag, buffer, |engine, buffer| {
+            open(buffer, of, &mut |slice| engine.reduce(slice, op, root))
+        })
     }
 
     /// [`Communicator::reduce`] without waiting: the buffer comes back from [`Handle::wait`].
-    pub fn reduce_async<B: FlatBuffer>(&self, mut buffer: B, op: ReduceOp, root: usize) -> Handle<B> {
+    pub fn reduce_async<B: FlatBuffer>(&self, buffer: B, op: ReduceOp, root: usize) -> Handle<B> {
         let tag = match self.reduce_tag(&buffer, op, root) {
             Ok(tag) => tag,
             Err(error) => return Handle::failed(error, self.inner.counters.clone()),
         };
         let of = (tag.dtype, tag.count as usize);
-        self.issue(Scope::World, tag, move |engine| {
-            open(&mut buffer, of, &mut |slice| engine.reduce(slice, op, root))?;
-            Ok(buffer)
+        self.issue_on(tag, buffer, move |engine, buffer| {
+            open(buffer, of, &mut |slice| engine.reduce(slice, op, root))
         })
     }
 

@@ -6,6 +6,7 @@
 #[cfg(not(target_os = "linux"))]
 mod absent;
 mod backend;
+mod device;
 #[cfg(target_os = "linux")]
 mod direct;
 mod ending;
@@ -19,6 +20,7 @@ mod split;
 #[cfg(not(target_os = "linux"))]
 pub(crate) use absent::{HostMemory, agree, of_threads};
 pub(crate) use backend::{Backend, Shared};
+pub(crate) use device::{DeviceOperation, DeviceQueue, Part};
 pub(crate) use ending::Ending;
 #[cfg(target_os = "linux")]
 pub(crate) use host_memory::{HostMemory, agree, of_threads};
@@ -26,11 +28,14 @@ pub(crate) use host_memory::{HostMemory, agree, of_threads};
 pub(crate) use split::part_id;
 pub(crate) use split::{Connector, Members};
 
+use std::sync::Arc;
+
 use crate::algorithms::cost::CostModel;
 use crate::buffer::SliceMut;
 use crate::control::Control;
 use crate::dtype::ReduceOp;
 use crate::error::{CommError, Result};
+use crate::failure::Failure;
 use crate::mailbox::Mailbox;
 use crate::operation::{Algorithm, Kind, Scope, Tag};
 use crate::recorder::OperationRecord;
@@ -38,6 +43,9 @@ use crate::shared::Region;
 
 /// What a communicator asks of whatever moves its bytes. All methods between `begin` and `end` are of one operation.
 pub(crate) trait Engine: Send {
+    /// What moves the bytes, in errors.
+    fn name(&self) -> &'static str;
+
     /// This rank.
     fn rank(&self) -> usize;
 
@@ -59,6 +67,20 @@ pub(crate) trait Engine: Send {
 
     /// Ends an operation. One that failed on this rank alone leaves the others waiting, so they are told.
     fn end(&mut self, error: Option<&CommError>);
+
+    /// What operations on buffers in the memory of a GPU are issued to, if there is such a thing here.
+    fn device(&self) -> Option<Arc<dyn DeviceQueue>> {
+        None
+    }
+
+    /// Waits until every rank has begun the operation, and checks that all say the same of it.
+    fn agree(&mut self, facts: &str) -> Result<()> {
+        let all = self.all_gatherv(facts.as_bytes())?;
+        same_facts(&all, facts).map_err(|(rank, theirs)| {
+            let ours = facts.to_owned();
+            CommError::Mismatch { rank, ours, theirs }
+        })
+    }
 
     /// Every rank's buffer becomes the reduction of all.
     fn all_reduce(&mut self, values: SliceMut<'_>, op: ReduceOp) -> Result<()>;
@@ -146,6 +168,11 @@ pub(crate) trait Engine: Send {
     /// The control plane of this engine's world; the library's name, if that has none.
     fn control(&self) -> Result<Control, &'static str>;
 
+    /// Where it is noted that the world broke; nothing if the library behind this engine decides about that.
+    fn failure(&self) -> Option<Arc<Failure>> {
+        None
+    }
+
     /// What this rank did last, the oldest first.
     fn recent(&self) -> Vec<OperationRecord>;
 
@@ -153,5 +180,13 @@ pub(crate) trait Engine: Send {
     #[cfg(feature = "nccl")]
     fn backend(&mut self) -> Option<&mut Backend> {
         None
+    }
+}
+
+/// The first rank that says something else, and what.
+pub(crate) fn same_facts(all: &[Vec<u8>], own: &str) -> Result<(), (usize, String)> {
+    match all.iter().position(|other| other != own.as_bytes()) {
+        None => Ok(()),
+        Some(rank) => Err((rank, String::from_utf8_lossy(&all[rank]).into_owned())),
     }
 }

@@ -1,5 +1,7 @@
 //! Each operation by the algorithm that the current tag names.
 
+use std::sync::Arc;
+
 use super::backend::{Backend, Shared};
 use super::{Ending, Engine};
 use crate::algorithms::cost::CostModel;
@@ -8,7 +10,7 @@ use crate::buffer::{SliceMut, on_slice};
 use crate::control::Control;
 use crate::dtype::{Element, ReduceOp};
 use crate::error::{CommError, Result};
-use crate::failure::Cause;
+use crate::failure::{Cause, Failure};
 use crate::mailbox::Mailbox;
 use crate::operation::{Algorithm, Kind, Scope, Tag};
 use crate::partition::pieces;
@@ -74,6 +76,10 @@ impl Backend {
 }
 
 impl Engine for Backend {
+    fn name(&self) -> &'static str {
+        if self.is_direct() { "memory that ranks of a host share" } else { "messages between ranks" }
+    }
+
     fn rank(&self) -> usize {
         self.rank
     }
@@ -289,6 +295,10 @@ impl Engine for Backend {
 
     fn control(&self) -> std::result::Result<Control, &'static str> {
         Ok(Control::of(&self.shared.control, self.members[self.rank]))
+    }
+
+    fn failure(&self) -> Option<Arc<Failure>> {
+        Some(self.shared.failure.clone())
     }
 
     fn recent(&self) -> Vec<OperationRecord> {

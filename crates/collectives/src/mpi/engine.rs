@@ -137,6 +137,10 @@ fn not_in_place(kind: Kind) -> CommError {
 }
 
 impl Engine for Mpi {
+    fn name(&self) -> &'static str {
+        "MPI"
+    }
+
     fn rank(&self) -> usize {
         self.comm.rank
     }

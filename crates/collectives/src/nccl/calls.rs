@@ -5,6 +5,8 @@
 
 use super::memory::{Span, SpanMut};
 use crate::dtype::ReduceOp;
+use crate::error::{CommError, Result};
+use crate::operation::{Kind, Tag};
 use crate::partition::chunk;
 
 /// One call of NCCL.
@@ -74,6 +76,30 @@ impl Member {
     }
 }
 
+/// The operation of all ranks that a tag names, on a buffer, or on it and this rank's part beside it.
+pub(super) fn of<'a>(
+    tag: Tag,
+    member: Member,
+    all: SpanMut<'a>,
+    apart: Option<SpanMut<'a>>,
+) -> Result<Vec<Call<'a>>> {
+    let part = || apart.unwrap_or_else(|| all.part(member.own(all.len())));
+    let op = tag.op.unwrap_or(ReduceOp::Sum);
+    let root = tag.root.map_or(0, |root| root as usize);
+    let is_root = root == member.rank;
+    Ok(match tag.kind {
+        Kind::AllReduce => vec![Call::AllReduce { from: all.read(), to: all, op }],
+        Kind::ReduceScatter => reduce_scatter(member, all.read(), part(), op),
+        Kind::AllGather => all_gather(member, part().read(), all),
+        Kind::Broadcast => vec![Call::Broadcast { from: is_root.then(|| all.read()), to: all, root }],
+        Kind::Reduce => vec![Call::Reduce { from: all.read(), to: is_root.then_some(all), op, root }],
+        _ => {
+            let operation = tag.kind.name();
+            return Err(CommError::NotOffered { operation, by: "NCCL on buffers of a GPU" });
+        }
+    })
+}
+
 /// `to` becomes this rank's chunk of the reduction of all `from`.
 pub(super) fn reduce_scatter<'a>(
     member: Member,
@@ -131,26 +157,33 @@ pub(super) fn receive_parts<'a>(to: SpanMut<'a>, parts: &[std::ops::Range<usize>
     parts.iter().enumerate().map(of).collect()
 }
 
-/// Ranges of the given lengths, one after the other.
-pub(super) fn in_a_row(lengths: impl IntoIterator<Item = usize>) -> Vec<std::ops::Range<usize>> {
-    let mut end = 0;
-    let range = |len: usize| {
-        let start = end;
-        end += len;
-        start..end
-    };
-    lengths.into_iter().map(range).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::dtype::DType;
+    use crate::partition::in_a_row;
 
     const PLACE: Member = Member { rank: 1, world_size: 3 };
 
     fn memory(len: usize) -> SpanMut<'static> {
         SpanMut::imagined(0, len, DType::F32)
+    }
+
+    #[test]
+    fn a_tag_says_what_is_done_in_place_or_beside() {
+        let (all, own) = (memory(9), memory(3));
+        let tag = |kind| Tag::new(kind, DType::F32, 9).with_op(ReduceOp::Max).with_root(1);
+        let calls = |kind, apart| of(tag(kind), PLACE, all, apart).expect("an operation on a buffer");
+        let (from, op) = (all.read(), ReduceOp::Max);
+        assert_eq!(calls(Kind::AllReduce, None), [Call::AllReduce { from, to: all, op }]);
+        let to = all.part(3..6);
+        assert_eq!(calls(Kind::ReduceScatter, None), [Call::ReduceScatter { from, to, op }]);
+        assert_eq!(calls(Kind::ReduceScatter, Some(own)), [Call::ReduceScatter { from, to: own, op }]);
+        assert_eq!(calls(Kind::AllGather, None), [Call::AllGather { from: to.read(), to: all }]);
+        assert_eq!(calls(Kind::AllGather, Some(own)), [Call::AllGather { from: own.read(), to: all }]);
+        assert_eq!(calls(Kind::Broadcast, None), [Call::Broadcast { from: Some(from), to: all, root: 1 }]);
+        assert_eq!(calls(Kind::Reduce, None), [Call::Reduce { from, to: Some(all), op, root: 1 }]);
+        assert!(matches!(of(tag(Kind::AllToAll), PLACE, all, None), Err(CommError::NotOffered { .. })));
     }
 
     #[test]

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, CudaSlice};
 
 use super::bootstrap;
-use super::calls::{Call, Member};
+use super::calls::{self, Call, Member};
 use super::channel::Channel;
-use super::memory::{Span, SpanMut, lend_mut};
+use super::memory::{Span, SpanMut, lend_bytes};
 use super::staging::Staging;
 use super::watch::Watch;
 use crate::algorithms::gathered;
@@ -65,7 +65,8 @@ impl NcclEngine {
         Ok(Self { channel: opened?, staging: Staging::default(), sent: 0, received: 0, host })
     }
 
-    pub(super) fn name(&self) -> &'static str {
+    /// The operation that was begun.
+    pub(super) fn operation(&self) -> &'static str {
         self.host.tag.kind.name()
     }
 
@@ -84,13 +85,13 @@ impl NcclEngine {
         memory: &mut CudaSlice<u8>,
         bytes: usize,
         dtype: DType,
-        plan: impl for<'a> FnOnce(SpanMut<'a>) -> Vec<Call<'a>>,
+        plan: impl for<'a> FnOnce(SpanMut<'a>) -> Result<Vec<Call<'a>>>,
     ) -> Result<()> {
-        let (name, member) = (self.name(), self.member());
+        let (name, member) = (self.operation(), self.member());
         let event = {
-            let (all, _noted) = lend_mut(memory, self.channel.stream());
-            let calls = plan(all.part(0..bytes).of_type(dtype));
-            self.channel.issue(name, &calls)?;
+            let (all, _noted) = lend_bytes(memory, self.channel.stream());
+            let calls = plan(all.part(0..bytes).of_type(dtype))?;
+            self.channel.enqueue(name, &calls)?;
             for (sent, received) in calls.iter().map(|call| call.moved(member)) {
                 self.sent += sent;
                 self.received += received;
@@ -100,22 +101,18 @@ impl NcclEngine {
         self.channel.finish(&event, name)
     }
 
-    /// An operation in place: on a copy of the buffer, of which the elements `back` return.
-    pub(super) fn in_memory(
-        &mut self,
-        values: SliceMut<'_>,
-        back: Range<usize>,
-        plan: impl for<'a> FnOnce(SpanMut<'a>) -> Vec<Call<'a>>,
-    ) -> Result<()> {
+    /// The operation of the current tag in place: on a copy of the buffer, of which the elements `back` return.
+    pub(super) fn in_memory(&mut self, values: SliceMut<'_>, back: Range<usize>) -> Result<()> {
         exchange(&mut self.host, &[])?;
-        let (name, stream, dtype) = (self.name(), self.channel.stream().clone(), values.dtype());
+        let (tag, member) = (self.host.tag, self.member());
+        let (name, stream, dtype) = (self.operation(), self.channel.stream().clone(), values.dtype());
         let bytes: &mut [u8] = on_slice!(values, |values| bytemuck::cast_slice_mut(values));
         let loaded = self.staging.load(&stream, bytes.len(), &[bytes]);
-        let mut memory = loaded.map_err(|error| self.channel.driver(name, error))?;
-        self.act(&mut memory, bytes.len(), dtype, plan)?;
+        let mut memory = loaded.map_err(|error| self.channel.link.driver(name, error))?;
+        self.act(&mut memory, bytes.len(), dtype, |all| calls::of(tag, member, all, None))?;
         let back = back.start * dtype.size()..back.end * dtype.size();
         let unloaded = self.staging.unload(&stream, memory, back.clone(), &mut bytes[back]);
-        unloaded.map_err(|error| self.channel.driver(name, error))
+        unloaded.map_err(|error| self.channel.link.driver(name, error))
     }
 
     /// An operation that moves bytes: those of `own` go out, and so many come in.
@@ -125,15 +122,17 @@ impl NcclEngine {
         incoming: usize,
         plan: impl for<'a> FnOnce(Span<'a>, SpanMut<'a>) -> Vec<Call<'a>>,
     ) -> Result<Vec<u8>> {
-        let (name, stream) = (self.name(), self.channel.stream().clone());
+        let (name, stream) = (self.operation(), self.channel.stream().clone());
         let outgoing = own.iter().map(|piece| piece.len()).sum();
         let (out, inn) = (0..outgoing, outgoing..outgoing + incoming);
         let loaded = self.staging.load(&stream, inn.end, own);
-        let mut memory = loaded.map_err(|error| self.channel.driver(name, error))?;
-        self.act(&mut memory, inn.end, DType::U8, |all| plan(all.part(out).read(), all.part(inn.clone())))?;
+        let mut memory = loaded.map_err(|error| self.channel.link.driver(name, error))?;
+        self.act(&mut memory, inn.end, DType::U8, |all| {
+            Ok(plan(all.part(out).read(), all.part(inn.clone())))
+        })?;
         let mut got = vec![0; incoming];
         let unloaded = self.staging.unload(&stream, memory, inn, &mut got);
-        unloaded.map_err(|error| self.channel.driver(name, error))?;
+        unloaded.map_err(|error| self.channel.link.driver(name, error))?;
         Ok(got)
     }
 

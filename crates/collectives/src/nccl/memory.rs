@@ -1,41 +1,12 @@
-//! Device memory on its way to NCCL: which buffers may go there, and which part of them.
+//! Device memory on its way to NCCL: which part of a buffer is meant.
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use cudarc::driver::{
-    CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceRepr, SyncOnDrop,
-};
-use cudarc::nccl::NcclType;
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, SyncOnDrop};
 
-use crate::dtype::{DType, Element};
-
-/// A type of elements that GPUs and NCCL know: all that [`Element`] has.
-pub trait DeviceElement: Element + DeviceRepr + NcclType {}
-
-impl<T: Element + DeviceRepr + NcclType> DeviceElement for T {}
-
-mod sealed {
-    pub trait Sealed {}
-}
-
-impl<T> sealed::Sealed for CudaSlice<T> {}
-impl<T> sealed::Sealed for CudaView<'_, T> {}
-impl<T> sealed::Sealed for CudaViewMut<'_, T> {}
-
-/// Device memory that an operation can read: a [`CudaSlice`] or a view of one.
-// Sealed, because whoever implements `DevicePtr` could give any address.
-pub trait DeviceSource<T>: DevicePtr<T> + sealed::Sealed {}
-
-impl<T> DeviceSource<T> for CudaSlice<T> {}
-impl<T> DeviceSource<T> for CudaView<'_, T> {}
-impl<T> DeviceSource<T> for CudaViewMut<'_, T> {}
-
-/// Device memory that an operation can write: a [`CudaSlice`] or a mutable view of one.
-pub trait DeviceTarget<T>: DeviceSource<T> + DevicePtrMut<T> {}
-
-impl<T> DeviceTarget<T> for CudaSlice<T> {}
-impl<T> DeviceTarget<T> for CudaViewMut<'_, T> {}
+use crate::buffer::DeviceMut;
+use crate::dtype::DType;
 
 /// Elements in device memory, to be read.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -92,24 +63,25 @@ impl<'a> SpanMut<'a> {
     }
 }
 
-/// A buffer's elements for a reader on `stream`, which waits for whatever writes them elsewhere. What comes along notes the
-/// end of the reading when it is dropped, after the operation was issued.
-pub(super) fn lend<'a, T: DeviceElement>(
-    buffer: &'a impl DeviceSource<T>,
+/// A buffer's elements for operations on `stream`. What comes along notes their end, where cudarc tracks it, when it is dropped
+/// after they were issued.
+pub(super) fn lend<'a>(
+    buffer: &'a mut DeviceMut<'_>,
     stream: &'a CudaStream,
-) -> (Span<'a>, SyncOnDrop<'a>) {
-    let (address, noted) = buffer.device_ptr(stream);
-    (Span { address, len: buffer.len(), dtype: T::DTYPE, memory: PhantomData }, noted)
+) -> (SpanMut<'a>, SyncOnDrop<'a>) {
+    let (len, dtype) = (buffer.len(), buffer.dtype());
+    let (address, noted) = buffer.lend(stream);
+    (SpanMut(Span { address, len, dtype, memory: PhantomData }), noted)
 }
 
-/// Lends a buffer to operations on a stream, to be written.
-pub(super) fn lend_mut<'a, T: DeviceElement>(
-    buffer: &'a mut impl DeviceTarget<T>,
+/// Bytes for operations on `stream`.
+pub(super) fn lend_bytes<'a>(
+    buffer: &'a mut CudaSlice<u8>,
     stream: &'a CudaStream,
 ) -> (SpanMut<'a>, SyncOnDrop<'a>) {
     let len = buffer.len();
     let (address, noted) = buffer.device_ptr_mut(stream);
-    (SpanMut(Span { address, len, dtype: T::DTYPE, memory: PhantomData }), noted)
+    (SpanMut(Span { address, len, dtype: DType::U8, memory: PhantomData }), noted)
 }
 
 #[cfg(test)]

@@ -1,19 +1,28 @@
 //! A communicator's operations by NCCL.
 
-use super::calls::{self, Call, in_a_row};
+use std::sync::Arc;
+
+use super::calls::{self, Call};
+use super::device::check_algorithm;
 use super::engine::{NcclEngine, cut, exchange, read, written};
 use crate::algorithms::cost::CostModel;
 use crate::buffer::SliceMut;
 use crate::control::Control;
 use crate::dtype::ReduceOp;
-use crate::engine::{Backend, Ending, Engine};
+use crate::engine::{Backend, DeviceQueue, Ending, Engine, same_facts};
 use crate::error::{CommError, Result};
+use crate::failure::Failure;
 use crate::mailbox::Mailbox;
 use crate::operation::{Algorithm, Kind, Scope, Tag};
+use crate::partition::in_a_row;
 use crate::recorder::OperationRecord;
 use crate::shared::Region;
 
 impl Engine for NcclEngine {
+    fn name(&self) -> &'static str {
+        "NCCL"
+    }
+
     fn rank(&self) -> usize {
         self.host.rank
     }
@@ -31,10 +40,7 @@ impl Engine for NcclEngine {
     }
 
     fn begin(&mut self, scope: Scope, tag: Tag) -> Result<()> {
-        if tag.algorithm != Algorithm::Auto {
-            let problem = format!("NCCL chooses the way itself; there is none by {}", tag.algorithm);
-            return Err(CommError::Argument { operation: tag.kind.name(), problem });
-        }
+        check_algorithm(tag)?;
         self.host.enter_as(scope, tag)
     }
 
@@ -42,9 +48,18 @@ impl Engine for NcclEngine {
         self.host.end(error);
     }
 
-    fn all_reduce(&mut self, values: SliceMut<'_>, op: ReduceOp) -> Result<()> {
+    fn device(&self) -> Option<Arc<dyn DeviceQueue>> {
+        Some(self.channel.clone())
+    }
+
+    fn agree(&mut self, facts: &str) -> Result<()> {
+        let all = exchange(&mut self.host, facts.as_bytes())?;
+        same_facts(&all, facts).map_err(|(rank, theirs)| self.host.mismatch(rank, theirs))
+    }
+
+    fn all_reduce(&mut self, values: SliceMut<'_>, _: ReduceOp) -> Result<()> {
         let len = values.len();
-        self.in_memory(values, 0..len, |all| vec![Call::AllReduce { from: all.read(), to: all, op }])
+        self.in_memory(values, 0..len)
     }
 
     fn in_place(&mut self, _: &Region, _: ReduceOp) -> Result<()> {
@@ -52,19 +67,17 @@ impl Engine for NcclEngine {
         exchange(&mut self.host, &[])?;
         let problem =
             "the buffer lies in memory that another communicator allocated, and NCCL cannot use it there";
-        Err(CommError::Argument { operation: self.name(), problem: problem.to_owned() })
+        Err(CommError::Argument { operation: self.operation(), problem: problem.to_owned() })
     }
 
-    fn reduce_scatter(&mut self, values: SliceMut<'_>, op: ReduceOp) -> Result<()> {
-        let (member, own) = (self.member(), self.member().own(values.len()));
-        self.in_memory(values, own.clone(), |all| {
-            calls::reduce_scatter(member, all.read(), all.part(own), op)
-        })
+    fn reduce_scatter(&mut self, values: SliceMut<'_>, _: ReduceOp) -> Result<()> {
+        let own = self.member().own(values.len());
+        self.in_memory(values, own)
     }
 
     fn all_gather(&mut self, values: SliceMut<'_>) -> Result<()> {
-        let (member, len, own) = (self.member(), values.len(), self.member().own(values.len()));
-        self.in_memory(values, 0..len, |all| calls::all_gather(member, all.part(own).read(), all))
+        let len = values.len();
+        self.in_memory(values, 0..len)
     }
 
     fn all_gatherv(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
@@ -81,19 +94,13 @@ impl Engine for NcclEngine {
     }
 
     fn broadcast(&mut self, values: SliceMut<'_>, root: usize) -> Result<()> {
-        let is_root = self.is(root);
-        let back = if is_root { 0..0 } else { 0..values.len() };
-        self.in_memory(values, back, |all| {
-            vec![Call::Broadcast { from: is_root.then(|| all.read()), to: all, root }]
-        })
+        let back = if self.is(root) { 0..0 } else { 0..values.len() };
+        self.in_memory(values, back)
     }
 
-    fn reduce(&mut self, values: SliceMut<'_>, op: ReduceOp, root: usize) -> Result<()> {
-        let is_root = self.is(root);
-        let back = if is_root { 0..values.len() } else { 0..0 };
-        self.in_memory(values, back, |all| {
-            vec![Call::Reduce { from: all.read(), to: is_root.then_some(all), op, root }]
-        })
+    fn reduce(&mut self, values: SliceMut<'_>, _: ReduceOp, root: usize) -> Result<()> {
+        let back = if self.is(root) { 0..values.len() } else { 0..0 };
+        self.in_memory(values, back)
     }
 
     fn gather(&mut self, own: &[u8], root: usize) -> Result<Vec<Vec<u8>>> {
@@ -188,6 +195,10 @@ impl Engine for NcclEngine {
 
     fn control(&self) -> std::result::Result<Control, &'static str> {
         self.host.control()
+    }
+
+    fn failure(&self) -> Option<Arc<Failure>> {
+        self.host.failure()
     }
 
     fn recent(&self) -> Vec<OperationRecord> {

@@ -2,13 +2,12 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::panic::catch_unwind;
 
 use cudarc::driver::{CudaContext, CudaStream};
-use cudarc::nccl::result::get_nccl_version;
 use cudarc::nccl::sys;
 
 use super::calls::{Call, Member};
+use super::library::{Nccl, nccl};
 use super::memory::{Span, SpanMut};
 use crate::dtype::{DType, ReduceOp};
 
@@ -29,67 +28,59 @@ pub(super) enum State {
 }
 
 /// NCCL's communicator. It does not block: after each call its state is to be asked for until it is ready.
-#[derive(Debug)]
-pub(super) struct RawComm(sys::ncclComm_t);
+pub(super) struct RawComm {
+    comm: sys::ncclComm_t,
+    nccl: &'static Nccl,
+}
 
 // SAFETY: NCCL binds a communicator to a GPU, not to a thread; it may be used from any, by one at a time, which ownership
 // and `&self` behind a lock ensure: the type is not `Sync`.
 unsafe impl Send for RawComm {}
 
-/// Whether the system has a library by one of some names, under which cudarc looks for it or may have been linked to it.
-fn has_library(names: &[&str]) -> bool {
-    names.iter().any(|name| {
-        // SAFETY: opening runs what these libraries do when they are loaded, as using them does.
-        unsafe { libloading::Library::new(*name) }.is_ok()
-    })
-}
-
-/// Calls into a library that cudarc loads now; it panics if that fails, with a text that names what it looked for.
-fn loaded<R>(call: fn() -> R) -> Result<R, String> {
-    catch_unwind(call).map_err(|panic| {
-        panic.downcast::<String>().map_or_else(|_| "the library cannot be loaded".into(), |text| *text)
-    })
-}
-
 /// How many GPUs there are; what is wrong if that cannot be found out.
 pub(super) fn device_count() -> Result<usize, String> {
-    if !has_library(&["libcuda.so.1", "libcuda.so", "nvcuda.dll"]) {
-        return Err("there is no driver for GPUs".to_owned());
+    const NAMES: [&str; 3] = ["libcuda.so.1", "libcuda.so", "nvcuda.dll"];
+    // SAFETY: opening runs what the library does when it is loaded, as using it does.
+    let loads = |name: &&str| unsafe { libloading::Library::new(*name) }.is_ok();
+    if !NAMES.iter().any(loads) {
+        return Err(format!("there is no driver for GPUs; tried {}", NAMES.join(", ")));
     }
-    let count = loaded(CudaContext::device_count)?.map_err(|error| error.to_string())?;
+    let count = CudaContext::device_count().map_err(|error| error.to_string())?;
     usize::try_from(count).map_err(|error| error.to_string())
 }
 
 /// The version of NCCL; what is wrong if it is not there.
 pub(super) fn version() -> Result<i32, String> {
-    if !has_library(&["libnccl.so", "libnccl.so.2"]) {
-        return Err("there is no libnccl.so".to_owned());
-    }
-    loaded(get_nccl_version)?.map_err(|error| problem(error.0))
+    let mut version = 0;
+    // SAFETY: the pointer is to a value of the type that is written.
+    check(unsafe { (nccl()?.ncclGetVersion)(&raw mut version) })?;
+    Ok(version)
 }
 
 /// A new name under which ranks meet. This process answers to it.
 pub(super) fn new_id() -> Result<[u8; ID], String> {
     let mut id = sys::ncclUniqueId { internal: [0; ID] };
     // SAFETY: the pointer is to a value of the type that is written.
-    check(unsafe { sys::ncclGetUniqueId(&raw mut id) })?;
+    check(unsafe { (nccl()?.ncclGetUniqueId)(&raw mut id) })?;
     Ok(id.internal.map(|byte| byte.to_ne_bytes()[0]))
 }
 
 /// An error's text and, if there is one, the last explanation.
 fn problem(result: sys::ncclResult_t) -> String {
+    let Ok(nccl) = nccl() else { return format!("error {}", result as u32) };
     let text = |pointer: *const c_char| match pointer.is_null() {
         true => String::new(),
         // SAFETY: NCCL returns strings that end, in memory that it keeps.
         false => unsafe { CStr::from_ptr(pointer) }.to_string_lossy().trim().to_owned(),
     };
     // SAFETY: the first takes any result; the second accepts that there is no communicator.
-    let (short, long) =
-        unsafe { (text(sys::ncclGetErrorString(result)), text(sys::ncclGetLastError(std::ptr::null_mut()))) };
+    let (short, long) = unsafe {
+        (text((nccl.ncclGetErrorString)(result)), text((nccl.ncclGetLastError)(std::ptr::null_mut())))
+    };
     if long.is_empty() { short } else { format!("{short}: {long}") }
 }
 
-/// An error unless the call succeeded, or is under way.
+/// Whether a call has ended well, or is under way.
 fn check(result: sys::ncclResult_t) -> Result<State, String> {
     match result {
         sys::ncclResult_t::ncclSuccess => Ok(State::Ready),
@@ -162,10 +153,10 @@ impl RawComm {
             numRmaCtx: unset,
             maxP2pPeers: unset,
         };
-        let (mut comm, rank) = (std::ptr::null_mut(), number(member.rank));
+        let (mut comm, rank, nccl) = (std::ptr::null_mut(), number(member.rank), nccl()?);
         // SAFETY: both pointers are to values of the types that are read and written, and NCCL copies the configuration.
-        let begun = unsafe { sys::ncclCommInitRankConfig(&raw mut comm, ranks, id, rank, &raw mut config) };
-        let opened = Self(comm);
+        let begun = unsafe { (nccl.ncclCommInitRankConfig)(&raw mut comm, ranks, id, rank, &raw mut config) };
+        let opened = Self { comm, nccl };
         match check(begun) {
             Ok(_) if comm.is_null() => Err("gave no communicator".to_owned()),
             Ok(_) => Ok(opened),
@@ -180,28 +171,28 @@ impl RawComm {
     pub(super) fn state(&self) -> Result<State, String> {
         let mut state = sys::ncclResult_t::ncclSuccess;
         // SAFETY: the communicator is open, since closing it takes it away, and the pointer is to a value of its type.
-        check(unsafe { sys::ncclCommGetAsyncError(self.0, &raw mut state) })?;
+        check(unsafe { (self.nccl.ncclCommGetAsyncError)(self.comm, &raw mut state) })?;
         check(state)
     }
 
     /// Hands calls to NCCL as one group. They run on `stream`, at some time after the communicator is ready again.
     pub(super) fn enqueue(&self, calls: &[&Call<'_>], stream: &CudaStream) -> Result<(), String> {
         // SAFETY: groups are this thread's own, and this one ends below, whatever happens in it.
-        check(unsafe { sys::ncclGroupStart() })?;
+        check(unsafe { (self.nccl.ncclGroupStart)() })?;
         let begun = calls.iter().try_for_each(|call| self.call(call, stream));
         // SAFETY: as above.
-        let ended = check(unsafe { sys::ncclGroupEnd() });
+        let ended = check(unsafe { (self.nccl.ncclGroupEnd)() });
         begun.and(ended.map(|_| ()))
     }
 
     fn call(&self, call: &Call<'_>, stream: &CudaStream) -> Result<(), String> {
-        let (comm, stream) = (self.0, stream.cu_stream().cast());
+        let (nccl, comm, stream) = (self.nccl, self.comm, stream.cu_stream().cast());
         // SAFETY: the communicator is open and the stream outlives it. The addresses are of whole elements inside of live
-        // allocations on this GPU: only buffers that were lent become spans. They stay allocated until the GPU is done,
-        // since cudarc frees memory after the events that the lending notes on it, and those come after this call.
+        // allocations on this GPU: only buffers that were lent become spans. They stay allocated until the GPU is done: memory is
+        // freed in the order of the stream that computes on it, which waits for this operation before its caller can free it.
         let result = unsafe {
             match *call {
-                Call::AllReduce { from, to, op } => sys::ncclAllReduce(
+                Call::AllReduce { from, to, op } => (nccl.ncclAllReduce)(
                     reading(from),
                     writing(to),
                     from.len(),
@@ -210,7 +201,7 @@ impl RawComm {
                     comm,
                     stream,
                 ),
-                Call::ReduceScatter { from, to, op } => sys::ncclReduceScatter(
+                Call::ReduceScatter { from, to, op } => (nccl.ncclReduceScatter)(
                     reading(from),
                     writing(to),
                     to.len(),
@@ -219,7 +210,7 @@ impl RawComm {
                     comm,
                     stream,
                 ),
-                Call::AllGather { from, to } => sys::ncclAllGather(
+                Call::AllGather { from, to } => (nccl.ncclAllGather)(
                     reading(from),
                     writing(to),
                     from.len(),
@@ -227,7 +218,7 @@ impl RawComm {
                     comm,
                     stream,
                 ),
-                Call::Broadcast { from, to, root } => sys::ncclBroadcast(
+                Call::Broadcast { from, to, root } => (nccl.ncclBroadcast)(
                     from.map_or(std::ptr::null(), reading),
                     writing(to),
                     to.len(),
@@ -236,7 +227,7 @@ impl RawComm {
                     comm,
                     stream,
                 ),
-                Call::Reduce { from, to, op, root } => sys::ncclReduce(
+                Call::Reduce { from, to, op, root } => (nccl.ncclReduce)(
                     reading(from),
                     to.map_or(std::ptr::null_mut(), writing),
                     from.len(),
@@ -246,12 +237,17 @@ impl RawComm {
                     comm,
                     stream,
                 ),
-                Call::Send { from, to } => {
-                    sys::ncclSend(reading(from), from.len(), type_of(from.dtype()), number(to), comm, stream)
-                }
+                Call::Send { from, to } => (nccl.ncclSend)(
+                    reading(from),
+                    from.len(),
+                    type_of(from.dtype()),
+                    number(to),
+                    comm,
+                    stream,
+                ),
                 Call::Receive { to, from } => {
                     let dtype = type_of(to.read().dtype());
-                    sys::ncclRecv(writing(to), to.len(), dtype, number(from), comm, stream)
+                    (nccl.ncclRecv)(writing(to), to.len(), dtype, number(from), comm, stream)
                 }
             }
         };
@@ -261,13 +257,13 @@ impl RawComm {
     /// Closes a communicator that is ready and whose work is done.
     pub(super) fn close(self) -> Result<(), String> {
         // SAFETY: the communicator is open, and nobody can use it after this.
-        check(unsafe { sys::ncclCommDestroy(self.0) }).map(|_| ())
+        check(unsafe { (self.nccl.ncclCommDestroy)(self.comm) }).map(|_| ())
     }
 
     /// Gives up what is under way, also on the GPU, and closes.
     pub(super) fn abort(self) {
         // SAFETY: as for closing; NCCL takes one that was never opened, too. It fails only for one that is beyond help.
-        let _ = check(unsafe { sys::ncclCommAbort(self.0) });
+        let _ = check(unsafe { (self.nccl.ncclCommAbort)(self.comm) });
     }
 }
 

@@ -15,6 +15,7 @@ const VERDICT: Duration = Duration::from_millis(1500);
 /// How often a waiting thread looks, giving its core to others in between, before it sleeps between looks.
 const LOOKS: u32 = 2000;
 const SLEEP: Duration = Duration::from_micros(50);
+const LONG_SLEEP: Duration = Duration::from_millis(2);
 
 /// What this rank knows of its world, and how it tells.
 pub(super) struct Watch {
@@ -74,7 +75,7 @@ impl Watch {
 
     /// Begins to wait.
     pub(super) fn wait(&self, operation: &'static str) -> Wait<'_> {
-        Wait { watch: self, operation, since: Instant::now(), looks: 0 }
+        Wait { watch: self, operation, since: Instant::now(), looks: 0, sleep: SLEEP }
     }
 }
 
@@ -84,9 +85,15 @@ pub(super) struct Wait<'a> {
     operation: &'static str,
     since: Instant,
     looks: u32,
+    sleep: Duration,
 }
 
 impl Wait<'_> {
+    /// This wait for somebody whom nobody waits for.
+    pub(super) fn at_leisure(self) -> Self {
+        Self { looks: LOOKS, sleep: LONG_SLEEP, ..self }
+    }
+
     /// Rests until the next look; an error if there is no sense in one.
     pub(super) fn rest(&mut self) -> Result<()> {
         self.watch.look(self.operation)?;
@@ -99,7 +106,7 @@ impl Wait<'_> {
             let seconds = self.watch.timeout.as_secs_f64();
             return Err(self.watch.fail(self.operation, format!("was not done after {seconds} s")));
         }
-        std::thread::sleep(SLEEP);
+        std::thread::sleep(self.sleep);
         Ok(())
     }
 }

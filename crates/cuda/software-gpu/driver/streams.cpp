@@ -43,6 +43,8 @@ Stream &stream_of(void *stream, const char *what) {
     return *static_cast<Stream *>(stream);
 }
 
+int device_of(void *stream) { return stream_of(stream, "a call of a library").device; }
+
 void wait_for(Stream &stream) {
     auto mark = std::make_shared<Mark>();
     Clock reached;

@@ -163,10 +163,7 @@ impl Device {
     /// # Errors
     /// If the driver fails.
     pub fn uuid(&self) -> Result<String> {
-        let bytes = self.0.context.uuid().map_err(failed("ask for an identity"))?.bytes;
-        let hex: String = bytes.iter().map(|byte| format!("{:02x}", byte.to_ne_bytes()[0])).collect();
-        let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
-        Ok(format!("GPU-{}", parts.join("-")))
+        driver::device_uuid(self.index())
     }
 
     /// Which GPU it is, from 0.

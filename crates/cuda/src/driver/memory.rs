@@ -40,6 +40,11 @@ impl Allocation {
         }
     }
 
+    /// The stream in whose order it is freed.
+    pub(crate) fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+
     /// How many bytes it has.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes

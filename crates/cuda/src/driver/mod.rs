@@ -6,6 +6,7 @@
 //! its parameters; that it keeps within the lengths that it is given is up to its source.
 #![allow(unsafe_code)]
 
+mod borrowed;
 mod graph;
 mod memory;
 mod module;
@@ -18,6 +19,7 @@ use cudarc::driver::{CudaContext, DriverError, result, sys};
 
 use crate::{GpuError, Result};
 
+pub(crate) use borrowed::Borrowed;
 pub(crate) use graph::{Captured, Executable, begin_capture, end_capture};
 pub(crate) use memory::Allocation;
 pub(crate) use module::{Module, Shape};
@@ -41,9 +43,32 @@ pub(crate) fn device_count() -> Result<usize> {
 /// What a GPU is called, without a context.
 pub(crate) fn device_name(index: usize) -> Result<String> {
     const ACTION: &str = "ask for a name";
-    let index = i32::try_from(index).map_err(|_| GpuError::NoDevice { index, count: 0 })?;
-    let device = result::device::get(index).map_err(failed(ACTION))?;
-    result::device::get_name(device).map_err(failed(ACTION))
+    result::device::get_name(device(index, ACTION)?).map_err(failed(ACTION))
+}
+
+/// The driver's number of a GPU.
+fn device(index: usize, action: &'static str) -> Result<sys::CUdevice> {
+    let number = i32::try_from(index).map_err(|_| GpuError::NoDevice { index, count: 0 })?;
+    result::init().and_then(|()| result::device::get(number)).map_err(failed(action))
+}
+
+/// A GPU's identity as NVML writes it, without a context: "GPU-…".
+pub(crate) fn device_uuid(index: usize) -> Result<String> {
+    const ACTION: &str = "ask for an identity";
+    let bytes = result::device::get_uuid(device(index, ACTION)?).map_err(failed(ACTION))?.bytes;
+    let hex: String = bytes.iter().map(|byte| format!("{:02x}", byte.to_ne_bytes()[0])).collect();
+    let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+    Ok(format!("GPU-{}", parts.join("-")))
+}
+
+/// Whether a GPU can read and write the memory of another one.
+pub(crate) fn can_access(index: usize, other: usize) -> Result<bool> {
+    const ACTION: &str = "ask about the memory of two GPUs";
+    let (index, other) = (device(index, ACTION)?, device(other, ACTION)?);
+    let mut can = 0;
+    // SAFETY: both are the driver's numbers, and the pointer is to what is written.
+    unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, index, other) }.result().map_err(failed(ACTION))?;
+    Ok(can != 0)
 }
 
 /// The compute capability of a GPU, without a context: (9, 0).
@@ -52,8 +77,7 @@ pub(crate) fn capability(index: usize) -> Result<(i32, i32)> {
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
     };
     const ACTION: &str = "ask for an architecture";
-    let index = i32::try_from(index).map_err(|_| GpuError::NoDevice { index, count: 0 })?;
-    let device = result::device::get(index).map_err(failed(ACTION))?;
+    let device = device(index, ACTION)?;
     // SAFETY: the device is the driver's.
     let ask = |attribute| unsafe { result::device::get_attribute(device, attribute) }.map_err(failed(ACTION));
     Ok((

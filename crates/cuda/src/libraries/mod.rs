@@ -69,11 +69,13 @@ impl Library {
             Self::Nccl => "nccl",
             Self::Nvml => "nvidia-ml",
         };
+        if self == Self::Nccl {
+            // `phalanx-collectives` looks for it under these.
+            return ["libnccl.so.2", "libnccl.so"].map(str::to_owned).into();
+        }
         let mut names = cudarc::get_lib_name_candidates(stem);
-        match self {
-            Self::Driver => names.extend(cudarc::get_lib_name_candidates("nvcuda")),
-            Self::Nccl => names.push("libnccl.so.2".to_owned()),
-            _ => {}
+        if self == Self::Driver {
+            names.extend(cudarc::get_lib_name_candidates("nvcuda"));
         }
         names
     }

@@ -80,6 +80,11 @@ impl Block {
         &self.tracked.memory
     }
 
+    /// A handle of the memory, for whoever has the block, too.
+    pub(super) fn allocation(&self) -> &Arc<Allocation> {
+        &self.tracked.memory
+    }
+
     pub(super) fn device(&self) -> &Device {
         self.pool.device()
     }

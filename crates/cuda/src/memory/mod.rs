@@ -7,10 +7,12 @@ mod reserve;
 mod pool;
 mod slice;
 
+mod lent;
 mod pinned;
 mod uses;
 
 pub use accounts::{Held, Kind, counted_as};
+pub use lent::Lent;
 pub use pinned::{Arriving, Leaving, Pinned};
 pub use pool::Pool;
 pub use slice::Slice;

@@ -1,4 +1,8 @@
-//! What a GPU is doing and what that costs: utilisation, memory, power and energy, by NVML.
+//! What a GPU is doing and what that costs: utilisation, memory, power and energy, by NVML; and how GPUs reach each other.
+
+mod links;
+
+pub use links::{Link, Path, links};
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
@@ -40,15 +44,18 @@ fn told<T>(function: &'static str, answer: Result<T, NvmlError>) -> Result<Optio
     }
 }
 
+fn open() -> Result<Nvml> {
+    let file = Library::Nvml.find()?.file;
+    Nvml::builder().lib_path(file.as_ref()).init().map_err(failed("nvmlInit_v2"))
+}
+
 impl Monitor {
     /// A monitor of a GPU, which it finds by its identity: NVML counts GPUs that programs may not see, too.
     ///
     /// # Errors
     /// [`GpuError::MissingLibrary`] without NVML; [`GpuError::Library`] if it does not know the GPU.
     pub fn new(device: &Device) -> Result<Self> {
-        let file = Library::Nvml.find()?.file;
-        let nvml = Nvml::builder().lib_path(file.as_ref()).init().map_err(failed("nvmlInit_v2"))?;
-        let monitor = Self { nvml, uuid: device.uuid()? };
+        let monitor = Self { nvml: open()?, uuid: device.uuid()? };
         monitor.read()?;
         Ok(monitor)
     }

@@ -27,6 +27,7 @@ const LIBRARIES: &[(&str, &str, &[&str])] = &[
     ("nvrtc.cpp", "libnvrtc.so.13", &["libnvrtc.so"]),
     ("cublaslt.cpp", "libcublasLt.so.13", &["libcublasLt.so"]),
     ("cudnn.cpp", "libcudnn.so.9", &["libcudnn.so"]),
+    ("nccl", "libnccl.so.2", &[]),
     ("nvml.cpp", "libnvidia-ml.so.1", &["libnvidia-ml.so"]),
 ];
 
@@ -163,10 +164,15 @@ pub(crate) fn run_with(settings: &[(&str, &str)], body: impl FnOnce()) {
 
 /// Runs a test's body, which the software GPU must end with a message that contains `expected`.
 pub(crate) fn refused(expected: &str, body: impl FnOnce()) {
+    refused_with(&[], expected, body);
+}
+
+/// Runs a test's body on a software GPU with settings, which must end it with a message that contains `expected`.
+pub(crate) fn refused_with(settings: &[(&str, &str)], expected: &str, body: impl FnOnce()) {
     if is_inside() {
         return body();
     }
-    if let Some(output) = started(&[]) {
+    if let Some(output) = started(settings) {
         let text = text(&output);
         assert!(!output.status.success(), "it was accepted:\n{text}");
         assert!(text.contains("software GPU: ") && text.contains(expected), "not `{expected}`:\n{text}");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Shape, Tensor};
 
-use super::ArrayBackend;
+use super::{ArrayBackend, Arriving};
 use crate::{Context, Result, TensorError, storage};
 
 /// An n-dimensional array: candle's tensor on the CPU, or an array of another back end. Clones are handles of the same
@@ -120,6 +120,21 @@ impl Array {
         match &self.0 {
             Repr::Host(tensor) => Ok(tensor.clone()),
             Repr::Device(array) => array.backend().to_host(self),
+        }
+    }
+
+    /// Begins to copy the elements of a floating-point array to the host, as f32, and does not wait for them. What is written to
+    /// the array later does not change them.
+    ///
+    /// # Errors
+    /// The back end's, also for elements that are no floating-point numbers.
+    pub fn begin_numbers(&self) -> Result<Arriving> {
+        match &self.0 {
+            Repr::Host(tensor) if tensor.dtype().is_float() => {
+                Ok(Arriving::here(tensor.to_dtype(DType::F32)?.force_contiguous()?))
+            }
+            Repr::Host(tensor) => Err(TensorError::dtype("begin_numbers", tensor.dtype())),
+            Repr::Device(array) => array.backend().begin_numbers(self),
         }
     }
 

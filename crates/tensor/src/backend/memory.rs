@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Shape, Tensor};
 
-use super::Array;
+use super::{Array, Arriving};
 use crate::Result;
 
 /// What a back end does with memory.
@@ -12,6 +12,13 @@ pub trait Memory {
     /// # Errors
     /// If the array is of another back end.
     fn to_host(&self, array: &Array) -> Result<Tensor>;
+
+    /// Begins to copy the elements of a floating-point array to the host, as f32, and does not wait for them: losses and measures
+    /// are read when a device has long gone on. What is written to the array later does not change them.
+    ///
+    /// # Errors
+    /// If the array is of another back end or of integers.
+    fn begin_numbers(&self, array: &Array) -> Result<Arriving>;
 
     /// Copies elements of the host to this back end's memory.
     ///

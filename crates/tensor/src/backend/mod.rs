@@ -14,6 +14,7 @@
 //!   losses, norms and factors are arrays until somebody asks.
 
 mod array;
+mod arriving;
 mod batch_norms;
 mod convolutions;
 mod cpu;
@@ -32,6 +33,7 @@ mod shapes;
 mod updates;
 
 pub use array::{Array, DeviceArray};
+pub use arriving::Arriving;
 pub use batch_norms::{BatchNormBackward, BatchNormMaps, BatchNormPass, BatchNorms, FusedActivation};
 pub use convolutions::{Conv2dShape, ConvBackward, ConvTranspose2dShape, Convolutions};
 #[cfg(feature = "cuda")]

@@ -1,7 +1,7 @@
 //! Memory, shapes, random numbers, rows.
 
 use candle_core::{DType, Shape, Tensor};
-use phalanx_tensor::backend::{Array, Lookups, Memory, Random, Shapes};
+use phalanx_tensor::backend::{Array, Arriving, Lookups, Memory, Random, Shapes};
 use phalanx_tensor::{Key, Result};
 
 use super::{Checking, Opaque, Transfer};
@@ -11,6 +11,12 @@ impl Memory for Checking {
         let opaque = array.device::<Opaque>("copy to the host", "the checking back end")?;
         self.note(Transfer::Out(array.dtype(), array.dims().to_vec()));
         Ok(opaque.tensor.force_contiguous()?)
+    }
+
+    fn begin_numbers(&self, array: &Array) -> Result<Arriving> {
+        let opaque = array.device::<Opaque>("numbers for the host", "the checking back end")?;
+        self.note(Transfer::Out(array.dtype(), array.dims().to_vec()));
+        Array::from(&opaque.tensor).begin_numbers()
     }
 
     fn from_host(&self, tensor: &Tensor) -> Result<Array> {

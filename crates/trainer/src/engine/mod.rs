@@ -48,5 +48,6 @@ pub use observer::{Event, Observer, PhaseReport, Silent, Started, StepReport, Up
 pub use plan::Plan;
 pub use train_loop::{ReplicaFailure, train, train_replicas};
 pub use training::{
-    Drawing, DrawingKind, FirstRun, Judge, Judgement, Loss, Setup, Step, Task, TaskSpec, Training, number,
+    Drawing, DrawingKind, FirstRun, Judge, Judgement, Loss, Measure, Setup, Step, Task, TaskSpec, Training,
+    number,
 };

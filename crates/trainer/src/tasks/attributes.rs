@@ -7,7 +7,8 @@ use phalanx_models::{ResNet, ResNetConfig, ResNetVariant};
 use phalanx_tensor::loss::cross_entropy;
 use phalanx_tensor::{Value, ops};
 
-use crate::engine::{Judgement, Loss, Setup, Step, TaskSpec, TrainError, Training, number};
+use super::classifier::{accuracy, count_correct};
+use crate::engine::{Judgement, Loss, Measure, Setup, Step, TaskSpec, TrainError, Training, number};
 
 crate::settings! {
     /// The settings of a classifier of attributes.
@@ -79,10 +80,10 @@ impl Recogniser {
         })
     }
 
-    /// The mean of all attributes' cross-entropies, and the weights of the samples that each was right for.
-    fn parts(&self, step: &Step<'_>) -> Result<(Value, Vec<f64>), TrainError> {
+    /// The mean of all attributes' cross-entropies, and of each the logits with the truth.
+    fn parts(&self, step: &Step<'_>) -> Result<(Value, Vec<(Value, Vec<u32>)>), TrainError> {
         let mut total: Option<Value> = None;
-        let mut correct = Vec::with_capacity(self.attributes.len());
+        let mut answers = Vec::with_capacity(self.attributes.len());
         for (name, logits) in self.see(step)?.answers {
             let truth = step.classes(&name)?;
             let loss = step.mean(&logits, |logits, rows, over| {
@@ -92,22 +93,27 @@ impl Recogniser {
                 Some(total) => ops::add(step.tape, &total, &loss)?,
                 None => loss,
             });
-            correct.push(super::classifier::count_correct(&logits, &truth, step.batch.weights())?);
+            answers.push((logits, truth));
         }
         let none = || TrainError::Setup("a classifier of attributes has at least one".to_owned());
-        let mean = ops::scale(step.tape, &total.ok_or_else(none)?, 1.0 / correct.len() as f64)?;
-        Ok((mean, correct))
+        let mean = ops::scale(step.tape, &total.ok_or_else(none)?, 1.0 / answers.len() as f64)?;
+        Ok((mean, answers))
     }
 
     fn loss(&self, step: &Step<'_>) -> Result<Loss, TrainError> {
-        let (loss, correct) = self.parts(step)?;
-        let mean = correct.iter().sum::<f64>() / correct.len() as f64;
-        Ok(Loss::new(loss, [mean / step.sum]))
+        let (loss, answers) = self.parts(step)?;
+        let right = answers.into_iter().map(|(logits, truth)| accuracy(step, &logits, truth));
+        Ok(Loss::new(loss, [Measure::mean(right.collect::<Result<_, _>>()?)]))
     }
 
     fn evaluate(&self, step: &Step<'_>) -> Result<Vec<f64>, TrainError> {
-        let (loss, correct) = self.parts(step)?;
-        Ok([number(&loss)?].into_iter().chain(correct).collect())
+        let (loss, answers) = self.parts(step)?;
+        let weights = step.batch.weights();
+        let mut sums = vec![number(&loss)?];
+        for (logits, truth) in answers {
+            sums.push(count_correct(&logits.to_host()?, &truth, weights)?);
+        }
+        Ok(sums)
     }
 
     fn judge(&self, step: &Step<'_>) -> Result<Judgement, TrainError> {

@@ -5,7 +5,7 @@ use phalanx_models::diffusion::{AutoencoderKL, AutoencoderKLConfig, LatentDistri
 use phalanx_tensor::{Tape, Value, loss, ops};
 
 use crate::config::{Config, Relations};
-use crate::engine::{Loss, Setup, Step, TaskSpec, TrainError, Training, number};
+use crate::engine::{Loss, Measure, Setup, Step, TaskSpec, TrainError, Training, number};
 
 crate::settings! {
     /// The settings of an autoencoder with latent images.
@@ -130,7 +130,7 @@ impl Autoencoder {
         let noise = step.normal(&distribution.mean.dims()[1..])?;
         let latent = distribution.sample(step.tape, &noise)?;
         let [total, l1, kl] = self.parts(step, &images, &distribution, &latent)?;
-        Ok(Loss::new(total, [number(&l1)?, number(&kl)?]))
+        Ok(Loss::new(total, [Measure::of(&l1)?, Measure::of(&kl)?]))
     }
 
     /// Decoded from the means of the latent distributions.

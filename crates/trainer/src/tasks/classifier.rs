@@ -1,10 +1,11 @@
 //! Any network that gives a number for each class, with cross-entropy.
 
+use candle_core::Tensor;
 use phalanx_tensor::loss::cross_entropy;
 use phalanx_tensor::{Tape, TensorError, Value};
 
 use crate::config::Relations;
-use crate::engine::{Judgement, Loss, Step, TrainError, Training, number};
+use crate::engine::{Judgement, Loss, Measure, Step, TrainError, Training, number};
 
 crate::settings! {
     /// What classifiers have in common.
@@ -73,13 +74,13 @@ impl Classifier {
     fn loss(&self, step: &Step<'_>) -> Result<Loss, TrainError> {
         let (logits, labels) = (self.logits(step)?, step.classes("labels")?);
         let loss = mean_loss(step, &logits, &labels, self.label_smoothing)?;
-        Ok(Loss::new(loss, [count_correct(&logits, &labels, step.batch.weights())? / step.sum]))
+        Ok(Loss::new(loss, [accuracy(step, &logits, labels)?]))
     }
 
     fn evaluate(&self, step: &Step<'_>) -> Result<[f64; 2], TrainError> {
         let (logits, labels) = (self.logits(step)?, step.classes("labels")?);
         let loss = number(&mean_loss(step, &logits, &labels, 0.0)?)?;
-        Ok([loss, count_correct(&logits, &labels, step.batch.weights())?])
+        Ok([loss, count_correct(&logits.to_host()?, &labels, step.batch.weights())?])
     }
 }
 
@@ -88,9 +89,15 @@ fn mean_loss(step: &Step<'_>, logits: &Value, labels: &[u32], smoothing: f64) ->
     step.mean(logits, |logits, rows, over| cross_entropy(step.tape, logits, &labels[rows], smoothing, over))
 }
 
+/// How many of a step's samples have their largest number where the label says, as a part of all.
+pub(super) fn accuracy(step: &Step<'_>, logits: &Value, labels: Vec<u32>) -> Result<Measure, TrainError> {
+    let (weights, sum) = (step.batch.weights().to_vec(), step.sum);
+    Measure::read(logits, move |logits| Ok(count_correct(logits, &labels, &weights)? / sum))
+}
+
 /// The weights of the rows that have their largest number where the label says.
-pub(super) fn count_correct(logits: &Value, labels: &[u32], weights: &[f32]) -> Result<f64, TrainError> {
-    let best = logits.to_host()?.argmax(1)?.to_vec1::<u32>()?;
+pub(super) fn count_correct(logits: &Tensor, labels: &[u32], weights: &[f32]) -> Result<f64, TrainError> {
+    let best = logits.argmax(1)?.to_vec1::<u32>()?;
     let rows = best.iter().zip(labels).zip(weights);
     Ok(rows.filter(|((best, label), _)| best == label).map(|(_, weight)| f64::from(*weight)).sum())
 }

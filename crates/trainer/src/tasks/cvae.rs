@@ -7,7 +7,7 @@ use phalanx_tensor::Tape;
 
 use super::text::{TextSettings, Texts};
 use crate::config::{Config, Relations};
-use crate::engine::{Loss, Setup, Step, TaskSpec, TrainError, Training, number};
+use crate::engine::{Loss, Measure, Setup, Step, TaskSpec, TrainError, Training, number};
 
 /// The autoencoder.
 pub(super) struct Autoencoder {
@@ -100,7 +100,7 @@ impl Autoencoder {
 
     fn loss(&self, step: &Step<'_>) -> Result<Loss, TrainError> {
         let parts = self.parts(step, (self.kl.at(step.number), self.l1.at(step.number)))?;
-        Ok(Loss::new(parts.total, [number(&parts.l1)?, number(&parts.kl)?]))
+        Ok(Loss::new(parts.total, [Measure::of(&parts.l1)?, Measure::of(&parts.kl)?]))
     }
 
     /// With the weights that the run ends with, whenever it is.

@@ -2,12 +2,16 @@
 
 use candle_core::{DType, Device, Shape, Tensor};
 
-use crate::backend::{Array, Memory};
+use crate::backend::{Array, Arriving, Memory};
 use crate::{Context, Result, storage};
 
 impl Memory for Context {
     fn to_host(&self, array: &Array) -> Result<Tensor> {
         array.host("copy to the host").cloned()
+    }
+
+    fn begin_numbers(&self, array: &Array) -> Result<Arriving> {
+        array.begin_numbers()
     }
 
     fn from_host(&self, tensor: &Tensor) -> Result<Array> {

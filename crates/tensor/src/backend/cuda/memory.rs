@@ -1,14 +1,20 @@
 //! A GPU's memory.
 
+use std::sync::PoisonError;
+
 use candle_core::{DType, Device, Shape, Tensor};
 use half::{bf16, f16};
+use phalanx_cuda::memory::Pinned;
 use phalanx_cuda::{Element, ElementType, Gpu, GpuError, Slice, Stream, kernels};
 
 use super::array::Order;
 use super::{Cuda, element_type};
-use crate::backend::{Array, Memory};
+use crate::backend::{Array, Arriving, Memory};
 use crate::storage::Exact;
 use crate::{Result, TensorError};
+
+/// The fewest numbers that page-locked memory is made for: a page.
+const SMALLEST: usize = 1024;
 
 impl Cuda {
     fn download<T: Element + candle_core::WithDType>(&self, slice: &Slice, shape: &Shape) -> Result<Tensor> {
@@ -18,6 +24,26 @@ impl Cuda {
     fn upload<T: Element + candle_core::WithDType>(&self, tensor: &Tensor) -> Result<Array> {
         let read = Exact::<T>::of("copy to a GPU", tensor)?;
         Ok(self.array(self.gpu().upload(read.slice()?)?, tensor.shape().clone()))
+    }
+}
+
+impl Cuda {
+    /// Page-locked memory for at least so many numbers: some that was used before if there is any, since making it stops the
+    /// device.
+    fn page_locked(&self, len: usize) -> Result<Pinned<f32>> {
+        let mut kept = self.0.page_locked.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = kept.iter().position(|memory| memory.values().len() >= len);
+        match fits {
+            Some(at) => Ok(kept.remove(at)),
+            None => Ok(Pinned::new(self.gpu().device(), len.next_power_of_two().max(SMALLEST))?),
+        }
+    }
+
+    /// Keeps page-locked memory for the next numbers; the smallest first, so that scalars do not take what logits need.
+    fn keep_page_locked(&self, memory: Pinned<f32>) {
+        let mut kept = self.0.page_locked.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = kept.partition_point(|other| other.values().len() <= memory.values().len());
+        kept.insert(place, memory);
     }
 }
 
@@ -58,6 +84,28 @@ impl Memory for Cuda {
             ElementType::U32 => self.download::<u32>(slice, shape),
             ElementType::I64 => self.download::<i64>(slice, shape),
         }
+    }
+
+    fn begin_numbers(&self, array: &Array) -> Result<Arriving> {
+        const OP: &str = "numbers for the host";
+        let slice = self.slice(OP, array)?;
+        let numbers = match slice.dtype() {
+            ElementType::F32 => slice.clone(),
+            ElementType::F64 | ElementType::Bf16 | ElementType::F16 => {
+                kernels::convert(self.gpu(), slice, ElementType::F32)?
+            }
+            ElementType::U8 | ElementType::U32 | ElementType::I64 => {
+                return Err(TensorError::dtype(OP, array.dtype()));
+            }
+        };
+        let coming = self.page_locked(numbers.len())?.receive(&numbers, Stream::Compute)?;
+        let (this, shape) = (self.clone(), array.shape().clone());
+        Ok(Arriving::coming(move || {
+            let memory = coming.finish()?;
+            let numbers = memory.values()[..shape.elem_count()].to_vec();
+            this.keep_page_locked(memory);
+            Ok(Tensor::from_vec(numbers, shape, &Device::Cpu)?)
+        }))
     }
 
     fn from_host(&self, tensor: &Tensor) -> Result<Array> {

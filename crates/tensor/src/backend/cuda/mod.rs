@@ -25,6 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use candle_core::{DType, Shape};
 use phalanx_cuda::blas::Blas;
 use phalanx_cuda::dnn::Dnn;
+use phalanx_cuda::memory::Pinned;
 use phalanx_cuda::{ElementType, Gpu, GpuError, Layout, Options, Slice};
 
 pub use array::CudaArray;
@@ -48,6 +49,8 @@ struct Inner {
     blas: Blas,
     /// Opened at the first convolution: a network without any needs no cuDNN.
     dnn: Mutex<Option<Arc<Dnn>>>,
+    /// Memory of the host for numbers that are read later, the smallest first.
+    page_locked: Mutex<Vec<Pinned<f32>>>,
     gpu: Gpu,
 }
 
@@ -58,7 +61,12 @@ impl Cuda {
     /// [`TensorError::Gpu`] if there is no driver, no such GPU, or no cuBLASLt.
     pub fn new(index: usize, options: &Options) -> Result<Self> {
         let gpu = Gpu::new(index, options)?;
-        Ok(Self(Arc::new(Inner { blas: Blas::new(&gpu)?, dnn: Mutex::default(), gpu })))
+        Ok(Self(Arc::new(Inner {
+            blas: Blas::new(&gpu)?,
+            dnn: Mutex::default(),
+            page_locked: Mutex::default(),
+            gpu,
+        })))
     }
 
     /// The GPU, with its streams and its memory's accounts.

@@ -17,6 +17,7 @@ pub(in crate::engine) use network::{BatchGroups, Network};
 use world::Link;
 pub use world::{World, in_one_process, launcher_world};
 
+use super::device::Device;
 use super::error::TrainError;
 use crate::config::Config;
 use crate::launch::{Hearing, StopFlag};
@@ -72,6 +73,10 @@ impl std::ops::Sub for Traffic {
 
 /// The other ranks; none, for the only rank.
 pub(in crate::engine) struct Distributed {
+    /// What this rank computes on.
+    device: Device,
+    /// All ranks, by the host's memory and network.
+    world: Option<Communicator>,
     /// Where this rank lies among the others; all networks are shared along its axes.
     mesh: Option<ProcessMesh>,
     strategy: Option<Strategy>,
@@ -100,25 +105,36 @@ impl Distributed {
         };
         let strategy = config.train.strategy;
         let job = communicator.as_ref().map_or_else(|| Ok(Job::alone()), Job::shared)?;
-        let mesh = communicator.map(|world| strategy.mesh(world, 0)).transpose()?;
+        let device = match &communicator {
+            Some(world) => Device::among(config, world)?,
+            None => Device::alone(config)?,
+        };
+        let mesh = communicator.as_ref().map(|world| Ok(strategy.mesh(device.connected(world)?, 0)?));
+        let mesh = mesh.transpose().inspect_err(|error: &TrainError| {
+            if let Some(world) = &communicator {
+                world.abort(&error.to_string());
+            }
+        })?;
         let asking = job.clone();
         let told = stop.hear(move || {
             // A world that is broken or left ends without being asked.
             let _ = asking.request_stop(&StopReason::Asked);
         });
-        Ok(Self { mesh, strategy: Some(strategy), job, told: Some(told) })
+        Ok(Self { device, world: communicator, mesh, strategy: Some(strategy), job, told: Some(told) })
     }
 
     /// Nobody.
     pub(in crate::engine) fn none() -> Self {
-        Self { mesh: None, strategy: None, job: Job::alone(), told: None }
+        let device = Device::processor();
+        Self { device, world: None, mesh: None, strategy: None, job: Job::alone(), told: None }
     }
 
     /// Ranks that are threads of a test.
     #[cfg(test)]
     pub(in crate::engine) fn among(communicator: Communicator) -> Result<Self, TrainError> {
-        let (job, mesh) = (Job::shared(&communicator)?, ProcessMesh::data_parallel(communicator)?);
-        Ok(Self { mesh: Some(mesh), strategy: None, job, told: None })
+        let (job, world) = (Job::shared(&communicator)?, Some(communicator.clone()));
+        let mesh = Some(ProcessMesh::data_parallel(communicator)?);
+        Ok(Self { device: Device::processor(), world, mesh, strategy: None, job, told: None })
     }
 
     /// This rank in the world, from 0.
@@ -151,9 +167,14 @@ impl Distributed {
         self.mesh.is_some()
     }
 
-    /// The communicator of all ranks.
+    /// What this rank computes on.
+    pub(in crate::engine) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The communicator of all ranks, for what lies on the host.
     fn world(&self) -> Option<&Communicator> {
-        self.mesh.as_ref().map(ProcessMesh::world)
+        self.world.as_ref()
     }
 
     /// The ranks among which the first reads the data for all and scatters it, if the strategy says so.

@@ -1,6 +1,7 @@
 //! What a run will hold and send under a strategy, without allocating the model.
 
 use phalanx_sharding::{MemoryPlan, Strategy, Workload};
+use phalanx_tensor::Place;
 
 use crate::config::Config;
 use crate::engine::distributed::Network;
@@ -27,7 +28,7 @@ pub struct ModelPlan {
 /// # Errors
 /// If the model cannot be built, or strategies do not fit the number of ranks.
 pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Result<ModelPlan, TrainError> {
-    let Built { training, networks } = task.build(config, None, Weights::Absent)?;
+    let Built { training, networks } = task.build(config, None, Weights::Absent, &Place::host())?;
     let updates = |network: &Network| {
         let phases = training.phases();
         phases.iter().filter(|phase| network.is_learnt() && phase.updates(network.name())).count()

@@ -10,10 +10,11 @@ use super::{draw, evaluate};
 use crate::config::Config;
 use crate::engine::checkpoint::newest_checkpoint;
 use crate::engine::data::Data;
+use crate::engine::device::Device;
 use crate::engine::distributed::{BatchGroups, Distributed, Network, World};
 use crate::engine::quality::Quality;
 use crate::engine::training::{Built, Drawing, Task, Weights};
-use crate::engine::{Plan, TrainError, device, optimize, precision};
+use crate::engine::{Plan, TrainError, optimize, precision};
 use crate::run::RunFolder;
 
 /// A training's networks with its data, outside of training.
@@ -28,9 +29,10 @@ impl Ready {
     /// `weights` says whether files that networks start from are read.
     fn new(task: &Task, config: &Config, weights: Weights) -> Result<Self, TrainError> {
         let data = Data::open(config, task.open_data(config), &Distributed::none())?;
-        let built = task.build(config, Some(data.num_classes()), weights)?;
+        let device = Device::alone(config)?;
+        let built = task.build(config, Some(data.num_classes()), weights, device.place())?;
         let context = precision::context(config, &World::alone())?;
-        let (precision, place) = (config.train.precision, device::place(config)?);
+        let (precision, place) = (config.train.precision, device.place().clone());
         let session = Session { precision, place, ..Session::evaluation(context.clone()) };
         Ok(Self { built, data, context, session })
     }
@@ -64,7 +66,7 @@ pub fn evaluate_run(
     let ready = Ready::new(task, config, Weights::Drawn)?;
     ready.built.load_for_use(&checkpoint)?;
     let mut measures = ready.evaluate(config, checkpoint.step())?;
-    if let Some(mut quality) = Quality::open(task, &ready.context)? {
+    if let Some(mut quality) = Quality::open(task, &ready.context, &ready.session.place)? {
         let (training, alone) = (&*ready.built.training, Distributed::none());
         measures.extend(quality.measure(training, &ready.data, &alone, &ready.session, config)?);
     }

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use candle_core::DType;
 use image::RgbImage;
 use phalanx_data::transform::Transform;
-use phalanx_tensor::{Context, Session, Tape, Value};
+use phalanx_tensor::{Context, Place, Session, Tape, Value};
 
 use super::pictures::{Pictures, Seen};
 use crate::engine::checkpoint::newest_checkpoint;
 use crate::engine::data::{Batch, picture_transform};
-use crate::engine::device;
 use crate::engine::error::TrainError;
 use crate::engine::training::{Built, Judge, Step, Weights};
 use crate::run::RunFolder;
@@ -25,17 +24,17 @@ pub(super) struct OpenJudge {
 }
 
 impl OpenJudge {
-    /// Loads the network of a judge.
-    pub(super) fn open(judge: &Judge, context: &Arc<Context>) -> Result<Self, TrainError> {
+    /// Loads the network of a judge, which sees where the run computes.
+    pub(super) fn open(judge: &Judge, context: &Arc<Context>, place: &Place) -> Result<Self, TrainError> {
         let Judge { run, task, config } = judge;
         let name = config.model.kind.clone();
         let open = || -> Result<Self, TrainError> {
             let checkpoint = newest_checkpoint(&RunFolder::open(run)?)?;
-            let built = task.build(config, None, Weights::Here)?;
+            let built = task.build(config, None, Weights::Here, place)?;
             built.load_for_use(&checkpoint)?;
             let (prepare, session) = (
                 picture_transform(config)?,
-                Session { place: device::place(config)?, ..Session::evaluation(context.clone()) },
+                Session { place: place.clone(), ..Session::evaluation(context.clone()) },
             );
             Ok(Self { name: name.clone(), built, prepare, session })
         };

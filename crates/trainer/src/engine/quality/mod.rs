@@ -15,7 +15,7 @@ mod sharpness;
 use std::ops::Range;
 use std::sync::Arc;
 
-use phalanx_tensor::{Context, Key, Session, Tape};
+use phalanx_tensor::{Context, Key, Place, Session, Tape};
 
 use frechet::frechet_distance;
 use judge::OpenJudge;
@@ -45,9 +45,16 @@ struct Of {
 
 impl Quality {
     /// Loads the judges of a task; `None` if it has none.
-    pub(super) fn open(task: &Task, context: &Arc<Context>) -> Result<Option<Self>, TrainError> {
-        let judges: Vec<OpenJudge> =
-            task.judges().iter().map(|judge| OpenJudge::open(judge, context)).collect::<Result<_, _>>()?;
+    pub(super) fn open(
+        task: &Task,
+        context: &Arc<Context>,
+        place: &Place,
+    ) -> Result<Option<Self>, TrainError> {
+        let judges: Vec<OpenJudge> = task
+            .judges()
+            .iter()
+            .map(|judge| OpenJudge::open(judge, context, place))
+            .collect::<Result<_, _>>()?;
         for (at, judge) in judges.iter().enumerate() {
             if judges[..at].iter().any(|other| other.name == judge.name) {
                 let name = &judge.name;

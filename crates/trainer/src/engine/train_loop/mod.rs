@@ -20,6 +20,7 @@ pub use replicas::{ReplicaFailure, train_replicas};
 use losses::Losses;
 use meter::Meter;
 use state::TrainState;
+use step::Taken;
 
 use super::checkpoint::{Saver, find_checkpoint};
 use super::data::Data;
@@ -29,7 +30,7 @@ use super::observer::{Event, Observer, Started, StepReport};
 use super::quality::Quality;
 use super::training::{Task, Weights};
 use super::watch::Watch;
-use super::{Plan, TrainError, device, precision};
+use super::{Plan, TrainError, precision};
 use crate::config::{Config, Resolved};
 use crate::launch::StopFlag;
 use crate::run::{MetricsWriter, RunFolder};
@@ -78,6 +79,8 @@ pub(super) struct Run<'a> {
     gauge: Option<Gauge>,
     meter: Meter,
     losses: Losses,
+    /// The last step, while nobody has read what it measured.
+    taken: Option<Taken>,
     saver: Saver,
     /// Who judges what is drawn, if anybody does.
     quality: Option<Quality>,
@@ -101,12 +104,12 @@ impl<'a> Run<'a> {
         let (images, batch) = (data.train_len(), config.train.global_batch);
         let plan = Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
         let key = Key::new(config.train.seed);
-        let place = device::place(config)?;
+        let place = distributed.device().place().clone();
         let weights = if distributed.is_shared() { Weights::ByRanks } else { Weights::Here };
-        let built = task.build(config, Some(data.num_classes()), weights)?;
+        let built = task.build(config, Some(data.num_classes()), weights, &place)?;
         let state = TrainState::new(config, built, &plan, distributed, context.clone())?;
         let (meter, losses, saver) = (Meter::default(), Losses::default(), Saver::new(folder, config));
-        let (broken, last, quality) = (None, Map::new(), Quality::open(task, &context)?);
+        let (broken, last, quality) = (None, Map::new(), Quality::open(task, &context, &place)?);
         if quality.is_some() && !state.training.draws() {
             let kind = &config.model.kind;
             return Err(TrainError::Setup(format!(
@@ -123,9 +126,10 @@ impl<'a> Run<'a> {
             state,
             context,
             place,
-            gauge: Gauge::of(config)?,
+            gauge: Gauge::of(distributed.device()),
             meter,
             losses,
+            taken: None,
             saver,
             quality,
             broken,
@@ -196,7 +200,7 @@ impl<'a> Run<'a> {
             images: self.plan.images,
             world_size: self.distributed.size(),
             threads: self.context.threads(),
-            device: device::describe(self.config),
+            device: self.distributed.device().describe().to_owned(),
             strategy: self.config.train.strategy.to_string(),
             done: self.state.step,
             total: self.plan.stop,
@@ -220,12 +224,23 @@ impl<'a> Run<'a> {
             if stopped.is_some() {
                 break;
             }
-            let report = self.step(&mut feed)?;
+            let taken = self.step(&mut feed)?;
+            let (step, last) = (self.state.step, self.state.step == self.plan.stop);
+            // What a device computes is read when it has the next step to do, unless something follows that wants it now.
+            self.tell_of_last(false, metrics.as_mut(), observer)?;
+            let now = self.place.is_host() || self.is_something_due(step, last);
+            let report = match now {
+                true => Some(self.read(taken)?),
+                false => {
+                    self.taken = Some(taken);
+                    None
+                }
+            };
             if let Some(saved) = self.saver.look(self.distributed)? {
                 after::tell_saved(observer, saved);
             }
-            let (step, last) = (report.step, report.step == self.plan.stop);
             stopped = job.begin(2 * step - 1)?;
+            let Some(report) = report else { continue };
             // Whoever interrupts wants the checkpoint and nothing else.
             let eval = &self.config.eval;
             let mut evaluated = Vec::new();
@@ -235,12 +250,13 @@ impl<'a> Run<'a> {
             if stopped.is_none() && self.plan.is_due(self.config.quality.every, step, last) {
                 evaluated.extend(after::judge_run(self)?);
             }
-            let due = step == 1 || self.plan.is_due(self.config.log.every, step, last || stopped.is_some());
+            let due = stopped.is_some() || self.is_line_due(step, last);
             self.tell(report, due, evaluated, metrics.as_mut(), observer)?;
             if stopped.is_none() {
                 self.after_step(step, last, observer)?;
             }
         }
+        self.tell_of_last(true, metrics.as_mut(), observer)?;
         let interrupted = stopped == Some(StopReason::Asked);
         if interrupted {
             self.save(self.state.step, observer)?;
@@ -254,6 +270,33 @@ impl<'a> Run<'a> {
             return Err(TrainError::NotFinite { step, phase, loss, elsewhere: true });
         }
         Ok(interrupted)
+    }
+
+    /// Reads the step before the one that was just queued, if nobody has, and tells of it.
+    fn tell_of_last(
+        &mut self,
+        due: bool,
+        metrics: Option<&mut MetricsWriter>,
+        observer: &mut dyn Observer,
+    ) -> Result<(), TrainError> {
+        let Some(taken) = self.taken.take() else { return Ok(()) };
+        let report = self.read(taken)?;
+        self.tell(report, due, Vec::new(), metrics, observer)
+    }
+
+    /// Whether a step has a line of metrics.
+    fn is_line_due(&self, step: u64, last: bool) -> bool {
+        step == 1 || self.plan.is_due(self.config.log.every, step, last)
+    }
+
+    /// Whether anything is done between this step and the next for which its losses must be known: nothing is told or saved of a
+    /// step whose loss is not finite.
+    fn is_something_due(&self, step: u64, last: bool) -> bool {
+        let Config { eval, quality, sample, checkpoint, .. } = self.config;
+        let every = [quality.every, sample.every, checkpoint.every];
+        self.is_line_due(step, last)
+            || eval.enabled && self.plan.is_due(eval.every, step, last)
+            || every.into_iter().any(|every| self.plan.is_due(every, step, last))
     }
 
     /// Tells of a step, on rank 0, and writes its line if it is due, something was evaluated, or networks have collapsed. A loss that is not finite is

@@ -9,13 +9,22 @@ use super::losses::reports;
 use super::meter::{Spent, timed};
 use crate::engine::data::{Feed, MicroBatch, StepSamples};
 use crate::engine::distributed::{Network, StopReason};
-use crate::engine::training::{Phase, Step, number};
+use crate::engine::training::{Measure, Phase, Step};
 use crate::engine::{StepReport, TrainError, precision};
 use crate::run::resident_memory;
 
+/// A step that was taken, whose losses nobody has read yet: a device may still be computing them.
+pub(super) struct Taken {
+    report: StepReport,
+    /// The phases that it had.
+    phases: Vec<usize>,
+    /// What they measured, one after the other: of each number the parts of all micro-batches.
+    sums: Vec<Vec<Measure>>,
+}
+
 impl Run<'_> {
-    /// One step: its report without rates; on ranks other than 0 without losses.
-    pub(super) fn step(&mut self, feed: &mut Feed) -> Result<StepReport, TrainError> {
+    /// Takes a step.
+    pub(super) fn step(&mut self, feed: &mut Feed) -> Result<Taken, TrainError> {
         let begun = Instant::now();
         let mut spent = Spent::default();
         let step = self.state.step;
@@ -40,12 +49,6 @@ impl Run<'_> {
             report.updates.extend(self.state.update(phase, reduced, self.distributed)?);
         }
         self.state.step += 1;
-        if let Some(sums) = self.losses.bring_together(self.distributed, sums)? {
-            let phases = self.state.training.phases();
-            let phases: Vec<&Phase> = due.iter().map(|phase| phases[*phase]).collect();
-            report.phases = reports(&phases, &sums);
-            self.check_finite(&report)?;
-        }
         spent.steps = begun.elapsed();
         // The communicator counts all waiting, also that of batch norms in the middle of the model.
         let traffic = self.distributed.traffic(self.state.networks()) - before;
@@ -56,17 +59,32 @@ impl Run<'_> {
         report.memory_bytes = resident_memory();
         report.data_share = spent.share(spent.data);
         report.communication_share = spent.share(spent.communication);
+        Ok(Taken { report, phases: due, sums })
+    }
+
+    /// Reads what a step has measured, for which this waits where a device computes it: its report, on ranks other than 0
+    /// without losses.
+    pub(super) fn read(&mut self, taken: Taken) -> Result<StepReport, TrainError> {
+        let Taken { mut report, phases: due, sums } = taken;
+        let sum = |parts: Vec<Measure>| parts.into_iter().map(Measure::take).sum::<Result<f64, _>>();
+        let sums = sums.into_iter().map(sum).collect::<Result<Vec<_>, TrainError>>()?;
+        if let Some(sums) = self.losses.bring_together(self.distributed, sums)? {
+            let phases = self.state.training.phases();
+            let phases: Vec<&Phase> = due.iter().map(|phase| phases[*phase]).collect();
+            report.phases = reports(&phases, &sums);
+            self.check_finite(&report)?;
+        }
         Ok(report)
     }
 
-    /// Runs a phase forward and backward on this rank's share of a step: the sums of its loss and measures, while the
-    /// gradients that it has led to are summed over the ranks.
+    /// Runs a phase forward and backward on this rank's share of a step: of its loss and of each measure the parts of all
+    /// micro-batches, while the gradients that it has led to are summed over the ranks.
     fn gradients(
         &self,
         phase: usize,
         share: &StepSamples,
         steps: &mut [phalanx_sharding::Step<'_>],
-    ) -> Result<Vec<f64>, TrainError> {
+    ) -> Result<Vec<Vec<Measure>>, TrainError> {
         let (state, distributed) = (&self.state, self.distributed);
         let training = &state.training;
         let phases = training.phases();
@@ -74,7 +92,8 @@ impl Run<'_> {
         if phases.len() > 1 {
             key = key.stream(&phases[phase].name);
         }
-        let mut sums = vec![0.0; 1 + phases[phase].measures.len()];
+        let mut sums: Vec<Vec<Measure>> = Vec::new();
+        sums.resize_with(1 + phases[phase].measures.len(), Vec::new);
         let last = share.micro_batches.len().saturating_sub(1);
         // The last batch of an epoch may leave ranks without samples in some micro-batch; they then cannot gather parameters
         // block by block together.
@@ -112,10 +131,8 @@ impl Run<'_> {
             let shared = self.key.stream("train").step(state.step);
             let step = Step::new(&tape, batch, share.global_weight, state.step, shared);
             let loss = training.loss(phase, &step)?;
-            sums[0] += number(&loss.value)?;
-            for (sum, measure) in sums[1..].iter_mut().zip(&loss.measures) {
-                *sum += measure;
-            }
+            let measured = std::iter::once(Measure::of(&loss.value)?).chain(loss.measures);
+            sums.iter_mut().zip(measured).for_each(|(parts, part)| parts.push(part));
             tape.backward_scaled(&loss.value, state.loss_scale(phase))?;
         }
         if uneven {

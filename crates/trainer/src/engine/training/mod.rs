@@ -10,6 +10,7 @@
 
 mod drawing;
 mod judging;
+mod measure;
 mod of_run;
 mod phase;
 mod setup;
@@ -19,6 +20,7 @@ mod step;
 pub(super) use drawing::planar;
 pub use drawing::{Drawing, DrawingKind};
 pub use judging::Judgement;
+pub use measure::Measure;
 pub use phase::Training;
 pub use setup::Setup;
 pub use spec::{FirstRun, Judge, Task, TaskSpec};

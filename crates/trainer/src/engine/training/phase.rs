@@ -292,7 +292,7 @@ impl<M> AnyTraining for Training<M> {
     fn loss(&self, phase: usize, step: &Step<'_>) -> Result<Loss, TrainError> {
         let (phase, run) = &self.phases[phase];
         let loss = run(&self.model, step)?;
-        counted(&loss.measures, &phase.measures, || match phase.name.as_str() {
+        counted(loss.measures.len(), &phase.measures, || match phase.name.as_str() {
             "" => "the loss".to_owned(),
             name => format!("phase `{name}`"),
         })?;
@@ -306,7 +306,7 @@ impl<M> AnyTraining for Training<M> {
     fn evaluate(&self, step: &Step<'_>) -> Result<Vec<f64>, TrainError> {
         let Some(evaluate) = &self.evaluate else { return Ok(Vec::new()) };
         let sums = evaluate(&self.model, step)?;
-        counted(&sums, &self.evaluated, || "the evaluation".to_owned())?;
+        counted(sums.len(), &self.evaluated, || "the evaluation".to_owned())?;
         Ok(sums)
     }
 
@@ -341,15 +341,16 @@ impl<M> AnyTraining for Training<M> {
 }
 
 /// Checks that there is a number for every name.
-fn counted(numbers: &[f64], names: &[String], who: impl Fn() -> String) -> Result<(), TrainError> {
-    if numbers.len() == names.len() {
+fn counted(count: usize, names: &[String], who: impl Fn() -> String) -> Result<(), TrainError> {
+    if count == names.len() {
         return Ok(());
     }
-    let (who, count, wanted) = (who(), numbers.len(), names.len());
+    let (who, wanted) = (who(), names.len());
     Err(TrainError::Setup(format!("{who} gives {count} numbers for {wanted} names: {names:?}")))
 }
 
-/// The number that a scalar on the tape has, f32.
+/// The number that a scalar on the tape has, f32, for which this waits: in a step, where a device would stand idle meanwhile,
+/// [`super::Measure::of`] does not.
 ///
 /// # Errors
 /// If it is no scalar, or of another type.

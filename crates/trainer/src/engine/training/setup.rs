@@ -10,7 +10,6 @@ use super::of_run::load_of_run;
 use super::phase::{AnyTraining, Phase, Training};
 use crate::config::{Config, mib};
 use crate::engine::data::{attributes, num_classes};
-use crate::engine::device;
 use crate::engine::distributed::Network;
 use crate::engine::error::TrainError;
 use crate::run::checkpoint::{Checkpoint, EMA};
@@ -35,6 +34,8 @@ pub struct Setup<'a> {
     classes: Option<usize>,
     key: Key,
     weights: Weights,
+    /// Where parameters are made.
+    place: Place,
     networks: Vec<Network>,
 }
 
@@ -60,9 +61,14 @@ impl Built {
 }
 
 impl<'a> Setup<'a> {
-    pub(in crate::engine) fn new(config: &'a Config, classes: Option<usize>, weights: Weights) -> Self {
+    pub(in crate::engine) fn new(
+        config: &'a Config,
+        classes: Option<usize>,
+        weights: Weights,
+        place: &Place,
+    ) -> Self {
         let key = Key::new(config.train.seed).stream("weights");
-        Self { config, classes, key, weights, networks: Vec::new() }
+        Self { config, classes, key, weights, place: place.clone(), networks: Vec::new() }
     }
 
     /// The run's configuration.
@@ -228,7 +234,7 @@ impl<'a> Setup<'a> {
             Weights::Absent => false,
         };
         // What is only counted, and never filled, needs no GPU.
-        let place = if self.weights == Weights::Absent { Place::host() } else { device::place(&config)? };
+        let place = if self.weights == Weights::Absent { Place::host() } else { self.place.clone() };
         let builder = StoreBuilder::new(BuildOptions {
             place,
             key: self.key,
@@ -383,7 +389,7 @@ mod tests {
     /// What is said about a training that `describe` registers and describes.
     fn said(describe: impl FnOnce(&mut Setup<'_>) -> Result<Training<()>, TrainError>) -> String {
         let config = Config::default();
-        let mut setup = Setup::new(&config, Some(0), Weights::Here);
+        let mut setup = Setup::new(&config, Some(0), Weights::Here, &Place::host());
         let built = describe(&mut setup).and_then(|training| setup.finish(training));
         built.map_or_else(|error| error.to_string(), |_| "sound".to_owned())
     }
@@ -456,11 +462,11 @@ mod tests {
         let place = tempfile::tempdir().expect("a folder");
         let path = place.path().join("weights.safetensors");
         let config = Config::default();
-        let mut other = Setup::new(&config, Some(0), Weights::Here);
+        let mut other = Setup::new(&config, Some(0), Weights::Here, &Place::host());
         other.model(line).expect("registers");
         let named = other.networks[0].store().state_dict().expect("here");
         phalanx_tensor::io::save_safetensors(&path, &named, &[]).expect("writes");
-        let mut setup = Setup::new(&config, Some(0), Weights::ByRanks);
+        let mut setup = Setup::new(&config, Some(0), Weights::ByRanks, &Place::host());
         setup.frozen_network("still", Some(&path), line).expect("reads");
         setup.network("b", line).expect("registers");
         let still = setup.networks[0].store().param("still.weight").expect("named").tensor().expect("here");
@@ -468,7 +474,7 @@ mod tests {
         assert_eq!(still.to_vec2::<f32>().expect("f32"), saved.to_vec2::<f32>().expect("f32"));
         assert!(setup.networks[1].store().flat_params()[0].values().is_none(), "ranks draw what they hold");
         let wide = |scope: &Scope| nn::Linear::new(scope, 3, 1);
-        let error = Setup::new(&config, Some(0), Weights::Here)
+        let error = Setup::new(&config, Some(0), Weights::Here, &Place::host())
             .frozen_network("still", Some(&path), wide)
             .expect_err("another shape")
             .to_string();

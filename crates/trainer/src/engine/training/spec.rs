@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use phalanx_data::{BatchSource, Split};
+use phalanx_tensor::Place;
 
 use super::phase::Training;
 use super::setup::{Built, Setup, Weights};
@@ -175,10 +176,11 @@ impl Task {
         config: &Config,
         classes: Option<usize>,
         weights: Weights,
+        place: &Place,
     ) -> Result<Built, TrainError> {
         // Configured images without classes have no number of them, so that whoever asks for it hears why.
         let classes = if self.data.is_some() { Some(0) } else { classes.filter(|number| *number > 0) };
-        (self.build)(Setup::new(config, classes, weights))
+        (self.build)(Setup::new(config, classes, weights, place))
     }
 
     /// Data of its own, if it has some.

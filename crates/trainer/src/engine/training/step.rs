@@ -6,6 +6,7 @@ use candle_core::{DType, Device, Shape, Tensor};
 use phalanx_tensor::loss::{Over, weighted};
 use phalanx_tensor::{Key, Tape, TensorError, Value, ops};
 
+use super::measure::Measure;
 use crate::engine::data::Batch;
 use crate::engine::error::TrainError;
 
@@ -165,19 +166,19 @@ impl<'a> Step<'a> {
 #[derive(Debug)]
 pub struct Loss {
     pub(in crate::engine) value: Value,
-    pub(in crate::engine) measures: Vec<f64>,
+    pub(in crate::engine) measures: Vec<Measure>,
 }
 
 impl Loss {
     /// A scalar on the tape, divided by [`Step::sum`], with one number for each of [`super::Training::measures`], divided
-    /// likewise, so that ranks add up.
-    pub fn new(value: Value, measures: impl Into<Vec<f64>>) -> Self {
-        Self { value, measures: measures.into() }
+    /// likewise, so that ranks add up: known ones, or [`Measure`]s that a device may still be computing.
+    pub fn new<I: IntoIterator<Item: Into<Measure>>>(value: Value, measures: I) -> Self {
+        Self { value, measures: measures.into_iter().map(Into::into).collect() }
     }
 }
 
 impl From<Value> for Loss {
     fn from(value: Value) -> Self {
-        Self::new(value, Vec::new())
+        Self::new(value, [0.0; 0])
     }
 }

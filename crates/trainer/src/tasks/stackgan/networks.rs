@@ -8,7 +8,7 @@ use phalanx_models::{StackGanConfig, StageOneGenerator, StageTwoGenerator};
 use phalanx_tensor::{Tape, Value, ops};
 
 use super::vectors::TextVectors;
-use crate::engine::{Loss, Step, TrainError, number};
+use crate::engine::{Loss, Measure, Step, TrainError, number};
 
 /// Pictures that are drawn at a time.
 const AT_A_TIME: usize = 64;
@@ -73,8 +73,9 @@ impl StackGan {
         let (images, pairs) = ((&real, &fake), (&condition, wrong.as_ref()));
         let losses = discriminator_loss(step.tape, self.judge(stage)?, images, pairs, counts(step))?;
         let diversity = step.diversity(&fake, &real)?;
-        let of_wrong = losses.wrong.as_ref().map_or(Ok(0.0), number)?;
-        Ok(Loss::new(losses.total, [number(&losses.real)?, of_wrong, number(&losses.fake)?, diversity]))
+        let of_wrong = losses.wrong.as_ref().map_or_else(|| Ok(0.0.into()), Measure::of)?;
+        let (of_real, of_fake) = (Measure::of(&losses.real)?, Measure::of(&losses.fake)?);
+        Ok(Loss::new(losses.total, [of_real, of_wrong, of_fake, diversity.into()]))
     }
 
     /// The generator's loss in a stage, with its parts.
@@ -83,7 +84,7 @@ impl StackGan {
         let shown = made.condition.mu.detach();
         let judge = self.judge(stage)?;
         let losses = generator_loss(step.tape, judge, &made, &shown, self.kl_weight, counts(step))?;
-        Ok(Loss::new(losses.total, [number(&losses.adversarial)?, number(&losses.kl)?]))
+        Ok(Loss::new(losses.total, [Measure::of(&losses.adversarial)?, Measure::of(&losses.kl)?]))
     }
 
     /// Both losses of a stage on the test split, and for how many real images their own text seems to fit better than that of the

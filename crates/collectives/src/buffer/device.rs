@@ -1,0 +1,121 @@
+//! Buffers in the memory of a GPU.
+
+use std::sync::Arc;
+
+use cudarc::driver::{
+    CudaContext, CudaSlice, CudaStream, CudaViewMut, DevicePtrMut, DeviceSlice, SyncOnDrop,
+};
+
+use super::{FlatBuffer, SliceMut};
+use crate::dtype::{DType, Element};
+use crate::error::BoxError;
+
+/// Memory that an operation reads and writes.
+// Private, because whoever implements it could give any address.
+trait Memory {
+    fn bytes(&self) -> usize;
+
+    fn context(&self) -> &Arc<CudaContext>;
+
+    fn lend<'s>(&'s mut self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>);
+}
+
+impl<T> Memory for CudaViewMut<'_, T> {
+    fn bytes(&self) -> usize {
+        self.len() * size_of::<T>()
+    }
+
+    fn context(&self) -> &Arc<CudaContext> {
+        self.stream().context()
+    }
+
+    fn lend<'s>(&'s mut self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>) {
+        self.device_ptr_mut(stream)
+    }
+}
+
+/// A buffer's elements in the memory of a GPU, and the stream that computes on them.
+///
+/// An operation begins after what that stream was given before the operation was issued. What the stream is given after
+/// [`Handle::wait`](crate::Handle::wait), or after an operation that has no handle, begins when the operation is over. The host
+/// waits for neither.
+pub struct DeviceMut<'a> {
+    memory: Box<dyn Memory + 'a>,
+    dtype: DType,
+    compute: Arc<CudaStream>,
+}
+
+impl std::fmt::Debug for DeviceMut<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DeviceMut({} {} on GPU {})", self.len(), self.dtype.name(), self.gpu())
+    }
+}
+
+impl<'a> DeviceMut<'a> {
+    /// Elements of a type that cudarc knows too.
+    pub fn new<T: Element>(memory: CudaViewMut<'a, T>, compute: &Arc<CudaStream>) -> Self {
+        Self { memory: Box::new(memory), dtype: T::DTYPE, compute: compute.clone() }
+    }
+
+    /// Bytes that are elements of `dtype`; those that do not fill one count for none.
+    pub fn of_bytes(memory: CudaViewMut<'a, u8>, dtype: DType, compute: &Arc<CudaStream>) -> Self {
+        Self { memory: Box::new(memory), dtype, compute: compute.clone() }
+    }
+
+    /// The type of the elements.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// How many elements there are.
+    pub fn len(&self) -> usize {
+        self.memory.bytes() / self.dtype.size()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The GPU's number, as the driver counts.
+    pub fn gpu(&self) -> usize {
+        self.memory.context().ordinal()
+    }
+
+    /// The contexts of the memory and of the stream.
+    pub(crate) fn contexts(&self) -> [&Arc<CudaContext>; 2] {
+        [self.memory.context(), self.compute.context()]
+    }
+
+    /// The stream that computes.
+    pub(crate) fn compute(&self) -> &Arc<CudaStream> {
+        &self.compute
+    }
+
+    /// The address, for work on `stream`. What comes along notes the end of that work, where cudarc tracks it, when it is
+    /// dropped after the work was issued.
+    pub(crate) fn lend<'s>(&'s mut self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>) {
+        self.memory.lend(stream)
+    }
+}
+
+/// Memory of cudarc's, computed on by the stream that it belongs to.
+impl<T: Element> FlatBuffer for CudaSlice<T> {
+    fn dtype(&self) -> DType {
+        T::DTYPE
+    }
+
+    fn len(&self) -> usize {
+        Self::len(self)
+    }
+
+    fn with_slice_mut(&mut self, _: &mut dyn FnMut(SliceMut<'_>)) -> Result<(), BoxError> {
+        Err(format!("lies in the memory of GPU {}, where the host cannot open it", self.context().ordinal())
+            .into())
+    }
+
+    fn device(&mut self) -> Option<DeviceMut<'_>> {
+        let compute = self.stream().clone();
+        Some(DeviceMut::new(self.as_view_mut(), &compute))
+    }
+}

@@ -1,0 +1,143 @@
+//! Operations on buffers that may lie in the memory of a GPU: there they are issued at once, on the caller's thread.
+
+use std::ops::Range;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::{Communicator, Job, Wish, perform};
+use crate::buffer::{DeviceMut, FlatBuffer};
+use crate::engine::{DeviceOperation, Engine, Part};
+use crate::error::{CommError, Result};
+use crate::handle::Handle;
+use crate::operation::{Scope, Tag};
+
+/// An operation on a GPU; nothing if the buffers are the host's.
+type OnDevice = Result<Option<Box<dyn DeviceOperation>>>;
+
+impl Communicator {
+    /// Runs an operation of all ranks on one buffer: by `run` on this thread, or on the GPU that has it.
+    pub(super) fn run_on<B: FlatBuffer + ?Sized>(
+        &self,
+        tag: Tag,
+        buffer: &mut B,
+        run: impl FnOnce(&mut dyn Engine, &mut B) -> Result<()>,
+    ) -> Result<()> {
+        match self.one_on_device(tag, buffer)? {
+            Some(under_way) => under_way.hand_over(),
+            None => self.run(Scope::World, tag, |engine| run(engine, buffer)),
+        }
+    }
+
+    /// Issues an operation of all ranks on one buffer: `run` to the communication thread, or to the GPU that has the buffer.
+    pub(super) fn issue_on<B: FlatBuffer>(
+        &self,
+        tag: Tag,
+        mut buffer: B,
+        run: impl FnOnce(&mut dyn Engine, &mut B) -> Result<()> + Send + 'static,
+    ) -> Handle<B> {
+        match self.one_on_device(tag, &mut buffer) {
+            Err(error) => Handle::failed(error, self.inner.counters.clone()),
+            Ok(Some(under_way)) => Handle::on_device(buffer, under_way, self.inner.counters.clone()),
+            Ok(None) => self.issue(Scope::World, tag, move |engine| {
+                run(engine, &mut buffer)?;
+                Ok(buffer)
+            }),
+        }
+    }
+
+    fn one_on_device<B: FlatBuffer + ?Sized>(&self, tag: Tag, buffer: &mut B) -> OnDevice {
+        let len = tag.count as usize;
+        opened(tag, buffer, len)?.map(|whole| self.issue_on_device(tag, whole, Part::Chunk)).transpose()
+    }
+
+    /// An operation on a buffer that has these parts.
+    pub(super) fn parts_on_device<B: FlatBuffer + ?Sized>(
+        &self,
+        tag: Tag,
+        buffer: &mut B,
+        parts: &[Range<usize>],
+    ) -> OnDevice {
+        let len = buffer.len();
+        opened(tag, buffer, len)?
+            .map(|whole| self.issue_on_device(tag, whole, Part::Lengths(parts)))
+            .transpose()
+    }
+
+    /// An operation on a whole and a part beside it, which must lie on one side.
+    pub(super) fn both_on_device<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
+        &self,
+        tag: Tag,
+        whole: &mut B,
+        part: &mut P,
+    ) -> OnDevice {
+        let of_part = part.len();
+        match (opened(tag, whole, tag.count as usize)?, opened(tag, part, of_part)?) {
+            (None, None) => Ok(None),
+            (Some(whole), Some(part)) => self.issue_on_device(tag, whole, Part::Apart(part)).map(Some),
+            (Some(on), None) | (None, Some(on)) => {
+                let problem =
+                    format!("one buffer lies in the memory of GPU {}, the other on the host", on.gpu());
+                Err(CommError::Argument { operation: tag.kind.name(), problem })
+            }
+        }
+    }
+
+    fn issue_on_device(
+        &self,
+        tag: Tag,
+        whole: DeviceMut<'_>,
+        part: Part<'_>,
+    ) -> Result<Box<dyn DeviceOperation>> {
+        let start = Instant::now();
+        // Holding the queue keeps later operations of other threads behind this one.
+        let queue = self.queue();
+        let Some(jobs) = &queue.jobs else { return Err(CommError::Closed) };
+        let device = self.inner.device.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(device) = device else {
+            let (gpu, by) = (whole.gpu(), self.inner.by);
+            let problem = format!(
+                "the buffer lies in the memory of GPU {gpu}, and this communicator works by {by}, which does not reach it; \
+                 one of `nccl::communicator` does"
+            );
+            return Err(CommError::Argument { operation: tag.kind.name(), problem });
+        };
+        let wanted = match self.wish {
+            Wish::Only(algorithm) => tag.with_algorithm(algorithm),
+            Wish::Prefer(_) => tag,
+        };
+        device.check(wanted, &whole, &part)?;
+        if self.inner.moving.load(Ordering::Acquire) > 0 {
+            self.fence(jobs)?;
+        }
+        let facts = match &part {
+            Part::Lengths(parts) => format!("{} with parts at {parts:?}", tag.kind.name()),
+            Part::Chunk | Part::Apart(_) => String::new(),
+        };
+        let (counters, wish) = (self.inner.counters.clone(), self.wish);
+        // Before the operation is issued, which may have to wait for ranks that have come to another one.
+        let agree: Job = Box::new(move |engine| {
+            engine.in_background(true);
+            // If it fails, the engine breaks the world, and that is how others hear of it.
+            let _ = perform(engine, &counters, (Scope::World, tag, wish), |engine| engine.agree(&facts));
+            engine.in_background(false);
+        });
+        self.queue_job(jobs, agree)?;
+        let under_way = device.issue(tag, whole, part)?;
+        let (sent, received) = under_way.moved();
+        self.inner.counters.moved(sent, received);
+        self.inner.counters.exposed(start.elapsed());
+        Ok(under_way)
+    }
+}
+
+/// A buffer in the memory of a GPU, which must be what its description says.
+fn opened<B: FlatBuffer + ?Sized>(tag: Tag, buffer: &mut B, len: usize) -> Result<Option<DeviceMut<'_>>> {
+    let Some(memory) = buffer.device() else { return Ok(None) };
+    if (memory.dtype(), memory.len()) == (tag.dtype, len) {
+        return Ok(Some(memory));
+    }
+    let (says, is, holds) = (tag.dtype.name(), memory.dtype().name(), memory.len());
+    let problem = format!("the buffer says that it holds {len} {says}, but has {holds} {is} on a GPU");
+    Err(CommError::Argument { operation: tag.kind.name(), problem })
+}

@@ -1,0 +1,50 @@
+//! The watch over a GPU: what was issued to it ends in time, or the world hears that it does not. Nobody else may be waiting.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Sender, unbounded};
+use cudarc::driver::CudaEvent;
+
+use super::link::Link;
+
+/// An operation, and the event behind it.
+type Issued = (&'static str, Arc<CudaEvent>);
+
+/// A thread that waits for one operation after the other.
+pub(super) struct Watchdog {
+    /// `None` when it is to end.
+    queue: Option<Sender<Issued>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watchdog {
+    pub(super) fn start(link: Arc<Link>) -> std::io::Result<Self> {
+        let (queue, issued) = unbounded::<Issued>();
+        let thread = std::thread::Builder::new().name("phalanx-nccl-watch".into()).spawn(move || {
+            for (operation, done) in issued {
+                // A failure is told to the world, which ends everything else on this link.
+                if link.finish(&done, operation, link.watch.wait(operation).at_leisure()).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self { queue: Some(queue), thread: Some(thread) })
+    }
+
+    /// Waits for this operation, too.
+    pub(super) fn mind(&self, operation: &'static str, done: Arc<CudaEvent>) {
+        // Once it has seen a failure, it sees nothing any more.
+        let _ = self.queue.as_ref().map(|queue| queue.send((operation, done)));
+    }
+}
+
+impl Drop for Watchdog {
+    /// Waits until the GPU is done, or has failed.
+    fn drop(&mut self) {
+        drop(self.queue.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

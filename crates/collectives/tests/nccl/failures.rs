@@ -1,0 +1,131 @@
+//! Ranks that disagree, give up, hang or leave: the others get an error that names them, and no stream waits for ever.
+
+use std::time::Duration;
+
+use phalanx_collectives::nccl::{self};
+use phalanx_collectives::{CommError, Communicator, ReduceOp};
+
+use crate::common::{Way, on_ranks};
+use crate::gpus::{OnGpu, on_gpus, on_gpus_with, open, real};
+use crate::software;
+
+const WAYS: [Way; 2] = [Way::Threads, Way::TwoHosts];
+
+/// The error of a world that breaks soon.
+fn broken(comm: &Communicator) -> CommError {
+    for _ in 0..2000 {
+        if let Err(error) = comm.check() {
+            return error;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("the world did not break");
+}
+
+#[test]
+fn ranks_that_disagree_get_an_error_naming_both() {
+    on_gpus(&WAYS, &[2], |world, context| {
+        let comm = nccl::communicator(&world, context.clone()).expect("all ranks come");
+        let error = comm.all_reduce(&mut vec![1.0_f32; 8 + comm.rank()], ReduceOp::Sum);
+        let text = error.expect_err("lengths differ").to_string();
+        assert!(text.contains("of 8 elements") && text.contains("of 9 elements"), "{text}");
+    });
+}
+
+#[test]
+fn ranks_that_disagree_about_memory_of_gpus_get_an_error_naming_both() {
+    on_gpus(&WAYS, &[2], |world, context| {
+        let comm = nccl::communicator(&world, context.clone()).expect("all ranks come");
+        let compute = context.new_stream().expect("a sound GPU");
+        let buffer = OnGpu::new(&compute, &vec![1.0_f32; 8 + comm.rank()]);
+        // The host goes on, and hears of it later.
+        drop(comm.all_reduce_async(buffer, ReduceOp::Sum));
+        let text = broken(&comm).to_string();
+        assert!(text.contains("of 8 elements") && text.contains("of 9 elements"), "{text}");
+        let next = comm.all_reduce(&mut OnGpu::new(&compute, &[1.0_f32]), ReduceOp::Sum);
+        assert_eq!(next.map_err(|error| error.to_string()), Err(text));
+        // What waited on the GPU was given up.
+        compute.synchronize().expect("a sound GPU");
+    });
+}
+
+#[test]
+fn ranks_that_disagree_about_parts_get_an_error_naming_both() {
+    on_gpus(&[Way::Threads], &[2], |world, context| {
+        let comm = nccl::communicator(&world, context.clone()).expect("all ranks come");
+        let compute = context.new_stream().expect("a sound GPU");
+        let lengths = if comm.rank() == 0 { [3, 5] } else { [4, 4] };
+        let _ = comm.all_gatherv_in_place(&mut OnGpu::new(&compute, &[1.0_f32; 8]), &lengths);
+        let text = broken(&comm).to_string();
+        assert!(text.contains("[0..3, 3..8]") || text.contains("[0..4, 4..8]"), "{text}");
+    });
+}
+
+#[test]
+fn what_waits_for_a_rank_that_gives_up_is_given_up() {
+    on_gpus(&WAYS, &[1, 2, 4], |world, context| {
+        let compute = context.new_stream().expect("a sound GPU");
+        let comm = nccl::communicator(&world, context.clone()).expect("all ranks come");
+        let last = world.world_size() - 1;
+        let buffer = OnGpu::new(&compute, &[1.0_f32; 1000]);
+        if world.rank() == last {
+            std::thread::sleep(Duration::from_millis(200));
+            world.abort("the loss is NaN");
+        } else {
+            // On these ranks it is on the GPU when the news comes, and the stream that computes waits for it.
+            let under_way = comm.all_reduce_async(buffer, ReduceOp::Sum).wait();
+            compute.synchronize().expect("the stream does not wait for ever");
+            drop(under_way);
+        }
+        let expected = CommError::Aborted { rank: last, reason: "the loss is NaN".to_owned() };
+        assert_eq!(broken(&comm), expected);
+        let next = comm.all_reduce(&mut OnGpu::new(&compute, &[1.0_f32]), ReduceOp::Sum);
+        assert_eq!(next, Err(expected));
+    });
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_named_when_time_is_up() {
+    let body = || {
+        let worlds = Way::Tcp.world_with(2, |config| phalanx_collectives::WorldConfig {
+            op_timeout: Duration::from_secs(2),
+            ..config
+        });
+        on_ranks(worlds, |world| {
+            if world.rank() >= nccl::device_count() {
+                return;
+            }
+            let context = open(world.rank());
+            let comm = nccl::communicator(&world, context.clone()).expect("all ranks come");
+            let compute = context.new_stream().expect("a sound GPU");
+            if world.rank() == 0 {
+                let issued = comm.all_reduce_async(OnGpu::new(&compute, &[1.0_f32; 10]), ReduceOp::Sum);
+                let computes_on = issued.wait();
+                let text = broken(&comm).to_string();
+                assert!(text.contains("timed out after 2 s waiting for rank 1"), "{text}");
+                compute.synchronize().expect("the stream does not wait for ever");
+                drop(computes_on);
+            } else {
+                // Alive, and hanging.
+                let text = broken(&comm).to_string();
+                assert!(text.contains("rank 0 gave up"), "{text}");
+            }
+        });
+    };
+    if real() {
+        return if nccl::device_count() > 1 { body() } else { println!("skipped: no two GPUs") };
+    }
+    software::run_with(&[("SOFTWARE_GPU_COUNT", "2")], body);
+}
+
+#[test]
+fn a_communicator_that_is_shut_down_says_so() {
+    on_gpus_with(&[], &[Way::Threads], &[2], |world, context| {
+        let compute = context.new_stream().expect("a sound GPU");
+        let comm = nccl::communicator(&world, context.clone()).expect("all ranks come");
+        comm.all_reduce(&mut OnGpu::new(&compute, &[1.0_f32]), ReduceOp::Sum).expect("sound");
+        comm.shutdown();
+        let late = comm.all_reduce(&mut OnGpu::new(&compute, &[1.0_f32]), ReduceOp::Sum);
+        assert_eq!(late, Err(CommError::Closed));
+    });
+}

@@ -1,0 +1,46 @@
+//! Slices for libraries that take cudarc's own types.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaStream, CudaViewMut};
+
+use super::slice::Slice;
+use crate::driver::Borrowed;
+
+/// A slice that is handed to a library as cudarc knows memory. The memory is there as long as this.
+#[derive(Debug)]
+pub struct Lent {
+    bytes: Borrowed,
+    slice: Slice,
+}
+
+impl Slice {
+    /// This slice, for a library. As with every handle, nothing keeps two of them from writing: the order of a stream says who
+    /// comes first.
+    pub fn lend(&self) -> Lent {
+        let block = self.block();
+        if self.device().capture().is_some() {
+            // Whatever the library issues is out of this crate's sight.
+            self.device().keep(Arc::as_ptr(block).addr(), || block.clone());
+        }
+        Lent { bytes: Borrowed::new(block.allocation(), &self.range()), slice: self.clone() }
+    }
+}
+
+impl Lent {
+    /// The slice that was lent.
+    pub fn slice(&self) -> &Slice {
+        &self.slice
+    }
+
+    /// All bytes of the elements. A library that uses them on a stream of its own makes that wait for [`Lent::compute`] before, and
+    /// that wait for its own after.
+    pub fn bytes(&mut self) -> CudaViewMut<'_, u8> {
+        self.bytes.bytes()
+    }
+
+    /// The device's computing stream, in whose order the memory is freed.
+    pub fn compute(&self) -> &Arc<CudaStream> {
+        self.bytes.stream()
+    }
+}
