@@ -51,7 +51,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, PoisonError};
 
-use crate::device::{Device, Kept, Stream};
+use crate::device::{Kept, Stream};
 use crate::driver::Executable;
 use crate::memory::Slice;
 use crate::{ElementType, Gpu, GpuError, Result};
@@ -68,12 +68,13 @@ pub struct CapturedStep<'a> {
     pub at: &'a Slice,
 }
 
-/// Work that was captured. It is launched on the computing stream of its GPU.
+/// Work that was captured. It is launched on the computing stream of its GPU, whose kernels and libraries it keeps.
 #[derive(Debug)]
 pub struct Graph {
+    // Goes before the kernels that it has.
     executable: Mutex<Executable>,
-    device: Device,
     bytes: usize,
+    gpu: Gpu,
 }
 
 impl Graph {
@@ -109,7 +110,7 @@ impl Graph {
         let bytes = owned.iter().map(|block| block.memory().bytes()).sum();
         let memory = owned.into_iter().map(|block| block as Kept).chain(kept).collect();
         let executable = Mutex::new(captured?.instantiate(memory)?);
-        Ok((Self { executable, device: device.clone(), bytes }, result))
+        Ok((Self { executable, bytes, gpu: gpu.clone() }, result))
     }
 
     /// Runs all of it, after what the computing stream was given before and before what it is given after. The host does not wait.
@@ -117,10 +118,11 @@ impl Graph {
     /// # Errors
     /// If the driver fails; [`GpuError::Capture`] while another graph is captured.
     pub fn launch(&self) -> Result<()> {
-        self.device.refuse_in_capture("launching a graph", "a graph cannot be part of another one")?;
-        self.device.admit("launching a graph", Stream::Compute)?;
+        let device = self.gpu.device();
+        device.refuse_in_capture("launching a graph", "a graph cannot be part of another one")?;
+        device.admit("launching a graph", Stream::Compute)?;
         let mut executable = self.executable.lock().unwrap_or_else(PoisonError::into_inner);
-        executable.launch(self.device.stream(Stream::Compute))
+        executable.launch(device.stream(Stream::Compute))
     }
 
     /// Bytes that were allocated for it, and are held as long as it is there.

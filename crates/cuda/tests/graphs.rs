@@ -265,6 +265,32 @@ fn memory_of_a_graph_is_used_again_kept_and_given_back() {
 }
 
 #[test]
+fn a_graph_outlives_whoever_made_it() {
+    software::run(|| {
+        let expected = {
+            let gpu = gpu();
+            let training = Training::new(&gpu);
+            let (adam, sgd) = options(1);
+            let varying = Varying { step: 1, adam: adam.into(), sgd: sgd.into() };
+            let loss = training.step(varying).unwrap();
+            gpu.download::<f32>(&loss).unwrap()
+        };
+        let (graph, loss) = {
+            let gpu = gpu();
+            let training = Training::new(&gpu);
+            let (adam, sgd) = options(1);
+            let varying = Varying { step: 1, adam: adam.into(), sgd: sgd.into() };
+            training.step(varying).unwrap();
+            // The weights are others now.
+            let fresh = Training { blas: training.blas, dnn: training.dnn, ..Training::new(&gpu) };
+            Graph::capture(&gpu, None, || fresh.step(varying)).unwrap()
+        };
+        graph.launch().unwrap();
+        assert_eq!(loss.download_on::<f32>(Stream::Compute).unwrap(), expected);
+    });
+}
+
+#[test]
 fn what_is_dropped_in_a_capture_outlives_it() {
     software::run(|| {
         let gpu = &gpu();
@@ -275,6 +301,15 @@ fn what_is_dropped_in_a_capture_outlives_it() {
             unused = None;
             let input = state.take().unwrap();
             kernels::affine(gpu, &input, 2.0, 0.0)
+        })
+        .unwrap();
+        // What another graph leaves is dropped in a capture, too.
+        let (other, mut left) =
+            Graph::capture(gpu, None, || kernels::affine(gpu, &output, 2.0, 0.0).map(Some)).unwrap();
+        drop(other);
+        Graph::capture(gpu, None, || {
+            left = None;
+            kernels::affine(gpu, &output, 2.0, 0.0)
         })
         .unwrap();
         for _ in 0..3 {

@@ -41,8 +41,20 @@ API cuModuleLoadData(void **made, const void *image) {
     *made = module;
     return SUCCESS;
 }
-// Code stays loaded: fibres of threads that run it end with their threads.
-API cuModuleUnload(void *module) { delete static_cast<Module *>(module); return SUCCESS; }
+// Code stays loaded, as fibres of threads that run it end with their threads; but nobody may run it any more.
+static std::mutex unloading;
+static std::set<const PhalanxKernel *> unloaded;
+API cuModuleUnload(void *handle) {
+    auto *module = static_cast<Module *>(handle);
+    std::lock_guard<std::mutex> guard(unloading);
+    for (auto &[name, kernel] : module->kernels) unloaded.insert(kernel);
+    delete module;
+    return SUCCESS;
+}
+static void must_be_loaded(const PhalanxKernel &kernel) {
+    std::lock_guard<std::mutex> guard(unloading);
+    if (unloaded.count(&kernel)) fail("%s runs after its module was unloaded", kernel.name);
+}
 API cuModuleGetFunction(void **function, void *module, const char *name) {
     auto &kernels = static_cast<Module *>(module)->kernels;
     auto found = kernels.find(name);
@@ -88,6 +100,7 @@ API cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
         words += (kernel.param_sizes[i] + 7) / 8;
     }
     enqueue(stream, kernel.name, accesses, [=, &kernel] {
+        must_be_loaded(kernel);
         const PhalanxLaunch launch = {{gx, gy, gz}, {bx, by, bz}, shared, arguments->params.data()};
         kernel.run(&launch);
     });

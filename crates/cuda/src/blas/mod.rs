@@ -7,7 +7,7 @@ mod raw;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use phalanx_kernels::BinaryOp;
 
@@ -84,7 +84,7 @@ struct Key {
 pub struct Blas {
     // Plans go before the handle that made them.
     plans: Mutex<HashMap<Key, raw::Plan>>,
-    handle: raw::Handle,
+    handle: Arc<raw::Handle>,
     gpu: Gpu,
 }
 
@@ -96,7 +96,7 @@ impl Blas {
     pub fn new(gpu: &Gpu) -> Result<Self> {
         gpu.device().refuse_in_capture("opening cuBLASLt", FIRST)?;
         Library::CublasLt.require()?;
-        Ok(Self { plans: Mutex::default(), handle: raw::Handle::new(gpu)?, gpu: gpu.clone() })
+        Ok(Self { plans: Mutex::default(), handle: Arc::new(raw::Handle::new(gpu)?), gpu: gpu.clone() })
     }
 
     /// Multiplies. Sums are in f32, of factors of f64 in f64.
@@ -152,7 +152,9 @@ impl Blas {
         let slices: Vec<&Slice> = slices.into_iter().flatten().collect();
         issue(device, Stream::Compute, NAME, &slices, |stream| {
             self.handle.run(plan, product, workspace.as_ref(), stream)
-        })
+        })?;
+        device.keep_in_capture(&self.handle);
+        Ok(())
     }
 
     /// Products without any terms: zeros, and the bias.

@@ -339,6 +339,13 @@ impl Device {
         self.0.captures.keep(address, make);
     }
 
+    /// Keeps something for as long as the graph is there that this thread captures, if it does.
+    pub(crate) fn keep_in_capture<T: Send + Sync + 'static>(&self, what: &Arc<T>) {
+        if self.capture().is_some() {
+            self.keep(Arc::as_ptr(what).addr(), || what.clone());
+        }
+    }
+
     /// Keeps something until no graph is captured.
     pub(crate) fn defer(&self, make: impl FnOnce() -> Kept) {
         self.0.captures.defer(make);

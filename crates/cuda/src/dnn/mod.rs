@@ -7,7 +7,7 @@
 mod raw;
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::device::Stream;
 pub use crate::element::Layout;
@@ -111,7 +111,7 @@ struct Key {
 /// Convolves on one GPU's computing stream.
 #[derive(Debug)]
 pub struct Dnn {
-    inner: Mutex<Inner>,
+    inner: Arc<Mutex<Inner>>,
     gpu: Gpu,
 }
 
@@ -131,7 +131,7 @@ impl Dnn {
         gpu.device().refuse_in_capture("opening cuDNN", FIRST)?;
         Library::Cudnn.require()?;
         let inner = Inner { plans: HashMap::new(), handle: raw::Handle::new(gpu)? };
-        Ok(Self { inner: Mutex::new(inner), gpu: gpu.clone() })
+        Ok(Self { inner: Arc::new(Mutex::new(inner)), gpu: gpu.clone() })
     }
 
     /// y = x ⋆ w. All are of one type; sums of elements of 16 bits are in f32.
@@ -208,7 +208,9 @@ impl Dnn {
         let used: Vec<&Slice> = slices.into_iter().chain(room.as_ref()).collect();
         issue(self.gpu.device(), Stream::Compute, pass.name(), &used, |stream| {
             inner.handle.run(&key, plan, slices, add, room.as_ref(), stream)
-        })
+        })?;
+        self.gpu.device().keep_in_capture(&self.inner);
+        Ok(())
     }
 
     fn workspace(&self, bytes: usize) -> Result<Option<Slice>> {

@@ -114,11 +114,10 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         match self.lender {
-            None => {
-                self.pool.accounts().remove(self.kind, self.tracked.bytes());
-                self.pool.device().defer(|| self.tracked.clone());
-            }
+            None => self.pool.accounts().remove(self.kind, self.tracked.bytes()),
             Some(capture) => self.pool.give_back(capture, &self.tracked),
         }
+        // Nothing is freed while a graph is captured: every launch would free it again.
+        self.pool.device().defer(|| self.tracked.clone());
     }
 }

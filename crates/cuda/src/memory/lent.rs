@@ -19,10 +19,8 @@ impl Slice {
     /// comes first.
     pub fn lend(&self) -> Lent {
         let block = self.block();
-        if self.device().capture().is_some() {
-            // Whatever the library issues is out of this crate's sight.
-            self.device().keep(Arc::as_ptr(block).addr(), || block.clone());
-        }
+        // Whatever the library issues is out of this crate's sight.
+        self.device().keep_in_capture(block);
         Lent { bytes: Borrowed::new(block.allocation(), &self.range()), slice: self.clone() }
     }
 }

@@ -1,7 +1,5 @@
 //! Giving streams work that uses slices, so that memory outlives all that uses it, on whatever stream.
 
-use std::sync::Arc;
-
 use cudarc::driver::CudaStream;
 
 use super::slice::Slice;
@@ -47,7 +45,7 @@ pub(crate) fn issue_timed<R>(
     if captured {
         let capture = device.capture();
         for block in slices.iter().map(|slice| slice.block()).filter(|block| block.lender() != capture) {
-            device.keep(Arc::as_ptr(block).addr(), || block.clone());
+            device.keep_in_capture(block);
         }
     }
     Ok((result?, time))
