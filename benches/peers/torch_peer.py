@@ -2,6 +2,9 @@
 
 {"prepare": WORK} makes a piece of work ready, {"run": N} repeats it N times and gives the mean seconds,
 {"memory": true} gives the most memory that was held. The argument is the number of threads.
+
+With "device": "cuda" training runs on the first GPU as PyTorch's users are told to run it: compiled (torch.compile), channels-last
+or not, whichever is faster, with fused optimizers, and bf16 by autocast.
 """
 
 import json
@@ -50,14 +53,57 @@ def best_layout(torch, x, w, forward):
 def fastest(candidates):
     def seconds(once):
         once()
+        finish()
         times = []
         for _ in range(5):
             start = time.perf_counter()
             once()
+            finish()
             times.append(time.perf_counter() - start)
         return sorted(times)[2]
 
     return min(candidates, key=seconds)
+
+
+def finish():
+    """Waits for what a GPU was given."""
+    torch = sys.modules["torch"]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+class Training:
+    """What trainings have in common on one device: where tensors lie, how models are compiled, mixed precision, optimizers."""
+
+    def __init__(self, torch, work):
+        self.torch, self.work = torch, work
+        self.device = work.get("device", "cpu")
+        self.gpu = self.device == "cuda"
+        if self.gpu:
+            fast = work["precision"] != "f32"
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = fast
+            torch.backends.cudnn.benchmark = True
+            torch.cuda.reset_peak_memory_stats()
+
+    def put(self, tensor, layout=None):
+        tensor = tensor.to(self.device)
+        return tensor.contiguous(memory_format=layout) if layout and tensor.dim() == 4 else tensor
+
+    def model(self, model, layout):
+        return model.to(self.device).to(memory_format=layout).train()
+
+    def compiled(self, function):
+        return self.torch.compile(function) if self.gpu else function
+
+    def autocast(self):
+        return self.torch.autocast(self.device, self.torch.bfloat16, enabled=self.work["precision"] == "bf16")
+
+    def sgd(self, model):
+        return self.torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, weight_decay=5e-4, fused=self.gpu)
+
+    def fastest(self, with_layout):
+        """The faster of the two memory layouts."""
+        return fastest([with_layout(self.torch.contiguous_format), with_layout(self.torch.channels_last)])
 
 
 def train(torch, work):
@@ -73,6 +119,8 @@ def train(torch, work):
     if name is None:
         return None
 
+    on = Training(torch, work)
+
     def with_layout(layout):
         model = getattr(torchvision.models, name)(num_classes=10)
         if work["cifar_stem"]:
@@ -81,21 +129,21 @@ def train(torch, work):
             else:
                 model.conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
                 model.maxpool = nn.Identity()
-        model = model.to(memory_format=layout).train()
-        x = torch.randn(work["batch"], 3, work["size"], work["size"]).contiguous(memory_format=layout)
-        y = torch.arange(work["batch"]) % 10
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, weight_decay=5e-4)
+        model = on.model(model, layout)
+        x = on.put(torch.randn(work["batch"], 3, work["size"], work["size"]), layout)
+        y = on.put(torch.arange(work["batch"]) % 10)
+        optimizer, forward = on.sgd(model), on.compiled(model)
 
         def once():
             optimizer.zero_grad(set_to_none=True)
-            with torch.autocast("cpu", torch.bfloat16, enabled=work["precision"] == "bf16"):
-                loss = nn.functional.cross_entropy(model(x), y)
+            with on.autocast():
+                loss = nn.functional.cross_entropy(forward(x), y)
             loss.backward()
             optimizer.step()
 
         return once
 
-    return fastest([with_layout(torch.contiguous_format), with_layout(torch.channels_last)])
+    return on.fastest(with_layout)
 
 
 def unet(torch, work):
@@ -105,7 +153,7 @@ def unet(torch, work):
     except ImportError as error:
         print(f"no U-Net to compare with: {error}; pip install diffusers", file=sys.stderr)
         return None
-    batch, size = work["batch"], work["size"]
+    batch, size, on = work["batch"], work["size"], Training(torch, work)
 
     def with_layout(layout):
         model = UNet2DConditionModel(
@@ -113,21 +161,21 @@ def unet(torch, work):
             down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
             up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
             cross_attention_dim=64, attention_head_dim=8, norm_num_groups=32)
-        model = model.to(memory_format=layout).train()
-        x, y = (torch.randn(batch, 4, size, size).contiguous(memory_format=layout) for _ in range(2))
-        text, times = torch.randn(batch, 16, 64), torch.arange(batch) * 37 % 1000
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, weight_decay=5e-4)
+        model = on.model(model, layout)
+        x, y = (on.put(torch.randn(batch, 4, size, size), layout) for _ in range(2))
+        text, times = on.put(torch.randn(batch, 16, 64)), on.put(torch.arange(batch) * 37 % 1000)
+        optimizer, forward = on.sgd(model), on.compiled(model)
 
         def once():
             optimizer.zero_grad(set_to_none=True)
-            with torch.autocast("cpu", torch.bfloat16, enabled=work["precision"] == "bf16"):
-                loss = torch.nn.functional.mse_loss(model(x, times, text).sample, y)
+            with on.autocast():
+                loss = torch.nn.functional.mse_loss(forward(x, times, text).sample, y)
             loss.backward()
             optimizer.step()
 
         return once
 
-    return fastest([with_layout(torch.contiguous_format), with_layout(torch.channels_last)])
+    return on.fastest(with_layout)
 
 
 def stackgan(torch, work):
@@ -216,13 +264,13 @@ def stackgan(torch, work):
             maps = condition[:, :, None, None].expand(-1, -1, 4, 4)
             return self.judge(torch.cat([features, maps], 1)).view(-1)
 
-    batch = work["batch"]
+    batch, on = work["batch"], Training(torch, work)
 
     def bce(logits, target):
         return nn.functional.binary_cross_entropy_with_logits(logits, torch.full_like(logits, target))
 
-    def judge(d, real, fake, shown):
-        real, fake = d.features(real), d.features(fake)
+    def judge(d, features_of, real, fake, shown):
+        real, fake = features_of(real), features_of(fake)
         right, made = bce(d.logits(real, shown), 1.0), bce(d.logits(fake, shown), 0.0)
         wrong = bce(d.logits(real[:-1], shown[1:]), 0.0)
         if d.alone is None:
@@ -231,26 +279,26 @@ def stackgan(torch, work):
         return (right + real_alone) / 2 + (made + wrong + fake_alone) / 3
 
     def with_layout(layout):
-        g = (Second(First()) if second else First()).to(memory_format=layout)
-        d = Discriminator().to(memory_format=layout)
-        adam = [torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=2e-4, betas=(0.5, 0.999))
-                for model in (g, d)]
-        real = torch.randn(batch, 3, size, size).contiguous(memory_format=layout)
-        text, z, eps = torch.randn(batch, 1024), torch.randn(batch, 100), torch.randn(batch, 128)
+        g, d = on.model(Second(First()) if second else First(), layout), on.model(Discriminator(), layout)
+        adam = [torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=2e-4, betas=(0.5, 0.999),
+                                 fused=on.gpu) for model in (g, d)]
+        real = on.put(torch.randn(batch, 3, size, size), layout)
+        text, z, eps = (on.put(torch.randn(batch, width)) for width in (1024, 100, 128))
+        make, features_of = on.compiled(g), on.compiled(d.features)
 
         def once():
-            with torch.autocast("cpu", torch.bfloat16, enabled=work["precision"] == "bf16"):
+            with on.autocast():
                 step()
 
         def step():
-            fake, mu, logvar = g(text, z, eps)
+            fake, mu, logvar = make(text, z, eps)
             shown = mu.detach()
             d.zero_grad(set_to_none=True)
-            judge(d, real, fake.detach(), shown).backward()
+            judge(d, features_of, real, fake.detach(), shown).backward()
             adam[1].step()
             g.zero_grad(set_to_none=True)
             d.requires_grad_(False)
-            features = d.features(fake)
+            features = features_of(fake)
             loss = bce(d.logits(features, shown), 1.0)
             if second:
                 loss = loss + bce(d.alone(features).view(-1), 1.0)
@@ -261,7 +309,7 @@ def stackgan(torch, work):
 
         return once
 
-    return fastest([with_layout(torch.contiguous_format), with_layout(torch.channels_last)])
+    return on.fastest(with_layout)
 
 
 def main():
@@ -282,9 +330,11 @@ def main():
             start = time.perf_counter()
             for _ in range(question["run"]):
                 once()
+            finish()
             answer({"seconds": (time.perf_counter() - start) / question["run"]})
         else:
-            answer({"bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024})
+            used = torch.cuda.is_available() and torch.cuda.max_memory_allocated()
+            answer({"bytes": used or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024})
 
 
 def answer(value):

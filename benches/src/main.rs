@@ -56,7 +56,7 @@ enum Command {
 }
 
 /// What all benchmarks take.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 struct Common {
     /// Threads, of each rank
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]

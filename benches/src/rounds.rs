@@ -28,18 +28,18 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Alternates `rounds` rounds of each of `ours` and of the peer. Each round repeats the work so often that it lasts
-/// a while; a first one, not counted, warms up.
+/// Alternates `rounds` rounds of each of `ours`, which repeats its work so often as it is told, and of the peer. Each round
+/// repeats the work so often that it lasts a while; a first one, not counted, warms up.
 pub(crate) fn alternate(
     rounds: u64,
-    ours: &mut [&mut dyn FnMut() -> Result<()>],
+    ours: &mut [&mut dyn FnMut(u64) -> Result<()>],
     mut theirs: Option<&mut Prepared<'_>>,
 ) -> Result<Medians> {
     let repetitions = |seconds: f64| (ROUND.as_secs_f64() / seconds.max(1e-9)).ceil().clamp(1.0, 1e4) as u64;
     let mut our_repetitions = Vec::new();
     for work in ours.iter_mut() {
-        work()?;
-        our_repetitions.push(repetitions(seconds(work)?));
+        work(1)?;
+        our_repetitions.push(repetitions(seconds(work, 1)?));
     }
     let their_repetitions = match &mut theirs {
         Some(peer) => {
@@ -51,12 +51,8 @@ pub(crate) fn alternate(
     let (mut our_times, mut their_times) = (vec![Vec::new(); ours.len()], Vec::new());
     for _ in 0..rounds {
         for ((work, repetitions), times) in ours.iter_mut().zip(&our_repetitions).zip(&mut our_times) {
-            let mut total = 0.0;
             std::thread::sleep(PAUSE);
-            for _ in 0..*repetitions {
-                total += seconds(work)?;
-            }
-            times.push(total / *repetitions as f64);
+            times.push(seconds(work, *repetitions)? / *repetitions as f64);
         }
         if let Some(peer) = &mut theirs {
             std::thread::sleep(PAUSE);
@@ -67,9 +63,9 @@ pub(crate) fn alternate(
     Ok(Medians { ours: our_times.into_iter().map(median).collect(), theirs })
 }
 
-/// How long the work takes.
-fn seconds(work: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
+/// How long so many repetitions of the work take.
+fn seconds(work: &mut dyn FnMut(u64) -> Result<()>, repetitions: u64) -> Result<f64> {
     let start = Instant::now();
-    work()?;
+    work(repetitions)?;
     Ok(start.elapsed().as_secs_f64())
 }

@@ -1,6 +1,8 @@
 //! `cargo xtask`: builds the release program and runs it. Thin, and without dependencies, so that it starts at
 //! once on a fresh clone.
 
+mod gpu;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 
@@ -18,6 +20,8 @@ Usage: cargo xtask COMMAND [ARGUMENTS]
   bench versions ...             training steps of this build beside those of another
   test [--full] ...              runs all tests; with --full also those that are ignored for their length, and where
                                  PHALANX_CUDA_TOOLKIT names a CUDA toolkit, its compiler takes every kernel of the GPU
+  test --gpu                     runs what a machine with GPUs can show, on its own GPUs and libraries: kernels, ops,
+                                 NCCL, whole trainings, and a training under compute-sanitizer where that is installed
   tidy                           checks the house rules: dependency edges, file headers and lengths, printing
   ci                             what continuous integration runs
   help                           this text
@@ -32,6 +36,7 @@ fn main() -> ExitCode {
     let command = if arguments.is_empty() { "help".to_owned() } else { arguments.remove(0) };
     let outcome = match command.as_str() {
         name if PASSED_ON.contains(&name) => program(name, &arguments),
+        "test" if arguments.iter().any(|argument| argument == "--gpu") => gpu::test(&arguments),
         "test" => {
             let full =
                 arguments.iter().position(|argument| argument == "--full").map(|at| arguments.remove(at));

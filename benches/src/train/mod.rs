@@ -1,5 +1,6 @@
 //! Whole training steps: forward, loss, backward, communication, optimizer.
 
+mod device;
 mod model;
 mod precision;
 mod rank;
@@ -13,16 +14,17 @@ use serde_json::{Value as Json, json};
 use crate::Common;
 use crate::peer::{Peer, torch_ranks};
 use crate::rounds::alternate;
+use device::Device;
 use model::Model;
 use precision::Precision;
 use rank::Team;
 
 /// What to measure.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct TrainArgs {
-    /// The model
-    #[arg(long, value_enum, default_value_t = Model::Resnet18)]
-    model: Model,
+    /// The model [default: resnet18; with --device cuda a table of all, at the sizes that they are used at]
+    #[arg(long, value_enum)]
+    model: Option<Model>,
     /// Images of each rank in a step
     #[arg(long, default_value_t = 64)]
     batch: usize,
@@ -36,8 +38,11 @@ pub(crate) struct TrainArgs {
     /// between, take turns round by round, and are compared with the first
     #[arg(long, default_value = "ddp", value_delimiter = ',')]
     strategy: Vec<String>,
-    /// What is multiplied and kept: f32; bf16 or f16, with weights in f32; or f32 whose products are rounded to bf16 where that
-    /// is faster
+    /// What ranks compute on
+    #[arg(long, value_enum, default_value_t = Device::Cpu)]
+    device: Device,
+    /// What is multiplied and kept: f32; tf32, for GPUs; bf16 or f16, with weights in f32; or f32 whose products are rounded to
+    /// bf16 where that is faster
     #[arg(long, value_enum, default_value_t = Precision::F32)]
     precision: Precision,
     /// Every so many-th block runs again in backward instead of keeping its activations, 1 for all; 0 for none
@@ -87,18 +92,54 @@ struct Row<'a> {
     peer: Option<(String, f64)>,
 }
 
+/// What a machine with a GPU is asked about: the model, its images' size, the batch, and whether it has the stem for small images.
+const ON_GPUS: &[(Model, usize, usize, bool)] = &[
+    (Model::Resnet18, 32, 512, true),
+    (Model::Resnet50, 224, 64, false),
+    (Model::Mobilenetv2, 32, 512, true),
+    (Model::Cvae, 32, 512, false),
+    (Model::Unet, 32, 64, false),
+    (Model::Stackgan1, 64, 64, false),
+    (Model::Stackgan2, 256, 16, false),
+];
+
 pub(crate) fn run(args: &TrainArgs) -> Result<()> {
+    if args.model.is_some() || args.device == Device::Cpu {
+        return args.common.write(&measure(args)?);
+    }
+    let mut all = Vec::new();
+    for &(model, image_size, batch, cifar_stem) in ON_GPUS {
+        for precision in [Precision::Tf32, Precision::Bf16] {
+            let one =
+                TrainArgs { model: Some(model), image_size, batch, cifar_stem, precision, ..args.clone() };
+            // One that does not fit, or that the peer cannot compile, takes no other with it.
+            all.push(measure(&one).unwrap_or_else(|error| {
+                println!("{model:?}, {}: {error:#}", precision.name());
+                json!({ "model": format!("{model:?}").to_lowercase(), "precision": precision.name(), "error": format!("{error:#}") })
+            }));
+            println!();
+        }
+    }
+    args.common.write(&json!({ "trainings": all }))
+}
+
+/// One training.
+fn measure(args: &TrainArgs) -> Result<Json> {
     let world = usize::try_from(args.ranks)?;
     let common = &args.common;
     anyhow::ensure!(args.batch > 0, "--batch 0: a rank needs an image");
     anyhow::ensure!(
         common.peer.is_none()
-            || args.precision == Precision::F32
+            || matches!(args.precision, Precision::F32 | Precision::Tf32)
             || (args.precision != Precision::F16 && world == 1),
         "--peer computes in f32, or with one rank in bf16; not in {} on {world} ranks",
         args.precision.name()
     );
-    let name = args.model.to_possible_value().context("a model has a name")?.get_name().to_owned();
+    anyhow::ensure!(
+        args.device == Device::Cpu || world == 1 || common.peer.is_none(),
+        "--peer has one GPU; leave it out, or --ranks {world}"
+    );
+    let name = args.model().to_possible_value().context("a model has a name")?.get_name().to_owned();
     // Several ranks are compared with as many processes of PyTorch's, after our rounds.
     let alone = common.peer.filter(|_| world == 1);
     let mut peer = alone.map(|library| Peer::start(library, common.threads())).transpose()?;
@@ -106,30 +147,30 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     let mut prepared = match &mut peer {
         Some(peer) => peer.prepare(&json!({
             "kind": "train", "model": name, "batch": args.batch, "size": args.image_size,
-            "cifar_stem": args.cifar_stem, "precision": args.precision.of_peer(),
+            "cifar_stem": args.cifar_stem, "precision": args.precision.of_peer(), "device": args.device.name(),
         }))?,
         None => None,
     };
     if version.is_some() && prepared.is_none() {
         println!("the peer has no {name} like this");
     }
-    let (medians, mut rows) = std::thread::scope(|scope| {
+    let (medians, mut rows, gpu_memory) = std::thread::scope(|scope| {
         let mut teams = Vec::new();
         for strategy in &args.strategy {
             teams.push(Team::start(scope, args, strategy, world)?);
         }
-        let mut steps: Vec<_> = teams.iter_mut().map(|team| || team.step()).collect();
-        let mut ours: Vec<&mut dyn FnMut() -> Result<()>> = Vec::new();
-        ours.extend(steps.iter_mut().map(|step| step as &mut dyn FnMut() -> Result<()>));
+        let mut steps: Vec<_> = teams.iter_mut().map(|team| |count| team.steps(count)).collect();
+        let mut ours: Vec<&mut dyn FnMut(u64) -> Result<()>> = Vec::new();
+        ours.extend(steps.iter_mut().map(|step| step as &mut dyn FnMut(u64) -> Result<()>));
         let medians = alternate(common.rounds, &mut ours, prepared.as_mut())?;
         let rows: Vec<Row<'_>> =
             teams.iter().zip(&medians.ours).map(|(team, seconds)| team.row(*seconds)).collect();
-        anyhow::Ok((medians, rows))
+        anyhow::Ok((medians, rows, teams.iter().filter_map(Team::gpu_memory).max()))
     })?;
     if let (Some(theirs), Some(version)) = (medians.theirs, &version) {
         rows[0].peer = Some((version.clone(), theirs));
     }
-    if common.peer.is_some() && world > 1 {
+    if common.peer.is_some() && world > 1 && args.device == Device::Cpu {
         for row in rows.iter_mut().filter(|row| row.strategy != "none") {
             row.peer = Some(torch_ranks(&json!({
                 "model": name, "batch": args.batch, "size": args.image_size, "cifar_stem": args.cifar_stem,
@@ -138,16 +179,17 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
             }))?);
         }
     }
-    let memory = phalanx_trainer::run::peak_memory();
+    // What a GPU holds is what there is little of.
+    let memory = gpu_memory.or_else(phalanx_trainer::run::peak_memory);
     let peer_memory = prepared.as_mut().map(crate::peer::Prepared::peak_memory).transpose()?;
     print(args, &name, &rows, memory, peer_memory);
     let circumstances = json!({
         "model": name, "batch": args.batch, "image_size": args.image_size, "cifar_stem": args.cifar_stem,
-        "ranks": world, "threads": common.threads(), "precision": args.precision.name(),
+        "ranks": world, "threads": common.threads(), "precision": args.precision.name(), "device": args.device.name(),
         "recompute": args.recompute, "overlap": format!("{:?}", args.overlap).to_lowercase(), "rounds": common.rounds,
         "peak_memory_bytes": memory, "peer_peak_memory_bytes": peer_memory,
     });
-    common.write(&results(circumstances, rows.iter().map(|row| row.json(args, &rows[0])).collect()))
+    Ok(results(circumstances, rows.iter().map(|row| row.json(args, &rows[0])).collect()))
 }
 
 /// What is written of a measurement: its circumstances, a row a strategy, and, where there is only one, what that says beside
@@ -174,7 +216,8 @@ fn print(args: &TrainArgs, name: &str, rows: &[Row<'_>], memory: Option<u64>, pe
         every => format!(", 1 of {every} blocks recomputed"),
     };
     println!(
-        "{name}, {precision}{recomputed}, batch {batch} at {size}x{size}, ranks: {world}, threads of each: {threads}",
+        "{name}, {device}, {precision}{recomputed}, batch {batch} at {size}x{size}, ranks: {world}, threads of each: {threads}",
+        device = args.device.name(),
         precision = args.precision.name(),
         batch = args.batch,
         size = args.image_size,
@@ -220,6 +263,10 @@ fn print(args: &TrainArgs, name: &str, rows: &[Row<'_>], memory: Option<u64>, pe
 }
 
 impl TrainArgs {
+    fn model(&self) -> Model {
+        self.model.unwrap_or(Model::Resnet18)
+    }
+
     /// Images of all ranks in a step.
     fn images(&self) -> f64 {
         self.batch as f64 * self.ranks as f64

@@ -9,7 +9,7 @@ use phalanx_models::{
     TextToImage,
 };
 use phalanx_tensor::loss::{self, Over};
-use phalanx_tensor::{BuildOptions, ParamStore, StoreBuilder, Tape, Value};
+use phalanx_tensor::{BuildOptions, ParamStore, Place, StoreBuilder, Tape, Value};
 
 use super::TrainArgs;
 
@@ -32,20 +32,21 @@ pub(super) enum Model {
 pub(super) type Forward = Box<dyn Fn(&Tape, Over) -> phalanx_tensor::Result<Value>>;
 
 /// How parameters lie in memory, and so how large messages are.
-pub(super) fn layout(args: &TrainArgs) -> BuildOptions {
-    BuildOptions { bucket_bytes: args.bucket_kib << 10, ..BuildOptions::default() }
+pub(super) fn layout(args: &TrainArgs, place: &Place) -> BuildOptions {
+    BuildOptions { bucket_bytes: args.bucket_kib << 10, place: place.clone(), ..BuildOptions::default() }
 }
 
 /// A rank's model and its part of the batch.
-pub(super) fn build(args: &TrainArgs, batch: usize) -> Result<(ParamStore, Forward)> {
-    let builder = StoreBuilder::new(layout(args));
+pub(super) fn build(args: &TrainArgs, place: &Place, batch: usize) -> Result<(ParamStore, Forward)> {
+    let builder = StoreBuilder::new(layout(args, place));
+    let put = |tensor: &Tensor| Ok::<_, anyhow::Error>(Value::constant(place.put(tensor)?));
     let size = args.image_size;
-    let images = Value::constant(Tensor::rand(-1.0_f32, 1.0, (batch, 3, size, size), &Device::Cpu)?);
+    let images = put(&Tensor::rand(-1.0_f32, 1.0, (batch, 3, size, size), &Device::Cpu)?)?;
     let labels: Vec<u32> = (0..batch as u32).map(|i| i % 10).collect();
     let resnet = |variant| ResNetConfig { cifar_stem: args.cifar_stem, ..ResNetConfig::new(variant, 10) };
-    let forward: Forward = match args.model {
+    let forward: Forward = match args.model() {
         Model::Resnet18 | Model::Resnet34 | Model::Resnet50 => {
-            let variant = match args.model {
+            let variant = match args.model() {
                 Model::Resnet34 => ResNetVariant::R34,
                 Model::Resnet50 => ResNetVariant::R50,
                 _ => ResNetVariant::R18,
@@ -86,9 +87,7 @@ pub(super) fn build(args: &TrainArgs, batch: usize) -> Result<(ParamStore, Forwa
                 ..UNet2DConditionConfig::small(4, 64)
             };
             let model = UNet2DConditionModel::new(&builder.root(), &config)?;
-            let random = |dims: &[usize]| {
-                Ok::<_, candle_core::Error>(Value::constant(Tensor::rand(-1.0_f32, 1.0, dims, &Device::Cpu)?))
-            };
+            let random = |dims: &[usize]| put(&Tensor::rand(-1.0_f32, 1.0, dims, &Device::Cpu)?);
             let (sample, target) = (random(&[batch, 4, size, size])?, random(&[batch, 4, size, size])?);
             let text = random(&[batch, 16, 64])?;
             let times: Vec<f64> = (0..batch).map(|i| (i * 37 % 1000) as f64).collect();

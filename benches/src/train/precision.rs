@@ -7,6 +7,8 @@ use phalanx_kernels::Products;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Precision {
     F32,
+    /// Activations in f32, products of tensor cores
+    Tf32,
     /// Activations in bf16
     Bf16,
     /// Activations in f16
@@ -19,6 +21,7 @@ impl Precision {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
+            Self::Tf32 => "tf32",
             Self::Bf16 => "bf16",
             Self::F16 => "f16",
             Self::Bf16Products => "bf16-products",
@@ -27,7 +30,7 @@ impl Precision {
 
     pub(super) fn products(self) -> Products {
         match self {
-            Self::F32 | Self::F16 => Products::F32,
+            Self::F32 | Self::Tf32 | Self::F16 => Products::F32,
             Self::Bf16 | Self::Bf16Products => Products::Bf16,
         }
     }
@@ -36,6 +39,7 @@ impl Precision {
     pub(super) fn kept(self) -> phalanx_tensor::Precision {
         match self {
             Self::F32 | Self::Bf16Products => phalanx_tensor::Precision::F32,
+            Self::Tf32 => phalanx_tensor::Precision::Tf32,
             Self::Bf16 => phalanx_tensor::Precision::Bf16,
             Self::F16 => phalanx_tensor::Precision::F16,
         }

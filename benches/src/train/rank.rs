@@ -9,7 +9,7 @@ use phalanx_collectives::{CommStats, Communicator, threads};
 use phalanx_sharding::{DataParallel, Options, ParallelStrategy as _, Strategy};
 use phalanx_tensor::loss::Over;
 use phalanx_tensor::optim::{Optimizer, Sgd, scale_grads};
-use phalanx_tensor::{Context, Key, ParamStore, Recompute, Session, Tape, Value};
+use phalanx_tensor::{Context, Key, ParamStore, Place, Recompute, Session, Tape, Value};
 
 use super::model::{Model, build};
 use super::precision::Precision;
@@ -23,6 +23,7 @@ pub(super) struct Replica {
     pub(super) parallel: Arc<DataParallel>,
     precision: Precision,
     recompute: Recompute,
+    place: Place,
 }
 
 impl Replica {
@@ -31,6 +32,7 @@ impl Replica {
         strategy: &str,
         store: &ParamStore,
         comm: Communicator,
+        place: &Place,
     ) -> Result<Self> {
         // Without communication each rank is a world of its own.
         let (comm, strategy) = match strategy {
@@ -42,7 +44,7 @@ impl Replica {
         let row = Strategy::named(strategy)?;
         let parallel = DataParallel::with_options(store, row.mesh(comm, 0)?, row, options)?;
         let recompute = if args.recompute > 0 { Recompute::Every(args.recompute) } else { Recompute::Never };
-        Ok(Self { parallel, precision: args.precision, recompute })
+        Ok(Self { parallel, precision: args.precision, recompute, place: place.clone() })
     }
 
     pub(super) fn tape(&self, context: &Arc<Context>, step: u64) -> Tape {
@@ -51,6 +53,7 @@ impl Replica {
             listener: (world > 1).then(|| self.parallel.clone() as _),
             precision: self.precision.kept(),
             recompute: self.recompute,
+            place: self.place.clone(),
             ..Session::training(context.clone(), Key::new(0).step(step))
         })
     }
@@ -75,10 +78,10 @@ impl Replica {
 }
 
 /// The step of a model with one loss and SGD.
-fn single_loss_step(args: &TrainArgs, strategy: &str, comm: Communicator) -> Result<Step> {
+fn single_loss_step(args: &TrainArgs, strategy: &str, comm: Communicator, place: &Place) -> Result<Step> {
     let global = args.batch * comm.world_size();
-    let (store, forward) = build(args, args.batch)?;
-    let replica = Replica::new(args, strategy, &store, comm)?;
+    let (store, forward) = build(args, place, args.batch)?;
+    let replica = Replica::new(args, strategy, &store, comm, place)?;
     let mut sgd = Sgd::new(0.9, false, 5e-4);
     Ok(Box::new(move |context, step| {
         let tape = replica.tape(context, step);
@@ -88,36 +91,58 @@ fn single_loss_step(args: &TrainArgs, strategy: &str, comm: Communicator) -> Res
     }))
 }
 
-/// One rank: a step each time that it is told to.
+/// What a rank has to tell after some steps.
+struct Told {
+    stats: CommStats,
+    /// The most bytes of its GPU that it held at once.
+    gpu_memory: Option<u64>,
+}
+
+/// One rank: as many steps as it is told to take each time, to the end of all that they have queued.
 fn rank(
     args: &TrainArgs,
     strategy: &str,
-    comm: Communicator,
-    go: &Receiver<()>,
-    done: &Sender<Result<CommStats>>,
+    world: Communicator,
+    go: &Receiver<u64>,
+    done: &Sender<Result<Told>>,
 ) -> Result<()> {
     let context = Arc::new(Context::new(args.common.threads()).with_products(args.precision.products()));
-    let mut step = match args.model {
-        Model::Stackgan1 | Model::Stackgan2 => stackgan::step(args, strategy, comm)?,
-        _ => single_loss_step(args, strategy, comm)?,
+    let device = args.device.open(world.rank())?;
+    let (place, comm) = (device.place(), device.connected(world.clone())?);
+    let mut step = match args.model() {
+        Model::Stackgan1 | Model::Stackgan2 => stackgan::step(args, strategy, comm, &place)?,
+        _ => single_loss_step(args, strategy, comm, &place)?,
     };
     let mut number = 0;
-    while go.recv().is_ok() {
-        let outcome = step(&context, number);
-        number += 1;
-        if done.send(outcome).is_err() {
+    while let Ok(count) = go.recv() {
+        let mut outcome = Ok(CommStats::default());
+        for _ in 0..count {
+            outcome = step(&context, number);
+            number += 1;
+            if outcome.is_err() {
+                break;
+            }
+        }
+        let told = outcome.and_then(|stats| {
+            device.finish()?;
+            Ok(Told { stats, gpu_memory: device.peak_memory() })
+        });
+        if done.send(told).is_err() {
             break;
         }
     }
     Ok(())
 }
 
-/// The ranks of one strategy, as threads, which wait until they are told to take a step.
+/// The ranks of one strategy, as threads, which wait until they are told to take steps.
 pub(super) struct Team<'a> {
     strategy: &'a str,
-    ranks: Vec<(Sender<()>, Receiver<Result<CommStats>>)>,
-    /// Of rank 0, after each step.
-    stats: Vec<CommStats>,
+    ranks: Vec<(Sender<u64>, Receiver<Result<Told>>)>,
+    /// How many steps were taken.
+    taken: u64,
+    /// Of rank 0, after the first steps and after the last, each with the steps before.
+    stats: Option<[(u64, CommStats); 2]>,
+    gpu_memory: Option<u64>,
 }
 
 impl<'a> Team<'a> {
@@ -142,25 +167,34 @@ impl<'a> Team<'a> {
             });
             ranks.push((go, done));
         }
-        Ok(Self { strategy, ranks, stats: Vec::new() })
+        Ok(Self { strategy, ranks, taken: 0, stats: None, gpu_memory: None })
     }
 
-    /// A step of all ranks.
-    pub(super) fn step(&mut self) -> Result<()> {
+    /// Some steps of all ranks.
+    pub(super) fn steps(&mut self, count: u64) -> Result<()> {
         for (go, _) in &self.ranks {
-            go.send(()).map_err(|_| anyhow!("a rank has ended"))?;
+            go.send(count).map_err(|_| anyhow!("a rank has ended"))?;
         }
-        let stats = self.ranks.iter().map(|(_, done)| done.recv().context("a rank has ended")?);
-        let stats = stats.collect::<Result<Vec<_>>>()?;
-        self.stats.extend(stats.first());
+        self.taken += count;
+        let told = self.ranks.iter().map(|(_, done)| done.recv().context("a rank has ended")?);
+        let told = told.collect::<Result<Vec<_>>>()?;
+        if let Some(first) = told.first() {
+            let now = (self.taken, first.stats);
+            self.stats = Some(self.stats.map_or([now; 2], |[begin, _]| [begin, now]));
+        }
+        self.gpu_memory = told.iter().filter_map(|told| told.gpu_memory).max();
         Ok(())
+    }
+
+    /// The most bytes that a rank's GPU held at once, if ranks have GPUs.
+    pub(super) fn gpu_memory(&self) -> Option<u64> {
+        self.gpu_memory
     }
 
     /// What the steps took, with the median of their seconds; of communication the mean, without the first step.
     pub(super) fn row(&self, seconds: f64) -> Row<'a> {
-        let (first, last) = (self.stats.first().copied(), self.stats.last().copied());
-        let (first, last) = (first.unwrap_or_default(), last.unwrap_or_default());
-        let steps = self.stats.len().saturating_sub(1).max(1) as f64;
+        let [(before, first), (after, last)] = self.stats.unwrap_or_default();
+        let steps = (after - before).max(1) as f64;
         let exposed = (last.seconds_exposed - first.seconds_exposed) / steps;
         let busy = (last.seconds_busy - first.seconds_busy) / steps;
         Row {

@@ -1,28 +1,76 @@
-//! Flat memory as a buffer that the communication thread works on in place.
+//! Flat memory as a buffer that operations between ranks work on in place.
 
-use phalanx_collectives::{BoxError, DType, FlatBuffer, SliceMut};
-use phalanx_tensor::FlatStorage;
+use phalanx_collectives::{BoxError, DType, DeviceMut, FlatBuffer, SliceMut};
 use phalanx_tensor::host::HostSliceMut;
+use phalanx_tensor::{Array, FlatStorage, Result, TensorError};
 
-/// Flat memory. Clones share it, so nothing is copied in or out.
+/// Flat memory, of the host or of a GPU. Clones of it share it, so nothing is copied in or out.
 #[derive(Debug)]
-pub(crate) struct InPlace(pub(crate) FlatStorage);
+pub(crate) struct InPlace {
+    flat: FlatStorage,
+    dtype: DType,
+    /// As collectives know it, if it lies on a GPU.
+    #[cfg(feature = "cuda")]
+    lent: Option<phalanx_tensor::backend::Lent>,
+}
+
+impl InPlace {
+    /// # Errors
+    /// If the element type is not one that travels.
+    pub(crate) fn new(flat: FlatStorage) -> Result<Self> {
+        let dtype = match flat.dtype() {
+            candle_core::DType::F32 => DType::F32,
+            candle_core::DType::F64 => DType::F64,
+            candle_core::DType::BF16 => DType::BF16,
+            candle_core::DType::F16 => DType::F16,
+            other => {
+                let what = format!("elements of {}; floating-point numbers travel", other.as_str());
+                return Err(TensorError::Unsupported { op: "an operation between ranks", what });
+            }
+        };
+        Ok(Self {
+            #[cfg(feature = "cuda")]
+            lent: flat.lend()?,
+            flat,
+            dtype,
+        })
+    }
+
+    /// The elements of an array, one after the other.
+    ///
+    /// # Errors
+    /// If they do not lie so, or their type is not one that travels.
+    pub(crate) fn of(array: &Array) -> Result<Self> {
+        Self::new(FlatStorage::new(array.reshape(array.elem_count())?)?)
+    }
+}
 
 impl FlatBuffer for InPlace {
     fn dtype(&self) -> DType {
-        // Parameters are f32 or f64; any other type fails when the slice is opened, with its name.
-        if self.0.dtype() == candle_core::DType::F64 { DType::F64 } else { DType::F32 }
+        self.dtype
     }
 
     fn len(&self) -> usize {
-        self.0.len()
+        self.flat.len()
     }
 
-    fn with_slice_mut(&mut self, f: &mut dyn FnMut(SliceMut<'_>)) -> Result<(), BoxError> {
-        self.0.with_slice_mut(|slice| match slice {
+    fn with_slice_mut(&mut self, f: &mut dyn FnMut(SliceMut<'_>)) -> std::result::Result<(), BoxError> {
+        self.flat.with_slice_mut(|slice| match slice {
             HostSliceMut::F32(values) => f(SliceMut::F32(values)),
             HostSliceMut::F64(values) => f(SliceMut::F64(values)),
         })?;
         Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn device(&mut self) -> Option<DeviceMut<'_>> {
+        let lent = self.lent.as_mut()?;
+        let compute = lent.compute().clone();
+        Some(DeviceMut::of_bytes(lent.bytes(), self.dtype, &compute))
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn device(&mut self) -> Option<DeviceMut<'_>> {
+        None
     }
 }

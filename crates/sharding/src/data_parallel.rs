@@ -126,7 +126,9 @@ impl DataParallel {
             ShardAxis::Group => (mesh.axis("shard")?, Some(mesh.axis("replicate")?)),
         };
         let gathers = strategy.layout.parameters == Layout::Sharded && shards.world_size() > 1;
-        let overlaps = options.overlap.decide(&comm, gathers, options.threads.max(1))?;
+        // What lies on a GPU is moved by the GPU, and takes no core from computing.
+        let on_host = params.iter().all(|param| param.place().is_host());
+        let overlaps = options.overlap.decide(&comm, gathers && on_host, options.threads.max(1))?;
         let timely = |comm: Communicator| if overlaps { comm } else { comm.blocking() };
         let by = |comm: &Communicator| timely(comm.using(options.algorithm));
         let (shards, replicas) = (by(shards), replicas.map(by));
@@ -293,8 +295,8 @@ impl ParallelStrategy for DataParallel {
                 (ParamState::Gathered, _) => param.reshard()?,
                 (ParamState::Full, Some(full)) if param.trainable() => {
                     coming.push(match self.strategy.layout.optimizer {
-                        Layout::Leader => self.shards.broadcast_async(InPlace(full), LEADER),
-                        _ => self.shards.all_gather_in_place_async(InPlace(full)),
+                        Layout::Leader => self.shards.broadcast_async(InPlace::new(full)?, LEADER),
+                        _ => self.shards.all_gather_in_place_async(InPlace::new(full)?),
                     });
                 }
                 _ => {}

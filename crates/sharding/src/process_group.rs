@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use phalanx_collectives::{CommError, Communicator, Element, ReduceOp, Result};
-use phalanx_tensor::host::{HostSliceMut, with_host_slice_mut};
+use phalanx_collectives::{CommError, Communicator, FlatBuffer as _, ReduceOp, Result};
 use phalanx_tensor::{Array, HookResult, ProcessGroup};
+
+use crate::buffer::InPlace;
 
 /// The ranks of a communicator. The ops of a model run in the same order on every rank, so that their operations meet between
 /// the same reductions of gradients everywhere, also where both go over one communicator.
@@ -34,36 +35,6 @@ impl RankGroup {
             }
         }
     }
-
-    fn gather<T: Element>(&self, values: &mut [T], lens: &[usize]) -> Result<()> {
-        self.check("all-gather", lens, values.len())?;
-        if self.is_even(lens, values.len()) {
-            return self.0.all_gather_in_place(values);
-        }
-        let rank = self.0.rank();
-        let start: usize = lens[..rank].iter().sum();
-        let parts = self.0.all_gatherv(&values[start..start + lens[rank]])?;
-        let mut rest = values;
-        for (from, (part, len)) in parts.iter().zip(lens).enumerate() {
-            if part.len() != *len {
-                let problem = format!("rank {from} gives {} numbers; its part is {len}", part.len());
-                return Err(CommError::Argument { operation: "all-gather", problem });
-            }
-            let (to, others) = rest.split_at_mut(*len);
-            to.copy_from_slice(part);
-            rest = others;
-        }
-        Ok(())
-    }
-
-    fn scatter<T: Element>(&self, values: &mut [T], lens: &[usize]) -> Result<()> {
-        self.check("reduce-scatter", lens, values.len())?;
-        match self.is_even(lens, values.len()) {
-            true => self.0.reduce_scatter_in_place(values, ReduceOp::Sum),
-            // Parts that ranks are not cut into by themselves: the sum of everything has them all.
-            false => self.0.all_reduce(values, ReduceOp::Sum),
-        }
-    }
 }
 
 impl ProcessGroup for RankGroup {
@@ -76,23 +47,24 @@ impl ProcessGroup for RankGroup {
     }
 
     fn all_reduce(&self, values: &Array) -> HookResult {
-        Ok(with_host_slice_mut(values.host("all_reduce")?, |values| match values {
-            HostSliceMut::F32(values) => self.0.all_reduce(values, ReduceOp::Sum),
-            HostSliceMut::F64(values) => self.0.all_reduce(values, ReduceOp::Sum),
-        })??)
+        Ok(self.0.all_reduce(&mut InPlace::of(values)?, ReduceOp::Sum)?)
     }
 
     fn all_gather(&self, values: &Array, lens: &[usize]) -> HookResult {
-        Ok(with_host_slice_mut(values.host("all_gather")?, |values| match values {
-            HostSliceMut::F32(values) => self.gather(values, lens),
-            HostSliceMut::F64(values) => self.gather(values, lens),
-        })??)
+        let mut values = InPlace::of(values)?;
+        self.check("all-gather", lens, values.len())?;
+        Ok(match self.is_even(lens, values.len()) {
+            true => self.0.all_gather_in_place(&mut values)?,
+            false => self.0.all_gatherv_in_place(&mut values, lens)?,
+        })
     }
 
     fn reduce_scatter(&self, values: &Array, lens: &[usize]) -> HookResult {
-        Ok(with_host_slice_mut(values.host("reduce_scatter")?, |values| match values {
-            HostSliceMut::F32(values) => self.scatter(values, lens),
-            HostSliceMut::F64(values) => self.scatter(values, lens),
-        })??)
+        let mut values = InPlace::of(values)?;
+        Ok(match self.is_even(lens, values.len()) {
+            true => self.0.reduce_scatter_in_place(&mut values, ReduceOp::Sum)?,
+            // Parts that ranks are not cut into by themselves: the sum of everything has them all.
+            false => self.0.all_reduce(&mut values, ReduceOp::Sum)?,
+        })
     }
 }

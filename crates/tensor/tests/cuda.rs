@@ -17,8 +17,11 @@ use phalanx_tensor::backend::Cuda;
 use phalanx_tensor::{Place, Precision};
 
 fn cuda() -> Cuda {
-    let options = Options { cache: Some(software::cache()), ..Options::default() };
-    Cuda::new(0, &options).expect("the software GPU")
+    let options = match software::is_real() {
+        true => Options::default(),
+        false => Options { cache: Some(software::cache()), ..Options::default() },
+    };
+    Cuda::new(0, &options).expect("a GPU")
 }
 
 fn wide(tensor: &Tensor) -> Vec<f64> {
@@ -40,7 +43,7 @@ fn far(expected: &[f64], found: &[f64]) -> f64 {
 
 #[test]
 fn every_op_computes_on_a_gpu_what_it_computes_on_the_cpu() {
-    software::run(|| {
+    software::run_anywhere(|| {
         let place = Place::device(Arc::new(cuda()));
         let mut problems = Vec::new();
         for case in CASES {
@@ -133,7 +136,7 @@ fn a_network_with_attention_trains_as_on_the_cpu() {
 
 #[test]
 fn what_is_written_to_images_that_lie_channels_last_is_read_in_both_orders() {
-    software::run(|| {
+    software::run_anywhere(|| {
         use phalanx_tensor::backend::{Conv2dShape, Convolutions as _, Elementwise as _, Memory as _};
         let gpu = cuda();
         let shape = Conv2dShape {

@@ -10,28 +10,58 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+/// How many GPUs the software driver has.
+const DEVICES: &str = "SOFTWARE_GPU_COUNT";
+
 /// A folder of runs, and the libraries that programs find there.
 struct Place {
     runs: tempfile::TempDir,
-    libraries: &'static Path,
+    /// Those of the software GPU; nothing where the machine's own are used.
+    libraries: Option<&'static Path>,
 }
 
 impl Place {
     /// None, and a message, where the software GPU cannot be built.
     fn new() -> Option<Self> {
-        let runs = tempfile::tempdir().expect("a folder");
-        Some(Self { runs, libraries: software::libraries()? })
+        Self::of(Some(software::libraries()?))
+    }
+
+    /// With the machine's own GPUs if they are asked for.
+    fn anywhere() -> Option<Self> {
+        if software::is_real() { Self::of(None) } else { Self::new() }
+    }
+
+    fn of(libraries: Option<&'static Path>) -> Option<Self> {
+        Some(Self { runs: tempfile::tempdir().expect("a folder"), libraries })
+    }
+
+    /// Whether there are so many GPUs; a message if not.
+    fn has(&self, gpus: usize) -> bool {
+        let there = if self.libraries.is_some() { gpus } else { phalanx_cuda::Device::count().unwrap_or(0) };
+        if there < gpus {
+            println!("skipped: {gpus} ranks on {there} GPU(s)");
+        }
+        there >= gpus
     }
 
     fn run(&self, name: &str) -> PathBuf {
         self.runs.path().join(name)
     }
 
-    fn output(&self, line: &str) -> Output {
+    fn command(&self, line: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx"));
         let words = line.split(' ').filter(|part| !part.is_empty());
-        command.env("LD_LIBRARY_PATH", self.libraries).env("XDG_CACHE_HOME", self.libraries);
-        command.args(words).current_dir(self.runs.path()).output().expect("phalanx runs")
+        if let Some(libraries) = self.libraries {
+            command.env("LD_LIBRARY_PATH", libraries).env("XDG_CACHE_HOME", libraries);
+        }
+        command.args(words).current_dir(self.runs.path());
+        command
+    }
+
+    fn output(&self, line: &str) -> Output {
+        // As many GPUs as a line that names ranks has ranks.
+        let ranks = line.split("train.ranks=").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or("1");
+        self.command(line).env(DEVICES, ranks).output().expect("phalanx runs")
     }
 
     fn succeed(&self, line: &str) -> String {
@@ -68,12 +98,21 @@ fn losses(run: &Path) -> Vec<f64> {
     all
 }
 
+/// One rank on a GPU and one on the processor have the same losses.
 fn agree(place: &Place, line: &str, tolerance: f64) {
+    agree_on(place, 1, line, tolerance);
+}
+
+/// Ranks with a GPU each, and as many on the processor, have the same losses.
+fn agree_on(place: &Place, ranks: usize, line: &str, tolerance: f64) {
+    if !place.has(ranks) {
+        return;
+    }
     for device in ["cpu", "cuda"] {
-        let common = "--set train.ranks=1 --set log.every=1";
+        let common = format!("--set train.ranks={ranks} --set train.threads=1 --set log.every=1");
         let text =
             place.succeed(&format!("train {line} {common} --set train.device={device} --out {device}"));
-        assert_eq!(device == "cuda", text.contains("GPU 0, software GPU"), "{text}");
+        assert_eq!(device == "cuda", text.contains("GPU 0, "), "{text}");
     }
     let [on_cpu, on_gpu] = ["cpu", "cuda"].map(|name| losses(&place.run(name)));
     assert!(on_cpu.len() == on_gpu.len() && on_cpu.len() >= 5, "{} and {}", on_cpu.len(), on_gpu.len());
@@ -87,7 +126,7 @@ fn agree(place: &Place, line: &str, tolerance: f64) {
 
 #[test]
 fn an_autoencoder_trains_as_on_the_processor() {
-    let Some(place) = Place::new() else { return };
+    let Some(place) = Place::anywhere() else { return };
     agree(&place, "tiny --steps 5 --set train.clip_norm=1 --set train.ema=0.9", 1e-4);
     agree(&place, "tiny --steps 5 --set train.precision=bf16", 2e-2);
     agree(&place, "tiny --steps 5 --set train.precision=f16 --set train.recompute=2", 4e-3);
@@ -126,7 +165,7 @@ fn a_run_on_a_gpu_goes_on_bit_for_bit() {
 
 #[test]
 fn classifiers_train_as_on_the_processor() {
-    let Some(place) = Place::new() else { return };
+    let Some(place) = Place::anywhere() else { return };
     let small = "--steps 5 --set data.kind=shapes --set data.images=64 --set data.test_images=8 \
                  --set model.image_size=16 --set train.global_batch=4 --set train.accumulate=1";
     // Roundings grow at every ReLU of a deep network with batch norm.
@@ -139,7 +178,7 @@ fn classifiers_train_as_on_the_processor() {
 
 #[test]
 fn what_learns_pictures_with_texts_trains_as_on_the_processor() {
-    let Some(place) = Place::new() else { return };
+    let Some(place) = Place::anywhere() else { return };
     let common =
         "--steps 5 --set train.threads=1 --set data.images=24 --set data.test_images=8 --set eval.batch=4";
     let clip = "--set model.image_size=8 --set model.widths=[4] --set model.embed=8 --set model.text_width=8 \
@@ -156,7 +195,7 @@ fn what_learns_pictures_with_texts_trains_as_on_the_processor() {
 
 #[test]
 fn networks_against_each_other_train_as_on_the_processor() {
-    let Some(place) = Place::new() else { return };
+    let Some(place) = Place::anywhere() else { return };
     let gan = "--steps 5 --set model.kind=stackgan --set model.image_size=32 --set model.upscale=2 \
                --set model.condition=8 --set model.noise=4 --set model.gf_dim=4 --set model.df_dim=4 \
                --set model.residual_blocks=1 --set model.embed=16 --set model.text_part=0.2 \
@@ -169,7 +208,7 @@ fn networks_against_each_other_train_as_on_the_processor() {
 
 #[test]
 fn losses_are_read_a_step_late_and_are_the_same() {
-    let Some(place) = Place::new() else { return };
+    let Some(place) = Place::anywhere() else { return };
     let common = "train tiny --steps 7 --set train.ranks=1 --set train.device=cuda";
     place.succeed(&format!("{common} --set log.every=1 --out each"));
     place.succeed(&format!("{common} --set log.every=3 --out some"));
@@ -187,13 +226,50 @@ fn losses_are_read_a_step_late_and_are_the_same() {
 }
 
 #[test]
+fn ranks_with_a_gpu_each_train_as_on_the_processor() {
+    let Some(place) = Place::anywhere() else { return };
+    for strategy in ["ddp", "zero2", "fsdp"] {
+        agree_on(&place, 2, &format!("tiny --steps 5 --strategy {strategy} --set train.clip_norm=1"), 1e-4);
+    }
+    // Ranks that are threads of one process, and groups of ranks.
+    for strategy in ["dp", "zero1", "hsdp"] {
+        agree_on(&place, 4, &format!("tiny --steps 5 --strategy {strategy} --set train.ema=0.9"), 1e-4);
+    }
+    agree_on(&place, 2, "tiny --steps 5 --strategy fsdp --set train.precision=bf16", 2e-2);
+    // Statistics of batch norm over all ranks; the last batch of an epoch has a sample for one of them only.
+    let uneven = "--steps 5 --set data.kind=shapes --set data.images=9 --set data.test_images=8 --set data.tail=ragged \
+                  --set model.image_size=16 --set model.width=8 --set train.global_batch=4 --set model.sync_batch_norm=true";
+    agree_on(&place, 2, &format!("cifar10-resnet18 {uneven} --strategy fsdp"), 3e-2);
+}
+
+#[test]
+fn ranks_with_a_gpu_each_go_on_bit_for_bit() {
+    let Some(place) = Place::anywhere() else { return };
+    if !place.has(2) {
+        return;
+    }
+    let common = "train tiny --set train.ranks=2 --set log.every=1 --set train.device=cuda --strategy fsdp";
+    place.succeed(&format!("{common} --steps 5 --out whole"));
+    place.succeed(&format!("{common} --steps 3 --out parts"));
+    place.succeed(&format!("{common} --steps 5 --out parts --resume"));
+    assert_eq!(column(&place.run("whole"), "loss"), column(&place.run("parts"), "loss"));
+    for run in ["whole", "parts"] {
+        place.succeed(&format!("export {run} --out {run}.safetensors"));
+    }
+    let [whole, parts] = ["whole", "parts"].map(|run| fs::read(place.run(&format!("{run}.safetensors"))));
+    assert!(whole.expect("reads") == parts.expect("reads"), "the weights differ");
+}
+
+#[test]
 fn a_gpu_is_taken_where_there_is_one_for_each_rank() {
     let Some(place) = Place::new() else { return };
     let text = place.succeed("train tiny --steps 1 --set train.ranks=1 --out auto");
     assert!(text.contains("GPU 0, software GPU 0"), "{text}");
     let error = place.fail("train tiny --steps 1 --ranks 2 --set train.device=cuda --out two");
     assert!(error.contains("this host has one GPU, and rank 1"), "{error}");
-    let text = place.succeed("train tiny --steps 1 --ranks 2 --out auto-two");
+    let output =
+        place.command("train tiny --steps 1 --ranks 2 --out auto-two").output().expect("phalanx runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("CPU, as rank 1 has none: this host has one GPU"), "{text}");
     let codec = "train tiny --steps 1 --set train.ranks=1 --set comm.codec=bf16";
     let text = place.succeed(&format!("{codec} --out codec"));

@@ -139,6 +139,19 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
+/// Set where tests are to run on the machine's own GPUs and libraries.
+const REAL: &str = "PHALANX_TEST_GPU";
+
+/// Whether tests are to run on the machine's own GPUs.
+pub(crate) fn is_real() -> bool {
+    std::env::var_os(REAL).is_some()
+}
+
+/// Runs a test's body on the software GPU, or on the machine's own if that is asked for.
+pub(crate) fn run_anywhere(body: impl FnOnce()) {
+    if is_real() { body() } else { run(body) }
+}
+
 pub(crate) fn is_inside() -> bool {
     std::env::var_os(INSIDE).is_some()
 }

@@ -92,7 +92,7 @@ impl DataParallel {
                 (Message::Alone, 0)
             }
             (Some(shard), None) => {
-                let buffers = (InPlace(full.clone()), InPlace(shard.clone()));
+                let buffers = (InPlace::new(full.clone())?, InPlace::new(shard.clone())?);
                 let handle = self.shards.reduce_scatter_into_async(buffers.0, buffers.1, ReduceOp::Sum);
                 (Message::Scattered(handle), 0)
             }
@@ -144,7 +144,9 @@ impl DataParallel {
     /// What travels in the place of gradients, and the bytes that it takes beside them: what the codec makes of them for `slot`,
     /// or they themselves.
     fn travelling(&self, slot: usize, gradients: &FlatStorage) -> Result<(Box<dyn FlatBuffer>, u64)> {
-        let Some(codec) = &self.options.codec else { return Ok((Box::new(InPlace(gradients.clone())), 0)) };
+        let Some(codec) = &self.options.codec else {
+            return Ok((Box::new(InPlace::new(gradients.clone())?), 0));
+        };
         let message = with_singles(gradients, |gradients| codec.encode(slot, gradients))??;
         Ok((message, codec.bytes(gradients.len() as u64).wire))
     }

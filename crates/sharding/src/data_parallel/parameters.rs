@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::MutexGuard;
 
 use phalanx_collectives::Handle;
-use phalanx_tensor::host::HostSliceMut;
 use phalanx_tensor::{FlatParam, Key, ParamState};
 
 use super::prefetch::{Pass, Prefetch, Visit};
@@ -55,10 +54,7 @@ impl DataParallel {
         for param in &self.params {
             let Some(full) = param.values() else { continue };
             if self.comm.world_size() > 1 {
-                full.with_slice_mut(|slice| match slice {
-                    HostSliceMut::F32(values) => self.comm.broadcast(values, 0),
-                    HostSliceMut::F64(values) => self.comm.broadcast(values, 0),
-                })??;
+                self.comm.broadcast(&mut InPlace::new(full)?, 0)?;
             }
             if self.strategy.layout.leaves_memory(param, self.shards.world_size()) {
                 param.shard()?;
@@ -144,7 +140,7 @@ impl DataParallel {
     pub(super) fn fetch(&self, state: &mut Progress, at: usize) -> Result<()> {
         if self.params[at].state() == ParamState::Sharded {
             let (full, shard) = self.params[at].begin_gather()?;
-            let handle = self.shards.all_gather_into_async(InPlace(full), InPlace(shard));
+            let handle = self.shards.all_gather_into_async(InPlace::new(full)?, InPlace::new(shard)?);
             state.gathered.coming.insert(at, handle);
         }
         Ok(())

@@ -141,6 +141,19 @@ impl FlatStorage {
         with_host_slice_mut(self.0.host("host access")?, f)
     }
 
+    /// The elements as libraries take a GPU's memory; `None` if they lie on the host.
+    ///
+    /// # Errors
+    /// If the memory is that of a back end that is no GPU.
+    #[cfg(feature = "cuda")]
+    pub fn lend(&self) -> Result<Option<crate::backend::Lent>> {
+        if self.0.is_host() {
+            return Ok(None);
+        }
+        let array: &crate::backend::CudaArray = self.0.device("lend", "a GPU")?;
+        Ok(Some(array.slice()?.lend()))
+    }
+
     /// Overwrites the elements by those of `source`.
     ///
     /// # Errors

@@ -1,0 +1,67 @@
+//! What ranks compute on: the processor, or a GPU each.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use clap::ValueEnum;
+use phalanx_collectives::{Communicator, nccl};
+use phalanx_tensor::Place;
+use phalanx_tensor::backend::{Cuda, CudaOptions};
+
+/// What ranks compute on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Device {
+    Cpu,
+    /// A GPU for each rank; between several by NCCL
+    Cuda,
+}
+
+impl Device {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Cuda => "cuda",
+        }
+    }
+
+    /// That of a rank. Algorithms are tried, and the fastest are taken, as the peer takes them.
+    pub(super) fn open(self, rank: usize) -> Result<Opened> {
+        Ok(Opened(match self {
+            Self::Cpu => None,
+            Self::Cuda => {
+                let options = CudaOptions { repeatable: false, ..CudaOptions::default() };
+                Some(Cuda::new(rank, &options).with_context(|| format!("--device cuda, rank {rank}"))?)
+            }
+        }))
+    }
+}
+
+/// A rank's device.
+pub(super) struct Opened(Option<Cuda>);
+
+impl Opened {
+    /// Where arrays are made.
+    pub(super) fn place(&self) -> Place {
+        self.0.as_ref().map_or_else(Place::host, |cuda| Place::device(Arc::new(cuda.clone())))
+    }
+
+    /// The ranks of a world as those see them who compute here.
+    pub(super) fn connected(&self, world: Communicator) -> Result<Communicator> {
+        match &self.0 {
+            Some(cuda) if world.world_size() > 1 => {
+                Ok(nccl::communicator(&world, cuda.gpu().device().context().clone())?)
+            }
+            _ => Ok(world),
+        }
+    }
+
+    /// Waits until everything that was queued is done.
+    pub(super) fn finish(&self) -> Result<()> {
+        self.0.as_ref().map_or(Ok(()), |cuda| Ok(cuda.gpu().synchronize()?))
+    }
+
+    /// The most bytes of the GPU that were held at once.
+    pub(super) fn peak_memory(&self) -> Option<u64> {
+        Some(self.0.as_ref()?.gpu().pool().held().peak_total as u64)
+    }
+}

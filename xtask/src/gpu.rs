@@ -1,0 +1,70 @@
+//! `cargo xtask test --gpu`: everything that only a machine with GPUs can show, by one command.
+
+use std::process::{Command, ExitCode};
+
+use crate::{cargo_path, root};
+
+/// Has tests use the machine's own GPUs and libraries in place of the software GPU.
+const REAL: &str = "PHALANX_TEST_GPU";
+
+/// What is run, in this order: from single kernels to whole trainings, so that the first failure is the nearest to its cause.
+const STEPS: &[(&str, &[&str])] = &[
+    ("what the program finds", &["run", "--release", "--package", "phalanx-trainer", "--", "doctor"]),
+    ("every kernel against the processor's", &["test", "--package", "phalanx-cuda", "--test", "kernels"]),
+    (
+        "NCCL between the GPUs that there are",
+        &["test", "--package", "phalanx-collectives", "--features", "nccl", "--test", "nccl"],
+    ),
+    ("every op, and whole trainings, against the processor's", &["test", "--workspace", "--test", "cuda"]),
+];
+
+/// The training that compute-sanitizer watches.
+const WATCHED: &[&str] =
+    &["train", "tiny", "--steps", "3", "--set", "train.ranks=1", "--set", "train.device=cuda"];
+
+pub(crate) fn test(arguments: &[String]) -> Result<ExitCode, String> {
+    if let Some(unknown) = arguments.iter().find(|argument| *argument != "--gpu") {
+        return Err(format!("`test --gpu` takes nothing else, and was given `{unknown}`"));
+    }
+    let mut failed = Vec::new();
+    for (what, command) in STEPS {
+        println!("== {what}");
+        let status = Command::new(cargo_path()).args(*command).env(REAL, "1").current_dir(root()).status();
+        if !status.map_err(|error| format!("cannot start cargo: {error}"))?.success() {
+            failed.push(*what);
+        }
+    }
+    println!("== a training under compute-sanitizer");
+    match sanitized() {
+        Ok(true) => {}
+        Ok(false) => failed.push("a training under compute-sanitizer"),
+        Err(why) => println!("skipped: {why}"),
+    }
+    if failed.is_empty() {
+        println!("all passed; `cargo xtask bench train --device cuda --peer torch` measures");
+        return Ok(ExitCode::SUCCESS);
+    }
+    Err(format!("failed: {}", failed.join("; ")))
+}
+
+/// Whether compute-sanitizer finds no fault in a training; why it was not asked, if it is not there.
+fn sanitized() -> Result<bool, String> {
+    let sanitizer = "compute-sanitizer";
+    Command::new(sanitizer)
+        .arg("--version")
+        .output()
+        .map_err(|_| format!("there is no `{sanitizer}` on the path; CUDA toolkits have it"))?;
+    let out = std::env::temp_dir().join(format!("phalanx-sanitizer-{}", std::process::id()));
+    let program = root().join("target").join("release").join("phalanx");
+    let status = Command::new(sanitizer)
+        .args(["--error-exitcode", "1"])
+        .arg(program)
+        .args(WATCHED)
+        .arg("--out")
+        .arg(&out)
+        .status()
+        .map_err(|error| format!("cannot start {sanitizer}: {error}"))?;
+    // What the training left is of no use; if it stays, it stays in the folder for such things.
+    let _ = std::fs::remove_dir_all(&out);
+    Ok(status.success())
+}
