@@ -90,15 +90,15 @@ impl Graph {
         body: impl FnOnce() -> Result<R, E>,
     ) -> Result<(Self, R), E> {
         let device = gpu.device();
-        if let Some(CapturedStep { at, .. }) = step {
-            if (at.dtype(), at.len()) != (ElementType::I64, 1) || !at.device().is(device) {
-                let problem = format!(
-                    "a step of {} elements of {}; it should be one i64 of this GPU",
-                    at.len(),
-                    at.dtype()
-                );
-                return Err(GpuError::argument("capture", problem).into());
-            }
+        if let Some(CapturedStep { at, .. }) = step
+            && ((at.dtype(), at.len()) != (ElementType::I64, 1) || !at.device().is(device))
+        {
+            let problem = format!(
+                "a step of {} elements of {}; it should be one i64 of this GPU",
+                at.len(),
+                at.dtype()
+            );
+            return Err(GpuError::argument("capture", problem).into());
         }
         gpu.pool().begin_capture(device.begin_capture()?);
         gpu.set_captured_step(step.map(|step| (step.step, step.at.clone())));

@@ -18,15 +18,22 @@ namespace software_gpu {
 // Memory that this process has made and that not all ranks have found yet, by its name. It lies in no folder, so that nothing is
 // left when processes are killed.
 static std::mutex lock;
-static std::map<std::string, int> made;
+struct Made {
+    int file;
+    uint64_t number;
+};
+static std::map<std::string, Made> made;
 
 std::string Rings::make() {
     const int file = memfd_create("software-gpu-nccl", MFD_CLOEXEC);
     if (file < 0 || ftruncate(file, sizeof(Shared))) return "";
     char name[64];
     std::snprintf(name, sizeof name, "/proc/%d/fd/%d", int(getpid()), file);
+    static std::atomic<uint64_t> count{0};
+    const uint64_t number = ++count;
+    if (pwrite(file, &number, sizeof number, offsetof(Shared, number)) != sizeof number) return "";
     std::lock_guard<std::mutex> guard(lock);
-    made[name] = file;
+    made[name] = {file, number};
     return name;
 }
 
@@ -57,8 +64,8 @@ bool Rings::complete(std::string &problem) {
         // All have it: the way to it is closed.
         std::lock_guard<std::mutex> guard(lock);
         auto own = made.find(name_);
-        if (own != made.end()) {
-            close(own->second);
+        if (own != made.end() && own->second.number == shared_->number) {
+            close(own->second.file);
             made.erase(own);
         }
     }

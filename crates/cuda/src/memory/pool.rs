@@ -57,10 +57,11 @@ impl Pool {
     /// Memory that was lent by a capture, and that nobody has any more: the capture uses it again.
     pub(super) fn give_back(&self, capture: u64, tracked: &Arc<Tracked>) {
         // After the capture, and on other threads, it stays with the graph until that goes.
-        if self.device().capture() == Some(capture) && tracked.settle().is_ok() {
-            if let Some(reserve) = self.reserve().as_mut().filter(|reserve| reserve.capture == capture) {
-                reserve.give_back(tracked);
-            }
+        if self.device().capture() == Some(capture)
+            && tracked.settle().is_ok()
+            && let Some(reserve) = self.reserve().as_mut().filter(|reserve| reserve.capture == capture)
+        {
+            reserve.give_back(tracked);
         }
     }
 
@@ -85,10 +86,10 @@ impl Pool {
     /// Memory for a slice; none if there is not so much.
     fn block(&self, bytes: usize, kind: Kind) -> Result<Option<Block>> {
         let capture = self.device().capture();
-        if let Some(capture) = capture {
-            if let Some(tracked) = self.reserve().as_mut().and_then(|reserve| reserve.take(bytes)) {
-                return Ok(Some(Block::lent(tracked, kind, capture, self)));
-            }
+        if let Some(capture) = capture
+            && let Some(tracked) = self.reserve().as_mut().and_then(|reserve| reserve.take(bytes))
+        {
+            return Ok(Some(Block::lent(tracked, kind, capture, self)));
         }
         let (stream, allocating) = (self.device().stream(Stream::Compute), self.device().allocating()?);
         let Some(memory) = Allocation::new(stream, allocating, bytes)? else { return Ok(None) };

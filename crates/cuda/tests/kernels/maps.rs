@@ -213,7 +213,14 @@ fn images_are_cut_turned_and_normalised() {
             [([3, 8, 8], [8, 8]), ([2, 5, 9], [4, 6]), ([1, 1, 1], [3, 3]), ([4, 32, 32], [32, 32])]
         {
             let bytes: Vec<u8> = (0..count * height * width * 3).map(|_| draw.word() as u8).collect();
+            let mut planes_of_bytes = Vec::new();
+            for (n, c, place) in (0..count * 3 * height * width)
+                .map(|at| (at / (3 * height * width), at / (height * width) % 3, at % (height * width)))
+            {
+                planes_of_bytes.push(bytes[(n * height * width + place) * 3 + c]);
+            }
             let pixels = gpu.upload(&bytes).unwrap();
+            let pixel_planes = gpu.upload(&planes_of_bytes).unwrap();
             let corners: Vec<i32> = (0..2 * count).map(|_| draw.below(5) as i32 - 2).collect();
             let flips: Vec<u8> = (0..count).map(|_| draw.below(2) as u8).collect();
             let corners_gpu =
@@ -223,6 +230,7 @@ fn images_are_cut_turned_and_normalised() {
                 for dtype in [ElementType::F32, ElementType::Bf16, ElementType::F16] {
                     let batch = ImageBatch {
                         pixels: &pixels,
+                        layout: Layout::ChannelsLast,
                         dims: [count, height, width, 3],
                         size: [out_height, out_width],
                         corners: cut.then_some(&corners_gpu),
@@ -236,8 +244,9 @@ fn images_are_cut_turned_and_normalised() {
                         let (y, x) = (row as i32 + corner[0], column as i32 + corner[1]);
                         let inside = (0..height as i32).contains(&y) && (0..width as i32).contains(&x);
                         let at = ((n * height + y.max(0) as usize) * width + x.max(0) as usize) * 3 + c;
-                        let byte = if inside { f64::from(bytes[at]) } else { 0.0 };
-                        (byte / 255.0 - f64::from(mean[c])) / f64::from(std[c])
+                        let byte = if inside { f32::from(bytes[at]) } else { 0.0 };
+                        // As `Normalise` of `phalanx-data` has it.
+                        f64::from((byte / 255.0 - mean[c]) / std[c])
                     };
                     let (mut planes, mut last) = (Vec::new(), Vec::new());
                     for n in 0..count {
@@ -247,8 +256,16 @@ fn images_are_cut_turned_and_normalised() {
                             last.push(value(n, at % 3, at / 3 / out_width, at / 3 % out_width));
                         }
                     }
-                    assert_close(gpu, "images", &images(gpu, batch, dtype, false).unwrap(), &planes);
-                    assert_close(gpu, "images", &images(gpu, batch, dtype, true).unwrap(), &last);
+                    let other = ImageBatch { pixels: &pixel_planes, layout: FIRST, ..batch };
+                    for (expected, layout) in [(planes, FIRST), (last, Layout::ChannelsLast)] {
+                        for batch in [batch, other] {
+                            let maps = images(gpu, batch, dtype, layout).unwrap();
+                            assert_close(gpu, "images", &maps, &expected);
+                            if dtype == ElementType::F32 {
+                                assert_eq!(download(gpu, &maps), expected, "to the bit");
+                            }
+                        }
+                    }
                 }
             }
         }
