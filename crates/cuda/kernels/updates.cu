@@ -81,15 +81,21 @@ DEVICE void adam(const Adam &by, W *weights, const G *grads, W *first, W *second
     });
 }
 
-// Numbers lie on the device if `at` is given: a graph has the others by value.
+// The numbers that lie on the device, if they do: a graph has the others by value.
+template <class T> DEVICE T chosen(const T &by, const T *at) {
+    T numbers = by;
+    if (at) numbers = *at;
+    return numbers;
+}
+
 #define STEPS(S, W, G)                                                                                                        \
     KERNEL(sgd_##S, 256, Sgd by, const Sgd *at, W *weights, const G *grads, W *buffer, const double *factor, const u32 *skip, \
            void *low, int low_kind, Size count) {                                                                             \
-        sgd(at ? *at : by, weights, grads, buffer, factor, skip, low, low_kind, count);                                       \
+        sgd(chosen(by, at), weights, grads, buffer, factor, skip, low, low_kind, count);                                       \
     }                                                                                                                         \
     KERNEL(adam_##S, 256, Adam by, const Adam *at, W *weights, const G *grads, W *first, W *second, const double *factor,     \
            const u32 *skip, void *low, int low_kind, Size count) {                                                            \
-        adam(at ? *at : by, weights, grads, first, second, factor, skip, low, low_kind, count);                               \
+        adam(chosen(by, at), weights, grads, first, second, factor, skip, low, low_kind, count);                               \
     }
 FOR_F32(STEPS(f32_f32, float, float))
 FOR_F64(STEPS(f64_f64, double, double))
@@ -117,7 +123,7 @@ template <class W> DEVICE void ema(W *average, const W *weights, const Ema &by, 
 }
 #define EMA(S, W)                                                                                        \
     KERNEL(ema_##S, 256, Ema by, const Ema *at, W *average, const W *weights, Size count) {              \
-        ema(average, weights, at ? *at : by, count);                                                     \
+        ema(average, weights, chosen(by, at), count);                                                     \
     }
 FOR_F32(EMA(f32, float))
 FOR_F64(EMA(f64, double))

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::compile::{Compiler, Source, default_folder};
-use crate::device::{Device, Stream};
+use crate::device::{Device, FIRST, Stream};
 use crate::driver::Module;
 use crate::memory::{Pool, Slice};
 use crate::{Element, ElementType, Result};
@@ -142,8 +142,7 @@ impl Gpu {
         if let Some(module) = modules.get(source.name) {
             return Ok(module.clone());
         }
-        self.device()
-            .refuse_in_capture(&format!("loading kernels `{}`", source.name), crate::graph::FIRST)?;
+        self.device().refuse_in_capture(&format!("loading kernels `{}`", source.name), FIRST)?;
         let code = self.compiler()?.compile(source)?;
         let module = Arc::new(Module::load(self.0.device.context(), source.name, &code)?);
         modules.insert(source.name, module.clone());

@@ -51,13 +51,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, PoisonError};
 
-use crate::device::{Kept, Stream};
-use crate::driver::Executable;
+use crate::device::Stream;
+use crate::driver::{Executable, Kept};
 use crate::memory::Slice;
 use crate::{ElementType, Gpu, GpuError, Result};
-
-/// Why what happens once cannot be captured.
-pub(crate) const FIRST: &str = "it is done once, at first use: run the same work once before";
 
 /// A step's number, and where a graph reads it.
 #[derive(Debug, Clone, Copy)]

@@ -20,7 +20,7 @@
 
 use crate::Result;
 use crate::compile::Source;
-use crate::device::Stream;
+use crate::device::{FIRST, Stream};
 use crate::driver::Shape;
 use crate::gpu::Gpu;
 use crate::memory::{Slice, issue};
@@ -138,7 +138,7 @@ impl<'a> Launch<'a> {
         }
         let (device, module) = (self.gpu.device(), self.gpu.module(self.source)?);
         if device.capture().is_some() && !module.has_run(self.kernel) {
-            device.refuse_in_capture(&format!("the kernel `{}`", self.kernel), crate::graph::FIRST)?;
+            device.refuse_in_capture(&format!("the kernel `{}`", self.kernel), FIRST)?;
         }
         issue(device, self.stream, self.kernel, &self.slices, |stream| {
             module.launch(self.kernel, self.shape, &self.words, &self.places, stream)

@@ -11,9 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use phalanx_kernels::BinaryOp;
 
-use crate::device::Stream;
+use crate::device::{FIRST, Stream};
 use crate::gpu::Gpu;
-use crate::graph::FIRST;
 use crate::kernels;
 use crate::libraries::Library;
 use crate::memory::{Kind, Slice, counted_as, issue};

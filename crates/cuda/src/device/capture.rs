@@ -1,17 +1,14 @@
 //! While a graph is captured: which streams take part, who may issue what, and what must outlive the capture.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
 use super::Stream;
 use super::order::Times;
+use crate::driver::Kept;
 use crate::{GpuError, Result};
-
-/// Something whose end frees memory.
-pub(crate) type Kept = Arc<dyn Any + Send + Sync>;
 
 /// The capture of a device, if there is one.
 #[derive(Debug, Default)]

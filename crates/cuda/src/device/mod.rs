@@ -11,11 +11,14 @@ use cudarc::driver::{CudaContext, CudaEvent, CudaStream};
 use capture::{Admission, Captures};
 use order::Order;
 
-use crate::driver::{self, failed};
+use crate::driver::{self, Kept, failed};
 use crate::libraries::Library;
 use crate::{GpuError, Result};
 
-pub(crate) use capture::{Kept, Left};
+pub(crate) use capture::Left;
+
+/// Why what happens once cannot be captured.
+pub(crate) const FIRST: &str = "it is done once, at first use: run the same work once before";
 
 /// The compute capability that kernels are written for: Ampere, the first with bf16 and TF32.
 const NEEDED: (i32, i32) = (8, 0);

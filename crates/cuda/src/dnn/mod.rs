@@ -9,10 +9,9 @@ mod raw;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::device::Stream;
+use crate::device::{FIRST, Stream};
 pub use crate::element::Layout;
 use crate::gpu::Gpu;
-use crate::graph::FIRST;
 use crate::libraries::Library;
 use crate::memory::{Kind, Slice, counted_as, issue};
 use crate::{ElementType, GpuError, Result};

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result, sys};
 
-use super::failed;
-use crate::device::Kept;
+use super::{Kept, failed};
 use crate::{GpuError, Result};
 
 /// Begins to capture what a stream is given. Calls that are no work of a stream go on as always: this crate refuses those that

@@ -12,6 +12,7 @@ mod memory;
 mod module;
 mod transfer;
 
+use std::any::Any;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -24,6 +25,9 @@ pub(crate) use graph::{Captured, Executable, begin_capture, end_capture};
 pub(crate) use memory::Allocation;
 pub(crate) use module::{Module, Shape};
 pub(crate) use transfer::{HostMemory, Transfer};
+
+/// Something whose end frees memory.
+pub(crate) type Kept = Arc<dyn Any + Send + Sync>;
 
 /// The driver's error as this crate's.
 pub(crate) fn failed(action: &'static str) -> impl Fn(DriverError) -> GpuError {

@@ -7,9 +7,8 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result};
 
-use super::failed;
+use super::{Allocation, Kept, failed};
 use crate::Result;
-use crate::memory::Block;
 
 /// Page-locked memory of the host, which the device reads and writes while the host goes on.
 #[derive(Debug)]
@@ -62,15 +61,15 @@ impl Drop for HostMemory {
 #[derive(Debug)]
 pub(crate) struct Transfer {
     memory: Option<HostMemory>,
-    /// Keeps the device's memory.
-    _device: Arc<Block>,
+    /// Who has the device's memory.
+    _owner: Kept,
     done: CudaEvent,
 }
 
 impl Transfer {
-    /// Begins to copy the first bytes of `memory` to the device, as many as the range has.
+    /// Begins to copy the first bytes of `memory` to the device, as many as the range has. `owner` keeps the device's memory.
     pub(crate) fn upload(
-        device: &Arc<Block>,
+        (device, owner): (&Allocation, Kept),
         range: &Range<usize>,
         memory: HostMemory,
         stream: &CudaStream,
@@ -81,15 +80,15 @@ impl Transfer {
         if !range.is_empty() {
             let from = &memory.bytes()[..range.len()];
             // SAFETY: the range is inside of device memory; the host's is owned by what is returned until it is done.
-            unsafe { result::memcpy_htod_async(device.memory().address(range), from, stream.cu_stream()) }
+            unsafe { result::memcpy_htod_async(device.address(range), from, stream.cu_stream()) }
                 .map_err(failed(ACTION))?;
         }
-        Self::begun(device, memory, done, stream)
+        Self::begun(owner, memory, done, stream)
     }
 
-    /// Begins to copy bytes of the device to the first of `memory`.
+    /// Begins to copy bytes of the device to the first of `memory`. `owner` keeps the device's memory.
     pub(crate) fn download(
-        device: &Arc<Block>,
+        (device, owner): (&Allocation, Kept),
         range: &Range<usize>,
         mut memory: HostMemory,
         stream: &CudaStream,
@@ -100,22 +99,22 @@ impl Transfer {
         if !range.is_empty() {
             let to = &mut memory.bytes_mut()[..range.len()];
             // SAFETY: the range is inside of device memory; the host's is owned by what is returned until it is done.
-            unsafe { result::memcpy_dtoh_async(to, device.memory().address(range), stream.cu_stream()) }
+            unsafe { result::memcpy_dtoh_async(to, device.address(range), stream.cu_stream()) }
                 .map_err(failed(ACTION))?;
         }
-        Self::begun(device, memory, done, stream)
+        Self::begun(owner, memory, done, stream)
     }
 
     /// A copy that a stream was just given.
-    fn begun(device: &Arc<Block>, memory: HostMemory, done: CudaEvent, stream: &CudaStream) -> Result<Self> {
+    fn begun(owner: Kept, memory: HostMemory, done: CudaEvent, stream: &CudaStream) -> Result<Self> {
         if let Err(error) = done.record(stream) {
             // Without an event nobody would know when it is done, and it may be under way.
             if stream.synchronize().is_err() {
-                std::mem::forget((memory, device.clone()));
+                std::mem::forget((memory, owner));
             }
             return Err(failed("note the end of a copy")(error));
         }
-        Ok(Self { memory: Some(memory), _device: device.clone(), done })
+        Ok(Self { memory: Some(memory), _owner: owner, done })
     }
 
     /// Whether it is done.

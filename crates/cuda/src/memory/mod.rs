@@ -17,5 +17,4 @@ pub use pinned::{Arriving, Leaving, Pinned};
 pub use pool::Pool;
 pub use slice::Slice;
 
-pub(crate) use block::Block;
 pub(crate) use uses::issue;

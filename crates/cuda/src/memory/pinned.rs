@@ -6,11 +6,10 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 
-use super::block::Block;
 use super::slice::Slice;
 use super::uses::issue_timed;
 use crate::device::{Device, Stream};
-use crate::driver::{HostMemory, Transfer};
+use crate::driver::{Allocation, HostMemory, Kept, Transfer};
 use crate::{Element, GpuError, Result};
 
 /// Elements in memory of the host that the system does not move, so that a device reads and writes them by itself.
@@ -22,7 +21,7 @@ pub struct Pinned<T> {
 }
 
 /// What begins a copy.
-type Begin = fn(&Arc<Block>, &Range<usize>, HostMemory, &CudaStream) -> Result<Transfer>;
+type Begin = fn((&Allocation, Kept), &Range<usize>, HostMemory, &CudaStream) -> Result<Transfer>;
 
 /// A copy that may be under way.
 #[derive(Debug)]
@@ -89,9 +88,9 @@ impl<T: Element> Pinned<T> {
         self.fits(slice)?;
         let device = slice.device().clone();
         device.refuse_waiting("a copy between a device and page-locked memory", stream)?;
-        let len = self.len;
+        let (len, block) = (self.len, slice.block());
         let (transfer, time) = issue_timed(&device, stream, "transfer", &[slice], |stream| {
-            begin(slice.block(), &slice.range(), self.into_memory(), stream)
+            begin((block.memory(), block.clone()), &slice.range(), self.into_memory(), stream)
         })?;
         Ok(Begun { transfer, stream, time, device, len, elements: PhantomData })
     }
