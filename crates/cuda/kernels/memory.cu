@@ -162,3 +162,12 @@ FOR_F16(ACCUMULATE(f16, f16, f32, float))
 
 // One more than a counter.
 KERNEL(count_up, 1, const i64 *counter, i64 *to) { *to = *counter + 1; }
+
+// Bytes that came as an argument.
+struct Carried {
+    u64 words[64];
+};
+KERNEL(write_bytes, 512, Carried from, u8 *to, int count) {
+    const int i = threadIdx.x;
+    if (i < count) to[i] = u8(from.words[i / 8] >> (i % 8 * 8));
+}

@@ -5,6 +5,12 @@ struct Key {
     u64 seed, step, rank, stream;
 };
 
+// The key at the step that lies on the device, if one does: a graph has the others by value.
+DEVICE Key at_step(Key key, const u64 *step) {
+    if (step) key.step = *step;
+    return key;
+}
+
 DEVICE u32 rotated(u32 v, int by) { return v << by | v >> (32 - by); }
 
 DEVICE void quarter(u32 &a, u32 &b, u32 &c, u32 &d) {
@@ -52,8 +58,9 @@ template <class Body> DEVICE void each_block(const Key &key, u64 start, Size cou
 }
 
 // 1 where the stream's uniform number word / 2^32 is at least threshold / 2^32, else 0.
-KERNEL(dropout_mask, 256, Key key, u64 start, u64 threshold, u8 *mask, Size count) {
+KERNEL(dropout_mask, 256, Key by, const u64 *step, u64 start, u64 threshold, u8 *mask, Size count) {
     if (count == 0) return;
+    const Key key = at_step(by, step);
     each_block(key, start, count, [&](const u32 (&words)[16], Size at) {
         if (at >= 0 && at + 16 <= count && aligned(mask + at)) {
             u32 packed[4] = {0, 0, 0, 0};
@@ -77,7 +84,7 @@ template <class Y> DEVICE void uniform(const Key &key, u64 start, Y *y, Size cou
             if (at + i >= 0 && at + i < count) y[at + i] = Y(double(words[i]) * 2.3283064365386963e-10);
     });
 }
-KERNEL(uniform_f64, 256, Key key, u64 start, double *y, Size count) { uniform(key, start, y, count); }
+KERNEL(uniform_f64, 256, Key by, const u64 *step, u64 start, double *y, Size count) { uniform(at_step(by, step), start, y, count); }
 
 // Box and Muller's transform of two words, as Key::normal has it.
 DEVICE void normal_pair(u32 first, u32 second, float &a, float &b) {
@@ -113,7 +120,7 @@ template <class Y> DEVICE void normal(const Key &key, u64 start, Y *y, Size coun
 }
 
 #define NORMAL(S, Y) \
-    KERNEL(normal_##S, 256, Key key, u64 start, Y *y, Size count) { normal(key, start, y, count); }
+    KERNEL(normal_##S, 256, Key by, const u64 *step, u64 start, Y *y, Size count) { normal(at_step(by, step), start, y, count); }
 FOR_F32(NORMAL(f32, float))
 FOR_F64(NORMAL(f64, double))
 FOR_BF16(NORMAL(bf16, bf16))

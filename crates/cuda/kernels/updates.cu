@@ -81,35 +81,52 @@ DEVICE void adam(const Adam &by, W *weights, const G *grads, W *first, W *second
     });
 }
 
+// The numbers that lie on the device, if they do: a graph has the others by value.
+template <class T> DEVICE T chosen(const T &by, const T *at) {
+    T numbers = by;
+    if (at) numbers = *at;
+    return numbers;
+}
+
 #define STEPS(S, W, G)                                                                                                        \
-    KERNEL(sgd_##S, 256, Sgd by, W *weights, const G *grads, W *buffer, const double *factor, const u32 *skip, void *low,     \
-           int low_kind, Size count) {                                                                                        \
-        sgd(by, weights, grads, buffer, factor, skip, low, low_kind, count);                                                  \
-    }                                                                                                                         \
-    KERNEL(adam_##S, 256, Adam by, W *weights, const G *grads, W *first, W *second, const double *factor, const u32 *skip,    \
+    KERNEL(sgd_##S, 256, Sgd by, const Sgd *at, W *weights, const G *grads, W *buffer, const double *factor, const u32 *skip, \
            void *low, int low_kind, Size count) {                                                                             \
-        adam(by, weights, grads, first, second, factor, skip, low, low_kind, count);                                          \
+        sgd(chosen(by, at), weights, grads, buffer, factor, skip, low, low_kind, count);                                       \
+    }                                                                                                                         \
+    KERNEL(adam_##S, 256, Adam by, const Adam *at, W *weights, const G *grads, W *first, W *second, const double *factor,     \
+           const u32 *skip, void *low, int low_kind, Size count) {                                                            \
+        adam(chosen(by, at), weights, grads, first, second, factor, skip, low, low_kind, count);                               \
     }
 FOR_F32(STEPS(f32_f32, float, float))
 FOR_F64(STEPS(f64_f64, double, double))
 FOR_BF16(STEPS(f32_bf16, float, bf16))
 FOR_F16(STEPS(f32_f16, float, f16))
 
+// What an average keeps of itself and takes of the weights.
+struct Ema {
+    double keep, take;
+};
+
 // average <- keep·average + take·weights.
-template <class W> DEVICE void ema(W *average, const W *weights, double keep, double take, Size count) {
+template <class W> DEVICE void ema(W *average, const W *weights, const Ema &by, Size count) {
     constexpr int N = PackOf<W>::value;
+    const W keep = W(by.keep), take = W(by.take);
     each<N>(count, aligned(average, weights), [&](Size at, auto n) {
         constexpr int M = decltype(n)::value;
         W a[M], w[M];
         load(average + at, a);
         load(weights + at, w);
 #pragma unroll
-        for (int i = 0; i < M; ++i) a[i] = W(keep) * a[i] + W(take) * w[i];
+        for (int i = 0; i < M; ++i) a[i] = keep * a[i] + take * w[i];
         store(average + at, a);
     });
 }
-KERNEL(ema_f32, 256, float *average, const float *weights, double keep, double take, Size count) { ema(average, weights, keep, take, count); }
-KERNEL(ema_f64, 256, double *average, const double *weights, double keep, double take, Size count) { ema(average, weights, keep, take, count); }
+#define EMA(S, W)                                                                                        \
+    KERNEL(ema_##S, 256, Ema by, const Ema *at, W *average, const W *weights, Size count) {              \
+        ema(average, weights, chosen(by, at), count);                                                     \
+    }
+FOR_F32(EMA(f32, float))
+FOR_F64(EMA(f64, double))
 
 // to <- factor·to with a factor on the device; nothing is written if it is 1.
 template <class T> DEVICE void scale_by(T *to, const double *factor, Size count) {

@@ -1,5 +1,6 @@
 // The stand-in of cuBLASLt: products by plain loops. An algorithm belongs to the descriptors that it was asked for, and to the
 // alignments that were promised; anything else is refused.
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -63,15 +64,33 @@ static uint64_t shapes(const Description &d, const Layout *const *layouts) {
     return hash;
 }
 
-API cublasLtCreate(void **handle) { *handle = std::malloc(1); return SUCCESS; }
-API cublasLtDestroy(void *handle) { std::free(handle); return SUCCESS; }
+// Descriptors and handles that are alive.
+static std::atomic<int> alive{0}, handles{0};
+template <class T> static int destroy(T *descriptor) {
+    --alive;
+    delete descriptor;
+    return SUCCESS;
+}
+
+API cublasLtCreate(void **handle) {
+    ++handles;
+    *handle = std::malloc(1);
+    return SUCCESS;
+}
+API cublasLtDestroy(void *handle) {
+    if (--handles == 0 && alive > 0) fail("%d descriptors of cuBLASLt were never destroyed", alive.load());
+    std::free(handle);
+    return SUCCESS;
+}
 SOFTWARE_GPU_API size_t cublasLtGetVersion() { return 130000; }
 
 API cublasLtMatrixLayoutCreate(Layout **made, int type, uint64_t rows, uint64_t columns, int64_t lead) {
+    if (fails("cublasLtMatrixLayoutCreate")) return NOT_SUPPORTED;
+    ++alive;
     *made = new Layout{type, rows, columns, lead};
     return SUCCESS;
 }
-API cublasLtMatrixLayoutDestroy(Layout *layout) { delete layout; return SUCCESS; }
+API cublasLtMatrixLayoutDestroy(Layout *layout) { return destroy(layout); }
 API cublasLtMatrixLayoutSetAttribute(Layout *layout, int attribute, const void *value, size_t size) {
     if (attribute == 5 && size == 4) layout->batch = *static_cast<const int32_t *>(value);
     else if (attribute == 6 && size == 8) layout->offset = *static_cast<const int64_t *>(value);
@@ -79,10 +98,11 @@ API cublasLtMatrixLayoutSetAttribute(Layout *layout, int attribute, const void *
     return SUCCESS;
 }
 API cublasLtMatmulDescCreate(Description **made, int compute, int scale) {
+    ++alive;
     *made = new Description{compute, scale};
     return SUCCESS;
 }
-API cublasLtMatmulDescDestroy(Description *description) { delete description; return SUCCESS; }
+API cublasLtMatmulDescDestroy(Description *description) { return destroy(description); }
 API cublasLtMatmulDescSetAttribute(Description *description, int attribute, const void *value, size_t size) {
     if ((attribute == 3 || attribute == 4) && size == 4)
         description->transposed[attribute - 3] = *static_cast<const int32_t *>(value);
@@ -91,8 +111,12 @@ API cublasLtMatmulDescSetAttribute(Description *description, int attribute, cons
     else return INVALID_VALUE;
     return SUCCESS;
 }
-API cublasLtMatmulPreferenceCreate(Preference **made) { *made = new Preference; return SUCCESS; }
-API cublasLtMatmulPreferenceDestroy(Preference *preference) { delete preference; return SUCCESS; }
+API cublasLtMatmulPreferenceCreate(Preference **made) {
+    ++alive;
+    *made = new Preference;
+    return SUCCESS;
+}
+API cublasLtMatmulPreferenceDestroy(Preference *preference) { return destroy(preference); }
 API cublasLtMatmulPreferenceSetAttribute(Preference *preference, int attribute, const void *value, size_t size) {
     if (attribute == 1 && size == 8) preference->room = *static_cast<const uint64_t *>(value);
     // Of the ways to add partial sums only the one in the type that is computed in: 1 adds in place, 4 in the result's type.

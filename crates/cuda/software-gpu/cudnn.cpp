@@ -1,5 +1,6 @@
 // The stand-in of cuDNN: convolutions and their gradients by plain loops. Descriptors that do not go together, algorithms that were
 // not offered for a shape, and too little workspace are refused.
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -40,11 +41,29 @@ static bool known(int type) { return type == FLOAT || type == DOUBLE || type == 
 
 SOFTWARE_GPU_API size_t cudnnGetVersion() { return 91002; }
 SOFTWARE_GPU_API const char *cudnnGetErrorString(int) { return "an error of the software GPU"; }
-API cudnnCreate(Handle **made) { *made = new Handle{nullptr}; return SUCCESS; }
-API cudnnDestroy(Handle *handle) { delete handle; return SUCCESS; }
+// Descriptors and handles that are alive.
+static std::atomic<int> alive{0}, handles{0};
+API cudnnCreate(Handle **made) {
+    ++handles;
+    *made = new Handle{nullptr};
+    return SUCCESS;
+}
+API cudnnDestroy(Handle *handle) {
+    if (--handles == 0 && alive > 0) fail("%d descriptors of cuDNN were never destroyed", alive.load());
+    delete handle;
+    return SUCCESS;
+}
 API cudnnSetStream(Handle *handle, void *stream) { handle->stream = stream; return SUCCESS; }
-API cudnnCreateTensorDescriptor(Tensor **made) { *made = new Tensor{-1, {}, {}}; return SUCCESS; }
-API cudnnDestroyTensorDescriptor(Tensor *tensor) { delete tensor; return SUCCESS; }
+API cudnnCreateTensorDescriptor(Tensor **made) {
+    ++alive;
+    *made = new Tensor{-1, {}, {}};
+    return SUCCESS;
+}
+API cudnnDestroyTensorDescriptor(Tensor *tensor) {
+    --alive;
+    delete tensor;
+    return SUCCESS;
+}
 API cudnnSetTensor4dDescriptorEx(Tensor *tensor, int type, int n, int c, int h, int w, int sn, int sc, int sh, int sw) {
     if (!known(type) || n < 1 || c < 1 || h < 1 || w < 1) return BAD_PARAM;
     *tensor = {type, {n, c, h, w}, {sn, sc, sh, sw}};
@@ -53,7 +72,9 @@ API cudnnSetTensor4dDescriptorEx(Tensor *tensor, int type, int n, int c, int h, 
     return first || last ? SUCCESS : NOT_SUPPORTED;
 }
 // A filter is a tensor with the strides of its format.
-API cudnnCreateFilterDescriptor(Tensor **made) { return cudnnCreateTensorDescriptor(made); }
+API cudnnCreateFilterDescriptor(Tensor **made) {
+    return fails("cudnnCreateFilterDescriptor") ? NOT_SUPPORTED : cudnnCreateTensorDescriptor(made);
+}
 API cudnnDestroyFilterDescriptor(Tensor *filter) { return cudnnDestroyTensorDescriptor(filter); }
 API cudnnSetFilter4dDescriptor(Tensor *filter, int type, int format, int k, int c, int h, int w) {
     if (!known(type) || k < 1 || c < 1 || h < 1 || w < 1) return BAD_PARAM;
@@ -62,8 +83,16 @@ API cudnnSetFilter4dDescriptor(Tensor *filter, int type, int format, int k, int 
     else return NOT_SUPPORTED;
     return SUCCESS;
 }
-API cudnnCreateConvolutionDescriptor(Convolution **made) { *made = new Convolution{}; return SUCCESS; }
-API cudnnDestroyConvolutionDescriptor(Convolution *convolution) { delete convolution; return SUCCESS; }
+API cudnnCreateConvolutionDescriptor(Convolution **made) {
+    ++alive;
+    *made = new Convolution{};
+    return SUCCESS;
+}
+API cudnnDestroyConvolutionDescriptor(Convolution *convolution) {
+    --alive;
+    delete convolution;
+    return SUCCESS;
+}
 API cudnnSetConvolution2dDescriptor(Convolution *to, int ph, int pw, int sh, int sw, int dh, int dw, int mode, int compute) {
     if (ph < 0 || pw < 0 || sh < 1 || sw < 1 || dh < 1 || dw < 1) return BAD_PARAM;
     *to = {{ph, pw}, {sh, sw}, {dh, dw}, mode, compute};
@@ -90,13 +119,31 @@ static int judge(const Tensor &x, const Tensor &w, const Tensor &y, const Convol
     return (x_last && y_first) || (x_first && y_last) ? NOT_SUPPORTED : SUCCESS;
 }
 
-// The fastest algorithm does not repeat its bits, and takes much memory; the second does both right.
+// The fastest algorithm does not repeat its bits, and takes much memory; the second does both right. It rounds to nothing if that
+// is left to it, for which it takes more memory than what it was asked with would.
 enum { WILD = 0, REPEATING = 1 };
-static size_t need(const Tensor &x, int algorithm) { return algorithm == WILD ? size_t(1) << 20 : 256 + x.bytes() % 4096; }
+static size_t need(const Tensor &x, int algorithm, int math) {
+    return algorithm == WILD ? size_t(1) << 20 : 256 + x.bytes() % 4096 + (math == DEFAULT_MATH ? 512 : 0);
+}
 static int offer(const Tensor &x, const Tensor &w, const Tensor &y, const Convolution &c, int asked, int *count, Performance *answers) {
     if (const int verdict = judge(x, w, y, c)) return verdict;
     *count = asked < 2 ? asked : 2;
-    for (int i = 0; i < *count; ++i) answers[i] = {i, SUCCESS, 0.1f + float(i), need(x, i), i == REPEATING, c.math, {}};
+    for (int i = 0; i < *count; ++i) {
+        const int math = i == REPEATING && c.math == TENSOR_OP_MATH ? int(DEFAULT_MATH) : c.math;
+        answers[i] = {i, SUCCESS, 0.1f + float(i), need(x, i, c.math), i == REPEATING, math, {}};
+    }
+    return SUCCESS;
+}
+API cudnnGetConvolutionForwardWorkspaceSize(Handle *, Tensor *x, Tensor *, Convolution *c, Tensor *, int algorithm, size_t *bytes) {
+    *bytes = need(*x, algorithm, c->math);
+    return SUCCESS;
+}
+API cudnnGetConvolutionBackwardDataWorkspaceSize(Handle *, Tensor *, Tensor *, Convolution *c, Tensor *dx, int algorithm, size_t *bytes) {
+    *bytes = need(*dx, algorithm, c->math);
+    return SUCCESS;
+}
+API cudnnGetConvolutionBackwardFilterWorkspaceSize(Handle *, Tensor *x, Tensor *, Convolution *c, Tensor *, int algorithm, size_t *bytes) {
+    *bytes = need(*x, algorithm, c->math);
     return SUCCESS;
 }
 API cudnnGetConvolutionForwardAlgorithm_v7(Handle *, Tensor *x, Tensor *w, Convolution *c, Tensor *y, int asked, int *count, Performance *to) {
@@ -191,12 +238,12 @@ static int run(Pass pass, const char *name, Handle *handle, const void *alpha, c
                const void *beta) {
     if (const int verdict = judge(x, w, y, c)) return verdict;
     if (algorithm != WILD && algorithm != REPEATING) fail("%s was given an algorithm that was not offered", name);
-    if (bytes < need(x, algorithm)) fail("%s needs %zu bytes of workspace, and was given %zu", name, need(x, algorithm), bytes);
+    if (bytes < need(x, algorithm, c.math)) fail("%s needs %zu bytes of workspace, and was given %zu", name, need(x, algorithm, c.math), bytes);
     const bool wide = x.type == DOUBLE;
     const double a = wide ? *static_cast<const double *>(alpha) : *static_cast<const float *>(alpha);
     const double b = wide ? *static_cast<const double *>(beta) : *static_cast<const float *>(beta);
     const auto access = [](const void *pointer, const Tensor &t, bool write) { return Access{uint64_t(pointer), t.bytes(), write}; };
-    const size_t needed = need(x, algorithm);
+    const size_t needed = need(x, algorithm, c.math);
     enqueue(handle->stream, name,
             {access(px, x, pass == DATA), access(pw, w, pass == FILTER), access(py, y, pass == FORWARD), {uint64_t(room), bytes, true}},
             [=, x = x, w = w, y = y, c = c] {
@@ -228,7 +275,7 @@ static int attempt(Pass pass, Handle *handle, const Tensor &x, const void *px, c
     const float single[] = {1, 0};
     const void *scales[] = {x.type == DOUBLE ? (const void *)&one[0] : &single[0], x.type == DOUBLE ? (const void *)&one[1] : &single[1]};
     for (int i = 0; i < *count; ++i) {
-        if (need(x, i) > bytes) {
+        if (need(x, i, c.math) > bytes) {
             answers[i].status = NOT_SUPPORTED;
             continue;
         }

@@ -29,6 +29,19 @@ static std::string read(const std::string &path) {
 }
 
 API nvrtcVersion(int *major, int *minor) { *major = 13; *minor = 0; return SUCCESS; }
+// The architectures of its version, or those up to one.
+static std::vector<int> architectures() {
+    const char *newest = std::getenv("SOFTWARE_GPU_NVRTC_NEWEST");
+    std::vector<int> known;
+    for (int one : {75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121})
+        if (!newest || !*newest || one <= std::atoi(newest)) known.push_back(one);
+    return known;
+}
+API nvrtcGetNumSupportedArchs(int *count) { *count = int(architectures().size()); return SUCCESS; }
+API nvrtcGetSupportedArchs(int *to) {
+    for (int one : architectures()) *to++ = one;
+    return SUCCESS;
+}
 API nvrtcCreateProgram(Program **made, const char *source, const char *name, int headers, const char *const *,
                        const char *const *) {
     if (headers) return INVALID_INPUT;

@@ -24,8 +24,12 @@ struct Access {
 // Ends the process with a message that begins with "software GPU:".
 [[noreturn]] __attribute__((visibility("default"), format(printf, 1, 2))) void fail(const char *format, ...);
 
+// Whether this call of a function is to fail: `SOFTWARE_GPU_FAILS` is "function:n", for the n-th call of one function.
+__attribute__((visibility("default"))) bool fails(const char *function);
+
 // Puts work on a stream. What it touches is checked now: that it is device memory of the stream's device and alive, and that the
-// stream has waited for whatever wrote it, or, to write, for whatever uses it.
+// stream has waited for whatever wrote it, or, to write, for whatever uses it. Work on a stream that captures runs whenever the
+// graph does, so it may run several times.
 __attribute__((visibility("default"))) void enqueue(void *stream, const char *what, const std::vector<Access> &accesses,
                                                     std::function<void()> work);
 

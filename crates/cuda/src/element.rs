@@ -1,4 +1,4 @@
-//! Types of elements in device memory.
+//! Types of elements in device memory, and the order in which those of images lie.
 
 use half::{bf16, f16};
 
@@ -54,6 +54,15 @@ impl ElementType {
     pub fn wide(self) -> Self {
         if self.is_half() { Self::F32 } else { self }
     }
+}
+
+/// In which order the elements of images and weights lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// Images [N, C, H, W], weights [O, I, KH, KW].
+    ChannelsFirst,
+    /// Images [N, H, W, C], weights [O, KH, KW, I]: what tensor cores read.
+    ChannelsLast,
 }
 
 impl std::fmt::Display for ElementType {

@@ -24,6 +24,43 @@ pub enum GpuError {
         /// How many there are.
         count: usize,
     },
+    /// A GPU is older than what kernels are written for.
+    #[error(
+        "GPU {index} ({name}) has compute capability {}.{}; {}.{} (Ampere) or newer is needed",
+        found.0, found.1, needed.0, needed.1
+    )]
+    OldDevice {
+        /// The GPU, from 0.
+        index: usize,
+        /// What it is called.
+        name: String,
+        /// Its compute capability.
+        found: (i32, i32),
+        /// The least that there are kernels for.
+        needed: (i32, i32),
+    },
+    /// The compiler of kernels is older than a GPU.
+    #[error(
+        "NVRTC {version} does not compile for the GPU's {architecture}, only for {known}; {needed} is needed"
+    )]
+    OldCompiler {
+        /// The compiler's version.
+        version: String,
+        /// What the GPU needs: "sm_100".
+        architecture: String,
+        /// What the compiler knows: "sm_50 to sm_90".
+        known: String,
+        /// What is needed: "12.8 or newer".
+        needed: String,
+    },
+    /// Something cannot be part of a graph, or a graph was captured wrongly.
+    #[error("{action} cannot be captured: {problem}")]
+    Capture {
+        /// What was asked for.
+        action: String,
+        /// Why it cannot be, and what would be right.
+        problem: String,
+    },
     /// The driver refused or failed.
     #[error("{action}: the driver says {problem}")]
     Driver {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::compile::{Compiler, Source, default_folder};
-use crate::device::{Device, Stream};
+use crate::device::{Device, FIRST, Stream};
 use crate::driver::Module;
 use crate::memory::{Pool, Slice};
 use crate::{Element, ElementType, Result};
@@ -35,6 +35,8 @@ struct Inner {
     // Modules go before the device that has them.
     modules: Mutex<HashMap<&'static str, Arc<Module>>>,
     compiler: OnceLock<Compiler>,
+    /// The step that is captured, and where it lies when the graph runs.
+    step: Mutex<Option<(u64, Slice)>>,
     pool: Pool,
     device: Device,
     options: Options,
@@ -45,12 +47,13 @@ impl Gpu {
     ///
     /// # Errors
     /// [`MissingLibrary`](crate::GpuError::MissingLibrary) without a driver, [`NoDevice`](crate::GpuError::NoDevice) without such
-    /// a GPU.
+    /// a GPU, [`OldDevice`](crate::GpuError::OldDevice) if its compute capability is below 8.0.
     pub fn new(index: usize, options: &Options) -> Result<Self> {
         let device = Device::open(index)?;
         Ok(Self(Arc::new(Inner {
             modules: Mutex::default(),
             compiler: OnceLock::new(),
+            step: Mutex::default(),
             pool: Pool::new(device.clone()),
             device,
             options: options.clone(),
@@ -121,12 +124,25 @@ impl Gpu {
         self.0.device.synchronize()
     }
 
+    /// Where a step's number is read when the graph that is captured runs; nothing if it is another step, or none is captured.
+    pub(crate) fn captured_step(&self, step: u64) -> Option<Slice> {
+        self.device().capture()?;
+        let captured = self.0.step.lock().unwrap_or_else(PoisonError::into_inner);
+        captured.as_ref().filter(|(number, _)| *number == step).map(|(_, slice)| slice.clone())
+    }
+
+    /// Says which step is captured.
+    pub(crate) fn set_captured_step(&self, step: Option<(u64, Slice)>) {
+        *self.0.step.lock().unwrap_or_else(PoisonError::into_inner) = step;
+    }
+
     /// The kernels of a source, compiled and loaded if they are not yet.
     pub(crate) fn module(&self, source: &Source) -> Result<Arc<Module>> {
         let mut modules = self.0.modules.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(module) = modules.get(source.name) {
             return Ok(module.clone());
         }
+        self.device().refuse_in_capture(&format!("loading kernels `{}`", source.name), FIRST)?;
         let code = self.compiler()?.compile(source)?;
         let module = Arc::new(Module::load(self.0.device.context(), source.name, &code)?);
         modules.insert(source.name, module.clone());

@@ -18,12 +18,12 @@
 //! # Ok::<(), phalanx_cuda::GpuError>(())
 //! ```
 
+use crate::Result;
 use crate::compile::Source;
-use crate::device::Stream;
+use crate::device::{FIRST, Stream};
 use crate::driver::Shape;
 use crate::gpu::Gpu;
-use crate::memory::Slice;
-use crate::{GpuError, Result};
+use crate::memory::{Slice, issue};
 
 /// A number, or a fixed row of numbers, that a kernel takes by value: a row is a `struct` of one array there.
 pub trait Number: bytemuck::Pod {}
@@ -49,7 +49,7 @@ pub struct Launch<'a> {
     words: Vec<u64>,
     /// The word at which an argument begins, and its bytes.
     places: Vec<(usize, usize)>,
-    foreign: bool,
+    slices: Vec<&'a Slice>,
 }
 
 impl<'a> Launch<'a> {
@@ -63,7 +63,7 @@ impl<'a> Launch<'a> {
             stream: Stream::Compute,
             words: Vec::with_capacity(16),
             places: Vec::with_capacity(16),
-            foreign: false,
+            slices: Vec::with_capacity(8),
         }
     }
 
@@ -86,7 +86,8 @@ impl<'a> Launch<'a> {
         self
     }
 
-    /// On another stream.
+    /// On another stream. It waits for the allocation of each slice, whose memory is not freed before the stream is done; that
+    /// what was written on other streams is there is up to [`Device::wait`](crate::Device::wait).
     pub fn on(mut self, stream: Stream) -> Self {
         self.stream = stream;
         self
@@ -103,7 +104,7 @@ impl<'a> Launch<'a> {
 
     /// The next argument: a pointer to the first element.
     pub fn slice(mut self, slice: &'a Slice) -> Self {
-        self.foreign |= slice.device().index() != self.gpu.device().index();
+        self.slices.push(slice);
         self.push(bytemuck::bytes_of(&slice.address()));
         self
     }
@@ -129,15 +130,18 @@ impl<'a> Launch<'a> {
     ///
     /// # Errors
     /// If the kernel does not exist or does not compile, if its parameters are of other sizes than what it was given, if a slice
-    /// is another GPU's, or if the driver refuses the grid.
+    /// is another GPU's, or if the driver refuses the grid; [`GpuError::Capture`](crate::GpuError::Capture) if it has never run
+    /// and a graph is captured.
     pub fn run(self) -> Result<()> {
-        if self.foreign {
-            return Err(GpuError::argument(self.kernel, "a slice of another GPU"));
-        }
         if self.shape.grid.contains(&0) {
             return Ok(());
         }
-        let stream = self.gpu.device().stream(self.stream);
-        self.gpu.module(self.source)?.launch(self.kernel, self.shape, &self.words, &self.places, stream)
+        let (device, module) = (self.gpu.device(), self.gpu.module(self.source)?);
+        if device.capture().is_some() && !module.has_run(self.kernel) {
+            device.refuse_in_capture(&format!("the kernel `{}`", self.kernel), FIRST)?;
+        }
+        issue(device, self.stream, self.kernel, &self.slices, |stream| {
+            module.launch(self.kernel, self.shape, &self.words, &self.places, stream)
+        })
     }
 }

@@ -16,14 +16,17 @@
 //! - **[`memory`]**: allocations in the order of the computing stream, from a pool that gives nothing back to the system,
 //!   counted by what they are for; page-locked memory of the host.
 //! - **[`Gpu`]** is all of that together, and what the rest takes; [`launch`] runs a kernel by its name.
+//! - **[`graph`]**: what was issued once, captured, and launched again as a whole.
 //! - **[`kernels`]**: a launcher for each kernel, a file for each family.
 //! - **[`blas`]**, **[`dnn`]**: matrix products by cuBLASLt and convolutions by cuDNN; how is found out once for each shape.
 //! - **[`nvml`]**: what a GPU does and what that costs, and how GPUs reach each other; **[`self_test`]**: whether it computes right.
 //!
 //! # Streams and lifetimes
 //!
-//! Memory is allocated and freed in the order of the computing stream. Whoever reads or writes a slice on another stream makes
-//! that stream wait for the computing one before, and the computing one wait for it after, and drops the slice no sooner.
+//! Memory is allocated and freed in the order of the computing stream. A slice remembers which other streams were given work that
+//! uses it: such a stream waits for the allocation first, and the memory is not freed before the stream is done, whenever the
+//! slice is dropped. What is *in* the memory is up to the caller: whoever reads on one stream what another one writes lets the
+//! one wait for the other, by [`Device::wait`]; a wait that is there already is not made again.
 //! cudarc's own tracking of events is off: it would wait at every access, and two events lie on each buffer.
 //!
 //! # Random bits
@@ -45,6 +48,7 @@ pub mod memory;
 
 mod gpu;
 
+pub mod graph;
 pub mod launch;
 
 pub mod kernels;
@@ -56,9 +60,10 @@ pub mod self_test;
 
 pub use compile::Source;
 pub use device::{Device, Stream};
-pub use element::{Element, ElementType};
+pub use element::{Element, ElementType, Layout};
 pub use error::{GpuError, Result};
 pub use gpu::{Gpu, Options};
+pub use graph::Graph;
 pub use memory::{Kind, Slice};
 
 /// The examples of this crate's README, as tests.

@@ -67,6 +67,9 @@ fn the_device_says_what_it_is_and_what_is_missing() {
         assert!(description.name.contains("software GPU"));
         let other = Gpu::new(1, &Options::default()).unwrap();
         let (x, y) = (gpu.upload(&[1.0_f32]).unwrap(), other.upload(&[1.0_f32]).unwrap());
+        // Streams of another handle of the GPU have no order with this one's, either.
+        let again = Gpu::new(0, &Options::default()).unwrap();
+        assert!(x.copy_from_on(&again.upload(&[1.0_f32]).unwrap(), Stream::Compute).is_err());
         assert!(matches!(axpy(&gpu, &x, &y, Stream::Compute), Err(GpuError::Argument { .. })));
         assert!(matches!(x.copy_from_on(&y, Stream::Compute), Err(GpuError::Argument { .. })));
         let launch = Launch::of(&gpu, &SOURCE, "nothing_f32").slice(&x);
@@ -129,7 +132,7 @@ fn streams_hand_over_by_events_and_copies_go_on_beside() {
             pinned = Some(values);
         }
         let leaving = pinned.unwrap().send(&x, Stream::Compute).unwrap();
-        leaving.before(&device, Stream::Compute).unwrap();
+        leaving.before(Stream::Compute).unwrap();
         assert_eq!(gpu.download::<f32>(&x).unwrap(), [19.0; 64]);
         drop(leaving);
     });
@@ -162,13 +165,75 @@ fn a_missing_wait_before_reading_is_found() {
 }
 
 #[test]
-fn a_missing_wait_before_freeing_is_found() {
-    software::refused("missing wait: freeing on stream 1", || {
+fn a_missing_wait_before_writing_is_found() {
+    software::refused("missing wait: a fill on stream 1 changes", || {
         let gpu = gpu();
         let (x, y) = (gpu.upload(&[1.0_f32; 8]).unwrap(), gpu.zeros(ElementType::F32, 8).unwrap());
         gpu.device().wait(Stream::Communication, Stream::Compute).unwrap();
         axpy(&gpu, &x, &y, Stream::Communication).unwrap();
-        drop(x);
+        x.zero_on(Stream::Compute).unwrap();
+    });
+}
+
+#[test]
+fn memory_outlives_every_stream_that_uses_it() {
+    software::run_with(&[("SOFTWARE_GPU_DELAY", "3000")], || {
+        let gpu = gpu();
+        for stream in [Stream::Communication, Stream::Copies] {
+            // Nobody waits here: neither for the allocation nor before it is freed.
+            let (x, y) =
+                (gpu.unwritten(ElementType::F32, 64).unwrap(), gpu.unwritten(ElementType::F32, 64).unwrap());
+            x.zero_on(stream).unwrap();
+            y.zero_on(stream).unwrap();
+            axpy(&gpu, &x, &y, stream).unwrap();
+            drop(x);
+            let z = gpu.zeros(ElementType::F32, 64).unwrap();
+            drop((y, z));
+        }
+        // Handles from elsewhere keep the memory, too.
+        let x = gpu.upload(&[1.0_f32; 64]).unwrap();
+        let (view, y) = (x.view(8..16).unwrap(), gpu.zeros(ElementType::F32, 8).unwrap());
+        gpu.device().wait(Stream::Communication, Stream::Compute).unwrap();
+        axpy(&gpu, &view, &y, Stream::Communication).unwrap();
+        drop((x, view));
+        assert_eq!(y.download_on::<f32>(Stream::Communication).unwrap()[..2], [12.0, 22.0]);
+        gpu.synchronize().unwrap();
+    });
+}
+
+#[test]
+fn a_copy_whose_end_cannot_be_noted_keeps_its_memory() {
+    // The third event: the first two let streams wait for each other.
+    software::run_with(&[("SOFTWARE_GPU_DELAY", "30000"), ("SOFTWARE_GPU_FAILS", "cuEventRecord:2")], || {
+        let gpu = gpu();
+        let to = gpu.zeros(ElementType::F32, 1 << 20).unwrap();
+        gpu.device().wait(Stream::Copies, Stream::Compute).unwrap();
+        for _ in 0..20 {
+            to.zero_on(Stream::Copies).unwrap();
+        }
+        let error = Pinned::<f32>::new(gpu.device(), 1 << 20).unwrap().send(&to, Stream::Copies).unwrap_err();
+        assert!(
+            matches!(&error, GpuError::Driver { action, .. } if action.contains("end of a copy")),
+            "{error}"
+        );
+    });
+}
+
+#[test]
+fn what_is_too_old_says_what_is_needed() {
+    software::run_with(&[("SOFTWARE_GPU_CAPABILITY", "75"), ("SOFTWARE_GPU_NVRTC_NEWEST", "90")], || {
+        let error = Gpu::new(0, &Options::default()).unwrap_err();
+        assert!(
+            matches!(error, GpuError::OldDevice { found: (7, 5), needed: (8, 0), index: 0, .. }),
+            "{error:?}"
+        );
+        assert!(error.to_string().contains("has compute capability 7.5; 8.0 (Ampere) or newer"), "{error}");
+        let error = Compiler::new((10, 0), None).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "NVRTC 13.0 does not compile for the GPU's sm_100, only for sm_75 to sm_90; 12.8 or newer is needed"
+        );
+        assert_eq!(Compiler::new((9, 0), None).unwrap().architecture(), "sm_90");
     });
 }
 

@@ -20,6 +20,7 @@ const UNSAFE_MODULES: &[&str] = &[
     "crates/cuda/src/compile/nvrtc.rs",
     "crates/cuda/src/dnn/raw.rs",
     "crates/cuda/src/driver/borrowed.rs",
+    "crates/cuda/src/driver/graph.rs",
     "crates/cuda/src/driver/memory.rs",
     "crates/cuda/src/driver/mod.rs",
     "crates/cuda/src/driver/module.rs",

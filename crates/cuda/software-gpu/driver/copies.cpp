@@ -12,18 +12,36 @@ API cuMemsetD8Async(uint64_t pointer, unsigned char value, size_t bytes, void *s
 API cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *stream) {
     if (reinterpret_cast<uint64_t>(from) & DEVICE_BIT) fail("a copy from the host was given an address of a device");
     const char *what = "a copy from the host";
-    if (is_pinned(from, bytes)) {
-        enqueue(stream, what, {{to, bytes, true}}, [=] { std::memcpy(memory_at(to), from, bytes); });
+    if (auto copies = pinned(from, bytes)) {
+        ++*copies;
+        enqueue(stream, what, {{to, bytes, true}}, [=] {
+            std::memcpy(memory_at(to), from, bytes);
+            --*copies;
+        });
         return SUCCESS;
     }
     auto staged = std::make_shared<std::vector<char>>(static_cast<const char *>(from), static_cast<const char *>(from) + bytes);
     enqueue(stream, what, {{to, bytes, true}}, [=] { std::memcpy(memory_at(to), staged->data(), bytes); });
     return SUCCESS;
 }
-API cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream) {
+API cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *handle) {
     if (reinterpret_cast<uint64_t>(to) & DEVICE_BIT) fail("a copy to the host was given an address of a device");
-    enqueue(stream, "a copy to the host", {{from, bytes, false}}, [=] { std::memcpy(to, memory_at(from), bytes); });
-    if (!is_pinned(to, bytes)) wait_for(stream_of(stream, "a copy to the host"));
+    const char *what = "a copy to the host";
+    if (auto copies = pinned(to, bytes)) {
+        ++*copies;
+        enqueue(handle, what, {{from, bytes, false}}, [=] {
+            std::memcpy(to, memory_at(from), bytes);
+            --*copies;
+        });
+        return SUCCESS;
+    }
+    Stream &stream = stream_of(handle, what);
+    {
+        std::lock_guard<std::mutex> guard(world().lock);
+        if (stream.capture) return spoil(stream, CAPTURE_UNSUPPORTED);
+    }
+    enqueue(handle, what, {{from, bytes, false}}, [=] { std::memcpy(to, memory_at(from), bytes); });
+    wait_for(stream);
     return SUCCESS;
 }
 API cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream) {

@@ -41,9 +41,11 @@ API cuDeviceGetAttribute(int *value, int attribute, int) {
     case 8: *value = 48 << 10; break;        // shared memory of a block
     case 10: *value = 32; break;             // a warp
     case 16: *value = 4; break;              // multiprocessors
-    case 75: *value = 9; break;              // compute capability
-    case 76: *value = 0; break;
-    case 97: *value = 227 << 10; break;      // shared memory of a block that asks for it
+    // compute capability
+    case 75: *value = static_cast<int>(setting("SOFTWARE_GPU_CAPABILITY", 90) / 10); break;
+    case 76: *value = static_cast<int>(setting("SOFTWARE_GPU_CAPABILITY", 90) % 10); break;
+    // shared memory of a block that asks for it
+    case 97: *value = static_cast<int>(setting("SOFTWARE_GPU_SHARED", 227 << 10)); break;
     case 115: *value = 1; break;             // memory pools
     default: fail("the attribute %d of a device is not known", attribute);
     }
@@ -66,7 +68,7 @@ API cuDevicePrimaryCtxRelease_v2(int device) {
         for (auto &memory : world().memories)
             if (memory.second->device == device && !memory.second->freed)
                 fail("allocation %u of %zu bytes, which %s wrote last, was never freed", memory.second->number,
-                     memory.second->bytes, memory.second->writer.c_str());
+                     memory.second->bytes, memory.second->use.writer.c_str());
     }
     return SUCCESS;
 }
@@ -85,6 +87,8 @@ API cuCtxSynchronize() {
         std::lock_guard<std::mutex> guard(world().lock);
         for (Stream *stream : world().streams)
             if (stream->device == current->device) streams.push_back(stream);
+        for (Stream *stream : streams)
+            if (stream->capture) return spoil(*stream, CAPTURE_UNSUPPORTED);
     }
     for (Stream *stream : streams) wait_for(*stream);
     return SUCCESS;

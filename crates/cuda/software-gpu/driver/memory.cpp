@@ -1,6 +1,7 @@
 // The stand-in of the CUDA driver: memory of devices, and page-locked memory of the host.
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -29,13 +30,14 @@ static CUresult allocate(uint64_t *pointer, size_t bytes, Stream *stream) {
     memory->base = (reinterpret_cast<uint64_t>(mapped) + pages - room) | DEVICE_BIT;
     memory->device = current->device;
     memory->number = ++world().memory_count;
-    memory->writer = "the allocation";
     std::memset(memory->pages, 0xff, pages < FILLED ? pages : FILLED);
     if (stream) {
-        memory->time_of_write = tick(*stream);
-        memory->stream_of_write = stream->number;
+        if (stream->capture) fail("an allocation on a stream that captures: graphs of the software GPU have no memory of their own");
+        memory->use.time_of_write = tick(*stream);
+        memory->use.stream_of_write = stream->number;
     }
     world().used[device] += bytes;
+    world().reserved[device] = std::max(world().reserved[device], world().used[device]);
     *pointer = memory->base;
     const uint64_t base = memory->base;
     world().memories.emplace(base, std::move(memory));
@@ -62,10 +64,11 @@ API cuMemAllocAsync(uint64_t *pointer, size_t bytes, void *stream) {
 API cuMemFreeAsync(uint64_t pointer, void *handle) {
     Stream &stream = stream_of(handle, "freeing");
     std::lock_guard<std::mutex> guard(world().lock);
+    if (stream.capture) fail("freeing on a stream that captures: every launch would free again");
     tick(stream);
     Memory *memory = check(stream, "freeing", {pointer, 0, true});
     if (memory->base != pointer) fail("freeing %#lx, which is inside of an allocation", pointer);
-    must_follow(stream, "freeing", *memory, true);
+    must_follow(stream.clock, stream.number, "freeing", *memory, memory->use, true);
     memory->freed = true;
     stream.put({"freeing", [pointer] { release(pointer); }});
     return SUCCESS;
@@ -82,31 +85,46 @@ API cuDeviceGetDefaultMemPool(void **pool, int device) {
     return SUCCESS;
 }
 API cuMemPoolSetAttribute(void *, int attribute, void *value) {
-    if (attribute != 4) fail("the attribute %d of a memory pool is not known", attribute);
+    if (attribute != 4) fail("the attribute %d of a memory pool cannot be set", attribute);
     world().threshold = *static_cast<uint64_t *>(value);
     return SUCCESS;
 }
-API cuMemPoolGetAttribute(void *, int attribute, void *value) {
-    if (attribute != 4) fail("the attribute %d of a memory pool is not known", attribute);
-    *static_cast<uint64_t *>(value) = world().threshold;
+API cuMemPoolGetAttribute(void *pool, int attribute, void *value) {
+    std::lock_guard<std::mutex> guard(world().lock);
+    const auto device = static_cast<size_t>(static_cast<Context *>(pool)->device);
+    auto &to = *static_cast<uint64_t *>(value);
+    if (attribute == 4) to = world().threshold;
+    else if (attribute == 5) to = world().reserved[device];
+    else fail("the attribute %d of a memory pool is not known", attribute);
+    return SUCCESS;
+}
+API cuMemPoolTrimTo(void *pool, size_t keep) {
+    std::lock_guard<std::mutex> guard(world().lock);
+    const auto device = static_cast<size_t>(static_cast<Context *>(pool)->device);
+    world().reserved[device] = std::min(world().reserved[device], std::max(keep, world().used[device]));
     return SUCCESS;
 }
 API cuMemHostAlloc(void **memory, size_t bytes, unsigned) {
     *memory = std::aligned_alloc(PAGE, (bytes + PAGE - 1) / PAGE * PAGE);
     std::lock_guard<std::mutex> guard(world().lock);
-    world().pinned[reinterpret_cast<uint64_t>(*memory)] = bytes;
+    world().pinned[reinterpret_cast<uint64_t>(*memory)].bytes = bytes;
     return *memory ? SUCCESS : OUT_OF_MEMORY;
 }
 API cuMemFreeHost(void *memory) {
     std::lock_guard<std::mutex> guard(world().lock);
-    if (!world().pinned.erase(reinterpret_cast<uint64_t>(memory))) fail("freeing page-locked memory that is none");
+    auto found = world().pinned.find(reinterpret_cast<uint64_t>(memory));
+    if (found == world().pinned.end()) fail("freeing page-locked memory that is none");
+    if (*found->second.copies > 0) fail("freeing page-locked memory that a copy still uses");
+    world().pinned.erase(found);
     std::free(memory);
     return SUCCESS;
 }
 
-bool software_gpu::is_pinned(const void *memory, size_t bytes) {
+std::shared_ptr<std::atomic<int>> software_gpu::pinned(const void *memory, size_t bytes) {
     std::lock_guard<std::mutex> guard(world().lock);
     const auto start = reinterpret_cast<uint64_t>(memory);
     auto after = world().pinned.upper_bound(start);
-    return after != world().pinned.begin() && start + bytes <= std::prev(after)->first + std::prev(after)->second;
+    if (after == world().pinned.begin()) return nullptr;
+    const auto &[base, found] = *std::prev(after);
+    return start + bytes <= base + found.bytes ? found.copies : nullptr;
 }

@@ -41,8 +41,20 @@ API cuModuleLoadData(void **made, const void *image) {
     *made = module;
     return SUCCESS;
 }
-// Code stays loaded: fibres of threads that run it end with their threads.
-API cuModuleUnload(void *module) { delete static_cast<Module *>(module); return SUCCESS; }
+// Code stays loaded, as fibres of threads that run it end with their threads; but nobody may run it any more.
+static std::mutex unloading;
+static std::set<const PhalanxKernel *> unloaded;
+API cuModuleUnload(void *handle) {
+    auto *module = static_cast<Module *>(handle);
+    std::lock_guard<std::mutex> guard(unloading);
+    for (auto &[name, kernel] : module->kernels) unloaded.insert(kernel);
+    delete module;
+    return SUCCESS;
+}
+static void must_be_loaded(const PhalanxKernel &kernel) {
+    std::lock_guard<std::mutex> guard(unloading);
+    if (unloaded.count(&kernel)) fail("%s runs after its module was unloaded", kernel.name);
+}
 API cuModuleGetFunction(void **function, void *module, const char *name) {
     auto &kernels = static_cast<Module *>(module)->kernels;
     auto found = kernels.find(name);
@@ -58,12 +70,15 @@ API cuFuncGetParamInfo(void *function, size_t index, size_t *offset, size_t *siz
     *size = kernel.param_sizes[index];
     return SUCCESS;
 }
-API cuFuncSetAttribute(void *, int, int) { return SUCCESS; }
+API cuFuncSetAttribute(void *, int, int value) {
+    return value <= setting("SOFTWARE_GPU_SHARED", 227 << 10) ? SUCCESS : INVALID_VALUE;
+}
 API cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                    unsigned shared, void *stream, void **params, void **) {
     const auto &kernel = *static_cast<const PhalanxKernel *>(function);
     if (uint64_t(bx) * by * bz > kernel.max_threads) return TOO_MANY_RESOURCES;
     if (!gx || !gy || !gz || !bx || !by || !bz || gy > 65535 || gz > 65535 || gx > 0x7fffffff) return INVALID_VALUE;
+    if (shared > setting("SOFTWARE_GPU_SHARED", 227 << 10)) return INVALID_VALUE;
     struct Arguments {
         std::vector<uint64_t> words;
         std::vector<void *> params;
@@ -85,6 +100,7 @@ API cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
         words += (kernel.param_sizes[i] + 7) / 8;
     }
     enqueue(stream, kernel.name, accesses, [=, &kernel] {
+        must_be_loaded(kernel);
         const PhalanxLaunch launch = {{gx, gy, gz}, {bx, by, bz}, shared, arguments->params.data()};
         kernel.run(&launch);
     });

@@ -24,18 +24,28 @@ Memory *check(const Stream &stream, const char *what, const Access &access) {
     return memory;
 }
 
-void must_follow(const Stream &stream, const char *what, const Memory &memory, bool write) {
-    if (stream.clock.at(memory.stream_of_write) < memory.time_of_write)
-        fail("missing wait: %s on stream %zu %s allocation %u, which %s wrote on stream %zu", what, stream.number,
-             write ? "changes" : "reads", memory.number, memory.writer.c_str(), memory.stream_of_write);
+void must_follow(const Clock &clock, size_t stream, const char *what, const Memory &memory, const Use &use, bool write) {
+    if (clock.at(use.stream_of_write) < use.time_of_write)
+        fail("missing wait: %s on stream %zu %s allocation %u, which %s wrote on stream %zu", what, stream,
+             write ? "changes" : "reads", memory.number, use.writer.c_str(), use.stream_of_write);
     if (!write) return;
-    for (size_t other = 0; other < memory.reads.times.size(); ++other)
-        if (stream.clock.at(other) < memory.reads.times[other])
-            fail("missing wait: %s on stream %zu changes allocation %u, which stream %zu may still read", what, stream.number,
+    for (size_t other = 0; other < use.reads.times.size(); ++other)
+        if (clock.at(other) < use.reads.times[other])
+            fail("missing wait: %s on stream %zu changes allocation %u, which stream %zu may still read", what, stream,
                  memory.number, other);
 }
 
-// With the world's lock held: a new time on the stream, after what the host knows.
+void note(Use &use, size_t stream, uint64_t time, const char *what, bool write) {
+    if (!write) {
+        use.reads.set(stream, time);
+        return;
+    }
+    use.stream_of_write = stream;
+    use.time_of_write = time;
+    use.writer = what;
+    use.reads = Clock();
+}
+
 uint64_t tick(Stream &stream) {
     stream.clock.join(world().host);
     const uint64_t time = stream.clock.at(stream.number) + 1;
@@ -46,23 +56,15 @@ uint64_t tick(Stream &stream) {
 void enqueue(void *handle, const char *what, const std::vector<Access> &accesses, std::function<void()> work) {
     Stream &stream = stream_of(handle, what);
     std::lock_guard<std::mutex> guard(world().lock);
+    if (stream.capture) return capture(stream, what, accesses, std::move(work));
     const uint64_t time = tick(stream);
     for (const Access &access : accesses) {
         if (!access.pointer) continue;
-        must_follow(stream, what, *check(stream, what, access), access.write);
+        const Memory &memory = *check(stream, what, access);
+        must_follow(stream.clock, stream.number, what, memory, memory.use, access.write);
     }
-    for (const Access &access : accesses) {
-        if (!access.pointer) continue;
-        Memory &memory = *find(access.pointer);
-        if (access.write) {
-            memory.stream_of_write = stream.number;
-            memory.time_of_write = time;
-            memory.writer = what;
-            memory.reads = Clock();
-        } else {
-            memory.reads.set(stream.number, time);
-        }
-    }
+    for (const Access &access : accesses)
+        if (access.pointer) note(find(access.pointer)->use, stream.number, time, what, access.write);
     stream.put({what, std::move(work)});
 }
 

@@ -5,6 +5,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include "world.h"
 
@@ -34,6 +35,14 @@ long setting(const char *name, long otherwise) {
     return value && *value ? std::atol(value) : otherwise;
 }
 
+bool fails(const char *function) {
+    static std::atomic<long> calls{0};
+    const char *wanted = std::getenv("SOFTWARE_GPU_FAILS");
+    const char *colon = wanted ? std::strchr(wanted, ':') : nullptr;
+    if (!colon || std::string(wanted, colon) != function) return false;
+    return ++calls == std::atol(colon + 1);
+}
+
 static void damaged(int, siginfo_t *info, void *) {
     char text[200];
     const int length = std::snprintf(
@@ -61,6 +70,7 @@ API cuInit(unsigned) {
         sigaction(SIGSEGV, &action, &before);
         for (int i = 0; i < device_count(); ++i) world().contexts.emplace_back(new Context{i});
         world().used.resize(static_cast<size_t>(device_count()));
+        world().reserved.resize(static_cast<size_t>(device_count()));
     });
     return device_count() > 0 ? SUCCESS : NO_DEVICE;
 }
@@ -77,6 +87,14 @@ API cuGetErrorString(CUresult error, const char **text) {
     case INVALID_IMAGE: *text = "device kernel image is invalid"; break;
     case NOT_FOUND: *text = "named symbol not found"; break;
     case NOT_READY: *text = "device not ready"; break;
+    case ILLEGAL_STATE: *text = "the operation cannot be performed in the present state"; break;
+    case CAPTURE_UNSUPPORTED: *text = "operation not permitted when stream is capturing"; break;
+    case CAPTURE_INVALIDATED: *text = "operation failed due to a previous error during capture"; break;
+    case CAPTURE_MERGE: *text = "operation would result in a merge of separate capture sequences"; break;
+    case CAPTURE_UNMATCHED: *text = "capture was not ended in the same stream as it began"; break;
+    case CAPTURE_UNJOINED: *text = "capturing stream has unjoined work"; break;
+    case CAPTURE_ISOLATION: *text = "dependency created on uncaptured work in another stream"; break;
+    case CAPTURED_EVENT: *text = "operation not permitted on an event last recorded in a capturing stream"; break;
     case TOO_MANY_RESOURCES: *text = "too many resources requested for launch"; break;
     default: *text = "unknown error";
     }

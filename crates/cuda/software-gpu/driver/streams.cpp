@@ -75,11 +75,20 @@ API cuStreamCreateWithPriority(void **made, unsigned, int) {
     return SUCCESS;
 }
 API cuStreamCreate(void **made, unsigned flags) { return cuStreamCreateWithPriority(made, flags, 0); }
-API cuStreamSynchronize(void *stream) { wait_for(stream_of(stream, "a synchronisation")); return SUCCESS; }
+API cuStreamSynchronize(void *handle) {
+    Stream &stream = stream_of(handle, "a synchronisation");
+    {
+        std::lock_guard<std::mutex> guard(world().lock);
+        if (stream.capture) return spoil(stream, CAPTURE_UNSUPPORTED);
+    }
+    wait_for(stream);
+    return SUCCESS;
+}
 API cuStreamDestroy_v2(void *handle) {
     Stream &stream = stream_of(handle, "the end of a stream");
     {
         std::lock_guard<std::mutex> guard(world().lock);
+        if (stream.capture) fail("the end of a stream that captures");
         auto &streams = world().streams;
         for (size_t i = 0; i < streams.size(); ++i)
             if (streams[i] == &stream) streams.erase(streams.begin() + static_cast<long>(i));
@@ -99,10 +108,14 @@ API cuEventDestroy_v2(void *event) { delete static_cast<Event *>(event); return 
 API cuEventRecord(void *handle, void *on) {
     Stream &stream = stream_of(on, "an event");
     auto &event = *static_cast<Event *>(handle);
+    if (fails("cuEventRecord")) return INVALID_VALUE;
     std::lock_guard<std::mutex> guard(world().lock);
+    if (stream.capture) {
+        record_captured(stream, event);
+        return SUCCESS;
+    }
     auto mark = std::make_shared<Mark>();
-    event.mark = mark;
-    event.clock = stream.clock;
+    event = {mark, stream.clock, nullptr, {}};
     stream.put({"an event", [mark] { mark->set(); }});
     return SUCCESS;
 }
@@ -110,14 +123,17 @@ API cuStreamWaitEvent(void *on, void *handle, unsigned) {
     Stream &stream = stream_of(on, "a wait");
     auto &event = *static_cast<Event *>(handle);
     std::lock_guard<std::mutex> guard(world().lock);
+    if (event.capture) return wait_captured(stream, event);
     auto mark = event.mark;
     if (!mark) return SUCCESS;
+    if (stream.capture) return spoil(stream, CAPTURE_ISOLATION);
     stream.clock.join(event.clock);
     stream.put({"a wait", [mark] { mark->wait(); }});
     return SUCCESS;
 }
 API cuEventSynchronize(void *handle) {
     auto &event = *static_cast<Event *>(handle);
+    if (event.capture) return CAPTURED_EVENT;
     if (!event.mark) return SUCCESS;
     event.mark->wait();
     std::lock_guard<std::mutex> guard(world().lock);
@@ -126,6 +142,7 @@ API cuEventSynchronize(void *handle) {
 }
 API cuEventQuery(void *handle) {
     auto &event = *static_cast<Event *>(handle);
+    if (event.capture) return CAPTURED_EVENT;
     if (event.mark && !event.mark->is_set()) return NOT_READY;
     std::lock_guard<std::mutex> guard(world().lock);
     world().host.join(event.clock);

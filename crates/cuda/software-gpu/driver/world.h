@@ -6,6 +6,7 @@
 // that is issued without having waited for that ends the process.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -13,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,7 +23,9 @@
 
 typedef int CUresult;
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_IMAGE = 200,
-       INVALID_CONTEXT = 201, NOT_FOUND = 500, NOT_READY = 600, TOO_MANY_RESOURCES = 701 };
+       INVALID_CONTEXT = 201, ILLEGAL_STATE = 401, NOT_FOUND = 500, NOT_READY = 600, TOO_MANY_RESOURCES = 701,
+       CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, CAPTURE_MERGE = 902, CAPTURE_UNMATCHED = 903, CAPTURE_UNJOINED = 904,
+       CAPTURE_ISOLATION = 905, CAPTURED_EVENT = 907 };
 
 #define API SOFTWARE_GPU_API CUresult
 
@@ -51,17 +55,28 @@ struct Clock {
     }
 };
 
+// When an allocation was last written and read, and by whom.
+struct Use {
+    size_t stream_of_write = 0;
+    uint64_t time_of_write = 0;
+    std::string writer = "the allocation";
+    Clock reads;
+};
+
 struct Memory {
     uint64_t base;
     size_t bytes, mapped;
     char *pages;
     int device;
     unsigned number;
-    size_t stream_of_write = 0;
-    uint64_t time_of_write = 0;
-    std::string writer;
-    Clock reads;
+    Use use;
     bool freed = false;
+};
+
+// Page-locked memory of the host, and how many copies use it.
+struct Pinned {
+    size_t bytes;
+    std::shared_ptr<std::atomic<int>> copies = std::make_shared<std::atomic<int>>(0);
 };
 
 // What a stream does when it comes to it.
@@ -90,6 +105,8 @@ struct Mark {
     }
 };
 
+struct Capture;
+
 struct Stream {
     size_t number;
     int device;
@@ -100,6 +117,8 @@ struct Stream {
     bool closing = false;
     std::thread thread;
     std::mt19937 random;
+    // What it is given is captured there, if it takes part in a capture.
+    std::shared_ptr<Capture> capture;
 
     // What its thread does: one task after the other, until it is closed and nothing is left.
     void run();
@@ -109,6 +128,9 @@ struct Stream {
 struct Event {
     std::shared_ptr<Mark> mark;
     Clock clock;
+    // Of an event that was recorded in a capture: that, and the pieces of work that it stands for.
+    std::shared_ptr<Capture> capture;
+    std::set<size_t> ends;
 };
 
 struct Context {
@@ -119,13 +141,14 @@ struct Context {
 struct World {
     std::mutex lock;
     std::map<uint64_t, std::unique_ptr<Memory>> memories;
-    std::map<uint64_t, size_t> pinned;
+    std::map<uint64_t, Pinned> pinned;
     std::vector<Stream *> streams;
     size_t stream_count = 0;
     unsigned memory_count = 0;
     uint64_t next = uint64_t(1) << 44;
     std::vector<std::unique_ptr<Context>> contexts;
-    std::vector<size_t> used;
+    // By device: bytes that are allocated, and that the pool has of the system.
+    std::vector<size_t> used, reserved;
     // What the host knows to be done.
     Clock host;
     uint64_t threshold = 0;
@@ -142,8 +165,10 @@ extern thread_local Context *current;
 Memory *find(uint64_t pointer);
 // With the world's lock held: the memory that work on a stream touches, which must be alive and the device's.
 Memory *check(const Stream &stream, const char *what, const Access &access);
-// With the world's lock held: ends the process unless the stream has waited for whatever uses the memory.
-void must_follow(const Stream &stream, const char *what, const Memory &memory, bool write);
+// Ends the process unless a stream that is at `clock` has waited for whatever uses the memory.
+void must_follow(const Clock &clock, size_t stream, const char *what, const Memory &memory, const Use &use, bool write);
+// Notes that work which a stream was given at `time` uses memory.
+void note(Use &use, size_t stream, uint64_t time, const char *what, bool write);
 // With the world's lock held: a new time on the stream, after what the host knows.
 uint64_t tick(Stream &stream);
 
@@ -154,8 +179,19 @@ Stream &stream_of(void *stream, const char *what);
 // Lets the host wait for all that a stream was given.
 void wait_for(Stream &stream);
 
+// ---- captures (graphs.cpp)
+
+// With the world's lock held: makes work part of the capture that a stream takes part in.
+void capture(Stream &stream, const char *what, const std::vector<Access> &accesses, std::function<void()> work);
+// With the world's lock held: a stream that captures was asked for what it cannot do: its capture has no graph.
+CUresult spoil(Stream &stream, CUresult error);
+// With the world's lock held: notes in an event where a stream that captures is, and lets one wait for such an event.
+void record_captured(Stream &stream, Event &event);
+CUresult wait_captured(Stream &stream, Event &event);
+
 // ---- memory (memory.cpp)
 
-bool is_pinned(const void *memory, size_t bytes);
+// The copies that use page-locked memory; none if it is not that.
+std::shared_ptr<std::atomic<int>> pinned(const void *memory, size_t bytes);
 
 } // namespace software_gpu

@@ -22,6 +22,8 @@ struct Ring {
 
 // What all ranks of a communicator map.
 struct Shared {
+    // Which memory of its maker's this is: once it is closed another one may get its name.
+    uint64_t number;
     // How many ranks there are to be, which have come, and the GPU of each.
     std::atomic<int> ranks, attached;
     std::atomic<int> present[MAX_RANKS], gpu[MAX_RANKS];

@@ -7,16 +7,22 @@ mod raw;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::device::Stream;
+use phalanx_kernels::BinaryOp;
+
+use crate::device::{FIRST, Stream};
 use crate::gpu::Gpu;
+use crate::kernels;
 use crate::libraries::Library;
-use crate::memory::{Kind, Slice, counted_as};
+use crate::memory::{Kind, Slice, counted_as, issue};
 use crate::{ElementType, GpuError, Result};
 
 /// The most room that an algorithm may take while it runs, in bytes: what NVIDIA recommends for its larger GPUs.
 const WORKSPACE: usize = 32 << 20;
+
+/// What messages call this.
+const NAME: &str = "matmul";
 
 /// A matrix as a factor: as it lies, or read transposed.
 #[derive(Debug, Clone, Copy)]
@@ -77,7 +83,7 @@ struct Key {
 pub struct Blas {
     // Plans go before the handle that made them.
     plans: Mutex<HashMap<Key, raw::Plan>>,
-    handle: raw::Handle,
+    handle: Arc<raw::Handle>,
     gpu: Gpu,
 }
 
@@ -85,17 +91,18 @@ impl Blas {
     /// Products on a GPU.
     ///
     /// # Errors
-    /// [`GpuError::MissingLibrary`] if there is no cuBLASLt.
+    /// [`GpuError::MissingLibrary`] if there is no cuBLASLt; [`GpuError::Capture`] while a graph is captured.
     pub fn new(gpu: &Gpu) -> Result<Self> {
+        gpu.device().refuse_in_capture("opening cuBLASLt", FIRST)?;
         Library::CublasLt.require()?;
-        Ok(Self { plans: Mutex::default(), handle: raw::Handle::new(gpu)?, gpu: gpu.clone() })
+        Ok(Self { plans: Mutex::default(), handle: Arc::new(raw::Handle::new(gpu)?), gpu: gpu.clone() })
     }
 
     /// Multiplies. Sums are in f32, of factors of f64 in f64.
     ///
     /// # Errors
     /// [`GpuError::Argument`] if lengths or types do not go together; [`GpuError::Unsupported`] for types that cuBLASLt does not
-    /// multiply, and for a bias of f64.
+    /// multiply, and for a bias of f64; [`GpuError::Capture`] if a graph is captured and it is the first product of its sizes.
     pub fn matmul(&self, product: &Product<'_>) -> Result<()> {
         check(product)?;
         let [batch, m, n, k] = product.sizes;
@@ -103,7 +110,7 @@ impl Blas {
             return Ok(());
         }
         if k == 0 {
-            return if product.add { Ok(()) } else { product.to.zero_on(Stream::Compute) };
+            return self.without_terms(product);
         }
         let factors = product.a.slice.dtype();
         let key = Key {
@@ -121,16 +128,44 @@ impl Blas {
                 alignment(product.to).min(product.bias.map_or(u32::MAX, alignment)),
             ],
         };
+        let device = self.gpu.device();
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let plan = match plans.entry(key) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => new.insert(self.handle.plan(&key, WORKSPACE)?),
+            Entry::Vacant(new) => {
+                device.refuse_in_capture(&format!("a product of {:?}", product.sizes), FIRST)?;
+                new.insert(self.handle.plan(&key, WORKSPACE)?)
+            }
         };
         let room = plan.workspace();
         let workspace = (room > 0)
             .then(|| counted_as(Kind::Workspace, || self.gpu.unwritten(ElementType::U8, room)))
             .transpose()?;
-        self.handle.run(plan, product, workspace.as_ref(), self.gpu.device().stream(Stream::Compute))
+        let slices = [
+            Some(product.a.slice),
+            Some(product.b.slice),
+            Some(product.to),
+            product.bias,
+            workspace.as_ref(),
+        ];
+        let slices: Vec<&Slice> = slices.into_iter().flatten().collect();
+        issue(device, Stream::Compute, NAME, &slices, |stream| {
+            self.handle.run(plan, product, workspace.as_ref(), stream)
+        })?;
+        device.keep_in_capture(&self.handle);
+        Ok(())
+    }
+
+    /// Products without any terms: zeros, and the bias.
+    fn without_terms(&self, product: &Product<'_>) -> Result<()> {
+        let (to, [batch, m, n, _]) = (product.to, product.sizes);
+        if !product.add {
+            to.zero_on(Stream::Compute)?;
+        }
+        let Some(bias) = product.bias else { return Ok(()) };
+        let sums =
+            kernels::binary(&self.gpu, BinaryOp::Add, (to, &[batch * m, n]), (bias, &[n]), to.dtype())?;
+        to.copy_from_on(&sums, Stream::Compute)
     }
 }
 
@@ -140,7 +175,6 @@ fn alignment(slice: &Slice) -> u32 {
 }
 
 fn check(product: &Product<'_>) -> Result<()> {
-    const NAME: &str = "matmul";
     let Product { sizes: [batch, m, n, k], a, b, to, bias, .. } = *product;
     let factors = a.slice.dtype();
     let multiplied = match factors {
@@ -168,10 +202,6 @@ fn check(product: &Product<'_>) -> Result<()> {
     if let Some(bias) = bias.filter(|bias| bias.dtype() != to.dtype()) {
         let problem = format!("a bias of {} for products of {}", bias.dtype(), to.dtype());
         return Err(GpuError::argument(NAME, problem));
-    }
-    let devices = [Some(a.slice), Some(b.slice), Some(to), bias].into_iter().flatten();
-    if devices.map(|slice| slice.device().index()).any(|index| index != a.slice.device().index()) {
-        return Err(GpuError::argument(NAME, "slices of several GPUs"));
     }
     Ok(())
 }

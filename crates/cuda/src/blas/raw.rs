@@ -29,11 +29,39 @@ unsafe impl Send for Handle {}
 // SAFETY: cuBLASLt allows calls with one handle from several threads at once: it holds no state of a call.
 unsafe impl Sync for Handle {}
 
+/// A descriptor of the library, which goes away with it.
+macro_rules! descriptor {
+    ($(#[$doc:meta])* $name:ident, $type:ty, $destroy:path) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        struct $name($type);
+
+        impl Drop for $name {
+            fn drop(&mut self) {
+                // SAFETY: the descriptor was made by the library, and nobody else has it.
+                let _ = unsafe { $destroy(self.0) };
+            }
+        }
+    };
+}
+descriptor! {
+    /// What is multiplied how.
+    Description, sys::cublasLtMatmulDesc_t, result::destroy_matmul_desc
+}
+descriptor! {
+    /// How a matrix lies.
+    Layout, sys::cublasLtMatrixLayout_t, result::destroy_matrix_layout
+}
+descriptor! {
+    /// What an algorithm may need.
+    Preference, sys::cublasLtMatmulPreference_t, result::destroy_matmul_pref
+}
+
 /// How a product of some sizes and types is computed.
 #[derive(Debug)]
 pub(super) struct Plan {
-    description: sys::cublasLtMatmulDesc_t,
-    layouts: [sys::cublasLtMatrixLayout_t; 3],
+    description: Description,
+    layouts: [Layout; 3],
     algorithm: sys::cublasLtMatmulAlgo_t,
     workspace: usize,
     wide: bool,
@@ -41,17 +69,6 @@ pub(super) struct Plan {
 
 // SAFETY: descriptors are plain memory of the library, used by one at a time, behind a lock.
 unsafe impl Send for Plan {}
-
-impl Drop for Plan {
-    fn drop(&mut self) {
-        for layout in self.layouts {
-            // SAFETY: the layout was made, and nobody else has it.
-            let _ = unsafe { result::destroy_matrix_layout(layout) };
-        }
-        // SAFETY: the descriptor was made with the plan, and nobody else has it.
-        let _ = unsafe { result::destroy_matmul_desc(self.description) };
-    }
-}
 
 impl Plan {
     /// Bytes that the algorithm takes while it runs.
@@ -64,7 +81,7 @@ impl Plan {
         unsafe {
             let at: *const T = value;
             result::set_matmul_desc_attribute(
-                self.description,
+                self.description.0,
                 attribute,
                 at.cast::<c_void>(),
                 size_of::<T>(),
@@ -84,15 +101,11 @@ fn data_type(dtype: ElementType) -> sys::cudaDataType_t {
 }
 
 /// A layout of `rows`×`columns`, counted by columns, of which `batch` follow each other.
-fn layout(
-    dtype: ElementType,
-    rows: usize,
-    columns: usize,
-    batch: usize,
-) -> Result<sys::cublasLtMatrixLayout_t> {
+fn layout(dtype: ElementType, rows: usize, columns: usize, batch: usize) -> Result<Layout> {
     use sys::cublasLtMatrixLayoutAttribute_t as Attribute;
     let (long, lead) = (|size: usize| size as u64, rows as i64);
     let made = result::create_matrix_layout(data_type(dtype), long(rows), long(columns), lead)
+        .map(Layout)
         .map_err(failed("cublasLtMatrixLayoutCreate"))?;
     let count =
         i32::try_from(batch).map_err(|_| GpuError::argument("matmul", format!("{batch} products")))?;
@@ -100,11 +113,11 @@ fn layout(
     // SAFETY: the layout is alive, and the values have the attributes' types.
     unsafe {
         let (at, size) = ((&raw const count).cast::<c_void>(), size_of::<i32>());
-        result::set_matrix_layout_attribute(made, Attribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, at, size)
+        result::set_matrix_layout_attribute(made.0, Attribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, at, size)
             .map_err(failed("cublasLtMatrixLayoutSetAttribute"))?;
         let (at, size) = ((&raw const offset).cast::<c_void>(), size_of::<i64>());
         let attribute = Attribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET;
-        result::set_matrix_layout_attribute(made, attribute, at, size)
+        result::set_matrix_layout_attribute(made.0, attribute, at, size)
             .map_err(failed("cublasLtMatrixLayoutSetAttribute"))?;
     }
     Ok(made)
@@ -132,8 +145,9 @@ impl Handle {
             }
             _ => (sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, sys::cudaDataType_t::CUDA_R_32F),
         };
-        let description =
-            result::create_matmul_desc(compute, scale).map_err(failed("cublasLtMatmulDescCreate"))?;
+        let description = result::create_matmul_desc(compute, scale)
+            .map(Description)
+            .map_err(failed("cublasLtMatmulDescCreate"))?;
         // The transposed product: the right factor comes first.
         let of = |transposed: bool, rows, columns| if transposed { (columns, rows) } else { (rows, columns) };
         let ((b_rows, b_columns), (a_rows, a_columns)) =
@@ -157,42 +171,37 @@ impl Handle {
             // Algorithms depend on there being one, and on how it is aligned; which is told at each run.
             plan.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &u64::from(key.alignment[2]))?;
         }
-        let wishes = result::create_matmul_pref().map_err(failed("cublasLtMatmulPreferenceCreate"))?;
-        let found = (|| {
-            let [of_a, of_b, of_to] = key.alignment;
-            let alignments = [
-                (Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, of_b),
-                (Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, of_a),
-                (Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, of_to),
-                (Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, of_to),
-            ];
-            let set = failed("cublasLtMatmulPreferenceSetAttribute");
-            let room = room as u64;
-            // SAFETY: the preference is alive, and the values have the attributes' types.
-            unsafe {
-                let (wish, size) = (Wish::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, size_of::<u64>());
-                result::set_matmul_pref_attribute(wishes, wish, (&raw const room).cast(), size)
-                    .map_err(&set)?;
-                // Partial sums stay in the type that is computed in: none is rounded to 16 bits before the last.
-                let scheme = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
-                let (wish, size) = (Wish::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, size_of::<u32>());
-                result::set_matmul_pref_attribute(wishes, wish, (&raw const scheme).cast(), size)
-                    .map_err(&set)?;
-                for (wish, bytes) in alignments {
-                    let (at, size) = ((&raw const bytes).cast::<c_void>(), size_of::<u32>());
-                    result::set_matmul_pref_attribute(wishes, wish, at, size).map_err(&set)?;
-                }
+        let wishes =
+            result::create_matmul_pref().map(Preference).map_err(failed("cublasLtMatmulPreferenceCreate"))?;
+        let [of_a, of_b, of_to] = key.alignment;
+        let alignments = [
+            (Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, of_b),
+            (Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, of_a),
+            (Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, of_to),
+            (Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, of_to),
+        ];
+        let set = failed("cublasLtMatmulPreferenceSetAttribute");
+        let room = room as u64;
+        // SAFETY: the preference is alive, and the values have the attributes' types.
+        unsafe {
+            let (wish, size) = (Wish::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, size_of::<u64>());
+            result::set_matmul_pref_attribute(wishes.0, wish, (&raw const room).cast(), size)
+                .map_err(&set)?;
+            // Partial sums stay in the type that is computed in: none is rounded to 16 bits before the last.
+            let scheme = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
+            let (wish, size) = (Wish::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, size_of::<u32>());
+            result::set_matmul_pref_attribute(wishes.0, wish, (&raw const scheme).cast(), size)
+                .map_err(&set)?;
+            for (wish, bytes) in alignments {
+                let (at, size) = ((&raw const bytes).cast::<c_void>(), size_of::<u32>());
+                result::set_matmul_pref_attribute(wishes.0, wish, at, size).map_err(&set)?;
             }
-            let [first, second, to] = plan.layouts;
-            // SAFETY: everything was made above and is alive.
-            unsafe {
-                result::get_matmul_algo_heuristic(self.handle, description, first, second, to, to, wishes)
-            }
-            .map_err(failed("cublasLtMatmulAlgoGetHeuristic"))
-        })();
-        // SAFETY: the preference was made above, and nobody else has it.
-        let _ = unsafe { result::destroy_matmul_pref(wishes) };
-        let found = found?;
+        }
+        let (of, [first, second, to]) = (plan.description.0, plan.layouts.each_ref().map(|layout| layout.0));
+        // SAFETY: everything was made above and is alive.
+        let found =
+            unsafe { result::get_matmul_algo_heuristic(self.handle, of, first, second, to, to, wishes.0) }
+                .map_err(failed("cublasLtMatmulAlgoGetHeuristic"))?;
         (plan.algorithm, plan.workspace) = (found.algo, found.workspaceSize);
         Ok(plan)
     }
@@ -216,16 +225,16 @@ impl Handle {
             true => [(&raw const double[0]).cast(), (&raw const double[1]).cast()],
             false => [(&raw const single[0]).cast(), (&raw const single[1]).cast()],
         };
-        let [first, second, layout] = plan.layouts;
+        let [first, second, layout] = plan.layouts.each_ref().map(|layout| layout.0);
         let (first_factor, second_factor) = (product.b.slice.address(), product.a.slice.address());
         let to = product.to.address();
         let room = workspace.map_or(0, Slice::address);
         // SAFETY: the plan was made for these sizes, types and alignments, and the lengths of the slices were compared with the
-        // sizes; slices and workspace are alive, and are freed in the order of the stream.
+        // sizes; slices and workspace are alive, and outlive what the stream is given (`memory::issue`).
         unsafe {
             result::matmul(
                 self.handle,
-                plan.description,
+                plan.description.0,
                 scales[0],
                 scales[1],
                 first_factor as *const c_void,

@@ -43,10 +43,19 @@ impl Compiler {
     /// A compiler for devices of a compute capability: (9, 0). What it makes is kept in `folder`, if one is given.
     ///
     /// # Errors
-    /// [`GpuError::MissingLibrary`] if there is no NVRTC.
+    /// [`GpuError::MissingLibrary`] if there is no NVRTC; [`GpuError::OldCompiler`] if it is older than the device needs.
     pub fn new(capability: (i32, i32), folder: Option<PathBuf>) -> Result<Self> {
         let version = Library::Nvrtc.find()?.version;
-        Ok(Self { architecture: format!("sm_{}{}", capability.0, capability.1), version, folder })
+        let architecture = format!("sm_{}{}", capability.0, capability.1);
+        let known = nvrtc::architectures()?;
+        if known.contains(&(capability.0 * 10 + capability.1)) {
+            return Ok(Self { architecture, version, folder });
+        }
+        let known = match (known.iter().min(), known.iter().max()) {
+            (Some(oldest), Some(newest)) => format!("sm_{oldest} to sm_{newest}"),
+            _ => "nothing".to_owned(),
+        };
+        Err(GpuError::OldCompiler { version, architecture, known, needed: needed(capability) })
     }
 
     /// What it compiles for: "sm_90".
@@ -76,6 +85,21 @@ impl Compiler {
         }
         Ok(code)
     }
+}
+
+/// The first version of NVRTC that compiles for a compute capability, as its release notes say.
+fn needed(capability: (i32, i32)) -> String {
+    let version = match capability {
+        (8, 0) => "11.0",
+        (8, 6) => "11.1",
+        (8, 7) => "11.4",
+        (8, 9) | (9, 0) => "11.8",
+        (10, 0 | 1) | (12, 0) => "12.8",
+        (10, 3) | (12, 1) => "12.9",
+        (8, 8) | (11, 0) => "13.0",
+        _ => return "a newer one that does".to_owned(),
+    };
+    format!("{version} or newer")
 }
 
 /// The error for a source that does not compile.

@@ -1,7 +1,7 @@
 //! The calls of NVRTC. What is unsafe in this folder is here.
 #![allow(unsafe_code)]
 
-use std::ffi::{CString, c_char};
+use std::ffi::{CString, c_char, c_int};
 
 use cudarc::nvrtc::{result, sys};
 
@@ -26,6 +26,29 @@ fn failed(function: &'static str) -> impl Fn(result::NvrtcError) -> GpuError {
 fn text(bytes: Vec<c_char>) -> String {
     let bytes: Vec<u8> = bytes.into_iter().map(|byte| byte.to_ne_bytes()[0]).collect();
     String::from_utf8_lossy(&bytes).trim_end_matches('\0').trim().to_owned()
+}
+
+/// The architectures that the compiler knows: 90 for sm_90. None if it is too old to tell: from 11.2 on it does.
+pub(super) fn architectures() -> Result<Vec<c_int>> {
+    // SAFETY: the library can be loaded, as was asked before.
+    let tells = unsafe {
+        sys::is_culib_present()
+            && sys::culib().get::<unsafe extern "C" fn()>(b"nvrtcGetSupportedArchs").is_ok()
+    };
+    if !tells {
+        return Ok(Vec::new());
+    }
+    let mut count = 0;
+    // SAFETY: the pointer is to a number.
+    unsafe { sys::nvrtcGetNumSupportedArchs(&raw mut count) }
+        .result()
+        .map_err(failed("nvrtcGetNumSupportedArchs"))?;
+    let mut known = vec![0; usize::try_from(count).unwrap_or(0)];
+    // SAFETY: there is room for as many numbers as the call above said there are.
+    unsafe { sys::nvrtcGetSupportedArchs(known.as_mut_ptr()) }
+        .result()
+        .map_err(failed("nvrtcGetSupportedArchs"))?;
+    Ok(known)
 }
 
 /// How everything is compiled. Lambdas have no annotation that would say where they run; here all runs on the device.

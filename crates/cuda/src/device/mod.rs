@@ -1,13 +1,27 @@
 //! A device: its context, its streams, and events where work goes from one stream to another.
 
-use std::sync::Arc;
+mod capture;
+mod order;
+
+use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
-use cudarc::driver::{CudaContext, CudaStream};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream};
 
-use crate::driver::{self, failed};
+use capture::{Admission, Captures};
+use order::Order;
+
+use crate::driver::{self, Kept, failed};
 use crate::libraries::Library;
 use crate::{GpuError, Result};
+
+pub(crate) use capture::Left;
+
+/// Why what happens once cannot be captured.
+pub(crate) const FIRST: &str = "it is done once, at first use: run the same work once before";
+
+/// The compute capability that kernels are written for: Ampere, the first with bf16 and TF32.
+const NEEDED: (i32, i32) = (8, 0);
 
 /// One of a device's queues of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -18,6 +32,20 @@ pub enum Stream {
     Communication,
     /// Copies to and from the host.
     Copies,
+}
+
+impl Stream {
+    pub(crate) const COUNT: usize = 3;
+}
+
+impl std::fmt::Display for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Compute => "computing",
+            Self::Communication => "communication",
+            Self::Copies => "copies'",
+        })
+    }
 }
 
 /// What a device is.
@@ -31,6 +59,8 @@ pub struct Description {
     pub memory: usize,
     /// Streaming multiprocessors.
     pub multiprocessors: usize,
+    /// Bytes of shared memory that a block can have, if it asks for more than 48 KiB.
+    pub shared_memory: usize,
 }
 
 /// A GPU's context with its streams. Clones are handles.
@@ -43,6 +73,10 @@ struct Inner {
     compute: Arc<CudaStream>,
     communication: Arc<CudaStream>,
     copies: Arc<CudaStream>,
+    /// In whose order memory is allocated while the computing stream captures; made at the first capture.
+    reserve: OnceLock<Arc<CudaStream>>,
+    order: Order,
+    captures: Captures,
     description: Description,
 }
 
@@ -74,26 +108,52 @@ impl Device {
     /// Opens GPU `index`, from 0.
     ///
     /// # Errors
-    /// [`GpuError::MissingLibrary`] without a driver, [`GpuError::NoDevice`] without such a GPU.
+    /// [`GpuError::MissingLibrary`] without a driver, [`GpuError::NoDevice`] without such a GPU, [`GpuError::OldDevice`] if its
+    /// compute capability is below 8.0.
     pub fn open(index: usize) -> Result<Self> {
         Library::Driver.require()?;
         let count = driver::device_count()?;
         if index >= count {
             return Err(GpuError::NoDevice { index, count });
         }
+        let found = driver::capability(index)?;
+        if found < NEEDED {
+            return Err(GpuError::OldDevice {
+                index,
+                name: driver::device_name(index)?,
+                found,
+                needed: NEEDED,
+            });
+        }
         let context = driver::open(index)?;
         let (least, greatest) = driver::priorities(&context)?;
         let stream = |priority| context.new_stream_with_priority(priority).map_err(failed("make a stream"));
         let ask = |attribute| context.attribute(attribute).map_err(failed("ask for an attribute"));
         let multiprocessors = ask(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let shared_memory = ask(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
         let description = Description {
             name: context.name().map_err(failed("ask for a name"))?,
-            capability: context.compute_capability().map_err(failed("ask for an architecture"))?,
+            capability: found,
             memory: context.total_mem().map_err(failed("ask for the memory's size"))?,
             multiprocessors: usize::try_from(multiprocessors).unwrap_or(1),
+            shared_memory: usize::try_from(shared_memory).unwrap_or(48 << 10),
         };
         let (compute, communication, copies) = (stream(least)?, stream(greatest)?, stream(least)?);
-        Ok(Self(Arc::new(Inner { context, compute, communication, copies, description })))
+        Ok(Self(Arc::new(Inner {
+            context,
+            compute,
+            communication,
+            copies,
+            reserve: OnceLock::new(),
+            order: Order::default(),
+            captures: Captures::default(),
+            description,
+        })))
+    }
+
+    /// Whether both are handles of one.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// What it is.
@@ -128,22 +188,71 @@ impl Device {
         }
     }
 
-    /// What is issued on `waiter` from now on begins after all that was issued on `waited`. The host does not wait.
+    /// What is issued on `waiter` from now on begins after all that was issued on `waited`. The host does not wait. While a graph
+    /// is captured, a stream that waits for one that takes part does so from then on, too.
     ///
     /// # Errors
-    /// If the driver fails.
+    /// If the driver fails; [`GpuError::Capture`] if the waiting stream takes part in a capture and the other one does not, or
+    /// another thread captures.
     pub fn wait(&self, waiter: Stream, waited: Stream) -> Result<()> {
         if waiter == waited {
             return Ok(());
         }
-        self.stream(waiter).join(self.stream(waited)).map_err(failed("let a stream wait"))
+        self.0.captures.admit_wait(waiter, waited)?;
+        let _turn = self.0.order.turn(waited);
+        let reached = self.0.order.of(waited);
+        self.stream(waiter).join(self.stream(waited)).map_err(failed("let a stream wait"))?;
+        self.0.order.learn(waiter, reached);
+        Ok(())
+    }
+
+    /// What is issued on `waiter` from now on begins after an event of another stream, which was then at `time`.
+    pub(crate) fn wait_for_event(
+        &self,
+        waiter: Stream,
+        waited: Stream,
+        time: u64,
+        event: &CudaEvent,
+    ) -> Result<()> {
+        if waiter == waited {
+            return Ok(());
+        }
+        self.0.captures.admit_wait(waiter, waited)?;
+        self.stream(waiter).wait(event).map_err(failed("let a stream wait"))?;
+        self.0.order.learn_time(waiter, waited, time);
+        Ok(())
+    }
+
+    /// Makes sure that `waiter` has waited for what `waited` had been given at a time.
+    pub(crate) fn wait_until(&self, waiter: Stream, waited: Stream, time: u64) -> Result<()> {
+        if waiter == waited || self.0.order.knows(waiter, waited, time) {
+            return Ok(());
+        }
+        self.wait(waiter, waited)
+    }
+
+    /// Counts an allocation, in the order of the computing stream.
+    pub(crate) fn count_allocation(&self) -> u64 {
+        self.0.order.tick(Stream::Compute)
+    }
+
+    /// Gives a stream work, and counts it: the time at which the stream is when that is done. The computing stream needs no count,
+    /// as memory is freed in its order.
+    pub(crate) fn counted<R>(&self, stream: Stream, work: impl FnOnce() -> R) -> (R, u64) {
+        if stream == Stream::Compute {
+            return (work(), 0);
+        }
+        let _turn = self.0.order.turn(stream);
+        let result = work();
+        (result, self.0.order.tick(stream))
     }
 
     /// Waits until everything that was issued is done, on all streams.
     ///
     /// # Errors
-    /// If the driver fails, or something that was issued has failed.
+    /// If the driver fails, or something that was issued has failed; [`GpuError::Capture`] while a graph is captured.
     pub fn synchronize(&self) -> Result<()> {
+        self.0.captures.refuse_waiting("waiting for the GPU", None)?;
         self.0.context.synchronize().map_err(failed("wait for the GPU"))
     }
 
@@ -153,5 +262,95 @@ impl Device {
     /// If the driver fails.
     pub fn memory(&self) -> Result<(usize, usize)> {
         self.0.context.mem_get_info().map_err(failed("ask for free memory"))
+    }
+}
+
+/// Capturing a graph.
+impl Device {
+    /// The stream in whose order memory is allocated: the computing one, or while that captures one beside.
+    pub(crate) fn allocating(&self) -> Result<&Arc<CudaStream>> {
+        if !self.0.captures.is_active() {
+            return Ok(&self.0.compute);
+        }
+        if let Some(reserve) = self.0.reserve.get() {
+            return Ok(reserve);
+        }
+        let made = self.0.context.new_stream().map_err(failed("make a stream"))?;
+        Ok(self.0.reserve.get_or_init(|| made))
+    }
+
+    /// Begins to capture what this thread issues on the computing stream: the capture's number.
+    pub(crate) fn begin_capture(&self) -> Result<u64> {
+        // What was issued before is done before; the graph knows nothing of it.
+        if !self.0.captures.is_active() {
+            self.wait(Stream::Compute, Stream::Communication)?;
+            self.wait(Stream::Compute, Stream::Copies)?;
+        }
+        let id = self.0.captures.begin(self.0.order.all())?;
+        if let Err(error) = driver::begin_capture(&self.0.compute) {
+            self.0.captures.end();
+            return Err(error);
+        }
+        Ok(id)
+    }
+
+    /// Ends the capture: what was captured, and what it leaves. What was refused in it is its error.
+    pub(crate) fn end_capture(&self) -> (Result<driver::Captured>, Left) {
+        let captured = driver::end_capture(&self.0.compute);
+        let Some((before, left, refused)) = self.0.captures.end() else { return (captured, Left::default()) };
+        self.0.order.forget(before);
+        let joined = match self.0.reserve.get() {
+            Some(reserve) => self.0.compute.join(reserve).map_err(failed("let a stream wait")),
+            None => Ok(()),
+        };
+        match refused {
+            Some(error) => (Err(error), left),
+            None => (captured.and_then(|captured| joined.map(|()| captured)), left),
+        }
+    }
+
+    /// The number of the capture of this thread.
+    pub(crate) fn capture(&self) -> Option<u64> {
+        self.0.captures.mine()
+    }
+
+    /// Whether work on a stream is run, or captured on a stream that then takes part.
+    pub(crate) fn admit(&self, action: &str, stream: Stream) -> Result<bool> {
+        match self.0.captures.admit(action, stream)? {
+            Admission::Run => Ok(false),
+            Admission::Captured { fork } => {
+                if fork {
+                    self.wait(stream, Stream::Compute)?;
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    /// Fails if this thread captures: for what is done once, and would not be done again by the graph.
+    pub(crate) fn refuse_in_capture(&self, action: &str, problem: &str) -> Result<()> {
+        self.0.captures.refuse(action, problem)
+    }
+
+    /// Fails if the host would wait for a stream that captures.
+    pub(crate) fn refuse_waiting(&self, action: &str, stream: Stream) -> Result<()> {
+        self.0.captures.refuse_waiting(action, Some(stream))
+    }
+
+    /// Keeps what captured work uses for as long as the graph is there.
+    pub(crate) fn keep(&self, address: usize, make: impl FnOnce() -> Kept) {
+        self.0.captures.keep(address, make);
+    }
+
+    /// Keeps something for as long as the graph is there that this thread captures, if it does.
+    pub(crate) fn keep_in_capture<T: Send + Sync + 'static>(&self, what: &Arc<T>) {
+        if self.capture().is_some() {
+            self.keep(Arc::as_ptr(what).addr(), || what.clone());
+        }
+    }
+
+    /// Keeps something until no graph is captured.
+    pub(crate) fn defer(&self, make: impl FnOnce() -> Kept) {
+        self.0.captures.defer(make);
     }
 }

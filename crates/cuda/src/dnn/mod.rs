@@ -7,12 +7,13 @@
 mod raw;
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::device::Stream;
+use crate::device::{FIRST, Stream};
+pub use crate::element::Layout;
 use crate::gpu::Gpu;
 use crate::libraries::Library;
-use crate::memory::{Kind, Slice, counted_as};
+use crate::memory::{Kind, Slice, counted_as, issue};
 use crate::{ElementType, GpuError, Result};
 
 /// The most room that an algorithm may take while it runs, in bytes.
@@ -70,15 +71,6 @@ impl Convolution {
     }
 }
 
-/// In which order the elements of images and weights lie.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Layout {
-    /// Images [N, C, H, W], weights [O, I, KH, KW].
-    ChannelsFirst,
-    /// Images [N, H, W, C], weights [O, KH, KW, I]: what tensor cores read.
-    ChannelsLast,
-}
-
 /// How convolutions read their elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Reading {
@@ -118,7 +110,7 @@ struct Key {
 /// Convolves on one GPU's computing stream.
 #[derive(Debug)]
 pub struct Dnn {
-    inner: Mutex<Inner>,
+    inner: Arc<Mutex<Inner>>,
     gpu: Gpu,
 }
 
@@ -133,18 +125,19 @@ impl Dnn {
     /// Convolutions on a GPU.
     ///
     /// # Errors
-    /// [`GpuError::MissingLibrary`] if there is no cuDNN.
+    /// [`GpuError::MissingLibrary`] if there is no cuDNN; [`GpuError::Capture`] while a graph is captured.
     pub fn new(gpu: &Gpu) -> Result<Self> {
+        gpu.device().refuse_in_capture("opening cuDNN", FIRST)?;
         Library::Cudnn.require()?;
         let inner = Inner { plans: HashMap::new(), handle: raw::Handle::new(gpu)? };
-        Ok(Self { inner: Mutex::new(inner), gpu: gpu.clone() })
+        Ok(Self { inner: Arc::new(Mutex::new(inner)), gpu: gpu.clone() })
     }
 
     /// y = x ⋆ w. All are of one type; sums of elements of 16 bits are in f32.
     ///
     /// # Errors
     /// [`GpuError::Argument`] if lengths, types or sizes do not go together; [`GpuError::Unsupported`] for other types than
-    /// f32, f64, bf16 and f16.
+    /// f32, f64, bf16 and f16; [`GpuError::Capture`] if a graph is captured and it is the first convolution of its sizes.
     pub fn forward(&self, of: &Convolution, reading: Reading, x: &Slice, w: &Slice, y: &Slice) -> Result<()> {
         self.run(Pass::Forward, of, reading, [x, w, y], false)
     }
@@ -200,28 +193,52 @@ impl Dnn {
         }
         let tf32 = dtype == ElementType::F32 && reading.tf32;
         let key = Key { pass, convolution: *of, reading: Reading { tf32, ..reading }, dtype };
-        let stream = self.gpu.device().stream(Stream::Compute);
-        let workspace = |bytes: usize| {
-            let room = || self.gpu.unwritten(ElementType::U8, bytes);
-            (bytes > 0).then(|| counted_as(Kind::Workspace, room)).transpose()
-        };
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         if !inner.plans.contains_key(&key) {
+            self.gpu.device().refuse_in_capture(&format!("a {} of {of:?}", pass.name()), FIRST)?;
             let plan = match self.gpu.options().repeatable {
                 true => inner.handle.plan_by_rules(&key, WORKSPACE)?,
-                false => {
-                    // Algorithms are tried on the arguments; what they write goes elsewhere, and is nothing.
-                    let scratch = counted_as(Kind::Workspace, || self.gpu.unwritten(dtype, written.len()))?;
-                    let (free, _) = self.gpu.device().memory()?;
-                    let room = workspace((free / 2).min(WORKSPACE))?;
-                    inner.handle.plan_by_trying(&key, slices, &scratch, room.as_ref())?
-                }
+                false => self.tried(&inner.handle, &key, slices, written)?,
             };
             inner.plans.insert(key, plan);
         }
         let plan = &inner.plans[&key];
-        let room = workspace(plan.workspace())?;
-        inner.handle.run(&key, plan, slices, add, room.as_ref(), stream)
+        let room = self.workspace(plan.workspace())?;
+        let used: Vec<&Slice> = slices.into_iter().chain(room.as_ref()).collect();
+        issue(self.gpu.device(), Stream::Compute, pass.name(), &used, |stream| {
+            inner.handle.run(&key, plan, slices, add, room.as_ref(), stream)
+        })?;
+        self.gpu.device().keep_in_capture(&self.inner);
+        Ok(())
+    }
+
+    fn workspace(&self, bytes: usize) -> Result<Option<Slice>> {
+        let room = || self.gpu.unwritten(ElementType::U8, bytes);
+        (bytes > 0).then(|| counted_as(Kind::Workspace, room)).transpose()
+    }
+
+    /// The fastest plan. Algorithms are tried on the arguments; what they write goes elsewhere, and is nothing. The memory that
+    /// they were tried in is given back to the system: it is much, and nobody needs it again.
+    fn tried(
+        &self,
+        handle: &raw::Handle,
+        key: &Key,
+        slices: [&Slice; 3],
+        written: &Slice,
+    ) -> Result<raw::Plan> {
+        let before = self.gpu.pool().reserved()?;
+        let plan = {
+            let scratch = || self.gpu.unwritten(key.dtype, written.len());
+            let scratch = counted_as(Kind::Workspace, scratch)?;
+            let (free, _) = self.gpu.device().memory()?;
+            let room = self.workspace((free / 2).min(WORKSPACE))?;
+            let used: Vec<&Slice> = slices.into_iter().chain([&scratch]).chain(room.as_ref()).collect();
+            issue(self.gpu.device(), Stream::Compute, key.pass.name(), &used, |_| {
+                handle.plan_by_trying(key, slices, &scratch, room.as_ref())
+            })?
+        };
+        self.gpu.pool().trim(before)?;
+        Ok(plan)
     }
 }
 
@@ -246,9 +263,6 @@ fn check(pass: Pass, of: &Convolution, slices: [&Slice; 3]) -> Result<ElementTyp
                 slice.dtype()
             );
             return Err(GpuError::argument(name, problem));
-        }
-        if slice.device().index() != slices[0].device().index() {
-            return Err(GpuError::argument(name, "slices of several GPUs"));
         }
     }
     Ok(dtype)

@@ -31,13 +31,50 @@ pub(super) struct Handle {
 // SAFETY: cuDNN's handle may be used from any thread, by one at a time, which the lock around it ensures.
 unsafe impl Send for Handle {}
 
+/// A descriptor of the library, which goes away with it.
+macro_rules! descriptor {
+    ($(#[$doc:meta])* $name:ident, $type:ty, $make:path, $make_name:literal, $destroy:path) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        struct $name($type);
+
+        impl $name {
+            fn new() -> Result<Self> {
+                $make().map(Self).map_err(failed($make_name))
+            }
+        }
+
+        impl Drop for $name {
+            fn drop(&mut self) {
+                // SAFETY: the descriptor was made by the library, and nobody else has it.
+                let _ = unsafe { $destroy(self.0) };
+            }
+        }
+    };
+}
+descriptor! {
+    /// How images lie.
+    Images, sys::cudnnTensorDescriptor_t, result::create_tensor_descriptor, "cudnnCreateTensorDescriptor",
+    result::destroy_tensor_descriptor
+}
+descriptor! {
+    /// How weights lie.
+    Weights, sys::cudnnFilterDescriptor_t, result::create_filter_descriptor, "cudnnCreateFilterDescriptor",
+    result::destroy_filter_descriptor
+}
+descriptor! {
+    /// How the window moves.
+    Window, sys::cudnnConvolutionDescriptor_t, result::create_convolution_descriptor,
+    "cudnnCreateConvolutionDescriptor", result::destroy_convolution_descriptor
+}
+
 /// How a pass over some shape is computed.
 #[derive(Debug)]
 pub(super) struct Plan {
-    x: sys::cudnnTensorDescriptor_t,
-    w: sys::cudnnFilterDescriptor_t,
-    y: sys::cudnnTensorDescriptor_t,
-    convolution: sys::cudnnConvolutionDescriptor_t,
+    x: Images,
+    w: Weights,
+    y: Images,
+    window: Window,
     algorithm: Algorithm,
     workspace: usize,
 }
@@ -52,18 +89,6 @@ enum Algorithm {
     BackwardWeight(sys::cudnnConvolutionBwdFilterAlgo_t),
 }
 
-impl Drop for Plan {
-    fn drop(&mut self) {
-        // SAFETY: each descriptor was made, and nobody else has it.
-        unsafe {
-            let _ = result::destroy_tensor_descriptor(self.x);
-            let _ = result::destroy_filter_descriptor(self.w);
-            let _ = result::destroy_tensor_descriptor(self.y);
-            let _ = result::destroy_convolution_descriptor(self.convolution);
-        }
-    }
-}
-
 impl Plan {
     /// Bytes that the algorithm takes while it runs.
     pub(super) fn workspace(&self) -> usize {
@@ -76,7 +101,6 @@ struct Candidate {
     algorithm: Algorithm,
     works: bool,
     repeats: bool,
-    memory: usize,
     math: sys::cudnnMathType_t,
 }
 
@@ -99,19 +123,15 @@ fn ints<const N: usize>(sizes: [usize; N]) -> Result<[c_int; N]> {
     Ok(narrow)
 }
 
-fn images(
-    dtype: ElementType,
-    layout: Layout,
-    [n, c, h, w]: [usize; 4],
-) -> Result<sys::cudnnTensorDescriptor_t> {
+fn images(dtype: ElementType, layout: Layout, [n, c, h, w]: [usize; 4]) -> Result<Images> {
     let strides = match layout {
         Layout::ChannelsFirst => [c * h * w, h * w, w, 1],
         Layout::ChannelsLast => [h * w * c, 1, w * c, c],
     };
     let (sizes, strides) = (ints([n, c, h, w])?, ints(strides)?);
-    let made = result::create_tensor_descriptor().map_err(failed("cudnnCreateTensorDescriptor"))?;
+    let made = Images::new()?;
     // SAFETY: the descriptor was just made.
-    unsafe { result::set_tensor4d_descriptor_ex(made, data_type(dtype), sizes, strides) }
+    unsafe { result::set_tensor4d_descriptor_ex(made.0, data_type(dtype), sizes, strides) }
         .map_err(failed("cudnnSetTensor4dDescriptorEx"))?;
     Ok(made)
 }
@@ -135,12 +155,10 @@ impl Handle {
         let [height, width] = of.output().unwrap_or_default();
         let x = images(key.dtype, key.reading.layout, [of.batch, of.in_channels, of.height, of.width])?;
         let y = images(key.dtype, key.reading.layout, [of.batch, of.out_channels, height, width])?;
-        let w = result::create_filter_descriptor().map_err(failed("cudnnCreateFilterDescriptor"))?;
-        let convolution =
-            result::create_convolution_descriptor().map_err(failed("cudnnCreateConvolutionDescriptor"))?;
+        let (w, window) = (Weights::new()?, Window::new()?);
         let algorithm =
             Algorithm::Forward(sys::cudnnConvolutionFwdAlgo_t::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM);
-        let plan = Plan { x, w, y, convolution, algorithm, workspace: 0 };
+        let plan = Plan { x, w, y, window, algorithm, workspace: 0 };
         let format = match key.reading.layout {
             Layout::ChannelsFirst => sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW,
             Layout::ChannelsLast => sys::cudnnTensorFormat_t::CUDNN_TENSOR_NHWC,
@@ -159,10 +177,10 @@ impl Handle {
         let mode = sys::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION;
         // SAFETY: the descriptors were just made.
         unsafe {
-            result::set_filter4d_descriptor(w, data_type(key.dtype), format, sizes)
+            result::set_filter4d_descriptor(plan.w.0, data_type(key.dtype), format, sizes)
                 .map_err(failed("cudnnSetFilter4dDescriptor"))?;
             result::set_convolution2d_descriptor(
-                convolution,
+                plan.window.0,
                 pad_h,
                 pad_w,
                 step_h,
@@ -173,7 +191,7 @@ impl Handle {
                 compute,
             )
             .map_err(failed("cudnnSetConvolution2dDescriptor"))?;
-            result::set_convolution_group_count(convolution, groups)
+            result::set_convolution_group_count(plan.window.0, groups)
                 .map_err(failed("cudnnSetConvolutionGroupCount"))?;
         }
         self.set_math(&plan, math(key))?;
@@ -182,7 +200,7 @@ impl Handle {
 
     fn set_math(&self, plan: &Plan, math: sys::cudnnMathType_t) -> Result<()> {
         // SAFETY: the descriptor is alive.
-        unsafe { result::set_convolution_math_type(plan.convolution, math) }
+        unsafe { result::set_convolution_math_type(plan.window.0, math) }
             .map_err(failed("cudnnSetConvolutionMathType"))
     }
 
@@ -190,7 +208,7 @@ impl Handle {
     pub(super) fn plan_by_rules(&self, key: &Key, room: usize) -> Result<Plan> {
         let plan = self.describe(key)?;
         let candidates = self.ranked(key.pass, &plan)?;
-        self.choose(key, plan, candidates, |one| one.works && one.repeats && one.memory <= room)
+        self.choose(key, plan, candidates, room, true)
     }
 
     /// The algorithm that is the fastest when tried. What they write goes to `scratch`.
@@ -203,29 +221,77 @@ impl Handle {
     ) -> Result<Plan> {
         let plan = self.describe(key)?;
         let candidates = self.tried(key.pass, &plan, slices, scratch, room)?;
-        let room = room.map_or(0, Slice::bytes);
-        self.choose(key, plan, candidates, |one| one.works && one.memory <= room)
+        self.choose(key, plan, candidates, room.map_or(0, Slice::bytes), false)
     }
 
+    /// The first of some algorithms that serves.
     fn choose(
         &self,
         key: &Key,
         mut plan: Plan,
         candidates: Vec<Candidate>,
-        fits: impl Fn(&Candidate) -> bool,
+        room: usize,
+        repeatable: bool,
     ) -> Result<Plan> {
         use sys::cudnnMathType_t::{CUDNN_DEFAULT_MATH, CUDNN_FMA_MATH};
         // Without TF32 no algorithm may bring it in, whatever it would gain.
         let strict = key.dtype == ElementType::F32 && !key.reading.tf32;
         let exact = |one: &Candidate| !strict || matches!(one.math, CUDNN_DEFAULT_MATH | CUDNN_FMA_MATH);
-        let Some(chosen) = candidates.into_iter().find(|one| fits(one) && exact(one)) else {
-            let what = format!("{:?} of {}, {:?}", key.convolution, key.dtype, key.reading.layout);
-            return Err(GpuError::unsupported(key.pass.name(), what));
-        };
-        // The default allows TF32.
-        self.set_math(&plan, if strict { CUDNN_FMA_MATH } else { chosen.math })?;
-        (plan.algorithm, plan.workspace) = (chosen.algorithm, chosen.memory);
-        Ok(plan)
+        for one in
+            candidates.into_iter().filter(|one| one.works && (one.repeats || !repeatable) && exact(one))
+        {
+            // The default allows TF32.
+            self.set_math(&plan, if strict { CUDNN_FMA_MATH } else { one.math })?;
+            plan.algorithm = one.algorithm;
+            // How much it needs follows from what it may round to, too, so that is asked last. An error is an algorithm that does
+            // not go with it.
+            match self.room_of(&plan) {
+                Ok(workspace) if workspace <= room => {
+                    plan.workspace = workspace;
+                    return Ok(plan);
+                }
+                _ => {}
+            }
+        }
+        let what = format!("{:?} of {}, {:?}", key.convolution, key.dtype, key.reading.layout);
+        Err(GpuError::unsupported(key.pass.name(), what))
+    }
+
+    /// Bytes that a plan's algorithm takes while it runs.
+    fn room_of(&self, plan: &Plan) -> Result<usize> {
+        let Plan { x, w, y, window, .. } = plan;
+        // SAFETY: handle and descriptors are alive.
+        unsafe {
+            match plan.algorithm {
+                Algorithm::Forward(algorithm) => result::get_convolution_forward_workspace_size(
+                    self.handle,
+                    x.0,
+                    w.0,
+                    window.0,
+                    y.0,
+                    algorithm,
+                ),
+                Algorithm::BackwardInput(algorithm) => result::get_convolution_backward_data_workspace_size(
+                    self.handle,
+                    w.0,
+                    y.0,
+                    window.0,
+                    x.0,
+                    algorithm,
+                ),
+                Algorithm::BackwardWeight(algorithm) => {
+                    result::get_convolution_backward_filter_workspace_size(
+                        self.handle,
+                        x.0,
+                        y.0,
+                        window.0,
+                        w.0,
+                        algorithm,
+                    )
+                }
+            }
+        }
+        .map_err(failed("cudnnGetConvolutionWorkspaceSize"))
     }
 
     /// Runs a pass over input, weight and output, or what stands for them.
@@ -247,56 +313,56 @@ impl Handle {
         };
         let [x, w, y] = slices.map(|slice| slice.address() as *mut c_void);
         let room = workspace.map_or(0, Slice::address) as *mut c_void;
-        let (handle, convolution, bytes) = (self.handle, plan.convolution, plan.workspace);
+        let (handle, convolution, bytes) = (self.handle, plan.window.0, plan.workspace);
         // SAFETY: descriptors say of each slice how it lies, and its length and type were compared with the shape; the workspace
-        // has as many bytes as the algorithm takes; all are alive, and are freed in the order of the stream.
+        // has as many bytes as the algorithm takes; all are alive, and outlive what the stream is given (`memory::issue`).
         unsafe {
             match plan.algorithm {
                 Algorithm::Forward(algorithm) => result::convolution_forward(
                     handle,
                     alpha,
-                    plan.x,
+                    plan.x.0,
                     x,
-                    plan.w,
+                    plan.w.0,
                     w,
                     convolution,
                     algorithm,
                     room,
                     bytes,
                     beta,
-                    plan.y,
+                    plan.y.0,
                     y,
                 )
                 .map_err(failed("cudnnConvolutionForward")),
                 Algorithm::BackwardInput(algorithm) => result::convolution_backward_data(
                     handle,
                     alpha,
-                    plan.w,
+                    plan.w.0,
                     w,
-                    plan.y,
+                    plan.y.0,
                     y,
                     convolution,
                     algorithm,
                     room,
                     bytes,
                     beta,
-                    plan.x,
+                    plan.x.0,
                     x,
                 )
                 .map_err(failed("cudnnConvolutionBackwardData")),
                 Algorithm::BackwardWeight(algorithm) => result::convolution_backward_filter(
                     handle,
                     alpha,
-                    plan.x,
+                    plan.x.0,
                     x,
-                    plan.y,
+                    plan.y.0,
                     y,
                     convolution,
                     algorithm,
                     room,
                     bytes,
                     beta,
-                    plan.w,
+                    plan.w.0,
                     w,
                 )
                 .map_err(failed("cudnnConvolutionBackwardFilter")),
@@ -328,7 +394,6 @@ macro_rules! candidates {
             algorithm: Algorithm::$variant(one.algo),
             works: one.status == sys::cudnnStatus_t::CUDNN_STATUS_SUCCESS,
             repeats: one.determinism == sys::cudnnDeterminism_t::CUDNN_DETERMINISTIC,
-            memory: one.memory,
             math: one.mathType,
         };
         Ok(answers[..found].iter().map(candidate).collect())
@@ -338,14 +403,14 @@ macro_rules! candidates {
 impl Handle {
     /// Algorithms in the order in which the library's rules put them.
     fn ranked(&self, pass: Pass, plan: &Plan) -> Result<Vec<Candidate>> {
-        let (handle, conv, most) = (self.handle, plan.convolution, CANDIDATES as c_int);
+        let (handle, conv, most) = (self.handle, plan.window.0, CANDIDATES as c_int);
         match pass {
             Pass::Forward => candidates!(
                 sys::cudnnConvolutionFwdAlgoPerf_t,
                 Forward,
                 "cudnnGetConvolutionForwardAlgorithm_v7",
                 |count, answers| sys::cudnnGetConvolutionForwardAlgorithm_v7(
-                    handle, plan.x, plan.w, conv, plan.y, most, count, answers,
+                    handle, plan.x.0, plan.w.0, conv, plan.y.0, most, count, answers,
                 )
             ),
             Pass::BackwardInput => candidates!(
@@ -353,7 +418,7 @@ impl Handle {
                 BackwardInput,
                 "cudnnGetConvolutionBackwardDataAlgorithm_v7",
                 |count, answers| sys::cudnnGetConvolutionBackwardDataAlgorithm_v7(
-                    handle, plan.w, plan.y, conv, plan.x, most, count, answers,
+                    handle, plan.w.0, plan.y.0, conv, plan.x.0, most, count, answers,
                 )
             ),
             Pass::BackwardWeight => candidates!(
@@ -361,7 +426,7 @@ impl Handle {
                 BackwardWeight,
                 "cudnnGetConvolutionBackwardFilterAlgorithm_v7",
                 |count, answers| sys::cudnnGetConvolutionBackwardFilterAlgorithm_v7(
-                    handle, plan.x, plan.y, conv, plan.w, most, count, answers,
+                    handle, plan.x.0, plan.y.0, conv, plan.w.0, most, count, answers,
                 )
             ),
         }
@@ -376,7 +441,7 @@ impl Handle {
         scratch: &Slice,
         room: Option<&Slice>,
     ) -> Result<Vec<Candidate>> {
-        let (handle, conv, most) = (self.handle, plan.convolution, CANDIDATES as c_int);
+        let (handle, conv, most) = (self.handle, plan.window.0, CANDIDATES as c_int);
         let [x, w, y] = slices.map(|slice| slice.address() as *const c_void);
         let to = scratch.address() as *mut c_void;
         let (space, bytes) = (room.map_or(0, Slice::address) as *mut c_void, room.map_or(0, Slice::bytes));
@@ -386,7 +451,7 @@ impl Handle {
                 Forward,
                 "cudnnFindConvolutionForwardAlgorithmEx",
                 |count, answers| sys::cudnnFindConvolutionForwardAlgorithmEx(
-                    handle, plan.x, x, plan.w, w, conv, plan.y, to, most, count, answers, space, bytes,
+                    handle, plan.x.0, x, plan.w.0, w, conv, plan.y.0, to, most, count, answers, space, bytes,
                 )
             ),
             Pass::BackwardInput => candidates!(
@@ -394,7 +459,7 @@ impl Handle {
                 BackwardInput,
                 "cudnnFindConvolutionBackwardDataAlgorithmEx",
                 |count, answers| sys::cudnnFindConvolutionBackwardDataAlgorithmEx(
-                    handle, plan.w, w, plan.y, y, conv, plan.x, to, most, count, answers, space, bytes,
+                    handle, plan.w.0, w, plan.y.0, y, conv, plan.x.0, to, most, count, answers, space, bytes,
                 )
             ),
             Pass::BackwardWeight => candidates!(
@@ -402,7 +467,7 @@ impl Handle {
                 BackwardWeight,
                 "cudnnFindConvolutionBackwardFilterAlgorithmEx",
                 |count, answers| sys::cudnnFindConvolutionBackwardFilterAlgorithmEx(
-                    handle, plan.x, x, plan.y, y, conv, plan.w, to, most, count, answers, space, bytes,
+                    handle, plan.x.0, x, plan.y.0, y, conv, plan.w.0, to, most, count, answers, space, bytes,
                 )
             ),
         }

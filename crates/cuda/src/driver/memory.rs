@@ -12,7 +12,7 @@ use crate::Result;
 /// What the driver answers when there is no more memory.
 const OUT_OF_MEMORY: sys::CUresult = sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY;
 
-/// Device memory. It is freed in the order of its stream.
+/// Device memory. It is freed in the order of the computing stream.
 #[derive(Debug)]
 pub(crate) struct Allocation {
     address: u64,
@@ -21,14 +21,19 @@ pub(crate) struct Allocation {
 }
 
 impl Allocation {
-    /// Memory of unspecified content, in the order of a stream; nothing if there is not so much.
-    pub(crate) fn new(stream: &Arc<CudaStream>, bytes: usize) -> Result<Option<Self>> {
+    /// Memory of unspecified content, in the order of `allocating`, to be freed in that of `stream`; nothing if there is not so
+    /// much.
+    pub(crate) fn new(
+        stream: &Arc<CudaStream>,
+        allocating: &CudaStream,
+        bytes: usize,
+    ) -> Result<Option<Self>> {
         const ACTION: &str = "allocate device memory";
         stream.context().bind_to_thread().map_err(failed(ACTION))?;
         // A slice of nothing has an address all the same.
         let asked = bytes.max(1);
-        // SAFETY: the stream is alive, and nobody reads the memory as a type of which not all bits are values.
-        match unsafe { result::malloc_async(stream.cu_stream(), asked) } {
+        // SAFETY: both streams are alive and of one device, and nobody reads the memory as a type of which not all bits are values.
+        match unsafe { result::malloc_async(allocating.cu_stream(), asked) } {
             Ok(address) => Ok(Some(Self { address, bytes, stream: stream.clone() })),
             Err(error) if error.0 == OUT_OF_MEMORY => Ok(None),
             Err(error) => Err(failed(ACTION)(error)),
@@ -116,8 +121,8 @@ impl Drop for Allocation {
     fn drop(&mut self) {
         let context = self.stream.context();
         context.record_err(context.bind_to_thread());
-        // SAFETY: the address came from the same stream, and nobody has it any more. Work on it that was issued before runs
-        // before: on this stream by its order, on others because whoever used it there made this stream wait.
+        // SAFETY: the address came from `malloc_async`, and nobody has it any more. Work on it that was issued before runs
+        // before: on this stream by its order, on others because whoever counted it let this stream wait (`memory::block`).
         context.record_err(unsafe { result::free_async(self.address, self.stream.cu_stream()) });
     }
 }

@@ -1,4 +1,4 @@
-//! The calls of the driver. What is unsafe about devices, memory, transfers, modules and launches is in this folder.
+//! The calls of the driver. What is unsafe about devices, memory, transfers, modules, launches and graphs is in this folder.
 //!
 //! What makes them sound: an address comes from an [`Allocation`], which frees it in the order of the computing stream when
 //! nobody holds it any more; ranges are checked here; memory of the host that the device reads or writes later is a
@@ -7,10 +7,12 @@
 #![allow(unsafe_code)]
 
 mod borrowed;
+mod graph;
 mod memory;
 mod module;
 mod transfer;
 
+use std::any::Any;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -19,9 +21,13 @@ use cudarc::driver::{CudaContext, DriverError, result, sys};
 use crate::{GpuError, Result};
 
 pub(crate) use borrowed::Borrowed;
+pub(crate) use graph::{Captured, Executable, begin_capture, end_capture};
 pub(crate) use memory::Allocation;
 pub(crate) use module::{Module, Shape};
 pub(crate) use transfer::{HostMemory, Transfer};
+
+/// Something whose end frees memory.
+pub(crate) type Kept = Arc<dyn Any + Send + Sync>;
 
 /// The driver's error as this crate's.
 pub(crate) fn failed(action: &'static str) -> impl Fn(DriverError) -> GpuError {
@@ -69,21 +75,64 @@ pub(crate) fn can_access(index: usize, other: usize) -> Result<bool> {
     Ok(can != 0)
 }
 
+/// The compute capability of a GPU, without a context: (9, 0).
+pub(crate) fn capability(index: usize) -> Result<(i32, i32)> {
+    use sys::CUdevice_attribute::{
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+    };
+    const ACTION: &str = "ask for an architecture";
+    let device = device(index, ACTION)?;
+    // SAFETY: the device is the driver's.
+    let ask = |attribute| unsafe { result::device::get_attribute(device, attribute) }.map_err(failed(ACTION));
+    Ok((
+        ask(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+        ask(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+    ))
+}
+
 /// A context without cudarc's tracking of events, and with a pool that keeps all memory that it was given.
 pub(crate) fn open(index: usize) -> Result<Arc<CudaContext>> {
     let context = CudaContext::new(index).map_err(failed("open a GPU"))?;
     // SAFETY: nothing was allocated, so no buffer is half tracked. This crate orders streams itself.
     unsafe { context.disable_event_tracking() };
     let action = "set up the memory pool";
-    // SAFETY: the device is that of the context, and the value that is read has the attribute's type.
+    let pool = pool(&context, action)?;
+    // SAFETY: the pool is the device's, and the value that is read has the attribute's type.
     unsafe {
-        let pool = result::device::get_default_mem_pool(context.cu_device()).map_err(failed(action))?;
         let mut threshold = u64::MAX;
         let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
         let value: *mut u64 = &raw mut threshold;
         result::mem_pool::set_attribute(pool, attribute, value.cast::<c_void>()).map_err(failed(action))?;
     }
     Ok(context)
+}
+
+/// The pool that a context's memory is of.
+fn pool(context: &CudaContext, action: &'static str) -> Result<sys::CUmemoryPool> {
+    context.bind_to_thread().map_err(failed(action))?;
+    // SAFETY: the device is that of the context.
+    unsafe { result::device::get_default_mem_pool(context.cu_device()) }.map_err(failed(action))
+}
+
+/// Bytes that the pool has of the system, in use or not.
+pub(crate) fn reserved(context: &CudaContext) -> Result<u64> {
+    const ACTION: &str = "ask for the memory pool's size";
+    let pool = pool(context, ACTION)?;
+    let mut bytes = 0_u64;
+    let value: *mut u64 = &raw mut bytes;
+    let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
+    // SAFETY: the pool is the device's, and the value has the attribute's type.
+    unsafe { result::mem_pool::get_attribute(pool, attribute, value.cast::<c_void>()) }
+        .map_err(failed(ACTION))?;
+    Ok(bytes)
+}
+
+/// Gives the system back what the pool has and nobody uses, down to `keep` bytes.
+pub(crate) fn trim(context: &CudaContext, keep: u64) -> Result<()> {
+    const ACTION: &str = "give memory back";
+    let keep = usize::try_from(keep).unwrap_or(usize::MAX);
+    // SAFETY: the pool is the device's; what is used stays.
+    unsafe { result::mem_pool::trim_to(pool(context, ACTION)?, keep) }.map_err(failed(ACTION))
 }
 
 /// Priorities of streams, least and greatest.

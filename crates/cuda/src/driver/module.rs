@@ -57,6 +57,11 @@ impl Module {
         Ok(Self { module, name, context: context.clone(), functions: Mutex::default() })
     }
 
+    /// Whether a kernel was launched before, and so is all that the driver loads at first use.
+    pub(crate) fn has_run(&self, kernel: &str) -> bool {
+        self.functions.lock().unwrap_or_else(PoisonError::into_inner).contains_key(kernel)
+    }
+
     fn function(&self, kernel: &str) -> Result<Function> {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(function) = functions.get(kernel) {

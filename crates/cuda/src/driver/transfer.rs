@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result};
 
-use super::{Allocation, failed};
+use super::{Allocation, Kept, failed};
 use crate::Result;
 
 /// Page-locked memory of the host, which the device reads and writes while the host goes on.
@@ -61,14 +61,15 @@ impl Drop for HostMemory {
 #[derive(Debug)]
 pub(crate) struct Transfer {
     memory: Option<HostMemory>,
-    device: Arc<Allocation>,
+    /// Who has the device's memory.
+    _owner: Kept,
     done: CudaEvent,
 }
 
 impl Transfer {
-    /// Begins to copy the first bytes of `memory` to the device, as many as the range has.
+    /// Begins to copy the first bytes of `memory` to the device, as many as the range has. `owner` keeps the device's memory.
     pub(crate) fn upload(
-        device: &Arc<Allocation>,
+        (device, owner): (&Allocation, Kept),
         range: &Range<usize>,
         memory: HostMemory,
         stream: &CudaStream,
@@ -82,14 +83,12 @@ impl Transfer {
             unsafe { result::memcpy_htod_async(device.address(range), from, stream.cu_stream()) }
                 .map_err(failed(ACTION))?;
         }
-        let transfer = Self { memory: Some(memory), device: device.clone(), done };
-        transfer.done.record(stream).map_err(failed(ACTION))?;
-        Ok(transfer)
+        Self::begun(owner, memory, done, stream)
     }
 
-    /// Begins to copy bytes of the device to the first of `memory`.
+    /// Begins to copy bytes of the device to the first of `memory`. `owner` keeps the device's memory.
     pub(crate) fn download(
-        device: &Arc<Allocation>,
+        (device, owner): (&Allocation, Kept),
         range: &Range<usize>,
         mut memory: HostMemory,
         stream: &CudaStream,
@@ -99,13 +98,23 @@ impl Transfer {
         let done = stream.context().new_event(None).map_err(failed(ACTION))?;
         if !range.is_empty() {
             let to = &mut memory.bytes_mut()[..range.len()];
-            // SAFETY: as for uploading.
+            // SAFETY: the range is inside of device memory; the host's is owned by what is returned until it is done.
             unsafe { result::memcpy_dtoh_async(to, device.address(range), stream.cu_stream()) }
                 .map_err(failed(ACTION))?;
         }
-        let transfer = Self { memory: Some(memory), device: device.clone(), done };
-        transfer.done.record(stream).map_err(failed(ACTION))?;
-        Ok(transfer)
+        Self::begun(owner, memory, done, stream)
+    }
+
+    /// A copy that a stream was just given.
+    fn begun(owner: Kept, memory: HostMemory, done: CudaEvent, stream: &CudaStream) -> Result<Self> {
+        if let Err(error) = done.record(stream) {
+            // Without an event nobody would know when it is done, and it may be under way.
+            if stream.synchronize().is_err() {
+                std::mem::forget((memory, owner));
+            }
+            return Err(failed("note the end of a copy")(error));
+        }
+        Ok(Self { memory: Some(memory), _owner: owner, done })
     }
 
     /// Whether it is done.
@@ -131,6 +140,5 @@ impl Drop for Transfer {
             // The device may still write there; memory that is lost is better than memory of somebody else that changes.
             std::mem::forget(self.memory.take());
         }
-        let _ = &self.device;
     }
 }

@@ -34,6 +34,20 @@ struct Kernels {
 }
 
 impl Kernels {
+    /// Those that a GPU can run.
+    fn on(gpu: &Gpu, dtype: ElementType, dim: usize) -> Result<Self> {
+        let kernels = Self::of(dtype, dim)?;
+        let (needed, has) =
+            (kernels.shared[0].max(kernels.shared[1]), gpu.device().description().shared_memory);
+        if needed <= has {
+            return Ok(kernels);
+        }
+        let what = format!(
+            "heads of {dim} elements of {dtype}: a block needs {needed} bytes of shared memory, and has {has}"
+        );
+        Err(GpuError::unsupported("attention", what))
+    }
+
     fn of(dtype: ElementType, dim: usize) -> Result<Self> {
         let known: &[usize] = match dtype {
             ElementType::F32 => &[64, 128, 256],
@@ -79,7 +93,7 @@ impl AttentionSizes {
         self.matrices * self.keys * self.dim
     }
 
-    fn check(&self, function: &'static str, [q, k, v]: [&Slice; 3]) -> Result<Kernels> {
+    fn check(&self, gpu: &Gpu, function: &'static str, [q, k, v]: [&Slice; 3]) -> Result<Kernels> {
         let dtype = q.dtype();
         check(function, "q", q, dtype, self.queries())?;
         check(function, "k", k, dtype, self.positions())?;
@@ -91,7 +105,7 @@ impl AttentionSizes {
             // Rows of tiles beyond the last one are counted too.
             super::grid::narrow_size(function, size + 64)?;
         }
-        Kernels::of(dtype, self.dim)
+        Kernels::on(gpu, dtype, self.dim)
     }
 
     fn scale(&self) -> f64 {
@@ -99,18 +113,18 @@ impl AttentionSizes {
     }
 }
 
-/// Whether there are kernels for heads of `dim` elements of a type.
-pub fn attention_supports(dtype: ElementType, dim: usize) -> bool {
-    Kernels::of(dtype, dim).is_ok()
+/// Whether there are kernels for heads of `dim` elements of a type, and the GPU's blocks have as much shared memory as they need.
+pub fn attention_supports(gpu: &Gpu, dtype: ElementType, dim: usize) -> bool {
+    Kernels::on(gpu, dtype, dim).is_ok()
 }
 
 /// softmax(q·kᵀ/√dim)·v of q [matrices, length, dim] and k and v [matrices, keys, dim], and the logarithms of the sums of
 /// exponentials of rows [matrices, length], in the type that is computed in.
 ///
 /// # Errors
-/// If lengths or types do not go together, or heads are larger than kernels are made for.
+/// If lengths or types do not go together, or heads are larger than kernels are made for or the GPU has room for.
 pub fn attention(gpu: &Gpu, sizes: AttentionSizes, q: &Slice, k: &Slice, v: &Slice) -> Result<[Slice; 2]> {
-    let kernels = sizes.check("attention", [q, k, v])?;
+    let kernels = sizes.check(gpu, "attention", [q, k, v])?;
     let output = gpu.unwritten(q.dtype(), q.len())?;
     let log_sums = gpu.unwritten(q.dtype().wide(), sizes.matrices * sizes.length)?;
     let grid = [sizes.matrices * sizes.length.div_ceil(kernels.rows), 1, 1];
@@ -135,7 +149,7 @@ pub fn attention(gpu: &Gpu, sizes: AttentionSizes, q: &Slice, k: &Slice, v: &Sli
 /// [`attention`] gave and the output's gradient, which is rounded to the operands' type.
 ///
 /// # Errors
-/// If lengths or types do not go together, or heads are larger than kernels are made for.
+/// If lengths or types do not go together, or heads are larger than kernels are made for or the GPU has room for.
 pub fn attention_backward(
     gpu: &Gpu,
     sizes: AttentionSizes,
@@ -145,7 +159,7 @@ pub fn attention_backward(
     wants: [bool; 3],
 ) -> Result<[Option<Slice>; 3]> {
     const FUNCTION: &str = "attention_backward";
-    let kernels = sizes.check(FUNCTION, [q, k, v])?;
+    let kernels = sizes.check(gpu, FUNCTION, [q, k, v])?;
     let (dtype, wide, rows) = (q.dtype(), q.dtype().wide(), sizes.matrices * sizes.length);
     check(FUNCTION, "output", output, dtype, q.len())?;
     check(FUNCTION, "log_sums", log_sums, wide, rows)?;

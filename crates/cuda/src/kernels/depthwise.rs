@@ -1,126 +1,228 @@
-//! Depthwise convolution of [N, C, H, W], whose library kernels for channels-first are slow, above all for the weight's gradient.
+//! Depthwise convolution of maps of sizes N, C, H, W, which lie in that order or channels-last: the library's kernels for it are
+//! slow, above all for the weight's gradient. Weights are [O, 1, KH, KW] in both.
 
 use phalanx_kernels::Conv2dShape;
 
-use super::grid::{THREADS, check_float, check_len, check_type, launch, narrow_size, over};
-use super::sources::DEPTHWISE;
+use super::grid::{
+    THREADS, check_float, check_len, check_type, launch, narrow_size, over, pack, rows_per_chunk,
+};
+use super::sources::{CHANNELS_LAST, DEPTHWISE};
 use super::sums::sum_over;
-use crate::{Gpu, GpuError, Result, Slice};
+use crate::{Gpu, GpuError, Layout, Result, Slice};
 
-/// Whether a convolution looks at one channel for each output, through a window that there are kernels for.
-pub fn depthwise_supports(shape: &Conv2dShape) -> bool {
-    shape.groups == shape.in_channels
-        && shape.groups > 1
-        && shape.out_channels.is_multiple_of(shape.in_channels)
-        && matches!(shape.kernel, [3, 3] | [5, 5])
+/// Whether a convolution looks at one channel for each output, in a way that there are kernels for: channels-first through windows
+/// of 3×3 and 5×5, channels-last with as many outputs as inputs.
+pub fn depthwise_supports(layout: Layout, shape: &Conv2dShape) -> bool {
+    let one = shape.groups > 1 && shape.groups == shape.in_channels;
+    one && match layout {
+        Layout::ChannelsFirst => {
+            shape.out_channels.is_multiple_of(shape.in_channels) && matches!(shape.kernel, [3, 3] | [5, 5])
+        }
+        Layout::ChannelsLast => shape.groups == shape.out_channels,
+    }
 }
 
-/// `Depthwise` of the kernels.
-fn sizes(function: &'static str, shape: &Conv2dShape) -> Result<[i32; 12]> {
-    if !depthwise_supports(shape) {
-        return Err(GpuError::unsupported(function, format!("{shape:?}")));
+/// A convolution that there are kernels for, with slices that go with it.
+struct Checked<'a> {
+    gpu: &'a Gpu,
+    layout: Layout,
+    shape: &'a Conv2dShape,
+}
+
+impl<'a> Checked<'a> {
+    /// Checks a shape, elements of which there are to be `from.1`, and another slice of the same type, of `with.1`.
+    fn new(
+        gpu: &'a Gpu,
+        function: &'static str,
+        layout: Layout,
+        shape: &'a Conv2dShape,
+        [(name, slice, len), (other_name, other, other_len)]: [(&str, &Slice, usize); 2],
+    ) -> Result<Self> {
+        if !depthwise_supports(layout, shape) {
+            return Err(GpuError::unsupported(function, format!("{shape:?} in the order {layout:?}")));
+        }
+        shape.validate().map_err(|error| GpuError::argument(function, error.to_string()))?;
+        narrow_size(function, shape.height * shape.width)?;
+        if layout == Layout::ChannelsFirst {
+            narrow_size(function, shape.batch * shape.out_height() * shape.out_width())?;
+        }
+        check_float(function, slice.dtype())?;
+        check_type(function, other_name, other, slice.dtype())?;
+        check_len(function, name, slice, len)?;
+        check_len(function, other_name, other, other_len)?;
+        Ok(Self { gpu, layout, shape })
     }
-    shape.validate().map_err(|error| GpuError::argument(function, error.to_string()))?;
-    narrow_size(function, shape.height * shape.width)?;
-    narrow_size(function, shape.batch * shape.out_height() * shape.out_width())?;
-    let ([stride, padding, dilation], channels) =
-        ([shape.stride, shape.padding, shape.dilation], shape.in_channels);
-    let sizes = [
-        shape.height,
-        shape.width,
-        shape.out_height(),
-        shape.out_width(),
-        stride[0],
-        stride[1],
-        padding[0],
-        padding[1],
-        dilation[0],
-        dilation[1],
-        channels,
-        shape.out_channels / channels,
-    ];
-    Ok(sizes.map(|size| size as i32))
+
+    /// `Depthwise` of the kernels for channels-first.
+    fn first(&self) -> [i32; 12] {
+        let shape = self.shape;
+        let ([stride, padding, dilation], channels) =
+            ([shape.stride, shape.padding, shape.dilation], shape.in_channels);
+        let sizes = [
+            shape.height,
+            shape.width,
+            shape.out_height(),
+            shape.out_width(),
+            stride[0],
+            stride[1],
+            padding[0],
+            padding[1],
+            dilation[0],
+            dilation[1],
+            channels,
+            shape.out_channels / channels,
+        ];
+        sizes.map(|size| size as i32)
+    }
+
+    /// `Depthwise` of the kernels for channels-last.
+    fn last(&self) -> [i32; 13] {
+        let shape = self.shape;
+        let ([kernel, stride], [padding, dilation]) =
+            ([shape.kernel, shape.stride], [shape.padding, shape.dilation]);
+        let sizes = [
+            shape.height,
+            shape.width,
+            shape.out_height(),
+            shape.out_width(),
+            kernel[0],
+            kernel[1],
+            stride[0],
+            stride[1],
+            padding[0],
+            padding[1],
+            dilation[0],
+            dilation[1],
+            shape.in_channels,
+        ];
+        sizes.map(|size| size as i32)
+    }
+
+    /// Forward, or the input's gradient: `count` elements from maps and weights.
+    fn maps(&self, pass: &str, from: &Slice, w: &Slice, count: usize) -> Result<Slice> {
+        let (gpu, shape, dtype) = (self.gpu, self.shape, from.dtype());
+        let to = gpu.unwritten(dtype, count)?;
+        if self.layout == Layout::ChannelsLast {
+            // Taps one after the other, so that neighbouring channels are read together.
+            let dims = [shape.in_channels, shape.kernel[0] * shape.kernel[1]];
+            let taps = super::permute(gpu, w, &dims, &[1, 0])?;
+            let grid = over(count, pack(&[dtype]));
+            launch(gpu, &CHANNELS_LAST, &format!("last_{pass}_{dtype}"), grid)
+                .slice(from)
+                .slice(&taps)
+                .slice(&to)
+                .number(self.last())
+                .number(count as i64)
+                .run()?;
+            return Ok(to);
+        }
+        // Forward a thread has four neighbours of a row.
+        let threads = match pass {
+            "depthwise" => {
+                shape.batch * shape.out_channels * shape.out_height() * shape.out_width().div_ceil(4)
+            }
+            _ => count,
+        };
+        launch(gpu, &DEPTHWISE, &format!("{pass}_{dtype}_k{}", shape.kernel[0]), over(threads, 1))
+            .slice(from)
+            .slice(w)
+            .slice(&to)
+            .number(self.first())
+            .number(threads as i64)
+            .run()?;
+        Ok(to)
+    }
+
+    /// The weight's gradient channels-first.
+    fn weight_first(&self, function: &'static str, x: &Slice, dy: &Slice) -> Result<Slice> {
+        let (gpu, shape, wide) = (self.gpu, self.shape, x.dtype().wide());
+        // Enough blocks for all of a GPU, and enough for each to do that its sums over taps are paid for.
+        let pixels = shape.out_height() * shape.out_width();
+        let least = (8 * THREADS).div_ceil(pixels);
+        let per_chunk = shape.batch.div_ceil((2048 / shape.out_channels).max(1)).max(least);
+        let chunks = shape.batch.div_ceil(per_chunk);
+        let parts = gpu.unwritten(wide, chunks * shape.weight_len())?;
+        let grid = [shape.out_channels, chunks, 1];
+        launch(gpu, &DEPTHWISE, &format!("depthwise_weight_{}_k{}", x.dtype(), shape.kernel[0]), grid)
+            .slice(x)
+            .slice(dy)
+            .slice(&parts)
+            .number(self.first())
+            .number(narrow_size(function, shape.batch)?)
+            .number(narrow_size(function, per_chunk)?)
+            .run()?;
+        sum_over(gpu, &parts, [1, chunks, shape.weight_len()], wide)
+    }
+
+    /// The weight's gradient channels-last.
+    fn weight_last(&self, x: &Slice, dy: &Slice) -> Result<Slice> {
+        let (gpu, shape, wide) = (self.gpu, self.shape, x.dtype().wide());
+        let pixels = shape.batch * shape.out_height() * shape.out_width();
+        let (channels, taps) = (shape.in_channels, shape.kernel[0] * shape.kernel[1]);
+        let tiles = channels.div_ceil(32);
+        let per_chunk = rows_per_chunk(pixels, tiles * taps);
+        let chunks = pixels.div_ceil(per_chunk);
+        let parts = gpu.unwritten(wide, chunks * taps * channels)?;
+        let grid = [tiles, chunks, taps];
+        launch(gpu, &CHANNELS_LAST, &format!("last_depthwise_weight_{}", x.dtype()), grid)
+            .blocks(grid, [32, THREADS / 32, 1])
+            .slice(x)
+            .slice(dy)
+            .slice(&parts)
+            .number(self.last())
+            .number(pixels as i64)
+            .number(per_chunk as i64)
+            .run()?;
+        let sums = sum_over(gpu, &parts, [1, chunks, taps * channels], wide)?;
+        super::permute(gpu, &sums, &[taps, channels], &[1, 0])
+    }
 }
 
 /// The cross-correlation of `x` with `w`, both of one type, as that type.
 ///
 /// # Errors
 /// If lengths or types do not go together, or [`depthwise_supports`] says no.
-pub fn depthwise(gpu: &Gpu, shape: &Conv2dShape, x: &Slice, w: &Slice) -> Result<Slice> {
-    const FUNCTION: &str = "depthwise";
-    let sizes = sizes(FUNCTION, shape)?;
-    check_float(FUNCTION, x.dtype())?;
-    check_type(FUNCTION, "w", w, x.dtype())?;
-    check_len(FUNCTION, "x", x, shape.input_len())?;
-    check_len(FUNCTION, "w", w, shape.weight_len())?;
-    let y = gpu.unwritten(x.dtype(), shape.output_len())?;
-    let quads = shape.batch * shape.out_channels * shape.out_height() * shape.out_width().div_ceil(4);
-    launch(gpu, &DEPTHWISE, &format!("depthwise_{}_k{}", x.dtype(), shape.kernel[0]), over(quads, 1))
-        .slice(x)
-        .slice(w)
-        .slice(&y)
-        .number(sizes)
-        .number(quads as i64)
-        .run()?;
-    Ok(y)
+pub fn depthwise(gpu: &Gpu, layout: Layout, shape: &Conv2dShape, x: &Slice, w: &Slice) -> Result<Slice> {
+    let slices = [("x", x, shape.input_len()), ("w", w, shape.weight_len())];
+    let of = Checked::new(gpu, "depthwise", layout, shape, slices)?;
+    of.maps("depthwise", x, w, shape.output_len())
 }
 
 /// The gradient of the input, of dy's type, which is the weight's.
 ///
 /// # Errors
 /// If lengths or types do not go together, or [`depthwise_supports`] says no.
-pub fn depthwise_backward_input(gpu: &Gpu, shape: &Conv2dShape, dy: &Slice, w: &Slice) -> Result<Slice> {
-    const FUNCTION: &str = "depthwise_backward_input";
-    let sizes = sizes(FUNCTION, shape)?;
-    check_float(FUNCTION, dy.dtype())?;
-    check_type(FUNCTION, "w", w, dy.dtype())?;
-    check_len(FUNCTION, "dy", dy, shape.output_len())?;
-    check_len(FUNCTION, "w", w, shape.weight_len())?;
-    let dx = gpu.unwritten(dy.dtype(), shape.input_len())?;
-    launch(
-        gpu,
-        &DEPTHWISE,
-        &format!("depthwise_input_{}_k{}", dy.dtype(), shape.kernel[0]),
-        over(dx.len(), 1),
-    )
-    .slice(dy)
-    .slice(w)
-    .slice(&dx)
-    .number(sizes)
-    .number(dx.len() as i64)
-    .run()?;
-    Ok(dx)
+pub fn depthwise_backward_input(
+    gpu: &Gpu,
+    layout: Layout,
+    shape: &Conv2dShape,
+    dy: &Slice,
+    w: &Slice,
+) -> Result<Slice> {
+    let slices = [("dy", dy, shape.output_len()), ("w", w, shape.weight_len())];
+    let of = Checked::new(gpu, "depthwise_backward_input", layout, shape, slices)?;
+    of.maps("depthwise_input", dy, w, shape.input_len())
 }
 
 /// The gradient of the weight, in the type that is computed in.
 ///
 /// # Errors
 /// If lengths or types do not go together, or [`depthwise_supports`] says no.
-pub fn depthwise_backward_weight(gpu: &Gpu, shape: &Conv2dShape, x: &Slice, dy: &Slice) -> Result<Slice> {
+pub fn depthwise_backward_weight(
+    gpu: &Gpu,
+    layout: Layout,
+    shape: &Conv2dShape,
+    x: &Slice,
+    dy: &Slice,
+) -> Result<Slice> {
     const FUNCTION: &str = "depthwise_backward_weight";
-    let sizes = sizes(FUNCTION, shape)?;
-    check_float(FUNCTION, x.dtype())?;
-    check_type(FUNCTION, "dy", dy, x.dtype())?;
-    check_len(FUNCTION, "x", x, shape.input_len())?;
-    check_len(FUNCTION, "dy", dy, shape.output_len())?;
-    let wide = x.dtype().wide();
+    let slices = [("x", x, shape.input_len()), ("dy", dy, shape.output_len())];
+    let of = Checked::new(gpu, FUNCTION, layout, shape, slices)?;
     if shape.output_len() == 0 {
-        return gpu.zeros(wide, shape.weight_len());
+        return gpu.zeros(x.dtype().wide(), shape.weight_len());
     }
-    // Enough blocks for all of a GPU, and enough for each to do that its sums over taps are paid for.
-    let pixels = shape.out_height() * shape.out_width();
-    let least = (8 * THREADS).div_ceil(pixels);
-    let per_chunk = shape.batch.div_ceil((2048 / shape.out_channels).max(1)).max(least);
-    let chunks = shape.batch.div_ceil(per_chunk);
-    let parts = gpu.unwritten(wide, chunks * shape.weight_len())?;
-    let grid = [shape.out_channels, chunks, 1];
-    launch(gpu, &DEPTHWISE, &format!("depthwise_weight_{}_k{}", x.dtype(), shape.kernel[0]), grid)
-        .slice(x)
-        .slice(dy)
-        .slice(&parts)
-        .number(sizes)
-        .number(narrow_size(FUNCTION, shape.batch)?)
-        .number(narrow_size(FUNCTION, per_chunk)?)
-        .run()?;
-    sum_over(gpu, &parts, [1, chunks, shape.weight_len()], wide)
+    match layout {
+        Layout::ChannelsFirst => of.weight_first(FUNCTION, x, dy),
+        Layout::ChannelsLast => of.weight_last(x, dy),
+    }
 }

@@ -1,4 +1,4 @@
-//! Group normalisation over [N, C, P]; its body serves maps that are channels-last, too.
+//! Group normalisation over maps of sizes N, C, P, which lie in that order or channels-last.
 
 use phalanx_kernels::Activation;
 
@@ -6,7 +6,7 @@ use super::channels::{Backward, COEFFICIENTS, Cut, moments, normalise};
 use super::grid::{check, launch, narrow_size, over, warps};
 use super::row_norms::NormInputs;
 use super::sources::CHANNEL_STATISTICS;
-use crate::{ElementType, Gpu, GpuError, Result, Slice};
+use crate::{ElementType, Gpu, GpuError, Layout, Result, Slice};
 
 const FUNCTION: &str = "group_norm";
 
@@ -43,33 +43,21 @@ fn of_planes(gpu: &Gpu, dims: [usize; 3], cut: Cut, parts: Slice, moments: bool)
     Ok(to)
 }
 
-/// Group normalisation: the output, and the means and 1/√(variance + eps) of [N·groups]. `gamma` and `beta` are of the type that
+/// Group normalisation of maps of sizes N, C, P: the output, and the means and 1/√(variance + eps) of [N·groups]. `gamma` and `beta` are of the type that
 /// is computed in.
 ///
 /// # Errors
 /// If lengths or types do not go together, or the groups do not divide the channels.
 pub fn group_norm(
     gpu: &Gpu,
-    dims: [usize; 3],
-    groups: usize,
-    x: &Slice,
-    gamma: &Slice,
-    beta: &Slice,
-    eps: f64,
-) -> Result<[Slice; 3]> {
-    forward(gpu, dims, groups, x, [gamma, beta], eps, false)
-}
-
-/// The body of [`group_norm`]; with `last`, maps are [N, P, C], and dimensions are given in the same order.
-pub(super) fn forward(
-    gpu: &Gpu,
+    layout: Layout,
     dims: [usize; 3],
     groups: usize,
     x: &Slice,
     [gamma, beta]: [&Slice; 2],
     eps: f64,
-    last: bool,
 ) -> Result<[Slice; 3]> {
+    let last = layout == Layout::ChannelsLast;
     let [batch, channels, plane] = dims;
     check_groups(dims, groups)?;
     let wide = x.dtype().wide();
@@ -103,21 +91,12 @@ pub(super) fn forward(
 /// If lengths or types do not go together.
 pub fn group_norm_backward(
     gpu: &Gpu,
+    layout: Layout,
     dims: [usize; 3],
     groups: usize,
     from: NormInputs<'_>,
 ) -> Result<[Slice; 3]> {
-    backward(gpu, dims, groups, from, false)
-}
-
-/// The body of [`group_norm_backward`]; with `last`, maps are [N, P, C].
-pub(super) fn backward(
-    gpu: &Gpu,
-    dims: [usize; 3],
-    groups: usize,
-    from: NormInputs<'_>,
-    last: bool,
-) -> Result<[Slice; 3]> {
+    let last = layout == Layout::ChannelsLast;
     let [batch, channels, plane] = dims;
     check_groups(dims, groups)?;
     let NormInputs { x, dy, gamma, mean, inv_std } = from;

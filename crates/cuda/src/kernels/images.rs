@@ -2,13 +2,15 @@
 
 use super::grid::{check, launch, narrow_size, over};
 use super::sources::IMAGES;
-use crate::{ElementType, Gpu, GpuError, Result, Slice};
+use crate::{ElementType, Gpu, GpuError, Layout, Result, Slice};
 
 /// Images of one size, and what becomes of them.
 #[derive(Debug, Clone, Copy)]
 pub struct ImageBatch<'a> {
-    /// The bytes, [N, H, W, C].
+    /// The bytes.
     pub pixels: &'a Slice,
+    /// How they lie: [N, H, W, C], as decoders give them, or [N, C, H, W].
+    pub layout: Layout,
     /// N, H, W and C; C is at most 4.
     pub dims: [usize; 4],
     /// Height and width of what comes out.
@@ -24,11 +26,11 @@ pub struct ImageBatch<'a> {
     pub std: &'a [f32],
 }
 
-/// (byte/255 − mean)/std as `dtype`: [N, C, h, w], or [N, h, w, C] if `channels_last`.
+/// (byte/255 − mean)/std as `dtype`, in the order of `layout`; f32 has the bits of the same on the processor.
 ///
 /// # Errors
 /// If lengths or types do not go together.
-pub fn images(gpu: &Gpu, batch: ImageBatch<'_>, dtype: ElementType, channels_last: bool) -> Result<Slice> {
+pub fn images(gpu: &Gpu, batch: ImageBatch<'_>, dtype: ElementType, layout: Layout) -> Result<Slice> {
     const FUNCTION: &str = "images";
     let ([count, height, width, channels], [out_height, out_width]) = (batch.dims, batch.size);
     check(FUNCTION, "pixels", batch.pixels, ElementType::U8, count * height * width * channels)?;
@@ -62,7 +64,7 @@ pub fn images(gpu: &Gpu, batch: ImageBatch<'_>, dtype: ElementType, channels_las
         .slice(&y)
         .number(sizes)
         .number(numbers)
-        .number(i32::from(channels_last))
+        .number([batch.layout, layout].map(|layout| i32::from(layout == Layout::ChannelsLast)))
         .number(pixels as i64)
         .run()?;
     Ok(y)

@@ -4,7 +4,7 @@ use half::{bf16, f16};
 
 use super::grid::{check_len, launch, over, pack};
 use super::sources::MEMORY;
-use crate::{ElementType, Gpu, GpuError, Result, Slice, Stream};
+use crate::{Element, ElementType, Gpu, GpuError, Result, Slice, Stream};
 
 /// The bits of a number as an element.
 fn bits(value: f64, dtype: ElementType) -> u64 {
@@ -33,6 +33,32 @@ pub fn fill(gpu: &Gpu, to: &Slice, value: f64) -> Result<()> {
         .number(bits)
         .number(to.len() as i64)
         .run()
+}
+
+/// Bytes that one launch of [`write`] brings along.
+const CARRIED: usize = 512;
+
+/// Overwrites `to` by elements of the host, which travel as arguments of kernels: nothing waits, and they may change as soon as
+/// this returns. It is for few: each launch carries 512 bytes. In a graph they are those that were captured.
+///
+/// # Errors
+/// If there are not as many, or of another type.
+pub fn write<T: Element>(gpu: &Gpu, to: &Slice, from: &[T]) -> Result<()> {
+    super::grid::check("write", "to", to, T::TYPE, from.len())?;
+    let each = CARRIED / size_of::<T>();
+    for (at, part) in from.chunks(each).enumerate() {
+        let mut words = [0_u64; CARRIED / 8];
+        let bytes: &[u8] = bytemuck::cast_slice(part);
+        bytemuck::cast_slice_mut::<_, u8>(&mut words)[..bytes.len()].copy_from_slice(bytes);
+        let place = to.view(at * each..at * each + part.len())?;
+        launch(gpu, &MEMORY, "write_bytes", [1, 1, 1])
+            .blocks([1; 3], [CARRIED, 1, 1])
+            .number(words)
+            .slice(&place)
+            .number(bytes.len() as i32)
+            .run()?;
+    }
+    Ok(())
 }
 
 /// Overwrites `to` by the elements of `from`, of which there are as many, converted as by Rust's `as`.

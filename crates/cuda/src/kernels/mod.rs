@@ -4,6 +4,11 @@
 //! they say that they write to an argument. Elements of 16 bits are computed with in f32. Grids follow from sizes alone, so that
 //! sums have one order whatever the device.
 //!
+//! Maps are of sizes N, C, H, W. Where it matters how they lie, a launcher takes that as a [`Layout`](crate::Layout): in that
+//! order, or channels-last, as tensor cores read them. What works on elements one by one does not care; batch norm takes
+//! channels-last maps as [N·H·W, C, 1]; arrays one after the other along their channels are those of [`cat`] along the last
+//! dimension of [N·H·W, C].
+//!
 //! # To add a kernel
 //!
 //! 1. A template and its instances in `kernels/FAMILY.cu`, declared by `KERNEL(name_TYPE, threads, parameters…)` of the prelude
@@ -44,8 +49,6 @@ mod pooling;
 mod random;
 mod updates;
 
-pub mod channels_last;
-
 pub use attention::{AttentionSizes, attention, attention_backward, attention_supports};
 pub use batch_norm::{
     BatchNorm, BatchNormBackward, batch_norm, batch_norm_affine_gradients, batch_norm_backward,
@@ -63,7 +66,7 @@ pub use losses::{
     PairLoss, cross_entropy, cross_entropy_backward, kl_standard_normal_backward, pair_loss,
     pair_loss_backward,
 };
-pub use memory::{accumulate, convert, convert_to, count_up, fill};
+pub use memory::{accumulate, convert, convert_to, count_up, fill, write};
 pub use pooling::{
     avg_pool2d, avg_pool2d_backward, max_pool2d, max_pool2d_backward, upsample_nearest2d,
     upsample_nearest2d_backward,
@@ -76,5 +79,6 @@ pub use softmax::{softmax, softmax_backward};
 pub use sources::all as sources;
 pub use sums::{sum_all, sum_over};
 pub use updates::{
-    StepInputs, adam_step, clip_factor, ema_step, loss_scale_step, scale_by, sgd_step, sum_of_squares,
+    Decay, OnDevice, StepInputs, StepNumbers, adam_step, clip_factor, ema_step, loss_scale_step, scale_by,
+    sgd_step, sum_of_squares,
 };

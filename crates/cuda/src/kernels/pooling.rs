@@ -1,50 +1,92 @@
-//! Pooling and nearest up-sampling of [N, C, H, W].
+//! Pooling and nearest up-sampling of maps of sizes N, C, H, W, which lie in that order or channels-last.
 
 use phalanx_kernels::Pool2dShape;
 
 use super::grid::{check, check_float, check_len, launch, narrow_size, over, pack, warps};
-use super::sources::POOLING;
-use crate::{ElementType, Gpu, GpuError, Result, Slice};
+use super::sources::{CHANNELS_LAST, Family, POOLING};
+use crate::launch::Launch;
+use crate::{ElementType, Gpu, GpuError, Layout, Result, Slice};
 
-/// `Pool` of the kernels.
-pub(super) fn sizes(function: &'static str, shape: &Pool2dShape) -> Result<[i32; 10]> {
-    shape.validate().map_err(|error| GpuError::argument(function, error.to_string()))?;
-    narrow_size(function, shape.height * shape.width)?;
-    narrow_size(function, shape.out_height() * shape.out_width())?;
-    let [kernel, stride, padding] = [shape.kernel, shape.stride, shape.padding];
-    let sizes = [
-        shape.height,
-        shape.width,
-        shape.out_height(),
-        shape.out_width(),
-        kernel[0],
-        kernel[1],
-        stride[0],
-        stride[1],
-        padding[0],
-        padding[1],
-    ];
-    Ok(sizes.map(|size| size as i32))
+/// The kernel that gives `count` elements of maps as they lie, and its grid: channels-last it moves packs of channels.
+struct Kernel {
+    family: &'static Family,
+    name: String,
+    grid: [usize; 3],
+}
+
+impl Kernel {
+    fn of(layout: Layout, function: &str, dtype: ElementType, count: usize) -> Self {
+        match layout {
+            Layout::ChannelsFirst => {
+                Self { family: &POOLING, name: format!("{function}_{dtype}"), grid: over(count, 1) }
+            }
+            Layout::ChannelsLast => Self {
+                family: &CHANNELS_LAST,
+                name: format!("last_{function}_{dtype}"),
+                grid: over(count, pack(&[dtype])),
+            },
+        }
+    }
+
+    fn launch<'a>(&'a self, gpu: &'a Gpu) -> Launch<'a> {
+        launch(gpu, self.family, &self.name, self.grid)
+    }
+}
+
+/// Windows over maps as they lie.
+struct Windows {
+    layout: Layout,
+    /// `Pool` of the kernels; the channels are told only if they are last.
+    sizes: [i32; 11],
+}
+
+impl Windows {
+    fn new(function: &'static str, layout: Layout, shape: &Pool2dShape) -> Result<Self> {
+        shape.validate().map_err(|error| GpuError::argument(function, error.to_string()))?;
+        narrow_size(function, shape.height * shape.width)?;
+        narrow_size(function, shape.out_height() * shape.out_width())?;
+        narrow_size(function, shape.channels)?;
+        let [kernel, stride, padding] = [shape.kernel, shape.stride, shape.padding];
+        let sizes = [
+            shape.height,
+            shape.width,
+            shape.out_height(),
+            shape.out_width(),
+            kernel[0],
+            kernel[1],
+            stride[0],
+            stride[1],
+            padding[0],
+            padding[1],
+            shape.channels,
+        ];
+        Ok(Self { layout, sizes: sizes.map(|size| size as i32) })
+    }
+
+    /// The next argument of a launch.
+    fn argument<'a>(&self, launch: Launch<'a>) -> Launch<'a> {
+        let [first @ .., _] = self.sizes;
+        match self.layout {
+            Layout::ChannelsFirst => launch.number(first),
+            Layout::ChannelsLast => launch.number(self.sizes),
+        }
+    }
 }
 
 /// The largest element of every window, and their places in their planes.
 ///
 /// # Errors
 /// If the length is not the shape's, or the elements are not floats.
-pub fn max_pool2d(gpu: &Gpu, shape: &Pool2dShape, x: &Slice) -> Result<(Slice, Slice)> {
+pub fn max_pool2d(gpu: &Gpu, layout: Layout, shape: &Pool2dShape, x: &Slice) -> Result<(Slice, Slice)> {
     const FUNCTION: &str = "max_pool2d";
-    let sizes = sizes(FUNCTION, shape)?;
+    let windows = Windows::new(FUNCTION, layout, shape)?;
     check_float(FUNCTION, x.dtype())?;
     check_len(FUNCTION, "x", x, shape.input_len())?;
     let count = shape.output_len();
     let (y, positions) = (gpu.unwritten(x.dtype(), count)?, gpu.unwritten(ElementType::U32, count)?);
-    launch(gpu, &POOLING, &format!("max_pool2d_{}", x.dtype()), over(count, 1))
-        .slice(x)
-        .slice(&y)
-        .slice(&positions)
-        .number(sizes)
-        .number(count as i64)
-        .run()?;
+    let kernel = Kernel::of(layout, FUNCTION, x.dtype(), count);
+    let launch = kernel.launch(gpu).slice(x).slice(&y).slice(&positions);
+    windows.argument(launch).number(count as i64).run()?;
     Ok((y, positions))
 }
 
@@ -52,21 +94,23 @@ pub fn max_pool2d(gpu: &Gpu, shape: &Pool2dShape, x: &Slice) -> Result<(Slice, S
 ///
 /// # Errors
 /// If lengths are not the shape's, or types do not go together.
-pub fn max_pool2d_backward(gpu: &Gpu, shape: &Pool2dShape, dy: &Slice, positions: &Slice) -> Result<Slice> {
+pub fn max_pool2d_backward(
+    gpu: &Gpu,
+    layout: Layout,
+    shape: &Pool2dShape,
+    dy: &Slice,
+    positions: &Slice,
+) -> Result<Slice> {
     const FUNCTION: &str = "max_pool2d_backward";
-    let sizes = sizes(FUNCTION, shape)?;
+    let windows = Windows::new(FUNCTION, layout, shape)?;
     check_float(FUNCTION, dy.dtype())?;
     check_len(FUNCTION, "dy", dy, shape.output_len())?;
     check(FUNCTION, "positions", positions, ElementType::U32, shape.output_len())?;
     let count = shape.input_len();
     let dx = gpu.unwritten(dy.dtype(), count)?;
-    launch(gpu, &POOLING, &format!("max_pool2d_backward_{}", dy.dtype()), over(count, 1))
-        .slice(dy)
-        .slice(positions)
-        .slice(&dx)
-        .number(sizes)
-        .number(count as i64)
-        .run()?;
+    let kernel = Kernel::of(layout, FUNCTION, dy.dtype(), count);
+    let launch = kernel.launch(gpu).slice(dy).slice(positions).slice(&dx);
+    windows.argument(launch).number(count as i64).run()?;
     Ok(dx)
 }
 
@@ -74,28 +118,30 @@ pub fn max_pool2d_backward(gpu: &Gpu, shape: &Pool2dShape, dy: &Slice, positions
 ///
 /// # Errors
 /// If the length is not the shape's, or the elements are not floats.
-pub fn avg_pool2d(gpu: &Gpu, shape: &Pool2dShape, count_padding: bool, x: &Slice) -> Result<Slice> {
+pub fn avg_pool2d(
+    gpu: &Gpu,
+    layout: Layout,
+    shape: &Pool2dShape,
+    count_padding: bool,
+    x: &Slice,
+) -> Result<Slice> {
     const FUNCTION: &str = "avg_pool2d";
-    let sizes = sizes(FUNCTION, shape)?;
+    let whole = shape.kernel == [shape.height, shape.width] && shape.padding == [0, 0];
+    if layout == Layout::ChannelsLast || !whole {
+        check_len(FUNCTION, "x", x, shape.input_len())?;
+        return averages(gpu, FUNCTION, layout, (shape, count_padding), x, shape.output_len());
+    }
+    Windows::new(FUNCTION, layout, shape)?;
     check_float(FUNCTION, x.dtype())?;
     check_len(FUNCTION, "x", x, shape.input_len())?;
+    // A plane lies together, so that a warp adds it up.
     let count = shape.output_len();
     let y = gpu.unwritten(x.dtype(), count)?;
-    if shape.kernel == [shape.height, shape.width] && shape.padding == [0, 0] {
-        launch(gpu, &POOLING, &format!("avg_pool2d_whole_{}", x.dtype()), warps(count))
-            .slice(x)
-            .slice(&y)
-            .number(count as i64)
-            .number((shape.height * shape.width) as i32)
-            .run()?;
-        return Ok(y);
-    }
-    launch(gpu, &POOLING, &format!("avg_pool2d_{}", x.dtype()), over(count, 1))
+    launch(gpu, &POOLING, &format!("avg_pool2d_whole_{}", x.dtype()), warps(count))
         .slice(x)
         .slice(&y)
-        .number(sizes)
-        .number(i32::from(count_padding))
         .number(count as i64)
+        .number((shape.height * shape.width) as i32)
         .run()?;
     Ok(y)
 }
@@ -104,62 +150,101 @@ pub fn avg_pool2d(gpu: &Gpu, shape: &Pool2dShape, count_padding: bool, x: &Slice
 ///
 /// # Errors
 /// If the length is not the shape's, or the elements are not floats.
-pub fn avg_pool2d_backward(gpu: &Gpu, shape: &Pool2dShape, count_padding: bool, dy: &Slice) -> Result<Slice> {
+pub fn avg_pool2d_backward(
+    gpu: &Gpu,
+    layout: Layout,
+    shape: &Pool2dShape,
+    count_padding: bool,
+    dy: &Slice,
+) -> Result<Slice> {
     const FUNCTION: &str = "avg_pool2d_backward";
-    let sizes = sizes(FUNCTION, shape)?;
-    check_float(FUNCTION, dy.dtype())?;
     check_len(FUNCTION, "dy", dy, shape.output_len())?;
-    let count = shape.input_len();
-    let dx = gpu.unwritten(dy.dtype(), count)?;
-    launch(gpu, &POOLING, &format!("avg_pool2d_backward_{}", dy.dtype()), over(count, 1))
-        .slice(dy)
-        .slice(&dx)
-        .number(sizes)
-        .number(i32::from(count_padding))
-        .number(count as i64)
-        .run()?;
-    Ok(dx)
+    averages(gpu, FUNCTION, layout, (shape, count_padding), dy, shape.input_len())
 }
 
-/// Each pixel of [N, C, H, W] repeated `factor` times in both directions.
+fn averages(
+    gpu: &Gpu,
+    function: &'static str,
+    layout: Layout,
+    (shape, count_padding): (&Pool2dShape, bool),
+    from: &Slice,
+    count: usize,
+) -> Result<Slice> {
+    let windows = Windows::new(function, layout, shape)?;
+    check_float(function, from.dtype())?;
+    let to = gpu.unwritten(from.dtype(), count)?;
+    let kernel = Kernel::of(layout, function, from.dtype(), count);
+    let launch = windows.argument(kernel.launch(gpu).slice(from).slice(&to));
+    launch.number(i32::from(count_padding)).number(count as i64).run()?;
+    Ok(to)
+}
+
+/// Each pixel of maps of sizes N, C, H, W repeated `factor` times in both directions.
 ///
 /// # Errors
 /// If the length is not the dimensions', or the elements are not floats.
-pub fn upsample_nearest2d(gpu: &Gpu, dims: [usize; 4], factor: usize, x: &Slice) -> Result<Slice> {
+pub fn upsample_nearest2d(
+    gpu: &Gpu,
+    layout: Layout,
+    dims: [usize; 4],
+    factor: usize,
+    x: &Slice,
+) -> Result<Slice> {
     const FUNCTION: &str = "upsample_nearest2d";
     check_float(FUNCTION, x.dtype())?;
     check_len(FUNCTION, "x", x, dims.iter().product())?;
-    let count = x.len() * factor * factor;
-    let y = gpu.unwritten(x.dtype(), count)?;
-    // Packs are 16 bytes here for f64 too.
-    let packs = pack(&[x.dtype()]).max(2);
-    launch(gpu, &POOLING, &format!("upsample_nearest2d_{}", x.dtype()), over(count, packs))
-        .slice(x)
-        .slice(&y)
-        .number(narrow_size(FUNCTION, factor)?)
-        .number(narrow_size(FUNCTION, dims[3] * factor)?)
-        .number(narrow_size(FUNCTION, dims[2] * factor)?)
-        .number(count as i64)
-        .run()?;
-    Ok(y)
+    let ([_, channels, height, width], count) = (dims, x.len() * factor * factor);
+    match layout {
+        // Packs are 16 bytes here for f64 too.
+        Layout::ChannelsFirst => {
+            let grid = over(count, pack(&[x.dtype()]).max(2));
+            let kernel = Kernel { grid, ..Kernel::of(layout, FUNCTION, x.dtype(), count) };
+            repeats(gpu, FUNCTION, &kernel, &[factor, width * factor, height * factor], x, count)
+        }
+        Layout::ChannelsLast => {
+            let kernel = Kernel::of(layout, FUNCTION, x.dtype(), count);
+            repeats(gpu, FUNCTION, &kernel, &[factor, height * factor, width * factor, channels], x, count)
+        }
+    }
 }
 
 /// The gradient of the input of [`upsample_nearest2d`], of sizes `dims` and dy's type.
 ///
 /// # Errors
 /// If the length is not the dimensions', or the elements are not floats.
-pub fn upsample_nearest2d_backward(gpu: &Gpu, dims: [usize; 4], factor: usize, dy: &Slice) -> Result<Slice> {
+pub fn upsample_nearest2d_backward(
+    gpu: &Gpu,
+    layout: Layout,
+    dims: [usize; 4],
+    factor: usize,
+    dy: &Slice,
+) -> Result<Slice> {
     const FUNCTION: &str = "upsample_nearest2d_backward";
     check_float(FUNCTION, dy.dtype())?;
-    let count = dims.iter().product::<usize>();
+    let ([_, channels, height, width], count) = (dims, dims.iter().product::<usize>());
     check_len(FUNCTION, "dy", dy, count * factor * factor)?;
-    let dx = gpu.unwritten(dy.dtype(), count)?;
-    launch(gpu, &POOLING, &format!("upsample_nearest2d_backward_{}", dy.dtype()), over(count, 1))
-        .slice(dy)
-        .slice(&dx)
-        .number(narrow_size(FUNCTION, factor)?)
-        .number(narrow_size(FUNCTION, dims[3])?)
-        .number(count as i64)
-        .run()?;
-    Ok(dx)
+    let kernel = Kernel::of(layout, FUNCTION, dy.dtype(), count);
+    match layout {
+        Layout::ChannelsFirst => repeats(gpu, FUNCTION, &kernel, &[factor, width], dy, count),
+        Layout::ChannelsLast => {
+            repeats(gpu, FUNCTION, &kernel, &[factor, height, width, channels], dy, count)
+        }
+    }
+}
+
+fn repeats(
+    gpu: &Gpu,
+    function: &'static str,
+    kernel: &Kernel,
+    sizes: &[usize],
+    from: &Slice,
+    count: usize,
+) -> Result<Slice> {
+    let to = gpu.unwritten(from.dtype(), count)?;
+    let mut launch = kernel.launch(gpu).slice(from).slice(&to);
+    for size in sizes {
+        launch = launch.number(narrow_size(function, *size)?);
+    }
+    launch.number(count as i64).run()?;
+    Ok(to)
 }

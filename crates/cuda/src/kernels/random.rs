@@ -1,4 +1,5 @@
-//! Random numbers by counters: element i of a stream is a function of its key and i alone.
+//! Random numbers by counters: element i of a stream is a function of its key and i alone. In a graph keys of the step that was
+//! captured read the step's number from the device ([`CapturedStep`](crate::graph::CapturedStep)).
 
 use super::grid::{THREADS, check, check_float, launch, over, pack};
 use super::sources::RANDOM;
@@ -37,8 +38,10 @@ pub fn dropout_mask(gpu: &Gpu, key: StreamKey, start: usize, count: usize, p: f6
     let mask = gpu.unwritten(ElementType::U8, count)?;
     // A word is at least p·2³² if and only if it is at least the next whole number.
     let threshold = (p * 4_294_967_296.0).ceil().max(0.0) as u64;
+    let step = gpu.captured_step(key.step);
     launch(gpu, &RANDOM, "dropout_mask", blocks(count))
         .number(key.words())
+        .optional(step.as_ref())
         .number(start as u64)
         .number(threshold)
         .slice(&mask)
@@ -92,8 +95,10 @@ fn drawn(
     dtype: ElementType,
 ) -> Result<Slice> {
     let y = gpu.unwritten(dtype, count)?;
+    let step = gpu.captured_step(key.step);
     launch(gpu, &RANDOM, &format!("{name}_{dtype}"), blocks(count))
         .number(key.words())
+        .optional(step.as_ref())
         .number(start as u64)
         .slice(&y)
         .number(count as i64)

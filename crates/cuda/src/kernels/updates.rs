@@ -5,6 +5,7 @@ use phalanx_kernels::{AdamOptions, SgdOptions};
 use super::grid::{check, check_float, launch, over, pack, parts};
 use super::sources::UPDATES;
 use super::sums::sum_of_parts;
+use crate::launch::Number;
 use crate::{ElementType, Gpu, GpuError, Result, Slice};
 
 /// What a step reads and writes besides its moments. Weights are f32 or f64.
@@ -58,24 +59,116 @@ impl<'a> StepInputs<'a> {
     }
 }
 
-/// One step of gradient descent; `buffer` is the momentum's, if there is momentum, and changes.
+/// Numbers that a step multiplies by: as they are, or wherever they lie on the device when it runs, for graphs.
+#[derive(Debug, Clone, Copy)]
+pub enum StepNumbers<'a, T> {
+    /// These.
+    Now(T),
+    /// Those that `T` becomes by [`OnDevice::numbers`], in an array of f64 of as many.
+    At(&'a Slice),
+}
+
+impl<T> From<T> for StepNumbers<'_, T> {
+    fn from(numbers: T) -> Self {
+        Self::Now(numbers)
+    }
+}
+
+/// What a step is told, as the numbers that its kernel multiplies by.
+pub trait OnDevice {
+    /// The numbers, in the order of the kernel's.
+    type Numbers: AsRef<[f64]> + Number + Default;
+
+    /// Works the numbers out.
+    fn numbers(&self) -> Self::Numbers;
+}
+
+/// What is kept of an average, which takes the rest of the weights.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Decay(pub f64);
+
+impl OnDevice for SgdOptions {
+    type Numbers = [f64; 5];
+
+    fn numbers(&self) -> Self::Numbers {
+        let number = |yes: bool| f64::from(u8::from(yes));
+        let Self { lr, momentum, nesterov, weight_decay, first } = *self;
+        [lr, momentum, weight_decay, number(nesterov), number(first)]
+    }
+}
+
+impl OnDevice for AdamOptions {
+    type Numbers = [f64; 9];
+
+    fn numbers(&self) -> Self::Numbers {
+        let Self { lr, betas: (beta1, beta2), eps, weight_decay, decoupled, step: number } = *self;
+        let power = i32::try_from(number).unwrap_or(i32::MAX);
+        let correction1 = 1.0 - beta1.powi(power);
+        let correction2 = (1.0 - beta2.powi(power)).sqrt();
+        let shrink = if decoupled { 1.0 - lr * weight_decay } else { 1.0 };
+        let decay = if decoupled { 0.0 } else { weight_decay };
+        let (take1, take2) = (1.0 - beta1, 1.0 - beta2);
+        [lr / correction1, 1.0 / correction2, eps, beta1, take1, beta2, take2, shrink, decay]
+    }
+}
+
+impl From<f64> for StepNumbers<'_, Decay> {
+    fn from(decay: f64) -> Self {
+        Self::Now(Decay(decay))
+    }
+}
+
+impl OnDevice for Decay {
+    type Numbers = [f64; 2];
+
+    fn numbers(&self) -> Self::Numbers {
+        [self.0, 1.0 - self.0]
+    }
+}
+
+impl<'a, T: OnDevice> StepNumbers<'a, T> {
+    /// What a kernel takes: numbers by value, and where they lie instead.
+    fn arguments(&self, function: &'static str) -> Result<(T::Numbers, Option<&'a Slice>)> {
+        match self {
+            Self::Now(options) => Ok((options.numbers(), None)),
+            Self::At(slice) => {
+                let none = T::Numbers::default();
+                check(function, "numbers", slice, ElementType::F64, none.as_ref().len())?;
+                Ok((none, Some(slice)))
+            }
+        }
+    }
+}
+
+/// One step of gradient descent; `buffer` is the momentum's, if there is momentum, and changes. With numbers on the device there
+/// is momentum if there is a buffer.
 ///
 /// # Errors
 /// If lengths or types do not go together.
-pub fn sgd_step(gpu: &Gpu, options: SgdOptions, step: StepInputs<'_>, buffer: Option<&Slice>) -> Result<()> {
+pub fn sgd_step<'a>(
+    gpu: &Gpu,
+    options: impl Into<StepNumbers<'a, SgdOptions>>,
+    step: StepInputs<'_>,
+    buffer: Option<&Slice>,
+) -> Result<()> {
     const FUNCTION: &str = "sgd_step";
     let (suffix, low) = step.check(FUNCTION)?;
-    let buffer = buffer.filter(|_| options.momentum != 0.0);
+    let options = options.into();
+    let buffer = match options {
+        StepNumbers::Now(options) if options.momentum == 0.0 => None,
+        StepNumbers::Now(_) if buffer.is_none() => {
+            return Err(GpuError::argument(FUNCTION, "momentum needs a buffer"));
+        }
+        _ => buffer,
+    };
     if let Some(buffer) = buffer {
         check(FUNCTION, "buffer", buffer, step.weights.dtype(), step.weights.len())?;
-    } else if options.momentum != 0.0 {
-        return Err(GpuError::argument(FUNCTION, "momentum needs a buffer"));
     }
-    let number = |yes: bool| f64::from(u8::from(yes));
-    let SgdOptions { lr, momentum, nesterov, weight_decay, first } = options;
+    let (numbers, at) = options.arguments(FUNCTION)?;
     let count = step.weights.len();
     launch(gpu, &UPDATES, &format!("sgd_{suffix}"), over(count, pack(&[step.weights.dtype()])))
-        .number([lr, momentum, weight_decay, number(nesterov), number(first)])
+        .number(numbers)
+        .optional(at)
         .slice(step.weights)
         .slice(step.grads)
         .optional(buffer)
@@ -91,31 +184,22 @@ pub fn sgd_step(gpu: &Gpu, options: SgdOptions, step: StepInputs<'_>, buffer: Op
 ///
 /// # Errors
 /// If lengths or types do not go together.
-pub fn adam_step(gpu: &Gpu, options: AdamOptions, step: StepInputs<'_>, moments: [&Slice; 2]) -> Result<()> {
+pub fn adam_step<'a>(
+    gpu: &Gpu,
+    options: impl Into<StepNumbers<'a, AdamOptions>>,
+    step: StepInputs<'_>,
+    moments: [&Slice; 2],
+) -> Result<()> {
     const FUNCTION: &str = "adam_step";
     let (suffix, low) = step.check(FUNCTION)?;
     for moment in moments {
         check(FUNCTION, "a moment", moment, step.weights.dtype(), step.weights.len())?;
     }
-    let AdamOptions { lr, betas: (beta1, beta2), eps, weight_decay, decoupled, step: number } = options;
-    let power = i32::try_from(number).unwrap_or(i32::MAX);
-    let correction1 = 1.0 - beta1.powi(power);
-    let correction2 = (1.0 - beta2.powi(power)).sqrt();
-    let shrink = if decoupled { 1.0 - lr * weight_decay } else { 1.0 };
-    let decay = if decoupled { 0.0 } else { weight_decay };
+    let (numbers, at) = options.into().arguments(FUNCTION)?;
     let count = step.weights.len();
     launch(gpu, &UPDATES, &format!("adam_{suffix}"), over(count, pack(&[step.weights.dtype()])))
-        .number([
-            lr / correction1,
-            1.0 / correction2,
-            eps,
-            beta1,
-            1.0 - beta1,
-            beta2,
-            1.0 - beta2,
-            shrink,
-            decay,
-        ])
+        .number(numbers)
+        .optional(at)
         .slice(step.weights)
         .slice(step.grads)
         .slice(moments[0])
@@ -132,17 +216,23 @@ pub fn adam_step(gpu: &Gpu, options: AdamOptions, step: StepInputs<'_>, moments:
 ///
 /// # Errors
 /// If lengths or types differ.
-pub fn ema_step(gpu: &Gpu, decay: f64, average: &Slice, weights: &Slice) -> Result<()> {
+pub fn ema_step<'a>(
+    gpu: &Gpu,
+    decay: impl Into<StepNumbers<'a, Decay>>,
+    average: &Slice,
+    weights: &Slice,
+) -> Result<()> {
     const FUNCTION: &str = "ema_step";
     check(FUNCTION, "weights", weights, average.dtype(), average.len())?;
     if !matches!(average.dtype(), ElementType::F32 | ElementType::F64) {
         return Err(GpuError::unsupported(FUNCTION, average.dtype().to_string()));
     }
+    let (numbers, at) = decay.into().arguments(FUNCTION)?;
     launch(gpu, &UPDATES, &format!("ema_{}", average.dtype()), over(average.len(), pack(&[average.dtype()])))
+        .number(numbers)
+        .optional(at)
         .slice(average)
         .slice(weights)
-        .number(decay)
-        .number(1.0 - decay)
         .number(average.len() as i64)
         .run()
 }

@@ -18,8 +18,10 @@ impl Slice {
     /// This slice, for a library. As with every handle, nothing keeps two of them from writing: the order of a stream says who
     /// comes first.
     pub fn lend(&self) -> Lent {
-        let (memory, range) = self.place();
-        Lent { bytes: Borrowed::new(memory, &range), slice: self.clone() }
+        let block = self.block();
+        // Whatever the library issues is out of this crate's sight.
+        self.device().keep_in_capture(block);
+        Lent { bytes: Borrowed::new(block.allocation(), &self.range()), slice: self.clone() }
     }
 }
 

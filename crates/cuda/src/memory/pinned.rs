@@ -1,11 +1,15 @@
 //! Page-locked memory of the host: copied to and from a device while the host goes on.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::Arc;
 
+use cudarc::driver::CudaStream;
+
 use super::slice::Slice;
+use super::uses::issue_timed;
 use crate::device::{Device, Stream};
-use crate::driver::{HostMemory, Transfer, failed};
+use crate::driver::{Allocation, HostMemory, Kept, Transfer};
 use crate::{Element, GpuError, Result};
 
 /// Elements in memory of the host that the system does not move, so that a device reads and writes them by itself.
@@ -16,13 +20,28 @@ pub struct Pinned<T> {
     elements: PhantomData<T>,
 }
 
+/// What begins a copy.
+type Begin = fn((&Allocation, Kept), &Range<usize>, HostMemory, &CudaStream) -> Result<Transfer>;
+
+/// A copy that may be under way.
+#[derive(Debug)]
+struct Begun<T> {
+    transfer: Transfer,
+    /// Which stream copies, and when that is over in its time.
+    stream: Stream,
+    time: u64,
+    device: Device,
+    len: usize,
+    elements: PhantomData<T>,
+}
+
 /// A copy to the device that may be under way, with the memory that it reads.
 #[derive(Debug)]
-pub struct Leaving<T>(Transfer, usize, PhantomData<T>);
+pub struct Leaving<T>(Begun<T>);
 
 /// A copy to the host that may be under way, with the memory that it writes.
 #[derive(Debug)]
-pub struct Arriving<T>(Transfer, usize, PhantomData<T>);
+pub struct Arriving<T>(Begun<T>);
 
 impl<T: Element> Pinned<T> {
     /// `len` elements of zero.
@@ -52,23 +71,28 @@ impl<T: Element> Pinned<T> {
     /// Begins to copy the first elements to a slice, as many as that has, on a stream.
     ///
     /// # Errors
-    /// If there are fewer, or the driver fails.
+    /// If there are fewer, or the driver fails; [`GpuError::Capture`] if the stream takes part in a capture.
     pub fn send(self, to: &Slice, stream: Stream) -> Result<Leaving<T>> {
-        self.fits(to)?;
-        let (len, (memory, range)) = (self.len, to.place());
-        let transfer = Transfer::upload(memory, &range, self.into_memory(), to.device().stream(stream))?;
-        Ok(Leaving(transfer, len, PhantomData))
+        self.begin(to, stream, Transfer::upload).map(Leaving)
     }
 
     /// Begins to copy a slice to the first elements, on a stream.
     ///
     /// # Errors
-    /// If there are fewer, or the driver fails.
+    /// If there are fewer, or the driver fails; [`GpuError::Capture`] if the stream takes part in a capture.
     pub fn receive(self, from: &Slice, stream: Stream) -> Result<Arriving<T>> {
-        self.fits(from)?;
-        let (len, (memory, range)) = (self.len, from.place());
-        let transfer = Transfer::download(memory, &range, self.into_memory(), from.device().stream(stream))?;
-        Ok(Arriving(transfer, len, PhantomData))
+        self.begin(from, stream, Transfer::download).map(Arriving)
+    }
+
+    fn begin(self, slice: &Slice, stream: Stream, begin: Begin) -> Result<Begun<T>> {
+        self.fits(slice)?;
+        let device = slice.device().clone();
+        device.refuse_waiting("a copy between a device and page-locked memory", stream)?;
+        let (len, block) = (self.len, slice.block());
+        let (transfer, time) = issue_timed(&device, stream, "transfer", &[slice], |stream| {
+            begin((block.memory(), block.clone()), &slice.range(), self.into_memory(), stream)
+        })?;
+        Ok(Begun { transfer, stream, time, device, len, elements: PhantomData })
     }
 
     fn fits(&self, slice: &Slice) -> Result<()> {
@@ -81,17 +105,20 @@ impl<T: Element> Pinned<T> {
     }
 }
 
-fn back<T>(transfer: Transfer, len: usize) -> Result<Pinned<T>> {
-    Ok(Pinned { memory: Arc::new(transfer.finish()?), len, elements: PhantomData })
+impl<T> Begun<T> {
+    fn finish(self) -> Result<Pinned<T>> {
+        Ok(Pinned { memory: Arc::new(self.transfer.finish()?), len: self.len, elements: PhantomData })
+    }
 }
 
 impl<T: Element> Leaving<T> {
-    /// What is issued on `stream` from now on begins after this copy.
+    /// What is issued on `stream` of the same device from now on begins after this copy.
     ///
     /// # Errors
-    /// If the driver fails.
-    pub fn before(&self, device: &Device, stream: Stream) -> Result<()> {
-        device.stream(stream).wait(self.0.event()).map_err(failed("let a stream wait"))
+    /// If the driver fails; [`GpuError::Capture`] if the stream takes part in a capture.
+    pub fn before(&self, stream: Stream) -> Result<()> {
+        let Begun { transfer, stream: copies, time, device, .. } = &self.0;
+        device.wait_for_event(stream, *copies, *time, transfer.event())
     }
 
     /// Waits for the copy, and gives the memory back for the next.
@@ -99,7 +126,7 @@ impl<T: Element> Leaving<T> {
     /// # Errors
     /// If it failed.
     pub fn finish(self) -> Result<Pinned<T>> {
-        back(self.0, self.1)
+        self.0.finish()
     }
 }
 
@@ -109,7 +136,7 @@ impl<T: Element> Arriving<T> {
     /// # Errors
     /// If it failed.
     pub fn is_here(&self) -> Result<bool> {
-        self.0.is_done()
+        self.0.transfer.is_done()
     }
 
     /// Waits for the elements.
@@ -117,6 +144,6 @@ impl<T: Element> Arriving<T> {
     /// # Errors
     /// If the copy failed.
     pub fn finish(self) -> Result<Pinned<T>> {
-        back(self.0, self.1)
+        self.0.finish()
     }
 }

@@ -4,12 +4,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::accounts::Kind;
-use super::pool::Block;
+use super::block::Block;
+use super::uses::issue;
 use crate::device::{Device, Stream};
 use crate::{Element, ElementType, GpuError, Result};
 
 /// Elements one after the other in a device's memory. Clones and views are handles of the same memory, which is there until
-/// the last of them is gone.
+/// the last of them is gone and all streams are past the work that they were given with it.
 ///
 /// As with everything on a device, nothing keeps two handles from writing: the order of a stream says who comes first.
 #[derive(Debug, Clone)]
@@ -74,18 +75,17 @@ impl Slice {
         Ok(Self { block: self.block.clone(), start, len: range.len(), dtype: self.dtype })
     }
 
-    fn range(&self) -> Range<usize> {
+    pub(super) fn block(&self) -> &Arc<Block> {
+        &self.block
+    }
+
+    pub(super) fn range(&self) -> Range<usize> {
         self.start..self.start + self.bytes()
     }
 
     /// The address of the first element, for libraries and kernels.
     pub(crate) fn address(&self) -> u64 {
-        self.block.memory.address(&self.range())
-    }
-
-    /// The allocation, and which of its bytes these are.
-    pub(crate) fn place(&self) -> (&Arc<crate::driver::Allocation>, Range<usize>) {
-        (&self.block.memory, self.range())
+        self.block.memory().address(&self.range())
     }
 
     /// Sets every bit to zero, on a stream.
@@ -93,7 +93,9 @@ impl Slice {
     /// # Errors
     /// If the driver fails.
     pub fn zero_on(&self, stream: Stream) -> Result<()> {
-        self.block.memory.zero(&self.range(), self.device().stream(stream))
+        issue(self.device(), stream, "zero", &[self], |stream| {
+            self.block.memory().zero(&self.range(), stream)
+        })
     }
 
     /// Overwrites the elements by those of `from`, which has as many of the same type, on a stream.
@@ -106,28 +108,36 @@ impl Slice {
                 format!("{} elements of {} over {} of {}", from.len, from.dtype, self.len, self.dtype);
             return Err(GpuError::argument("copy", problem));
         }
-        self.same_device("copy", from)?;
-        self.block.memory.copy(&self.range(), &from.block.memory, from.start, self.device().stream(stream))
+        issue(self.device(), stream, "copy", &[self, from], |stream| {
+            self.block.memory().copy(&self.range(), from.block.memory(), from.start, stream)
+        })
     }
 
     /// Overwrites the elements by those of the host, on a stream. They were read when this returns.
     ///
     /// # Errors
-    /// If there are not as many, or of another type.
+    /// If there are not as many, or of another type; [`GpuError::Capture`] while a graph is captured.
     pub fn upload_on<T: Element>(&self, from: &[T], stream: Stream) -> Result<()> {
         self.holds::<T>("upload", from.len())?;
-        self.block.memory.upload(&self.range(), bytemuck::cast_slice(from), self.device().stream(stream))
+        self.device().refuse_waiting("a copy from the host", stream)?;
+        issue(self.device(), stream, "upload", &[self], |stream| {
+            self.block.memory().upload(&self.range(), bytemuck::cast_slice(from), stream)
+        })
     }
 
     /// Copies the elements to the host after what was issued on a stream, and waits for them.
     ///
     /// # Errors
-    /// If they are of another type, or something that was issued before has failed.
+    /// If they are of another type, or something that was issued before has failed; [`GpuError::Capture`] while a graph is
+    /// captured.
     pub fn download_on<T: Element>(&self, stream: Stream) -> Result<Vec<T>> {
         self.holds::<T>("download", self.len)?;
         let mut values = vec![T::zeroed(); self.len];
         let to = bytemuck::cast_slice_mut(&mut values);
-        self.block.memory.download(&self.range(), to, self.device().stream(stream))?;
+        self.device().refuse_waiting("reading numbers", stream)?;
+        issue(self.device(), stream, "download", &[self], |stream| {
+            self.block.memory().download(&self.range(), to, stream)
+        })?;
         Ok(values)
     }
 
@@ -137,13 +147,5 @@ impl Slice {
         }
         let problem = format!("{len} elements of {} for {} of {}", T::TYPE, self.len, self.dtype);
         Err(GpuError::argument(function, problem))
-    }
-
-    fn same_device(&self, function: &'static str, other: &Self) -> Result<()> {
-        let (one, two) = (self.device().index(), other.device().index());
-        if one == two {
-            return Ok(());
-        }
-        Err(GpuError::argument(function, format!("memory of GPU {one} and of GPU {two}")))
     }
 }

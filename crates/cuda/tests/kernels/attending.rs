@@ -1,9 +1,10 @@
 //! Attention: against weights made in f64.
 
-use phalanx_cuda::kernels::{AttentionSizes, attention, attention_backward};
-use phalanx_cuda::{ElementType, Gpu};
+use phalanx_cuda::kernels::{AttentionSizes, attention, attention_backward, attention_supports};
+use phalanx_cuda::{ElementType, Gpu, Options};
 
 use crate::drawn::{Draw, assert_of, on_gpu};
+use crate::software;
 
 /// Output, logarithms of sums, and the gradients of q, k and v.
 fn reference(sizes: AttentionSizes, [q, k, v]: [&[f64]; 3], dy: &[f64]) -> [Vec<f64>; 5] {
@@ -120,6 +121,29 @@ fn attention_by_tensor_cores() {
             ] {
                 attends(gpu, &mut draw, sizes, dtype);
             }
+        }
+    });
+}
+
+#[test]
+fn heads_for_which_blocks_have_too_little_shared_memory_are_refused() {
+    // As GPUs of compute capability 8.6 have.
+    software::run_with(&[("SOFTWARE_GPU_SHARED", "101376"), ("SOFTWARE_GPU_CAPABILITY", "86")], || {
+        let gpu = &Gpu::new(0, &Options { cache: Some(software::cache()), ..Options::default() }).unwrap();
+        let mut draw = Draw::new(9);
+        for (dtype, dim, fits) in
+            [(ElementType::F32, 64, true), (ElementType::F32, 256, false), (ElementType::F16, 192, true)]
+        {
+            assert_eq!(attention_supports(gpu, dtype, dim), fits, "{dtype} {dim}");
+            let sizes = AttentionSizes { matrices: 1, length: 3, keys: 5, dim, causal: false };
+            if fits {
+                attends(gpu, &mut draw, sizes, dtype);
+                continue;
+            }
+            let x = gpu.zeros(dtype, 5 * dim).unwrap();
+            let q = x.view(0..3 * dim).unwrap();
+            let error = attention(gpu, sizes, &q, &x, &x).unwrap_err();
+            assert!(error.to_string().contains("bytes of shared memory, and has 101376"), "{error}");
         }
     });
 }

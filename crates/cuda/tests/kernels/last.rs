@@ -1,9 +1,8 @@
 //! Maps that are channels-last: the numbers of those that are not, at other places.
 
 use phalanx_cuda::kernels;
-use phalanx_cuda::kernels::channels_last as last;
 use phalanx_cuda::kernels::{BatchNorm, NormInputs, batch_norm_train};
-use phalanx_cuda::{ElementType, Gpu, Slice};
+use phalanx_cuda::{ElementType, Gpu, Layout, Slice};
 use phalanx_kernels::{Activation, Conv2dShape, Pool2dShape};
 
 use crate::drawn::{Draw, FLOATS, PAIRS, assert_of, assert_within, download, on_gpu, upload};
@@ -52,34 +51,56 @@ fn pooling_and_upsampling() {
                 let [x, x_last] = maps(gpu, &mut draw, dtype, input);
                 let [dy, dy_last] = maps(gpu, &mut draw, dtype, output);
                 let ((y, at), (y_last, at_last)) = (
-                    kernels::max_pool2d(gpu, &shape, &x).unwrap(),
-                    last::max_pool2d(gpu, &shape, &x_last).unwrap(),
+                    kernels::max_pool2d(gpu, Layout::ChannelsFirst, &shape, &x).unwrap(),
+                    kernels::max_pool2d(gpu, Layout::ChannelsLast, &shape, &x_last).unwrap(),
                 );
                 same(gpu, &what, output, &y, &y_last);
                 assert_eq!(download(gpu, &at_last), turned(output, &download(gpu, &at)), "{what}");
-                let dx = kernels::max_pool2d_backward(gpu, &shape, &dy, &at).unwrap();
-                let dx_last = last::max_pool2d_backward(gpu, &shape, &dy_last, &at_last).unwrap();
+                let dx = kernels::max_pool2d_backward(gpu, Layout::ChannelsFirst, &shape, &dy, &at).unwrap();
+                let dx_last =
+                    kernels::max_pool2d_backward(gpu, Layout::ChannelsLast, &shape, &dy_last, &at_last)
+                        .unwrap();
                 same(gpu, &what, input, &dx, &dx_last);
                 for count_padding in [false, true] {
-                    let y = kernels::avg_pool2d(gpu, &shape, count_padding, &x).unwrap();
+                    let y =
+                        kernels::avg_pool2d(gpu, Layout::ChannelsFirst, &shape, count_padding, &x).unwrap();
                     same(
                         gpu,
                         &what,
                         output,
                         &y,
-                        &last::avg_pool2d(gpu, &shape, count_padding, &x_last).unwrap(),
+                        &kernels::avg_pool2d(gpu, Layout::ChannelsLast, &shape, count_padding, &x_last)
+                            .unwrap(),
                     );
-                    let dx = kernels::avg_pool2d_backward(gpu, &shape, count_padding, &dy).unwrap();
-                    let dx_last = last::avg_pool2d_backward(gpu, &shape, count_padding, &dy_last).unwrap();
+                    let dx =
+                        kernels::avg_pool2d_backward(gpu, Layout::ChannelsFirst, &shape, count_padding, &dy)
+                            .unwrap();
+                    let dx_last = kernels::avg_pool2d_backward(
+                        gpu,
+                        Layout::ChannelsLast,
+                        &shape,
+                        count_padding,
+                        &dy_last,
+                    )
+                    .unwrap();
                     same(gpu, &what, input, &dx, &dx_last);
                 }
                 let dims = [2, channels, size[0], size[1]];
                 let large = [2, channels, 4 * size[0] * size[1]];
-                let y = kernels::upsample_nearest2d(gpu, dims, 2, &x).unwrap();
-                same(gpu, &what, large, &y, &last::upsample_nearest2d(gpu, dims, 2, &x_last).unwrap());
+                let y = kernels::upsample_nearest2d(gpu, Layout::ChannelsFirst, dims, 2, &x).unwrap();
+                same(
+                    gpu,
+                    &what,
+                    large,
+                    &y,
+                    &kernels::upsample_nearest2d(gpu, Layout::ChannelsLast, dims, 2, &x_last).unwrap(),
+                );
                 let [dy, dy_last] = maps(gpu, &mut draw, dtype, large);
-                let dx = kernels::upsample_nearest2d_backward(gpu, dims, 2, &dy).unwrap();
-                let dx_last = last::upsample_nearest2d_backward(gpu, dims, 2, &dy_last).unwrap();
+                let dx =
+                    kernels::upsample_nearest2d_backward(gpu, Layout::ChannelsFirst, dims, 2, &dy).unwrap();
+                let dx_last =
+                    kernels::upsample_nearest2d_backward(gpu, Layout::ChannelsLast, dims, 2, &dy_last)
+                        .unwrap();
                 same(gpu, &what, input, &dx, &dx_last);
             }
         }
@@ -115,13 +136,25 @@ fn depthwise_convolutions() {
                 let ([x, x_last], [dy, dy_last]) =
                     (maps(gpu, &mut draw, dtype, input), maps(gpu, &mut draw, dtype, output));
                 let (_, w) = draw.slice(gpu, dtype, shape.weight_len());
-                let y = kernels::depthwise(gpu, &shape, &x, &w).unwrap();
-                same(gpu, &what, output, &y, &last::depthwise(gpu, &shape, &x_last, &w).unwrap());
-                let dx = kernels::depthwise_backward_input(gpu, &shape, &dy, &w).unwrap();
-                let dx_last = last::depthwise_backward_input(gpu, &shape, &dy_last, &w).unwrap();
+                let y = kernels::depthwise(gpu, Layout::ChannelsFirst, &shape, &x, &w).unwrap();
+                same(
+                    gpu,
+                    &what,
+                    output,
+                    &y,
+                    &kernels::depthwise(gpu, Layout::ChannelsLast, &shape, &x_last, &w).unwrap(),
+                );
+                let dx =
+                    kernels::depthwise_backward_input(gpu, Layout::ChannelsFirst, &shape, &dy, &w).unwrap();
+                let dx_last =
+                    kernels::depthwise_backward_input(gpu, Layout::ChannelsLast, &shape, &dy_last, &w)
+                        .unwrap();
                 same(gpu, &what, input, &dx, &dx_last);
-                let dw = kernels::depthwise_backward_weight(gpu, &shape, &x, &dy).unwrap();
-                let dw_last = last::depthwise_backward_weight(gpu, &shape, &x_last, &dy_last).unwrap();
+                let dw =
+                    kernels::depthwise_backward_weight(gpu, Layout::ChannelsFirst, &shape, &x, &dy).unwrap();
+                let dw_last =
+                    kernels::depthwise_backward_weight(gpu, Layout::ChannelsLast, &shape, &x_last, &dy_last)
+                        .unwrap();
                 let tolerance = if dtype == ElementType::F64 { 1e-12 } else { 1e-5 };
                 assert_within(gpu, &what, &dw_last, &download(gpu, &dw), tolerance);
             }
@@ -141,17 +174,29 @@ fn norms() {
                 let ((_, gamma), (_, beta)) =
                     (draw.slice(gpu, dtype.wide(), channels), draw.slice(gpu, dtype.wide(), channels));
                 let [y, mean, inv_std] =
-                    kernels::group_norm(gpu, dims, groups, &x, &gamma, &beta, 1e-3).unwrap();
-                let forward = last::group_norm(gpu, dims, groups, &x_last, &gamma, &beta, 1e-3).unwrap();
+                    kernels::group_norm(gpu, Layout::ChannelsFirst, dims, groups, &x, [&gamma, &beta], 1e-3)
+                        .unwrap();
+                let forward = kernels::group_norm(
+                    gpu,
+                    Layout::ChannelsLast,
+                    dims,
+                    groups,
+                    &x_last,
+                    [&gamma, &beta],
+                    1e-3,
+                )
+                .unwrap();
                 same(gpu, &what, dims, &y, &forward[0]);
                 let tolerance = if dtype == ElementType::F64 { 1e-10 } else { 1e-5 };
                 assert_of(gpu, &what, &forward[1], &download(gpu, &mean), tolerance, 1.0);
                 assert_within(gpu, &what, &forward[2], &download(gpu, &inv_std), tolerance);
                 let (gamma, mean, inv_std) = (&gamma, &mean, &inv_std);
                 let from = NormInputs { x: &x, dy: &dy, gamma, mean, inv_std };
-                let [dx, dgamma, dbeta] = kernels::group_norm_backward(gpu, dims, groups, from).unwrap();
+                let [dx, dgamma, dbeta] =
+                    kernels::group_norm_backward(gpu, Layout::ChannelsFirst, dims, groups, from).unwrap();
                 let from = NormInputs { x: &x_last, dy: &dy_last, ..from };
-                let found = last::group_norm_backward(gpu, dims, groups, from).unwrap();
+                let found =
+                    kernels::group_norm_backward(gpu, Layout::ChannelsLast, dims, groups, from).unwrap();
                 same(gpu, &what, dims, &dx, &found[0]);
                 assert_within(gpu, &what, &found[1], &download(gpu, &dgamma), tolerance);
                 assert_within(gpu, &what, &found[2], &download(gpu, &dbeta), tolerance);

@@ -1,11 +1,11 @@
 //! Maps [N, C, H, W]: pooling, up-sampling, group norm, depthwise convolution, images from bytes.
 
-use phalanx_cuda::ElementType;
 use phalanx_cuda::kernels::{
     ImageBatch, NormInputs, avg_pool2d, avg_pool2d_backward, depthwise, depthwise_backward_input,
     depthwise_backward_weight, group_norm, group_norm_backward, images, max_pool2d, max_pool2d_backward,
     upsample_nearest2d, upsample_nearest2d_backward,
 };
+use phalanx_cuda::{ElementType, Layout};
 use phalanx_kernels::{
     Conv2dShape, Pool2dShape, avg_pool2d_backward as cpu_avg_backward, avg_pool2d_forward,
     conv2d_backward_input, conv2d_backward_weight, conv2d_forward, group_norm_backward as cpu_group_backward,
@@ -14,6 +14,8 @@ use phalanx_kernels::{
 };
 
 use crate::drawn::{Draw, FLOATS, PAIRS, assert_close, assert_within, cpu, download, on_gpu, upload};
+
+const FIRST: Layout = Layout::ChannelsFirst;
 
 fn pools(draw: &mut Draw) -> Vec<Pool2dShape> {
     let pool = |size: [usize; 4], kernel, stride, padding| Pool2dShape {
@@ -62,20 +64,20 @@ fn pooling() {
                 let len = shape.output_len();
                 let (mut y, mut positions) = (vec![0.0; len], vec![0; len]);
                 max_pool2d_forward(&cpu(), &shape, &x, &mut y, &mut positions).unwrap();
-                let (y_gpu, positions_gpu) = max_pool2d(gpu, &shape, &x_gpu).unwrap();
+                let (y_gpu, positions_gpu) = max_pool2d(gpu, FIRST, &shape, &x_gpu).unwrap();
                 assert_eq!(download(gpu, &y_gpu), y, "{what}");
                 assert_eq!(gpu.download::<u32>(&positions_gpu).unwrap(), positions, "{what}");
                 let (dy, dy_gpu) = draw.slice(gpu, dtype, len);
                 let mut dx = vec![0.0; x.len()];
                 cpu_max_backward(&cpu(), &shape, &dy, &positions, &mut dx).unwrap();
-                let dx_gpu = max_pool2d_backward(gpu, &shape, &dy_gpu, &positions_gpu).unwrap();
+                let dx_gpu = max_pool2d_backward(gpu, FIRST, &shape, &dy_gpu, &positions_gpu).unwrap();
                 assert_close(gpu, &what, &dx_gpu, &dx);
                 for count_padding in [false, true] {
                     avg_pool2d_forward(&cpu(), &shape, count_padding, &x, &mut y).unwrap();
-                    let y_gpu = avg_pool2d(gpu, &shape, count_padding, &x_gpu).unwrap();
+                    let y_gpu = avg_pool2d(gpu, FIRST, &shape, count_padding, &x_gpu).unwrap();
                     assert_close(gpu, &what, &y_gpu, &y);
                     cpu_avg_backward(&cpu(), &shape, count_padding, &dy, &mut dx).unwrap();
-                    let dx_gpu = avg_pool2d_backward(gpu, &shape, count_padding, &dy_gpu).unwrap();
+                    let dx_gpu = avg_pool2d_backward(gpu, FIRST, &shape, count_padding, &dy_gpu).unwrap();
                     assert_close(gpu, &what, &dx_gpu, &dx);
                 }
             }
@@ -90,11 +92,11 @@ fn pooling() {
             padding: [0, 0],
         };
         let x = gpu.upload(&[1.0_f32, f32::NAN, 7.0, f32::INFINITY]).unwrap();
-        let (y, positions) = max_pool2d(gpu, &shape, &x).unwrap();
+        let (y, positions) = max_pool2d(gpu, FIRST, &shape, &x).unwrap();
         assert!(download(gpu, &y)[0].is_nan());
         assert_eq!(gpu.download::<u32>(&positions).unwrap(), [1]);
-        assert!(max_pool2d(gpu, &Pool2dShape { padding: [2, 2], ..shape }, &x).is_err());
-        assert!(avg_pool2d(gpu, &Pool2dShape { batch: 2, ..shape }, true, &x).is_err());
+        assert!(max_pool2d(gpu, FIRST, &Pool2dShape { padding: [2, 2], ..shape }, &x).is_err());
+        assert!(avg_pool2d(gpu, FIRST, &Pool2dShape { batch: 2, ..shape }, true, &x).is_err());
     });
 }
 
@@ -111,12 +113,12 @@ fn upsampling() {
                 let (x, x_gpu) = draw.slice(gpu, dtype, dims.iter().product());
                 let mut y = vec![0.0; planes * to[0] * to[1]];
                 upsample_nearest2d_forward(&cpu(), planes, [height, width], to, &x, &mut y).unwrap();
-                let y_gpu = upsample_nearest2d(gpu, dims, factor, &x_gpu).unwrap();
+                let y_gpu = upsample_nearest2d(gpu, FIRST, dims, factor, &x_gpu).unwrap();
                 assert_eq!(download(gpu, &y_gpu), y, "{dims:?} {factor}");
                 let (dy, dy_gpu) = draw.slice(gpu, dtype, y.len());
                 let mut dx = vec![0.0; x.len()];
                 cpu_upsample_backward(&cpu(), planes, [height, width], to, &dy, &mut dx).unwrap();
-                let dx_gpu = upsample_nearest2d_backward(gpu, dims, factor, &dy_gpu).unwrap();
+                let dx_gpu = upsample_nearest2d_backward(gpu, FIRST, dims, factor, &dy_gpu).unwrap();
                 assert_close(gpu, &format!("{dims:?} {factor}"), &dx_gpu, &dx);
             }
         }
@@ -160,7 +162,7 @@ fn group_norm_and_its_gradients() {
                 )
                 .unwrap();
                 let [y_gpu, mean_gpu, inv_std_gpu] =
-                    group_norm(gpu, dims, groups, &x_gpu, &gamma_gpu, &beta_gpu, eps).unwrap();
+                    group_norm(gpu, FIRST, dims, groups, &x_gpu, [&gamma_gpu, &beta_gpu], eps).unwrap();
                 assert_close(gpu, &what, &y_gpu, &y);
                 assert_close(gpu, &what, &mean_gpu, &mean);
                 assert_close(gpu, &what, &inv_std_gpu, &inv_std);
@@ -187,7 +189,7 @@ fn group_norm_and_its_gradients() {
                     mean: &mean_gpu,
                     inv_std: &inv_std_gpu,
                 };
-                let found = group_norm_backward(gpu, dims, groups, from).unwrap();
+                let found = group_norm_backward(gpu, FIRST, dims, groups, from).unwrap();
                 let tolerance = if wide == ElementType::F64 { 1e-10 } else { 1e-5 };
                 // Of one element the gradient is what rounding leaves of a difference.
                 if dims[2] * channels / groups > 1 {
@@ -198,7 +200,7 @@ fn group_norm_and_its_gradients() {
             }
         }
         let x = gpu.zeros(ElementType::F32, 12).unwrap();
-        assert!(group_norm(gpu, [1, 3, 4], 2, &x, &x, &x, 1e-5).is_err());
+        assert!(group_norm(gpu, FIRST, [1, 3, 4], 2, &x, [&x, &x], 1e-5).is_err());
     });
 }
 
@@ -211,7 +213,14 @@ fn images_are_cut_turned_and_normalised() {
             [([3, 8, 8], [8, 8]), ([2, 5, 9], [4, 6]), ([1, 1, 1], [3, 3]), ([4, 32, 32], [32, 32])]
         {
             let bytes: Vec<u8> = (0..count * height * width * 3).map(|_| draw.word() as u8).collect();
+            let mut planes_of_bytes = Vec::new();
+            for (n, c, place) in (0..count * 3 * height * width)
+                .map(|at| (at / (3 * height * width), at / (height * width) % 3, at % (height * width)))
+            {
+                planes_of_bytes.push(bytes[(n * height * width + place) * 3 + c]);
+            }
             let pixels = gpu.upload(&bytes).unwrap();
+            let pixel_planes = gpu.upload(&planes_of_bytes).unwrap();
             let corners: Vec<i32> = (0..2 * count).map(|_| draw.below(5) as i32 - 2).collect();
             let flips: Vec<u8> = (0..count).map(|_| draw.below(2) as u8).collect();
             let corners_gpu =
@@ -221,6 +230,7 @@ fn images_are_cut_turned_and_normalised() {
                 for dtype in [ElementType::F32, ElementType::Bf16, ElementType::F16] {
                     let batch = ImageBatch {
                         pixels: &pixels,
+                        layout: Layout::ChannelsLast,
                         dims: [count, height, width, 3],
                         size: [out_height, out_width],
                         corners: cut.then_some(&corners_gpu),
@@ -234,8 +244,9 @@ fn images_are_cut_turned_and_normalised() {
                         let (y, x) = (row as i32 + corner[0], column as i32 + corner[1]);
                         let inside = (0..height as i32).contains(&y) && (0..width as i32).contains(&x);
                         let at = ((n * height + y.max(0) as usize) * width + x.max(0) as usize) * 3 + c;
-                        let byte = if inside { f64::from(bytes[at]) } else { 0.0 };
-                        (byte / 255.0 - f64::from(mean[c])) / f64::from(std[c])
+                        let byte = if inside { f32::from(bytes[at]) } else { 0.0 };
+                        // As `Normalise` of `phalanx-data` has it.
+                        f64::from((byte / 255.0 - mean[c]) / std[c])
                     };
                     let (mut planes, mut last) = (Vec::new(), Vec::new());
                     for n in 0..count {
@@ -245,8 +256,16 @@ fn images_are_cut_turned_and_normalised() {
                             last.push(value(n, at % 3, at / 3 / out_width, at / 3 % out_width));
                         }
                     }
-                    assert_close(gpu, "images", &images(gpu, batch, dtype, false).unwrap(), &planes);
-                    assert_close(gpu, "images", &images(gpu, batch, dtype, true).unwrap(), &last);
+                    let other = ImageBatch { pixels: &pixel_planes, layout: FIRST, ..batch };
+                    for (expected, layout) in [(planes, FIRST), (last, Layout::ChannelsLast)] {
+                        for batch in [batch, other] {
+                            let maps = images(gpu, batch, dtype, layout).unwrap();
+                            assert_close(gpu, "images", &maps, &expected);
+                            if dtype == ElementType::F32 {
+                                assert_eq!(download(gpu, &maps), expected, "to the bit");
+                            }
+                        }
+                    }
                 }
             }
         }
@@ -297,19 +316,19 @@ fn depthwise_convolutions() {
                 );
                 let mut y = vec![0.0; dy.len()];
                 conv2d_forward(&cpu(), &shape, &x, &w, None, &mut y).unwrap();
-                assert_close(gpu, &what, &depthwise(gpu, &shape, &x_gpu, &w_gpu).unwrap(), &y);
+                assert_close(gpu, &what, &depthwise(gpu, FIRST, &shape, &x_gpu, &w_gpu).unwrap(), &y);
                 let mut dx = vec![0.0; x.len()];
                 conv2d_backward_input(&cpu(), &shape, &dy, &w, &mut dx).unwrap();
-                let found = depthwise_backward_input(gpu, &shape, &dy_gpu, &w_gpu).unwrap();
+                let found = depthwise_backward_input(gpu, FIRST, &shape, &dy_gpu, &w_gpu).unwrap();
                 assert_close(gpu, &what, &found, &dx);
                 let mut dw = vec![0.0; w.len()];
                 conv2d_backward_weight(&cpu(), &shape, &x, &dy, &mut dw, false).unwrap();
-                let found = depthwise_backward_weight(gpu, &shape, &x_gpu, &dy_gpu).unwrap();
+                let found = depthwise_backward_weight(gpu, FIRST, &shape, &x_gpu, &dy_gpu).unwrap();
                 assert_eq!(found.dtype(), dtype.wide());
                 assert_close(gpu, &what, &found, &dw);
             }
         }
         let x = gpu.zeros(ElementType::F32, 8).unwrap();
-        assert!(depthwise(gpu, &shape(1, 2, 1, [2, 2], 2, 1, 0, 1), &x, &x).is_err(), "a window of 2");
+        assert!(depthwise(gpu, FIRST, &shape(1, 2, 1, [2, 2], 2, 1, 0, 1), &x, &x).is_err(), "a window of 2");
     });
 }

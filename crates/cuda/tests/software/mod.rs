@@ -162,7 +162,9 @@ pub(crate) fn run(body: impl FnOnce()) {
 }
 
 /// Runs a test's body on a software GPU with settings: `SOFTWARE_GPU_COUNT` (1), `SOFTWARE_GPU_MEMORY` in bytes,
-/// `SOFTWARE_GPU_DELAY` in microseconds, `SOFTWARE_GPU_SEED`, `SOFTWARE_GPU_ORDER` of a block's threads.
+/// `SOFTWARE_GPU_DELAY` in microseconds, `SOFTWARE_GPU_SEED`, `SOFTWARE_GPU_ORDER` of a block's threads,
+/// `SOFTWARE_GPU_CAPABILITY` (90), `SOFTWARE_GPU_SHARED` memory of a block, `SOFTWARE_GPU_NVRTC_NEWEST` architecture that NVRTC
+/// knows, `SOFTWARE_GPU_FAILS` as "function:n" for the n-th call of a function that is to fail.
 pub(crate) fn run_with(settings: &[(&str, &str)], body: impl FnOnce()) {
     if is_inside() {
         return body();

@@ -4,8 +4,8 @@
 //! as under `torch.autocast`, and that of the input stays in them.
 
 use candle_core::DType;
-use phalanx_cuda::dnn::{Convolution, Layout, Reading};
-use phalanx_cuda::{Gpu, GpuError, Slice, kernels};
+use phalanx_cuda::dnn::{Convolution, Reading};
+use phalanx_cuda::{Layout, Slice, kernels};
 
 use super::{Cuda, argument, element_type};
 use crate::backend::{
@@ -38,9 +38,12 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
+    fn layout(&self) -> Layout {
+        if self.last { Layout::ChannelsLast } else { Layout::ChannelsFirst }
+    }
+
     fn reading(&self) -> Reading {
-        let layout = if self.last { Layout::ChannelsLast } else { Layout::ChannelsFirst };
-        Reading { layout, tf32: self.precision == Precision::Tf32 }
+        Reading { layout: self.layout(), tf32: self.precision == Precision::Tf32 }
     }
 
     /// Images, or weights, as an operand.
@@ -119,26 +122,6 @@ impl Cuda {
     }
 }
 
-/// The kernels of depthwise convolutions for how arrays lie, if there are some for a shape.
-type Depthwise = fn(&Gpu, &Conv2dShape, &Slice, &Slice) -> Result<Slice, GpuError>;
-
-/// Forward, the input's gradient, the weight's gradient.
-fn depthwise(shape: &Conv2dShape, last: bool) -> Option<[Depthwise; 3]> {
-    use kernels::channels_last as lasts;
-    match last {
-        true => lasts::depthwise_supports(shape).then_some([
-            lasts::depthwise,
-            lasts::depthwise_backward_input,
-            lasts::depthwise_backward_weight,
-        ]),
-        false => kernels::depthwise_supports(shape).then_some([
-            kernels::depthwise,
-            kernels::depthwise_backward_input,
-            kernels::depthwise_backward_weight,
-        ]),
-    }
-}
-
 impl Convolutions for Cuda {
     fn conv2d(
         &self,
@@ -151,13 +134,12 @@ impl Convolutions for Cuda {
         let run = self.run("conv2d", precision, x);
         let of = convolution(shape);
         let (x, w) = (run.operand(x)?, run.operand(weight)?);
-        let y = match depthwise(shape, run.last) {
-            Some([forward, ..]) => forward(self.gpu(), shape, &x, &w)?,
-            None => {
-                let y = self.gpu().unwritten(x.dtype(), of.output_len())?;
-                self.dnn()?.forward(&of, run.reading(), &x, &w, &y)?;
-                y
-            }
+        let y = if kernels::depthwise_supports(run.layout(), shape) {
+            kernels::depthwise(self.gpu(), run.layout(), shape, &x, &w)?
+        } else {
+            let y = self.gpu().unwritten(x.dtype(), of.output_len())?;
+            self.dnn()?.forward(&of, run.reading(), &x, &w, &y)?;
+            y
         };
         run.made(y, [shape.batch, shape.out_channels, shape.out_height(), shape.out_width()], bias)
     }
@@ -165,7 +147,8 @@ impl Convolutions for Cuda {
     fn conv2d_backward(&self, shape: &Conv2dShape, wanted: ConvBackward<'_>) -> Result<Option<Array>> {
         let ConvBackward { dy, weight, bias, input, precision } = wanted;
         let run = self.run("conv2d", precision, dy);
-        let (of, depthwise) = (convolution(shape), depthwise(shape, run.last));
+        let (of, layout) = (convolution(shape), run.layout());
+        let depthwise = kernels::depthwise_supports(layout, shape);
         if let Some(to) = bias {
             let dims = [shape.batch, shape.out_channels, shape.out_height(), shape.out_width()];
             run.write_bias(dy, dims, to)?;
@@ -173,20 +156,21 @@ impl Convolutions for Cuda {
         let dy = run.operand(dy)?;
         if let Some((x, to)) = weight {
             let x = run.operand(x)?;
-            match depthwise {
-                Some([.., gradient]) => self.write(run.op, &gradient(self.gpu(), shape, &x, &dy)?, to)?,
-                None => run.write_weight(&of, [&x, &dy], to)?,
+            if depthwise {
+                let dw = kernels::depthwise_backward_weight(self.gpu(), layout, shape, &x, &dy)?;
+                self.write(run.op, &dw, to)?;
+            } else {
+                run.write_weight(&of, [&x, &dy], to)?;
             }
         }
         let Some(w) = input else { return Ok(None) };
         let w = run.operand(w)?;
-        let dx = match depthwise {
-            Some([_, gradient, _]) => gradient(self.gpu(), shape, &dy, &w)?,
-            None => {
-                let dx = self.gpu().unwritten(dy.dtype(), of.input_len())?;
-                self.dnn()?.backward_input(&of, run.reading(), &dy, &w, &dx)?;
-                dx
-            }
+        let dx = if depthwise {
+            kernels::depthwise_backward_input(self.gpu(), layout, shape, &dy, &w)?
+        } else {
+            let dx = self.gpu().unwritten(dy.dtype(), of.input_len())?;
+            self.dnn()?.backward_input(&of, run.reading(), &dy, &w, &dx)?;
+            dx
         };
         Ok(Some(run.made(dx, [shape.batch, shape.in_channels, shape.height, shape.width], None)?))
     }

@@ -26,7 +26,7 @@ use candle_core::{DType, Shape};
 use phalanx_cuda::blas::Blas;
 use phalanx_cuda::dnn::Dnn;
 use phalanx_cuda::memory::Pinned;
-use phalanx_cuda::{ElementType, Gpu, GpuError, Options, Slice};
+use phalanx_cuda::{ElementType, Gpu, GpuError, Layout, Options, Slice};
 
 pub use array::CudaArray;
 use array::Order;
@@ -115,6 +115,22 @@ impl Cuda {
         Ok(self.open(op, array)?.physical().1 == Order::ChannelsLast)
     }
 
+    /// The elements of images as they lie.
+    fn laid(&self, op: &'static str, array: &Array) -> Result<(Layout, Slice)> {
+        match self.is_last(op, array)? {
+            true => Ok((Layout::ChannelsLast, self.last(op, array)?)),
+            false => Ok((Layout::ChannelsFirst, self.slice(op, array)?.clone())),
+        }
+    }
+
+    /// The elements of images in an order.
+    fn laid_as(&self, op: &'static str, layout: Layout, array: &Array) -> Result<Slice> {
+        match layout {
+            Layout::ChannelsLast => self.last(op, array),
+            Layout::ChannelsFirst => Ok(self.slice(op, array)?.clone()),
+        }
+    }
+
     fn last_if(&self, op: &'static str, array: Option<&Array>) -> Result<Option<Slice>> {
         array.map(|array| self.last(op, array)).transpose()
     }
@@ -131,6 +147,14 @@ impl Cuda {
     /// An array of images whose elements were computed in the order N, H, W, C. The shape is [N, C, H, W] all the same.
     fn array_last(&self, slice: Slice, shape: impl Into<Shape>) -> Array {
         Array::of_device(CudaArray::channels_last(self.clone(), slice, shape.into()))
+    }
+
+    /// An array of images whose elements were computed in an order. The shape is [N, C, H, W] in both.
+    fn array_laid(&self, layout: Layout, slice: Slice, shape: impl Into<Shape>) -> Array {
+        match layout {
+            Layout::ChannelsLast => self.array_last(slice, shape),
+            Layout::ChannelsFirst => self.array(slice, shape),
+        }
     }
 
     /// An array like another one, in shape and order.

@@ -1,6 +1,5 @@
 //! Normalisation of samples, by the kernels.
 
-use phalanx_cuda::kernels::channels_last;
 use phalanx_cuda::{Slice, kernels};
 
 use super::Cuda;
@@ -62,14 +61,10 @@ impl Norms for Cuda {
     ) -> Result<Normed> {
         const OP: &str = "group_norm";
         let (g, b) = (self.slice(OP, gamma)?, self.slice(OP, beta)?);
-        if self.is_last(OP, x)? {
-            let from = self.last(OP, x)?;
-            let [y, mean, inv_std] = channels_last::group_norm(self.gpu(), dims, groups, &from, g, b, eps)?;
-            let rest = self.normed(x, [y.clone(), mean, inv_std]);
-            return Ok(Normed { output: self.array_last(y, x.shape().clone()), ..rest });
-        }
-        let from = self.slice(OP, x)?;
-        Ok(self.normed(x, kernels::group_norm(self.gpu(), dims, groups, from, g, b, eps)?))
+        let (layout, from) = self.laid(OP, x)?;
+        let [y, mean, inv_std] = kernels::group_norm(self.gpu(), layout, dims, groups, &from, [g, b], eps)?;
+        let rest = self.normed(x, [y.clone(), mean, inv_std]);
+        Ok(Normed { output: self.array_laid(layout, y, x.shape().clone()), ..rest })
     }
 
     fn group_norm_backward(
@@ -79,18 +74,14 @@ impl Norms for Cuda {
         from: NormBackward<'_>,
     ) -> Result<NormGrads> {
         const OP: &str = "group_norm";
-        if self.is_last(OP, from.x)? {
-            let (x, dy) = (self.last(OP, from.x)?, self.last(OP, from.dy)?);
-            let (gamma, mean) = (self.slice(OP, from.gamma)?, self.slice(OP, from.mean)?);
-            let inv_std = self.slice(OP, from.inv_std)?;
-            let inputs = kernels::NormInputs { x: &x, dy: &dy, gamma, mean, inv_std };
-            let [dx, dgamma, dbeta] = channels_last::group_norm_backward(self.gpu(), dims, groups, inputs)?;
-            let rest = self.norm_grads(from.x, [dx.clone(), dgamma, dbeta]);
-            return Ok(NormGrads { dx: self.array_last(dx, from.x.shape().clone()), ..rest });
-        }
-        let inputs = self.norm_inputs(OP, from)?;
-        let grads = kernels::group_norm_backward(self.gpu(), dims, groups, inputs)?;
-        Ok(self.norm_grads(from.x, grads))
+        let (layout, x) = self.laid(OP, from.x)?;
+        let dy = self.laid_as(OP, layout, from.dy)?;
+        let (gamma, mean) = (self.slice(OP, from.gamma)?, self.slice(OP, from.mean)?);
+        let inv_std = self.slice(OP, from.inv_std)?;
+        let inputs = kernels::NormInputs { x: &x, dy: &dy, gamma, mean, inv_std };
+        let [dx, dgamma, dbeta] = kernels::group_norm_backward(self.gpu(), layout, dims, groups, inputs)?;
+        let rest = self.norm_grads(from.x, [dx.clone(), dgamma, dbeta]);
+        Ok(NormGrads { dx: self.array_laid(layout, dx, from.x.shape().clone()), ..rest })
     }
 
     fn l2_normalise(&self, x: &Array) -> Result<(Array, Array)> {

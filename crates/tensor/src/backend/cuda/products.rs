@@ -6,7 +6,7 @@
 use candle_core::{DType, Shape};
 use phalanx_cuda::blas::{Matrix, Product};
 use phalanx_cuda::kernels::AttentionSizes;
-use phalanx_cuda::{ElementType, Slice, kernels};
+use phalanx_cuda::{ElementType, Gpu, Slice, kernels};
 
 use super::{Cuda, CudaArray, element_type};
 use crate::backend::{Array, Attended, AttentionShape, BinaryOp, Destination, Factor, Products};
@@ -139,7 +139,7 @@ impl Products for Cuda {
         const OP: &str = "attention";
         let AttentionShape { length, keys, dim, causal, .. } = shape;
         let wide = wide(q.dtype());
-        if in_one_pass(shape, element_type(OP, precision.product(wide))?) {
+        if in_one_pass(self.gpu(), shape, element_type(OP, precision.product(wide))?) {
             return self.attention_in_one_pass(shape, [q, k, v], precision);
         }
         let factors = (Factor::plain(q), Factor::transposed(k));
@@ -213,9 +213,9 @@ impl Products for Cuda {
 const MOST_WEIGHTS: usize = 1 << 28;
 
 /// Whether attention over operands of a type is made in one pass.
-fn in_one_pass(shape: AttentionShape, operands: ElementType) -> bool {
+fn in_one_pass(gpu: &Gpu, shape: AttentionShape, operands: ElementType) -> bool {
     let weights = shape.batch * shape.heads * shape.length * shape.keys;
-    kernels::attention_supports(operands, shape.dim) && (operands.is_half() || weights >= MOST_WEIGHTS)
+    kernels::attention_supports(gpu, operands, shape.dim) && (operands.is_half() || weights >= MOST_WEIGHTS)
 }
 
 fn sizes_of(shape: AttentionShape) -> AttentionSizes {
