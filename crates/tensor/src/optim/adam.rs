@@ -2,7 +2,8 @@
 
 use candle_core::Tensor;
 
-use super::{FlatState, Optimizer, owned};
+use super::offload::{Owned, each_owned};
+use super::{FlatState, Optimizer, StateAt};
 use crate::backend::AdamOptions;
 use crate::store::{FlatParam, FlatStorage};
 use crate::{Context, Result};
@@ -38,32 +39,39 @@ impl Adam {
     pub fn decoupled(betas: (f64, f64), eps: f64, weight_decay: f64) -> Self {
         Self { decoupled: true, ..Self::new(betas, eps, weight_decay) }
     }
+
+    /// With its state there.
+    #[must_use]
+    pub fn with_state_at(mut self, at: StateAt) -> Self {
+        (self.first, self.second) = (self.first.kept_at(at), self.second.kept_at(at));
+        self
+    }
 }
 
 impl Optimizer for Adam {
     fn step(&mut self, params: &[FlatParam], lr: f64, context: &Context) -> Result<()> {
         self.steps += 1;
+        let &mut Self { betas, eps, weight_decay, decoupled, steps: step, .. } = self;
         let options = |decay: bool| AdamOptions {
             lr,
-            betas: self.betas,
-            eps: self.eps,
-            weight_decay: if decay { self.weight_decay } else { 0.0 },
-            decoupled: self.decoupled,
-            step: self.steps,
+            betas,
+            eps,
+            weight_decay: if decay { weight_decay } else { 0.0 },
+            decoupled,
+            step,
         };
-        for param in owned(params) {
-            let (Some(values), Some(grads)) = (param.owned_values()?, param.owned_grads()?) else { continue };
-            let (first, second) = (self.first.of(param)?, self.second.of(param)?);
-            let backend = values.array().backend(context);
+        let (first, second) = (&mut self.first, &mut self.second);
+        each_owned(params, first.at(), context, |Owned { param, values, grads, backend }| {
+            let (first, second) = (first.of(param)?, second.of(param)?);
             for (at, decay) in param.owned_groups() {
                 let part = |flat: &FlatStorage| flat.narrow(at.clone());
-                let (weights, grads) = (part(&values)?, part(&grads)?);
+                let (weights, grads) = (part(values)?, part(grads)?);
                 let (first, second) = (part(&first)?, part(&second)?);
                 let moments = [first.array(), second.array()];
                 backend.adam_step(options(decay), weights.array(), grads.array(), moments)?;
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     fn reserve(&mut self, params: &[FlatParam]) -> Result<()> {

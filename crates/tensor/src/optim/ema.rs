@@ -2,8 +2,8 @@
 
 use candle_core::Tensor;
 
-use super::{FlatState, owned};
-use crate::store::FlatParam;
+use super::{FlatState, StateAt, owned};
+use crate::store::{FlatParam, FlatStorage};
 use crate::{Context, Result};
 
 /// average ← d·average + (1 − d)·weights after every step, with d = min(decay, (1 + n)/(10 + n)) for the n-th
@@ -21,6 +21,13 @@ impl Ema {
         Self { decay, updates: 0, average: FlatState::new("ema") }
     }
 
+    /// With the averages there: on the host they are computed by the processor, from weights that go there after every step.
+    #[must_use]
+    pub fn with_state_at(mut self, at: StateAt) -> Self {
+        self.average = self.average.kept_at(at);
+        self
+    }
+
     /// Takes the current weights in.
     ///
     /// # Errors
@@ -33,6 +40,8 @@ impl Ema {
             let Some(values) = param.owned_values()? else { continue };
             let known = self.average.get(param).is_some();
             let average = self.average.of(param)?;
+            let values =
+                if average.array().is_host() { FlatStorage::new(values.to_host()?)? } else { values };
             if !known {
                 average.copy_from(&values)?;
                 continue;
@@ -52,8 +61,8 @@ impl Ema {
                 continue;
             };
             let weights = values.copy()?;
-            values.copy_from(average)?;
-            average.copy_from(&weights)?;
+            values.fetch(average)?;
+            average.fetch(&weights)?;
         }
         Ok(())
     }

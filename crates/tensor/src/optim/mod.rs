@@ -7,6 +7,7 @@ mod adam;
 mod clip;
 mod ema;
 mod loss_scale;
+mod offload;
 mod schedule;
 mod sgd;
 mod state;
@@ -15,6 +16,7 @@ pub use adam::Adam;
 pub use clip::{clip_grad_norm, clip_to_norm, grad_sum_of_squares, scale_grads};
 pub use ema::Ema;
 pub use loss_scale::{LossScale, LossScaleState};
+pub use offload::StateAt;
 pub use schedule::{Decay, Schedule, linear_scaling};
 pub use sgd::Sgd;
 pub use state::FlatState;
@@ -35,7 +37,7 @@ pub trait Optimizer: std::fmt::Debug + Send {
     /// to groups with [`crate::ParamGroup::decay`].
     ///
     /// # Errors
-    /// If gradients are not summed over the ranks yet, or are not on the CPU.
+    /// If gradients are not summed over the ranks yet; and the back end's.
     fn step(&mut self, params: &[FlatParam], lr: f64, context: &Context) -> Result<()>;
 
     /// Allocates the state of everything trainable now, not in the first step: then it does not lie between memory that

@@ -2,7 +2,8 @@
 
 use candle_core::Tensor;
 
-use super::{FlatState, Optimizer, owned};
+use super::offload::{Owned, each_owned};
+use super::{FlatState, Optimizer, StateAt};
 use crate::backend::SgdOptions;
 use crate::store::{FlatParam, FlatStorage};
 use crate::{Context, Result};
@@ -22,29 +23,37 @@ impl Sgd {
     pub fn new(momentum: f64, nesterov: bool, weight_decay: f64) -> Self {
         Self { momentum, nesterov, weight_decay, steps: 0, buffer: FlatState::new("momentum_buffer") }
     }
+
+    /// With its state there.
+    #[must_use]
+    pub fn with_state_at(mut self, at: StateAt) -> Self {
+        self.buffer = self.buffer.kept_at(at);
+        self
+    }
 }
 
 impl Optimizer for Sgd {
     fn step(&mut self, params: &[FlatParam], lr: f64, context: &Context) -> Result<()> {
-        for param in owned(params) {
-            let (Some(values), Some(grads)) = (param.owned_values()?, param.owned_grads()?) else { continue };
-            let first = self.buffer.get(param).is_none();
+        let &mut Self { momentum, nesterov, weight_decay, .. } = self;
+        let state = &mut self.buffer;
+        each_owned(params, state.at(), context, |Owned { param, values, grads, backend }| {
+            let first = state.get(param).is_none();
             let options = |decay: bool| SgdOptions {
                 lr,
-                momentum: self.momentum,
-                nesterov: self.nesterov,
-                weight_decay: if decay { self.weight_decay } else { 0.0 },
+                momentum,
+                nesterov,
+                weight_decay: if decay { weight_decay } else { 0.0 },
                 first,
             };
-            let buffer = if self.momentum == 0.0 { None } else { Some(self.buffer.of(param)?) };
-            let backend = values.array().backend(context);
+            let buffer = if momentum == 0.0 { None } else { Some(state.of(param)?) };
             for (at, decay) in param.owned_groups() {
                 let (weights, grads) = (values.narrow(at.clone())?, grads.narrow(at.clone())?);
                 let buffer = buffer.as_ref().map(|buffer| buffer.narrow(at)).transpose()?;
                 let buffer = buffer.as_ref().map(FlatStorage::array);
                 backend.sgd_step(options(decay), weights.array(), grads.array(), buffer)?;
             }
-        }
+            Ok(())
+        })?;
         self.steps += 1;
         Ok(())
     }

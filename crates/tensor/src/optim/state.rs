@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use candle_core::Tensor;
 
-use super::owned;
+use super::{StateAt, owned};
 use crate::backend::{MemoryKind, counted_as};
 use crate::store::{FlatParam, FlatStorage};
 use crate::{Result, TensorError};
@@ -13,13 +13,25 @@ use crate::{Result, TensorError};
 #[derive(Debug)]
 pub struct FlatState {
     kind: &'static str,
+    at: StateAt,
     flat: BTreeMap<usize, FlatStorage>,
 }
 
 impl FlatState {
     /// An empty state of a kind, whose name starts those of its tensors: `exp_avg.conv1.weight`.
     pub fn new(kind: &'static str) -> Self {
-        Self { kind, flat: BTreeMap::new() }
+        Self { kind, at: StateAt::Parameters, flat: BTreeMap::new() }
+    }
+
+    /// An empty state of this kind that will be there.
+    #[must_use]
+    pub fn kept_at(self, at: StateAt) -> Self {
+        Self { at, ..Self::new(self.kind) }
+    }
+
+    /// Where it is.
+    pub fn at(&self) -> StateAt {
+        self.at
     }
 
     /// The state of a flat parameter, zeros at first.
@@ -30,7 +42,7 @@ impl FlatState {
         if let Some(flat) = self.flat.get(&param.index()) {
             return Ok(flat.clone());
         }
-        let make = || FlatStorage::zeros(param.owned().len(), param.dtype(), param.place());
+        let make = || FlatStorage::zeros(param.owned().len(), param.dtype(), &self.at.place(param));
         let flat = counted_as(MemoryKind::Optimizer, make)?;
         self.flat.insert(param.index(), flat.clone());
         Ok(flat)

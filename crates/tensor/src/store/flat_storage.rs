@@ -162,6 +162,17 @@ impl FlatStorage {
         self.0.copy_from(&source.0)
     }
 
+    /// Overwrites the elements by those of `source`, which may lie on the other side of the bus.
+    ///
+    /// # Errors
+    /// If `source` has another number of elements; and the back end's.
+    pub fn fetch(&self, source: &Self) -> Result<()> {
+        match self.0.is_host() == source.0.is_host() {
+            true => self.copy_from(source),
+            false => self.put(&source.to_host()?),
+        }
+    }
+
     /// A copy in memory of its own.
     ///
     /// # Errors

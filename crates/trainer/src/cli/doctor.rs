@@ -88,6 +88,15 @@ fn gpus() {
         let found = examine().unwrap_or_else(|error| format!("self-test failed: {error}"));
         out(&format!("{:<10} {found}", format!("GPU {index}")));
     }
+    if count > 1 {
+        match phalanx_cuda::nvml::links() {
+            Ok(links) => links.iter().for_each(|link| out(&format!("{:<10} {link}", "link"))),
+            Err(error) => out(&format!("{:<10} unknown: {error}", "links")),
+        }
+    }
+    if count > 0 {
+        out(&format!("{:<10} {}", "to hosts", phalanx_collectives::nccl::network()));
+    }
 }
 
 #[cfg(not(feature = "cuda"))]

@@ -82,9 +82,17 @@ choices! {
         Shards = "shards",
     }
 
+    /// What leaves the memory of a GPU.
+    Offload {
+        /// Nothing.
+        None = "none",
+        /// The optimizer's state and averages lie on the host, whose processor updates the weights.
+        Optimizer = "optimizer",
+    }
+
     /// What a rank computes on.
     DeviceKind {
-        /// What is chosen by what there is: the processor yet, whatever there is.
+        /// A GPU if there is one for every rank, else the processor, with a line that says why.
         Auto = "auto",
         /// The processor.
         Cpu = "cpu",
@@ -223,8 +231,10 @@ sections! {
         ema: f64 = 0.0;
         /// Gradients are scaled down to at most this global L2 norm; 0 = not.
         clip_norm: f64 = 0.0;
-        /// What computes: the processor, or a GPU, which trains with one rank yet; `auto` takes the processor, and says why.
+        /// What computes: the processors, or a GPU for each rank; `auto` takes GPUs where every rank has one, and says what it took.
         device: DeviceKind = DeviceKind::Auto;
+        /// What of a training on GPUs lies on the host instead.
+        offload: Offload = Offload::None;
         /// What products take and activations are kept in, also in evaluation and samples.
         precision: Precision = Precision::F32;
         /// The loss is multiplied by this for backward, and gradients divided by it; 0 = not, but dynamically for `f16`.

@@ -27,7 +27,7 @@ pub use toml::Value;
 pub use catalogue::{Catalogue, TaskSchema};
 pub use keys::{
     CheckpointConfig, CommConfig, Config, DataConfig, DataKind, DeviceKind, EvalConfig, LogConfig,
-    ModelConfig, OptimConfig, OptimKind, QualityConfig, SampleConfig, ScheduleConfig, ScheduleKind,
+    ModelConfig, Offload, OptimConfig, OptimKind, QualityConfig, SampleConfig, ScheduleConfig, ScheduleKind,
     TrainConfig, WatchConfig,
 };
 pub use origin::{ConfigError, Origin, nearest};

@@ -1,10 +1,10 @@
 //! The optimizer and the schedule that a configuration asks for.
 
 use phalanx_tensor::TensorError;
-use phalanx_tensor::optim::{Adam, Decay, Optimizer, Schedule, Sgd, linear_scaling};
+use phalanx_tensor::optim::{Adam, Decay, Ema, Optimizer, Schedule, Sgd, StateAt, linear_scaling};
 
 use super::Plan;
-use crate::config::{Config, OptimKind, ScheduleKind};
+use crate::config::{Config, Offload, OptimKind, ScheduleKind};
 
 /// The optimizer.
 pub(super) fn optimizer(config: &Config) -> Box<dyn Optimizer> {
@@ -12,9 +12,31 @@ pub(super) fn optimizer(config: &Config) -> Box<dyn Optimizer> {
     // The configuration has been checked to hold two.
     let betas = (optim.betas.first().copied().unwrap_or(0.9), optim.betas.get(1).copied().unwrap_or(0.999));
     match optim.kind {
-        OptimKind::Sgd => Box::new(Sgd::new(optim.momentum, optim.nesterov, optim.weight_decay)),
-        OptimKind::Adam => Box::new(Adam::new(betas, optim.eps, optim.weight_decay)),
-        OptimKind::AdamW => Box::new(Adam::decoupled(betas, optim.eps, optim.weight_decay)),
+        OptimKind::Sgd => {
+            let sgd = Sgd::new(optim.momentum, optim.nesterov, optim.weight_decay);
+            Box::new(sgd.with_state_at(state_at(config)))
+        }
+        OptimKind::Adam => {
+            let adam = Adam::new(betas, optim.eps, optim.weight_decay);
+            Box::new(adam.with_state_at(state_at(config)))
+        }
+        OptimKind::AdamW => {
+            let adamw = Adam::decoupled(betas, optim.eps, optim.weight_decay);
+            Box::new(adamw.with_state_at(state_at(config)))
+        }
+    }
+}
+
+/// Averages of the weights, if they are wanted.
+pub(super) fn averages(config: &Config) -> Option<Ema> {
+    (config.train.ema > 0.0).then(|| Ema::new(config.train.ema).with_state_at(state_at(config)))
+}
+
+/// Where the state of optimizers and averages lie.
+fn state_at(config: &Config) -> StateAt {
+    match config.train.offload {
+        Offload::None => StateAt::Parameters,
+        Offload::Optimizer => StateAt::Host,
     }
 }
 

@@ -220,6 +220,11 @@ impl Distributed {
         networks.filter_map(Network::traffic).fold(base, |sum, network| sum + (network - base))
     }
 
+    /// An error if a rank is lost, so that what was computed with it is not to be believed; waits for nothing.
+    pub(in crate::engine) fn check(&self) -> Result<(), TrainError> {
+        self.mesh.as_ref().map_or(Ok(()), |mesh| Ok(mesh.world().check()?))
+    }
+
     /// Tells the other ranks that this one fails, so that they do not wait for it.
     pub(in crate::engine) fn abort(&self, reason: &str) {
         if let Some(world) = self.world() {

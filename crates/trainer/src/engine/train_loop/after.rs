@@ -90,7 +90,11 @@ impl Run<'_> {
             ("seed".to_owned(), Value::from(config.train.seed)),
         ]);
         let (state, distributed, wanted) = (&self.state, self.distributed, self.broken.is_none());
-        let parts = || Ok((state.parts(distributed, &mut saved)?, saved));
+        let parts = || {
+            let parts = state.parts(distributed, &mut saved)?;
+            distributed.check()?;
+            Ok((parts, saved))
+        };
         for saved in self.saver.begin(self.distributed, step, wanted, parts)? {
             tell_saved(observer, saved);
         }

@@ -68,6 +68,8 @@ impl Run<'_> {
         let Taken { mut report, phases: due, sums } = taken;
         let sum = |parts: Vec<Measure>| parts.into_iter().map(Measure::take).sum::<Result<f64, _>>();
         let sums = sums.into_iter().map(sum).collect::<Result<Vec<_>, TrainError>>()?;
+        // Where a rank is lost, what a GPU was to compute of its gradients ends early.
+        self.distributed.check()?;
         if let Some(sums) = self.losses.bring_together(self.distributed, sums)? {
             let phases = self.state.training.phases();
             let phases: Vec<&Phase> = due.iter().map(|phase| phases[*phase]).collect();

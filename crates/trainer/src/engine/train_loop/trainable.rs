@@ -44,7 +44,7 @@ impl Trainable {
             optimizer,
             schedule: optimize::schedule(config, &plan.of(&steps))?,
             begin: steps.start,
-            ema: (config.train.ema > 0.0).then(|| Ema::new(config.train.ema)),
+            ema: optimize::averages(config),
             clip_norm: (config.train.clip_norm > 0.0).then_some(config.train.clip_norm),
             loss_scale: precision::loss_scale(config)?,
         })
