@@ -378,6 +378,13 @@ fn unreadable_data_names_the_file() {
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains("failed: ") && (said.contains("images") || said.contains("nowhere")), "{said}");
     }
+    // Nothing was trained, so the same folder serves once the mistake is mended; its logs stay.
+    let folder = "datacifar10nowhere";
+    assert!(place.run(folder).join("logs").is_dir() && !place.run(folder).join("config.toml").exists());
+    let output = place.output(&format!("train tiny --steps 1 --out {folder}"));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let again = place.output(&format!("train tiny --steps 1 --out {folder}"));
+    assert!(text(&again.stderr).contains("already holds a run"), "{}", text(&again.stderr));
 }
 
 /// A training that would take hours, begun.

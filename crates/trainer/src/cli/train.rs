@@ -89,6 +89,7 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
             return rank::run_launched(&task, &resolved, existing, args.out.as_deref(), &world);
         }
     }
+    let is_new = existing.is_none();
     let folder = match existing {
         Some(folder) => folder,
         None => RunFolder::create(args.out.as_deref(), Path::new(RUNS), &resolved.name)
@@ -116,7 +117,12 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
             return Err(CliError::Ended { message, code: interrupts.exit_code() });
         }
     }
-    run_ranks(program, &folder, &resolved, (&interrupts, &stop))
+    run_ranks(program, &folder, &resolved, (&interrupts, &stop)).inspect_err(|_| {
+        // Whoever mends the command can give it again; what went wrong is what is told, whether this succeeds or not.
+        if is_new {
+            let _ = folder.give_up_unless_begun();
+        }
+    })
 }
 
 /// The key that names the run before one of a task.

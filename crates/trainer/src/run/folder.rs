@@ -104,6 +104,29 @@ impl RunFolder {
         Ok(folder)
     }
 
+    /// Gives the folder up to another run if this one never took a step, as where its data is not found: what is left are its logs.
+    /// True if it did.
+    ///
+    /// # Errors
+    /// If a file cannot be removed.
+    pub fn give_up_unless_begun(&self) -> Result<bool, RunError> {
+        let is_empty = |path: &Path| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
+        let told = fs::metadata(self.metrics()).is_ok_and(|metrics| metrics.len() > 0);
+        let known = ["config.toml", "metrics.jsonl", "checkpoints", "samples", "logs"];
+        let foreign = |entry: fs::DirEntry| !known.iter().any(|name| entry.file_name() == *name);
+        let mut entries = fs::read_dir(&self.0).map_err(RunError::io("read", &self.0))?.flatten();
+        if told || entries.any(foreign) || ![self.checkpoints(), self.samples()].iter().all(|part| is_empty(part)) {
+            return Ok(false);
+        }
+        for part in [self.checkpoints(), self.samples()] {
+            fs::remove_dir(&part).map_err(RunError::io("remove", &part))?;
+        }
+        for file in [self.metrics(), self.config()].iter().filter(|file| file.exists()) {
+            fs::remove_file(file).map_err(RunError::io("remove", file))?;
+        }
+        Ok(true)
+    }
+
     /// The folder that rank 0 of the same run makes, for a rank that another host may have started earlier.
     ///
     /// # Errors
