@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use crate::compile::{Compiler, Source, default_folder};
 use crate::device::{Device, FIRST, Stream};
 use crate::driver::Module;
-use crate::memory::{Pool, Slice};
+use crate::memory::{Pool, Slice, Staging};
 use crate::{Element, ElementType, Result};
 
 /// What is chosen once for a GPU.
@@ -37,6 +37,8 @@ struct Inner {
     compiler: OnceLock<Compiler>,
     /// The step that is captured, and where it lies when the graph runs.
     step: Mutex<Option<(u64, Slice)>>,
+    /// What uploads pass through.
+    staging: Mutex<Staging>,
     pool: Pool,
     device: Device,
     options: Options,
@@ -54,6 +56,7 @@ impl Gpu {
             modules: Mutex::default(),
             compiler: OnceLock::new(),
             step: Mutex::default(),
+            staging: Mutex::default(),
             pool: Pool::new(device.clone()),
             device,
             options: options.clone(),
@@ -98,13 +101,22 @@ impl Gpu {
         Ok(slice)
     }
 
-    /// A copy of elements of the host, which were read when this returns.
+    /// A copy of elements of the host, which were read when this returns. Nobody waits for the device: they go by page-locked
+    /// memory, unless they are more than 64 MiB.
     ///
     /// # Errors
     /// [`OutOfMemory`](crate::GpuError::OutOfMemory).
     pub fn upload<T: Element>(&self, values: &[T]) -> Result<Slice> {
         let slice = self.unwritten(T::TYPE, values.len())?;
-        slice.upload_on(values, Stream::Compute)?;
+        if values.is_empty() {
+            return Ok(slice);
+        }
+        self.0.device.refuse_waiting("a copy from the host", Stream::Compute)?;
+        let mut staging = self.0.staging.lock().unwrap_or_else(PoisonError::into_inner);
+        if !staging.send(bytemuck::cast_slice(values), &slice, Stream::Compute)? {
+            drop(staging);
+            slice.upload_on(values, Stream::Compute)?;
+        }
         Ok(slice)
     }
 

@@ -275,3 +275,26 @@ fn a_slice_is_lent_to_libraries_and_stays() {
         assert_eq!(gpu.download::<f32>(&slice).unwrap(), [0.0, 3.0]);
     });
 }
+
+#[test]
+fn what_is_uploaded_may_be_overwritten_at_once() {
+    software::run_with(&[("SOFTWARE_GPU_DELAY", "3000")], || {
+        let gpu = gpu();
+        let mut values = vec![0_u32; 5000];
+        let mut uploaded = Vec::new();
+        for round in 0..40_u32 {
+            let len = [1, 7, 5000, 1024, 333][round as usize % 5];
+            values[..len].iter_mut().enumerate().for_each(|(at, value)| *value = round * 10_000 + at as u32);
+            uploaded.push((round, len, gpu.upload(&values[..len]).expect("uploads")));
+        }
+        values.fill(u32::MAX);
+        for (round, len, slice) in uploaded {
+            let expected: Vec<u32> = (0..len as u32).map(|at| round * 10_000 + at).collect();
+            assert_eq!(gpu.download::<u32>(&slice).expect("downloads"), expected, "round {round}");
+        }
+        // More than goes by page-locked memory at a time.
+        let large = vec![7_u8; (64 << 20) + 1];
+        let slice = gpu.upload(&large).expect("uploads");
+        assert!(gpu.download::<u8>(&slice).expect("downloads") == large);
+    });
+}

@@ -23,7 +23,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::Tensor;
 use phalanx_collectives::{CommStats, Communicator, ReduceOp};
-use phalanx_tensor::{FlatEntry, FlatParam, HookResult, Listener, ParamState, ParamStore, ProcessGroup};
+use phalanx_tensor::{
+    Array, FlatEntry, FlatParam, HookResult, Listener, ParamState, ParamStore, ProcessGroup,
+};
 
 use self::gradients::{Reduction, Reductions};
 use self::parameters::Gathered;
@@ -305,9 +307,9 @@ impl ParallelStrategy for DataParallel {
         coming.into_iter().try_for_each(|handle| Ok(handle.wait().map(drop)?))
     }
 
-    fn sum_owned(&self, values: &mut [f64]) -> Result<()> {
-        if self.is_sharded() {
-            self.shards.all_reduce(values, ReduceOp::Sum)?;
+    fn sum_owned(&self, sums: &Array) -> Result<()> {
+        if self.is_sharded() && self.shards.world_size() > 1 {
+            self.shards.all_reduce(&mut InPlace::of(sums)?, ReduceOp::Sum)?;
         }
         Ok(())
     }

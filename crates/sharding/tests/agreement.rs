@@ -250,11 +250,10 @@ fn bf16_sends_half_the_bytes_under_every_strategy() {
             let reduced = step.reduce()?;
             let sent = parallel.stats().bytes_sent - before;
             let context = Context::new(1);
-            let mut squares =
-                [phalanx_tensor::optim::grad_sum_of_squares(reduced.params(), &context)?.number()?];
-            reduced.sum(&mut squares)?;
+            let squares = phalanx_tensor::optim::grad_sum_of_squares(reduced.params(), &context)?;
+            reduced.sum(&squares)?;
             check_bytes(strategy, &parallel, &store);
-            Ok(vec![squares[0], sent as f64])
+            Ok(vec![squares.number()?, sent as f64])
         })
     };
     // Backward of sharded parameters gathers them too, so bytes are compared of the others and of gathering alone.

@@ -11,10 +11,13 @@ mod lent;
 mod pinned;
 mod uses;
 
+mod staging;
+
 pub use accounts::{Held, Kind, counted_as};
 pub use lent::Lent;
 pub use pinned::{Arriving, Leaving, Pinned};
 pub use pool::Pool;
 pub use slice::Slice;
 
+pub(crate) use staging::Staging;
 pub(crate) use uses::issue;

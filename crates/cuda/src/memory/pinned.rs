@@ -121,6 +121,14 @@ impl<T: Element> Leaving<T> {
         device.wait_for_event(stream, *copies, *time, transfer.event())
     }
 
+    /// Whether the memory was read.
+    ///
+    /// # Errors
+    /// If the copy failed.
+    pub fn has_left(&self) -> Result<bool> {
+        self.0.transfer.is_done()
+    }
+
     /// Waits for the copy, and gives the memory back for the next.
     ///
     /// # Errors

@@ -52,6 +52,11 @@ impl Slice {
         self.block.device()
     }
 
+    /// Their bytes, in the same memory.
+    pub(super) fn as_bytes(&self) -> Self {
+        Self { len: self.bytes(), dtype: ElementType::U8, ..self.clone() }
+    }
+
     /// What they were allocated for.
     pub fn kind(&self) -> Kind {
         self.block.kind()

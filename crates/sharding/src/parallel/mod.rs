@@ -5,7 +5,7 @@ mod step;
 use std::sync::Arc;
 
 use phalanx_collectives::CommStats;
-use phalanx_tensor::{FlatParam, Listener, ParamStore, ProcessGroup};
+use phalanx_tensor::{Array, FlatParam, Listener, ParamStore, ProcessGroup};
 
 pub use step::{Reduced, Step, StepToken};
 
@@ -50,11 +50,12 @@ pub trait ParallelStrategy: Listener {
     /// Those of `change` and of communication.
     fn update(&self, change: &mut dyn FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>) -> Result<()>;
 
-    /// Replaces sums over the elements that this rank owns by those over all elements.
+    /// Replaces sums over the elements that this rank owns by those over all elements, where they lie: of a device nobody waits
+    /// for them.
     ///
     /// # Errors
     /// Those of communication.
-    fn sum_owned(&self, values: &mut [f64]) -> Result<()>;
+    fn sum_owned(&self, sums: &Array) -> Result<()>;
 
     /// Replaces numbers by their sums over the ranks: losses, counts, votes.
     ///

@@ -1,6 +1,6 @@
 //! The protocol of a training step, as types: gradients are added up, then summed over the ranks, then used.
 
-use phalanx_tensor::FlatParam;
+use phalanx_tensor::{Array, FlatParam};
 
 use super::ParallelStrategy;
 use crate::Result;
@@ -94,12 +94,13 @@ impl Reduced<'_> {
         self.0.parallel.params()
     }
 
-    /// Replaces sums over the elements that this rank owns by those over all elements: the squares of a norm to clip by.
+    /// Replaces sums over the elements that this rank owns by those over all elements, where they lie: the squares of a norm to
+    /// clip by.
     ///
     /// # Errors
     /// Those of communication.
-    pub fn sum(&self, values: &mut [f64]) -> Result<()> {
-        self.0.parallel.sum_owned(values)
+    pub fn sum(&self, sums: &Array) -> Result<()> {
+        self.0.parallel.sum_owned(sums)
     }
 
     /// Whether any rank says so: a decision that all must take alike, such as leaving a step out.

@@ -52,12 +52,28 @@ pub fn scale_grads(params: &[FlatParam], factor: f64, context: &Context) -> Resu
 /// The back end's.
 pub fn clip_grad_norm(params: &[FlatParam], max_norm: f64, context: &Context) -> Result<Array> {
     let squares = grad_sum_of_squares(params, context)?;
-    let factor = squares.backend(context).clip_factor(&squares, max_norm)?;
+    clip_by_squares(params, &squares, max_norm, context)?;
+    Ok(squares)
+}
+
+/// Scales gradients the sum of whose squares is `squares` so that their global L2 norm is at most `max_norm`, by a factor that is
+/// computed where the gradients lie. Ranks that own shards have added their [`grad_sum_of_squares`] up. A norm that is not finite
+/// scales nothing.
+///
+/// # Errors
+/// The back end's.
+pub fn clip_by_squares(
+    params: &[FlatParam],
+    squares: &Array,
+    max_norm: f64,
+    context: &Context,
+) -> Result<()> {
+    let factor = squares.backend(context).clip_factor(squares, max_norm)?;
     for param in owned(params) {
         let Some(grads) = param.owned_grads()? else { continue };
         grads.array().backend(context).scale_by(grads.array(), &factor)?;
     }
-    Ok(squares)
+    Ok(())
 }
 
 /// Scales gradients whose global L2 norm is `norm` so that it is at most `max_norm`, and returns `norm`. Ranks that own shards

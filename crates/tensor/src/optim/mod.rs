@@ -13,7 +13,7 @@ mod sgd;
 mod state;
 
 pub use adam::Adam;
-pub use clip::{clip_grad_norm, clip_to_norm, grad_sum_of_squares, scale_grads};
+pub use clip::{clip_by_squares, clip_grad_norm, clip_to_norm, grad_sum_of_squares, scale_grads};
 pub use ema::Ema;
 pub use loss_scale::{LossScale, LossScaleState};
 pub use offload::StateAt;

@@ -115,7 +115,10 @@ impl RunFolder {
         let known = ["config.toml", "metrics.jsonl", "checkpoints", "samples", "logs"];
         let foreign = |entry: fs::DirEntry| !known.iter().any(|name| entry.file_name() == *name);
         let mut entries = fs::read_dir(&self.0).map_err(RunError::io("read", &self.0))?.flatten();
-        if told || entries.any(foreign) || ![self.checkpoints(), self.samples()].iter().all(|part| is_empty(part)) {
+        if told
+            || entries.any(foreign)
+            || ![self.checkpoints(), self.samples()].iter().all(|part| is_empty(part))
+        {
             return Ok(false);
         }
         for part in [self.checkpoints(), self.samples()] {

@@ -9,6 +9,7 @@ pub(crate) const PRESETS: &[(&str, &str)] = &[
     ("shapes-stackgan", include_str!("../../presets/shapes-stackgan.toml")),
     ("shapes-attributes", include_str!("../../presets/shapes-attributes.toml")),
     ("cifar10-cvae", include_str!("../../presets/cifar10-cvae.toml")),
+    ("cifar10-autoencoder", include_str!("../../presets/cifar10-autoencoder.toml")),
     ("cifar10-diffusion", include_str!("../../presets/cifar10-diffusion.toml")),
     ("cifar10-clip", include_str!("../../presets/cifar10-clip.toml")),
     ("cifar10-resnet18", include_str!("../../presets/cifar10-resnet18.toml")),

@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::engine::checkpoint::{Cut, codec_file, codec_state};
 use crate::engine::distributed::{Distributed, Network, listener};
 use crate::engine::observer::UpdateReport;
-use crate::engine::training::{AnyTraining, Built};
+use crate::engine::training::{AnyTraining, Built, Measure};
 use crate::engine::{Plan, TrainError};
 use crate::run::checkpoint::{Checkpoint, NewFile};
 
@@ -112,13 +112,13 @@ impl TrainState {
         self.phases[phase].updated.first().map_or(1.0, |at| self.trainables[*at].loss_scale())
     }
 
-    /// Changes the weights of the networks that a phase updates, by the gradients of each.
+    /// Changes the weights of the networks that a phase updates, by the gradients of each; norms of gradients may come later.
     pub(super) fn update(
         &mut self,
         phase: usize,
         reduced: Vec<Reduced<'_>>,
         distributed: &Distributed,
-    ) -> Result<Vec<UpdateReport>, TrainError> {
+    ) -> Result<Vec<(UpdateReport, Option<Measure>)>, TrainError> {
         let updated = &self.phases[phase].updated;
         let scale = updated.first().and_then(|at| self.trainables[*at].loss_scale_state());
         let mut reports = Vec::with_capacity(updated.len());

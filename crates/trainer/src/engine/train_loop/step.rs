@@ -20,6 +20,8 @@ pub(super) struct Taken {
     phases: Vec<usize>,
     /// What they measured, one after the other: of each number the parts of all micro-batches.
     sums: Vec<Vec<Measure>>,
+    /// Norms of gradients that were not known yet, by the place of their update in the report.
+    norms: Vec<(usize, Measure)>,
 }
 
 impl Run<'_> {
@@ -38,7 +40,7 @@ impl Run<'_> {
             epoch: self.plan.place(step).0,
             ..StepReport::default()
         };
-        let mut sums = Vec::new();
+        let (mut sums, mut norms) = (Vec::new(), Vec::new());
         for phase in due.iter().copied() {
             let strategies = self.state.strategies(phase)?;
             let steps = strategies.iter().map(|parallel| Ok(parallel.begin_step()?));
@@ -46,7 +48,10 @@ impl Run<'_> {
             sums.extend(self.gradients(phase, &share, &mut steps)?);
             let reduced = steps.into_iter().map(|step| Ok(step.reduce()?));
             let reduced = reduced.collect::<Result<Vec<_>, TrainError>>()?;
-            report.updates.extend(self.state.update(phase, reduced, self.distributed)?);
+            for (update, norm) in self.state.update(phase, reduced, self.distributed)? {
+                norms.extend(norm.map(|norm| (report.updates.len(), norm)));
+                report.updates.push(update);
+            }
         }
         self.state.step += 1;
         spent.steps = begun.elapsed();
@@ -59,13 +64,16 @@ impl Run<'_> {
         report.memory_bytes = resident_memory();
         report.data_share = spent.share(spent.data);
         report.communication_share = spent.share(spent.communication);
-        Ok(Taken { report, phases: due, sums })
+        Ok(Taken { report, phases: due, sums, norms })
     }
 
     /// Reads what a step has measured, for which this waits where a device computes it: its report, on ranks other than 0
     /// without losses.
     pub(super) fn read(&mut self, taken: Taken) -> Result<StepReport, TrainError> {
-        let Taken { mut report, phases: due, sums } = taken;
+        let Taken { mut report, phases: due, sums, norms } = taken;
+        for (at, norm) in norms {
+            report.updates[at].gradient_norm = Some(norm.take()?);
+        }
         let sum = |parts: Vec<Measure>| parts.into_iter().map(Measure::take).sum::<Result<f64, _>>();
         let sums = sums.into_iter().map(sum).collect::<Result<Vec<_>, TrainError>>()?;
         // Where a rank is lost, what a GPU was to compute of its gradients ends early.

@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
+use candle_core::Tensor;
 use phalanx_sharding::Reduced;
 use phalanx_tensor::optim::{
-    Ema, LossScale, LossScaleState, Optimizer, Schedule, clip_to_norm, grad_sum_of_squares,
+    Ema, LossScale, LossScaleState, Optimizer, Schedule, clip_by_squares, clip_to_norm, grad_sum_of_squares,
 };
 use phalanx_tensor::{Context, TensorError};
 use serde_json::{Map, Value};
@@ -13,6 +14,7 @@ use crate::config::Config;
 use crate::engine::checkpoint::{Cut, is_codec_state};
 use crate::engine::distributed::{Distributed, Network};
 use crate::engine::observer::UpdateReport;
+use crate::engine::training::Measure;
 use crate::engine::{Plan, TrainError, optimize, precision};
 use crate::run::checkpoint::{Checkpoint, EMA, MODEL, Reader};
 
@@ -69,14 +71,14 @@ impl Trainable {
     }
 
     /// Changes the weights in step `step` (counted from 0) by the gradients, or leaves them, on all ranks, if the loss is
-    /// scaled and a gradient of any rank is not finite.
+    /// scaled and a gradient of any rank is not finite. The norm of the gradients may come later than the report.
     pub(super) fn update(
         &mut self,
         reduced: Reduced<'_>,
         distributed: &Distributed,
         step: u64,
         context: &Context,
-    ) -> Result<UpdateReport, TrainError> {
+    ) -> Result<(UpdateReport, Option<Measure>), TrainError> {
         let params = reduced.params();
         let mut report = UpdateReport {
             network: self.network.name().to_owned(),
@@ -84,11 +86,20 @@ impl Trainable {
             loss_scale: self.loss_scale.as_ref().map(LossScale::scale),
             ..UpdateReport::default()
         };
-        let mut norm = None;
+        let (mut norm, mut coming) = (None, None);
         if self.clip_norm.is_some() || self.loss_scale.is_some() {
-            let mut squares = [grad_sum_of_squares(params, context)?.number()?];
-            reduced.sum(&mut squares)?;
-            norm = Some(squares[0].sqrt());
+            let squares = grad_sum_of_squares(params, context)?;
+            reduced.sum(&squares)?;
+            match (self.clip_norm, &self.loss_scale) {
+                // A device scales by what it has found itself, and the norm is read later.
+                (Some(max), None) if !squares.is_host() => {
+                    clip_by_squares(params, &squares, max, context)?;
+                    let root = |squares: &Tensor| Ok(f64::from(squares.to_vec0::<f32>()?).sqrt());
+                    coming = Some(Measure::read(&phalanx_tensor::Value::constant(squares), root)?);
+                }
+                // A loss that is scaled decides by the norm whether the step is taken.
+                _ => norm = Some(squares.number()?.sqrt()),
+            }
         }
         if let (Some(loss_scale), Some(norm)) = (&mut self.loss_scale, &mut norm) {
             // Ranks may see different parts of the gradients; what one of them sees counts for all.
@@ -115,7 +126,7 @@ impl Trainable {
                 ema.as_mut().map_or(Ok(()), |ema| ema.update(params, context))
             })?;
         }
-        Ok(report)
+        Ok((report, coming))
     }
 
     /// Exchanges weights and averages, if there are any.

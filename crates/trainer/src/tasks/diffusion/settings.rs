@@ -116,6 +116,7 @@ impl DiffusionSettings {
                 format!("train.strategy={}", config.train.strategy),
                 format!("train.seed={}", config.train.seed),
                 format!("train.threads={}", config.train.threads),
+                format!("train.device={}", config.train.device),
             ],
         })
     }
