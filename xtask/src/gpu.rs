@@ -2,7 +2,7 @@
 
 use std::process::{Command, ExitCode};
 
-use crate::{cargo_path, root};
+use crate::{cargo_path, root, target};
 
 /// Has tests use the machine's own GPUs and libraries in place of the software GPU.
 const REAL: &str = "PHALANX_TEST_GPU";
@@ -11,6 +11,7 @@ const REAL: &str = "PHALANX_TEST_GPU";
 const STEPS: &[(&str, &[&str])] = &[
     ("what the program finds", &["run", "--release", "--package", "phalanx-trainer", "--", "doctor"]),
     ("every kernel against the processor's", &["test", "--package", "phalanx-cuda", "--test", "kernels"]),
+    ("graphs", &["test", "--package", "phalanx-cuda", "--test", "graphs"]),
     (
         "NCCL between the GPUs that there are",
         &["test", "--package", "phalanx-collectives", "--features", "nccl", "--test", "nccl"],
@@ -55,7 +56,7 @@ fn sanitized() -> Result<bool, String> {
         .output()
         .map_err(|_| format!("there is no `{sanitizer}` on the path; CUDA toolkits have it"))?;
     let out = std::env::temp_dir().join(format!("phalanx-sanitizer-{}", std::process::id()));
-    let program = root().join("target").join("release").join("phalanx");
+    let program = target().join("release").join("phalanx");
     let status = Command::new(sanitizer)
         .args(["--error-exitcode", "1"])
         .arg(program)

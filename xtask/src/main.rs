@@ -89,9 +89,8 @@ fn program(command: &str, arguments: &[String]) -> Result<ExitCode, String> {
     if !built.success() {
         return Ok(code(built));
     }
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     let mut program =
-        Command::new(target.join("release").join(format!("phalanx{}", std::env::consts::EXE_SUFFIX)));
+        Command::new(target().join("release").join(format!("phalanx{}", std::env::consts::EXE_SUFFIX)));
     run(program.arg(command).args(arguments))
 }
 
@@ -120,6 +119,11 @@ fn run(command: &mut Command) -> Result<ExitCode, String> {
 
 fn code(status: ExitStatus) -> ExitCode {
     ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}
+
+/// Where cargo builds.
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
 fn cargo_path() -> PathBuf {

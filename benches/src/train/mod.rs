@@ -7,7 +7,7 @@ mod rank;
 mod stackgan;
 
 use anyhow::{Context as _, Result};
-use clap::{Args, ValueEnum};
+use clap::{Args, FromArgMatches as _, ValueEnum};
 use phalanx_sharding::Overlap;
 use serde_json::{Value as Json, json};
 
@@ -107,20 +107,30 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     if args.model.is_some() || args.device == Device::Cpu {
         return args.common.write(&measure(args)?);
     }
-    let mut all = Vec::new();
+    let told = TrainArgs { device: Device::Cuda, ..TrainArgs::parse_from_nothing()? };
+    anyhow::ensure!(
+        (args.batch, args.image_size, args.cifar_stem, args.precision)
+            == (told.batch, told.image_size, told.cifar_stem, told.precision),
+        "--batch, --image-size, --cifar-stem and --precision are of one model: name it with --model"
+    );
+    let (mut all, mut failed) = (Vec::new(), 0);
     for &(model, image_size, batch, cifar_stem) in ON_GPUS {
         for precision in [Precision::Tf32, Precision::Bf16] {
             let one =
                 TrainArgs { model: Some(model), image_size, batch, cifar_stem, precision, ..args.clone() };
             // One that does not fit, or that the peer cannot compile, takes no other with it.
             all.push(measure(&one).unwrap_or_else(|error| {
+                failed += 1;
                 println!("{model:?}, {}: {error:#}", precision.name());
-                json!({ "model": format!("{model:?}").to_lowercase(), "precision": precision.name(), "error": format!("{error:#}") })
+                let (model, precision) = (format!("{model:?}").to_lowercase(), precision.name());
+                json!({ "model": model, "precision": precision, "error": format!("{error:#}") })
             }));
             println!();
         }
     }
-    args.common.write(&json!({ "trainings": all }))
+    args.common.write(&json!({ "trainings": all }))?;
+    anyhow::ensure!(failed == 0, "{failed} of {} trainings failed", all.len());
+    Ok(())
 }
 
 /// One training.
@@ -128,6 +138,10 @@ fn measure(args: &TrainArgs) -> Result<Json> {
     let world = usize::try_from(args.ranks)?;
     let common = &args.common;
     anyhow::ensure!(args.batch > 0, "--batch 0: a rank needs an image");
+    anyhow::ensure!(
+        args.device == Device::Cuda || args.precision != Precision::Tf32,
+        "--precision tf32 is of GPUs; processors multiply f32, or bf16-products"
+    );
     anyhow::ensure!(
         common.peer.is_none()
             || matches!(args.precision, Precision::F32 | Precision::Tf32)
@@ -263,6 +277,12 @@ fn print(args: &TrainArgs, name: &str, rows: &[Row<'_>], memory: Option<u64>, pe
 }
 
 impl TrainArgs {
+    /// What an empty command line says.
+    fn parse_from_nothing() -> Result<Self> {
+        let command = Self::augment_args(clap::Command::new("train"));
+        Ok(Self::from_arg_matches(&command.try_get_matches_from(["train"])?)?)
+    }
+
     fn model(&self) -> Model {
         self.model.unwrap_or(Model::Resnet18)
     }

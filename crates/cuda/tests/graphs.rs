@@ -13,7 +13,11 @@ use phalanx_kernels::{AdamOptions, BinaryOp, SgdOptions, UnaryOp};
 const F32: ElementType = ElementType::F32;
 
 fn gpu() -> Gpu {
-    Gpu::new(0, &Options { cache: Some(software::cache()), ..Options::default() }).expect("the software GPU")
+    let options = match software::is_real() {
+        true => Options::default(),
+        false => Options { cache: Some(software::cache()), ..Options::default() },
+    };
+    Gpu::new(0, &options).expect("a GPU")
 }
 
 /// Numbers that look random.
@@ -171,7 +175,7 @@ fn batch(step: u64) -> (Vec<f32>, [u32; IMAGES]) {
 #[test]
 fn replays_have_the_bits_of_eager_steps() {
     for seed in ["1", "2", "3"] {
-        software::run_with(&[("SOFTWARE_GPU_SEED", seed)], || {
+        software::run_anywhere_with(&[("SOFTWARE_GPU_SEED", seed)], || {
             let gpu = &gpu();
             let eager = Training::new(gpu);
             let mut expected = Vec::new();
@@ -230,7 +234,7 @@ fn replays_have_the_bits_of_eager_steps() {
 
 #[test]
 fn memory_of_a_graph_is_used_again_kept_and_given_back() {
-    software::run(|| {
+    software::run_anywhere(|| {
         let gpu = &gpu();
         let size = 4 << 20;
         let input = gpu.zeros(F32, size / 4).unwrap();
@@ -266,7 +270,7 @@ fn memory_of_a_graph_is_used_again_kept_and_given_back() {
 
 #[test]
 fn a_graph_outlives_whoever_made_it() {
-    software::run(|| {
+    software::run_anywhere(|| {
         let expected = {
             let gpu = gpu();
             let training = Training::new(&gpu);
@@ -292,7 +296,7 @@ fn a_graph_outlives_whoever_made_it() {
 
 #[test]
 fn what_is_dropped_in_a_capture_outlives_it() {
-    software::run(|| {
+    software::run_anywhere(|| {
         let gpu = &gpu();
         let mut state = Some(gpu.upload(&[1.0_f32; 100]).unwrap());
         let mut unused = Some(gpu.upload(&[1.0_f32; 100]).unwrap());
@@ -331,7 +335,7 @@ const LATE: Source = Source {
 
 #[test]
 fn what_cannot_be_captured_is_an_error_that_ends_the_capture() {
-    software::run(|| {
+    software::run_anywhere(|| {
         let gpu = &gpu();
         let device = gpu.device();
         let x = &gpu.upload(&[1.0_f32; 64]).unwrap();
@@ -405,7 +409,7 @@ fn what_cannot_be_captured_is_an_error_that_ends_the_capture() {
 
 #[test]
 fn a_panic_ends_a_capture() {
-    software::run(|| {
+    software::run_anywhere(|| {
         let gpu = &gpu();
         let x = gpu.upload(&[1.0_f32; 8]).unwrap();
         kernels::neg(gpu, &x).unwrap();
@@ -424,7 +428,7 @@ fn a_panic_ends_a_capture() {
 
 #[test]
 fn other_threads_use_other_streams_meanwhile() {
-    software::run(|| {
+    software::run_anywhere(|| {
         let gpu = &gpu();
         let (x, beside) = (gpu.upload(&[1.0_f32; 8]).unwrap(), gpu.zeros(F32, 8).unwrap());
         kernels::neg(gpu, &x).unwrap();
@@ -452,7 +456,7 @@ fn other_threads_use_other_streams_meanwhile() {
 
 #[test]
 fn waits_of_a_capture_are_none_outside_of_it() {
-    software::run(|| {
+    software::run_anywhere(|| {
         let gpu = &gpu();
         let (x, y) = (gpu.upload(&[1.0_f32; 8]).unwrap(), gpu.zeros(F32, 8).unwrap());
         // Allocated beforehand: the communication stream has not waited for that when the capture is over.

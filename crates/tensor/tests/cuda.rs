@@ -177,3 +177,20 @@ fn what_is_written_to_images_that_lie_channels_last_is_read_in_both_orders() {
         }
     });
 }
+
+#[test]
+fn numbers_are_read_later_and_stay_what_they_were() {
+    software::run_anywhere(|| {
+        let place = Place::device(Arc::new(cuda()));
+        for dtype in [DType::F32, DType::F64, DType::BF16] {
+            let numbers = Tensor::new(&[1.5_f32, -2.0, 0.25], &candle_core::Device::Cpu)
+                .and_then(|t| t.to_dtype(dtype));
+            let array = place.put(&numbers.expect("three numbers")).expect("memory");
+            let coming = array.begin_numbers().expect("begins");
+            assert!(!coming.is_here(), "nobody has waited for {dtype:?}");
+            array.zero().expect("overwrites");
+            let found = coming.take().and_then(|t| Ok(t.to_vec1::<f32>()?)).expect("arrives");
+            assert_eq!(found, [1.5, -2.0, 0.25], "{dtype:?}");
+        }
+    });
+}

@@ -275,6 +275,10 @@ fn a_lost_rank_is_named_by_ranks_on_gpus() {
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && error.contains("rank "), "{error}");
     assert!(error.contains("signal 9") || error.contains("killed"), "{error}");
+    // What the other one says of it itself.
+    let logs = fs::read_dir(place.run("lost").join("logs")).expect("logs").flatten();
+    let said: String = logs.filter_map(|log| fs::read_to_string(log.path()).ok()).collect();
+    assert!(said.contains("was lost") || said.contains("is lost") || said.contains("lost rank"), "{said}");
 }
 
 #[test]
@@ -322,10 +326,23 @@ fn a_gpu_is_taken_where_there_is_one_for_each_rank() {
     let output =
         place.command("train tiny --steps 1 --ranks 2 --out auto-two").output().expect("phalanx runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(text.contains("CPU, as rank 1 has none: this host has one GPU"), "{text}");
-    let codec = "train tiny --steps 1 --set train.ranks=1 --set comm.codec=bf16";
-    let text = place.succeed(&format!("{codec} --out codec"));
-    assert!(text.contains("CPU, as comm.codec = \"bf16\" encodes gradients on the processor"), "{text}");
+    assert!(text.contains("CPU, as rank 1 has no GPU: this host has one GPU"), "{text}");
+    // What NCCL does not do is done on processors, or refused.
+    for (setting, why) in [
+        ("comm.codec=bf16", "comm.codec = \"bf16\" encodes gradients on the processor"),
+        ("comm.algorithm=ring", "comm.algorithm = \"ring\", and NCCL chooses the way itself"),
+    ] {
+        let line = format!("train tiny --steps 1 --set train.ranks=2 --set {setting}");
+        let text = place.succeed(&format!("{line} --out {setting}"));
+        assert!(text.contains(&format!("CPU, as {why}")), "{text}");
+        let error = place.fail(&format!("{line} --set train.device=cuda --out {setting}-cuda"));
+        assert!(error.contains(why), "{error}");
+    }
+    // A launcher that shows each rank a GPU of its own, and one that shows all the same.
+    let shared = "train tiny --steps 1 --ranks 2 --out shared";
+    let output = place.command(shared).env("CUDA_VISIBLE_DEVICES", "0").output().expect("phalanx runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("CPU, as ranks 0 and 1 would share a GPU"), "{text}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A link with its stream: hands over operations, in the order in which they come.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result};
 
@@ -29,11 +29,25 @@ impl std::fmt::Debug for Channel {
     }
 }
 
-/// A stream before others: a reduction that is ready is not kept waiting by the rest of the computing.
+/// The stream of all channels of a GPU, before others: a reduction that is ready is not kept waiting by the rest of the
+/// computing. NCCL wants the operations of several communicators in one order on all GPUs, or they may wait for each other for
+/// ever; on one stream they are in the order of their issue.
 fn urgent_stream(context: &Arc<CudaContext>) -> Result<Arc<CudaStream>, DriverError> {
+    static STREAMS: Mutex<Vec<(usize, Weak<CudaStream>)>> = Mutex::new(Vec::new());
+
+    let mut streams = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
+    streams.retain(|(_, stream)| stream.strong_count() > 0);
+    // A stream holds its context, so an address is that of one as long as there is a stream.
+    let own = Arc::as_ptr(context) as usize;
+    let known = streams.iter().find(|(context, _)| *context == own).and_then(|(_, stream)| stream.upgrade());
+    if let Some(stream) = known {
+        return Ok(stream);
+    }
     context.bind_to_thread()?;
     let (_, greatest) = result::stream::get_priority_range()?;
-    context.new_stream_with_priority(greatest)
+    let stream = context.new_stream_with_priority(greatest)?;
+    streams.push((own, Arc::downgrade(&stream)));
+    Ok(stream)
 }
 
 impl Channel {

@@ -57,8 +57,10 @@ impl Link {
 
     /// The error of something that failed here; the communicator is given up.
     pub(super) fn broken(&self, operation: &'static str, problem: String) -> CommError {
+        // The world is broken before the GPU goes on, so that nobody believes what it computes then.
+        let error = self.watch.fail(operation, problem);
         self.abort();
-        self.watch.fail(operation, problem)
+        error
     }
 
     pub(super) fn driver(&self, operation: &'static str, error: DriverError) -> CommError {

@@ -149,7 +149,12 @@ pub(crate) fn is_real() -> bool {
 
 /// Runs a test's body on the software GPU, or on the machine's own if that is asked for.
 pub(crate) fn run_anywhere(body: impl FnOnce()) {
-    if is_real() { body() } else { run(body) }
+    run_anywhere_with(&[], body);
+}
+
+/// Runs a test's body on a software GPU with settings, or on the machine's own GPU, which has none.
+pub(crate) fn run_anywhere_with(settings: &[(&str, &str)], body: impl FnOnce()) {
+    if is_real() { body() } else { run_with(settings, body) }
 }
 
 pub(crate) fn is_inside() -> bool {

@@ -31,7 +31,7 @@ impl Ema {
     /// Takes the current weights in.
     ///
     /// # Errors
-    /// If values are not on the CPU.
+    /// The back end's.
     pub fn update(&mut self, params: &[FlatParam], context: &Context) -> Result<()> {
         let n = self.updates as f64;
         let decay = self.decay.min((1.0 + n) / (10.0 + n));
@@ -54,7 +54,7 @@ impl Ema {
     /// Exchanges weights and averages: once to evaluate with the averages, again to go on training.
     ///
     /// # Errors
-    /// If values are not on the CPU.
+    /// The back end's.
     pub fn swap(&mut self, params: &[FlatParam]) -> Result<()> {
         for param in owned(params) {
             let (Some(values), Some(average)) = (param.owned_values()?, self.average.get(param)) else {

@@ -17,7 +17,7 @@ pub enum StateAt {
     Parameters,
     /// On the host, whose processor computes the step: a device then holds no state. Gradients and weights of a device go to the
     /// host, those of the next flat parameter while a step of this one is computed, and changed weights come back (Ren et al.
-    /// 2021). Of parameters on the host this changes nothing.
+    /// 2021). The host waits for what it computes with. Of parameters on the host this changes nothing.
     Host,
 }
 

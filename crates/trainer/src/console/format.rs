@@ -71,7 +71,7 @@ pub fn step(report: &StepReport) -> String {
     parts.push(format!("{} images/s", count(report.images_per_second.round() as u64)));
     parts.extend(report.memory_bytes.map(|memory| format!("mem {}", bytes(memory))));
     parts.push(format!("data {:.0}%", 100.0 * report.data_share));
-    parts.push(format!("comm {:.0}%", 100.0 * report.communication_share));
+    parts.extend(report.communication_share.map(|share| format!("comm {:.0}%", 100.0 * share)));
     parts.join("  ")
 }
 

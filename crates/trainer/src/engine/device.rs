@@ -1,6 +1,6 @@
 //! What a rank computes on: the processor, or a GPU.
 
-use phalanx_collectives::Communicator;
+use phalanx_collectives::{Algorithm, Communicator};
 use phalanx_sharding::CodecKind;
 use phalanx_tensor::Place;
 
@@ -20,21 +20,66 @@ impl Device {
     /// What the only rank computes on, by `train.device`.
     ///
     /// # Errors
-    /// [`TrainError::Setup`] if a GPU is asked for that cannot be had, or for what does not run on GPUs.
+    /// [`TrainError::Setup`] if a GPU is asked for that cannot be had.
     pub(in crate::engine) fn alone(config: &Config) -> Result<Self, TrainError> {
-        Self::choose(config, 0, |own| Ok(vec![own.to_owned()]))
+        let wanted = config.train.device;
+        if wanted == DeviceKind::Cpu {
+            return Ok(Self::processor());
+        }
+        match Self::gpu(0, 1, wanted) {
+            Ok(gpu) => Ok(gpu),
+            Err(why) => Self::without(wanted, &why),
+        }
     }
 
-    /// What a rank among others computes on: each on a GPU of its host, of the number that it has there among the ranks, or all
-    /// on processors. Every rank of `world` calls this at the same place.
+    /// What a rank among others computes on: each on a GPU of its host, of the number that it has there among the ranks or the
+    /// only one that its launcher shows it, or all on processors. Every rank of `world` calls this at the same place.
     ///
     /// # Errors
-    /// [`TrainError::Setup`] on all ranks if GPUs are asked for and one has none.
+    /// [`TrainError::Setup`] on all ranks if GPUs are asked for and one has none of its own.
     pub(in crate::engine) fn among(config: &Config, world: &Communicator) -> Result<Self, TrainError> {
-        Self::choose(config, world.local_rank(), |own| {
-            let all = world.all_gatherv(own.as_bytes())?;
-            Ok(all.iter().map(|why| String::from_utf8_lossy(why).into_owned()).collect())
-        })
+        let wanted = config.train.device;
+        if wanted == DeviceKind::Cpu {
+            return Ok(Self::processor());
+        }
+        if let Some(why) = only_on_processors(config, world) {
+            return Self::without(wanted, &why);
+        }
+        let own = Self::gpu(world.local_rank(), world.world_size(), wanted);
+        let told = match &own {
+            Ok(gpu) => format!("+{}", gpu.identity()),
+            Err(why) => format!("-{why}"),
+        };
+        let all = world.all_gatherv(told.as_bytes())?;
+        let all: Vec<String> = all.iter().map(|told| String::from_utf8_lossy(told).into_owned()).collect();
+        let hosts = world.hosts();
+        let lacking = all.iter().enumerate().find_map(|(rank, told)| match told.strip_prefix('-') {
+            Some(why) => Some(format!("rank {rank} has no GPU: {why}")),
+            None => {
+                let same = (0..rank).find(|other| all[*other] == *told && hosts[*other] == hosts[rank])?;
+                Some(format!("ranks {same} and {rank} would share a GPU"))
+            }
+        });
+        match (own, lacking) {
+            (Ok(gpu), None) => Ok(gpu),
+            (_, why) => {
+                release(world.local_rank());
+                let ranks = world.world_size();
+                let why = why.unwrap_or_default();
+                Self::without(
+                    wanted,
+                    &format!("{why} (of {ranks} ranks; `--ranks N` asks for as many as there are GPUs)"),
+                )
+            }
+        }
+    }
+
+    /// The processor, if it may be chosen.
+    fn without(wanted: DeviceKind, why: &str) -> Result<Self, TrainError> {
+        match wanted {
+            DeviceKind::Cuda => Err(TrainError::Setup(format!("train.device = \"cuda\": {why}"))),
+            DeviceKind::Auto | DeviceKind::Cpu => Ok(Self::processor_since(format!("CPU, as {why}"))),
+        }
     }
 
     /// The processor.
@@ -49,39 +94,6 @@ impl Device {
             words,
             #[cfg(feature = "cuda")]
             cuda: None,
-        }
-    }
-
-    /// `gather` brings together what all ranks have to say; nothing stands for a GPU that can be had.
-    fn choose(
-        config: &Config,
-        index: usize,
-        gather: impl FnOnce(&str) -> Result<Vec<String>, TrainError>,
-    ) -> Result<Self, TrainError> {
-        let wanted = config.train.device;
-        if wanted == DeviceKind::Cpu {
-            return Ok(Self::processor());
-        }
-        let opened = if config.comm.codec == CodecKind::None {
-            Self::gpu(index, wanted)
-        } else {
-            Err(format!("comm.codec = \"{}\" encodes gradients on the processor", config.comm.codec))
-        };
-        let told = gather(opened.as_ref().err().map_or("", String::as_str))?;
-        let lacking = told.iter().enumerate().find(|(_, why)| !why.is_empty());
-        let why = lacking.map(|(rank, why)| match told.len() {
-            1 => why.clone(),
-            _ => format!("rank {rank} has none: {why}"),
-        });
-        match (opened, why) {
-            (Ok(gpu), None) => Ok(gpu),
-            (_, why) if wanted == DeviceKind::Auto => {
-                Ok(Self::processor_since(format!("CPU, as {}", why.unwrap_or_default())))
-            }
-            (opened, why) => {
-                let why = why.or_else(|| opened.err()).unwrap_or_default();
-                Err(TrainError::Setup(format!("train.device = \"cuda\": {why}")))
-            }
         }
     }
 
@@ -115,17 +127,15 @@ impl Device {
         Ok(world.clone())
     }
 
-    /// GPU `index` of this host, or why it cannot be had. It is opened once in a process: networks, batches and judges share it.
+    /// The GPU of the host's rank `index` among `ranks`, or why it cannot be had. It is opened once in a process: networks, batches
+    /// and judges share it.
     #[cfg(feature = "cuda")]
-    fn gpu(index: usize, wanted: DeviceKind) -> Result<Self, String> {
-        use std::collections::BTreeMap;
-        use std::sync::{Arc, Mutex, PoisonError};
+    fn gpu(index: usize, ranks: usize, wanted: DeviceKind) -> Result<Self, String> {
+        use std::sync::{Arc, PoisonError};
 
         use phalanx_cuda::GpuError;
         use phalanx_cuda::libraries::Library;
         use phalanx_tensor::backend::{Cuda, CudaOptions};
-
-        static OPENED: Mutex<BTreeMap<usize, Cuda>> = Mutex::new(BTreeMap::new());
 
         let missing = |error: GpuError| match error {
             // Whoever wants a GPU wants to know all names; a line of a run on the processor is shorter.
@@ -136,27 +146,84 @@ impl Device {
         };
         Library::Driver.find().map_err(missing)?;
         let count = phalanx_cuda::Device::count().map_err(missing)?;
-        if index >= count {
+        // A launcher may show each rank the GPU that is its own, and no other.
+        let shown = count == 1 && std::env::var_os("CUDA_VISIBLE_DEVICES").is_some();
+        let gpu = if shown { 0 } else { index };
+        if gpu >= count {
             return Err(match count {
-                0 => "the driver knows no GPU".to_owned(),
+                0 => "the driver knows none".to_owned(),
                 1 => format!("this host has one GPU, and rank {index} of the host wants one of its own"),
                 _ => format!("this host has {count} GPUs, and rank {index} of the host wants one of its own"),
             });
         }
+        // What is opened when it is first needed would fail in the middle of the first step.
+        let needed = [Library::Nvrtc, Library::CublasLt];
+        let between = (ranks > 1).then_some(Library::Nccl);
+        // A network without convolutions has no use for cuDNN; nobody knows that yet.
+        let likely = (wanted == DeviceKind::Auto).then_some(Library::Cudnn);
+        needed
+            .into_iter()
+            .chain(between)
+            .chain(likely)
+            .try_for_each(|library| library.find().map(drop).map_err(missing))?;
         let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
-        let cuda = match opened.get(&index) {
+        let cuda = match opened.get(&gpu) {
             Some(cuda) => cuda.clone(),
-            None => Cuda::new(index, &CudaOptions::default()).map_err(|error| error.to_string())?,
+            None => Cuda::new(gpu, &CudaOptions::default()).map_err(|error| error.to_string())?,
         };
-        opened.insert(index, cuda.clone());
-        let words = format!("GPU {index}, {}", cuda.gpu().device().description().name);
+        opened.insert(gpu, cuda.clone());
+        let words = format!("GPU {gpu}, {}", cuda.gpu().device().description().name);
         Ok(Self { place: Place::device(Arc::new(cuda.clone())), words, cuda: Some(cuda) })
     }
 
     #[cfg(not(feature = "cuda"))]
-    fn gpu(_: usize, _: DeviceKind) -> Result<Self, String> {
+    fn gpu(_: usize, _: usize, _: DeviceKind) -> Result<Self, String> {
         Err("this program was built without its feature `cuda`".to_owned())
     }
+
+    /// What tells the GPU from others of the host.
+    #[cfg(feature = "cuda")]
+    fn identity(&self) -> String {
+        let device = self.cuda.as_ref().map(|cuda| cuda.gpu().device());
+        device.and_then(|device| device.uuid().ok()).unwrap_or_else(|| self.words.clone())
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn identity(&self) -> String {
+        self.words.clone()
+    }
+}
+
+/// The GPUs of this process, by number.
+#[cfg(feature = "cuda")]
+static OPENED: std::sync::Mutex<std::collections::BTreeMap<usize, phalanx_tensor::backend::Cuda>> =
+    std::sync::Mutex::new(std::collections::BTreeMap::new());
+
+/// Gives a GPU up that was opened for nothing.
+#[cfg(feature = "cuda")]
+fn release(index: usize) {
+    OPENED.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&index);
+}
+
+#[cfg(not(feature = "cuda"))]
+fn release(_: usize) {}
+
+/// Why ranks can only work together on processors, if they can only there.
+fn only_on_processors(config: &Config, world: &Communicator) -> Option<String> {
+    let comm = &config.comm;
+    if comm.codec != CodecKind::None {
+        return Some(format!("comm.codec = \"{}\" encodes gradients on the processor", comm.codec));
+    }
+    if comm.algorithm != Algorithm::Auto {
+        return Some(format!("comm.algorithm = \"{}\", and NCCL chooses the way itself", comm.algorithm));
+    }
+    let several = world.hosts().windows(2).any(|pair| pair[0] != pair[1]);
+    let encrypted = ["PHALANX_TLS_CERTIFICATE", "PHALANX_TLS_KEY", "PHALANX_TLS_AUTHORITY"]
+        .iter()
+        .find(|name| std::env::var_os(name).is_some());
+    encrypted
+        .filter(|_| several)
+        .map(|name| format!("{name} asks for encryption between hosts, and NCCL does not encrypt"))
 }
 
 /// What the GPU of a run does, and what that costs.

@@ -55,8 +55,8 @@ pub struct StepReport {
     pub memory_bytes: Option<u64>,
     /// Share of the time in which rank 0 waited for data.
     pub data_share: f64,
-    /// Share of the time in which rank 0 waited for communication.
-    pub communication_share: f64,
+    /// Share of the time in which rank 0 waited for communication; none where a GPU waits for it, and the host does not.
+    pub communication_share: Option<f64>,
 }
 
 /// What came of a phase's loss, as means over the global batch.

@@ -104,7 +104,8 @@ impl RunFolder {
         Ok(folder)
     }
 
-    /// Gives the folder up to another run if this one never took a step, as where its data is not found: what is left are its logs.
+    /// Gives the folder up to another run if this one never took a step, as where its data is not found: what is left are its
+    /// logs, and its configuration among them.
     /// True if it did.
     ///
     /// # Errors
@@ -124,8 +125,13 @@ impl RunFolder {
         for part in [self.checkpoints(), self.samples()] {
             fs::remove_dir(&part).map_err(RunError::io("remove", &part))?;
         }
-        for file in [self.metrics(), self.config()].iter().filter(|file| file.exists()) {
-            fs::remove_file(file).map_err(RunError::io("remove", file))?;
+        if self.metrics().exists() {
+            fs::remove_file(self.metrics()).map_err(RunError::io("remove", &self.metrics()))?;
+        }
+        // Whoever looks for what went wrong wants to see it.
+        if self.config().exists() {
+            let kept = self.logs().join("config.toml");
+            fs::rename(self.config(), &kept).map_err(RunError::io("write", &kept))?;
         }
         Ok(true)
     }

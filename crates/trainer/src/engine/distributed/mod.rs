@@ -75,10 +75,11 @@ impl std::ops::Sub for Traffic {
 pub(in crate::engine) struct Distributed {
     /// What this rank computes on.
     device: Device,
+    /// Where this rank lies among the others; all networks are shared along its axes.
+    // Before the world, which must outlive communicators that are made over it.
+    mesh: Option<ProcessMesh>,
     /// All ranks, by the host's memory and network.
     world: Option<Communicator>,
-    /// Where this rank lies among the others; all networks are shared along its axes.
-    mesh: Option<ProcessMesh>,
     strategy: Option<Strategy>,
     job: Job,
     /// Asks for a stop the moment that this rank is told to, as long as this lives.
@@ -180,7 +181,8 @@ impl Distributed {
     /// The ranks among which the first reads the data for all and scatters it, if the strategy says so.
     pub(in crate::engine) fn fed(&self) -> Option<&Communicator> {
         let threads = self.strategy.is_some_and(|strategy| strategy.ranks == Ranks::Threads);
-        self.mesh.as_ref().filter(|_| threads).map(ProcessMesh::data)
+        // These are all ranks; batches are the host's, wherever networks compute.
+        self.world.as_ref().filter(|_| threads)
     }
 
     /// The mesh and the strategy by which networks are shared; nothing for the only rank.
@@ -235,8 +237,10 @@ impl Distributed {
     /// Leaves the world in good order: nobody goes before all have come this far.
     pub(in crate::engine) fn finish(&mut self) -> Result<(), TrainError> {
         self.told = None;
-        if let Some(world) = self.world() {
+        if let Some(world) = self.world.clone() {
             world.barrier("end of training")?;
+            // What a GPU's communicators have to close goes before the world that watches over them.
+            self.mesh = None;
             world.shutdown();
         }
         Ok(())

@@ -31,7 +31,7 @@ impl Run<'_> {
         let report = StepReport {
             images_per_second: window.rate(),
             data_share: window.share(window.data),
-            communication_share: window.share(window.communication),
+            communication_share: self.place.is_host().then(|| window.share(window.communication)),
             ..report
         };
         for phase in &report.phases {
@@ -151,10 +151,14 @@ fn line(report: &StepReport) -> Line {
             line = line.with(&named(&update.network, "left_out"), u64::from(update.left_out));
         }
     }
-    line.with("images_per_s", report.images_per_second)
+    line = line
+        .with("images_per_s", report.images_per_second)
         .with("memory_bytes", report.memory_bytes)
-        .with("data_share", report.data_share)
-        .with("communication_share", report.communication_share)
+        .with("data_share", report.data_share);
+    match report.communication_share {
+        Some(share) => line.with("communication_share", share),
+        None => line,
+    }
 }
 
 /// Draws losses over the steps.

@@ -299,8 +299,8 @@ impl<'a> Run<'a> {
             || every.into_iter().any(|every| self.plan.is_due(every, step, last))
     }
 
-    /// Tells of a step, on rank 0, and writes its line if it is due, something was evaluated, or networks have collapsed. A loss that is not finite is
-    /// told as the error that ends the run.
+    /// Tells of a step, on rank 0, and writes its line if it is due, something was evaluated, or networks have collapsed. A loss
+    /// that is not finite is told as the error that ends the run.
     fn tell(
         &mut self,
         report: StepReport,

@@ -22,6 +22,8 @@ pub(super) struct Taken {
     sums: Vec<Vec<Measure>>,
     /// Norms of gradients that were not known yet, by the place of their update in the report.
     norms: Vec<(usize, Measure)>,
+    /// What it took until the host had gone through it.
+    spent: Spent,
 }
 
 impl Run<'_> {
@@ -59,18 +61,15 @@ impl Run<'_> {
         let traffic = self.distributed.traffic(self.state.networks()) - before;
         (spent.communication, spent.busy, spent.sent) = (traffic.exposed, traffic.busy, traffic.bytes_sent);
         spent.images = share.global_samples;
-        self.meter.add(&spent);
-        report.images_per_second = spent.rate();
         report.memory_bytes = resident_memory();
-        report.data_share = spent.share(spent.data);
-        report.communication_share = spent.share(spent.communication);
-        Ok(Taken { report, phases: due, sums, norms })
+        Ok(Taken { report, phases: due, sums, norms, spent })
     }
 
     /// Reads what a step has measured, for which this waits where a device computes it: its report, on ranks other than 0
     /// without losses.
     pub(super) fn read(&mut self, taken: Taken) -> Result<StepReport, TrainError> {
-        let Taken { mut report, phases: due, sums, norms } = taken;
+        let begun = Instant::now();
+        let Taken { mut report, phases: due, sums, norms, mut spent } = taken;
         for (at, norm) in norms {
             report.updates[at].gradient_norm = Some(norm.take()?);
         }
@@ -84,6 +83,12 @@ impl Run<'_> {
             report.phases = reports(&phases, &sums);
             self.check_finite(&report)?;
         }
+        // Where a device computes, this is where the host waits for it.
+        spent.steps += begun.elapsed();
+        self.meter.add(&spent);
+        report.images_per_second = spent.rate();
+        report.data_share = spent.share(spent.data);
+        report.communication_share = self.place.is_host().then(|| spent.share(spent.communication));
         Ok(report)
     }
 
