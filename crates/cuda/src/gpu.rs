@@ -133,7 +133,9 @@ impl Gpu {
     /// # Errors
     /// If something of it has failed.
     pub fn synchronize(&self) -> Result<()> {
-        self.0.device.synchronize()
+        self.0.device.synchronize()?;
+        // Nothing that was uploaded is kept for copies that are done.
+        self.0.staging.lock().unwrap_or_else(PoisonError::into_inner).collect()
     }
 
     /// Where a step's number is read when the graph that is captured runs; nothing if it is another step, or none is captured.

@@ -49,8 +49,11 @@ impl Staging {
         Ok(true)
     }
 
-    /// Takes back what was read.
-    fn collect(&mut self) -> Result<()> {
+    /// Takes back what was read, and lets go of where it went.
+    ///
+    /// # Errors
+    /// If a copy failed.
+    pub(crate) fn collect(&mut self) -> Result<()> {
         while let Some((_, oldest)) = self.leaving.front() {
             if !oldest.has_left()? {
                 break;
