@@ -102,7 +102,7 @@ struct Told {
 fn rank(
     args: &TrainArgs,
     strategy: &str,
-    world: Communicator,
+    world: &Communicator,
     go: &Receiver<u64>,
     done: &Sender<Result<Told>>,
 ) -> Result<()> {
@@ -160,7 +160,7 @@ impl<'a> Team<'a> {
             let (go, told) = channel();
             let (tell, done) = channel();
             scope.spawn(move || {
-                if let Err(error) = rank(args, strategy, comm, &told, &tell) {
+                if let Err(error) = rank(args, strategy, &comm, &told, &tell) {
                     // Nobody listens if the others have failed before.
                     let _ = tell.send(Err(error));
                 }

@@ -11,7 +11,7 @@ pub(crate) struct InPlace {
     dtype: DType,
     /// As collectives know it, if it lies on a GPU.
     #[cfg(feature = "cuda")]
-    lent: Option<phalanx_tensor::backend::Lent>,
+    lent: Option<Box<phalanx_tensor::backend::Lent>>,
 }
 
 impl InPlace {
@@ -30,7 +30,7 @@ impl InPlace {
         };
         Ok(Self {
             #[cfg(feature = "cuda")]
-            lent: flat.lend()?,
+            lent: flat.lend()?.map(Box::new),
             flat,
             dtype,
         })

@@ -53,18 +53,20 @@ impl ProcessGroup for RankGroup {
     fn all_gather(&self, values: &Array, lens: &[usize]) -> HookResult {
         let mut values = InPlace::of(values)?;
         self.check("all-gather", lens, values.len())?;
-        Ok(match self.is_even(lens, values.len()) {
+        match self.is_even(lens, values.len()) {
             true => self.0.all_gather_in_place(&mut values)?,
             false => self.0.all_gatherv_in_place(&mut values, lens)?,
-        })
+        }
+        Ok(())
     }
 
     fn reduce_scatter(&self, values: &Array, lens: &[usize]) -> HookResult {
         let mut values = InPlace::of(values)?;
-        Ok(match self.is_even(lens, values.len()) {
+        match self.is_even(lens, values.len()) {
             true => self.0.reduce_scatter_in_place(&mut values, ReduceOp::Sum)?,
             // Parts that ranks are not cut into by themselves: the sum of everything has them all.
             false => self.0.all_reduce(&mut values, ReduceOp::Sum)?,
-        })
+        }
+        Ok(())
     }
 }

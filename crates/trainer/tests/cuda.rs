@@ -223,7 +223,7 @@ fn losses_are_read_a_step_late_and_are_the_same() {
         "train tiny --steps 9 --set train.ranks=1 --set train.device=cuda {broken} --out broken"
     ));
     assert!(error.contains("is not finite") || error.contains("NaN") || error.contains("inf"), "{error}");
-    let saved = fs::read_dir(place.run("broken").join("checkpoints")).map_or(0, |saved| saved.count());
+    let saved = fs::read_dir(place.run("broken").join("checkpoints")).map_or(0, Iterator::count);
     assert_eq!(saved, 0, "{error}");
 }
 

@@ -70,6 +70,9 @@ fn recogniser(
         .judge(Recogniser::judge))
 }
 
+/// An attribute's logits `[N, answers]`, and the true answers.
+type Answer = (Value, Vec<u32>);
+
 impl Recogniser {
     /// Features, and the logits of each attribute with its name.
     fn see(&self, step: &Step<'_>) -> Result<Judgement, TrainError> {
@@ -81,7 +84,7 @@ impl Recogniser {
     }
 
     /// The mean of all attributes' cross-entropies, and of each the logits with the truth.
-    fn parts(&self, step: &Step<'_>) -> Result<(Value, Vec<(Value, Vec<u32>)>), TrainError> {
+    fn parts(&self, step: &Step<'_>) -> Result<(Value, Vec<Answer>), TrainError> {
         let mut total: Option<Value> = None;
         let mut answers = Vec::with_capacity(self.attributes.len());
         for (name, logits) in self.see(step)?.answers {
