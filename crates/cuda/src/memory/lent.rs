@@ -37,8 +37,10 @@ impl Lent {
         self.bytes.bytes()
     }
 
-    /// The device's computing stream, in whose order the memory is freed.
+    /// The device's computing stream, in whose order the memory is freed. What this thread has given it is on its way, also if
+    /// that is recorded; what went wrong with that the run's end tells.
     pub fn compute(&self) -> &Arc<CudaStream> {
+        let _ = self.slice.device().flush();
         self.bytes.stream()
     }
 }
