@@ -139,6 +139,18 @@ impl Gpu {
         slice.download_on(Stream::Compute)
     }
 
+    /// Says that the work which this thread issues next depends on a number, such as a size: a [`Replay`](crate::Replay) has a
+    /// recording for each. Elsewhere this does nothing.
+    ///
+    /// # Errors
+    /// [`GpuError::Replay`](crate::GpuError::Replay) if other work was recorded here.
+    pub fn branch(&self, key: u64) -> Result<()> {
+        if self.device().branch(key)? {
+            self.0.pool.branch(key);
+        }
+        Ok(())
+    }
+
     /// Waits until everything that was issued is done.
     ///
     /// # Errors

@@ -29,17 +29,20 @@
 //! - Work that no graph can have lies between graphs, and is issued each time: reading numbers, waiting, work of other streams,
 //!   libraries that are lent memory. A run may end at such a place, and a later one go on from there: that is then recorded too.
 //!
+//! - Whatever [`Gpu::branch`] is told: there is a recording for each number that it was given, of what follows. Sizes that depend on
+//!   what is in a batch are such numbers.
+//!
 //! What may not differ is the order of the work, its sizes, and what cuBLASLt and cuDNN are given: code that decides by numbers that it
-//! reads must decide alike, or have a replay for each way.
+//! reads must decide alike, or say how it decided by [`Gpu::branch`].
 //!
 //! # Memory
 //!
 //! Each run is given the memory that the first recorded one was, in the same order; it is used again within a run as it was there,
-//! and stays with the replay. What leaves a run, such as a loss, lies in that memory: it holds what the latest run wrote.
+//! and stays with the replay. What leaves a run, such as a loss, lies in that memory: it holds what the latest run wrote, whatever branch that took.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use crate::device::Segment;
+use crate::device::{Segment, Segments};
 use crate::memory::Reserve;
 use crate::{Gpu, GpuError, Result};
 
@@ -50,7 +53,7 @@ const WARM_UPS: u32 = 2;
 #[derive(Debug)]
 pub struct Replay {
     // Graphs go before the memory that they use.
-    segments: Vec<Segment>,
+    segments: Segments,
     reserve: Option<Reserve>,
     scope: u64,
     warm_ups: u32,
@@ -61,7 +64,7 @@ impl Replay {
     /// One that has not run.
     pub fn new(gpu: &Gpu) -> Self {
         let scope = gpu.device().new_scope();
-        Self { segments: Vec::new(), reserve: None, scope, warm_ups: WARM_UPS, gpu: gpu.clone() }
+        Self { segments: Segments::new(), reserve: None, scope, warm_ups: WARM_UPS, gpu: gpu.clone() }
     }
 
     /// Runs the code, whose work on the computing stream is recorded, or launched as it was recorded.
@@ -95,16 +98,14 @@ impl Replay {
         let played = device.end_replay();
         let reserve = pool.end_scope();
         let result = result.unwrap_or_else(|panic| resume_unwind(panic))?;
-        let played = played?;
-        if played.complete {
-            (self.segments, self.reserve) = (played.segments, reserve);
-        }
+        (self.segments, self.reserve) = (played?, reserve);
         Ok(result)
     }
 
     /// How many graphs it has, and of how many pieces of work these are: none before one was recorded.
     pub fn recorded(&self) -> (usize, usize) {
-        (self.segments.len(), self.segments.iter().map(Segment::len).sum())
+        let graphs = || self.segments.values().flatten();
+        (graphs().count(), graphs().map(Segment::len).sum())
     }
 
     /// Bytes that it holds for its runs.

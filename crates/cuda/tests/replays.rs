@@ -237,6 +237,52 @@ fn other_work_than_what_was_recorded_is_an_error_that_names_it() {
 }
 
 #[test]
+fn branches_have_recordings_of_their_own() {
+    software::run_anywhere(|| {
+        let gpu = &gpu();
+        let blas = Blas::new(gpu).unwrap();
+        let weights = gpu.upload(&drawn(1, 64)).unwrap();
+        let body = |rows: usize| -> Result<Slice> {
+            let x = kernels::affine(gpu, &weights, 2.0, 0.0)?;
+            gpu.branch(rows as u64)?;
+            let batch = gpu.upload(&drawn(rows as u64, 8 * rows))?;
+            let to = gpu.unwritten(F32, 8 * rows)?;
+            let (a, b) = (Matrix::plain(&batch), Matrix::plain(&x));
+            blas.matmul(&Product {
+                sizes: [1, rows, 8, 8],
+                a,
+                b,
+                to: &to,
+                add: false,
+                bias: None,
+                tf32: false,
+            })?;
+            kernels::affine(gpu, &to, 0.5, 0.0)
+        };
+        let mut replay = Replay::new(gpu);
+        let mut held = Vec::new();
+        for run in 0..24 {
+            // Products of new sizes are done for the first time in a run that would be recorded.
+            let rows = [8, 8, 3, 8, 5, 3][run % 6];
+            let output = replay.run(|| body(rows)).unwrap();
+            let found = gpu.download::<f32>(&output).unwrap();
+            assert_eq!(found, gpu.download::<f32>(&body(rows).unwrap()).unwrap(), "run {run}");
+            held.push((replay.recorded(), replay.bytes()));
+        }
+        // What all begin with, and a graph of two pieces for each.
+        assert_eq!(held[23].0, (4, 7));
+        assert!(held[10..].windows(2).all(|pair| pair[0] == pair[1]), "{held:?}");
+        // More branches than are recorded are as always.
+        for rows in 10..60 {
+            let output = replay.run(|| body(rows)).unwrap();
+            let found = gpu.download::<f32>(&output).unwrap();
+            assert_eq!(found, gpu.download::<f32>(&body(rows).unwrap()).unwrap(), "{rows} rows");
+        }
+        assert!(replay.recorded().0 <= 33, "{:?}", replay.recorded());
+    });
+}
+
+#[test]
 fn what_is_done_for_the_first_time_is_recorded_later() {
     software::run_anywhere(|| {
         let gpu = &gpu();

@@ -224,8 +224,10 @@ impl Listener for DataParallel {
         // What is done meanwhile makes room at once. Where gradients are sharded there is room for those of a few buckets,
         // as for parameters; backward waits if it is that much faster than the others.
         let scatters = self.strategy.layout.scatters();
-        // Where shards go on to other groups that does not depend on who is how fast, so that all ranks issue the same.
-        let done = |reduction: &Reduction| self.replicas.is_none() && reduction.is_done();
+        // Where shards go on to other groups that does not depend on who is how fast, so that all ranks issue the same. Nor does it
+        // on a GPU, which may have the step's work as a graph, and lets nobody wait.
+        let on_host = param.place().is_host();
+        let done = |reduction: &Reduction| on_host && self.replicas.is_none() && reduction.is_done();
         let crowded = |running: usize| scatters && running > self.options.prefetch.max(1);
         while step.running.front().is_some_and(done) || crowded(step.running.len()) {
             let Some(oldest) = step.running.pop_front() else { break };

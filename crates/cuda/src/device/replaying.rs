@@ -4,6 +4,7 @@
 //! streams, ends the segment that is recorded and is done as always between two of them.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
 
 use super::{Device, Stream};
@@ -96,6 +97,12 @@ fn differs(action: &str, problem: String) -> GpuError {
     GpuError::Replay { action: format!("`{action}`"), problem }
 }
 
+/// The segments of each branch.
+pub(crate) type Segments = HashMap<Vec<u64>, Vec<Segment>>;
+
+/// Branches that are recorded; in others everything is issued as always.
+const MOST: usize = 32;
+
 /// What is to be done with a piece of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
@@ -111,7 +118,10 @@ pub(crate) enum Turn {
 struct Player {
     device: Device,
     scope: u64,
+    /// The branch that the run is in, its segments, and those of the others.
+    path: Vec<u64>,
     segments: Vec<Segment>,
+    others: Segments,
     /// The segment that comes next, or is under way, and how much of it was found.
     segment: usize,
     op: usize,
@@ -190,6 +200,23 @@ impl Player {
         }
     }
 
+    /// Goes on in a branch. False if nothing is recorded any more.
+    fn branch(&mut self, key: u64) -> Result<bool> {
+        self.flush()?;
+        if self.abandoned {
+            return Ok(false);
+        }
+        let path = self.path.iter().copied().chain([key]).collect();
+        self.others.insert(std::mem::replace(&mut self.path, path), std::mem::take(&mut self.segments));
+        match self.others.remove(&self.path) {
+            Some(segments) => self.segments = segments,
+            None if self.others.len() >= MOST => self.abandoned = true,
+            None => {}
+        }
+        (self.segment, self.op) = (0, 0);
+        Ok(true)
+    }
+
     /// Remembers what went wrong.
     fn noting<R>(&mut self, result: Result<R>) -> Result<R> {
         if let Err(error) = &result {
@@ -199,17 +226,10 @@ impl Player {
     }
 }
 
-/// What a run leaves.
-pub(crate) struct Played {
-    pub(crate) segments: Vec<Segment>,
-    /// Whether it can be replayed; otherwise something was done for the first time.
-    pub(crate) complete: bool,
-}
-
 /// Replaying on a device. All of these concern the calling thread alone.
 impl Device {
     /// Begins to replay what these segments have, and to record what follows them.
-    pub(crate) fn begin_replay(&self, scope: u64, segments: Vec<Segment>) -> Result<()> {
+    pub(crate) fn begin_replay(&self, scope: u64, mut others: Segments) -> Result<()> {
         if SCOPE.get().is_some() {
             let problem = "this thread replays already".to_owned();
             return Err(GpuError::Capture { action: "a replay".to_owned(), problem });
@@ -218,7 +238,9 @@ impl Device {
         let player = Player {
             device: self.clone(),
             scope,
-            segments,
+            path: Vec::new(),
+            segments: others.remove(&Vec::new()).unwrap_or_default(),
+            others,
             segment: 0,
             op: 0,
             capturing: None,
@@ -230,19 +252,25 @@ impl Device {
         Ok(())
     }
 
-    /// Ends it: what was recorded, unless something went wrong.
-    pub(crate) fn end_replay(&self) -> Result<Played> {
+    /// Ends it: what is recorded now, unless something went wrong.
+    pub(crate) fn end_replay(&self) -> Result<Segments> {
         let flushed = self.flush();
         SCOPE.set(None);
         let Some(mut player) = PLAYER.take() else {
-            return Ok(Played { segments: Vec::new(), complete: false });
+            return Ok(Segments::new());
         };
         if player.capturing.take().is_some() {
             drop(self.end_capture());
         }
         match player.failed {
             Some(error) => Err(error),
-            None => flushed.map(|()| Played { segments: player.segments, complete: !player.abandoned }),
+            None => {
+                flushed?;
+                if !player.abandoned {
+                    player.others.insert(player.path, player.segments);
+                }
+                Ok(player.others)
+            }
         }
     }
 
@@ -315,6 +343,20 @@ impl Device {
             Some(()) => Ok(()),
             None => self.refuse_in_capture(action, super::FIRST),
         }
+    }
+
+    /// Whether this thread replays, and nothing of the run is recorded or known any more.
+    pub(crate) fn issues_all(&self) -> bool {
+        self.with_player(|player| player.abandoned).unwrap_or(false)
+    }
+
+    /// Goes on in a branch of what this thread replays, if it does.
+    pub(crate) fn branch(&self, key: u64) -> Result<bool> {
+        let branch = |player: &mut Player| {
+            let branched = player.branch(key);
+            player.noting(branched)
+        };
+        self.with_player(branch).unwrap_or(Ok(false))
     }
 
     /// Whether this thread records, so that the computing stream captures what it is given.

@@ -62,6 +62,15 @@ impl Pool {
         self.reserve().take()
     }
 
+    /// The run that this thread replays goes on in a branch.
+    pub(crate) fn branch(&self, key: u64) {
+        if let Some(scope) = self.device().scope()
+            && let Some(reserve) = self.reserve().as_mut().filter(|reserve| reserve.scope() == scope)
+        {
+            reserve.branch(key);
+        }
+    }
+
     /// Memory that was lent by a reserve, and that nobody has any more: it is used again.
     pub(super) fn give_back(&self, scope: u64, tracked: &Arc<Tracked>) {
         // Afterwards, and on other threads, it stays with the reserve until that goes.
@@ -105,7 +114,13 @@ impl Pool {
     fn block(&self, bytes: usize, kind: Kind, dedicated: bool) -> Result<Option<Block>> {
         let scope = self.device().scope();
         if let Some(scope) = scope {
-            let taken = self.reserve().as_mut().map(|reserve| reserve.take(bytes, dedicated));
+            let loose = self.device().issues_all();
+            let taken = self.reserve().as_mut().map(|reserve| {
+                if loose {
+                    reserve.loosen();
+                }
+                reserve.take(bytes, dedicated)
+            });
             if let Some(tracked) = self.device().noting(taken.unwrap_or(Ok(None)))? {
                 return Ok(Some(Block::lent(tracked, kind, scope, self)));
             }

@@ -6,18 +6,26 @@ use std::sync::Arc;
 use super::block::{Block, Tracked};
 use crate::{GpuError, Result};
 
+/// Memory that was given out, with the bytes that were asked for.
+type Sequence = Vec<(usize, Arc<Tracked>)>;
+
 /// What a capture or the runs of a replay have allocated.
 #[derive(Debug)]
 pub(crate) struct Reserve {
     /// The number of the capture or the replay.
     scope: u64,
     owned: Vec<Arc<Block>>,
-    /// What nobody has any more, of what may be used again.
+    /// What nobody has any more, of what may be used again; nothing while a sequence is repeated.
     free: Vec<Arc<Tracked>>,
-    /// What was given out in the first run, in order, with the bytes that were asked for. Later runs get it again.
-    sequence: Vec<(usize, Arc<Tracked>)>,
+    /// What was given out in the first run of this branch, in order. Later runs get it again.
+    sequence: Sequence,
     /// How much of the sequence this run was given.
     at: usize,
+    /// Whether nothing of this run is repeated.
+    loose: bool,
+    /// The branch that the run is in, and the sequences of the others.
+    path: Vec<u64>,
+    others: HashMap<Vec<u64>, Sequence>,
     /// By address of what is given out: how often. What left the latest run, and what is one's own for good, counts.
     out: HashMap<usize, usize>,
 }
@@ -29,8 +37,17 @@ fn fits(bytes: usize, asked: usize) -> bool {
 
 impl Reserve {
     pub(crate) fn new(scope: u64) -> Self {
-        let (owned, free, sequence) = (Vec::new(), Vec::new(), Vec::new());
-        Self { scope, owned, free, sequence, at: 0, out: HashMap::new() }
+        Self {
+            scope,
+            owned: Vec::new(),
+            free: Vec::new(),
+            sequence: Sequence::new(),
+            at: 0,
+            loose: false,
+            path: Vec::new(),
+            others: HashMap::new(),
+            out: HashMap::new(),
+        }
     }
 
     pub(super) fn scope(&self) -> u64 {
@@ -39,13 +56,48 @@ impl Reserve {
 
     /// Begins another run, which is given what the first one was.
     pub(crate) fn rewind(&mut self) {
+        if std::mem::take(&mut self.loose) {
+            self.sequence.clear();
+        }
+        self.go_to(Vec::new());
+    }
+
+    /// Lets the rest of this run take what is free; it is not what later ones are given.
+    pub(super) fn loosen(&mut self) {
+        if !std::mem::replace(&mut self.loose, true) {
+            self.sequence.clear();
+            self.at = 0;
+            self.collect();
+        }
+    }
+
+    /// Goes on in a branch of the branch that the run is in.
+    pub(super) fn branch(&mut self, key: u64) {
+        let path = self.path.iter().copied().chain([key]).collect();
+        self.go_to(path);
+    }
+
+    fn go_to(&mut self, path: Vec<u64>) {
+        let sequence = std::mem::take(&mut self.sequence);
+        self.others.insert(std::mem::replace(&mut self.path, path), sequence);
+        self.sequence = self.others.remove(&self.path).unwrap_or_default();
         self.at = 0;
         self.free.clear();
+        if self.sequence.is_empty() {
+            self.collect();
+        }
+    }
+
+    /// What follows is recorded, with all memory that nobody has.
+    fn collect(&mut self) {
+        let free = |one: &&Arc<Block>| !self.out.contains_key(&Arc::as_ptr(one.tracked()).addr());
+        self.free = self.owned.iter().filter(free).map(|block| block.tracked().clone()).collect();
     }
 
     /// Memory for so many bytes: what was given out at this place of the first run, or else the smallest that fits and that nobody
     /// has any more; none if there is none.
     pub(super) fn take(&mut self, asked: usize, dedicated: bool) -> Result<Option<Arc<Tracked>>> {
+        let dedicated = dedicated && !self.loose;
         if let Some((bytes, tracked)) = self.sequence.get(self.at) {
             if *bytes != asked {
                 let (action, problem) = (format!("memory of {asked} bytes"), format!("{bytes} bytes were"));
@@ -55,9 +107,7 @@ impl Reserve {
             self.at += 1;
             self.give_out(&tracked, false);
             if self.at == self.sequence.len() {
-                // What follows is recorded.
-                let free = |one: &&Arc<Block>| !self.out.contains_key(&Arc::as_ptr(one.tracked()).addr());
-                self.free = self.owned.iter().filter(free).map(|block| block.tracked().clone()).collect();
+                self.collect();
             }
             return Ok(Some(tracked));
         }
@@ -72,13 +122,15 @@ impl Reserve {
     pub(super) fn own(&mut self, block: Block, asked: usize, dedicated: bool) {
         let tracked = block.tracked().clone();
         self.owned.push(Arc::new(block));
-        self.given(asked, &tracked, dedicated);
+        self.given(asked, &tracked, dedicated && !self.loose);
     }
 
     fn given(&mut self, asked: usize, tracked: &Arc<Tracked>, dedicated: bool) {
         self.give_out(tracked, dedicated);
-        self.sequence.push((asked, tracked.clone()));
-        self.at = self.sequence.len();
+        if !self.loose {
+            self.sequence.push((asked, tracked.clone()));
+            self.at = self.sequence.len();
+        }
     }
 
     fn give_out(&mut self, tracked: &Arc<Tracked>, dedicated: bool) {

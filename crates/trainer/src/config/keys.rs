@@ -82,12 +82,15 @@ choices! {
         Shards = "shards",
     }
 
-    /// What leaves the memory of a GPU.
+    /// What leaves the memory of whatever computes.
     Offload {
         /// Nothing.
         None = "none",
         /// The optimizer's state and averages lie on the host, whose processor updates the weights.
         Optimizer = "optimizer",
+        /// The optimizer's state and averages lie in files, and in the host's memory for a few flat units at a time; its processor
+        /// updates the weights.
+        Disk = "disk",
     }
 
     /// What a rank computes on.
@@ -233,8 +236,12 @@ sections! {
         clip_norm: f64 = 0.0;
         /// What computes: the processors, or a GPU for each rank; `auto` takes GPUs where every rank has one, and says what it took.
         device: DeviceKind = DeviceKind::Auto;
-        /// What of a training on GPUs lies on the host instead.
+        /// What lies on the host instead of a GPU, or in files instead of memory.
         offload: Offload = Offload::None;
+        /// The folder of those files, on a fast disk of each host; empty = in the run's folder. They are deleted at the end.
+        offload_folder: String = String::new();
+        /// On GPUs: what a step computes is recorded once and launched as CUDA graphs from then on.
+        graphs: bool = false;
         /// What products take and activations are kept in, also in evaluation and samples.
         precision: Precision = Precision::F32;
         /// The loss is multiplied by this for backward, and gradients divided by it; 0 = not, but dynamically for `f16`.

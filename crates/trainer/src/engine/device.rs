@@ -181,6 +181,12 @@ impl Device {
         Err("this program was built without its feature `cuda`".to_owned())
     }
 
+    /// The GPU, if it is one.
+    #[cfg(feature = "cuda")]
+    pub(super) fn gpu_of(&self) -> Option<&phalanx_cuda::Gpu> {
+        self.cuda.as_ref().map(phalanx_tensor::backend::Cuda::gpu)
+    }
+
     /// What tells the GPU from others of the host.
     #[cfg(feature = "cuda")]
     fn identity(&self) -> String {

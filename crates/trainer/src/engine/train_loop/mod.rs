@@ -28,6 +28,7 @@ use super::device::Gauge;
 use super::distributed::{Distributed, Network, StopReason, World};
 use super::observer::{Event, Observer, Started, StepReport};
 use super::quality::Quality;
+use super::repeated::Repeated;
 use super::training::{Task, Weights};
 use super::watch::Watch;
 use super::{Plan, TrainError, precision};
@@ -79,6 +80,8 @@ pub(super) struct Run<'a> {
     gauge: Option<Gauge>,
     meter: Meter,
     losses: Losses,
+    /// The work of each phase.
+    repeated: Vec<Repeated>,
     /// The last step, while nobody has read what it measured.
     taken: Option<Taken>,
     saver: Saver,
@@ -107,7 +110,7 @@ impl<'a> Run<'a> {
         let place = distributed.device().place().clone();
         let weights = if distributed.is_shared() { Weights::ByRanks } else { Weights::Here };
         let built = task.build(config, Some(data.num_classes()), weights, &place)?;
-        let state = TrainState::new(config, built, &plan, distributed, context.clone())?;
+        let state = TrainState::new(config, built, &plan, distributed, context.clone(), folder.path())?;
         let (meter, losses, saver) = (Meter::default(), Losses::default(), Saver::new(folder, config));
         let (broken, last, quality) = (None, Map::new(), Quality::open(task, &context, &place)?);
         if quality.is_some() && !state.training.draws() {
@@ -117,6 +120,8 @@ impl<'a> Run<'a> {
             )));
         }
         let watch = Watch::new(&config.watch, state.training.phases());
+        let phases = state.training.phases().len();
+        let repeated = || Repeated::new(distributed.device(), config.train.graphs);
         Ok(Self {
             folder,
             config,
@@ -129,6 +134,7 @@ impl<'a> Run<'a> {
             gauge: Gauge::of(distributed.device()),
             meter,
             losses,
+            repeated: std::iter::repeat_with(repeated).take(phases).collect(),
             taken: None,
             saver,
             quality,

@@ -1,6 +1,7 @@
 //! Everything that changes while training, and how it is saved.
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use phalanx_sharding::{Layout, ParallelStrategy, Reduced};
@@ -48,6 +49,7 @@ impl TrainState {
         plan: &Plan,
         distributed: &Distributed,
         context: Arc<Context>,
+        folder: &Path,
     ) -> Result<Self, TrainError> {
         let Built { training, mut networks } = built;
         for network in &mut networks {
@@ -66,7 +68,8 @@ impl TrainState {
             let of = phases.iter().filter(|phase| phase.updated.contains(&at)).map(|phase| &phase.steps);
             // From the first step that changes it to the last.
             let steps = of.cloned().reduce(|all, more| all.start.min(more.start)..all.end.max(more.end));
-            Trainable::new(config, network, plan, steps.unwrap_or(0..u64::MAX))
+            let files = (folder, distributed.rank());
+            Trainable::new(config, network, plan, steps.unwrap_or(0..u64::MAX), files)
         });
         let trainables = trainables.collect::<Result<_, _>>()?;
         Ok(Self { training, step: 0, trainables, frozen, phases, listener, context })

@@ -1,6 +1,7 @@
 //! A network that is learnt, and everything that changes with it.
 
 use std::ops::Range;
+use std::path::Path;
 
 use candle_core::Tensor;
 use phalanx_sharding::Reduced;
@@ -31,22 +32,25 @@ pub(super) struct Trainable {
 }
 
 impl Trainable {
-    /// For a network that is shared already, as `config` says for it; it changes in the steps `steps` of the plan.
+    /// For a network that is shared already, as `config` says for it; it changes in the steps `steps` of the plan. What lies in
+    /// files lies in the run's folder, apart by rank.
     pub(super) fn new(
         config: &Config,
         network: Network,
         plan: &Plan,
         steps: Range<u64>,
+        (folder, rank): (&Path, usize),
     ) -> Result<Self, TensorError> {
         let config = &config.for_network(network.name());
-        let mut optimizer = optimize::optimizer(config);
+        let state = optimize::state_at(config, folder, rank, network.name())?;
+        let mut optimizer = optimize::optimizer(config, state.clone());
         optimizer.reserve(network.store().flat_params())?;
         Ok(Self {
             network,
             optimizer,
             schedule: optimize::schedule(config, &plan.of(&steps))?,
             begin: steps.start,
-            ema: optimize::averages(config),
+            ema: optimize::averages(config, state),
             clip_norm: (config.train.clip_norm > 0.0).then_some(config.train.clip_norm),
             loss_scale: precision::loss_scale(config)?,
         })
