@@ -3,7 +3,7 @@
 use phalanx_sharding::{MemoryPlan, Strategy, Workload};
 use phalanx_tensor::Place;
 
-use crate::config::Config;
+use crate::config::{Config, Offload};
 use crate::engine::distributed::Network;
 use crate::engine::training::{Built, Task, Weights};
 use crate::engine::{TrainError, optimize};
@@ -55,6 +55,10 @@ pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Res
         for network in &networks {
             let mut plan = MemoryPlan::new(network.store().flat_params(), strategy, &workload(network))?;
             plan.sent_per_step *= updates(network).max(1) as u64;
+            if config.train.offload == Offload::Disk {
+                // It is in memory for two flat units at a time.
+                plan.ranks.iter_mut().for_each(|rank| (rank.optimizer, rank.averages) = (0, 0));
+            }
             match &mut sum {
                 None => sum = Some(plan),
                 Some(sum) => add(sum, plan),
