@@ -12,9 +12,11 @@
 //!
 //! (Li et al. 2020; Rajbhandari et al. 2020; Zhao et al. 2023.)
 
+mod coding;
 mod gradients;
 mod parameters;
 mod prefetch;
+mod worker;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -27,11 +29,12 @@ use phalanx_tensor::{
     Array, FlatEntry, FlatParam, HookResult, Listener, ParamState, ParamStore, ProcessGroup,
 };
 
+use self::coding::Coding;
 use self::gradients::{Reduction, Reductions};
 use self::parameters::Gathered;
 use self::prefetch::Pass;
 use crate::buffer::InPlace;
-use crate::codec::GradCodec;
+use crate::codec::{CodecState, Route};
 use crate::mesh::first_that_differs;
 use crate::options::{Options, Overlap};
 use crate::parallel::{ParallelStrategy, ShardRole, StateBytes, Step, StepToken};
@@ -67,6 +70,8 @@ pub struct DataParallel {
     /// By block, the buckets that its parameters lie in.
     buckets: Vec<Vec<usize>>,
     options: Options,
+    /// What gradients go by instead of themselves, if there is a codec.
+    coding: Option<Coding>,
     state: Mutex<Progress>,
 }
 
@@ -104,7 +109,8 @@ impl DataParallel {
     ///
     /// # Errors
     /// [`ShardingError::Mesh`] if the mesh lacks an axis, [`ShardingError::Strategy`] if the strategy cannot go by the
-    /// algorithm, [`ShardingError::Codec`] if the codec does not know the gradients' type; otherwise as [`DataParallel::new`].
+    /// algorithm or the codec's scope, [`ShardingError::Codec`] if the codec does not know the gradients' type; otherwise as
+    /// [`DataParallel::new`].
     pub fn with_options(
         store: &ParamStore,
         mesh: ProcessMesh,
@@ -121,6 +127,7 @@ impl DataParallel {
                 let problem = format!("encodes gradients of f32, not {}", param.dtype().as_str());
                 return Err(ShardingError::codec(codec.name(), problem));
             }
+            options.codec_scope.fits(&strategy)?;
         }
         check_same_model(store, &comm)?;
         let (shards, replicas) = match strategy.axis {
@@ -133,6 +140,25 @@ impl DataParallel {
         let overlaps = options.overlap.decide(&comm, gathers && on_host, options.threads.max(1))?;
         let timely = |comm: Communicator| if overlaps { comm } else { comm.blocking() };
         let by = |comm: &Communicator| timely(comm.using(options.algorithm));
+        let coding = match &options.codec {
+            None => None,
+            Some(codec) => {
+                let place = |comm: &Communicator| (comm.rank(), comm.world_size());
+                let route = Route {
+                    strategy,
+                    scope: options.codec_scope,
+                    algorithm: options.algorithm,
+                    shard: place(shards),
+                    replica: replicas.map(place),
+                };
+                let own = |comm: &Communicator| {
+                    let part = comm.split(Some(0), 0)?;
+                    part.ok_or_else(|| ShardingError::Mesh("a rank with a colour got no group".into()))
+                };
+                let links = (own(shards)?, replicas.map(own).transpose()?);
+                Some(Coding::new(codec.clone(), route, links, &params, overlaps)?)
+            }
+        };
         let (shards, replicas) = (by(shards), replicas.map(by));
         let order = trainable().map(|(at, _)| at).rev().collect();
         let (mut blocks, mut buckets) = (BTreeMap::new(), Vec::new());
@@ -154,6 +180,7 @@ impl DataParallel {
             blocks,
             buckets,
             options,
+            coding,
             state: Mutex::default(),
         };
         this.fill(store.key())?;
@@ -384,11 +411,7 @@ impl ParallelStrategy for DataParallel {
         let held = self.params.iter().map(FlatParam::held_bytes);
         let [parameters, gradients] =
             held.fold([0; 2], |sum, held| [0, 1].map(|of| sum[of] + held[of] as u64));
-        let kept = |codec: &Arc<dyn GradCodec>| {
-            let trainable = self.order.iter().map(|at| &self.params[*at]);
-            trainable.map(|param| codec.kept(param.len(), param.owned().len(), self.strategy.axis)).sum()
-        };
-        let codec = self.options.codec.as_ref().map_or(0, kept);
+        let codec = self.coding.as_ref().map_or(0, |coding| coding.state_bytes(&self.order));
         let wire = self.state().step.as_ref().map_or(0, Reductions::wire_bytes);
         StateBytes { parameters, gradients, codec, wire }
     }
@@ -398,16 +421,18 @@ impl ParallelStrategy for DataParallel {
     }
 
     fn stats(&self) -> CommStats {
-        self.state().first_ranks.values().map(Communicator::stats).fold(self.mesh.stats(), CommStats::add)
+        let state = self.state();
+        let parts = state.first_ranks.values().map(Communicator::stats);
+        parts.chain(self.coding.iter().map(Coding::stats)).fold(self.mesh.stats(), CommStats::add)
     }
 
-    fn codec_state(&self) -> Vec<(String, Vec<f32>)> {
-        self.options.codec.as_ref().map_or_else(Vec::new, |codec| codec.state())
+    fn codec_state(&self) -> CodecState {
+        self.coding.as_ref().map_or_else(Vec::new, |coding| coding.codec().state())
     }
 
-    fn load_codec_state(&self, state: Vec<(String, Vec<f32>)>) -> Result<()> {
-        match (&self.options.codec, state.first()) {
-            (Some(codec), _) => codec.load_state(state),
+    fn load_codec_state(&self, state: CodecState) -> Result<()> {
+        match (&self.coding, state.first()) {
+            (Some(coding), _) => coding.codec().load_state(state),
             (None, None) => Ok(()),
             (None, Some((name, _))) => {
                 Err(ShardingError::codec("none", format!("keeps nothing, but was given `{name}`")))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use phalanx_collectives::{Algorithm, Communicator, ReduceOp};
 
-use crate::codec::GradCodec;
+use crate::codec::{CodecScope, GradCodec};
 use crate::{Result, ShardingError};
 
 /// What can be chosen beside the strategy. All ranks must choose the same.
@@ -20,6 +20,8 @@ pub struct Options {
     pub algorithm: Algorithm,
     /// What gradients are on their way, if not the numbers themselves.
     pub codec: Option<Arc<dyn GradCodec>>,
+    /// Between whom the codec is used.
+    pub codec_scope: CodecScope,
     /// Whether communication runs beside computing.
     pub overlap: Overlap,
     /// Threads that each rank computes with, for [`Overlap::Auto`].
@@ -89,6 +91,7 @@ impl Default for Options {
             gathered_bytes: usize::MAX,
             algorithm: Algorithm::Auto,
             codec: None,
+            codec_scope: CodecScope::All,
             overlap: Overlap::Auto,
             threads: 1,
         }

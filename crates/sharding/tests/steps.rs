@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{Device, Tensor};
 use half::bf16;
-use phalanx_collectives::{Algorithm, Communicator, FlatBuffer, threads};
+use phalanx_collectives::{Algorithm, Communicator, threads};
 use phalanx_sharding::{
-    CodecBytes, DataParallel, GradCodec, Options, PRESETS, ParallelStrategy, Result as ShardingResult,
-    ShardingError, Strategy,
+    Among, Bucket, CodecBytes, CodecState, DataParallel, GradCodec, Keeps, Options, PRESETS,
+    ParallelStrategy, Peers, Result as ShardingResult, ShardingError, Strategy,
 };
 use phalanx_tensor::optim::{Optimizer as _, Sgd};
 use phalanx_tensor::{
@@ -27,44 +27,46 @@ impl GradCodec for Feedback {
         "feedback"
     }
 
-    fn encode(&self, slot: usize, gradients: &[f32]) -> ShardingResult<Box<dyn FlatBuffer>> {
+    fn reduce(
+        &self,
+        bucket: &Bucket,
+        gradients: &mut [f32],
+        keeps: Keeps,
+        peers: &mut Peers<'_>,
+    ) -> ShardingResult<()> {
         let mut kept = self.0.lock().expect("no panic");
-        let residual = kept.entry(slot).or_insert_with(|| vec![0.0; gradients.len()]);
+        let residual = kept.entry(bucket.slot).or_insert_with(|| vec![0.0; gradients.len()]);
         if residual.len() != gradients.len() {
             let problem = format!("keeps {} numbers for {}", residual.len(), gradients.len());
             return Err(ShardingError::Codec { codec: self.name().to_owned(), problem });
         }
-        let round = |(gradient, residual): (&f32, &mut f32)| {
-            let wanted = gradient + *residual;
-            let sent = bf16::from_f32(wanted);
-            *residual = wanted - sent.to_f32();
-            sent
-        };
-        Ok(Box::new(gradients.iter().zip(residual).map(round).collect::<Vec<_>>()))
+        for (gradient, residual) in gradients.iter_mut().zip(residual) {
+            let wanted = *gradient + *residual;
+            *gradient = bf16::from_f32(wanted).to_f32();
+            *residual = wanted - *gradient;
+        }
+        phalanx_sharding::Bf16.reduce(bucket, gradients, keeps, peers)
     }
 
-    fn decode(
-        &self,
-        sum: &mut dyn FlatBuffer,
-        range: Range<usize>,
-        gradients: &mut [f32],
-    ) -> ShardingResult<()> {
-        phalanx_sharding::Bf16.decode(sum, range, gradients)
+    fn flush(&self, bucket: &Bucket, gradients: &mut [f32]) -> ShardingResult<()> {
+        let kept = self.0.lock().expect("no panic").remove(&bucket.slot);
+        gradients.iter_mut().zip(kept.into_iter().flatten()).for_each(|(gradient, kept)| *gradient += kept);
+        Ok(())
     }
 
-    fn state(&self) -> Vec<(String, Vec<f32>)> {
+    fn state(&self) -> CodecState {
         let kept = self.0.lock().expect("no panic");
         kept.iter().map(|(slot, residual)| (slot.to_string(), residual.clone())).collect()
     }
 
-    fn load_state(&self, state: Vec<(String, Vec<f32>)>) -> ShardingResult<()> {
+    fn load_state(&self, state: CodecState) -> ShardingResult<()> {
         let read = |(slot, residual): (String, Vec<f32>)| (slot.parse().expect("a slot"), residual);
         *self.0.lock().expect("no panic") = state.into_iter().map(read).collect();
         Ok(())
     }
 
-    fn bytes(&self, elements: u64) -> CodecBytes {
-        CodecBytes { wire: 2 * elements, state: 4 * elements }
+    fn bytes(&self, bucket: &Bucket, among: &Among) -> CodecBytes {
+        CodecBytes { state: 4 * bucket.len as u64, ..phalanx_sharding::Bf16.bytes(bucket, among) }
     }
 }
 

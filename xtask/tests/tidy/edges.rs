@@ -14,7 +14,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("data", &[], &[]),
     ("tensor", &["kernels", "cuda"], &[]),
     ("models", &["tensor"], &[]),
-    ("sharding", &["tensor", "collectives"], &["models"]),
+    ("sharding", &["kernels", "tensor", "collectives"], &["models"]),
     ("trainer", &["tensor", "cuda", "collectives", "sharding", "data", "models"], &[]),
 ];
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use phalanx_sharding::{DataParallel, Options, ParallelStrategy, ShardRole, StateBytes};
+use phalanx_sharding::{CodecSettings, DataParallel, Options, ParallelStrategy, ShardRole, StateBytes};
 use phalanx_tensor::{FlatParam, ParamStore, ProcessGroup};
 
 use super::{Distributed, Traffic};
@@ -66,9 +66,10 @@ impl Network {
             prefetch: config.train.prefetch,
             gathered_bytes: mib(config.train.gathered_mib),
             algorithm: config.comm.algorithm,
-            codec: config.comm.codec.codec(),
+            codec: CodecSettings::from(config.comm.codec).codec()?,
             overlap: config.train.overlap,
             threads,
+            ..Options::default()
         };
         self.parallel = Some(DataParallel::with_options(&self.store, mesh.clone(), strategy, options)?);
         self.is_shared = true;

@@ -1,6 +1,6 @@
 //! What a run will hold and send under a strategy, without allocating the model.
 
-use phalanx_sharding::{MemoryPlan, Strategy, Workload};
+use phalanx_sharding::{CodecSettings, MemoryPlan, Strategy, Workload};
 use phalanx_tensor::Place;
 
 use crate::config::Config;
@@ -33,7 +33,7 @@ pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Res
         let phases = training.phases();
         phases.iter().filter(|phase| network.is_learnt() && phase.updates(network.name())).count()
     };
-    let codec = config.comm.codec.codec();
+    let codec = CodecSettings::from(config.comm.codec).codec()?;
     let workload = |network: &Network| {
         let own = config.for_network(network.name());
         Workload {
@@ -45,6 +45,7 @@ pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Res
             prefetch: own.train.prefetch,
             algorithm: config.comm.algorithm,
             codec: codec.clone(),
+            ..Workload::default()
         }
     };
     let plan = |strategy: &Strategy| -> Result<MemoryPlan, TrainError> {
