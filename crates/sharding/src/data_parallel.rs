@@ -16,6 +16,7 @@ mod coding;
 mod gradients;
 mod parameters;
 mod prefetch;
+mod weights;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -33,8 +34,9 @@ use self::coding::Coding;
 use self::gradients::{Reduction, Reductions};
 use self::parameters::Gathered;
 use self::prefetch::Pass;
+use self::weights::WeightGather;
 use crate::buffer::InPlace;
-use crate::codec::{CodecState, Route};
+use crate::codec::{CodecState, CodecVerdict, Route};
 use crate::mesh::first_that_differs;
 use crate::options::{Options, Overlap};
 use crate::parallel::{ParallelStrategy, ShardRole, StateBytes, Step, StepToken};
@@ -72,6 +74,8 @@ pub struct DataParallel {
     options: Options,
     /// What gradients go by instead of themselves, if there is a codec.
     coding: Option<Coding>,
+    /// What gathers parameters rounded, if they are to be.
+    weights: Option<WeightGather>,
     state: Mutex<Progress>,
 }
 
@@ -121,6 +125,14 @@ impl DataParallel {
         let comm = mesh.data().clone();
         let params = store.flat_params().to_vec();
         let trainable = || params.iter().enumerate().filter(|(_, param)| param.trainable());
+        if options.weight_chunk.is_some() {
+            strategy.gathers_parameters()?;
+            let other = params.iter().find(|param| param.dtype() != candle_core::DType::F32);
+            if let Some(param) = other {
+                let problem = format!("rounds parameters of f32, not {}", param.dtype().as_str());
+                return Err(ShardingError::codec("int8", problem));
+            }
+        }
         if let Some(codec) = &options.codec {
             let other = trainable().find(|(_, param)| param.dtype() != candle_core::DType::F32);
             if let Some((_, param)) = other {
@@ -140,6 +152,12 @@ impl DataParallel {
         let overlaps = options.overlap.decide(&comm, gathers && on_host, options.threads.max(1))?;
         let timely = |comm: Communicator| if overlaps { comm } else { comm.blocking() };
         let by = |comm: &Communicator| timely(comm.using(options.algorithm));
+        let own = |comm: &Communicator| {
+            let part = comm.split(Some(0), 0)?;
+            part.ok_or_else(|| ShardingError::Mesh("a rank with a colour got no group".into()))
+        };
+        let rounds = options.weight_chunk.filter(|_| gathers);
+        let weights = rounds.map(|chunk| WeightGather::new(own(shards)?, chunk, overlaps)).transpose()?;
         let coding = match &options.codec {
             None => None,
             Some(codec) => {
@@ -151,12 +169,8 @@ impl DataParallel {
                     shard: place(shards),
                     replica: replicas.map(place),
                 };
-                let own = |comm: &Communicator| {
-                    let part = comm.split(Some(0), 0)?;
-                    part.ok_or_else(|| ShardingError::Mesh("a rank with a colour got no group".into()))
-                };
                 let links = (own(shards)?, replicas.map(own).transpose()?);
-                Some(Coding::new(codec.clone(), route, links, &params, overlaps)?)
+                Some(Coding::new(codec.clone(), route, links, &params, (options.codec_when, overlaps))?)
             }
         };
         let (shards, replicas) = (by(shards), replicas.map(by));
@@ -181,6 +195,7 @@ impl DataParallel {
             buckets,
             options,
             coding,
+            weights,
             state: Mutex::default(),
         };
         this.fill(store.key())?;
@@ -363,8 +378,7 @@ impl ParallelStrategy for DataParallel {
 
     fn unshard(&self) -> Result<()> {
         let mut state = self.state();
-        (0..self.params.len()).try_for_each(|at| self.fetch(&mut state, at))?;
-        (0..self.params.len()).try_for_each(|at| self.receive(&mut state, at))?;
+        self.gather_all(&mut state)?;
         state.gathered.unsharded = true;
         Ok(())
     }
@@ -423,16 +437,22 @@ impl ParallelStrategy for DataParallel {
     fn stats(&self) -> CommStats {
         let state = self.state();
         let parts = state.first_ranks.values().map(Communicator::stats);
-        parts.chain(self.coding.iter().map(Coding::stats)).fold(self.mesh.stats(), CommStats::add)
+        let beside =
+            self.coding.iter().map(Coding::stats).chain(self.weights.iter().map(WeightGather::stats));
+        parts.chain(beside).fold(self.mesh.stats(), CommStats::add)
+    }
+
+    fn codec_verdicts(&self) -> Vec<CodecVerdict> {
+        self.coding.as_ref().map_or_else(Vec::new, Coding::verdicts)
     }
 
     fn codec_state(&self) -> CodecState {
-        self.coding.as_ref().map_or_else(Vec::new, |coding| coding.codec().state())
+        self.coding.as_ref().map_or_else(Vec::new, Coding::state)
     }
 
     fn load_codec_state(&self, state: CodecState) -> Result<()> {
         match (&self.coding, state.first()) {
-            (Some(coding), _) => coding.codec().load_state(state),
+            (Some(coding), _) => coding.load_state(state),
             (None, None) => Ok(()),
             (None, Some((name, _))) => {
                 Err(ShardingError::codec("none", format!("keeps nothing, but was given `{name}`")))

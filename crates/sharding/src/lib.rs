@@ -69,8 +69,8 @@ mod strategy;
 mod traffic;
 
 pub use codec::{
-    Among, Bf16, Bucket, CodecBytes, CodecKind, CodecScope, CodecSettings, CodecState, GradCodec, Keeps,
-    MatrixRange, Peers,
+    Among, Bf16, Bucket, CodecBytes, CodecKind, CodecScope, CodecSettings, CodecState, CodecVerdict,
+    CodecWhen, GradCodec, Keeps, MatrixRange, Peers,
 };
 pub use data_parallel::DataParallel;
 pub use error::{Result, ShardingError};

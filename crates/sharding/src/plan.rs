@@ -40,7 +40,7 @@ use phalanx_tensor::{FlatParam, ParamGroup};
 use crate::codec::{CodecScope, GradCodec, Route};
 use crate::options::Options;
 use crate::strategy::{Layout, ShardAxis, Strategy};
-use crate::traffic::scattered;
+use crate::traffic::{chunk, int8_len, scattered};
 use crate::{Result, ShardingError};
 
 /// What a run does with a model, as far as a plan depends on it.
@@ -65,6 +65,8 @@ pub struct Workload {
     pub codec: Option<Arc<dyn GradCodec>>,
     /// [`Options::codec_scope`].
     pub codec_scope: CodecScope,
+    /// [`Options::weight_chunk`].
+    pub weight_chunk: Option<usize>,
 }
 
 impl Workload {
@@ -84,7 +86,7 @@ impl Workload {
 impl Default for Workload {
     /// Adam on one rank.
     fn default() -> Self {
-        let Options { prefetch, algorithm, codec, codec_scope, .. } = Options::default();
+        let Options { prefetch, algorithm, codec, codec_scope, weight_chunk, .. } = Options::default();
         Self {
             ranks: 1,
             group: None,
@@ -95,6 +97,7 @@ impl Default for Workload {
             algorithm,
             codec,
             codec_scope,
+            weight_chunk,
         }
     }
 }
@@ -166,6 +169,7 @@ impl MemoryPlan {
         let shards = shards(&strategy, workload)?;
         let layout = strategy.layout;
         workload.codec.as_ref().map_or(Ok(()), |_| workload.codec_scope.fits(&strategy))?;
+        workload.weight_chunk.map_or(Ok(()), |_| strategy.gathers_parameters())?;
         let routes: Vec<Route> =
             (0..workload.ranks).map(|rank| workload.route(strategy, rank, shards)).collect();
         let ranks = routes.iter().map(|route| rank_bytes(params, route, workload)).collect();
@@ -309,6 +313,10 @@ fn sent(params: &[FlatParam], route: &Route, workload: &Workload) -> u64 {
     let last =
         gathered().filter(|param| param.groups().iter().any(|group| Some(&group.block) == end)).count();
     let again = gathered().rev().skip(last + workload.prefetch);
-    let passes: u64 = gathered().chain(again).map(|param| scattered(bytes(param), shards)).sum();
+    let gather = |param: &FlatParam| match workload.weight_chunk {
+        None => scattered(bytes(param), shards),
+        Some(size) => (shards as u64 - 1) * int8_len(chunk(param.len(), shards, route.shard.0).len(), size),
+    };
+    let passes: u64 = gathered().chain(again).map(gather).sum();
     sent + workload.micro_batches.max(1) as u64 * passes
 }

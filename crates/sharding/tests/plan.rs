@@ -193,6 +193,32 @@ fn every_strategy_holds_and_sends_what_was_planned() {
 }
 
 #[test]
+fn gathers_of_quantised_weights_send_what_was_planned() {
+    for strategy in ["fsdp", "hsdp"].map(|name| Strategy::named(name).expect("a row")) {
+        for subject in [Subject::ResNet, Subject::Mlp, Subject::Mixed] {
+            let (_, store) = build(subject).expect("sound");
+            let workload =
+                Workload { ranks: 4, optimizer_numbers: 0, weight_chunk: Some(16), ..Workload::default() };
+            let plan = MemoryPlan::new(store.flat_params(), strategy, &workload).expect("ranks are groups");
+            let measured: Vec<_> = std::thread::scope(|scope| {
+                let start = |comm| {
+                    let options = Options { weight_chunk: Some(16), ..Options::default() };
+                    scope.spawn(move || measure(subject, strategy, Some(0.0), options, comm))
+                };
+                let ranks: Vec<_> = threads(4).expect("threads").into_iter().map(start).collect();
+                ranks.into_iter().map(|rank| rank.join().expect("no panic").expect("trains")).collect()
+            });
+            let most = measured.iter().map(|(_, sent, ..)| *sent).max().unwrap_or(0);
+            assert_eq!(plan.sent_per_step, most, "{subject:?}, {strategy}");
+            assert!(
+                measured.iter().all(|(_, _, gathered, _)| *gathered <= plan.gathered),
+                "{subject:?}, {strategy}"
+            );
+        }
+    }
+}
+
+#[test]
 fn codecs_keep_and_send_what_was_planned() {
     let run = |subject, strategy: &Strategy, ranks, codec: &'static str, scope| {
         let place = format!("{subject:?}, {} on {ranks}, {codec} {scope}", strategy.name);

@@ -14,6 +14,7 @@ mod random_k;
 mod route;
 mod slots;
 mod sparse;
+mod trial;
 mod two_hops;
 
 pub use bf16::Bf16;
@@ -22,6 +23,8 @@ pub use kind::{CodecKind, CodecSettings};
 pub use peers::Peers;
 pub use route::CodecScope;
 pub(crate) use route::{Route, Sum};
+pub use trial::{CodecVerdict, CodecWhen};
+pub(crate) use trial::{Trial, Way};
 
 use std::fmt::Debug;
 

@@ -9,6 +9,7 @@ use super::DataParallel;
 use super::worker::Pending;
 use crate::Result;
 use crate::buffer::InPlace;
+use crate::codec::Way;
 use crate::strategy::{LEADER, Layout};
 
 /// How far the reductions of a step are.
@@ -58,7 +59,7 @@ enum Message {
     /// The gradients, of which this rank gets its shard.
     Scattered(Handle<(InPlace, InPlace)>),
     /// What a codec makes of them.
-    Coded(Pending<()>),
+    Coded(Pending<Way>),
     /// Nothing travels: there is nobody to add to.
     Alone,
 }
@@ -127,7 +128,7 @@ impl DataParallel {
             (Message::Scattered(handle), _) => drop(handle.wait()?),
             (Message::InPlace(handle), _) => drop(handle.wait()?),
             (Message::Coded(pending), Some(coding)) => coding.wait(pending)?,
-            (Message::Coded(pending), None) => pending.wait()?,
+            (Message::Coded(pending), None) => drop(pending.wait()?),
             (Message::Alone, _) => {}
         }
         let layout = self.strategy.layout;
