@@ -290,13 +290,13 @@ fn codecs_train_as_well_as_they_promise() {
     let dense = run("ddp", "none", |_| ());
     let off = |curve: &[Vec<f64>]| {
         // Later on a network as small as this amplifies any difference.
-        let pairs = curve[0].iter().zip(&dense[0]).take(4);
+        let pairs = curve[0].iter().zip(&dense[0]).take(3);
         pairs.map(|(a, b)| (a - b).abs() / b).fold(0.0, f64::max)
     };
     for strategy in ["ddp", "zero1", "zero2", "fsdp"] {
         assert_eq!(run(strategy, "lossless", |_| ()), dense, "{strategy}: nothing is lost");
     }
-    for (codec, allowed) in [("bf16", 2e-3), ("int8", 1e-2), ("qsgd", 0.1), ("int4", 0.1)] {
+    for (codec, allowed) in [("bf16", 2e-3), ("int8", 5e-3), ("qsgd", 5e-2), ("int4", 5e-2)] {
         for strategy in ["dp", "ddp", "fsdp"] {
             let curve = run(strategy, codec, |_| ());
             assert!(
@@ -322,7 +322,7 @@ fn codecs_train_as_well_as_they_promise() {
     assert!(off(&between) > 0.0 && off(&between) < 0.01, "{}", off(&between));
     for strategy in ["fsdp", "hsdp"] {
         let rounded = run(strategy, "none", |options| options.weight_chunk = Some(64));
-        assert!(off(&rounded) > 0.0 && off(&rounded) < 0.05, "{strategy}: {}", off(&rounded));
+        assert!(off(&rounded) > 0.0 && off(&rounded) < 0.1, "{strategy}: {}", off(&rounded));
     }
 }
 
