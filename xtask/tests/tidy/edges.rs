@@ -15,7 +15,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("tensor", &["kernels", "cuda"], &[]),
     ("models", &["tensor"], &[]),
     ("sharding", &["kernels", "tensor", "collectives"], &["models"]),
-    ("trainer", &["tensor", "cuda", "collectives", "sharding", "data", "models"], &[]),
+    ("trainer", &["kernels", "tensor", "cuda", "collectives", "sharding", "data", "models"], &[]),
 ];
 
 /// The dependencies in a manifest, and whether they are those of tests and examples alone.

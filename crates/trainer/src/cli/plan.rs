@@ -128,7 +128,8 @@ fn lines(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Vec<String>
         ),
         format!("optimizer  {}", optimizer(config, plan)),
         format!("ranks      {ranks}, each with {} images a step", config.train.global_batch / ranks),
-        format!("comm       algorithm {}, codec {}", config.comm.algorithm, config.comm.codec),
+        format!("comm       algorithm {}", config.comm.algorithm),
+        format!("codec      {}", config.codec.describe()),
     ];
     let Some(ddp) = reference(plan) else { return lines };
     let largest = ddp.largest_block();
@@ -154,6 +155,7 @@ fn lines(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Vec<String>
             "parameters",
             "gradients",
             "optimizer",
+            "codec",
             "held",
             "of ddp",
             "gathered",
@@ -172,7 +174,8 @@ fn lines(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Vec<String>
             format!("{mark}{}", row.strategy.name),
             size(held.parameters),
             size(held.gradients),
-            size(held.optimizer + held.averages + held.codec),
+            size(held.optimizer + held.averages),
+            size(held.codec),
             size(held.total()),
             format!("{:.2}", ratio(held.total(), ddp.largest_rank().total())),
             size(row.gathered),
@@ -245,7 +248,8 @@ fn as_json(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Json {
         "global_batch": config.train.global_batch,
         "micro_batches": plan.workload.micro_batches,
         "algorithm": config.comm.algorithm.name(),
-        "codec": config.comm.codec.to_string(),
+        "codec": config.codec.kind.to_string(),
+        "codec_in_words": config.codec.describe(),
         "optimizer": config.optim.kind.as_str(),
         "optimizer_numbers_per_parameter": plan.workload.optimizer_numbers,
         "averages": plan.workload.averages,

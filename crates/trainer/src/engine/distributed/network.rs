@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use phalanx_sharding::{CodecSettings, DataParallel, Options, ParallelStrategy, ShardRole, StateBytes};
+use phalanx_sharding::{DataParallel, Options, ParallelStrategy, ShardRole, StateBytes};
 use phalanx_tensor::{FlatParam, ParamStore, ProcessGroup};
 
 use super::{Distributed, Traffic};
@@ -66,10 +66,12 @@ impl Network {
             prefetch: config.train.prefetch,
             gathered_bytes: mib(config.train.gathered_mib),
             algorithm: config.comm.algorithm,
-            codec: CodecSettings::from(config.comm.codec).codec()?,
+            codec: config.codec.settings(config.train.seed, &self.name).codec()?,
+            codec_scope: config.codec.scope,
+            codec_when: config.codec.when,
+            weight_chunk: config.codec.weight_chunk(),
             overlap: config.train.overlap,
             threads,
-            ..Options::default()
         };
         self.parallel = Some(DataParallel::with_options(&self.store, mesh.clone(), strategy, options)?);
         self.is_shared = true;
