@@ -131,13 +131,13 @@ fn lines(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Vec<String>
         format!("comm       algorithm {}", config.comm.algorithm),
         format!("codec      {}", config.codec.describe()),
     ];
-    let Some(ddp) = reference(plan) else { return lines };
-    let largest = ddp.largest_block();
-    let blocks: u64 = ddp.blocks.iter().map(|block| block.bytes).sum();
+    let (reference, Some(first)) = (reference(plan), plan.plans.first()) else { return lines };
+    let largest = first.largest_block();
+    let blocks: u64 = first.blocks.iter().map(|block| block.bytes).sum();
     lines.push(format!(
         "layout     {} flat memories for {} blocks of {}{}",
-        ddp.flat_params,
-        ddp.blocks.len(),
+        first.flat_params,
+        first.blocks.len(),
         size(blocks),
         largest.map_or_else(String::new, |block| format!(
             ", the largest {} of {}",
@@ -145,8 +145,8 @@ fn lines(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Vec<String>
             size(block.bytes)
         ))
     ));
-    if ddp.outside > 0 {
-        lines.push(format!("           {} outside of any block, whole on every rank", size(ddp.outside)));
+    if first.outside > 0 {
+        lines.push(format!("           {} outside of any block, whole on every rank", size(first.outside)));
     }
     lines.push(String::new());
     let mut table = vec![
@@ -169,6 +169,10 @@ fn lines(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Vec<String>
     ];
     for row in &plan.plans {
         let held = row.largest_rank();
+        // There is no such row where a codec is for groups only.
+        let of_ddp = |part: &dyn Fn(&MemoryPlan) -> f64| {
+            reference.map_or_else(|| "-".to_owned(), |ddp| format!("{:.2}", part(ddp)))
+        };
         let mark = if chosen == Some(row.strategy.name) { "> " } else { "  " };
         table.push(vec![
             format!("{mark}{}", row.strategy.name),
@@ -177,11 +181,11 @@ fn lines(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Vec<String>
             size(held.optimizer + held.averages),
             size(held.codec),
             size(held.total()),
-            format!("{:.2}", ratio(held.total(), ddp.largest_rank().total())),
+            of_ddp(&|ddp| ratio(held.total(), ddp.largest_rank().total())),
             size(row.gathered),
             size(row.unreduced + row.wire),
             size(row.peak()),
-            format!("{:.2}", ratio(row.peak(), ddp.peak())),
+            of_ddp(&|ddp| ratio(row.peak(), ddp.peak())),
             size(row.sent_per_step),
         ]);
     }
