@@ -6,7 +6,7 @@
 //! - **[`Strategy`]** names what is held where: a row of a table ([`PRESETS`]: `dp`, `ddp`, `zero1`, `zero2`, `fsdp`, also called
 //!   `zero3`, and `hsdp`) that [`Strategy::named`] finds and [`DataParallel`] follows. Which way the bytes go
 //!   ([`Options::algorithm`]) and what they are ([`Options::codec`]) is chosen beside it.
-//! - **[`GradCodec`]** encodes gradients for their way between ranks; what it keeps is part of a checkpoint.
+//! - **[`GradCodec`]** sums gradients over ranks in fewer bytes than they have; what it keeps is part of a checkpoint.
 //! - **[`MemoryPlan`]** says beforehand what a strategy will hold and send.
 //! - **[`ProcessMesh`]** arranges ranks along named axes, with a communicator for each; how a single tensor lies along them is its
 //!   [`Placement`].
@@ -66,8 +66,12 @@ mod placement;
 pub mod plan;
 mod process_group;
 mod strategy;
+mod traffic;
 
-pub use codec::{Bf16, CodecBytes, CodecKind, GradCodec};
+pub use codec::{
+    Among, Bf16, Bucket, CodecBytes, CodecKind, CodecScope, CodecSettings, CodecState, CodecVerdict,
+    CodecWhen, GradCodec, Keeps, MatrixRange, Peers,
+};
 pub use data_parallel::DataParallel;
 pub use error::{Result, ShardingError};
 pub use mesh::{AXES, MeshLayout, ProcessMesh};

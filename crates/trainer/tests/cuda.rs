@@ -396,7 +396,7 @@ fn a_gpu_is_taken_where_there_is_one_for_each_rank() {
     assert!(text.contains("CPU, as rank 1 has no GPU: this host has one GPU"), "{text}");
     // What NCCL does not do is done on processors, or refused.
     for (setting, why) in [
-        ("comm.codec=bf16", "comm.codec = \"bf16\" encodes gradients on the processor"),
+        ("codec.kind=bf16", "codec.kind = \"bf16\" encodes gradients on the processor"),
         ("comm.algorithm=ring", "comm.algorithm = \"ring\", and NCCL chooses the way itself"),
     ] {
         let line = format!("train tiny --steps 1 --set train.ranks=2 --set {setting}");

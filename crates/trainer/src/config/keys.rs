@@ -5,7 +5,7 @@ use phalanx_data::Tail;
 use phalanx_data::transform::{Filter, Normalise, ResizeMode};
 use phalanx_models::diffusion::samplers::SamplerKind;
 use phalanx_models::diffusion::{BetaSchedule, Prediction};
-use phalanx_sharding::{CodecKind, Overlap, PRESETS, ShardingError, Strategy};
+use phalanx_sharding::{CodecKind, CodecScope, CodecWhen, Overlap, PRESETS, ShardingError, Strategy};
 use phalanx_tensor::Precision;
 use toml::Value;
 
@@ -13,7 +13,7 @@ use super::origin::nearest;
 use super::section::{KeyDoc, KeyType, Mismatch, choices, library_choices, sections};
 
 library_choices! {
-    Algorithm, BetaSchedule, CodecKind, Filter, Overlap, Precision, Prediction, ResizeMode, SamplerKind, Tail
+    Algorithm, BetaSchedule, CodecKind, CodecScope, CodecWhen, Filter, Overlap, Precision, Prediction, ResizeMode, SamplerKind, Tail
 }
 
 /// The strategy that ranks follow unless told another.
@@ -91,6 +91,14 @@ choices! {
         /// The optimizer's state and averages lie in files, and in the host's memory for a few flat units at a time; its processor
         /// updates the weights.
         Disk = "disk",
+    }
+
+    /// What parameters are while they are gathered.
+    WeightCodec {
+        /// The numbers themselves.
+        None = "none",
+        /// Integers of 8 bits with a scale for every `codec.chunk`.
+        Int8 = "int8",
     }
 
     /// What a rank computes on.
@@ -254,8 +262,30 @@ sections! {
     comm: CommConfig {
         /// Which way gradients and sharded parameters go; a strategy that cannot go that way is refused.
         algorithm: Algorithm = Algorithm::Auto;
+    }
+
+    /// What gradients and gathered parameters are between ranks.
+    codec: CodecConfig {
         /// What gradients are on their way.
-        codec: CodecKind = CodecKind::None;
+        kind: CodecKind = CodecKind::None;
+        /// `topk`, `randomk`, `dgc`, `topk-int8`: the part of gradients that is sent.
+        density: f64 = 0.01;
+        /// `powersgd`: the rank of the products that are sent.
+        rank: usize = 2;
+        /// `int8`, `int4`, `qsgd`, `sign`, `topk-int8`: how many numbers share a scale, a multiple of 8.
+        chunk: usize = 256;
+        /// `dgc`: the momentum before sending; `optim.momentum` must be 0 then.
+        momentum: f64 = 0.9;
+        /// `dgc`: steps over which the part that is sent falls from a quarter to `codec.density`.
+        warmup_steps: u64 = 0;
+        /// Between all ranks, or only between groups of ranks such as hosts.
+        scope: CodecScope = CodecScope::All;
+        /// Where it is measured to be faster in the first steps, or always.
+        when: CodecWhen = CodecWhen::Auto;
+        /// `fsdp`, `hsdp`: what gathered parameters are on their way.
+        weights: WeightCodec = WeightCodec::None;
+        /// When resuming, forget what codecs have kept, so that a run can go on with another number of ranks or another codec.
+        reset: bool = false;
     }
 
     /// The optimizer.

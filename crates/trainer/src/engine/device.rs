@@ -5,7 +5,7 @@ use phalanx_sharding::CodecKind;
 use phalanx_tensor::Place;
 
 use super::error::TrainError;
-use crate::config::{Config, DeviceKind};
+use crate::config::{Config, DeviceKind, WeightCodec};
 
 /// What a rank computes on. Clones are handles.
 #[derive(Debug, Clone)]
@@ -217,8 +217,15 @@ fn release(_: usize) {}
 /// Why ranks can only work together on processors, if they can only there.
 fn only_on_processors(config: &Config, world: &Communicator) -> Option<String> {
     let comm = &config.comm;
-    if comm.codec != CodecKind::None {
-        return Some(format!("comm.codec = \"{}\" encodes gradients on the processor", comm.codec));
+    let codec = &config.codec;
+    if codec.kind != CodecKind::None {
+        return Some(format!("codec.kind = \"{}\" encodes gradients on the processor", codec.kind));
+    }
+    if codec.weights != WeightCodec::None {
+        return Some(format!(
+            "codec.weights = \"{}\" rounds parameters on the processor",
+            codec.weights.as_str()
+        ));
     }
     if comm.algorithm != Algorithm::Auto {
         return Some(format!("comm.algorithm = \"{}\", and NCCL chooses the way itself", comm.algorithm));

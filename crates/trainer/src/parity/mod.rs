@@ -7,6 +7,7 @@
 mod arithmetic;
 mod classifier;
 mod clip_text;
+mod codecs;
 mod denoisers;
 pub mod fill;
 mod losses;
@@ -47,6 +48,9 @@ pub enum ParityError {
     /// The tokenizer failed.
     #[error(transparent)]
     Data(#[from] phalanx_data::DataError),
+    /// A codec of gradients failed.
+    #[error(transparent)]
+    Sharding(#[from] phalanx_sharding::ShardingError),
     /// candle failed.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
@@ -103,6 +107,8 @@ pub fn check(path: &Path) -> Result<Vec<Quantity>, ParityError> {
         samplers::check_samplers(&reference)
     } else if json.get("runs").is_some() {
         optimizers::check(&reference)
+    } else if json.get("topk_error_feedback").is_some() {
+        codecs::check(&reference)
     } else if json.get("token_ids").is_some() {
         clip_text::check(&reference)
     } else if json["config"].get("gf_dim").is_some() {

@@ -59,7 +59,8 @@ pub(in crate::engine) fn codec_state(
     let (kind, of) = (kind(rank, ranks), format!("-of-{ranks:05}"));
     if let Some(found) = reader.kinds().find(|found| is_codec_state(found) && !found.ends_with(&of)) {
         return Err(TrainError::Setup(format!(
-            "the checkpoint has what codecs of gradients had kept as `{found}`; it can go on with as many ranks, not with {ranks}"
+            "the checkpoint has what codecs of gradients had kept as `{found}`; it can go on with as many ranks, not with {ranks}, \
+             unless codec.reset = true leaves it behind"
         )));
     }
     let start = named(network, "");

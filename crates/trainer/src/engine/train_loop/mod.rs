@@ -232,6 +232,7 @@ impl<'a> Run<'a> {
             }
             let taken = self.step(&mut feed)?;
             let (step, last) = (self.state.step, self.state.step == self.plan.stop);
+            self.tell_of_codecs(observer)?;
             // What a device computes is read when it has the next step to do, unless something follows that wants it now.
             self.tell_of_last(false, metrics.as_mut(), observer)?;
             let now = self.place.is_host() || self.is_something_due(step, last);
@@ -276,6 +277,19 @@ impl<'a> Run<'a> {
             return Err(TrainError::NotFinite { step, phase, loss, elsewhere: true });
         }
         Ok(interrupted)
+    }
+
+    /// Tells, on rank 0, where codecs were found to pay, once that is decided.
+    fn tell_of_codecs(&self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        for network in self.state.networks().filter(|network| network.is_learnt() && self.is_first()) {
+            for verdict in network.parallel()?.codec_verdicts() {
+                let whose =
+                    if network.name().is_empty() { String::new() } else { format!("{}: ", network.name()) };
+                tracing::info!("{whose}{verdict}");
+                observer.event(&Event::Note(format!("{whose}{verdict}")));
+            }
+        }
+        Ok(())
     }
 
     /// Reads the step before the one that was just queued, if nobody has, and tells of it.

@@ -29,6 +29,8 @@ pub(super) struct TrainState {
     phases: Vec<PhaseState>,
     listener: Option<Arc<dyn Listener>>,
     context: Arc<Context>,
+    /// Whether what codecs have kept is left in checkpoints.
+    forgets_codecs: bool,
 }
 
 /// What a phase changes, and when.
@@ -72,7 +74,8 @@ impl TrainState {
             Trainable::new(config, network, plan, steps.unwrap_or(0..u64::MAX), files)
         });
         let trainables = trainables.collect::<Result<_, _>>()?;
-        Ok(Self { training, step: 0, trainables, frozen, phases, listener, context })
+        let forgets_codecs = config.codec.reset;
+        Ok(Self { training, step: 0, trainables, frozen, phases, listener, context, forgets_codecs })
     }
 
     /// All networks.
@@ -231,8 +234,10 @@ impl TrainState {
         reader.check_model(self.networks().map(Network::store))?;
         for network in self.networks() {
             reader.read_model(network.store())?;
-            let kept = codec_state(&reader, network.name(), distributed.rank(), distributed.size())?;
-            network.parallel()?.load_codec_state(kept)?;
+            if !self.forgets_codecs {
+                let kept = codec_state(&reader, network.name(), distributed.rank(), distributed.size())?;
+                network.parallel()?.load_codec_state(kept)?;
+            }
         }
         for trainable in &mut self.trainables {
             trainable.load(checkpoint, &reader)?;
