@@ -53,6 +53,8 @@ struct State {
     complete: Vec<Option<u64>>,
     /// By worker: the learning rate at which it has ended its step.
     committed: Vec<Option<f64>>,
+    /// By worker: what it has asked for since it ended its step, while others have not ended theirs.
+    held: Vec<Vec<Message>>,
     /// The attempt whose gradients are summed.
     summed: Option<u64>,
     /// By worker and bucket: the values that it pulled, where old gradients are corrected.
@@ -85,6 +87,7 @@ impl Server {
             pushed: vec![vec![None; buckets]; workers],
             complete: vec![None; workers],
             committed: vec![None; workers],
+            held: vec![Vec::new(); workers],
             summed: None,
             pulled: vec![Vec::new(); workers],
             left: vec![false; workers],
@@ -218,6 +221,11 @@ impl Server {
         if from >= self.workers {
             return Err(ShardingError::state("parameter server", format!("rank {from} is no worker")));
         }
+        // One change is made for all: until then nothing of this worker's step is done.
+        if state.committed[from].is_some() && matches!(message.kind, Kind::Pull | Kind::Read | Kind::Fence) {
+            state.held[from].push(message);
+            return Ok(false);
+        }
         match message.kind {
             Kind::Push => {
                 let wrong = || {
@@ -243,8 +251,16 @@ impl Server {
             }
             Kind::Commit if self.together => {
                 state.committed[from] = Some(message.rate);
-                state = self.change_together(state)?;
-                self.answer(&mut state)?;
+                self.change_together(&mut state)?;
+                if state.committed[from].is_none() {
+                    let held = std::mem::replace(&mut state.held, vec![Vec::new(); self.workers]);
+                    drop(state);
+                    for (worker, messages) in held.into_iter().enumerate() {
+                        for message in messages {
+                            self.hear(worker, message)?;
+                        }
+                    }
+                }
             }
             Kind::Commit => {
                 state.waiting.arrive(from, Act::Push, Wish(message));
@@ -301,23 +317,23 @@ impl Server {
     }
 
     /// Once all workers have ended the step, changes the values by the sum.
-    fn change_together<'s>(&'s self, mut state: MutexGuard<'s, State>) -> Result<MutexGuard<'s, State>> {
+    fn change_together(&self, state: &mut State) -> Result<()> {
         if state.committed.iter().any(Option::is_none) {
-            return Ok(state);
+            return Ok(());
         }
         let rate = state.committed[0].unwrap_or(0.0);
         // A rate that is no number: this rank's worker has changed the values itself.
-        if !rate.is_nan() {
+        if rate.is_nan() {
+            state.store.push_together(|()| ());
+        } else {
             let rule = state.rule.clone();
             let rule = rule.ok_or_else(|| ShardingError::state("parameter server", "nobody has given it an optimizer"))?;
             state.store.push_together(|()| apply(&rule, &self.twins, rate))?;
-        } else {
-            state.store.push_together(|()| ());
         }
         self.twins.iter().for_each(FlatParam::zero_grads);
         state.committed.fill(None);
         state.summed = None;
-        Ok(state)
+        Ok(())
     }
 
     /// Does what may be done now.
