@@ -162,6 +162,11 @@ pub trait ParallelStrategy: Listener {
         false
     }
 
+    /// Whether a rank computes with copies of parameters that others hold, which may be newer.
+    fn keeps_copies(&self) -> bool {
+        false
+    }
+
     /// How stale changes were, and how long this rank has waited for others.
     fn sync_stats(&self) -> SyncStats {
         SyncStats::default()

@@ -195,7 +195,7 @@ impl ParameterServer {
             }
         };
         state.waited += begun.elapsed();
-        state.bytes_received += bytes.len() as u64;
+        state.bytes_received += if server == self.mail.rank() { 0 } else { bytes.len() as u64 };
         Ok((server, Message::read(&bytes)?))
     }
 
@@ -473,6 +473,10 @@ impl ParallelStrategy for ParameterServer {
 
     fn is_lockstep(&self) -> bool {
         self.together
+    }
+
+    fn keeps_copies(&self) -> bool {
+        true
     }
 
     fn sync_stats(&self) -> SyncStats {

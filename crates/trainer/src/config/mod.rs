@@ -18,6 +18,7 @@ mod origin;
 mod layer;
 mod networks;
 mod render;
+mod synchrony;
 mod validate;
 
 mod catalogue;
@@ -26,14 +27,15 @@ pub use toml::Value;
 
 pub use catalogue::{Catalogue, TaskSchema};
 pub use keys::{
-    CheckpointConfig, CommConfig, Config, DataConfig, DataKind, DeviceKind, EvalConfig, LogConfig,
+    ChaosConfig, CheckpointConfig, CommConfig, Config, DataConfig, DataKind, DeviceKind, EvalConfig, LogConfig,
     ModelConfig, Offload, OptimConfig, OptimKind, QualityConfig, SampleConfig, ScheduleConfig, ScheduleKind,
-    TrainConfig, WatchConfig,
+    SyncConfig, TrainConfig, WatchConfig,
 };
 pub use origin::{ConfigError, Origin, nearest};
 pub use render::{Detail, diff};
 pub use section::{KeyDoc, KeyType, Mismatch};
 pub use settings::{Settings, TaskSettings};
+pub use synchrony::SlowRank;
 pub use validate::Relations;
 
 use std::collections::BTreeMap;

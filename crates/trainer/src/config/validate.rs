@@ -195,5 +195,6 @@ impl Config {
         if let Err(error) = train.strategy.goes_by(comm.algorithm) {
             relations.require(false, "comm.algorithm", format!("comm.algorithm: {error}"));
         }
+        self.check_synchrony(relations);
     }
 }

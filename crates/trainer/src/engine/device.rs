@@ -211,6 +211,9 @@ fn release(_: usize) {}
 /// Why ranks can only work together on processors, if they can only there.
 fn only_on_processors(config: &Config, world: &Communicator) -> Option<String> {
     let comm = &config.comm;
+    if !config.train.strategy.is_bulk_synchronous() {
+        return Some(format!("{} moves parameters by the processor", config.train.strategy));
+    }
     if comm.codec != CodecKind::None {
         return Some(format!("comm.codec = \"{}\" encodes gradients on the processor", comm.codec));
     }
