@@ -128,7 +128,8 @@ fn what_is_wrong_with_files_is_told_with_their_names() {
     std::fs::remove_file(&file).expect("removes");
     assert!(state.open(param).is_err());
     std::fs::create_dir(&file).expect("makes a folder");
-    let zeros = phalanx_tensor::FlatStorage::zeros(param.owned().len(), DType::F32, &Place::host()).expect("zeros");
+    let zeros =
+        phalanx_tensor::FlatStorage::zeros(param.owned().len(), DType::F32, &Place::host()).expect("zeros");
     let failed = (0..100).find_map(|_| {
         std::thread::sleep(std::time::Duration::from_millis(10));
         state.close(param, zeros.clone()).err()

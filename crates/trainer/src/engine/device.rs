@@ -217,6 +217,9 @@ fn release(_: usize) {}
 /// Why ranks can only work together on processors, if they can only there.
 fn only_on_processors(config: &Config, world: &Communicator) -> Option<String> {
     let comm = &config.comm;
+    if !config.train.strategy.is_bulk_synchronous() {
+        return Some(format!("{} moves parameters by the processor", config.train.strategy));
+    }
     let codec = &config.codec;
     if codec.kind != CodecKind::None {
         return Some(format!("codec.kind = \"{}\" encodes gradients on the processor", codec.kind));
