@@ -310,7 +310,11 @@ fn graphs_lie_between_what_ranks_send_each_other() {
     let Some(place) = Place::anywhere() else { return };
     for strategy in ["ddp", "zero2", "fsdp"] {
         // Evaluations gather parameters in another order.
-        graphs_change_nothing(&place, 2, &format!("tiny --strategy {strategy} --set train.clip_norm=1 --set eval.every=3"));
+        graphs_change_nothing(
+            &place,
+            2,
+            &format!("tiny --strategy {strategy} --set train.clip_norm=1 --set eval.every=3"),
+        );
     }
     let synchronised = "--set data.kind=shapes --set data.images=24 --set data.test_images=8 \
                         --set model.image_size=16 --set model.width=8 --set train.global_batch=4 \

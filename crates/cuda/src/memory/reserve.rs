@@ -79,7 +79,10 @@ impl Reserve {
 
     fn go_to(&mut self, path: Vec<u64>) {
         let sequence = std::mem::take(&mut self.sequence);
-        self.others.insert(std::mem::replace(&mut self.path, path), sequence);
+        let left = std::mem::replace(&mut self.path, path);
+        if !sequence.is_empty() {
+            self.others.insert(left, sequence);
+        }
         self.sequence = self.others.remove(&self.path).unwrap_or_default();
         self.at = 0;
         self.free.clear();

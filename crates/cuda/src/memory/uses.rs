@@ -65,7 +65,8 @@ pub(crate) fn issue_repeatable(
         Work::Fixed(_) => &Work::Fixed(&hash),
     };
     let hold = |held: &mut Vec<Kept>| {
-        let others = slices.iter().map(|slice| slice.block()).filter(|block| block.lender() != device.scope());
+        let others =
+            slices.iter().map(|slice| slice.block()).filter(|block| block.lender() != device.scope());
         held.extend(others.map(|block| block.clone() as Kept));
     };
     let turn = device.turn(action, what, &hold)?;

@@ -71,12 +71,13 @@ impl Disk {
         fs::create_dir_all(&outer).map_err(failed)?;
         let process = std::process::id();
         // Other processes, also of other hosts, may have state there: what exists is somebody else's.
-        let own = (0..).map(|number| outer.join(format!("{process}-{number}"))).find_map(|own| {
-            match fs::create_dir(&own) {
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => None,
-                outcome => Some(outcome.map(|()| own)),
-            }
-        });
+        let own =
+            (0..).map(|number| outer.join(format!("{process}-{number}"))).find_map(
+                |own| match fs::create_dir(&own) {
+                    Err(error) if error.kind() == ErrorKind::AlreadyExists => None,
+                    outcome => Some(outcome.map(|()| own)),
+                },
+            );
         let folder = own.unwrap_or_else(|| Err(ErrorKind::AlreadyExists.into())).map_err(failed)?;
         let (jobs, queue) = channel();
         let thread = std::thread::Builder::new().name("phalanx-disk".to_owned());

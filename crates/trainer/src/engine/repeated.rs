@@ -61,7 +61,9 @@ impl Repeated {
         let Some((gpu, replay)) = &mut self.recording else { return work() };
         let shape = shape();
         let known = self.shapes.iter().position(|other| *other == shape);
-        let Some(at) = known.or((self.shapes.len() < MOST).then_some(self.shapes.len())) else { return work() };
+        let Some(at) = known.or((self.shapes.len() < MOST).then_some(self.shapes.len())) else {
+            return work();
+        };
         if known.is_none() {
             self.shapes.push(shape);
             if self.shapes.len() == MOST {

@@ -168,7 +168,8 @@ impl<'a> Step<'a> {
 /// square over the elements.
 fn deviation(number: f64, sums: &[f32], squares: &[f32]) -> f64 {
     let number = number.max(1.0);
-    let variance = |(sum, square): (&f32, &f32)| f64::from(*square) / number - (f64::from(*sum) / number).powi(2);
+    let variance =
+        |(sum, square): (&f32, &f32)| f64::from(*square) / number - (f64::from(*sum) / number).powi(2);
     let sum: f64 = sums.iter().zip(squares).map(variance).sum();
     (sum.max(0.0) / sums.len().max(1) as f64).sqrt()
 }
