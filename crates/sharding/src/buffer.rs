@@ -66,11 +66,25 @@ impl FlatBuffer for InPlace {
     fn device(&mut self) -> Option<DeviceMut<'_>> {
         let lent = self.lent.as_mut()?;
         let compute = lent.compute().clone();
-        Some(DeviceMut::of_bytes(lent.bytes(), self.dtype, &compute))
+        let issue = lent.issuing();
+        Some(DeviceMut::of_bytes(lent.bytes(), self.dtype, &compute).issuing(issue))
     }
 
     #[cfg(not(feature = "cuda"))]
     fn device(&mut self) -> Option<DeviceMut<'_>> {
         None
     }
+}
+
+/// Opens flat memory of f32.
+///
+/// # Errors
+/// If it is a device's, or of another element type.
+pub(crate) fn with_singles<R>(flat: &FlatStorage, f: impl FnOnce(&mut [f32]) -> R) -> Result<R> {
+    let opened = flat.with_slice_mut(|slice| match slice {
+        HostSliceMut::F32(values) => Some(f(values)),
+        HostSliceMut::F64(_) => None,
+    })?;
+    let what = || "elements other than f32 where ranks do not take every step together".to_owned();
+    opened.ok_or_else(|| TensorError::Unsupported { op: "flat memory", what: what() })
 }

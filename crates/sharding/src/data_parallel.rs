@@ -24,20 +24,17 @@ use std::collections::btree_map::Entry;
 use std::ops::Add as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use candle_core::Tensor;
 use phalanx_collectives::{CommStats, Communicator, ReduceOp};
-use phalanx_tensor::{
-    Array, FlatEntry, FlatParam, HookResult, Listener, ParamState, ParamStore, ProcessGroup,
-};
+use phalanx_tensor::{Array, FlatParam, HookResult, Listener, ParamState, ParamStore, ProcessGroup};
 
 use self::coding::Coding;
 use self::gradients::{Reduction, Reductions};
 use self::parameters::Gathered;
 use self::prefetch::Pass;
 use self::weights::WeightGather;
+use crate::agreement::{broadcast_buffers, check_same_model};
 use crate::buffer::InPlace;
 use crate::codec::{CodecState, CodecVerdict, Groups, Route};
-use crate::mesh::first_that_differs;
 use crate::options::{Options, Overlap};
 use crate::parallel::{ParallelStrategy, ShardRole, StateBytes, Step, StepToken};
 use crate::process_group::RankGroup;
@@ -121,6 +118,10 @@ impl DataParallel {
         strategy: Strategy,
         options: Options,
     ) -> Result<Arc<Self>> {
+        if !strategy.is_bulk_synchronous() {
+            let problem = "does not take every step together; `share` makes it".to_owned();
+            return Err(ShardingError::Strategy { name: strategy.name.to_owned(), problem });
+        }
         strategy.goes_by(options.algorithm)?;
         let comm = mesh.data().clone();
         let params = store.flat_params().to_vec();
@@ -267,8 +268,10 @@ impl Listener for DataParallel {
         // What is done meanwhile makes room at once. Where gradients are sharded there is room for those of a few buckets,
         // as for parameters; backward waits if it is that much faster than the others.
         let scatters = self.strategy.layout.scatters();
-        // Where shards go on to other groups that does not depend on who is how fast, so that all ranks issue the same.
-        let done = |reduction: &Reduction| self.replicas.is_none() && reduction.is_done();
+        // Where shards go on to other groups that does not depend on who is how fast, so that all ranks issue the same. Nor does it
+        // on a GPU, which may have the step's work as a graph, and lets nobody wait.
+        let on_host = param.place().is_host();
+        let done = |reduction: &Reduction| on_host && self.replicas.is_none() && reduction.is_done();
         let crowded = |running: usize| scatters && running > self.options.prefetch.max(1);
         while step.running.front().is_some_and(done) || crowded(step.running.len()) {
             let Some(oldest) = step.running.pop_front() else { break };
@@ -390,24 +393,7 @@ impl ParallelStrategy for DataParallel {
     }
 
     fn broadcast_buffers(&self, store: &ParamStore) -> Result<()> {
-        // All buffers travel as one message of f64, which holds f32 and counters below 2⁵³ exactly.
-        let mut all = Vec::new();
-        for buffer in store.buffers() {
-            let flat = buffer.to_host()?.flatten_all()?.to_dtype(candle_core::DType::F64)?;
-            all.extend(flat.to_vec1::<f64>()?);
-        }
-        self.comm.broadcast(&mut all, 0)?;
-        if self.comm.rank() == 0 {
-            return Ok(());
-        }
-        let mut rest = all.as_slice();
-        for buffer in store.buffers() {
-            let (own, later) = rest.split_at(buffer.shape().elem_count());
-            rest = later;
-            let tensor = Tensor::from_slice(own, buffer.shape(), &candle_core::Device::Cpu)?;
-            buffer.set(&tensor)?;
-        }
-        Ok(())
+        broadcast_buffers(store, &self.comm)
     }
 
     fn role(&self) -> ShardRole {
@@ -423,7 +409,7 @@ impl ParallelStrategy for DataParallel {
             held.fold([0; 2], |sum, held| [0, 1].map(|of| sum[of] + held[of] as u64));
         let codec = self.coding.as_ref().map_or(0, |coding| coding.state_bytes(&self.order));
         let wire = self.state().step.as_ref().map_or(0, Reductions::wire_bytes);
-        StateBytes { parameters, gradients, codec, wire }
+        StateBytes { parameters, gradients, codec, wire, synchrony: 0 }
     }
 
     fn peak_gathered_bytes(&self) -> u64 {
@@ -463,24 +449,4 @@ fn part(comm: &Communicator, colour: usize) -> Result<Communicator> {
         .map_err(|_| ShardingError::Mesh(format!("rank {colour} is beyond what communicators count")))?;
     comm.split(Some(colour), 0)?
         .ok_or_else(|| ShardingError::Mesh("a rank with a colour got no communicator".into()))
-}
-
-/// Compares what ranks built, parameter by parameter.
-fn check_same_model(store: &ParamStore, comm: &Communicator) -> Result<()> {
-    let describe = |param: &FlatParam| {
-        let kind = if param.trainable() { "trainable" } else { "frozen" };
-        let of = |entry: &FlatEntry| format!("{} {:?} ({kind})", entry.name, entry.shape.dims());
-        param.entries().iter().map(of).collect::<Vec<_>>()
-    };
-    let mut own = store.flat_params().iter().flat_map(describe).collect::<Vec<_>>();
-    if store.flat_params().iter().any(|param| param.values().is_none()) {
-        // Ranks will fill parts of it, which must be parts of the same.
-        own.push(format!("initial values of {:?}", store.key()));
-    }
-    let Some((rank, [first, other])) = first_that_differs(comm, &own.join("\n"))? else { return Ok(()) };
-    let difference = match first.lines().zip(other.lines()).find(|(a, b)| a != b) {
-        Some((a, b)) => format!("`{b}` where rank 0 has `{a}`"),
-        None => format!("{} parameters instead of {}", other.lines().count(), first.lines().count()),
-    };
-    Err(ShardingError::ModelsDiffer { rank, difference })
 }

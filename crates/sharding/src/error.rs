@@ -54,6 +54,14 @@ pub enum ShardingError {
         /// What is wrong.
         problem: String,
     },
+    /// What a checkpoint has of a strategy's state cannot be gone on with.
+    #[error("state of strategy `{strategy}`: {problem}")]
+    State {
+        /// The strategy.
+        strategy: String,
+        /// What is wrong, and what would be right.
+        problem: String,
+    },
     /// A step cannot begin, or gradients came outside of any.
     #[error("step: {0}")]
     Step(&'static str),
@@ -68,6 +76,14 @@ pub enum ShardingError {
 }
 
 impl ShardingError {
+    pub(crate) fn state(strategy: &str, problem: impl Into<String>) -> Self {
+        Self::State { strategy: strategy.to_owned(), problem: problem.into() }
+    }
+
+    pub(crate) fn strategy(name: &str, problem: impl Into<String>) -> Self {
+        Self::Strategy { name: name.to_owned(), problem: problem.into() }
+    }
+
     pub(crate) fn codec(codec: &str, problem: impl Into<String>) -> Self {
         Self::Codec { codec: codec.to_owned(), problem: problem.into() }
     }

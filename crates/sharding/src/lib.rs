@@ -55,17 +55,23 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod agreement;
 mod buffer;
 mod codec;
 mod data_parallel;
 mod error;
+mod local_sgd;
 mod mesh;
 mod options;
 mod parallel;
+mod parameter_server;
 mod placement;
 pub mod plan;
 mod process_group;
+mod replica;
+mod sharing;
 mod strategy;
+pub mod synchrony;
 mod traffic;
 
 pub use codec::{
@@ -74,13 +80,22 @@ pub use codec::{
 };
 pub use data_parallel::DataParallel;
 pub use error::{Result, ShardingError};
+pub use local_sgd::LocalSgd;
 pub use mesh::{AXES, MeshLayout, ProcessMesh};
 pub use options::{Options, Overlap};
-pub use parallel::{ParallelStrategy, Reduced, ShardRole, StateBytes, Step, StepToken};
+pub use parallel::{
+    OptimizerRule, ParallelStrategy, Reduced, Rule, ShardRole, StateBytes, Step, StepToken, SyncStats,
+    UpdateRule,
+};
+pub use parameter_server::ParameterServer;
 pub use placement::{Placed, Placement, local_ranges};
 pub use plan::{MemoryPlan, Workload};
 pub use process_group::RankGroup;
-pub use strategy::{Layout, PRESETS, Ranks, ShardAxis, StateLayout, Strategy};
+pub use sharing::share;
+pub use strategy::{
+    GossipKind, Layout, Meeting, PRESETS, Ranks, ServerPace, ShardAxis, StateLayout, Strategy, Synchrony,
+};
+pub use synchrony::{SyncOptions, Topology};
 
 /// The examples of this crate's README, as tests.
 #[cfg(doctest)]

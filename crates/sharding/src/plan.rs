@@ -22,7 +22,17 @@
 //! A codec keeps [`crate::CodecBytes::state`] for all gradients of every trainable one, and for the shard's where groups sum theirs;
 //! of its messages as many are counted as there may be buckets on their way, or, where gradients are not sharded, all of them.
 //!
-//! The first four, and what a codec keeps, are exact, to the byte what [`crate::ParallelStrategy::bytes`] and the optimizer
+//! Strategies that do not take every step together keep, besides, on every rank of `g`:
+//!
+//! | | keeps | sends in a step, on average |
+//! |---|---|---|
+//! | `local-sgd`, `post-local-sgd` (after its start) | nothing | an all-reduce of `Σ S_u` every `every` steps |
+//! | `diloco` | `2·Σ S_u`: parameters of the last meeting and the outer momentum | an all-reduce every `every` steps, of half the bytes as bf16 |
+//! | `ps-*` | `2·Σ P_u`: a server's values and the last gradients; with corrections of old gradients `g·Σ P_u` more | `2·Σ S_u·(g − 1)/g`: gradients to the other servers, values to the other workers |
+//!
+//! These are of trainable ones only. What is pushed and not used yet is in memory besides, at most `g·Σ P_u`.
+//!
+//! The first four, what a codec keeps and what a strategy keeps are exact, to the byte what [`crate::ParallelStrategy::bytes`] and the optimizer
 //! report between steps; what has no gradients is frozen. The others are what the engine holds for a moment besides; more can
 //! be on its way if links are much slower than the processor.
 //!
@@ -39,8 +49,9 @@ use phalanx_tensor::{FlatParam, ParamGroup};
 
 use crate::codec::{CodecScope, GradCodec, Groups, Route};
 use crate::options::Options;
-use crate::strategy::{Layout, ShardAxis, Strategy};
-use crate::traffic::{chunk, int8_len, scattered};
+use crate::strategy::{GossipKind, Layout, Meeting, ServerPace, ShardAxis, Strategy, Synchrony};
+use crate::synchrony::SyncOptions;
+use crate::traffic::{all_reduced, chunk, int8_len, scattered};
 use crate::{Result, ShardingError};
 
 /// What a run does with a model, as far as a plan depends on it.
@@ -67,6 +78,8 @@ pub struct Workload {
     pub codec_scope: CodecScope,
     /// [`Options::weight_chunk`].
     pub weight_chunk: Option<usize>,
+    /// How ranks keep apart and come together, for strategies that do not take every step together.
+    pub sync: SyncOptions,
 }
 
 impl Workload {
@@ -102,6 +115,7 @@ impl Default for Workload {
             codec,
             codec_scope,
             weight_chunk,
+            sync: SyncOptions::default(),
         }
     }
 }
@@ -119,12 +133,14 @@ pub struct RankBytes {
     pub averages: u64,
     /// What the codec of gradients keeps.
     pub codec: u64,
+    /// What the strategy keeps besides: parameters of the last meeting, outer momentum, a server's values.
+    pub synchrony: u64,
 }
 
 impl RankBytes {
     /// All of them.
     pub fn total(&self) -> u64 {
-        self.parameters + self.gradients + self.optimizer + self.averages + self.codec
+        self.parameters + self.gradients + self.optimizer + self.averages + self.codec + self.synchrony
     }
 }
 
@@ -281,6 +297,7 @@ fn rank_bytes(params: &[FlatParam], route: &Route, workload: &Workload) -> RankB
             held.gradients += lies(layout.gradients);
             held.optimizer += workload.optimizer_numbers as u64 * state;
             held.averages += if workload.averages { state } else { 0 };
+            held.synchrony += kept_apart(&route.strategy, workload, (whole, part));
             if let Some(codec) = &workload.codec {
                 held.codec +=
                     route.sums(param, params.len()).iter().map(|sum| sum.bytes(&**codec).state).sum::<u64>();
@@ -290,12 +307,50 @@ fn rank_bytes(params: &[FlatParam], route: &Route, workload: &Workload) -> RankB
     held
 }
 
+/// Bytes that a rank keeps of a flat parameter because ranks do not take every step together, given those of all and of its part.
+fn kept_apart(strategy: &Strategy, workload: &Workload, (whole, part): (u64, u64)) -> u64 {
+    match strategy.synchrony {
+        Synchrony::EveryStep | Synchrony::Rounds(Meeting::Average | Meeting::AverageAfterStart) => 0,
+        Synchrony::Rounds(Meeting::OuterStep) => 2 * whole,
+        Synchrony::Servers(pace) => {
+            let corrects = workload.sync.compensation > 0.0 && pace != ServerPace::Together;
+            2 * part + if corrects { workload.ranks as u64 * part } else { 0 }
+        }
+        Synchrony::Neighbours(_) => whole,
+    }
+}
+
+/// Bytes that a rank sends in a step, on average, of a trainable flat parameter where ranks do not take every step together.
+fn sent_apart(strategy: &Strategy, workload: &Workload, whole: u64) -> Option<u64> {
+    let (ranks, sync) = (workload.ranks, &workload.sync);
+    Some(match strategy.synchrony {
+        Synchrony::EveryStep => return None,
+        Synchrony::Rounds(meeting) => {
+            let encoded = if meeting == Meeting::OuterStep && sync.outer_bf16 { whole / 2 } else { whole };
+            all_reduced(encoded, ranks, workload.algorithm) / sync.every.max(1)
+        }
+        // Gradients to servers, and values from the server here.
+        Synchrony::Servers(_) => 2 * scattered(whole, ranks),
+        Synchrony::Neighbours(GossipKind::AllNeighbours) => {
+            sync.topology.sends_to(0, ranks).len() as u64 * whole
+        }
+        // What goes out, and the answer to whoever asks.
+        Synchrony::Neighbours(GossipKind::RandomNeighbour) if ranks > 1 => 2 * whole,
+        Synchrony::Neighbours(GossipKind::PushSum) if ranks > 1 => whole,
+        Synchrony::Neighbours(_) => 0,
+    })
+}
+
 /// Bytes that the rank of a route sends in a step.
 fn sent(params: &[FlatParam], route: &Route, workload: &Workload) -> u64 {
     let (layout, shards) = (route.strategy.layout, route.shard.1);
     let mut sent = 0;
     for param in params.iter().filter(|param| param.trainable()) {
         let whole = bytes(param);
+        if let Some(apart) = sent_apart(&route.strategy, workload, whole) {
+            sent += apart;
+            continue;
+        }
         sent += route
             .sums(param, params.len())
             .iter()

@@ -50,6 +50,53 @@ pub enum Ranks {
     Threads,
 }
 
+/// When ranks wait for each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Synchrony {
+    /// All take every step together (bulk-synchronous): [`crate::DataParallel`].
+    EveryStep,
+    /// Servers hold and update the parameters; workers push gradients and pull: [`crate::ParameterServer`].
+    Servers(ServerPace),
+    /// Each trains by itself and from time to time all meet: [`crate::LocalSgd`].
+    Rounds(Meeting),
+    /// Each averages with some others, and nobody with all: [`crate::Gossip`].
+    Neighbours(GossipKind),
+}
+
+/// How far workers of a parameter server may be apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerPace {
+    /// Not at all: one update for the gradients of all.
+    Together,
+    /// [`crate::SyncOptions::staleness`] steps; an update for each worker's gradients.
+    Bounded,
+    /// As far as it comes; an update for each worker's gradients.
+    Free,
+}
+
+/// What ranks do that meet after some steps of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Meeting {
+    /// Parameters become their mean (local SGD, Stich 2019).
+    Average,
+    /// Gradients are summed in every step of the first phase, then parameters become their mean from time to time (post-local
+    /// SGD, Lin et al. 2020).
+    AverageAfterStart,
+    /// The mean way that parameters have gone is the gradient of an outer optimizer (DiLoCo, Douillard et al. 2023).
+    OuterStep,
+}
+
+/// How ranks average with some others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GossipKind {
+    /// With all neighbours in every step (D-PSGD, Lian et al. 2017).
+    AllNeighbours,
+    /// With a random neighbour, without waiting for it (AD-PSGD, Lian et al. 2018).
+    RandomNeighbour,
+    /// Half goes to one neighbour, another one in every step, with a weight that corrects for what came (SGP, Assran et al. 2019).
+    PushSum,
+}
+
 /// One row: a named way of training together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Strategy {
@@ -63,6 +110,8 @@ pub struct Strategy {
     pub axis: ShardAxis,
     /// What the ranks are.
     pub ranks: Ranks,
+    /// When they wait for each other.
+    pub synchrony: Synchrony,
 }
 
 const fn held(parameters: Layout, gradients: Layout, optimizer: Layout) -> StateLayout {
@@ -70,7 +119,20 @@ const fn held(parameters: Layout, gradients: Layout, optimizer: Layout) -> State
 }
 
 const fn row(name: &'static str, summary: &'static str, layout: StateLayout) -> Strategy {
-    Strategy { name, summary, layout, axis: ShardAxis::World, ranks: Ranks::Processes }
+    let (axis, ranks, synchrony) = (ShardAxis::World, Ranks::Processes, Synchrony::EveryStep);
+    Strategy { name, summary, layout, axis, ranks, synchrony }
+}
+
+/// A row whose ranks hold the whole model and do not take every step together.
+const fn apart(name: &'static str, summary: &'static str, synchrony: Synchrony) -> Strategy {
+    let layout = held(Layout::Replicated, Layout::Replicated, Layout::Replicated);
+    Strategy { synchrony, ..row(name, summary, layout) }
+}
+
+/// A row whose ranks are workers and servers.
+const fn by_servers(name: &'static str, summary: &'static str, pace: ServerPace) -> Strategy {
+    let layout = held(Layout::Replicated, Layout::Replicated, Layout::Sharded);
+    Strategy { synchrony: Synchrony::Servers(pace), ..row(name, summary, layout) }
 }
 
 /// Every strategy that can be run.
@@ -111,13 +173,39 @@ pub const PRESETS: &[Strategy] = &[
             held(Layout::Sharded, Layout::Sharded, Layout::Sharded),
         )
     },
+    by_servers(
+        "ps-bsp",
+        "a server on every rank updates its part of the parameters by the sum of all gradients; workers push and pull",
+        ServerPace::Together,
+    ),
+    by_servers(
+        "ps-ssp",
+        "as ps-bsp, but by each worker's gradients as they come; a worker waits when it is too far ahead of the slowest",
+        ServerPace::Bounded,
+    ),
+    by_servers("ps-asp", "as ps-ssp, and nobody waits for anybody", ServerPace::Free),
+    apart(
+        "local-sgd",
+        "every rank trains by itself; every so many steps parameters become their mean",
+        Synchrony::Rounds(Meeting::Average),
+    ),
+    apart(
+        "post-local-sgd",
+        "as ddp for the first steps, then as local-sgd",
+        Synchrony::Rounds(Meeting::AverageAfterStart),
+    ),
+    apart(
+        "diloco",
+        "as local-sgd, but the mean way of a round is the gradient of an outer optimizer with momentum",
+        Synchrony::Rounds(Meeting::OuterStep),
+    ),
 ];
 
 /// Other names of rows.
 const ALIASES: &[(&str, &str)] = &[("zero3", "fsdp")];
 
 /// Names that people will ask for and that no row answers yet.
-const NOT_BUILT: &[&str] = &["ps-bsp", "ps-asp", "ps-ssp", "local-sgd"];
+const NOT_BUILT: &[&str] = &["d-psgd", "ad-psgd", "sgp"];
 
 impl Strategy {
     /// The row called `name`.
@@ -162,6 +250,11 @@ impl Strategy {
         }
         let problem = "gathers no parameters that could be quantised; `fsdp` and `hsdp` do".to_owned();
         Err(ShardingError::Strategy { name: self.name.to_owned(), problem })
+    }
+
+    /// Whether all ranks take every step together, so that [`crate::DataParallel`] follows the row.
+    pub fn is_bulk_synchronous(&self) -> bool {
+        self.synchrony == Synchrony::EveryStep
     }
 
     /// Whether the row's gradients and parameters can go between ranks that way.
@@ -258,8 +351,8 @@ mod tests {
     fn names_lead_to_rows_or_to_a_list() {
         assert_eq!(Strategy::named("ddp").expect("a row").layout.optimizer, Layout::Replicated);
         assert_eq!(Strategy::named("zero3").expect("a row").name, "fsdp");
-        let error = Strategy::named("ps-bsp").expect_err("no row yet").to_string();
-        assert_eq!(error, "strategy `ps-bsp` is not built yet; there is: dp, ddp, zero1, zero2, fsdp, hsdp");
+        let error = Strategy::named("sgp").expect_err("no row yet").to_string();
+        assert!(error.starts_with("strategy `sgp` is not built yet; there is: dp, ddp, zero1,"), "{error}");
         assert!(Strategy::named("dpp").expect_err("a typo").to_string().contains("is unknown"));
         assert!(NOT_BUILT.iter().all(|name| PRESETS.iter().all(|row| row.name != *name)));
     }

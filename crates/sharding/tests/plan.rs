@@ -1,22 +1,26 @@
 //! What is planned is what is held and sent, to the byte.
 
+mod common;
+
 use std::sync::Arc;
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use phalanx_collectives::{Communicator, threads};
 use phalanx_models::{Mlp, MlpConfig, MobileNetV2, MobileNetV2Config, ResNet, ResNetConfig, ResNetVariant};
 use phalanx_sharding::plan::{MemoryPlan, RankBytes, Workload};
 use phalanx_sharding::{
-    CodecKind, CodecScope, CodecSettings, DataParallel, GradCodec, Options, PRESETS, ParallelStrategy as _,
-    StateBytes, Strategy,
+    CodecKind, CodecScope, CodecSettings, DataParallel, GradCodec, OptimizerRule, Options, PRESETS,
+    ParallelStrategy as _, StateBytes, Strategy, SyncOptions, share,
 };
 use phalanx_tensor::loss::{Over, cross_entropy};
 use phalanx_tensor::nn::Linear;
 use phalanx_tensor::optim::{Adam, Ema, Optimizer, Sgd};
 use phalanx_tensor::{
-    Block, BuildOptions, Context, Init, Key, Param, ParamStore, Result, Session, StoreBuilder, Tape, Value,
-    ops,
+    Block, BuildOptions, Context, FlatStorage, Init, Key, Param, ParamStore, Result, Session, StoreBuilder,
+    Tape, Value, ops,
 };
+
+use common::on_ranks;
 
 type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -140,7 +144,14 @@ fn measure(
     let StateBytes { parameters, gradients, codec, .. } = parallel.bytes();
     let averages = ema.as_ref().map_or(0, Ema::bytes) as u64;
     Ok((
-        RankBytes { parameters, gradients, optimizer: optimizer.state_bytes() as u64, averages, codec },
+        RankBytes {
+            parameters,
+            gradients,
+            optimizer: optimizer.state_bytes() as u64,
+            averages,
+            codec,
+            synchrony: 0,
+        },
         sent,
         parallel.peak_gathered_bytes(),
         parallel.codec_state().iter().map(|(_, kept)| 4 * kept.len() as u64).sum(),
@@ -150,7 +161,7 @@ fn measure(
 #[test]
 fn every_strategy_holds_and_sends_what_was_planned() {
     for subject in [Subject::ResNet, Subject::Mlp, Subject::Mixed] {
-        for strategy in PRESETS {
+        for strategy in PRESETS.iter().filter(|row| row.is_bulk_synchronous()) {
             for (ranks, momentum, codec) in [
                 (1, None, "none"),
                 (2, Some(0.9), "none"),
@@ -349,4 +360,64 @@ fn groups_must_divide_the_ranks() {
         assert!(said.contains(&format!("6 ranks are not whole groups of {group}")), "{said}");
     }
     assert!(MemoryPlan::new(store.flat_params(), hsdp, &adam(0)).is_err());
+}
+
+#[test]
+fn ranks_that_are_apart_hold_and_send_what_was_planned() {
+    let base = SyncOptions { every: 4, ..SyncOptions::default() };
+    let cases = [
+        ("local-sgd", base.clone()),
+        ("post-local-sgd", base.clone()),
+        ("diloco", base.clone()),
+        ("diloco", SyncOptions { outer_bf16: true, ..base.clone() }),
+        ("ps-bsp", base.clone()),
+        ("ps-ssp", base.clone()),
+        ("ps-asp", SyncOptions { compensation: 0.1, ..base }),
+    ];
+    for (name, sync) in cases {
+        for ranks in [1, 3, 4] {
+            let strategy = Strategy::named(name).expect("a row");
+            let (_, store) = build(Subject::Mlp).expect("sound");
+            let workload =
+                Workload { ranks, sync: sync.clone(), optimizer_numbers: 0, ..Workload::default() };
+            let plan = MemoryPlan::new(store.flat_params(), strategy, &workload).expect("ranks");
+            let sync = sync.clone();
+            let held = on_ranks(ranks, move |comm| {
+                let (_, store) = build(Subject::Mlp).expect("sound");
+                let mesh = strategy.mesh(comm, 0).expect("a mesh");
+                let parallel =
+                    share(&store, mesh, strategy, Options::default(), sync.clone()).expect("shares");
+                let rule = OptimizerRule::of(Sgd::new(0.0, false, 0.0), 1);
+                parallel.serve(&rule).expect("taken");
+                let before = parallel.stats();
+                for _ in 0..8 {
+                    let step = parallel.begin_step().expect("none under way");
+                    for param in store.flat_params().iter().filter(|param| param.trainable()) {
+                        let ones = FlatStorage::zeros(param.len(), DType::F32, param.place()).expect("small");
+                        param.set_grads(&ones).expect("accumulating");
+                    }
+                    step.finish_by(&rule, 0.1).expect("steps");
+                }
+                // Servers have used everything when this returns.
+                parallel.own_state().expect("kept");
+                let sent = parallel.stats().bytes_sent - before.bytes_sent;
+                (parallel.bytes(), sent / 8)
+            });
+            for (rank, (bytes, sent)) in held.into_iter().enumerate() {
+                let planned = plan.ranks[rank];
+                assert_eq!(
+                    (bytes.parameters, bytes.gradients, bytes.synchrony),
+                    (planned.parameters, planned.gradients, planned.synchrony),
+                    "{name}, rank {rank} of {ranks}"
+                );
+                // Headers, clocks and barriers come on top.
+                let (least, most) = (plan.sent_per_step * 97 / 100, plan.sent_per_step * 112 / 100 + 1024);
+                assert!(
+                    (least..=most).contains(&sent),
+                    "{name} of {ranks}: {sent} of {}",
+                    plan.sent_per_step
+                );
+            }
+        }
+    }
 }

@@ -85,6 +85,9 @@ impl Inbox {
                 }
                 return Ok(found);
             }
+            if state.closed {
+                return Err(CommError::Closed);
+            }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(None);
@@ -93,10 +96,11 @@ impl Inbox {
         }
     }
 
-    /// Takes no message any more, and forgets those that are there.
+    /// Takes no message any more, and forgets those that are there. Whoever waits for one waits no longer.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.closed = true;
         state.channels.clear();
+        self.arrived.notify_all();
     }
 }

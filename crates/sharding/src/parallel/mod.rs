@@ -1,5 +1,8 @@
 //! What every way of training together has in common: gradients that become ready go in, updated parameters come out.
 
+mod own_state;
+mod rule;
+mod stats;
 mod step;
 
 use std::sync::Arc;
@@ -7,6 +10,10 @@ use std::sync::Arc;
 use phalanx_collectives::CommStats;
 use phalanx_tensor::{Array, FlatParam, Listener, ParamStore, ProcessGroup};
 
+pub(crate) use own_state::{Saved, whole};
+pub(crate) use rule::apply;
+pub use rule::{OptimizerRule, Rule, UpdateRule};
+pub use stats::SyncStats;
 pub use step::{Reduced, Step, StepToken};
 
 use crate::{Layout, Result};
@@ -125,6 +132,72 @@ pub trait ParallelStrategy: Listener {
     /// # Errors
     /// [`crate::ShardingError::Codec`] if it is not this codec's.
     fn load_codec_state(&self, state: Vec<(String, Vec<f32>)>) -> Result<()>;
+
+    /// The gradients that clipping and scaling of losses act on, once they are reduced: those of the owned elements, or, where
+    /// servers update, those that this rank pushes.
+    fn gradients(&self) -> &[FlatParam] {
+        self.params()
+    }
+
+    /// Takes over the rule by which parameters are changed, where others than this rank's own steps call for it. It comes before
+    /// the first step, with the state that there is.
+    ///
+    /// # Errors
+    /// Those of communication.
+    fn serve(&self, rule: &Rule) -> Result<()> {
+        let _ = rule;
+        Ok(())
+    }
+
+    /// Has `rule` change the owned elements of parameters by their gradients, here and now, or by servers, when they come to it.
+    /// It is called through a [`Step`].
+    ///
+    /// # Errors
+    /// Those of `rule` and of communication.
+    fn update_by(&self, rule: &Rule, learning_rate: f64) -> Result<()> {
+        self.update(&mut |params| apply(rule, params, learning_rate))
+    }
+
+    /// Whether ranks take every step together, so that what each tells of a step comes at about the same time.
+    fn is_lockstep(&self) -> bool {
+        true
+    }
+
+    /// Whether every rank has parameters and an optimizer of its own, so that each has to save its own.
+    fn diverges(&self) -> bool {
+        false
+    }
+
+    /// Whether a rank computes with copies of parameters that others hold, which may be newer.
+    fn keeps_copies(&self) -> bool {
+        false
+    }
+
+    /// How stale changes were, and how long this rank has waited for others.
+    fn sync_stats(&self) -> SyncStats {
+        SyncStats::default()
+    }
+
+    /// What of the strategy's state is this rank's alone, between steps: its clock, what is on its way, its parameters where they
+    /// are its own. Every rank calls this at the same place.
+    ///
+    /// # Errors
+    /// Those of communication.
+    fn own_state(&self) -> Result<Vec<(String, Vec<f32>)>> {
+        Ok(Vec::new())
+    }
+
+    /// Takes over what [`ParallelStrategy::own_state`] gave on this rank of as many; [`ParallelStrategy::broadcast_state`] puts it
+    /// into effect. Nothing begins anew from the parameters that there are.
+    ///
+    /// # Errors
+    /// [`crate::ShardingError::State`] if it is not of this strategy and model.
+    fn load_own_state(&self, state: Vec<(String, Vec<f32>)>) -> Result<()> {
+        match state.first() {
+            None => Ok(()),
+            Some((name, _)) => Err(crate::ShardingError::state(self.name(), format!("keeps no `{name}`"))),
+        }
+    }
 }
 
 impl dyn ParallelStrategy + '_ {
@@ -148,6 +221,8 @@ pub struct StateBytes {
     pub codec: u64,
     /// Encoded gradients on their way.
     pub wire: u64,
+    /// What the strategy keeps besides: parameters of the last round, outer momentum, a server's copies.
+    pub synchrony: u64,
 }
 
 /// A rank's role in what is saved.

@@ -2,7 +2,7 @@
 
 use phalanx_tensor::{Array, FlatParam};
 
-use super::ParallelStrategy;
+use super::{ParallelStrategy, Rule};
 use crate::Result;
 
 /// Shows a [`ParallelStrategy`] that a [`Step`] calls it. Only this module makes one, so that nobody can call out of turn.
@@ -80,6 +80,14 @@ impl<'a> Step<'a> {
     pub fn finish(self, change: impl FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>) -> Result<()> {
         self.reduce()?.update(change)
     }
+
+    /// Waits as [`Step::reduce`] does, and changes the parameters as [`Reduced::update_by`] does.
+    ///
+    /// # Errors
+    /// Those of either.
+    pub fn finish_by(self, rule: &Rule, learning_rate: f64) -> Result<()> {
+        self.reduce()?.update_by(rule, learning_rate)
+    }
 }
 
 /// A step whose gradients are those that the parameters are changed by: look at them, agree on them, and update. Dropping it
@@ -89,9 +97,9 @@ impl<'a> Step<'a> {
 pub struct Reduced<'a>(Open<'a>);
 
 impl Reduced<'_> {
-    /// What the optimizer, clipping and averages act on: the elements of these that this rank owns.
+    /// What clipping acts on: the owned elements' gradients of these, or, where servers update, what this rank pushes.
     pub fn params(&self) -> &[FlatParam] {
-        self.0.parallel.params()
+        self.0.parallel.gradients()
     }
 
     /// Replaces sums over the elements that this rank owns by those over all elements, where they lie: the squares of a norm to
@@ -123,6 +131,17 @@ impl Reduced<'_> {
         mut change: impl FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>,
     ) -> Result<()> {
         self.0.parallel.update(&mut change)?;
+        self.0.completed = true;
+        Ok(())
+    }
+
+    /// Has `rule` change the parameters at a learning rate, here or by servers, as [`ParallelStrategy::update_by`] says. The step
+    /// has then ended.
+    ///
+    /// # Errors
+    /// Those of the rule and of communication.
+    pub fn update_by(mut self, rule: &Rule, learning_rate: f64) -> Result<()> {
+        self.0.parallel.update_by(rule, learning_rate)?;
         self.0.completed = true;
         Ok(())
     }

@@ -96,6 +96,20 @@ impl FlatParam {
         Ok(())
     }
 
+    /// Takes over the sum of gradients that others have computed, for the owned elements: any state but Reducing → Reduced.
+    ///
+    /// # Errors
+    /// [`crate::TensorError::FlatState`] while they are reduced; and if the number of elements differs.
+    pub fn set_owned_grads(&self, sum: FlatStorage) -> Result<()> {
+        let memory = &mut *self.memory_mut();
+        self.check(&sum, memory.owned.len())?;
+        if memory.gradients.state == GradState::Reducing {
+            return Err(self.wrong(GradState::Reducing, "take gradients over", "another state"));
+        }
+        memory.gradients = Gradients { shard: Some(sum), state: GradState::Reduced, ..Gradients::default() };
+        Ok(())
+    }
+
     /// Where the gradient of a parameter is to be written, or added: Empty or Accumulating → Accumulating.
     ///
     /// # Errors

@@ -47,6 +47,13 @@ impl FlatParam {
         Self(Arc::new(Inner { index, layout, place, memory: RwLock::new(memory) }))
     }
 
+    /// Parameters of this layout in a memory of their own, in which there is nothing yet: for a server, which holds and updates
+    /// values that others compute with.
+    #[must_use]
+    pub fn twin(&self) -> Self {
+        Self::new(self.index(), self.0.layout.clone(), self.place().clone())
+    }
+
     /// Whether both handles are of the same parameters.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -350,6 +357,21 @@ mod tests {
         assert!(again.is_some() && flat.end_reduce(true).is_ok());
         flat.discard_grads();
         assert_eq!(flat.held_bytes()[1], 0);
+    }
+
+    #[test]
+    fn a_twin_has_the_layout_and_values_of_its_own() {
+        let flat = flat();
+        let twin = flat.twin();
+        assert!(!twin.is(&flat) && twin.state() == ParamState::Absent);
+        assert_eq!((twin.index(), twin.len(), twin.groups()), (flat.index(), 7, flat.groups()));
+        twin.set_owned(2..5).expect("absent");
+        twin.fill_shard(numbers(20..23)).expect("three");
+        twin.set_owned_grads(numbers(1..4)).expect("three");
+        assert_eq!(read(&twin.owned_grads().expect("sound").expect("taken over")), [1.0, 2.0, 3.0]);
+        assert!(twin.set_owned_grads(numbers(1..5)).is_err(), "four");
+        assert_eq!(read(&twin.owned_values().expect("sound").expect("held")), [20.0, 21.0, 22.0]);
+        assert_eq!(flat.owned(), 0..7);
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub struct ParamGroup {
 }
 
 /// What lies in one flat memory.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct FlatLayout {
     pub(super) trainable: bool,
     pub(super) dtype: DType,

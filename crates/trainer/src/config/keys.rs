@@ -5,7 +5,9 @@ use phalanx_data::Tail;
 use phalanx_data::transform::{Filter, Normalise, ResizeMode};
 use phalanx_models::diffusion::samplers::SamplerKind;
 use phalanx_models::diffusion::{BetaSchedule, Prediction};
-use phalanx_sharding::{CodecKind, CodecScope, CodecWhen, Overlap, PRESETS, ShardingError, Strategy};
+use phalanx_sharding::{
+    CodecKind, CodecScope, CodecWhen, Overlap, PRESETS, ShardingError, Strategy, Topology,
+};
 use phalanx_tensor::Precision;
 use toml::Value;
 
@@ -13,7 +15,8 @@ use super::origin::nearest;
 use super::section::{KeyDoc, KeyType, Mismatch, choices, library_choices, sections};
 
 library_choices! {
-    Algorithm, BetaSchedule, CodecKind, CodecScope, CodecWhen, Filter, Overlap, Precision, Prediction, ResizeMode, SamplerKind, Tail
+    Algorithm, BetaSchedule, CodecKind, CodecScope, CodecWhen, Filter, Overlap, Precision, Prediction, ResizeMode, SamplerKind, Tail,
+    Topology
 }
 
 /// The strategy that ranks follow unless told another.
@@ -82,12 +85,15 @@ choices! {
         Shards = "shards",
     }
 
-    /// What leaves the memory of a GPU.
+    /// What leaves the memory of whatever computes.
     Offload {
         /// Nothing.
         None = "none",
         /// The optimizer's state and averages lie on the host, whose processor updates the weights.
         Optimizer = "optimizer",
+        /// The optimizer's state and averages lie in files, and in the host's memory for a few flat units at a time; its processor
+        /// updates the weights.
+        Disk = "disk",
     }
 
     /// What parameters are while they are gathered.
@@ -241,8 +247,12 @@ sections! {
         clip_norm: f64 = 0.0;
         /// What computes: the processors, or a GPU for each rank; `auto` takes GPUs where every rank has one, and says what it took.
         device: DeviceKind = DeviceKind::Auto;
-        /// What of a training on GPUs lies on the host instead.
+        /// What lies on the host instead of a GPU, or in files instead of memory.
         offload: Offload = Offload::None;
+        /// The folder of those files, on a fast disk of each host; empty = in the run's folder. They are deleted at the end.
+        offload_folder: String = String::new();
+        /// On GPUs: what a step computes is recorded once and launched as CUDA graphs from then on.
+        graphs: bool = false;
         /// What products take and activations are kept in, also in evaluation and samples.
         precision: Precision = Precision::F32;
         /// The loss is multiplied by this for backward, and gradients divided by it; 0 = not, but dynamically for `f16`.
@@ -279,6 +289,45 @@ sections! {
         weights: WeightCodec = WeightCodec::None;
         /// When resuming, forget what codecs have kept, so that a run can go on with another number of ranks or another codec.
         reset: bool = false;
+    }
+
+    /// When ranks wait for each other, under strategies that do not take every step together.
+    sync: SyncConfig {
+        /// ps-ssp: how many steps a worker may be ahead of the slowest.
+        staleness: u64 = 3;
+        /// local-sgd, post-local-sgd, diloco: steps from one meeting of all ranks to the next.
+        every: u64 = 20;
+        /// post-local-sgd: steps of the first phase, in each of which gradients are summed.
+        start: u64 = 0;
+        /// diloco: the learning rate of the outer optimizer.
+        outer_lr: f64 = 0.7;
+        /// diloco: the Nesterov momentum of the outer optimizer.
+        outer_momentum: f64 = 0.9;
+        /// diloco: parts of the model that meet one after the other, so that bytes are spread over the steps.
+        fragments: usize = 1;
+        /// diloco: steps for which a meeting goes on beside training; 0 = it is waited for.
+        overlap: u64 = 0;
+        /// diloco with overlap: how much of its own parameters a rank keeps when a meeting ends, from 0 to 1.
+        mixing: f64 = 0.5;
+        /// diloco: what meetings send is rounded to bf16.
+        outer_bf16: bool = false;
+        /// ps-ssp, ps-asp: the learning rate is divided by how stale a gradient is, in updates.
+        damp: bool = false;
+        /// ps-ssp, ps-asp: old gradients are corrected by this times g²·(w − w_old); 0 = not.
+        compensation: f64 = 0.0;
+        /// Parameter servers: ranks that are servers and nothing else; 0 = every rank has a server beside its work.
+        servers: usize = 0;
+        /// Gossip: which ranks are neighbours.
+        topology: Topology = Topology::Ring;
+        /// Strategies that go on without ranks that have died: as long as so many are left.
+        min_workers: usize = 1;
+    }
+
+    /// What is done to a run on purpose, to see what becomes of it: tools for experiments.
+    chaos: ChaosConfig {
+        /// Ranks that are slow in every step, `;` between them: `rank=1,ms=50,jitter=0.2` sleeps for 40 to 60 ms, `rank=1,times=3`
+        /// makes steps three times as long; empty = none.
+        delay: String = String::new();
     }
 
     /// The optimizer.

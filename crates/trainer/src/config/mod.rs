@@ -19,6 +19,7 @@ mod codec;
 mod layer;
 mod networks;
 mod render;
+mod synchrony;
 mod validate;
 
 mod catalogue;
@@ -27,14 +28,15 @@ pub use toml::Value;
 
 pub use catalogue::{Catalogue, TaskSchema};
 pub use keys::{
-    CheckpointConfig, CodecConfig, CommConfig, Config, DataConfig, DataKind, DeviceKind, EvalConfig,
-    LogConfig, ModelConfig, Offload, OptimConfig, OptimKind, QualityConfig, SampleConfig, ScheduleConfig,
-    ScheduleKind, TrainConfig, WatchConfig, WeightCodec,
+    ChaosConfig, CheckpointConfig, CodecConfig, CommConfig, Config, DataConfig, DataKind, DeviceKind,
+    EvalConfig, LogConfig, ModelConfig, Offload, OptimConfig, OptimKind, QualityConfig, SampleConfig,
+    ScheduleConfig, ScheduleKind, SyncConfig, TrainConfig, WatchConfig, WeightCodec,
 };
 pub use origin::{ConfigError, Origin, nearest};
 pub use render::{Detail, diff};
 pub use section::{KeyDoc, KeyType, Mismatch};
 pub use settings::{Settings, TaskSettings};
+pub use synchrony::SlowRank;
 pub use validate::Relations;
 
 use std::collections::BTreeMap;

@@ -196,5 +196,6 @@ impl Config {
             relations.require(false, "comm.algorithm", format!("comm.algorithm: {error}"));
         }
         self.check_codec(relations, &train.strategy);
+        self.check_synchrony(relations);
     }
 }

@@ -181,6 +181,12 @@ impl Device {
         Err("this program was built without its feature `cuda`".to_owned())
     }
 
+    /// The GPU, if it is one.
+    #[cfg(feature = "cuda")]
+    pub(super) fn gpu_of(&self) -> Option<&phalanx_cuda::Gpu> {
+        self.cuda.as_ref().map(phalanx_tensor::backend::Cuda::gpu)
+    }
+
     /// What tells the GPU from others of the host.
     #[cfg(feature = "cuda")]
     fn identity(&self) -> String {
@@ -211,6 +217,9 @@ fn release(_: usize) {}
 /// Why ranks can only work together on processors, if they can only there.
 fn only_on_processors(config: &Config, world: &Communicator) -> Option<String> {
     let comm = &config.comm;
+    if !config.train.strategy.is_bulk_synchronous() {
+        return Some(format!("{} moves parameters by the processor", config.train.strategy));
+    }
     let codec = &config.codec;
     if codec.kind != CodecKind::None {
         return Some(format!("codec.kind = \"{}\" encodes gradients on the processor", codec.kind));

@@ -78,7 +78,7 @@ pub fn curves_svg(title: &str, lines: &[Line], names: &[&str]) -> String {
 }
 
 /// A number with three significant digits.
-fn short(value: f64) -> String {
+pub(super) fn short(value: f64) -> String {
     if value == 0.0 || (1e-3..1e4).contains(&value.abs()) {
         let digits = (2 - value.abs().max(1e-3).log10().floor() as i32).clamp(0, 5) as usize;
         format!("{value:.digits$}")
@@ -87,7 +87,7 @@ fn short(value: f64) -> String {
     }
 }
 
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 

@@ -190,6 +190,11 @@ impl RunFolder {
         self.0.join("curves.svg")
     }
 
+    /// The picture of staleness and waiting.
+    pub fn synchrony(&self) -> PathBuf {
+        self.0.join("synchrony.svg")
+    }
+
     /// The folder of checkpoints.
     pub fn checkpoints(&self) -> PathBuf {
         self.0.join("checkpoints")

@@ -8,6 +8,7 @@
 //! | `checkpoints/` | [`checkpoint`]s: safetensors and a JSON index |
 //! | `samples/` | grids of pictures, as PNG |
 //! | `curves.svg` | the loss over the steps |
+//! | `synchrony.svg` | how stale updates were and how long ranks waited, if ranks do not take every step together |
 //! | `first/` | the run that this one builds on, if it was trained with it: a folder like this |
 //! | `logs/rank-N.log` | what each rank has to say |
 //! | `logs/rank-N.operations.json` | what a rank last did with the others, if that failed |
@@ -22,6 +23,7 @@ mod machine;
 mod metrics;
 mod picture;
 mod summary;
+mod synchrony_picture;
 
 pub use atomic::write_aside;
 pub use clock::timestamp;
@@ -31,4 +33,5 @@ pub use grid::Grid;
 pub use machine::{Machine, peak_memory, resident_memory};
 pub use metrics::{Line, MetricsWriter, read_metrics};
 pub use picture::{read_mask, read_picture};
-pub use summary::{RankSummary, Summary};
+pub use summary::{RankSummary, Summary, SyncSummary};
+pub use synchrony_picture::synchrony_svg;

@@ -41,6 +41,28 @@ pub struct RankSummary {
     /// Bytes that it sent in these steps: without those of the start, of evaluations and of checkpoints.
     #[serde(default)]
     pub step_bytes_sent: u64,
+    /// How it kept step with the others, if the strategy does not have all take every step together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub synchrony: Option<SyncSummary>,
+}
+
+/// How a rank kept step with the others.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct SyncSummary {
+    /// How many updates were computed for values that were 0, 1, 2, … updates old, as the server on this rank has seen.
+    pub staleness: Vec<u64>,
+    /// How many steps were begun by a worker that was 0, 1, 2, … steps ahead of the slowest, as the server on this rank has seen.
+    pub leads: Vec<u64>,
+    /// Seconds in which this rank was held up by others.
+    pub waited_seconds: f64,
+    /// The most steps that any two workers ever were apart.
+    pub clock_spread: u64,
+    /// How often this rank met others: averages, outer steps, exchanges; or, of a worker with servers, its steps.
+    pub meetings: u64,
+    /// How far ranks were from their mean when it was made last: the root of the mean square distance.
+    pub consensus_distance: Option<f64>,
+    /// Ranks that have died, without which the others went on.
+    pub lost: Vec<usize>,
 }
 
 /// How a run ended.

@@ -1,4 +1,4 @@
-//! What codecs of gradients keep, in checkpoints: each rank's own, in a file of its own.
+//! What ranks have for themselves, in checkpoints: what codecs of gradients keep, and what strategies do whose ranks are apart.
 
 use candle_core::{Device, Tensor};
 use phalanx_tensor::TensorError;
@@ -8,9 +8,12 @@ use crate::run::checkpoint::{NewFile, NewPiece, Reader, Region};
 
 const PREFIX: &str = "codec-";
 
+/// How the kinds of tensors begin that a rank has for itself under strategies whose ranks are apart.
+const OWN_PREFIX: &str = "own-";
+
 /// The kind of tensors that a rank's codec keeps. Errors that a rank has still to make good are that rank's alone.
-fn kind(rank: usize, ranks: usize) -> String {
-    format!("{PREFIX}{rank:05}-of-{ranks:05}")
+fn kind(prefix: &str, rank: usize, ranks: usize) -> String {
+    format!("{prefix}{rank:05}-of-{ranks:05}")
 }
 
 /// What a codec keeps: numbers by name.
@@ -21,9 +24,28 @@ fn named(network: &str, name: &str) -> String {
     if network.is_empty() { name.to_owned() } else { format!("{network}.{name}") }
 }
 
-/// Whether tensors of a kind are a codec's.
+/// Whether tensors of a kind are a rank's own: a codec's, or a strategy's.
 pub(in crate::engine) fn is_codec_state(kind: &str) -> bool {
-    kind.starts_with(PREFIX)
+    kind.starts_with(PREFIX) || kind.starts_with(OWN_PREFIX)
+}
+
+/// The file with what a rank has for itself of each network, if it has anything.
+pub(in crate::engine) fn own_file(
+    kept: Vec<(&str, CodecState)>,
+    rank: usize,
+    ranks: usize,
+) -> Result<Option<NewFile>, TrainError> {
+    file(kept, kind(OWN_PREFIX, rank, ranks))
+}
+
+/// What this rank had for itself of a network when the checkpoint was saved; nothing if ranks were another number then.
+pub(in crate::engine) fn own_state(
+    reader: &Reader,
+    network: &str,
+    rank: usize,
+    ranks: usize,
+) -> Result<CodecState, TrainError> {
+    state(reader, network, &kind(OWN_PREFIX, rank, ranks))
 }
 
 /// The file with what a rank's codecs keep for each network, if they keep anything.
@@ -32,7 +54,10 @@ pub(in crate::engine) fn codec_file(
     rank: usize,
     ranks: usize,
 ) -> Result<Option<NewFile>, TrainError> {
-    let kind = kind(rank, ranks);
+    file(kept, kind(PREFIX, rank, ranks))
+}
+
+fn file(kept: Vec<(&str, CodecState)>, kind: String) -> Result<Option<NewFile>, TrainError> {
     let mut pieces = Vec::new();
     for (network, state) in kept {
         for (name, values) in state {
@@ -56,17 +81,21 @@ pub(in crate::engine) fn codec_state(
     rank: usize,
     ranks: usize,
 ) -> Result<CodecState, TrainError> {
-    let (kind, of) = (kind(rank, ranks), format!("-of-{ranks:05}"));
-    if let Some(found) = reader.kinds().find(|found| is_codec_state(found) && !found.ends_with(&of)) {
+    let of = format!("-of-{ranks:05}");
+    if let Some(found) = reader.kinds().find(|found| found.starts_with(PREFIX) && !found.ends_with(&of)) {
         return Err(TrainError::Setup(format!(
             "the checkpoint has what codecs of gradients had kept as `{found}`; it can go on with as many ranks, not with {ranks}, \
              unless codec.reset = true leaves it behind"
         )));
     }
+    state(reader, network, &kind(PREFIX, rank, ranks))
+}
+
+fn state(reader: &Reader, network: &str, kind: &str) -> Result<CodecState, TrainError> {
     let start = named(network, "");
-    let own = reader.tensors(&kind).filter_map(|(name, _)| name.strip_prefix(&start));
+    let own = reader.tensors(kind).filter_map(|(name, _)| name.strip_prefix(&start));
     let read = |name: &str| {
-        let values = reader.read(&kind, &named(network, name))?.to_vec1().map_err(TensorError::from)?;
+        let values = reader.read(kind, &named(network, name))?.to_vec1().map_err(TensorError::from)?;
         Ok((name.to_owned(), values))
     };
     own.map(read).collect()
@@ -107,5 +136,6 @@ mod tests {
         let error = codec_state(&reader, "g", 0, 4).expect_err("other ranks' errors").to_string();
         assert!(error.contains("codec-00000-of-00002") && error.contains("not with 4"), "{error}");
         assert!(codec_file(vec![("", Vec::new())], 0, 2).expect("nothing").is_none());
+        assert!(own_state(&reader, "g", 0, 2).expect("reads").is_empty(), "strategies kept nothing");
     }
 }

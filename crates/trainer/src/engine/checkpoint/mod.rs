@@ -5,7 +5,7 @@ mod newest;
 mod parts;
 mod saver;
 
-pub(super) use codec_state::{codec_file, codec_state, is_codec_state};
+pub(super) use codec_state::{codec_file, codec_state, is_codec_state, own_file, own_state};
 pub(super) use newest::find_checkpoint;
 pub use newest::newest_checkpoint;
 pub(super) use parts::Cut;

@@ -23,9 +23,9 @@ impl Cut {
         Self { role, params: BTreeMap::new(), files: BTreeMap::new() }
     }
 
-    /// Notes the shapes of a network's parameters and which elements of them this rank owns.
-    pub(in crate::engine) fn learn_places(&mut self, store: &ParamStore) {
-        let owned = store.flat_params().iter().flat_map(FlatParam::owned_entries);
+    /// Notes the shapes of a network's parameters and which elements of them this rank owns, as those say that it updates.
+    pub(in crate::engine) fn learn_places(&mut self, store: &ParamStore, updated: &[FlatParam]) {
+        let owned = updated.iter().flat_map(FlatParam::owned_entries);
         let starts: BTreeMap<String, usize> = owned.map(|entry| (entry.name, entry.part.start)).collect();
         let place = |param: &phalanx_tensor::Param| {
             let start = starts.get(param.name()).copied().unwrap_or(0);

@@ -13,7 +13,7 @@ use phalanx_sharding::{ProcessMesh, Ranks, Strategy};
 
 pub(in crate::engine) use job::{Job, StopReason};
 pub(in crate::engine) use listeners::listener;
-pub(in crate::engine) use network::{BatchGroups, Network};
+pub(in crate::engine) use network::{BatchGroups, Network, sync_options};
 use world::Link;
 pub use world::{World, in_one_process, launcher_world};
 

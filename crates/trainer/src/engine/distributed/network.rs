@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use phalanx_sharding::{DataParallel, Options, ParallelStrategy, ShardRole, StateBytes};
-use phalanx_tensor::{FlatParam, ParamStore, ProcessGroup};
+use phalanx_sharding::{
+    DataParallel, Layout, Options, ParallelStrategy, ShardRole, StateBytes, SyncOptions, SyncStats, share,
+};
+use phalanx_tensor::{FlatParam, Key, ParamStore, ProcessGroup};
 
 use super::{Distributed, Traffic};
 use crate::config::{Config, mib};
@@ -73,7 +75,8 @@ impl Network {
             overlap: config.train.overlap,
             threads,
         };
-        self.parallel = Some(DataParallel::with_options(&self.store, mesh.clone(), strategy, options)?);
+        let sync = sync_options(config, mesh.data_size(), &self.name);
+        self.parallel = Some(share(&self.store, mesh.clone(), strategy, options, sync)?);
         self.is_shared = true;
         Ok(())
     }
@@ -88,6 +91,27 @@ impl Network {
     /// Who shares it with the other ranks, if there are any.
     pub(super) fn shared(&self) -> Option<Arc<dyn ParallelStrategy>> {
         self.parallel.clone().filter(|_| self.is_shared)
+    }
+
+    /// Whether the model is not what this rank has of it between steps, although this rank has all of it: ranks train apart.
+    pub(in crate::engine) fn is_apart(&self) -> bool {
+        let strategy = self.shared();
+        strategy.is_some_and(|parallel| parallel.diverges() || parallel.keeps_copies())
+    }
+
+    /// Whether ranks take every step together.
+    pub(in crate::engine) fn is_lockstep(&self) -> bool {
+        self.shared().is_none_or(|parallel| parallel.is_lockstep())
+    }
+
+    /// How stale changes were, and how long this rank has waited, if ranks do not take every step together.
+    pub(in crate::engine) fn sync_stats(&self) -> Option<SyncStats> {
+        self.shared().filter(|_| self.is_learnt() && self.is_apart()).map(|parallel| parallel.sync_stats())
+    }
+
+    /// Whether parameters leave memory between uses.
+    pub(in crate::engine) fn gathers(&self) -> bool {
+        self.parallel.as_ref().is_some_and(|parallel| parallel.role().parameters == Layout::Sharded)
     }
 
     /// The most bytes of whole parameters that were gathered at once.
@@ -141,5 +165,31 @@ impl Network {
     /// What communication has cost so far, that of other networks over the same mesh included.
     pub(super) fn traffic(&self) -> Option<Traffic> {
         self.shared().map(|parallel| parallel.stats().into())
+    }
+}
+
+/// What `[sync]` says for a network that `ranks` ranks share.
+pub(in crate::engine) fn sync_options(config: &Config, ranks: usize, network: &str) -> SyncOptions {
+    let (sync, train) = (&config.sync, &config.train);
+    SyncOptions {
+        staleness: sync.staleness,
+        every: sync.every,
+        start: sync.start,
+        outer_lr: sync.outer_lr,
+        outer_momentum: sync.outer_momentum,
+        fragments: sync.fragments,
+        overlap: sync.overlap,
+        mixing: sync.mixing,
+        outer_bf16: sync.outer_bf16,
+        damp: sync.damp,
+        compensation: sync.compensation,
+        // Gradients are clipped before they are pushed.
+        push_late: train.clip_norm > 0.0,
+        pull_ahead: true,
+        topology: sync.topology,
+        // Losses are divided by the batch of all ranks; each rank that trains by itself has its part of it.
+        gradient_scale: ranks as f64,
+        min_workers: sync.min_workers,
+        key: Key::new(train.seed).stream("neighbours").stream(network),
     }
 }

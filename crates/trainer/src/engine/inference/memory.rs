@@ -3,8 +3,8 @@
 use phalanx_sharding::{MemoryPlan, Strategy, Workload};
 use phalanx_tensor::Place;
 
-use crate::config::Config;
-use crate::engine::distributed::Network;
+use crate::config::{Config, Offload};
+use crate::engine::distributed::{Network, sync_options};
 use crate::engine::training::{Built, Task, Weights};
 use crate::engine::{TrainError, optimize};
 
@@ -48,12 +48,17 @@ pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Res
             codec: codec.clone(),
             codec_scope: config.codec.scope,
             weight_chunk: config.codec.weight_chunk(),
+            sync: sync_options(config, own.train.ranks, network.name()),
         }
     };
     let plan = |strategy: &Strategy| -> Result<MemoryPlan, TrainError> {
         // The only rank of a run has nobody to share with.
-        let layout = if config.train.ranks == 1 { Strategy::named("ddp")?.layout } else { strategy.layout };
-        let strategy = Strategy { layout, ..*strategy };
+        let alone = Strategy::named("ddp")?;
+        let (layout, synchrony) = match config.train.ranks {
+            1 => (alone.layout, alone.synchrony),
+            _ => (strategy.layout, strategy.synchrony),
+        };
+        let strategy = Strategy { layout, synchrony, ..*strategy };
         let mut sum: Option<MemoryPlan> = None;
         for network in &networks {
             let mut workload = workload(network);
@@ -63,6 +68,10 @@ pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Res
             }
             let mut plan = MemoryPlan::new(network.store().flat_params(), strategy, &workload)?;
             plan.sent_per_step *= updates(network).max(1) as u64;
+            if config.train.offload == Offload::Disk {
+                // It is in memory for two flat units at a time.
+                plan.ranks.iter_mut().for_each(|rank| (rank.optimizer, rank.averages) = (0, 0));
+            }
             match &mut sum {
                 None => sum = Some(plan),
                 Some(sum) => add(sum, plan),
@@ -94,6 +103,7 @@ fn add(sum: &mut MemoryPlan, other: MemoryPlan) {
         rank.optimizer += other.optimizer;
         rank.averages += other.averages;
         rank.codec += other.codec;
+        rank.synchrony += other.synchrony;
     }
     sum.gathered += other.gathered;
     sum.unreduced += other.unreduced;

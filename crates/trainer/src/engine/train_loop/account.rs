@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use phalanx_sharding::SyncStats;
+
 use super::Run;
 use crate::engine::distributed::Network;
 use crate::engine::error::TrainError;
-use crate::run::{Machine, RankSummary, Summary, peak_memory};
+use crate::run::{Machine, RankSummary, Summary, SyncSummary, peak_memory};
 
 /// Numbers of a [`RankSummary`] that travel between ranks.
 const FIELDS: usize = 12;
@@ -34,9 +36,14 @@ pub(super) fn gather(run: &Run<'_>) -> Result<Vec<RankSummary>, TrainError> {
         run.state.networks().map(Network::peak_gathered_bytes).sum::<u64>() as f64,
     ]);
     run.distributed.sum(&mut table)?;
+    let synchrony = run.state.sync_stats().map(of_stats);
+    let told = serde_json::to_string(&synchrony).map_err(|error| TrainError::Setup(error.to_string()))?;
+    let told = run.distributed.gather_text(&told)?;
+    let synchrony = |rank: usize| serde_json::from_str(&told[rank]).ok().flatten();
     let rows = table.chunks_exact(FIELDS).enumerate();
     Ok(rows
         .map(|(rank, row)| RankSummary {
+            synchrony: synchrony(rank),
             rank,
             peak_memory_bytes: (row[0] >= 0.0).then_some(row[0] as u64),
             parameter_bytes: row[1] as u64,
@@ -52,6 +59,19 @@ pub(super) fn gather(run: &Run<'_>) -> Result<Vec<RankSummary>, TrainError> {
             gathered_bytes: row[11] as u64,
         })
         .collect())
+}
+
+/// How this rank kept step with the others.
+fn of_stats(stats: SyncStats) -> SyncSummary {
+    SyncSummary {
+        staleness: stats.staleness.counts().to_vec(),
+        leads: stats.leads.counts().to_vec(),
+        waited_seconds: stats.waited.as_secs_f64(),
+        clock_spread: stats.spread,
+        meetings: stats.meetings,
+        consensus_distance: stats.consensus_distance,
+        lost: stats.lost,
+    }
 }
 
 /// The summary of a run that has ended.

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use phalanx_sharding::SyncStats;
 use phalanx_tensor::Session;
 use serde_json::{Map, Value};
 
@@ -15,7 +16,7 @@ use crate::engine::observer::named;
 use crate::engine::training::Drawing;
 use crate::engine::{Event, Observer, StepReport, TrainError};
 use crate::run::atomic::write_aside;
-use crate::run::{Line, MetricsWriter, RunError, RunFolder, curves_svg, read_metrics};
+use crate::run::{Line, MetricsWriter, RunError, RunFolder, curves_svg, read_metrics, synchrony_svg};
 
 impl Run<'_> {
     /// Writes the line of a step, with the rates since the last one, what was evaluated after it, and what has collapsed in it.
@@ -45,6 +46,9 @@ impl Run<'_> {
         for (name, value) in self.gauge.as_ref().map(Gauge::look).unwrap_or_default() {
             line = line.with(name, value);
             self.last.insert(name.to_owned(), Value::from(value));
+        }
+        if let Some(stats) = self.state.sync_stats() {
+            line = with_synchrony(line, &stats);
         }
         if !collapsed.is_empty() {
             line = line.with("warnings", collapsed);
@@ -125,6 +129,11 @@ impl Run<'_> {
         let peaks = self.gauge.as_ref().map(Gauge::peaks).unwrap_or_default();
         self.last.extend(peaks.into_iter().map(|(name, bytes)| (name, Value::from(bytes))));
         draw_curves(self.folder, &losses.collect::<Vec<_>>())?;
+        let title = self.folder.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if let Some(svg) = synchrony_svg(&title, &ranks) {
+            let path = self.folder.synchrony();
+            write_aside(&path, svg.as_bytes()).map_err(RunError::io("write", &path))?;
+        }
         Ok(Some(account::summary(self, ranks, interrupted, wall)))
     }
 }
@@ -157,6 +166,21 @@ fn line(report: &StepReport) -> Line {
         .with("data_share", report.data_share);
     match report.communication_share {
         Some(share) => line.with("communication_share", share),
+        None => line,
+    }
+}
+
+/// Adds how rank 0 keeps step with the others, so far.
+fn with_synchrony(line: Line, stats: &SyncStats) -> Line {
+    let mut line = line.with("waited_seconds", stats.waited.as_secs_f64()).with("meetings", stats.meetings);
+    if stats.staleness.total() > 0 {
+        line = line
+            .with("staleness_mean", stats.staleness.mean())
+            .with("staleness_max", stats.staleness.max())
+            .with("clock_spread", stats.spread);
+    }
+    match stats.consensus_distance {
+        Some(distance) => line.with("consensus_distance", distance),
         None => line,
     }
 }

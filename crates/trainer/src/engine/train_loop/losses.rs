@@ -15,26 +15,37 @@ const NAME: &str = "losses";
 pub(super) struct Losses(BTreeMap<usize, VecDeque<Vec<f64>>>);
 
 impl Losses {
-    /// Gives this rank's sums of a step to rank 0, and returns there those of all ranks, once all have told theirs. Ranks tell
-    /// them after backward, so rank 0 never waits for computing that its own next step would not wait for as well.
+    /// Gives this rank's sums of a step to rank 0.
+    pub(super) fn tell(&mut self, distributed: &Distributed, own: Vec<f64>) -> Result<(), TrainError> {
+        if distributed.rank() > 0 {
+            let bytes = own.iter().flat_map(|sum| sum.to_le_bytes()).collect::<Vec<_>>();
+            return distributed.job().post(NAME, &bytes);
+        }
+        self.0.entry(0).or_default().push_back(own);
+        Ok(())
+    }
+
+    /// On rank 0, the sums over all ranks of the oldest step that was not brought together yet: waits for ranks that have not told
+    /// theirs, or returns nothing if one has not.
     ///
     /// Added in the order of ranks, so that they are the same numbers in every run.
     pub(super) fn bring_together(
         &mut self,
         distributed: &Distributed,
-        own: Vec<f64>,
+        wait: bool,
     ) -> Result<Option<Vec<f64>>, TrainError> {
-        let job = distributed.job();
         if distributed.rank() > 0 {
-            job.post(NAME, &own.iter().flat_map(|sum| sum.to_le_bytes()).collect::<Vec<_>>())?;
             return Ok(None);
         }
-        let others = 1..distributed.size();
-        while others.clone().any(|rank| self.0.get(&rank).is_none_or(VecDeque::is_empty)) {
-            self.hear(job)?;
+        let ranks = 0..distributed.size();
+        while ranks.clone().any(|rank| self.0.get(&rank).is_none_or(VecDeque::is_empty)) {
+            if !self.hear(distributed.job(), wait)? {
+                return Ok(None);
+            }
         }
-        let mut sums = own;
-        for told in others.filter_map(|rank| self.0.get_mut(&rank)?.pop_front()) {
+        let mut all = ranks.filter_map(|rank| self.0.get_mut(&rank)?.pop_front());
+        let mut sums = all.next().unwrap_or_default();
+        for told in all {
             if told.len() != sums.len() {
                 let (told, own) = (told.len(), sums.len());
                 return Err(TrainError::Setup(format!(
@@ -46,13 +57,13 @@ impl Losses {
         Ok(Some(sums))
     }
 
-    /// Waits for what a rank has to tell.
-    fn hear(&mut self, job: &Job) -> Result<(), TrainError> {
-        if let Some(notice) = job.wait(NAME)? {
-            let numbers = notice.payload.as_chunks().0.iter().copied().map(f64::from_le_bytes);
-            self.0.entry(notice.from).or_default().push_back(numbers.collect());
-        }
-        Ok(())
+    /// Takes what a rank has to tell, and waits for it if so wanted; whether there was anything.
+    fn hear(&mut self, job: &Job, wait: bool) -> Result<bool, TrainError> {
+        let notice = if wait { job.wait(NAME)? } else { job.poll(NAME)? };
+        let Some(notice) = notice else { return Ok(false) };
+        let numbers = notice.payload.as_chunks().0.iter().copied().map(f64::from_le_bytes);
+        self.0.entry(notice.from).or_default().push_back(numbers.collect());
+        Ok(true)
     }
 }
 
@@ -81,8 +92,11 @@ mod tests {
                 let mut losses = Losses::default();
                 let rank = distributed.rank() as f64;
                 let of_step = |step: f64| vec![step + rank, 0.25 * rank];
-                let sums = (0..5).map(|step| losses.bring_together(&distributed, of_step(f64::from(step))));
-                sums.map(|sums| sums.expect("told")).collect::<Vec<_>>()
+                let sums = (0..5).map(|step| {
+                    losses.tell(&distributed, of_step(f64::from(step))).expect("told");
+                    losses.bring_together(&distributed, true).expect("told")
+                });
+                sums.collect::<Vec<_>>()
             })
         });
         let ranks: Vec<_> = ranks.collect::<Vec<_>>();
@@ -90,5 +104,26 @@ mod tests {
         let of_all = (0..5).map(|step| Some(vec![f64::from(3 * step + 3), 0.75]));
         assert_eq!(told[0], of_all.collect::<Vec<_>>());
         assert!(told[1..].iter().flatten().all(Option::is_none));
+    }
+
+    #[test]
+    fn rank_0_need_not_wait_for_who_is_behind() {
+        let world: Vec<_> = threads(2).expect("threads").into_iter().map(Distributed::among).collect();
+        let [first, second] = &world[..] else { panic!("two ranks") };
+        let (first, second) = (first.as_ref().expect("a rank"), second.as_ref().expect("a rank"));
+        let mut losses = Losses::default();
+        let mut other = Losses::default();
+        for step in 0..3 {
+            losses.tell(first, vec![f64::from(step)]).expect("told");
+            assert_eq!(
+                losses.bring_together(first, false).expect("sound"),
+                None,
+                "the other has told nothing"
+            );
+        }
+        (0..2).for_each(|step| other.tell(second, vec![f64::from(10 * step)]).expect("told"));
+        assert_eq!(losses.bring_together(first, false).expect("sound"), Some(vec![0.0]));
+        assert_eq!(losses.bring_together(first, false).expect("sound"), Some(vec![11.0]));
+        assert_eq!(losses.bring_together(first, false).expect("sound"), None);
     }
 }

@@ -2,6 +2,7 @@
 
 mod account;
 mod after;
+mod chaos;
 mod losses;
 mod meter;
 mod replicas;
@@ -9,6 +10,7 @@ mod state;
 mod step;
 mod trainable;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -17,6 +19,7 @@ use serde_json::{Map, Value};
 
 pub use replicas::{ReplicaFailure, train_replicas};
 
+use chaos::Delay;
 use losses::Losses;
 use meter::Meter;
 use state::TrainState;
@@ -28,6 +31,7 @@ use super::device::Gauge;
 use super::distributed::{Distributed, Network, StopReason, World};
 use super::observer::{Event, Observer, Started, StepReport};
 use super::quality::Quality;
+use super::repeated::Repeated;
 use super::training::{Task, Weights};
 use super::watch::Watch;
 use super::{Plan, TrainError, precision};
@@ -79,8 +83,15 @@ pub(super) struct Run<'a> {
     gauge: Option<Gauge>,
     meter: Meter,
     losses: Losses,
+    /// The work of each phase.
+    repeated: Vec<Repeated>,
     /// The last step, while nobody has read what it measured.
     taken: Option<Taken>,
+    /// Where ranks do not take every step together: steps of which not all ranks have told their losses, with their phases, and
+    /// whether each has a line.
+    behind: VecDeque<(StepReport, Vec<usize>, bool)>,
+    /// What makes this rank slow on purpose.
+    delay: Option<Delay>,
     saver: Saver,
     /// Who judges what is drawn, if anybody does.
     quality: Option<Quality>,
@@ -107,7 +118,7 @@ impl<'a> Run<'a> {
         let place = distributed.device().place().clone();
         let weights = if distributed.is_shared() { Weights::ByRanks } else { Weights::Here };
         let built = task.build(config, Some(data.num_classes()), weights, &place)?;
-        let state = TrainState::new(config, built, &plan, distributed, context.clone())?;
+        let state = TrainState::new(config, built, &plan, distributed, context.clone(), folder.path())?;
         let (meter, losses, saver) = (Meter::default(), Losses::default(), Saver::new(folder, config));
         let (broken, last, quality) = (None, Map::new(), Quality::open(task, &context, &place)?);
         if quality.is_some() && !state.training.draws() {
@@ -117,6 +128,8 @@ impl<'a> Run<'a> {
             )));
         }
         let watch = Watch::new(&config.watch, state.training.phases());
+        let phases = state.training.phases().len();
+        let repeated = || Repeated::new(distributed.device(), config.train.graphs);
         Ok(Self {
             folder,
             config,
@@ -129,7 +142,10 @@ impl<'a> Run<'a> {
             gauge: Gauge::of(distributed.device()),
             meter,
             losses,
+            repeated: std::iter::repeat_with(repeated).take(phases).collect(),
             taken: None,
+            behind: VecDeque::new(),
+            delay: Delay::of(config, distributed.rank()),
             saver,
             quality,
             broken,
@@ -241,7 +257,19 @@ impl<'a> Run<'a> {
                 after::tell_saved(observer, saved);
             }
             stopped = job.begin(2 * step - 1)?;
-            let Some(report) = report else { continue };
+            let Some((mut report, phases)) = report else { continue };
+            let line_due = stopped.is_some() || self.is_line_due(step, last);
+            if !self.state.is_lockstep() {
+                self.behind.push_back((report, phases, line_due));
+                let meets = stopped.is_some() || self.do_ranks_meet(step, last);
+                self.tell_of_those_behind(meets, metrics.as_mut(), observer)?;
+                if !meets {
+                    continue;
+                }
+                // This step's own, which is complete.
+                let Some((newest, ..)) = self.behind.pop_back() else { continue };
+                report = newest;
+            }
             // Whoever interrupts wants the checkpoint and nothing else.
             let eval = &self.config.eval;
             let mut evaluated = Vec::new();
@@ -251,8 +279,7 @@ impl<'a> Run<'a> {
             if stopped.is_none() && self.plan.is_due(self.config.quality.every, step, last) {
                 evaluated.extend(after::judge_run(self)?);
             }
-            let due = stopped.is_some() || self.is_line_due(step, last);
-            self.tell(report, due, evaluated, metrics.as_mut(), observer)?;
+            self.tell(report, line_due, evaluated, metrics.as_mut(), observer)?;
             if stopped.is_none() {
                 self.after_step(step, last, observer)?;
             }
@@ -286,6 +313,39 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// Tells of steps of which all ranks have told their losses, the oldest first. If all ranks meet now, waits for all losses
+    /// and leaves the newest step, completed, to whoever tells of it.
+    fn tell_of_those_behind(
+        &mut self,
+        meets: bool,
+        mut metrics: Option<&mut MetricsWriter>,
+        observer: &mut dyn Observer,
+    ) -> Result<(), TrainError> {
+        while let Some((_, phases, _)) = self.behind.front() {
+            let phases = phases.clone();
+            let sums = self.losses.bring_together(self.distributed, meets)?;
+            if sums.is_none() && self.is_first() {
+                return Ok(());
+            }
+            let Some((mut report, _, due)) = self.behind.pop_front() else { return Ok(()) };
+            self.take_losses(&mut report, &phases, sums)?;
+            if meets && self.behind.is_empty() {
+                self.behind.push_back((report, phases, due));
+                return Ok(());
+            }
+            self.tell(report, due, Vec::new(), metrics.as_deref_mut(), observer)?;
+        }
+        Ok(())
+    }
+
+    /// Whether all ranks come together after this step, whoever is behind.
+    fn do_ranks_meet(&self, step: u64, last: bool) -> bool {
+        let Config { eval, quality, sample, checkpoint, .. } = self.config;
+        let every = [quality.every, sample.every, checkpoint.every];
+        eval.enabled && self.plan.is_due(eval.every, step, last)
+            || every.into_iter().any(|every| self.plan.is_due(every, step, last))
+    }
+
     /// Reads the step before the one that was just queued, if nobody has, and tells of it.
     fn tell_of_last(
         &mut self,
@@ -294,7 +354,7 @@ impl<'a> Run<'a> {
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
         let Some(taken) = self.taken.take() else { return Ok(()) };
-        let report = self.read(taken)?;
+        let (report, _) = self.read(taken)?;
         self.tell(report, due, Vec::new(), metrics, observer)
     }
 
@@ -306,11 +366,7 @@ impl<'a> Run<'a> {
     /// Whether anything is done between this step and the next for which its losses must be known: nothing is told or saved of a
     /// step whose loss is not finite.
     fn is_something_due(&self, step: u64, last: bool) -> bool {
-        let Config { eval, quality, sample, checkpoint, .. } = self.config;
-        let every = [quality.every, sample.every, checkpoint.every];
-        self.is_line_due(step, last)
-            || eval.enabled && self.plan.is_due(eval.every, step, last)
-            || every.into_iter().any(|every| self.plan.is_due(every, step, last))
+        self.is_line_due(step, last) || self.do_ranks_meet(step, last)
     }
 
     /// Tells of a step, on rank 0, and writes its line if it is due, something was evaluated, or networks have collapsed. A loss

@@ -1,15 +1,16 @@
 //! Everything that changes while training, and how it is saved.
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
-use phalanx_sharding::{Layout, ParallelStrategy, Reduced};
+use phalanx_sharding::{Layout, ParallelStrategy, Reduced, SyncStats};
 use phalanx_tensor::{Context, Listener};
 use serde_json::{Map, Value};
 
-use super::trainable::Trainable;
+use super::trainable::{Trainable, is_optimizers};
 use crate::config::Config;
-use crate::engine::checkpoint::{Cut, codec_file, codec_state};
+use crate::engine::checkpoint::{Cut, codec_file, codec_state, own_file, own_state};
 use crate::engine::distributed::{Distributed, Network, listener};
 use crate::engine::observer::UpdateReport;
 use crate::engine::training::{AnyTraining, Built, Measure};
@@ -50,6 +51,7 @@ impl TrainState {
         plan: &Plan,
         distributed: &Distributed,
         context: Arc<Context>,
+        folder: &Path,
     ) -> Result<Self, TrainError> {
         let Built { training, mut networks } = built;
         for network in &mut networks {
@@ -68,9 +70,10 @@ impl TrainState {
             let of = phases.iter().filter(|phase| phase.updated.contains(&at)).map(|phase| &phase.steps);
             // From the first step that changes it to the last.
             let steps = of.cloned().reduce(|all, more| all.start.min(more.start)..all.end.max(more.end));
-            Trainable::new(config, network, plan, steps.unwrap_or(0..u64::MAX))
+            let files = (folder, distributed.rank());
+            Trainable::new(config, network, plan, steps.unwrap_or(0..u64::MAX), context.clone(), files)
         });
-        let trainables = trainables.collect::<Result<_, _>>()?;
+        let trainables = trainables.collect::<Result<_, TrainError>>()?;
         let forgets_codecs = config.codec.reset;
         Ok(Self { training, step: 0, trainables, frozen, phases, listener, context, forgets_codecs })
     }
@@ -88,6 +91,16 @@ impl TrainState {
     /// How the networks are trained that a phase updates.
     pub(super) fn strategies(&self, phase: usize) -> Result<Vec<Arc<dyn ParallelStrategy>>, TrainError> {
         self.updated(phase).map(|network| network.parallel().cloned()).collect()
+    }
+
+    /// Whether ranks take every step together.
+    pub(super) fn is_lockstep(&self) -> bool {
+        self.networks().all(Network::is_lockstep)
+    }
+
+    /// How stale changes were, and how long this rank has waited; `None` if ranks take every step together.
+    pub(super) fn sync_stats(&self) -> Option<SyncStats> {
+        self.networks().filter_map(Network::sync_stats).reduce(|sum, more| sum.and(&more))
     }
 
     /// The phases that the next step has, in order.
@@ -157,6 +170,9 @@ impl TrainState {
         work: impl FnOnce(&dyn AnyTraining) -> Result<R, TrainError>,
     ) -> Result<R, TrainError> {
         self.swap()?;
+        for network in self.networks().filter(|network| network.is_apart()) {
+            network.unshard()?;
+        }
         let result = work(&*self.training);
         // A block that was kept for a backward that does not come leaves memory too.
         self.networks().try_for_each(Network::reshard)?;
@@ -195,7 +211,7 @@ impl TrainState {
         let mut cut = Cut::new(role);
         for network in self.networks() {
             let store = network.store();
-            cut.learn_places(store);
+            cut.learn_places(store, network.parallel()?.params());
             // Parameters that are replicated may have to be brought together first, by all ranks.
             match role.parameters {
                 Layout::Sharded => cut.own_values(store)?,
@@ -216,6 +232,16 @@ impl TrainState {
         }
         let mut files = cut.files();
         files.extend(codec_file(kept, distributed.rank(), distributed.size())?);
+        let mut own = Vec::new();
+        for trainable in &self.trainables {
+            let parallel = trainable.network.parallel()?;
+            let mut kept = if parallel.diverges() { trainable.own_state()? } else { Vec::new() };
+            // Last, because after this nobody waits: where servers update, the next steps of others may change what is here.
+            kept.extend(parallel.own_state()?);
+            own.push((trainable.network.name(), kept));
+        }
+        files.extend(own_file(own, distributed.rank(), distributed.size())?);
+        state.insert("strategy".to_owned(), Value::from(self.trainables[0].network.parallel()?.name()));
         Ok(files)
     }
 
@@ -236,8 +262,17 @@ impl TrainState {
                 network.parallel()?.load_codec_state(kept)?;
             }
         }
+        let saved = checkpoint.state().get("strategy").and_then(Value::as_str);
         for trainable in &mut self.trainables {
             trainable.load(checkpoint, &reader)?;
+            // Whatever other strategies had besides is of no use to this one, which begins with the weights of all.
+            if saved == Some(trainable.network.parallel()?.name()) {
+                let name = trainable.network.name();
+                let own = own_state(&reader, name, distributed.rank(), distributed.size())?;
+                trainable.load_own_state(&own)?;
+                let of_strategy = own.into_iter().filter(|(name, _)| !is_optimizers(name)).collect();
+                trainable.network.parallel()?.load_own_state(of_strategy)?;
+            }
         }
         self.step = checkpoint.step();
         Ok(reader.bytes_read())

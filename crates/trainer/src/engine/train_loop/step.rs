@@ -9,6 +9,7 @@ use super::losses::reports;
 use super::meter::{Spent, timed};
 use crate::engine::data::{Feed, MicroBatch, StepSamples};
 use crate::engine::distributed::{Network, StopReason};
+use crate::engine::observer::UpdateReport;
 use crate::engine::training::{Measure, Phase, Step};
 use crate::engine::{StepReport, TrainError, precision};
 use crate::run::resident_memory;
@@ -25,6 +26,9 @@ pub(super) struct Taken {
     /// What it took until the host had gone through it.
     spent: Spent,
 }
+
+/// Of the loss and each measure of a phase the parts of all micro-batches; its updates, whose norms may come later.
+type PhaseDone = (Vec<Vec<Measure>>, Vec<(UpdateReport, Option<Measure>)>);
 
 impl Run<'_> {
     /// Takes a step.
@@ -44,16 +48,18 @@ impl Run<'_> {
         };
         let (mut sums, mut norms) = (Vec::new(), Vec::new());
         for phase in due.iter().copied() {
-            let strategies = self.state.strategies(phase)?;
-            let steps = strategies.iter().map(|parallel| Ok(parallel.begin_step()?));
-            let mut steps = steps.collect::<Result<Vec<_>, TrainError>>()?;
-            sums.extend(self.gradients(phase, &share, &mut steps)?);
-            let reduced = steps.into_iter().map(|step| Ok(step.reduce()?));
-            let reduced = reduced.collect::<Result<Vec<_>, TrainError>>()?;
-            for (update, norm) in self.state.update(phase, reduced, self.distributed)? {
+            let mut repeated = std::mem::take(&mut self.repeated[phase]);
+            let done = repeated.run(|| share.shape(), || self.phase(phase, &share));
+            self.repeated[phase] = repeated;
+            let (measured, updates) = done?;
+            sums.extend(measured);
+            for (update, norm) in updates {
                 norms.extend(norm.map(|norm| (report.updates.len(), norm)));
                 report.updates.push(update);
             }
+        }
+        if let Some(delay) = &self.delay {
+            delay.hold_up(step, begun.elapsed());
         }
         self.state.step += 1;
         spent.steps = begun.elapsed();
@@ -65,9 +71,20 @@ impl Run<'_> {
         Ok(Taken { report, phases: due, sums, norms, spent })
     }
 
+    /// Runs a phase: what it measures, and what its updates were.
+    fn phase(&mut self, phase: usize, share: &StepSamples) -> Result<PhaseDone, TrainError> {
+        let strategies = self.state.strategies(phase)?;
+        let steps = strategies.iter().map(|parallel| Ok(parallel.begin_step()?));
+        let mut steps = steps.collect::<Result<Vec<_>, TrainError>>()?;
+        let sums = self.gradients(phase, share, &mut steps)?;
+        let reduced = steps.into_iter().map(|step| Ok(step.reduce()?));
+        let reduced = reduced.collect::<Result<Vec<_>, TrainError>>()?;
+        Ok((sums, self.state.update(phase, reduced, self.distributed)?))
+    }
+
     /// Reads what a step has measured, for which this waits where a device computes it: its report, on ranks other than 0
-    /// without losses.
-    pub(super) fn read(&mut self, taken: Taken) -> Result<StepReport, TrainError> {
+    /// without losses, and so on rank 0 where others may be behind; and the phases that the step had.
+    pub(super) fn read(&mut self, taken: Taken) -> Result<(StepReport, Vec<usize>), TrainError> {
         let begun = Instant::now();
         let Taken { mut report, phases: due, sums, norms, mut spent } = taken;
         for (at, norm) in norms {
@@ -77,11 +94,11 @@ impl Run<'_> {
         let sums = sums.into_iter().map(sum).collect::<Result<Vec<_>, TrainError>>()?;
         // Where a rank is lost, what a GPU was to compute of its gradients ends early.
         self.distributed.check()?;
-        if let Some(sums) = self.losses.bring_together(self.distributed, sums)? {
-            let phases = self.state.training.phases();
-            let phases: Vec<&Phase> = due.iter().map(|phase| phases[*phase]).collect();
-            report.phases = reports(&phases, &sums);
-            self.check_finite(&report)?;
+        self.losses.tell(self.distributed, sums)?;
+        if self.state.is_lockstep() {
+            // Ranks tell theirs after backward, so rank 0 never waits for computing that its own next step would not wait for.
+            let sums = self.losses.bring_together(self.distributed, true)?;
+            self.take_losses(&mut report, &due, sums)?;
         }
         // Where a device computes, this is where the host waits for it.
         spent.steps += begun.elapsed();
@@ -89,7 +106,21 @@ impl Run<'_> {
         report.images_per_second = spent.rate();
         report.data_share = spent.share(spent.data);
         report.communication_share = self.place.is_host().then(|| spent.share(spent.communication));
-        Ok(report)
+        Ok((report, due))
+    }
+
+    /// Completes the report of a step that had these phases by what all ranks have measured; on ranks other than 0 nobody knows.
+    pub(super) fn take_losses(
+        &mut self,
+        report: &mut StepReport,
+        due: &[usize],
+        sums: Option<Vec<f64>>,
+    ) -> Result<(), TrainError> {
+        let Some(sums) = sums else { return Ok(()) };
+        let phases = self.state.training.phases();
+        let phases: Vec<&Phase> = due.iter().map(|phase| phases[*phase]).collect();
+        report.phases = reports(&phases, &sums);
+        self.check_finite(report)
     }
 
     /// Runs a phase forward and backward on this rank's share of a step: of its loss and of each measure the parts of all
@@ -114,9 +145,8 @@ impl Run<'_> {
         // block by block together.
         let uneven =
             share.micro_batches.iter().any(|micro_batch| micro_batch.ranks < distributed.data_size());
-        if uneven {
-            state.networks().try_for_each(Network::unshard)?;
-        }
+        let gathered = || state.networks().filter(|network| uneven && network.gathers());
+        gathered().try_for_each(Network::unshard)?;
         // Nor can they know in which order the others come to reduce gradients of different networks: then that comes last.
         let together = !uneven || state.updated(phase).count() == 1;
         for (index, MicroBatch { batch, offset, ranks }) in share.micro_batches.iter().enumerate() {
@@ -150,9 +180,7 @@ impl Run<'_> {
             sums.iter_mut().zip(measured).for_each(|(parts, part)| parts.push(part));
             tape.backward_scaled(&loss.value, state.loss_scale(phase))?;
         }
-        if uneven {
-            state.networks().try_for_each(Network::reshard)?;
-        }
+        gathered().try_for_each(Network::reshard)?;
         Ok(sums)
     }
 

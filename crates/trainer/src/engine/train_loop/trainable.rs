@@ -1,13 +1,15 @@
 //! A network that is learnt, and everything that changes with it.
 
 use std::ops::Range;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use candle_core::Tensor;
-use phalanx_sharding::Reduced;
+use candle_core::{Device, Tensor};
+use phalanx_sharding::{Reduced, Rule, UpdateRule};
 use phalanx_tensor::optim::{
     Ema, LossScale, LossScaleState, Optimizer, Schedule, clip_by_squares, clip_to_norm, grad_sum_of_squares,
 };
-use phalanx_tensor::{Context, TensorError};
+use phalanx_tensor::{Context, FlatParam, TensorError};
 use serde_json::{Map, Value};
 
 use crate::config::Config;
@@ -18,38 +20,72 @@ use crate::engine::training::Measure;
 use crate::engine::{Plan, TrainError, optimize, precision};
 use crate::run::checkpoint::{Checkpoint, EMA, MODEL, Reader};
 
+/// How the names of a rank's own state of the optimizer and of averages begin.
+const OPTIMIZER: &str = "optimizer.";
+
+/// Whether a rank's own state of this name is of the optimizer or of averages, and not of the strategy.
+pub(super) fn is_optimizers(name: &str) -> bool {
+    name.starts_with(OPTIMIZER)
+}
+
 /// A network with its optimizer, schedule, averages, clipping and loss scale.
 pub(super) struct Trainable {
     pub(super) network: Network,
-    optimizer: Box<dyn Optimizer>,
+    /// Shared with the server on this rank, if the strategy has servers.
+    updater: Arc<Mutex<Updater>>,
     schedule: Schedule,
     /// The first step that changes it.
     begin: u64,
-    ema: Option<Ema>,
     clip_norm: Option<f64>,
     loss_scale: Option<LossScale>,
 }
 
+/// The optimizer, and the averages that follow every one of its steps.
+#[derive(Debug)]
+struct Updater {
+    optimizer: Box<dyn Optimizer>,
+    ema: Option<Ema>,
+    context: Arc<Context>,
+}
+
+impl UpdateRule for Updater {
+    fn apply(&mut self, params: &[FlatParam], learning_rate: f64) -> Result<(), TensorError> {
+        self.optimizer.step(params, learning_rate, &self.context)?;
+        self.ema.as_mut().map_or(Ok(()), |ema| ema.update(params, &self.context))
+    }
+}
+
 impl Trainable {
-    /// For a network that is shared already, as `config` says for it; it changes in the steps `steps` of the plan.
+    /// For a network that is shared already, as `config` says for it; it changes in the steps `steps` of the plan. What lies in
+    /// files lies in the run's folder, apart by rank.
     pub(super) fn new(
         config: &Config,
         network: Network,
         plan: &Plan,
         steps: Range<u64>,
-    ) -> Result<Self, TensorError> {
+        context: Arc<Context>,
+        (folder, rank): (&Path, usize),
+    ) -> Result<Self, TrainError> {
         let config = &config.for_network(network.name());
-        let mut optimizer = optimize::optimizer(config);
-        optimizer.reserve(network.store().flat_params())?;
+        let state = optimize::state_at(config, folder, rank, network.name())?;
+        let mut optimizer = optimize::optimizer(config, state.clone());
+        optimizer.reserve(network.parallel()?.params())?;
+        let updater = Updater { optimizer, ema: optimize::averages(config, state), context };
+        let updater = Arc::new(Mutex::new(updater));
+        let rule: Rule = updater.clone();
+        network.parallel()?.serve(&rule)?;
         Ok(Self {
             network,
-            optimizer,
+            updater,
             schedule: optimize::schedule(config, &plan.of(&steps))?,
             begin: steps.start,
-            ema: optimize::averages(config),
             clip_norm: (config.train.clip_norm > 0.0).then_some(config.train.clip_norm),
             loss_scale: precision::loss_scale(config)?,
         })
+    }
+
+    fn updater(&self) -> MutexGuard<'_, Updater> {
+        self.updater.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the next loss is multiplied by.
@@ -120,26 +156,25 @@ impl Trainable {
             if let (Some(max), Some(norm)) = (self.clip_norm, norm) {
                 report.gradient_norm = Some(clip_to_norm(params, norm, max, context)?);
             }
-            let (optimizer, ema) = (&mut self.optimizer, &mut self.ema);
-            reduced.update(|params| {
-                optimizer.step(params, report.learning_rate, context)?;
-                ema.as_mut().map_or(Ok(()), |ema| ema.update(params, context))
-            })?;
+            let rule: Rule = self.updater.clone();
+            reduced.update_by(&rule, report.learning_rate)?;
         }
         Ok((report, coming))
     }
 
     /// Exchanges weights and averages, if there are any.
     pub(super) fn swap_averages(&mut self) -> Result<(), TrainError> {
-        if let Some(ema) = &mut self.ema {
-            self.network.update(|params| ema.swap(params))?;
+        if self.updater().ema.is_some() {
+            self.network
+                .update(|params| self.updater().ema.as_mut().map_or(Ok(()), |ema| ema.swap(params)))?;
         }
         Ok(())
     }
 
     /// Bytes of optimizer state, averages included, that are held.
     pub(super) fn state_bytes(&self) -> usize {
-        self.optimizer.state_bytes() + self.ema.as_ref().map_or(0, Ema::bytes)
+        let updater = self.updater();
+        updater.optimizer.state_bytes() + updater.ema.as_ref().map_or(0, Ema::bytes)
     }
 
     /// Copies what this rank has to write of the optimizer's state and of averages, and adds to `state` what the index has to
@@ -147,9 +182,10 @@ impl Trainable {
     pub(super) fn save(&self, cut: &mut Cut, state: &mut Map<String, Value>) -> Result<(), TrainError> {
         let role = self.network.role()?;
         // The counts are the same on all ranks; those that write none of the state ask for that of nothing.
-        let params = if role.saves(role.optimizer) { self.network.store().flat_params() } else { &[] };
+        let params = if role.saves(role.optimizer) { self.network.parallel()?.params() } else { &[] };
+        let updater = self.updater();
         let mut tell = |key: &str, value: Value| state.insert(self.key(key), value);
-        let (steps, named) = self.optimizer.state(params)?;
+        let (steps, named) = updater.optimizer.state(params)?;
         tell("optimizer_steps", Value::from(steps));
         cut.state(named);
         if let Some(LossScaleState { scale, good_steps, left_out }) = self.loss_scale_state() {
@@ -157,10 +193,47 @@ impl Trainable {
             tell("loss_scale_good_steps", Value::from(good_steps));
             tell("loss_scale_left_out", Value::from(left_out));
         }
-        if let Some(ema) = &self.ema {
+        if let Some(ema) = &updater.ema {
             let (updates, named) = ema.state(params)?;
             tell("ema_updates", Value::from(updates));
             cut.state(named);
+        }
+        Ok(())
+    }
+
+    /// What this rank has of the optimizer's state and of averages, as numbers by name: where each rank has its own.
+    pub(super) fn own_state(&self) -> Result<Vec<(String, Vec<f32>)>, TrainError> {
+        let (params, updater) = (self.network.parallel()?.params(), self.updater());
+        let (_, mut named) = updater.optimizer.state(params)?;
+        if let Some(ema) = &updater.ema {
+            named.extend(ema.state(params)?.1);
+        }
+        let flat = |(name, tensor): (String, Tensor)| {
+            let values = tensor.flatten_all().and_then(|flat| flat.to_vec1()).map_err(TensorError::from)?;
+            Ok((format!("{OPTIMIZER}{name}"), values))
+        };
+        named.into_iter().map(flat).collect()
+    }
+
+    /// Takes over what [`Trainable::own_state`] gave, after the state that all had in common.
+    pub(super) fn load_own_state(&mut self, own: &[(String, Vec<f32>)]) -> Result<(), TrainError> {
+        let params = self.network.parallel()?.params();
+        let shapes = params.iter().flat_map(FlatParam::owned_entries);
+        let shapes: std::collections::BTreeMap<_, _> =
+            shapes.map(|entry| (entry.name, entry.shape)).collect();
+        let mut named = Vec::new();
+        for (name, values) in own {
+            let Some(name) = name.strip_prefix(OPTIMIZER) else { continue };
+            let Some(shape) = name.split_once('.').and_then(|(_, param)| shapes.get(param)) else { continue };
+            let tensor = Tensor::from_slice(values, shape, &Device::Cpu).map_err(TensorError::from)?;
+            named.push((name.to_owned(), tensor));
+        }
+        let mut updater = self.updater();
+        let (steps, _) = updater.optimizer.state(&[])?;
+        updater.optimizer.load_state(params, steps, &named)?;
+        if let Some(ema) = &mut updater.ema {
+            let (updates, _) = ema.state(&[])?;
+            ema.load_state(params, updates, &named)?;
         }
         Ok(())
     }
@@ -176,15 +249,17 @@ impl Trainable {
             ["loss_scale_good_steps", "loss_scale_left_out"].map(|key| count(key).unwrap_or(0));
         let kinds: Vec<&str> =
             reader.kinds().filter(|kind| ![MODEL, EMA].contains(kind) && !is_codec_state(kind)).collect();
-        let mut ema = self.ema.as_mut().filter(|_| reader.kinds().any(|kind| kind == EMA));
-        self.optimizer.load_state(&[], steps, &[])?;
+        let mut updater = self.updater.lock().unwrap_or_else(PoisonError::into_inner);
+        let Updater { optimizer, ema, .. } = &mut *updater;
+        let mut ema = ema.as_mut().filter(|_| reader.kinds().any(|kind| kind == EMA));
+        optimizer.load_state(&[], steps, &[])?;
         // One at a time, so that no more than its part of one kind is there twice.
-        for param in self.network.store().flat_params().iter().filter(|param| param.trainable()) {
+        for param in self.network.parallel()?.params().iter().filter(|param| param.trainable()) {
             for kind in &kinds {
                 let state = reader.state_of(kind, param)?;
                 // Other networks may have other optimizers.
                 if !state.is_empty() {
-                    self.optimizer.load_state(std::slice::from_ref(param), steps, &state)?;
+                    optimizer.load_state(std::slice::from_ref(param), steps, &state)?;
                 }
             }
             if let Some(ema) = &mut ema {

@@ -1,0 +1,50 @@
+//! What ranks make sure of before and between steps: that they built the same model, and have the same buffers.
+
+use candle_core::Tensor;
+use phalanx_collectives::Communicator;
+use phalanx_tensor::{FlatEntry, FlatParam, ParamStore};
+
+use crate::mesh::first_that_differs;
+use crate::{Result, ShardingError};
+
+/// Compares what ranks built, parameter by parameter.
+pub(crate) fn check_same_model(store: &ParamStore, comm: &Communicator) -> Result<()> {
+    let describe = |param: &FlatParam| {
+        let kind = if param.trainable() { "trainable" } else { "frozen" };
+        let of = |entry: &FlatEntry| format!("{} {:?} ({kind})", entry.name, entry.shape.dims());
+        param.entries().iter().map(of).collect::<Vec<_>>()
+    };
+    let mut own = store.flat_params().iter().flat_map(describe).collect::<Vec<_>>();
+    if store.flat_params().iter().any(|param| param.values().is_none()) {
+        // Ranks will fill parts of it, which must be parts of the same.
+        own.push(format!("initial values of {:?}", store.key()));
+    }
+    let Some((rank, [first, other])) = first_that_differs(comm, &own.join("\n"))? else { return Ok(()) };
+    let difference = match first.lines().zip(other.lines()).find(|(a, b)| a != b) {
+        Some((a, b)) => format!("`{b}` where rank 0 has `{a}`"),
+        None => format!("{} parameters instead of {}", other.lines().count(), first.lines().count()),
+    };
+    Err(ShardingError::ModelsDiffer { rank, difference })
+}
+
+/// Makes all ranks' buffers equal to rank 0's.
+pub(crate) fn broadcast_buffers(store: &ParamStore, comm: &Communicator) -> Result<()> {
+    // All buffers travel as one message of f64, which holds f32 and counters below 2⁵³ exactly.
+    let mut all = Vec::new();
+    for buffer in store.buffers() {
+        let flat = buffer.to_host()?.flatten_all()?.to_dtype(candle_core::DType::F64)?;
+        all.extend(flat.to_vec1::<f64>()?);
+    }
+    comm.broadcast(&mut all, 0)?;
+    if comm.rank() == 0 {
+        return Ok(());
+    }
+    let mut rest = all.as_slice();
+    for buffer in store.buffers() {
+        let (own, later) = rest.split_at(buffer.shape().elem_count());
+        rest = later;
+        let tensor = Tensor::from_slice(own, buffer.shape(), &candle_core::Device::Cpu)?;
+        buffer.set(&tensor)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,64 @@
+//! What a rank alone knows, as numbers by name: how it is written into a checkpoint and read again.
+
+use std::collections::BTreeMap;
+
+use crate::{Result, ShardingError};
+
+/// Whole numbers as f32, sixteen bits in each, so that none is rounded.
+pub(crate) fn whole(numbers: &[u64]) -> Vec<f32> {
+    let parts = numbers.iter().flat_map(|number| (0..4).map(move |part| (number >> (16 * part)) as u16));
+    parts.map(f32::from).collect()
+}
+
+/// What was saved of a strategy, to be taken apart by name.
+pub(crate) struct Saved {
+    strategy: &'static str,
+    named: BTreeMap<String, Vec<f32>>,
+}
+
+impl Saved {
+    pub(crate) fn new(strategy: &'static str, state: Vec<(String, Vec<f32>)>) -> Self {
+        Self { strategy, named: state.into_iter().collect() }
+    }
+
+    /// The numbers of a name, which are so many.
+    pub(crate) fn take(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
+        let found = self.named.remove(name);
+        let found = found.ok_or_else(|| self.wrong(format!("`{name}` is missing")))?;
+        if found.len() != len {
+            return Err(self.wrong(format!("`{name}` has {} numbers, and must have {len}", found.len())));
+        }
+        Ok(found)
+    }
+
+    /// The whole numbers of a name.
+    pub(crate) fn whole(&mut self, name: &str) -> Result<Vec<u64>> {
+        let parts = self.named.remove(name).ok_or_else(|| self.wrong(format!("`{name}` is missing")))?;
+        let (numbers, rest) = parts.as_chunks::<4>();
+        if !rest.is_empty() {
+            return Err(self.wrong(format!("`{name}` is cut off")));
+        }
+        let number = |parts: &[f32; 4]| (0..4).map(|at| u64::from(parts[at] as u16) << (16 * at)).sum();
+        Ok(numbers.iter().map(number).collect())
+    }
+
+    fn wrong(&self, problem: String) -> ShardingError {
+        ShardingError::state(self.strategy, problem)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_numbers_come_back_exactly() {
+        let numbers = [0, 1, 65_535, 65_536, u64::MAX, 0x0123_4567_89ab_cdef];
+        let state = vec![("clock".to_owned(), whole(&numbers)), ("w".to_owned(), vec![1.0, 2.0])];
+        let mut saved = Saved::new("sgp", state);
+        assert_eq!(saved.whole("clock").expect("saved"), numbers);
+        let error = saved.take("w", 3).expect_err("two").to_string();
+        assert_eq!(error, "state of strategy `sgp`: `w` has 2 numbers, and must have 3");
+        assert!(saved.take("v", 1).is_err());
+    }
+}

@@ -1,0 +1,44 @@
+//! How parameters are changed by their gradients, wherever that is done: on the thread that trains, or by a server.
+
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use phalanx_tensor::optim::Optimizer;
+use phalanx_tensor::{Context, FlatParam};
+
+/// Changes parameters by their gradients: an optimizer, and what follows every one of its steps.
+pub trait UpdateRule: Debug + Send {
+    /// One change of the owned elements of these parameters.
+    ///
+    /// # Errors
+    /// The optimizer's.
+    fn apply(&mut self, params: &[FlatParam], learning_rate: f64) -> phalanx_tensor::Result<()>;
+}
+
+/// A rule that the thread that trains and a server's thread can call, and whoever saves its state look at.
+pub type Rule = Arc<Mutex<dyn UpdateRule>>;
+
+/// An optimizer and nothing else as a rule.
+#[derive(Debug)]
+pub struct OptimizerRule<O> {
+    optimizer: O,
+    context: Context,
+}
+
+impl<O: Optimizer + 'static> OptimizerRule<O> {
+    /// The rule of an optimizer that computes with so many threads.
+    pub fn of(optimizer: O, threads: usize) -> Rule {
+        Arc::new(Mutex::new(Self { optimizer, context: Context::new(threads) }))
+    }
+}
+
+impl<O: Optimizer> UpdateRule for OptimizerRule<O> {
+    fn apply(&mut self, params: &[FlatParam], learning_rate: f64) -> phalanx_tensor::Result<()> {
+        self.optimizer.step(params, learning_rate, &self.context)
+    }
+}
+
+/// Applies a rule, whoever else has it.
+pub(crate) fn apply(rule: &Rule, params: &[FlatParam], learning_rate: f64) -> phalanx_tensor::Result<()> {
+    rule.lock().unwrap_or_else(PoisonError::into_inner).apply(params, learning_rate)
+}

@@ -1,0 +1,145 @@
+//! What workers and servers say to each other.
+
+use phalanx_collectives::Communicator;
+
+use crate::{Result, ShardingError};
+
+/// Where servers listen, and where workers do.
+pub(super) const TO_SERVER: u32 = 1;
+pub(super) const TO_WORKER: u32 = 2;
+
+/// Bytes before the numbers.
+const HEADER: usize = 32;
+
+/// What a message is about. The values are what is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+pub(super) enum Kind {
+    /// A worker's gradients of a bucket, for the elements that the server has: attempt, bucket.
+    Push = 1,
+    /// All gradients of an attempt were pushed.
+    Pushed,
+    /// An attempt is given up: what was pushed for it is forgotten.
+    Drop,
+    /// The worker's step has ended, and its gradients are to be used: attempt, –, learning rate.
+    Commit,
+    /// The worker wants the values for its next step: the version that it has.
+    Pull,
+    /// The worker wants the values whatever others do: –.
+    Read,
+    /// The worker wants to know when all that it has said is done.
+    Fence,
+    /// The worker leaves.
+    Leave,
+    /// This process's own word to its server: end.
+    End,
+    /// A server's values of a bucket: version, bucket.
+    Values,
+    /// The values are those that the worker has: version.
+    Unchanged,
+    /// All that the worker has said is done.
+    Done,
+}
+
+impl Kind {
+    const ALL: [Self; 12] = [
+        Self::Push,
+        Self::Pushed,
+        Self::Drop,
+        Self::Commit,
+        Self::Pull,
+        Self::Read,
+        Self::Fence,
+        Self::Leave,
+        Self::End,
+        Self::Values,
+        Self::Unchanged,
+        Self::Done,
+    ];
+}
+
+/// A message.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Message {
+    pub(super) kind: Kind,
+    /// An attempt or a version.
+    pub(super) number: u64,
+    pub(super) bucket: usize,
+    pub(super) rate: f64,
+    pub(super) values: Vec<f32>,
+}
+
+impl Message {
+    pub(super) fn of(kind: Kind, number: u64) -> Self {
+        Self { kind, number, bucket: 0, rate: 0.0, values: Vec::new() }
+    }
+
+    /// Sends numbers, which are written once; how many bytes travel.
+    pub(super) fn send_values(
+        mail: &Communicator,
+        to: usize,
+        channel: u32,
+        (kind, number, bucket): (Kind, u64, usize),
+        values: &[f32],
+    ) -> Result<u64> {
+        send(mail, to, channel, (kind, number, bucket, 0.0), values)
+    }
+
+    /// Sends it; how many bytes travel.
+    pub(super) fn send(&self, mail: &Communicator, to: usize, channel: u32) -> Result<u64> {
+        send(mail, to, channel, (self.kind, self.number, self.bucket, self.rate), &self.values)
+    }
+
+    /// What came.
+    pub(super) fn read(bytes: &[u8]) -> Result<Self> {
+        let garbled = || ShardingError::state("parameter server", "a message is garbled");
+        let (header, rest) = bytes.split_at_checked(HEADER).ok_or_else(garbled)?;
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| header[8 * at + byte]));
+        let kind = Kind::ALL.into_iter().find(|kind| *kind as u64 == word(0)).ok_or_else(garbled)?;
+        if !rest.len().is_multiple_of(4) {
+            return Err(garbled());
+        }
+        let mut values = vec![0.0_f32; rest.len() / 4];
+        bytemuck::cast_slice_mut(&mut values).copy_from_slice(rest);
+        let bucket = usize::try_from(word(2)).map_err(|_| garbled())?;
+        Ok(Self { kind, number: word(1), bucket, rate: f64::from_bits(word(3)), values })
+    }
+}
+
+fn send(
+    mail: &Communicator,
+    to: usize,
+    channel: u32,
+    (kind, number, bucket, rate): (Kind, u64, usize, f64),
+    values: &[f32],
+) -> Result<u64> {
+    let mut bytes = Vec::with_capacity(HEADER + 4 * values.len());
+    for word in [kind as u64, number, bucket as u64, rate.to_bits()] {
+        bytes.extend_from_slice(&word.to_le_bytes());
+    }
+    bytes.extend_from_slice(bytemuck::cast_slice(values));
+    mail.send_to(to, channel, &bytes)?;
+    // What a rank says to itself does not travel.
+    Ok(if to == mail.rank() { 0 } else { bytes.len() as u64 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_come_as_they_went() {
+        let mail = phalanx_collectives::threads(1).expect("a world").remove(0);
+        let sent = Message {
+            kind: Kind::Values,
+            number: u64::MAX,
+            bucket: 7,
+            rate: 0.1,
+            values: vec![1.5, f32::MIN_POSITIVE, -0.0],
+        };
+        assert_eq!(sent.send(&mail, 0, TO_WORKER).expect("sent"), 0, "to itself");
+        let (from, bytes) = mail.recv_any(TO_WORKER).expect("came");
+        assert_eq!((from, Message::read(&bytes).expect("sound")), (0, sent));
+        assert!(Message::read(&bytes[..20]).is_err() && Message::read(&bytes[..42]).is_err());
+    }
+}

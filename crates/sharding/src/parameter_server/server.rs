@@ -1,0 +1,440 @@
+//! A server: some elements of every bucket, the optimizer's state of these, and the store that says who may go on.
+
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use candle_core::{Device, Tensor};
+use phalanx_collectives::{CommError, Communicator};
+use phalanx_tensor::{FlatParam, FlatStorage, ParamState};
+
+use super::message::{Kind, Message, TO_SERVER, TO_WORKER};
+use crate::buffer::with_singles;
+use crate::parallel::{Rule, apply};
+use crate::synchrony::{Act, SyncOptions, VersionedStore, Waiting};
+use crate::{Result, ShardingError};
+
+/// How often whoever waits looks whether the world is broken.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The elements of `len` that server `server` of `servers` has.
+pub(super) fn range(len: usize, server: usize, servers: usize) -> Range<usize> {
+    server * len / servers..(server + 1) * len / servers
+}
+
+/// One server. Its thread does what workers say; the rank that it lives on may look at it between steps.
+#[derive(Debug)]
+pub(super) struct Server {
+    /// Of each bucket the elements that this server has.
+    twins: Vec<FlatParam>,
+    workers: usize,
+    /// Whether the gradients of all workers make one change.
+    together: bool,
+    options: SyncOptions,
+    mail: Communicator,
+    /// The world that the messages belong to: nobody leaves it while a worker may want something of this server.
+    _world: Communicator,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// What a worker wants that may have to wait.
+#[derive(Debug)]
+struct Wish(Message);
+
+#[derive(Debug)]
+struct State {
+    store: VersionedStore<()>,
+    waiting: Waiting<Wish>,
+    rule: Option<Rule>,
+    /// By worker: what it has pushed of the attempt that is under way, by bucket.
+    pushed: Vec<Vec<Option<Vec<f32>>>>,
+    /// By worker: the attempt of which it has pushed all.
+    complete: Vec<Option<u64>>,
+    /// By worker: the learning rate at which it has ended its step.
+    committed: Vec<Option<f64>>,
+    /// By worker: what it has asked for since it ended its step, while others have not ended theirs.
+    held: Vec<Vec<Message>>,
+    /// The attempt whose gradients are summed.
+    summed: Option<u64>,
+    /// By worker and bucket: the values that it pulled, where old gradients are corrected.
+    pulled: Vec<Vec<Vec<f32>>>,
+    left: Vec<bool>,
+    bytes_sent: u64,
+    failed: Option<String>,
+}
+
+impl Server {
+    /// A server for `workers` workers, the first ranks of `mail`; it has no values yet.
+    pub(super) fn new(
+        params: &[FlatParam],
+        (server, servers, workers): (usize, usize, usize),
+        (bound, together): (Option<u64>, bool),
+        options: SyncOptions,
+        (mail, world): (Communicator, Communicator),
+    ) -> Result<Arc<Self>> {
+        let mut twins = Vec::new();
+        for param in params {
+            let twin = param.twin();
+            twin.set_owned(if param.trainable() { range(param.len(), server, servers) } else { 0..0 })?;
+            twins.push(twin);
+        }
+        let buckets = params.len();
+        let state = State {
+            store: VersionedStore::new((), workers, bound),
+            waiting: Waiting::new(workers),
+            rule: None,
+            pushed: vec![vec![None; buckets]; workers],
+            complete: vec![None; workers],
+            committed: vec![None; workers],
+            held: vec![Vec::new(); workers],
+            summed: None,
+            pulled: vec![Vec::new(); workers],
+            left: vec![false; workers],
+            bytes_sent: 0,
+            failed: None,
+        };
+        let changed = Condvar::new();
+        let state = Mutex::new(state);
+        Ok(Arc::new(Self { twins, workers, together, options, mail, _world: world, state, changed }))
+    }
+
+    /// Does what workers say, on a thread of its own, until all have left or the world breaks.
+    pub(super) fn start(self: &Arc<Self>) -> Result<()> {
+        let server = self.clone();
+        let name = format!("phalanx-server-{}", self.mail.rank());
+        let spawned = std::thread::Builder::new().name(name).spawn(move || server.run());
+        spawned
+            .map(drop)
+            .map_err(|error| ShardingError::Mesh(format!("cannot start a server's thread: {error}")))
+    }
+
+    fn run(&self) {
+        loop {
+            match self.mail.recv_any(TO_SERVER) {
+                Err(CommError::NoMessage { .. }) => {}
+                Err(error) => return self.fail(&error.into(), false),
+                Ok((worker, bytes)) => {
+                    match Message::read(&bytes).and_then(|message| self.hear(worker, message)) {
+                        Ok(true) => return,
+                        Ok(false) => {}
+                        Err(error) => return self.fail(&error, true),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Remembers why this server has ended, and tells the others that nothing will come from it any more.
+    fn fail(&self, error: &ShardingError, tell: bool) {
+        let rank = self.mail.rank();
+        let reason = format!("the parameter server on rank {rank} failed: {error}");
+        self.state().failed = Some(reason.clone());
+        self.changed.notify_all();
+        if tell {
+            self.mail.abort(&reason);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What this server updates: of every bucket the elements that it has.
+    pub(super) fn params(&self) -> &[FlatParam] {
+        &self.twins
+    }
+
+    /// Takes values of all elements of the buckets, and clocks.
+    pub(super) fn fill(
+        &self,
+        version: u64,
+        clocks: &[u64],
+        value: impl Fn(usize) -> Result<Vec<f32>>,
+    ) -> Result<()> {
+        let mut state = self.state();
+        for (at, twin) in self.twins.iter().enumerate().filter(|(_, twin)| twin.trainable()) {
+            let own = value(at)?[twin.owned()].to_vec();
+            match (twin.state(), twin.owned_values()?) {
+                (ParamState::Absent, _) | (_, None) => twin.fill_shard(flat(own)?)?,
+                (_, Some(values)) => with_singles(&values, |values| values.copy_from_slice(&own))?,
+            }
+        }
+        state.store.restore(version, clocks);
+        Ok(())
+    }
+
+    /// Takes over what changes parameters.
+    pub(super) fn serve(&self, rule: &Rule) {
+        self.state().rule = Some(rule.clone());
+        self.changed.notify_all();
+    }
+
+    /// Waits until the gradients of an attempt are summed.
+    pub(super) fn wait_for_sum(&self, attempt: u64) -> Result<()> {
+        self.wait(|state| state.summed == Some(attempt)).map(drop)
+    }
+
+    fn wait(&self, holds: impl Fn(&State) -> bool) -> Result<MutexGuard<'_, State>> {
+        let mut state = self.state();
+        while !holds(&state) {
+            if let Some(reason) = &state.failed {
+                self.mail.check()?;
+                return Err(ShardingError::state("parameter server", reason.clone()));
+            }
+            state = self.changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(state)
+    }
+
+    /// Changes the values by something that is no step, while no worker wants anything.
+    pub(super) fn change(
+        &self,
+        change: &mut dyn FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>,
+    ) -> Result<()> {
+        let mut state = self.state();
+        state.store.change(|()| change(&self.twins))?;
+        Ok(())
+    }
+
+    /// The version of the values, and the workers' clocks.
+    pub(super) fn clocks(&self) -> (u64, Vec<u64>) {
+        let state = self.state();
+        (state.store.version(), state.store.clocks().all().to_vec())
+    }
+
+    /// Looks at the store.
+    pub(super) fn look<R>(&self, look: impl FnOnce(&VersionedStore<()>) -> R) -> R {
+        look(&self.state().store)
+    }
+
+    /// Bytes of values and gradients here, and of copies for corrections.
+    pub(super) fn bytes(&self) -> u64 {
+        let state = self.state();
+        let held: usize = self.twins.iter().map(|twin| twin.held_bytes().iter().sum::<usize>()).sum();
+        let pushed = state.pushed.iter().flatten().flatten().map(Vec::len).sum::<usize>();
+        let pulled = state.pulled.iter().flatten().map(Vec::len).sum::<usize>();
+        (held + 4 * (pushed + pulled)) as u64
+    }
+
+    pub(super) fn bytes_sent(&self) -> u64 {
+        self.state().bytes_sent
+    }
+
+    /// Does what a worker says; whether that was the last.
+    fn hear(&self, from: usize, message: Message) -> Result<bool> {
+        let mut state = self.state();
+        if message.kind == Kind::End {
+            return Ok(true);
+        }
+        if from >= self.workers {
+            return Err(ShardingError::state("parameter server", format!("rank {from} is no worker")));
+        }
+        // One change is made for all: until then nothing of this worker's step is done.
+        if state.committed[from].is_some() && matches!(message.kind, Kind::Pull | Kind::Read | Kind::Fence) {
+            state.held[from].push(message);
+            return Ok(false);
+        }
+        match message.kind {
+            Kind::Push => {
+                let wrong = || {
+                    let (bucket, len) = (message.bucket, message.values.len());
+                    ShardingError::state(
+                        "parameter server",
+                        format!("{len} gradients do not fit bucket {bucket}"),
+                    )
+                };
+                let fits = self
+                    .twins
+                    .get(message.bucket)
+                    .is_some_and(|twin| twin.owned().len() == message.values.len());
+                if !fits {
+                    return Err(wrong());
+                }
+                state.pushed[from][message.bucket] = Some(message.values);
+            }
+            Kind::Pushed => {
+                state.complete[from] = Some(message.number);
+                self.sum(&mut state)?;
+            }
+            Kind::Drop => {
+                state.pushed[from].fill(None);
+                state.complete[from] = None;
+                if state.summed == Some(message.number) {
+                    state.summed = None;
+                }
+            }
+            Kind::Commit if self.together => {
+                state.committed[from] = Some(message.rate);
+                self.change_together(&mut state)?;
+                if state.committed[from].is_none() {
+                    let held = std::mem::replace(&mut state.held, vec![Vec::new(); self.workers]);
+                    drop(state);
+                    for (worker, messages) in held.into_iter().enumerate() {
+                        for message in messages {
+                            self.hear(worker, message)?;
+                        }
+                    }
+                }
+            }
+            Kind::Commit => {
+                state.waiting.arrive(from, Act::Push, Wish(message));
+                while state.rule.is_none() && state.failed.is_none() {
+                    state = self.changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+                    self.mail.check()?;
+                }
+                self.answer(&mut state)?;
+            }
+            Kind::Pull => {
+                state.waiting.arrive(from, Act::Pull, Wish(message));
+                self.answer(&mut state)?;
+            }
+            Kind::Read => {
+                let version = state.store.version();
+                self.send_values(&mut state, from, version)?;
+            }
+            Kind::Fence => {
+                state.bytes_sent += Message::of(Kind::Done, 0).send(&self.mail, from, TO_WORKER)?;
+            }
+            Kind::Leave => {
+                state.left[from] = true;
+                return Ok(state.left.iter().all(|left| *left));
+            }
+            Kind::End | Kind::Values | Kind::Unchanged | Kind::Done => {
+                let problem = format!("rank {from} says {:?} to a server", message.kind);
+                return Err(ShardingError::state("parameter server", problem));
+            }
+        }
+        Ok(false)
+    }
+
+    /// Once all workers have pushed all of an attempt, adds their gradients up, in the order of workers.
+    fn sum(&self, state: &mut State) -> Result<()> {
+        if !self.together {
+            return Ok(());
+        }
+        let Some(attempt) = state.complete[0] else { return Ok(()) };
+        if state.complete.iter().any(|complete| *complete != Some(attempt)) {
+            return Ok(());
+        }
+        for (at, twin) in self.twins.iter().enumerate().filter(|(_, twin)| twin.trainable()) {
+            let mut parts = state.pushed.iter_mut().filter_map(|pushed| pushed[at].take());
+            let mut sum = parts.next().unwrap_or_else(|| vec![0.0; twin.owned().len()]);
+            for part in parts {
+                sum.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
+            }
+            twin.set_owned_grads(flat(sum)?)?;
+        }
+        state.complete.fill(None);
+        state.summed = Some(attempt);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Once all workers have ended the step, changes the values by the sum.
+    fn change_together(&self, state: &mut State) -> Result<()> {
+        if state.committed.iter().any(Option::is_none) {
+            return Ok(());
+        }
+        let rate = state.committed[0].unwrap_or(0.0);
+        // A rate that is no number: this rank's worker has changed the values itself.
+        if rate.is_nan() {
+            state.store.push_together(|()| ());
+        } else {
+            let rule = state.rule.clone();
+            let rule = rule.ok_or_else(|| {
+                ShardingError::state("parameter server", "nobody has given it an optimizer")
+            })?;
+            state.store.push_together(|()| apply(&rule, &self.twins, rate))?;
+        }
+        self.twins.iter().for_each(FlatParam::zero_grads);
+        state.committed.fill(None);
+        state.summed = None;
+        Ok(())
+    }
+
+    /// Does what may be done now.
+    fn answer(&self, state: &mut State) -> Result<()> {
+        loop {
+            let State { waiting, store, .. } = &mut *state;
+            let Some((worker, act, Wish(message))) = waiting.next(store.clocks()) else { return Ok(()) };
+            match act {
+                Act::Pull => {
+                    state.store.pull(worker);
+                    self.remember(state, worker)?;
+                    let version = state.store.version();
+                    if message.number == version {
+                        let unchanged = Message::of(Kind::Unchanged, version);
+                        state.bytes_sent += unchanged.send(&self.mail, worker, TO_WORKER)?;
+                    } else {
+                        self.send_values(state, worker, version)?;
+                    }
+                }
+                Act::Push => self.change_by(state, worker, message.rate)?,
+            }
+        }
+    }
+
+    /// Changes the values by the gradients of one worker.
+    fn change_by(&self, state: &mut State, worker: usize, rate: f64) -> Result<()> {
+        let rule = state.rule.clone();
+        let rule =
+            rule.ok_or_else(|| ShardingError::state("parameter server", "nobody has given it an optimizer"))?;
+        let State { store, pushed, pulled, .. } = &mut *state;
+        let (pushed, pulled) = (&mut pushed[worker], &pulled[worker]);
+        let (options, twins) = (&self.options, &self.twins);
+        let changed = store.push(worker, |(), met| {
+            for (at, twin) in twins.iter().enumerate().filter(|(_, twin)| twin.trainable()) {
+                let mut gradient = pushed[at].take().unwrap_or_else(|| vec![0.0; twin.owned().len()]);
+                if let (true, Some(values)) = (options.compensation > 0.0, twin.owned_values()?) {
+                    let factor = options.compensation as f32;
+                    with_singles(&values, |values| correct(&mut gradient, values, pulled.get(at), factor))?;
+                }
+                twin.set_owned_grads(flat(gradient)?)?;
+            }
+            let rate = if options.damp { rate / met.staleness().max(1) as f64 } else { rate };
+            apply(&rule, twins, rate).map_err(ShardingError::from)
+        });
+        changed.1?;
+        self.twins.iter().for_each(FlatParam::zero_grads);
+        state.complete[worker] = None;
+        Ok(())
+    }
+
+    /// Keeps what a worker computes with, if old gradients are corrected.
+    fn remember(&self, state: &mut State, worker: usize) -> Result<()> {
+        if self.options.compensation > 0.0 && !self.together {
+            let values = self.twins.iter().map(|twin| match twin.owned_values()? {
+                Some(values) => Ok(with_singles(&values, |values| values.to_vec())?),
+                None => Ok(Vec::new()),
+            });
+            state.pulled[worker] = values.collect::<Result<_>>()?;
+        }
+        Ok(())
+    }
+
+    fn send_values(&self, state: &mut State, worker: usize, version: u64) -> Result<()> {
+        for (at, twin) in self.twins.iter().enumerate().filter(|(_, twin)| twin.trainable()) {
+            let Some(values) = twin.owned_values()? else { continue };
+            let about = (Kind::Values, version, at);
+            let sent = with_singles(&values, |values| {
+                Message::send_values(&self.mail, worker, TO_WORKER, about, values)
+            })??;
+            state.bytes_sent += sent;
+        }
+        Ok(())
+    }
+}
+
+/// g + λ·g²·(w − w_old): the first order of what the gradient would be at the values that there are now.
+fn correct(gradient: &mut [f32], values: &[f32], old: Option<&Vec<f32>>, factor: f32) {
+    let Some(old) = old else { return };
+    for ((g, value), old) in gradient.iter_mut().zip(values).zip(old) {
+        *g += factor * *g * *g * (value - old);
+    }
+}
+
+fn flat(values: Vec<f32>) -> Result<FlatStorage> {
+    let len = values.len();
+    Ok(FlatStorage::new(Tensor::from_vec(values, len, &Device::Cpu)?)?)
+}

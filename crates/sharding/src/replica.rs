@@ -1,0 +1,230 @@
+//! A rank's own copy of the whole model, for strategies whose ranks do not take every step together.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use phalanx_collectives::{Communicator, ReduceOp, threads};
+use phalanx_tensor::{FlatParam, ParamState, ParamStore, ProcessGroup};
+
+use crate::agreement::{broadcast_buffers, check_same_model};
+use crate::buffer::{InPlace, with_singles};
+use crate::process_group::RankGroup;
+use crate::{Result, ShardingError};
+
+/// The whole model in this rank's memory, the protocol of its steps, and what all such strategies do alike.
+#[derive(Debug)]
+pub(crate) struct Replica {
+    pub(crate) comm: Communicator,
+    /// The buckets, in forward order.
+    pub(crate) params: Vec<FlatParam>,
+    /// A group of this rank alone: what depends on all of a batch depends on this rank's samples.
+    alone: Communicator,
+    name: &'static str,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Whether a step is under way.
+    open: bool,
+    /// Whether more micro-batches follow.
+    accumulating: bool,
+    /// By bucket, this rank's own parameters while something else is in their place.
+    kept: Option<Vec<Vec<f32>>>,
+}
+
+impl Replica {
+    /// Checks that all ranks built the same model on the host, in f32, and fills what is not filled.
+    pub(crate) fn new(store: &ParamStore, comm: Communicator, name: &'static str) -> Result<Self> {
+        let params = store.flat_params().to_vec();
+        for param in &params {
+            let first = || param.entries().first().map(|entry| entry.name.clone()).unwrap_or_default();
+            if param.dtype() != candle_core::DType::F32 {
+                let problem =
+                    format!("trains parameters of f32; `{}` is of {}", first(), param.dtype().as_str());
+                return Err(ShardingError::strategy(name, problem));
+            }
+            if !param.place().is_host() {
+                let problem = format!("trains parameters in the host's memory; `{}` lies on a GPU", first());
+                return Err(ShardingError::strategy(name, problem));
+            }
+        }
+        check_same_model(store, &comm)?;
+        for param in &params {
+            param.set_owned(0..param.len())?;
+            if param.state() == ParamState::Absent {
+                param.fill(param.initial_values(store.key(), 0..param.len())?)?;
+            }
+            if param.trainable() {
+                param.reserve_grads(false)?;
+            }
+        }
+        let alone = threads(1)?.pop();
+        let alone = alone.ok_or_else(|| ShardingError::Mesh("a world has at least one rank".into()))?;
+        Ok(Self { comm, params, alone, name, state: Mutex::default() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Trainable buckets.
+    pub(crate) fn trainable(&self) -> impl DoubleEndedIterator<Item = (usize, &FlatParam)> {
+        self.params.iter().enumerate().filter(|(_, param)| param.trainable())
+    }
+
+    pub(crate) fn ranks(&self) -> usize {
+        self.comm.world_size()
+    }
+
+    /// Begins a step with gradients of zero.
+    pub(crate) fn begin(&self) -> Result<()> {
+        let mut state = self.state();
+        if state.open {
+            return Err(ShardingError::Step("one is under way already; finish or drop it first"));
+        }
+        self.params.iter().for_each(FlatParam::zero_grads);
+        (state.open, state.accumulating) = (true, false);
+        Ok(())
+    }
+
+    pub(crate) fn micro_batch(&self, more: bool) {
+        self.state().accumulating = more;
+    }
+
+    pub(crate) fn end(&self, completed: bool) {
+        self.state().open = false;
+        if !completed {
+            self.params.iter().for_each(FlatParam::discard_grads);
+        }
+    }
+
+    /// Whether a step is under way.
+    pub(crate) fn is_open(&self) -> bool {
+        self.state().open
+    }
+
+    /// Gradients of a bucket have come: its number, if it is of this model and no more micro-batches follow.
+    pub(crate) fn complete(&self, param: &FlatParam) -> Result<Option<usize>> {
+        if !self.params.get(param.index()).is_some_and(|own| own.is(param)) {
+            return Ok(None);
+        }
+        let state = self.state();
+        if !state.open {
+            return Err(ShardingError::Step("gradients came outside of any; begin one before backward"));
+        }
+        Ok((!state.accumulating).then(|| param.index()))
+    }
+
+    /// This rank alone, as a group.
+    pub(crate) fn group(&self) -> Arc<dyn ProcessGroup> {
+        RankGroup::of(&self.alone)
+    }
+
+    /// The values of a bucket.
+    pub(crate) fn values(&self, at: usize) -> Result<Vec<f32>> {
+        self.with_values(at, |values| values.to_vec())
+    }
+
+    /// Runs something on the values of a bucket.
+    pub(crate) fn with_values<R>(&self, at: usize, f: impl FnOnce(&mut [f32]) -> R) -> Result<R> {
+        let Some(values) = self.params[at].values() else {
+            return Err(ShardingError::state(self.name, format!("bucket {at} has no values")));
+        };
+        Ok(with_singles(&values, f)?)
+    }
+
+    /// Multiplies all gradients by a factor.
+    pub(crate) fn scale_gradients(&self, factor: f64) -> Result<()> {
+        if (factor - 1.0).abs() > 0.0 {
+            for (_, param) in self.trainable() {
+                let Some(grads) = param.grads()? else { continue };
+                with_singles(&grads, |grads| grads.iter_mut().for_each(|g| *g *= factor as f32))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the parameters of all ranks equal to rank 0's.
+    pub(crate) fn broadcast_params(&self) -> Result<()> {
+        for param in &self.params {
+            let Some(values) = param.values().filter(|_| self.ranks() > 1) else { continue };
+            self.comm.broadcast(&mut InPlace::new(values)?, 0)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn broadcast_buffers(&self, store: &ParamStore) -> Result<()> {
+        broadcast_buffers(store, &self.comm)
+    }
+
+    pub(crate) fn sum(&self, values: &mut [f64]) -> Result<()> {
+        Ok(self.comm.all_reduce(values, ReduceOp::Sum)?)
+    }
+
+    /// Makes every rank's trained parameters their mean over the ranks.
+    pub(crate) fn average(&self) -> Result<()> {
+        if self.ranks() == 1 {
+            return Ok(());
+        }
+        let mut coming = Vec::new();
+        for (at, param) in self.trainable() {
+            if let Some(values) = param.values() {
+                coming.push((at, self.comm.all_reduce_async(InPlace::new(values)?, ReduceOp::Sum)));
+            }
+        }
+        let ranks = self.ranks() as f32;
+        for (at, handle) in coming {
+            handle.wait()?;
+            self.with_values(at, |values| values.iter_mut().for_each(|value| *value /= ranks))?;
+        }
+        Ok(())
+    }
+
+    /// Puts the mean over the ranks in the place of this rank's parameters, which are kept aside. How far the ranks are from it:
+    /// the root of the mean square distance.
+    pub(crate) fn show_mean(&self) -> Result<Option<f64>> {
+        if self.state().kept.is_some() {
+            return Ok(None);
+        }
+        let own = (0..self.params.len()).map(|at| self.values(at)).collect::<Result<Vec<_>>>()?;
+        self.average()?;
+        let mut square = [0.0];
+        for (at, own) in own.iter().enumerate() {
+            square[0] += self.with_values(at, |mean| {
+                own.iter().zip(mean).map(|(own, mean)| f64::from(*own - *mean).powi(2)).sum::<f64>()
+            })?;
+        }
+        self.sum(&mut square)?;
+        self.state().kept = Some(own);
+        Ok(Some((square[0] / self.ranks() as f64).sqrt()))
+    }
+
+    /// Puts something else in the place of this rank's parameters, which are kept aside.
+    pub(crate) fn keep_aside(&self) -> Result<bool> {
+        if self.state().kept.is_some() {
+            return Ok(false);
+        }
+        let own = (0..self.params.len()).map(|at| self.values(at)).collect::<Result<Vec<_>>>()?;
+        self.state().kept = Some(own);
+        Ok(true)
+    }
+
+    /// Puts this rank's own parameters back, if something else is in their place.
+    pub(crate) fn show_own(&self) -> Result<()> {
+        let Some(own) = self.state().kept.take() else { return Ok(()) };
+        own.iter()
+            .enumerate()
+            .try_for_each(|(at, own)| self.with_values(at, |values| values.copy_from_slice(own)))
+    }
+
+    /// Bytes of parameters that are kept aside.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        self.state().kept.iter().flatten().map(|own| 4 * own.len() as u64).sum()
+    }
+
+    /// Bytes of parameters and of gradients.
+    pub(crate) fn held(&self) -> [u64; 2] {
+        let held = self.params.iter().map(FlatParam::held_bytes);
+        held.fold([0; 2], |sum, held| [0, 1].map(|of| sum[of] + held[of] as u64))
+    }
+}

@@ -1,0 +1,59 @@
+//! From the name of a strategy to what follows it.
+
+use std::sync::Arc;
+
+use phalanx_tensor::ParamStore;
+
+use crate::strategy::{Strategy, Synchrony};
+use crate::synchrony::SyncOptions;
+use crate::{
+    DataParallel, LocalSgd, Options, ParallelStrategy, ParameterServer, ProcessMesh, Result, ShardingError,
+};
+
+/// Wraps a model for training over the ranks of a mesh ([`Strategy::mesh`]) as a row says, whatever the row is. All ranks call this
+/// at the same place with the same row and options.
+///
+/// ```
+/// use phalanx_sharding::{Options, OptimizerRule, Strategy, SyncOptions, share};
+/// use phalanx_tensor::{BuildOptions, StoreBuilder, optim::Sgd};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let world = phalanx_collectives::threads(1)?.remove(0);
+/// let store = StoreBuilder::new(BuildOptions::default()).build()?;
+/// let row = Strategy::named("diloco")?;
+/// let sync = SyncOptions { every: 100, ..SyncOptions::default() };
+/// let parallel = share(&store, row.mesh(world, 0)?, row, Options::default(), sync)?;
+/// let rule = OptimizerRule::of(Sgd::new(0.9, false, 0.0), 1);
+/// parallel.serve(&rule)?;
+/// let step = parallel.begin_step()?;
+/// // … forward and backward, with `parallel` as listener.
+/// step.finish_by(&rule, 0.1)?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// Those of [`DataParallel::with_options`], [`LocalSgd::new`] and [`ParameterServer::new`]; [`ShardingError::Strategy`] if an option asks for something
+/// that the row cannot do.
+pub fn share(
+    store: &ParamStore,
+    mesh: ProcessMesh,
+    strategy: Strategy,
+    options: Options,
+    sync: SyncOptions,
+) -> Result<Arc<dyn ParallelStrategy>> {
+    if !strategy.is_bulk_synchronous() && options.codec.is_some() {
+        let problem = "sends no gradients that a codec could encode in every step; use codec none";
+        return Err(ShardingError::strategy(strategy.name, problem));
+    }
+    Ok(match strategy.synchrony {
+        Synchrony::EveryStep => DataParallel::with_options(store, mesh, strategy, options)?,
+        Synchrony::Rounds(_) => {
+            LocalSgd::new(store, mesh.data().preferring(options.algorithm), strategy, sync)?
+        }
+        Synchrony::Servers(_) => {
+            ParameterServer::new(store, mesh.data().preferring(options.algorithm), strategy, sync)?
+        }
+        Synchrony::Neighbours(_) => return Err(ShardingError::strategy(strategy.name, "is not built yet")),
+    })
+}

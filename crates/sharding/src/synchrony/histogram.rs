@@ -1,0 +1,70 @@
+//! How often each small number was seen.
+
+/// How often each of the numbers from 0 was seen.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Histogram(Vec<u64>);
+
+impl Histogram {
+    /// The longest histogram; what is larger counts as the last.
+    const LONGEST: usize = 1 << 12;
+
+    /// One with these counts, the first that of 0.
+    pub fn of(counts: Vec<u64>) -> Self {
+        Self(counts)
+    }
+
+    /// A number was seen.
+    pub fn add(&mut self, value: u64) {
+        let at = usize::try_from(value).unwrap_or(usize::MAX).min(Self::LONGEST - 1);
+        if self.0.len() <= at {
+            self.0.resize(at + 1, 0);
+        }
+        self.0[at] += 1;
+    }
+
+    /// Adds what another has seen.
+    pub fn merge(&mut self, other: &Self) {
+        if self.0.len() < other.0.len() {
+            self.0.resize(other.0.len(), 0);
+        }
+        self.0.iter_mut().zip(&other.0).for_each(|(own, more)| *own += more);
+    }
+
+    /// How often each number was seen, the first being 0, up to the largest.
+    pub fn counts(&self) -> &[u64] {
+        &self.0
+    }
+
+    /// How many numbers were seen.
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// The largest; `None` if there was none.
+    pub fn max(&self) -> Option<u64> {
+        self.0.iter().rposition(|count| *count > 0).map(|at| at as u64)
+    }
+
+    /// The mean; 0 if there was none.
+    pub fn mean(&self) -> f64 {
+        let sum: f64 = self.0.iter().enumerate().map(|(value, count)| value as f64 * *count as f64).sum();
+        if self.total() == 0 { 0.0 } else { sum / self.total() as f64 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_counted_and_counts_added() {
+        let mut seen = Histogram::default();
+        assert_eq!((seen.max(), seen.mean(), seen.total()), (None, 0.0, 0));
+        [0, 2, 2].into_iter().for_each(|value| seen.add(value));
+        seen.merge(&Histogram::of(vec![0, 0, 0, 1]));
+        assert_eq!(seen.counts(), [1, 0, 2, 1]);
+        assert_eq!((seen.max(), seen.mean(), seen.total()), (Some(3), 1.75, 4));
+        seen.add(u64::MAX);
+        assert_eq!(seen.max(), Some(Histogram::LONGEST as u64 - 1));
+    }
+}

@@ -1,0 +1,139 @@
+//! What can be chosen beside the name of a strategy that does not take every step together.
+
+use phalanx_tensor::Key;
+
+use super::Topology;
+use crate::strategy::{Meeting, ServerPace, Strategy, Synchrony};
+use crate::{Result, ShardingError};
+
+/// How ranks keep apart and come together. All ranks must choose the same.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SyncOptions {
+    /// `ps-ssp`: how many steps a worker may be ahead of the slowest.
+    pub staleness: u64,
+    /// Local SGD and DiLoCo: steps from one meeting to the next.
+    pub every: u64,
+    /// Post-local SGD: steps of the first phase, in each of which gradients are summed.
+    pub start: u64,
+    /// DiLoCo: the learning rate of the outer optimizer.
+    pub outer_lr: f64,
+    /// DiLoCo: the Nesterov momentum of the outer optimizer.
+    pub outer_momentum: f64,
+    /// DiLoCo: parts of the model that meet one after the other (streaming).
+    pub fragments: usize,
+    /// DiLoCo: steps during which a meeting is under way while training goes on; 0 to wait for it.
+    pub overlap: u64,
+    /// DiLoCo with overlap: how much of a rank's own parameters is kept when a meeting ends, from 0 to 1.
+    pub mixing: f64,
+    /// DiLoCo: outer gradients travel as bf16.
+    pub outer_bf16: bool,
+    /// Parameter server: the learning rate of a change is divided by its staleness, if that is above 1 (Zhang et al. 2016).
+    pub damp: bool,
+    /// Parameter server: what old gradients are corrected by, times g²·(w − w_old) (Zheng et al. 2017); 0 for nothing.
+    pub compensation: f64,
+    /// Parameter server: gradients are pushed once all are there, so that they can be clipped, and not while backward runs.
+    pub push_late: bool,
+    /// Parameter server: the next step's values are asked for when a step ends, so that they come while its batch is read, and
+    /// not when it begins, when they would be newer.
+    pub pull_ahead: bool,
+    /// Gossip: who are neighbours.
+    pub topology: Topology,
+    /// Where ranks train by themselves: what their gradients are multiplied by. 1 if losses are divided by the rank's batch, the
+    /// number of ranks if by the batch of all.
+    pub gradient_scale: f64,
+    /// Where one may go on without others: as long as so many workers live.
+    pub min_workers: usize,
+    /// What random neighbours are drawn from.
+    pub key: Key,
+}
+
+impl Default for SyncOptions {
+    fn default() -> Self {
+        Self {
+            staleness: 3,
+            every: 20,
+            start: 0,
+            outer_lr: 0.7,
+            outer_momentum: 0.9,
+            fragments: 1,
+            overlap: 0,
+            mixing: 0.5,
+            outer_bf16: false,
+            damp: false,
+            compensation: 0.0,
+            push_late: false,
+            pull_ahead: true,
+            topology: Topology::Ring,
+            gradient_scale: 1.0,
+            min_workers: 1,
+            key: Key::new(0),
+        }
+    }
+}
+
+impl SyncOptions {
+    /// How many steps workers may be apart under a row's pace.
+    pub fn bound(&self, pace: ServerPace) -> Option<u64> {
+        match pace {
+            ServerPace::Together => Some(0),
+            ServerPace::Bounded => Some(self.staleness),
+            ServerPace::Free => None,
+        }
+    }
+
+    /// Checks that a row can be followed so by a world of `ranks`.
+    ///
+    /// # Errors
+    /// [`ShardingError::Strategy`] naming the option and what would be right.
+    pub fn check(&self, strategy: &Strategy, ranks: usize) -> Result<()> {
+        let wrong = |problem: String| Err(ShardingError::strategy(strategy.name, problem));
+        match strategy.synchrony {
+            Synchrony::Rounds(meeting) => {
+                if self.every == 0 {
+                    return wrong("meets every 0 steps; it needs 1 or more".into());
+                }
+                if meeting != Meeting::OuterStep
+                    && (self.fragments != 1 || self.overlap != 0 || self.outer_bf16)
+                {
+                    return wrong(
+                        "meets as a whole; fragments, overlap and encoded outer gradients are of diloco"
+                            .into(),
+                    );
+                }
+                if self.fragments == 0 || self.fragments as u64 > self.every {
+                    let (fragments, every) = (self.fragments, self.every);
+                    return wrong(format!(
+                        "has {fragments} fragments in {every} steps; it needs from 1 to {every}"
+                    ));
+                }
+                if self.overlap >= self.every {
+                    let (overlap, every) = (self.overlap, self.every);
+                    return wrong(format!(
+                        "overlaps {overlap} steps of {every}; a meeting must end before the next"
+                    ));
+                }
+                if !(0.0..=1.0).contains(&self.mixing) {
+                    return wrong(format!(
+                        "keeps {} of a rank's own parameters; it is a part from 0 to 1",
+                        self.mixing
+                    ));
+                }
+            }
+            Synchrony::Servers(_) if !(self.compensation.is_finite() && self.compensation >= 0.0) => {
+                return wrong(format!(
+                    "corrects old gradients by {}; it must be 0 or above",
+                    self.compensation
+                ));
+            }
+            _ => {}
+        }
+        if !(1..=ranks).contains(&self.min_workers) {
+            let least = self.min_workers;
+            return wrong(format!("goes on down to {least} workers; there are from 1 to {ranks}"));
+        }
+        if !(self.gradient_scale.is_finite() && self.gradient_scale > 0.0) {
+            return wrong(format!("multiplies gradients by {}; it must be above 0", self.gradient_scale));
+        }
+        Ok(())
+    }
+}

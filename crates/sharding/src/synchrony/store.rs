@@ -1,0 +1,153 @@
+//! Values with a version, and how old everybody's copy of them is.
+
+use super::{Clocks, Histogram};
+
+/// What a worker gets with a pull.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pulled {
+    /// How many changes the values have seen.
+    pub version: u64,
+    /// How many steps the worker is ahead of the slowest: what it does not see of others are at most so many of their steps.
+    pub lead: u64,
+}
+
+/// What a push has met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pushed {
+    /// The version that the worker had pulled.
+    pub pulled: u64,
+    /// The version that the values had when the push came.
+    pub version: u64,
+}
+
+impl Pushed {
+    /// How many changes came between the pull and the push: for how old values the change was computed.
+    pub fn staleness(self) -> u64 {
+        self.version - self.pulled
+    }
+}
+
+/// Values that workers pull, compute with and push changes to, each at its own pace within a bound.
+///
+/// ```
+/// use phalanx_sharding::synchrony::VersionedStore;
+///
+/// let mut store = VersionedStore::new(10.0, 2, Some(0));
+/// assert!(store.pull(0).is_some() && store.pull(1).is_some());
+/// let first = store.push(0, |value, _| *value -= 1.0);
+/// assert!(store.pull(0).is_none(), "worker 1 has not ended its step");
+/// let second = store.push(1, |value, _| *value -= 1.0);
+/// assert_eq!((first.0.staleness(), second.0.staleness()), (0, 1));
+/// assert_eq!((store.pull(0).map(|pulled| pulled.version), *store.values()), (Some(2), 8.0));
+/// ```
+#[derive(Debug)]
+pub struct VersionedStore<V> {
+    values: V,
+    version: u64,
+    clocks: Clocks,
+    /// The version of each worker's last pull.
+    pulled: Vec<u64>,
+    staleness: Histogram,
+    leads: Histogram,
+    spread: u64,
+}
+
+impl<V> VersionedStore<V> {
+    /// Values that no worker of `workers` has changed. See [`Clocks`] for the bound.
+    pub fn new(values: V, workers: usize, bound: Option<u64>) -> Self {
+        Self {
+            values,
+            version: 0,
+            clocks: Clocks::new(workers, bound),
+            pulled: vec![0; workers],
+            staleness: Histogram::default(),
+            leads: Histogram::default(),
+            spread: 0,
+        }
+    }
+
+    /// A worker takes the values; `None` if it has to wait for the slowest.
+    pub fn pull(&mut self, worker: usize) -> Option<Pulled> {
+        if !self.clocks.admits(worker) {
+            return None;
+        }
+        let lead = self.clocks.lead(worker);
+        self.leads.add(lead);
+        self.pulled[worker] = self.version;
+        Some(Pulled { version: self.version, lead })
+    }
+
+    /// A worker ends its step with a change of the values, which learns how stale it is.
+    pub fn push<R>(&mut self, worker: usize, change: impl FnOnce(&mut V, Pushed) -> R) -> (Pushed, R) {
+        let pushed = Pushed { pulled: self.pulled[worker], version: self.version };
+        let result = change(&mut self.values, pushed);
+        self.staleness.add(pushed.staleness());
+        self.version += 1;
+        self.tick(worker);
+        (pushed, result)
+    }
+
+    /// All living workers have ended a step together: one change, which nobody's pull has missed anything of.
+    pub fn push_together<R>(&mut self, change: impl FnOnce(&mut V) -> R) -> R {
+        let result = change(&mut self.values);
+        for worker in self.clocks.living().collect::<Vec<_>>() {
+            self.staleness.add(self.version - self.pulled[worker]);
+            self.clocks.tick(worker);
+        }
+        self.version += 1;
+        result
+    }
+
+    fn tick(&mut self, worker: usize) {
+        self.clocks.tick(worker);
+        self.spread = self.spread.max(self.clocks.spread());
+    }
+
+    /// The values.
+    pub fn values(&self) -> &V {
+        &self.values
+    }
+
+    /// The values, to be changed by something that is no worker's step. What workers have pulled is then old.
+    pub fn change<R>(&mut self, change: impl FnOnce(&mut V) -> R) -> R {
+        self.version += 1;
+        change(&mut self.values)
+    }
+
+    /// How many changes the values have seen.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// How far workers are.
+    pub fn clocks(&self) -> &Clocks {
+        &self.clocks
+    }
+
+    /// A worker has died; nobody waits for it any more.
+    pub fn retire(&mut self, worker: usize) {
+        self.clocks.retire(worker);
+    }
+
+    /// How stale the changes were, in changes that came between pull and push.
+    pub fn staleness(&self) -> &Histogram {
+        &self.staleness
+    }
+
+    /// How far ahead of the slowest workers were when they pulled, in steps: never above the bound.
+    pub fn leads(&self) -> &Histogram {
+        &self.leads
+    }
+
+    /// How far apart the clocks ever were.
+    pub fn spread(&self) -> u64 {
+        self.spread
+    }
+
+    /// Goes on from a version and clocks that were saved, between steps.
+    pub fn restore(&mut self, version: u64, clocks: &[u64]) {
+        self.version = version;
+        self.clocks.restore(clocks);
+        self.pulled.fill(version);
+    }
+}
