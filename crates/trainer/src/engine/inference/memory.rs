@@ -20,7 +20,7 @@ pub struct ModelPlan {
     /// What the plans assume; of several networks, for the first.
     pub workload: Workload,
     /// By strategy, in the order asked for; without those that cannot go by the configured algorithm,
-    /// or have nothing for the configured codec to encode.
+    /// or gather no parameters that could be quantised.
     pub plans: Vec<MemoryPlan>,
 }
 
@@ -88,7 +88,6 @@ pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Res
     };
     let goes = |strategy: &&Strategy| {
         strategy.goes_by(config.comm.algorithm).is_ok()
-            && (codec.is_none() || config.codec.scope.fits(strategy).is_ok())
             && (config.codec.weight_chunk().is_none() || ["fsdp", "hsdp"].contains(&strategy.name))
     };
     let plans = strategies.iter().filter(goes).map(plan).collect::<Result<_, _>>()?;
