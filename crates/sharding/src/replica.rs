@@ -124,6 +124,12 @@ impl Replica {
         self.with_values(at, |values| values.to_vec())
     }
 
+    /// The values of all buckets; those of frozen ones are empty.
+    pub(crate) fn all_values(&self) -> Result<Vec<Vec<f32>>> {
+        let of = |(at, param): (usize, &FlatParam)| if param.trainable() { self.values(at) } else { Ok(Vec::new()) };
+        self.params.iter().enumerate().map(of).collect()
+    }
+
     /// Runs something on the values of a bucket.
     pub(crate) fn with_values<R>(&self, at: usize, f: impl FnOnce(&mut [f32]) -> R) -> Result<R> {
         let Some(values) = self.params[at].values() else {

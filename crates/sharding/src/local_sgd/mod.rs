@@ -69,7 +69,7 @@ impl LocalSgd {
         let Synchrony::Rounds(meeting) = strategy.synchrony else {
             return Err(ShardingError::strategy(strategy.name, "has no rounds of steps after which ranks meet"));
         };
-        options.check(&strategy, comm.world_size())?;
+        options.check(&strategy)?;
         let replica = Replica::new(store, comm, strategy.name)?;
         let state = State {
             steps: 0,

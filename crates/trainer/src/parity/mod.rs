@@ -14,6 +14,7 @@ mod optimizers;
 mod report;
 mod samplers;
 mod stackgan;
+mod synchrony;
 
 pub use report::Quantity;
 
@@ -47,6 +48,9 @@ pub enum ParityError {
     /// The tokenizer failed.
     #[error(transparent)]
     Data(#[from] phalanx_data::DataError),
+    /// Ranks could not train together.
+    #[error(transparent)]
+    Sharding(#[from] phalanx_sharding::ShardingError),
     /// candle failed.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
@@ -101,6 +105,8 @@ pub fn check(path: &Path) -> Result<Vec<Quantity>, ParityError> {
         samplers::check_schedules(&reference)
     } else if json.get("schedules").is_some() {
         samplers::check_samplers(&reference)
+    } else if json.get("scripted").is_some() {
+        synchrony::check(&reference)
     } else if json.get("runs").is_some() {
         optimizers::check(&reference)
     } else if json.get("token_ids").is_some() {

@@ -70,7 +70,6 @@ fn of_stats(stats: SyncStats) -> SyncSummary {
         clock_spread: stats.spread,
         meetings: stats.meetings,
         consensus_distance: stats.consensus_distance,
-        lost: stats.lost,
     }
 }
 
