@@ -35,7 +35,11 @@ fn a_table_has_a_row_for_every_strategy() {
     let results = read(&folder.path().join("table/strategies.json"));
     let rows = results["rows"].as_array().expect("rows");
     let names: Vec<&str> = rows.iter().filter_map(|row| row["strategy"].as_str()).collect();
-    let all: Vec<&str> = phalanx_sharding::PRESETS.iter().filter(|row| row.is_bulk_synchronous()).map(|row| row.name).collect();
+    let all: Vec<&str> = phalanx_sharding::PRESETS
+        .iter()
+        .filter(|row| row.is_bulk_synchronous())
+        .map(|row| row.name)
+        .collect();
     assert_eq!((names[0], &names[1..]), ("one-rank", &all[..]));
     let markdown = std::fs::read_to_string(folder.path().join("table/strategies.md")).expect("reads");
     let picture = std::fs::read_to_string(folder.path().join("table/strategies.svg")).expect("reads");

@@ -6,6 +6,10 @@
 //! - **[`Strategy`]** names what is held where: a row of a table ([`PRESETS`]: `dp`, `ddp`, `zero1`, `zero2`, `fsdp`, also called
 //!   `zero3`, and `hsdp`) that [`Strategy::named`] finds and [`DataParallel`] follows. Which way the bytes go
 //!   ([`Options::algorithm`]) and what they are ([`Options::codec`]) is chosen beside it.
+//! - **Strategies whose ranks are apart** are rows too, and [`share`] makes any row: [`ParameterServer`] (`ps-bsp`, `ps-ssp`,
+//!   `ps-asp`), [`LocalSgd`] (`local-sgd`, `post-local-sgd`, `diloco`) and [`Gossip`] (`d-psgd`, `ad-psgd`, `sgp`), with
+//!   [`SyncOptions`]. What they have in common without threads and tensors is in [`synchrony`]. Their optimizer is a [`Rule`],
+//!   which servers call as well.
 //! - **[`GradCodec`]** encodes gradients for their way between ranks; what it keeps is part of a checkpoint.
 //! - **[`MemoryPlan`]** says beforehand what a strategy will hold and send.
 //! - **[`ProcessMesh`]** arranges ranks along named axes, with a communicator for each; how a single tensor lies along them is its
@@ -83,7 +87,8 @@ pub use local_sgd::LocalSgd;
 pub use mesh::{AXES, MeshLayout, ProcessMesh};
 pub use options::{Options, Overlap};
 pub use parallel::{
-    OptimizerRule, ParallelStrategy, Reduced, Rule, ShardRole, StateBytes, Step, StepToken, SyncStats, UpdateRule,
+    OptimizerRule, ParallelStrategy, Reduced, Rule, ShardRole, StateBytes, Step, StepToken, SyncStats,
+    UpdateRule,
 };
 pub use parameter_server::ParameterServer;
 pub use placement::{Placed, Placement, local_ranges};

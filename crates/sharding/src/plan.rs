@@ -306,7 +306,9 @@ fn sent_apart(strategy: &Strategy, workload: &Workload, whole: u64) -> Option<u6
         }
         // Gradients to servers, and values from the server here.
         Synchrony::Servers(_) => 2 * scattered(whole, ranks),
-        Synchrony::Neighbours(GossipKind::AllNeighbours) => sync.topology.sends_to(0, ranks).len() as u64 * whole,
+        Synchrony::Neighbours(GossipKind::AllNeighbours) => {
+            sync.topology.sends_to(0, ranks).len() as u64 * whole
+        }
         // What goes out, and the answer to whoever asks.
         Synchrony::Neighbours(GossipKind::RandomNeighbour) if ranks > 1 => 2 * whole,
         Synchrony::Neighbours(GossipKind::PushSum) if ranks > 1 => whole,

@@ -39,7 +39,8 @@ impl Replica {
         for param in &params {
             let first = || param.entries().first().map(|entry| entry.name.clone()).unwrap_or_default();
             if param.dtype() != candle_core::DType::F32 {
-                let problem = format!("trains parameters of f32; `{}` is of {}", first(), param.dtype().as_str());
+                let problem =
+                    format!("trains parameters of f32; `{}` is of {}", first(), param.dtype().as_str());
                 return Err(ShardingError::strategy(name, problem));
             }
             if !param.place().is_host() {
@@ -126,7 +127,9 @@ impl Replica {
 
     /// The values of all buckets; those of frozen ones are empty.
     pub(crate) fn all_values(&self) -> Result<Vec<Vec<f32>>> {
-        let of = |(at, param): (usize, &FlatParam)| if param.trainable() { self.values(at) } else { Ok(Vec::new()) };
+        let of = |(at, param): (usize, &FlatParam)| {
+            if param.trainable() { self.values(at) } else { Ok(Vec::new()) }
+        };
         self.params.iter().enumerate().map(of).collect()
     }
 
@@ -217,7 +220,9 @@ impl Replica {
     /// Puts this rank's own parameters back, if something else is in their place.
     pub(crate) fn show_own(&self) -> Result<()> {
         let Some(own) = self.state().kept.take() else { return Ok(()) };
-        own.iter().enumerate().try_for_each(|(at, own)| self.with_values(at, |values| values.copy_from_slice(own)))
+        own.iter()
+            .enumerate()
+            .try_for_each(|(at, own)| self.with_values(at, |values| values.copy_from_slice(own)))
     }
 
     /// Bytes of parameters that are kept aside.

@@ -7,7 +7,8 @@ use phalanx_tensor::ParamStore;
 use crate::strategy::{Strategy, Synchrony};
 use crate::synchrony::SyncOptions;
 use crate::{
-    DataParallel, Gossip, LocalSgd, Options, ParallelStrategy, ParameterServer, ProcessMesh, Result, ShardingError,
+    DataParallel, Gossip, LocalSgd, Options, ParallelStrategy, ParameterServer, ProcessMesh, Result,
+    ShardingError,
 };
 
 /// Wraps a model for training over the ranks of a mesh ([`Strategy::mesh`]) as a row says, whatever the row is. All ranks call this

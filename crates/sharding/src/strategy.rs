@@ -183,11 +183,7 @@ pub const PRESETS: &[Strategy] = &[
         "as ps-bsp, but by each worker's gradients as they come; a worker waits when it is too far ahead of the slowest",
         ServerPace::Bounded,
     ),
-    by_servers(
-        "ps-asp",
-        "as ps-ssp, and nobody waits for anybody",
-        ServerPace::Free,
-    ),
+    by_servers("ps-asp", "as ps-ssp, and nobody waits for anybody", ServerPace::Free),
     apart(
         "local-sgd",
         "every rank trains by itself; every so many steps parameters become their mean",
@@ -359,7 +355,10 @@ mod tests {
         assert_eq!(Strategy::named("ddp").expect("a row").layout.optimizer, Layout::Replicated);
         assert_eq!(Strategy::named("zero3").expect("a row").name, "fsdp");
         let error = Strategy::named("pipeline").expect_err("no row yet").to_string();
-        assert!(error.starts_with("strategy `pipeline` is not built yet; there is: dp, ddp, zero1,"), "{error}");
+        assert!(
+            error.starts_with("strategy `pipeline` is not built yet; there is: dp, ddp, zero1,"),
+            "{error}"
+        );
         assert!(Strategy::named("dpp").expect_err("a typo").to_string().contains("is unknown"));
         assert!(NOT_BUILT.iter().all(|name| PRESETS.iter().all(|row| row.name != *name)));
     }

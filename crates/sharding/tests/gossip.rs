@@ -7,7 +7,7 @@ mod layers;
 use std::sync::Arc;
 
 use phalanx_collectives::Communicator;
-use phalanx_sharding::{Options, OptimizerRule, ParallelStrategy, Strategy, SyncOptions, Topology, share};
+use phalanx_sharding::{OptimizerRule, Options, ParallelStrategy, Strategy, SyncOptions, Topology, share};
 use phalanx_tensor::ParamStore;
 use phalanx_tensor::optim::Sgd;
 
@@ -52,7 +52,9 @@ fn mean(ranks: &[Vec<f32>]) -> Vec<f64> {
 
 fn distance(ranks: &[Vec<f32>]) -> f64 {
     let mean = mean(ranks);
-    let square = |rank: &Vec<f32>| rank.iter().zip(&mean).map(|(own, mean)| (f64::from(*own) - mean).powi(2)).sum::<f64>();
+    let square = |rank: &Vec<f32>| {
+        rank.iter().zip(&mean).map(|(own, mean)| (f64::from(*own) - mean).powi(2)).sum::<f64>()
+    };
     (ranks.iter().map(square).sum::<f64>() / ranks.len() as f64).sqrt()
 }
 
@@ -76,7 +78,12 @@ fn the_mean_is_kept_and_ranks_come_together() {
                     parallel.reshard().expect("has its own back");
                     let together = values(&store).expect("in memory");
                     let stats = parallel.sync_stats();
-                    (apart, together, [before, stats.consensus_distance.expect("a mean was made")], stats.meetings)
+                    (
+                        apart,
+                        together,
+                        [before, stats.consensus_distance.expect("a mean was made")],
+                        stats.meetings,
+                    )
                 });
                 let what = format!("{row} on a {topology} of {world}");
                 let apart: Vec<_> = ranks.iter().map(|rank| rank.0.clone()).collect();
@@ -92,7 +99,10 @@ fn the_mean_is_kept_and_ranks_come_together() {
                     assert!(first > 1e-3 && last < 0.01 * first, "{what}: {first}, then {last}");
                 }
                 for (_, _, told, meetings) in &ranks {
-                    assert!((told[0] - first).abs() < 1e-5 && (told[1] - last).abs() < 1e-5, "{what}: {told:?}");
+                    assert!(
+                        (told[0] - first).abs() < 1e-5 && (told[1] - last).abs() < 1e-5,
+                        "{what}: {told:?}"
+                    );
                     assert!(*meetings > 0, "{what}");
                 }
             }
@@ -135,7 +145,9 @@ fn complete_neighbours_without_steps_of_their_own_are_averages() {
         assert!((a - b).abs() < 1e-6, "{a} and {b}");
     }
     let (ring, exponential) = (of("d-psgd", Topology::Ring), of("sgp", Topology::Exponential));
-    assert!(ring.iter().all(|rank| *rank == ring[0]) && exponential.iter().all(|rank| *rank == exponential[0]));
+    assert!(
+        ring.iter().all(|rank| *rank == ring[0]) && exponential.iter().all(|rank| *rank == exponential[0])
+    );
     assert_eq!(ring, of("d-psgd", Topology::Ring), "runs repeat to the bit");
     assert_eq!(exponential, of("sgp", Topology::Exponential), "runs repeat to the bit");
 }

@@ -10,9 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{Device, Tensor};
 use phalanx_collectives::Communicator;
-use phalanx_sharding::{
-    Options, ParallelStrategy, Rule, Strategy, SyncOptions, UpdateRule, share,
-};
+use phalanx_sharding::{Options, ParallelStrategy, Rule, Strategy, SyncOptions, UpdateRule, share};
 use phalanx_tensor::optim::{Adam, Optimizer, Sgd};
 use phalanx_tensor::{BuildOptions, Context, FlatParam, Init, ParamStore, StoreBuilder};
 use serde_json::json;
@@ -67,7 +65,8 @@ fn diloco_goes_the_recorded_way() {
         let builder = StoreBuilder::new(BuildOptions::default());
         let w = builder.root().pp("layer").block().param("w", (1, SIZE), Init::ZEROS).expect("new");
         let store = builder.build().expect("small");
-        w.set(&Tensor::from_vec(Problem::start(), (1, SIZE), &Device::Cpu).expect("small")).expect("in memory");
+        w.set(&Tensor::from_vec(Problem::start(), (1, SIZE), &Device::Cpu).expect("small"))
+            .expect("in memory");
         let sync = SyncOptions { every: 5, ..SyncOptions::default() };
         let parallel = start(&store, comm, "diloco", sync).expect("starts");
         let (problem, rule): (_, Rule) = (Problem::new(), adam());
@@ -77,7 +76,8 @@ fn diloco_goes_the_recorded_way() {
                 let now = values(&store).expect("in memory");
                 losses.push(problem.loss(rank, &now) as f32);
                 let step = parallel.begin_step().expect("none under way");
-                let gradient = Tensor::from_vec(problem.gradient(rank, &now), SIZE, &Device::Cpu).expect("small");
+                let gradient =
+                    Tensor::from_vec(problem.gradient(rank, &now), SIZE, &Device::Cpu).expect("small");
                 let gradient = phalanx_tensor::FlatStorage::new(gradient).expect("flat");
                 store.flat_params()[0].set_grads(&gradient).expect("accumulating");
                 step.finish_by(&rule, 0.01).expect("steps");
@@ -85,7 +85,12 @@ fn diloco_goes_the_recorded_way() {
             assert_near("losses", &losses, &round["inner_losses"][rank], 1e-5);
             let global = values(&store).expect("in memory");
             assert_near("global weights", &global, &round["w"], 1e-5);
-            assert_near("loss", &[problem.loss(rank, &global) as f32], &json!([round["global_losses"][rank]]), 1e-5);
+            assert_near(
+                "loss",
+                &[problem.loss(rank, &global) as f32],
+                &json!([round["global_losses"][rank]]),
+                1e-5,
+            );
         }
         assert_eq!(parallel.sync_stats().meetings, 4);
         values(&store).expect("in memory")
@@ -123,7 +128,8 @@ fn averages_of_plain_gradient_steps_are_steps_of_ddp() {
         on_ranks(4, move |comm| {
             let (layers, store) = model().expect("small");
             let rank = comm.rank();
-            let sync = SyncOptions { every: 1, start: start_steps, gradient_scale: 4.0, ..SyncOptions::default() };
+            let sync =
+                SyncOptions { every: 1, start: start_steps, gradient_scale: 4.0, ..SyncOptions::default() };
             let parallel = start(&store, comm, row, sync).expect("starts");
             let rule = phalanx_sharding::OptimizerRule::of(Sgd::new(0.0, false, 0.0), 1);
             for at in 0..6 {

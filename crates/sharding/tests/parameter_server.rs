@@ -14,7 +14,7 @@ use candle_core::{Device, Tensor};
 use phalanx_collectives::Communicator;
 use phalanx_sharding::synchrony::{Act, VersionedStore, Waiting};
 use phalanx_sharding::{
-    Options, OptimizerRule, ParallelStrategy, Rule, Strategy, SyncOptions, UpdateRule, share,
+    OptimizerRule, Options, ParallelStrategy, Rule, Strategy, SyncOptions, UpdateRule, share,
 };
 use phalanx_tensor::optim::{Adam, Optimizer, Sgd, clip_to_norm, grad_sum_of_squares};
 use phalanx_tensor::{BuildOptions, Context, FlatParam, Init, ParamStore, StoreBuilder};
@@ -55,7 +55,8 @@ fn ps_bsp_is_ddp_to_the_bit() {
                         step.micro_batch(more);
                         // One rank has no sample in the last step.
                         if (rank, at) != (world - 1, 6) {
-                            backward(&layers, &parallel, (rank, 2 * at + micro_batch, 2 * world)).expect("computes");
+                            backward(&layers, &parallel, (rank, 2 * at + micro_batch, 2 * world))
+                                .expect("computes");
                         }
                     }
                     let reduced = step.reduce().expect("sums");
@@ -165,7 +166,10 @@ impl Scripted {
             (stats.leads.total(), stats.staleness.total()) == (pulls, pushes)
         };
         while !self.strategies.iter().all(seen) {
-            assert!(begun.elapsed() < Duration::from_secs(20), "{pulls} pulls and {pushes} pushes are not done");
+            assert!(
+                begun.elapsed() < Duration::from_secs(20),
+                "{pulls} pulls and {pushes} pushes are not done"
+            );
             std::thread::sleep(Duration::from_micros(50));
         }
     }
@@ -218,7 +222,11 @@ fn real_servers_go_the_recorded_way() {
         for parallel in &scripted.strategies {
             let stats = parallel.sync_stats();
             assert_eq!(stats.staleness.counts(), staleness, "{row} {bound}");
-            assert_eq!((stats.leads.max(), stats.spread), (store.leads().max(), store.spread()), "{row} {bound}");
+            assert_eq!(
+                (stats.leads.max(), stats.spread),
+                (store.leads().max(), store.spread()),
+                "{row} {bound}"
+            );
         }
         scripted.orders.iter().for_each(|orders| orders.send(Order::End).expect("it listens"));
         drop(scripted.strategies);
@@ -237,7 +245,8 @@ fn workers_of_different_pace_keep_the_bound() {
         let ranks = on_ranks(3, move |comm| {
             let (layers, store) = model().expect("small");
             let rank = comm.rank();
-            let sync = SyncOptions { staleness: bound, damp: rank < 3, compensation: 0.1, ..SyncOptions::default() };
+            let sync =
+                SyncOptions { staleness: bound, damp: rank < 3, compensation: 0.1, ..SyncOptions::default() };
             let parallel = start(&store, comm, row, sync).expect("starts");
             let rule = adam();
             parallel.serve(&rule).expect("taken");
@@ -264,7 +273,12 @@ fn workers_of_different_pace_keep_the_bound() {
             }
         }
         if row == "ps-asp" {
-            assert!(ranks[0].1 < ranks[2].1, "who is fast does not wait: {:?} and {:?}", ranks[0].1, ranks[2].1);
+            assert!(
+                ranks[0].1 < ranks[2].1,
+                "who is fast does not wait: {:?} and {:?}",
+                ranks[0].1,
+                ranks[2].1
+            );
         }
     }
 }
@@ -288,7 +302,8 @@ fn what_a_worker_has_costs_no_bytes() {
         let before = parallel.stats();
         pull();
         let after = parallel.stats();
-        let error = parallel.begin_step().expect("none under way").finish(|_| Ok(())).expect_err("servers update");
+        let error =
+            parallel.begin_step().expect("none under way").finish(|_| Ok(())).expect_err("servers update");
         assert!(error.to_string().contains("give them the optimizer by `serve`"), "{error}");
         comm.barrier("test").expect("sound");
         after.bytes_received - before.bytes_received

@@ -9,15 +9,15 @@ use phalanx_collectives::{Communicator, threads};
 use phalanx_models::{Mlp, MlpConfig, MobileNetV2, MobileNetV2Config, ResNet, ResNetConfig, ResNetVariant};
 use phalanx_sharding::plan::{MemoryPlan, RankBytes, Workload};
 use phalanx_sharding::{
-    CodecKind, DataParallel, Options, OptimizerRule, PRESETS, ParallelStrategy as _, StateBytes, Strategy,
+    CodecKind, DataParallel, OptimizerRule, Options, PRESETS, ParallelStrategy as _, StateBytes, Strategy,
     SyncOptions, Topology, share,
 };
 use phalanx_tensor::loss::{Over, cross_entropy};
 use phalanx_tensor::nn::Linear;
 use phalanx_tensor::optim::{Adam, Ema, Optimizer, Sgd};
 use phalanx_tensor::{
-    Block, BuildOptions, Context, FlatStorage, Init, Key, Param, ParamStore, Result, Session, StoreBuilder, Tape, Value,
-    ops,
+    Block, BuildOptions, Context, FlatStorage, Init, Key, Param, ParamStore, Result, Session, StoreBuilder,
+    Tape, Value, ops,
 };
 
 use common::on_ranks;
@@ -137,7 +137,14 @@ fn measure(
     let StateBytes { parameters, gradients, codec, .. } = parallel.bytes();
     let averages = ema.as_ref().map_or(0, Ema::bytes) as u64;
     Ok((
-        RankBytes { parameters, gradients, optimizer: optimizer.state_bytes() as u64, averages, codec, synchrony: 0 },
+        RankBytes {
+            parameters,
+            gradients,
+            optimizer: optimizer.state_bytes() as u64,
+            averages,
+            codec,
+            synchrony: 0,
+        },
         sent,
         parallel.peak_gathered_bytes(),
     ))
@@ -282,13 +289,15 @@ fn ranks_that_are_apart_hold_and_send_what_was_planned() {
         for ranks in [1, 3, 4] {
             let strategy = Strategy::named(name).expect("a row");
             let (_, store) = build(Subject::Mlp).expect("sound");
-            let workload = Workload { ranks, sync: sync.clone(), optimizer_numbers: 0, ..Workload::default() };
+            let workload =
+                Workload { ranks, sync: sync.clone(), optimizer_numbers: 0, ..Workload::default() };
             let plan = MemoryPlan::new(store.flat_params(), strategy, &workload).expect("ranks");
             let sync = sync.clone();
             let held = on_ranks(ranks, move |comm| {
                 let (_, store) = build(Subject::Mlp).expect("sound");
                 let mesh = strategy.mesh(comm, 0).expect("a mesh");
-                let parallel = share(&store, mesh, strategy, Options::default(), sync.clone()).expect("shares");
+                let parallel =
+                    share(&store, mesh, strategy, Options::default(), sync.clone()).expect("shares");
                 let rule = OptimizerRule::of(Sgd::new(0.0, false, 0.0), 1);
                 parallel.serve(&rule).expect("taken");
                 let before = parallel.stats();
@@ -315,8 +324,13 @@ fn ranks_that_are_apart_hold_and_send_what_was_planned() {
                 // Headers, clocks and barriers come on top.
                 // Who is asked while an answer is owed to it asks nobody.
                 let at_least = if name == "ad-psgd" { 0 } else { 97 };
-                let (least, most) = (plan.sent_per_step * at_least / 100, plan.sent_per_step * 112 / 100 + 1024);
-                assert!((least..=most).contains(&sent), "{name} of {ranks}: {sent} of {}", plan.sent_per_step);
+                let (least, most) =
+                    (plan.sent_per_step * at_least / 100, plan.sent_per_step * 112 / 100 + 1024);
+                assert!(
+                    (least..=most).contains(&sent),
+                    "{name} of {ranks}: {sent} of {}",
+                    plan.sent_per_step
+                );
             }
         }
     }

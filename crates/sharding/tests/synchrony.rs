@@ -126,5 +126,8 @@ fn no_schedule_sees_more_than_the_bound() {
         // Nothing is gained by waiting.
         assert!(simulate(None, workers, steps, delay).end <= run.end, "schedule {schedule}");
     }
-    assert!(at_bound.iter().all(|reached| *reached > 100), "bounds are reached, so that this can fail: {at_bound:?}");
+    assert!(
+        at_bound.iter().all(|reached| *reached > 100),
+        "bounds are reached, so that this can fail: {at_bound:?}"
+    );
 }

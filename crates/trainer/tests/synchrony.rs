@@ -33,33 +33,27 @@ const CVAE: &str = "train.global_batch=8 train.bucket_kib=32 data.images=24 data
 const RESNET: &str = "model.kind=resnet18 model.width=8 model.image_size=32 train.global_batch=8 train.bucket_kib=32 \
     data.images=24 data.test_images=9 train.threads=1 eval.batch=2 optim.kind=sgd optim.lr=0.02";
 
+/// A new run's folder.
+fn run_in(place: &Path) -> RunFolder {
+    RunFolder::create(Some(&place.join("run")), place, "tiny").expect("a new run")
+}
+
 /// Trains in a folder, and goes on there if it was begun.
-fn train_in(place: &Path, settings: &str) -> Curve {
+fn train_in(folder: &RunFolder, settings: &str) -> Curve {
     let settings: Vec<String> = settings.split_whitespace().map(str::to_owned).collect();
     let program = Program::phalanx();
     let resolved = program.resolve("tiny", &settings).expect("a configuration");
     resolved.validate().unwrap_or_else(|error| panic!("{settings:?}: {error}"));
-    let path = place.join("run");
-    let folder = match path.is_dir() {
-        true => RunFolder::open(&path),
-        false => RunFolder::create(Some(&path), place, &resolved.name),
-    };
     let task = program.task_of(&resolved.config).expect("a task");
     let seen = Seen::default();
-    let trained = train_replicas(
-        task,
-        &folder.expect("a run's folder"),
-        &resolved,
-        &StopFlag::default(),
-        Box::new(seen.clone()),
-    );
+    let trained = train_replicas(task, folder, &resolved, &StopFlag::default(), Box::new(seen.clone()));
     trained.unwrap_or_else(|error| panic!("{settings:?}: {error}"));
     std::mem::take(&mut *seen.0.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 fn train_once(settings: &str) -> (Curve, Summary, tempfile::TempDir) {
     let place = tempfile::tempdir().expect("a folder");
-    let curve = train_in(place.path(), settings);
+    let curve = train_in(&run_in(place.path()), settings);
     let summary = Summary::read(&place.path().join("run/summary.json")).expect("a summary");
     (curve, summary, place)
 }
@@ -85,7 +79,8 @@ fn ps_bsp_gives_the_losses_of_ddp_to_the_bit() {
 #[test]
 fn a_meeting_after_every_step_of_plain_gradient_descent_is_ddp() {
     let of = |strategy: &str| {
-        let own = format!("train.steps=8 train.ranks=2 optim.momentum=0 sync.every=1 train.strategy={strategy}");
+        let own =
+            format!("train.steps=8 train.ranks=2 optim.momentum=0 sync.every=1 train.strategy={strategy}");
         train_once(&format!("{RESNET} {own}")).0
     };
     let (ddp, local) = (of("ddp"), of("local-sgd"));
@@ -97,7 +92,9 @@ fn a_meeting_after_every_step_of_plain_gradient_descent_is_ddp() {
 #[test]
 fn every_strategy_learns_and_says_how_it_kept_step() {
     for row in PRESETS.iter().filter(|row| !row.is_bulk_synchronous()) {
-        let own = format!("train.steps=30 train.ranks=3 train.strategy={row} sync.every=4 log.every=5 train.ema=0.8");
+        let own = format!(
+            "train.steps=30 train.ranks=3 train.strategy={row} sync.every=4 log.every=5 train.ema=0.8"
+        );
         let (curve, summary, place) = train_once(&format!("{CVAE} {own}"));
         assert_eq!(curve.len(), 31, "{row}: every step and the test split");
         let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
@@ -105,7 +102,8 @@ fn every_strategy_learns_and_says_how_it_kept_step() {
         assert!(last < 0.9 * first, "{row}: {first}, then {last}");
         assert!(curve[30] < first, "{row}: what is evaluated has learnt too: {}", curve[30]);
         for rank in &summary.ranks {
-            let kept = rank.synchrony.as_ref().unwrap_or_else(|| panic!("{row}: rank {} says nothing", rank.rank));
+            let kept =
+                rank.synchrony.as_ref().unwrap_or_else(|| panic!("{row}: rank {} says nothing", rank.rank));
             assert!(kept.meetings > 0 && rank.bytes_sent > 0, "{row}: {kept:?}");
             if row.name.starts_with("ps-") {
                 assert_eq!(kept.staleness.iter().sum::<u64>(), 90, "{row}: every push of every worker");
@@ -137,14 +135,16 @@ fn interrupted_runs_go_on_to_the_bit() {
         ("d-psgd", "sync.topology=ring"),
         ("sgp", "sync.topology=exponential"),
     ] {
-        let settings = format!("{CVAE} train.steps=14 train.ranks=3 train.ema=0.8 train.strategy={strategy} {further}");
+        let settings =
+            format!("{CVAE} train.steps=14 train.ranks=3 train.ema=0.8 train.strategy={strategy} {further}");
         let whole = train_once(&settings).0;
         let place = tempfile::tempdir().expect("a folder");
-        let mut parts = train_in(place.path(), &format!("{settings} train.stop_step=7"));
+        let folder = run_in(place.path());
+        let mut parts = train_in(&folder, &format!("{settings} train.stop_step=7"));
         // The first part ends with an evaluation of its own.
         assert_eq!(parts.len(), 8, "{strategy}");
         parts.pop();
-        parts.extend(train_in(place.path(), &settings));
+        parts.extend(train_in(&folder, &settings));
         assert_eq!(parts, whole, "{strategy} {further}");
     }
 }
@@ -152,6 +152,7 @@ fn interrupted_runs_go_on_to_the_bit() {
 #[test]
 fn a_run_goes_on_under_another_strategy_and_with_other_ranks() {
     let place = tempfile::tempdir().expect("a folder");
+    let folder = run_in(place.path());
     let mut last = f64::INFINITY;
     for (stop, own) in [
         (8, "train.ranks=3 train.strategy=diloco sync.every=3"),
@@ -159,7 +160,7 @@ fn a_run_goes_on_under_another_strategy_and_with_other_ranks() {
         (24, "train.ranks=2 train.strategy=ddp"),
         (32, "train.ranks=4 train.strategy=local-sgd sync.every=2"),
     ] {
-        let curve = train_in(place.path(), &format!("{CVAE} train.steps=40 train.stop_step={stop} {own}"));
+        let curve = train_in(&folder, &format!("{CVAE} train.steps=40 train.stop_step={stop} {own}"));
         assert_eq!(curve.len(), 9, "{own}");
         assert!(curve[8] < 1.2 * last, "{own}: {last}, then {}", curve[8]);
         last = curve[8];
@@ -169,10 +170,13 @@ fn a_run_goes_on_under_another_strategy_and_with_other_ranks() {
 #[test]
 fn a_straggler_holds_up_those_who_wait_for_it() {
     let of = |strategy: &str| {
-        let own = format!("train.steps=16 train.ranks=3 chaos.delay=rank=1,ms=30,jitter=0.2 train.strategy={strategy}");
+        let own = format!(
+            "train.steps=16 train.ranks=3 chaos.delay=rank=1,ms=30,jitter=0.2 train.strategy={strategy}"
+        );
         train_once(&format!("{CVAE} eval.enabled=false {own} sync.staleness=2")).1
     };
-    let waited = |summary: &Summary, rank: usize| summary.ranks[rank].synchrony.as_ref().expect("told").waited_seconds;
+    let waited =
+        |summary: &Summary, rank: usize| summary.ranks[rank].synchrony.as_ref().expect("told").waited_seconds;
     let (bulk, free) = (of("ps-bsp"), of("ps-asp"));
     // The slow one's 16 steps take at least 0.38 s more; the others wait for it, or come to the end before it.
     assert!(waited(&bulk, 0) > 0.3 && waited(&bulk, 2) > 0.3, "{:?}", bulk.ranks);

@@ -72,7 +72,9 @@ impl Gossip {
         let replica = Replica::new(store, comm, strategy.name)?;
         let exchange = match kind {
             GossipKind::RandomNeighbour => Exchange::Pairs(Pairs::start(mail, &replica)?),
-            GossipKind::AllNeighbours => Exchange::Rounds(Mutex::new(Rounds::new(mail, options.topology, false))),
+            GossipKind::AllNeighbours => {
+                Exchange::Rounds(Mutex::new(Rounds::new(mail, options.topology, false)))
+            }
             GossipKind::PushSum => Exchange::Rounds(Mutex::new(Rounds::new(mail, options.topology, true))),
         };
         let this = Self { replica, strategy, options, exchange, state: Mutex::default() };
@@ -238,7 +240,12 @@ impl ParallelStrategy for Gossip {
             Exchange::Rounds(rounds) => locked(rounds).bytes(),
             Exchange::Pairs(pairs) => pairs.bytes(),
         };
-        StateBytes { parameters, gradients, synchrony: own + self.replica.kept_bytes(), ..StateBytes::default() }
+        StateBytes {
+            parameters,
+            gradients,
+            synchrony: own + self.replica.kept_bytes(),
+            ..StateBytes::default()
+        }
     }
 
     fn peak_gathered_bytes(&self) -> u64 {
@@ -260,7 +267,9 @@ impl ParallelStrategy for Gossip {
     fn load_codec_state(&self, state: Vec<(String, Vec<f32>)>) -> Result<()> {
         match state.first() {
             None => Ok(()),
-            Some((name, _)) => Err(ShardingError::codec("none", format!("keeps nothing, but was given `{name}`"))),
+            Some((name, _)) => {
+                Err(ShardingError::codec("none", format!("keeps nothing, but was given `{name}`")))
+            }
         }
     }
 
@@ -287,7 +296,8 @@ impl ParallelStrategy for Gossip {
             Exchange::Rounds(rounds) => locked(rounds).weight(),
             Exchange::Pairs(_) => 1.0,
         };
-        let mut saved = vec![("clock".to_owned(), whole(&[self.state().steps])), ("weight".to_owned(), vec![weight])];
+        let mut saved =
+            vec![("clock".to_owned(), whole(&[self.state().steps])), ("weight".to_owned(), vec![weight])];
         for (at, _) in self.replica.trainable() {
             let values = match &self.exchange {
                 Exchange::Rounds(rounds) => locked(rounds).values(&self.replica, at)?,

@@ -52,7 +52,8 @@ impl Pairs {
         let answering = Answering(pairs.clone());
         let name = format!("phalanx-gossip-{}", pairs.mail.rank());
         let spawned = std::thread::Builder::new().name(name).spawn(move || answering.run());
-        spawned.map_err(|error| ShardingError::Mesh(format!("cannot start a thread that answers: {error}")))?;
+        spawned
+            .map_err(|error| ShardingError::Mesh(format!("cannot start a thread that answers: {error}")))?;
         Ok(pairs)
     }
 
@@ -143,7 +144,11 @@ impl Pairs {
 
     pub(super) fn stats(&self) -> CommStats {
         let state = self.state();
-        CommStats { bytes_sent: state.bytes_sent, bytes_received: state.bytes_received, ..CommStats::default() }
+        CommStats {
+            bytes_sent: state.bytes_sent,
+            bytes_received: state.bytes_received,
+            ..CommStats::default()
+        }
     }
 
     /// Tells all that this rank asks no more.

@@ -97,7 +97,9 @@ impl Rounds {
         for to in self.receivers(step) {
             for (at, _) in replica.trainable() {
                 let (rate, values) = match self.push_sum {
-                    true => (0.5 * f64::from(self.weight), self.sums[at].iter().map(|sum| 0.5 * sum).collect()),
+                    true => {
+                        (0.5 * f64::from(self.weight), self.sums[at].iter().map(|sum| 0.5 * sum).collect())
+                    }
                     false => (1.0, replica.values(at)?),
                 };
                 let message = Message { kind: Kind::Mix, number: step, bucket: at, rate, values };

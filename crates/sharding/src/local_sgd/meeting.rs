@@ -92,8 +92,9 @@ impl Outer {
         let mut sums = Vec::new();
         for at in buckets(replica, fragment, options.fragments) {
             let global = &self.global[at];
-            let own: Vec<f32> = replica
-                .with_values(at, |local| global.iter().zip(local).map(|(global, local)| global - *local).collect())?;
+            let own: Vec<f32> = replica.with_values(at, |local| {
+                global.iter().zip(local).map(|(global, local)| global - *local).collect()
+            })?;
             sums.push((at, own.clone(), send(own, replica, options)));
         }
         Ok(Coming { fragment, since, sums })
@@ -129,7 +130,8 @@ impl Outer {
                 saved.push((format!("momentum.{at}"), momentum.clone()));
             }
         }
-        let begun: Vec<u64> = self.coming.iter().flat_map(|coming| [coming.fragment as u64, coming.since]).collect();
+        let begun: Vec<u64> =
+            self.coming.iter().flat_map(|coming| [coming.fragment as u64, coming.since]).collect();
         saved.push(("meetings".to_owned(), whole(&begun)));
         for (number, coming) in self.coming.iter().enumerate() {
             let own = coming.sums.iter().map(|(at, own, _)| (format!("coming.{number}.{at}"), own.clone()));

@@ -67,7 +67,10 @@ impl LocalSgd {
         options: SyncOptions,
     ) -> Result<Arc<Self>> {
         let Synchrony::Rounds(meeting) = strategy.synchrony else {
-            return Err(ShardingError::strategy(strategy.name, "has no rounds of steps after which ranks meet"));
+            return Err(ShardingError::strategy(
+                strategy.name,
+                "has no rounds of steps after which ranks meet",
+            ));
         };
         options.check(&strategy)?;
         let replica = Replica::new(store, comm, strategy.name)?;
@@ -253,7 +256,9 @@ impl ParallelStrategy for LocalSgd {
     fn load_codec_state(&self, state: Vec<(String, Vec<f32>)>) -> Result<()> {
         match state.first() {
             None => Ok(()),
-            Some((name, _)) => Err(ShardingError::codec("none", format!("keeps nothing, but was given `{name}`"))),
+            Some((name, _)) => {
+                Err(ShardingError::codec("none", format!("keeps nothing, but was given `{name}`")))
+            }
         }
     }
 

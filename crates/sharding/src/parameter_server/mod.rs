@@ -31,7 +31,9 @@ use phalanx_tensor::{Array, FlatParam, HookResult, Listener, ParamStore, Process
 use self::server::{Server, TO_SERVER, TO_WORKER, range};
 use crate::buffer::{InPlace, with_singles};
 use crate::message::{Kind, Message};
-use crate::parallel::{ParallelStrategy, Rule, Saved, ShardRole, StateBytes, Step, StepToken, SyncStats, whole};
+use crate::parallel::{
+    ParallelStrategy, Rule, Saved, ShardRole, StateBytes, Step, StepToken, SyncStats, whole,
+};
 use crate::replica::Replica;
 use crate::strategy::{Layout, ServerPace, Strategy, Synchrony};
 use crate::synchrony::SyncOptions;
@@ -144,8 +146,9 @@ impl ParameterServer {
         for server in 0..self.servers() {
             let part = grads.narrow(range(param.len(), server, self.servers()))?;
             let about = (Kind::Push, state.attempt, at);
-            let sent =
-                with_singles(&part, |part| Message::send_values(&self.mail, server, TO_SERVER, about, part))??;
+            let sent = with_singles(&part, |part| {
+                Message::send_values(&self.mail, server, TO_SERVER, about, part)
+            })??;
             state.bytes_sent += sent;
         }
         state.pushed[at] = true;
@@ -154,7 +157,8 @@ impl ParameterServer {
 
     /// Sends what was not sent while backward ran.
     fn push_rest(&self, state: &mut State) -> Result<()> {
-        let rest: Vec<usize> = self.replica.trainable().map(|(at, _)| at).filter(|at| !state.pushed[*at]).collect();
+        let rest: Vec<usize> =
+            self.replica.trainable().map(|(at, _)| at).filter(|at| !state.pushed[*at]).collect();
         for at in rest.into_iter().rev() {
             if !self.replica.params[at].has_grads() {
                 // A rank without samples takes part with zeros.
@@ -218,7 +222,8 @@ impl ParameterServer {
                 }
                 Kind::Values => {
                     let at = message.bucket;
-                    let wrong = || ShardingError::state(self.strategy.name, format!("values of no bucket: {at}"));
+                    let wrong =
+                        || ShardingError::state(self.strategy.name, format!("values of no bucket: {at}"));
                     let param = self.replica.params.get(at).ok_or_else(wrong)?;
                     let part = range(param.len(), server, self.servers());
                     if part.len() != message.values.len() {
@@ -243,7 +248,8 @@ impl ParameterServer {
         for _ in 0..self.servers() {
             let (server, message) = self.answer(state)?;
             if message.kind != Kind::Done {
-                let problem = format!("server {server} says {:?} where it was asked whether it is done", message.kind);
+                let problem =
+                    format!("server {server} says {:?} where it was asked whether it is done", message.kind);
                 return Err(ShardingError::state(self.strategy.name, problem));
             }
         }
@@ -271,7 +277,8 @@ impl Listener for ParameterServer {
         let state = &mut *self.state();
         if state.coming.is_some() {
             let params = &self.replica.params;
-            self.receive(state, |at| params[at].blocks().any(|of| of == block))?;
+            // What is in no block may be used at any time.
+            self.receive(state, |at| params[at].is_outside() || params[at].blocks().any(|of| of == block))?;
         }
         Ok(())
     }
@@ -461,7 +468,9 @@ impl ParallelStrategy for ParameterServer {
     fn load_codec_state(&self, state: Vec<(String, Vec<f32>)>) -> Result<()> {
         match state.first() {
             None => Ok(()),
-            Some((name, _)) => Err(ShardingError::codec("none", format!("keeps nothing, but was given `{name}`"))),
+            Some((name, _)) => {
+                Err(ShardingError::codec("none", format!("keeps nothing, but was given `{name}`")))
+            }
         }
     }
 
@@ -470,7 +479,7 @@ impl ParallelStrategy for ParameterServer {
     }
 
     fn is_lockstep(&self) -> bool {
-        self.together
+        false
     }
 
     fn keeps_copies(&self) -> bool {
@@ -481,7 +490,14 @@ impl ParallelStrategy for ParameterServer {
         let state = self.state();
         let (staleness, leads, spread) =
             self.server.look(|store| (store.staleness().clone(), store.leads().clone(), store.spread()));
-        SyncStats { staleness, leads, spread, waited: state.waited, meetings: state.steps, ..SyncStats::default() }
+        SyncStats {
+            staleness,
+            leads,
+            spread,
+            waited: state.waited,
+            meetings: state.steps,
+            ..SyncStats::default()
+        }
     }
 
     fn own_state(&self) -> Result<Vec<(String, Vec<f32>)>> {

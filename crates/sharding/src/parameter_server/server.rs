@@ -108,7 +108,9 @@ impl Server {
         let server = self.clone();
         let name = format!("phalanx-server-{}", self.mail.rank());
         let spawned = std::thread::Builder::new().name(name).spawn(move || server.run());
-        spawned.map(drop).map_err(|error| ShardingError::Mesh(format!("cannot start a server's thread: {error}")))
+        spawned
+            .map(drop)
+            .map_err(|error| ShardingError::Mesh(format!("cannot start a server's thread: {error}")))
     }
 
     fn run(&self) {
@@ -116,11 +118,13 @@ impl Server {
             match self.mail.recv_any(TO_SERVER) {
                 Err(CommError::NoMessage { .. }) => {}
                 Err(error) => return self.fail(&error.into(), false),
-                Ok((worker, bytes)) => match Message::read(&bytes).and_then(|message| self.hear(worker, message)) {
-                    Ok(true) => return,
-                    Ok(false) => {}
-                    Err(error) => return self.fail(&error, true),
-                },
+                Ok((worker, bytes)) => {
+                    match Message::read(&bytes).and_then(|message| self.hear(worker, message)) {
+                        Ok(true) => return,
+                        Ok(false) => {}
+                        Err(error) => return self.fail(&error, true),
+                    }
+                }
             }
         }
     }
@@ -146,7 +150,12 @@ impl Server {
     }
 
     /// Takes values of all elements of the buckets, and clocks.
-    pub(super) fn fill(&self, version: u64, clocks: &[u64], value: impl Fn(usize) -> Result<Vec<f32>>) -> Result<()> {
+    pub(super) fn fill(
+        &self,
+        version: u64,
+        clocks: &[u64],
+        value: impl Fn(usize) -> Result<Vec<f32>>,
+    ) -> Result<()> {
         let mut state = self.state();
         for (at, twin) in self.twins.iter().enumerate().filter(|(_, twin)| twin.trainable()) {
             let own = value(at)?[twin.owned()].to_vec();
@@ -241,9 +250,15 @@ impl Server {
             Kind::Push => {
                 let wrong = || {
                     let (bucket, len) = (message.bucket, message.values.len());
-                    ShardingError::state("parameter server", format!("{len} gradients do not fit bucket {bucket}"))
+                    ShardingError::state(
+                        "parameter server",
+                        format!("{len} gradients do not fit bucket {bucket}"),
+                    )
                 };
-                let fits = self.twins.get(message.bucket).is_some_and(|twin| twin.owned().len() == message.values.len());
+                let fits = self
+                    .twins
+                    .get(message.bucket)
+                    .is_some_and(|twin| twin.owned().len() == message.values.len());
                 if !fits {
                     return Err(wrong());
                 }
@@ -340,7 +355,9 @@ impl Server {
             state.store.push_together(|()| ());
         } else {
             let rule = state.rule.clone();
-            let rule = rule.ok_or_else(|| ShardingError::state("parameter server", "nobody has given it an optimizer"))?;
+            let rule = rule.ok_or_else(|| {
+                ShardingError::state("parameter server", "nobody has given it an optimizer")
+            })?;
             state.store.push_together(|()| apply(&rule, &self.twins, rate))?;
         }
         self.twins.iter().for_each(FlatParam::zero_grads);
@@ -374,7 +391,8 @@ impl Server {
     /// Changes the values by the gradients of one worker.
     fn change_by(&self, state: &mut State, worker: usize, rate: f64) -> Result<()> {
         let rule = state.rule.clone();
-        let rule = rule.ok_or_else(|| ShardingError::state("parameter server", "nobody has given it an optimizer"))?;
+        let rule =
+            rule.ok_or_else(|| ShardingError::state("parameter server", "nobody has given it an optimizer"))?;
         let State { store, pushed, pulled, .. } = &mut *state;
         let (pushed, pulled) = (&mut pushed[worker], &pulled[worker]);
         let (options, twins) = (&self.options, &self.twins);

@@ -89,23 +89,38 @@ impl SyncOptions {
                 if self.every == 0 {
                     return wrong("meets every 0 steps; it needs 1 or more".into());
                 }
-                if meeting != Meeting::OuterStep && (self.fragments != 1 || self.overlap != 0 || self.outer_bf16) {
-                    return wrong("meets as a whole; fragments, overlap and encoded outer gradients are of diloco".into());
+                if meeting != Meeting::OuterStep
+                    && (self.fragments != 1 || self.overlap != 0 || self.outer_bf16)
+                {
+                    return wrong(
+                        "meets as a whole; fragments, overlap and encoded outer gradients are of diloco"
+                            .into(),
+                    );
                 }
                 if self.fragments == 0 || self.fragments as u64 > self.every {
                     let (fragments, every) = (self.fragments, self.every);
-                    return wrong(format!("has {fragments} fragments in {every} steps; it needs from 1 to {every}"));
+                    return wrong(format!(
+                        "has {fragments} fragments in {every} steps; it needs from 1 to {every}"
+                    ));
                 }
                 if self.overlap >= self.every {
                     let (overlap, every) = (self.overlap, self.every);
-                    return wrong(format!("overlaps {overlap} steps of {every}; a meeting must end before the next"));
+                    return wrong(format!(
+                        "overlaps {overlap} steps of {every}; a meeting must end before the next"
+                    ));
                 }
                 if !(0.0..=1.0).contains(&self.mixing) {
-                    return wrong(format!("keeps {} of a rank's own parameters; it is a part from 0 to 1", self.mixing));
+                    return wrong(format!(
+                        "keeps {} of a rank's own parameters; it is a part from 0 to 1",
+                        self.mixing
+                    ));
                 }
             }
             Synchrony::Servers(_) if !(self.compensation.is_finite() && self.compensation >= 0.0) => {
-                return wrong(format!("corrects old gradients by {}; it must be 0 or above", self.compensation));
+                return wrong(format!(
+                    "corrects old gradients by {}; it must be 0 or above",
+                    self.compensation
+                ));
             }
             _ => {}
         }

@@ -95,7 +95,8 @@ impl std::str::FromStr for Topology {
     fn from_str(text: &str) -> Result<Self> {
         let found = Self::ALL.iter().find(|topology| topology.to_string() == text);
         let all: Vec<_> = Self::ALL.iter().map(ToString::to_string).collect();
-        let unknown = || ShardingError::Mesh(format!("topology `{text}` is unknown; there is: {}", all.join(", ")));
+        let unknown =
+            || ShardingError::Mesh(format!("topology `{text}` is unknown; there is: {}", all.join(", ")));
         found.copied().ok_or_else(unknown)
     }
 }
@@ -114,7 +115,10 @@ mod tests {
                     let neighbours = topology.sends_to(rank, ranks);
                     assert_eq!(neighbours.len(), degree, "{topology} of {ranks}");
                     for to in neighbours {
-                        assert!(to != rank && topology.receives_from(to, ranks).contains(&rank), "{topology} of {ranks}");
+                        assert!(
+                            to != rank && topology.receives_from(to, ranks).contains(&rank),
+                            "{topology} of {ranks}"
+                        );
                     }
                     for step in 0..7 {
                         let to = topology.sends_in_turn(rank, ranks, step);

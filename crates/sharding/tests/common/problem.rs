@@ -44,7 +44,8 @@ impl Problem {
 
     fn residual(&self, worker: usize, w: &[f32]) -> Vec<f64> {
         let rows = self.matrix.chunks_exact(SIZE).zip(&self.targets[worker]);
-        let product = |row: &[f32]| row.iter().zip(w).map(|(a, x)| f64::from(*a) * f64::from(*x)).sum::<f64>();
+        let product =
+            |row: &[f32]| row.iter().zip(w).map(|(a, x)| f64::from(*a) * f64::from(*x)).sum::<f64>();
         rows.map(|(row, target)| product(row) - f64::from(*target)).collect()
     }
 
@@ -57,8 +58,11 @@ impl Problem {
     pub(crate) fn gradient(&self, worker: usize, w: &[f32]) -> Vec<f32> {
         let residual = self.residual(worker, w);
         let of = |column: usize| {
-            let along: f64 =
-                residual.iter().enumerate().map(|(row, r)| f64::from(self.matrix[row * SIZE + column]) * r).sum();
+            let along: f64 = residual
+                .iter()
+                .enumerate()
+                .map(|(row, r)| f64::from(self.matrix[row * SIZE + column]) * r)
+                .sum();
             (2.0 * along - f64::from(w[column]).sin()) / SIZE as f64
         };
         (0..SIZE).map(|column| of(column) as f32).collect()
@@ -75,6 +79,9 @@ pub(crate) fn assert_near(what: &str, ours: &[f32], recorded: &Json, tolerance: 
     let recorded = numbers(recorded);
     assert_eq!(ours.len(), recorded.len(), "{what}");
     for (at, (own, other)) in ours.iter().zip(recorded).enumerate() {
-        assert!((f64::from(*own) - other).abs() <= tolerance, "{what}, element {at}: {own}, recorded {other}");
+        assert!(
+            (f64::from(*own) - other).abs() <= tolerance,
+            "{what}, element {at}: {own}, recorded {other}"
+        );
     }
 }

@@ -27,9 +27,9 @@ pub use toml::Value;
 
 pub use catalogue::{Catalogue, TaskSchema};
 pub use keys::{
-    ChaosConfig, CheckpointConfig, CommConfig, Config, DataConfig, DataKind, DeviceKind, EvalConfig, LogConfig,
-    ModelConfig, Offload, OptimConfig, OptimKind, QualityConfig, SampleConfig, ScheduleConfig, ScheduleKind,
-    SyncConfig, TrainConfig, WatchConfig,
+    ChaosConfig, CheckpointConfig, CommConfig, Config, DataConfig, DataKind, DeviceKind, EvalConfig,
+    LogConfig, ModelConfig, Offload, OptimConfig, OptimKind, QualityConfig, SampleConfig, ScheduleConfig,
+    ScheduleKind, SyncConfig, TrainConfig, WatchConfig,
 };
 pub use origin::{ConfigError, Origin, nearest};
 pub use render::{Detail, diff};

@@ -35,7 +35,8 @@ fn slow_rank(text: &str) -> Result<SlowRank, String> {
     for part in text.split(',').map(str::trim) {
         let (name, value) = part.split_once('=').unwrap_or((part, ""));
         let number = || {
-            let number = value.trim().parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
+            let number =
+                value.trim().parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
             number.ok_or_else(|| format!("`{part}` is not {name}=NUMBER, 0 or above"))
         };
         match name.trim() {
@@ -91,7 +92,10 @@ impl Config {
         relations.require(
             comm.codec == CodecKind::None,
             "comm.codec",
-            format!("comm.codec = {} encodes gradients that all ranks sum; {name} sends others; use none", comm.codec),
+            format!(
+                "comm.codec = {} encodes gradients that all ranks sum; {name} sends others; use none",
+                comm.codec
+            ),
         );
         relations.require(
             train.device != DeviceKind::Cuda,

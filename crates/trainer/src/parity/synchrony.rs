@@ -6,7 +6,7 @@
 use candle_core::{Device, Tensor};
 use phalanx_collectives::threads;
 use phalanx_sharding::synchrony::{Act, Pushed, VersionedStore, Waiting};
-use phalanx_sharding::{Options, OptimizerRule, Rule, Strategy, SyncOptions, share};
+use phalanx_sharding::{OptimizerRule, Options, Rule, Strategy, SyncOptions, share};
 use phalanx_tensor::optim::{Adam, Sgd};
 use phalanx_tensor::{BuildOptions, FlatStorage, Init, StoreBuilder};
 use serde_json::{Value, json};
@@ -50,7 +50,8 @@ impl Problem {
     fn gradient(&self, worker: usize, w: &[f32]) -> Vec<f32> {
         let residual = self.residual(worker, w);
         let of = |column: usize| {
-            let along = residual.iter().enumerate().map(|(row, r)| f64::from(self.matrix[row * N + column]) * r);
+            let along =
+                residual.iter().enumerate().map(|(row, r)| f64::from(self.matrix[row * N + column]) * r);
             (2.0 * along.sum::<f64>() - f64::from(w[column]).sin()) / N as f64
         };
         (0..N).map(|column| of(column) as f32).collect()
@@ -101,7 +102,8 @@ fn replay(name: &str, problem: &Problem, attempts: &Value, run: &Value, bound: O
         .iter()
         .map(|push| json!([push["worker"], push["pulled_version"], push["server_version"]]))
         .collect();
-    let recorded_norms: Vec<f64> = recorded.iter().map(|push| push["w_l2"].as_f64().unwrap_or(f64::NAN)).collect();
+    let recorded_norms: Vec<f64> =
+        recorded.iter().map(|push| push["w_l2"].as_f64().unwrap_or(f64::NAN)).collect();
     vec![
         Quantity::exact(&format!("{name} events"), &events, &listed(&run["events"])),
         Quantity::exact(&format!("{name} versions"), &pushes, &versions),
@@ -144,7 +146,12 @@ fn diloco(problem: &Problem, recorded: &Value) -> Result<Vec<Quantity>, ParityEr
         for (rank, run) in ranks.iter().enumerate() {
             let name = format!("diloco round {at} losses of worker {rank}");
             let losses = &run.losses[first..last];
-            quantities.push(Quantity::vector(&name, losses, &numbers(&round["inner_losses"][rank]), TOLERANCE));
+            quantities.push(Quantity::vector(
+                &name,
+                losses,
+                &numbers(&round["inner_losses"][rank]),
+                TOLERANCE,
+            ));
         }
         let global = &ranks[0].after[last - 1];
         quantities.push(weights(&format!("diloco round {at} weights"), global, &round["w"]));

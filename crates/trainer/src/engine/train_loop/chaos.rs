@@ -53,7 +53,8 @@ mod tests {
         config.chaos.delay = "rank=1,ms=50,jitter=0.2; rank=3,times=3".to_owned();
         assert_eq!(Delay::of(&config, 0), None);
         let (late, slow) = (Delay::of(&config, 1).expect("named"), Delay::of(&config, 3).expect("named"));
-        let lengths: Vec<_> = (0..100).map(|step| late.length(step, Duration::ZERO).as_secs_f64() * 1e3).collect();
+        let lengths: Vec<_> =
+            (0..100).map(|step| late.length(step, Duration::ZERO).as_secs_f64() * 1e3).collect();
         assert!(lengths.iter().all(|ms| (40.0..=60.0).contains(ms)), "{lengths:?}");
         assert!(lengths.iter().any(|ms| *ms < 45.0) && lengths.iter().any(|ms| *ms > 55.0), "{lengths:?}");
         assert_eq!(slow.length(0, Duration::from_millis(10)), Duration::from_millis(20));

@@ -115,7 +115,11 @@ mod tests {
         let mut other = Losses::default();
         for step in 0..3 {
             losses.tell(first, vec![f64::from(step)]).expect("told");
-            assert_eq!(losses.bring_together(first, false).expect("sound"), None, "the other has told nothing");
+            assert_eq!(
+                losses.bring_together(first, false).expect("sound"),
+                None,
+                "the other has told nothing"
+            );
         }
         (0..2).for_each(|step| other.tell(second, vec![f64::from(10 * step)]).expect("told"));
         assert_eq!(losses.bring_together(first, false).expect("sound"), Some(vec![0.0]));

@@ -161,7 +161,8 @@ impl Trainable {
     /// Exchanges weights and averages, if there are any.
     pub(super) fn swap_averages(&mut self) -> Result<(), TrainError> {
         if self.updater().ema.is_some() {
-            self.network.update(|params| self.updater().ema.as_mut().map_or(Ok(()), |ema| ema.swap(params)))?;
+            self.network
+                .update(|params| self.updater().ema.as_mut().map_or(Ok(()), |ema| ema.swap(params)))?;
         }
         Ok(())
     }
@@ -214,7 +215,8 @@ impl Trainable {
     pub(super) fn load_own_state(&mut self, own: &[(String, Vec<f32>)]) -> Result<(), TrainError> {
         let params = self.network.parallel()?.params();
         let shapes = params.iter().flat_map(FlatParam::owned_entries);
-        let shapes: std::collections::BTreeMap<_, _> = shapes.map(|entry| (entry.name, entry.shape)).collect();
+        let shapes: std::collections::BTreeMap<_, _> =
+            shapes.map(|entry| (entry.name, entry.shape)).collect();
         let mut named = Vec::new();
         for (name, values) in own {
             let Some(name) = name.strip_prefix(OPTIMIZER) else { continue };
