@@ -124,7 +124,7 @@ fn weights(name: &str, found: &[f32], recorded: &Value) -> Quantity {
 /// Five steps down the mean gradient, by `ps-bsp`.
 fn synchronous(problem: &Problem, recorded: &Value) -> Result<Vec<Quantity>, ParityError> {
     let steps = numbers(&recorded["w_l2_after_each"]).len();
-    let ranks = on_two_ranks(problem, "ps-bsp", SyncOptions::default(), (steps, 0.5, false))?;
+    let ranks = on_two_ranks(problem, "ps-bsp", &SyncOptions::default(), (steps, 0.5, false))?;
     let after: Vec<f64> = ranks[0].after.iter().map(|w| norm(w)).collect();
     let last = ranks[0].after.last().map_or(&[][..], Vec::as_slice);
     Ok(vec![
@@ -139,7 +139,7 @@ fn diloco(problem: &Problem, recorded: &Value) -> Result<Vec<Quantity>, ParityEr
     let rounds = recorded["rounds"].as_array().cloned().unwrap_or_default();
     let sync = SyncOptions { every, ..SyncOptions::default() };
     let steps = rounds.len() * every as usize;
-    let ranks = on_two_ranks(problem, "diloco", sync, (steps, 0.01, true))?;
+    let ranks = on_two_ranks(problem, "diloco", &sync, (steps, 0.01, true))?;
     let mut quantities = Vec::new();
     for (at, round) in rounds.iter().enumerate() {
         let (first, last) = (at * every as usize, (at + 1) * every as usize);
@@ -174,7 +174,7 @@ struct Run {
 fn on_two_ranks(
     problem: &Problem,
     strategy: &'static str,
-    sync: SyncOptions,
+    sync: &SyncOptions,
     (steps, rate, adam): (usize, f64, bool),
 ) -> Result<Vec<Run>, ParityError> {
     let ranks = threads(2).map_err(phalanx_sharding::ShardingError::from)?.into_iter().map(|comm| {
