@@ -1,5 +1,5 @@
-//! The benchmarks: `cargo xtask bench kernels`, `bench train`, `bench collectives`, `bench memory`, `bench strategies`
-//! and `bench versions`.
+//! The benchmarks: `cargo xtask bench kernels`, `bench train`, `bench collectives`, `bench codecs`, `bench memory`,
+//! `bench strategies` and `bench versions`.
 //!
 //! Every figure is a median of rounds. With `--peer torch` the same work is done by PyTorch in the same call, one
 //! round of ours and one of theirs in turn, so that whatever else the machine does meets both; the ratio is the
@@ -7,6 +7,7 @@
 //! memory, are measured first, and results are also given as parts of them.
 #![forbid(unsafe_code)]
 
+mod codecs;
 mod collectives;
 mod kernels;
 mod machine;
@@ -47,6 +48,8 @@ enum Command {
     Train(train::TrainArgs),
     /// Operations between ranks: time and bandwidth
     Collectives(collectives::CollectivesArgs),
+    /// Codecs of gradients: ratio, error, speed, and training over slow links
+    Codecs(codecs::CodecsArgs),
     /// What strategies hold in memory, predicted and measured
     Memory(memory::MemoryArgs),
     /// All strategies in one table, by whole trainings
@@ -100,13 +103,14 @@ fn main() -> ExitCode {
 }
 
 fn measure() -> anyhow::Result<()> {
-    if collectives::as_rank()? {
+    if collectives::as_rank()? || codecs::as_rank()? {
         return Ok(());
     }
     match Cli::parse().command {
         Command::Kernels(args) => kernels::run(&args),
         Command::Train(args) => train::run(&args),
         Command::Collectives(args) => collectives::run(&args),
+        Command::Codecs(args) => codecs::run(&args),
         Command::Memory(args) => memory::run(&args),
         Command::Strategies(args) => strategies::run(&args),
         Command::Versions(args) => versions::run(&args),

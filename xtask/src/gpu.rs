@@ -11,7 +11,10 @@ const REAL: &str = "PHALANX_TEST_GPU";
 const STEPS: &[(&str, &[&str])] = &[
     ("what the program finds", &["run", "--release", "--package", "phalanx-trainer", "--", "doctor"]),
     ("every kernel against the processor's", &["test", "--package", "phalanx-cuda", "--test", "kernels"]),
-    ("graphs", &["test", "--package", "phalanx-cuda", "--test", "graphs"]),
+    (
+        "graphs, by hand and recorded",
+        &["test", "--package", "phalanx-cuda", "--test", "graphs", "--test", "replays"],
+    ),
     (
         "NCCL between the GPUs that there are",
         &["test", "--package", "phalanx-collectives", "--features", "nccl", "--test", "nccl"],

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 use phalanx_collectives::{Communicator, nccl};
 use phalanx_tensor::Place;
-use phalanx_tensor::backend::{Cuda, CudaOptions};
+use phalanx_tensor::backend::{Cuda, CudaOptions, Replay};
 
 /// What ranks compute on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -53,6 +53,14 @@ impl Opened {
             }
             _ => Ok(world),
         }
+    }
+
+    /// What records steps, and launches them as graphs.
+    ///
+    /// # Errors
+    /// On the processor, which has no graphs.
+    pub(super) fn replay(&self) -> Result<Replay> {
+        Ok(Replay::new(self.0.as_ref().context("--graphs is for --device cuda")?.gpu()))
     }
 
     /// Waits until everything that was queued is done.

@@ -57,6 +57,9 @@ pub(crate) struct TrainArgs {
     /// Whether communication runs beside computing
     #[arg(long, value_enum, default_value_t = Beside::Auto)]
     overlap: Beside,
+    /// With --device cuda: steps are recorded, and launched as CUDA graphs
+    #[arg(long)]
+    graphs: bool,
     #[command(flatten)]
     common: Common,
 }
@@ -200,6 +203,7 @@ fn measure(args: &TrainArgs) -> Result<Json> {
     let circumstances = json!({
         "model": name, "batch": args.batch, "image_size": args.image_size, "cifar_stem": args.cifar_stem,
         "ranks": world, "threads": common.threads(), "precision": args.precision.name(), "device": args.device.name(),
+        "graphs": args.graphs,
         "recompute": args.recompute, "overlap": format!("{:?}", args.overlap).to_lowercase(), "rounds": common.rounds,
         "peak_memory_bytes": memory, "peer_peak_memory_bytes": peer_memory,
     });

@@ -113,11 +113,15 @@ fn rank(
         Model::Stackgan1 | Model::Stackgan2 => stackgan::step(args, strategy, comm, &place)?,
         _ => single_loss_step(args, strategy, comm, &place)?,
     };
+    let mut replay = args.graphs.then(|| device.replay()).transpose()?;
     let mut number = 0;
     while let Ok(count) = go.recv() {
         let mut outcome = Ok(CommStats::default());
         for _ in 0..count {
-            outcome = step(&context, number);
+            outcome = match &mut replay {
+                Some(replay) => replay.run(|| step(&context, number)),
+                None => step(&context, number),
+            };
             number += 1;
             if outcome.is_err() {
                 break;

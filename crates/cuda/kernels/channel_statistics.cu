@@ -121,13 +121,12 @@ KERNEL(batch_norm_statistics, 256, const double *sums, Size channels, double *st
         statistics[1 + c] = double(mean[c]);                                                                              \
         statistics[1 + channels + c] = double(variance[c]) * count;                                                       \
     }                                                                                                                     \
-    KERNEL(batch_norm_running_##S, 256, const double *statistics, double momentum, Size channels, const W *mean,          \
-           const W *variance, W *new_mean, W *new_variance) {                                                             \
+    KERNEL(batch_norm_running_##S, 256, const double *statistics, double momentum, Size channels, W *mean, W *variance) { \
         const Size c = Size(blockIdx.x) * blockDim.x + threadIdx.x;                                                       \
         if (c >= channels) return;                                                                                        \
         const double unbiased = statistics[1 + channels + c] / (statistics[0] - 1.0);                                     \
-        new_mean[c] = W((1.0 - momentum) * double(mean[c]) + momentum * statistics[1 + c]);                               \
-        new_variance[c] = W((1.0 - momentum) * double(variance[c]) + momentum * unbiased);                                \
+        mean[c] = W((1.0 - momentum) * double(mean[c]) + momentum * statistics[1 + c]);                                   \
+        variance[c] = W((1.0 - momentum) * double(variance[c]) + momentum * unbiased);                                    \
     }                                                                                                                     \
     KERNEL(batch_norm_affine_gradients_##S, 256, const double *sums, Size channels, W *dgamma, W *dbeta) {                \
         const Size c = Size(blockIdx.x) * blockDim.x + threadIdx.x;                                                       \

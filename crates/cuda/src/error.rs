@@ -61,6 +61,14 @@ pub enum GpuError {
         /// Why it cannot be, and what would be right.
         problem: String,
     },
+    /// Work that is replayed is not the work that was recorded.
+    #[error("{action} is not what was recorded: {problem}")]
+    Replay {
+        /// What was issued.
+        action: String,
+        /// What was recorded in its place.
+        problem: String,
+    },
     /// The driver refused or failed.
     #[error("{action}: the driver says {problem}")]
     Driver {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::compile::{Compiler, Source, default_folder};
-use crate::device::{Device, FIRST, Stream};
+use crate::device::{Device, Stream};
 use crate::driver::Module;
 use crate::memory::{Pool, Slice, Staging};
 use crate::{Element, ElementType, Result};
@@ -107,17 +107,28 @@ impl Gpu {
     /// # Errors
     /// [`OutOfMemory`](crate::GpuError::OutOfMemory).
     pub fn upload<T: Element>(&self, values: &[T]) -> Result<Slice> {
-        let slice = self.unwritten(T::TYPE, values.len())?;
+        let slice = self.0.pool.dedicated(T::TYPE, values.len())?;
         if values.is_empty() {
             return Ok(slice);
         }
+        if self.0.device.records() {
+            let (gpu, values, to) = (self.clone(), values.to_vec(), slice.clone());
+            self.0.device.send_aside(move || gpu.send(&values, &to))?;
+        } else {
+            self.0.device.aside(|| self.send(values, &slice))?;
+        }
+        Ok(slice)
+    }
+
+    /// Begins to copy elements of the host to a slice; they were read when this returns.
+    fn send<T: Element>(&self, values: &[T], slice: &Slice) -> Result<()> {
         self.0.device.refuse_waiting("a copy from the host", Stream::Compute)?;
         let mut staging = self.0.staging.lock().unwrap_or_else(PoisonError::into_inner);
-        if !staging.send(bytemuck::cast_slice(values), &slice, Stream::Compute)? {
+        if !staging.send(bytemuck::cast_slice(values), slice, Stream::Compute)? {
             drop(staging);
             slice.upload_on(values, Stream::Compute)?;
         }
-        Ok(slice)
+        Ok(())
     }
 
     /// A copy of elements on the host, for which this waits.
@@ -126,6 +137,18 @@ impl Gpu {
     /// If they are of another type, or something that was issued before has failed.
     pub fn download<T: Element>(&self, slice: &Slice) -> Result<Vec<T>> {
         slice.download_on(Stream::Compute)
+    }
+
+    /// Says that the work which this thread issues next depends on a number, such as a size: a [`Replay`](crate::Replay) has a
+    /// recording for each. Elsewhere this does nothing.
+    ///
+    /// # Errors
+    /// [`GpuError::Replay`](crate::GpuError::Replay) if other work was recorded here.
+    pub fn branch(&self, key: u64) -> Result<()> {
+        if self.device().branch(key)? {
+            self.0.pool.branch(key);
+        }
+        Ok(())
     }
 
     /// Waits until everything that was issued is done.
@@ -156,7 +179,7 @@ impl Gpu {
         if let Some(module) = modules.get(source.name) {
             return Ok(module.clone());
         }
-        self.device().refuse_in_capture(&format!("loading kernels `{}`", source.name), FIRST)?;
+        self.device().first_use(&format!("loading kernels `{}`", source.name))?;
         let code = self.compiler()?.compile(source)?;
         let module = Arc::new(Module::load(self.0.device.context(), source.name, &code)?);
         modules.insert(source.name, module.clone());

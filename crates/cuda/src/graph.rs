@@ -53,7 +53,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::device::Stream;
 use crate::driver::{Executable, Kept};
-use crate::memory::Slice;
+use crate::memory::{Reserve, Slice};
 use crate::{ElementType, Gpu, GpuError, Result};
 
 /// A step's number, and where a graph reads it.
@@ -97,12 +97,19 @@ impl Graph {
             );
             return Err(GpuError::argument("capture", problem).into());
         }
-        gpu.pool().begin_capture(device.begin_capture()?);
+        device.refuse_in_capture("a capture", "the GPU captures one already")?;
+        let scope = device.new_scope();
+        gpu.pool().begin_scope(Reserve::new(scope))?;
+        if let Err(error) = device.begin_capture_of(scope) {
+            gpu.pool().end_scope();
+            return Err(error.into());
+        }
         gpu.set_captured_step(step.map(|step| (step.step, step.at.clone())));
         let result = catch_unwind(AssertUnwindSafe(body));
         gpu.set_captured_step(None);
         let (captured, left) = device.end_capture();
-        let (owned, kept) = (gpu.pool().end_capture(), left.into_kept());
+        let owned = gpu.pool().end_scope().map(Reserve::into_owned).unwrap_or_default();
+        let kept = left.into_kept();
         let result = result.unwrap_or_else(|panic| resume_unwind(panic))?;
         let bytes = owned.iter().map(|block| block.memory().bytes()).sum();
         let memory = owned.into_iter().map(|block| block as Kept).chain(kept).collect();

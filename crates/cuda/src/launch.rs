@@ -18,12 +18,14 @@
 //! # Ok::<(), phalanx_cuda::GpuError>(())
 //! ```
 
+use cudarc::driver::CudaStream;
+
 use crate::Result;
 use crate::compile::Source;
-use crate::device::{FIRST, Stream};
-use crate::driver::Shape;
+use crate::device::{Stream, Work};
+use crate::driver::{Call, Shape};
 use crate::gpu::Gpu;
-use crate::memory::{Slice, issue};
+use crate::memory::{Slice, issue, issue_repeatable};
 
 /// A number, or a fixed row of numbers, that a kernel takes by value: a row is a `struct` of one array there.
 pub trait Number: bytemuck::Pod {}
@@ -137,11 +139,15 @@ impl<'a> Launch<'a> {
             return Ok(());
         }
         let (device, module) = (self.gpu.device(), self.gpu.module(self.source)?);
-        if device.capture().is_some() && !module.has_run(self.kernel) {
-            device.refuse_in_capture(&format!("the kernel `{}`", self.kernel), FIRST)?;
+        if device.scope().is_some() && !module.has_run(self.kernel) {
+            device.first_use(&format!("the kernel `{}`", self.kernel))?;
         }
-        issue(device, self.stream, self.kernel, &self.slices, |stream| {
-            module.launch(self.kernel, self.shape, &self.words, &self.places, stream)
-        })
+        let Self { kernel, shape, ref slices, .. } = self;
+        let call = Call { module: &module, kernel, shape, arguments: &self.words, places: &self.places };
+        let launch = |stream: &CudaStream| call.launch(stream);
+        match self.stream {
+            Stream::Compute => issue_repeatable(device, kernel, slices, &Work::Kernel(call), launch),
+            stream => issue(device, stream, kernel, slices, launch),
+        }
     }
 }

@@ -17,6 +17,7 @@
 //!   counted by what they are for; page-locked memory of the host.
 //! - **[`Gpu`]** is all of that together, and what the rest takes; [`launch`] runs a kernel by its name.
 //! - **[`graph`]**: what was issued once, captured, and launched again as a whole.
+//! - **[`replay`]**: code that issues the same work again and again, whose work is recorded and launched as graphs.
 //! - **[`kernels`]**: a launcher for each kernel, a file for each family.
 //! - **[`blas`]**, **[`dnn`]**: matrix products by cuBLASLt and convolutions by cuDNN; how is found out once for each shape.
 //! - **[`nvml`]**: what a GPU does and what that costs, and how GPUs reach each other; **[`self_test`]**: whether it computes right.
@@ -50,6 +51,7 @@ mod gpu;
 
 pub mod graph;
 pub mod launch;
+pub mod replay;
 
 pub mod kernels;
 
@@ -65,6 +67,7 @@ pub use error::{GpuError, Result};
 pub use gpu::{Gpu, Options};
 pub use graph::Graph;
 pub use memory::{Kind, Slice};
+pub use replay::Replay;
 
 /// The examples of this crate's README, as tests.
 #[cfg(doctest)]

@@ -9,6 +9,8 @@
 //! - [`Context`] holds the threads and the scratch memory that the caller gives. The same input with the same
 //!   number of threads gives the same bits.
 //! - Kernels are generic over [`Float`]: f32 to train in, f64 to check gradients in. One source serves both.
+//! - Codecs of gradients ([`quantise_int8`], [`top_k`], [`compress_lossless`] and more) turn numbers into fewer bytes and back,
+//!   with the same bits on every processor.
 //! - bf16 and f16 are types to keep numbers in ([`Half`]): slices are widened to compute, and rounded.
 //! - Instruction sets (AVX-512, AVX2 with FMA, NEON, or what every processor has) are chosen at run time; a
 //!   [`Level`] or the variable `PHALANX_SIMD` forces one.
@@ -50,6 +52,7 @@
 mod attention;
 mod bfloat;
 mod binary;
+mod codec;
 mod columns;
 mod context;
 mod conv;
@@ -76,6 +79,12 @@ pub use ::half::{bf16, f16};
 pub use attention::{AttentionGrads, AttentionShape, attention_backward, attention_forward};
 pub use bfloat::{narrow, widen};
 pub use binary::{BinaryOp, binary, sum_columns, sum_rows};
+pub use codec::{
+    accumulate_momentum, clear_indices, compress_lossless, decompress_lossless, dequantise_int4,
+    dequantise_int8, dequantise_stochastic, gather_indices, int4_len, largest_magnitude, lossless_bound,
+    low_rank_product, orthogonalise, quantise_int4, quantise_int8, quantise_stochastic, random_indices,
+    scales_len, scatter_add, sign_decode, sign_encode, sign_len, top_k, uniform,
+};
 pub use context::Context;
 pub use conv::{
     Conv2dShape, ConvTranspose2dShape, conv_transpose2d_backward_input, conv_transpose2d_backward_weight,

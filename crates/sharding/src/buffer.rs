@@ -66,7 +66,8 @@ impl FlatBuffer for InPlace {
     fn device(&mut self) -> Option<DeviceMut<'_>> {
         let lent = self.lent.as_mut()?;
         let compute = lent.compute().clone();
-        Some(DeviceMut::of_bytes(lent.bytes(), self.dtype, &compute))
+        let issue = lent.issuing();
+        Some(DeviceMut::of_bytes(lent.bytes(), self.dtype, &compute).issuing(issue))
     }
 
     #[cfg(not(feature = "cuda"))]

@@ -12,9 +12,12 @@
 //!
 //! (Li et al. 2020; Rajbhandari et al. 2020; Zhao et al. 2023.)
 
+mod coding;
 mod gradients;
 mod parameters;
 mod prefetch;
+mod weights;
+mod worker;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -24,12 +27,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use phalanx_collectives::{CommStats, Communicator, ReduceOp};
 use phalanx_tensor::{Array, FlatParam, HookResult, Listener, ParamState, ParamStore, ProcessGroup};
 
+use self::coding::Coding;
 use self::gradients::{Reduction, Reductions};
 use self::parameters::Gathered;
 use self::prefetch::Pass;
+use self::weights::WeightGather;
 use crate::agreement::{broadcast_buffers, check_same_model};
 use crate::buffer::InPlace;
-use crate::codec::GradCodec;
+use crate::codec::{CodecState, CodecVerdict, Route};
 use crate::options::{Options, Overlap};
 use crate::parallel::{ParallelStrategy, ShardRole, StateBytes, Step, StepToken};
 use crate::process_group::RankGroup;
@@ -64,6 +69,10 @@ pub struct DataParallel {
     /// By block, the buckets that its parameters lie in.
     buckets: Vec<Vec<usize>>,
     options: Options,
+    /// What gradients go by instead of themselves, if there is a codec.
+    coding: Option<Coding>,
+    /// What gathers parameters rounded, if they are to be.
+    weights: Option<WeightGather>,
     state: Mutex<Progress>,
 }
 
@@ -101,7 +110,8 @@ impl DataParallel {
     ///
     /// # Errors
     /// [`ShardingError::Mesh`] if the mesh lacks an axis, [`ShardingError::Strategy`] if the strategy cannot go by the
-    /// algorithm, [`ShardingError::Codec`] if the codec does not know the gradients' type; otherwise as [`DataParallel::new`].
+    /// algorithm or the codec's scope, [`ShardingError::Codec`] if the codec does not know the gradients' type; otherwise as
+    /// [`DataParallel::new`].
     pub fn with_options(
         store: &ParamStore,
         mesh: ProcessMesh,
@@ -116,12 +126,21 @@ impl DataParallel {
         let comm = mesh.data().clone();
         let params = store.flat_params().to_vec();
         let trainable = || params.iter().enumerate().filter(|(_, param)| param.trainable());
+        if options.weight_chunk.is_some() {
+            strategy.gathers_parameters()?;
+            let other = params.iter().find(|param| param.dtype() != candle_core::DType::F32);
+            if let Some(param) = other {
+                let problem = format!("rounds parameters of f32, not {}", param.dtype().as_str());
+                return Err(ShardingError::codec("int8", problem));
+            }
+        }
         if let Some(codec) = &options.codec {
             let other = trainable().find(|(_, param)| param.dtype() != candle_core::DType::F32);
             if let Some((_, param)) = other {
                 let problem = format!("encodes gradients of f32, not {}", param.dtype().as_str());
                 return Err(ShardingError::codec(codec.name(), problem));
             }
+            options.codec_scope.fits(&strategy)?;
         }
         check_same_model(store, &comm)?;
         let (shards, replicas) = match strategy.axis {
@@ -134,6 +153,27 @@ impl DataParallel {
         let overlaps = options.overlap.decide(&comm, gathers && on_host, options.threads.max(1))?;
         let timely = |comm: Communicator| if overlaps { comm } else { comm.blocking() };
         let by = |comm: &Communicator| timely(comm.using(options.algorithm));
+        let own = |comm: &Communicator| {
+            let part = comm.split(Some(0), 0)?;
+            part.ok_or_else(|| ShardingError::Mesh("a rank with a colour got no group".into()))
+        };
+        let rounds = options.weight_chunk.filter(|_| gathers);
+        let weights = rounds.map(|chunk| WeightGather::new(own(shards)?, chunk, overlaps)).transpose()?;
+        let coding = match &options.codec {
+            None => None,
+            Some(codec) => {
+                let place = |comm: &Communicator| (comm.rank(), comm.world_size());
+                let route = Route {
+                    strategy,
+                    scope: options.codec_scope,
+                    algorithm: options.algorithm,
+                    shard: place(shards),
+                    replica: replicas.map(place),
+                };
+                let links = (own(shards)?, replicas.map(own).transpose()?);
+                Some(Coding::new(codec.clone(), route, links, &params, (options.codec_when, overlaps))?)
+            }
+        };
         let (shards, replicas) = (by(shards), replicas.map(by));
         let order = trainable().map(|(at, _)| at).rev().collect();
         let (mut blocks, mut buckets) = (BTreeMap::new(), Vec::new());
@@ -155,6 +195,8 @@ impl DataParallel {
             blocks,
             buckets,
             options,
+            coding,
+            weights,
             state: Mutex::default(),
         };
         this.fill(store.key())?;
@@ -225,8 +267,10 @@ impl Listener for DataParallel {
         // What is done meanwhile makes room at once. Where gradients are sharded there is room for those of a few buckets,
         // as for parameters; backward waits if it is that much faster than the others.
         let scatters = self.strategy.layout.scatters();
-        // Where shards go on to other groups that does not depend on who is how fast, so that all ranks issue the same.
-        let done = |reduction: &Reduction| self.replicas.is_none() && reduction.is_done();
+        // Where shards go on to other groups that does not depend on who is how fast, so that all ranks issue the same. Nor does it
+        // on a GPU, which may have the step's work as a graph, and lets nobody wait.
+        let on_host = param.place().is_host();
+        let done = |reduction: &Reduction| on_host && self.replicas.is_none() && reduction.is_done();
         let crowded = |running: usize| scatters && running > self.options.prefetch.max(1);
         while step.running.front().is_some_and(done) || crowded(step.running.len()) {
             let Some(oldest) = step.running.pop_front() else { break };
@@ -337,8 +381,7 @@ impl ParallelStrategy for DataParallel {
 
     fn unshard(&self) -> Result<()> {
         let mut state = self.state();
-        (0..self.params.len()).try_for_each(|at| self.fetch(&mut state, at))?;
-        (0..self.params.len()).try_for_each(|at| self.receive(&mut state, at))?;
+        self.gather_all(&mut state)?;
         state.gathered.unsharded = true;
         Ok(())
     }
@@ -368,11 +411,7 @@ impl ParallelStrategy for DataParallel {
         let held = self.params.iter().map(FlatParam::held_bytes);
         let [parameters, gradients] =
             held.fold([0; 2], |sum, held| [0, 1].map(|of| sum[of] + held[of] as u64));
-        let kept = |codec: &Arc<dyn GradCodec>| {
-            let trainable = self.order.iter().map(|at| &self.params[*at]);
-            trainable.map(|param| codec.kept(param.len(), param.owned().len(), self.strategy.axis)).sum()
-        };
-        let codec = self.options.codec.as_ref().map_or(0, kept);
+        let codec = self.coding.as_ref().map_or(0, |coding| coding.state_bytes(&self.order));
         let wire = self.state().step.as_ref().map_or(0, Reductions::wire_bytes);
         StateBytes { parameters, gradients, codec, wire, synchrony: 0 }
     }
@@ -382,16 +421,24 @@ impl ParallelStrategy for DataParallel {
     }
 
     fn stats(&self) -> CommStats {
-        self.state().first_ranks.values().map(Communicator::stats).fold(self.mesh.stats(), CommStats::add)
+        let state = self.state();
+        let parts = state.first_ranks.values().map(Communicator::stats);
+        let beside =
+            self.coding.iter().map(Coding::stats).chain(self.weights.iter().map(WeightGather::stats));
+        parts.chain(beside).fold(self.mesh.stats(), CommStats::add)
     }
 
-    fn codec_state(&self) -> Vec<(String, Vec<f32>)> {
-        self.options.codec.as_ref().map_or_else(Vec::new, |codec| codec.state())
+    fn codec_verdicts(&self) -> Vec<CodecVerdict> {
+        self.coding.as_ref().map_or_else(Vec::new, Coding::verdicts)
     }
 
-    fn load_codec_state(&self, state: Vec<(String, Vec<f32>)>) -> Result<()> {
-        match (&self.options.codec, state.first()) {
-            (Some(codec), _) => codec.load_state(state),
+    fn codec_state(&self) -> CodecState {
+        self.coding.as_ref().map_or_else(Vec::new, Coding::state)
+    }
+
+    fn load_codec_state(&self, state: CodecState) -> Result<()> {
+        match (&self.coding, state.first()) {
+            (Some(coding), _) => coding.load_state(state),
             (None, None) => Ok(()),
             (None, Some((name, _))) => {
                 Err(ShardingError::codec("none", format!("keeps nothing, but was given `{name}`")))

@@ -12,6 +12,9 @@ pub enum ShardingError {
     /// Communication failed.
     #[error(transparent)]
     Comm(#[from] CommError),
+    /// A kernel refused its arguments.
+    #[error(transparent)]
+    Kernel(#[from] phalanx_kernels::KernelError),
     /// A tensor operation failed.
     #[error(transparent)]
     Tensor(#[from] TensorError),

@@ -10,7 +10,7 @@
 //!   `ps-asp`), [`LocalSgd`] (`local-sgd`, `post-local-sgd`, `diloco`) and [`Gossip`] (`d-psgd`, `ad-psgd`, `sgp`), with
 //!   [`SyncOptions`]. What they have in common without threads and tensors is in [`synchrony`]. Their optimizer is a [`Rule`],
 //!   which servers call as well.
-//! - **[`GradCodec`]** encodes gradients for their way between ranks; what it keeps is part of a checkpoint.
+//! - **[`GradCodec`]** sums gradients over ranks in fewer bytes than they have; what it keeps is part of a checkpoint.
 //! - **[`MemoryPlan`]** says beforehand what a strategy will hold and send.
 //! - **[`ProcessMesh`]** arranges ranks along named axes, with a communicator for each; how a single tensor lies along them is its
 //!   [`Placement`].
@@ -78,8 +78,12 @@ mod replica;
 mod sharing;
 mod strategy;
 pub mod synchrony;
+mod traffic;
 
-pub use codec::{Bf16, CodecBytes, CodecKind, GradCodec};
+pub use codec::{
+    Among, Bf16, Bucket, CodecBytes, CodecKind, CodecScope, CodecSettings, CodecState, CodecVerdict,
+    CodecWhen, GradCodec, Keeps, MatrixRange, Peers,
+};
 pub use data_parallel::DataParallel;
 pub use error::{Result, ShardingError};
 pub use gossip::Gossip;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use phalanx_collectives::{Algorithm, Communicator, ReduceOp};
 
-use crate::codec::GradCodec;
+use crate::codec::{CodecScope, CodecWhen, GradCodec};
 use crate::{Result, ShardingError};
 
 /// What can be chosen beside the strategy. All ranks must choose the same.
@@ -20,6 +20,13 @@ pub struct Options {
     pub algorithm: Algorithm,
     /// What gradients are on their way, if not the numbers themselves.
     pub codec: Option<Arc<dyn GradCodec>>,
+    /// Between whom the codec is used.
+    pub codec_scope: CodecScope,
+    /// Whether the codec is used only where it is measured to be faster.
+    pub codec_when: CodecWhen,
+    /// Where parameters are sharded: gathered for blocks as integers of 8 bits, with a scale for so many; `None` gathers them as
+    /// they are. The owner of a shard updates the exact ones, and they are what is saved.
+    pub weight_chunk: Option<usize>,
     /// Whether communication runs beside computing.
     pub overlap: Overlap,
     /// Threads that each rank computes with, for [`Overlap::Auto`].
@@ -89,6 +96,9 @@ impl Default for Options {
             gathered_bytes: usize::MAX,
             algorithm: Algorithm::Auto,
             codec: None,
+            codec_scope: CodecScope::All,
+            codec_when: CodecWhen::Always,
+            weight_chunk: None,
             overlap: Overlap::Auto,
             threads: 1,
         }

@@ -20,8 +20,7 @@
 //! What is at the leader (`dp`) counts as replicated there and as nothing elsewhere.
 //!
 //! A codec keeps [`crate::CodecBytes::state`] for all gradients of every trainable one, and for the shard's where groups sum theirs;
-//! of its messages as many are in memory as there are buckets on their way, or, where gradients are not sharded, all of them
-//! at most.
+//! of its messages as many are counted as there may be buckets on their way, or, where gradients are not sharded, all of them.
 //!
 //! Strategies that do not take every step together keep, besides, on every rank of `g`:
 //!
@@ -51,10 +50,11 @@ use std::sync::Arc;
 use phalanx_collectives::Algorithm;
 use phalanx_tensor::{FlatParam, ParamGroup};
 
-use crate::codec::GradCodec;
+use crate::codec::{CodecScope, GradCodec, Route};
 use crate::options::Options;
 use crate::strategy::{GossipKind, Layout, Meeting, ServerPace, ShardAxis, Strategy, Synchrony};
 use crate::synchrony::SyncOptions;
+use crate::traffic::{all_reduced, chunk, int8_len, scattered};
 use crate::{Result, ShardingError};
 
 /// What a run does with a model, as far as a plan depends on it.
@@ -77,14 +77,32 @@ pub struct Workload {
     pub algorithm: Algorithm,
     /// [`Options::codec`].
     pub codec: Option<Arc<dyn GradCodec>>,
+    /// [`Options::codec_scope`].
+    pub codec_scope: CodecScope,
+    /// [`Options::weight_chunk`].
+    pub weight_chunk: Option<usize>,
     /// How ranks keep apart and come together, for strategies that do not take every step together.
     pub sync: SyncOptions,
+}
+
+impl Workload {
+    /// How the gradients of a rank go, where `shards` ranks share what is sharded.
+    fn route(&self, strategy: Strategy, rank: usize, shards: usize) -> Route {
+        let groups = strategy.axis == ShardAxis::Group;
+        Route {
+            strategy,
+            scope: self.codec_scope,
+            algorithm: self.algorithm,
+            shard: (rank % shards, shards),
+            replica: groups.then_some((rank / shards, self.ranks / shards)),
+        }
+    }
 }
 
 impl Default for Workload {
     /// Adam on one rank.
     fn default() -> Self {
-        let Options { prefetch, algorithm, codec, .. } = Options::default();
+        let Options { prefetch, algorithm, codec, codec_scope, weight_chunk, .. } = Options::default();
         Self {
             ranks: 1,
             group: None,
@@ -94,6 +112,8 @@ impl Default for Workload {
             prefetch,
             algorithm,
             codec,
+            codec_scope,
+            weight_chunk,
             sync: SyncOptions::default(),
         }
     }
@@ -167,16 +187,25 @@ impl MemoryPlan {
         strategy.goes_by(workload.algorithm)?;
         let shards = shards(&strategy, workload)?;
         let layout = strategy.layout;
-        let ranks = (0..workload.ranks)
-            .map(|rank| rank_bytes(params, &strategy, workload, (rank % shards, shards)))
-            .collect();
+        workload.codec.as_ref().map_or(Ok(()), |_| workload.codec_scope.fits(&strategy))?;
+        workload.weight_chunk.map_or(Ok(()), |_| strategy.gathers_parameters())?;
+        let routes: Vec<Route> =
+            (0..workload.ranks).map(|rank| workload.route(strategy, rank, shards)).collect();
+        let ranks = routes.iter().map(|route| rank_bytes(params, route, workload)).collect();
         let of = |params: &[&FlatParam]| params.iter().map(|param| bytes(param)).collect::<Vec<_>>();
         let gathered: Vec<_> = params.iter().filter(|param| layout.leaves_memory(param, shards)).collect();
         let trainable: Vec<_> = params.iter().filter(|param| param.trainable()).collect();
         let ahead = workload.prefetch + 1;
         let scatters = layout.scatters();
         let wire = workload.codec.as_ref().map_or_else(Vec::new, |codec| {
-            trainable.iter().map(|param| codec.bytes(param.len() as u64).wire).collect()
+            let messages = |param: &&FlatParam| {
+                let of = |route: &Route| -> u64 {
+                    let sums = route.sums(param, params.len());
+                    sums.iter().map(|sum| sum.bytes(&**codec).message).sum()
+                };
+                routes.iter().map(of).max().unwrap_or(0)
+            };
+            trainable.iter().map(|param| messages(&param)).collect::<Vec<_>>()
         });
         Ok(Self {
             strategy,
@@ -185,7 +214,7 @@ impl MemoryPlan {
             gathered: largest_window(&of(&gathered), ahead),
             unreduced: if scatters { largest_window(&of(&trainable), ahead.max(2)) } else { 0 },
             wire: if scatters { largest_window(&wire, ahead.max(2)) } else { wire.iter().sum() },
-            sent_per_step: sent(params, &strategy, workload, shards),
+            sent_per_step: routes.iter().map(|route| sent(params, route, workload)).max().unwrap_or(0),
             flat_params: params.len(),
             outside: params.iter().filter(|param| param.is_outside()).map(bytes).sum(),
             blocks: blocks(params),
@@ -253,14 +282,9 @@ fn largest_window(values: &[u64], len: usize) -> u64 {
     values.windows(len).map(|window| window.iter().sum()).max().unwrap_or(0)
 }
 
-/// What rank `of.0` of the `of.1` that share what is sharded holds between steps.
-fn rank_bytes(
-    params: &[FlatParam],
-    strategy: &Strategy,
-    workload: &Workload,
-    of: (usize, usize),
-) -> RankBytes {
-    let layout = strategy.layout;
+/// What the rank of a route holds between steps.
+fn rank_bytes(params: &[FlatParam], route: &Route, workload: &Workload) -> RankBytes {
+    let (layout, of) = (route.strategy.layout, route.shard);
     let mut held = RankBytes::default();
     for param in params {
         let owned = layout.owned(param.len(), of).len();
@@ -272,9 +296,10 @@ fn rank_bytes(
             held.gradients += lies(layout.gradients);
             held.optimizer += workload.optimizer_numbers as u64 * state;
             held.averages += if workload.averages { state } else { 0 };
-            held.synchrony += kept_apart(strategy, workload, (whole, part));
+            held.synchrony += kept_apart(&route.strategy, workload, (whole, part));
             if let Some(codec) = &workload.codec {
-                held.codec += codec.kept(param.len(), owned, strategy.axis);
+                held.codec +=
+                    route.sums(param, params.len()).iter().map(|sum| sum.bytes(&**codec).state).sum::<u64>();
             }
         }
     }
@@ -316,47 +341,28 @@ fn sent_apart(strategy: &Strategy, workload: &Workload, whole: u64) -> Option<u6
     })
 }
 
-/// Bytes that the rank sends which sends most of an all-reduce of `bytes` among `ranks`.
-fn all_reduced(bytes: u64, ranks: usize, algorithm: Algorithm) -> u64 {
-    let around = scattered(2 * bytes, ranks);
-    match algorithm {
-        Algorithm::Tree => u64::from(ranks.next_power_of_two().ilog2()) * bytes,
-        Algorithm::SingleReducer => (ranks as u64 - 1) * bytes,
-        Algorithm::HalvingDoubling if !ranks.is_power_of_two() => {
-            scattered(2 * bytes, ranks.next_power_of_two() / 2) + bytes
-        }
-        _ => around,
-    }
-}
-
-/// Bytes that a rank sends of a reduce-scatter or an all-gather: one way around a ring.
-fn scattered(bytes: u64, ranks: usize) -> u64 {
-    (u128::from(bytes) * (ranks as u128 - 1) / ranks as u128) as u64
-}
-
-/// Bytes that a rank sends in a step.
-fn sent(params: &[FlatParam], strategy: &Strategy, workload: &Workload, shards: usize) -> u64 {
-    let (layout, ranks, algorithm) = (strategy.layout, workload.ranks, workload.algorithm);
-    let message = |elements: usize, plain: u64| match &workload.codec {
-        Some(codec) => codec.bytes(elements as u64).wire,
-        None => plain,
-    };
+/// Bytes that the rank of a route sends in a step.
+fn sent(params: &[FlatParam], route: &Route, workload: &Workload) -> u64 {
+    let (layout, shards) = (route.strategy.layout, route.shard.1);
     let mut sent = 0;
     for param in params.iter().filter(|param| param.trainable()) {
-        if let Some(apart) = sent_apart(strategy, workload, bytes(param)) {
+        let whole = bytes(param);
+        if let Some(apart) = sent_apart(&route.strategy, workload, whole) {
             sent += apart;
             continue;
         }
-        let (whole, gradients) = (bytes(param), message(param.len(), bytes(param)));
-        let shard = message(param.len() / shards, whole / shards as u64);
-        sent += match layout.gradients {
-            Layout::Replicated => all_reduced(gradients, ranks, algorithm),
-            // To the leader, and back as parameters.
-            Layout::Leader => scattered(gradients, ranks) + scattered(whole, ranks),
-            // The shards are then summed over the groups.
-            Layout::Sharded => scattered(gradients, shards) + all_reduced(shard, ranks / shards, algorithm),
-        };
-        if layout.optimizer == Layout::Sharded && !layout.leaves_memory(param, shards) {
+        sent += route
+            .sums(param, params.len())
+            .iter()
+            .map(|sum| match &workload.codec {
+                Some(codec) => sum.bytes(&**codec).sent,
+                None => sum.among.summed((sum.bucket.len * param.dtype().size_in_bytes()) as u64),
+            })
+            .sum::<u64>();
+        // Back as parameters.
+        if layout.optimizer == Layout::Leader
+            || layout.optimizer == Layout::Sharded && !layout.leaves_memory(param, shards)
+        {
             sent += scattered(whole, shards);
         }
     }
@@ -366,6 +372,10 @@ fn sent(params: &[FlatParam], strategy: &Strategy, workload: &Workload, shards: 
     let last =
         gathered().filter(|param| param.groups().iter().any(|group| Some(&group.block) == end)).count();
     let again = gathered().rev().skip(last + workload.prefetch);
-    let passes: u64 = gathered().chain(again).map(|param| scattered(bytes(param), shards)).sum();
+    let gather = |param: &FlatParam| match workload.weight_chunk {
+        None => scattered(bytes(param), shards),
+        Some(size) => (shards as u64 - 1) * int8_len(chunk(param.len(), shards, route.shard.0).len(), size),
+    };
+    let passes: u64 = gathered().chain(again).map(gather).sum();
     sent + workload.micro_batches.max(1) as u64 * passes
 }

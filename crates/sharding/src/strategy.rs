@@ -255,6 +255,18 @@ impl Strategy {
         ProcessMesh::new(world, &[("replicate", replicas), ("shard", group)])
     }
 
+    /// Whether the row gathers parameters before they are used.
+    ///
+    /// # Errors
+    /// [`ShardingError::Strategy`] if every rank has them all.
+    pub(crate) fn gathers_parameters(&self) -> Result<()> {
+        if self.layout.parameters == Layout::Sharded {
+            return Ok(());
+        }
+        let problem = "gathers no parameters that could be quantised; `fsdp` and `hsdp` do".to_owned();
+        Err(ShardingError::Strategy { name: self.name.to_owned(), problem })
+    }
+
     /// Whether all ranks take every step together, so that [`crate::DataParallel`] follows the row.
     pub fn is_bulk_synchronous(&self) -> bool {
         self.synchrony == Synchrony::EveryStep

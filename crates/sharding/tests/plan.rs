@@ -9,8 +9,8 @@ use phalanx_collectives::{Communicator, threads};
 use phalanx_models::{Mlp, MlpConfig, MobileNetV2, MobileNetV2Config, ResNet, ResNetConfig, ResNetVariant};
 use phalanx_sharding::plan::{MemoryPlan, RankBytes, Workload};
 use phalanx_sharding::{
-    CodecKind, DataParallel, OptimizerRule, Options, PRESETS, ParallelStrategy as _, StateBytes, Strategy,
-    SyncOptions, Topology, share,
+    CodecKind, CodecScope, CodecSettings, DataParallel, GradCodec, OptimizerRule, Options, PRESETS,
+    ParallelStrategy as _, StateBytes, Strategy, SyncOptions, Topology, share,
 };
 use phalanx_tensor::loss::{Over, cross_entropy};
 use phalanx_tensor::nn::Linear;
@@ -98,14 +98,21 @@ fn logits(model: &Model, tape: &Tape, images: &Value) -> Result<Value> {
     }
 }
 
-/// Trains some steps; what is held after them, and the bytes that the last has sent.
+/// A codec by its name, with entries and chunks of which a small network has several.
+fn by(codec: &str) -> Option<Arc<dyn GradCodec>> {
+    let kind = codec.parse().expect("known");
+    CodecSettings { kind, density: 0.07, rank: 1, chunk: 16, ..Default::default() }.codec().expect("sound")
+}
+
+/// Trains some steps; what is held after them, the bytes that the last has sent, the most that was gathered, and the bytes of what
+/// a checkpoint would hold of the codec.
 fn measure(
     subject: Subject,
     strategy: Strategy,
     momentum: Option<f64>,
     options: Options,
     comm: Communicator,
-) -> std::result::Result<(RankBytes, u64, u64), AnyError> {
+) -> std::result::Result<(RankBytes, u64, u64, u64), AnyError> {
     let (model, store) = build(subject)?;
     let (rank, world) = (comm.rank(), comm.world_size());
     let parallel = DataParallel::with_options(&store, strategy.mesh(comm, 0)?, strategy, options)?;
@@ -147,6 +154,7 @@ fn measure(
         },
         sent,
         parallel.peak_gathered_bytes(),
+        parallel.codec_state().iter().map(|(_, kept)| 4 * kept.len() as u64).sum(),
     ))
 }
 
@@ -167,17 +175,14 @@ fn every_strategy_holds_and_sends_what_was_planned() {
                     group: None,
                     optimizer_numbers: momentum.map_or(2, |momentum| usize::from(momentum > 0.0)),
                     averages: momentum.is_none(),
-                    codec: codec.parse::<CodecKind>().expect("known").codec(),
+                    codec: by(codec),
                     ..Workload::default()
                 };
                 let plan =
                     MemoryPlan::new(store.flat_params(), *strategy, &workload).expect("ranks are groups");
                 let measured: Vec<_> = std::thread::scope(|scope| {
                     let start = |comm| {
-                        let options = Options {
-                            codec: codec.parse::<CodecKind>().expect("known").codec(),
-                            ..Options::default()
-                        };
+                        let options = Options { codec: by(codec), ..Options::default() };
                         scope.spawn(move || measure(subject, *strategy, momentum, options, comm))
                     };
                     let ranks: Vec<_> = threads(ranks).expect("threads").into_iter().map(start).collect();
@@ -185,7 +190,7 @@ fn every_strategy_holds_and_sends_what_was_planned() {
                 });
                 let place =
                     format!("{subject:?}, {} on {ranks}, momentum {momentum:?}, {codec}", strategy.name);
-                for (rank, (held, sent, gathered)) in measured.into_iter().enumerate() {
+                for (rank, (held, sent, gathered, _)) in measured.into_iter().enumerate() {
                     assert_eq!(plan.ranks[rank], held, "{place}: rank {rank}");
                     assert!(gathered <= plan.gathered, "{place}: {gathered} bytes, not {}", plan.gathered);
                     // Parts that groups sum differ by an element a unit, sent once there and once back.
@@ -196,6 +201,90 @@ fn every_strategy_holds_and_sends_what_was_planned() {
             }
         }
     }
+}
+
+#[test]
+fn gathers_of_quantised_weights_send_what_was_planned() {
+    for strategy in ["fsdp", "hsdp"].map(|name| Strategy::named(name).expect("a row")) {
+        for subject in [Subject::ResNet, Subject::Mlp, Subject::Mixed] {
+            let (_, store) = build(subject).expect("sound");
+            let workload =
+                Workload { ranks: 4, optimizer_numbers: 0, weight_chunk: Some(16), ..Workload::default() };
+            let plan = MemoryPlan::new(store.flat_params(), strategy, &workload).expect("ranks are groups");
+            let measured: Vec<_> = std::thread::scope(|scope| {
+                let start = |comm| {
+                    let options = Options { weight_chunk: Some(16), ..Options::default() };
+                    scope.spawn(move || measure(subject, strategy, Some(0.0), options, comm))
+                };
+                let ranks: Vec<_> = threads(4).expect("threads").into_iter().map(start).collect();
+                ranks.into_iter().map(|rank| rank.join().expect("no panic").expect("trains")).collect()
+            });
+            let most = measured.iter().map(|(_, sent, ..)| *sent).max().unwrap_or(0);
+            assert_eq!(plan.sent_per_step, most, "{subject:?}, {strategy}");
+            assert!(
+                measured.iter().all(|(_, _, gathered, _)| *gathered <= plan.gathered),
+                "{subject:?}, {strategy}"
+            );
+        }
+    }
+}
+
+#[test]
+fn codecs_keep_and_send_what_was_planned() {
+    let run = |subject, strategy: &Strategy, ranks, codec: &'static str, scope| {
+        let place = format!("{subject:?}, {} on {ranks}, {codec} {scope}", strategy.name);
+        let (_, store) = build(subject).expect("sound");
+        let workload = Workload {
+            ranks,
+            optimizer_numbers: 0,
+            codec: by(codec),
+            codec_scope: scope,
+            ..Workload::default()
+        };
+        let plan = MemoryPlan::new(store.flat_params(), *strategy, &workload).expect("ranks are groups");
+        let strategy = *strategy;
+        let measured: Vec<_> = std::thread::scope(|threads_of| {
+            let start = |comm| {
+                let options = Options { codec: by(codec), codec_scope: scope, ..Options::default() };
+                threads_of.spawn(move || measure(subject, strategy, Some(0.0), options, comm))
+            };
+            let ranks: Vec<_> = threads(ranks).expect("threads").into_iter().map(start).collect();
+            ranks.into_iter().map(|rank| rank.join().expect("no panic").expect("trains")).collect()
+        });
+        for (rank, (held, _, _, kept)) in measured.iter().enumerate() {
+            assert_eq!(plan.ranks[rank], *held, "{place}: rank {rank}");
+            assert_eq!(held.codec, *kept, "{place}: rank {rank}");
+        }
+        let most = measured.iter().map(|(_, sent, ..)| *sent).max().unwrap_or(0);
+        // Where entries go to their owners, and where numbers are entropy-coded, what is sent depends on them.
+        let by_values = codec == "lossless"
+            || !matches!(strategy.name, "ddp" | "zero1")
+                && ["topk", "topk-int8", "dgc", "randomk"].contains(&codec);
+        if by_values {
+            let least = plan.sent_per_step / 2;
+            assert!(
+                (least..=plan.sent_per_step).contains(&most),
+                "{place}: {most}, not {}",
+                plan.sent_per_step
+            );
+        } else {
+            assert_eq!(plan.sent_per_step, most, "{place}");
+        }
+    };
+    for codec in CodecKind::ALL.iter().filter(|kind| **kind != CodecKind::None).map(|kind| kind.name()) {
+        for strategy in PRESETS {
+            run(Subject::Mlp, strategy, 3, codec, CodecScope::All);
+            run(Subject::ResNet, strategy, 4, codec, CodecScope::All);
+        }
+        let hsdp = Strategy::named("hsdp").expect("a row");
+        run(Subject::ResNet, &hsdp, 4, codec, CodecScope::InterHost);
+    }
+    let (_, store) = build(Subject::Mlp).expect("sound");
+    let between =
+        Workload { ranks: 4, codec: by("int8"), codec_scope: CodecScope::InterHost, ..Workload::default() };
+    let error =
+        MemoryPlan::new(store.flat_params(), PRESETS[1], &between).expect_err("no groups").to_string();
+    assert!(error.contains("has no groups"), "{error}");
 }
 
 fn layout(make: impl FnOnce(&phalanx_tensor::Scope) -> Result<()>) -> ParamStore {

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{Device, Tensor};
 use half::bf16;
-use phalanx_collectives::{Algorithm, Communicator, FlatBuffer, threads};
+use phalanx_collectives::{Algorithm, Communicator, threads};
 use phalanx_sharding::{
-    CodecBytes, DataParallel, GradCodec, Options, PRESETS, ParallelStrategy, Result as ShardingResult,
-    ShardingError, Strategy,
+    Among, Bucket, CodecBytes, CodecSettings, CodecState, CodecWhen, DataParallel, GradCodec, Keeps, Options,
+    PRESETS, ParallelStrategy, Peers, Result as ShardingResult, ShardingError, Strategy,
 };
 use phalanx_tensor::optim::{Optimizer as _, Sgd};
 use phalanx_tensor::{
@@ -27,44 +27,46 @@ impl GradCodec for Feedback {
         "feedback"
     }
 
-    fn encode(&self, slot: usize, gradients: &[f32]) -> ShardingResult<Box<dyn FlatBuffer>> {
+    fn reduce(
+        &self,
+        bucket: &Bucket,
+        gradients: &mut [f32],
+        keeps: Keeps,
+        peers: &mut Peers<'_>,
+    ) -> ShardingResult<()> {
         let mut kept = self.0.lock().expect("no panic");
-        let residual = kept.entry(slot).or_insert_with(|| vec![0.0; gradients.len()]);
+        let residual = kept.entry(bucket.slot).or_insert_with(|| vec![0.0; gradients.len()]);
         if residual.len() != gradients.len() {
             let problem = format!("keeps {} numbers for {}", residual.len(), gradients.len());
             return Err(ShardingError::Codec { codec: self.name().to_owned(), problem });
         }
-        let round = |(gradient, residual): (&f32, &mut f32)| {
-            let wanted = gradient + *residual;
-            let sent = bf16::from_f32(wanted);
-            *residual = wanted - sent.to_f32();
-            sent
-        };
-        Ok(Box::new(gradients.iter().zip(residual).map(round).collect::<Vec<_>>()))
+        for (gradient, residual) in gradients.iter_mut().zip(residual) {
+            let wanted = *gradient + *residual;
+            *gradient = bf16::from_f32(wanted).to_f32();
+            *residual = wanted - *gradient;
+        }
+        phalanx_sharding::Bf16.reduce(bucket, gradients, keeps, peers)
     }
 
-    fn decode(
-        &self,
-        sum: &mut dyn FlatBuffer,
-        range: Range<usize>,
-        gradients: &mut [f32],
-    ) -> ShardingResult<()> {
-        phalanx_sharding::Bf16.decode(sum, range, gradients)
+    fn flush(&self, bucket: &Bucket, gradients: &mut [f32]) -> ShardingResult<()> {
+        let kept = self.0.lock().expect("no panic").remove(&bucket.slot);
+        gradients.iter_mut().zip(kept.into_iter().flatten()).for_each(|(gradient, kept)| *gradient += kept);
+        Ok(())
     }
 
-    fn state(&self) -> Vec<(String, Vec<f32>)> {
+    fn state(&self) -> CodecState {
         let kept = self.0.lock().expect("no panic");
         kept.iter().map(|(slot, residual)| (slot.to_string(), residual.clone())).collect()
     }
 
-    fn load_state(&self, state: Vec<(String, Vec<f32>)>) -> ShardingResult<()> {
+    fn load_state(&self, state: CodecState) -> ShardingResult<()> {
         let read = |(slot, residual): (String, Vec<f32>)| (slot.parse().expect("a slot"), residual);
         *self.0.lock().expect("no panic") = state.into_iter().map(read).collect();
         Ok(())
     }
 
-    fn bytes(&self, elements: u64) -> CodecBytes {
-        CodecBytes { wire: 2 * elements, state: 4 * elements }
+    fn bytes(&self, bucket: &Bucket, among: &Among) -> CodecBytes {
+        CodecBytes { state: 4 * bucket.len as u64, ..phalanx_sharding::Bf16.bytes(bucket, among) }
     }
 }
 
@@ -133,55 +135,108 @@ fn weights(parallel: &DataParallel, store: &ParamStore) -> Result<Vec<f32>, AnyE
     Ok(all)
 }
 
+/// A codec that has kept nothing: this file's own, or one by its name.
+fn fresh(name: &str) -> Arc<dyn GradCodec> {
+    if name == "feedback" {
+        return Arc::new(Feedback::default());
+    }
+    let kind = name.parse().expect("known");
+    let settings = CodecSettings { kind, density: 0.1, rank: 1, chunk: 8, warm_up: 6, ..Default::default() };
+    settings.codec().expect("sound").expect("a codec")
+}
+
 #[test]
 fn errors_that_a_codec_keeps_go_on_to_the_bit() {
-    for strategy in ["dp", "ddp", "zero1", "zero2", "fsdp", "hsdp"] {
-        let ranks = on_ranks(4, move |comm| {
-            let start = |codec: Arc<Feedback>, comm: Communicator| {
-                let (layers, store) = model()?;
-                let options = Options { codec: Some(codec), ..Options::default() };
-                let row = Strategy::named(strategy)?;
-                let parallel = DataParallel::with_options(&store, row.mesh(comm, 0)?, row, options)?;
-                Ok::<_, AnyError>((layers, store, parallel))
-            };
-            let train = |layers: &Layers, parallel: &Arc<DataParallel>, steps: Range<u64>| {
-                let mut sgd = Sgd::new(0.0, false, 0.0);
-                for at in steps {
-                    let step = parallel.begin_step()?;
-                    backward(layers, parallel, at)?;
-                    step.finish(|params| sgd.step(params, 0.3, &Context::new(1)))?;
-                }
-                Ok::<_, AnyError>(())
-            };
-            let (layers, store, parallel) = start(Arc::default(), comm.clone())?;
-            train(&layers, &parallel, 0..4)?;
-            let (kept, values) = (parallel.codec_state(), weights(&parallel, &store)?);
-            assert!(kept.iter().flat_map(|(_, residual)| residual).any(|error| *error != 0.0), "{strategy}");
-            let bytes: u64 = kept.iter().map(|(_, residual)| 4 * residual.len() as u64).sum();
-            assert_eq!(parallel.bytes().codec, bytes, "{strategy}");
-            train(&layers, &parallel, 4..8)?;
-            let uninterrupted = weights(&parallel, &store)?;
-            let again = |state: Vec<(String, Vec<f32>)>| {
-                let (layers, store, parallel) = start(Arc::default(), comm.clone())?;
-                parallel.unshard()?;
-                let mut rest = values.as_slice();
-                for param in store.params() {
-                    let (own, later) = rest.split_at(param.elem_count());
-                    rest = later;
-                    param.set(&Tensor::from_slice(own, param.shape(), &Device::Cpu)?)?;
-                }
-                parallel.broadcast_state(&store)?;
-                parallel.load_codec_state(state)?;
-                train(&layers, &parallel, 4..8)?;
-                weights(&parallel, &store)
-            };
-            Ok((uninterrupted, again(kept)?, again(Vec::new())?))
-        });
-        for rank in ranks {
-            let (uninterrupted, resumed, forgotten) = rank.expect("trains");
-            assert_eq!(resumed, uninterrupted, "{strategy}");
-            assert_ne!(forgotten, uninterrupted, "{strategy}: what was kept matters");
+    for codec in ["feedback", "qsgd", "sign", "topk", "topk-int8", "randomk", "dgc", "powersgd"] {
+        for strategy in ["dp", "ddp", "zero1", "zero2", "fsdp", "hsdp"] {
+            goes_on_to_the_bit(codec, strategy);
         }
+    }
+}
+
+fn goes_on_to_the_bit(codec: &'static str, strategy: &'static str) {
+    let ranks = on_ranks(4, move |comm| {
+        let start = |codec: Arc<dyn GradCodec>, comm: Communicator| {
+            let (layers, store) = model()?;
+            let options = Options { codec: Some(codec), ..Options::default() };
+            let row = Strategy::named(strategy)?;
+            let parallel = DataParallel::with_options(&store, row.mesh(comm, 0)?, row, options)?;
+            Ok::<_, AnyError>((layers, store, parallel))
+        };
+        let train = |layers: &Layers, parallel: &Arc<DataParallel>, steps: Range<u64>| {
+            let mut sgd = Sgd::new(0.0, false, 0.0);
+            for at in steps {
+                let step = parallel.begin_step()?;
+                backward(layers, parallel, at)?;
+                step.finish(|params| sgd.step(params, 0.3, &Context::new(1)))?;
+            }
+            Ok::<_, AnyError>(())
+        };
+        let (layers, store, parallel) = start(fresh(codec), comm.clone())?;
+        train(&layers, &parallel, 0..4)?;
+        let (kept, values) = (parallel.codec_state(), weights(&parallel, &store)?);
+        let any = kept.iter().flat_map(|(_, residual)| residual).any(|error| *error != 0.0);
+        assert!(any, "{strategy}, {codec}");
+        let bytes: u64 = kept.iter().map(|(_, residual)| 4 * residual.len() as u64).sum();
+        assert_eq!(parallel.bytes().codec, bytes, "{strategy}, {codec}");
+        train(&layers, &parallel, 4..8)?;
+        let uninterrupted = weights(&parallel, &store)?;
+        let again = |state: Vec<(String, Vec<f32>)>| {
+            let (layers, store, parallel) = start(fresh(codec), comm.clone())?;
+            parallel.unshard()?;
+            let mut rest = values.as_slice();
+            for param in store.params() {
+                let (own, later) = rest.split_at(param.elem_count());
+                rest = later;
+                param.set(&Tensor::from_slice(own, param.shape(), &Device::Cpu)?)?;
+            }
+            parallel.broadcast_state(&store)?;
+            parallel.load_codec_state(state)?;
+            train(&layers, &parallel, 4..8)?;
+            weights(&parallel, &store)
+        };
+        Ok((uninterrupted, again(kept)?, again(Vec::new())?))
+    });
+    for rank in ranks {
+        let (uninterrupted, resumed, forgotten) = rank.expect("trains");
+        assert_eq!(resumed, uninterrupted, "{strategy}, {codec}");
+        assert_ne!(forgotten, uninterrupted, "{strategy}, {codec}: what was kept matters");
+    }
+}
+
+#[test]
+fn whether_a_codec_pays_is_decided_once_and_by_all() {
+    for strategy in ["ddp", "fsdp", "hsdp"] {
+        let ranks = on_ranks(4, move |comm| {
+            let (layers, store) = model()?;
+            let options =
+                Options { codec: Some(fresh("topk")), codec_when: CodecWhen::Auto, ..Options::default() };
+            let row = Strategy::named(strategy)?;
+            let parallel = DataParallel::with_options(&store, row.mesh(comm, 0)?, row, options)?;
+            let mut told = Vec::new();
+            for at in 0..12 {
+                let step = parallel.begin_step()?;
+                backward(&layers, &parallel, at)?;
+                step.finish(|params| Sgd::new(0.0, false, 0.0).step(params, 0.3, &Context::new(1)))?;
+                let news = parallel.codec_verdicts();
+                // After four steps with and four without, before the next.
+                assert_eq!(!news.is_empty(), at == 8, "{strategy}: step {at}");
+                told.extend(news);
+            }
+            let kept = parallel.codec_state();
+            let decided = kept.iter().find(|(name, _)| name == "when").map(|(_, decided)| decided.clone());
+            let pays = told.iter().map(|verdict| f32::from(u8::from(verdict.pays))).collect::<Vec<_>>();
+            assert_eq!(decided, Some(pays), "{strategy}");
+            let parts = told.iter().all(|verdict| verdict.seconds.iter().all(|seconds| *seconds > 0.0));
+            assert!(parts && told.iter().all(|verdict| verdict.bytes[1] > 0), "{strategy}: {told:?}");
+            Ok((
+                told.iter().map(|verdict| (verdict.pays, verdict.seconds)).collect::<Vec<_>>(),
+                weights(&parallel, &store)?,
+            ))
+        });
+        let ranks: Vec<_> = ranks.into_iter().map(|rank| rank.expect("trains")).collect();
+        assert!(ranks.iter().all(|rank| *rank == ranks[0]), "{strategy}: {ranks:?}");
+        assert_eq!(ranks[0].0.len(), 2, "{strategy}: both buckets");
     }
 }
 

@@ -18,6 +18,7 @@ fn golden(name: &str) -> Option<PathBuf> {
 fn computed_values_are_those_of_the_reference() {
     for name in [
         "losses.json",
+        "codecs.json",
         "optimizers.json",
         "resnet18.json",
         "clip_text.json",

@@ -197,7 +197,7 @@ fn what_cannot_be_is_refused_with_what_would_be_right() {
     for (settings, problem) in [
         ("train.strategy=diloco train.ranks=2 sync.fragments=9 sync.every=4", "it needs from 1 to 4"),
         ("train.strategy=local-sgd train.ranks=2 sync.every=0", "it needs 1 or more"),
-        ("train.strategy=ps-asp train.ranks=2 comm.codec=bf16", "use none"),
+        ("train.strategy=ps-asp train.ranks=2 codec.kind=bf16", "use none"),
         ("train.strategy=ps-asp train.ranks=2 train.precision=f16", "use bf16 or f32"),
         ("train.strategy=local-sgd train.ranks=2 train.device=cuda", "use cpu"),
         ("chaos.delay=rank=7,ms=3", "train.ranks is"),

@@ -14,8 +14,8 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("data", &[], &[]),
     ("tensor", &["kernels", "cuda"], &[]),
     ("models", &["tensor"], &[]),
-    ("sharding", &["tensor", "collectives"], &["models"]),
-    ("trainer", &["tensor", "cuda", "collectives", "sharding", "data", "models"], &[]),
+    ("sharding", &["kernels", "tensor", "collectives"], &["models"]),
+    ("trainer", &["kernels", "tensor", "cuda", "collectives", "sharding", "data", "models"], &[]),
 ];
 
 /// The dependencies in a manifest, and whether they are those of tests and examples alone.

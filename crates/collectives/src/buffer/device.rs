@@ -43,6 +43,7 @@ pub struct DeviceMut<'a> {
     memory: Box<dyn Memory + 'a>,
     dtype: DType,
     compute: Arc<CudaStream>,
+    issue: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
 impl std::fmt::Debug for DeviceMut<'_> {
@@ -54,12 +55,24 @@ impl std::fmt::Debug for DeviceMut<'_> {
 impl<'a> DeviceMut<'a> {
     /// Elements of a type that cudarc knows too.
     pub fn new<T: Element>(memory: CudaViewMut<'a, T>, compute: &Arc<CudaStream>) -> Self {
-        Self { memory: Box::new(memory), dtype: T::DTYPE, compute: compute.clone() }
+        Self { memory: Box::new(memory), dtype: T::DTYPE, compute: compute.clone(), issue: None }
     }
 
     /// Bytes that are elements of `dtype`; those that do not fill one count for none.
     pub fn of_bytes(memory: CudaViewMut<'a, u8>, dtype: DType, compute: &Arc<CudaStream>) -> Self {
-        Self { memory: Box::new(memory), dtype, compute: compute.clone() }
+        Self { memory: Box::new(memory), dtype, compute: compute.clone(), issue: None }
+    }
+
+    /// Says what gives the computing stream what its user has for it and keeps back: it is called by the thread that waits for an
+    /// operation, before the computing stream waits for it too.
+    #[must_use]
+    pub fn issuing(self, issue: impl Fn() + Send + Sync + 'static) -> Self {
+        Self { issue: Some(Arc::new(issue)), ..self }
+    }
+
+    #[cfg(feature = "nccl")]
+    pub(crate) fn issue(&self) -> Option<Arc<dyn Fn() + Send + Sync>> {
+        self.issue.clone()
     }
 
     /// The type of the elements.

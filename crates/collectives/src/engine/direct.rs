@@ -122,8 +122,11 @@ impl Backend {
 
     pub(crate) fn direct_gather(&mut self, own: &[u8], root: Option<usize>) -> Result<Vec<Vec<u8>>> {
         let all = self.on_slots(|slots, visit| slots.gather(own, root, visit))?;
-        self.sent += own.len() as u64;
-        self.received += all.iter().map(Vec::len).sum::<usize>() as u64;
+        // Everybody else reads it, or the root alone.
+        let readers = if root.is_none() { self.world_size - 1 } else { usize::from(root != Some(self.rank)) };
+        self.sent += (readers * own.len()) as u64;
+        let others = all.iter().enumerate().filter(|(from, _)| *from != self.rank);
+        self.received += others.map(|(_, bytes)| bytes.len()).sum::<usize>() as u64;
         Ok(all)
     }
 

@@ -19,6 +19,8 @@ struct OnGpu {
     done: Arc<CudaEvent>,
     /// What computes on its buffers.
     compute: Vec<Arc<CudaStream>>,
+    /// What gives those what is kept back.
+    issue: Vec<Arc<dyn Fn() + Send + Sync>>,
     moved: (u64, u64),
 }
 
@@ -34,6 +36,7 @@ impl DeviceOperation for OnGpu {
 
     fn hand_over(&self) -> Result<()> {
         let link = &self.channel.link;
+        self.issue.iter().for_each(|issue| issue());
         for compute in &self.compute {
             compute.wait(&self.done).map_err(|error| link.driver(self.operation, error))?;
         }
@@ -81,6 +84,7 @@ impl DeviceQueue for Channel {
         };
         let compute: Vec<_> =
             std::iter::once(&whole).chain(&apart).map(|buffer| buffer.compute().clone()).collect();
+        let issue = std::iter::once(&whole).chain(&apart).filter_map(DeviceMut::issue).collect();
         for compute in &compute {
             stream.join(compute).map_err(|error| self.link.driver(operation, error))?;
         }
@@ -99,7 +103,9 @@ impl DeviceQueue for Channel {
             self.enqueue(operation, &calls).and_then(|()| Ok((moved, self.watched(operation)?)))
         };
         match issued {
-            Ok((moved, done)) => Ok(Box::new(OnGpu { channel: self, operation, done, compute, moved })),
+            Ok((moved, done)) => {
+                Ok(Box::new(OnGpu { channel: self, operation, done, compute, issue, moved }))
+            }
             Err(error) => {
                 // Some of it may be on the stream all the same, and its caller frees the buffers now.
                 for compute in &compute {

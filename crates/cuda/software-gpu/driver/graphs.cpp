@@ -22,16 +22,19 @@ struct Capture {
     // By allocation: who uses it within the capture.
     std::map<unsigned, Use> uses;
     bool spoiled = false;
+    // What the last question about it was answered with.
+    std::vector<void *> answer;
 };
 
 // What was captured; an executable one counts its launches that have not ended.
 struct Graph {
     std::vector<Node> nodes;
-    std::atomic<int> running{0};
-    unsigned launches = 0;
 };
 struct Executable {
-    std::shared_ptr<Graph> graph;
+    // Launches have the graph as it was then.
+    std::shared_ptr<const Graph> graph;
+    std::shared_ptr<std::atomic<int>> running = std::make_shared<std::atomic<int>>(0);
+    unsigned launches = 0;
 };
 
 void capture(Stream &stream, const char *what, const std::vector<Access> &accesses, std::function<void()> work) {
@@ -137,15 +140,54 @@ API cuStreamEndCapture(void *handle, Graph **made) {
     (*made)->nodes = std::move(capture->nodes);
     return SUCCESS;
 }
+// Nodes are numbers, from 1 on.
+API cuStreamGetCaptureInfo_v2(void *handle, int *status, uint64_t *id, void **graph, void *const **nodes, size_t *count) {
+    Stream &stream = stream_of(handle, "a question");
+    std::lock_guard<std::mutex> guard(world().lock);
+    *status = !stream.capture ? 0 : stream.capture->spoiled ? 2 : 1;
+    *id = 0;
+    *graph = nullptr;
+    *nodes = nullptr;
+    *count = 0;
+    if (*status != 1) return SUCCESS;
+    auto &answer = stream.capture->answer;
+    answer.clear();
+    for (size_t end : stream.capture->ends[&stream]) answer.push_back(reinterpret_cast<void *>(end + 1));
+    *nodes = answer.data();
+    *count = answer.size();
+    return SUCCESS;
+}
+struct KernelNodeParams {
+    void *function;
+    unsigned grid[3], block[3], shared;
+    void **params;
+    void **extra;
+    void *kernel, *context;
+};
+API cuGraphExecKernelNodeSetParams_v2(Executable *executable, void *node, const KernelNodeParams *params) {
+    const size_t index = reinterpret_cast<size_t>(node) - 1;
+    if (index >= executable->graph->nodes.size()) return INVALID_VALUE;
+    Call call;
+    if (CUresult refused = call_of(params->function, params->grid, params->block, params->shared, params->params, &call)) return refused;
+    auto changed = std::make_shared<Graph>(*executable->graph);
+    Node &changing = changed->nodes[index];
+    // The real driver takes other kernels, too, but nobody here means to change to one.
+    if (std::string(changing.what) != call.what) fail("%s becomes %s in a graph", changing.what, call.what);
+    changing.accesses = std::move(call.accesses);
+    changing.work = std::move(call.work);
+    executable->graph = std::move(changed);
+    return SUCCESS;
+}
 API cuGraphInstantiateWithFlags(Executable **made, const Graph *graph, unsigned long long) {
     auto copy = std::make_shared<Graph>();
     copy->nodes = graph->nodes;
-    *made = new Executable{copy};
+    *made = new Executable;
+    (*made)->graph = copy;
     return SUCCESS;
 }
 API cuGraphDestroy(Graph *graph) { delete graph; return SUCCESS; }
 API cuGraphExecDestroy(Executable *executable) {
-    if (executable->graph->running > 0) fail("a graph was destroyed while it runs");
+    if (*executable->running > 0) fail("a graph was destroyed while it runs");
     delete executable;
     return SUCCESS;
 }
@@ -159,11 +201,12 @@ API cuGraphLaunch(Executable *executable, void *handle) {
         std::lock_guard<std::mutex> guard(world().lock);
         if (stream.capture) return spoil(stream, CAPTURE_UNSUPPORTED);
     }
-    ++graph->running;
-    const unsigned seed = static_cast<unsigned>(setting("SOFTWARE_GPU_SEED", 1)) * 1000 + graph->launches++;
-    enqueue(handle, "a graph", accesses, [graph, seed] {
+    auto running = executable->running;
+    ++*running;
+    const unsigned seed = static_cast<unsigned>(setting("SOFTWARE_GPU_SEED", 1)) * 1000 + executable->launches++;
+    enqueue(handle, "a graph", accesses, [graph, running, seed] {
         run(*graph, seed);
-        --graph->running;
+        --*running;
     });
     return SUCCESS;
 }

@@ -73,9 +73,10 @@ API cuFuncGetParamInfo(void *function, size_t index, size_t *offset, size_t *siz
 API cuFuncSetAttribute(void *, int, int value) {
     return value <= setting("SOFTWARE_GPU_SHARED", 227 << 10) ? SUCCESS : INVALID_VALUE;
 }
-API cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                   unsigned shared, void *stream, void **params, void **) {
+CUresult software_gpu::call_of(void *function, const unsigned grid[3], const unsigned block[3], unsigned shared, void **params,
+                               Call *made) {
     const auto &kernel = *static_cast<const PhalanxKernel *>(function);
+    const unsigned gx = grid[0], gy = grid[1], gz = grid[2], bx = block[0], by = block[1], bz = block[2];
     if (uint64_t(bx) * by * bz > kernel.max_threads) return TOO_MANY_RESOURCES;
     if (!gx || !gy || !gz || !bx || !by || !bz || gy > 65535 || gz > 65535 || gx > 0x7fffffff) return INVALID_VALUE;
     if (shared > setting("SOFTWARE_GPU_SHARED", 227 << 10)) return INVALID_VALUE;
@@ -87,22 +88,30 @@ API cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
     size_t words = 0;
     for (unsigned i = 0; i < kernel.param_count; ++i) words += (kernel.param_sizes[i] + 7) / 8;
     arguments->words.resize(words);
-    std::vector<Access> accesses;
+    made->what = kernel.name;
     words = 0;
     for (unsigned i = 0; i < kernel.param_count; ++i) {
         uint64_t *to = &arguments->words[words];
         std::memcpy(to, params[i], kernel.param_sizes[i]);
         if (kernel.param_pointers[i] && *to) {
-            accesses.push_back({*to, 0, kernel.param_pointers[i] == 2});
+            made->accesses.push_back({*to, 0, kernel.param_pointers[i] == 2});
             *to &= ~DEVICE_BIT;
         }
         arguments->params.push_back(to);
         words += (kernel.param_sizes[i] + 7) / 8;
     }
-    enqueue(stream, kernel.name, accesses, [=, &kernel] {
+    made->work = [=, &kernel] {
         must_be_loaded(kernel);
         const PhalanxLaunch launch = {{gx, gy, gz}, {bx, by, bz}, shared, arguments->params.data()};
         kernel.run(&launch);
-    });
+    };
+    return SUCCESS;
+}
+API cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                   unsigned shared, void *stream, void **params, void **) {
+    const unsigned grid[3] = {gx, gy, gz}, block[3] = {bx, by, bz};
+    Call call;
+    if (CUresult refused = call_of(function, grid, block, shared, params, &call)) return refused;
+    enqueue(stream, call.what, call.accesses, call.work);
     return SUCCESS;
 }

@@ -179,6 +179,17 @@ Stream &stream_of(void *stream, const char *what);
 // Lets the host wait for all that a stream was given.
 void wait_for(Stream &stream);
 
+// ---- kernels (modules.cpp)
+
+// A kernel with its arguments.
+struct Call {
+    const char *what;
+    std::vector<Access> accesses;
+    std::function<void()> work;
+};
+// What a launch of a kernel would run, which copies the arguments; or why it is refused.
+CUresult call_of(void *function, const unsigned grid[3], const unsigned block[3], unsigned shared, void **params, Call *made);
+
 // ---- captures (graphs.cpp)
 
 // With the world's lock held: makes work part of the capture that a stream takes part in.

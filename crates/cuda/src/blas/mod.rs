@@ -7,15 +7,16 @@ mod raw;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::hash::{DefaultHasher, Hash as _};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use phalanx_kernels::BinaryOp;
 
-use crate::device::{FIRST, Stream};
+use crate::device::{Stream, Work};
 use crate::gpu::Gpu;
 use crate::kernels;
 use crate::libraries::Library;
-use crate::memory::{Kind, Slice, counted_as, issue};
+use crate::memory::{Kind, Slice, counted_as, issue_repeatable};
 use crate::{ElementType, GpuError, Result};
 
 /// The most room that an algorithm may take while it runs, in bytes: what NVIDIA recommends for its larger GPUs.
@@ -93,7 +94,7 @@ impl Blas {
     /// # Errors
     /// [`GpuError::MissingLibrary`] if there is no cuBLASLt; [`GpuError::Capture`] while a graph is captured.
     pub fn new(gpu: &Gpu) -> Result<Self> {
-        gpu.device().refuse_in_capture("opening cuBLASLt", FIRST)?;
+        gpu.device().first_use("opening cuBLASLt")?;
         Library::CublasLt.require()?;
         Ok(Self { plans: Mutex::default(), handle: Arc::new(raw::Handle::new(gpu)?), gpu: gpu.clone() })
     }
@@ -133,7 +134,7 @@ impl Blas {
         let plan = match plans.entry(key) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {
-                device.refuse_in_capture(&format!("a product of {:?}", product.sizes), FIRST)?;
+                device.first_use(&format!("a product of {:?}", product.sizes))?;
                 new.insert(self.handle.plan(&key, WORKSPACE)?)
             }
         };
@@ -149,7 +150,8 @@ impl Blas {
             workspace.as_ref(),
         ];
         let slices: Vec<&Slice> = slices.into_iter().flatten().collect();
-        issue(device, Stream::Compute, NAME, &slices, |stream| {
+        let what = |hasher: &mut DefaultHasher| (key, Arc::as_ptr(&self.handle)).hash(hasher);
+        issue_repeatable(device, NAME, &slices, &Work::Fixed(&what), |stream| {
             self.handle.run(plan, product, workspace.as_ref(), stream)
         })?;
         device.keep_in_capture(&self.handle);

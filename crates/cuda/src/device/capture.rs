@@ -77,19 +77,23 @@ impl Captures {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A number that no other one has.
+    pub(super) fn number(&self) -> u64 {
+        self.count.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
     /// Begins one on this thread.
-    pub(super) fn begin(&self, before: [Times; Stream::COUNT]) -> Result<u64> {
+    pub(super) fn begin(&self, id: u64, before: [Times; Stream::COUNT]) -> Result<()> {
         let mut now = self.now();
         if let Some(capture) = now.as_mut() {
             return Err(capture.refuse("a capture", "the GPU captures one already"));
         }
-        let id = self.count.fetch_add(1, Ordering::Relaxed) + 1;
         let mut members = [false; Stream::COUNT];
         members[Stream::Compute as usize] = true;
         let (thread, left) = (thread::current().id(), Left::default());
         *now = Some(Capture { id, thread, members, before, refused: None, left });
         self.active.store(true, Ordering::SeqCst);
-        Ok(id)
+        Ok(())
     }
 
     /// Ends it: what streams knew before, what it leaves, and what was refused.

@@ -2,6 +2,7 @@
 
 mod capture;
 mod order;
+mod replaying;
 
 use std::sync::{Arc, OnceLock};
 
@@ -16,9 +17,10 @@ use crate::libraries::Library;
 use crate::{GpuError, Result};
 
 pub(crate) use capture::Left;
+pub(crate) use replaying::{Segment, Segments, Turn, Work};
 
 /// Why what happens once cannot be captured.
-pub(crate) const FIRST: &str = "it is done once, at first use: run the same work once before";
+const FIRST: &str = "it is done once, at first use: run the same work once before";
 
 /// The compute capability that kernels are written for: Ampere, the first with bf16 and TF32.
 const NEEDED: (i32, i32) = (8, 0);
@@ -198,6 +200,7 @@ impl Device {
         if waiter == waited {
             return Ok(());
         }
+        self.flush()?;
         self.0.captures.admit_wait(waiter, waited)?;
         let _turn = self.0.order.turn(waited);
         let reached = self.0.order.of(waited);
@@ -217,6 +220,7 @@ impl Device {
         if waiter == waited {
             return Ok(());
         }
+        self.flush()?;
         self.0.captures.admit_wait(waiter, waited)?;
         self.stream(waiter).wait(event).map_err(failed("let a stream wait"))?;
         self.0.order.learn_time(waiter, waited, time);
@@ -252,6 +256,7 @@ impl Device {
     /// # Errors
     /// If the driver fails, or something that was issued has failed; [`GpuError::Capture`] while a graph is captured.
     pub fn synchronize(&self) -> Result<()> {
+        self.flush()?;
         self.0.captures.refuse_waiting("waiting for the GPU", None)?;
         self.0.context.synchronize().map_err(failed("wait for the GPU"))
     }
@@ -279,19 +284,24 @@ impl Device {
         Ok(self.0.reserve.get_or_init(|| made))
     }
 
-    /// Begins to capture what this thread issues on the computing stream: the capture's number.
-    pub(crate) fn begin_capture(&self) -> Result<u64> {
+    /// A number that no capture has.
+    pub(crate) fn new_scope(&self) -> u64 {
+        self.0.captures.number()
+    }
+
+    /// Begins to capture what this thread issues on the computing stream, under a number of [`Device::new_scope`].
+    pub(crate) fn begin_capture_of(&self, scope: u64) -> Result<()> {
         // What was issued before is done before; the graph knows nothing of it.
         if !self.0.captures.is_active() {
             self.wait(Stream::Compute, Stream::Communication)?;
             self.wait(Stream::Compute, Stream::Copies)?;
         }
-        let id = self.0.captures.begin(self.0.order.all())?;
+        self.0.captures.begin(scope, self.0.order.all())?;
         if let Err(error) = driver::begin_capture(&self.0.compute) {
             self.0.captures.end();
             return Err(error);
         }
-        Ok(id)
+        Ok(())
     }
 
     /// Ends the capture: what was captured, and what it leaves. What was refused in it is its error.
@@ -334,6 +344,7 @@ impl Device {
 
     /// Fails if the host would wait for a stream that captures.
     pub(crate) fn refuse_waiting(&self, action: &str, stream: Stream) -> Result<()> {
+        self.flush()?;
         self.0.captures.refuse_waiting(action, Some(stream))
     }
 

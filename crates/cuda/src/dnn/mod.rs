@@ -7,13 +7,14 @@
 mod raw;
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::device::{FIRST, Stream};
+use crate::device::{Stream, Work};
 pub use crate::element::Layout;
 use crate::gpu::Gpu;
 use crate::libraries::Library;
-use crate::memory::{Kind, Slice, counted_as, issue};
+use crate::memory::{Kind, Slice, counted_as, issue, issue_repeatable};
 use crate::{ElementType, GpuError, Result};
 
 /// The most room that an algorithm may take while it runs, in bytes.
@@ -127,7 +128,7 @@ impl Dnn {
     /// # Errors
     /// [`GpuError::MissingLibrary`] if there is no cuDNN; [`GpuError::Capture`] while a graph is captured.
     pub fn new(gpu: &Gpu) -> Result<Self> {
-        gpu.device().refuse_in_capture("opening cuDNN", FIRST)?;
+        gpu.device().first_use("opening cuDNN")?;
         Library::Cudnn.require()?;
         let inner = Inner { plans: HashMap::new(), handle: raw::Handle::new(gpu)? };
         Ok(Self { inner: Arc::new(Mutex::new(inner)), gpu: gpu.clone() })
@@ -195,7 +196,7 @@ impl Dnn {
         let key = Key { pass, convolution: *of, reading: Reading { tf32, ..reading }, dtype };
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         if !inner.plans.contains_key(&key) {
-            self.gpu.device().refuse_in_capture(&format!("a {} of {of:?}", pass.name()), FIRST)?;
+            self.gpu.device().first_use(&format!("a {} of {of:?}", pass.name()))?;
             let plan = match self.gpu.options().repeatable {
                 true => inner.handle.plan_by_rules(&key, WORKSPACE)?,
                 false => self.tried(&inner.handle, &key, slices, written)?,
@@ -205,7 +206,8 @@ impl Dnn {
         let plan = &inner.plans[&key];
         let room = self.workspace(plan.workspace())?;
         let used: Vec<&Slice> = slices.into_iter().chain(room.as_ref()).collect();
-        issue(self.gpu.device(), Stream::Compute, pass.name(), &used, |stream| {
+        let what = |hasher: &mut DefaultHasher| (key, add, Arc::as_ptr(&self.inner)).hash(hasher);
+        issue_repeatable(self.gpu.device(), pass.name(), &used, &Work::Fixed(&what), |stream| {
             inner.handle.run(&key, plan, slices, add, room.as_ref(), stream)
         })?;
         self.gpu.device().keep_in_capture(&self.inner);

@@ -50,6 +50,43 @@ pub(crate) struct Captured {
     context: Arc<CudaContext>,
 }
 
+/// A piece of captured work, as its graph knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Node(sys::CUgraphNode);
+
+/// The piece of work that a stream which captures was given last.
+pub(crate) fn last_captured(stream: &CudaStream) -> Result<Node> {
+    const ACTION: &str = "ask what was captured";
+    type CaptureInfo = unsafe extern "C" fn(
+        sys::CUstream,
+        *mut sys::CUstreamCaptureStatus,
+        *mut u64,
+        *mut sys::CUgraph,
+        *mut *const sys::CUgraphNode,
+        *mut usize,
+    ) -> sys::CUresult;
+    stream.context().bind_to_thread().map_err(failed(ACTION))?;
+    // SAFETY: the library is loaded already.
+    let loaded = unsafe { sys::culib() };
+    // Every driver since 11.3 has this version of the function, whatever the newest one is.
+    // SAFETY: the function has that type, by its header.
+    let info = unsafe { loaded.get::<CaptureInfo>(b"cuStreamGetCaptureInfo_v2") }
+        .map_err(|error| GpuError::Driver { action: ACTION, problem: error.to_string() })?;
+    let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    let (mut id, mut graph, mut nodes, mut count) = (0, std::ptr::null_mut(), std::ptr::null(), 0);
+    let stream = stream.cu_stream();
+    // SAFETY: the stream is alive, and all pointers are to what is written.
+    unsafe { info(stream, &raw mut status, &raw mut id, &raw mut graph, &raw mut nodes, &raw mut count) }
+        .result()
+        .map_err(failed(ACTION))?;
+    if count != 1 || nodes.is_null() {
+        let problem = format!("{count} pieces of work that the next one comes after; one was expected");
+        return Err(GpuError::Capture { action: "a recording".to_owned(), problem });
+    }
+    // SAFETY: the driver's list has `count` nodes, and is there until the stream is given more work.
+    Ok(Node(unsafe { *nodes }))
+}
+
 impl Captured {
     /// Makes it ready to be launched. It has `memory`, which is all that captured work uses.
     pub(crate) fn instantiate(&self, memory: Vec<Kept>) -> Result<Executable> {
@@ -98,6 +135,21 @@ impl Executable {
             self.context.record_err(stream.synchronize());
             failed(ACTION)(error)
         })
+    }
+}
+
+impl Executable {
+    /// Replaces what a node of the graph that this was made of runs, from the next launch on.
+    ///
+    /// # Safety
+    /// The kernel must be that of the node, with parameters that the driver can read; the graph must still be there.
+    pub(super) unsafe fn set_kernel(
+        &mut self,
+        Node(node): Node,
+        call: &sys::CUDA_KERNEL_NODE_PARAMS,
+    ) -> Result<(), DriverError> {
+        // SAFETY: the executable graph is alive and borrowed alone; the rest is up to the caller.
+        unsafe { sys::cuGraphExecKernelNodeSetParams_v2(self.executable, node, call) }.result()
     }
 }
 

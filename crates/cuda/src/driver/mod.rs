@@ -21,9 +21,9 @@ use cudarc::driver::{CudaContext, DriverError, result, sys};
 use crate::{GpuError, Result};
 
 pub(crate) use borrowed::Borrowed;
-pub(crate) use graph::{Captured, Executable, begin_capture, end_capture};
+pub(crate) use graph::{Captured, Executable, Node, begin_capture, end_capture, last_captured};
 pub(crate) use memory::Allocation;
-pub(crate) use module::{Module, Shape};
+pub(crate) use module::{Call, Module, Shape};
 pub(crate) use transfer::{HostMemory, Transfer};
 
 /// Something whose end frees memory.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
 
 use super::failed;
+use super::graph::{Executable, Node};
 use crate::{GpuError, Result};
 
 #[derive(Debug)]
@@ -37,7 +38,7 @@ unsafe impl Send for Function {}
 unsafe impl Sync for Function {}
 
 /// How a kernel is run.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape {
     /// Blocks.
     pub(crate) grid: [u32; 3],
@@ -45,6 +46,18 @@ pub(crate) struct Shape {
     pub(crate) block: [u32; 3],
     /// Bytes of shared memory besides what the kernel declares.
     pub(crate) shared: u32,
+}
+
+/// A kernel with all that it is given.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Call<'a> {
+    pub(crate) module: &'a Module,
+    pub(crate) kernel: &'a str,
+    pub(crate) shape: Shape,
+    /// Bytes of arguments, each of which begins at a word.
+    pub(crate) arguments: &'a [u64],
+    /// The word at which an argument begins, and its bytes.
+    pub(crate) places: &'a [(usize, usize)],
 }
 
 impl Module {
@@ -75,20 +88,19 @@ impl Module {
         functions.insert(kernel.to_owned(), found.clone());
         Ok(found)
     }
+}
 
-    /// Runs a kernel with arguments, which are bytes of `arguments` that end at `ends`, on a stream.
-    pub(crate) fn launch(
-        &self,
-        kernel: &str,
-        shape: Shape,
-        arguments: &[u64],
-        ends: &[(usize, usize)],
-        stream: &CudaStream,
-    ) -> Result<()> {
-        const ACTION: &str = "launch a kernel";
-        self.context.bind_to_thread().map_err(failed(ACTION))?;
-        let Function { function, sizes } = self.function(kernel)?;
-        let given = || ends.iter().map(|(_, size)| *size);
+impl Call<'_> {
+    /// What kernel it is: equal for calls of one kernel, and for no others as long as its module is loaded.
+    pub(crate) fn identity(&self) -> Result<usize> {
+        Ok(self.module.function(self.kernel)?.function.addr())
+    }
+
+    /// The kernel, once arguments are seen to be of its parameters' sizes, with pointers to each of them.
+    fn prepare(&self) -> Result<(sys::CUfunction, Vec<*mut c_void>)> {
+        let &Self { module, kernel, shape, arguments, places } = self;
+        let Function { function, sizes } = module.function(kernel)?;
+        let given = || places.iter().map(|(_, size)| *size);
         if let Some(sizes) = sizes.filter(|sizes| !given().eq(sizes.iter().copied())) {
             let problem = format!(
                 "was given arguments of {:?} bytes; its parameters have {sizes:?}",
@@ -102,10 +114,17 @@ impl Module {
             unsafe { result::function::set_function_attribute(function, attribute, shape.shared as i32) }
                 .map_err(failed("ask for shared memory"))?;
         }
-        let mut parameters: Vec<*mut c_void> = ends
-            .iter()
-            .map(|(start, _)| (&raw const arguments[*start]).cast_mut().cast::<c_void>())
-            .collect();
+        let pointer =
+            |(start, _): &(usize, usize)| (&raw const arguments[*start]).cast_mut().cast::<c_void>();
+        Ok((function, places.iter().map(pointer).collect()))
+    }
+
+    /// Runs it on a stream.
+    pub(crate) fn launch(&self, stream: &CudaStream) -> Result<()> {
+        const ACTION: &str = "launch a kernel";
+        self.module.context.bind_to_thread().map_err(failed(ACTION))?;
+        let (function, mut parameters) = self.prepare()?;
+        let shape = self.shape;
         let three = |of: [u32; 3]| -> (c_uint, c_uint, c_uint) { (of[0], of[1], of[2]) };
         // SAFETY: there are as many parameters as the kernel has, each of its size and within `arguments`, which the driver
         // copies before it returns. Memory behind addresses is alive: the launch borrows the slices.
@@ -120,6 +139,31 @@ impl Module {
             )
         }
         .map_err(failed(ACTION))
+    }
+
+    /// Makes it what a node of a graph runs from the next launch on, which was captured from a call of the same kernel.
+    pub(crate) fn put(&self, executable: &mut Executable, node: Node) -> Result<()> {
+        const ACTION: &str = "change a graph";
+        self.module.context.bind_to_thread().map_err(failed(ACTION))?;
+        let (function, mut parameters) = self.prepare()?;
+        let Shape { grid, block, shared } = self.shape;
+        let call = sys::CUDA_KERNEL_NODE_PARAMS {
+            func: function,
+            gridDimX: grid[0],
+            gridDimY: grid[1],
+            gridDimZ: grid[2],
+            blockDimX: block[0],
+            blockDimY: block[1],
+            blockDimZ: block[2],
+            sharedMemBytes: shared,
+            kernelParams: parameters.as_mut_ptr(),
+            extra: std::ptr::null_mut(),
+            kern: std::ptr::null_mut(),
+            ctx: std::ptr::null_mut(),
+        };
+        // SAFETY: there are as many parameters as the kernel has, each of its size and within `arguments`, which the driver copies
+        // before it returns.
+        unsafe { executable.set_kernel(node, &call) }.map_err(failed(ACTION))
     }
 }
 

@@ -189,7 +189,7 @@ pub fn batch_norm(
     pass.normalise(gpu, &rows, residual)
 }
 
-/// Running mean and (unbiased) variance after a batch of weight `momentum`.
+/// Moves running mean and (unbiased) variance, where they lie, towards those of a batch of weight `momentum`.
 ///
 /// # Errors
 /// If lengths or types differ.
@@ -199,21 +199,17 @@ pub fn batch_norm_running(
     momentum: f64,
     mean: &Slice,
     variance: &Slice,
-) -> Result<[Slice; 2]> {
+) -> Result<()> {
     let channels = channels_of(statistics)?;
     check_len(FUNCTION, "mean", mean, channels)?;
     check(FUNCTION, "variance", variance, mean.dtype(), channels)?;
-    let new = [gpu.unwritten(mean.dtype(), channels)?, gpu.unwritten(mean.dtype(), channels)?];
     launch(gpu, &CHANNEL_STATISTICS, &format!("batch_norm_running_{}", mean.dtype()), over(channels, 1))
         .slice(statistics)
         .number(momentum)
         .number(channels as i64)
         .slice(mean)
         .slice(variance)
-        .slice(&new[0])
-        .slice(&new[1])
-        .run()?;
-    Ok(new)
+        .run()
 }
 
 impl BatchNormBackward<'_> {

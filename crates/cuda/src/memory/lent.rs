@@ -31,14 +31,26 @@ impl Lent {
         &self.slice
     }
 
+    /// What sees to it that whatever the calling thread has given the computing stream is on its way, also if it is recorded: to be
+    /// called before a library lets that stream wait.
+    pub fn issuing(&self) -> impl Fn() + Send + Sync + 'static {
+        let device = self.slice.device().clone();
+        move || {
+            // What went wrong the end of the recording tells.
+            let _ = device.flush();
+        }
+    }
+
     /// All bytes of the elements. A library that uses them on a stream of its own makes that wait for [`Lent::compute`] before, and
     /// that wait for its own after.
     pub fn bytes(&mut self) -> CudaViewMut<'_, u8> {
         self.bytes.bytes()
     }
 
-    /// The device's computing stream, in whose order the memory is freed.
+    /// The device's computing stream, in whose order the memory is freed. What this thread has given it is on its way, also if
+    /// that is recorded; what went wrong with that the run's end tells.
     pub fn compute(&self) -> &Arc<CudaStream> {
+        let _ = self.slice.device().flush();
         self.bytes.stream()
     }
 }

@@ -19,5 +19,6 @@ pub use pinned::{Arriving, Leaving, Pinned};
 pub use pool::Pool;
 pub use slice::Slice;
 
+pub(crate) use reserve::Reserve;
 pub(crate) use staging::Staging;
-pub(crate) use uses::issue;
+pub(crate) use uses::{issue, issue_repeatable};

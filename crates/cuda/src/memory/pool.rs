@@ -43,23 +43,40 @@ impl Pool {
         self.0.reserve.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps what is allocated from now on by the thread that captures, for the graph.
-    pub(crate) fn begin_capture(&self, capture: u64) {
-        *self.reserve() = Some(Reserve::new(capture));
+    /// Takes what the thread that captures or replays allocates from now on from a reserve.
+    ///
+    /// # Errors
+    /// [`GpuError::Capture`] if there is one already.
+    pub(crate) fn begin_scope(&self, reserve: Reserve) -> Result<()> {
+        let mut now = self.reserve();
+        if now.is_some() {
+            let problem = "the GPU captures or replays already".to_owned();
+            return Err(GpuError::Capture { action: "a capture".to_owned(), problem });
+        }
+        *now = Some(reserve);
+        Ok(())
     }
 
-    /// What was allocated since, whether somebody has it still or not.
-    pub(crate) fn end_capture(&self) -> Vec<Arc<Block>> {
-        let reserve = self.reserve().take();
-        reserve.map(Reserve::into_owned).unwrap_or_default()
+    /// The reserve, with all that was allocated, whether somebody has it still or not.
+    pub(crate) fn end_scope(&self) -> Option<Reserve> {
+        self.reserve().take()
     }
 
-    /// Memory that was lent by a capture, and that nobody has any more: the capture uses it again.
-    pub(super) fn give_back(&self, capture: u64, tracked: &Arc<Tracked>) {
-        // After the capture, and on other threads, it stays with the graph until that goes.
-        if self.device().capture() == Some(capture)
+    /// The run that this thread replays goes on in a branch.
+    pub(crate) fn branch(&self, key: u64) {
+        if let Some(scope) = self.device().scope()
+            && let Some(reserve) = self.reserve().as_mut().filter(|reserve| reserve.scope() == scope)
+        {
+            reserve.branch(key);
+        }
+    }
+
+    /// Memory that was lent by a reserve, and that nobody has any more: it is used again.
+    pub(super) fn give_back(&self, scope: u64, tracked: &Arc<Tracked>) {
+        // Afterwards, and on other threads, it stays with the reserve until that goes.
+        if self.device().scope() == Some(scope)
             && tracked.settle().is_ok()
-            && let Some(reserve) = self.reserve().as_mut().filter(|reserve| reserve.capture == capture)
+            && let Some(reserve) = self.reserve().as_mut().filter(|reserve| reserve.scope() == scope)
         {
             reserve.give_back(tracked);
         }
@@ -71,11 +88,21 @@ impl Pool {
     /// # Errors
     /// [`GpuError::OutOfMemory`] with what is held.
     pub fn unwritten(&self, dtype: ElementType, len: usize) -> Result<Slice> {
+        self.allocate(dtype, len, false)
+    }
+
+    /// Elements as [`Pool::unwritten`] gives them; in a replay their memory is used for nothing else, so that it can be written
+    /// before anything of the run is done.
+    pub(crate) fn dedicated(&self, dtype: ElementType, len: usize) -> Result<Slice> {
+        self.allocate(dtype, len, true)
+    }
+
+    fn allocate(&self, dtype: ElementType, len: usize, dedicated: bool) -> Result<Slice> {
         let kind = current();
         let bytes = len.checked_mul(dtype.size()).ok_or_else(|| {
             GpuError::argument("allocate", format!("{len} elements of {dtype} are too many"))
         })?;
-        let block = self.block(bytes, kind)?.ok_or_else(|| GpuError::OutOfMemory {
+        let block = self.block(bytes, kind, dedicated)?.ok_or_else(|| GpuError::OutOfMemory {
             bytes,
             kind: kind.name(),
             held: self.held().to_string(),
@@ -84,20 +111,27 @@ impl Pool {
     }
 
     /// Memory for a slice; none if there is not so much.
-    fn block(&self, bytes: usize, kind: Kind) -> Result<Option<Block>> {
-        let capture = self.device().capture();
-        if let Some(capture) = capture
-            && let Some(tracked) = self.reserve().as_mut().and_then(|reserve| reserve.take(bytes))
-        {
-            return Ok(Some(Block::lent(tracked, kind, capture, self)));
+    fn block(&self, bytes: usize, kind: Kind, dedicated: bool) -> Result<Option<Block>> {
+        let scope = self.device().scope();
+        if let Some(scope) = scope {
+            let loose = self.device().issues_all();
+            let taken = self.reserve().as_mut().map(|reserve| {
+                if loose {
+                    reserve.loosen();
+                }
+                reserve.take(bytes, dedicated)
+            });
+            if let Some(tracked) = self.device().noting(taken.unwrap_or(Ok(None)))? {
+                return Ok(Some(Block::lent(tracked, kind, scope, self)));
+            }
         }
         let (stream, allocating) = (self.device().stream(Stream::Compute), self.device().allocating()?);
         let Some(memory) = Allocation::new(stream, allocating, bytes)? else { return Ok(None) };
         let block = Block::new(Arc::new(Tracked::new(memory, self.device().clone())), kind, self);
-        let Some(capture) = capture else { return Ok(Some(block)) };
-        let lent = Block::lent(block.tracked().clone(), kind, capture, self);
+        let Some(scope) = scope else { return Ok(Some(block)) };
+        let lent = Block::lent(block.tracked().clone(), kind, scope, self);
         if let Some(reserve) = self.reserve().as_mut() {
-            reserve.own(block);
+            reserve.own(block, bytes, dedicated);
         }
         Ok(Some(lent))
     }

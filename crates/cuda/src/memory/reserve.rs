@@ -1,16 +1,33 @@
-//! Memory of a graph that is captured: at fixed addresses, used again within the capture, and kept for the graph.
+//! Memory of a graph that is captured, or of work that is replayed: at fixed addresses, used again within it, and kept for it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::block::{Block, Tracked};
+use crate::{GpuError, Result};
 
-/// What a capture has allocated.
+/// Memory that was given out, with the bytes that were asked for.
+type Sequence = Vec<(usize, Arc<Tracked>)>;
+
+/// What a capture or the runs of a replay have allocated.
 #[derive(Debug)]
-pub(super) struct Reserve {
-    /// The capture's number.
-    pub(super) capture: u64,
+pub(crate) struct Reserve {
+    /// The number of the capture or the replay.
+    scope: u64,
     owned: Vec<Arc<Block>>,
+    /// What nobody has any more, of what may be used again; nothing while a sequence is repeated.
     free: Vec<Arc<Tracked>>,
+    /// What was given out in the first run of this branch, in order. Later runs get it again.
+    sequence: Sequence,
+    /// How much of the sequence this run was given.
+    at: usize,
+    /// Whether nothing of this run is repeated.
+    loose: bool,
+    /// The branch that the run is in, and the sequences of the others.
+    path: Vec<u64>,
+    others: HashMap<Vec<u64>, Sequence>,
+    /// By address of what is given out: how often. What left the latest run, and what is one's own for good, counts.
+    out: HashMap<usize, usize>,
 }
 
 /// What fits: no more than a quarter larger than what was asked for, so that large blocks are left for large arrays.
@@ -19,29 +36,127 @@ fn fits(bytes: usize, asked: usize) -> bool {
 }
 
 impl Reserve {
-    pub(super) fn new(capture: u64) -> Self {
-        Self { capture, owned: Vec::new(), free: Vec::new() }
+    pub(crate) fn new(scope: u64) -> Self {
+        Self {
+            scope,
+            owned: Vec::new(),
+            free: Vec::new(),
+            sequence: Sequence::new(),
+            at: 0,
+            loose: false,
+            path: Vec::new(),
+            others: HashMap::new(),
+            out: HashMap::new(),
+        }
     }
 
-    /// The smallest memory that fits and that nobody has any more.
-    pub(super) fn take(&mut self, asked: usize) -> Option<Arc<Tracked>> {
-        let fitting = self.free.iter().enumerate().filter(|(_, one)| fits(one.bytes(), asked));
-        let (at, _) = fitting.min_by_key(|(_, one)| one.bytes())?;
-        Some(self.free.swap_remove(at))
+    pub(super) fn scope(&self) -> u64 {
+        self.scope
     }
 
-    /// Memory that is the graph's from now on.
-    pub(super) fn own(&mut self, block: Block) {
+    /// Begins another run, which is given what the first one was.
+    pub(crate) fn rewind(&mut self) {
+        if std::mem::take(&mut self.loose) {
+            self.sequence.clear();
+        }
+        self.go_to(Vec::new());
+    }
+
+    /// Lets the rest of this run take what is free; it is not what later ones are given.
+    pub(super) fn loosen(&mut self) {
+        if !std::mem::replace(&mut self.loose, true) {
+            self.sequence.clear();
+            self.at = 0;
+            self.collect();
+        }
+    }
+
+    /// Goes on in a branch of the branch that the run is in.
+    pub(super) fn branch(&mut self, key: u64) {
+        let path = self.path.iter().copied().chain([key]).collect();
+        self.go_to(path);
+    }
+
+    fn go_to(&mut self, path: Vec<u64>) {
+        let sequence = std::mem::take(&mut self.sequence);
+        self.others.insert(std::mem::replace(&mut self.path, path), sequence);
+        self.sequence = self.others.remove(&self.path).unwrap_or_default();
+        self.at = 0;
+        self.free.clear();
+        if self.sequence.is_empty() {
+            self.collect();
+        }
+    }
+
+    /// What follows is recorded, with all memory that nobody has.
+    fn collect(&mut self) {
+        let free = |one: &&Arc<Block>| !self.out.contains_key(&Arc::as_ptr(one.tracked()).addr());
+        self.free = self.owned.iter().filter(free).map(|block| block.tracked().clone()).collect();
+    }
+
+    /// Memory for so many bytes: what was given out at this place of the first run, or else the smallest that fits and that nobody
+    /// has any more; none if there is none.
+    pub(super) fn take(&mut self, asked: usize, dedicated: bool) -> Result<Option<Arc<Tracked>>> {
+        let dedicated = dedicated && !self.loose;
+        if let Some((bytes, tracked)) = self.sequence.get(self.at) {
+            if *bytes != asked {
+                let (action, problem) = (format!("memory of {asked} bytes"), format!("{bytes} bytes were"));
+                return Err(GpuError::Replay { action, problem });
+            }
+            let tracked = tracked.clone();
+            self.at += 1;
+            self.give_out(&tracked, false);
+            if self.at == self.sequence.len() {
+                self.collect();
+            }
+            return Ok(Some(tracked));
+        }
+        let fitting = self.free.iter().enumerate().filter(|(_, one)| !dedicated && fits(one.bytes(), asked));
+        let Some((at, _)) = fitting.min_by_key(|(_, one)| one.bytes()) else { return Ok(None) };
+        let tracked = self.free.swap_remove(at);
+        self.given(asked, &tracked, false);
+        Ok(Some(tracked))
+    }
+
+    /// Memory that is this one's from now on, and is given out for `asked` bytes; for good if it is dedicated.
+    pub(super) fn own(&mut self, block: Block, asked: usize, dedicated: bool) {
+        let tracked = block.tracked().clone();
         self.owned.push(Arc::new(block));
+        self.given(asked, &tracked, dedicated && !self.loose);
+    }
+
+    fn given(&mut self, asked: usize, tracked: &Arc<Tracked>, dedicated: bool) {
+        self.give_out(tracked, dedicated);
+        if !self.loose {
+            self.sequence.push((asked, tracked.clone()));
+            self.at = self.sequence.len();
+        }
+    }
+
+    fn give_out(&mut self, tracked: &Arc<Tracked>, dedicated: bool) {
+        *self.out.entry(Arc::as_ptr(tracked).addr()).or_default() += 1 + usize::from(dedicated);
     }
 
     /// Memory that nobody has any more.
     pub(super) fn give_back(&mut self, tracked: &Arc<Tracked>) {
-        self.free.push(tracked.clone());
+        let address = Arc::as_ptr(tracked).addr();
+        let Some(count) = self.out.get_mut(&address) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.out.remove(&address);
+            if self.at == self.sequence.len() {
+                self.free.push(tracked.clone());
+            }
+        }
+    }
+
+    /// Bytes that it has.
+    pub(crate) fn bytes(&self) -> usize {
+        self.owned.iter().map(|block| block.tracked().bytes()).sum()
     }
 
     /// All of it.
-    pub(super) fn into_owned(self) -> Vec<Arc<Block>> {
+    pub(crate) fn into_owned(self) -> Vec<Arc<Block>> {
         self.owned
     }
 }

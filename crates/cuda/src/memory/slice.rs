@@ -3,11 +3,16 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use cudarc::driver::CudaStream;
+
 use super::accounts::Kind;
 use super::block::Block;
-use super::uses::issue;
-use crate::device::{Device, Stream};
+use super::uses::{issue, issue_repeatable};
+use crate::device::{Device, Stream, Work};
 use crate::{Element, ElementType, GpuError, Result};
+
+/// Work of which its slices say all.
+const PLAIN: Work<'static> = Work::Fixed(&|_| ());
 
 /// Elements one after the other in a device's memory. Clones and views are handles of the same memory, which is there until
 /// the last of them is gone and all streams are past the work that they were given with it.
@@ -98,9 +103,14 @@ impl Slice {
     /// # Errors
     /// If the driver fails.
     pub fn zero_on(&self, stream: Stream) -> Result<()> {
-        issue(self.device(), stream, "zero", &[self], |stream| {
-            self.block.memory().zero(&self.range(), stream)
-        })
+        if self.is_empty() {
+            return Ok(());
+        }
+        let zero = |stream: &CudaStream| self.block.memory().zero(&self.range(), stream);
+        match stream {
+            Stream::Compute => issue_repeatable(self.device(), "zero", &[self], &PLAIN, zero),
+            _ => issue(self.device(), stream, "zero", &[self], zero),
+        }
     }
 
     /// Overwrites the elements by those of `from`, which has as many of the same type, on a stream.
@@ -113,9 +123,16 @@ impl Slice {
                 format!("{} elements of {} over {} of {}", from.len, from.dtype, self.len, self.dtype);
             return Err(GpuError::argument("copy", problem));
         }
-        issue(self.device(), stream, "copy", &[self, from], |stream| {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let copy = |stream: &CudaStream| {
             self.block.memory().copy(&self.range(), from.block.memory(), from.start, stream)
-        })
+        };
+        match stream {
+            Stream::Compute => issue_repeatable(self.device(), "copy", &[self, from], &PLAIN, copy),
+            _ => issue(self.device(), stream, "copy", &[self, from], copy),
+        }
     }
 
     /// Overwrites the elements by those of the host, on a stream. They were read when this returns.

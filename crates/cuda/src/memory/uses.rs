@@ -1,9 +1,11 @@
 //! Giving streams work that uses slices, so that memory outlives all that uses it, on whatever stream.
 
+use std::hash::{DefaultHasher, Hash as _};
+
 use cudarc::driver::CudaStream;
 
 use super::slice::Slice;
-use crate::device::{Device, Stream};
+use crate::device::{Device, Stream, Turn, Work};
 use crate::{GpuError, Result};
 
 /// Gives a stream work that uses slices. Another stream than the computing one waits before for the slices' allocations, and
@@ -30,9 +32,62 @@ pub(crate) fn issue_timed<R>(
     slices: &[&Slice],
     work: impl FnOnce(&CudaStream) -> Result<R>,
 ) -> Result<(R, u64)> {
-    if slices.iter().any(|slice| !slice.device().is(device)) {
-        return Err(GpuError::argument(action, "a slice of another GPU"));
+    of_device(device, action, slices)?;
+    device.flush()?;
+    give(device, stream, action, slices, work)
+}
+
+/// Gives the computing stream work that uses slices, as [`issue`] does; in a replay it becomes part of a graph, or is part of one
+/// already and is not issued again. `what` says which work it is, but for the slices.
+///
+/// # Errors
+/// Those of [`issue`], and [`GpuError::Replay`] if other work was recorded in its place.
+pub(crate) fn issue_repeatable(
+    device: &Device,
+    action: &str,
+    slices: &[&Slice],
+    what: &Work<'_>,
+    work: impl FnOnce(&CudaStream) -> Result<()>,
+) -> Result<()> {
+    of_device(device, action, slices)?;
+    let hash = |hasher: &mut DefaultHasher| {
+        action.hash(hasher);
+        for slice in slices {
+            (slice.address(), slice.bytes(), slice.dtype()).hash(hasher);
+        }
+        if let Work::Fixed(rest) = what {
+            rest(hasher);
+        }
+    };
+    let what = match what {
+        Work::Kernel(call) => &Work::Kernel(*call),
+        Work::Fixed(_) => &Work::Fixed(&hash),
+    };
+    let turn = device.turn(action, what)?;
+    if turn == Turn::Known {
+        return Ok(());
     }
+    give(device, Stream::Compute, action, slices, work)?;
+    match turn {
+        Turn::Record => device.recorded(action, what),
+        Turn::Issue | Turn::Known => Ok(()),
+    }
+}
+
+fn of_device(device: &Device, action: &str, slices: &[&Slice]) -> Result<()> {
+    match slices.iter().all(|slice| slice.device().is(device)) {
+        true => Ok(()),
+        false => Err(GpuError::argument(action, "a slice of another GPU")),
+    }
+}
+
+fn give<R>(
+    device: &Device,
+    stream: Stream,
+    action: &str,
+    slices: &[&Slice],
+    work: impl FnOnce(&CudaStream) -> Result<R>,
+) -> Result<(R, u64)> {
     let captured = device.admit(action, stream)?;
     for slice in slices {
         slice.block().enter(stream)?;
@@ -43,8 +98,8 @@ pub(crate) fn issue_timed<R>(
         slice.block().used(stream, time);
     }
     if captured {
-        let capture = device.capture();
-        for block in slices.iter().map(|slice| slice.block()).filter(|block| block.lender() != capture) {
+        let scope = device.scope();
+        for block in slices.iter().map(|slice| slice.block()).filter(|block| block.lender() != scope) {
             device.keep_in_capture(block);
         }
     }

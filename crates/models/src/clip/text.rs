@@ -234,6 +234,7 @@ impl ClipTextEncoder {
             .collect();
         let longest = ends.iter().max().map_or(1, |end| *end as usize + 1);
         let kept = if whole { length } else { longest };
+        tape.backend().branch(kept as u64)?;
         let ids = ids.narrow(1, 0, kept)?.contiguous()?;
         let absent = || TensorError::Backward("the text head gives two values".into());
         let (head, sequence) = self.blocks.split_last().ok_or_else(absent)?;

@@ -1,15 +1,15 @@
 //! Gradients: reduced while backward still runs, from the last bucket to the first.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 
-use phalanx_collectives::{FlatBuffer, Handle, ReduceOp};
-use phalanx_tensor::host::HostSliceMut;
-use phalanx_tensor::{FlatStorage, TensorError};
+use phalanx_collectives::{Handle, ReduceOp};
+use phalanx_tensor::FlatStorage;
 
 use super::DataParallel;
+use super::worker::Pending;
 use crate::Result;
 use crate::buffer::InPlace;
+use crate::codec::Way;
 use crate::strategy::{LEADER, Layout};
 
 /// How far the reductions of a step are.
@@ -45,8 +45,6 @@ pub(super) struct Reduction {
     bucket: usize,
     /// Where the sum goes: the gradients themselves, or the room for this rank's shard.
     sum: FlatStorage,
-    /// Which elements of the message these are.
-    range: Range<usize>,
     message: Message,
     wire_bytes: u64,
     /// Whether it is between groups of ranks.
@@ -56,10 +54,12 @@ pub(super) struct Reduction {
 /// What is summed.
 #[derive(Debug)]
 enum Message {
-    /// The gradients in place, or what the codec has made of them.
-    InPlace(Handle<Box<dyn FlatBuffer>>),
+    /// The gradients in place.
+    InPlace(Handle<InPlace>),
     /// The gradients, of which this rank gets its shard.
     Scattered(Handle<(InPlace, InPlace)>),
+    /// What a codec makes of them.
+    Coded(Pending<Way>),
     /// Nothing travels: there is nobody to add to.
     Alone,
 }
@@ -69,6 +69,7 @@ impl Reduction {
         match &self.message {
             Message::InPlace(handle) => handle.is_done(),
             Message::Scattered(handle) => handle.is_done(),
+            Message::Coded(pending) => pending.is_done(),
             Message::Alone => true,
         }
     }
@@ -80,12 +81,15 @@ impl DataParallel {
         let (bucket, layout) = (self.order[step.started], self.strategy.layout);
         let param = &self.params[bucket];
         let (full, shard) = param.begin_reduce(layout.scatters())?;
-        let range = if shard.is_some() { param.owned() } else { 0..param.len() };
-        let (message, wire_bytes) = match (&shard, &self.options.codec) {
+        let (message, wire_bytes) = match (&shard, &self.coding) {
+            (_, Some(coding)) => {
+                let pending = coding.start(bucket, full.clone(), shard.clone());
+                (Message::Coded(pending), coding.message_bytes(bucket))
+            }
             // Memory of a device, which cannot travel, need not where there is but one rank.
             (_, None) if self.comm.world_size() == 1 && !full.array().is_host() => {
                 match &shard {
-                    Some(shard) => shard.copy_from(&full.narrow(range.clone())?)?,
+                    Some(shard) => shard.copy_from(&full.narrow(param.owned())?)?,
                     None if layout.gradients == Layout::Sharded => param.free_unreduced_grads()?,
                     None => {}
                 }
@@ -96,8 +100,8 @@ impl DataParallel {
                 let handle = self.shards.reduce_scatter_into_async(buffers.0, buffers.1, ReduceOp::Sum);
                 (Message::Scattered(handle), 0)
             }
-            _ => {
-                let (buffer, bytes) = self.travelling(bucket, &full)?;
+            (None, None) => {
+                let buffer = InPlace::new(full.clone())?;
                 let handle = match layout.gradients {
                     Layout::Replicated => self.shards.all_reduce_async(buffer, ReduceOp::Sum),
                     Layout::Leader => self.shards.reduce_async(buffer, ReduceOp::Sum, LEADER),
@@ -106,58 +110,36 @@ impl DataParallel {
                         self.shards.reduce_scatter_in_place_async(buffer, ReduceOp::Sum)
                     }
                 };
-                (Message::InPlace(handle), bytes)
+                (Message::InPlace(handle), 0)
             }
         };
         let sum = shard.unwrap_or(full);
-        step.running.push_back(Reduction { bucket, sum, range, message, wire_bytes, crosses: false });
+        step.running.push_back(Reduction { bucket, sum, message, wire_bytes, crosses: false });
         step.started += 1;
         Ok(())
     }
 
     /// Waits for a reduction, and keeps of the summed gradients what the strategy says. A shard goes on to the other groups
-    /// first, if there are any.
+    /// first, if there are any; by a codec it has been there.
     pub(super) fn finish(&self, step: &mut Reductions, reduction: Reduction) -> Result<()> {
-        let Reduction { bucket, sum, range, message, crosses, .. } = reduction;
+        let Reduction { bucket, sum, message, crosses, .. } = reduction;
         let param = &self.params[bucket];
-        match (message, &self.options.codec) {
-            (Message::Alone, _) => {}
+        match (message, &self.coding) {
             (Message::Scattered(handle), _) => drop(handle.wait()?),
-            (Message::InPlace(handle), None) => drop(handle.wait()?),
-            (Message::InPlace(handle), Some(codec)) => {
-                let mut message = handle.wait()?;
-                with_singles(&sum, |gradients| codec.decode(&mut *message, range, gradients))??;
-            }
+            (Message::InPlace(handle), _) => drop(handle.wait()?),
+            (Message::Coded(pending), Some(coding)) => coding.wait(pending)?,
+            (Message::Coded(pending), None) => drop(pending.wait()?),
+            (Message::Alone, _) => {}
         }
         let layout = self.strategy.layout;
-        let Some(replicas) = self.replicas.as_ref().filter(|_| layout.scatters() && !crosses) else {
+        let between =
+            self.replicas.as_ref().filter(|_| layout.scatters() && !crosses && self.coding.is_none());
+        let Some(replicas) = between else {
             return Ok(param.end_reduce(layout.keeps_gradients(self.shards.rank()))?);
         };
         param.free_unreduced_grads()?;
-        let (buffer, wire_bytes) = self.travelling(self.params.len() + bucket, &sum)?;
-        let message = Message::InPlace(replicas.all_reduce_async(buffer, ReduceOp::Sum));
-        let range = 0..sum.len();
-        step.crossing.push(Reduction { bucket, sum, range, message, wire_bytes, crosses: true });
+        let message = Message::InPlace(replicas.all_reduce_async(InPlace::new(sum.clone())?, ReduceOp::Sum));
+        step.crossing.push(Reduction { bucket, sum, message, wire_bytes: 0, crosses: true });
         Ok(())
     }
-
-    /// What travels in the place of gradients, and the bytes that it takes beside them: what the codec makes of them for `slot`,
-    /// or they themselves.
-    fn travelling(&self, slot: usize, gradients: &FlatStorage) -> Result<(Box<dyn FlatBuffer>, u64)> {
-        let Some(codec) = &self.options.codec else {
-            return Ok((Box::new(InPlace::new(gradients.clone())?), 0));
-        };
-        let message = with_singles(gradients, |gradients| codec.encode(slot, gradients))??;
-        Ok((message, codec.bytes(gradients.len() as u64).wire))
-    }
-}
-
-/// Opens flat memory of f32.
-fn with_singles<R>(flat: &FlatStorage, f: impl FnOnce(&mut [f32]) -> R) -> Result<R> {
-    let opened = flat.with_slice_mut(|slice| match slice {
-        HostSliceMut::F32(values) => Some(f(values)),
-        HostSliceMut::F64(_) => None,
-    })?;
-    Ok(opened
-        .ok_or_else(|| TensorError::Unsupported { op: "codec", what: "gradients other than f32".into() })?)
 }

@@ -8,6 +8,7 @@ use phalanx_collectives::Handle;
 use phalanx_tensor::{FlatParam, Key, ParamState};
 
 use super::prefetch::{Pass, Prefetch, Visit};
+use super::worker::Pending;
 use super::{DataParallel, Progress};
 use crate::Result;
 use crate::buffer::InPlace;
@@ -16,7 +17,7 @@ use crate::buffer::InPlace;
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     /// By bucket.
-    coming: BTreeMap<usize, Handle<(InPlace, InPlace)>>,
+    coming: BTreeMap<usize, Coming>,
     route: Prefetch,
     /// Blocks that are being run.
     pub(super) open: Vec<usize>,
@@ -24,6 +25,14 @@ pub(super) struct Gathered {
     pub(super) unsharded: bool,
     /// The most bytes of whole buckets that were in memory or on their way for blocks.
     pub(super) peak: usize,
+}
+
+/// A bucket on its way.
+#[derive(Debug)]
+enum Coming {
+    Exact(Handle<(InPlace, InPlace)>),
+    /// Rounded to integers with scales.
+    Rounded(Pending<()>),
 }
 
 impl DataParallel {
@@ -136,23 +145,49 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Starts to gather a bucket, unless it is here or on its way.
-    pub(super) fn fetch(&self, state: &mut Progress, at: usize) -> Result<()> {
+    /// Starts to gather a bucket for a block that computes with it, unless it is here or on its way.
+    fn fetch(&self, state: &mut Progress, at: usize) -> Result<()> {
+        match &self.weights {
+            None => self.fetch_exact(state, at),
+            Some(_) if self.params[at].state() != ParamState::Sharded => Ok(()),
+            Some(weights) => {
+                let (full, shard) = self.params[at].begin_gather()?;
+                state.gathered.coming.insert(at, Coming::Rounded(weights.start(full, shard)));
+                Ok(())
+            }
+        }
+    }
+
+    /// Starts to gather a bucket as it is, unless it is here or on its way.
+    fn fetch_exact(&self, state: &mut Progress, at: usize) -> Result<()> {
         if self.params[at].state() == ParamState::Sharded {
             let (full, shard) = self.params[at].begin_gather()?;
             let handle = self.shards.all_gather_into_async(InPlace::new(full)?, InPlace::new(shard)?);
-            state.gathered.coming.insert(at, handle);
+            state.gathered.coming.insert(at, Coming::Exact(handle));
         }
         Ok(())
     }
 
+    /// Brings all parameters here as they are.
+    pub(super) fn gather_all(&self, state: &mut Progress) -> Result<()> {
+        if self.weights.is_some() {
+            // What blocks have computed with was rounded.
+            (0..self.params.len()).try_for_each(|at| self.receive(state, at))?;
+            (0..self.params.len()).try_for_each(|at| self.release(at))?;
+        }
+        (0..self.params.len()).try_for_each(|at| self.fetch_exact(state, at))?;
+        (0..self.params.len()).try_for_each(|at| self.receive(state, at))
+    }
+
     /// Waits for a bucket that is on its way.
     pub(super) fn receive(&self, state: &mut Progress, at: usize) -> Result<()> {
-        if let Some(handle) = state.gathered.coming.remove(&at) {
-            handle.wait()?;
-            self.params[at].end_gather()?;
+        match (state.gathered.coming.remove(&at), &self.weights) {
+            (None, _) => return Ok(()),
+            (Some(Coming::Exact(handle)), _) => drop(handle.wait()?),
+            (Some(Coming::Rounded(pending)), Some(weights)) => weights.wait(pending)?,
+            (Some(Coming::Rounded(pending)), None) => pending.wait()?,
         }
-        Ok(())
+        Ok(self.params[at].end_gather()?)
     }
 
     /// Lets a bucket's parameters leave memory, if they were gathered.

@@ -118,6 +118,12 @@ pub trait ParallelStrategy: Listener {
     /// What communication has cost so far.
     fn stats(&self) -> CommStats;
 
+    /// What was decided about where a codec pays ([`crate::CodecWhen::Auto`]), once: what was told is not told again. Nothing
+    /// where nothing is measured.
+    fn codec_verdicts(&self) -> Vec<crate::CodecVerdict> {
+        Vec::new()
+    }
+
     /// What the codec of this rank keeps from step to step; see [`crate::GradCodec::state`].
     fn codec_state(&self) -> Vec<(String, Vec<f32>)>;
 

@@ -90,7 +90,8 @@ pub trait BatchNorms {
         residual: Option<&Array>,
     ) -> Result<Array>;
 
-    /// Running mean and (unbiased) variance after a batch of weight `momentum`.
+    /// Running mean and (unbiased) variance after a batch of weight `momentum`: new arrays, or those that were given, with new
+    /// elements.
     ///
     /// # Errors
     /// If the element type is not supported.
@@ -128,7 +129,7 @@ pub trait BatchNorms {
     /// If the array has another shape.
     fn batch_norm_affine_gradients(&self, sums: &Array, dtype: DType) -> Result<[Array; 2]>;
 
-    /// One more than a 64-bit counter.
+    /// One more than a 64-bit counter: a new array, or the one that was given, with a new element.
     ///
     /// # Errors
     /// If it is not one.

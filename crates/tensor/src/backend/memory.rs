@@ -42,6 +42,13 @@ pub trait Memory {
     /// If memory cannot be allocated.
     fn full(&self, value: f64, shape: &Shape, dtype: DType) -> Result<Array>;
 
+    /// Says that what is computed next depends on a number that differs from step to step, such as a size: where steps are recorded,
+    /// there is a recording for each. It computes nothing.
+    ///
+    /// # Errors
+    /// If something else was recorded here.
+    fn branch(&self, number: u64) -> Result<()>;
+
     /// Sets every element of `to` to zero.
     ///
     /// # Errors

@@ -37,7 +37,7 @@ pub use arriving::Arriving;
 pub use batch_norms::{BatchNormBackward, BatchNormMaps, BatchNormPass, BatchNorms, FusedActivation};
 pub use convolutions::{Conv2dShape, ConvBackward, ConvTranspose2dShape, Convolutions};
 #[cfg(feature = "cuda")]
-pub use cuda::{Cuda, CudaArray, CudaOptions, Lent};
+pub use cuda::{Cuda, CudaArray, CudaOptions, Lent, Replay};
 pub use elementwise::{BinaryOp, Elementwise, UnaryOp};
 pub use lookups::Lookups;
 pub use losses::{ElementLoss, Losses};

@@ -43,7 +43,7 @@ impl Adam {
     /// With its state there.
     #[must_use]
     pub fn with_state_at(mut self, at: StateAt) -> Self {
-        (self.first, self.second) = (self.first.kept_at(at), self.second.kept_at(at));
+        (self.first, self.second) = (self.first.kept_at(at.clone()), self.second.kept_at(at));
         self
     }
 }
@@ -60,13 +60,12 @@ impl Optimizer for Adam {
             decoupled,
             step,
         };
-        let (first, second) = (&mut self.first, &mut self.second);
-        each_owned(params, first.at(), context, |Owned { param, values, grads, backend }| {
-            let (first, second) = (first.of(param)?, second.of(param)?);
+        let mut kinds = [&mut self.first, &mut self.second];
+        each_owned(params, &mut kinds, context, |Owned { param, values, grads, states, backend }| {
             for (at, decay) in param.owned_groups() {
                 let part = |flat: &FlatStorage| flat.narrow(at.clone());
                 let (weights, grads) = (part(values)?, part(grads)?);
-                let (first, second) = (part(&first)?, part(&second)?);
+                let (first, second) = (part(&states[0])?, part(&states[1])?);
                 let moments = [first.array(), second.array()];
                 backend.adam_step(options(decay), weights.array(), grads.array(), moments)?;
             }

@@ -36,17 +36,21 @@ impl Ema {
         let n = self.updates as f64;
         let decay = self.decay.min((1.0 + n) / (10.0 + n));
         self.updates += 1;
-        for param in owned(params) {
+        let mut all = owned(params).peekable();
+        while let Some(param) = all.next() {
             let Some(values) = param.owned_values()? else { continue };
-            let known = self.average.get(param).is_some();
-            let average = self.average.of(param)?;
+            let known = self.average.has(param);
+            let average = self.average.open(param)?;
+            if let Some(next) = all.peek() {
+                self.average.prefetch(next);
+            }
             let values =
                 if average.array().is_host() { FlatStorage::new(values.to_host()?)? } else { values };
-            if !known {
-                average.copy_from(&values)?;
-                continue;
+            match known {
+                true => values.array().backend(context).ema_step(decay, average.array(), values.array())?,
+                false => average.copy_from(&values)?,
             }
-            values.array().backend(context).ema_step(decay, average.array(), values.array())?;
+            self.average.close(param, average)?;
         }
         Ok(())
     }
@@ -57,12 +61,12 @@ impl Ema {
     /// The back end's.
     pub fn swap(&mut self, params: &[FlatParam]) -> Result<()> {
         for param in owned(params) {
-            let (Some(values), Some(average)) = (param.owned_values()?, self.average.get(param)) else {
-                continue;
-            };
+            let Some(values) = param.owned_values()?.filter(|_| self.average.has(param)) else { continue };
+            let average = self.average.open(param)?;
             let weights = values.copy()?;
-            values.fetch(average)?;
+            values.fetch(&average)?;
             average.fetch(&weights)?;
+            self.average.close(param, average)?;
         }
         Ok(())
     }

@@ -5,6 +5,7 @@
 
 mod adam;
 mod clip;
+mod disk;
 mod ema;
 mod loss_scale;
 mod offload;
@@ -14,6 +15,7 @@ mod state;
 
 pub use adam::Adam;
 pub use clip::{clip_by_squares, clip_grad_norm, clip_to_norm, grad_sum_of_squares, scale_grads};
+pub use disk::Disk;
 pub use ema::Ema;
 pub use loss_scale::{LossScale, LossScaleState};
 pub use offload::StateAt;

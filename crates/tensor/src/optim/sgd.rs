@@ -35,20 +35,19 @@ impl Sgd {
 impl Optimizer for Sgd {
     fn step(&mut self, params: &[FlatParam], lr: f64, context: &Context) -> Result<()> {
         let &mut Self { momentum, nesterov, weight_decay, .. } = self;
-        let state = &mut self.buffer;
-        each_owned(params, state.at(), context, |Owned { param, values, grads, backend }| {
-            let first = state.get(param).is_none();
+        // Zeros with momentum and the first gradient are what the first step begins with.
+        let mut kinds = Vec::from_iter((momentum != 0.0).then_some(&mut self.buffer));
+        each_owned(params, &mut kinds, context, |Owned { param, values, grads, states, backend }| {
             let options = |decay: bool| SgdOptions {
                 lr,
                 momentum,
                 nesterov,
                 weight_decay: if decay { weight_decay } else { 0.0 },
-                first,
+                first: false,
             };
-            let buffer = if momentum == 0.0 { None } else { Some(state.of(param)?) };
             for (at, decay) in param.owned_groups() {
                 let (weights, grads) = (values.narrow(at.clone())?, grads.narrow(at.clone())?);
-                let buffer = buffer.as_ref().map(|buffer| buffer.narrow(at)).transpose()?;
+                let buffer = states.first().map(|buffer| buffer.narrow(at)).transpose()?;
                 let buffer = buffer.as_ref().map(FlatStorage::array);
                 backend.sgd_step(options(decay), weights.array(), grads.array(), buffer)?;
             }
@@ -59,7 +58,6 @@ impl Optimizer for Sgd {
     }
 
     fn reserve(&mut self, params: &[FlatParam]) -> Result<()> {
-        // Zeros with momentum and the first gradient are what the first step begins with.
         if self.momentum == 0.0 { Ok(()) } else { self.buffer.reserve(params) }
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use candle_core::Tensor;
 
+use super::disk::Reading;
 use super::{StateAt, owned};
 use crate::backend::{MemoryKind, counted_as};
 use crate::store::{FlatParam, FlatStorage};
@@ -14,7 +15,15 @@ use crate::{Result, TensorError};
 pub struct FlatState {
     kind: &'static str,
     at: StateAt,
-    flat: BTreeMap<usize, FlatStorage>,
+    flat: BTreeMap<usize, Held>,
+}
+
+/// The state of a flat parameter.
+#[derive(Debug)]
+enum Held {
+    Memory(FlatStorage),
+    /// In a file; on its way to memory, if somebody will want it soon.
+    OnDisk(Option<Reading>),
 }
 
 impl FlatState {
@@ -30,40 +39,90 @@ impl FlatState {
     }
 
     /// Where it is.
-    pub fn at(&self) -> StateAt {
-        self.at
+    pub fn at(&self) -> &StateAt {
+        &self.at
     }
 
-    /// The state of a flat parameter, zeros at first.
+    fn zeros(&self, param: &FlatParam) -> Result<FlatStorage> {
+        let make = || FlatStorage::zeros(param.owned().len(), param.dtype(), &self.at.place(param));
+        counted_as(MemoryKind::Optimizer, make)
+    }
+
+    /// Whether there is state of a flat parameter.
+    pub fn has(&self, param: &FlatParam) -> bool {
+        self.flat.contains_key(&param.index())
+    }
+
+    /// Begins to bring the state of a flat parameter to memory, for [`FlatState::open`].
+    pub fn prefetch(&mut self, param: &FlatParam) {
+        if let (StateAt::Disk(disk), Some(Held::OnDisk(reading @ None))) =
+            (&self.at, self.flat.get_mut(&param.index()))
+        {
+            *reading = Some(disk.read(self.kind, param.index(), param.owned().len(), param.dtype()));
+        }
+    }
+
+    /// The state of a flat parameter in memory, zeros at first. What was changed is given to [`FlatState::close`].
     ///
     /// # Errors
-    /// If memory cannot be allocated.
-    pub fn of(&mut self, param: &FlatParam) -> Result<FlatStorage> {
-        if let Some(flat) = self.flat.get(&param.index()) {
-            return Ok(flat.clone());
+    /// If memory cannot be allocated, or a file cannot be read.
+    pub fn open(&mut self, param: &FlatParam) -> Result<FlatStorage> {
+        self.prefetch(param);
+        match self.flat.get_mut(&param.index()) {
+            Some(Held::Memory(flat)) => Ok(flat.clone()),
+            Some(Held::OnDisk(reading)) => match reading.take() {
+                Some(reading) => reading.take(),
+                None => self.zeros(param),
+            },
+            None => {
+                let flat = self.zeros(param)?;
+                if !matches!(self.at, StateAt::Disk(_)) {
+                    self.flat.insert(param.index(), Held::Memory(flat.clone()));
+                }
+                Ok(flat)
+            }
         }
-        let make = || FlatStorage::zeros(param.owned().len(), param.dtype(), &self.at.place(param));
-        let flat = counted_as(MemoryKind::Optimizer, make)?;
-        self.flat.insert(param.index(), flat.clone());
-        Ok(flat)
     }
 
-    /// Makes the state of everything trainable.
+    /// Keeps what [`FlatState::open`] gave, as it is now.
+    ///
+    /// # Errors
+    /// If something that was kept before could not be written.
+    pub fn close(&mut self, param: &FlatParam, flat: FlatStorage) -> Result<()> {
+        let StateAt::Disk(disk) = &self.at else { return Ok(()) };
+        self.flat.insert(param.index(), Held::OnDisk(None));
+        disk.write(self.kind, param.index(), flat)
+    }
+
+    /// Makes the state of everything trainable, where it lies in memory.
     ///
     /// # Errors
     /// If memory cannot be allocated.
     pub fn reserve(&mut self, params: &[FlatParam]) -> Result<()> {
-        owned(params).try_for_each(|param| self.of(param).map(drop))
+        match self.at {
+            StateAt::Disk(_) => Ok(()),
+            _ => owned(params).try_for_each(|param| self.open(param).map(drop)),
+        }
     }
 
-    /// The state of a flat parameter, if there is one.
-    pub fn get(&self, param: &FlatParam) -> Option<&FlatStorage> {
-        self.flat.get(&param.index())
-    }
-
-    /// Bytes held.
+    /// Bytes held in memory.
     pub fn bytes(&self) -> usize {
-        self.flat.values().map(FlatStorage::bytes).sum()
+        let in_memory = self.flat.values().map(|held| match held {
+            Held::Memory(flat) => flat.bytes(),
+            Held::OnDisk(_) => 0,
+        });
+        in_memory.sum()
+    }
+
+    /// The state of a flat parameter in memory, to be looked at.
+    fn look(&self, param: &FlatParam) -> Result<Option<FlatStorage>> {
+        match (self.flat.get(&param.index()), &self.at) {
+            (Some(Held::Memory(flat)), _) => Ok(Some(flat.clone())),
+            (Some(Held::OnDisk(_)), StateAt::Disk(disk)) => {
+                disk.read(self.kind, param.index(), param.owned().len(), param.dtype()).take().map(Some)
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Copies of the state by parameter name, in the shapes of [`FlatParam::owned_entries`].
@@ -73,7 +132,7 @@ impl FlatState {
     pub fn named(&self, params: &[FlatParam]) -> Result<Vec<(String, Tensor)>> {
         let mut all = Vec::new();
         for param in params {
-            let Some(flat) = self.get(param) else { continue };
+            let Some(flat) = self.look(param)? else { continue };
             for entry in param.owned_entries() {
                 let len = entry.range.len();
                 let part = flat.narrow(entry.range)?.copy()?.view(0..len, &entry.shape)?.to_host()?;
@@ -93,12 +152,20 @@ impl FlatState {
             .filter_map(|(name, tensor)| Some((name.strip_prefix(self.kind)?.strip_prefix('.')?, tensor)))
             .collect();
         for param in params {
+            let mut opened = None;
             for entry in param.owned_entries() {
                 let Some(tensor) = by_name.get(entry.name.as_str()) else { continue };
                 if *tensor.shape() != entry.shape {
                     return Err(TensorError::unequal("load optimizer state", &entry.shape, tensor.shape()));
                 }
-                self.of(param)?.narrow(entry.range)?.put(tensor)?;
+                let flat = match &opened {
+                    Some(flat) => flat,
+                    None => opened.insert(self.open(param)?),
+                };
+                flat.narrow(entry.range)?.put(tensor)?;
+            }
+            if let Some(flat) = opened {
+                self.close(param, flat)?;
             }
         }
         Ok(())

@@ -128,15 +128,16 @@ fn lines(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Vec<String>
         ),
         format!("optimizer  {}", optimizer(config, plan)),
         format!("ranks      {ranks}, each with {} images a step", config.train.global_batch / ranks),
-        format!("comm       algorithm {}, codec {}", config.comm.algorithm, config.comm.codec),
+        format!("comm       algorithm {}", config.comm.algorithm),
+        format!("codec      {}", config.codec.describe()),
     ];
-    let Some(ddp) = reference(plan) else { return lines };
-    let largest = ddp.largest_block();
-    let blocks: u64 = ddp.blocks.iter().map(|block| block.bytes).sum();
+    let (reference, Some(first)) = (reference(plan), plan.plans.first()) else { return lines };
+    let largest = first.largest_block();
+    let blocks: u64 = first.blocks.iter().map(|block| block.bytes).sum();
     lines.push(format!(
         "layout     {} flat memories for {} blocks of {}{}",
-        ddp.flat_params,
-        ddp.blocks.len(),
+        first.flat_params,
+        first.blocks.len(),
         size(blocks),
         largest.map_or_else(String::new, |block| format!(
             ", the largest {} of {}",
@@ -144,8 +145,8 @@ fn lines(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Vec<String>
             size(block.bytes)
         ))
     ));
-    if ddp.outside > 0 {
-        lines.push(format!("           {} outside of any block, whole on every rank", size(ddp.outside)));
+    if first.outside > 0 {
+        lines.push(format!("           {} outside of any block, whole on every rank", size(first.outside)));
     }
     lines.push(String::new());
     let mut table = vec![
@@ -154,6 +155,7 @@ fn lines(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Vec<String>
             "parameters",
             "gradients",
             "optimizer",
+            "codec",
             "held",
             "of ddp",
             "gathered",
@@ -167,18 +169,23 @@ fn lines(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Vec<String>
     ];
     for row in &plan.plans {
         let held = row.largest_rank();
+        // There is no such row where a codec is for groups only.
+        let of_ddp = |part: &dyn Fn(&MemoryPlan) -> f64| {
+            reference.map_or_else(|| "-".to_owned(), |ddp| format!("{:.2}", part(ddp)))
+        };
         let mark = if chosen == Some(row.strategy.name) { "> " } else { "  " };
         table.push(vec![
             format!("{mark}{}", row.strategy.name),
             size(held.parameters),
             size(held.gradients),
-            size(held.optimizer + held.averages + held.codec + held.synchrony),
+            size(held.optimizer + held.averages),
+            size(held.codec + held.synchrony),
             size(held.total()),
-            format!("{:.2}", ratio(held.total(), ddp.largest_rank().total())),
+            of_ddp(&|ddp| ratio(held.total(), ddp.largest_rank().total())),
             size(row.gathered),
             size(row.unreduced + row.wire),
             size(row.peak()),
-            format!("{:.2}", ratio(row.peak(), ddp.peak())),
+            of_ddp(&|ddp| ratio(row.peak(), ddp.peak())),
             size(row.sent_per_step),
         ]);
     }
@@ -246,7 +253,8 @@ fn as_json(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Json {
         "global_batch": config.train.global_batch,
         "micro_batches": plan.workload.micro_batches,
         "algorithm": config.comm.algorithm.name(),
-        "codec": config.comm.codec.to_string(),
+        "codec": config.codec.kind.to_string(),
+        "codec_in_words": config.codec.describe(),
         "optimizer": config.optim.kind.as_str(),
         "optimizer_numbers_per_parameter": plan.workload.optimizer_numbers,
         "averages": plan.workload.averages,

@@ -5,7 +5,9 @@ use phalanx_data::Tail;
 use phalanx_data::transform::{Filter, Normalise, ResizeMode};
 use phalanx_models::diffusion::samplers::SamplerKind;
 use phalanx_models::diffusion::{BetaSchedule, Prediction};
-use phalanx_sharding::{CodecKind, Overlap, PRESETS, ShardingError, Strategy, Topology};
+use phalanx_sharding::{
+    CodecKind, CodecScope, CodecWhen, Overlap, PRESETS, ShardingError, Strategy, Topology,
+};
 use phalanx_tensor::Precision;
 use toml::Value;
 
@@ -13,7 +15,7 @@ use super::origin::nearest;
 use super::section::{KeyDoc, KeyType, Mismatch, choices, library_choices, sections};
 
 library_choices! {
-    Algorithm, BetaSchedule, CodecKind, Filter, Overlap, Precision, Prediction, ResizeMode, SamplerKind, Tail,
+    Algorithm, BetaSchedule, CodecKind, CodecScope, CodecWhen, Filter, Overlap, Precision, Prediction, ResizeMode, SamplerKind, Tail,
     Topology
 }
 
@@ -83,12 +85,23 @@ choices! {
         Shards = "shards",
     }
 
-    /// What leaves the memory of a GPU.
+    /// What leaves the memory of whatever computes.
     Offload {
         /// Nothing.
         None = "none",
         /// The optimizer's state and averages lie on the host, whose processor updates the weights.
         Optimizer = "optimizer",
+        /// The optimizer's state and averages lie in files, and in the host's memory for a few flat units at a time; its processor
+        /// updates the weights.
+        Disk = "disk",
+    }
+
+    /// What parameters are while they are gathered.
+    WeightCodec {
+        /// The numbers themselves.
+        None = "none",
+        /// Integers of 8 bits with a scale for every `codec.chunk`.
+        Int8 = "int8",
     }
 
     /// What a rank computes on.
@@ -234,8 +247,12 @@ sections! {
         clip_norm: f64 = 0.0;
         /// What computes: the processors, or a GPU for each rank; `auto` takes GPUs where every rank has one, and says what it took.
         device: DeviceKind = DeviceKind::Auto;
-        /// What of a training on GPUs lies on the host instead.
+        /// What lies on the host instead of a GPU, or in files instead of memory.
         offload: Offload = Offload::None;
+        /// The folder of those files, on a fast disk of each host; empty = in the run's folder. They are deleted at the end.
+        offload_folder: String = String::new();
+        /// On GPUs: what a step computes is recorded once and launched as CUDA graphs from then on.
+        graphs: bool = false;
         /// What products take and activations are kept in, also in evaluation and samples.
         precision: Precision = Precision::F32;
         /// The loss is multiplied by this for backward, and gradients divided by it; 0 = not, but dynamically for `f16`.
@@ -248,8 +265,30 @@ sections! {
     comm: CommConfig {
         /// Which way gradients and sharded parameters go; a strategy that cannot go that way is refused.
         algorithm: Algorithm = Algorithm::Auto;
+    }
+
+    /// What gradients and gathered parameters are between ranks.
+    codec: CodecConfig {
         /// What gradients are on their way.
-        codec: CodecKind = CodecKind::None;
+        kind: CodecKind = CodecKind::None;
+        /// `topk`, `randomk`, `dgc`, `topk-int8`: the part of gradients that is sent.
+        density: f64 = 0.01;
+        /// `powersgd`: the rank of the products that are sent.
+        rank: usize = 2;
+        /// `int8`, `int4`, `qsgd`, `sign`, `topk-int8`: how many numbers share a scale, a multiple of 8.
+        chunk: usize = 256;
+        /// `dgc`: the momentum before sending; `optim.momentum` must be 0 then.
+        momentum: f64 = 0.9;
+        /// `dgc`: steps over which the part that is sent falls from a quarter to `codec.density`.
+        warmup_steps: u64 = 0;
+        /// Between all ranks, or only between groups of ranks such as hosts.
+        scope: CodecScope = CodecScope::All;
+        /// Where it is measured to be faster in the first steps, or always.
+        when: CodecWhen = CodecWhen::Auto;
+        /// `fsdp`, `hsdp`: what gathered parameters are on their way.
+        weights: WeightCodec = WeightCodec::None;
+        /// When resuming, forget what codecs have kept, so that a run can go on with another number of ranks or another codec.
+        reset: bool = false;
     }
 
     /// When ranks wait for each other, under strategies that do not take every step together.

@@ -15,6 +15,7 @@ mod settings;
 
 mod origin;
 
+mod codec;
 mod layer;
 mod networks;
 mod render;
@@ -27,9 +28,9 @@ pub use toml::Value;
 
 pub use catalogue::{Catalogue, TaskSchema};
 pub use keys::{
-    ChaosConfig, CheckpointConfig, CommConfig, Config, DataConfig, DataKind, DeviceKind, EvalConfig,
-    LogConfig, ModelConfig, Offload, OptimConfig, OptimKind, QualityConfig, SampleConfig, ScheduleConfig,
-    ScheduleKind, SyncConfig, TrainConfig, WatchConfig,
+    ChaosConfig, CheckpointConfig, CodecConfig, CommConfig, Config, DataConfig, DataKind, DeviceKind,
+    EvalConfig, LogConfig, ModelConfig, Offload, OptimConfig, OptimKind, QualityConfig, SampleConfig,
+    ScheduleConfig, ScheduleKind, SyncConfig, TrainConfig, WatchConfig, WeightCodec,
 };
 pub use origin::{ConfigError, Origin, nearest};
 pub use render::{Detail, diff};

@@ -57,7 +57,7 @@ fn slow_rank(text: &str) -> Result<SlowRank, String> {
 impl Config {
     /// Checks `[sync]` and `[chaos]`, and that the strategy can do what the rest asks for.
     pub(super) fn check_synchrony(&self, relations: &mut Relations<'_>) {
-        let Self { train, sync, chaos, comm, .. } = self;
+        let Self { train, sync, chaos, .. } = self;
         match chaos.delays() {
             Err(problem) => relations.require(false, "chaos.delay", format!("chaos.delay: {problem}")),
             Ok(delays) => {
@@ -90,11 +90,11 @@ impl Config {
             relations.not_negative(key, value);
         }
         relations.require(
-            comm.codec == CodecKind::None,
-            "comm.codec",
+            self.codec.kind == CodecKind::None,
+            "codec.kind",
             format!(
-                "comm.codec = {} encodes gradients that all ranks sum; {name} sends others; use none",
-                comm.codec
+                "codec.kind = {} encodes gradients that all ranks sum; {name} sends others; use none",
+                self.codec.kind
             ),
         );
         relations.require(

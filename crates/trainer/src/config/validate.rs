@@ -195,6 +195,7 @@ impl Config {
         if let Err(error) = train.strategy.goes_by(comm.algorithm) {
             relations.require(false, "comm.algorithm", format!("comm.algorithm: {error}"));
         }
+        self.check_codec(relations, &train.strategy);
         self.check_synchrony(relations);
     }
 }

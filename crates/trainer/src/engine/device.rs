@@ -5,7 +5,7 @@ use phalanx_sharding::CodecKind;
 use phalanx_tensor::Place;
 
 use super::error::TrainError;
-use crate::config::{Config, DeviceKind};
+use crate::config::{Config, DeviceKind, WeightCodec};
 
 /// What a rank computes on. Clones are handles.
 #[derive(Debug, Clone)]
@@ -181,6 +181,12 @@ impl Device {
         Err("this program was built without its feature `cuda`".to_owned())
     }
 
+    /// The GPU, if it is one.
+    #[cfg(feature = "cuda")]
+    pub(super) fn gpu_of(&self) -> Option<&phalanx_cuda::Gpu> {
+        self.cuda.as_ref().map(phalanx_tensor::backend::Cuda::gpu)
+    }
+
     /// What tells the GPU from others of the host.
     #[cfg(feature = "cuda")]
     fn identity(&self) -> String {
@@ -214,8 +220,15 @@ fn only_on_processors(config: &Config, world: &Communicator) -> Option<String> {
     if !config.train.strategy.is_bulk_synchronous() {
         return Some(format!("{} moves parameters by the processor", config.train.strategy));
     }
-    if comm.codec != CodecKind::None {
-        return Some(format!("comm.codec = \"{}\" encodes gradients on the processor", comm.codec));
+    let codec = &config.codec;
+    if codec.kind != CodecKind::None {
+        return Some(format!("codec.kind = \"{}\" encodes gradients on the processor", codec.kind));
+    }
+    if codec.weights != WeightCodec::None {
+        return Some(format!(
+            "codec.weights = \"{}\" rounds parameters on the processor",
+            codec.weights.as_str()
+        ));
     }
     if comm.algorithm != Algorithm::Auto {
         return Some(format!("comm.algorithm = \"{}\", and NCCL chooses the way itself", comm.algorithm));

@@ -92,6 +92,18 @@ pub enum TrainError {
     Checkpoint(#[from] CheckpointError),
 }
 
+#[cfg(feature = "cuda")]
+impl From<phalanx_cuda::GpuError> for TrainError {
+    fn from(error: phalanx_cuda::GpuError) -> Self {
+        match error {
+            phalanx_cuda::GpuError::Replay { .. } => Self::Setup(format!(
+                "{error}: train.graphs = true is for trainings all of whose steps compute the same; set it to false"
+            )),
+            other => Self::Tensor(other.into()),
+        }
+    }
+}
+
 impl TrainError {
     /// The error for what a panic has left.
     pub(super) fn panicked(payload: &(dyn std::any::Any + Send)) -> Self {

@@ -29,6 +29,7 @@ mod optimize;
 mod precision;
 
 mod data;
+mod repeated;
 
 mod training;
 

@@ -1,43 +1,63 @@
 //! The optimizer and the schedule that a configuration asks for.
 
+use std::path::Path;
+
 use phalanx_tensor::TensorError;
-use phalanx_tensor::optim::{Adam, Decay, Ema, Optimizer, Schedule, Sgd, StateAt, linear_scaling};
+use phalanx_tensor::optim::{Adam, Decay, Disk, Ema, Optimizer, Schedule, Sgd, StateAt, linear_scaling};
 
 use super::Plan;
 use crate::config::{Config, Offload, OptimKind, ScheduleKind};
 
 /// The optimizer.
-pub(super) fn optimizer(config: &Config) -> Box<dyn Optimizer> {
+pub(super) fn optimizer(config: &Config, state: StateAt) -> Box<dyn Optimizer> {
     let optim = &config.optim;
     // The configuration has been checked to hold two.
     let betas = (optim.betas.first().copied().unwrap_or(0.9), optim.betas.get(1).copied().unwrap_or(0.999));
     match optim.kind {
         OptimKind::Sgd => {
             let sgd = Sgd::new(optim.momentum, optim.nesterov, optim.weight_decay);
-            Box::new(sgd.with_state_at(state_at(config)))
+            Box::new(sgd.with_state_at(state))
         }
         OptimKind::Adam => {
             let adam = Adam::new(betas, optim.eps, optim.weight_decay);
-            Box::new(adam.with_state_at(state_at(config)))
+            Box::new(adam.with_state_at(state))
         }
         OptimKind::AdamW => {
             let adamw = Adam::decoupled(betas, optim.eps, optim.weight_decay);
-            Box::new(adamw.with_state_at(state_at(config)))
+            Box::new(adamw.with_state_at(state))
         }
     }
 }
 
 /// Averages of the weights, if they are wanted.
-pub(super) fn averages(config: &Config) -> Option<Ema> {
-    (config.train.ema > 0.0).then(|| Ema::new(config.train.ema).with_state_at(state_at(config)))
+pub(super) fn averages(config: &Config, state: StateAt) -> Option<Ema> {
+    (config.train.ema > 0.0).then(|| Ema::new(config.train.ema).with_state_at(state))
 }
 
-/// Where the state of optimizers and averages lie.
-fn state_at(config: &Config) -> StateAt {
-    match config.train.offload {
+/// Where the state of a network's optimizer and averages lies; if in files, then under `folder`, or where the configuration says.
+///
+/// # Errors
+/// If the folder cannot be made.
+pub(super) fn state_at(
+    config: &Config,
+    folder: &Path,
+    rank: usize,
+    network: &str,
+) -> Result<StateAt, TensorError> {
+    Ok(match config.train.offload {
         Offload::None => StateAt::Parameters,
         Offload::Optimizer => StateAt::Host,
-    }
+        Offload::Disk => {
+            let run = folder.file_name().map(Path::new).unwrap_or(folder);
+            let base = match config.train.offload_folder.as_str() {
+                "" => folder.to_owned(),
+                // Runs share a disk.
+                elsewhere => Path::new(elsewhere).join(run),
+            };
+            let network = if network.is_empty() { "network" } else { network };
+            StateAt::Disk(Disk::new(base.join("offload").join(format!("rank-{rank}")).join(network))?)
+        }
+    })
 }
 
 /// Numbers that the optimizer keeps for every parameter that it changes.

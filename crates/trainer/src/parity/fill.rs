@@ -3,12 +3,17 @@
 /// 2^64 divided by the golden ratio.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// `n` numbers, evenly spread over [-scale, scale), for the tensor called `name`.
-pub fn sym(name: &str, seed: u64, n: usize, scale: f64) -> Vec<f32> {
+/// What the counter of the tensor called `name` begins with.
+pub fn base(name: &str, seed: u64) -> u64 {
     let hash = name
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
-    let start = hash.wrapping_add(seed.wrapping_mul(GOLDEN));
+    hash.wrapping_add(seed.wrapping_mul(GOLDEN))
+}
+
+/// `n` numbers, evenly spread over [-scale, scale), for the tensor called `name`.
+pub fn sym(name: &str, seed: u64, n: usize, scale: f64) -> Vec<f32> {
+    let start = base(name, seed);
     (1..=n as u64)
         .map(|i| {
             let z = start.wrapping_add(i.wrapping_mul(GOLDEN));

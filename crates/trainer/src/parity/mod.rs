@@ -7,6 +7,7 @@
 mod arithmetic;
 mod classifier;
 mod clip_text;
+mod codecs;
 mod denoisers;
 pub mod fill;
 mod losses;
@@ -48,7 +49,7 @@ pub enum ParityError {
     /// The tokenizer failed.
     #[error(transparent)]
     Data(#[from] phalanx_data::DataError),
-    /// Ranks could not train together.
+    /// Ranks could not train together, or a codec of gradients failed.
     #[error(transparent)]
     Sharding(#[from] phalanx_sharding::ShardingError),
     /// candle failed.
@@ -109,6 +110,8 @@ pub fn check(path: &Path) -> Result<Vec<Quantity>, ParityError> {
         synchrony::check(&reference)
     } else if json.get("runs").is_some() {
         optimizers::check(&reference)
+    } else if json.get("topk_error_feedback").is_some() {
+        codecs::check(&reference)
     } else if json.get("token_ids").is_some() {
         clip_text::check(&reference)
     } else if json["config"].get("gf_dim").is_some() {

@@ -48,6 +48,7 @@ pub(crate) const MOVED: &[(&str, &str)] = &[
     ("train.kl_warmup_steps", "model.kl_warmup_steps"),
     ("train.l1_smooth", "model.l1_smooth"),
     ("train.l1_smooth_steps", "model.l1_smooth_steps"),
-    ("train.compress", "comm.codec"),
+    ("train.compress", "codec.kind"),
+    ("comm.codec", "codec.kind"),
     ("train.label_smoothing", "model.label_smoothing"),
 ];

@@ -133,6 +133,10 @@ impl Memory for Cuda {
         Ok(self.array(slice, shape.clone()))
     }
 
+    fn branch(&self, number: u64) -> Result<()> {
+        Ok(self.gpu().branch(number)?)
+    }
+
     fn zero(&self, to: &Array) -> Result<()> {
         let to = self.open("zero", to)?;
         to.physical().0.zero_on(Stream::Compute)?;

@@ -31,6 +31,7 @@ use phalanx_cuda::{ElementType, Gpu, GpuError, Layout, Options, Slice};
 pub use array::CudaArray;
 use array::Order;
 pub use phalanx_cuda::Options as CudaOptions;
+pub use phalanx_cuda::Replay;
 pub use phalanx_cuda::memory::Lent;
 
 use super::{Array, ArrayBackend};

@@ -84,7 +84,8 @@ pub(in crate::engine) fn codec_state(
     let of = format!("-of-{ranks:05}");
     if let Some(found) = reader.kinds().find(|found| found.starts_with(PREFIX) && !found.ends_with(&of)) {
         return Err(TrainError::Setup(format!(
-            "the checkpoint has what codecs of gradients had kept as `{found}`; it can go on with as many ranks, not with {ranks}"
+            "the checkpoint has what codecs of gradients had kept as `{found}`; it can go on with as many ranks, not with {ranks}, \
+             unless codec.reset = true leaves it behind"
         )));
     }
     state(reader, network, &kind(PREFIX, rank, ranks))

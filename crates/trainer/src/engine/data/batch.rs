@@ -55,6 +55,11 @@ impl Batch {
         found.map(|(_, texts)| texts.as_slice()).ok_or_else(|| self.no_such("list of texts", name))
     }
 
+    /// The dimensions of its arrays.
+    pub(super) fn shapes(&self) -> Vec<Vec<usize>> {
+        self.tensors.iter().map(|(_, tensor)| tensor.dims().to_vec()).collect()
+    }
+
     fn no_such(&self, kind: &'static str, name: &str) -> TrainError {
         let tensors = self.tensors.iter().map(|(name, _)| name.clone());
         let there = tensors.chain(self.texts.iter().map(|(name, _)| name.clone())).collect();

@@ -44,6 +44,29 @@ pub(in crate::engine) struct TestBatch {
     pub(in crate::engine) counts: bool,
 }
 
+/// What steps of the same work have alike: sizes, places in the global batch, and how much samples count.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::engine) struct StepShape {
+    micro_batches: Vec<MicroBatchShape>,
+    global_weight: f64,
+}
+
+/// The position of the first sample, how many ranks have some, the samples' weights, and the arrays' dimensions.
+type MicroBatchShape = (usize, usize, Vec<f32>, Vec<Vec<usize>>);
+
+impl StepSamples {
+    /// What other steps of the same work have like this one.
+    pub(in crate::engine) fn shape(&self) -> StepShape {
+        let of = |MicroBatch { batch, offset, ranks }: &MicroBatch| {
+            (*offset, *ranks, batch.weights().to_vec(), batch.shapes())
+        };
+        StepShape {
+            micro_batches: self.micro_batches.iter().map(of).collect(),
+            global_weight: self.global_weight,
+        }
+    }
+}
+
 impl Feed {
     /// What `loaders` read: this rank's samples, or, where the first rank reads for all, there those of all ranks and elsewhere
     /// none.

@@ -8,7 +8,7 @@ mod splits;
 mod transforms;
 
 pub use batch::Batch;
-pub(super) use feed::{Feed, MicroBatch, StepSamples, TestBatch};
+pub(super) use feed::{Feed, MicroBatch, StepSamples, StepShape, TestBatch};
 pub(super) use open::{attributes, num_classes};
 pub(super) use splits::Data;
 pub(super) use transforms::picture_transform;

@@ -68,7 +68,10 @@ impl Network {
             prefetch: config.train.prefetch,
             gathered_bytes: mib(config.train.gathered_mib),
             algorithm: config.comm.algorithm,
-            codec: config.comm.codec.codec(),
+            codec: config.codec.settings(config.train.seed, &self.name).codec()?,
+            codec_scope: config.codec.scope,
+            codec_when: config.codec.when,
+            weight_chunk: config.codec.weight_chunk(),
             overlap: config.train.overlap,
             threads,
         };

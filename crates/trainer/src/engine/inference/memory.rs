@@ -3,7 +3,7 @@
 use phalanx_sharding::{MemoryPlan, Strategy, Workload};
 use phalanx_tensor::Place;
 
-use crate::config::Config;
+use crate::config::{Config, Offload};
 use crate::engine::distributed::{Network, sync_options};
 use crate::engine::training::{Built, Task, Weights};
 use crate::engine::{TrainError, optimize};
@@ -19,7 +19,8 @@ pub struct ModelPlan {
     pub trainable: u64,
     /// What the plans assume; of several networks, for the first.
     pub workload: Workload,
-    /// By strategy, in the order asked for; without those that cannot go by the configured algorithm.
+    /// By strategy, in the order asked for; without those that cannot go by the configured algorithm,
+    /// or have nothing for the configured codec to encode.
     pub plans: Vec<MemoryPlan>,
 }
 
@@ -33,7 +34,7 @@ pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Res
         let phases = training.phases();
         phases.iter().filter(|phase| network.is_learnt() && phase.updates(network.name())).count()
     };
-    let codec = config.comm.codec.codec();
+    let codec = config.codec.settings(config.train.seed, "").codec()?;
     let workload = |network: &Network| {
         let own = config.for_network(network.name());
         Workload {
@@ -45,6 +46,8 @@ pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Res
             prefetch: own.train.prefetch,
             algorithm: config.comm.algorithm,
             codec: codec.clone(),
+            codec_scope: config.codec.scope,
+            weight_chunk: config.codec.weight_chunk(),
             sync: sync_options(config, own.train.ranks, network.name()),
         }
     };
@@ -58,8 +61,17 @@ pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Res
         let strategy = Strategy { layout, synchrony, ..*strategy };
         let mut sum: Option<MemoryPlan> = None;
         for network in &networks {
-            let mut plan = MemoryPlan::new(network.store().flat_params(), strategy, &workload(network))?;
+            let mut workload = workload(network);
+            if workload.ranks == 1 {
+                // Nothing is sent, so nothing is encoded.
+                workload = Workload { codec: None, weight_chunk: None, ..workload };
+            }
+            let mut plan = MemoryPlan::new(network.store().flat_params(), strategy, &workload)?;
             plan.sent_per_step *= updates(network).max(1) as u64;
+            if config.train.offload == Offload::Disk {
+                // It is in memory for two flat units at a time.
+                plan.ranks.iter_mut().for_each(|rank| (rank.optimizer, rank.averages) = (0, 0));
+            }
             match &mut sum {
                 None => sum = Some(plan),
                 Some(sum) => add(sum, plan),
@@ -68,7 +80,11 @@ pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Res
         // A training has a network.
         sum.ok_or_else(|| TrainError::Setup("there is no network to plan".to_owned()))
     };
-    let goes = |strategy: &&Strategy| strategy.goes_by(config.comm.algorithm).is_ok();
+    let goes = |strategy: &&Strategy| {
+        strategy.goes_by(config.comm.algorithm).is_ok()
+            && (codec.is_none() || config.codec.scope.fits(strategy).is_ok())
+            && (config.codec.weight_chunk().is_none() || ["fsdp", "hsdp"].contains(&strategy.name))
+    };
     let plans = strategies.iter().filter(goes).map(plan).collect::<Result<_, _>>()?;
     let params = || networks.iter().flat_map(|network| network.store().flat_params());
     Ok(ModelPlan {

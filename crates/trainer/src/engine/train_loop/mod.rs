@@ -31,6 +31,7 @@ use super::device::Gauge;
 use super::distributed::{Distributed, Network, StopReason, World};
 use super::observer::{Event, Observer, Started, StepReport};
 use super::quality::Quality;
+use super::repeated::Repeated;
 use super::training::{Task, Weights};
 use super::watch::Watch;
 use super::{Plan, TrainError, precision};
@@ -82,6 +83,8 @@ pub(super) struct Run<'a> {
     gauge: Option<Gauge>,
     meter: Meter,
     losses: Losses,
+    /// The work of each phase.
+    repeated: Vec<Repeated>,
     /// The last step, while nobody has read what it measured.
     taken: Option<Taken>,
     /// Where ranks do not take every step together: steps of which not all ranks have told their losses, with their phases, and
@@ -115,7 +118,7 @@ impl<'a> Run<'a> {
         let place = distributed.device().place().clone();
         let weights = if distributed.is_shared() { Weights::ByRanks } else { Weights::Here };
         let built = task.build(config, Some(data.num_classes()), weights, &place)?;
-        let state = TrainState::new(config, built, &plan, distributed, context.clone())?;
+        let state = TrainState::new(config, built, &plan, distributed, context.clone(), folder.path())?;
         let (meter, losses, saver) = (Meter::default(), Losses::default(), Saver::new(folder, config));
         let (broken, last, quality) = (None, Map::new(), Quality::open(task, &context, &place)?);
         if quality.is_some() && !state.training.draws() {
@@ -125,6 +128,8 @@ impl<'a> Run<'a> {
             )));
         }
         let watch = Watch::new(&config.watch, state.training.phases());
+        let phases = state.training.phases().len();
+        let repeated = || Repeated::new(distributed.device(), config.train.graphs);
         Ok(Self {
             folder,
             config,
@@ -137,6 +142,7 @@ impl<'a> Run<'a> {
             gauge: Gauge::of(distributed.device()),
             meter,
             losses,
+            repeated: std::iter::repeat_with(repeated).take(phases).collect(),
             taken: None,
             behind: VecDeque::new(),
             delay: Delay::of(config, distributed.rank()),
@@ -236,6 +242,7 @@ impl<'a> Run<'a> {
             }
             let taken = self.step(&mut feed)?;
             let (step, last) = (self.state.step, self.state.step == self.plan.stop);
+            self.tell_of_codecs(observer)?;
             // What a device computes is read when it has the next step to do, unless something follows that wants it now.
             self.tell_of_last(false, metrics.as_mut(), observer)?;
             let now = self.place.is_host() || self.is_something_due(step, last);
@@ -291,6 +298,19 @@ impl<'a> Run<'a> {
             return Err(TrainError::NotFinite { step, phase, loss, elsewhere: true });
         }
         Ok(interrupted)
+    }
+
+    /// Tells, on rank 0, where codecs were found to pay, once that is decided.
+    fn tell_of_codecs(&self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        for network in self.state.networks().filter(|network| network.is_learnt() && self.is_first()) {
+            for verdict in network.parallel()?.codec_verdicts() {
+                let whose =
+                    if network.name().is_empty() { String::new() } else { format!("{}: ", network.name()) };
+                tracing::info!("{whose}{verdict}");
+                observer.event(&Event::Note(format!("{whose}{verdict}")));
+            }
+        }
+        Ok(())
     }
 
     /// Tells of steps of which all ranks have told their losses, the oldest first. If all ranks meet now, waits for all losses

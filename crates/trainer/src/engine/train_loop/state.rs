@@ -1,6 +1,7 @@
 //! Everything that changes while training, and how it is saved.
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use phalanx_sharding::{Layout, ParallelStrategy, Reduced, SyncStats};
@@ -28,6 +29,8 @@ pub(super) struct TrainState {
     phases: Vec<PhaseState>,
     listener: Option<Arc<dyn Listener>>,
     context: Arc<Context>,
+    /// Whether what codecs have kept is left in checkpoints.
+    forgets_codecs: bool,
 }
 
 /// What a phase changes, and when.
@@ -48,6 +51,7 @@ impl TrainState {
         plan: &Plan,
         distributed: &Distributed,
         context: Arc<Context>,
+        folder: &Path,
     ) -> Result<Self, TrainError> {
         let Built { training, mut networks } = built;
         for network in &mut networks {
@@ -66,10 +70,12 @@ impl TrainState {
             let of = phases.iter().filter(|phase| phase.updated.contains(&at)).map(|phase| &phase.steps);
             // From the first step that changes it to the last.
             let steps = of.cloned().reduce(|all, more| all.start.min(more.start)..all.end.max(more.end));
-            Trainable::new(config, network, plan, steps.unwrap_or(0..u64::MAX), context.clone())
+            let files = (folder, distributed.rank());
+            Trainable::new(config, network, plan, steps.unwrap_or(0..u64::MAX), context.clone(), files)
         });
         let trainables = trainables.collect::<Result<_, TrainError>>()?;
-        Ok(Self { training, step: 0, trainables, frozen, phases, listener, context })
+        let forgets_codecs = config.codec.reset;
+        Ok(Self { training, step: 0, trainables, frozen, phases, listener, context, forgets_codecs })
     }
 
     /// All networks.
@@ -251,8 +257,10 @@ impl TrainState {
         reader.check_model(self.networks().map(Network::store))?;
         for network in self.networks() {
             reader.read_model(network.store())?;
-            let kept = codec_state(&reader, network.name(), distributed.rank(), distributed.size())?;
-            network.parallel()?.load_codec_state(kept)?;
+            if !self.forgets_codecs {
+                let kept = codec_state(&reader, network.name(), distributed.rank(), distributed.size())?;
+                network.parallel()?.load_codec_state(kept)?;
+            }
         }
         let saved = checkpoint.state().get("strategy").and_then(Value::as_str);
         for trainable in &mut self.trainables {

@@ -9,6 +9,7 @@ use super::losses::reports;
 use super::meter::{Spent, timed};
 use crate::engine::data::{Feed, MicroBatch, StepSamples};
 use crate::engine::distributed::{Network, StopReason};
+use crate::engine::observer::UpdateReport;
 use crate::engine::training::{Measure, Phase, Step};
 use crate::engine::{StepReport, TrainError, precision};
 use crate::run::resident_memory;
@@ -25,6 +26,9 @@ pub(super) struct Taken {
     /// What it took until the host had gone through it.
     spent: Spent,
 }
+
+/// Of the loss and each measure of a phase the parts of all micro-batches; its updates, whose norms may come later.
+type PhaseDone = (Vec<Vec<Measure>>, Vec<(UpdateReport, Option<Measure>)>);
 
 impl Run<'_> {
     /// Takes a step.
@@ -44,13 +48,12 @@ impl Run<'_> {
         };
         let (mut sums, mut norms) = (Vec::new(), Vec::new());
         for phase in due.iter().copied() {
-            let strategies = self.state.strategies(phase)?;
-            let steps = strategies.iter().map(|parallel| Ok(parallel.begin_step()?));
-            let mut steps = steps.collect::<Result<Vec<_>, TrainError>>()?;
-            sums.extend(self.gradients(phase, &share, &mut steps)?);
-            let reduced = steps.into_iter().map(|step| Ok(step.reduce()?));
-            let reduced = reduced.collect::<Result<Vec<_>, TrainError>>()?;
-            for (update, norm) in self.state.update(phase, reduced, self.distributed)? {
+            let mut repeated = std::mem::take(&mut self.repeated[phase]);
+            let done = repeated.run(|| share.shape(), || self.phase(phase, &share));
+            self.repeated[phase] = repeated;
+            let (measured, updates) = done?;
+            sums.extend(measured);
+            for (update, norm) in updates {
                 norms.extend(norm.map(|norm| (report.updates.len(), norm)));
                 report.updates.push(update);
             }
@@ -66,6 +69,17 @@ impl Run<'_> {
         spent.images = share.global_samples;
         report.memory_bytes = resident_memory();
         Ok(Taken { report, phases: due, sums, norms, spent })
+    }
+
+    /// Runs a phase: what it measures, and what its updates were.
+    fn phase(&mut self, phase: usize, share: &StepSamples) -> Result<PhaseDone, TrainError> {
+        let strategies = self.state.strategies(phase)?;
+        let steps = strategies.iter().map(|parallel| Ok(parallel.begin_step()?));
+        let mut steps = steps.collect::<Result<Vec<_>, TrainError>>()?;
+        let sums = self.gradients(phase, share, &mut steps)?;
+        let reduced = steps.into_iter().map(|step| Ok(step.reduce()?));
+        let reduced = reduced.collect::<Result<Vec<_>, TrainError>>()?;
+        Ok((sums, self.state.update(phase, reduced, self.distributed)?))
     }
 
     /// Reads what a step has measured, for which this waits where a device computes it: its report, on ranks other than 0

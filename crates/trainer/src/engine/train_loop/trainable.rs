@@ -1,6 +1,7 @@
 //! A network that is learnt, and everything that changes with it.
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::{Device, Tensor};
@@ -55,18 +56,21 @@ impl UpdateRule for Updater {
 }
 
 impl Trainable {
-    /// For a network that is shared already, as `config` says for it; it changes in the steps `steps` of the plan.
+    /// For a network that is shared already, as `config` says for it; it changes in the steps `steps` of the plan. What lies in
+    /// files lies in the run's folder, apart by rank.
     pub(super) fn new(
         config: &Config,
         network: Network,
         plan: &Plan,
         steps: Range<u64>,
         context: Arc<Context>,
+        (folder, rank): (&Path, usize),
     ) -> Result<Self, TrainError> {
         let config = &config.for_network(network.name());
-        let mut optimizer = optimize::optimizer(config);
+        let state = optimize::state_at(config, folder, rank, network.name())?;
+        let mut optimizer = optimize::optimizer(config, state.clone());
         optimizer.reserve(network.parallel()?.params())?;
-        let updater = Updater { optimizer, ema: optimize::averages(config), context };
+        let updater = Updater { optimizer, ema: optimize::averages(config, state), context };
         let updater = Arc::new(Mutex::new(updater));
         let rule: Rule = updater.clone();
         network.parallel()?.serve(&rule)?;

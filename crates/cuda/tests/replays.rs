@@ -1,0 +1,319 @@
+//! Replays on the software GPU: the bits of eager work whatever differs from run to run, and errors for what may not.
+
+mod software;
+
+use std::cell::Cell;
+
+use phalanx_cuda::blas::{Blas, Matrix, Product};
+use phalanx_cuda::kernels::{self, StepInputs, StreamKey};
+use phalanx_cuda::{ElementType, Gpu, GpuError, Graph, Options, Replay, Result, Slice, Stream};
+use phalanx_kernels::{AdamOptions, BinaryOp, UnaryOp};
+
+const F32: ElementType = ElementType::F32;
+
+fn gpu() -> Gpu {
+    let options = match software::is_real() {
+        true => Options::default(),
+        false => Options { cache: Some(software::cache()), ..Options::default() },
+    };
+    Gpu::new(0, &options).expect("a GPU")
+}
+
+fn drawn(seed: u64, len: usize) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// A product with weights that learn, in memory that comes and goes.
+struct Training<'a> {
+    gpu: &'a Gpu,
+    blas: Blas,
+    weights: Slice,
+    moments: [Slice; 2],
+    /// The gradients of a bucket that another stream sums up.
+    reduced: Slice,
+}
+
+impl<'a> Training<'a> {
+    fn new(gpu: &'a Gpu) -> Self {
+        let zeros = || gpu.zeros(F32, 64).unwrap();
+        Self {
+            gpu,
+            blas: Blas::new(gpu).unwrap(),
+            weights: gpu.upload(&drawn(3, 64)).unwrap(),
+            moments: [zeros(), zeros()],
+            reduced: zeros(),
+        }
+    }
+
+    /// A step with uploads, numbers of its own, random numbers, a look at a number, another stream, and perhaps an update.
+    fn step(&self, step: u64) -> Result<(Slice, f32)> {
+        let gpu = self.gpu;
+        let batch = gpu.upload(&drawn(100 + step, 64))?;
+        let hidden = gpu.unwritten(F32, 64)?;
+        let (a, b) = (Matrix::plain(&batch), Matrix::plain(&self.weights));
+        let product = Product { sizes: [1, 8, 8, 8], a, b, to: &hidden, add: false, bias: None, tf32: false };
+        self.blas.matmul(&product)?;
+        let key = StreamKey { seed: 7, step, rank: 0, stream: 5 };
+        let hidden = kernels::affine(gpu, &hidden, 1.0 / step as f64, 0.1)?;
+        let mask = kernels::dropout_mask(gpu, key, 16, hidden.len(), 0.4)?;
+        let hidden = kernels::dropout(gpu, &hidden, &mask, 0.4)?;
+        let more = gpu.upload(&drawn(200 + step, 64))?;
+        let hidden = kernels::binary(gpu, BinaryOp::Mul, (&hidden, &[64]), (&more, &[64]), F32)?;
+        let loss = kernels::sum_of_squares(gpu, &hidden)?;
+        // Some number decides whether the step is taken.
+        let seen = gpu.download::<f64>(&loss)?[0];
+        let grads = kernels::unary(gpu, UnaryOp::Tanh, &hidden)?;
+        let device = gpu.device();
+        device.wait(Stream::Communication, Stream::Compute)?;
+        self.reduced.copy_from_on(&grads, Stream::Communication)?;
+        let beside = kernels::affine(gpu, &hidden, 2.0, 0.0)?;
+        device.wait(Stream::Compute, Stream::Communication)?;
+        if !step.is_multiple_of(4) {
+            let options = AdamOptions {
+                lr: 0.01 / step as f64,
+                betas: (0.9, 0.99),
+                eps: 1e-8,
+                weight_decay: 0.1,
+                decoupled: true,
+                step,
+            };
+            kernels::accumulate(gpu, &self.reduced, &beside)?;
+            let inputs = StepInputs::new(&self.weights, &self.reduced);
+            kernels::adam_step(gpu, options, inputs, self.moments.each_ref())?;
+        }
+        // Without an update there is none to look at.
+        let norm = match step.is_multiple_of(4) {
+            true => 0.0,
+            false => gpu.download::<f32>(&self.weights)?[3],
+        };
+        Ok((beside, norm + seen as f32))
+    }
+
+    fn bits(&self) -> Vec<u32> {
+        let [first, second] = &self.moments;
+        let all = [&self.weights, first, second].into_iter();
+        all.flat_map(|slice| self.gpu.download::<f32>(slice).unwrap()).map(f32::to_bits).collect()
+    }
+}
+
+#[test]
+fn replays_have_the_bits_of_eager_steps() {
+    for seed in ["1", "2", "3"] {
+        software::run_anywhere_with(&[("SOFTWARE_GPU_SEED", seed)], || {
+            let gpu = &gpu();
+            // A step that leaves its update out may be the one that is recorded.
+            for first in [1, 2] {
+                let (eager, replayed) = (Training::new(gpu), Training::new(gpu));
+                let mut replay = Replay::new(gpu);
+                let mut held = Vec::new();
+                for step in first..first + 9 {
+                    let expected = eager.step(step).unwrap();
+                    let (left, seen) = replay.run(|| replayed.step(step)).unwrap();
+                    assert_eq!(seen.to_bits(), expected.1.to_bits(), "step {step}");
+                    assert_eq!(
+                        gpu.download::<f32>(&left).unwrap(),
+                        gpu.download::<f32>(&expected.0).unwrap()
+                    );
+                    assert_eq!(replayed.bits(), eager.bits(), "step {step}");
+                    let (graphs, work) = replay.recorded();
+                    assert!((step >= first + 2) == (graphs > 0), "{graphs} graphs after step {step}");
+                    if graphs > 0 {
+                        held.push((graphs, work, replay.bytes(), gpu.pool().held().total()));
+                    }
+                }
+                // Nothing was recorded or allocated after a step of each kind.
+                assert!(held[3..].windows(2).all(|pair| pair[0] == pair[1]), "{held:?}");
+                assert_eq!(held[5].0, 4, "graphs before the loss, the copy and the wait, and after them");
+            }
+        });
+        if software::is_inside() {
+            break;
+        }
+    }
+}
+
+#[test]
+fn memory_is_used_again_and_given_back() {
+    software::run_anywhere(|| {
+        let gpu = &gpu();
+        let size = 4 << 20;
+        let chain = |by: f64| -> Result<Slice> {
+            let mut x = gpu.upload(&vec![by as f32; size / 4])?;
+            for _ in 0..9 {
+                x = kernels::affine(gpu, &x, 1.0, 1.0)?;
+            }
+            Ok(x)
+        };
+        let mut replay = Replay::new(gpu);
+        for run in 0..6 {
+            let output = replay.run(|| chain(f64::from(run))).unwrap();
+            assert_eq!(gpu.download::<f32>(&output).unwrap()[..2], [run as f32 + 9.0; 2]);
+        }
+        assert_eq!(
+            replay.bytes(),
+            3 * size,
+            "the upload's own memory, and two of the chain's arrays at a time"
+        );
+        assert_eq!(replay.recorded(), (1, 9));
+        drop(replay);
+        gpu.synchronize().unwrap();
+        assert_eq!(gpu.pool().held().total(), 0);
+    });
+}
+
+#[test]
+fn other_work_than_what_was_recorded_is_an_error_that_names_it() {
+    software::run_anywhere(|| {
+        let gpu = &gpu();
+        let x = gpu.upload(&drawn(1, 64)).unwrap();
+        let blas = Blas::new(gpu).unwrap();
+        let odd = Cell::new(0);
+        let body = || -> Result<Slice> {
+            let y = kernels::affine(gpu, &x, 2.0, 0.0)?;
+            match odd.get() {
+                1 => drop(kernels::neg(gpu, &y)?),
+                2 => drop(gpu.download::<f32>(&y)?),
+                3 => drop(gpu.unwritten(F32, 1000)?),
+                _ => {}
+            }
+            let to = gpu.zeros(F32, 64)?;
+            let from = if odd.get() == 4 { &x } else { &y };
+            let (a, b) = (Matrix::plain(from), Matrix::plain(&x));
+            blas.matmul(&Product {
+                sizes: [1, 8, 8, 8],
+                a,
+                b,
+                to: &to,
+                add: false,
+                bias: None,
+                tf32: false,
+            })?;
+            kernels::affine(gpu, &to, 0.5, 0.0)
+        };
+        let expected = gpu.download::<f32>(&body().unwrap()).unwrap();
+        drop(kernels::neg(gpu, &x).unwrap());
+        let mut replay = Replay::new(gpu);
+        for (wrong, words) in [
+            (1, "`neg_f32` is not what was recorded: `zero`"),
+            (2, "work that no graph can have` is not what was recorded: `zero` came first"),
+            (3, "memory of 4000 bytes"),
+            (4, "`matmul` is not what was recorded: `matmul`, or the same of other memory"),
+        ] {
+            for _ in 0..4 {
+                let output = replay.run(body).unwrap();
+                assert_eq!(gpu.download::<f32>(&output).unwrap(), expected);
+            }
+            assert!(replay.recorded().0 > 0);
+            odd.set(wrong);
+            // Also if nobody hands the error on.
+            let error = replay.run(|| body().map(drop).or(Ok(()))).unwrap_err();
+            assert!(matches!(error, GpuError::Replay { .. }), "{error:?}");
+            assert!(error.to_string().contains(words), "{error}");
+            odd.set(0);
+        }
+        let mine = replay.run(|| Err::<(), _>(GpuError::argument("mine", "of the body")));
+        assert_eq!(mine.unwrap_err(), GpuError::argument("mine", "of the body"));
+        let inside = replay.run(|| Replay::new(gpu).run(body));
+        assert!(inside.is_ok(), "its first runs are as always");
+        let mut other = Replay::new(gpu);
+        for _ in 0..3 {
+            other.run(body).unwrap();
+        }
+        for inner in [true, false] {
+            let error = match inner {
+                true => replay.run(|| other.run(body)).unwrap_err(),
+                false => replay.run(|| Graph::capture(gpu, None, body).map(drop)).unwrap_err(),
+            };
+            assert!(matches!(&error, GpuError::Capture { .. }), "{error}");
+        }
+        let output = replay.run(body).unwrap();
+        assert_eq!(gpu.download::<f32>(&output).unwrap(), expected);
+    });
+}
+
+#[test]
+fn branches_have_recordings_of_their_own() {
+    software::run_anywhere(|| {
+        let gpu = &gpu();
+        let blas = Blas::new(gpu).unwrap();
+        let weights = gpu.upload(&drawn(1, 64)).unwrap();
+        let body = |rows: usize| -> Result<Slice> {
+            let x = kernels::affine(gpu, &weights, 2.0, 0.0)?;
+            gpu.branch(rows as u64)?;
+            let batch = gpu.upload(&drawn(rows as u64, 8 * rows))?;
+            let to = gpu.unwritten(F32, 8 * rows)?;
+            let (a, b) = (Matrix::plain(&batch), Matrix::plain(&x));
+            blas.matmul(&Product {
+                sizes: [1, rows, 8, 8],
+                a,
+                b,
+                to: &to,
+                add: false,
+                bias: None,
+                tf32: false,
+            })?;
+            kernels::affine(gpu, &to, 0.5, 0.0)
+        };
+        let mut replay = Replay::new(gpu);
+        let mut held = Vec::new();
+        for run in 0..24 {
+            // Products of new sizes are done for the first time in a run that would be recorded.
+            let rows = [8, 8, 3, 8, 5, 3][run % 6];
+            let output = replay.run(|| body(rows)).unwrap();
+            let found = gpu.download::<f32>(&output).unwrap();
+            assert_eq!(found, gpu.download::<f32>(&body(rows).unwrap()).unwrap(), "run {run}");
+            held.push((replay.recorded(), replay.bytes()));
+        }
+        // What all begin with, and a graph of two pieces for each.
+        assert_eq!(held[23].0, (4, 7));
+        assert!(held[10..].windows(2).all(|pair| pair[0] == pair[1]), "{held:?}");
+        // More branches than are recorded are as always.
+        for rows in 10..60 {
+            let output = replay.run(|| body(rows)).unwrap();
+            let found = gpu.download::<f32>(&output).unwrap();
+            assert_eq!(found, gpu.download::<f32>(&body(rows).unwrap()).unwrap(), "{rows} rows");
+        }
+        assert!(replay.recorded().0 <= 33, "{:?}", replay.recorded());
+    });
+}
+
+#[test]
+fn what_is_done_for_the_first_time_is_recorded_later() {
+    software::run_anywhere(|| {
+        let gpu = &gpu();
+        let x = gpu.upload(&drawn(1, 64)).unwrap();
+        let mut replay = Replay::new(gpu);
+        let late = Cell::new(false);
+        let body = || -> Result<Slice> {
+            let y = kernels::affine(gpu, &x, 2.0, 0.0)?;
+            match late.get() {
+                true => kernels::unary(gpu, UnaryOp::Exp, &y),
+                false => kernels::affine(gpu, &y, 1.0, 0.0),
+            }
+        };
+        replay.run(body).unwrap();
+        replay.run(body).unwrap();
+        late.set(true);
+        let expected: Vec<f32> = {
+            let output = replay.run(body).unwrap();
+            assert_eq!(replay.recorded(), (0, 0));
+            gpu.download(&output).unwrap()
+        };
+        for _ in 0..3 {
+            let output = replay.run(body).unwrap();
+            assert_eq!(replay.recorded(), (1, 2));
+            assert_eq!(gpu.download::<f32>(&output).unwrap(), expected);
+        }
+        // Loading a kernel here would be other work than what was recorded.
+        let error = replay.run(|| {
+            kernels::affine(gpu, &x, 2.0, 0.0)?;
+            kernels::unary(gpu, UnaryOp::Sigmoid, &x)
+        });
+        assert!(matches!(error, Err(GpuError::Replay { .. })), "{error:?}");
+    });
+}

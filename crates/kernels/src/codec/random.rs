@@ -1,0 +1,34 @@
+//! Random numbers as functions of a counter, and indices drawn by them.
+
+/// The increment of splitmix64's counter.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Number `index` of stream `base` by splitmix64 (Steele et al. 2014), of 24 bits, in [0, 1).
+#[inline(always)]
+pub fn uniform(base: u64, index: u64) -> f32 {
+    // Below 2²⁴, so exact.
+    (bits(base, index) >> 40) as f32 * (1.0 / 16_777_216.0)
+}
+
+#[inline(always)]
+fn bits(base: u64, index: u64) -> u64 {
+    let z = base.wrapping_add(index.wrapping_add(1).wrapping_mul(STEP));
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// `k` of the indices below `len`, rising: the indices are cut into `k` runs of nearly equal length, and of each one is drawn by
+/// stream `base`. So each index is drawn with a probability of `k/len`, up to the rounding of the runs' lengths, and nothing
+/// needs to look at all of them.
+pub fn random_indices(base: u64, len: usize, k: usize) -> Vec<u32> {
+    let k = k.min(len);
+    let cut = |run: usize| (run as u128 * len as u128 / k.max(1) as u128) as usize;
+    (0..k)
+        .map(|run| {
+            let (start, end) = (cut(run), cut(run + 1));
+            let offset = (u128::from(bits(base, run as u64)) * (end - start) as u128) >> 64;
+            (start + offset as usize) as u32
+        })
+        .collect()
+}

@@ -1,0 +1,50 @@
+//! Gradients as bf16.
+
+use half::bf16;
+
+use super::bucket::{Among, Bucket, Keeps};
+use super::peers::Peers;
+use super::{CodecBytes, CodecState, GradCodec, nothing_kept};
+use crate::Result;
+
+/// Sends gradients as bf16: half of the bytes. Every rank's gradient is rounded to bf16 and the sums are, which costs
+/// relative errors of 2⁻⁹ for each; the gradients are f32 again before the optimizer sees them. It keeps nothing.
+/// (As `bf16_compress_hook` of PyTorch's DistributedDataParallel does.)
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Bf16;
+
+impl GradCodec for Bf16 {
+    fn name(&self) -> &'static str {
+        "bf16"
+    }
+
+    fn reduce(&self, _: &Bucket, gradients: &mut [f32], keeps: Keeps, peers: &mut Peers<'_>) -> Result<()> {
+        let mut message: Vec<bf16> = gradients.iter().map(|value| bf16::from_f32(*value)).collect();
+        peers.sum(message.as_mut_slice(), keeps)?;
+        let kept = match keeps {
+            Keeps::All => 0..message.len(),
+            _ => keeps.part(message.len(), peers.ranks(), peers.rank()),
+        };
+        for (wide, narrow) in gradients[kept.clone()].iter_mut().zip(&message[kept]) {
+            *wide = narrow.to_f32();
+        }
+        Ok(())
+    }
+
+    fn flush(&self, _: &Bucket, _: &mut [f32]) -> Result<()> {
+        Ok(())
+    }
+
+    fn state(&self) -> CodecState {
+        Vec::new()
+    }
+
+    fn load_state(&self, state: CodecState) -> Result<()> {
+        nothing_kept(self.name(), &state)
+    }
+
+    fn bytes(&self, bucket: &Bucket, among: &Among) -> CodecBytes {
+        let message = 2 * bucket.len as u64;
+        CodecBytes { sent: among.summed(message), message, state: 0 }
+    }
+}

@@ -1,0 +1,157 @@
+//! What sums in two hops send in place of numbers: integers, levels, signs, or the numbers without loss.
+
+use phalanx_kernels::{
+    Context, compress_lossless, decompress_lossless, dequantise_int4, dequantise_int8, dequantise_stochastic,
+    int4_len, lossless_bound, quantise_int4, quantise_int8, quantise_stochastic, scales_len, sign_decode,
+    sign_encode, sign_len,
+};
+
+use super::two_hops::Quantiser;
+use crate::{Result, ShardingError};
+
+/// Levels of QSGD to each side of 0.
+const LEVELS: u8 = 127;
+
+/// Integers or signs in chunks of `chunk` numbers, each with a scale.
+#[derive(Debug)]
+pub(super) struct Chunks {
+    kind: ChunkKind,
+    chunk: usize,
+    context: Context,
+}
+
+/// What a number of a chunk becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ChunkKind {
+    Int8,
+    Int4,
+    Qsgd,
+    Sign,
+}
+
+impl Chunks {
+    pub(super) fn new(kind: ChunkKind, chunk: usize) -> Self {
+        Self { kind, chunk, context: Context::new(1) }
+    }
+
+    /// Bytes of the numbers behind the scales.
+    fn body_len(&self, len: usize) -> usize {
+        match self.kind {
+            ChunkKind::Int8 | ChunkKind::Qsgd => len,
+            ChunkKind::Int4 => int4_len(len),
+            ChunkKind::Sign => sign_len(len),
+        }
+    }
+}
+
+impl Quantiser for Chunks {
+    fn name(&self) -> &'static str {
+        match self.kind {
+            ChunkKind::Int8 => "int8",
+            ChunkKind::Int4 => "int4",
+            ChunkKind::Qsgd => "qsgd",
+            ChunkKind::Sign => "sign",
+        }
+    }
+
+    fn message_len(&self, len: usize) -> usize {
+        4 * scales_len(len, self.chunk) + self.body_len(len)
+    }
+
+    fn encode(&self, values: &[f32], draw: u64, out: &mut Vec<u8>) -> Result<()> {
+        let (len, context) = (values.len(), &self.context);
+        let mut scales = vec![0.0; scales_len(len, self.chunk)];
+        let mut bytes = Vec::new();
+        match self.kind {
+            ChunkKind::Int8 | ChunkKind::Qsgd => {
+                let mut whole = vec![0_i8; len];
+                match self.kind {
+                    ChunkKind::Int8 => quantise_int8(context, values, self.chunk, &mut scales, &mut whole)?,
+                    _ => quantise_stochastic(
+                        context,
+                        (values, self.chunk),
+                        (LEVELS, draw),
+                        &mut scales,
+                        &mut whole,
+                    )?,
+                }
+                bytes.extend(whole.iter().map(|q| q.cast_unsigned()));
+            }
+            ChunkKind::Int4 => {
+                bytes.resize(int4_len(len), 0);
+                quantise_int4(context, values, self.chunk, &mut scales, &mut bytes)?;
+            }
+            ChunkKind::Sign => {
+                bytes.resize(sign_len(len), 0);
+                sign_encode(context, values, self.chunk, &mut scales, &mut bytes)?;
+            }
+        }
+        put_numbers(&scales, out);
+        out.extend(bytes);
+        Ok(())
+    }
+
+    fn decode(&self, message: &[u8], out: &mut [f32], add: bool) -> Result<()> {
+        if message.len() != self.message_len(out.len()) {
+            return Err(wrong(self.name(), message, out.len()));
+        }
+        let (scales, bytes) = message.split_at(4 * scales_len(out.len(), self.chunk));
+        let (scales, context) = (numbers(scales), &self.context);
+        let signed = || bytes.iter().map(|byte| byte.cast_signed()).collect::<Vec<i8>>();
+        match self.kind {
+            ChunkKind::Int8 => dequantise_int8(context, (&scales, &signed()), self.chunk, out, add)?,
+            ChunkKind::Qsgd => {
+                dequantise_stochastic(context, (&scales, &signed()), (self.chunk, LEVELS), out, add)?
+            }
+            ChunkKind::Int4 => dequantise_int4(context, (&scales, bytes), self.chunk, out, add)?,
+            ChunkKind::Sign => sign_decode(context, (&scales, bytes), self.chunk, out, add)?,
+        }
+        Ok(())
+    }
+}
+
+/// The numbers without loss, their exponents entropy-coded.
+#[derive(Debug)]
+pub(super) struct Lossless;
+
+impl Quantiser for Lossless {
+    fn name(&self) -> &'static str {
+        "lossless"
+    }
+
+    fn message_len(&self, len: usize) -> usize {
+        lossless_bound(len)
+    }
+
+    fn encode(&self, values: &[f32], _: u64, out: &mut Vec<u8>) -> Result<()> {
+        compress_lossless(values, out);
+        Ok(())
+    }
+
+    fn decode(&self, message: &[u8], out: &mut [f32], add: bool) -> Result<()> {
+        if !add {
+            return Ok(decompress_lossless(message, out)?);
+        }
+        let mut values = vec![0.0; out.len()];
+        decompress_lossless(message, &mut values)?;
+        out.iter_mut().zip(values).for_each(|(out, value)| *out += value);
+        Ok(())
+    }
+}
+
+/// Appends numbers as bytes.
+pub(super) fn put_numbers(numbers: &[f32], out: &mut Vec<u8>) {
+    numbers.iter().for_each(|number| out.extend(number.to_le_bytes()));
+}
+
+/// Bytes as numbers.
+pub(super) fn numbers(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+pub(super) fn wrong(codec: &str, message: &[u8], len: usize) -> ShardingError {
+    ShardingError::codec(
+        codec,
+        format!("got a message of {} bytes that is not one of {len} numbers", message.len()),
+    )
+}

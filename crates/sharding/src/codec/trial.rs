@@ -1,0 +1,280 @@
+//! Whether a codec pays: measured bucket by bucket in the first steps, and decided once.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::CodecState;
+use crate::{Result, ShardingError};
+
+/// When a codec is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CodecWhen {
+    /// Where it is measured to be faster: the first steps try both, then all ranks decide together.
+    Auto,
+    /// Always.
+    #[default]
+    Always,
+}
+
+impl CodecWhen {
+    /// What there is to choose from.
+    pub const ALL: &'static [Self] = &[Self::Auto, Self::Always];
+}
+
+impl fmt::Display for CodecWhen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Always => "always",
+        })
+    }
+}
+
+impl std::str::FromStr for CodecWhen {
+    type Err = ShardingError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let found = Self::ALL.iter().find(|when| when.to_string() == text);
+        found.copied().ok_or_else(|| {
+            ShardingError::codec("when", format!("`{text}` is unknown; there is: auto, always"))
+        })
+    }
+}
+
+/// Steps with the codec, and as many without. The first of each is not counted: memory is new to it.
+const ROUND: u64 = 4;
+
+/// Where training waits for less than this part of plain communication, the rest is hidden behind computing already.
+const HIDDEN: f64 = 0.05;
+
+/// The name of what a checkpoint keeps of the decision.
+const SAVED: &str = "when";
+
+/// What was measured for a bucket, as the mean over ranks and steps, and what all ranks have decided.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CodecVerdict {
+    /// Which bucket, in forward order.
+    pub bucket: usize,
+    /// Its gradients.
+    pub elements: usize,
+    /// Bytes that a rank sends without the codec, and with it.
+    pub bytes: [u64; 2],
+    /// Seconds that a sum takes without the codec, and with it.
+    pub seconds: [f64; 2],
+    /// Those of them that are encoding and decoding.
+    pub coding_seconds: f64,
+    /// The part of communication without the codec that the thread that trains has waited for, over all buckets.
+    pub exposed: f64,
+    /// Whether the codec is used from now on.
+    pub pays: bool,
+}
+
+impl CodecVerdict {
+    /// Bytes a second that a rank sends without the codec.
+    pub fn bandwidth(&self) -> f64 {
+        self.bytes[0] as f64 / self.seconds[0].max(f64::MIN_POSITIVE)
+    }
+
+    /// The bandwidth below which the codec is faster: bytes that it saves a second that it computes.
+    pub fn break_even(&self) -> f64 {
+        self.bytes[0].saturating_sub(self.bytes[1]) as f64 / self.coding_seconds.max(f64::MIN_POSITIVE)
+    }
+}
+
+impl fmt::Display for CodecVerdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { bucket, elements, bytes, seconds, coding_seconds, exposed, pays } = self;
+        let verdict = if *pays { "on" } else { "off" };
+        let [plain, coded] = bytes.map(|bytes| bytes as f64 / 1e6);
+        let [without, with] = seconds.map(|seconds| seconds * 1e3);
+        write!(
+            f,
+            "codec {verdict} for bucket {bucket} of {elements}: {without:.2} ms for {plain:.3} MB without, {with:.2} ms for \
+             {coded:.3} MB with ({:.2} ms of it coding); {:.1} MB/s, worth it below {:.1} MB/s; training waits for {:.0} % of \
+             communication",
+            coding_seconds * 1e3,
+            self.bandwidth() / 1e6,
+            self.break_even() / 1e6,
+            exposed * 1e2,
+        )
+    }
+}
+
+/// How a bucket goes at a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Way {
+    pub(crate) coded: bool,
+    /// Whether its time counts for the decision.
+    pub(crate) counts: bool,
+}
+
+/// The measurement, until it is decided.
+#[derive(Debug)]
+pub(crate) struct Trial {
+    /// By bucket: how often it was summed.
+    runs: Vec<u64>,
+    /// By bucket: seconds without the codec, with it, and of coding.
+    seconds: Vec<[f64; 3]>,
+    /// Seconds that training has waited without the codec.
+    waited: f64,
+    /// By bucket, once it is decided.
+    decided: Option<Vec<bool>>,
+    /// What nobody was told yet.
+    news: Vec<CodecVerdict>,
+}
+
+impl Trial {
+    pub(crate) fn new(buckets: usize) -> Self {
+        let (runs, seconds) = (vec![0; buckets], vec![[0.0; 3]; buckets]);
+        Self { runs, seconds, waited: 0.0, decided: None, news: Vec::new() }
+    }
+
+    /// Whether it is time to decide, before this bucket is summed: the first one that has been through both rounds.
+    pub(crate) fn is_due(&self, bucket: usize) -> bool {
+        self.decided.is_none() && self.runs[bucket] == 2 * ROUND
+    }
+
+    /// How a bucket goes now.
+    pub(crate) fn way(&mut self, bucket: usize) -> Way {
+        if let Some(decided) = &self.decided {
+            return Way { coded: decided[bucket], counts: false };
+        }
+        let run = self.runs[bucket];
+        self.runs[bucket] += 1;
+        Way { coded: run < ROUND, counts: !run.is_multiple_of(ROUND) }
+    }
+
+    /// Notes what a sum has taken, and how much of it was communication.
+    pub(crate) fn note(&mut self, bucket: usize, way: Way, all: Duration, moving: Duration) {
+        if way.counts {
+            let seconds = &mut self.seconds[bucket];
+            seconds[usize::from(way.coded)] += all.as_secs_f64();
+            if way.coded {
+                seconds[2] += all.saturating_sub(moving).as_secs_f64();
+            }
+        }
+    }
+
+    /// Notes how long training has waited for a sum.
+    pub(crate) fn waited(&mut self, way: Way, waited: Duration) {
+        if way.counts && !way.coded {
+            self.waited += waited.as_secs_f64();
+        }
+    }
+
+    /// What this rank has measured: to be added up over the ranks.
+    pub(crate) fn measured(&self) -> Vec<f64> {
+        self.seconds.iter().flatten().copied().chain([self.waited]).collect()
+    }
+
+    /// Decides by what all `ranks` have measured; `bytes` are those of each bucket without and with the codec.
+    pub(crate) fn decide(&mut self, all: &[f64], ranks: usize, buckets: &[(usize, [u64; 2])]) {
+        let share = 1.0 / (ranks as f64 * (ROUND - 1) as f64);
+        let (seconds, _) = all.as_chunks::<3>();
+        let plain: f64 = seconds.iter().map(|[plain, ..]| plain).sum();
+        let exposed = all.last().copied().unwrap_or(0.0) / plain.max(f64::MIN_POSITIVE);
+        let verdicts =
+            buckets.iter().zip(seconds).enumerate().map(|(bucket, ((elements, bytes), seconds))| {
+                let [without, with, coding] = seconds.map(|seconds| seconds * share);
+                let pays = with < without && exposed >= HIDDEN;
+                let (elements, bytes) = (*elements, *bytes);
+                CodecVerdict {
+                    bucket,
+                    elements,
+                    bytes,
+                    seconds: [without, with],
+                    coding_seconds: coding,
+                    exposed,
+                    pays,
+                }
+            });
+        let verdicts: Vec<_> = verdicts.collect();
+        self.decided = Some(verdicts.iter().map(|verdict| verdict.pays).collect());
+        // What is not trained was never summed.
+        self.news = verdicts.into_iter().filter(|verdict| self.runs[verdict.bucket] > 0).collect();
+    }
+
+    /// What was decided and not told yet.
+    pub(crate) fn news(&mut self) -> Vec<CodecVerdict> {
+        std::mem::take(&mut self.news)
+    }
+
+    /// What a checkpoint keeps: the decision, once there is one. Until then measuring begins anew.
+    pub(crate) fn state(&self) -> CodecState {
+        let decided = self.decided.iter();
+        decided
+            .map(|pays| (SAVED.to_owned(), pays.iter().map(|pays| f32::from(u8::from(*pays))).collect()))
+            .collect()
+    }
+
+    /// Takes the decision out of what was saved.
+    pub(crate) fn load(&mut self, state: &mut CodecState) -> Result<()> {
+        let Some(at) = state.iter().position(|(name, _)| name == SAVED) else {
+            *self = Self::new(self.runs.len());
+            return Ok(());
+        };
+        let (_, saved) = state.swap_remove(at);
+        if saved.len() != self.runs.len() {
+            let problem = format!("was decided on for {} buckets, not {}", saved.len(), self.runs.len());
+            return Err(ShardingError::codec(SAVED, problem));
+        }
+        self.decided = Some(saved.iter().map(|pays| *pays > 0.0).collect());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two buckets: with the codec the first takes half of the time, the second twice.
+    fn measured(waited: f64) -> Trial {
+        let mut trial = Trial::new(2);
+        let mut ways = Vec::new();
+        for _ in 0..2 * ROUND {
+            for (bucket, factor) in [(0, 0.5), (1, 2.0)] {
+                let way = trial.way(bucket);
+                let all = Duration::from_secs_f64(if way.coded { factor } else { 1.0 });
+                trial.note(bucket, way, all, all / 4);
+                trial.waited(way, Duration::from_secs_f64(waited));
+                ways.push(way);
+            }
+        }
+        let coded = ways.iter().filter(|way| way.coded).count();
+        assert_eq!((coded, ways.iter().filter(|way| way.counts).count()), (8, 12));
+        assert!(trial.is_due(0));
+        let all = trial.measured();
+        trial.decide(&all, 1, &[(10, [400, 100]), (20, [400, 100])]);
+        trial
+    }
+
+    #[test]
+    fn it_is_on_where_it_is_faster_and_training_waits() {
+        let mut trial = measured(0.5);
+        let news = trial.news();
+        assert_eq!(news.iter().map(|verdict| verdict.pays).collect::<Vec<_>>(), [true, false]);
+        assert_eq!(
+            (news[0].seconds, news[0].coding_seconds, news[0].bandwidth()),
+            ([1.0, 0.5], 0.375, 400.0)
+        );
+        assert_eq!((news[0].break_even(), news[0].exposed), (800.0, 0.5));
+        assert!(trial.news().is_empty(), "told once");
+        let text = news[0].to_string();
+        assert!(text.starts_with("codec on for bucket 0 of 10: 1000.00 ms for 0.000 MB without"), "{text}");
+        // Nothing is measured any more, and a checkpoint goes on with the decision.
+        assert_eq!(trial.way(1), Way { coded: false, counts: false });
+        let mut again = Trial::new(2);
+        let mut state = trial.state();
+        again.load(&mut state).expect("as many");
+        assert_eq!(
+            (state.len(), again.way(0), again.state()),
+            (0, Way { coded: true, counts: false }, trial.state())
+        );
+        assert!(Trial::new(3).load(&mut trial.state()).is_err());
+    }
+
+    #[test]
+    fn it_is_off_where_computing_hides_all() {
+        assert!(measured(0.001).news().iter().all(|verdict| !verdict.pays));
+    }
+}

@@ -1,0 +1,179 @@
+//! Sums in two hops: every rank sends each other rank its part encoded, which adds the parts up in f32, and sends the sum,
+//! encoded again, to all.
+//!
+//! Unlike a gather of everything from everyone this divides what is sent by the same factor for any number of ranks (as ZeRO++,
+//! Wang et al. 2023, does). Where every rank keeps its part only, the second hop falls away.
+
+use super::bucket::{Among, Bucket, Keeps};
+use super::peers::Peers;
+use super::slots::{Kept, STEP, STEP_BYTES, Slots, finite, mixed};
+use super::{CodecBytes, CodecState, GradCodec};
+use crate::Result;
+
+/// Turns numbers into a message and back.
+pub(super) trait Quantiser: std::fmt::Debug + Send + Sync {
+    fn name(&self) -> &'static str;
+
+    /// The most bytes of a message of `len` numbers; without loss of what the numbers are they may be fewer.
+    fn message_len(&self, len: usize) -> usize;
+
+    /// Appends a message. `draw` is a stream of random numbers for it.
+    fn encode(&self, values: &[f32], draw: u64, out: &mut Vec<u8>) -> Result<()>;
+
+    /// Writes the numbers of a message, or adds them to what is there.
+    fn decode(&self, message: &[u8], out: &mut [f32], add: bool) -> Result<()>;
+}
+
+/// What is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Memory {
+    Nothing,
+    /// How many steps there were, for random numbers.
+    Count,
+    /// What either hop has taken from the numbers, to be made good at the next step (error feedback; twice as in Tang et al. 2019).
+    Errors,
+}
+
+const OWN: &str = "residual";
+const SUM: &str = "sum_residual";
+
+/// A sum in two hops.
+#[derive(Debug)]
+pub(super) struct TwoHops<Q> {
+    quantiser: Q,
+    memory: Memory,
+    seed: u64,
+    slots: Slots,
+}
+
+impl<Q: Quantiser> TwoHops<Q> {
+    pub(super) fn new(quantiser: Q, memory: Memory, seed: u64) -> Self {
+        let fields: &[&str] = match memory {
+            Memory::Nothing => &[],
+            Memory::Count => &[STEP],
+            Memory::Errors => &[OWN, SUM],
+        };
+        let slots = Slots::new(quantiser.name(), fields);
+        Self { quantiser, memory, seed, slots }
+    }
+
+    fn message(&self, values: &[f32], draw: [u64; 5]) -> Result<Vec<u8>> {
+        let mut message = Vec::with_capacity(self.quantiser.message_len(values.len()));
+        let [slot, step, rank, hop, part] = draw;
+        self.quantiser.encode(values, mixed(&[self.seed, slot, step, rank, hop, part]), &mut message)?;
+        Ok(message)
+    }
+
+    /// Encodes numbers, to which what earlier messages have taken is added, and notes what this one takes. Numbers that are not
+    /// finite are none of them, and change nothing of what is kept.
+    fn with_errors(
+        &self,
+        (bucket, field): (&Bucket, &'static str),
+        kept: &mut Kept,
+        values: &mut [f32],
+        encode: impl FnOnce(&[f32]) -> Result<Vec<(std::ops::Range<usize>, Vec<u8>)>>,
+    ) -> Result<Vec<Vec<u8>>> {
+        if self.memory != Memory::Errors {
+            return Ok(encode(values)?.into_iter().map(|(_, message)| message).collect());
+        }
+        let mut errors = self.slots.take(bucket.slot, kept, field, values.len())?;
+        values.iter_mut().zip(&errors).for_each(|(value, error)| *value += error);
+        let sound = finite(values);
+        if !sound {
+            values.fill(f32::NAN);
+        }
+        let messages = encode(values)?;
+        if sound {
+            errors.fill(0.0);
+            for (range, message) in &messages {
+                self.quantiser.decode(message, &mut errors[range.clone()], false)?;
+            }
+            let of_parts = messages.iter().flat_map(|(range, _)| range.clone());
+            of_parts.for_each(|at| errors[at] = values[at] - errors[at]);
+        }
+        kept.give(field, errors);
+        Ok(messages.into_iter().map(|(_, message)| message).collect())
+    }
+
+    fn sum(
+        &self,
+        kept: &mut Kept,
+        bucket: &Bucket,
+        gradients: &mut [f32],
+        keeps: Keeps,
+        peers: &mut Peers<'_>,
+    ) -> Result<()> {
+        let (len, rank, ranks) = (gradients.len(), peers.rank(), peers.ranks());
+        let step = if self.memory == Memory::Count { kept.count() } else { 0 };
+        let draw = |hop: u64, part: usize| [bucket.slot as u64, step, rank as u64, hop, part as u64];
+        let part = |rank: usize| keeps.part(len, ranks, rank);
+        let messages = self.with_errors((bucket, OWN), kept, gradients, |values| {
+            let message = |to: usize| Ok((part(to), self.message(&values[part(to)], draw(0, to))?));
+            (0..ranks).map(message).collect()
+        })?;
+        let own = part(rank);
+        for (from, message) in peers.all_to_all(messages)?.iter().enumerate() {
+            self.quantiser.decode(message, &mut gradients[own.clone()], from > 0)?;
+        }
+        if keeps != Keeps::All {
+            return Ok(());
+        }
+        let message = self.with_errors((bucket, SUM), kept, &mut gradients[own], |sum| {
+            Ok(vec![(0..sum.len(), self.message(sum, draw(1, rank))?)])
+        })?;
+        for (from, message) in peers.all_gather(&message.concat())?.iter().enumerate() {
+            self.quantiser.decode(message, &mut gradients[part(from)], false)?;
+        }
+        Ok(())
+    }
+}
+
+impl<Q: Quantiser> GradCodec for TwoHops<Q> {
+    fn name(&self) -> &'static str {
+        self.quantiser.name()
+    }
+
+    fn reduce(
+        &self,
+        bucket: &Bucket,
+        gradients: &mut [f32],
+        keeps: Keeps,
+        peers: &mut Peers<'_>,
+    ) -> Result<()> {
+        match self.memory {
+            Memory::Nothing => self.sum(&mut Kept::default(), bucket, gradients, keeps, peers),
+            _ => self.slots.with(bucket.slot, |kept| self.sum(kept, bucket, gradients, keeps, peers)),
+        }
+    }
+
+    fn flush(&self, bucket: &Bucket, gradients: &mut [f32]) -> Result<()> {
+        match self.memory {
+            Memory::Errors => self.slots.flush(bucket.slot, OWN, gradients),
+            _ => Ok(()),
+        }
+    }
+
+    fn state(&self) -> CodecState {
+        self.slots.state()
+    }
+
+    fn load_state(&self, state: CodecState) -> Result<()> {
+        self.slots.load(state)
+    }
+
+    fn bytes(&self, bucket: &Bucket, among: &Among) -> CodecBytes {
+        let part = |rank: usize| among.keeps.part(bucket.len, among.ranks, rank).len();
+        let message = |rank: usize| self.quantiser.message_len(part(rank)) as u64;
+        let again = if among.keeps == Keeps::All { among.gathered(message(among.rank)) } else { 0 };
+        let summed = if among.keeps == Keeps::All { part(among.rank) } else { 0 };
+        CodecBytes {
+            sent: among.dealt(message) + again,
+            message: (0..among.ranks).map(message).sum(),
+            state: match self.memory {
+                Memory::Nothing => 0,
+                Memory::Count => STEP_BYTES,
+                Memory::Errors => 4 * (bucket.len + summed) as u64,
+            },
+        }
+    }
+}

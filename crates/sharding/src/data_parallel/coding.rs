@@ -1,0 +1,202 @@
+//! Gradients by a codec: bucket by bucket, on a thread beside the one that trains.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use phalanx_collectives::{CommStats, Communicator, ReduceOp};
+use phalanx_tensor::host::HostSliceMut;
+use phalanx_tensor::{FlatParam, FlatStorage, TensorError};
+
+use super::worker::{Pending, Worker};
+use crate::Result;
+use crate::codec::{CodecState, CodecVerdict, CodecWhen, GradCodec, Peers, Route, Sum, Trial, Way};
+
+/// A codec, and the ranks that it sums over.
+#[derive(Debug)]
+pub(super) struct Coding {
+    shared: Arc<Shared>,
+    worker: Worker,
+    /// How long the thread that trains has waited.
+    waited: Mutex<Duration>,
+}
+
+/// What both threads know.
+#[derive(Debug)]
+struct Shared {
+    codec: Arc<dyn GradCodec>,
+    route: Route,
+    /// The ranks that share what is sharded, and those of other groups that hold the same shards.
+    shards: Communicator,
+    replicas: Option<Communicator>,
+    /// By bucket.
+    sums: Vec<Vec<Sum>>,
+    /// What is measured, unless the codec is used whatever it costs.
+    trial: Option<Mutex<Trial>>,
+}
+
+impl Coding {
+    /// `shards` and `replicas` are for gradients alone, so that nothing else comes between them.
+    ///
+    /// # Errors
+    /// If the system refuses the thread.
+    pub(super) fn new(
+        codec: Arc<dyn GradCodec>,
+        route: Route,
+        (shards, replicas): (Communicator, Option<Communicator>),
+        params: &[FlatParam],
+        (when, beside): (CodecWhen, bool),
+    ) -> Result<Self> {
+        let sums = params.iter().map(|param| route.sums(param, params.len())).collect();
+        let trial = (when == CodecWhen::Auto).then(|| Mutex::new(Trial::new(params.len())));
+        let shared = Shared { codec, route, shards, replicas, sums, trial };
+        Ok(Self {
+            shared: Arc::new(shared),
+            worker: Worker::start("codec", beside)?,
+            waited: Mutex::default(),
+        })
+    }
+
+    /// The codec.
+    pub(super) fn codec(&self) -> &dyn GradCodec {
+        &*self.shared.codec
+    }
+
+    /// Sums a bucket's gradients: into `shard`, the elements that this rank owns, or where they lie.
+    pub(super) fn start(&self, bucket: usize, full: FlatStorage, shard: Option<FlatStorage>) -> Pending<Way> {
+        let shared = self.shared.clone();
+        self.worker.run(move || shared.sum(bucket, &full, shard.as_ref()))
+    }
+
+    /// Waits for a bucket.
+    ///
+    /// # Errors
+    /// The codec's and those of communication.
+    pub(super) fn wait(&self, pending: Pending<Way>) -> Result<()> {
+        let start = Instant::now();
+        let way = pending.wait()?;
+        let waited = start.elapsed();
+        *lock(&self.waited) += waited;
+        if let Some(trial) = &self.shared.trial {
+            lock(trial).waited(way, waited);
+        }
+        Ok(())
+    }
+
+    /// What was decided and not told yet.
+    pub(super) fn verdicts(&self) -> Vec<CodecVerdict> {
+        self.shared.trial.as_ref().map_or_else(Vec::new, |trial| lock(trial).news())
+    }
+
+    /// What the codec keeps, and where it was decided to be used.
+    pub(super) fn state(&self) -> CodecState {
+        let mut state = self.codec().state();
+        state.extend(self.shared.trial.iter().flat_map(|trial| lock(trial).state()));
+        state
+    }
+
+    /// Takes over what [`Coding::state`] has given.
+    ///
+    /// # Errors
+    /// If it is not this codec's.
+    pub(super) fn load_state(&self, mut state: CodecState) -> Result<()> {
+        if let Some(trial) = &self.shared.trial {
+            lock(trial).load(&mut state)?;
+        }
+        self.codec().load_state(state)
+    }
+
+    /// Bytes of the messages of a bucket.
+    pub(super) fn message_bytes(&self, bucket: usize) -> u64 {
+        self.shared.sums[bucket].iter().map(|sum| sum.bytes(self.codec()).message).sum()
+    }
+
+    /// Bytes that the codec keeps for buckets.
+    pub(super) fn state_bytes(&self, buckets: &[usize]) -> u64 {
+        let sums = buckets.iter().flat_map(|bucket| &self.shared.sums[*bucket]);
+        sums.map(|sum| sum.bytes(self.codec()).state).sum()
+    }
+
+    /// What communication has cost. Exposed is what the thread that trains has waited; the codec's thread waits beside it.
+    pub(super) fn stats(&self) -> CommStats {
+        let shards = self.shared.shards.stats();
+        let all = self.shared.replicas.iter().map(Communicator::stats).fold(shards, |sum, part| sum + part);
+        let waited = *lock(&self.waited);
+        CommStats { seconds_exposed: waited.as_secs_f64(), ..all }
+    }
+}
+
+impl Shared {
+    fn sum(&self, bucket: usize, full: &FlatStorage, shard: Option<&FlatStorage>) -> Result<Way> {
+        let way = self.way(bucket)?;
+        let sums = &self.sums[bucket];
+        let (rank, ranks) = self.route.shard;
+        let (start, mut moving) = (Instant::now(), Duration::ZERO);
+        with_singles(full, |gradients| {
+            let [first, between @ ..] = sums.as_slice() else { return Ok(()) };
+            moving += self.run(first, gradients, &self.shards, way)?;
+            let own = first.among.keeps.part(gradients.len(), ranks, rank);
+            for (sum, replicas) in between.iter().zip(&self.replicas) {
+                moving += self.run(sum, &mut gradients[own.clone()], replicas, way)?;
+            }
+            match shard {
+                None => Ok(()),
+                Some(shard) => with_singles(shard, |shard| shard.copy_from_slice(&gradients[own])),
+            }
+        })??;
+        if let Some(trial) = &self.trial {
+            lock(trial).note(bucket, way, start.elapsed(), moving);
+        }
+        Ok(way)
+    }
+
+    /// One sum; how long communication took.
+    fn run(&self, sum: &Sum, gradients: &mut [f32], comm: &Communicator, way: Way) -> Result<Duration> {
+        let mut peers = Peers::new(comm, self.route.algorithm);
+        let keeps = sum.among.keeps;
+        match sum.coded {
+            true if way.coded => self.codec.reduce(&sum.bucket, gradients, keeps, &mut peers)?,
+            true => {
+                self.codec.flush(&sum.bucket, gradients)?;
+                peers.sum(gradients, keeps)?;
+            }
+            false => peers.sum(gradients, keeps)?,
+        }
+        Ok(peers.moving())
+    }
+
+    /// Whether the codec is used for a bucket now. When it is time all ranks decide by what they have measured together, so that
+    /// they decide alike.
+    fn way(&self, bucket: usize) -> Result<Way> {
+        let Some(trial) = &self.trial else { return Ok(Way { coded: true, counts: false }) };
+        let mut trial = lock(trial);
+        if trial.is_due(bucket) {
+            let mut all = trial.measured();
+            self.shards.all_reduce(all.as_mut_slice(), ReduceOp::Sum)?;
+            if let Some(replicas) = &self.replicas {
+                replicas.all_reduce(all.as_mut_slice(), ReduceOp::Sum)?;
+            }
+            let bytes = |sums: &Vec<Sum>| {
+                let plain = sums.iter().map(|sum| sum.plain().sent).sum();
+                let coded = sums.iter().map(|sum| sum.bytes(&*self.codec).sent).sum();
+                (sums.first().map_or(0, |sum| sum.bucket.len), [plain, coded])
+            };
+            let ranks = self.route.shard.1 * self.route.replica.map_or(1, |(_, groups)| groups);
+            trial.decide(&all, ranks, &self.sums.iter().map(bytes).collect::<Vec<_>>());
+        }
+        Ok(trial.way(bucket))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Opens flat memory of f32.
+pub(super) fn with_singles<R>(flat: &FlatStorage, f: impl FnOnce(&mut [f32]) -> R) -> Result<R> {
+    let opened = flat.with_slice_mut(|slice| match slice {
+        HostSliceMut::F32(values) => Some(f(values)),
+        HostSliceMut::F64(_) => None,
+    })?;
+    Ok(opened
+        .ok_or_else(|| TensorError::Unsupported { op: "codec", what: "gradients other than f32".into() })?)
+}

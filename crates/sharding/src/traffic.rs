@@ -1,0 +1,34 @@
+//! How many bytes operations between ranks take.
+
+use std::ops::Range;
+
+use phalanx_collectives::Algorithm;
+use phalanx_kernels::scales_len;
+
+/// Elements of rank `rank` when `len` are cut among `ranks`.
+pub(crate) fn chunk(len: usize, ranks: usize, rank: usize) -> Range<usize> {
+    rank * len / ranks..(rank + 1) * len / ranks
+}
+
+/// Bytes of `len` integers of 8 bits with a scale for every `chunk`.
+pub(crate) fn int8_len(len: usize, chunk: usize) -> u64 {
+    (len + 4 * scales_len(len, chunk)) as u64
+}
+
+/// Bytes that the rank sends which sends most of an all-reduce of `bytes` among `ranks`.
+pub(crate) fn all_reduced(bytes: u64, ranks: usize, algorithm: Algorithm) -> u64 {
+    let around = scattered(2 * bytes, ranks);
+    match algorithm {
+        Algorithm::Tree => u64::from(ranks.next_power_of_two().ilog2()) * bytes,
+        Algorithm::SingleReducer => (ranks as u64 - 1) * bytes,
+        Algorithm::HalvingDoubling if !ranks.is_power_of_two() => {
+            scattered(2 * bytes, ranks.next_power_of_two() / 2) + bytes
+        }
+        _ => around,
+    }
+}
+
+/// Bytes that a rank sends of a reduce-scatter or an all-gather: one way around a ring.
+pub(crate) fn scattered(bytes: u64, ranks: usize) -> u64 {
+    (u128::from(bytes) * (ranks as u128 - 1) / ranks as u128) as u64
+}

@@ -1,0 +1,182 @@
+//! State on a disk: a file for each kind of state of each flat parameter, read and written beside the step.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use candle_core::{DType, Device, Tensor};
+
+use crate::host::HostSliceMut;
+use crate::store::FlatStorage;
+use crate::{Result, TensorError};
+
+/// A folder that holds the state of optimizers while they live, and a thread that reads and writes it. Clones are handles; the last
+/// one deletes the files, which are no checkpoint. (Rajbhandari et al. 2021.)
+#[derive(Debug, Clone)]
+pub struct Disk(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    folder: PathBuf,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Debug)]
+struct Queue {
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+    /// The outcomes of writes, the oldest first.
+    writing: VecDeque<Receiver<Result<()>>>,
+}
+
+/// What the thread does, in the order in which it is asked.
+enum Job {
+    Read { path: PathBuf, elements: usize, dtype: DType, reply: Sender<Result<Tensor>> },
+    Write { path: PathBuf, elements: FlatStorage, reply: Sender<Result<()>> },
+}
+
+/// Elements on their way from the disk.
+#[derive(Debug)]
+pub(super) struct Reading(Receiver<Result<Tensor>>);
+
+impl Reading {
+    /// Waits for them.
+    pub(super) fn take(self) -> Result<FlatStorage> {
+        let gone = || TensorError::Argument {
+            name: "state on a disk",
+            value: "unread".to_owned(),
+            expected: "its thread has ended",
+        };
+        FlatStorage::new(self.0.recv().map_err(|_| gone())??)
+    }
+}
+
+impl Disk {
+    /// State in a folder, which is made; nobody else may use it.
+    ///
+    /// # Errors
+    /// If it cannot be made, or the system gives no thread.
+    pub fn new(folder: impl Into<PathBuf>) -> Result<Self> {
+        let folder = folder.into();
+        let failed = |source| TensorError::Io { action: "make", path: folder.clone(), source };
+        fs::create_dir_all(&folder).map_err(failed)?;
+        let (jobs, queue) = channel();
+        let thread = std::thread::Builder::new().name("phalanx-disk".to_owned());
+        let thread = thread.spawn(move || work(&queue)).map_err(failed)?;
+        let queue = Queue { jobs: Some(jobs), thread: Some(thread), writing: VecDeque::new() };
+        Ok(Self(Arc::new(Inner { folder, queue: Mutex::new(queue) })))
+    }
+
+    fn path(&self, kind: &str, index: usize) -> PathBuf {
+        self.0.folder.join(format!("{kind}-{index}"))
+    }
+
+    fn ask(&self, job: Job) {
+        let queue = self.0.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(jobs) = &queue.jobs {
+            // Whoever waits for the outcome notices that the thread is gone.
+            let _ = jobs.send(job);
+        }
+    }
+
+    /// Begins to read the state of a kind of the flat parameter with this index, after what was written to it.
+    pub(super) fn read(&self, kind: &str, index: usize, elements: usize, dtype: DType) -> Reading {
+        let (reply, outcome) = channel();
+        self.ask(Job::Read { path: self.path(kind, index), elements, dtype, reply });
+        Reading(outcome)
+    }
+
+    /// Begins to write it. What goes wrong a later call tells.
+    ///
+    /// # Errors
+    /// If an earlier write failed.
+    pub(super) fn write(&self, kind: &str, index: usize, elements: FlatStorage) -> Result<()> {
+        let (reply, outcome) = channel();
+        self.ask(Job::Write { path: self.path(kind, index), elements, reply });
+        let mut queue = self.0.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.writing.push_back(outcome);
+        while let Some(oldest) = queue.writing.front() {
+            match oldest.try_recv() {
+                Ok(outcome) => {
+                    queue.writing.pop_front();
+                    outcome?;
+                }
+                Err(_) => break,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let queue = self.queue.get_mut().unwrap_or_else(PoisonError::into_inner);
+        queue.jobs = None;
+        if let Some(thread) = queue.thread.take() {
+            let _ = thread.join();
+        }
+        // Files that stay are of no use to anybody, and the next run in this folder overwrites them.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn work(queue: &Receiver<Job>) {
+    while let Ok(job) = queue.recv() {
+        // Who has not waited does not want to know.
+        match job {
+            Job::Read { path, elements, dtype, reply } => drop(reply.send(read(&path, elements, dtype))),
+            Job::Write { path, elements, reply } => drop(reply.send(write(&path, &elements))),
+        }
+    }
+}
+
+/// As many bytes as are turned into numbers at a time.
+const PIECE: usize = 1 << 20;
+
+fn read(path: &Path, elements: usize, dtype: DType) -> Result<Tensor> {
+    let failed = |source| TensorError::Io { action: "read", path: path.to_owned(), source };
+    let mut file = File::open(path).map_err(failed)?;
+    let mut piece = vec![0_u8; PIECE];
+    macro_rules! numbers {
+        ($type:ty) => {{
+            const SIZE: usize = size_of::<$type>();
+            let mut numbers: Vec<$type> = Vec::with_capacity(elements);
+            while numbers.len() < elements {
+                let bytes = &mut piece[..(SIZE * (elements - numbers.len())).min(PIECE)];
+                file.read_exact(bytes).map_err(failed)?;
+                numbers
+                    .extend(bytes.as_chunks::<SIZE>().0.iter().map(|bytes| <$type>::from_le_bytes(*bytes)));
+            }
+            Ok(Tensor::from_vec(numbers, elements, &Device::Cpu)?)
+        }};
+    }
+    match dtype {
+        DType::F32 => numbers!(f32),
+        DType::F64 => numbers!(f64),
+        other => Err(TensorError::dtype("state on a disk", other)),
+    }
+}
+
+fn write(path: &Path, elements: &FlatStorage) -> Result<()> {
+    let failed = |source| TensorError::Io { action: "write", path: path.to_owned(), source };
+    let mut file = File::create(path).map_err(failed)?;
+    let mut piece = Vec::with_capacity(PIECE);
+    macro_rules! numbers {
+        ($numbers:expr) => {
+            $numbers.chunks(PIECE / 8).try_for_each(|numbers| {
+                piece.clear();
+                numbers.iter().for_each(|number| piece.extend_from_slice(&number.to_le_bytes()));
+                file.write_all(&piece)
+            })
+        };
+    }
+    let written = elements.with_slice_mut(|slice| match slice {
+        HostSliceMut::F32(numbers) => numbers!(numbers),
+        HostSliceMut::F64(numbers) => numbers!(numbers),
+    })?;
+    written.map_err(failed)
+}

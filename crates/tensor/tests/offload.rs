@@ -1,0 +1,139 @@
+//! State of optimizers in files: the numbers of state in memory to the bit, and errors that name what is wrong.
+
+use std::path::Path;
+
+use candle_core::{DType, Tensor};
+use phalanx_tensor::optim::{Adam, Disk, Ema, FlatState, Optimizer, Sgd, StateAt};
+use phalanx_tensor::{
+    BuildOptions, Context, Init, Key, ParamStore, Place, Session, StoreBuilder, Tape, TensorError, ops,
+};
+
+/// Three matrices, each in a flat parameter of its own.
+fn store() -> ParamStore {
+    let options = BuildOptions { bucket_bytes: 1, ..BuildOptions::default() };
+    let builder = StoreBuilder::new(options);
+    let root = builder.root();
+    for (at, rows) in [5, 2, 7].into_iter().enumerate() {
+        let scope = root.pp(at).block();
+        scope.param("weight", (rows, 3), Init::Normal { mean: 0.0, std: 1.0 }).expect("a name of its own");
+    }
+    builder.build().expect("builds")
+}
+
+/// Gradients that depend on the weights, as those of the sum of their squares do.
+fn differentiate(store: &ParamStore, step: u64) {
+    let session = Session::training(Context::new(1).into(), Key::new(1).step(step));
+    let tape = Tape::recording(session);
+    let mut total = None;
+    for param in store.params() {
+        let value = tape.param(param).expect("is there");
+        let squares = ops::sum(&tape, &ops::mul(&tape, &value, &value).expect("multiplies")).expect("sums");
+        total = Some(match total {
+            Some(total) => ops::add(&tape, &total, &squares).expect("adds"),
+            None => squares,
+        });
+    }
+    store.flat_params().iter().for_each(|param| param.zero_grads());
+    tape.backward(&total.expect("some")).expect("differentiates");
+}
+
+fn bits(tensors: &[(String, Tensor)]) -> Vec<(String, Vec<u32>)> {
+    let numbers =
+        |tensor: &Tensor| tensor.flatten_all().and_then(|flat| flat.to_vec1::<f32>()).expect("numbers");
+    let bits = |(name, tensor): &(String, Tensor)| {
+        (name.clone(), numbers(tensor).into_iter().map(f32::to_bits).collect())
+    };
+    tensors.iter().map(bits).collect()
+}
+
+type Make = fn(StateAt) -> Box<dyn Optimizer>;
+
+const OPTIMIZERS: &[(&str, Make)] = &[
+    ("AdamW", |at| Box::new(Adam::decoupled((0.9, 0.99), 1e-8, 0.1).with_state_at(at))),
+    ("SGD with momentum", |at| Box::new(Sgd::new(0.9, true, 0.1).with_state_at(at))),
+    ("SGD", |at| Box::new(Sgd::new(0.0, false, 0.1).with_state_at(at))),
+];
+
+#[test]
+fn state_in_files_has_the_numbers_of_state_in_memory() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let context = Context::new(1);
+    for (name, make) in OPTIMIZERS {
+        let files = folder.path().join("state");
+        let at_files = || StateAt::Disk(Disk::new(&files).expect("a folder"));
+        let mut ended = Vec::new();
+        for at in [StateAt::Parameters, at_files()] {
+            let on_disk = matches!(at, StateAt::Disk(_));
+            let store = store();
+            assert_eq!(store.flat_params().len(), 3, "there is something to read ahead");
+            let params = store.flat_params();
+            let (mut optimizer, mut ema) = (make(at.clone()), Ema::new(0.9).with_state_at(at));
+            optimizer.reserve(params).expect("has room");
+            for step in 0..6 {
+                if step == 3 {
+                    // Goes on from what a checkpoint has.
+                    let (steps, saved) = optimizer.state(params).expect("is read");
+                    let (updates, averages) = ema.state(params).expect("is read");
+                    let at = if on_disk { at_files_in(folder.path(), "later") } else { StateAt::Parameters };
+                    (optimizer, ema) = (make(at.clone()), Ema::new(0.9).with_state_at(at));
+                    optimizer.load_state(params, steps, &saved).expect("fits");
+                    ema.load_state(params, updates, &averages).expect("fits");
+                    assert!(!on_disk || !files.exists(), "files go with what they are of");
+                }
+                differentiate(&store, step);
+                optimizer.step(params, 0.1, &context).expect("steps");
+                ema.update(params, &context).expect("updates");
+                if step == 4 {
+                    ema.swap(params).expect("exchanges");
+                    ema.swap(params).expect("exchanges back");
+                }
+            }
+            assert!(!on_disk || optimizer.state_bytes() + ema.bytes() == 0, "{name} holds nothing");
+            let weights: Vec<_> = store
+                .params()
+                .iter()
+                .map(|param| (param.name().to_owned(), param.tensor().expect("is there")))
+                .collect();
+            let (_, saved) = optimizer.state(params).expect("is read");
+            let (_, averages) = ema.state(params).expect("is read");
+            ended.push([bits(&weights), bits(&saved), bits(&averages)]);
+        }
+        assert_eq!(ended[0], ended[1], "{name}");
+    }
+}
+
+fn at_files_in(folder: &Path, name: &str) -> StateAt {
+    StateAt::Disk(Disk::new(folder.join(name)).expect("a folder"))
+}
+
+#[test]
+fn what_is_wrong_with_files_is_told_with_their_names() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let taken = folder.path().join("taken");
+    std::fs::write(&taken, "a file").expect("writes");
+    let error = Disk::new(taken.join("state")).expect_err("no folder can be there").to_string();
+    assert!(error.contains("taken"), "{error}");
+
+    let store = store();
+    let param = &store.flat_params()[0];
+    let mut state = FlatState::new("moment").kept_at(at_files_in(folder.path(), "state"));
+    let file = folder.path().join("state/moment-0");
+    let opened = state.open(param).expect("zeros");
+    state.close(param, opened).expect("is written");
+    assert_eq!(state.open(param).expect("is read").len(), param.owned().len());
+    // Cut off, lost, and in the way of what is written.
+    std::fs::write(&file, [0; 8]).expect("writes");
+    let error = state.open(param).map(drop).expect_err("is too short");
+    assert!(matches!(&error, TensorError::Io { action: "read", path, .. } if *path == file), "{error}");
+    std::fs::remove_file(&file).expect("removes");
+    assert!(state.open(param).is_err());
+    std::fs::create_dir(&file).expect("makes a folder");
+    let zeros =
+        phalanx_tensor::FlatStorage::zeros(param.owned().len(), DType::F32, &Place::host()).expect("zeros");
+    let failed = (0..100).find_map(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        state.close(param, zeros.clone()).err()
+    });
+    let error = failed.expect("it cannot be written");
+    assert!(matches!(&error, TensorError::Io { action: "write", path, .. } if *path == file), "{error}");
+}
