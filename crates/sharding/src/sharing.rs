@@ -47,16 +47,11 @@ pub fn share(
         let problem = "sends no gradients that a codec could encode in every step; use codec none";
         return Err(ShardingError::strategy(strategy.name, problem));
     }
+    strategy.goes_by(options.algorithm)?;
     Ok(match strategy.synchrony {
         Synchrony::EveryStep => DataParallel::with_options(store, mesh, strategy, options)?,
-        Synchrony::Rounds(_) => {
-            LocalSgd::new(store, mesh.data().preferring(options.algorithm), strategy, sync)?
-        }
-        Synchrony::Servers(_) => {
-            ParameterServer::new(store, mesh.data().preferring(options.algorithm), strategy, sync)?
-        }
-        Synchrony::Neighbours(_) => {
-            Gossip::new(store, mesh.data().preferring(options.algorithm), strategy, sync)?
-        }
+        Synchrony::Rounds(_) => LocalSgd::new(store, mesh.data().using(options.algorithm), strategy, sync)?,
+        Synchrony::Servers(_) => ParameterServer::new(store, mesh.data().clone(), strategy, sync)?,
+        Synchrony::Neighbours(_) => Gossip::new(store, mesh.data().clone(), strategy, sync)?,
     })
 }

@@ -272,7 +272,7 @@ fn codecs_keep_and_send_what_was_planned() {
         }
     };
     for codec in CodecKind::ALL.iter().filter(|kind| **kind != CodecKind::None).map(|kind| kind.name()) {
-        for strategy in PRESETS {
+        for strategy in PRESETS.iter().filter(|row| row.is_bulk_synchronous()) {
             run(Subject::Mlp, strategy, 3, codec, CodecScope::All);
             run(Subject::ResNet, strategy, 4, codec, CodecScope::All);
         }

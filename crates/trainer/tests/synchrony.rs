@@ -1,12 +1,15 @@
 //! Whole trainings whose ranks do not take every step together: what equals what, what is learnt, what is told, and resumption.
 
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use phalanx_sharding::PRESETS;
 use phalanx_trainer::Program;
 use phalanx_trainer::engine::{Event, Observer, StepReport, train_replicas};
 use phalanx_trainer::launch::StopFlag;
+use phalanx_trainer::run::checkpoint::Checkpoint;
 use phalanx_trainer::run::{RunFolder, Summary, read_metrics};
 
 /// Of every step the loss, and of the test split the first measure.
@@ -207,5 +210,57 @@ fn what_cannot_be_is_refused_with_what_would_be_right() {
     ] {
         let error = refused(settings);
         assert!(error.contains(problem), "{settings}: {error}");
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_dead_server_ends_the_run_with_its_name_and_the_run_goes_on_from_its_checkpoint() {
+    let place = tempfile::tempdir().expect("a folder");
+    let phalanx = |line: &str| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+        program.args(line.split_whitespace()).current_dir(place.path());
+        program
+    };
+    let line = "train tiny --ranks 3 --strategy ps-asp --steps 100000 --set checkpoint.every=10 --set log.every=1 --set \
+        train.global_batch=12 --set train.threads=1 --out lost";
+    let running = phalanx(line).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("phalanx runs");
+    let (begun, checkpoints) = (Instant::now(), place.path().join("lost/checkpoints"));
+    let newest = || Checkpoint::list(&checkpoints).last().map_or(0, |found| found.0);
+    while newest() < 20 {
+        assert!(begun.elapsed() < Duration::from_secs(120), "no checkpoint within two minutes");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // The launcher's children are the ranks, in order.
+    let children = Command::new("pgrep").args(["-P", &running.id().to_string()]).output().expect("pgrep runs");
+    let children = String::from_utf8_lossy(&children.stdout).into_owned();
+    let victim = children.split_whitespace().last().expect("a rank").to_owned();
+    assert!(Command::new("kill").args(["-9", &victim]).status().expect("kill runs").success());
+    let output = running.wait_with_output().expect("phalanx ends");
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && error.contains("rank 2"), "{error}");
+    let until = newest() + 5;
+    let output = phalanx(&format!("train --resume --out lost --steps {until}")).output().expect("phalanx runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let summary = Summary::read(&place.path().join("lost/summary.json")).expect("a summary");
+    assert_eq!((summary.step, summary.strategy.as_str()), (until, "ps-asp"));
+    assert!(summary.ranks.iter().all(|rank| rank.synchrony.is_some() && rank.bytes_received > 0));
+}
+
+#[test]
+fn processes_train_under_every_strategy() {
+    let place = tempfile::tempdir().expect("a folder");
+    for row in PRESETS.iter().filter(|row| !row.is_bulk_synchronous()) {
+        let line = format!(
+            "train tiny --ranks 2 --strategy {row} --steps 6 --set sync.every=2 --set train.global_batch=8 --set \
+            train.threads=1 --out {row}"
+        );
+        let mut program = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+        let output = program.args(line.split_whitespace()).current_dir(place.path()).output().expect("phalanx runs");
+        assert!(output.status.success(), "{row}: {}", String::from_utf8_lossy(&output.stderr));
+        let folder = place.path().join(row.name);
+        let summary = Summary::read(&folder.join("summary.json")).expect("a summary");
+        assert!(summary.ranks.iter().all(|rank| rank.synchrony.is_some()), "{row}");
+        assert!(folder.join("synchrony.svg").is_file(), "{row}");
     }
 }

@@ -177,7 +177,7 @@ fn send(own: Vec<f32>, replica: &Replica, options: &SyncOptions) -> Handle<Box<d
         true => Box::new(own.into_iter().map(bf16::from_f32).collect::<Vec<_>>()),
         false => Box::new(own),
     };
-    replica.comm.all_reduce_async(message, ReduceOp::Sum)
+    replica.by.all_reduce_async(message, ReduceOp::Sum)
 }
 
 /// The numbers of a sum that has come.
