@@ -36,7 +36,7 @@ struct State {
 
 impl Replica {
     /// Checks that all ranks built the same model on the host, in f32, and fills what is not filled.
-    pub(crate) fn new(store: &ParamStore, comm: Communicator, name: &'static str) -> Result<Self> {
+    pub(crate) fn new(store: &ParamStore, comm: &Communicator, name: &'static str) -> Result<Self> {
         let params = store.flat_params().to_vec();
         for param in &params {
             let first = || param.entries().first().map(|entry| entry.name.clone()).unwrap_or_default();

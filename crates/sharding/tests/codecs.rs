@@ -5,7 +5,7 @@ use std::sync::Arc;
 use phalanx_collectives::{Algorithm, Communicator, threads};
 use phalanx_kernels::uniform;
 use phalanx_sharding::{
-    Bucket, CodecKind, CodecSettings, CodecState, GradCodec, Keeps, MatrixRange, Peers, ShardingError,
+    Among, Bucket, CodecKind, CodecSettings, CodecState, GradCodec, Keeps, MatrixRange, Peers, ShardingError,
 };
 
 const LEN: usize = 1003;
