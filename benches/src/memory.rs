@@ -99,7 +99,7 @@ impl MemoryArgs {
 
     fn strategies(&self) -> Result<Vec<Strategy>> {
         if self.strategy.iter().any(|name| name == "all") {
-            return Ok(PRESETS.to_vec());
+            return Ok(PRESETS.iter().filter(|row| row.is_bulk_synchronous()).copied().collect());
         }
         Ok(self.strategy.iter().map(|name| Strategy::named(name)).collect::<Result<_, _>>()?)
     }

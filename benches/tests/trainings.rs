@@ -35,7 +35,11 @@ fn a_table_has_a_row_for_every_strategy() {
     let results = read(&folder.path().join("table/strategies.json"));
     let rows = results["rows"].as_array().expect("rows");
     let names: Vec<&str> = rows.iter().filter_map(|row| row["strategy"].as_str()).collect();
-    let all: Vec<&str> = phalanx_sharding::PRESETS.iter().map(|row| row.name).collect();
+    let all: Vec<&str> = phalanx_sharding::PRESETS
+        .iter()
+        .filter(|row| row.is_bulk_synchronous())
+        .map(|row| row.name)
+        .collect();
     assert_eq!((names[0], &names[1..]), ("one-rank", &all[..]));
     let markdown = std::fs::read_to_string(folder.path().join("table/strategies.md")).expect("reads");
     let picture = std::fs::read_to_string(folder.path().join("table/strategies.svg")).expect("reads");
@@ -53,10 +57,12 @@ fn a_table_has_a_row_for_every_strategy() {
         }
         let among = row["ranks"].as_u64().expect("ranks") > 1;
         assert_eq!(number("bytes_sent_per_rank_and_step") > 0.0, among, "{name}");
-        // The same images in the same order: only the order of sums differs.
-        let (loss, alone) = (number("loss"), rows[0]["loss"].as_f64().expect("a loss"));
-        assert!((loss - alone).abs() < 1e-3 * alone.abs(), "{name}: {loss} {alone}");
         let name = name.as_str().expect("a name");
+        // The same images in the same order: only the order of sums differs, where all ranks take every step together.
+        let together = name == "one-rank" || phalanx_sharding::Strategy::named(name).expect("a row").is_bulk_synchronous();
+        let (loss, alone) = (number("loss"), rows[0]["loss"].as_f64().expect("a loss"));
+        let tolerance = if together || name == "ps-bsp" { 1e-3 } else { 0.2 };
+        assert!((loss - alone).abs() < tolerance * alone.abs(), "{name}: {loss} {alone}");
         assert!(
             markdown.contains(&format!("| {name} |")) && picture.contains(&format!(">{name}<")),
             "{name}"
@@ -76,7 +82,7 @@ fn rows_that_fail_say_so_and_the_others_go_on() {
     let line = format!("{SMALL} --ranks 3 --steps 2 --set train.accumulate=12 --out table");
     let output = bench(folder.path(), &line);
     assert!(!output.status.success());
-    let failed = phalanx_sharding::PRESETS.len();
+    let failed = phalanx_sharding::PRESETS.iter().filter(|row| row.is_bulk_synchronous()).count();
     assert!(text(&output.stderr).contains(&format!("{failed} of {} rows failed", failed + 1)));
     let rows = read(&folder.path().join("table/strategies.json"))["rows"].clone();
     assert!(rows[0]["images_per_second"].as_f64().is_some_and(|rate| rate > 0.0), "{rows}");

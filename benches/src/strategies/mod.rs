@@ -92,7 +92,10 @@ impl StrategiesArgs {
     /// Names, strategies and ranks of the rows.
     fn rows(&self) -> Vec<(String, &'static str, usize)> {
         let alone = ("one-rank".to_owned(), "ddp", 1);
-        let others = PRESETS.iter().map(|row| (row.name.to_owned(), row.name, self.ranks));
+        let others = PRESETS
+            .iter()
+            .filter(|row| row.is_bulk_synchronous())
+            .map(|row| (row.name.to_owned(), row.name, self.ranks));
         std::iter::once(alone).chain(others).collect()
     }
 }

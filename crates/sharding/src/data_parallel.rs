@@ -325,7 +325,7 @@ impl ParallelStrategy for DataParallel {
         state.step = None;
         if !completed {
             state.gathered.open.clear();
-            self.params.iter().for_each(FlatParam::discard_grads);
+            self.params.iter().for_each(FlatParam::forget_grads);
         }
     }
 

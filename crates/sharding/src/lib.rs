@@ -6,6 +6,10 @@
 //! - **[`Strategy`]** names what is held where: a row of a table ([`PRESETS`]: `dp`, `ddp`, `zero1`, `zero2`, `fsdp`, also called
 //!   `zero3`, and `hsdp`) that [`Strategy::named`] finds and [`DataParallel`] follows. Which way the bytes go
 //!   ([`Options::algorithm`]) and what they are ([`Options::codec`]) is chosen beside it.
+//! - **Strategies whose ranks are apart** are rows too, and [`share`] makes any row: [`ParameterServer`] (`ps-bsp`, `ps-ssp`,
+//!   `ps-asp`), [`LocalSgd`] (`local-sgd`, `post-local-sgd`, `diloco`) and [`Gossip`] (`d-psgd`, `ad-psgd`, `sgp`), with
+//!   [`SyncOptions`]. What they have in common without threads and tensors is in [`synchrony`]. Their optimizer is a [`Rule`],
+//!   which servers call as well.
 //! - **[`GradCodec`]** sums gradients over ranks in fewer bytes than they have; what it keeps is part of a checkpoint.
 //! - **[`MemoryPlan`]** says beforehand what a strategy will hold and send.
 //! - **[`ProcessMesh`]** arranges ranks along named axes, with a communicator for each; how a single tensor lies along them is its
@@ -60,8 +64,10 @@ mod buffer;
 mod codec;
 mod data_parallel;
 mod error;
+mod gossip;
 mod local_sgd;
 mod mesh;
+mod message;
 mod options;
 mod parallel;
 mod parameter_server;
@@ -80,6 +86,7 @@ pub use codec::{
 };
 pub use data_parallel::DataParallel;
 pub use error::{Result, ShardingError};
+pub use gossip::Gossip;
 pub use local_sgd::LocalSgd;
 pub use mesh::{AXES, MeshLayout, ProcessMesh};
 pub use options::{Options, Overlap};

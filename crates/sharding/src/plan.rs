@@ -29,6 +29,9 @@
 //! | `local-sgd`, `post-local-sgd` (after its start) | nothing | an all-reduce of `Σ S_u` every `every` steps |
 //! | `diloco` | `2·Σ S_u`: parameters of the last meeting and the outer momentum | an all-reduce every `every` steps, of half the bytes as bf16 |
 //! | `ps-*` | `2·Σ P_u`: a server's values and the last gradients; with corrections of old gradients `g·Σ P_u` more | `2·Σ S_u·(g − 1)/g`: gradients to the other servers, values to the other workers |
+//! | `d-psgd` | nothing | `Σ S_u` to each neighbour |
+//! | `sgp` | `Σ S_u`: what is summed, of which parameters are a quotient | `Σ S_u` |
+//! | `ad-psgd` | `Σ S_u`: what others change while this rank computes with a copy | `2·Σ S_u` at most: a question and an answer |
 //!
 //! These are of trainable ones only. What is pushed and not used yet is in memory besides, at most `g·Σ P_u`.
 //!
@@ -316,7 +319,8 @@ fn kept_apart(strategy: &Strategy, workload: &Workload, (whole, part): (u64, u64
             let corrects = workload.sync.compensation > 0.0 && pace != ServerPace::Together;
             2 * part + if corrects { workload.ranks as u64 * part } else { 0 }
         }
-        Synchrony::Neighbours(_) => whole,
+        Synchrony::Neighbours(GossipKind::AllNeighbours) => 0,
+        Synchrony::Neighbours(GossipKind::RandomNeighbour | GossipKind::PushSum) => whole,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use phalanx_collectives::{Communicator, ReduceOp, threads};
+use phalanx_collectives::{Algorithm, Communicator, ReduceOp, threads};
 use phalanx_tensor::{FlatParam, ParamState, ParamStore, ProcessGroup};
 
 use crate::agreement::{broadcast_buffers, check_same_model};
@@ -14,6 +14,8 @@ use crate::{Result, ShardingError};
 #[derive(Debug)]
 pub(crate) struct Replica {
     pub(crate) comm: Communicator,
+    /// The ranks of `comm`, for sums of parameters and gradients, which go the way that the caller asks for.
+    pub(crate) by: Communicator,
     /// The buckets, in forward order.
     pub(crate) params: Vec<FlatParam>,
     /// A group of this rank alone: what depends on all of a batch depends on this rank's samples.
@@ -48,7 +50,7 @@ impl Replica {
                 return Err(ShardingError::strategy(name, problem));
             }
         }
-        check_same_model(store, &comm)?;
+        check_same_model(store, &comm.preferring(Algorithm::Auto))?;
         for param in &params {
             param.set_owned(0..param.len())?;
             if param.state() == ParamState::Absent {
@@ -58,9 +60,10 @@ impl Replica {
                 param.reserve_grads(false)?;
             }
         }
+        let (by, comm) = (comm.clone(), comm.preferring(Algorithm::Auto));
         let alone = threads(1)?.pop();
         let alone = alone.ok_or_else(|| ShardingError::Mesh("a world has at least one rank".into()))?;
-        Ok(Self { comm, params, alone, name, state: Mutex::default() })
+        Ok(Self { comm, by, params, alone, name, state: Mutex::default() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -125,6 +128,14 @@ impl Replica {
         self.with_values(at, |values| values.to_vec())
     }
 
+    /// The values of all buckets; those of frozen ones are empty.
+    pub(crate) fn all_values(&self) -> Result<Vec<Vec<f32>>> {
+        let of = |(at, param): (usize, &FlatParam)| {
+            if param.trainable() { self.values(at) } else { Ok(Vec::new()) }
+        };
+        self.params.iter().enumerate().map(of).collect()
+    }
+
     /// Runs something on the values of a bucket.
     pub(crate) fn with_values<R>(&self, at: usize, f: impl FnOnce(&mut [f32]) -> R) -> Result<R> {
         let Some(values) = self.params[at].values() else {
@@ -169,7 +180,7 @@ impl Replica {
         let mut coming = Vec::new();
         for (at, param) in self.trainable() {
             if let Some(values) = param.values() {
-                coming.push((at, self.comm.all_reduce_async(InPlace::new(values)?, ReduceOp::Sum)));
+                coming.push((at, self.by.all_reduce_async(InPlace::new(values)?, ReduceOp::Sum)));
             }
         }
         let ranks = self.ranks() as f32;

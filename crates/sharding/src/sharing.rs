@@ -7,7 +7,8 @@ use phalanx_tensor::ParamStore;
 use crate::strategy::{Strategy, Synchrony};
 use crate::synchrony::SyncOptions;
 use crate::{
-    DataParallel, LocalSgd, Options, ParallelStrategy, ParameterServer, ProcessMesh, Result, ShardingError,
+    DataParallel, Gossip, LocalSgd, Options, ParallelStrategy, ParameterServer, ProcessMesh, Result,
+    ShardingError,
 };
 
 /// Wraps a model for training over the ranks of a mesh ([`Strategy::mesh`]) as a row says, whatever the row is. All ranks call this
@@ -33,7 +34,7 @@ use crate::{
 /// ```
 ///
 /// # Errors
-/// Those of [`DataParallel::with_options`], [`LocalSgd::new`] and [`ParameterServer::new`]; [`ShardingError::Strategy`] if an option asks for something
+/// Those of [`DataParallel::with_options`], [`LocalSgd::new`], [`ParameterServer::new`] and [`Gossip::new`]; [`ShardingError::Strategy`] if an option asks for something
 /// that the row cannot do.
 pub fn share(
     store: &ParamStore,
@@ -46,14 +47,11 @@ pub fn share(
         let problem = "sends no gradients that a codec could encode in every step; use codec none";
         return Err(ShardingError::strategy(strategy.name, problem));
     }
+    strategy.goes_by(options.algorithm)?;
     Ok(match strategy.synchrony {
         Synchrony::EveryStep => DataParallel::with_options(store, mesh, strategy, options)?,
-        Synchrony::Rounds(_) => {
-            LocalSgd::new(store, mesh.data().preferring(options.algorithm), strategy, sync)?
-        }
-        Synchrony::Servers(_) => {
-            ParameterServer::new(store, mesh.data().preferring(options.algorithm), strategy, sync)?
-        }
-        Synchrony::Neighbours(_) => return Err(ShardingError::strategy(strategy.name, "is not built yet")),
+        Synchrony::Rounds(_) => LocalSgd::new(store, mesh.data().using(options.algorithm), strategy, sync)?,
+        Synchrony::Servers(_) => ParameterServer::new(store, mesh.data().clone(), strategy, sync)?,
+        Synchrony::Neighbours(_) => Gossip::new(store, mesh.data().clone(), strategy, sync)?,
     })
 }

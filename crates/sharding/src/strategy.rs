@@ -199,13 +199,28 @@ pub const PRESETS: &[Strategy] = &[
         "as local-sgd, but the mean way of a round is the gradient of an outer optimizer with momentum",
         Synchrony::Rounds(Meeting::OuterStep),
     ),
+    apart(
+        "d-psgd",
+        "every rank averages its parameters with its neighbours' in every step; there is nobody in the middle",
+        Synchrony::Neighbours(GossipKind::AllNeighbours),
+    ),
+    apart(
+        "ad-psgd",
+        "as d-psgd, but with one random neighbour, and without waiting for it",
+        Synchrony::Neighbours(GossipKind::RandomNeighbour),
+    ),
+    apart(
+        "sgp",
+        "every rank gives half of what it has to one neighbour, another one in every step (push-sum)",
+        Synchrony::Neighbours(GossipKind::PushSum),
+    ),
 ];
 
 /// Other names of rows.
 const ALIASES: &[(&str, &str)] = &[("zero3", "fsdp")];
 
 /// Names that people will ask for and that no row answers yet.
-const NOT_BUILT: &[&str] = &["d-psgd", "ad-psgd", "sgp"];
+const NOT_BUILT: &[&str] = &["tensor", "pipeline"];
 
 impl Strategy {
     /// The row called `name`.
@@ -264,6 +279,10 @@ impl Strategy {
     pub fn goes_by(&self, algorithm: Algorithm) -> Result<()> {
         use Algorithm::{Auto, Direct, Grid, HalvingDoubling, PushPull, Ring, SingleReducer, Tree};
         let StateLayout { gradients, optimizer, .. } = self.layout;
+        if matches!(self.synchrony, Synchrony::Servers(_) | Synchrony::Neighbours(_)) && algorithm != Auto {
+            let problem = format!("cannot go by `{algorithm}`: it sends messages from rank to rank; use `auto`");
+            return Err(ShardingError::strategy(self.name, problem));
+        }
         let reduces = match gradients {
             Layout::Sharded => ("reduce-scatter", matches!(algorithm, Ring | HalvingDoubling | PushPull)),
             Layout::Leader => ("reduce", matches!(algorithm, Ring | Tree | SingleReducer)),
@@ -351,8 +370,11 @@ mod tests {
     fn names_lead_to_rows_or_to_a_list() {
         assert_eq!(Strategy::named("ddp").expect("a row").layout.optimizer, Layout::Replicated);
         assert_eq!(Strategy::named("zero3").expect("a row").name, "fsdp");
-        let error = Strategy::named("sgp").expect_err("no row yet").to_string();
-        assert!(error.starts_with("strategy `sgp` is not built yet; there is: dp, ddp, zero1,"), "{error}");
+        let error = Strategy::named("pipeline").expect_err("no row yet").to_string();
+        assert!(
+            error.starts_with("strategy `pipeline` is not built yet; there is: dp, ddp, zero1,"),
+            "{error}"
+        );
         assert!(Strategy::named("dpp").expect_err("a typo").to_string().contains("is unknown"));
         assert!(NOT_BUILT.iter().all(|name| PRESETS.iter().all(|row| row.name != *name)));
     }

@@ -9,7 +9,7 @@ mod problem;
 use std::sync::{Arc, Mutex};
 
 use candle_core::{Device, Tensor};
-use phalanx_collectives::Communicator;
+use phalanx_collectives::{Algorithm, Communicator};
 use phalanx_sharding::{Options, ParallelStrategy, Rule, Strategy, SyncOptions, UpdateRule, share};
 use phalanx_tensor::optim::{Adam, Optimizer, Sgd};
 use phalanx_tensor::{BuildOptions, Context, FlatParam, Init, ParamStore, StoreBuilder};
@@ -241,10 +241,47 @@ fn what_does_not_fit_is_refused() {
     assert!(error.contains("must end before the next"), "{error}");
     let error = refused("local-sgd", SyncOptions { fragments: 2, ..base });
     assert!(error.contains("are of diloco"), "{error}");
+    for (row, algorithm, problem) in [
+        ("ps-ssp", Algorithm::Ring, "it sends messages from rank to rank; use `auto`"),
+        ("sgp", Algorithm::Tree, "it sends messages from rank to rank; use `auto`"),
+    ] {
+        let errors = on_ranks(2, move |comm| {
+            let (_, store) = model().expect("small");
+            let row = Strategy::named(row).expect("a row");
+            let options = Options { algorithm, ..Options::default() };
+            let mesh = row.mesh(comm, 0).expect("a mesh");
+            share(&store, mesh, row, options, SyncOptions::default()).map(drop).expect_err("no such way").to_string()
+        });
+        assert!(errors[0].contains(problem), "{errors:?}");
+    }
     let error = on_ranks(1, |comm| {
         let (_, store) = model().expect("small");
         let row = Strategy::named("local-sgd").expect("a row");
         phalanx_sharding::DataParallel::new(&store, comm, row).expect_err("another engine").to_string()
     });
     assert!(error[0].contains("does not take every step together"), "{error:?}");
+}
+
+#[test]
+fn meetings_go_the_way_that_is_asked_for() {
+    let of = |row: &'static str, algorithm: Algorithm| {
+        on_ranks(4, move |comm| {
+            let (layers, store) = model().expect("small");
+            let (rank, row) = (comm.rank(), Strategy::named(row).expect("a row"));
+            let sync = SyncOptions { every: 3, start: 2, ..SyncOptions::default() };
+            let options = Options { algorithm, ..Options::default() };
+            let parallel = share(&store, row.mesh(comm, 0).expect("a mesh"), row, options, sync).expect("starts");
+            train(&layers, &parallel, &(adam() as Rule), (rank, 0..9)).expect("trains");
+            shown(&parallel, &store).expect("shows")
+        })
+    };
+    for row in ["local-sgd", "post-local-sgd", "diloco"] {
+        let auto = of(row, Algorithm::Auto);
+        for algorithm in [Algorithm::Ring, Algorithm::Tree, Algorithm::PushPull] {
+            let ranks = of(row, algorithm);
+            for (a, b) in auto[0].iter().zip(&ranks[0]) {
+                assert!((a - b).abs() < 1e-4, "{row} by {algorithm}: {a} and {b}");
+            }
+        }
+    }
 }

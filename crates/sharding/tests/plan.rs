@@ -10,7 +10,7 @@ use phalanx_models::{Mlp, MlpConfig, MobileNetV2, MobileNetV2Config, ResNet, Res
 use phalanx_sharding::plan::{MemoryPlan, RankBytes, Workload};
 use phalanx_sharding::{
     CodecKind, CodecScope, CodecSettings, DataParallel, GradCodec, OptimizerRule, Options, PRESETS,
-    ParallelStrategy as _, StateBytes, Strategy, SyncOptions, share,
+    ParallelStrategy as _, StateBytes, Strategy, SyncOptions, Topology, share,
 };
 use phalanx_tensor::loss::{Over, cross_entropy};
 use phalanx_tensor::nn::Linear;
@@ -273,7 +273,7 @@ fn codecs_keep_and_send_what_was_planned() {
         }
     };
     for codec in CodecKind::ALL.iter().filter(|kind| **kind != CodecKind::None).map(|kind| kind.name()) {
-        for strategy in PRESETS {
+        for strategy in PRESETS.iter().filter(|row| row.is_bulk_synchronous()) {
             run(Subject::Mlp, strategy, 3, codec, CodecScope::All);
             run(Subject::ResNet, strategy, 4, codec, CodecScope::All);
         }
@@ -372,7 +372,10 @@ fn ranks_that_are_apart_hold_and_send_what_was_planned() {
         ("diloco", SyncOptions { outer_bf16: true, ..base.clone() }),
         ("ps-bsp", base.clone()),
         ("ps-ssp", base.clone()),
-        ("ps-asp", SyncOptions { compensation: 0.1, ..base }),
+        ("ps-asp", SyncOptions { compensation: 0.1, ..base.clone() }),
+        ("d-psgd", base.clone()),
+        ("sgp", SyncOptions { topology: Topology::Exponential, ..base.clone() }),
+        ("ad-psgd", base),
     ];
     for (name, sync) in cases {
         for ranks in [1, 3, 4] {
@@ -411,7 +414,10 @@ fn ranks_that_are_apart_hold_and_send_what_was_planned() {
                     "{name}, rank {rank} of {ranks}"
                 );
                 // Headers, clocks and barriers come on top.
-                let (least, most) = (plan.sent_per_step * 97 / 100, plan.sent_per_step * 112 / 100 + 1024);
+                // Who is asked while an answer is owed to it asks nobody.
+                let at_least = if name == "ad-psgd" { 0 } else { 97 };
+                let (least, most) =
+                    (plan.sent_per_step * at_least / 100, plan.sent_per_step * 112 / 100 + 1024);
                 assert!(
                     (least..=most).contains(&sent),
                     "{name} of {ranks}: {sent} of {}",

@@ -155,8 +155,9 @@ fn every_mistake_names_key_file_and_line() {
         ),
         (
             &[("a.toml", BASE)],
-            &["train.strategy=ps-bsp"],
-            "--set train.strategy=ps-bsp: train.strategy: strategy `ps-bsp` is not built yet; there is: dp, ddp, zero1, zero2, fsdp, hsdp",
+            &["train.strategy=pipeline"],
+            "--set train.strategy=pipeline: train.strategy: strategy `pipeline` is not built yet; there is: dp, ddp, zero1, zero2, fsdp, hsdp, \
+            ps-bsp, ps-ssp, ps-asp, local-sgd, post-local-sgd, diloco, d-psgd, ad-psgd, sgp",
         ),
         (
             &[("a.toml", BASE)],

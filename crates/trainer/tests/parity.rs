@@ -28,6 +28,7 @@ fn computed_values_are_those_of_the_reference() {
         "autoencoder_kl.json",
         "diffusion_schedules.json",
         "samplers.json",
+        "synchrony.json",
     ] {
         let Some(path) = golden(name) else { continue };
         let quantities = check(&path).unwrap_or_else(|error| panic!("{name}: {error}"));

@@ -23,8 +23,16 @@ struct Coming {
     fragment: usize,
     /// The step after which it began.
     since: u64,
-    /// By bucket: this rank's outer gradient, and the sum on its way.
-    sums: Vec<(usize, Vec<f32>, Handle<Box<dyn FlatBuffer>>)>,
+    sums: Vec<Sum>,
+}
+
+/// The sum of a bucket's outer gradients on its way.
+#[derive(Debug)]
+struct Sum {
+    bucket: usize,
+    /// This rank's part of it.
+    own: Vec<f32>,
+    handle: Handle<Box<dyn FlatBuffer>>,
 }
 
 /// The trainable buckets of a fragment.
@@ -58,7 +66,7 @@ impl Outer {
 
     pub(super) fn bytes(&self) -> u64 {
         let kept = self.global.iter().chain(&self.momentum).map(Vec::len).sum::<usize>();
-        let coming = self.coming.iter().flat_map(|coming| &coming.sums).map(|(_, own, _)| 2 * own.len());
+        let coming = self.coming.iter().flat_map(|coming| &coming.sums).map(|sum| 2 * sum.own.len());
         4 * (kept + coming.sum::<usize>()) as u64
     }
 
@@ -95,7 +103,7 @@ impl Outer {
             let own: Vec<f32> = replica.with_values(at, |local| {
                 global.iter().zip(local).map(|(global, local)| global - *local).collect()
             })?;
-            sums.push((at, own.clone(), send(own, replica, options)));
+            sums.push(Sum { bucket: at, own: own.clone(), handle: send(own, replica, options) });
         }
         Ok(Coming { fragment, since, sums })
     }
@@ -105,7 +113,7 @@ impl Outer {
         let ranks = replica.ranks() as f32;
         let (rate, decay) = (options.outer_lr as f32, options.outer_momentum as f32);
         let own = if options.overlap > 0 { options.mixing as f32 } else { 0.0 };
-        for (at, _, handle) in coming.sums {
+        for Sum { bucket: at, handle, .. } in coming.sums {
             let sum = singles(handle.wait()?)?;
             let (global, momentum) = (&mut self.global[at], &mut self.momentum[at]);
             for ((global, momentum), sum) in global.iter_mut().zip(momentum).zip(sum) {
@@ -134,7 +142,7 @@ impl Outer {
             self.coming.iter().flat_map(|coming| [coming.fragment as u64, coming.since]).collect();
         saved.push(("meetings".to_owned(), whole(&begun)));
         for (number, coming) in self.coming.iter().enumerate() {
-            let own = coming.sums.iter().map(|(at, own, _)| (format!("coming.{number}.{at}"), own.clone()));
+            let own = coming.sums.iter().map(|sum| (format!("coming.{number}.{}", sum.bucket), sum.own.clone()));
             saved.extend(own);
         }
     }
@@ -155,7 +163,7 @@ impl Outer {
             let mut sums = Vec::new();
             for at in buckets(replica, fragment.min(options.fragments - 1), options.fragments) {
                 let own = saved.take(&format!("coming.{number}.{at}"), replica.params[at].len())?;
-                sums.push((at, own.clone(), send(own, replica, options)));
+                sums.push(Sum { bucket: at, own: own.clone(), handle: send(own, replica, options) });
             }
             outer.coming.push(Coming { fragment, since, sums });
         }
@@ -169,7 +177,7 @@ fn send(own: Vec<f32>, replica: &Replica, options: &SyncOptions) -> Handle<Box<d
         true => Box::new(own.into_iter().map(bf16::from_f32).collect::<Vec<_>>()),
         false => Box::new(own),
     };
-    replica.comm.all_reduce_async(message, ReduceOp::Sum)
+    replica.by.all_reduce_async(message, ReduceOp::Sum)
 }
 
 /// The numbers of a sum that has come.

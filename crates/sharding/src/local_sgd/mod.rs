@@ -72,7 +72,7 @@ impl LocalSgd {
                 "has no rounds of steps after which ranks meet",
             ));
         };
-        options.check(&strategy, comm.world_size())?;
+        options.check(&strategy)?;
         let replica = Replica::new(store, comm, strategy.name)?;
         let state = State {
             steps: 0,

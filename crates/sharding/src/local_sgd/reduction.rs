@@ -31,7 +31,7 @@ impl Reduction {
 
     fn start(&mut self, replica: &Replica, at: usize) -> Result<()> {
         let (full, _) = replica.params[at].begin_reduce(false)?;
-        self.running.push((at, replica.comm.all_reduce_async(InPlace::new(full)?, ReduceOp::Sum)));
+        self.running.push((at, replica.by.all_reduce_async(InPlace::new(full)?, ReduceOp::Sum)));
         self.started += 1;
         Ok(())
     }

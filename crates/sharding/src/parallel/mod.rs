@@ -158,7 +158,8 @@ pub trait ParallelStrategy: Listener {
         self.update(&mut |params| apply(rule, params, learning_rate))
     }
 
-    /// Whether ranks take every step together, so that what each tells of a step comes at about the same time.
+    /// Whether what ranks tell of a step comes at about the same time, so that one may wait for the others' words. Otherwise it would
+    /// be held up by those for whom the strategy does not have it wait.
     fn is_lockstep(&self) -> bool {
         true
     }

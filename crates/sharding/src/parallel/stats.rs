@@ -20,8 +20,6 @@ pub struct SyncStats {
     /// How far parameters of the ranks are from their mean, as of the last time that the mean was made: the root of the mean
     /// square distance. `None` where ranks have no parameters of their own, or no mean was made.
     pub consensus_distance: Option<f64>,
-    /// Ranks that have died, and that the others go on without.
-    pub lost: Vec<usize>,
 }
 
 impl SyncStats {
@@ -37,11 +35,6 @@ impl SyncStats {
         if self.consensus_distance.is_some() || other.consensus_distance.is_some() {
             let sum = squares(self.consensus_distance) + squares(other.consensus_distance);
             self.consensus_distance = Some(sum.sqrt());
-        }
-        for rank in &other.lost {
-            if !self.lost.contains(rank) {
-                self.lost.push(*rank);
-            }
         }
         self
     }

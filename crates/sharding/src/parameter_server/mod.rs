@@ -20,7 +20,6 @@
 //!
 //! (Li et al. 2014.)
 
-mod message;
 mod server;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,9 +28,9 @@ use std::time::{Duration, Instant};
 use phalanx_collectives::{CommError, CommStats, Communicator};
 use phalanx_tensor::{Array, FlatParam, HookResult, Listener, ParamStore, ProcessGroup};
 
-use self::message::{Kind, Message, TO_SERVER, TO_WORKER};
-use self::server::{Server, range};
+use self::server::{Server, TO_SERVER, TO_WORKER, range};
 use crate::buffer::{InPlace, with_singles};
+use crate::message::{Kind, Message};
 use crate::parallel::{
     ParallelStrategy, Rule, Saved, ShardRole, StateBytes, Step, StepToken, SyncStats, whole,
 };
@@ -100,7 +99,7 @@ impl ParameterServer {
         let Synchrony::Servers(pace) = strategy.synchrony else {
             return Err(ShardingError::strategy(strategy.name, "has no servers"));
         };
-        options.check(&strategy, comm.world_size())?;
+        options.check(&strategy)?;
         let together = pace == ServerPace::Together;
         let mail = comm.split(Some(0), 0)?;
         let mail = mail.ok_or_else(|| ShardingError::Mesh("a rank with a colour got no group".into()))?;
@@ -278,7 +277,8 @@ impl Listener for ParameterServer {
         let state = &mut *self.state();
         if state.coming.is_some() {
             let params = &self.replica.params;
-            self.receive(state, |at| params[at].blocks().any(|of| of == block))?;
+            // What is in no block may be used at any time.
+            self.receive(state, |at| params[at].is_outside() || params[at].blocks().any(|of| of == block))?;
         }
         Ok(())
     }
@@ -350,7 +350,7 @@ impl ParallelStrategy for ParameterServer {
 
     fn update_by(&self, rule: &Rule, learning_rate: f64) -> Result<()> {
         // Whoever has given no rule before gives this one.
-        self.server.serve(rule);
+        self.server.serve(rule)?;
         let state = &mut *self.state();
         if !self.together {
             self.push_rest(state)?;
@@ -475,12 +475,11 @@ impl ParallelStrategy for ParameterServer {
     }
 
     fn serve(&self, rule: &Rule) -> Result<()> {
-        self.server.serve(rule);
-        Ok(())
+        self.server.serve(rule)
     }
 
     fn is_lockstep(&self) -> bool {
-        self.together
+        false
     }
 
     fn keeps_copies(&self) -> bool {

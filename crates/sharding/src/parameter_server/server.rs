@@ -8,11 +8,15 @@ use candle_core::{Device, Tensor};
 use phalanx_collectives::{CommError, Communicator};
 use phalanx_tensor::{FlatParam, FlatStorage, ParamState};
 
-use super::message::{Kind, Message, TO_SERVER, TO_WORKER};
 use crate::buffer::with_singles;
+use crate::message::{Kind, Message};
 use crate::parallel::{Rule, apply};
 use crate::synchrony::{Act, SyncOptions, VersionedStore, Waiting};
 use crate::{Result, ShardingError};
+
+/// Where servers listen, and where workers do.
+pub(super) const TO_SERVER: u32 = 1;
+pub(super) const TO_WORKER: u32 = 2;
 
 /// How often whoever waits looks whether the world is broken.
 const LOOK: Duration = Duration::from_millis(100);
@@ -53,7 +57,7 @@ struct State {
     complete: Vec<Option<u64>>,
     /// By worker: the learning rate at which it has ended its step.
     committed: Vec<Option<f64>>,
-    /// By worker: what it has asked for since it ended its step, while others have not ended theirs.
+    /// By worker: what it has said that cannot be done yet, and all that it has said since.
     held: Vec<Vec<Message>>,
     /// The attempt whose gradients are summed.
     summed: Option<u64>,
@@ -165,9 +169,13 @@ impl Server {
     }
 
     /// Takes over what changes parameters.
-    pub(super) fn serve(&self, rule: &Rule) {
-        self.state().rule = Some(rule.clone());
-        self.changed.notify_all();
+    pub(super) fn serve(&self, rule: &Rule) -> Result<()> {
+        let first = self.state().rule.replace(rule.clone()).is_none();
+        if first {
+            // What came before is waiting for it.
+            Message::of(Kind::Ready, 0).send(&self.mail, self.mail.rank(), TO_SERVER)?;
+        }
+        Ok(())
     }
 
     /// Waits until the gradients of an attempt are summed.
@@ -224,14 +232,17 @@ impl Server {
     /// Does what a worker says; whether that was the last.
     fn hear(&self, from: usize, message: Message) -> Result<bool> {
         let mut state = self.state();
-        if message.kind == Kind::End {
-            return Ok(true);
+        if message.kind == Kind::Ready {
+            drop(state);
+            return self.hear_again().map(|()| false);
         }
         if from >= self.workers {
             return Err(ShardingError::state("parameter server", format!("rank {from} is no worker")));
         }
-        // One change is made for all: until then nothing of this worker's step is done.
-        if state.committed[from].is_some() && matches!(message.kind, Kind::Pull | Kind::Read | Kind::Fence) {
+        // Where one change is made for all: until then nothing of this worker's step is done. Without an optimizer none is.
+        let asks = matches!(message.kind, Kind::Pull | Kind::Read | Kind::Fence);
+        let early = message.kind == Kind::Commit && !self.together && state.rule.is_none();
+        if early || state.committed[from].is_some() && asks || !state.held[from].is_empty() {
             state.held[from].push(message);
             return Ok(false);
         }
@@ -268,21 +279,12 @@ impl Server {
                 state.committed[from] = Some(message.rate);
                 self.change_together(&mut state)?;
                 if state.committed[from].is_none() {
-                    let held = std::mem::replace(&mut state.held, vec![Vec::new(); self.workers]);
                     drop(state);
-                    for (worker, messages) in held.into_iter().enumerate() {
-                        for message in messages {
-                            self.hear(worker, message)?;
-                        }
-                    }
+                    self.hear_again()?;
                 }
             }
             Kind::Commit => {
                 state.waiting.arrive(from, Act::Push, Wish(message));
-                while state.rule.is_none() && state.failed.is_none() {
-                    state = self.changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
-                    self.mail.check()?;
-                }
                 self.answer(&mut state)?;
             }
             Kind::Pull => {
@@ -300,12 +302,23 @@ impl Server {
                 state.left[from] = true;
                 return Ok(state.left.iter().all(|left| *left));
             }
-            Kind::End | Kind::Values | Kind::Unchanged | Kind::Done => {
-                let problem = format!("rank {from} says {:?} to a server", message.kind);
+            other => {
+                let problem = format!("rank {from} says {other:?} to a server");
                 return Err(ShardingError::state("parameter server", problem));
             }
         }
         Ok(false)
+    }
+
+    /// Does what workers have said while it could not be done.
+    fn hear_again(&self) -> Result<()> {
+        let held = std::mem::replace(&mut self.state().held, vec![Vec::new(); self.workers]);
+        for (worker, messages) in held.into_iter().enumerate() {
+            for message in messages {
+                self.hear(worker, message)?;
+            }
+        }
+        Ok(())
     }
 
     /// Once all workers have pushed all of an attempt, adds their gradients up, in the order of workers.

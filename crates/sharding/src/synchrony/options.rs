@@ -41,8 +41,6 @@ pub struct SyncOptions {
     /// Where ranks train by themselves: what their gradients are multiplied by. 1 if losses are divided by the rank's batch, the
     /// number of ranks if by the batch of all.
     pub gradient_scale: f64,
-    /// Where one may go on without others: as long as so many workers live.
-    pub min_workers: usize,
     /// What random neighbours are drawn from.
     pub key: Key,
 }
@@ -65,7 +63,6 @@ impl Default for SyncOptions {
             pull_ahead: true,
             topology: Topology::Ring,
             gradient_scale: 1.0,
-            min_workers: 1,
             key: Key::new(0),
         }
     }
@@ -81,11 +78,11 @@ impl SyncOptions {
         }
     }
 
-    /// Checks that a row can be followed so by a world of `ranks`.
+    /// Checks that a row can be followed so.
     ///
     /// # Errors
     /// [`ShardingError::Strategy`] naming the option and what would be right.
-    pub fn check(&self, strategy: &Strategy, ranks: usize) -> Result<()> {
+    pub fn check(&self, strategy: &Strategy) -> Result<()> {
         let wrong = |problem: String| Err(ShardingError::strategy(strategy.name, problem));
         match strategy.synchrony {
             Synchrony::Rounds(meeting) => {
@@ -126,10 +123,6 @@ impl SyncOptions {
                 ));
             }
             _ => {}
-        }
-        if !(1..=ranks).contains(&self.min_workers) {
-            let least = self.min_workers;
-            return wrong(format!("goes on down to {least} workers; there are from 1 to {ranks}"));
         }
         if !(self.gradient_scale.is_finite() && self.gradient_scale > 0.0) {
             return wrong(format!("multiplies gradients by {}; it must be above 0", self.gradient_scale));

@@ -108,9 +108,11 @@ impl<V> VersionedStore<V> {
         &self.values
     }
 
-    /// The values, to be changed by something that is no worker's step. What workers have pulled is then old.
+    /// The values, to be changed by something that is no worker's step, while nobody computes; all take the new ones before they
+    /// go on.
     pub fn change<R>(&mut self, change: impl FnOnce(&mut V) -> R) -> R {
         self.version += 1;
+        self.pulled.fill(self.version);
         change(&mut self.values)
     }
 

@@ -44,9 +44,4 @@ impl<T> Waiting<T> {
     pub fn of(&self, worker: usize) -> usize {
         self.0[worker].len()
     }
-
-    /// Forgets what a worker wants, which has died.
-    pub fn forget(&mut self, worker: usize) {
-        self.0[worker].clear();
-    }
 }

@@ -249,7 +249,7 @@ sections! {
         device: DeviceKind = DeviceKind::Auto;
         /// What lies on the host instead of a GPU, or in files instead of memory.
         offload: Offload = Offload::None;
-        /// The folder of those files, on a fast disk of each host; empty = in the run's folder. They are deleted at the end.
+        /// The folder of those files, on a fast disk of each host; empty = in the run's folder. They are deleted at the end; what a killed run leaves there is of no use.
         offload_folder: String = String::new();
         /// On GPUs: what a step computes is recorded once and launched as CUDA graphs from then on.
         graphs: bool = false;
@@ -315,12 +315,8 @@ sections! {
         damp: bool = false;
         /// ps-ssp, ps-asp: old gradients are corrected by this times g²·(w − w_old); 0 = not.
         compensation: f64 = 0.0;
-        /// Parameter servers: ranks that are servers and nothing else; 0 = every rank has a server beside its work.
-        servers: usize = 0;
         /// Gossip: which ranks are neighbours.
         topology: Topology = Topology::Ring;
-        /// Strategies that go on without ranks that have died: as long as so many are left.
-        min_workers: usize = 1;
     }
 
     /// What is done to a run on purpose, to see what becomes of it: tools for experiments.

@@ -70,14 +70,6 @@ impl Config {
         }
         let strategy = &train.strategy;
         let name = strategy.name;
-        relations.require(
-            sync.servers == 0,
-            "sync.servers",
-            format!(
-                "sync.servers = {} is not built: every rank has a server beside its work; use 0",
-                sync.servers
-            ),
-        );
         if strategy.is_bulk_synchronous() {
             return;
         }
@@ -88,10 +80,9 @@ impl Config {
             mixing: sync.mixing,
             outer_bf16: sync.outer_bf16,
             compensation: sync.compensation,
-            min_workers: sync.min_workers,
             ..SyncOptions::default()
         };
-        if let Err(error) = options.check(strategy, train.ranks) {
+        if let Err(error) = options.check(strategy) {
             relations.require(false, "train.strategy", format!("[sync]: {error}"));
         }
         let numbers = [("sync.outer_lr", sync.outer_lr), ("sync.outer_momentum", sync.outer_momentum)];

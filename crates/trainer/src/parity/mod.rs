@@ -15,6 +15,7 @@ mod optimizers;
 mod report;
 mod samplers;
 mod stackgan;
+mod synchrony;
 
 pub use report::Quantity;
 
@@ -48,7 +49,7 @@ pub enum ParityError {
     /// The tokenizer failed.
     #[error(transparent)]
     Data(#[from] phalanx_data::DataError),
-    /// A codec of gradients failed.
+    /// Ranks could not train together, or a codec of gradients failed.
     #[error(transparent)]
     Sharding(#[from] phalanx_sharding::ShardingError),
     /// candle failed.
@@ -105,6 +106,8 @@ pub fn check(path: &Path) -> Result<Vec<Quantity>, ParityError> {
         samplers::check_schedules(&reference)
     } else if json.get("schedules").is_some() {
         samplers::check_samplers(&reference)
+    } else if json.get("scripted").is_some() {
+        synchrony::check(&reference)
     } else if json.get("runs").is_some() {
         optimizers::check(&reference)
     } else if json.get("topk_error_feedback").is_some() {

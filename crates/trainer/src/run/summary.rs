@@ -61,8 +61,6 @@ pub struct SyncSummary {
     pub meetings: u64,
     /// How far ranks were from their mean when it was made last: the root of the mean square distance.
     pub consensus_distance: Option<f64>,
-    /// Ranks that have died, without which the others went on.
-    pub lost: Vec<usize>,
 }
 
 /// How a run ended.

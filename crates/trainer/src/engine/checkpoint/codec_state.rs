@@ -35,7 +35,7 @@ pub(in crate::engine) fn own_file(
     rank: usize,
     ranks: usize,
 ) -> Result<Option<NewFile>, TrainError> {
-    file(kept, kind(OWN_PREFIX, rank, ranks))
+    file(kept, &kind(OWN_PREFIX, rank, ranks))
 }
 
 /// What this rank had for itself of a network when the checkpoint was saved; nothing if ranks were another number then.
@@ -54,10 +54,10 @@ pub(in crate::engine) fn codec_file(
     rank: usize,
     ranks: usize,
 ) -> Result<Option<NewFile>, TrainError> {
-    file(kept, kind(PREFIX, rank, ranks))
+    file(kept, &kind(PREFIX, rank, ranks))
 }
 
-fn file(kept: Vec<(&str, CodecState)>, kind: String) -> Result<Option<NewFile>, TrainError> {
+fn file(kept: Vec<(&str, CodecState)>, kind: &str) -> Result<Option<NewFile>, TrainError> {
     let mut pieces = Vec::new();
     for (network, state) in kept {
         for (name, values) in state {
@@ -65,7 +65,7 @@ fn file(kept: Vec<(&str, CodecState)>, kind: String) -> Result<Option<NewFile>, 
             let (key, region) = (format!("{kind}.{name}"), Region::whole(&shape));
             let values =
                 Tensor::from_vec(values, shape.as_slice(), &Device::Cpu).map_err(TensorError::from)?;
-            pieces.push(NewPiece { kind: kind.clone(), name, shape, region, key, values });
+            pieces.push(NewPiece { kind: kind.to_owned(), name, shape, region, key, values });
         }
     }
     Ok((!pieces.is_empty()).then(|| NewFile { name: format!("{kind}.safetensors"), pieces }))

@@ -189,7 +189,6 @@ pub(in crate::engine) fn sync_options(config: &Config, ranks: usize, network: &s
         topology: sync.topology,
         // Losses are divided by the batch of all ranks; each rank that trains by itself has its part of it.
         gradient_scale: ranks as f64,
-        min_workers: sync.min_workers,
         key: Key::new(train.seed).stream("neighbours").stream(network),
     }
 }

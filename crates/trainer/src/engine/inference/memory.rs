@@ -69,8 +69,14 @@ pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Res
             let mut plan = MemoryPlan::new(network.store().flat_params(), strategy, &workload)?;
             plan.sent_per_step *= updates(network).max(1) as u64;
             if config.train.offload == Offload::Disk {
-                // It is in memory for two flat units at a time.
-                plan.ranks.iter_mut().for_each(|rank| (rank.optimizer, rank.averages) = (0, 0));
+                // It is in memory for three flat units at a time: the one before, which is written, and the one after, which is read.
+                let units = network.store().flat_params().iter().filter(|param| param.trainable());
+                let most = 3 * units.map(|param| param.bytes() as u64).max().unwrap_or(0);
+                let numbers = optimize::numbers_per_parameter(config) as u64;
+                for rank in &mut plan.ranks {
+                    rank.optimizer = rank.optimizer.min(numbers * most);
+                    rank.averages = rank.averages.min(most);
+                }
             }
             match &mut sum {
                 None => sum = Some(plan),

@@ -36,7 +36,7 @@ pub(super) fn gather(run: &Run<'_>) -> Result<Vec<RankSummary>, TrainError> {
         run.state.networks().map(Network::peak_gathered_bytes).sum::<u64>() as f64,
     ]);
     run.distributed.sum(&mut table)?;
-    let synchrony = run.state.sync_stats().map(of_stats);
+    let synchrony = run.state.sync_stats().as_ref().map(of_stats);
     let told = serde_json::to_string(&synchrony).map_err(|error| TrainError::Setup(error.to_string()))?;
     let told = run.distributed.gather_text(&told)?;
     let synchrony = |rank: usize| serde_json::from_str(&told[rank]).ok().flatten();
@@ -62,7 +62,7 @@ pub(super) fn gather(run: &Run<'_>) -> Result<Vec<RankSummary>, TrainError> {
 }
 
 /// How this rank kept step with the others.
-fn of_stats(stats: SyncStats) -> SyncSummary {
+fn of_stats(stats: &SyncStats) -> SyncSummary {
     SyncSummary {
         staleness: stats.staleness.counts().to_vec(),
         leads: stats.leads.counts().to_vec(),
@@ -70,7 +70,6 @@ fn of_stats(stats: SyncStats) -> SyncSummary {
         clock_spread: stats.spread,
         meetings: stats.meetings,
         consensus_distance: stats.consensus_distance,
-        lost: stats.lost,
     }
 }
 

@@ -1,12 +1,8 @@
-//! What workers and servers say to each other.
+//! What ranks say to each other that do not take every step together: workers and servers, and neighbours.
 
 use phalanx_collectives::Communicator;
 
 use crate::{Result, ShardingError};
-
-/// Where servers listen, and where workers do.
-pub(super) const TO_SERVER: u32 = 1;
-pub(super) const TO_WORKER: u32 = 2;
 
 /// Bytes before the numbers.
 const HEADER: usize = 32;
@@ -14,7 +10,7 @@ const HEADER: usize = 32;
 /// What a message is about. The values are what is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// A worker's gradients of a bucket, for the elements that the server has: attempt, bucket.
     Push = 1,
     /// All gradients of an attempt were pushed.
@@ -31,18 +27,24 @@ pub(super) enum Kind {
     Fence,
     /// The worker leaves.
     Leave,
-    /// This process's own word to its server: end.
-    End,
+    /// This process's own word to its server: the optimizer is there.
+    Ready,
     /// A server's values of a bucket: version, bucket.
     Values,
     /// The values are those that the worker has: version.
     Unchanged,
     /// All that the worker has said is done.
     Done,
+    /// A neighbour's part of a step: step, bucket, its weight.
+    Mix,
+    /// What a rank has of a bucket, for an average: step, bucket.
+    Ask,
+    /// What is to be taken off it: step, bucket.
+    Answer,
 }
 
 impl Kind {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 15] = [
         Self::Push,
         Self::Pushed,
         Self::Drop,
@@ -51,31 +53,34 @@ impl Kind {
         Self::Read,
         Self::Fence,
         Self::Leave,
-        Self::End,
+        Self::Ready,
         Self::Values,
         Self::Unchanged,
         Self::Done,
+        Self::Mix,
+        Self::Ask,
+        Self::Answer,
     ];
 }
 
 /// A message.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Message {
-    pub(super) kind: Kind,
+pub(crate) struct Message {
+    pub(crate) kind: Kind,
     /// An attempt or a version.
-    pub(super) number: u64,
-    pub(super) bucket: usize,
-    pub(super) rate: f64,
-    pub(super) values: Vec<f32>,
+    pub(crate) number: u64,
+    pub(crate) bucket: usize,
+    pub(crate) rate: f64,
+    pub(crate) values: Vec<f32>,
 }
 
 impl Message {
-    pub(super) fn of(kind: Kind, number: u64) -> Self {
+    pub(crate) fn of(kind: Kind, number: u64) -> Self {
         Self { kind, number, bucket: 0, rate: 0.0, values: Vec::new() }
     }
 
     /// Sends numbers, which are written once; how many bytes travel.
-    pub(super) fn send_values(
+    pub(crate) fn send_values(
         mail: &Communicator,
         to: usize,
         channel: u32,
@@ -86,13 +91,13 @@ impl Message {
     }
 
     /// Sends it; how many bytes travel.
-    pub(super) fn send(&self, mail: &Communicator, to: usize, channel: u32) -> Result<u64> {
+    pub(crate) fn send(&self, mail: &Communicator, to: usize, channel: u32) -> Result<u64> {
         send(mail, to, channel, (self.kind, self.number, self.bucket, self.rate), &self.values)
     }
 
     /// What came.
-    pub(super) fn read(bytes: &[u8]) -> Result<Self> {
-        let garbled = || ShardingError::state("parameter server", "a message is garbled");
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self> {
+        let garbled = || ShardingError::state("messages", "one is garbled");
         let (header, rest) = bytes.split_at_checked(HEADER).ok_or_else(garbled)?;
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| header[8 * at + byte]));
         let kind = Kind::ALL.into_iter().find(|kind| *kind as u64 == word(0)).ok_or_else(garbled)?;
@@ -137,8 +142,8 @@ mod tests {
             rate: 0.1,
             values: vec![1.5, f32::MIN_POSITIVE, -0.0],
         };
-        assert_eq!(sent.send(&mail, 0, TO_WORKER).expect("sent"), 0, "to itself");
-        let (from, bytes) = mail.recv_any(TO_WORKER).expect("came");
+        assert_eq!(sent.send(&mail, 0, 2).expect("sent"), 0, "to itself");
+        let (from, bytes) = mail.recv_any(2).expect("came");
         assert_eq!((from, Message::read(&bytes).expect("sound")), (0, sent));
         assert!(Message::read(&bytes[..20]).is_err() && Message::read(&bytes[..42]).is_err());
     }

@@ -1,0 +1,41 @@
+//! A rank that gives up, or is gone, ends the training of the others with its number, whatever the strategy, and nobody hangs.
+
+mod common;
+#[path = "common/layers.rs"]
+mod layers;
+
+use phalanx_sharding::{Options, OptimizerRule, PRESETS, SyncOptions, share};
+use phalanx_tensor::optim::Sgd;
+
+use common::on_ranks;
+use layers::{AnyError, backward, model, shown};
+
+#[test]
+fn everybody_learns_who_gave_up_and_why() {
+    for row in PRESETS.iter().filter(|row| !row.is_bulk_synchronous()) {
+        let ends = on_ranks(3, move |comm| {
+            let train = || -> Result<(), AnyError> {
+                let (layers, store) = model()?;
+                let rank = comm.rank();
+                let sync = SyncOptions { every: 2, ..SyncOptions::default() };
+                let parallel = share(&store, row.mesh(comm.clone(), 0)?, *row, Options::default(), sync)?;
+                let rule = OptimizerRule::of(Sgd::new(0.0, false, 0.0), 1);
+                parallel.serve(&rule)?;
+                for at in 0..2000 {
+                    if (rank, at) == (1, 5) {
+                        comm.abort("no such image: cat.png");
+                    }
+                    let step = parallel.begin_step()?;
+                    backward(&layers, &parallel, (rank, at, 3))?;
+                    step.finish_by(&rule, 0.01)?;
+                }
+                // Who waits for nobody learns it at the latest where all come together.
+                shown(&parallel, &store).map(drop)
+            };
+            train().expect_err("the world is broken").to_string()
+        });
+        for (rank, end) in ends.iter().enumerate() {
+            assert!(end.contains("rank 1") && end.contains("no such image: cat.png"), "{row}, rank {rank}: {end}");
+        }
+    }
+}

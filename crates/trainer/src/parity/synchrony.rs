@@ -1,0 +1,221 @@
+//! `synchrony.json`: scripted asynchronous and stale-synchronous servers, synchronous steps, and rounds of DiLoCo.
+//!
+//! Schedules are replayed against the store that parameter servers have, to the event; the synchronous steps are those of
+//! `ps-bsp`, and the rounds those of `diloco`, each by two ranks of this process.
+
+use candle_core::{Device, Tensor};
+use phalanx_collectives::threads;
+use phalanx_sharding::synchrony::{Act, Pushed, VersionedStore, Waiting};
+use phalanx_sharding::{OptimizerRule, Options, Rule, Strategy, SyncOptions, share};
+use phalanx_tensor::optim::{Adam, Sgd};
+use phalanx_tensor::{BuildOptions, FlatStorage, Init, StoreBuilder};
+use serde_json::{Value, json};
+
+use super::report::numbers;
+use super::{ParityError, Quantity, Reference, fill};
+
+/// Numbers that a worker's loss is a function of.
+const N: usize = 64;
+
+/// How far weights may be from those recorded.
+const TOLERANCE: f64 = 1e-5;
+
+/// loss_i(w) = mean((A·w − b_i)²) + mean(cos w).
+#[derive(Clone)]
+struct Problem {
+    start: Vec<f32>,
+    matrix: Vec<f32>,
+    targets: [Vec<f32>; 2],
+}
+
+impl Problem {
+    fn new(seed: u64) -> Self {
+        let targets = ["b.0", "b.1"].map(|name| fill::sym(name, seed, N, 1.0));
+        Self { start: fill::sym("w", seed, N, 1.0), matrix: fill::sym("A", seed, N * N, 0.2), targets }
+    }
+
+    fn residual(&self, worker: usize, w: &[f32]) -> Vec<f64> {
+        let rows = self.matrix.chunks_exact(N).zip(&self.targets[worker]);
+        let row = |(row, target): (&[f32], &f32)| {
+            row.iter().zip(w).map(|(a, x)| f64::from(*a) * f64::from(*x)).sum::<f64>() - f64::from(*target)
+        };
+        rows.map(row).collect()
+    }
+
+    fn loss(&self, worker: usize, w: &[f32]) -> f64 {
+        let squares: f64 = self.residual(worker, w).iter().map(|r| r * r).sum();
+        (squares + w.iter().map(|x| f64::from(*x).cos()).sum::<f64>()) / N as f64
+    }
+
+    fn gradient(&self, worker: usize, w: &[f32]) -> Vec<f32> {
+        let residual = self.residual(worker, w);
+        let of = |column: usize| {
+            let along =
+                residual.iter().enumerate().map(|(row, r)| f64::from(self.matrix[row * N + column]) * r);
+            (2.0 * along.sum::<f64>() - f64::from(w[column]).sin()) / N as f64
+        };
+        (0..N).map(|column| of(column) as f32).collect()
+    }
+}
+
+pub(super) fn check(reference: &Reference<'_>) -> Result<Vec<Quantity>, ParityError> {
+    let (problem, json) = (Problem::new(reference.seed), reference.json);
+    let mut quantities = replay("scripted", &problem, &json["scripted"]["events"], &json["scripted"], None);
+    let runs = json["stale"]["runs"].as_object().ok_or_else(|| reference.lacks("stale"))?;
+    for (name, run) in runs {
+        let bound = run["bound"].as_u64();
+        quantities.extend(replay(name, &problem, &json["stale"]["attempts"], run, bound));
+    }
+    quantities.extend(synchronous(&problem, &json["synchronous"])?);
+    quantities.extend(diloco(&problem, &json["diloco"])?);
+    Ok(quantities)
+}
+
+/// Has two workers attempt acts in order, each pull being answered once it is admitted.
+fn replay(name: &str, problem: &Problem, attempts: &Value, run: &Value, bound: Option<u64>) -> Vec<Quantity> {
+    let mut store = VersionedStore::new(problem.start.clone(), 2, bound);
+    let mut waiting = Waiting::new(2);
+    let mut copies = [problem.start.clone(), problem.start.clone()];
+    let (mut events, mut pushes, mut norms) = (Vec::new(), Vec::new(), Vec::new());
+    for attempt in attempts.as_array().into_iter().flatten() {
+        let worker = usize::from(attempt[0] == 1);
+        waiting.arrive(worker, if attempt[1] == "pull" { Act::Pull } else { Act::Push }, ());
+        while let Some((worker, act, ())) = waiting.next(store.clocks()) {
+            events.push(json!([worker, if act == Act::Pull { "pull" } else { "push" }]));
+            if act == Act::Pull {
+                store.pull(worker);
+                copies[worker].clone_from(store.values());
+                continue;
+            }
+            let gradient = problem.gradient(worker, &copies[worker]);
+            let (Pushed { pulled, version }, norm) = store.push(worker, |w: &mut Vec<f32>, _| {
+                w.iter_mut().zip(gradient).for_each(|(w, g)| *w -= g);
+                norm(w)
+            });
+            pushes.push(json!([worker, pulled, version]));
+            norms.push(norm);
+        }
+    }
+    let listed = |of: &Value| of.as_array().cloned().unwrap_or_default();
+    let recorded = listed(&run["pushes"]);
+    let versions: Vec<Value> = recorded
+        .iter()
+        .map(|push| json!([push["worker"], push["pulled_version"], push["server_version"]]))
+        .collect();
+    let recorded_norms: Vec<f64> =
+        recorded.iter().map(|push| push["w_l2"].as_f64().unwrap_or(f64::NAN)).collect();
+    vec![
+        Quantity::exact(&format!("{name} events"), &events, &listed(&run["events"])),
+        Quantity::exact(&format!("{name} versions"), &pushes, &versions),
+        Quantity::vector(&format!("{name} norms"), &norms, &recorded_norms, TOLERANCE),
+        weights(&format!("{name} weights"), store.values(), &run["w"]),
+    ]
+}
+
+fn norm(w: &[f32]) -> f64 {
+    w.iter().map(|w| f64::from(*w).powi(2)).sum::<f64>().sqrt()
+}
+
+fn weights(name: &str, found: &[f32], recorded: &Value) -> Quantity {
+    let found: Vec<f64> = found.iter().map(|w| f64::from(*w)).collect();
+    Quantity::vector(name, &found, &numbers(recorded), TOLERANCE)
+}
+
+/// Five steps down the mean gradient, by `ps-bsp`.
+fn synchronous(problem: &Problem, recorded: &Value) -> Result<Vec<Quantity>, ParityError> {
+    let steps = numbers(&recorded["w_l2_after_each"]).len();
+    let ranks = on_two_ranks(problem, "ps-bsp", &SyncOptions::default(), (steps, 0.5, false))?;
+    let after: Vec<f64> = ranks[0].after.iter().map(|w| norm(w)).collect();
+    let last = ranks[0].after.last().map_or(&[][..], Vec::as_slice);
+    Ok(vec![
+        Quantity::vector("synchronous norms", &after, &numbers(&recorded["w_l2_after_each"]), TOLERANCE),
+        weights("synchronous weights", last, &recorded["w"]),
+    ])
+}
+
+/// Rounds of steps of AdamW by each rank, and outer steps with Nesterov momentum.
+fn diloco(problem: &Problem, recorded: &Value) -> Result<Vec<Quantity>, ParityError> {
+    let every = recorded["H"].as_u64().unwrap_or(1);
+    let rounds = recorded["rounds"].as_array().cloned().unwrap_or_default();
+    let sync = SyncOptions { every, ..SyncOptions::default() };
+    let steps = rounds.len() * every as usize;
+    let ranks = on_two_ranks(problem, "diloco", &sync, (steps, 0.01, true))?;
+    let mut quantities = Vec::new();
+    for (at, round) in rounds.iter().enumerate() {
+        let (first, last) = (at * every as usize, (at + 1) * every as usize);
+        for (rank, run) in ranks.iter().enumerate() {
+            let name = format!("diloco round {at} losses of worker {rank}");
+            let losses = &run.losses[first..last];
+            quantities.push(Quantity::vector(
+                &name,
+                losses,
+                &numbers(&round["inner_losses"][rank]),
+                TOLERANCE,
+            ));
+        }
+        let global = &ranks[0].after[last - 1];
+        quantities.push(weights(&format!("diloco round {at} weights"), global, &round["w"]));
+        let losses: Vec<f64> = (0..2).map(|worker| problem.loss(worker, global)).collect();
+        let name = format!("diloco round {at} global losses");
+        quantities.push(Quantity::vector(&name, &losses, &numbers(&round["global_losses"]), TOLERANCE));
+    }
+    Ok(quantities)
+}
+
+/// What a rank has gone through.
+struct Run {
+    /// Its loss before each step.
+    losses: Vec<f64>,
+    /// Its weights after each step.
+    after: Vec<Vec<f32>>,
+}
+
+/// Two ranks under a strategy, each with the gradients of its own loss, by AdamW or plain gradient descent.
+fn on_two_ranks(
+    problem: &Problem,
+    strategy: &'static str,
+    sync: &SyncOptions,
+    (steps, rate, adam): (usize, f64, bool),
+) -> Result<Vec<Run>, ParityError> {
+    let ranks = threads(2).map_err(phalanx_sharding::ShardingError::from)?.into_iter().map(|comm| {
+        let (problem, sync) = (problem.clone(), sync.clone());
+        std::thread::spawn(move || -> Result<Run, ParityError> {
+            let rank = comm.rank();
+            let builder = StoreBuilder::new(BuildOptions::default());
+            // Outside of any block, so that it is there when a step has begun.
+            let w = builder.root().param("w", (1, N), Init::ZEROS)?;
+            let store = builder.build()?;
+            w.set(&Tensor::from_vec(problem.start.clone(), (1, N), &Device::Cpu)?)?;
+            let row = Strategy::named(strategy)?;
+            let parallel = share(&store, row.mesh(comm, 0)?, row, Options::default(), sync)?;
+            let rule: Rule = match adam {
+                true => OptimizerRule::of(Adam::decoupled((0.9, 0.999), 1e-8, 0.1), 1),
+                false => OptimizerRule::of(Sgd::new(0.0, false, 0.0), 1),
+            };
+            parallel.serve(&rule)?;
+            let values = || -> Result<Vec<f32>, ParityError> { Ok(w.tensor()?.flatten_all()?.to_vec1()?) };
+            let mut run = Run { losses: Vec::new(), after: Vec::new() };
+            for _ in 0..steps {
+                let step = parallel.begin_step()?;
+                let now = values()?;
+                run.losses.push(problem.loss(rank, &now));
+                let gradient = Tensor::from_vec(problem.gradient(rank, &now), N, &Device::Cpu)?;
+                store.flat_params()[0].set_grads(&FlatStorage::new(gradient)?)?;
+                step.finish_by(&rule, rate)?;
+                // Between meetings each rank's own, and otherwise what all have.
+                let shown = strategy != "diloco";
+                if shown {
+                    parallel.unshard()?;
+                }
+                run.after.push(values()?);
+                if shown {
+                    parallel.reshard()?;
+                }
+            }
+            Ok(run)
+        })
+    });
+    let ranks: Vec<_> = ranks.collect();
+    let lost = || ParityError::Sharding(phalanx_sharding::ShardingError::Step("a rank has panicked"));
+    ranks.into_iter().map(|rank| rank.join().map_err(|_| lost())?).collect()
+}
