@@ -133,7 +133,7 @@ impl Shared {
         let way = self.way(bucket)?;
         let sums = &self.sums[bucket];
         let inside = self.route.groups.map_or(self.route.shard, |groups| groups.inside);
-        let (start, mut moving) = (Instant::now(), Duration::ZERO);
+        let (start, before, mut moving) = (Instant::now(), self.bytes_sent(), Duration::ZERO);
         with_singles(full, |gradients| {
             let [first, between @ ..] = sums.as_slice() else { return Ok(()) };
             moving += self.run(first, gradients, &self.shards, way)?;
@@ -154,9 +154,16 @@ impl Shared {
             }
         })??;
         if let Some(trial) = &self.trial {
-            lock(trial).note(bucket, way, start.elapsed(), moving);
+            let sent = self.bytes_sent() - before;
+            lock(trial).note(bucket, way, start.elapsed(), (moving, sent));
         }
         Ok(way)
+    }
+
+    /// Bytes that this rank has sent for gradients so far.
+    fn bytes_sent(&self) -> u64 {
+        let between = self.replicas.as_ref().map_or(0, |replicas| replicas.stats().bytes_sent);
+        self.shards.stats().bytes_sent + between
     }
 
     /// One sum; how long communication took.
@@ -185,14 +192,8 @@ impl Shared {
             if let Some(replicas) = &self.replicas {
                 replicas.all_reduce(all.as_mut_slice(), ReduceOp::Sum)?;
             }
-            let bytes = |sums: &Vec<Sum>| {
-                let len = sums.first().map_or(0, |sum| sum.bucket.len);
-                let again = self.route.regathered(len);
-                let plain = sums.iter().map(|sum| sum.plain().sent).sum::<u64>() + again;
-                let coded = sums.iter().map(|sum| sum.bytes(&*self.codec).sent).sum::<u64>() + again;
-                (len, [plain, coded])
-            };
-            trial.decide(&all, self.route.ranks(), &self.sums.iter().map(bytes).collect::<Vec<_>>());
+            let elements = |sums: &Vec<Sum>| sums.first().map_or(0, |sum| sum.bucket.len);
+            trial.decide(&all, self.route.ranks(), &self.sums.iter().map(elements).collect::<Vec<_>>());
         }
         Ok(trial.way(bucket))
     }
