@@ -57,10 +57,12 @@ fn a_table_has_a_row_for_every_strategy() {
         }
         let among = row["ranks"].as_u64().expect("ranks") > 1;
         assert_eq!(number("bytes_sent_per_rank_and_step") > 0.0, among, "{name}");
-        // The same images in the same order: only the order of sums differs.
-        let (loss, alone) = (number("loss"), rows[0]["loss"].as_f64().expect("a loss"));
-        assert!((loss - alone).abs() < 1e-3 * alone.abs(), "{name}: {loss} {alone}");
         let name = name.as_str().expect("a name");
+        // The same images in the same order: only the order of sums differs, where all ranks take every step together.
+        let together = name == "one-rank" || phalanx_sharding::Strategy::named(name).expect("a row").is_bulk_synchronous();
+        let (loss, alone) = (number("loss"), rows[0]["loss"].as_f64().expect("a loss"));
+        let tolerance = if together || name == "ps-bsp" { 1e-3 } else { 0.2 };
+        assert!((loss - alone).abs() < tolerance * alone.abs(), "{name}: {loss} {alone}");
         assert!(
             markdown.contains(&format!("| {name} |")) && picture.contains(&format!(">{name}<")),
             "{name}"

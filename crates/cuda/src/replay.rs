@@ -42,7 +42,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use crate::device::{Segment, Segments};
+use crate::device::{MOST, Segment, Segments};
 use crate::memory::Reserve;
 use crate::{Gpu, GpuError, Result};
 
@@ -106,6 +106,11 @@ impl Replay {
     pub fn recorded(&self) -> (usize, usize) {
         let graphs = || self.segments.values().flatten();
         (graphs().count(), graphs().map(Segment::len).sum())
+    }
+
+    /// Whether there are as many recordings of branches as there will be: what comes in others is issued as always.
+    pub fn is_full(&self) -> bool {
+        self.segments.len() >= MOST
     }
 
     /// Bytes that it holds for its runs.

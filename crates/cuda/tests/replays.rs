@@ -237,6 +237,25 @@ fn other_work_than_what_was_recorded_is_an_error_that_names_it() {
 }
 
 #[test]
+fn memory_of_others_outlives_the_graph_that_uses_it() {
+    software::run_anywhere(|| {
+        let gpu = &gpu();
+        let mut replay = Replay::new(gpu);
+        for run in 0..6 {
+            let mut given = Some(gpu.upload(&[run as f32; 64]).unwrap());
+            let output = replay.run(|| -> Result<Slice> {
+                let doubled = kernels::affine(gpu, given.as_ref().unwrap(), 2.0, 0.0)?;
+                given = None;
+                // Somebody else would get the memory now.
+                kernels::affine(gpu, &doubled, 1.0, 1.0)
+            });
+            assert_eq!(gpu.download::<f32>(&output.unwrap()).unwrap(), [2.0 * run as f32 + 1.0; 64]);
+        }
+        assert_eq!(replay.recorded(), (1, 2));
+    });
+}
+
+#[test]
 fn branches_have_recordings_of_their_own() {
     software::run_anywhere(|| {
         let gpu = &gpu();
@@ -273,11 +292,21 @@ fn branches_have_recordings_of_their_own() {
         assert_eq!(held[23].0, (4, 7));
         assert!(held[10..].windows(2).all(|pair| pair[0] == pair[1]), "{held:?}");
         // More branches than are recorded are as always.
-        for rows in 10..60 {
+        for rows in (10..60).chain(10..60) {
             let output = replay.run(|| body(rows)).unwrap();
             let found = gpu.download::<f32>(&output).unwrap();
             assert_eq!(found, gpu.download::<f32>(&body(rows).unwrap()).unwrap(), "{rows} rows");
         }
+        assert!(replay.is_full());
+        let mut held = Vec::new();
+        for run in 0..30 {
+            let output = replay.run(|| body(50 + run % 3)).unwrap();
+            assert_eq!(output.len(), 8 * (50 + run % 3));
+            // What was uploaded is held until it has arrived.
+            gpu.synchronize().unwrap();
+            held.push(replay.bytes());
+        }
+        assert_eq!(held[5], held[29], "what leaves runs that are not recorded is used again");
         assert!(replay.recorded().0 <= 33, "{:?}", replay.recorded());
     });
 }

@@ -213,7 +213,7 @@ proptest! {
 fn one_run_of_drawn_indices_covers_all() {
     let mut seen = vec![0; 100];
     (0..2000).for_each(|base| {
-        random_indices(stream("r") ^ base << 20, 100, 7).iter().for_each(|at| seen[*at as usize] += 1)
+        random_indices(stream("r") ^ base << 20, 100, 7).iter().for_each(|at| seen[*at as usize] += 1);
     });
     // 140 are expected of each.
     assert!(seen.iter().all(|seen| (80..220).contains(seen)), "{seen:?}");

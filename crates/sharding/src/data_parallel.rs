@@ -34,7 +34,7 @@ use self::prefetch::Pass;
 use self::weights::WeightGather;
 use crate::agreement::{broadcast_buffers, check_same_model};
 use crate::buffer::InPlace;
-use crate::codec::{CodecState, CodecVerdict, Route};
+use crate::codec::{CodecState, CodecVerdict, Groups, Route};
 use crate::options::{Options, Overlap};
 use crate::parallel::{ParallelStrategy, ShardRole, StateBytes, Step, StepToken};
 use crate::process_group::RankGroup;
@@ -110,7 +110,7 @@ impl DataParallel {
     ///
     /// # Errors
     /// [`ShardingError::Mesh`] if the mesh lacks an axis, [`ShardingError::Strategy`] if the strategy cannot go by the
-    /// algorithm or the codec's scope, [`ShardingError::Codec`] if the codec does not know the gradients' type; otherwise as
+    /// algorithm or gathers no parameters that could be quantised, [`ShardingError::Codec`] if the codec does not know the gradients' type; otherwise as
     /// [`DataParallel::new`].
     pub fn with_options(
         store: &ParamStore,
@@ -140,7 +140,6 @@ impl DataParallel {
                 let problem = format!("encodes gradients of f32, not {}", param.dtype().as_str());
                 return Err(ShardingError::codec(codec.name(), problem));
             }
-            options.codec_scope.fits(&strategy)?;
         }
         check_same_model(store, &comm)?;
         let (shards, replicas) = match strategy.axis {
@@ -153,24 +152,26 @@ impl DataParallel {
         let overlaps = options.overlap.decide(&comm, gathers && on_host, options.threads.max(1))?;
         let timely = |comm: Communicator| if overlaps { comm } else { comm.blocking() };
         let by = |comm: &Communicator| timely(comm.using(options.algorithm));
-        let own = |comm: &Communicator| {
-            let part = comm.split(Some(0), 0)?;
-            part.ok_or_else(|| ShardingError::Mesh("a rank with a colour got no group".into()))
-        };
         let rounds = options.weight_chunk.filter(|_| gathers);
-        let weights = rounds.map(|chunk| WeightGather::new(own(shards)?, chunk, overlaps)).transpose()?;
+        let weights = rounds.map(|chunk| WeightGather::new(part(shards, 0)?, chunk, overlaps)).transpose()?;
         let coding = match &options.codec {
             None => None,
             Some(codec) => {
                 let place = |comm: &Communicator| (comm.rank(), comm.world_size());
+                let (rank, ranks) = place(&comm);
+                let group = options.codec_scope.group(&strategy, comm.hosts());
+                let links = match group {
+                    None => (part(shards, 0)?, replicas.map(|replicas| part(replicas, 0)).transpose()?),
+                    Some(group) => (part(&comm, rank / group)?, Some(part(&comm, rank % group)?)),
+                };
                 let route = Route {
                     strategy,
                     scope: options.codec_scope,
                     algorithm: options.algorithm,
                     shard: place(shards),
                     replica: replicas.map(place),
+                    groups: group.map(|group| Groups::of(rank, ranks, group)),
                 };
-                let links = (own(shards)?, replicas.map(own).transpose()?);
                 Some(Coding::new(codec.clone(), route, links, &params, (options.codec_when, overlaps))?)
             }
         };
@@ -324,7 +325,7 @@ impl ParallelStrategy for DataParallel {
         state.step = None;
         if !completed {
             state.gathered.open.clear();
-            self.params.iter().for_each(FlatParam::discard_grads);
+            self.params.iter().for_each(FlatParam::forget_grads);
         }
     }
 
@@ -370,12 +371,7 @@ impl ParallelStrategy for DataParallel {
         let mut state = self.state();
         Ok(RankGroup::of(match state.first_ranks.entry(ranks) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => {
-                let part = self.comm.split(Some(u32::from(self.comm.rank() >= ranks)), 0)?;
-                new.insert(
-                    part.ok_or_else(|| ShardingError::Mesh("a rank with a colour got no group".into()))?,
-                )
-            }
+            Entry::Vacant(new) => new.insert(part(&self.comm, usize::from(self.comm.rank() >= ranks))?),
         }))
     }
 
@@ -445,4 +441,12 @@ impl ParallelStrategy for DataParallel {
             }
         }
     }
+}
+
+/// A communicator of its own for the ranks that give the same colour.
+fn part(comm: &Communicator, colour: usize) -> Result<Communicator> {
+    let colour = u32::try_from(colour)
+        .map_err(|_| ShardingError::Mesh(format!("rank {colour} is beyond what communicators count")))?;
+    comm.split(Some(colour), 0)?
+        .ok_or_else(|| ShardingError::Mesh("a rank with a colour got no communicator".into()))
 }

@@ -50,7 +50,7 @@ use std::sync::Arc;
 use phalanx_collectives::Algorithm;
 use phalanx_tensor::{FlatParam, ParamGroup};
 
-use crate::codec::{CodecScope, GradCodec, Route};
+use crate::codec::{CodecScope, GradCodec, Groups, Route};
 use crate::options::Options;
 use crate::strategy::{GossipKind, Layout, Meeting, ServerPace, ShardAxis, Strategy, Synchrony};
 use crate::synchrony::SyncOptions;
@@ -62,8 +62,8 @@ use crate::{Result, ShardingError};
 pub struct Workload {
     /// Ranks that train together.
     pub ranks: usize,
-    /// Ranks of a group, for strategies that have groups; `None` for what [`crate::DataParallel::new`] takes on one host,
-    /// the largest proper divisor of the number of ranks.
+    /// Ranks of a group, for strategies that have groups and for codecs between groups only; `None` for what
+    /// [`crate::DataParallel::new`] takes on one host, the largest proper divisor of the number of ranks.
     pub group: Option<usize>,
     /// Numbers that the optimizer keeps for every parameter that it changes: 2 for Adam, 1 for SGD with momentum, 0 without.
     pub optimizer_numbers: usize,
@@ -89,12 +89,16 @@ impl Workload {
     /// How the gradients of a rank go, where `shards` ranks share what is sharded.
     fn route(&self, strategy: Strategy, rank: usize, shards: usize) -> Route {
         let groups = strategy.axis == ShardAxis::Group;
+        // Without a codec there is nothing that groups are for.
+        let group = self.codec.as_ref().and_then(|_| self.codec_scope.group(&strategy, &vec![0; self.ranks]));
+        let group = group.map(|natural| self.group.unwrap_or(natural));
         Route {
             strategy,
             scope: self.codec_scope,
             algorithm: self.algorithm,
             shard: (rank % shards, shards),
             replica: groups.then_some((rank / shards, self.ranks / shards)),
+            groups: group.map(|group| Groups::of(rank, self.ranks, group)),
         }
     }
 }
@@ -187,7 +191,6 @@ impl MemoryPlan {
         strategy.goes_by(workload.algorithm)?;
         let shards = shards(&strategy, workload)?;
         let layout = strategy.layout;
-        workload.codec.as_ref().map_or(Ok(()), |_| workload.codec_scope.fits(&strategy))?;
         workload.weight_chunk.map_or(Ok(()), |_| strategy.gathers_parameters())?;
         let routes: Vec<Route> =
             (0..workload.ranks).map(|rank| workload.route(strategy, rank, shards)).collect();
@@ -248,10 +251,11 @@ fn shards(strategy: &Strategy, workload: &Workload) -> Result<usize> {
         ShardAxis::World => ranks,
         ShardAxis::Group => workload.group.unwrap_or_else(|| crate::strategy::natural_group(&vec![0; ranks])),
     };
-    if shards == 0 || !ranks.is_multiple_of(shards) {
-        return Err(ShardingError::Mesh(format!("{ranks} ranks are not whole groups of {shards}")));
+    let group = workload.group.unwrap_or(shards);
+    match group > 0 && ranks.is_multiple_of(group) {
+        true => Ok(shards),
+        false => Err(ShardingError::Mesh(format!("{ranks} ranks are not whole groups of {group}"))),
     }
-    Ok(shards)
 }
 
 fn bytes(param: &FlatParam) -> u64 {
@@ -359,6 +363,7 @@ fn sent(params: &[FlatParam], route: &Route, workload: &Workload) -> u64 {
                 None => sum.among.summed((sum.bucket.len * param.dtype().size_in_bytes()) as u64),
             })
             .sum::<u64>();
+        sent += route.regathered(param.len());
         // Back as parameters.
         if layout.optimizer == Layout::Leader
             || layout.optimizer == Layout::Sharded && !layout.leaves_memory(param, shards)

@@ -318,8 +318,15 @@ fn codecs_train_as_well_as_they_promise() {
         assert_eq!(run("ddp", codec, never), curve, "{codec}: on the thread that trains");
     }
     // Between groups only, and weights as integers.
-    let between = run("hsdp", "int8", |options| options.codec_scope = CodecScope::InterHost);
-    assert!(off(&between) > 0.0 && off(&between) < 0.01, "{}", off(&between));
+    fn inter_host(options: &mut Options) {
+        options.codec_scope = CodecScope::InterHost;
+    }
+    for strategy in ["hsdp", "ddp", "zero2", "fsdp", "dp"] {
+        let between = run(strategy, "int8", inter_host);
+        assert!(off(&between) > 0.0 && off(&between) < 0.01, "{strategy}: {}", off(&between));
+        // In groups sums are taken in another order.
+        assert!(off(&run(strategy, "lossless", inter_host)) < 1e-4, "{strategy}");
+    }
     for strategy in ["fsdp", "hsdp"] {
         let rounded = run(strategy, "none", |options| options.weight_chunk = Some(64));
         assert!(off(&rounded) > 0.0 && off(&rounded) < 0.1, "{strategy}: {}", off(&rounded));

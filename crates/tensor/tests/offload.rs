@@ -61,6 +61,8 @@ fn state_in_files_has_the_numbers_of_state_in_memory() {
     for (name, make) in OPTIMIZERS {
         let files = folder.path().join("state");
         let at_files = || StateAt::Disk(Disk::new(&files).expect("a folder"));
+        // Others have state there.
+        let other = Disk::new(&files).expect("a folder");
         let mut ended = Vec::new();
         for at in [StateAt::Parameters, at_files()] {
             let on_disk = matches!(at, StateAt::Disk(_));
@@ -78,7 +80,8 @@ fn state_in_files_has_the_numbers_of_state_in_memory() {
                     (optimizer, ema) = (make(at.clone()), Ema::new(0.9).with_state_at(at));
                     optimizer.load_state(params, steps, &saved).expect("fits");
                     ema.load_state(params, updates, &averages).expect("fits");
-                    assert!(!on_disk || !files.exists(), "files go with what they are of");
+                    let left = std::fs::read_dir(&files).expect("is there").count();
+                    assert_eq!(left, 1, "files go with what they are of, and no others");
                 }
                 differentiate(&store, step);
                 optimizer.step(params, 0.1, &context).expect("steps");
@@ -99,6 +102,9 @@ fn state_in_files_has_the_numbers_of_state_in_memory() {
             ended.push([bits(&weights), bits(&saved), bits(&averages)]);
         }
         assert_eq!(ended[0], ended[1], "{name}");
+        assert!(other.folder().is_dir());
+        drop(other);
+        assert!(!files.exists(), "folders that were made go too");
     }
 }
 
@@ -116,8 +122,9 @@ fn what_is_wrong_with_files_is_told_with_their_names() {
 
     let store = store();
     let param = &store.flat_params()[0];
-    let mut state = FlatState::new("moment").kept_at(at_files_in(folder.path(), "state"));
-    let file = folder.path().join("state/moment-0");
+    let disk = Disk::new(folder.path().join("state")).expect("a folder");
+    let file = disk.folder().join("moment-0");
+    let mut state = FlatState::new("moment").kept_at(StateAt::Disk(disk));
     let opened = state.open(param).expect("zeros");
     state.close(param, opened).expect("is written");
     assert_eq!(state.open(param).expect("is read").len(), param.owned().len());

@@ -85,7 +85,7 @@ fn interrupted_runs_go_on_to_the_bit() {
         ("fsdp", "topk", ""),
         ("zero2", "dgc", "--set codec.warmup_steps=5"),
         ("hsdp", "powersgd", "--set codec.scope=inter-host"),
-        ("ddp", "sign", ""),
+        ("ddp", "sign", "--set codec.scope=inter-host"),
         ("zero1", "qsgd", ""),
     ] {
         let ranks = if strategy == "hsdp" { 4 } else { 2 };
@@ -177,7 +177,6 @@ fn what_cannot_be_is_refused_by_name() {
         ("--set codec.kind=zip", "`topk`"),
         ("--set codec.kind=topk --set codec.density=0", "give a density above 0"),
         ("--set codec.kind=int8 --set codec.chunk=100", "give a multiple of 8"),
-        ("--set codec.kind=int8 --set codec.scope=inter-host", "`ddp` has no groups"),
         ("--set codec.weights=int8", "needs parameters that are gathered, as fsdp and hsdp do, not ddp"),
         ("--set codec.kind=dgc --set codec.when=auto", "set codec.when = always"),
         (
@@ -218,8 +217,13 @@ fn a_plan_shows_what_a_codec_keeps_and_sends() {
             .expect("words")
             .starts_with("topk, density 0.001, scope all, when auto")
     );
-    let between = plan("--set codec.kind=int8 --set codec.scope=inter-host --strategy hsdp");
-    assert!(between["strategies"].as_array().expect("rows").iter().all(|row| row["strategy"] == "hsdp"));
+    // Between two groups of two: all of the plain bytes inside, and half of the numbers by a byte each.
+    let between = row(&plan("--set codec.kind=int8 --set codec.scope=inter-host"), "ddp");
+    let part = number(&between, "bytes_sent_per_step") as f64 / number(&before, "bytes_sent_per_step") as f64;
+    assert!((0.75..0.76).contains(&part), "{part}");
+    let rounded = plan("--set codec.weights=int8 --strategy fsdp");
+    let rows = rounded["strategies"].as_array().expect("rows").iter();
+    assert_eq!(rows.map(|row| &row["strategy"]).collect::<Vec<_>>(), ["fsdp", "hsdp"]);
     let text = place.succeed("plan --model resnet18 --ranks 4 --set codec.kind=powersgd --set codec.rank=4");
     assert!(text.contains("codec      powersgd, rank 4"), "{text}");
 }

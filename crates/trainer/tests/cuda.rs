@@ -253,7 +253,7 @@ fn the_state_of_an_optimizer_may_lie_on_the_host() {
     place.succeed(&format!("{common} {disk} --steps 5 --out disk"));
     assert_eq!(column(&place.run("disk"), "loss"), whole);
     assert_eq!(peak("disk"), 0);
-    assert!(!place.run("files/disk/offload/rank-0/network").exists(), "files are deleted");
+    assert!(!place.run("files").exists(), "files are deleted");
 }
 
 /// The losses of a training by graphs are those of one without, to the last bit; how many pieces of work graphs have.
@@ -309,7 +309,12 @@ fn steps_launched_as_graphs_have_the_same_bits() {
 fn graphs_lie_between_what_ranks_send_each_other() {
     let Some(place) = Place::anywhere() else { return };
     for strategy in ["ddp", "zero2", "fsdp"] {
-        graphs_change_nothing(&place, 2, &format!("tiny --strategy {strategy} --set train.clip_norm=1"));
+        // Evaluations gather parameters in another order.
+        graphs_change_nothing(
+            &place,
+            2,
+            &format!("tiny --strategy {strategy} --set train.clip_norm=1 --set eval.every=3"),
+        );
     }
     let synchronised = "--set data.kind=shapes --set data.images=24 --set data.test_images=8 \
                         --set model.image_size=16 --set model.width=8 --set train.global_batch=4 \

@@ -17,7 +17,7 @@ use crate::libraries::Library;
 use crate::{GpuError, Result};
 
 pub(crate) use capture::Left;
-pub(crate) use replaying::{Segment, Segments, Turn, Work};
+pub(crate) use replaying::{MOST, Segment, Segments, Turn, Work};
 
 /// Why what happens once cannot be captured.
 const FIRST: &str = "it is done once, at first use: run the same work once before";

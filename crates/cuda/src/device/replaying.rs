@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
 
 use super::{Device, Stream};
-use crate::driver::{Call, Captured, Executable, Node, Shape, last_captured};
+use crate::driver::{Call, Captured, Executable, Kept, Node, Shape, last_captured};
 use crate::{GpuError, Result};
 
 thread_local! {
@@ -101,7 +101,7 @@ fn differs(action: &str, problem: String) -> GpuError {
 pub(crate) type Segments = HashMap<Vec<u64>, Vec<Segment>>;
 
 /// Branches that are recorded; in others everything is issued as always.
-const MOST: usize = 32;
+pub(crate) const MOST: usize = 32;
 
 /// What is to be done with a piece of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,6 +127,8 @@ struct Player {
     op: usize,
     /// What was captured of the segment that is recorded.
     capturing: Option<Vec<Op>>,
+    /// Memory of others that the segment under way uses, until it is launched.
+    holding: Vec<Kept>,
     /// What is done when that is captured and before it is launched.
     before_launch: Vec<Box<dyn FnOnce() -> Result<()>>>,
     /// Whether something was done for the first time, which nothing can be recorded with.
@@ -136,7 +138,7 @@ struct Player {
 }
 
 impl Player {
-    fn turn(&mut self, action: &str, work: &Work<'_>) -> Result<Turn> {
+    fn turn(&mut self, action: &str, work: &Work<'_>, hold: &dyn Fn(&mut Vec<Kept>)) -> Result<Turn> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
@@ -153,9 +155,14 @@ impl Player {
         };
         segment.follow(self.op, action, work)?;
         self.op += 1;
-        if self.op == segment.ops.len() {
-            (self.segment, self.op) = (self.segment + 1, 0);
-            segment.executable.launch(self.device.stream(Stream::Compute))?;
+        match self.op == segment.ops.len() {
+            true => {
+                (self.segment, self.op) = (self.segment + 1, 0);
+                segment.executable.launch(self.device.stream(Stream::Compute))?;
+                self.holding.clear();
+            }
+            // Freed before the launch it would be freed before the work.
+            false => hold(&mut self.holding),
         }
         Ok(Turn::Known)
     }
@@ -244,6 +251,7 @@ impl Device {
             segment: 0,
             op: 0,
             capturing: None,
+            holding: Vec::new(),
             before_launch: Vec::new(),
             abandoned: false,
             failed: None,
@@ -298,10 +306,10 @@ impl Device {
         Some(result)
     }
 
-    /// What is to be done with a piece of work for the computing stream.
-    pub(crate) fn turn(&self, action: &str, work: &Work<'_>) -> Result<Turn> {
+    /// What is to be done with a piece of work for the computing stream, whose memory `hold` holds.
+    pub(crate) fn turn(&self, action: &str, work: &Work<'_>, hold: &dyn Fn(&mut Vec<Kept>)) -> Result<Turn> {
         let turn = |player: &mut Player| {
-            let turn = player.turn(action, work);
+            let turn = player.turn(action, work, hold);
             player.noting(turn)
         };
         self.with_player(turn).unwrap_or(Ok(Turn::Issue))

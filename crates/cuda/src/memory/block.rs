@@ -1,7 +1,7 @@
 //! Allocations that are counted, and know which streams use them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::accounts::Kind;
 use super::pool::Pool;
@@ -14,16 +14,23 @@ use crate::driver::Allocation;
 pub(super) struct Tracked {
     memory: Arc<Allocation>,
     used: [AtomicU64; Stream::COUNT],
+    /// Loans of it that somebody has.
+    loans: AtomicUsize,
     device: Device,
 }
 
 impl Tracked {
     pub(super) fn new(memory: Allocation, device: Device) -> Self {
-        Self { memory: Arc::new(memory), used: Default::default(), device }
+        Self { memory: Arc::new(memory), used: Default::default(), loans: AtomicUsize::new(0), device }
     }
 
     pub(super) fn bytes(&self) -> usize {
         self.memory.bytes()
+    }
+
+    /// Loans of it that somebody has.
+    pub(super) fn loans(&self) -> usize {
+        self.loans.load(Ordering::Acquire)
     }
 
     /// Lets the computing stream wait for whoever uses the memory, unless it has.
@@ -68,6 +75,7 @@ impl Block {
     /// The memory of a block that is kept, for as long as somebody has it.
     pub(super) fn lent(tracked: Arc<Tracked>, kind: Kind, capture: u64, pool: &Pool) -> Self {
         let born = pool.device().count_allocation();
+        tracked.loans.fetch_add(1, Ordering::AcqRel);
         Self { tracked, born, kind, lender: Some(capture), pool: pool.clone() }
     }
 
@@ -115,7 +123,10 @@ impl Drop for Block {
     fn drop(&mut self) {
         match self.lender {
             None => self.pool.accounts().remove(self.kind, self.tracked.bytes()),
-            Some(capture) => self.pool.give_back(capture, &self.tracked),
+            Some(capture) => {
+                self.tracked.loans.fetch_sub(1, Ordering::AcqRel);
+                self.pool.give_back(capture, &self.tracked);
+            }
         }
         // Nothing is freed while a graph is captured: every launch would free it again.
         self.pool.device().defer(|| self.tracked.clone());

@@ -122,6 +122,8 @@ impl Pool {
                 reserve.take(bytes, dedicated)
             });
             if let Some(tracked) = self.device().noting(taken.unwrap_or(Ok(None)))? {
+                // Whoever had it may have dropped it where nobody waited for what uses it.
+                tracked.settle()?;
                 return Ok(Some(Block::lent(tracked, kind, scope, self)));
             }
         }

@@ -1,6 +1,6 @@
 //! Memory of a graph that is captured, or of work that is replayed: at fixed addresses, used again within it, and kept for it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::block::{Block, Tracked};
@@ -26,8 +26,8 @@ pub(crate) struct Reserve {
     /// The branch that the run is in, and the sequences of the others.
     path: Vec<u64>,
     others: HashMap<Vec<u64>, Sequence>,
-    /// By address of what is given out: how often. What left the latest run, and what is one's own for good, counts.
-    out: HashMap<usize, usize>,
+    /// By address: what was given out for good, and is never used for anything else.
+    dedicated: HashSet<usize>,
 }
 
 /// What fits: no more than a quarter larger than what was asked for, so that large blocks are left for large arrays.
@@ -46,7 +46,7 @@ impl Reserve {
             loose: false,
             path: Vec::new(),
             others: HashMap::new(),
-            out: HashMap::new(),
+            dedicated: HashSet::new(),
         }
     }
 
@@ -79,7 +79,10 @@ impl Reserve {
 
     fn go_to(&mut self, path: Vec<u64>) {
         let sequence = std::mem::take(&mut self.sequence);
-        self.others.insert(std::mem::replace(&mut self.path, path), sequence);
+        let left = std::mem::replace(&mut self.path, path);
+        if !sequence.is_empty() {
+            self.others.insert(left, sequence);
+        }
         self.sequence = self.others.remove(&self.path).unwrap_or_default();
         self.at = 0;
         self.free.clear();
@@ -90,8 +93,8 @@ impl Reserve {
 
     /// What follows is recorded, with all memory that nobody has.
     fn collect(&mut self) {
-        let free = |one: &&Arc<Block>| !self.out.contains_key(&Arc::as_ptr(one.tracked()).addr());
-        self.free = self.owned.iter().filter(free).map(|block| block.tracked().clone()).collect();
+        let all = self.owned.iter().map(|block| block.tracked());
+        self.free = all.filter(|tracked| self.may_be_used(tracked)).cloned().collect();
     }
 
     /// Memory for so many bytes: what was given out at this place of the first run, or else the smallest that fits and that nobody
@@ -105,9 +108,10 @@ impl Reserve {
             }
             let tracked = tracked.clone();
             self.at += 1;
-            self.give_out(&tracked, false);
             if self.at == self.sequence.len() {
                 self.collect();
+                // It is lent when this returns.
+                self.free.retain(|free| !Arc::ptr_eq(free, &tracked));
             }
             return Ok(Some(tracked));
         }
@@ -126,28 +130,25 @@ impl Reserve {
     }
 
     fn given(&mut self, asked: usize, tracked: &Arc<Tracked>, dedicated: bool) {
-        self.give_out(tracked, dedicated);
+        if dedicated {
+            self.dedicated.insert(Arc::as_ptr(tracked).addr());
+        }
         if !self.loose {
             self.sequence.push((asked, tracked.clone()));
             self.at = self.sequence.len();
         }
     }
 
-    fn give_out(&mut self, tracked: &Arc<Tracked>, dedicated: bool) {
-        *self.out.entry(Arc::as_ptr(tracked).addr()).or_default() += 1 + usize::from(dedicated);
-    }
-
     /// Memory that nobody has any more.
     pub(super) fn give_back(&mut self, tracked: &Arc<Tracked>) {
-        let address = Arc::as_ptr(tracked).addr();
-        let Some(count) = self.out.get_mut(&address) else { return };
-        *count -= 1;
-        if *count == 0 {
-            self.out.remove(&address);
-            if self.at == self.sequence.len() {
-                self.free.push(tracked.clone());
-            }
+        if self.at == self.sequence.len() && self.may_be_used(tracked) {
+            self.free.push(tracked.clone());
         }
+    }
+
+    /// Whether nobody has memory, and it is nobody's own.
+    fn may_be_used(&self, tracked: &Arc<Tracked>) -> bool {
+        tracked.loans() == 0 && !self.dedicated.contains(&Arc::as_ptr(tracked).addr())
     }
 
     /// Bytes that it has.

@@ -6,6 +6,7 @@ use cudarc::driver::CudaStream;
 
 use super::slice::Slice;
 use crate::device::{Device, Stream, Turn, Work};
+use crate::driver::Kept;
 use crate::{GpuError, Result};
 
 /// Gives a stream work that uses slices. Another stream than the computing one waits before for the slices' allocations, and
@@ -63,7 +64,12 @@ pub(crate) fn issue_repeatable(
         Work::Kernel(call) => &Work::Kernel(*call),
         Work::Fixed(_) => &Work::Fixed(&hash),
     };
-    let turn = device.turn(action, what)?;
+    let hold = |held: &mut Vec<Kept>| {
+        let others =
+            slices.iter().map(|slice| slice.block()).filter(|block| block.lender() != device.scope());
+        held.extend(others.map(|block| block.clone() as Kept));
+    };
+    let turn = device.turn(action, what, &hold)?;
     if turn == Turn::Known {
         return Ok(());
     }

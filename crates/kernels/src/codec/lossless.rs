@@ -77,7 +77,7 @@ fn encode(values: &[f32], table: &Table) -> Vec<u8> {
             backwards.push(*state as u8);
             *state >>= 8;
         }
-        *state = (*state / frequency << SCALE_BITS) + *state % frequency + start;
+        *state = ((*state / frequency) << SCALE_BITS) + *state % frequency + start;
     }
     states.iter().rev().for_each(|state| backwards.extend(state.to_be_bytes()));
     backwards.reverse();

@@ -22,7 +22,7 @@ pub use bucket::{Among, Bucket, Keeps, MatrixRange};
 pub use kind::{CodecKind, CodecSettings};
 pub use peers::Peers;
 pub use route::CodecScope;
-pub(crate) use route::{Route, Sum};
+pub(crate) use route::{Groups, Route, Sum};
 pub use trial::{CodecVerdict, CodecWhen};
 pub(crate) use trial::{Trial, Way};
 

@@ -5,7 +5,8 @@ use phalanx_tensor::FlatParam;
 
 use super::bucket::{Among, Bucket, Keeps};
 use super::{CodecBytes, GradCodec};
-use crate::strategy::{Layout, ShardAxis, Strategy};
+use crate::strategy::{Layout, ShardAxis, Strategy, natural_group};
+use crate::traffic::scattered;
 use crate::{Result, ShardingError};
 
 /// Between whom gradients are encoded.
@@ -14,7 +15,8 @@ pub enum CodecScope {
     /// Between all ranks; under strategies with groups inside of the groups and again between them.
     #[default]
     All,
-    /// Between groups of ranks only, such as hosts; inside of a group gradients travel as they are.
+    /// Between groups of ranks only: those of the strategy, or else hosts, or else halves or the like of the ranks. Inside of a
+    /// group gradients travel as they are.
     InterHost,
 }
 
@@ -22,19 +24,11 @@ impl CodecScope {
     /// What there is to choose from.
     pub const ALL: &'static [Self] = &[Self::All, Self::InterHost];
 
-    /// Whether the strategy has what is asked for.
-    ///
-    /// # Errors
-    /// [`ShardingError::Strategy`] if only what goes between groups is to be encoded, and there are none.
-    pub fn fits(self, strategy: &Strategy) -> Result<()> {
-        match (self, strategy.axis) {
-            (Self::All, _) | (_, ShardAxis::Group) => Ok(()),
-            (Self::InterHost, ShardAxis::World) => Err(ShardingError::Strategy {
-                name: strategy.name.to_owned(),
-                problem: "has no groups, so that nothing goes between them only; `hsdp` has, or encode between all ranks"
-                    .to_owned(),
-            }),
-        }
+    /// How many ranks a group has where a strategy has none of its own and only what goes between groups is encoded: those of a
+    /// host, if hosts have as many ranks each, and otherwise the largest proper divisor of the number of ranks. `None` where
+    /// there is no need of such groups.
+    pub(crate) fn group(self, strategy: &Strategy, hosts: &[usize]) -> Option<usize> {
+        (self == Self::InterHost && strategy.axis == ShardAxis::World).then(|| natural_group(hosts))
     }
 }
 
@@ -93,26 +87,63 @@ pub(crate) struct Route {
     pub(crate) shard: (usize, usize),
     /// The position among the groups, and how many they are; `None` if there are none.
     pub(crate) replica: Option<(usize, usize)>,
+    /// Groups that the codec alone knows.
+    pub(crate) groups: Option<Groups>,
+}
+
+/// A rank's place in groups between which alone gradients are encoded, under a strategy that has no groups.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Groups {
+    /// The position inside of the group, and how many ranks it has.
+    pub(crate) inside: (usize, usize),
+    /// The position of the group, and how many there are.
+    pub(crate) between: (usize, usize),
+}
+
+impl Groups {
+    /// The place of rank `rank` of `ranks`, in groups of `group` that follow each other.
+    pub(crate) fn of(rank: usize, ranks: usize, group: usize) -> Self {
+        Self { inside: (rank % group, group), between: (rank / group, ranks / group) }
+    }
 }
 
 impl Route {
-    /// The sums of the bucket `param`, which is one of `params`, in order: among those that share what is sharded, and then of
-    /// the shard between groups.
-    pub(crate) fn sums(&self, param: &FlatParam, params: usize) -> Vec<Sum> {
-        let keeps = match self.strategy.layout.gradients {
+    /// Who keeps what of a bucket in the end.
+    pub(crate) fn keeps(&self) -> Keeps {
+        match self.strategy.layout.gradients {
             Layout::Replicated => Keeps::All,
             Layout::Sharded => Keeps::Shard,
             Layout::Leader => Keeps::Leader,
+        }
+    }
+
+    /// Ranks that gradients are summed over, in all.
+    pub(crate) fn ranks(&self) -> usize {
+        self.shard.1 * self.replica.map_or(1, |(_, groups)| groups)
+    }
+
+    /// The sums of the bucket `param`, which is one of `params`, in order: among those that share what is sharded, or are of a
+    /// group, and then of the shard between groups.
+    pub(crate) fn sums(&self, param: &FlatParam, params: usize) -> Vec<Sum> {
+        let (inside, between, keeps) = match self.groups {
+            None => (self.shard, self.replica, self.keeps()),
+            // All parts come together again: see `Route::regathered`.
+            Some(groups) => (groups.inside, Some(groups.between), Keeps::Shard),
         };
         let among = |(rank, ranks), keeps| Among { rank, ranks, keeps, algorithm: self.algorithm };
         let bucket = Bucket::of(param.index(), param);
         let (len, coded) = (bucket.len, self.scope == CodecScope::All);
-        let mut sums = vec![Sum { bucket, among: among(self.shard, keeps), coded }];
-        if let Some(replica) = self.replica {
-            let shard = keeps.part(len, self.shard.1, self.shard.0).len();
+        let mut sums = vec![Sum { bucket, among: among(inside, keeps), coded }];
+        if let Some(between) = between {
+            let shard = keeps.part(len, inside.1, inside.0).len();
             let bucket = Bucket::of_shard(params + param.index(), shard);
-            sums.push(Sum { bucket, among: among(replica, Keeps::All), coded: true });
+            sums.push(Sum { bucket, among: among(between, Keeps::All), coded: true });
         }
         sums
+    }
+
+    /// Bytes that a rank sends to bring the parts of `len` summed gradients together in its group.
+    pub(crate) fn regathered(&self, len: usize) -> u64 {
+        self.groups.map_or(0, |groups| scattered(4 * len as u64, groups.inside.1))
     }
 }

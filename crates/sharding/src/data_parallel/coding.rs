@@ -25,7 +25,8 @@ pub(super) struct Coding {
 struct Shared {
     codec: Arc<dyn GradCodec>,
     route: Route,
-    /// The ranks that share what is sharded, and those of other groups that hold the same shards.
+    /// The ranks that share what is sharded, and those of other groups that hold the same shards; or those of this rank's group,
+    /// and those with its place in others.
     shards: Communicator,
     replicas: Option<Communicator>,
     /// By bucket.
@@ -129,14 +130,21 @@ impl Shared {
     fn sum(&self, bucket: usize, full: &FlatStorage, shard: Option<&FlatStorage>) -> Result<Way> {
         let way = self.way(bucket)?;
         let sums = &self.sums[bucket];
-        let (rank, ranks) = self.route.shard;
+        let inside = self.route.groups.map_or(self.route.shard, |groups| groups.inside);
         let (start, mut moving) = (Instant::now(), Duration::ZERO);
         with_singles(full, |gradients| {
             let [first, between @ ..] = sums.as_slice() else { return Ok(()) };
             moving += self.run(first, gradients, &self.shards, way)?;
-            let own = first.among.keeps.part(gradients.len(), ranks, rank);
+            let mut own = first.among.keeps.part(gradients.len(), inside.1, inside.0);
             for (sum, replicas) in between.iter().zip(&self.replicas) {
                 moving += self.run(sum, &mut gradients[own.clone()], replicas, way)?;
+            }
+            if self.route.groups.is_some() {
+                let start = Instant::now();
+                self.shards.all_gather_in_place(gradients)?;
+                moving += start.elapsed();
+                let (rank, ranks) = self.route.shard;
+                own = self.route.keeps().part(gradients.len(), ranks, rank);
             }
             match shard {
                 None => Ok(()),
@@ -176,12 +184,13 @@ impl Shared {
                 replicas.all_reduce(all.as_mut_slice(), ReduceOp::Sum)?;
             }
             let bytes = |sums: &Vec<Sum>| {
-                let plain = sums.iter().map(|sum| sum.plain().sent).sum();
-                let coded = sums.iter().map(|sum| sum.bytes(&*self.codec).sent).sum();
-                (sums.first().map_or(0, |sum| sum.bucket.len), [plain, coded])
+                let len = sums.first().map_or(0, |sum| sum.bucket.len);
+                let again = self.route.regathered(len);
+                let plain = sums.iter().map(|sum| sum.plain().sent).sum::<u64>() + again;
+                let coded = sums.iter().map(|sum| sum.bytes(&*self.codec).sent).sum::<u64>() + again;
+                (len, [plain, coded])
             };
-            let ranks = self.route.shard.1 * self.route.replica.map_or(1, |(_, groups)| groups);
-            trial.decide(&all, ranks, &self.sums.iter().map(bytes).collect::<Vec<_>>());
+            trial.decide(&all, self.route.ranks(), &self.sums.iter().map(bytes).collect::<Vec<_>>());
         }
         Ok(trial.way(bucket))
     }

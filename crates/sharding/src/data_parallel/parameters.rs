@@ -18,7 +18,8 @@ use crate::buffer::InPlace;
 pub(super) struct Gathered {
     /// By bucket.
     coming: BTreeMap<usize, Coming>,
-    route: Prefetch,
+    /// The ways of steps, and of what runs outside of any, such as evaluations.
+    routes: [Prefetch; 2],
     /// Blocks that are being run.
     pub(super) open: Vec<usize>,
     /// Whether everything is to stay.
@@ -76,10 +77,11 @@ impl DataParallel {
     /// A pass has come to a block: its parameters are in memory when this returns, and those of the next are on their way.
     pub(super) fn enter(&self, block: &str, pass: Pass) -> Result<()> {
         let Some((block, mut state)) = self.gathers_for(block) else { return Ok(()) };
-        state.gathered.route.visit((pass, block));
+        let outside = usize::from(state.step.is_none());
+        state.gathered.routes[outside].visit((pass, block));
         state.gathered.open.push(block);
         self.buckets[block].iter().try_for_each(|at| self.fetch(&mut state, *at))?;
-        let ahead = if self.shards.is_blocking() { &[] } else { state.gathered.route.ahead() };
+        let ahead = if self.shards.is_blocking() { &[] } else { state.gathered.routes[outside].ahead() };
         for at in self.next_buckets(&state.gathered.open, ahead) {
             if self.bytes_beside_shards() + self.params[at].bytes() > self.options.gathered_bytes {
                 break;

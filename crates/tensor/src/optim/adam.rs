@@ -87,7 +87,7 @@ impl Optimizer for Adam {
     fn load_state(&mut self, params: &[FlatParam], steps: u64, tensors: &[(String, Tensor)]) -> Result<()> {
         self.steps = steps;
         self.first.load(params, tensors)?;
-        self.second.load(params, tensors)
+        self.second.load(params, tensors).map(drop)
     }
 
     fn state_bytes(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,6 +22,8 @@ pub struct Disk(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     folder: PathBuf,
+    /// Folders that were made for it, the outermost first.
+    made: Vec<PathBuf>,
     queue: Mutex<Queue>,
 }
 
@@ -56,19 +58,37 @@ impl Reading {
 }
 
 impl Disk {
-    /// State in a folder, which is made; nobody else may use it.
+    /// State in a folder of its own inside of this one, which is made if it is not there.
     ///
     /// # Errors
     /// If it cannot be made, or the system gives no thread.
     pub fn new(folder: impl Into<PathBuf>) -> Result<Self> {
-        let folder = folder.into();
-        let failed = |source| TensorError::Io { action: "make", path: folder.clone(), source };
-        fs::create_dir_all(&folder).map_err(failed)?;
+        let outer: PathBuf = folder.into();
+        let failed = |source| TensorError::Io { action: "make", path: outer.clone(), source };
+        let missing = outer.ancestors().take_while(|folder| !folder.exists());
+        let mut made: Vec<PathBuf> = missing.map(Path::to_owned).collect();
+        made.reverse();
+        fs::create_dir_all(&outer).map_err(failed)?;
+        let process = std::process::id();
+        // Other processes, also of other hosts, may have state there: what exists is somebody else's.
+        let own =
+            (0..).map(|number| outer.join(format!("{process}-{number}"))).find_map(
+                |own| match fs::create_dir(&own) {
+                    Err(error) if error.kind() == ErrorKind::AlreadyExists => None,
+                    outcome => Some(outcome.map(|()| own)),
+                },
+            );
+        let folder = own.unwrap_or_else(|| Err(ErrorKind::AlreadyExists.into())).map_err(failed)?;
         let (jobs, queue) = channel();
         let thread = std::thread::Builder::new().name("phalanx-disk".to_owned());
         let thread = thread.spawn(move || work(&queue)).map_err(failed)?;
         let queue = Queue { jobs: Some(jobs), thread: Some(thread), writing: VecDeque::new() };
-        Ok(Self(Arc::new(Inner { folder, queue: Mutex::new(queue) })))
+        Ok(Self(Arc::new(Inner { folder, made, queue: Mutex::new(queue) })))
+    }
+
+    /// The folder of the files.
+    pub fn folder(&self) -> &Path {
+        &self.0.folder
     }
 
     fn path(&self, kind: &str, index: usize) -> PathBuf {
@@ -119,8 +139,9 @@ impl Drop for Inner {
         if let Some(thread) = queue.thread.take() {
             let _ = thread.join();
         }
-        // Files that stay are of no use to anybody, and the next run in this folder overwrites them.
+        // Files that stay are of no use to anybody; folders stay if there is something else in them by now.
         let _ = fs::remove_dir_all(&self.folder);
+        self.made.iter().rev().for_each(|folder| drop(fs::remove_dir(folder)));
     }
 }
 

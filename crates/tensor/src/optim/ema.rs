@@ -1,5 +1,7 @@
 //! The exponential moving average of weights.
 
+use std::collections::BTreeSet;
+
 use candle_core::Tensor;
 
 use super::{FlatState, StateAt, owned};
@@ -13,12 +15,14 @@ pub struct Ema {
     decay: f64,
     updates: u64,
     average: FlatState,
+    /// The flat parameters whose averages have begun.
+    begun: BTreeSet<usize>,
 }
 
 impl Ema {
     /// An average that starts at the first weights it sees.
     pub fn new(decay: f64) -> Self {
-        Self { decay, updates: 0, average: FlatState::new("ema") }
+        Self { decay, updates: 0, average: FlatState::new("ema"), begun: BTreeSet::new() }
     }
 
     /// With the averages there: on the host they are computed by the processor, from weights that go there after every step.
@@ -26,6 +30,14 @@ impl Ema {
     pub fn with_state_at(mut self, at: StateAt) -> Self {
         self.average = self.average.kept_at(at);
         self
+    }
+
+    /// Allocates the averages of everything trainable now, not at the first update.
+    ///
+    /// # Errors
+    /// If memory cannot be allocated.
+    pub fn reserve(&mut self, params: &[FlatParam]) -> Result<()> {
+        self.average.reserve(params)
     }
 
     /// Takes the current weights in.
@@ -36,10 +48,14 @@ impl Ema {
         let n = self.updates as f64;
         let decay = self.decay.min((1.0 + n) / (10.0 + n));
         self.updates += 1;
+        if let Some(values) = owned(params).find_map(|param| param.owned_values().transpose()).transpose()? {
+            // The first time something else is computed.
+            values.array().backend(context).branch(u64::from(self.begun.is_empty()))?;
+        }
         let mut all = owned(params).peekable();
         while let Some(param) = all.next() {
             let Some(values) = param.owned_values()? else { continue };
-            let known = self.average.has(param);
+            let known = !self.begun.insert(param.index());
             let average = self.average.open(param)?;
             if let Some(next) = all.peek() {
                 self.average.prefetch(next);
@@ -61,7 +77,8 @@ impl Ema {
     /// The back end's.
     pub fn swap(&mut self, params: &[FlatParam]) -> Result<()> {
         for param in owned(params) {
-            let Some(values) = param.owned_values()?.filter(|_| self.average.has(param)) else { continue };
+            let begun = self.begun.contains(&param.index());
+            let Some(values) = param.owned_values()?.filter(|_| begun) else { continue };
             let average = self.average.open(param)?;
             let weights = values.copy()?;
             values.fetch(&average)?;
@@ -76,7 +93,8 @@ impl Ema {
     /// # Errors
     /// If memory cannot be allocated.
     pub fn state(&self, params: &[FlatParam]) -> Result<(u64, Vec<(String, Tensor)>)> {
-        Ok((self.updates, self.average.named(params)?))
+        let begun = params.iter().filter(|param| self.begun.contains(&param.index()));
+        Ok((self.updates, self.average.named(&begun.cloned().collect::<Vec<_>>())?))
     }
 
     /// Takes a state over.
@@ -90,7 +108,8 @@ impl Ema {
         tensors: &[(String, Tensor)],
     ) -> Result<()> {
         self.updates = updates;
-        self.average.load(params, tensors)
+        self.begun.extend(self.average.load(params, tensors)?);
+        Ok(())
     }
 
     /// Bytes of averages held.

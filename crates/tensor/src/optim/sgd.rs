@@ -67,7 +67,7 @@ impl Optimizer for Sgd {
 
     fn load_state(&mut self, params: &[FlatParam], steps: u64, tensors: &[(String, Tensor)]) -> Result<()> {
         self.steps = steps;
-        self.buffer.load(params, tensors)
+        self.buffer.load(params, tensors).map(drop)
     }
 
     fn state_bytes(&self) -> usize {

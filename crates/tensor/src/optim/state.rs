@@ -48,11 +48,6 @@ impl FlatState {
         counted_as(MemoryKind::Optimizer, make)
     }
 
-    /// Whether there is state of a flat parameter.
-    pub fn has(&self, param: &FlatParam) -> bool {
-        self.flat.contains_key(&param.index())
-    }
-
     /// Begins to bring the state of a flat parameter to memory, for [`FlatState::open`].
     pub fn prefetch(&mut self, param: &FlatParam) {
         if let (StateAt::Disk(disk), Some(Held::OnDisk(reading @ None))) =
@@ -142,15 +137,16 @@ impl FlatState {
         Ok(all)
     }
 
-    /// Takes over those of `tensors` that are of this kind.
+    /// Takes over those of `tensors` that are of this kind: the indices of the flat parameters that they are of.
     ///
     /// # Errors
     /// If a tensor's shape is not its entry's.
-    pub fn load(&mut self, params: &[FlatParam], tensors: &[(String, Tensor)]) -> Result<()> {
+    pub fn load(&mut self, params: &[FlatParam], tensors: &[(String, Tensor)]) -> Result<Vec<usize>> {
         let by_name: BTreeMap<&str, &Tensor> = tensors
             .iter()
             .filter_map(|(name, tensor)| Some((name.strip_prefix(self.kind)?.strip_prefix('.')?, tensor)))
             .collect();
+        let mut loaded = Vec::new();
         for param in params {
             let mut opened = None;
             for entry in param.owned_entries() {
@@ -166,8 +162,9 @@ impl FlatState {
             }
             if let Some(flat) = opened {
                 self.close(param, flat)?;
+                loaded.push(param.index());
             }
         }
-        Ok(())
+        Ok(loaded)
     }
 }

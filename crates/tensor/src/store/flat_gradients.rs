@@ -63,6 +63,16 @@ impl FlatParam {
         gradients.state = if gradients.full.is_some() { GradState::Accumulating } else { GradState::Empty };
     }
 
+    /// Forgets the gradients of a step that is given up, and keeps their memory, unless somebody still moves them: any state → Empty.
+    pub fn forget_grads(&self) {
+        let gradients = &mut self.memory_mut().gradients;
+        if gradients.state == GradState::Reducing {
+            *gradients = Gradients::default();
+        }
+        gradients.written.clear();
+        gradients.state = GradState::Empty;
+    }
+
     /// Frees the memory of gradients: any state → Empty.
     pub fn discard_grads(&self) {
         self.memory_mut().gradients = Gradients::default();

@@ -58,11 +58,6 @@ impl Config {
         if let Err(error) = codec.settings(0, "").codec() {
             relations.require(false, "codec.kind", format!("codec.kind: {error}"));
         }
-        if codec.kind != CodecKind::None
-            && let Err(error) = codec.scope.fits(strategy)
-        {
-            relations.require(false, "codec.scope", format!("codec.scope = {}: {error}", codec.scope));
-        }
         relations.require(
             codec.weights == WeightCodec::None || ["fsdp", "hsdp"].contains(&strategy.name),
             "codec.weights",

@@ -249,7 +249,7 @@ sections! {
         device: DeviceKind = DeviceKind::Auto;
         /// What lies on the host instead of a GPU, or in files instead of memory.
         offload: Offload = Offload::None;
-        /// The folder of those files, on a fast disk of each host; empty = in the run's folder. They are deleted at the end.
+        /// The folder of those files, on a fast disk of each host; empty = in the run's folder. They are deleted at the end; what a killed run leaves there is of no use.
         offload_folder: String = String::new();
         /// On GPUs: what a step computes is recorded once and launched as CUDA graphs from then on.
         graphs: bool = false;

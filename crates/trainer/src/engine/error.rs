@@ -95,12 +95,7 @@ pub enum TrainError {
 #[cfg(feature = "cuda")]
 impl From<phalanx_cuda::GpuError> for TrainError {
     fn from(error: phalanx_cuda::GpuError) -> Self {
-        match error {
-            phalanx_cuda::GpuError::Replay { .. } => Self::Setup(format!(
-                "{error}: train.graphs = true is for trainings all of whose steps compute the same; set it to false"
-            )),
-            other => Self::Tensor(other.into()),
-        }
+        Self::Tensor(error.into())
     }
 }
 

@@ -51,7 +51,6 @@ pub(super) fn state_at(
             let run = folder.file_name().map(Path::new).unwrap_or(folder);
             let base = match config.train.offload_folder.as_str() {
                 "" => folder.to_owned(),
-                // Runs share a disk.
                 elsewhere => Path::new(elsewhere).join(run),
             };
             let network = if network.is_empty() { "network" } else { network };

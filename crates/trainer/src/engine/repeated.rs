@@ -4,6 +4,27 @@ use super::TrainError;
 use super::data::StepShape;
 use super::device::Device;
 
+/// Shapes of steps that are told apart.
+#[cfg(feature = "cuda")]
+const MOST: usize = 32;
+
+/// Says of work that was not what was recorded what to do about it.
+#[cfg(feature = "cuda")]
+fn explained(error: TrainError) -> TrainError {
+    use phalanx_cuda::GpuError;
+    use phalanx_sharding::ShardingError;
+    use phalanx_tensor::TensorError;
+    match error {
+        TrainError::Tensor(TensorError::Gpu(error @ GpuError::Replay { .. }))
+        | TrainError::Sharding(ShardingError::Tensor(TensorError::Gpu(error @ GpuError::Replay { .. }))) => {
+            TrainError::Setup(format!(
+                "{error}: train.graphs = true is for trainings all of whose steps compute the same; set it to false"
+            ))
+        }
+        other => other,
+    }
+}
+
 /// The work of one phase of a step: a recording for each shape that steps have, such as that of an epoch's last.
 #[derive(Debug, Default)]
 pub(super) struct Repeated {
@@ -40,11 +61,16 @@ impl Repeated {
         let Some((gpu, replay)) = &mut self.recording else { return work() };
         let shape = shape();
         let known = self.shapes.iter().position(|other| *other == shape);
-        let at = known.unwrap_or_else(|| {
+        let Some(at) = known.or((self.shapes.len() < MOST).then_some(self.shapes.len())) else {
+            return work();
+        };
+        if known.is_none() {
             self.shapes.push(shape);
-            self.shapes.len() - 1
-        });
-        let before = replay.recorded();
+            if self.shapes.len() == MOST {
+                tracing::info!("steps have {MOST} shapes by now; those of others are not recorded");
+            }
+        }
+        let (before, was_full) = (replay.recorded(), replay.is_full());
         let result = replay.run(|| {
             gpu.branch(at as u64)?;
             work()
@@ -54,7 +80,10 @@ impl Repeated {
             let held = replay.bytes();
             tracing::info!("{pieces} pieces of work are recorded as {graphs} CUDA graphs, with {held} bytes");
         }
-        result
+        if replay.is_full() && !was_full {
+            tracing::info!("no more ways to compute a step are recorded; others are computed as always");
+        }
+        result.map_err(explained)
     }
 
     /// Does the work of a step.

@@ -20,7 +20,7 @@ pub struct ModelPlan {
     /// What the plans assume; of several networks, for the first.
     pub workload: Workload,
     /// By strategy, in the order asked for; without those that cannot go by the configured algorithm,
-    /// or have nothing for the configured codec to encode.
+    /// or gather no parameters that could be quantised.
     pub plans: Vec<MemoryPlan>,
 }
 
@@ -69,8 +69,14 @@ pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Res
             let mut plan = MemoryPlan::new(network.store().flat_params(), strategy, &workload)?;
             plan.sent_per_step *= updates(network).max(1) as u64;
             if config.train.offload == Offload::Disk {
-                // It is in memory for two flat units at a time.
-                plan.ranks.iter_mut().for_each(|rank| (rank.optimizer, rank.averages) = (0, 0));
+                // It is in memory for three flat units at a time: the one before, which is written, and the one after, which is read.
+                let units = network.store().flat_params().iter().filter(|param| param.trainable());
+                let most = 3 * units.map(|param| param.bytes() as u64).max().unwrap_or(0);
+                let numbers = optimize::numbers_per_parameter(config) as u64;
+                for rank in &mut plan.ranks {
+                    rank.optimizer = rank.optimizer.min(numbers * most);
+                    rank.averages = rank.averages.min(most);
+                }
             }
             match &mut sum {
                 None => sum = Some(plan),
@@ -82,7 +88,6 @@ pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Res
     };
     let goes = |strategy: &&Strategy| {
         strategy.goes_by(config.comm.algorithm).is_ok()
-            && (codec.is_none() || config.codec.scope.fits(strategy).is_ok())
             && (config.codec.weight_chunk().is_none() || ["fsdp", "hsdp"].contains(&strategy.name))
     };
     let plans = strategies.iter().filter(goes).map(plan).collect::<Result<_, _>>()?;

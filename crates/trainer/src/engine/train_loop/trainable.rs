@@ -70,7 +70,11 @@ impl Trainable {
         let state = optimize::state_at(config, folder, rank, network.name())?;
         let mut optimizer = optimize::optimizer(config, state.clone());
         optimizer.reserve(network.parallel()?.params())?;
-        let updater = Updater { optimizer, ema: optimize::averages(config, state), context };
+        let mut ema = optimize::averages(config, state);
+        if let Some(ema) = &mut ema {
+            ema.reserve(network.parallel()?.params())?;
+        }
+        let updater = Updater { optimizer, ema, context };
         let updater = Arc::new(Mutex::new(updater));
         let rule: Rule = updater.clone();
         network.parallel()?.serve(&rule)?;

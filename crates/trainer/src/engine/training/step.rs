@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use candle_core::{DType, Device, Shape, Tensor};
+use candle_core::{DType, Shape};
 use phalanx_tensor::loss::{Over, weighted};
 use phalanx_tensor::{Key, Tape, TensorError, Value, ops};
 
@@ -125,41 +125,53 @@ impl<'a> Step<'a> {
 
     /// How different the samples of `made` are beside those of `real`, both [N, …]: 1 if they differ as much, near 0 if a
     /// generator makes one picture of everything. It is a measure of a phase as it stands: over the whole micro-batch on all
-    /// ranks, and this rank's share of it.
+    /// ranks, and this rank's share of it. What differs is the standard deviation between samples, as the root of its mean square
+    /// over the elements.
     ///
     /// # Errors
     /// If elements are no floating-point numbers; and the transport's.
-    pub fn diversity(&self, made: &Value, real: &Value) -> Result<f64, TrainError> {
+    pub fn diversity(&self, made: &Value, real: &Value) -> Result<Measure, TrainError> {
+        let tape = self.tape;
+        let samples = made.dims().first().copied().unwrap_or(0);
+        let number = Value::constant(tape.session().place.full(samples as f64, 1, DType::F32)?);
+        let ([made, made_squares], [real, real_squares]) = (self.sums(made)?, self.sums(real)?);
+        let elements = made.dims()[0];
+        let sums = ops::cat(tape, &[&number, &made, &made_squares, &real, &real_squares], 0)?;
+        if let Some(group) = &tape.session().batch_group {
+            let failed = |source| TensorError::Hook { op: "diversity", source };
+            group.all_reduce(&sums.array()?).map_err(failed)?;
+        }
         // All ranks find the same number, and what they measure is added up.
         let share = self.batch.weight() / self.sum;
-        Ok(share * self.spread(made)? / self.spread(real)?.max(1e-6))
+        Measure::read(&sums, move |sums| {
+            let sums = sums.to_vec1::<f32>()?;
+            let parts: Vec<&[f32]> = sums[1..].chunks_exact(elements.max(1)).collect();
+            let of = |at: usize| deviation(f64::from(sums[0]), parts[at], parts[at + 1]);
+            Ok(share * of(0) / of(2).max(1e-6))
+        })
     }
 
-    /// How different the samples of a value [N, …] are: the standard deviation between the samples of the whole micro-batch, on
-    /// all ranks that have some, as the root of its mean square over the elements. 0 if all are alike.
-    fn spread(&self, value: &Value) -> Result<f64, TrainError> {
-        let samples = value.dims().first().copied().unwrap_or(0);
-        let elements = value.shape().elem_count() / samples.max(1);
-        let values = value.to_host()?.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
-        // The number of samples, the sums, and the sums of squares.
-        let mut sums = vec![0.0_f64; 1 + 2 * elements];
-        sums[0] = samples as f64;
-        for sample in values.chunks_exact(elements.max(1)) {
-            for (at, value) in sample.iter().map(|value| f64::from(*value)).enumerate() {
-                sums[1 + at] += value;
-                sums[1 + elements + at] += value * value;
-            }
-        }
-        if let Some(group) = &self.tape.session().batch_group {
-            let own = Value::constant(Tensor::from_vec(sums, 1 + 2 * elements, &Device::Cpu)?);
-            sums = ops::all_reduce(self.tape, &own, group)?.tensor()?.to_vec1()?;
-        }
-        let (number, sums) = (sums[0].max(1.0), &sums[1..]);
-        let (sums, squares) = sums.split_at(elements);
-        let variances =
-            sums.iter().zip(squares).map(|(sum, square)| square / number - (sum / number).powi(2));
-        Ok((variances.sum::<f64>().max(0.0) / elements.max(1) as f64).sqrt())
+    /// The sums over the samples of each element of a value [N, …], and those of their squares: f32.
+    fn sums(&self, value: &Value) -> Result<[Value; 2], TrainError> {
+        let tape = self.tape;
+        let array = value.array()?;
+        let wide = Value::constant(tape.backend().cast(&array, DType::F32)?);
+        let samples = wide.dims().first().copied().unwrap_or(0);
+        let elements = wide.shape().elem_count() / samples.max(1);
+        let rows = ops::reshape(tape, &wide, (samples, elements))?;
+        let squares = ops::mul(tape, &rows, &rows)?;
+        Ok([ops::sum_over(tape, &rows, 0)?, ops::sum_over(tape, &squares, 0)?])
     }
+}
+
+/// The standard deviation of so many samples, given the sums of their elements and those of the squares, as the root of its mean
+/// square over the elements.
+fn deviation(number: f64, sums: &[f32], squares: &[f32]) -> f64 {
+    let number = number.max(1.0);
+    let variance =
+        |(sum, square): (&f32, &f32)| f64::from(*square) / number - (f64::from(*sum) / number).powi(2);
+    let sum: f64 = sums.iter().zip(squares).map(variance).sum();
+    (sum.max(0.0) / sums.len().max(1) as f64).sqrt()
 }
 
 /// A phase's loss, and what else was measured on the way.

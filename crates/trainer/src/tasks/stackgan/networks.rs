@@ -75,7 +75,7 @@ impl StackGan {
         let diversity = step.diversity(&fake, &real)?;
         let of_wrong = losses.wrong.as_ref().map_or_else(|| Ok(0.0.into()), Measure::of)?;
         let (of_real, of_fake) = (Measure::of(&losses.real)?, Measure::of(&losses.fake)?);
-        Ok(Loss::new(losses.total, [of_real, of_wrong, of_fake, diversity.into()]))
+        Ok(Loss::new(losses.total, [of_real, of_wrong, of_fake, diversity]))
     }
 
     /// The generator's loss in a stage, with its parts.
