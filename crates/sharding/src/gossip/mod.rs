@@ -69,7 +69,7 @@ impl Gossip {
         options.check(&strategy)?;
         let mail = comm.split(Some(0), 0)?;
         let mail = mail.ok_or_else(|| ShardingError::Mesh("a rank with a colour got no group".into()))?;
-        let replica = Replica::new(store, &comm, strategy.name)?;
+        let replica = Replica::new(store, comm, strategy.name)?;
         let exchange = match kind {
             GossipKind::RandomNeighbour => Exchange::Pairs(Pairs::start(mail, &replica)?),
             GossipKind::AllNeighbours => {

@@ -73,7 +73,7 @@ impl LocalSgd {
             ));
         };
         options.check(&strategy)?;
-        let replica = Replica::new(store, &comm, strategy.name)?;
+        let replica = Replica::new(store, comm, strategy.name)?;
         let state = State {
             steps: 0,
             outer: Outer::default(),

@@ -103,7 +103,7 @@ impl ParameterServer {
         let together = pace == ServerPace::Together;
         let mail = comm.split(Some(0), 0)?;
         let mail = mail.ok_or_else(|| ShardingError::Mesh("a rank with a colour got no group".into()))?;
-        let replica = Replica::new(store, &comm, strategy.name)?;
+        let replica = Replica::new(store, comm, strategy.name)?;
         let (rank, ranks) = (mail.rank(), mail.world_size());
         let pace = (options.bound(pace), together);
         let both = (mail.clone(), replica.comm.clone());
