@@ -280,7 +280,8 @@ impl Strategy {
         use Algorithm::{Auto, Direct, Grid, HalvingDoubling, PushPull, Ring, SingleReducer, Tree};
         let StateLayout { gradients, optimizer, .. } = self.layout;
         if matches!(self.synchrony, Synchrony::Servers(_) | Synchrony::Neighbours(_)) && algorithm != Auto {
-            let problem = format!("cannot go by `{algorithm}`: it sends messages from rank to rank; use `auto`");
+            let problem =
+                format!("cannot go by `{algorithm}`: it sends messages from rank to rank; use `auto`");
             return Err(ShardingError::strategy(self.name, problem));
         }
         let reduces = match gradients {

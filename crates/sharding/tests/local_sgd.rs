@@ -250,7 +250,10 @@ fn what_does_not_fit_is_refused() {
             let row = Strategy::named(row).expect("a row");
             let options = Options { algorithm, ..Options::default() };
             let mesh = row.mesh(comm, 0).expect("a mesh");
-            share(&store, mesh, row, options, SyncOptions::default()).map(drop).expect_err("no such way").to_string()
+            share(&store, mesh, row, options, SyncOptions::default())
+                .map(drop)
+                .expect_err("no such way")
+                .to_string()
         });
         assert!(errors[0].contains(problem), "{errors:?}");
     }
@@ -270,7 +273,8 @@ fn meetings_go_the_way_that_is_asked_for() {
             let (rank, row) = (comm.rank(), Strategy::named(row).expect("a row"));
             let sync = SyncOptions { every: 3, start: 2, ..SyncOptions::default() };
             let options = Options { algorithm, ..Options::default() };
-            let parallel = share(&store, row.mesh(comm, 0).expect("a mesh"), row, options, sync).expect("starts");
+            let parallel =
+                share(&store, row.mesh(comm, 0).expect("a mesh"), row, options, sync).expect("starts");
             train(&layers, &parallel, &(adam() as Rule), (rank, 0..9)).expect("trains");
             shown(&parallel, &store).expect("shows")
         })

@@ -4,7 +4,7 @@ mod common;
 #[path = "common/layers.rs"]
 mod layers;
 
-use phalanx_sharding::{Options, OptimizerRule, PRESETS, SyncOptions, share};
+use phalanx_sharding::{OptimizerRule, Options, PRESETS, SyncOptions, share};
 use phalanx_tensor::optim::Sgd;
 
 use common::on_ranks;
@@ -35,7 +35,10 @@ fn everybody_learns_who_gave_up_and_why() {
             train().expect_err("the world is broken").to_string()
         });
         for (rank, end) in ends.iter().enumerate() {
-            assert!(end.contains("rank 1") && end.contains("no such image: cat.png"), "{row}, rank {rank}: {end}");
+            assert!(
+                end.contains("rank 1") && end.contains("no such image: cat.png"),
+                "{row}, rank {rank}: {end}"
+            );
         }
     }
 }

@@ -142,7 +142,8 @@ impl Outer {
             self.coming.iter().flat_map(|coming| [coming.fragment as u64, coming.since]).collect();
         saved.push(("meetings".to_owned(), whole(&begun)));
         for (number, coming) in self.coming.iter().enumerate() {
-            let own = coming.sums.iter().map(|sum| (format!("coming.{number}.{}", sum.bucket), sum.own.clone()));
+            let own =
+                coming.sums.iter().map(|sum| (format!("coming.{number}.{}", sum.bucket), sum.own.clone()));
             saved.extend(own);
         }
     }
