@@ -232,7 +232,8 @@ fn a_dead_server_ends_the_run_with_its_name_and_the_run_goes_on_from_its_checkpo
         std::thread::sleep(Duration::from_millis(20));
     }
     // The launcher's children are the ranks, in order.
-    let children = Command::new("pgrep").args(["-P", &running.id().to_string()]).output().expect("pgrep runs");
+    let children =
+        Command::new("pgrep").args(["-P", &running.id().to_string()]).output().expect("pgrep runs");
     let children = String::from_utf8_lossy(&children.stdout).into_owned();
     let victim = children.split_whitespace().last().expect("a rank").to_owned();
     assert!(Command::new("kill").args(["-9", &victim]).status().expect("kill runs").success());
@@ -240,7 +241,8 @@ fn a_dead_server_ends_the_run_with_its_name_and_the_run_goes_on_from_its_checkpo
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && error.contains("rank 2"), "{error}");
     let until = newest() + 5;
-    let output = phalanx(&format!("train --resume --out lost --steps {until}")).output().expect("phalanx runs");
+    let output =
+        phalanx(&format!("train --resume --out lost --steps {until}")).output().expect("phalanx runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let summary = Summary::read(&place.path().join("lost/summary.json")).expect("a summary");
     assert_eq!((summary.step, summary.strategy.as_str()), (until, "ps-asp"));
@@ -256,7 +258,8 @@ fn processes_train_under_every_strategy() {
             train.threads=1 --out {row}"
         );
         let mut program = Command::new(env!("CARGO_BIN_EXE_phalanx"));
-        let output = program.args(line.split_whitespace()).current_dir(place.path()).output().expect("phalanx runs");
+        let output =
+            program.args(line.split_whitespace()).current_dir(place.path()).output().expect("phalanx runs");
         assert!(output.status.success(), "{row}: {}", String::from_utf8_lossy(&output.stderr));
         let folder = place.path().join(row.name);
         let summary = Summary::read(&folder.join("summary.json")).expect("a summary");
