@@ -148,11 +148,10 @@ fn products(
     let encode = timed(rounds, || {
         for ((matrix, p), q) in thin().zip(&mut p).zip(&mut q) {
             let (m, rows, columns) = (&x[matrix.range.clone()], matrix.rows, matrix.columns());
-            let (a, b) =
-                (Matrix::batched(m, rows, columns, false), Matrix::batched(&**q, columns, rank, false));
+            let (a, b) = (Matrix::batched(m, rows, columns, false), Matrix::batched(q, columns, rank, false));
             matmul_batched(context, 1, a, b, MatrixMut::batched(p, rows, rank), false)?;
             orthogonalise(p, rank)?;
-            let (a, b) = (Matrix::batched(m, columns, rows, true), Matrix::batched(&**p, rows, rank, false));
+            let (a, b) = (Matrix::batched(m, columns, rows, true), Matrix::batched(p, rows, rank, false));
             matmul_batched(context, 1, a, b, MatrixMut::batched(q, columns, rank), false)?;
         }
         Ok(())

@@ -98,15 +98,14 @@ impl Quantiser for Chunks {
         let (scales, bytes) = message.split_at(4 * scales_len(out.len(), self.chunk));
         let (scales, context) = (numbers(scales), &self.context);
         let signed = || bytes.iter().map(|byte| byte.cast_signed()).collect::<Vec<i8>>();
-        match self.kind {
-            ChunkKind::Int8 => dequantise_int8(context, (&scales, &signed()), self.chunk, out, add)?,
+        Ok(match self.kind {
+            ChunkKind::Int8 => dequantise_int8(context, (&scales, &signed()), self.chunk, out, add),
             ChunkKind::Qsgd => {
-                dequantise_stochastic(context, (&scales, &signed()), (self.chunk, LEVELS), out, add)?;
+                dequantise_stochastic(context, (&scales, &signed()), (self.chunk, LEVELS), out, add)
             }
-            ChunkKind::Int4 => dequantise_int4(context, (&scales, bytes), self.chunk, out, add)?,
-            ChunkKind::Sign => sign_decode(context, (&scales, bytes), self.chunk, out, add)?,
-        }
-        Ok(())
+            ChunkKind::Int4 => dequantise_int4(context, (&scales, bytes), self.chunk, out, add),
+            ChunkKind::Sign => sign_decode(context, (&scales, bytes), self.chunk, out, add),
+        }?)
     }
 }
 
