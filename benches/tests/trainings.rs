@@ -59,7 +59,8 @@ fn a_table_has_a_row_for_every_strategy() {
         assert_eq!(number("bytes_sent_per_rank_and_step") > 0.0, among, "{name}");
         let name = name.as_str().expect("a name");
         // The same images in the same order: only the order of sums differs, where all ranks take every step together.
-        let together = name == "one-rank" || phalanx_sharding::Strategy::named(name).expect("a row").is_bulk_synchronous();
+        let together = name == "one-rank"
+            || phalanx_sharding::Strategy::named(name).expect("a row").is_bulk_synchronous();
         let (loss, alone) = (number("loss"), rows[0]["loss"].as_f64().expect("a loss"));
         let tolerance = if together || name == "ps-bsp" { 1e-3 } else { 0.2 };
         assert!((loss - alone).abs() < tolerance * alone.abs(), "{name}: {loss} {alone}");

@@ -101,7 +101,7 @@ impl Quantiser for Chunks {
         match self.kind {
             ChunkKind::Int8 => dequantise_int8(context, (&scales, &signed()), self.chunk, out, add)?,
             ChunkKind::Qsgd => {
-                dequantise_stochastic(context, (&scales, &signed()), (self.chunk, LEVELS), out, add)?
+                dequantise_stochastic(context, (&scales, &signed()), (self.chunk, LEVELS), out, add)?;
             }
             ChunkKind::Int4 => dequantise_int4(context, (&scales, bytes), self.chunk, out, add)?,
             ChunkKind::Sign => sign_decode(context, (&scales, bytes), self.chunk, out, add)?,

@@ -57,7 +57,7 @@ pub struct CodecVerdict {
     pub bucket: usize,
     /// Its gradients.
     pub elements: usize,
-    /// Bytes that a rank sends without the codec, and with it.
+    /// Bytes that a rank has sent for it without the codec, and with it.
     pub bytes: [u64; 2],
     /// Seconds that a sum takes without the codec, and with it.
     pub seconds: [f64; 2],
@@ -113,8 +113,8 @@ pub(crate) struct Way {
 pub(crate) struct Trial {
     /// By bucket: how often it was summed.
     runs: Vec<u64>,
-    /// By bucket: seconds without the codec, with it, and of coding.
-    seconds: Vec<[f64; 3]>,
+    /// By bucket: seconds without the codec and with it, bytes sent without and with it, and seconds of coding.
+    sums: Vec<[f64; 5]>,
     /// Seconds that training has waited without the codec.
     waited: f64,
     /// By bucket, once it is decided.
@@ -125,8 +125,8 @@ pub(crate) struct Trial {
 
 impl Trial {
     pub(crate) fn new(buckets: usize) -> Self {
-        let (runs, seconds) = (vec![0; buckets], vec![[0.0; 3]; buckets]);
-        Self { runs, seconds, waited: 0.0, decided: None, news: Vec::new() }
+        let (runs, sums) = (vec![0; buckets], vec![[0.0; 5]; buckets]);
+        Self { runs, sums, waited: 0.0, decided: None, news: Vec::new() }
     }
 
     /// Whether it is time to decide, before this bucket is summed: the first one that has been through both rounds.
@@ -144,13 +144,14 @@ impl Trial {
         Way { coded: run < ROUND, counts: !run.is_multiple_of(ROUND) }
     }
 
-    /// Notes what a sum has taken, and how much of it was communication.
-    pub(crate) fn note(&mut self, bucket: usize, way: Way, all: Duration, moving: Duration) {
+    /// Notes what a sum has taken, and of it communication with the bytes that it has sent.
+    pub(crate) fn note(&mut self, bucket: usize, way: Way, all: Duration, (moving, sent): (Duration, u64)) {
         if way.counts {
-            let seconds = &mut self.seconds[bucket];
-            seconds[usize::from(way.coded)] += all.as_secs_f64();
+            let (sums, coded) = (&mut self.sums[bucket], usize::from(way.coded));
+            sums[coded] += all.as_secs_f64();
+            sums[2 + coded] += sent as f64;
             if way.coded {
-                seconds[2] += all.saturating_sub(moving).as_secs_f64();
+                sums[4] += all.saturating_sub(moving).as_secs_f64();
             }
         }
     }
@@ -164,30 +165,27 @@ impl Trial {
 
     /// What this rank has measured: to be added up over the ranks.
     pub(crate) fn measured(&self) -> Vec<f64> {
-        self.seconds.iter().flatten().copied().chain([self.waited]).collect()
+        self.sums.iter().flatten().copied().chain([self.waited]).collect()
     }
 
-    /// Decides by what all `ranks` have measured; `bytes` are those of each bucket without and with the codec.
-    pub(crate) fn decide(&mut self, all: &[f64], ranks: usize, buckets: &[(usize, [u64; 2])]) {
+    /// Decides by what all `ranks` have measured together; `elements` are those of each bucket.
+    pub(crate) fn decide(&mut self, all: &[f64], ranks: usize, elements: &[usize]) {
         let share = 1.0 / (ranks as f64 * (ROUND - 1) as f64);
-        let (seconds, _) = all.as_chunks::<3>();
-        let plain: f64 = seconds.iter().map(|[plain, ..]| plain).sum();
+        let (sums, _) = all.as_chunks::<5>();
+        let plain: f64 = sums.iter().map(|[plain, ..]| plain).sum();
         let exposed = all.last().copied().unwrap_or(0.0) / plain.max(f64::MIN_POSITIVE);
-        let verdicts =
-            buckets.iter().zip(seconds).enumerate().map(|(bucket, ((elements, bytes), seconds))| {
-                let [without, with, coding] = seconds.map(|seconds| seconds * share);
-                let pays = with < without && exposed >= HIDDEN;
-                let (elements, bytes) = (*elements, *bytes);
-                CodecVerdict {
-                    bucket,
-                    elements,
-                    bytes,
-                    seconds: [without, with],
-                    coding_seconds: coding,
-                    exposed,
-                    pays,
-                }
-            });
+        let verdicts = elements.iter().zip(sums).enumerate().map(|(bucket, (elements, sums))| {
+            let [without, with, bytes_without, bytes_with, coding_seconds] = sums.map(|sum| sum * share);
+            CodecVerdict {
+                bucket,
+                elements: *elements,
+                bytes: [bytes_without, bytes_with].map(|bytes| bytes.round() as u64),
+                seconds: [without, with],
+                coding_seconds,
+                exposed,
+                pays: with < without && exposed >= HIDDEN,
+            }
+        });
         let verdicts: Vec<_> = verdicts.collect();
         self.decided = Some(verdicts.iter().map(|verdict| verdict.pays).collect());
         // What is not trained was never summed.
@@ -208,6 +206,12 @@ impl Trial {
     }
 
     /// Takes the decision out of what was saved.
+    /// Leaves out of what was saved what a trial has decided.
+    pub(crate) fn forget(state: &mut CodecState) {
+        state.retain(|(name, _)| name != SAVED);
+    }
+
+    /// Takes over what was decided.
     pub(crate) fn load(&mut self, state: &mut CodecState) -> Result<()> {
         let Some(at) = state.iter().position(|(name, _)| name == SAVED) else {
             *self = Self::new(self.runs.len());
@@ -235,7 +239,7 @@ mod tests {
             for (bucket, factor) in [(0, 0.5), (1, 2.0)] {
                 let way = trial.way(bucket);
                 let all = Duration::from_secs_f64(if way.coded { factor } else { 1.0 });
-                trial.note(bucket, way, all, all / 4);
+                trial.note(bucket, way, all, (all / 4, if way.coded { 100 } else { 400 }));
                 trial.waited(way, Duration::from_secs_f64(waited));
                 ways.push(way);
             }
@@ -244,7 +248,7 @@ mod tests {
         assert_eq!((coded, ways.iter().filter(|way| way.counts).count()), (8, 12));
         assert!(trial.is_due(0));
         let all = trial.measured();
-        trial.decide(&all, 1, &[(10, [400, 100]), (20, [400, 100])]);
+        trial.decide(&all, 1, &[10, 20]);
         trial
     }
 
@@ -257,7 +261,7 @@ mod tests {
             (news[0].seconds, news[0].coding_seconds, news[0].bandwidth()),
             ([1.0, 0.5], 0.375, 400.0)
         );
-        assert_eq!((news[0].break_even(), news[0].exposed), (800.0, 0.5));
+        assert_eq!((news[0].bytes, news[0].break_even(), news[0].exposed), ([400, 100], 800.0, 0.5));
         assert!(trial.news().is_empty(), "told once");
         let text = news[0].to_string();
         assert!(text.starts_with("codec on for bucket 0 of 10: 1000.00 ms for 0.000 MB without"), "{text}");

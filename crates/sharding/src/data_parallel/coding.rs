@@ -100,8 +100,10 @@ impl Coding {
     /// # Errors
     /// If it is not this codec's.
     pub(super) fn load_state(&self, mut state: CodecState) -> Result<()> {
-        if let Some(trial) = &self.shared.trial {
-            lock(trial).load(&mut state)?;
+        match &self.shared.trial {
+            Some(trial) => lock(trial).load(&mut state)?,
+            // Nothing is decided any more: the codec is used whatever was found.
+            None => Trial::forget(&mut state),
         }
         self.codec().load_state(state)
     }
@@ -131,7 +133,7 @@ impl Shared {
         let way = self.way(bucket)?;
         let sums = &self.sums[bucket];
         let inside = self.route.groups.map_or(self.route.shard, |groups| groups.inside);
-        let (start, mut moving) = (Instant::now(), Duration::ZERO);
+        let (start, before, mut moving) = (Instant::now(), self.bytes_sent(), Duration::ZERO);
         with_singles(full, |gradients| {
             let [first, between @ ..] = sums.as_slice() else { return Ok(()) };
             moving += self.run(first, gradients, &self.shards, way)?;
@@ -152,9 +154,16 @@ impl Shared {
             }
         })??;
         if let Some(trial) = &self.trial {
-            lock(trial).note(bucket, way, start.elapsed(), moving);
+            let sent = self.bytes_sent() - before;
+            lock(trial).note(bucket, way, start.elapsed(), (moving, sent));
         }
         Ok(way)
+    }
+
+    /// Bytes that this rank has sent for gradients so far.
+    fn bytes_sent(&self) -> u64 {
+        let between = self.replicas.as_ref().map_or(0, |replicas| replicas.stats().bytes_sent);
+        self.shards.stats().bytes_sent + between
     }
 
     /// One sum; how long communication took.
@@ -164,7 +173,7 @@ impl Shared {
         match sum.coded {
             true if way.coded => self.codec.reduce(&sum.bucket, gradients, keeps, &mut peers)?,
             true => {
-                self.codec.flush(&sum.bucket, gradients)?;
+                self.codec.flush(&sum.bucket, &sum.among, gradients)?;
                 peers.sum(gradients, keeps)?;
             }
             false => peers.sum(gradients, keeps)?,
@@ -183,14 +192,8 @@ impl Shared {
             if let Some(replicas) = &self.replicas {
                 replicas.all_reduce(all.as_mut_slice(), ReduceOp::Sum)?;
             }
-            let bytes = |sums: &Vec<Sum>| {
-                let len = sums.first().map_or(0, |sum| sum.bucket.len);
-                let again = self.route.regathered(len);
-                let plain = sums.iter().map(|sum| sum.plain().sent).sum::<u64>() + again;
-                let coded = sums.iter().map(|sum| sum.bytes(&*self.codec).sent).sum::<u64>() + again;
-                (len, [plain, coded])
-            };
-            trial.decide(&all, self.route.ranks(), &self.sums.iter().map(bytes).collect::<Vec<_>>());
+            let elements = |sums: &Vec<Sum>| sums.first().map_or(0, |sum| sum.bucket.len);
+            trial.decide(&all, self.route.ranks(), &self.sums.iter().map(elements).collect::<Vec<_>>());
         }
         Ok(trial.way(bucket))
     }

@@ -128,11 +128,12 @@ impl DataParallel {
     /// at the next block. (Backward begins with the blocks that forward has ended with.)
     pub(super) fn leave(&self, block: &str) -> Result<()> {
         let Some((block, mut state)) = self.gathers_for(block) else { return Ok(()) };
-        let Gathered { open, route, .. } = &mut state.gathered;
+        let outside = usize::from(state.step.is_none());
+        let Gathered { open, routes, .. } = &mut state.gathered;
         if let Some(at) = open.iter().rposition(|open| *open == block) {
             open.remove(at);
         }
-        let (mut open, ahead) = (open.clone(), route.ahead());
+        let (mut open, ahead) = (open.clone(), routes[outside].ahead());
         open.extend(ahead.first().map(|(_, block)| *block));
         let soon = self.next_buckets(&open, ahead.get(1..).unwrap_or_default());
         // What the next block lacks comes first.

@@ -189,15 +189,16 @@ fn int8(reference: &Reference<'_>, found: &mut Vec<Quantity>) -> Result<(), Pari
             &sums,
             &[number("q_sum"), number("q_sum_of_squares")],
         ));
-        let reals =
-            [f64::from(*scale), l2(decoded)].into_iter().chain(wide(decoded).into_iter().take(head.len()));
-        let reals: Vec<_> = reals.map(|found| ("a number".to_owned(), found)).collect();
+        let reals = [f64::from(*scale), l2(decoded)].into_iter().chain(wide(decoded));
         let expected = [number("scale"), number("decoded_l2")].into_iter().chain(head);
-        let pairs: Vec<_> = reals
-            .into_iter()
-            .zip(expected)
-            .map(|((name, found), expected)| (name, found, expected))
-            .collect();
+        let named = |at: usize| match at {
+            0 => "scale".to_owned(),
+            1 => "decoded_l2".to_owned(),
+            _ => format!("decoded [{}]", at - 2),
+        };
+        let pairs =
+            reals.zip(expected).enumerate().map(|(at, (found, expected))| (named(at), found, expected));
+        let pairs: Vec<_> = pairs.collect();
         found.push(Quantity::each(&name("scale and decoded"), &pairs, 1e-12, TOLERANCE));
     }
     Ok(())
