@@ -277,7 +277,7 @@ fn codecs_keep_and_send_what_was_planned() {
             run(Subject::Mlp, strategy, 3, codec, CodecScope::All);
             run(Subject::ResNet, strategy, 4, codec, CodecScope::All);
         }
-        for strategy in PRESETS {
+        for strategy in PRESETS.iter().filter(|row| row.is_bulk_synchronous()) {
             // Groups of two; and where there is no such number of ranks, of one.
             run(Subject::ResNet, strategy, 4, codec, CodecScope::InterHost);
             run(Subject::Mlp, strategy, 3, codec, CodecScope::InterHost);

@@ -10,7 +10,7 @@ use crate::traffic::{all_reduced, chunk, scattered};
 /// Gradients that travel together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bucket {
-    /// The same number at every step for the same gradients, so that a codec can keep something for each.
+    /// A number that the gradients have in every step, so that a codec can keep something for each.
     pub slot: usize,
     /// How many they are.
     pub len: usize,
