@@ -155,7 +155,7 @@ fn lines(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Vec<String>
             "parameters",
             "gradients",
             "optimizer",
-            "codec",
+            "codec, sync",
             "held",
             "of ddp",
             "gathered",

@@ -193,7 +193,7 @@ impl TrainState {
             let bytes = network.bytes();
             sum[0] += bytes.parameters;
             sum[1] += bytes.gradients;
-            sum[2] += bytes.codec;
+            sum[2] += bytes.codec + bytes.synchrony;
         }
         sum[2] += self.trainables.iter().map(|trainable| trainable.state_bytes() as u64).sum::<u64>();
         sum
