@@ -81,7 +81,7 @@ fn state_in_files_has_the_numbers_of_state_in_memory() {
                     optimizer.load_state(params, steps, &saved).expect("fits");
                     ema.load_state(params, updates, &averages).expect("fits");
                     let left = std::fs::read_dir(&files).expect("is there").count();
-                    assert_eq!(left, 1, "files go with what they are of, and no others");
+                    assert!(!on_disk || left == 1, "files go with what they are of, and no others");
                 }
                 differentiate(&store, step);
                 optimizer.step(params, 0.1, &context).expect("steps");
