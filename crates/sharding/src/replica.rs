@@ -36,7 +36,8 @@ struct State {
 
 impl Replica {
     /// Checks that all ranks built the same model on the host, in f32, and fills what is not filled.
-    pub(crate) fn new(store: &ParamStore, comm: Communicator, name: &'static str) -> Result<Self> {
+    pub(crate) fn new(store: &ParamStore, by: Communicator, name: &'static str) -> Result<Self> {
+        let comm = by.preferring(Algorithm::Auto);
         let params = store.flat_params().to_vec();
         for param in &params {
             let first = || param.entries().first().map(|entry| entry.name.clone()).unwrap_or_default();
@@ -50,7 +51,7 @@ impl Replica {
                 return Err(ShardingError::strategy(name, problem));
             }
         }
-        check_same_model(store, &comm.preferring(Algorithm::Auto))?;
+        check_same_model(store, &comm)?;
         for param in &params {
             param.set_owned(0..param.len())?;
             if param.state() == ParamState::Absent {
@@ -60,7 +61,6 @@ impl Replica {
                 param.reserve_grads(false)?;
             }
         }
-        let (by, comm) = (comm.clone(), comm.preferring(Algorithm::Auto));
         let alone = threads(1)?.pop();
         let alone = alone.ok_or_else(|| ShardingError::Mesh("a world has at least one rank".into()))?;
         Ok(Self { comm, by, params, alone, name, state: Mutex::default() })

@@ -31,7 +31,7 @@ impl GradCodec for Bf16 {
         Ok(())
     }
 
-    fn flush(&self, _: &Bucket, _: &mut [f32]) -> Result<()> {
+    fn flush(&self, _: &Bucket, _: &Among, _: &mut [f32]) -> Result<()> {
         Ok(())
     }
 

@@ -64,11 +64,12 @@ pub trait GradCodec: Debug + Send + Sync {
         peers: &mut Peers<'_>,
     ) -> Result<()>;
 
-    /// Adds to this rank's gradients what was held back of earlier ones, and keeps it no longer: they will travel as they are.
+    /// Adds to this rank's gradients what was held back of earlier ones among these ranks, and keeps it no longer: they will travel as
+    /// they are.
     ///
     /// # Errors
     /// [`ShardingError::Codec`] if what is kept for the bucket is of other gradients.
-    fn flush(&self, bucket: &Bucket, gradients: &mut [f32]) -> Result<()>;
+    fn flush(&self, bucket: &Bucket, among: &Among, gradients: &mut [f32]) -> Result<()>;
 
     /// What this rank keeps from step to step: what a checkpoint holds of it.
     fn state(&self) -> CodecState;

@@ -187,7 +187,7 @@ impl GradCodec for PowerSgd {
         self.slots.with(bucket.slot, |kept| self.sum(kept, bucket, gradients, peers))
     }
 
-    fn flush(&self, bucket: &Bucket, gradients: &mut [f32]) -> Result<()> {
+    fn flush(&self, bucket: &Bucket, _: &Among, gradients: &mut [f32]) -> Result<()> {
         let cut = Cut::of(bucket, self.rank);
         self.slots.with(bucket.slot, |kept| {
             if !kept.has(RESIDUAL) {

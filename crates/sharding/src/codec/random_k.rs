@@ -94,7 +94,7 @@ impl GradCodec for RandomK {
         self.slots.with(bucket.slot, |kept| self.sum(kept, bucket, gradients, keeps, peers))
     }
 
-    fn flush(&self, bucket: &Bucket, gradients: &mut [f32]) -> Result<()> {
+    fn flush(&self, bucket: &Bucket, _: &Among, gradients: &mut [f32]) -> Result<()> {
         self.slots.flush(bucket.slot, RESIDUAL, gradients)
     }
 

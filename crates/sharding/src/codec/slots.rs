@@ -39,6 +39,16 @@ impl Slots {
         f(self.kept.lock().unwrap_or_else(PoisonError::into_inner).entry(slot).or_default())
     }
 
+    /// Adds the vector `field` of a bucket, if there is one, to as many gradients.
+    pub(super) fn add(&self, slot: usize, field: &'static str, gradients: &mut [f32]) -> Result<()> {
+        self.with(slot, |kept| {
+            let Some(held) = kept.0.get(field) else { return Ok(()) };
+            self.check(slot, held.len(), gradients.len())?;
+            gradients.iter_mut().zip(held).for_each(|(gradient, held)| *gradient += held);
+            Ok(())
+        })
+    }
+
     /// Adds the vector `field` of a bucket to gradients, and keeps nothing for it any more but its count.
     pub(super) fn flush(&self, slot: usize, field: &'static str, gradients: &mut [f32]) -> Result<()> {
         self.with(slot, |kept| {

@@ -273,7 +273,7 @@ impl GradCodec for Sparse {
         self.slots.with(bucket.slot, |kept| self.sum(kept, bucket, gradients, keeps, peers))
     }
 
-    fn flush(&self, bucket: &Bucket, gradients: &mut [f32]) -> Result<()> {
+    fn flush(&self, bucket: &Bucket, _: &Among, gradients: &mut [f32]) -> Result<()> {
         self.slots.flush(bucket.slot, if self.momentum.is_some() { SUM } else { RESIDUAL }, gradients)
     }
 

@@ -206,6 +206,12 @@ impl Trial {
     }
 
     /// Takes the decision out of what was saved.
+    /// Leaves out of what was saved what a trial has decided.
+    pub(crate) fn forget(state: &mut CodecState) {
+        state.retain(|(name, _)| name != SAVED);
+    }
+
+    /// Takes over what was decided.
     pub(crate) fn load(&mut self, state: &mut CodecState) -> Result<()> {
         let Some(at) = state.iter().position(|(name, _)| name == SAVED) else {
             *self = Self::new(self.runs.len());

@@ -146,11 +146,16 @@ impl<Q: Quantiser> GradCodec for TwoHops<Q> {
         }
     }
 
-    fn flush(&self, bucket: &Bucket, gradients: &mut [f32]) -> Result<()> {
-        match self.memory {
-            Memory::Errors => self.slots.flush(bucket.slot, OWN, gradients),
-            _ => Ok(()),
+    fn flush(&self, bucket: &Bucket, among: &Among, gradients: &mut [f32]) -> Result<()> {
+        if self.memory != Memory::Errors {
+            return Ok(());
         }
+        if among.keeps == Keeps::All {
+            // What the second hop has taken from the sum of this rank's part.
+            let part = among.keeps.part(bucket.len, among.ranks, among.rank);
+            self.slots.add(bucket.slot, SUM, &mut gradients[part])?;
+        }
+        self.slots.flush(bucket.slot, OWN, gradients)
     }
 
     fn state(&self) -> CodecState {

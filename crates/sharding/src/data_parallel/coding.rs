@@ -100,8 +100,10 @@ impl Coding {
     /// # Errors
     /// If it is not this codec's.
     pub(super) fn load_state(&self, mut state: CodecState) -> Result<()> {
-        if let Some(trial) = &self.shared.trial {
-            lock(trial).load(&mut state)?;
+        match &self.shared.trial {
+            Some(trial) => lock(trial).load(&mut state)?,
+            // Nothing is decided any more: the codec is used whatever was found.
+            None => Trial::forget(&mut state),
         }
         self.codec().load_state(state)
     }
@@ -171,7 +173,7 @@ impl Shared {
         match sum.coded {
             true if way.coded => self.codec.reduce(&sum.bucket, gradients, keeps, &mut peers)?,
             true => {
-                self.codec.flush(&sum.bucket, gradients)?;
+                self.codec.flush(&sum.bucket, &sum.among, gradients)?;
                 peers.sum(gradients, keeps)?;
             }
             false => peers.sum(gradients, keeps)?,

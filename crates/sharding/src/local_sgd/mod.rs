@@ -270,6 +270,15 @@ impl ParallelStrategy for LocalSgd {
         self.state().stats.clone()
     }
 
+    fn is_lockstep(&self) -> bool {
+        // Between meetings nobody waits for anybody.
+        false
+    }
+
+    fn resume_at(&self, steps: u64) {
+        self.state().steps = steps;
+    }
+
     fn own_state(&self) -> Result<Vec<(String, Vec<f32>)>> {
         let state = self.state();
         let mut saved = vec![("clock".to_owned(), whole(&[state.steps]))];

@@ -164,6 +164,10 @@ pub trait ParallelStrategy: Listener {
         true
     }
 
+    /// Training goes on after so many steps of this network, perhaps without state of its own ([`ParallelStrategy::load_own_state`]):
+    /// what a strategy does at certain steps it counts from there.
+    fn resume_at(&self, _steps: u64) {}
+
     /// Whether every rank has parameters and an optimizer of its own, so that each has to save its own.
     fn diverges(&self) -> bool {
         false

@@ -404,6 +404,8 @@ impl ParallelStrategy for ParameterServer {
             self.read(state)?;
             // What this rank computes with comes back, and is what a pull is compared to.
             state.known = known;
+            // Nobody goes on to the next step before all have read.
+            self.replica.comm.barrier("values of parameter servers")?;
         }
         Ok(())
     }
@@ -504,6 +506,8 @@ impl ParallelStrategy for ParameterServer {
         let state = &mut *self.state();
         self.quiesce(state)?;
         let (version, clocks) = self.server.clocks();
+        // Nobody goes on to the next step before all have looked.
+        self.replica.comm.barrier("clocks of parameter servers")?;
         let numbers: Vec<u64> = [state.steps, version].into_iter().chain(clocks).collect();
         Ok(vec![("clock".to_owned(), whole(&numbers))])
     }

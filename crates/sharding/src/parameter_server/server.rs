@@ -1,6 +1,7 @@
 //! A server: some elements of every bucket, the optimizer's state of these, and the store that says who may go on.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -113,7 +114,15 @@ impl Server {
             .map_err(|error| ShardingError::Mesh(format!("cannot start a server's thread: {error}")))
     }
 
+    /// Serves until it is over. Workers must not wait for one that a panic has ended.
     fn run(&self) {
+        let served = catch_unwind(AssertUnwindSafe(|| self.listen()));
+        if served.is_err() {
+            self.fail(&ShardingError::state("parameter server", "its thread has panicked"), true);
+        }
+    }
+
+    fn listen(&self) {
         loop {
             match self.mail.recv_any(TO_SERVER) {
                 Err(CommError::NoMessage { .. }) => {}

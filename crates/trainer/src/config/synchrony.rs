@@ -48,6 +48,9 @@ fn slow_rank(text: &str) -> Result<SlowRank, String> {
         }
     }
     slow.rank = rank.ok_or_else(|| format!("`{text}` names no rank; begin with rank=NUMBER"))?;
+    if slow.ms > 3.6e6 || slow.times > 1e4 || slow.jitter > 1.0 {
+        return Err(format!("`{text}` is too much: ms is at most 3600000, times 10000, jitter 1"));
+    }
     if slow.times < 1.0 {
         return Err(format!("`{text}` makes steps shorter; times is 1 or above"));
     }

@@ -285,6 +285,13 @@ impl<'a> Run<'a> {
             }
         }
         self.tell_of_last(true, metrics.as_mut(), observer)?;
+        if !self.state.is_lockstep() {
+            // All stop before the same point, so all have told of these steps.
+            self.tell_of_those_behind(true, metrics.as_mut(), observer)?;
+            if let Some((newest, _, due)) = self.behind.pop_back() {
+                self.tell(newest, due, Vec::new(), metrics.as_mut(), observer)?;
+            }
+        }
         let interrupted = stopped == Some(StopReason::Asked);
         if interrupted {
             self.save(self.state.step, observer)?;

@@ -265,10 +265,18 @@ impl TrainState {
         let saved = checkpoint.state().get("strategy").and_then(Value::as_str);
         for trainable in &mut self.trainables {
             trainable.load(checkpoint, &reader)?;
+            trainable.resume_at(checkpoint.step())?;
             // Whatever other strategies had besides is of no use to this one, which begins with the weights of all.
             if saved == Some(trainable.network.parallel()?.name()) {
                 let name = trainable.network.name();
                 let own = own_state(&reader, name, distributed.rank(), distributed.size())?;
+                if own.is_empty() && trainable.network.parallel()?.diverges() {
+                    tracing::warn!(
+                        "the checkpoint is of another number of ranks: what {} keeps between meetings begins anew, and all ranks begin \
+                         with the weights and the optimizer's state of rank 0",
+                        trainable.network.parallel()?.name()
+                    );
+                }
                 trainable.load_own_state(&own)?;
                 let of_strategy = own.into_iter().filter(|(name, _)| !is_optimizers(name)).collect();
                 trainable.network.parallel()?.load_own_state(of_strategy)?;

@@ -166,6 +166,12 @@ impl Trainable {
         Ok((report, coming))
     }
 
+    /// Training goes on after step `step`.
+    pub(super) fn resume_at(&self, step: u64) -> Result<(), TrainError> {
+        self.network.parallel()?.resume_at(step.saturating_sub(self.begin));
+        Ok(())
+    }
+
     /// Exchanges weights and averages, if there are any.
     pub(super) fn swap_averages(&mut self) -> Result<(), TrainError> {
         if self.updater().ema.is_some() {
