@@ -15,6 +15,7 @@ Usage: cargo xtask COMMAND [ARGUMENTS]
                                  the same for the other commands of `phalanx`
   bench kernels|train|collectives ...
                                  measures, with --peer beside PyTorch
+  bench codecs ...               codecs of gradients: ratio, error, speed, training over slow links
   bench memory ...               what strategies hold, predicted and measured
   bench strategies ...           trains by every strategy and writes one table and a picture
   bench versions ...             training steps of this build beside those of another
