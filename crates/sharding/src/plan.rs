@@ -208,7 +208,7 @@ impl MemoryPlan {
                 };
                 routes.iter().map(of).max().unwrap_or(0)
             };
-            trainable.iter().map(|param| messages(param)).collect::<Vec<_>>()
+            trainable.iter().map(messages).collect::<Vec<_>>()
         });
         Ok(Self {
             strategy,
