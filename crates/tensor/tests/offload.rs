@@ -5,7 +5,8 @@ use std::path::Path;
 use candle_core::{DType, Tensor};
 use phalanx_tensor::optim::{Adam, Disk, Ema, FlatState, Optimizer, Sgd, StateAt};
 use phalanx_tensor::{
-    BuildOptions, Context, Init, Key, ParamStore, Place, Session, StoreBuilder, Tape, TensorError, ops,
+    BuildOptions, Context, FlatParam, Init, Key, ParamStore, Place, Session, StoreBuilder, Tape, TensorError,
+    ops,
 };
 
 /// Three matrices, each in a flat parameter of its own.
@@ -33,7 +34,7 @@ fn differentiate(store: &ParamStore, step: u64) {
             None => squares,
         });
     }
-    store.flat_params().iter().for_each(|param| param.zero_grads());
+    store.flat_params().iter().for_each(FlatParam::zero_grads);
     tape.backward(&total.expect("some")).expect("differentiates");
 }
 
