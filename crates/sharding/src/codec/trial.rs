@@ -173,7 +173,8 @@ impl Trial {
         let share = 1.0 / (ranks as f64 * (ROUND - 1) as f64);
         let (sums, _) = all.as_chunks::<5>();
         let plain: f64 = sums.iter().map(|[plain, ..]| plain).sum();
-        let exposed = all.last().copied().unwrap_or(0.0) / plain.max(f64::MIN_POSITIVE);
+        // Training may wait before a sum begins, for another one or for a core.
+        let exposed = (all.last().copied().unwrap_or(0.0) / plain.max(f64::MIN_POSITIVE)).min(1.0);
         let verdicts = elements.iter().zip(sums).enumerate().map(|(bucket, (elements, sums))| {
             let [without, with, bytes_without, bytes_with, coding_seconds] = sums.map(|sum| sum * share);
             CodecVerdict {
