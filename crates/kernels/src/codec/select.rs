@@ -100,7 +100,7 @@ fn check_indices(kernel: &'static str, indices: &[u32], len: usize) -> Result<()
     }
 }
 
-/// out[i] = values[indices[i]].
+/// `out[i] = values[indices[i]]`.
 ///
 /// # Errors
 /// If the lengths differ, or there is no such element.
@@ -112,7 +112,7 @@ pub fn gather_indices(values: &[f32], indices: &[u32], out: &mut [f32]) -> Resul
     Ok(())
 }
 
-/// out[indices[i]] += values[i].
+/// `out[indices[i]] += values[i]`.
 ///
 /// # Errors
 /// If the lengths differ, or there is no such element.
@@ -124,7 +124,7 @@ pub fn scatter_add(indices: &[u32], values: &[f32], out: &mut [f32]) -> Result<(
     Ok(())
 }
 
-/// values[indices[i]] = 0.
+/// `values[indices[i]] = 0`.
 ///
 /// # Errors
 /// If there is no such element.
