@@ -212,6 +212,7 @@ fn as_json(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Json {
                 json!({
                     "parameter_bytes": rank.parameters, "gradient_bytes": rank.gradients,
                     "optimizer_bytes": rank.optimizer + rank.averages, "average_bytes": rank.averages,
+                    "codec_bytes": rank.codec, "synchrony_bytes": rank.synchrony,
                 })
             })
             .collect();

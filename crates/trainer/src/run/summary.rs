@@ -20,7 +20,7 @@ pub struct RankSummary {
     pub parameter_bytes: u64,
     /// Bytes of gradients that it holds.
     pub gradient_bytes: u64,
-    /// Bytes of optimizer state that it holds.
+    /// Bytes of optimizer state that it holds, with averages and what codecs and strategies keep.
     pub optimizer_bytes: u64,
     /// The most bytes of whole parameters that it held at once beside these, for the blocks that ran; 0 where parameters are
     /// not sharded. What is gathered for sampling is not counted.
