@@ -116,10 +116,12 @@ fn a_rank_that_is_told_to_end_stops_looking() {
         told.store(true, Ordering::Relaxed);
         for (rank, words) in waiting.into_iter().zip(words) {
             let error = rank.join().expect("no panic").expect_err("told to end");
-            // The other may have gone first, and is then missing too, or has closed the connection.
-            let gone = error.to_string().contains("rank 0 closed the connection");
-            assert!(gone || matches!(error, CommError::Cancelled { .. }), "{error}");
-            assert!(gone || error.to_string().contains(words), "{error}");
+            // The other may have gone first: it is then missing too, or has closed the connection, which this one
+            // hears before or after it is told to end itself.
+            let text = error.to_string();
+            let gone = text.contains("rank 0 closed the connection");
+            assert!(gone || matches!(error, CommError::Cancelled { .. }), "{text}");
+            assert!(gone || text.contains(words) || text.contains("while the ranks met"), "{text}");
         }
         assert!(since.elapsed() < Duration::from_secs(1), "at once, not after {:?}", since.elapsed());
     }

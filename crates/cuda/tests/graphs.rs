@@ -1,34 +1,18 @@
 //! Graphs on the software GPU: the bits of eager work, memory that stays where it is, and errors for what cannot be captured.
 
+mod common;
 mod software;
 
+use common::{drawn, gpu};
 use phalanx_cuda::blas::{Blas, Matrix, Product};
 use phalanx_cuda::dnn::{Convolution, Dnn, Reading};
 use phalanx_cuda::graph::CapturedStep;
 use phalanx_cuda::kernels::{self, OnDevice as _, StepInputs, StepNumbers, StreamKey};
 use phalanx_cuda::memory::Pinned;
-use phalanx_cuda::{ElementType, Gpu, GpuError, Graph, Layout, Options, Result, Slice, Source, Stream};
+use phalanx_cuda::{ElementType, Gpu, GpuError, Graph, Layout, Result, Slice, Source, Stream};
 use phalanx_kernels::{AdamOptions, BinaryOp, SgdOptions, UnaryOp};
 
 const F32: ElementType = ElementType::F32;
-
-fn gpu() -> Gpu {
-    let options = match software::is_real() {
-        true => Options::default(),
-        false => Options { cache: Some(software::cache()), ..Options::default() },
-    };
-    Gpu::new(0, &options).expect("a GPU")
-}
-
-/// Numbers that look random.
-fn drawn(seed: u64, len: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..len).map(|_| next()).collect()
-}
 
 const IMAGES: usize = 2;
 const CONVOLUTION: Convolution = Convolution {

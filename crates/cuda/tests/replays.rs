@@ -1,32 +1,17 @@
 //! Replays on the software GPU: the bits of eager work whatever differs from run to run, and errors for what may not.
 
+mod common;
 mod software;
 
 use std::cell::Cell;
 
+use common::{drawn, gpu};
 use phalanx_cuda::blas::{Blas, Matrix, Product};
 use phalanx_cuda::kernels::{self, StepInputs, StreamKey};
-use phalanx_cuda::{ElementType, Gpu, GpuError, Graph, Options, Replay, Result, Slice, Stream};
+use phalanx_cuda::{ElementType, Gpu, GpuError, Graph, Replay, Result, Slice, Stream};
 use phalanx_kernels::{AdamOptions, BinaryOp, UnaryOp};
 
 const F32: ElementType = ElementType::F32;
-
-fn gpu() -> Gpu {
-    let options = match software::is_real() {
-        true => Options::default(),
-        false => Options { cache: Some(software::cache()), ..Options::default() },
-    };
-    Gpu::new(0, &options).expect("a GPU")
-}
-
-fn drawn(seed: u64, len: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..len).map(|_| next()).collect()
-}
 
 /// A product with weights that learn, in memory that comes and goes.
 struct Training<'a> {

@@ -34,7 +34,8 @@ use self::prefetch::Pass;
 use self::weights::WeightGather;
 use crate::agreement::{broadcast_buffers, check_same_model};
 use crate::buffer::InPlace;
-use crate::codec::{CodecState, CodecVerdict, Groups, Route};
+use crate::codec::{CodecState, CodecVerdict, Groups, Route, nothing_kept};
+use crate::mesh::part;
 use crate::options::{Options, Overlap};
 use crate::parallel::{ParallelStrategy, ShardRole, StateBytes, Step, StepToken};
 use crate::process_group::RankGroup;
@@ -433,20 +434,9 @@ impl ParallelStrategy for DataParallel {
     }
 
     fn load_codec_state(&self, state: CodecState) -> Result<()> {
-        match (&self.coding, state.first()) {
-            (Some(coding), _) => coding.load_state(state),
-            (None, None) => Ok(()),
-            (None, Some((name, _))) => {
-                Err(ShardingError::codec("none", format!("keeps nothing, but was given `{name}`")))
-            }
+        match &self.coding {
+            Some(coding) => coding.load_state(state),
+            None => nothing_kept("none", &state),
         }
     }
-}
-
-/// A communicator of its own for the ranks that give the same colour.
-fn part(comm: &Communicator, colour: usize) -> Result<Communicator> {
-    let colour = u32::try_from(colour)
-        .map_err(|_| ShardingError::Mesh(format!("rank {colour} is beyond what communicators count")))?;
-    comm.split(Some(colour), 0)?
-        .ok_or_else(|| ShardingError::Mesh("a rank with a colour got no communicator".into()))
 }

@@ -154,11 +154,7 @@ impl ProcessMesh {
     /// A communicator of some of the ranks, this one among them; the other ranks make theirs by the same call.
     fn part(&self, group: &[usize]) -> Result<Communicator> {
         // Groups that differ have different first ranks.
-        let first = group.first().copied().unwrap_or(0);
-        let colour = u32::try_from(first)
-            .map_err(|_| ShardingError::Mesh(format!("rank {first} is beyond what communicators count")))?;
-        let part = self.world.split(Some(colour), 0)?;
-        part.ok_or_else(|| ShardingError::Mesh(format!("ranks {group:?} got no communicator")))
+        part(&self.world, group.first().copied().unwrap_or(0))
     }
 
     fn check_same_axes(&self) -> Result<()> {
@@ -176,4 +172,12 @@ pub(crate) fn first_that_differs(comm: &Communicator, own: &str) -> Result<Optio
     let all = comm.all_gatherv(own.as_bytes())?;
     let rank = all.iter().position(|other| *other != all[0]);
     Ok(rank.map(|rank| (rank, [0, rank].map(|of| String::from_utf8_lossy(&all[of]).into_owned()))))
+}
+
+/// A communicator of its own for the ranks that give the same colour.
+pub(crate) fn part(comm: &Communicator, colour: usize) -> Result<Communicator> {
+    let colour = u32::try_from(colour)
+        .map_err(|_| ShardingError::Mesh(format!("rank {colour} is beyond what communicators count")))?;
+    comm.split(Some(colour), 0)?
+        .ok_or_else(|| ShardingError::Mesh("a rank with a colour got no communicator".into()))
 }

@@ -7,8 +7,14 @@ use phalanx_tensor::{FlatParam, ParamState, ParamStore, ProcessGroup};
 
 use crate::agreement::{broadcast_buffers, check_same_model};
 use crate::buffer::{InPlace, with_singles};
+use crate::parallel::Saved;
 use crate::process_group::RankGroup;
 use crate::{Result, ShardingError};
+
+/// What a rank's own parameters of a bucket are saved as.
+fn own_name(bucket: usize) -> String {
+    format!("local.{bucket}")
+}
 
 /// The whole model in this rank's memory, the protocol of its steps, and what all such strategies do alike.
 #[derive(Debug)]
@@ -97,7 +103,7 @@ impl Replica {
     pub(crate) fn end(&self, completed: bool) {
         self.state().open = false;
         if !completed {
-            self.params.iter().for_each(FlatParam::discard_grads);
+            self.params.iter().for_each(FlatParam::forget_grads);
         }
     }
 
@@ -194,23 +200,21 @@ impl Replica {
     /// Puts the mean over the ranks in the place of this rank's parameters, which are kept aside. How far the ranks are from it:
     /// the root of the mean square distance.
     pub(crate) fn show_mean(&self) -> Result<Option<f64>> {
-        if self.state().kept.is_some() {
+        if !self.keep_aside()? {
             return Ok(None);
         }
-        let own = (0..self.params.len()).map(|at| self.values(at)).collect::<Result<Vec<_>>>()?;
         self.average()?;
         let mut square = [0.0];
-        for (at, own) in own.iter().enumerate() {
+        for (at, own) in self.state().kept.iter().flatten().enumerate() {
             square[0] += self.with_values(at, |mean| {
                 own.iter().zip(mean).map(|(own, mean)| f64::from(*own - *mean).powi(2)).sum::<f64>()
             })?;
         }
         self.sum(&mut square)?;
-        self.state().kept = Some(own);
         Ok(Some((square[0] / self.ranks() as f64).sqrt()))
     }
 
-    /// Puts something else in the place of this rank's parameters, which are kept aside.
+    /// Keeps this rank's parameters aside, in whose place something else is about to be put. False if something is there already.
     pub(crate) fn keep_aside(&self) -> Result<bool> {
         if self.state().kept.is_some() {
             return Ok(false);
@@ -226,6 +230,27 @@ impl Replica {
         own.iter()
             .enumerate()
             .try_for_each(|(at, own)| self.with_values(at, |values| values.copy_from_slice(own)))
+    }
+
+    /// Puts what was saved of this rank's own parameters in their place.
+    pub(crate) fn load_own(&self, saved: &mut Saved) -> Result<()> {
+        for (at, param) in self.trainable() {
+            let own = saved.take(&own_name(at), param.len())?;
+            self.with_values(at, |values| values.copy_from_slice(&own))?;
+        }
+        Ok(())
+    }
+
+    /// Adds this rank's own parameters to what is saved, by bucket as `values` gives them.
+    pub(crate) fn save_own(
+        &self,
+        saved: &mut Vec<(String, Vec<f32>)>,
+        values: impl Fn(usize) -> Result<Vec<f32>>,
+    ) -> Result<()> {
+        for (at, _) in self.trainable() {
+            saved.push((own_name(at), values(at)?));
+        }
+        Ok(())
     }
 
     /// Bytes of parameters that are kept aside.

@@ -86,7 +86,7 @@ pub fn connect_unless(
     });
     match met {
         Err(CommError::Cancelled { address, during }) => Err(CommError::Cancelled { address, during }),
-        _ if was_cancelled => Err(config.cancelled("while ranks connected to each other")),
+        _ if was_cancelled => Err(config.cancelled("while the ranks met")),
         met => met,
     }
 }

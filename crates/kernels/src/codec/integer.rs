@@ -1,6 +1,6 @@
 //! Integers of 8 and 4 bits with a scale for every chunk.
 
-use super::{check_chunk, largest, put};
+use super::{check_bytes, check_chunk, largest, put};
 use crate::context::Context;
 use crate::error::{Result, check_len};
 
@@ -87,7 +87,7 @@ pub fn quantise_int4(
     out: &mut [u8],
 ) -> Result<()> {
     const KERNEL: &str = "quantise_int4";
-    check_even(KERNEL, chunk)?;
+    check_bytes(KERNEL, chunk, 2)?;
     check_len(KERNEL, "scales", scales_len(values.len(), chunk), scales.len())?;
     check_len(KERNEL, "out", int4_len(values.len()), out.len())?;
     context.simd(
@@ -125,7 +125,7 @@ pub fn dequantise_int4(
     add: bool,
 ) -> Result<()> {
     const KERNEL: &str = "dequantise_int4";
-    check_even(KERNEL, chunk)?;
+    check_bytes(KERNEL, chunk, 2)?;
     check_len(KERNEL, "scales", scales_len(out.len(), chunk), scales.len())?;
     check_len(KERNEL, "quantised", int4_len(out.len()), quantised.len())?;
     context.simd(
@@ -142,15 +142,4 @@ pub fn dequantise_int4(
         },
     );
     Ok(())
-}
-
-fn check_even(kernel: &'static str, chunk: usize) -> Result<()> {
-    check_chunk(kernel, chunk)?;
-    match chunk % 2 {
-        0 => Ok(()),
-        _ => Err(crate::KernelError::Shape {
-            kernel,
-            problem: format!("chunks of {chunk} elements are no whole bytes"),
-        }),
-    }
 }

@@ -47,6 +47,18 @@ fn check_chunk(kernel: &'static str, chunk: usize) -> Result<()> {
     }
 }
 
+/// Refuses chunks that begin in the middle of a byte, of which so many elements are in one.
+fn check_bytes(kernel: &'static str, chunk: usize, in_a_byte: usize) -> Result<()> {
+    check_chunk(kernel, chunk)?;
+    match chunk.is_multiple_of(in_a_byte) {
+        true => Ok(()),
+        false => {
+            let problem = format!("chunks of {chunk} elements are no whole bytes of {in_a_byte}");
+            Err(KernelError::Shape { kernel, problem })
+        }
+    }
+}
+
 /// Takes what is decoded: it replaces what is there, or is added to it.
 #[inline(always)]
 fn put(out: &mut f32, value: f32, add: bool) {

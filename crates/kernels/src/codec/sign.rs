@@ -1,8 +1,8 @@
 //! Signs, with the mean magnitude of every chunk.
 
-use super::{check_chunk, put, scales_len};
+use super::{check_bytes, put, scales_len};
 use crate::context::Context;
-use crate::error::{KernelError, Result, check_len};
+use crate::error::{Result, check_len};
 
 /// How many bytes the signs of `len` numbers take.
 pub fn sign_len(len: usize) -> usize {
@@ -22,7 +22,7 @@ pub fn sign_encode(
     out: &mut [u8],
 ) -> Result<()> {
     const KERNEL: &str = "sign_encode";
-    check_bytes(KERNEL, chunk)?;
+    check_bytes(KERNEL, chunk, 8)?;
     check_len(KERNEL, "scales", scales_len(values.len(), chunk), scales.len())?;
     check_len(KERNEL, "out", sign_len(values.len()), out.len())?;
     context.simd(
@@ -69,7 +69,7 @@ pub fn sign_decode(
     add: bool,
 ) -> Result<()> {
     const KERNEL: &str = "sign_decode";
-    check_bytes(KERNEL, chunk)?;
+    check_bytes(KERNEL, chunk, 8)?;
     check_len(KERNEL, "scales", scales_len(out.len(), chunk), scales.len())?;
     check_len(KERNEL, "signs", sign_len(out.len()), signs.len())?;
     context.simd(
@@ -87,15 +87,4 @@ pub fn sign_decode(
         },
     );
     Ok(())
-}
-
-fn check_bytes(kernel: &'static str, chunk: usize) -> Result<()> {
-    check_chunk(kernel, chunk)?;
-    match chunk % 8 {
-        0 => Ok(()),
-        _ => Err(KernelError::Shape {
-            kernel,
-            problem: format!("chunks of {chunk} elements are no whole bytes of signs"),
-        }),
-    }
 }

@@ -85,7 +85,7 @@ pub trait GradCodec: Debug + Send + Sync {
 }
 
 /// Refuses state that was saved by a codec which keeps some.
-fn nothing_kept(name: &str, state: &CodecState) -> Result<()> {
+pub(crate) fn nothing_kept(name: &str, state: &CodecState) -> Result<()> {
     match state.first() {
         None => Ok(()),
         Some((found, _)) => {

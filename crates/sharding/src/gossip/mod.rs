@@ -19,6 +19,7 @@ use phalanx_tensor::{Array, FlatParam, HookResult, Listener, ParamStore, Process
 
 use self::pairs::Pairs;
 use self::rounds::Rounds;
+use crate::mesh::part;
 use crate::parallel::{ParallelStrategy, Saved, ShardRole, StateBytes, Step, StepToken, SyncStats, whole};
 use crate::replica::Replica;
 use crate::strategy::{GossipKind, Layout, Strategy, Synchrony};
@@ -67,8 +68,7 @@ impl Gossip {
             return Err(ShardingError::strategy(strategy.name, "has no neighbours"));
         };
         options.check(&strategy)?;
-        let mail = comm.split(Some(0), 0)?;
-        let mail = mail.ok_or_else(|| ShardingError::Mesh("a rank with a colour got no group".into()))?;
+        let mail = part(&comm, 0)?;
         let replica = Replica::new(store, comm, strategy.name)?;
         let exchange = match kind {
             GossipKind::RandomNeighbour => Exchange::Pairs(Pairs::start(mail, &replica)?),
@@ -213,10 +213,7 @@ impl ParallelStrategy for Gossip {
             let mut saved = Saved::new(self.strategy.name, loaded);
             state.steps = saved.whole("clock")?.first().copied().unwrap_or(0);
             weight = saved.take("weight", 1)?[0];
-            for (at, param) in self.replica.trainable() {
-                let own = saved.take(&format!("local.{at}"), param.len())?;
-                self.replica.with_values(at, |values| values.copy_from_slice(&own))?;
-            }
+            self.replica.load_own(&mut saved)?;
         }
         match &self.exchange {
             Exchange::Rounds(rounds) => locked(rounds).begin(&self.replica, weight)?,
@@ -248,29 +245,12 @@ impl ParallelStrategy for Gossip {
         }
     }
 
-    fn peak_gathered_bytes(&self) -> u64 {
-        0
-    }
-
     fn stats(&self) -> CommStats {
         let mail = match &self.exchange {
             Exchange::Rounds(rounds) => locked(rounds).stats(),
             Exchange::Pairs(pairs) => pairs.stats(),
         };
         self.replica.comm.stats() + mail
-    }
-
-    fn codec_state(&self) -> Vec<(String, Vec<f32>)> {
-        Vec::new()
-    }
-
-    fn load_codec_state(&self, state: Vec<(String, Vec<f32>)>) -> Result<()> {
-        match state.first() {
-            None => Ok(()),
-            Some((name, _)) => {
-                Err(ShardingError::codec("none", format!("keeps nothing, but was given `{name}`")))
-            }
-        }
     }
 
     fn is_lockstep(&self) -> bool {
@@ -298,13 +278,10 @@ impl ParallelStrategy for Gossip {
         };
         let mut saved =
             vec![("clock".to_owned(), whole(&[self.state().steps])), ("weight".to_owned(), vec![weight])];
-        for (at, _) in self.replica.trainable() {
-            let values = match &self.exchange {
-                Exchange::Rounds(rounds) => locked(rounds).values(&self.replica, at)?,
-                Exchange::Pairs(_) => self.replica.values(at)?,
-            };
-            saved.push((format!("local.{at}"), values));
-        }
+        self.replica.save_own(&mut saved, |at| match &self.exchange {
+            Exchange::Rounds(rounds) => locked(rounds).values(&self.replica, at),
+            Exchange::Pairs(_) => self.replica.values(at),
+        })?;
         Ok(saved)
     }
 

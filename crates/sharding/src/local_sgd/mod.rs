@@ -216,10 +216,7 @@ impl ParallelStrategy for LocalSgd {
         };
         let mut saved = Saved::new(self.strategy.name, loaded);
         state.steps = saved.whole("clock")?.first().copied().unwrap_or(0);
-        for (at, param) in self.replica.trainable() {
-            let own = saved.take(&format!("local.{at}"), param.len())?;
-            self.replica.with_values(at, |values| values.copy_from_slice(&own))?;
-        }
+        self.replica.load_own(&mut saved)?;
         if self.meeting == Meeting::OuterStep {
             state.outer = Outer::read(&mut saved, &self.replica, &self.options)?;
         }
@@ -241,25 +238,8 @@ impl ParallelStrategy for LocalSgd {
         StateBytes { parameters, gradients, synchrony, ..StateBytes::default() }
     }
 
-    fn peak_gathered_bytes(&self) -> u64 {
-        0
-    }
-
     fn stats(&self) -> CommStats {
         self.replica.comm.stats()
-    }
-
-    fn codec_state(&self) -> Vec<(String, Vec<f32>)> {
-        Vec::new()
-    }
-
-    fn load_codec_state(&self, state: Vec<(String, Vec<f32>)>) -> Result<()> {
-        match state.first() {
-            None => Ok(()),
-            Some((name, _)) => {
-                Err(ShardingError::codec("none", format!("keeps nothing, but was given `{name}`")))
-            }
-        }
     }
 
     fn diverges(&self) -> bool {
@@ -282,9 +262,7 @@ impl ParallelStrategy for LocalSgd {
     fn own_state(&self) -> Result<Vec<(String, Vec<f32>)>> {
         let state = self.state();
         let mut saved = vec![("clock".to_owned(), whole(&[state.steps]))];
-        for (at, _) in self.replica.trainable() {
-            saved.push((format!("local.{at}"), self.replica.values(at)?));
-        }
+        self.replica.save_own(&mut saved, |at| self.replica.values(at))?;
         state.outer.write(&mut saved);
         Ok(saved)
     }

@@ -16,6 +16,7 @@ pub use rule::{OptimizerRule, Rule, UpdateRule};
 pub use stats::SyncStats;
 pub use step::{Reduced, Step, StepToken};
 
+use crate::codec::nothing_kept;
 use crate::{Layout, Result};
 
 /// Makes ranks that each train on a share of the data into one training.
@@ -113,7 +114,9 @@ pub trait ParallelStrategy: Listener {
 
     /// The most bytes of whole parameters that were in memory at once beside this rank's shards, those that were on their way
     /// included. 0 where parameters are not sharded.
-    fn peak_gathered_bytes(&self) -> u64;
+    fn peak_gathered_bytes(&self) -> u64 {
+        0
+    }
 
     /// What communication has cost so far.
     fn stats(&self) -> CommStats;
@@ -125,13 +128,18 @@ pub trait ParallelStrategy: Listener {
     }
 
     /// What the codec of this rank keeps from step to step; see [`crate::GradCodec::state`].
-    fn codec_state(&self) -> Vec<(String, Vec<f32>)>;
+    /// Nothing where there is none.
+    fn codec_state(&self) -> Vec<(String, Vec<f32>)> {
+        Vec::new()
+    }
 
     /// Takes over what the codec of this rank had kept.
     ///
     /// # Errors
     /// [`crate::ShardingError::Codec`] if it is not this codec's.
-    fn load_codec_state(&self, state: Vec<(String, Vec<f32>)>) -> Result<()>;
+    fn load_codec_state(&self, state: Vec<(String, Vec<f32>)>) -> Result<()> {
+        nothing_kept("none", &state)
+    }
 
     /// The gradients that clipping and scaling of losses act on, once they are reduced: those of the owned elements, or, where
     /// servers update, those that this rank pushes.

@@ -30,6 +30,7 @@ use phalanx_tensor::{Array, FlatParam, HookResult, Listener, ParamStore, Process
 
 use self::server::{Server, TO_SERVER, TO_WORKER, range};
 use crate::buffer::{InPlace, with_singles};
+use crate::mesh::part;
 use crate::message::{Kind, Message};
 use crate::parallel::{
     ParallelStrategy, Rule, Saved, ShardRole, StateBytes, Step, StepToken, SyncStats, whole,
@@ -101,8 +102,7 @@ impl ParameterServer {
         };
         options.check(&strategy)?;
         let together = pace == ServerPace::Together;
-        let mail = comm.split(Some(0), 0)?;
-        let mail = mail.ok_or_else(|| ShardingError::Mesh("a rank with a colour got no group".into()))?;
+        let mail = part(&comm, 0)?;
         let replica = Replica::new(store, comm, strategy.name)?;
         let (rank, ranks) = (mail.rank(), mail.world_size());
         let pace = (options.bound(pace), together);
@@ -447,10 +447,6 @@ impl ParallelStrategy for ParameterServer {
         StateBytes { parameters, gradients, synchrony, ..StateBytes::default() }
     }
 
-    fn peak_gathered_bytes(&self) -> u64 {
-        0
-    }
-
     fn stats(&self) -> CommStats {
         let state = self.state();
         let mail = CommStats {
@@ -461,19 +457,6 @@ impl ParallelStrategy for ParameterServer {
             ..CommStats::default()
         };
         self.replica.comm.stats() + mail
-    }
-
-    fn codec_state(&self) -> Vec<(String, Vec<f32>)> {
-        Vec::new()
-    }
-
-    fn load_codec_state(&self, state: Vec<(String, Vec<f32>)>) -> Result<()> {
-        match state.first() {
-            None => Ok(()),
-            Some((name, _)) => {
-                Err(ShardingError::codec("none", format!("keeps nothing, but was given `{name}`")))
-            }
-        }
     }
 
     fn serve(&self, rule: &Rule) -> Result<()> {
