@@ -176,6 +176,10 @@ fn in_threads(work: &Work, ranks: usize) -> Result<Seen> {
 /// The algorithms that are asked for.
 fn algorithms(args: &CollectivesArgs) -> Result<Vec<Algorithm>> {
     let all = || Algorithm::ALL.into_iter().filter(|algorithm| *algorithm != Algorithm::Auto).collect();
+    // Between two ranks there is one way.
+    if matches!(args.op, Op::SendRecv | Op::Gossip) {
+        return Ok(vec![Algorithm::Auto]);
+    }
     if args.model || args.algorithm == ["all"] {
         return Ok(all());
     }
@@ -213,20 +217,24 @@ pub(crate) fn run(args: &CollectivesArgs) -> Result<()> {
     }
     let on_hosts = if hosts > 1 { format!(" on {hosts} hosts") } else { String::new() };
     println!("{op}, f32, {ranks} ranks{on_hosts}, {transport}");
-    print!("{:>10} {:>17} {:>12} {:>12} {:>12}", "bytes", "algorithm", "time", "algbw GB/s", "busbw GB/s");
+    print!(
+        "{:>10} {:>17} {:>12} {:>12} {:>12} {:>10}",
+        "bytes", "algorithm", "time", "algbw GB/s", "busbw GB/s", "sent MB"
+    );
     args.peer.iter().for_each(|peer| print!(" {:>12} {:>8}", peer.name(), "ratio"));
     println!();
     let mut rows = Vec::new();
     for (index, &bytes) in args.sizes.iter().enumerate() {
         for cell in seen.timed.iter().filter_map(|row| row[index].as_ref()) {
-            let (algorithm, seconds) = (&cell.0, median(cell.1.clone()));
+            let (algorithm, seconds) = (&cell.algorithm, median(cell.seconds.clone()));
+            let sent = cell.sent / 1e6;
             let bandwidth = bytes as f64 / seconds / 1e9;
             let bus = bandwidth * args.op.bus_factor(ranks as f64);
             let (size, time) = (written(bytes), seconds * 1e6);
-            print!("{size:>10} {algorithm:>17} {time:>9.1} µs {bandwidth:>12.2} {bus:>12.2}");
+            print!("{size:>10} {algorithm:>17} {time:>9.1} µs {bandwidth:>12.2} {bus:>12.2} {sent:>10.3}");
             let mut row = json!({
                 "op": op, "bytes": bytes, "ranks": ranks, "hosts": hosts, "transport": transport,
-                "algorithm": algorithm, "time_us": time, "algbw_gb_s": bandwidth, "busbw_gb_s": bus,
+                "algorithm": algorithm, "time_us": time, "algbw_gb_s": bandwidth, "busbw_gb_s": bus, "sent_mb": sent,
             });
             for (peer, theirs) in args.peer.iter().zip(&peers) {
                 let theirs = theirs[index];

@@ -3,7 +3,7 @@
 use phalanx_collectives::{Algorithm, CostModel, LinkCost};
 use serde_json::{Value as Json, json};
 
-use super::work::{Seen, Work, costs_to_json};
+use super::work::{Op, Seen, Work, costs_to_json};
 use super::written;
 use crate::rounds::median;
 
@@ -31,9 +31,12 @@ pub(super) fn report(costs: CostModel, seen: &Seen, work: &Work, hosts: &[usize]
     let mut rows = Vec::new();
     for (index, &bytes) in work.sizes.iter().enumerate() {
         for (algorithm, row) in work.algorithms.iter().zip(&seen.timed) {
-            let predicted = costs.predict(&operation, *algorithm, bytes as usize, hosts);
-            let (Some((_, seconds)), Some(predicted)) = (&row[index], predicted) else { continue };
-            let measured = median(seconds.clone());
+            let predicted = match work.op {
+                Op::Gossip => costs.predict_gossip(2, bytes as usize, hosts),
+                _ => costs.predict(&operation, *algorithm, bytes as usize, hosts),
+            };
+            let (Some(cell), Some(predicted)) = (&row[index], predicted) else { continue };
+            let measured = median(cell.seconds.clone());
             println!(
                 "{:>10} {:>17} {:>9.1} µs {:>9.1} µs {:>9.2}",
                 written(bytes),

@@ -20,6 +20,8 @@ pub(super) enum Op {
     Scatter,
     /// Each rank sends to the next and receives from the one before
     SendRecv,
+    /// Each rank takes the mean with the one before and the one after, as gossip on a ring does
+    Gossip,
 }
 
 impl Op {
@@ -35,6 +37,7 @@ impl Op {
                 (ranks - 1.0) / ranks
             }
             Self::Broadcast | Self::Reduce | Self::SendRecv => 1.0,
+            Self::Gossip => 2.0,
         }
     }
 }
@@ -55,7 +58,8 @@ impl Buffers {
             Op::Scatter => vec![vec![0.0; len / comm.world_size()]; comm.world_size()],
             _ => Vec::new(),
         };
-        let other = if work.op == Op::SendRecv { vec![0.0; len] } else { Vec::new() };
+        let paired = matches!(work.op, Op::SendRecv | Op::Gossip);
+        let other = if paired { vec![0.0; len] } else { Vec::new() };
         Ok(Self::Plain { values: vec![0.0; len], other, parts })
     }
 
@@ -83,7 +87,17 @@ impl Buffers {
             (Op::SendRecv, Self::Plain { values, other, .. }) if world > 1 => {
                 comm.send_recv(values, (rank + 1) % world, other, (rank + world - 1) % world)?;
             }
-            (Op::SendRecv, Self::Plain { .. }) => {}
+            (Op::Gossip, Self::Plain { values, other, .. }) if world > 1 => {
+                let (next, before) = ((rank + 1) % world, (rank + world - 1) % world);
+                // Both neighbours get the values of before the step.
+                let own = values.clone();
+                for (to, from) in [(next, before), (before, next)] {
+                    comm.send_recv(&own, to, other, from)?;
+                    values.iter_mut().zip(&*other).for_each(|(value, other)| *value += other);
+                }
+                values.iter_mut().for_each(|value| *value /= 3.0);
+            }
+            (Op::SendRecv | Op::Gossip, Self::Plain { .. }) => {}
             (op, Self::Shared(_)) => {
                 return Err(anyhow!("{} does not happen in place; leave --alloc out", op.name()));
             }
@@ -127,9 +141,19 @@ impl Work {
     }
 }
 
-/// The algorithm that was really used, and the seconds of each round; `None` if there is no such way for the operation
-/// here.
-pub(super) type Timed = Option<(String, Vec<f64>)>;
+/// What was timed of one algorithm and size.
+#[derive(Debug, Clone)]
+pub(super) struct Cell {
+    /// The algorithm that was really used.
+    pub(super) algorithm: String,
+    /// Seconds of each round.
+    pub(super) seconds: Vec<f64>,
+    /// Bytes that rank 0 sent each time.
+    pub(super) sent: f64,
+}
+
+/// `None` if there is no such way for the operation here.
+pub(super) type Timed = Option<Cell>;
 
 /// What rank 0 has seen.
 #[derive(Debug, Default)]
@@ -141,13 +165,18 @@ pub(super) struct Seen {
 
 impl Seen {
     pub(super) fn to_json(&self) -> Json {
-        json!({ "timed": self.timed, "costs": self.costs.map(costs_to_json) })
+        let cell = |cell: &Timed| match cell {
+            Some(Cell { algorithm, seconds, sent }) => json!([algorithm, seconds, sent]),
+            None => Json::Null,
+        };
+        let timed: Vec<Vec<Json>> = self.timed.iter().map(|row| row.iter().map(cell).collect()).collect();
+        json!({ "timed": timed, "costs": self.costs.map(costs_to_json) })
     }
 
     pub(super) fn from_json(seen: &Json) -> Result<Self> {
         let of_size = |cell: &Json| -> Timed {
             let seconds = cell[1].as_array()?.iter().filter_map(Json::as_f64).collect();
-            Some((cell[0].as_str()?.to_owned(), seconds))
+            Some(Cell { algorithm: cell[0].as_str()?.to_owned(), seconds, sent: cell[2].as_f64()? })
         };
         let rows = seen["timed"].as_array().context("`timed`")?;
         let timed =
@@ -181,7 +210,7 @@ pub(super) fn rank(comm: &Communicator, work: &Work) -> Result<Seen> {
     Ok(seen)
 }
 
-fn time(comm: &Communicator, work: &Work, bytes: u64) -> Result<Option<(String, Vec<f64>)>> {
+fn time(comm: &Communicator, work: &Work, bytes: u64) -> Result<Timed> {
     let mut buffers = Buffers::new(comm, work, bytes)?;
     match buffers.run(comm, work.op) {
         // Said by all ranks alike, before anything was sent.
@@ -195,8 +224,9 @@ fn time(comm: &Communicator, work: &Work, bytes: u64) -> Result<Option<(String, 
     }
     let with_any_way = comm.using(Algorithm::Auto);
     // Rank 0 decides how often, so that a round lasts about a fiftieth of a second.
-    let start = Instant::now();
+    let (start, before) = (Instant::now(), comm.stats().bytes_sent);
     buffers.run(comm, work.op)?;
+    let sent = (comm.stats().bytes_sent - before) as f64;
     let mut repetitions = [(0.02 / start.elapsed().as_secs_f64().max(1e-7)).clamp(1.0, 20_000.0) as i64];
     with_any_way.broadcast(&mut repetitions, 0)?;
     let mut seconds = Vec::new();
@@ -208,7 +238,7 @@ fn time(comm: &Communicator, work: &Work, bytes: u64) -> Result<Option<(String, 
         }
         seconds.push(start.elapsed().as_secs_f64() / repetitions[0] as f64);
     }
-    Ok(Some((used, seconds)))
+    Ok(Some(Cell { algorithm: used, seconds, sent }))
 }
 
 /// Whether an error says that there is no such way.

@@ -100,8 +100,10 @@ pub mod parity;
 
 pub mod diffusers;
 
-mod cli;
 pub mod console;
+pub mod sweep;
+
+mod cli;
 
 pub use cli::main;
 pub use engine::{Judgement, Loss, Setup, Step, TaskSpec, TrainError, Training, number};

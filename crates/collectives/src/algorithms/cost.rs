@@ -131,6 +131,14 @@ impl CostModel {
         self.of(kind, algorithm, bytes, hosts)
     }
 
+    /// The predicted seconds in which every rank sends all of `bytes` bytes to each of so many `neighbours`, one after the other,
+    /// and adds what it receives: a step of gossip. `None` if the links were not measured.
+    pub fn predict_gossip(&self, neighbours: usize, bytes: usize, hosts: &[usize]) -> Option<f64> {
+        let link = if hosts.len() > 1 { self.remote } else { self.local };
+        let bytes = bytes as f64;
+        Some(neighbours as f64 * (link?.busy.step(bytes) + bytes * self.gamma))
+    }
+
     pub(crate) fn of(&self, kind: Kind, algorithm: Algorithm, bytes: usize, hosts: &[usize]) -> Option<f64> {
         let ranks: usize = hosts.iter().sum();
         if ranks <= 1 {

@@ -15,6 +15,7 @@ mod parity;
 mod plan;
 mod rank;
 mod sample;
+mod sweep;
 mod train;
 
 use std::path::Path;
@@ -43,6 +44,8 @@ enum Command {
     Sample(sample::SampleArgs),
     Eval(eval::EvalArgs),
     Export(export::ExportArgs),
+    Sweep(sweep::SweepArgs),
+    Study(sweep::StudyArgs),
     Config(config::ConfigArgs),
     Parity(parity::ParityArgs),
     Doctor(doctor::DoctorArgs),
@@ -87,7 +90,11 @@ pub fn main(program: &Program) -> ExitCode {
     environment::complete();
     let mut command = Cli::command().name(program.name()).bin_name(program.name());
     if !program.has_reference() {
-        command = command.about(None::<&str>).mut_subcommand("parity", |parity| parity.hide(true));
+        command = command.about(None::<&str>);
+        // Both are about what ships with `phalanx`.
+        for name in ["parity", "study"] {
+            command = command.mut_subcommand(name, |command| command.hide(true));
+        }
     }
     let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit());
     let outcome = match cli.command {
@@ -96,6 +103,8 @@ pub fn main(program: &Program) -> ExitCode {
         Command::Sample(args) => sample::run(program, &args),
         Command::Eval(args) => eval::run(program, &args),
         Command::Export(args) => export::run(&args),
+        Command::Sweep(args) => sweep::run(program, &args),
+        Command::Study(args) => sweep::run_study(program, &args),
         Command::Config(args) => config::run(program, &args),
         Command::Parity(args) => parity::run(&args),
         Command::Doctor(args) => doctor::run(&args),

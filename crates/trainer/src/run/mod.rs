@@ -15,6 +15,7 @@
 //! | `logs/rank-N.operations.json` | what a rank last did with the others, if that failed |
 
 pub(crate) mod atomic;
+mod chart;
 pub mod checkpoint;
 mod clock;
 mod curves;
@@ -27,6 +28,7 @@ mod summary;
 mod synchrony_picture;
 
 pub use atomic::write_aside;
+pub use chart::{Panel, Series, panels_svg};
 pub use clock::timestamp;
 pub use curves::curves_svg;
 pub use folder::{RunError, RunFolder};

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::curves::{escape, short};
+use super::chart::{escape, short};
 use super::summary::RankSummary;
 
 const WIDTH: f64 = 720.0;

@@ -1,0 +1,197 @@
+//! What a run of a sweep has reached: its numbers by name, and its loss over steps and seconds.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::file::Target;
+use crate::run::{Line, RankSummary, RunError, RunFolder, Summary, read_metrics};
+
+/// A loss, and when it was measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Point {
+    /// Steps that a rank has taken by then, on average.
+    pub step: f64,
+    /// Seconds of training.
+    pub seconds: f64,
+    /// The loss.
+    pub loss: f64,
+}
+
+/// What a run has reached.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Outcome {
+    /// Its numbers.
+    pub numbers: BTreeMap<String, f64>,
+    /// Its training loss, in the order of seconds, as means over some steps.
+    pub curve: Vec<Point>,
+}
+
+/// Numbers that every run may have, besides those of `metrics` in its summary, and what they are.
+pub const NUMBERS: &[(&str, &str)] = &[
+    ("steps", "steps taken"),
+    ("seconds", "seconds of training steps, until the last rank was done"),
+    ("first_done", "seconds of training steps of the rank that was done first"),
+    ("images_per_second", "images over all ranks and a second of training"),
+    ("mb_sent", "megabytes that a rank sends in a step"),
+    ("exposed", "share of the steps' time in which ranks wait for communication"),
+    ("peak_mib", "the most memory of a rank's process, in MiB"),
+    ("waited", "seconds in which ranks were held up by others, all ranks together"),
+    ("staleness", "updates between a pull and its push, on average"),
+    ("staleness_max", "the most updates between a pull and its push"),
+    ("spread", "the most steps that two ranks were apart"),
+    ("steps_to_target", "steps of a rank until the target loss was reached"),
+    ("seconds_to_target", "seconds of training until the target loss was reached"),
+];
+
+impl Outcome {
+    /// Reads the folder of a run that is finished. Losses are means over the target's window, or ten steps.
+    ///
+    /// # Errors
+    /// If its summary or metrics cannot be read.
+    pub fn read(folder: &Path, target: Option<&Target>) -> Result<Self, RunError> {
+        let folder = RunFolder::open(folder)?;
+        let summary = Summary::read(&folder.summary())?;
+        let (name, window) = target.map_or(("loss", 10), |target| (target.loss.as_str(), target.window));
+        let lines = match folder.metrics_by_rank().exists() {
+            true => read_metrics(&folder.metrics_by_rank())?,
+            false => read_metrics(&folder.metrics())?,
+        };
+        let curve = curve(&lines, name, window);
+        let mut numbers = numbers(&summary);
+        // A run that was resumed counts in its summary from there, and in its lines from the start.
+        let last = lines.iter().filter_map(|line| line.number("seconds")).reduce(f64::max);
+        numbers.extend(last.map(|seconds| ("seconds".to_owned(), seconds)));
+        if let Some(target) = target {
+            let reached = curve.iter().find(|point| point.loss <= target.below);
+            numbers.extend(reached.map(|point| ("steps_to_target".to_owned(), point.step)));
+            numbers.extend(reached.map(|point| ("seconds_to_target".to_owned(), point.seconds)));
+        }
+        Ok(Self { numbers, curve })
+    }
+}
+
+fn numbers(summary: &Summary) -> BTreeMap<String, f64> {
+    let measured = summary.metrics.iter().filter_map(|(name, value)| Some((name.clone(), value.as_f64()?)));
+    let mut numbers: BTreeMap<String, f64> = measured.collect();
+    let ranks = &summary.ranks;
+    let mut set = |name: &str, value: Option<f64>| {
+        numbers.extend(value.map(|value| (name.to_owned(), value)));
+    };
+    let of = |value: fn(&RankSummary) -> f64| ranks.iter().map(value);
+    set("steps", Some(summary.step as f64));
+    set("seconds", of(|rank| rank.step_seconds).reduce(f64::max));
+    set("first_done", of(|rank| rank.step_seconds).reduce(f64::min));
+    set("images_per_second", Some(summary.images_per_second));
+    let (count, steps) = (ranks.len() as f64, summary.step as f64);
+    set("mb_sent", Some(of(|rank| rank.step_bytes_sent as f64).sum::<f64>() / count / steps / 1e6));
+    let whole: f64 = of(|rank| rank.step_seconds).sum();
+    set("exposed", Some(of(|rank| rank.communication_exposed_seconds).sum::<f64>() / whole));
+    let peak = ranks.iter().filter_map(|rank| rank.peak_memory_bytes).max();
+    set("peak_mib", peak.map(|bytes| bytes as f64 / f64::from(1 << 20)));
+    let kept: Vec<_> = ranks.iter().filter_map(|rank| rank.synchrony.as_ref()).collect();
+    if !kept.is_empty() {
+        set("waited", Some(kept.iter().map(|kept| kept.waited_seconds).sum()));
+        set("spread", kept.iter().map(|kept| kept.clock_spread as f64).reduce(f64::max));
+        // Every server counts the pushes of all workers to it, so they are counted alike.
+        let counts = |kept: &[u64]| -> (f64, f64) {
+            let pairs = kept.iter().enumerate();
+            pairs.fold((0.0, 0.0), |(sum, all), (old, count)| {
+                (sum + old as f64 * *count as f64, all + *count as f64)
+            })
+        };
+        let (sum, all) =
+            kept.iter().map(|kept| counts(&kept.staleness)).fold((0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
+        set("staleness", (all > 0.0).then(|| sum / all));
+        let most = kept.iter().filter_map(|kept| kept.staleness.iter().rposition(|count| *count > 0)).max();
+        set("staleness_max", most.map(|most| most as f64));
+    }
+    numbers.retain(|_, value| value.is_finite());
+    numbers
+}
+
+/// Losses in the order of seconds. Where each rank has lines of its own, a line is a part of a step.
+fn curve(lines: &[Line], name: &str, window: usize) -> Vec<Point> {
+    let ranks = lines.iter().filter_map(|line| line.number("rank")).fold(0.0, f64::max) as usize + 1;
+    let mut told: Vec<Point> = lines
+        .iter()
+        .filter_map(|line| {
+            Some(Point {
+                step: line.step() as f64,
+                seconds: line.number("seconds")?,
+                loss: line.number(name)?,
+            })
+        })
+        .filter(|point| point.loss.is_finite())
+        .collect();
+    told.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    if lines.iter().any(|line| line.number("rank").is_some()) {
+        for (at, point) in told.iter_mut().enumerate() {
+            point.step = (at + 1) as f64 / ranks as f64;
+        }
+    }
+    let window = window * ranks;
+    let mean = |part: &[Point]| part.iter().map(|point| point.loss).sum::<f64>() / part.len() as f64;
+    (0..told.len())
+        .map(|at| Point { loss: mean(&told[(at + 1).saturating_sub(window)..=at]), ..told[at] })
+        // Of fewer than a window nothing is known yet.
+        .skip(window.min(told.len()).saturating_sub(1))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::SyncSummary;
+
+    #[test]
+    fn losses_of_ranks_are_taken_in_the_order_of_time() {
+        // Rank 0 takes a step a second, rank 1 one in two.
+        let line = |rank: u64, step: u64, seconds: f64, loss: f64| {
+            Line::new(step).with("rank", rank).with("seconds", seconds).with("loss", loss)
+        };
+        let lines = [line(0, 1, 1.0, 8.0), line(1, 1, 2.0, 6.0), line(0, 2, 2.1, 4.0), line(1, 2, 4.0, 2.0)];
+        let points: Vec<_> =
+            curve(&lines, "loss", 1).iter().map(|point| (point.step, point.seconds, point.loss)).collect();
+        assert_eq!(points, [(1.0, 2.0, 7.0), (1.5, 2.1, 5.0), (2.0, 4.0, 3.0)]);
+        let lines: Vec<_> = (1..=4)
+            .map(|step| Line::new(step).with("seconds", 0.5 * step as f64).with("loss", step))
+            .collect();
+        let points: Vec<_> =
+            curve(&lines, "loss", 2).iter().map(|point| (point.step, point.seconds, point.loss)).collect();
+        assert_eq!(points, [(2.0, 1.0, 1.5), (3.0, 1.5, 2.5), (4.0, 2.0, 3.5)]);
+        assert!(curve(&lines, "critic_loss", 2).is_empty());
+    }
+
+    #[test]
+    fn numbers_are_over_all_ranks() {
+        let rank = |rank: usize, seconds: f64, staleness: Vec<u64>| RankSummary {
+            rank,
+            step_seconds: seconds,
+            step_bytes_sent: 20_000_000,
+            communication_exposed_seconds: 1.0,
+            synchrony: Some(SyncSummary {
+                staleness,
+                waited_seconds: 0.5,
+                clock_spread: 3,
+                ..SyncSummary::default()
+            }),
+            ..RankSummary::default()
+        };
+        let ranks = vec![rank(0, 4.0, vec![2, 1, 0]), rank(1, 6.0, vec![1, 1, 1, 0])];
+        let numbers = numbers(&Summary { step: 10, ranks, ..Summary::default() });
+        for (name, value) in [
+            ("steps", 10.0),
+            ("seconds", 6.0),
+            ("first_done", 4.0),
+            ("mb_sent", 2.0),
+            ("exposed", 0.2),
+            ("waited", 1.0),
+            ("spread", 3.0),
+            ("staleness", 4.0 / 6.0),
+            ("staleness_max", 2.0),
+        ] {
+            assert_eq!(numbers.get(name), Some(&value), "{name}");
+        }
+        assert!(!numbers.contains_key("peak_mib"), "nobody knows");
+    }
+}

@@ -1,0 +1,226 @@
+//! Tables of a sweep: a row for each configuration, with the mean over its seeds and how far they are apart.
+
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value, json};
+
+use super::outcome::Outcome;
+use super::trials::Table;
+
+/// What became of a run, by its place among the runs of the sweep; an error for one that failed, nothing for one that was not
+/// trained.
+pub type Outcomes = [Option<Result<Outcome, String>>];
+
+/// The mean of some numbers, and their standard deviation, if there are several.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Spread {
+    /// The mean.
+    pub mean: f64,
+    /// The standard deviation of a sample: of two or more.
+    pub deviation: Option<f64>,
+    /// How many numbers.
+    pub count: usize,
+}
+
+impl Spread {
+    /// That of some numbers; `None` of none.
+    pub fn of(numbers: &[f64]) -> Option<Self> {
+        if numbers.is_empty() {
+            return None;
+        }
+        let count = numbers.len() as f64;
+        let mean = numbers.iter().sum::<f64>() / count;
+        let squares = numbers.iter().map(|number| (number - mean).powi(2)).sum::<f64>();
+        let deviation = (numbers.len() > 1).then(|| (squares / (count - 1.0)).sqrt());
+        Some(Self { mean, deviation, count: numbers.len() })
+    }
+}
+
+/// A table with its numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Filled {
+    /// What it compares.
+    pub title: String,
+    /// The names of its first columns, which say what a row is.
+    pub axes: Vec<String>,
+    /// The names of its numbers.
+    pub columns: Vec<String>,
+    /// Its rows.
+    pub rows: Vec<Row>,
+}
+
+/// A configuration and what it has reached.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    /// What it is.
+    pub choices: Vec<String>,
+    /// Its numbers, those of a column over the seeds in which there is one.
+    pub cells: Vec<Option<Spread>>,
+    /// Seeds that are finished.
+    pub seeds: usize,
+    /// Why runs failed.
+    pub errors: Vec<String>,
+}
+
+impl Filled {
+    /// Fills a table.
+    pub fn of(table: &Table, outcomes: &Outcomes) -> Self {
+        let rows = table.trials.iter().map(|trial| {
+            let ended = || trial.runs.iter().filter_map(|run| outcomes[*run].as_ref());
+            let finished: Vec<&Outcome> = ended().filter_map(|outcome| outcome.as_ref().ok()).collect();
+            let cell = |column: &String| {
+                let numbers = finished.iter().filter_map(|outcome| outcome.numbers.get(column).copied());
+                Spread::of(&numbers.collect::<Vec<_>>())
+            };
+            Row {
+                choices: trial.choices.clone(),
+                cells: table.columns.iter().map(cell).collect(),
+                seeds: finished.len(),
+                errors: ended().filter_map(|outcome| outcome.as_ref().err().cloned()).collect(),
+            }
+        });
+        Self {
+            title: table.title.clone(),
+            axes: table.axes.clone(),
+            columns: table.columns.clone(),
+            rows: rows.collect(),
+        }
+    }
+
+    /// Its head and its rows as words; what is not known is a dash, and a row of which no run is finished says why.
+    pub fn words(&self) -> Vec<Vec<String>> {
+        let head = self.axes.iter().chain(&self.columns).map(|name| name.replace('_', " "));
+        let rows = self.rows.iter().map(|row| {
+            let cells = row
+                .cells
+                .iter()
+                .map(|cell| cell.map_or_else(|| "–".to_owned(), |cell| written(cell, row.seeds)));
+            let mut words: Vec<String> = row.choices.iter().cloned().chain(cells).collect();
+            if row.seeds == 0 && !row.errors.is_empty() {
+                words.truncate(row.choices.len());
+                words.push("failed".to_owned());
+            }
+            words
+        });
+        std::iter::once(head.collect()).chain(rows).collect()
+    }
+
+    /// Markdown.
+    pub fn markdown(&self) -> String {
+        let mut text = format!("### {}\n\n", self.title);
+        let cell = |word: &String| word.replace('|', "\\|");
+        for (at, row) in self.words().iter().enumerate() {
+            let _ = writeln!(text, "| {} |", row.iter().map(cell).collect::<Vec<_>>().join(" | "));
+            if at == 0 {
+                let line = (0..row.len()).map(|at| if at < self.axes.len() { "---" } else { "--:" });
+                let _ = writeln!(text, "|{}|", line.collect::<Vec<_>>().join("|"));
+            }
+        }
+        for row in &self.rows {
+            if let Some(error) = row.errors.first() {
+                let first = error.lines().next().unwrap_or_default();
+                let _ = write!(text, "\n{} failed: {first}\n", row.choices.join(", "));
+            }
+        }
+        text
+    }
+
+    /// Comma-separated values, all digits: of each number the mean and the deviation.
+    pub fn csv(&self) -> String {
+        let quoted = |word: &str| match word.contains([',', '"', '\n']) {
+            true => format!("\"{}\"", word.replace('"', "\"\"")),
+            false => word.to_owned(),
+        };
+        let mut head: Vec<String> = self.axes.iter().map(|name| quoted(name)).collect();
+        head.extend(
+            self.columns.iter().flat_map(|name| [quoted(name), quoted(&format!("{name}_deviation"))]),
+        );
+        head.push("seeds".to_owned());
+        let mut text = format!("{}\n", head.join(","));
+        for row in &self.rows {
+            let mut words: Vec<String> = row.choices.iter().map(|choice| quoted(choice)).collect();
+            for cell in &row.cells {
+                words.push(cell.map_or_else(String::new, |spread| spread.mean.to_string()));
+                let deviation = cell.and_then(|spread| spread.deviation);
+                words.push(deviation.map_or_else(String::new, |deviation| deviation.to_string()));
+            }
+            words.push(row.seeds.to_string());
+            let _ = writeln!(text, "{}", words.join(","));
+        }
+        text
+    }
+
+    /// JSON.
+    pub fn json(&self) -> Value {
+        let row = |row: &Row| {
+            let choices = self.axes.iter().cloned().zip(row.choices.iter().cloned().map(Value::from));
+            let numbers = self.columns.iter().zip(&row.cells).filter_map(|(name, cell)| {
+                let Spread { mean, deviation, count } = (*cell)?;
+                Some((name.clone(), json!({ "mean": mean, "deviation": deviation, "seeds": count })))
+            });
+            json!({
+                "choices": Map::from_iter(choices), "numbers": Map::from_iter(numbers),
+                "seeds": row.seeds, "errors": row.errors,
+            })
+        };
+        json!({ "title": self.title, "rows": self.rows.iter().map(row).collect::<Vec<_>>() })
+    }
+}
+
+/// A mean with its deviation, of which two digits are told, and how many of the seeds have such a number, if not all.
+fn written(Spread { mean, deviation, count }: Spread, seeds: usize) -> String {
+    let mut text = match deviation {
+        Some(deviation) if deviation > 0.0 && (1e-6..1e6).contains(&deviation) => {
+            let decimals = (1.0 - deviation.log10().floor()).max(0.0) as usize;
+            format!("{mean:.decimals$} ± {deviation:.decimals$}")
+        }
+        _ => crate::console::format::number(mean),
+    };
+    if count < seeds {
+        text.push_str(&format!(" ({count} of {seeds})"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sweep::trials::Trial;
+
+    #[test]
+    fn rows_are_means_over_seeds_and_say_what_failed() {
+        let outcome = |loss: f64| {
+            Some(Ok(Outcome { numbers: [("loss".to_owned(), loss)].into(), ..Outcome::default() }))
+        };
+        let mut second = outcome(3.0);
+        if let Some(Ok(second)) = &mut second {
+            second.numbers.insert("mb_sent".to_owned(), 5.0);
+        }
+        let outcomes = [outcome(1.0), second, Some(Err("no memory\nbecause".to_owned())), None];
+        let trial = |name: &str, runs: &[usize]| Trial { choices: vec![name.into()], runs: runs.to_vec() };
+        let table = Table {
+            title: "a table".into(),
+            axes: vec!["strategy".into()],
+            columns: vec!["loss".into(), "mb_sent".into()],
+            trials: vec![trial("a, b", &[0, 1]), trial("c|d", &[2]), trial("e", &[3])],
+        };
+        let filled = Filled::of(&table, &outcomes);
+        let words = [
+            vec!["strategy", "loss", "mb sent"],
+            vec!["a, b", "2.0 ± 1.4", "5.000 (1 of 2)"],
+            vec!["c|d", "failed"],
+            vec!["e", "–", "–"],
+        ];
+        assert_eq!(filled.words(), words);
+        let markdown = filled.markdown();
+        assert!(
+            markdown.contains("| c\\|d | failed |") && markdown.contains("c|d failed: no memory\n"),
+            "{markdown}"
+        );
+        let csv = "strategy,loss,loss_deviation,mb_sent,mb_sent_deviation,seeds\n\
+                   \"a, b\",2,1.4142135623730951,5,,2\nc|d,,,,,0\ne,,,,,0\n";
+        assert_eq!(filled.csv(), csv);
+        assert_eq!(filled.json()["rows"][0]["numbers"]["loss"]["mean"], 2.0);
+        assert_eq!(filled.json()["rows"][1]["errors"][0], "no memory\nbecause");
+    }
+}
