@@ -152,8 +152,7 @@ fn what_is_written_to_images_that_lie_channels_last_is_read_in_both_orders() {
             groups: 1,
         };
         let [x, other] = ["x", "other"].map(|name| cases::draw(name, &[2, 3, 4, 5]));
-        let one =
-            Tensor::eye(3, DType::F32, &candle_core::Device::Cpu).and_then(|one| one.reshape((3, 3, 1, 1)));
+        let one = Tensor::eye(3, DType::F32, &Device::Cpu).and_then(|one| one.reshape((3, 3, 1, 1)));
         let (x_at, other_at) = (gpu.from_host(&x).expect("memory"), gpu.from_host(&other).expect("memory"));
         let one = gpu.from_host(&one.expect("a matrix")).expect("memory");
         // Both with and without a copy in row-major order that exists already.
@@ -183,8 +182,7 @@ fn numbers_are_read_later_and_stay_what_they_were() {
     software::run_anywhere(|| {
         let place = Place::device(Arc::new(cuda()));
         for dtype in [DType::F32, DType::F64, DType::BF16] {
-            let numbers = Tensor::new(&[1.5_f32, -2.0, 0.25], &candle_core::Device::Cpu)
-                .and_then(|t| t.to_dtype(dtype));
+            let numbers = Tensor::new(&[1.5_f32, -2.0, 0.25], &Device::Cpu).and_then(|t| t.to_dtype(dtype));
             let array = place.put(&numbers.expect("three numbers")).expect("memory");
             let coming = array.begin_numbers().expect("begins");
             assert!(!coming.is_here(), "nobody has waited for {dtype:?}");
