@@ -79,7 +79,7 @@ pub fn put_rows(gpu: &Gpu, to: &Slice, from: &Slice, rows: &Slice, width: usize)
     check_type(FUNCTION, "to", to, ElementType::U8)?;
     check_type(FUNCTION, "rows", rows, ElementType::U32)?;
     check(FUNCTION, "from", from, ElementType::U8, rows.len() * width)?;
-    let there = if width == 0 { 0 } else { to.len() / width };
+    let there = to.len().checked_div(width).unwrap_or(0);
     launch(gpu, &IMAGES, "put_rows", over(from.len(), 1))
         .slice(to)
         .number(narrow_size(FUNCTION, there)?.cast_unsigned())
