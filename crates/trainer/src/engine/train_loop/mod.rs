@@ -2,6 +2,7 @@
 
 mod account;
 mod after;
+mod by_rank;
 mod chaos;
 mod losses;
 mod meter;
@@ -19,6 +20,7 @@ use serde_json::{Map, Value};
 
 pub use replicas::{ReplicaFailure, train_replicas};
 
+use by_rank::ByRank;
 use chaos::Delay;
 use losses::Losses;
 use meter::Meter;
@@ -90,6 +92,10 @@ pub(super) struct Run<'a> {
     /// Where ranks do not take every step together: steps of which not all ranks have told their losses, with their phases, and
     /// whether each has a line.
     behind: VecDeque<(StepReport, Vec<usize>, bool)>,
+    /// On rank 0, where ranks do not take every step together: what each has told.
+    by_rank: Option<ByRank>,
+    /// Seconds of training before this run was resumed, as its metrics say.
+    seconds_before: f64,
     /// What makes this rank slow on purpose.
     delay: Option<Delay>,
     saver: Saver,
@@ -147,6 +153,8 @@ impl<'a> Run<'a> {
             repeated: std::iter::repeat_with(repeated).take(phases).collect(),
             taken: None,
             behind: VecDeque::new(),
+            by_rank: None,
+            seconds_before: 0.0,
             delay: Delay::of(config, distributed.rank()),
             saver,
             quality,
@@ -230,10 +238,15 @@ impl<'a> Run<'a> {
     ///
     /// Each step is a point before which all ranks can stop, and what follows it is another.
     fn steps(&mut self, observer: &mut dyn Observer) -> Result<bool, TrainError> {
-        let mut metrics = match self.is_first() {
-            true => Some(MetricsWriter::open(&self.folder.metrics(), self.state.step)?),
-            false => None,
-        };
+        let mut metrics = None;
+        if self.is_first() {
+            let opened = MetricsWriter::open(&self.folder.metrics(), self.state.step)?;
+            self.seconds_before = opened.last().and_then(|line| line.number("seconds")).unwrap_or_default();
+            metrics = Some(opened);
+            if !self.state.is_lockstep() {
+                self.by_rank = Some(ByRank::open(self.folder, self.state.step, self.seconds_before)?);
+            }
+        }
         let mut feed = self.data.feed(self.config, &self.plan, self.distributed, self.state.step)?;
         let job = self.distributed.job();
         let mut stopped = None;
@@ -332,12 +345,17 @@ impl<'a> Run<'a> {
     ) -> Result<(), TrainError> {
         while let Some((_, phases, _)) = self.behind.front() {
             let phases = phases.clone();
-            let sums = self.losses.bring_together(self.distributed, meets)?;
-            if sums.is_none() && self.is_first() {
+            let told = self.losses.bring_together(self.distributed, meets)?;
+            if told.is_none() && self.is_first() {
                 return Ok(());
             }
             let Some((mut report, _, due)) = self.behind.pop_front() else { return Ok(()) };
-            self.take_losses(&mut report, &phases, sums)?;
+            if let (Some(by_rank), Some(told)) = (&mut self.by_rank, &told) {
+                let of_step: Vec<_> =
+                    phases.iter().map(|phase| self.state.training.phases()[*phase]).collect();
+                by_rank.write(report.step, &of_step, told)?;
+            }
+            self.take_losses(&mut report, &phases, told.as_deref())?;
             if meets && self.behind.is_empty() {
                 self.behind.push_back((report, phases, due));
                 return Ok(());

@@ -5,7 +5,7 @@ use std::time::Instant;
 use phalanx_tensor::{Session, Tape};
 
 use super::Run;
-use super::losses::reports;
+use super::losses::{Told, reports};
 use super::meter::{Spent, timed};
 use crate::engine::data::{Feed, MicroBatch, StepSamples};
 use crate::engine::distributed::{Network, StopReason};
@@ -94,11 +94,12 @@ impl Run<'_> {
         let sums = sums.into_iter().map(sum).collect::<Result<Vec<_>, TrainError>>()?;
         // Where a rank is lost, what a GPU was to compute of its gradients ends early.
         self.distributed.check()?;
-        self.losses.tell(self.distributed, sums)?;
+        let seconds = (self.meter.whole().steps + spent.steps + begun.elapsed()).as_secs_f64();
+        self.losses.tell(self.distributed, Told { seconds, sums })?;
         if self.state.is_lockstep() {
             // Ranks tell theirs after backward, so rank 0 never waits for computing that its own next step would not wait for.
-            let sums = self.losses.bring_together(self.distributed, true)?;
-            self.take_losses(&mut report, &due, sums)?;
+            let told = self.losses.bring_together(self.distributed, true)?;
+            self.take_losses(&mut report, &due, told.as_deref())?;
         }
         // Where a device computes, this is where the host waits for it.
         spent.steps += begun.elapsed();
@@ -114,9 +115,11 @@ impl Run<'_> {
         &mut self,
         report: &mut StepReport,
         due: &[usize],
-        sums: Option<Vec<f64>>,
+        told: Option<&[Told]>,
     ) -> Result<(), TrainError> {
-        let Some(sums) = sums else { return Ok(()) };
+        let Some(told) = told else { return Ok(()) };
+        let Told { seconds, sums } = Told::whole(told)?;
+        report.seconds = self.seconds_before + seconds;
         let phases = self.state.training.phases();
         let phases: Vec<&Phase> = due.iter().map(|phase| phases[*phase]).collect();
         report.phases = reports(&phases, &sums);
