@@ -9,7 +9,7 @@ use phalanx_tensor::{Array, Context, Place};
 use crate::engine::TrainError;
 
 /// The images of a split as bytes, u8 [samples, H, W, 3], in a device's memory. Each comes there with the first batch that this rank
-/// reads it for, so that nothing is read ahead of training and no image twice.
+/// reads it for, so that nothing is read ahead of training; a batch that was made ahead of that one brings it once more.
 #[derive(Debug)]
 pub(super) struct KeptSet {
     set: Array,
