@@ -1,7 +1,7 @@
-// Images as bytes to normalised maps: cut out, turned over, and (byte / 255 − mean) / std in one pass.
+// Images as bytes to normalised maps: looked up, cut out, turned over, and (byte / 255 − mean) / std in one pass.
 
 struct Images {
-    int height, width, channels, out_height, out_width;
+    int images, height, width, channels, out_height, out_width;
 };
 struct Channels {
     float mean[4], std[4];
@@ -10,12 +10,15 @@ struct Channels {
 struct Last {
     int bytes, maps;
 };
+// Where a map comes from: of which image, beginning in which row and column of it, negative within a black border; and whether it
+// is then turned left to right.
+struct Place {
+    int image, top, left, flipped;
+};
 
-// Sample n begins at corners[2n] (down) and corners[2n + 1] (across) of its image, negative within a black border, or at 0 if
-// there are none; it is turned left to right where `flips` has 1.
+// Map n comes from places[n], or is all of image n if there are no places. An image that is not there makes NaN.
 template <class Y>
-DEVICE void images(const u8 *pixels, const int *corners, const u8 *flips, Y *y, const Images &shape, const Channels &by, const Last &last,
-                   Size count) {
+DEVICE void images(const u8 *pixels, const Place *places, Y *y, const Images &shape, const Channels &by, const Last &last, Size count) {
     const int plane = shape.out_height * shape.out_width;
     const Size pixels_of_plane = Size(shape.height) * shape.width;
     // A thread for each pixel, so that its bytes are read once.
@@ -23,26 +26,37 @@ DEVICE void images(const u8 *pixels, const int *corners, const u8 *flips, Y *y, 
         const Size sample = at / plane;
         const int place = int(at - sample * plane), row = place / shape.out_width;
         int column = place % shape.out_width;
-        if (flips && flips[sample]) column = shape.out_width - 1 - column;
-        const int down = row + (corners ? corners[2 * sample] : 0), across = column + (corners ? corners[2 * sample + 1] : 0);
-        const bool inside = down >= 0 && down < shape.height && across >= 0 && across < shape.width;
+        Place from = {int(sample), 0, 0, 0};
+        if (places) from = places[sample];
+        if (from.flipped) column = shape.out_width - 1 - column;
+        const int down = row + from.top, across = column + from.left;
+        const bool there = from.image >= 0 && from.image < shape.images;
+        const bool inside = there && down >= 0 && down < shape.height && across >= 0 && across < shape.width;
         const Size place_of_byte = Size(down) * shape.width + across;
-        const u8 *from = pixels + sample * pixels_of_plane * shape.channels +
-                         (last.bytes ? place_of_byte * shape.channels : place_of_byte);
+        const u8 *bytes = pixels + Size(from.image) * pixels_of_plane * shape.channels +
+                          (last.bytes ? place_of_byte * shape.channels : place_of_byte);
         const Size step = last.bytes ? 1 : pixels_of_plane;
         for (int c = 0; c < shape.channels; ++c) {
-            const float byte = inside ? float(from[c * step]) : 0.0f;
-            const Y value = narrow<Y>((byte / 255.0f - by.mean[c]) / by.std[c]);
-            y[last.maps ? at * shape.channels + c : (sample * shape.channels + c) * plane + place] = value;
+            const float byte = inside ? float(bytes[c * step]) : 0.0f;
+            const float value = (byte / 255.0f - by.mean[c]) / by.std[c];
+            y[last.maps ? at * shape.channels + c : (sample * shape.channels + c) * plane + place] =
+                narrow<Y>(there ? value : NAN_F32);
         }
     });
 }
 
 #define IMAGES(S, Y)                                                                                                         \
-    KERNEL(images_##S, 256, const u8 *pixels, const int *corners, const u8 *flips, Y *y, Images shape, Channels by,          \
-           Last last, Size count) {                                                                                          \
-        images(pixels, corners, flips, y, shape, by, last, count);                                                           \
+    KERNEL(images_##S, 256, const u8 *pixels, const Place *places, Y *y, Images shape, Channels by, Last last, Size count) { \
+        images(pixels, places, y, shape, by, last, count);                                                                   \
     }
 FOR_F32(IMAGES(f32, float))
 FOR_BF16(IMAGES(bf16, bf16))
 FOR_F16(IMAGES(f16, f16))
+
+// Row n of `from` becomes row rows[n] of `to`, which has so many; rows that are not there are left out.
+KERNEL(put_rows, 256, u8 *to, u32 rows_there, const u8 *from, const u32 *rows, Size width, Size count) {
+    each<1>(count, false, [&](Size at, auto) {
+        const u32 row = rows[at / width];
+        if (row < rows_there) to[row * width + at % width] = from[at];
+    });
+}

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::compile::{Compiler, Source, default_folder};
@@ -39,6 +40,8 @@ struct Inner {
     step: Mutex<Option<(u64, Slice)>>,
     /// What uploads pass through.
     staging: Mutex<Staging>,
+    /// Bytes that were copied from the host so far.
+    uploaded: AtomicU64,
     pool: Pool,
     device: Device,
     options: Options,
@@ -57,6 +60,7 @@ impl Gpu {
             compiler: OnceLock::new(),
             step: Mutex::default(),
             staging: Mutex::default(),
+            uploaded: AtomicU64::new(0),
             pool: Pool::new(device.clone()),
             device,
             options: options.clone(),
@@ -123,12 +127,18 @@ impl Gpu {
     /// Begins to copy elements of the host to a slice; they were read when this returns.
     fn send<T: Element>(&self, values: &[T], slice: &Slice) -> Result<()> {
         self.0.device.refuse_waiting("a copy from the host", Stream::Compute)?;
+        self.0.uploaded.fetch_add(size_of_val(values) as u64, Ordering::Relaxed);
         let mut staging = self.0.staging.lock().unwrap_or_else(PoisonError::into_inner);
         if !staging.send(bytemuck::cast_slice(values), slice, Stream::Compute)? {
             drop(staging);
             slice.upload_on(values, Stream::Compute)?;
         }
         Ok(())
+    }
+
+    /// How many bytes [`Gpu::upload`] has copied from the host since this GPU was opened.
+    pub fn uploaded(&self) -> u64 {
+        self.0.uploaded.load(Ordering::Relaxed)
     }
 
     /// A copy of elements on the host, for which this waits.

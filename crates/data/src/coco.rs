@@ -18,6 +18,7 @@ use crate::error::{DataError, Result};
 use crate::exclusions::Exclusions;
 use crate::file_list::FileList;
 use crate::strings::CaptionLists;
+use image::RgbImage;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -154,8 +155,17 @@ impl Dataset for CocoCaptions {
 
     fn get(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
         let image = decode_file(&self.file(index)?)?;
+        Ok(CaptionedImage { image, ..self.without_pixels(index, epoch)? })
+    }
+
+    fn without_pixels(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
+        check_index(&self.name, index, self.files.len())?;
         let caption = self.captions.draw(self.caption_seed, epoch, index).to_owned();
-        Ok(CaptionedImage::new(image, 0, caption))
+        Ok(CaptionedImage::new(RgbImage::default(), 0, caption))
+    }
+
+    fn pixels_stay(&self) -> bool {
+        true
     }
 }
 

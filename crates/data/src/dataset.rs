@@ -66,6 +66,21 @@ pub trait Dataset: Send + Sync {
     /// If `index` is not below [`len`](Dataset::len), or the sample cannot be read or decoded.
     fn get(&self, index: usize, epoch: u64) -> Result<Self::Item>;
 
+    /// The sample of [`get`](Dataset::get) for somebody who has its pixels: an image in it may be empty, of 0 by 0, so that none is
+    /// decoded. All of it unless said otherwise.
+    ///
+    /// # Errors
+    /// As for [`get`](Dataset::get).
+    fn without_pixels(&self, index: usize, epoch: u64) -> Result<Self::Item> {
+        self.get(index, epoch)
+    }
+
+    /// Whether the pixels of a sample are the same in every epoch, and [`without_pixels`](Dataset::without_pixels) leaves them out,
+    /// so that keeping them is of use. Not unless said otherwise.
+    fn pixels_stay(&self) -> bool {
+        false
+    }
+
     /// How many samples lie together on the disk, for each such stretch in the order of indices, where reading them one after
     /// the other is faster than in any order: the shards of [`shards`](crate::shards). `None` where the order does not matter.
     fn stretches(&self) -> Option<Vec<usize>> {

@@ -5,6 +5,7 @@ use crate::captions;
 use crate::dataset::{Dataset, Labelled, check_index};
 use crate::decode::decode;
 use crate::error::{DataError, Result};
+use image::RgbImage;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -72,12 +73,21 @@ impl Dataset for EncodedDataset {
     }
 
     fn get(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
-        let label = self.label(index)?;
+        let sample = self.without_pixels(index, epoch)?;
         let (file, row) = self.images.source(index);
         let image = decode(&self.images.bytes[self.images.range(index)])
             .map_err(|reason| DataError::CorruptImage { file: file.to_path_buf(), row, reason })?;
+        Ok(CaptionedImage { image, ..sample })
+    }
+
+    fn without_pixels(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
+        let label = self.label(index)?;
         let caption = captions::varied(&self.class_names[label as usize], self.caption_seed, epoch, index);
-        Ok(CaptionedImage::new(image, label, caption))
+        Ok(CaptionedImage::new(RgbImage::default(), label, caption))
+    }
+
+    fn pixels_stay(&self) -> bool {
+        true
     }
 }
 

@@ -10,6 +10,7 @@ use crate::decode::decode_file;
 use crate::error::{DataError, Result};
 use crate::exclusions::Exclusions;
 use crate::file_list::{ENDINGS, FileList, class_folders, images_in};
+use image::RgbImage;
 use std::path::{Path, PathBuf};
 
 /// A dataset over class folders.
@@ -110,10 +111,18 @@ impl Dataset for ImageFolder {
     }
 
     fn get(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
+        let sample = self.without_pixels(index, epoch)?;
+        Ok(CaptionedImage { image: decode_file(&self.files.path(index))?, ..sample })
+    }
+
+    fn without_pixels(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
         let label = self.label(index)?;
-        let image = decode_file(&self.files.path(index))?;
         let caption = captions::varied(&self.class_names[label as usize], self.caption_seed, epoch, index);
-        Ok(CaptionedImage::new(image, label, caption))
+        Ok(CaptionedImage::new(RgbImage::default(), label, caption))
+    }
+
+    fn pixels_stay(&self) -> bool {
+        true
     }
 }
 

@@ -111,6 +111,8 @@ pub mod subset;
 
 // From samples to batches.
 pub mod batch;
+pub mod held_images;
+
 pub mod collate;
 pub mod source;
 
@@ -121,7 +123,7 @@ pub mod step_batch;
 pub mod loader;
 
 pub use attribute::Attribute;
-pub use batch::{ArrayData, Batch, BatchArray, ElementType};
+pub use batch::{ArrayData, Batch, BatchArray, ElementType, ImageBytes, ImageRecipe};
 pub use captioned_image::{CaptionedImage, ImageDataset};
 pub use cifar10::{open_cifar10, open_cifar10_seeded};
 pub use coco::{CocoCaptions, CocoConfig};
@@ -133,6 +135,7 @@ pub use cub::{CubCaptions, CubConfig, CubDataset};
 pub use dataset::{Dataset, Labelled, Split};
 pub use error::{DataError, Result};
 pub use exclusions::Exclusions;
+pub use held_images::HeldImages;
 pub use image_folder::ImageFolder;
 pub use imagenet::open_imagenet;
 pub use loader::{Loader, LoaderConfig};
@@ -146,7 +149,7 @@ pub use subset::Subset;
 pub use text_file::{TextFile, TextFileConfig, TextSample, TextUnit};
 pub use tokenizer::ClipTokenizer;
 pub use transform::{
-    AreaCrop, Filter, Normalise, RandomCrop, Resize, ResizeMode, Transform, TransformConfig,
+    AreaCrop, Filter, Normalise, Placement, RandomCrop, Resize, ResizeMode, Transform, TransformConfig,
 };
 
 /// The examples of this crate's README, as tests.

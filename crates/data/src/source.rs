@@ -5,6 +5,7 @@ use crate::batch::Batch;
 use crate::collate::{Collate, Samples};
 use crate::dataset::{Dataset, check_index};
 use crate::error::{DataError, Result};
+use crate::held_images::HeldImages;
 use crate::subset;
 use std::sync::Arc;
 
@@ -32,6 +33,18 @@ pub trait BatchSource: Send + Sync {
     /// If `index` is not below [`len`](BatchSource::len).
     fn weight(&self, index: usize) -> Result<f32>;
 
+    /// The source with images as bytes that somebody else prepares, who has those that are `held`; `None` if it has no images, or
+    /// only prepared ones.
+    fn as_bytes(&self, held: Option<Arc<HeldImages>>) -> Option<Arc<dyn BatchSource>> {
+        let _ = held;
+        None
+    }
+
+    /// Height and width of all images as bytes, where they are of one size and the same in every epoch, so that they can be held.
+    fn fixed_images(&self) -> Option<[usize; 2]> {
+        None
+    }
+
     /// The batch of the samples at `indices`, of which there is at least one; given up as soon as `wanted` says no.
     ///
     /// # Errors
@@ -54,7 +67,7 @@ impl<D: Dataset + ?Sized, C: Collate<D::Item>> Collated<D, C> {
     }
 }
 
-impl<D: Dataset + ?Sized, C: Collate<D::Item>> BatchSource for Collated<D, C> {
+impl<D: Dataset + ?Sized + 'static, C: Collate<D::Item> + 'static> BatchSource for Collated<D, C> {
     fn name(&self) -> &str {
         self.dataset.name()
     }
@@ -71,8 +84,20 @@ impl<D: Dataset + ?Sized, C: Collate<D::Item>> BatchSource for Collated<D, C> {
         self.dataset.weight(index)
     }
 
+    fn as_bytes(&self, held: Option<Arc<HeldImages>>) -> Option<Arc<dyn BatchSource>> {
+        Some(Arc::new(Self { collate: self.collate.as_bytes(held)?, dataset: Arc::clone(&self.dataset) }))
+    }
+
+    fn fixed_images(&self) -> Option<[usize; 2]> {
+        self.collate.fixed_images().filter(|_| self.dataset.pixels_stay())
+    }
+
     fn batch(&self, indices: &[usize], epoch: u64, wanted: &dyn Fn() -> bool) -> Result<Batch> {
-        let get = |index| if wanted() { self.dataset.get(index, epoch) } else { Err(DataError::Cancelled) };
+        let get = |index| match wanted() {
+            true if self.collate.is_held(index) => self.dataset.without_pixels(index, epoch),
+            true => self.dataset.get(index, epoch),
+            false => Err(DataError::Cancelled),
+        };
         let batch = self.collate.collate(&mut Samples::new(self.name(), indices, epoch, &get))?;
         if batch.len() != indices.len() {
             let (name, made) = (self.name().to_owned(), batch.len());
@@ -110,6 +135,11 @@ impl std::fmt::Debug for SourceSubset {
 }
 
 impl BatchSource for SourceSubset {
+    /// Images of a part are sent with each batch, whatever is held: they have other numbers in the whole.
+    fn as_bytes(&self, _: Option<Arc<HeldImages>>) -> Option<Arc<dyn BatchSource>> {
+        Some(Arc::new(Self { inner: self.inner.as_bytes(None)?, indices: self.indices.clone() }))
+    }
+
     fn name(&self) -> &str {
         self.inner.name()
     }

@@ -1,7 +1,7 @@
 //! What a loader delivers: one rank's batch of one step with its place among those of all ranks, how it is put together,
 //! and how it is taken apart to be sent to another rank.
 
-use crate::batch::{ArrayData, Batch, BatchArray, BatchParts, ElementType};
+use crate::batch::{ArrayData, Batch, BatchArray, BatchParts, ElementType, ImageBytes, ImageRecipe};
 use crate::error::{DataError, Result};
 use crate::sampler::{DistributedSampler, MicroBatchRange, RankSamples};
 use crate::source::BatchSource;
@@ -37,19 +37,26 @@ impl StepBatch {
     /// [`StepHeader::element_types`].
     #[must_use]
     pub fn into_parts(self) -> (StepHeader, Vec<ArrayData>) {
-        let BatchParts { arrays: named, texts, weights } = self.batch.into_parts();
+        let BatchParts { arrays: named, texts, images: of_bytes, weights } = self.batch.into_parts();
         let mut arrays = Vec::with_capacity(named.len());
-        let mut data = Vec::with_capacity(named.len() + 1);
+        let mut data = Vec::with_capacity(named.len() + of_bytes.len() + 1);
         for (name, array) in named {
             let element_type = array.element_type();
             let (shape, numbers) = array.into_parts();
             arrays.push(ArrayHeader { name, shape, element_type });
             data.push(numbers);
         }
+        let mut images = Vec::with_capacity(of_bytes.len());
+        for (name, of_bytes) in of_bytes {
+            let (recipe, pixels) = of_bytes.into_parts();
+            images.push((name, recipe));
+            data.push(ArrayData::U8(pixels));
+        }
         data.push(ArrayData::F32(weights));
         let header = StepHeader {
             arrays,
             texts,
+            images,
             indices: self.indices,
             valid: self.valid,
             micro_batches: self.micro_batches,
@@ -78,8 +85,14 @@ impl StepBatch {
             _ => Vec::new(),
         };
         let mut batch = Batch::new(weights.len()).with_weights(weights)?;
+        let pixels = data.split_off(header.arrays.len());
         for (ArrayHeader { name, shape, .. }, numbers) in header.arrays.into_iter().zip(data) {
             batch = batch.with_array(name, BatchArray::new(shape, numbers)?)?;
+        }
+        for ((name, recipe), pixels) in header.images.into_iter().zip(pixels) {
+            // The types agree, and those of images are this one.
+            let pixels = if let ArrayData::U8(pixels) = pixels { pixels } else { Vec::new() };
+            batch = batch.with_images(name, ImageBytes::new(recipe, pixels)?)?;
         }
         for (name, texts) in header.texts {
             batch = batch.with_texts(name, texts)?;
@@ -102,6 +115,7 @@ impl StepBatch {
 pub struct StepHeader {
     arrays: Vec<ArrayHeader>,
     texts: Vec<(String, Vec<String>)>,
+    images: Vec<(String, ImageRecipe)>,
     indices: Vec<usize>,
     valid: usize,
     micro_batches: Vec<MicroBatchRange>,
@@ -113,9 +127,10 @@ pub struct StepHeader {
 }
 
 impl StepHeader {
-    /// The types of the arrays of numbers that go with it: those of the batch, then the weights.
+    /// The types of the arrays of numbers that go with it: those of the batch, then the pixels of its images, then the weights.
     pub fn element_types(&self) -> impl Iterator<Item = ElementType> {
-        self.arrays.iter().map(|array| array.element_type).chain([ElementType::F32])
+        let pixels = self.images.iter().map(|_| ElementType::U8);
+        self.arrays.iter().map(|array| array.element_type).chain(pixels).chain([ElementType::F32])
     }
 }
 
@@ -180,13 +195,17 @@ impl BatchMaker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transform::{Normalise, Placement};
 
     fn step_batch() -> StepBatch {
+        let placements = vec![Placement::default(), Placement { left: -1, top: 2, flipped: true }];
+        let recipe = ImageRecipe::of_each([1, 2], [3, 3], &Normalise::CIFAR10, placements);
         let batch = Batch::new(2)
             .with("images", [2, 1], vec![f32::MIN_POSITIVE, -0.0])
             .and_then(|batch| batch.with("labels", [2], vec![u32::MAX, 0]))
             .and_then(|batch| batch.with("ids", [2, 0], Vec::<i64>::new()))
             .and_then(|batch| batch.with_texts("captions", vec!["a \"star\"".into(), String::new()]))
+            .and_then(|batch| batch.with_images("pictures", ImageBytes::new(recipe, (0..12).collect())?))
             .and_then(|batch| batch.with_weights(vec![0.1, 0.0]));
         StepBatch {
             batch: batch.unwrap(),

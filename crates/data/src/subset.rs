@@ -132,6 +132,15 @@ impl<D: Dataset + ?Sized> Dataset for Subset<D> {
         self.inner.get(self.indices[index], epoch)
     }
 
+    fn without_pixels(&self, index: usize, epoch: u64) -> Result<D::Item> {
+        check_index(&self.name, index, self.len())?;
+        self.inner.without_pixels(self.indices[index], epoch)
+    }
+
+    fn pixels_stay(&self) -> bool {
+        self.inner.pixels_stay()
+    }
+
     fn stretches(&self) -> Option<Vec<usize>> {
         stretches(self.inner.stretches()?, &self.indices)
     }

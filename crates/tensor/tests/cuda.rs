@@ -9,11 +9,11 @@ mod software;
 
 use std::sync::Arc;
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 use cases::{CASES, outcome};
 use nets::{Images, Mlp, Net, Tokens, train};
 use phalanx_cuda::Options;
-use phalanx_tensor::backend::Cuda;
+use phalanx_tensor::backend::{Cuda, ImagePreparation, Images as _};
 use phalanx_tensor::{Place, Precision};
 
 fn cuda() -> Cuda {
@@ -152,8 +152,7 @@ fn what_is_written_to_images_that_lie_channels_last_is_read_in_both_orders() {
             groups: 1,
         };
         let [x, other] = ["x", "other"].map(|name| cases::draw(name, &[2, 3, 4, 5]));
-        let one =
-            Tensor::eye(3, DType::F32, &candle_core::Device::Cpu).and_then(|one| one.reshape((3, 3, 1, 1)));
+        let one = Tensor::eye(3, DType::F32, &Device::Cpu).and_then(|one| one.reshape((3, 3, 1, 1)));
         let (x_at, other_at) = (gpu.from_host(&x).expect("memory"), gpu.from_host(&other).expect("memory"));
         let one = gpu.from_host(&one.expect("a matrix")).expect("memory");
         // Both with and without a copy in row-major order that exists already.
@@ -183,8 +182,7 @@ fn numbers_are_read_later_and_stay_what_they_were() {
     software::run_anywhere(|| {
         let place = Place::device(Arc::new(cuda()));
         for dtype in [DType::F32, DType::F64, DType::BF16] {
-            let numbers = Tensor::new(&[1.5_f32, -2.0, 0.25], &candle_core::Device::Cpu)
-                .and_then(|t| t.to_dtype(dtype));
+            let numbers = Tensor::new(&[1.5_f32, -2.0, 0.25], &Device::Cpu).and_then(|t| t.to_dtype(dtype));
             let array = place.put(&numbers.expect("three numbers")).expect("memory");
             let coming = array.begin_numbers().expect("begins");
             assert!(!coming.is_here(), "nobody has waited for {dtype:?}");
@@ -192,5 +190,50 @@ fn numbers_are_read_later_and_stay_what_they_were() {
             let found = coming.take().and_then(|t| Ok(t.to_vec1::<f32>()?)).expect("arrives");
             assert_eq!(found, [1.5, -2.0, 0.25], "{dtype:?}");
         }
+    });
+}
+
+#[test]
+fn images_have_the_bits_of_the_processors() {
+    software::run_anywhere(|| {
+        let cuda = cuda();
+        let place = Place::device(Arc::new(cuda.clone()));
+        let cpu = phalanx_tensor::Context::new(1);
+        for ([count, height, width], size) in [([3, 8, 8], [8, 8]), ([2, 5, 9], [4, 6]), ([4, 6, 6], [9, 7])]
+        {
+            let bytes: Vec<u8> = (0..count * height * width * 3).map(|at| (at * 89 % 251) as u8).collect();
+            let bytes = Tensor::from_vec(bytes, (count, height, width, 3), &Device::Cpu).expect("a tensor");
+            // Images in any order, one twice; beginning in the border and within; mirrored or not.
+            let places = (0..count as u32 + 1).flat_map(|n| {
+                let corner = |more: u32| ((n * 3 + more) % 5).wrapping_sub(2);
+                [(n * 2 + 1) % count as u32, corner(0), corner(1), n % 2]
+            });
+            let places = Tensor::from_vec(places.collect::<Vec<u32>>(), (count + 1, 4), &Device::Cpu);
+            let places = places.expect("a tensor");
+            let (mean, std) = ([0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]);
+            let how = ImagePreparation { size, mean, std };
+            let expected =
+                cpu.images(&(&bytes).into(), &(&places).into(), &how, Precision::F32).expect("on the CPU");
+            let expected = expected.tensor().expect("on the host").flatten_all().expect("flat");
+            // A set whose images came one after the other, the last first.
+            let set = cuda.image_set([count, height, width, 3]).expect("room");
+            for n in (0..count).rev() {
+                let one = place.put(&bytes.narrow(0, n, 1).expect("there")).expect("copied");
+                let row =
+                    place.put(&Tensor::new(&[n as u32], &Device::Cpu).expect("a tensor")).expect("copied");
+                cuda.put_images(&set, &row, &one).expect("put");
+            }
+            let places = place.put(&places).expect("copied");
+            for pixels in [&place.put(&bytes).expect("copied"), &set] {
+                for precision in [Precision::F32, Precision::Tf32, Precision::Bf16, Precision::F16] {
+                    let made = cuda.images(pixels, &places, &how, precision).expect("prepared");
+                    assert_eq!(made.dims(), [count + 1, 3, size[0], size[1]]);
+                    let made = made.to_host().expect("copied").flatten_all().expect("flat");
+                    let [made, expected] = [&made, &expected].map(|t| t.to_vec1::<f32>().expect("numbers"));
+                    assert_eq!(made, expected, "{precision}");
+                }
+            }
+        }
+        assert!(cuda.gpu().pool().held().peak[phalanx_cuda::Kind::Data as usize] >= 3 * 8 * 8 * 3);
     });
 }

@@ -1,6 +1,6 @@
-//! Images as bytes to normalised maps, cut out and turned over on the way.
+//! Images as bytes to normalised maps, looked up, cut out and turned over on the way.
 
-use super::grid::{check, launch, narrow_size, over};
+use super::grid::{check, check_len, check_type, launch, narrow_size, over};
 use super::sources::IMAGES;
 use crate::{ElementType, Gpu, GpuError, Layout, Result, Slice};
 
@@ -9,17 +9,16 @@ use crate::{ElementType, Gpu, GpuError, Layout, Result, Slice};
 pub struct ImageBatch<'a> {
     /// The bytes.
     pub pixels: &'a Slice,
-    /// How they lie: [N, H, W, C], as decoders give them, or [N, C, H, W].
+    /// How they lie: [M, H, W, C], as decoders give them, or [M, C, H, W].
     pub layout: Layout,
-    /// N, H, W and C; C is at most 4.
+    /// M, H, W and C; C is at most 4.
     pub dims: [usize; 4],
     /// Height and width of what comes out.
     pub size: [usize; 2],
-    /// Where in its image each result begins, [N, 2] (down, across) of u32 whose bits are i32: negative within a black border.
-    /// At the upper left corner if there are none.
-    pub corners: Option<&'a Slice>,
-    /// Which results are turned left to right, `[N]` of u8. None if there are none.
-    pub flips: Option<&'a Slice>,
+    /// Where each result comes from, [N, 4] of u32 whose bits are i32: the image, the row and the column of it where the result
+    /// begins, negative within a black border, and 1 for results that are turned left to right. None makes a result of each image,
+    /// from its upper left corner on. The result of an image that is not there is NaN: nobody waits here to find out.
+    pub places: Option<&'a Slice>,
     /// Taken off bytes divided by 255, channel by channel.
     pub mean: &'a [f32],
     /// Divided by then.
@@ -42,25 +41,26 @@ pub fn images(gpu: &Gpu, batch: ImageBatch<'_>, dtype: ElementType, layout: Layo
     if !matches!(dtype, ElementType::F32 | ElementType::Bf16 | ElementType::F16) {
         return Err(GpuError::unsupported(FUNCTION, dtype.to_string()));
     }
-    if let Some(corners) = batch.corners {
-        check(FUNCTION, "corners", corners, ElementType::U32, 2 * count)?;
-    }
-    if let Some(flips) = batch.flips {
-        check(FUNCTION, "flips", flips, ElementType::U8, count)?;
-    }
+    let results = match batch.places {
+        None => count,
+        Some(places) => {
+            check_type(FUNCTION, "places", places, ElementType::U32)?;
+            check_len(FUNCTION, "places", places, places.len() / 4 * 4)?;
+            places.len() / 4
+        }
+    };
     let mut numbers = [0.0_f32; 8];
     numbers[..channels].copy_from_slice(batch.mean);
     numbers[4..4 + channels].copy_from_slice(batch.std);
-    let mut sizes = [0_i32; 5];
-    for (to, size) in sizes.iter_mut().zip([height, width, channels, out_height, out_width]) {
+    let mut sizes = [0_i32; 6];
+    for (to, size) in sizes.iter_mut().zip([count, height, width, channels, out_height, out_width]) {
         *to = narrow_size(FUNCTION, size)?;
     }
-    let pixels = count * out_height * out_width;
+    let pixels = results * out_height * out_width;
     let y = gpu.unwritten(dtype, pixels * channels)?;
     launch(gpu, &IMAGES, &format!("images_{dtype}"), over(pixels, 1))
         .slice(batch.pixels)
-        .optional(batch.corners)
-        .optional(batch.flips)
+        .optional(batch.places)
         .slice(&y)
         .number(sizes)
         .number(numbers)
@@ -68,4 +68,24 @@ pub fn images(gpu: &Gpu, batch: ImageBatch<'_>, dtype: ElementType, layout: Layo
         .number(pixels as i64)
         .run()?;
     Ok(y)
+}
+
+/// Row n of `from` becomes row rows\[n\] of `to`, both of bytes in rows of `width`. Rows that `to` does not have are left out.
+///
+/// # Errors
+/// If lengths or types do not go together.
+pub fn put_rows(gpu: &Gpu, to: &Slice, from: &Slice, rows: &Slice, width: usize) -> Result<()> {
+    const FUNCTION: &str = "put_rows";
+    check_type(FUNCTION, "to", to, ElementType::U8)?;
+    check_type(FUNCTION, "rows", rows, ElementType::U32)?;
+    check(FUNCTION, "from", from, ElementType::U8, rows.len() * width)?;
+    let there = to.len().checked_div(width).unwrap_or(0);
+    launch(gpu, &IMAGES, "put_rows", over(from.len(), 1))
+        .slice(to)
+        .number(narrow_size(FUNCTION, there)?.cast_unsigned())
+        .slice(from)
+        .slice(rows)
+        .number(width as i64)
+        .number(from.len() as i64)
+        .run()
 }

@@ -60,7 +60,7 @@ pub use depthwise::{depthwise, depthwise_backward_input, depthwise_backward_weig
 pub use elementwise::{affine, neg, unary, unary_backward};
 pub use gated::{geglu, geglu_backward};
 pub use group_norm::{group_norm, group_norm_backward};
-pub use images::{ImageBatch, images};
+pub use images::{ImageBatch, images, put_rows};
 pub use lookups::{embedding, embedding_backward, progression};
 pub use losses::{
     PairLoss, cross_entropy, cross_entropy_backward, kl_standard_normal_backward, pair_loss,

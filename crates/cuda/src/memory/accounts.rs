@@ -3,6 +3,9 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// How many kinds there are.
+const KINDS: usize = 6;
+
 /// What memory is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -16,12 +19,14 @@ pub enum Kind {
     Activations,
     /// Room that a library needs while it computes.
     Workspace,
+    /// Samples that stay for all of a training.
+    Data,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 5] =
-        [Self::Parameters, Self::Gradients, Self::Optimizer, Self::Activations, Self::Workspace];
+    pub const ALL: [Self; KINDS] =
+        [Self::Parameters, Self::Gradients, Self::Optimizer, Self::Activations, Self::Workspace, Self::Data];
 
     /// What messages call it.
     pub fn name(self) -> &'static str {
@@ -31,6 +36,7 @@ impl Kind {
             Self::Optimizer => "optimizer",
             Self::Activations => "activations",
             Self::Workspace => "workspace",
+            Self::Data => "data",
         }
     }
 }
@@ -60,9 +66,9 @@ pub fn counted_as<R>(kind: Kind, body: impl FnOnce() -> R) -> R {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Held {
     /// By kind, in the order of [`Kind::ALL`].
-    pub now: [usize; 5],
+    pub now: [usize; KINDS],
     /// The most of each kind.
-    pub peak: [usize; 5],
+    pub peak: [usize; KINDS],
     /// The most of all kinds together.
     pub peak_total: usize,
 }
@@ -93,8 +99,8 @@ impl std::fmt::Display for Held {
 /// The counters.
 #[derive(Debug, Default)]
 pub(super) struct Accounts {
-    now: [AtomicUsize; 5],
-    peak: [AtomicUsize; 5],
+    now: [AtomicUsize; KINDS],
+    peak: [AtomicUsize; KINDS],
     total: AtomicUsize,
     peak_total: AtomicUsize,
 }
@@ -114,7 +120,7 @@ impl Accounts {
     }
 
     pub(super) fn held(&self) -> Held {
-        let read = |of: &[AtomicUsize; 5]| of.each_ref().map(|count| count.load(Ordering::Relaxed));
+        let read = |of: &[AtomicUsize; KINDS]| of.each_ref().map(|count| count.load(Ordering::Relaxed));
         Held {
             now: read(&self.now),
             peak: read(&self.peak),

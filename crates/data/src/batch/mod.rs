@@ -1,16 +1,18 @@
-//! A batch: named arrays and texts of some samples, with a weight for each sample.
+//! A batch: named arrays, texts and images of some samples, with a weight for each sample.
 //!
 //! Nothing here knows what the arrays mean. A [collation](crate::collate) chooses their names, and whoever reads a
 //! batch asks for them by name; between the two, loaders cut, pad and move batches without a look at the names.
 
 mod array;
+mod images;
 
 pub use array::{ArrayData, ArrayElement, BatchArray, ElementType};
+pub use images::{ImageBytes, ImageRecipe};
 
 use crate::error::{DataError, Result};
 use std::ops::Range;
 
-/// Named arrays, named lists of texts, and weights, all of the same samples.
+/// Named arrays, named lists of texts, named images as bytes, and weights, all of the same samples.
 ///
 /// A sample's weight is what its loss is multiplied with before the losses of the global batch are added and divided
 /// by the sum of all weights: 1 for a plain sample, 0 for one that only fills a place. A collation leaves weights
@@ -19,6 +21,7 @@ use std::ops::Range;
 pub struct Batch {
     arrays: Vec<(String, BatchArray)>,
     texts: Vec<(String, Vec<String>)>,
+    images: Vec<(String, ImageBytes)>,
     weights: Vec<f32>,
 }
 
@@ -29,6 +32,8 @@ pub struct BatchParts {
     pub arrays: Vec<(String, BatchArray)>,
     /// The lists of texts with their names.
     pub texts: Vec<(String, Vec<String>)>,
+    /// Images as bytes with their names.
+    pub images: Vec<(String, ImageBytes)>,
     /// Each sample's weight.
     pub weights: Vec<f32>,
 }
@@ -37,7 +42,7 @@ impl Batch {
     /// A batch of `len` samples of weight 1, of which nothing is known yet.
     #[must_use]
     pub fn new(len: usize) -> Self {
-        Self { arrays: Vec::new(), texts: Vec::new(), weights: vec![1.0; len] }
+        Self { arrays: Vec::new(), texts: Vec::new(), images: Vec::new(), weights: vec![1.0; len] }
     }
 
     /// The batch with one more array, numbers in a shape whose first dimension counts samples.
@@ -70,6 +75,16 @@ impl Batch {
     pub fn with_texts(mut self, name: impl Into<String>, texts: Vec<String>) -> Result<Self> {
         let name = self.check_new(name.into(), texts.len())?;
         self.texts.push((name, texts));
+        Ok(self)
+    }
+
+    /// The batch with one more lot of images as bytes, one for each sample.
+    ///
+    /// # Errors
+    /// If there is another number of samples, or the name is taken.
+    pub fn with_images(mut self, name: impl Into<String>, images: ImageBytes) -> Result<Self> {
+        let name = self.check_new(name.into(), images.samples())?;
+        self.images.push((name, images));
         Ok(self)
     }
 
@@ -116,10 +131,11 @@ impl Batch {
         self.weights.is_empty()
     }
 
-    /// The names of its arrays and texts.
+    /// The names of its arrays, texts and images.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let arrays = self.arrays.iter().map(|(name, _)| name.as_str());
-        arrays.chain(self.texts.iter().map(|(name, _)| name.as_str()))
+        let texts = self.texts.iter().map(|(name, _)| name.as_str());
+        arrays.chain(texts).chain(self.images.iter().map(|(name, _)| name.as_str()))
     }
 
     /// Its arrays, in the order in which they were added.
@@ -157,6 +173,15 @@ impl Batch {
         found.map(|(_, texts)| texts.as_slice()).ok_or_else(|| self.no_such("list of texts", name))
     }
 
+    /// Images as bytes by their name.
+    ///
+    /// # Errors
+    /// If there are none of this name; the error lists the names that there are.
+    pub fn images(&self, name: &str) -> Result<&ImageBytes> {
+        let found = self.images.iter().find(|(own, _)| own == name);
+        found.map(|(_, images)| images).ok_or_else(|| self.no_such("lot of images as bytes", name))
+    }
+
     fn no_such(&self, kind: &'static str, name: &str) -> DataError {
         let there = self.names().map(str::to_owned).collect();
         DataError::NoSuchArray { kind, name: name.to_owned(), there }
@@ -179,9 +204,11 @@ impl Batch {
         }
         let arrays = self.arrays.iter().map(|(name, array)| (name.clone(), array.narrow(&samples)));
         let texts = self.texts.iter().map(|(name, texts)| (name.clone(), texts[samples.clone()].to_vec()));
+        let images = self.images.iter().map(|(name, images)| (name.clone(), images.narrow(&samples)));
         Ok(Self {
             arrays: arrays.collect(),
             texts: texts.collect(),
+            images: images.collect(),
             weights: self.weights[samples.clone()].to_vec(),
         })
     }
@@ -208,6 +235,15 @@ impl Batch {
                     return Err(DataError::Batch { name: name.clone(), reason });
                 }
             }
+            for ((name, own), (_, more)) in all.images.iter_mut().zip(&next.images) {
+                if !own.append(more) {
+                    let each = |images: &ImageBytes| {
+                        format!("{:?} to {:?}", images.recipe().source(), images.recipe().size())
+                    };
+                    let reason = format!("images of {} do not go on as {}", each(own), each(more));
+                    return Err(DataError::Batch { name: name.clone(), reason });
+                }
+            }
             for ((_, own), (_, more)) in all.texts.iter_mut().zip(next.texts) {
                 own.extend(more);
             }
@@ -216,10 +252,10 @@ impl Batch {
         Ok(all)
     }
 
-    /// Its arrays, its texts, and its weights, without a copy.
+    /// Its arrays, its texts, its images, and its weights, without a copy.
     #[must_use]
     pub fn into_parts(self) -> BatchParts {
-        BatchParts { arrays: self.arrays, texts: self.texts, weights: self.weights }
+        BatchParts { arrays: self.arrays, texts: self.texts, images: self.images, weights: self.weights }
     }
 }
 

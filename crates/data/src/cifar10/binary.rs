@@ -91,15 +91,23 @@ impl Dataset for BinaryDataset {
     }
 
     fn get(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
-        let record = self.record(index)?;
-        let (label, pixels) = (record[0], &record[1..]);
+        let pixels = &self.record(index)?[1..];
         let image = RgbImage::from_fn(SIDE as u32, SIDE as u32, |x, y| {
             let at = y as usize * SIDE + x as usize;
             Rgb([pixels[at], pixels[PLANE + at], pixels[2 * PLANE + at]])
         });
+        Ok(CaptionedImage { image, ..self.without_pixels(index, epoch)? })
+    }
+
+    fn without_pixels(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
+        let label = self.record(index)?[0];
         let class_name = &self.class_names[usize::from(label)];
         let caption = captions::varied(class_name, self.caption_seed, epoch, index);
-        Ok(CaptionedImage::new(image, u32::from(label), caption))
+        Ok(CaptionedImage::new(RgbImage::default(), u32::from(label), caption))
+    }
+
+    fn pixels_stay(&self) -> bool {
+        true
     }
 }
 

@@ -41,6 +41,8 @@ pub use sequences::{SequenceCollation, SequenceConfig};
 
 use crate::batch::Batch;
 use crate::error::{DataError, Result};
+use crate::held_images::HeldImages;
+use std::sync::Arc;
 
 /// Makes a batch of samples.
 pub trait Collate<T>: Send + Sync {
@@ -50,6 +52,26 @@ pub trait Collate<T>: Send + Sync {
     /// # Errors
     /// If a sample cannot be read, or does not go with the others; the error names it.
     fn collate(&self, samples: &mut Samples<'_, T>) -> Result<Batch>;
+
+    /// The collation whose images are bytes that somebody else prepares, who has those that are `held`; `None` if it has none such.
+    fn as_bytes(&self, held: Option<Arc<HeldImages>>) -> Option<Self>
+    where
+        Self: Sized,
+    {
+        let _ = held;
+        None
+    }
+
+    /// Height and width of its images as bytes, where they depend neither on the images nor on the epoch.
+    fn fixed_images(&self) -> Option<[usize; 2]> {
+        None
+    }
+
+    /// Whether a sample's image is held, so that it need not be read.
+    fn is_held(&self, index: usize) -> bool {
+        let _ = index;
+        false
+    }
 }
 
 impl<T, F: Fn(&mut Samples<'_, T>) -> Result<Batch> + Send + Sync> Collate<T> for F {

@@ -27,6 +27,7 @@ use crate::file_list::FileList;
 use crate::lines::LinesFile;
 use crate::strings::CaptionLists;
 use crop::BoundingBox;
+use image::RgbImage;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use tables::Table;
@@ -182,18 +183,27 @@ impl Dataset for CubDataset {
     }
 
     fn get(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
-        let (label, file) = (self.label(index)?, self.file(index)?);
+        let file = self.file(index)?;
         let region = |width, height| match self.crop {
             0.0 => Ok(None),
             factor => self.boxes[index].around(factor, width, height).map(Some),
         };
         let image = decode_region(&read(&file)?, region)
             .map_err(|reason| DataError::ImageFile { file: file.clone(), reason })?;
+        Ok(CaptionedImage { image, ..self.without_pixels(index, epoch)? })
+    }
+
+    fn without_pixels(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
+        let label = self.label(index)?;
         let caption = match &self.captions {
             Some(captions) => captions.draw(self.caption_seed, epoch, index).to_owned(),
             None => captions::varied(&self.class_names[label as usize], self.caption_seed, epoch, index),
         };
-        Ok(CaptionedImage::new(image, label, caption))
+        Ok(CaptionedImage::new(RgbImage::default(), label, caption))
+    }
+
+    fn pixels_stay(&self) -> bool {
+        true
     }
 }
 

@@ -94,6 +94,16 @@ impl ScenesDataset {
     }
 }
 
+impl ScenesDataset {
+    /// A sample that shows this, without its picture.
+    fn described(&self, spec: &SceneSpec, index: usize, epoch: u64) -> CaptionedImage {
+        let mut rng = rng_for(self.config.seed, Purpose::Caption, epoch, index as u64);
+        let caption = spec.caption(below(&mut rng, SceneSpec::NUM_WORDINGS));
+        let attributes = attribute_values(spec);
+        CaptionedImage { image: RgbImage::default(), label: spec.label(), caption, attributes }
+    }
+}
+
 impl Dataset for ScenesDataset {
     type Item = CaptionedImage;
 
@@ -107,10 +117,16 @@ impl Dataset for ScenesDataset {
 
     fn get(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
         let spec = self.spec(index)?;
-        let mut rng = rng_for(self.config.seed, Purpose::Caption, epoch, index as u64);
-        let caption = spec.caption(below(&mut rng, SceneSpec::NUM_WORDINGS));
         let image = render(&spec, self.config.resolution);
-        Ok(CaptionedImage { image, label: spec.label(), caption, attributes: attribute_values(&spec) })
+        Ok(CaptionedImage { image, ..self.described(&spec, index, epoch) })
+    }
+
+    fn without_pixels(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
+        Ok(self.described(&self.spec(index)?, index, epoch))
+    }
+
+    fn pixels_stay(&self) -> bool {
+        true
     }
 }
 

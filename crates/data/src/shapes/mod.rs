@@ -15,6 +15,7 @@ use crate::captioned_image::CaptionedImage;
 use crate::dataset::{Dataset, Labelled, Split, check_index};
 use crate::error::{DataError, Result};
 use crate::rng::{Purpose, below, rng_for, shuffle};
+use image::RgbImage;
 use rand_chacha::ChaCha8Rng;
 pub use render::render;
 pub use spec::{Background, Colour, Object, Position, Shape, ShapeSpec, Size};
@@ -107,6 +108,22 @@ impl ShapesDataset {
     }
 }
 
+impl ShapesDataset {
+    /// A sample that shows this, without its picture.
+    fn described(&self, spec: &ShapeSpec, index: usize, epoch: u64) -> CaptionedImage {
+        let wording = below(
+            &mut rng_for(self.config.seed, Purpose::Caption, epoch, index as u64),
+            ShapeSpec::NUM_WORDINGS,
+        );
+        CaptionedImage {
+            image: RgbImage::default(),
+            label: spec.label(),
+            caption: spec.caption(wording),
+            attributes: attributes::values(spec, self.config.objects),
+        }
+    }
+}
+
 impl Dataset for ShapesDataset {
     type Item = CaptionedImage;
 
@@ -120,13 +137,16 @@ impl Dataset for ShapesDataset {
 
     fn get(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
         let spec = self.spec(index)?;
-        let wording = below(
-            &mut rng_for(self.config.seed, Purpose::Caption, epoch, index as u64),
-            ShapeSpec::NUM_WORDINGS,
-        );
         let image = render(&spec, self.config.resolution);
-        let attributes = attributes::values(&spec, self.config.objects);
-        Ok(CaptionedImage { image, label: spec.label(), caption: spec.caption(wording), attributes })
+        Ok(CaptionedImage { image, ..self.described(&spec, index, epoch) })
+    }
+
+    fn without_pixels(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
+        Ok(self.described(&self.spec(index)?, index, epoch))
+    }
+
+    fn pixels_stay(&self) -> bool {
+        true
     }
 }
 

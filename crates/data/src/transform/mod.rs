@@ -7,6 +7,7 @@ pub mod area_crop;
 pub mod crop;
 pub mod flip;
 pub mod normalise;
+pub mod placement;
 pub mod resize;
 
 use crate::error::{DataError, Result};
@@ -16,6 +17,8 @@ pub use crop::{RandomCrop, center_crop};
 pub use flip::random_flip;
 use image::RgbImage;
 pub use normalise::Normalise;
+pub use placement::Placement;
+use rand_chacha::ChaCha8Rng;
 pub use resize::{Filter, Resize, ResizeMode};
 
 /// The steps of a [`Transform`]; those that are `None` are left out.
@@ -141,33 +144,85 @@ impl Transform {
     #[must_use]
     pub fn output_side(&self) -> Option<u32> {
         let config = &self.config;
-        let resized = resized_side(config);
-        config.random_crop.map(|crop| crop.size).or(config.center_crop).or(resized)
+        config.random_crop.map(|crop| crop.size).or(self.source_side())
     }
 
     /// All steps but the last: the image that would be normalised, as people can look at it.
     ///
     /// # Errors
     /// If the image is too small for a crop.
-    pub fn image(&self, mut image: RgbImage, epoch: u64, index: usize) -> Result<RgbImage> {
+    pub fn image(&self, image: RgbImage, epoch: u64, index: usize) -> Result<RgbImage> {
+        let (image, placement, size) = self.placed(image, epoch, index)?;
+        placement.apply(image, size)
+    }
+
+    /// The image before chance places it, what is then done to it, and the width and height of what comes out: the steps of
+    /// [`Transform::image`] for whoever does the last of them elsewhere.
+    ///
+    /// # Errors
+    /// If the image is too small for a crop.
+    pub fn placed(
+        &self,
+        image: RgbImage,
+        epoch: u64,
+        index: usize,
+    ) -> Result<(RgbImage, Placement, (u32, u32))> {
+        let mut rng = self.rng(epoch, index);
+        let image = self.sized(image, &mut rng)?;
+        let (placement, size) = self.place(image.dimensions(), &mut rng)?;
+        Ok((image, placement, size))
+    }
+
+    /// What [`Transform::placed`] says of an image that somebody has: there must be a [`Transform::fixed_side`].
+    ///
+    /// # Errors
+    /// If the sides of images depend on them, or their pixels on the epoch, or images are too small for a crop.
+    pub fn placement(&self, epoch: u64, index: usize) -> Result<(Placement, (u32, u32))> {
+        let none = || DataError::config("transform", "images before the last crop have no size of their own");
+        let side = self.fixed_side().ok_or_else(none)?;
+        self.place((side, side), &mut self.rng(epoch, index))
+    }
+
+    /// The side of the images before chance places them, where it does not depend on the images.
+    #[must_use]
+    pub fn source_side(&self) -> Option<u32> {
+        self.config.center_crop.or(resized_side(&self.config))
+    }
+
+    /// The side of the images before chance places them, where neither it depends on the images nor any pixel on the epoch.
+    #[must_use]
+    pub fn fixed_side(&self) -> Option<u32> {
+        self.source_side().filter(|_| self.config.area_crop.is_none())
+    }
+
+    fn rng(&self, epoch: u64, index: usize) -> ChaCha8Rng {
+        rng_for(self.config.seed, Purpose::Augment, epoch, index as u64)
+    }
+
+    /// The steps that mix pixels or settle the size: those before a random crop.
+    fn sized(&self, mut image: RgbImage, rng: &mut ChaCha8Rng) -> Result<RgbImage> {
         let config = &self.config;
-        let mut rng = rng_for(config.seed, Purpose::Augment, epoch, index as u64);
         if let Some(part) = &config.area_crop {
-            image = part.apply(&image, &mut rng)?;
+            image = part.apply(&image, rng)?;
         }
         if let Some(resize) = &config.resize {
             image = resize.apply(image)?;
         }
-        if let Some(size) = config.center_crop {
-            image = center_crop(image, size)?;
+        match config.center_crop {
+            Some(size) => center_crop(image, size),
+            None => Ok(image),
         }
-        if config.random_crop.is_some() || config.flip > 0.0 {
-            if let Some(crop) = &config.random_crop {
-                image = crop.apply(&image, &mut rng)?;
-            }
-            image = random_flip(image, config.flip, &mut rng);
-        }
-        Ok(image)
+    }
+
+    /// Draws what is done to an image of this width and height, and the width and height of what comes out.
+    fn place(&self, size: (u32, u32), rng: &mut ChaCha8Rng) -> Result<(Placement, (u32, u32))> {
+        let config = &self.config;
+        let ((left, top), size) = match &config.random_crop {
+            Some(crop) => (crop.draw(size.0, size.1, rng)?, (crop.size, crop.size)),
+            None => ((0, 0), size),
+        };
+        let flipped = config.flip > 0.0 && random_flip(config.flip, rng);
+        Ok((Placement { left, top, flipped }, size))
     }
 
     /// Appends the transformed image to `out` and returns its shape [3, H, W].

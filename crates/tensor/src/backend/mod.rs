@@ -21,6 +21,7 @@ mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod elementwise;
+mod images;
 mod lookups;
 mod losses;
 mod memory;
@@ -39,6 +40,7 @@ pub use convolutions::{Conv2dShape, ConvBackward, ConvTranspose2dShape, Convolut
 #[cfg(feature = "cuda")]
 pub use cuda::{Cuda, CudaArray, CudaOptions, Lent, Replay};
 pub use elementwise::{BinaryOp, Elementwise, UnaryOp};
+pub use images::{ImagePreparation, Images};
 pub use lookups::Lookups;
 pub use losses::{ElementLoss, Losses};
 pub use memory::Memory;
@@ -62,6 +64,7 @@ pub trait ArrayBackend:
     + BatchNorms
     + Norms
     + Lookups
+    + Images
     + Random
     + Losses
     + Updates

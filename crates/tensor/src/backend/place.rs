@@ -21,6 +21,9 @@ pub(crate) enum MemoryKind {
     Gradients,
     /// What optimizers and averages keep.
     Optimizer,
+    /// Samples that stay for all of a training.
+    #[cfg(feature = "cuda")]
+    Data,
 }
 
 /// Runs `make`, whose arrays count as `kind` where a back end counts; outside of any they count as activations.
@@ -32,6 +35,7 @@ pub(crate) fn counted_as<R>(kind: MemoryKind, make: impl FnOnce() -> R) -> R {
             MemoryKind::Parameters => Kind::Parameters,
             MemoryKind::Gradients => Kind::Gradients,
             MemoryKind::Optimizer => Kind::Optimizer,
+            MemoryKind::Data => Kind::Data,
         };
         phalanx_cuda::memory::counted_as(kind, make)
     }

@@ -1,8 +1,8 @@
-//! Memory, shapes, random numbers, rows.
+//! Memory, shapes, random numbers, rows, images.
 
 use candle_core::{DType, Shape, Tensor};
-use phalanx_tensor::backend::{Array, Arriving, Lookups, Memory, Random, Shapes};
-use phalanx_tensor::{Key, Result};
+use phalanx_tensor::backend::{Array, Arriving, ImagePreparation, Images, Lookups, Memory, Random, Shapes};
+use phalanx_tensor::{Key, Precision, Result};
 
 use super::{Checking, Opaque, Transfer};
 
@@ -107,5 +107,27 @@ impl Lookups for Checking {
     fn embedding_backward(&self, dy: &Array, ids: &Array, rows: usize, dtype: DType) -> Result<Array> {
         let (dy, ids) = (self.open("embedding", dy)?, self.open("embedding", ids)?);
         self.hide(&self.cpu().embedding_backward(&dy, &ids, rows, dtype)?)
+    }
+}
+
+impl Images for Checking {
+    fn image_set(&self, dims: [usize; 4]) -> Result<Array> {
+        self.hide(&self.cpu().image_set(dims)?)
+    }
+
+    fn put_images(&self, set: &Array, rows: &Array, from: &Array) -> Result<()> {
+        let (set, rows) = (self.open("images", set)?, self.open("images", rows)?);
+        self.cpu().put_images(&set, &rows, &self.open("images", from)?)
+    }
+
+    fn images(
+        &self,
+        pixels: &Array,
+        places: &Array,
+        how: &ImagePreparation,
+        precision: Precision,
+    ) -> Result<Array> {
+        let (pixels, places) = (self.open("images", pixels)?, self.open("images", places)?);
+        self.hide(&self.cpu().images(&pixels, &places, how, precision)?)
     }
 }

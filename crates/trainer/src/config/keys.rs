@@ -188,6 +188,9 @@ sections! {
         workers: usize = 1;
         /// Batches of each rank that are prepared ahead.
         prefetch: usize = 4;
+        /// With a GPU: images that have one size and are the same in every epoch stay in its memory once they were read, if those of
+        /// a split take at most so many MiB, of which training's take theirs first; 0 = none do. Under `dp` none do.
+        device_cache_mib: usize = 1024;
         /// What happens to the last, incomplete batch of an epoch.
         tail: Tail = Tail::Drop;
         /// CUB: the folder of captions `text_c10`; empty = the one in `data.path` or beside it, `classes` = made of species' names.

@@ -253,6 +253,9 @@ pub(super) struct Gauge {
     /// Joules before the run.
     #[cfg(feature = "cuda")]
     before: Option<f64>,
+    /// Bytes that were copied to the GPU before the run.
+    #[cfg(feature = "cuda")]
+    uploaded: u64,
 }
 
 impl Gauge {
@@ -263,7 +266,8 @@ impl Gauge {
         let monitor = phalanx_cuda::nvml::Monitor::new(cuda.gpu().device());
         let monitor = monitor.inspect_err(|why| tracing::info!("no power and energy: {why}")).ok();
         let before = monitor.as_ref().and_then(|monitor| monitor.read().ok()?.energy);
-        Some(Self { cuda, monitor, before })
+        let uploaded = cuda.gpu().uploaded();
+        Some(Self { cuda, monitor, before, uploaded })
     }
 
     #[cfg(not(feature = "cuda"))]
@@ -271,8 +275,8 @@ impl Gauge {
         None
     }
 
-    /// What there is to see now: utilisation (0 to 1), bytes that all programs hold and that this one does, watts, and joules
-    /// since the run began.
+    /// What there is to see now: utilisation (0 to 1), bytes that all programs hold and that this one does, bytes that were copied
+    /// from the host since the run began, watts, and joules since then.
     #[cfg(feature = "cuda")]
     pub(super) fn look(&self) -> Vec<(&'static str, f64)> {
         let reading = self.monitor.as_ref().and_then(|monitor| monitor.read().ok()).unwrap_or_default();
@@ -281,6 +285,7 @@ impl Gauge {
             ("gpu_utilisation", reading.utilisation),
             ("gpu_memory_bytes", reading.memory.map(|bytes| bytes as f64)),
             ("gpu_held_bytes", Some(self.cuda.gpu().pool().held().total() as f64)),
+            ("gpu_uploaded_bytes", Some((self.cuda.gpu().uploaded() - self.uploaded) as f64)),
             ("gpu_power_watts", reading.power),
             ("gpu_energy_joules", energy),
         ];

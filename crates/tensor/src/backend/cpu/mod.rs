@@ -3,6 +3,7 @@
 mod batch_norms;
 mod convolutions;
 mod elementwise;
+mod images;
 mod lookups;
 mod losses;
 mod memory;

@@ -10,6 +10,7 @@ mod array;
 mod batch_norms;
 mod convolutions;
 mod elementwise;
+mod images;
 mod lookups;
 mod losses;
 mod memory;

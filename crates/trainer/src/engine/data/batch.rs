@@ -1,19 +1,24 @@
 //! What a rank computes on at a time: named tensors of some samples.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use phalanx_data::batch::BatchParts;
 use phalanx_data::{ArrayData, DataError};
 use phalanx_tensor::loss::Over;
+use phalanx_tensor::{Array, Tape};
 
+use super::images_of_batch::BatchImages;
+use super::kept_set::KeptSet;
 use crate::engine::TrainError;
 
-/// A rank's samples of a micro-batch, or of the test split: the arrays of a collation as tensors, its texts, and how much
-/// each sample counts.
+/// A rank's samples of a micro-batch, or of the test split: the arrays of a collation as tensors, its images, which a device may
+/// prepare, its texts, and how much each sample counts.
 #[derive(Debug, Clone)]
 pub struct Batch {
     tensors: Vec<(String, Tensor)>,
+    images: Vec<(String, BatchImages)>,
     texts: Vec<(String, Vec<String>)>,
     weights: Vec<f32>,
 }
@@ -29,13 +34,30 @@ impl Batch {
         self.weights.is_empty()
     }
 
-    /// The array of this name, on the CPU, with samples along its first dimension.
+    /// The array of this name, on the CPU, with samples along its first dimension. Images that a device prepares are prepared once
+    /// more by the processor, when they are first asked for; those that a device keeps come from there, for which this waits.
     ///
     /// # Errors
     /// If there is none of this name; the error lists the names that there are.
     pub fn tensor(&self, name: &str) -> Result<&Tensor, TrainError> {
+        if let Some(images) = self.images(name) {
+            return images.on_host();
+        }
         let found = self.tensors.iter().find(|(own, _)| own == name);
         found.map(|(_, tensor)| tensor).ok_or_else(|| self.no_such("array", name))
+    }
+
+    /// The array of this name where a tape computes.
+    pub(in crate::engine) fn array(&self, name: &str, tape: &Tape) -> Result<Array, TrainError> {
+        let session = tape.session();
+        match self.images(name) {
+            Some(images) => images.prepared_at(&session.place, tape.backend(), session.precision),
+            None => Ok(session.place.put(self.tensor(name)?)?),
+        }
+    }
+
+    fn images(&self, name: &str) -> Option<&BatchImages> {
+        self.images.iter().find(|(own, _)| own == name).map(|(_, images)| images)
     }
 
     /// The numbers of an array of u32, such as classes or tokens, one sample after the other.
@@ -57,12 +79,14 @@ impl Batch {
 
     /// The dimensions of its arrays.
     pub(super) fn shapes(&self) -> Vec<Vec<usize>> {
-        self.tensors.iter().map(|(_, tensor)| tensor.dims().to_vec()).collect()
+        let tensors = self.tensors.iter().map(|(_, tensor)| tensor.dims().to_vec());
+        tensors.chain(self.images.iter().map(|(_, images)| images.shape())).collect()
     }
 
     fn no_such(&self, kind: &'static str, name: &str) -> TrainError {
         let tensors = self.tensors.iter().map(|(name, _)| name.clone());
-        let there = tensors.chain(self.texts.iter().map(|(name, _)| name.clone())).collect();
+        let images = self.images.iter().map(|(name, _)| name.clone());
+        let there = tensors.chain(images).chain(self.texts.iter().map(|(name, _)| name.clone())).collect();
         DataError::NoSuchArray { kind, name: name.to_owned(), there }.into()
     }
 
@@ -113,21 +137,19 @@ impl Batch {
         let tensors = self.tensors.iter().map(|(name, tensor)| {
             Ok((name.clone(), tensor.narrow(0, samples.start, samples.len())?.contiguous()?))
         });
+        let images = self.images.iter().map(|(name, images)| Ok((name.clone(), images.narrow(samples)?)));
         let texts = self.texts.iter().map(|(name, texts)| (name.clone(), texts[samples.clone()].to_vec()));
         Ok(Self {
             tensors: tensors.collect::<Result<_, candle_core::Error>>()?,
+            images: images.collect::<Result<_, TrainError>>()?,
             texts: texts.collect(),
             weights: self.weights[samples.clone()].to_vec(),
         })
     }
-}
 
-impl TryFrom<phalanx_data::Batch> for Batch {
-    type Error = TrainError;
-
-    /// The arrays as tensors that take over their memory.
-    fn try_from(batch: phalanx_data::Batch) -> Result<Self, TrainError> {
-        let BatchParts { arrays, texts, weights } = batch.into_parts();
+    /// The arrays as tensors that take over their memory. Images of a set that stays in a device's memory are given to `kept`.
+    pub(super) fn new(batch: phalanx_data::Batch, kept: Option<&Arc<KeptSet>>) -> Result<Self, TrainError> {
+        let BatchParts { arrays, texts, images, weights } = batch.into_parts();
         let tensors = arrays.into_iter().map(|(name, array)| {
             let (shape, data) = array.into_parts();
             let tensor = match data {
@@ -139,7 +161,18 @@ impl TryFrom<phalanx_data::Batch> for Batch {
             };
             Ok((name, tensor?))
         });
-        Ok(Self { tensors: tensors.collect::<Result<_, candle_core::Error>>()?, texts, weights })
+        let tensors = tensors.collect::<Result<_, candle_core::Error>>()?;
+        let images = images.into_iter().map(|(name, images)| Ok((name, BatchImages::new(images, kept)?)));
+        Ok(Self { tensors, images: images.collect::<Result<_, TrainError>>()?, texts, weights })
+    }
+}
+
+impl TryFrom<phalanx_data::Batch> for Batch {
+    type Error = TrainError;
+
+    /// The arrays as tensors that take over their memory.
+    fn try_from(batch: phalanx_data::Batch) -> Result<Self, TrainError> {
+        Self::new(batch, None)
     }
 }
 

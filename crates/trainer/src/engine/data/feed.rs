@@ -1,11 +1,14 @@
 //! The batches of a rank: read by itself, or read by the first rank for all and scattered.
 
+use std::sync::Arc;
+
 use phalanx_collectives::Communicator;
 use phalanx_data::{ArrayData, ElementType, Loader, MicroBatchRange, StepBatch, StepHeader};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::Batch;
+use super::kept_set::KeptSet;
 use crate::engine::TrainError;
 use crate::engine::distributed::Distributed;
 
@@ -69,16 +72,16 @@ impl StepSamples {
 
 impl Feed {
     /// What `loaders` read: this rank's samples, or, where the first rank reads for all, there those of all ranks and elsewhere
-    /// none.
-    pub(in crate::engine) fn new(loaders: Vec<Loader>, distributed: &Distributed) -> Self {
-        Self(Source::new(loaders, distributed))
+    /// none. `kept` has the images that stay in a device's memory, if any do.
+    pub(super) fn new(loaders: Vec<Loader>, distributed: &Distributed, kept: Option<Arc<KeptSet>>) -> Self {
+        Self(Source::new(loaders, distributed, kept))
     }
 
     /// The next step's samples.
     pub(in crate::engine) fn next(&mut self) -> Result<StepSamples, TrainError> {
         let StepBatch { batch, valid, micro_batches: ranges, global_samples, global_weight, .. } =
             self.0.next()?;
-        let whole = Batch::try_from(batch)?;
+        let whole = Batch::new(batch, self.0.kept.as_ref())?;
         // Samples that only fill places come last and are left out: a mean over true samples needs no others.
         let mut left = 0..valid;
         let mut micro_batches = Vec::with_capacity(ranges.len());
@@ -93,9 +96,10 @@ impl Feed {
 
 /// One pass over what `loaders` read, as for [`Feed::new`]: as many batches on every rank, of which the last may not count.
 /// Every rank calls this at the same place, and takes all batches.
-pub(in crate::engine) fn once(
+pub(super) fn once(
     loaders: Vec<Loader>,
     distributed: &Distributed,
+    kept: Option<Arc<KeptSet>>,
 ) -> Result<impl Iterator<Item = Result<TestBatch, TrainError>>, TrainError> {
     let own = loaders.first().map(Loader::steps_per_epoch);
     let steps = match (own, distributed.fed()) {
@@ -104,10 +108,10 @@ pub(in crate::engine) fn once(
         (None, Some(fed)) => hear(fed)?,
         (None, None) => 0,
     };
-    let mut source = Source::new(loaders, distributed);
+    let mut source = Source::new(loaders, distributed, kept);
     Ok((0..steps).map(move |_| {
         let StepBatch { batch, valid, .. } = source.next()?;
-        let whole = Batch::try_from(batch)?;
+        let whole = Batch::new(batch, source.kept.as_ref())?;
         let batch = if valid > 0 { whole.narrow(&(0..valid))? } else { whole };
         Ok(TestBatch { batch, counts: valid > 0 })
     }))
@@ -119,11 +123,13 @@ struct Source {
     loaders: Vec<Loader>,
     /// Those among whom the batches are scattered.
     fed: Option<Communicator>,
+    /// The images that stay in a device's memory.
+    kept: Option<Arc<KeptSet>>,
 }
 
 impl Source {
-    fn new(loaders: Vec<Loader>, distributed: &Distributed) -> Self {
-        Self { loaders, fed: distributed.fed().cloned() }
+    fn new(loaders: Vec<Loader>, distributed: &Distributed, kept: Option<Arc<KeptSet>>) -> Self {
+        Self { loaders, fed: distributed.fed().cloned(), kept }
     }
 
     fn next(&mut self) -> Result<StepBatch, TrainError> {

@@ -1,5 +1,9 @@
 //! The data of a run: which datasets, prepared how, and the batches that a rank gets of them.
 
+mod kept_set;
+
+mod images_of_batch;
+
 mod batch;
 mod feed;
 mod images;

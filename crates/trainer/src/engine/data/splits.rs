@@ -7,11 +7,13 @@ use phalanx_data::{
     BatchSource, DataError, DistributedSampler, Loader, LoaderConfig, Order, SamplerConfig, SourceSubset,
     Stretches, Tail,
 };
+use phalanx_tensor::Place;
 use serde::{Deserialize, Serialize};
 
 use super::Batch;
 use super::feed::{self, Feed, TestBatch};
 use super::images::ConfiguredImages;
+use super::kept_set::KeptSet;
 use crate::config::Config;
 use crate::engine::distributed::Distributed;
 use crate::engine::{Plan, TrainError};
@@ -34,32 +36,75 @@ struct Facts {
 
 /// Where batches come from.
 struct Splits {
-    train: Arc<dyn BatchSource>,
-    test: Arc<dyn BatchSource>,
+    train: Prepared,
+    test: Prepared,
     loader: LoaderConfig,
     /// `None` for data of one's own.
     images: Option<ConfiguredImages>,
 }
 
+/// Where the batches of a split come from.
+struct Prepared {
+    /// With images as numbers.
+    source: Arc<dyn BatchSource>,
+    /// With images as what this rank computes on takes: bytes where a device prepares them.
+    here: Arc<dyn BatchSource>,
+    /// Images that stay in the device's memory.
+    kept: Option<Arc<KeptSet>>,
+}
+
+impl Prepared {
+    /// For what computes at `place`; there `room` bytes may still be taken by images that stay.
+    fn new(source: Arc<dyn BatchSource>, place: &Place, room: &mut usize) -> Result<Self, TrainError> {
+        if place.is_host() {
+            return Ok(Self { here: source.clone(), source, kept: None });
+        }
+        let bytes_of = |[height, width]: [usize; 2]| {
+            source.len().saturating_mul(height).saturating_mul(width).saturating_mul(3)
+        };
+        let mut kept = None;
+        if let Some(size) = source.fixed_images().filter(|size| bytes_of(*size) <= *room) {
+            *room -= bytes_of(size);
+            kept = Some(Arc::new(KeptSet::new(place, source.len(), size)?));
+            tracing::info!("images of {} stay on the GPU: {} bytes", source.name(), bytes_of(size));
+        }
+        match source.as_bytes(kept.as_ref().map(|kept| kept.held())) {
+            Some(here) => Ok(Self { source, here, kept }),
+            None => Ok(Self { here: source.clone(), source, kept: None }),
+        }
+    }
+}
+
 impl Data {
     /// Finds the configured images, of which none is decoded yet, unless there are sources of one's own, for training and for
     /// testing. Where the first rank reads for all, it tells the others what they need to know, so every rank calls this at
-    /// the same place.
+    /// the same place. Images are prepared by what computes at `place`, which is of one kind on all ranks; of those that are read
+    /// again and again `room` bytes may stay in its memory.
     pub(in crate::engine) fn open(
         config: &Config,
         own: Option<Result<[Arc<dyn BatchSource>; 2], TrainError>>,
         distributed: &Distributed,
+        place: &Place,
+        room: usize,
     ) -> Result<Self, TrainError> {
-        let Some(fed) = distributed.fed() else { return Self::open_here(config, own.transpose()?) };
+        let Some(fed) = distributed.fed() else {
+            return Self::open_here(config, own.transpose()?, place, room);
+        };
         if fed.rank() == 0 {
-            let this = Self::open_here(config, own.transpose()?)?;
+            // The one who reads does not know what the others have kept.
+            let this = Self::open_here(config, own.transpose()?, place, 0)?;
             feed::tell(fed, &this.facts)?;
             return Ok(this);
         }
         Ok(Self { facts: feed::hear(fed)?, splits: None })
     }
 
-    fn open_here(config: &Config, own: Option<[Arc<dyn BatchSource>; 2]>) -> Result<Self, TrainError> {
+    fn open_here(
+        config: &Config,
+        own: Option<[Arc<dyn BatchSource>; 2]>,
+        place: &Place,
+        mut room: usize,
+    ) -> Result<Self, TrainError> {
         let loader = LoaderConfig { workers: config.data.workers, prefetch: config.data.prefetch };
         let (train, test, images, facts) = match own {
             Some([train, test]) => {
@@ -74,6 +119,8 @@ impl Data {
                 (train, test, Some(images), facts)
             }
         };
+        let train = Prepared::new(train, place, &mut room)?;
+        let test = Prepared::new(test, place, &mut room)?;
         Ok(Self { facts, splits: Some(Splits { train, test, loader, images }) })
     }
 
@@ -102,7 +149,7 @@ impl Data {
     /// the rank that reads for all.
     pub(in crate::engine) fn test_share(&self, distributed: &Distributed, count: usize) -> Range<usize> {
         let Some(splits) = &self.splits else { return 0..0 };
-        let count = count.min(splits.test.len());
+        let count = count.min(splits.test.source.len());
         let (rank, ranks) = match distributed.fed() {
             Some(_) => (0, 1),
             None => (distributed.data_rank(), distributed.data_size()),
@@ -117,7 +164,7 @@ impl Data {
         positions: Range<usize>,
     ) -> Result<Batch, TrainError> {
         let none = || TrainError::Setup("this rank reads no data".to_owned());
-        let test = self.splits.as_ref().ok_or_else(none)?.test.clone();
+        let test = self.splits.as_ref().ok_or_else(none)?.test.source.clone();
         let count = count.min(test.len());
         let chosen = SourceSubset::take(test, count, 0)?;
         let positions = positions.start..positions.end.min(count);
@@ -136,19 +183,21 @@ impl Data {
         let within = usize::try_from(within).unwrap_or(usize::MAX);
         let start = (epoch as u64, within);
         let loader_of = |splits: &Splits, rank| {
+            let train = &splits.train.here;
             let sampler = DistributedSampler::new(SamplerConfig {
-                len: splits.train.len(),
+                len: train.len(),
                 world_size: distributed.data_size(),
                 rank,
                 global_batch: config.train.global_batch,
                 micro_batches: config.train.accumulate,
                 seed: config.train.seed,
-                order: order(&*splits.train, config),
+                order: order(&**train, config),
                 tail: config.data.tail,
             })?;
-            Loader::new(splits.train.clone(), sampler, splits.loader, start)
+            Loader::new(train.clone(), sampler, splits.loader, start)
         };
-        Ok(Feed::new(self.loaders(distributed, loader_of)?, distributed))
+        let kept = self.splits.as_ref().and_then(|splits| splits.train.kept.clone());
+        Ok(Feed::new(self.loaders(distributed, loader_of)?, distributed, kept))
     }
 
     /// The test batches of one rank, `batch` samples each, over `limit` samples (0 = all). All ranks have as many, of
@@ -160,7 +209,7 @@ impl Data {
         batch: usize,
     ) -> Result<impl Iterator<Item = Result<TestBatch, TrainError>>, TrainError> {
         let loader_of = |splits: &Splits, rank| {
-            let mut test = splits.test.clone();
+            let mut test = splits.test.here.clone();
             if limit > 0 && limit < test.len() {
                 test = Arc::new(SourceSubset::take(test, limit, 0)?);
             }
@@ -176,7 +225,8 @@ impl Data {
             })?;
             Loader::new(test, sampler, splits.loader, (0, 0))
         };
-        feed::once(self.loaders(distributed, loader_of)?, distributed)
+        let kept = self.splits.as_ref().and_then(|splits| splits.test.kept.clone());
+        feed::once(self.loaders(distributed, loader_of)?, distributed, kept)
     }
 
     /// The loaders of what this rank reads: its own samples, those of all ranks, or nothing.

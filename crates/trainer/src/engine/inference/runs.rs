@@ -28,8 +28,9 @@ struct Ready {
 impl Ready {
     /// `weights` says whether files that networks start from are read.
     fn new(task: &Task, config: &Config, weights: Weights) -> Result<Self, TrainError> {
-        let data = Data::open(config, task.open_data(config), &Distributed::none())?;
         let device = Device::alone(config)?;
+        // Every image is looked at once, so none need stay on the device.
+        let data = Data::open(config, task.open_data(config), &Distributed::none(), device.place(), 0)?;
         let built = task.build(config, Some(data.num_classes()), weights, device.place())?;
         let context = precision::context(config, &World::alone())?;
         let (precision, place) = (config.train.precision, device.place().clone());

@@ -117,7 +117,9 @@ impl<'a> Run<'a> {
         distributed: &'a Distributed,
         context: Arc<Context>,
     ) -> Result<Self, TrainError> {
-        let data = Data::open(config, task.open_data(config), distributed)?;
+        let (place, room) =
+            (distributed.device().place(), config.data.device_cache_mib.saturating_mul(1 << 20));
+        let data = Data::open(config, task.open_data(config), distributed, place, room)?;
         let (images, batch) = (data.train_len(), config.train.global_batch);
         let plan = Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
         let key = Key::new(config.train.seed);

@@ -39,7 +39,7 @@ impl<'a> Step<'a> {
     /// # Errors
     /// If the batch has none of this name; the error lists the names that it has.
     pub fn value(&self, name: &str) -> Result<Value, TrainError> {
-        Ok(Value::constant(self.tape.session().place.put(self.batch.tensor(name)?)?))
+        Ok(Value::constant(self.batch.array(name, self.tape)?))
     }
 
     /// The numbers of an array of u32, such as classes or tokens, one sample after the other.

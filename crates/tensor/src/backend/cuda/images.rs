@@ -1,0 +1,61 @@
+//! Images as bytes, kept and made into numbers, by the kernels. An image that is not there makes NaN: nobody waits to find out.
+
+use candle_core::DType;
+use phalanx_cuda::kernels::{self, ImageBatch};
+use phalanx_cuda::{ElementType, Layout};
+
+use super::Cuda;
+use crate::backend::{Array, ImagePreparation, Images, MemoryKind, counted_as};
+use crate::{Precision, Result, TensorError};
+
+const OP: &str = "images";
+
+/// The sizes of bytes, [M, H, W, C].
+fn sizes(pixels: &Array) -> Result<[usize; 4]> {
+    if pixels.dtype() != DType::U8 {
+        return Err(TensorError::dtype(OP, pixels.dtype()));
+    }
+    let (images, height, width, channels) = pixels.shape().dims4()?;
+    Ok([images, height, width, channels])
+}
+
+impl Images for Cuda {
+    fn image_set(&self, dims: [usize; 4]) -> Result<Array> {
+        let slice =
+            counted_as(MemoryKind::Data, || self.gpu().unwritten(ElementType::U8, dims.iter().product()))?;
+        Ok(self.array(slice, &dims))
+    }
+
+    fn put_images(&self, set: &Array, rows: &Array, from: &Array) -> Result<()> {
+        let [_, height, width, channels] = sizes(set)?;
+        let each = height * width * channels;
+        let (to, from) = (self.slice(OP, set)?, self.slice(OP, from)?);
+        Ok(kernels::put_rows(self.gpu(), to, from, self.slice(OP, rows)?, each)?)
+    }
+
+    fn images(
+        &self,
+        pixels: &Array,
+        places: &Array,
+        how: &ImagePreparation,
+        precision: Precision,
+    ) -> Result<Array> {
+        // Convolutions by tensor cores read images channels-last.
+        let layout = match precision {
+            Precision::F32 => Layout::ChannelsFirst,
+            _ => Layout::ChannelsLast,
+        };
+        let batch = ImageBatch {
+            pixels: self.slice(OP, pixels)?,
+            layout: Layout::ChannelsLast,
+            dims: sizes(pixels)?,
+            size: how.size,
+            places: Some(self.slice(OP, places)?),
+            mean: &how.mean,
+            std: &how.std,
+        };
+        let made = kernels::images(self.gpu(), batch, ElementType::F32, layout)?;
+        let (count, _) = places.shape().dims2()?;
+        Ok(self.array_laid(layout, made, (count, 3, how.size[0], how.size[1])))
+    }
+}

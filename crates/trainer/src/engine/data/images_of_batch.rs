@@ -1,0 +1,227 @@
+//! Images of a batch that come as bytes, and are prepared where they are wanted: on a device, or on the host for whoever looks.
+
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use candle_core::{Device, Tensor};
+use phalanx_data::{ImageBytes, ImageRecipe};
+use phalanx_tensor::backend::ImagePreparation;
+use phalanx_tensor::{Array, ArrayBackend, Context, Place, Precision};
+
+use super::kept_set::KeptSet;
+use crate::engine::TrainError;
+
+/// Images as bytes, with what is to be done to each. Clones share the bytes.
+#[derive(Debug, Clone)]
+pub(super) struct BatchImages {
+    pixels: Pixels,
+    recipe: ImageRecipe,
+    /// What became of them on the host, once somebody asked.
+    prepared: OnceLock<Tensor>,
+}
+
+#[derive(Debug, Clone)]
+enum Pixels {
+    /// Those of each sample, u8 [N, H, W, 3], on the host.
+    Here(Tensor),
+    /// In a device's memory, with others.
+    Kept(Arc<KeptSet>),
+}
+
+impl BatchImages {
+    /// Images of a batch. Those of a set are given to `kept`, which keeps the set.
+    pub(super) fn new(images: ImageBytes, kept: Option<&Arc<KeptSet>>) -> Result<Self, TrainError> {
+        let (recipe, pixels) = images.into_parts();
+        let pixels = match (recipe.fresh(), kept) {
+            (None, _) => {
+                let [height, width] = recipe.source();
+                let shape = (recipe.samples().len(), height, width, 3);
+                Pixels::Here(Tensor::from_vec(pixels, shape, &Device::Cpu)?)
+            }
+            (Some(_), Some(kept)) => {
+                kept.take(&recipe, pixels)?;
+                Pixels::Kept(kept.clone())
+            }
+            (Some(_), None) => {
+                let problem =
+                    "images come without those of their set that somebody keeps, and nobody here does";
+                return Err(TrainError::Setup(problem.to_owned()));
+            }
+        };
+        Ok(Self { pixels, recipe, prepared: OnceLock::new() })
+    }
+
+    /// The sizes of what they become, [N, 3, height, width], and their height and width as bytes.
+    pub(super) fn shape(&self) -> Vec<usize> {
+        let ([height, width], source) = (self.recipe.size(), self.recipe.source());
+        [self.recipe.samples().len(), 3, height, width].into_iter().chain(source).collect()
+    }
+
+    /// Some of the samples, which must be there.
+    pub(super) fn narrow(&self, samples: &Range<usize>) -> Result<Self, TrainError> {
+        let pixels = match &self.pixels {
+            Pixels::Here(pixels) => {
+                Pixels::Here(pixels.narrow(0, samples.start, samples.len())?.contiguous()?)
+            }
+            Pixels::Kept(kept) => Pixels::Kept(kept.clone()),
+        };
+        Ok(Self { pixels, recipe: self.recipe.narrow(samples), prepared: OnceLock::new() })
+    }
+
+    /// f32 [N, 3, height, width] at `place`, prepared there by `backend`, for products of this precision.
+    pub(super) fn prepared_at(
+        &self,
+        place: &Place,
+        backend: &dyn ArrayBackend,
+        precision: Precision,
+    ) -> Result<Array, TrainError> {
+        match &self.pixels {
+            Pixels::Here(_) if place.is_host() => Ok(self.on_host()?.into()),
+            Pixels::Here(pixels) => self.by(backend, &place.put(pixels)?, place, precision),
+            Pixels::Kept(kept) => self.by(backend, kept.images(), place, precision),
+        }
+    }
+
+    /// f32 [N, 3, height, width] on the host: prepared there, or copied from the device that keeps the images, for which this
+    /// waits.
+    pub(super) fn on_host(&self) -> Result<&Tensor, TrainError> {
+        if let Some(prepared) = self.prepared.get() {
+            return Ok(prepared);
+        }
+        let prepared = match &self.pixels {
+            Pixels::Here(pixels) => {
+                let context = Context::new(1);
+                self.by(&context, &pixels.into(), &Place::host(), Precision::F32)?.tensor()?
+            }
+            Pixels::Kept(kept) => {
+                let (place, backend) = (kept.place(), kept.place().backend(kept.context()));
+                self.by(backend, kept.images(), place, Precision::F32)?.to_host()?
+            }
+        };
+        Ok(self.prepared.get_or_init(|| prepared))
+    }
+
+    fn by(
+        &self,
+        backend: &dyn ArrayBackend,
+        pixels: &Array,
+        place: &Place,
+        precision: Precision,
+    ) -> Result<Array, TrainError> {
+        let samples = self.recipe.samples();
+        let places = samples.iter().flat_map(|(image, how)| {
+            [*image, how.top.cast_unsigned(), how.left.cast_unsigned(), u32::from(how.flipped)]
+        });
+        let places = Tensor::from_vec(places.collect::<Vec<u32>>(), (samples.len(), 4), &Device::Cpu)?;
+        let normalise = self.recipe.normalise();
+        let how = ImagePreparation { size: self.recipe.size(), mean: normalise.mean, std: normalise.std };
+        Ok(backend.images(pixels, &place.put(&places)?, &how, precision)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use phalanx_data::transform::{Filter, RandomCrop, Resize, ResizeMode, Transform, TransformConfig};
+    use phalanx_data::{
+        BatchSource, Collated, HeldImages, ImageCollation, Normalise, ShapesConfig, ShapesDataset,
+    };
+
+    use super::*;
+
+    const LEN: usize = 6;
+
+    fn sources(config: TransformConfig) -> Collated<ShapesDataset, ImageCollation> {
+        let shapes = ShapesDataset::new(ShapesConfig { len: LEN, resolution: 12, ..ShapesConfig::default() });
+        let collation = ImageCollation::new(Transform::new(config).expect("sound"));
+        Collated::new(Arc::new(shapes.expect("sound")), collation)
+    }
+
+    fn bytes(source: &dyn BatchSource, held: Option<Arc<HeldImages>>, epoch: u64) -> ImageBytes {
+        let indices: Vec<usize> = (0..LEN).rev().collect();
+        let batch = source.as_bytes(held).expect("images").batch(&indices, epoch, &|| true).expect("sound");
+        batch.images("images").expect("there").clone()
+    }
+
+    /// Ways to prepare images of 12 × 12, and the side of what is sent of each.
+    fn ways() -> [(TransformConfig, usize); 4] {
+        let base = TransformConfig { flip: 0.5, normalise: Normalise::CLIP, seed: 3, ..Default::default() };
+        let crop = |size, padding| Some(RandomCrop { size, padding });
+        let resize = |size, mode| Some(Resize { size, filter: Filter::Bilinear, mode });
+        [
+            (TransformConfig { resize: resize(12, ResizeMode::Square), ..base.clone() }, 12),
+            // With a border it is sent before it is cut, and what is larger after.
+            (
+                TransformConfig {
+                    resize: resize(9, ResizeMode::Square),
+                    random_crop: crop(10, 2),
+                    ..base.clone()
+                },
+                9,
+            ),
+            (
+                TransformConfig {
+                    resize: resize(12, ResizeMode::Square),
+                    random_crop: crop(8, 0),
+                    ..base.clone()
+                },
+                8,
+            ),
+            // Sizes are the images' own.
+            (
+                TransformConfig {
+                    resize: resize(10, ResizeMode::ShorterSide),
+                    random_crop: crop(8, 1),
+                    ..base
+                },
+                8,
+            ),
+        ]
+    }
+
+    #[test]
+    fn bytes_become_what_the_host_prepares() {
+        for (config, side) in ways() {
+            let source = sources(config);
+            for epoch in [0, 1] {
+                let indices: Vec<usize> = (0..LEN).rev().collect();
+                let whole = source.batch(&indices, epoch, &|| true).expect("sound");
+                let expected = whole.values::<f32>("images").expect("numbers").to_vec();
+                let images = bytes(&source, None, epoch);
+                assert_eq!(images.pixels().len(), LEN * side * side * 3);
+                let images = BatchImages::new(images, None).expect("sound");
+                let flat = |images: &BatchImages| {
+                    images
+                        .on_host()
+                        .and_then(|made| Ok(made.flatten_all()?.to_vec1::<f32>()?))
+                        .expect("sound")
+                };
+                assert_eq!(flat(&images), expected);
+                let part = images.narrow(&(2..5)).expect("there");
+                assert_eq!(flat(&part), expected[2 * expected.len() / LEN..5 * expected.len() / LEN]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_kept_set_is_read_once() {
+        for (config, _) in ways() {
+            let source = sources(config);
+            // Images of sizes of their own cannot be kept.
+            let Some(size) = source.fixed_images() else { continue };
+            let kept = Arc::new(KeptSet::new(&Place::host(), LEN, size).expect("room"));
+            for epoch in 0..3 {
+                let indices: Vec<usize> = (0..LEN).rev().collect();
+                let whole = source.batch(&indices, epoch, &|| true).expect("sound");
+                let expected = whole.values::<f32>("images").expect("numbers").to_vec();
+                let images = bytes(&source, Some(kept.held()), epoch);
+                let brought = if epoch == 0 { LEN * size[0] * size[1] * 3 } else { 0 };
+                assert_eq!(images.pixels().len(), brought);
+                let images = BatchImages::new(images, Some(&kept)).expect("sound");
+                let made = images.on_host().expect("sound").flatten_all().expect("flat");
+                assert_eq!(made.to_vec1::<f32>().expect("numbers"), expected);
+            }
+            let images = bytes(&source, Some(kept.held()), 0);
+            assert!(BatchImages::new(images, None).is_err(), "nobody has them");
+        }
+    }
+}
