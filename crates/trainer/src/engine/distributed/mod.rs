@@ -228,21 +228,28 @@ impl Distributed {
     }
 
     /// Tells the other ranks that this one fails, so that they do not wait for it.
-    pub(in crate::engine) fn abort(&self, reason: &str) {
+    fn abort(&self, reason: &str) {
         if let Some(world) = self.world() {
             world.abort(reason);
         }
     }
 
-    /// Leaves the world in good order: nobody goes before all have come this far.
-    pub(in crate::engine) fn finish(&mut self) -> Result<(), TrainError> {
-        self.told = None;
-        if let Some(world) = self.world.clone() {
-            world.barrier("end of training")?;
-            // What a GPU's communicators have to close goes before the world that watches over them.
-            self.mesh = None;
-            world.shutdown();
+    /// Leaves the world: in good order if all went well, where nobody goes before all have come this far; otherwise the others
+    /// hear what has gone wrong.
+    pub(in crate::engine) fn part<R>(mut self, outcome: Result<R, TrainError>) -> Result<R, TrainError> {
+        match &outcome {
+            Ok(_) => {
+                self.told = None;
+                if let Some(world) = self.world.clone() {
+                    world.barrier("end of training")?;
+                    // What a GPU's communicators have to close goes before the world that watches over them.
+                    self.mesh = None;
+                    world.shutdown();
+                }
+            }
+            Err(error) if error.is_consequence() => {}
+            Err(error) => self.abort(&error.to_string()),
         }
-        Ok(())
+        outcome
     }
 }

@@ -79,7 +79,7 @@ impl Run<'_> {
         let sums = self.gradients(phase, share, &mut steps)?;
         let reduced = steps.into_iter().map(|step| Ok(step.reduce()?));
         let reduced = reduced.collect::<Result<Vec<_>, TrainError>>()?;
-        Ok((sums, self.state.update(phase, reduced, self.distributed)?))
+        Ok((sums, self.state.update(phase, reduced, &self.distributed)?))
     }
 
     /// Reads what a step has measured, for which this waits where a device computes it: its report, on ranks other than 0
@@ -94,10 +94,10 @@ impl Run<'_> {
         let sums = sums.into_iter().map(sum).collect::<Result<Vec<_>, TrainError>>()?;
         // Where a rank is lost, what a GPU was to compute of its gradients ends early.
         self.distributed.check()?;
-        self.losses.tell(self.distributed, sums)?;
+        self.losses.tell(&self.distributed, sums)?;
         if self.state.is_lockstep() {
             // Ranks tell theirs after backward, so rank 0 never waits for computing that its own next step would not wait for.
-            let sums = self.losses.bring_together(self.distributed, true)?;
+            let sums = self.losses.bring_together(&self.distributed, true)?;
             self.take_losses(&mut report, &due, sums)?;
         }
         // Where a device computes, this is where the host waits for it.
@@ -131,7 +131,7 @@ impl Run<'_> {
         share: &StepSamples,
         steps: &mut [phalanx_sharding::Step<'_>],
     ) -> Result<Vec<Vec<Measure>>, TrainError> {
-        let (state, distributed) = (&self.state, self.distributed);
+        let (state, distributed) = (&self.state, &self.distributed);
         let training = &state.training;
         let phases = training.phases();
         let mut key = self.key.stream("train");
