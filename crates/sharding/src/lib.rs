@@ -102,7 +102,7 @@ pub use sharing::share;
 pub use strategy::{
     GossipKind, Layout, Meeting, PRESETS, Ranks, ServerPace, ShardAxis, StateLayout, Strategy, Synchrony,
 };
-pub use synchrony::{SyncOptions, Topology};
+pub use synchrony::{CatchUp, SyncOptions, Topology};
 
 /// The examples of this crate's README, as tests.
 #[cfg(doctest)]

@@ -43,6 +43,21 @@ struct State {
 impl Replica {
     /// Checks that all ranks built the same model on the host, in f32, and fills what is not filled.
     pub(crate) fn new(store: &ParamStore, by: Communicator, name: &'static str) -> Result<Self> {
+        let this = Self::empty(store, by, name)?;
+        for param in &this.params {
+            param.set_owned(0..param.len())?;
+            if param.state() == ParamState::Absent {
+                param.fill(param.initial_values(store.key(), 0..param.len())?)?;
+            }
+            if param.trainable() {
+                param.reserve_grads(false)?;
+            }
+        }
+        Ok(this)
+    }
+
+    /// Checks as [`Replica::new`] does, and has nothing of the model: for a rank that only serves.
+    pub(crate) fn empty(store: &ParamStore, by: Communicator, name: &'static str) -> Result<Self> {
         let comm = by.preferring(Algorithm::Auto);
         let params = store.flat_params().to_vec();
         for param in &params {
@@ -58,15 +73,6 @@ impl Replica {
             }
         }
         check_same_model(store, &comm)?;
-        for param in &params {
-            param.set_owned(0..param.len())?;
-            if param.state() == ParamState::Absent {
-                param.fill(param.initial_values(store.key(), 0..param.len())?)?;
-            }
-            if param.trainable() {
-                param.reserve_grads(false)?;
-            }
-        }
         let alone = threads(1)?.pop();
         let alone = alone.ok_or_else(|| ShardingError::Mesh("a world has at least one rank".into()))?;
         Ok(Self { comm, by, params, alone, name, state: Mutex::default() })
@@ -140,6 +146,11 @@ impl Replica {
             if param.trainable() { self.values(at) } else { Ok(Vec::new()) }
         };
         self.params.iter().enumerate().map(of).collect()
+    }
+
+    /// Puts values in the place of all trained parameters, by bucket.
+    pub(crate) fn put(&self, values: &[Vec<f32>]) -> Result<()> {
+        self.trainable().try_for_each(|(at, _)| self.with_values(at, |own| own.copy_from_slice(&values[at])))
     }
 
     /// Runs something on the values of a bucket.

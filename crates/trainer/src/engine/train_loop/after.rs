@@ -50,6 +50,10 @@ impl Run<'_> {
         if let Some(stats) = self.state.sync_stats() {
             line = with_synchrony(line, &stats);
         }
+        if !self.dead.is_empty() {
+            line = line.with("workers", self.distributed.data_size() as u64);
+            line = line.with("dead", self.dead.iter().map(|dead| dead.rank as u64).collect::<Vec<_>>());
+        }
         if !collapsed.is_empty() {
             line = line.with("warnings", collapsed);
         }

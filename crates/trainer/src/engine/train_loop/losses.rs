@@ -2,27 +2,87 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use phalanx_collectives::Notice;
+
 use crate::engine::TrainError;
-use crate::engine::distributed::{Distributed, Job};
+use crate::engine::distributed::{Before, Distributed, Job};
 use crate::engine::observer::PhaseReport;
 use crate::engine::training::Phase;
 
 /// What notices of them are called.
 const NAME: &str = "losses";
 
-/// What ranks have told of their losses, by rank, the oldest first.
+/// What ranks have told of their losses.
 #[derive(Debug, Default)]
-pub(super) struct Losses(BTreeMap<usize, VecDeque<Vec<f64>>>);
+pub(super) struct Losses {
+    /// By rank, the oldest first.
+    told: BTreeMap<usize, VecDeque<Vec<f64>>>,
+    /// Steps that were brought together.
+    steps: u64,
+    /// What those had told who have died.
+    departed: Vec<Departed>,
+    /// What this rank has to tell rank 0.
+    untold: VecDeque<Vec<f64>>,
+}
+
+/// A rank that has died, as long as there are steps of which it had a part.
+#[derive(Debug)]
+struct Departed {
+    told: VecDeque<Vec<f64>>,
+    /// The first step that the others share without it, once they have agreed on it.
+    until: Option<u64>,
+}
 
 impl Losses {
-    /// Gives this rank's sums of a step to rank 0.
+    /// Gives this rank's sums of a step to rank 0. What the world's breaking has kept from being told is told by
+    /// [`Losses::go_on`].
     pub(super) fn tell(&mut self, distributed: &Distributed, own: Vec<f64>) -> Result<(), TrainError> {
-        if distributed.rank() > 0 {
-            let bytes = own.iter().flat_map(|sum| sum.to_le_bytes()).collect::<Vec<_>>();
-            return distributed.job().post(NAME, &bytes);
+        if distributed.rank() == 0 {
+            self.told.entry(0).or_default().push_back(own);
+            return Ok(());
         }
-        self.0.entry(0).or_default().push_back(own);
+        self.untold.push_back(own);
+        self.tell_rest(distributed)
+    }
+
+    fn tell_rest(&mut self, distributed: &Distributed) -> Result<(), TrainError> {
+        while let Some(own) = self.untold.front() {
+            let bytes = own.iter().flat_map(|sum| sum.to_le_bytes()).collect::<Vec<_>>();
+            distributed.job().post(NAME, &bytes)?;
+            self.untold.pop_front();
+        }
         Ok(())
+    }
+
+    /// Goes on with what those who are left had told, and what those had who have died.
+    pub(super) fn go_on(&mut self, distributed: &Distributed, before: &Before) {
+        if distributed.rank() > 0 {
+            return;
+        }
+        // Whatever a rank had told before it met the others again has come.
+        while let Some(notice) = before.control.left_behind(NAME) {
+            self.keep(notice);
+        }
+        let mut told = std::mem::take(&mut self.told);
+        for (rank, place) in before.places.iter().enumerate() {
+            self.told.insert(rank, told.remove(place).unwrap_or_default());
+        }
+        for rank in (0..before.ranks).filter(|rank| !before.places.contains(rank)) {
+            self.departed.push(Departed { told: told.remove(&rank).unwrap_or_default(), until: None });
+        }
+    }
+
+    /// Those who are left share the work anew from step `until` on, and tell what they could not.
+    pub(super) fn share_from(&mut self, distributed: &Distributed, until: u64) -> Result<(), TrainError> {
+        for departed in &mut self.departed {
+            departed.until.get_or_insert(until);
+        }
+        self.tell_rest(distributed)
+    }
+
+    /// Training goes on after so many steps.
+    pub(super) fn resume_at(&mut self, steps: u64) {
+        self.steps = steps;
     }
 
     /// On rank 0, the sums over all ranks of the oldest step that was not brought together yet: waits for ranks that have not told
@@ -38,12 +98,23 @@ impl Losses {
             return Ok(None);
         }
         let ranks = 0..distributed.size();
-        while ranks.clone().any(|rank| self.0.get(&rank).is_none_or(VecDeque::is_empty)) {
+        while ranks.clone().any(|rank| self.told.get(&rank).is_none_or(VecDeque::is_empty)) {
             if !self.hear(distributed.job(), wait)? {
                 return Ok(None);
             }
         }
-        let mut all = ranks.filter_map(|rank| self.0.get_mut(&rank)?.pop_front());
+        let step = self.steps;
+        self.steps += 1;
+        self.departed.retain(|departed| departed.until.is_none_or(|until| step < until));
+        let of_dead: Vec<Option<Vec<f64>>> =
+            self.departed.iter_mut().map(|departed| departed.told.pop_front()).collect();
+        let mut all: Vec<Vec<f64>> =
+            ranks.filter_map(|rank| self.told.get_mut(&rank)?.pop_front()).collect();
+        let silent = of_dead.iter().filter(|told| told.is_none()).count();
+        all.extend(of_dead.into_iter().flatten());
+        // Who has died before the end of a step leaves its part of it out: the mean is over the others'.
+        let whole = (all.len() + silent) as f64 / all.len().max(1) as f64;
+        let mut all = all.into_iter();
         let mut sums = all.next().unwrap_or_default();
         for told in all {
             if told.len() != sums.len() {
@@ -54,6 +125,9 @@ impl Losses {
             }
             sums.iter_mut().zip(told).for_each(|(sum, told)| *sum += told);
         }
+        if silent > 0 {
+            sums.iter_mut().for_each(|sum| *sum *= whole);
+        }
         Ok(Some(sums))
     }
 
@@ -61,9 +135,13 @@ impl Losses {
     fn hear(&mut self, job: &Job, wait: bool) -> Result<bool, TrainError> {
         let notice = if wait { job.wait(NAME)? } else { job.poll(NAME)? };
         let Some(notice) = notice else { return Ok(false) };
-        let numbers = notice.payload.as_chunks().0.iter().copied().map(f64::from_le_bytes);
-        self.0.entry(notice.from).or_default().push_back(numbers.collect());
+        self.keep(notice);
         Ok(true)
+    }
+
+    fn keep(&mut self, notice: Notice) {
+        let numbers = notice.payload.as_chunks().0.iter().copied().map(f64::from_le_bytes);
+        self.told.entry(notice.from).or_default().push_back(numbers.collect());
     }
 }
 

@@ -4,6 +4,7 @@ mod account;
 mod after;
 mod chaos;
 mod losses;
+mod left;
 mod meter;
 mod replicas;
 mod state;
@@ -29,7 +30,7 @@ use step::Taken;
 use super::checkpoint::{Saver, find_checkpoint};
 use super::data::Data;
 use super::device::Gauge;
-use super::distributed::{Distributed, Network, World};
+use super::distributed::{Distributed, Network, Shares, World};
 use super::observer::{Event, Observer, Started, StepReport};
 use super::quality::Quality;
 use super::repeated::Repeated;
@@ -38,7 +39,7 @@ use super::watch::Watch;
 use super::{Plan, TrainError, precision};
 use crate::config::{Config, Resolved};
 use crate::launch::StopFlag;
-use crate::run::RunFolder;
+use crate::run::{DeadRank, RunFolder};
 
 /// Trains a task as one rank of `world`, going on from the newest complete checkpoint in `folder` if there is one, until
 /// the configured step or until `stop` is raised on any rank.
@@ -88,6 +89,14 @@ pub(super) struct Run<'a> {
     untold: Option<(StepReport, bool)>,
     /// The last step that all is done of that follows it.
     followed: u64,
+    /// Its parts of the steps' batches.
+    shares: Shares,
+    /// Who has died.
+    dead: Vec<DeadRank>,
+    /// The last step of which others have done all that follows it when a rank was lost.
+    met: u64,
+    /// The step of a checkpoint that was not complete when a rank was lost.
+    unsaved: Option<u64>,
     /// What makes this rank slow on purpose.
     delay: Option<Delay>,
     saver: Saver,
@@ -132,6 +141,10 @@ impl<'a> Run<'a> {
             behind: VecDeque::new(),
             untold: None,
             followed: 0,
+            shares: Shares::new(distributed.share()),
+            dead: Vec::new(),
+            met: 0,
+            unsaved: None,
             delay: Delay::of(config, distributed.rank()),
             saver: Saver::new(folder, config),
             quality,
@@ -196,8 +209,14 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         observer.started(&self.started());
-        let interrupted = self.steps(observer)?;
-        let summary = self.summary(interrupted, start.elapsed())?;
+        let (interrupted, summary) = loop {
+            let steps = self.steps(observer);
+            let ended = steps.and_then(|stopped| Ok((stopped, self.summary(stopped, start.elapsed())?)));
+            match ended {
+                Ok(ended) => break ended,
+                Err(error) => self.go_on_without(error, observer)?,
+            }
+        };
         if let Some(summary) = summary {
             summary.write(&self.folder.summary())?;
             if interrupted {
@@ -225,6 +244,7 @@ impl<'a> Run<'a> {
         if let Some(checkpoint) = newest {
             let bytes = self.state.load(&self.distributed, &checkpoint)?;
             self.followed = self.state.step;
+            self.losses.resume_at(checkpoint.step());
             let (step, path) = (checkpoint.step(), checkpoint.folder().to_owned());
             tracing::info!("resumes after step {step} with {bytes} bytes read from {}", path.display());
             observer.event(&Event::Resumed { step, path });
@@ -241,7 +261,8 @@ impl<'a> Run<'a> {
             parameters: self.state.num_parameters(),
             data: self.data.describe(),
             images: self.plan.images,
-            world_size: self.distributed.size(),
+            world_size: self.distributed.data_size(),
+            servers: self.config.sync.servers,
             threads: self.context.threads(),
             device: self.distributed.device().describe().to_owned(),
             strategy: self.config.train.strategy.to_string(),

@@ -92,10 +92,14 @@ impl Run<'_> {
         }
         let sum = |parts: Vec<Measure>| parts.into_iter().map(Measure::take).sum::<Result<f64, _>>();
         let sums = sums.into_iter().map(sum).collect::<Result<Vec<_>, TrainError>>()?;
-        // Where a rank is lost, what a GPU was to compute of its gradients ends early.
-        self.distributed.check()?;
-        self.losses.tell(&self.distributed, sums)?;
+        // Where a rank is lost, what a GPU was to compute of its gradients ends early. Where ranks do not take every step together
+        // the step counts all the same, and the loss is noticed before the next.
+        if !self.place.is_host() {
+            self.distributed.check()?;
+        }
+        let told = self.losses.tell(&self.distributed, sums);
         if self.state.is_lockstep() {
+            told?;
             // Ranks tell theirs after backward, so rank 0 never waits for computing that its own next step would not wait for.
             let sums = self.losses.bring_together(&self.distributed, true)?;
             self.take_losses(&mut report, &due, sums)?;

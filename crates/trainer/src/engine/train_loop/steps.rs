@@ -5,6 +5,7 @@ use super::step::Taken;
 use super::Run;
 use crate::config::Config;
 use crate::engine::TrainError;
+use crate::engine::data::Feed;
 use crate::engine::distributed::StopReason;
 use crate::engine::observer::{Event, Observer, StepReport};
 use crate::run::MetricsWriter;
@@ -18,9 +19,13 @@ impl Run<'_> {
             true => Some(MetricsWriter::open(&self.folder.metrics(), self.state.step)?),
             false => None,
         };
-        let mut feed = self.data.feed(self.config, &self.plan, &self.distributed, self.state.step)?;
+        let mut feed = self.feed()?;
         let mut stopped = None;
         while stopped.is_none() {
+            if !self.state.is_lockstep() {
+                // Whatever else would notice it may come late.
+                self.distributed.check()?;
+            }
             if self.followed == self.state.step {
                 if self.state.step >= self.plan.stop {
                     break;
@@ -28,6 +33,9 @@ impl Run<'_> {
                 stopped = self.distributed.job().begin(2 * self.state.step)?;
                 if stopped.is_some() {
                     break;
+                }
+                if self.shares.changes_at(self.state.step) {
+                    feed = self.feed()?;
                 }
                 let taken = self.step(&mut feed)?;
                 self.take_note(taken, metrics.as_mut(), observer)?;
@@ -44,10 +52,11 @@ impl Run<'_> {
             self.tell(newest, due, Vec::new(), metrics.as_mut(), observer)?;
         }
         let interrupted = stopped == Some(StopReason::Asked);
-        if interrupted {
+        if interrupted || self.unsaved == Some(self.state.step) {
             self.save(self.state.step, observer)?;
         }
         self.settle(observer)?;
+        self.unsaved = None;
         if let Some(broken) = self.broken.take() {
             return Err(broken);
         }
@@ -56,6 +65,12 @@ impl Run<'_> {
             return Err(TrainError::NotFinite { step, phase, loss, elsewhere: true });
         }
         Ok(interrupted)
+    }
+
+    /// The batches from the next step on.
+    fn feed(&self) -> Result<Feed, TrainError> {
+        let share = self.shares.at(self.state.step);
+        self.data.feed(self.config, &self.plan, &self.distributed, share, self.state.step)
     }
 
     /// Keeps the report of a step that was just taken until it is told.
@@ -105,19 +120,20 @@ impl Run<'_> {
         if !follows {
             return Ok(stopped);
         }
-        // Whoever interrupts wants the checkpoint and nothing else.
+        // Whoever interrupts wants the checkpoint and nothing else. Others may have done all of this before a rank was lost.
+        let meets = stopped.is_none() && self.met < step;
         let eval = &self.config.eval;
         let mut evaluated = Vec::new();
-        if stopped.is_none() && eval.enabled && self.plan.is_due(eval.every, step, last) {
+        if meets && eval.enabled && self.plan.is_due(eval.every, step, last) {
             evaluated = evaluate_run(self)?;
         }
-        if stopped.is_none() && self.plan.is_due(self.config.quality.every, step, last) {
+        if meets && self.plan.is_due(self.config.quality.every, step, last) {
             evaluated.extend(judge_run(self)?);
         }
         if let Some((report, due)) = self.untold.take() {
             self.tell(report, due || stopped.is_some(), evaluated, metrics, observer)?;
         }
-        if stopped.is_none() {
+        if meets {
             self.after_step(step, last, observer)?;
         }
         Ok(stopped)
