@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use phalanx_collectives::{Algorithm, Communicator, ReduceOp, threads};
-use phalanx_tensor::{FlatParam, ParamState, ParamStore, ProcessGroup};
+use phalanx_tensor::{FlatParam, FlatStorage, ParamState, ParamStore, ProcessGroup};
 
 use crate::agreement::{broadcast_buffers, check_same_model};
 use crate::buffer::{InPlace, with_singles};
@@ -43,7 +43,7 @@ struct State {
 impl Replica {
     /// Checks that all ranks built the same model on the host, in f32, and fills what is not filled.
     pub(crate) fn new(store: &ParamStore, by: Communicator, name: &'static str) -> Result<Self> {
-        let this = Self::empty(store, by, name)?;
+        let this = Self::checked(store, by, name, true)?;
         for param in &this.params {
             param.set_owned(0..param.len())?;
             if param.state() == ParamState::Absent {
@@ -58,6 +58,10 @@ impl Replica {
 
     /// Checks as [`Replica::new`] does, and has nothing of the model: for a rank that only serves.
     pub(crate) fn empty(store: &ParamStore, by: Communicator, name: &'static str) -> Result<Self> {
+        Self::checked(store, by, name, false)
+    }
+
+    fn checked(store: &ParamStore, by: Communicator, name: &'static str, keeps: bool) -> Result<Self> {
         let comm = by.preferring(Algorithm::Auto);
         let params = store.flat_params().to_vec();
         for param in &params {
@@ -73,6 +77,14 @@ impl Replica {
             }
         }
         check_same_model(store, &comm)?;
+        for param in params.iter().filter(|_| !keeps) {
+            param.set_owned(0..0)?;
+            match param.state() {
+                ParamState::Full => param.shard()?,
+                ParamState::Absent => param.fill_shard(FlatStorage::zeros(0, param.dtype(), param.place())?)?,
+                _ => {}
+            }
+        }
         let alone = threads(1)?.pop();
         let alone = alone.ok_or_else(|| ShardingError::Mesh("a world has at least one rank".into()))?;
         Ok(Self { comm, by, params, alone, name, state: Mutex::default() })

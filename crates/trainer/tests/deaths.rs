@@ -116,7 +116,7 @@ fn gossip_goes_on_without_those_who_die() {
         // What was saved by two goes on by four, and by two.
         assert_eq!(Checkpoint::list(&place.path().join("run/checkpoints")).last().map(|found| found.0), Some(120));
         for (ranks, steps) in [(4, 123), (2, 126)] {
-            let line = format!("train --resume --out run --steps {steps} --set train.ranks={ranks}");
+            let line = format!("train --resume --out run --steps {steps} --set train.ranks={ranks} --set chaos.delay=");
             let output = phalanx(place.path(), &line).output().expect("phalanx runs");
             assert!(output.status.success(), "{strategy}: {}", String::from_utf8_lossy(&output.stderr));
             let told = summary(place.path());
