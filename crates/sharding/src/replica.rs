@@ -78,10 +78,16 @@ impl Replica {
         }
         check_same_model(store, &comm)?;
         for param in params.iter().filter(|_| !keeps) {
-            param.set_owned(0..0)?;
             match param.state() {
-                ParamState::Full => param.shard()?,
-                ParamState::Absent => param.fill_shard(FlatStorage::zeros(0, param.dtype(), param.place())?)?,
+                ParamState::Full => {
+                    param.set_owned(0..0)?;
+                    param.shard()?;
+                }
+                ParamState::Absent => {
+                    param.set_owned(0..0)?;
+                    param.fill_shard(FlatStorage::zeros(0, param.dtype(), param.place())?)?;
+                }
+                // It has let go of it already.
                 _ => {}
             }
         }
