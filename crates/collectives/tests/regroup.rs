@@ -36,7 +36,11 @@ fn work(comm: &Communicator, mut says: impl FnMut(i32)) -> CommError {
 
 /// Works in a world, and in those of whoever is left of it, until rank 0 is lost or a rank gives up: what it was in each, and
 /// the last error.
-fn outlive(mut comm: Communicator, mut config: WorldConfig, says: &Sender<i32>) -> (Vec<Vec<usize>>, CommError) {
+fn outlive(
+    mut comm: Communicator,
+    mut config: WorldConfig,
+    says: &Sender<i32>,
+) -> (Vec<Vec<usize>>, CommError) {
     let mut met = Vec::new();
     loop {
         let error = work(&comm, |sum| {

@@ -425,7 +425,9 @@ fn servers_go_on_with_the_workers_that_are_left_and_make_no_change_twice() {
         };
         let look = |parallel: &Arc<dyn ParallelStrategy>| match rank < 3 {
             true => shown(parallel, &store).expect("shows"),
-            false => parallel.unshard().and_then(|()| parallel.reshard()).map(|()| Vec::new()).expect("serves"),
+            false => {
+                parallel.unshard().and_then(|()| parallel.reshard()).map(|()| Vec::new()).expect("serves")
+            }
         };
         let steps = 2 + rank as u64;
         if rank < 3 {

@@ -468,6 +468,9 @@ fn workers_and_servers_of_their_own_hold_and_send_what_was_planned() {
         }
         let most = held.iter().map(|(_, sent)| *sent).max().expect("ranks");
         let planned = plan.sent_per_step;
-        assert!((planned * 97 / 100..=planned * 112 / 100 + 1024).contains(&most), "{name}: {most} of {planned}");
+        assert!(
+            (planned * 97 / 100..=planned * 112 / 100 + 1024).contains(&most),
+            "{name}: {most} of {planned}"
+        );
     }
 }

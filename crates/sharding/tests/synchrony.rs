@@ -187,6 +187,9 @@ fn no_schedule_with_deaths_sees_more_than_the_bound_or_waits_for_the_dead() {
             computing[worker] = None;
             waiting.arrive(worker, Act::Push, ());
         }
-        assert!(store.clocks().all().iter().all(|clock| *clock == steps), "schedule {drawn}: somebody waits for ever");
+        assert!(
+            store.clocks().all().iter().all(|clock| *clock == steps),
+            "schedule {drawn}: somebody waits for ever"
+        );
     }
 }

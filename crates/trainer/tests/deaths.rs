@@ -114,9 +114,14 @@ fn gossip_goes_on_without_those_who_die() {
         let log = std::fs::read_to_string(place.path().join("run/logs/rank-0.log")).expect("a log");
         assert!(log.contains("rank 2 on ") && log.contains("rank 1 on "), "{strategy}: {log}");
         // What was saved by two goes on by four, and by two.
-        assert_eq!(Checkpoint::list(&place.path().join("run/checkpoints")).last().map(|found| found.0), Some(120));
+        assert_eq!(
+            Checkpoint::list(&place.path().join("run/checkpoints")).last().map(|found| found.0),
+            Some(120)
+        );
         for (ranks, steps) in [(4, 123), (2, 126)] {
-            let line = format!("train --resume --out run --steps {steps} --set train.ranks={ranks} --set chaos.delay=");
+            let line = format!(
+                "train --resume --out run --steps {steps} --set train.ranks={ranks} --set chaos.delay="
+            );
             let output = phalanx(place.path(), &line).output().expect("phalanx runs");
             assert!(output.status.success(), "{strategy}: {}", String::from_utf8_lossy(&output.stderr));
             let told = summary(place.path());
@@ -129,12 +134,16 @@ fn gossip_goes_on_without_those_who_die() {
 fn too_few_workers_and_a_death_of_rank_0_end_the_run_with_a_name() {
     for (victim, least) in [(2, 3), (0, 1)] {
         let place = tempfile::tempdir().expect("a folder");
-        let line = format!("--ranks 3 --strategy d-psgd --set sync.min_workers={least} --set train.steps=100000");
+        let line =
+            format!("--ranks 3 --strategy d-psgd --set sync.min_workers={least} --set train.steps=100000");
         let mut running = Running::start(place.path(), &line);
         running.wait_for("step 5", |run| run.step() >= 5);
         Running::kill(running.ranks()[victim]);
         let (ended_well, said) = running.end();
-        assert!(!ended_well && said.contains(&format!("rank {victim} failed: was killed by signal 9")), "{said}");
+        assert!(
+            !ended_well && said.contains(&format!("rank {victim} failed: was killed by signal 9")),
+            "{said}"
+        );
     }
 }
 

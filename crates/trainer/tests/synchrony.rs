@@ -81,7 +81,9 @@ fn ps_bsp_gives_the_losses_of_ddp_to_the_bit() {
 
 #[test]
 fn servers_of_their_own_change_no_loss_of_ps_bsp_and_their_runs_go_on_to_the_bit() {
-    let settings = |strategy: &str| format!("{RESNET} eval.every=4 train.steps=10 train.ranks=2 train.strategy={strategy}");
+    let settings = |strategy: &str| {
+        format!("{RESNET} eval.every=4 train.steps=10 train.ranks=2 train.strategy={strategy}")
+    };
     let ddp = train_once(&settings("ddp")).0;
     let own = format!("{} sync.servers=2 train.ema=0.8", settings("ps-bsp"));
     let (whole, summary, _place) = train_once(&own);

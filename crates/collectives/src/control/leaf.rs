@@ -6,9 +6,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::timeout;
 
 use super::frame::{self, Message};
-use super::{
-    All, Command, Connection, Heard, Heartbeat, Notice, PARTING, Regrouping, Stop, Watched, listen,
-};
+use super::{All, Command, Connection, Heard, Heartbeat, Notice, PARTING, Regrouping, Stop, Watched, listen};
 use crate::failure::Cause;
 
 /// The watch of every other rank: hears rank 0 and tells it.

@@ -20,7 +20,9 @@ use phalanx_tensor::{Array, FlatParam, HookResult, Listener, ParamStore, Process
 use self::pairs::Pairs;
 use self::rounds::Rounds;
 use crate::mesh::part;
-use crate::parallel::{ParallelStrategy, Saved, ShardRole, StateBytes, Step, StepToken, SyncStats, whole};
+use crate::parallel::{
+    OwnState, ParallelStrategy, Saved, ShardRole, StateBytes, Step, StepToken, SyncStats, whole,
+};
 use crate::replica::Replica;
 use crate::strategy::{GossipKind, Layout, Strategy, Synchrony};
 use crate::synchrony::SyncOptions;
@@ -72,9 +74,7 @@ impl Gossip {
         let replica = Replica::new(store, comm, strategy.name)?;
         let exchange = match kind {
             GossipKind::RandomNeighbour => Exchange::Pairs(Pairs::start(mail, &replica)?),
-            GossipKind::AllNeighbours => {
-                Exchange::Rounds(Mutex::new(Rounds::new(mail, &options, false)))
-            }
+            GossipKind::AllNeighbours => Exchange::Rounds(Mutex::new(Rounds::new(mail, &options, false))),
             GossipKind::PushSum => Exchange::Rounds(Mutex::new(Rounds::new(mail, &options, true))),
         };
         let this = Self { replica, strategy, options, exchange, state: Mutex::default() };
@@ -297,7 +297,7 @@ impl ParallelStrategy for Gossip {
         &self,
         steps: u64,
         change: &mut dyn FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>,
-    ) -> Result<Option<Vec<(String, Vec<f32>)>>> {
+    ) -> Result<Option<OwnState>> {
         self.replica.show_own()?;
         if let Exchange::Pairs(pairs) = &self.exchange {
             pairs.show(&self.replica)?;

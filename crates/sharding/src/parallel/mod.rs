@@ -215,7 +215,7 @@ pub trait ParallelStrategy: Listener {
         &self,
         _steps: u64,
         _change: &mut dyn FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>,
-    ) -> Result<Option<Vec<(String, Vec<f32>)>>> {
+    ) -> Result<Option<OwnState>> {
         Ok(None)
     }
 
@@ -241,6 +241,9 @@ impl dyn ParallelStrategy + '_ {
         Step::begin(self)
     }
 }
+
+/// What is a rank's alone: numbers by name.
+pub type OwnState = Vec<(String, Vec<f32>)>;
 
 /// Bytes of state that a rank holds, every element counted as often as it is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

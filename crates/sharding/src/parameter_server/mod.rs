@@ -196,7 +196,8 @@ impl ParameterServer {
                 let (server, message) = self.answer(state)?;
                 if message.kind != Kind::Done {
                     let said = message.kind;
-                    let problem = format!("server {server} says {said:?} where it was asked whether it is done");
+                    let problem =
+                        format!("server {server} says {said:?} where it was asked whether it is done");
                     return Err(ShardingError::state(self.strategy.name, problem));
                 }
             }
@@ -324,7 +325,9 @@ impl ParallelStrategy for ParameterServer {
                 self.tell(state, &Message::of(Kind::Pushed, state.attempt))?;
             }
         }
-        let Some(server) = self.server.as_ref().filter(|_| self.together || !self.works()) else { return Ok(()) };
+        let Some(server) = self.server.as_ref().filter(|_| self.together || !self.works()) else {
+            return Ok(());
+        };
         let begun = Instant::now();
         match self.together {
             true => server.wait_for_sum(state.attempt)?,
@@ -526,14 +529,17 @@ impl ParallelStrategy for ParameterServer {
         &self,
         steps: u64,
         change: &mut dyn FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>,
-    ) -> Result<Option<Vec<(String, Vec<f32>)>>> {
+    ) -> Result<Option<OwnState>> {
         if self.options.servers == 0 || self.together {
             return Ok(None);
         }
         self.replica.show_own()?;
         let Some(server) = &self.server else {
             let rank = self.mail.rank() as u64;
-            return Ok(Some(vec![("clock".to_owned(), whole(&[steps, 0])), (WAS.to_owned(), whole(&[rank]))]));
+            return Ok(Some(vec![
+                ("clock".to_owned(), whole(&[steps, 0])),
+                (WAS.to_owned(), whole(&[rank])),
+            ]));
         };
         let (version, clocks) = server.close(change)?;
         let numbers: Vec<u64> = [steps, version].into_iter().chain(clocks).collect();

@@ -54,9 +54,11 @@ impl ParameterServer {
     pub(super) fn ask(&self, state: &mut State, kind: Kind) -> Result<()> {
         for server in 0..self.places.servers {
             let number = if kind == Kind::Pull { state.known[server] } else { 0 };
-            state.bytes_sent += Message::of(kind, number).send(&self.mail, self.places.rank_of(server), TO_SERVER)?;
+            state.bytes_sent +=
+                Message::of(kind, number).send(&self.mail, self.places.rank_of(server), TO_SERVER)?;
         }
-        let missing = self.replica.params.iter().map(|param| usize::from(param.trainable()) * self.places.servers);
+        let missing =
+            self.replica.params.iter().map(|param| usize::from(param.trainable()) * self.places.servers);
         state.coming = Some(Coming { missing: missing.collect(), silent: self.places.servers });
         Ok(())
     }

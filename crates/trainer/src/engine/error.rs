@@ -136,7 +136,9 @@ impl TrainError {
     pub fn is_consequence(&self) -> bool {
         match self {
             Self::NotFinite { elsewhere, .. } | Self::Overflow { elsewhere, .. } => *elsewhere,
-            Self::Checkpoint(CheckpointError::Elsewhere { .. }) | Self::Died { .. } | Self::ServerDied { .. } => true,
+            Self::Checkpoint(CheckpointError::Elsewhere { .. })
+            | Self::Died { .. }
+            | Self::ServerDied { .. } => true,
             _ => self.communication().is_some_and(is_elsewhere),
         }
     }

@@ -348,7 +348,8 @@ mod tests {
         let run = |(rank, communicator)| {
             let (checkpoints, stalled) = (at(rank), Duration::ZERO);
             std::thread::spawn(move || {
-                let mut saver = Saver { checkpoints, keep: 2, asynchronous, pending: None, interrupted: None, stalled };
+                let mut saver =
+                    Saver { checkpoints, keep: 2, asynchronous, pending: None, interrupted: None, stalled };
                 let distributed = Distributed::among(communicator).expect("threads have a control plane");
                 work(&distributed, &mut saver)
             })

@@ -73,8 +73,9 @@ impl Distributed {
         let ranks = roster.members.len();
         let Regrouped { communicator, config: place, members: places } = regroup(world, &roster.config)?;
         let gone = (0..ranks).filter(|rank| !places.contains(rank)).map(|rank| roster.members[rank]);
-        let dead: Vec<Dead> =
-            gone.map(|rank| Dead { rank, host: roster.hosts.get(rank).cloned().unwrap_or_default() }).collect();
+        let dead: Vec<Dead> = gone
+            .map(|rank| Dead { rank, host: roster.hosts.get(rank).cloned().unwrap_or_default() })
+            .collect();
         if dead.is_empty() {
             // It broke for another reason, and would again.
             world.check()?;

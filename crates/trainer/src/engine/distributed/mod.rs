@@ -116,7 +116,8 @@ impl Distributed {
             Link::Thread(communicator) if communicator.world_size() > 1 => Some(communicator.clone()),
             _ => None,
         };
-        let (ranks, servers) = (communicator.as_ref().map_or(1, Communicator::world_size), config.sync.servers);
+        let (ranks, servers) =
+            (communicator.as_ref().map_or(1, Communicator::world_size), config.sync.servers);
         if servers >= ranks {
             return Err(TrainError::Setup(format!(
                 "sync.servers = {servers} of {ranks} ranks only serve; there must be a worker besides them, and a launcher must \
@@ -171,7 +172,16 @@ impl Distributed {
     /// Nobody.
     pub(in crate::engine) fn none() -> Self {
         let device = Device::processor();
-        Self { device, world: None, mesh: None, strategy: None, job: Job::alone(), told: None, servers: 0, roster: None }
+        Self {
+            device,
+            world: None,
+            mesh: None,
+            strategy: None,
+            job: Job::alone(),
+            told: None,
+            servers: 0,
+            roster: None,
+        }
     }
 
     /// Ranks that are threads of a test.

@@ -70,7 +70,8 @@ impl Run<'_> {
         }
         let unsaved = self.saver.interrupt().or(self.unsaved);
         let own = Standing { step: self.state.step, followed: self.followed, unsaved };
-        let garbled = |error: serde_json::Error| TrainError::Setup(format!("where ranks are is garbled: {error}"));
+        let garbled =
+            |error: serde_json::Error| TrainError::Setup(format!("where ranks are is garbled: {error}"));
         let told = self.distributed.gather_text(&serde_json::to_string(&own).map_err(garbled)?)?;
         let told = told.iter().map(|told| serde_json::from_str(told)).collect::<Result<Vec<Standing>, _>>();
         let told = told.map_err(garbled)?;
@@ -85,7 +86,9 @@ impl Run<'_> {
         for dead in self.dead.iter_mut().filter(|dead| dead.from_step == UNKNOWN) {
             dead.from_step = until + 1;
             let (rank, host, from_step, left) = (dead.rank, dead.host.clone(), until + 1, share.ranks);
-            tracing::warn!("rank {rank} on {host} died; {left} workers share its work from step {from_step} on");
+            tracing::warn!(
+                "rank {rank} on {host} died; {left} workers share its work from step {from_step} on"
+            );
             observer.event(&Event::Died { rank, host, from_step, left });
         }
         self.losses.share_from(&self.distributed, until)?;

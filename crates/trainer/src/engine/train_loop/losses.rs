@@ -108,8 +108,7 @@ impl Losses {
         self.departed.retain(|departed| departed.until.is_none_or(|until| step < until));
         let of_dead: Vec<Option<Vec<f64>>> =
             self.departed.iter_mut().map(|departed| departed.told.pop_front()).collect();
-        let mut all: Vec<Vec<f64>> =
-            ranks.filter_map(|rank| self.told.get_mut(&rank)?.pop_front()).collect();
+        let mut all: Vec<Vec<f64>> = ranks.filter_map(|rank| self.told.get_mut(&rank)?.pop_front()).collect();
         let silent = of_dead.iter().filter(|told| told.is_none()).count();
         all.extend(of_dead.into_iter().flatten());
         // Who has died before the end of a step leaves its part of it out: the mean is over the others'. Those who only serve

@@ -3,8 +3,8 @@
 mod account;
 mod after;
 mod chaos;
-mod losses;
 mod left;
+mod losses;
 mod meter;
 mod replicas;
 mod state;

@@ -95,7 +95,8 @@ impl TrainState {
         for network in &mut self.frozen {
             network.share(distributed, config, threads, None)?;
         }
-        self.listener = listener(self.trainables.iter().map(|trainable| &trainable.network).chain(&self.frozen));
+        self.listener =
+            listener(self.trainables.iter().map(|trainable| &trainable.network).chain(&self.frozen));
         Ok(())
     }
 

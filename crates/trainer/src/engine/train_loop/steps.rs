@@ -1,8 +1,8 @@
 //! The steps of a run, and what follows each: telling, evaluating, sampling, saving.
 
+use super::Run;
 use super::after::{evaluate_run, judge_run, tell_saved};
 use super::step::Taken;
-use super::Run;
 use crate::config::Config;
 use crate::engine::TrainError;
 use crate::engine::data::Feed;

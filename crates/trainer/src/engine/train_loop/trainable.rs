@@ -210,10 +210,11 @@ impl Trainable {
         let of_network = |step: u64| step.saturating_sub(self.begin);
         if self.salvaged.is_none() {
             let (updater, shows) = (self.updater.clone(), std::mem::take(&mut self.shows_averages));
-            self.salvaged = self.network.parallel()?.salvage(of_network(step), &mut |params| match shows {
-                true => swap(&updater, params),
-                false => Ok(()),
-            })?;
+            self.salvaged =
+                self.network.parallel()?.salvage(of_network(step), &mut |params| match shows {
+                    true => swap(&updater, params),
+                    false => Ok(()),
+                })?;
         }
         // It stays until all is well: another rank may be lost meanwhile.
         let cannot = || TrainError::Setup("the strategy cannot go on without a rank".to_owned());
@@ -280,7 +281,9 @@ impl Trainable {
         let told = distributed.gather_text(&format!("{} {}", own[0], own[1]))?;
         let told = told.iter().filter_map(|told| told.split_once(' '));
         let number = |text: &str| text.parse::<u64>().unwrap_or(0);
-        Ok(told.fold([0, 0], |most, (steps, updates)| [most[0].max(number(steps)), most[1].max(number(updates))]))
+        Ok(told.fold([0, 0], |most, (steps, updates)| {
+            [most[0].max(number(steps)), most[1].max(number(updates))]
+        }))
     }
 
     /// What this rank has of the optimizer's state and of averages, as numbers by name: where each rank has its own.
