@@ -145,10 +145,21 @@ fn every_strategy_learns_and_says_how_it_kept_step() {
         let lines = read_metrics(&place.path().join("run/metrics.jsonl")).expect("lines");
         assert!(lines.iter().any(|line| line.number("waited_seconds").is_some()), "{row}");
         assert_eq!(lines.last().map(phalanx_trainer::run::Line::step), Some(30), "{row}");
+        let of_ranks = read_metrics(&place.path().join("run/metrics-by-rank.jsonl")).expect("lines");
+        assert_eq!(of_ranks.len(), 90, "{row}: every step of every rank");
+        for line in lines.iter().filter(|line| line.number("loss").is_some()) {
+            let told = of_ranks.iter().filter(|told| told.step() == line.step());
+            let numbers = |name: &str| told.clone().filter_map(|told| told.number(name)).collect::<Vec<_>>();
+            let last = numbers("seconds").into_iter().fold(0.0, f64::max);
+            assert_eq!(line.number("seconds"), Some(last), "{row}: done when the last rank has done it");
+            let (whole, own) = (line.number("loss").expect("a loss"), mean(&numbers("loss")));
+            assert!((whole - own).abs() < 1e-5 * whole.abs(), "{row}: {whole}, of ranks {own}");
+        }
     }
     let (_, summary, place) = train_once(&format!("{CVAE} train.steps=3 train.ranks=2 train.strategy=ddp"));
     assert!(summary.ranks.iter().all(|rank| rank.synchrony.is_none()));
     assert!(!place.path().join("run/synchrony.svg").exists());
+    assert!(!place.path().join("run/metrics-by-rank.jsonl").exists());
 }
 
 #[test]

@@ -36,7 +36,7 @@ use crate::buffer::{InPlace, with_singles};
 use crate::mesh::part;
 use crate::message::{Kind, Message};
 use crate::parallel::{
-    ParallelStrategy, Rule, Saved, ShardRole, StateBytes, Step, StepToken, SyncStats, whole,
+    OwnState, ParallelStrategy, Rule, Saved, ShardRole, StateBytes, Step, StepToken, SyncStats, whole,
 };
 use crate::replica::Replica;
 use crate::strategy::{Layout, ServerPace, Strategy, Synchrony};

@@ -51,6 +51,9 @@ pub struct StepReport {
     pub phases: Vec<PhaseReport>,
     /// The updates of its phases, in order.
     pub updates: Vec<UpdateReport>,
+    /// Seconds of training steps, from the start of the run until the last rank had done this one; evaluations and checkpoints
+    /// are not counted. On rank 0.
+    pub seconds: f64,
     /// Images over all ranks and a second.
     pub images_per_second: f64,
     /// Memory that rank 0 holds.

@@ -113,7 +113,8 @@ impl RunFolder {
     pub fn give_up_unless_begun(&self) -> Result<bool, RunError> {
         let is_empty = |path: &Path| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
         let told = fs::metadata(self.metrics()).is_ok_and(|metrics| metrics.len() > 0);
-        let known = ["config.toml", "metrics.jsonl", "checkpoints", "samples", "logs"];
+        let known =
+            ["config.toml", "metrics.jsonl", "metrics-by-rank.jsonl", "checkpoints", "samples", "logs"];
         let foreign = |entry: fs::DirEntry| !known.iter().any(|name| entry.file_name() == *name);
         let mut entries = fs::read_dir(&self.0).map_err(RunError::io("read", &self.0))?.flatten();
         if told
@@ -125,8 +126,8 @@ impl RunFolder {
         for part in [self.checkpoints(), self.samples()] {
             fs::remove_dir(&part).map_err(RunError::io("remove", &part))?;
         }
-        if self.metrics().exists() {
-            fs::remove_file(self.metrics()).map_err(RunError::io("remove", &self.metrics()))?;
+        for lines in [self.metrics(), self.metrics_by_rank()].into_iter().filter(|lines| lines.exists()) {
+            fs::remove_file(&lines).map_err(RunError::io("remove", &lines))?;
         }
         // Whoever looks for what went wrong wants to see it.
         if self.config().exists() {
@@ -178,6 +179,11 @@ impl RunFolder {
     /// The line for every logged step.
     pub fn metrics(&self) -> PathBuf {
         self.0.join("metrics.jsonl")
+    }
+
+    /// The lines of each rank, if ranks do not take every step together.
+    pub fn metrics_by_rank(&self) -> PathBuf {
+        self.0.join("metrics-by-rank.jsonl")
     }
 
     /// How the run ended.

@@ -42,6 +42,7 @@ impl Line {
 pub struct MetricsWriter {
     path: PathBuf,
     file: File,
+    last: Option<Line>,
 }
 
 impl MetricsWriter {
@@ -51,18 +52,25 @@ impl MetricsWriter {
     /// # Errors
     /// If the file cannot be read or written.
     pub fn open(path: &Path, step: u64) -> Result<Self, RunError> {
+        let mut last = None;
         if path.exists() {
             let mut kept = Vec::new();
             // A line that was cut off when the run was killed belongs to no checkpointed step.
             for line in read_metrics(path)?.into_iter().filter(|line| line.step() <= step) {
                 serde_json::to_writer(&mut kept, &line.0).map_err(|error| malformed(path, &error))?;
                 kept.push(b'\n');
+                last = Some(line);
             }
             write_aside(path, &kept).map_err(RunError::io("write", path))?;
         }
         let file =
             OpenOptions::new().create(true).append(true).open(path).map_err(RunError::io("open", path))?;
-        Ok(Self { path: path.to_owned(), file })
+        Ok(Self { path: path.to_owned(), file, last })
+    }
+
+    /// The last line that was there when the file was opened.
+    pub fn last(&self) -> Option<&Line> {
+        self.last.as_ref()
     }
 
     /// Appends a line.

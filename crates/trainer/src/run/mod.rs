@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `config.toml` | the resolved configuration, which can be run again |
 //! | `metrics.jsonl` | a line for every logged step |
+//! | `metrics-by-rank.jsonl` | where ranks do not take every step together, a line for each rank and step: when it was done, and its own losses |
 //! | `summary.json` | how the run ended, what it reached and what it cost |
 //! | `checkpoints/` | [`checkpoint`]s: safetensors and a JSON index |
 //! | `samples/` | grids of pictures, as PNG |

@@ -165,6 +165,7 @@ fn line(report: &StepReport) -> Line {
         }
     }
     line = line
+        .with("seconds", report.seconds)
         .with("images_per_s", report.images_per_second)
         .with("memory_bytes", report.memory_bytes)
         .with("data_share", report.data_share);

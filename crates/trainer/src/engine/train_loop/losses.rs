@@ -12,23 +12,56 @@ use crate::engine::training::Phase;
 /// What notices of them are called.
 const NAME: &str = "losses";
 
+/// What a rank tells of a step.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Told {
+    /// Its number when the run began.
+    pub(super) rank: usize,
+    /// Seconds of training when it had done the step, by its own clock.
+    pub(super) seconds: f64,
+    /// Its parts of the losses and measures of the step's phases, one after the other.
+    pub(super) sums: Vec<f64>,
+}
+
+impl Told {
+    /// The sums over all ranks, and the seconds of the last. Added in the order of ranks, so that they are the same numbers in every
+    /// run.
+    pub(super) fn whole(of_ranks: &[Self]) -> Result<Self, TrainError> {
+        let Some((first, others)) = of_ranks.split_first() else {
+            return Err(TrainError::Setup("no rank has told its losses".to_owned()));
+        };
+        let mut whole = first.clone();
+        for told in others {
+            if told.sums.len() != whole.sums.len() {
+                let (told, own) = (told.sums.len(), whole.sums.len());
+                return Err(TrainError::Setup(format!(
+                    "a rank measures {told} numbers a step, rank 0 {own}"
+                )));
+            }
+            whole.seconds = whole.seconds.max(told.seconds);
+            whole.sums.iter_mut().zip(&told.sums).for_each(|(sum, told)| *sum += told);
+        }
+        Ok(whole)
+    }
+}
+
 /// What ranks have told of their losses.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     /// By rank, the oldest first.
-    told: BTreeMap<usize, VecDeque<Vec<f64>>>,
+    told: BTreeMap<usize, VecDeque<Told>>,
     /// Steps that were brought together.
     steps: u64,
     /// What those had told who have died.
     departed: Vec<Departed>,
     /// What this rank has to tell rank 0.
-    untold: VecDeque<Vec<f64>>,
+    untold: VecDeque<Told>,
 }
 
 /// A rank that has died, as long as there are steps of which it had a part.
 #[derive(Debug)]
 struct Departed {
-    told: VecDeque<Vec<f64>>,
+    told: VecDeque<Told>,
     /// The first step that the others share without it, once they have agreed on it.
     until: Option<u64>,
 }
@@ -36,7 +69,11 @@ struct Departed {
 impl Losses {
     /// Gives this rank's sums of a step to rank 0. What the world's breaking has kept from being told is told by
     /// [`Losses::go_on`].
-    pub(super) fn tell(&mut self, distributed: &Distributed, own: Vec<f64>) -> Result<(), TrainError> {
+    pub(super) fn tell(&mut self, distributed: &Distributed, own: Told) -> Result<(), TrainError> {
+        // Who only serves has no part in losses.
+        if distributed.is_server() {
+            return Ok(());
+        }
         if distributed.rank() == 0 {
             self.told.entry(0).or_default().push_back(own);
             return Ok(());
@@ -47,7 +84,8 @@ impl Losses {
 
     fn tell_rest(&mut self, distributed: &Distributed) -> Result<(), TrainError> {
         while let Some(own) = self.untold.front() {
-            let bytes = own.iter().flat_map(|sum| sum.to_le_bytes()).collect::<Vec<_>>();
+            let numbers = [own.rank as f64, own.seconds].into_iter().chain(own.sums.iter().copied());
+            let bytes = numbers.flat_map(f64::to_le_bytes).collect::<Vec<_>>();
             distributed.job().post(NAME, &bytes)?;
             self.untold.pop_front();
         }
@@ -85,19 +123,18 @@ impl Losses {
         self.steps = steps;
     }
 
-    /// On rank 0, the sums over all ranks of the oldest step that was not brought together yet: waits for ranks that have not told
-    /// theirs, or returns nothing if one has not.
-    ///
-    /// Added in the order of ranks, so that they are the same numbers in every run.
+    /// On rank 0, what all ranks have told of the oldest step that was not brought together yet, in the order of ranks, those that
+    /// have died last: waits for
+    /// ranks that have not told theirs, or returns nothing if one has not.
     pub(super) fn bring_together(
         &mut self,
         distributed: &Distributed,
         wait: bool,
-    ) -> Result<Option<Vec<f64>>, TrainError> {
+    ) -> Result<Option<Vec<Told>>, TrainError> {
         if distributed.rank() > 0 {
             return Ok(None);
         }
-        let ranks = 0..distributed.size();
+        let ranks = 0..distributed.data_size();
         while ranks.clone().any(|rank| self.told.get(&rank).is_none_or(VecDeque::is_empty)) {
             if !self.hear(distributed.job(), wait)? {
                 return Ok(None);
@@ -106,30 +143,17 @@ impl Losses {
         let step = self.steps;
         self.steps += 1;
         self.departed.retain(|departed| departed.until.is_none_or(|until| step < until));
-        let of_dead: Vec<Option<Vec<f64>>> =
+        let of_dead: Vec<Option<Told>> =
             self.departed.iter_mut().map(|departed| departed.told.pop_front()).collect();
-        let mut all: Vec<Vec<f64>> = ranks.filter_map(|rank| self.told.get_mut(&rank)?.pop_front()).collect();
+        let mut all: Vec<Told> = ranks.filter_map(|rank| self.told.get_mut(&rank)?.pop_front()).collect();
         let silent = of_dead.iter().filter(|told| told.is_none()).count();
         all.extend(of_dead.into_iter().flatten());
-        // Who has died before the end of a step leaves its part of it out: the mean is over the others'. Those who only serve
-        // have no part.
-        let parts = all.len() + distributed.data_size() - distributed.size();
-        let whole = (parts + silent) as f64 / parts.max(1) as f64;
-        let mut all = all.into_iter();
-        let mut sums = all.next().unwrap_or_default();
-        for told in all {
-            if told.len() != sums.len() {
-                let (told, own) = (told.len(), sums.len());
-                return Err(TrainError::Setup(format!(
-                    "a rank measures {told} numbers a step, rank 0 {own}"
-                )));
-            }
-            sums.iter_mut().zip(told).for_each(|(sum, told)| *sum += told);
-        }
         if silent > 0 {
-            sums.iter_mut().for_each(|sum| *sum *= whole);
+            // Who has died before the end of a step leaves its part of it out: the mean is over the others'.
+            let whole = (all.len() + silent) as f64 / all.len().max(1) as f64;
+            all.iter_mut().flat_map(|told| &mut told.sums).for_each(|sum| *sum *= whole);
         }
-        Ok(Some(sums))
+        Ok(Some(all))
     }
 
     /// Takes what a rank has to tell, and waits for it if so wanted; whether there was anything.
@@ -141,8 +165,10 @@ impl Losses {
     }
 
     fn keep(&mut self, notice: Notice) {
-        let numbers = notice.payload.as_chunks().0.iter().copied().map(f64::from_le_bytes);
-        self.told.entry(notice.from).or_default().push_back(numbers.collect());
+        let mut numbers = notice.payload.as_chunks().0.iter().copied().map(f64::from_le_bytes);
+        let rank = numbers.next().unwrap_or_default() as usize;
+        let told = Told { rank, seconds: numbers.next().unwrap_or_default(), sums: numbers.collect() };
+        self.told.entry(notice.from).or_default().push_back(told);
     }
 }
 
@@ -169,18 +195,25 @@ mod tests {
             std::thread::spawn(move || {
                 let distributed = Distributed::among(communicator).expect("threads have a control plane");
                 let mut losses = Losses::default();
-                let rank = distributed.rank() as f64;
-                let of_step = |step: f64| vec![step + rank, 0.25 * rank];
+                let (own, rank) = (distributed.rank(), distributed.rank() as f64);
+                let of_step = |step: f64| Told {
+                    rank: own,
+                    seconds: step + rank,
+                    sums: vec![step + rank, 0.25 * rank],
+                };
                 let sums = (0..5).map(|step| {
                     losses.tell(&distributed, of_step(f64::from(step))).expect("told");
-                    losses.bring_together(&distributed, true).expect("told")
+                    let all = losses.bring_together(&distributed, true).expect("told");
+                    all.map(|all| Told::whole(&all).expect("as many numbers"))
                 });
                 sums.collect::<Vec<_>>()
             })
         });
         let ranks: Vec<_> = ranks.collect::<Vec<_>>();
         let told: Vec<_> = ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect();
-        let of_all = (0..5).map(|step| Some(vec![f64::from(3 * step + 3), 0.75]));
+        let of_all = (0..5).map(|step| {
+            Some(Told { rank: 0, seconds: f64::from(step + 2), sums: vec![f64::from(3 * step + 3), 0.75] })
+        });
         assert_eq!(told[0], of_all.collect::<Vec<_>>());
         assert!(told[1..].iter().flatten().all(Option::is_none));
     }
@@ -192,17 +225,24 @@ mod tests {
         let (first, second) = (first.as_ref().expect("a rank"), second.as_ref().expect("a rank"));
         let mut losses = Losses::default();
         let mut other = Losses::default();
+        let told = |seconds, sum: f64| Told { rank: 0, seconds, sums: vec![sum] };
         for step in 0..3 {
-            losses.tell(first, vec![f64::from(step)]).expect("told");
+            losses.tell(first, told(f64::from(step), f64::from(step))).expect("told");
             assert_eq!(
                 losses.bring_together(first, false).expect("sound"),
                 None,
                 "the other has told nothing"
             );
         }
-        (0..2).for_each(|step| other.tell(second, vec![f64::from(10 * step)]).expect("told"));
-        assert_eq!(losses.bring_together(first, false).expect("sound"), Some(vec![0.0]));
-        assert_eq!(losses.bring_together(first, false).expect("sound"), Some(vec![11.0]));
+        (0..2).for_each(|step| other.tell(second, told(7.0, f64::from(10 * step))).expect("told"));
+        assert_eq!(
+            losses.bring_together(first, false).expect("sound"),
+            Some(vec![told(0.0, 0.0), told(7.0, 0.0)])
+        );
+        assert_eq!(
+            losses.bring_together(first, false).expect("sound"),
+            Some(vec![told(1.0, 1.0), told(7.0, 10.0)])
+        );
         assert_eq!(losses.bring_together(first, false).expect("sound"), None);
     }
 }

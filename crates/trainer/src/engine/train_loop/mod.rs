@@ -2,6 +2,7 @@
 
 mod account;
 mod after;
+mod by_rank;
 mod chaos;
 mod left;
 mod losses;
@@ -21,6 +22,7 @@ use serde_json::{Map, Value};
 
 pub use replicas::{ReplicaFailure, train_replicas};
 
+use by_rank::ByRank;
 use chaos::Delay;
 use losses::Losses;
 use meter::Meter;
@@ -97,6 +99,10 @@ pub(super) struct Run<'a> {
     met: u64,
     /// The step of a checkpoint that was not complete when a rank was lost.
     unsaved: Option<u64>,
+    /// On rank 0, where ranks do not take every step together: what each has told.
+    by_rank: Option<ByRank>,
+    /// Seconds of training before this run was resumed, as its metrics say.
+    seconds_before: f64,
     /// What makes this rank slow on purpose.
     delay: Option<Delay>,
     saver: Saver,
@@ -145,6 +151,8 @@ impl<'a> Run<'a> {
             dead: Vec::new(),
             met: 0,
             unsaved: None,
+            by_rank: None,
+            seconds_before: 0.0,
             delay: Delay::of(config, distributed.rank()),
             saver: Saver::new(folder, config),
             quality,

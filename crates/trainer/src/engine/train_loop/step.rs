@@ -5,7 +5,7 @@ use std::time::Instant;
 use phalanx_tensor::{Session, Tape};
 
 use super::Run;
-use super::losses::reports;
+use super::losses::{Told, reports};
 use super::meter::{Spent, timed};
 use crate::engine::data::{Feed, MicroBatch, StepSamples};
 use crate::engine::distributed::{Network, StopReason};
@@ -97,12 +97,14 @@ impl Run<'_> {
         if !self.place.is_host() {
             self.distributed.check()?;
         }
-        let told = self.losses.tell(&self.distributed, sums);
+        let seconds = (self.meter.whole().steps + spent.steps + begun.elapsed()).as_secs_f64();
+        let rank = self.distributed.first_number(self.distributed.rank());
+        let told = self.losses.tell(&self.distributed, Told { rank, seconds, sums });
         if self.state.is_lockstep() {
             told?;
             // Ranks tell theirs after backward, so rank 0 never waits for computing that its own next step would not wait for.
-            let sums = self.losses.bring_together(&self.distributed, true)?;
-            self.take_losses(&mut report, &due, sums)?;
+            let told = self.losses.bring_together(&self.distributed, true)?;
+            self.take_losses(&mut report, &due, told.as_deref())?;
         }
         // Where a device computes, this is where the host waits for it.
         spent.steps += begun.elapsed();
@@ -118,9 +120,11 @@ impl Run<'_> {
         &mut self,
         report: &mut StepReport,
         due: &[usize],
-        sums: Option<Vec<f64>>,
+        told: Option<&[Told]>,
     ) -> Result<(), TrainError> {
-        let Some(sums) = sums else { return Ok(()) };
+        let Some(told) = told else { return Ok(()) };
+        let Told { seconds, sums, .. } = Told::whole(told)?;
+        report.seconds = self.seconds_before + seconds;
         let phases = self.state.training.phases();
         let phases: Vec<&Phase> = due.iter().map(|phase| phases[*phase]).collect();
         report.phases = reports(&phases, &sums);

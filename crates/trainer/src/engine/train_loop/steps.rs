@@ -2,6 +2,7 @@
 
 use super::Run;
 use super::after::{evaluate_run, judge_run, tell_saved};
+use super::by_rank::ByRank;
 use super::step::Taken;
 use crate::config::Config;
 use crate::engine::TrainError;
@@ -15,10 +16,19 @@ impl Run<'_> {
     ///
     /// Each step is a point before which all ranks can stop, and what follows it is another.
     pub(super) fn steps(&mut self, observer: &mut dyn Observer) -> Result<bool, TrainError> {
-        let mut metrics = match self.is_first() {
-            true => Some(MetricsWriter::open(&self.folder.metrics(), self.state.step)?),
-            false => None,
-        };
+        let mut metrics = None;
+        if self.is_first() {
+            let opened = MetricsWriter::open(&self.folder.metrics(), self.state.step)?;
+            // Those who go on without others open it again, and know the rest.
+            if self.by_rank.is_none() {
+                self.seconds_before =
+                    opened.last().and_then(|line| line.number("seconds")).unwrap_or_default();
+                if !self.state.is_lockstep() {
+                    self.by_rank = Some(ByRank::open(self.folder, self.state.step, self.seconds_before)?);
+                }
+            }
+            metrics = Some(opened);
+        }
         let mut feed = self.feed()?;
         let mut stopped = None;
         while stopped.is_none() {
@@ -162,12 +172,17 @@ impl Run<'_> {
     ) -> Result<(), TrainError> {
         while let Some((_, phases, _)) = self.behind.front() {
             let phases = phases.clone();
-            let sums = self.losses.bring_together(&self.distributed, meets)?;
-            if sums.is_none() && self.is_first() {
+            let told = self.losses.bring_together(&self.distributed, meets)?;
+            if told.is_none() && self.is_first() {
                 return Ok(());
             }
             let Some((mut report, _, due)) = self.behind.pop_front() else { return Ok(()) };
-            self.take_losses(&mut report, &phases, sums)?;
+            if let (Some(by_rank), Some(told)) = (&mut self.by_rank, &told) {
+                let of_step: Vec<_> =
+                    phases.iter().map(|phase| self.state.training.phases()[*phase]).collect();
+                by_rank.write(report.step, &of_step, told)?;
+            }
+            self.take_losses(&mut report, &phases, told.as_deref())?;
             if meets && self.behind.is_empty() {
                 self.untold = Some((report, due));
                 return Ok(());
