@@ -99,7 +99,7 @@ impl Losses {
         }
         // Whatever a rank had told before it met the others again has come.
         while let Some(notice) = before.control.left_behind(NAME) {
-            self.keep(notice);
+            self.keep(&notice);
         }
         let mut told = std::mem::take(&mut self.told);
         for (rank, place) in before.places.iter().enumerate() {
@@ -160,11 +160,11 @@ impl Losses {
     fn hear(&mut self, job: &Job, wait: bool) -> Result<bool, TrainError> {
         let notice = if wait { job.wait(NAME)? } else { job.poll(NAME)? };
         let Some(notice) = notice else { return Ok(false) };
-        self.keep(notice);
+        self.keep(&notice);
         Ok(true)
     }
 
-    fn keep(&mut self, notice: Notice) {
+    fn keep(&mut self, notice: &Notice) {
         let mut numbers = notice.payload.as_chunks().0.iter().copied().map(f64::from_le_bytes);
         let rank = numbers.next().unwrap_or_default() as usize;
         let told = Told { rank, seconds: numbers.next().unwrap_or_default(), sums: numbers.collect() };

@@ -125,7 +125,7 @@ impl<'a> Run<'a> {
         distributed: Distributed,
         context: Arc<Context>,
     ) -> Result<Self, TrainError> {
-        let made = Self::made(task, folder, config, &distributed, context.clone());
+        let made = Self::made(task, folder, config, &distributed, &context);
         let (data, plan, state, quality) = match made {
             Ok(made) => made,
             Err(error) => return distributed.part(Err(error)),
@@ -170,7 +170,7 @@ impl<'a> Run<'a> {
         folder: &RunFolder,
         config: &Config,
         distributed: &Distributed,
-        context: Arc<Context>,
+        context: &Arc<Context>,
     ) -> Result<(Data, Plan, TrainState, Option<Quality>), TrainError> {
         let data = Data::open(config, task.open_data(config), distributed)?;
         let (images, batch) = (data.train_len(), config.train.global_batch);
@@ -179,7 +179,7 @@ impl<'a> Run<'a> {
         let weights = if distributed.is_shared() { Weights::ByRanks } else { Weights::Here };
         let built = task.build(config, Some(data.num_classes()), weights, &place)?;
         let state = TrainState::new(config, built, &plan, distributed, context.clone(), folder.path())?;
-        let quality = Quality::open(task, &context, &place)?;
+        let quality = Quality::open(task, context, &place)?;
         if quality.is_some() && !state.training.draws() {
             let kind = &config.model.kind;
             return Err(TrainError::Setup(format!(
