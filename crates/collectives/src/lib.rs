@@ -21,7 +21,8 @@
 //!   control connection within seconds, and every pending and later operation of every rank returns
 //!   [`CommError::PeerLost`] naming it. [`Communicator::abort`] spreads a rank's own error instead, and so do a
 //!   mismatch, a time-out, and a buffer that cannot be opened: the other ranks get [`CommError::Aborted`] with the
-//!   text. The first failure of a world is the one that counts; there is no repair, only a new world.
+//!   text. The first failure of a world is the one that counts; there is no repair, only a new world, in which those who are
+//!   left of one that has lost ranks meet by [`regroup`].
 //! - **Out of step**: [`Communicator::send_to`], [`Communicator::recv_any`] and [`Communicator::try_recv`] carry messages
 //!   that belong to no operation; [`Communicator::control`] carries notices, and the agreement to stop after the same step.
 //! - **Strangers**: a [`Secret`] that all ranks know is proved on every connection; [`Tls`] encrypts them (feature `tls`).
@@ -139,7 +140,9 @@ pub use mpi::connect_mpi;
 pub use operation::Algorithm;
 pub use recorder::{OperationRecord, OperationState};
 pub use stats::CommStats;
-pub use world::{Secret, Tls, WorldConfig, connect, connect_unless, connect_with_listener, threads};
+pub use world::{
+    Regrouped, Secret, Tls, WorldConfig, connect, connect_unless, connect_with_listener, regroup, threads,
+};
 
 /// The examples of this crate's README, as tests.
 #[cfg(doctest)]

@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 use phalanx_collectives::Communicator;
-use phalanx_tensor::{FlatEntry, FlatParam, ParamStore};
+use phalanx_tensor::{FlatEntry, FlatParam, ParamState, ParamStore};
 
 use crate::mesh::first_that_differs;
 use crate::{Result, ShardingError};
@@ -15,7 +15,7 @@ pub(crate) fn check_same_model(store: &ParamStore, comm: &Communicator) -> Resul
         param.entries().iter().map(of).collect::<Vec<_>>()
     };
     let mut own = store.flat_params().iter().flat_map(describe).collect::<Vec<_>>();
-    if store.flat_params().iter().any(|param| param.values().is_none()) {
+    if store.flat_params().iter().any(|param| param.state() == ParamState::Absent) {
         // Ranks will fill parts of it, which must be parts of the same.
         own.push(format!("initial values of {:?}", store.key()));
     }

@@ -91,8 +91,8 @@ pub use local_sgd::LocalSgd;
 pub use mesh::{AXES, MeshLayout, ProcessMesh};
 pub use options::{Options, Overlap};
 pub use parallel::{
-    OptimizerRule, ParallelStrategy, Reduced, Rule, ShardRole, StateBytes, Step, StepToken, SyncStats,
-    UpdateRule,
+    OptimizerRule, OwnState, ParallelStrategy, Reduced, Rule, ShardRole, StateBytes, Step, StepToken,
+    SyncStats, UpdateRule,
 };
 pub use parameter_server::ParameterServer;
 pub use placement::{Placed, Placement, local_ranges};
@@ -102,7 +102,7 @@ pub use sharing::share;
 pub use strategy::{
     GossipKind, Layout, Meeting, PRESETS, Ranks, ServerPace, ShardAxis, StateLayout, Strategy, Synchrony,
 };
-pub use synchrony::{SyncOptions, Topology};
+pub use synchrony::{CatchUp, SyncOptions, Topology};
 
 /// The examples of this crate's README, as tests.
 #[cfg(doctest)]

@@ -60,7 +60,7 @@ use crate::{Result, ShardingError};
 /// What a run does with a model, as far as a plan depends on it.
 #[derive(Debug, Clone)]
 pub struct Workload {
-    /// Ranks that train together.
+    /// Ranks that train together; servers that are ranks of their own ([`SyncOptions::servers`]) are not counted.
     pub ranks: usize,
     /// Ranks of a group, for strategies that have groups and for codecs between groups only; `None` for what
     /// [`crate::DataParallel::new`] takes on one host, the largest proper divisor of the number of ranks.
@@ -163,7 +163,7 @@ pub struct MemoryPlan {
     pub strategy: Strategy,
     /// Ranks among which sharded state is divided: all of them, or those of a group; 1 if nothing is sharded.
     pub shards: usize,
-    /// What each rank holds between steps, by rank. Parts differ by an element each.
+    /// What each rank holds between steps, by rank, servers that are ranks of their own last. Parts differ by an element each.
     pub ranks: Vec<RankBytes>,
     /// The most bytes of whole parameters that are in memory besides, while blocks run.
     pub gathered: u64,
@@ -194,7 +194,14 @@ impl MemoryPlan {
         workload.weight_chunk.map_or(Ok(()), |_| strategy.gathers_parameters())?;
         let routes: Vec<Route> =
             (0..workload.ranks).map(|rank| workload.route(strategy, rank, shards)).collect();
-        let ranks = routes.iter().map(|route| rank_bytes(params, route, workload)).collect();
+        let mut ranks: Vec<RankBytes> =
+            routes.iter().map(|route| rank_bytes(params, route, workload)).collect();
+        let mut sent_per_step = routes.iter().map(|route| sent(params, route, workload)).max().unwrap_or(0);
+        let apart = Apart::of(&strategy, workload);
+        if let Some(apart) = &apart {
+            ranks = apart.ranks(params);
+            sent_per_step = apart.sent(params);
+        }
         let of = |params: &[&FlatParam]| params.iter().map(|param| bytes(param)).collect::<Vec<_>>();
         let gathered: Vec<_> = params.iter().filter(|param| layout.leaves_memory(param, shards)).collect();
         let trainable: Vec<_> = params.iter().filter(|param| param.trainable()).collect();
@@ -212,12 +219,16 @@ impl MemoryPlan {
         });
         Ok(Self {
             strategy,
-            shards: if layout.optimizer == Layout::Sharded { shards } else { 1 },
+            shards: match &apart {
+                Some(apart) => apart.servers,
+                None if layout.optimizer == Layout::Sharded => shards,
+                None => 1,
+            },
             ranks,
             gathered: largest_window(&of(&gathered), ahead),
             unreduced: if scatters { largest_window(&of(&trainable), ahead.max(2)) } else { 0 },
             wire: if scatters { largest_window(&wire, ahead.max(2)) } else { wire.iter().sum() },
-            sent_per_step: routes.iter().map(|route| sent(params, route, workload)).max().unwrap_or(0),
+            sent_per_step,
             flat_params: params.len(),
             outside: params.iter().filter(|param| param.is_outside()).map(bytes).sum(),
             blocks: blocks(params),
@@ -238,6 +249,58 @@ impl MemoryPlan {
     /// The block with the most parameters.
     pub fn largest_block(&self) -> Option<&BlockBytes> {
         self.blocks.iter().max_by_key(|block| block.bytes)
+    }
+}
+
+/// Servers that are ranks of their own.
+struct Apart<'w> {
+    servers: usize,
+    corrects: bool,
+    workload: &'w Workload,
+}
+
+impl<'w> Apart<'w> {
+    fn of(strategy: &Strategy, workload: &'w Workload) -> Option<Self> {
+        let Synchrony::Servers(pace) = strategy.synchrony else { return None };
+        let corrects = workload.sync.compensation > 0.0 && pace != ServerPace::Together;
+        (workload.sync.servers > 0).then_some(Self { servers: workload.sync.servers, corrects, workload })
+    }
+
+    /// Bytes of the elements of a flat parameter that a server has.
+    fn part(&self, param: &FlatParam, server: usize) -> u64 {
+        let (len, size) = (param.len(), param.dtype().size_in_bytes());
+        (((server + 1) * len / self.servers - server * len / self.servers) * size) as u64
+    }
+
+    /// Of each worker and each server. Servers have values and gradients of their elements, and what goes with them.
+    fn ranks(&self, params: &[FlatParam]) -> Vec<RankBytes> {
+        let trainable = || params.iter().filter(|param| param.trainable());
+        let worker = RankBytes {
+            parameters: params.iter().map(bytes).sum(),
+            gradients: trainable().map(bytes).sum(),
+            ..RankBytes::default()
+        };
+        let server = |server: usize| {
+            let part: u64 = trainable().map(|param| self.part(param, server)).sum();
+            let copies = if self.corrects { self.workload.ranks as u64 } else { 0 };
+            RankBytes {
+                optimizer: self.workload.optimizer_numbers as u64 * part,
+                averages: if self.workload.averages { part } else { 0 },
+                synchrony: (2 + copies) * part,
+                ..RankBytes::default()
+            }
+        };
+        let workers = std::iter::repeat_n(worker, self.workload.ranks);
+        workers.chain((0..self.servers).map(server)).collect()
+    }
+
+    /// A worker sends its gradients; a server its elements to every worker.
+    fn sent(&self, params: &[FlatParam]) -> u64 {
+        let of = |part: &dyn Fn(&FlatParam) -> u64| -> u64 {
+            params.iter().filter(|param| param.trainable()).map(part).sum()
+        };
+        let server = |server| self.workload.ranks as u64 * of(&|param| self.part(param, server));
+        (0..self.servers).map(server).chain([of(&bytes)]).max().unwrap_or(0)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use phalanx_collectives::{Algorithm, Communicator, ReduceOp, threads};
-use phalanx_tensor::{FlatParam, ParamState, ParamStore, ProcessGroup};
+use phalanx_tensor::{FlatParam, FlatStorage, ParamState, ParamStore, ProcessGroup};
 
 use crate::agreement::{broadcast_buffers, check_same_model};
 use crate::buffer::{InPlace, with_singles};
@@ -43,6 +43,25 @@ struct State {
 impl Replica {
     /// Checks that all ranks built the same model on the host, in f32, and fills what is not filled.
     pub(crate) fn new(store: &ParamStore, by: Communicator, name: &'static str) -> Result<Self> {
+        let this = Self::checked(store, by, name, true)?;
+        for param in &this.params {
+            param.set_owned(0..param.len())?;
+            if param.state() == ParamState::Absent {
+                param.fill(param.initial_values(store.key(), 0..param.len())?)?;
+            }
+            if param.trainable() {
+                param.reserve_grads(false)?;
+            }
+        }
+        Ok(this)
+    }
+
+    /// Checks as [`Replica::new`] does, and has nothing of the model: for a rank that only serves.
+    pub(crate) fn empty(store: &ParamStore, by: Communicator, name: &'static str) -> Result<Self> {
+        Self::checked(store, by, name, false)
+    }
+
+    fn checked(store: &ParamStore, by: Communicator, name: &'static str, keeps: bool) -> Result<Self> {
         let comm = by.preferring(Algorithm::Auto);
         let params = store.flat_params().to_vec();
         for param in &params {
@@ -58,13 +77,18 @@ impl Replica {
             }
         }
         check_same_model(store, &comm)?;
-        for param in &params {
-            param.set_owned(0..param.len())?;
-            if param.state() == ParamState::Absent {
-                param.fill(param.initial_values(store.key(), 0..param.len())?)?;
-            }
-            if param.trainable() {
-                param.reserve_grads(false)?;
+        for param in params.iter().filter(|_| !keeps) {
+            match param.state() {
+                ParamState::Full => {
+                    param.set_owned(0..0)?;
+                    param.shard()?;
+                }
+                ParamState::Absent => {
+                    param.set_owned(0..0)?;
+                    param.fill_shard(FlatStorage::zeros(0, param.dtype(), param.place())?)?;
+                }
+                // It has let go of it already.
+                _ => {}
             }
         }
         let alone = threads(1)?.pop();
@@ -140,6 +164,11 @@ impl Replica {
             if param.trainable() { self.values(at) } else { Ok(Vec::new()) }
         };
         self.params.iter().enumerate().map(of).collect()
+    }
+
+    /// Puts values in the place of all trained parameters, by bucket.
+    pub(crate) fn put(&self, values: &[Vec<f32>]) -> Result<()> {
+        self.trainable().try_for_each(|(at, _)| self.with_values(at, |own| own.copy_from_slice(&values[at])))
     }
 
     /// Runs something on the values of a bucket.

@@ -272,6 +272,16 @@ impl Strategy {
         self.synchrony == Synchrony::EveryStep
     }
 
+    /// Whether the other workers can go on when one dies, with so many servers that are ranks of their own: nothing that all need
+    /// is the dead one's alone.
+    pub fn outlives_workers(&self, servers: usize) -> bool {
+        match self.synchrony {
+            Synchrony::Neighbours(_) => true,
+            Synchrony::Servers(pace) => servers > 0 && pace != ServerPace::Together,
+            Synchrony::EveryStep | Synchrony::Rounds(_) => false,
+        }
+    }
+
     /// Whether the row's gradients and parameters can go between ranks that way.
     ///
     /// # Errors

@@ -368,3 +368,98 @@ fn interrupted_runs_of_ps_bsp_go_on_to_the_bit() {
         assert_eq!(uninterrupted, resumed);
     }
 }
+
+#[test]
+fn ps_bsp_with_servers_of_their_own_is_ddp_to_the_bit() {
+    for (workers, servers) in [(1, 1), (2, 1), (3, 2)] {
+        let of = |row: &'static str, servers: usize| {
+            let ranks = on_ranks(workers + servers, move |comm| {
+                let (layers, store) = model().expect("small");
+                let rank = comm.rank();
+                let sync = SyncOptions { servers, ..SyncOptions::default() };
+                let parallel = start(&store, comm, row, sync).expect("starts");
+                let rule = adam();
+                parallel.serve(&rule).expect("taken");
+                assert_eq!(parallel.counts_updates(), servers == 0 || rank >= workers);
+                for at in 0..7 {
+                    let step = parallel.begin_step().expect("none under way");
+                    if rank < workers {
+                        backward(&layers, &parallel, (rank, at, workers)).expect("computes");
+                    }
+                    step.finish_by(&rule, 0.05).expect("steps");
+                }
+                match rank < workers {
+                    true => shown(&parallel, &store).expect("shows"),
+                    false => {
+                        // It has its elements, and nothing of the model besides.
+                        assert_eq!((parallel.bytes().parameters, parallel.bytes().gradients), (0, 0));
+                        parallel.unshard().and_then(|()| parallel.reshard()).expect("serves");
+                        Vec::new()
+                    }
+                }
+            });
+            ranks.into_iter().take(workers).collect::<Vec<_>>()
+        };
+        assert_eq!(of("ps-bsp", servers), of("ddp", 0), "{workers} workers, {servers} servers");
+    }
+}
+
+#[test]
+fn servers_go_on_with_the_workers_that_are_left_and_make_no_change_twice() {
+    let second: Vec<_> = phalanx_collectives::threads(4).expect("threads").into_iter().map(Some).collect();
+    let second = Arc::new(Mutex::new(second));
+    // Workers 0 to 2, of which 1 dies, and two servers.
+    let ends = on_ranks(5, move |comm| {
+        let rank = comm.rank();
+        let (layers, store) = model().expect("small");
+        let sync = SyncOptions { servers: 2, ..SyncOptions::default() };
+        let rule = adam();
+        let parallel = start(&store, comm, "ps-asp", sync.clone()).expect("starts");
+        parallel.serve(&rule).expect("taken");
+        let take = |parallel: &Arc<dyn ParallelStrategy>, steps: std::ops::Range<u64>| {
+            for at in steps {
+                let step = parallel.begin_step().expect("none under way");
+                backward(&layers, parallel, (rank, at, 3)).expect("computes");
+                step.finish_by(&rule, 0.05).expect("steps");
+            }
+        };
+        let look = |parallel: &Arc<dyn ParallelStrategy>| match rank < 3 {
+            true => shown(parallel, &store).expect("shows"),
+            false => {
+                parallel.unshard().and_then(|()| parallel.reshard()).map(|()| Vec::new()).expect("serves")
+            }
+        };
+        let steps = 2 + rank as u64;
+        if rank < 3 {
+            take(&parallel, 0..steps);
+        }
+        let before = look(&parallel);
+        if rank == 1 {
+            return None;
+        }
+        // Worker 0 does not know that its last step has counted.
+        let known = if rank == 0 { steps - 1 } else { steps };
+        let own = parallel.salvage(known, &mut |_| Ok(())).expect("all is there").expect("it can go on");
+        let place = [0, 9, 1, 2, 3][rank];
+        let comm = second.lock().expect("no panic")[place].take().expect("one each");
+        drop(parallel);
+        let parallel = start(&store, comm, "ps-asp", sync).expect("starts again");
+        parallel.serve(&rule).expect("taken");
+        parallel.load_own_state(own).expect("its own");
+        parallel.broadcast_state(&store).expect("all are there");
+        let after = look(&parallel);
+        assert_eq!(after, before, "rank {rank}: servers have what they had");
+        if rank == 0 {
+            take(&parallel, known..steps);
+        }
+        let again = look(&parallel);
+        assert_eq!(again, before, "rank {rank}: the step that is taken again is no second change");
+        if rank < 3 {
+            take(&parallel, steps..steps + 2);
+        }
+        let last = look(&parallel);
+        assert!(rank >= 3 || last != before, "rank {rank}: training goes on");
+        Some(last)
+    });
+    assert_eq!(ends[0], ends[2], "both workers see the servers' values");
+}

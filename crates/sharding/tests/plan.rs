@@ -427,3 +427,50 @@ fn ranks_that_are_apart_hold_and_send_what_was_planned() {
         }
     }
 }
+
+#[test]
+fn workers_and_servers_of_their_own_hold_and_send_what_was_planned() {
+    let (workers, servers) = (3, 2);
+    for (name, compensation) in [("ps-bsp", 0.0), ("ps-asp", 0.1)] {
+        let sync = SyncOptions { servers, compensation, ..SyncOptions::default() };
+        let strategy = Strategy::named(name).expect("a row");
+        let (_, store) = build(Subject::Mlp).expect("sound");
+        let workload =
+            Workload { ranks: workers, sync: sync.clone(), optimizer_numbers: 0, ..Workload::default() };
+        let plan = MemoryPlan::new(store.flat_params(), strategy, &workload).expect("ranks");
+        assert_eq!((plan.ranks.len(), plan.shards), (workers + servers, servers));
+        let held = on_ranks(workers + servers, move |comm| {
+            let (_, store) = build(Subject::Mlp).expect("sound");
+            let works = comm.rank() < workers;
+            let mesh = strategy.mesh(comm, 0).expect("a mesh");
+            let parallel = share(&store, mesh, strategy, Options::default(), sync.clone()).expect("shares");
+            let rule = OptimizerRule::of(Sgd::new(0.0, false, 0.0), 1);
+            parallel.serve(&rule).expect("taken");
+            let before = parallel.stats();
+            for _ in 0..8 {
+                let step = parallel.begin_step().expect("none under way");
+                for param in store.flat_params().iter().filter(|param| works && param.trainable()) {
+                    let ones = FlatStorage::zeros(param.len(), DType::F32, param.place()).expect("small");
+                    param.set_grads(&ones).expect("accumulating");
+                }
+                step.finish_by(&rule, 0.1).expect("steps");
+            }
+            parallel.own_state().expect("kept");
+            (parallel.bytes(), (parallel.stats().bytes_sent - before.bytes_sent) / 8)
+        });
+        for (rank, (bytes, _)) in held.iter().enumerate() {
+            let planned = plan.ranks[rank];
+            assert_eq!(
+                (bytes.parameters, bytes.gradients, bytes.synchrony),
+                (planned.parameters, planned.gradients, planned.synchrony),
+                "{name}, rank {rank}"
+            );
+        }
+        let most = held.iter().map(|(_, sent)| *sent).max().expect("ranks");
+        let planned = plan.sent_per_step;
+        assert!(
+            (planned * 97 / 100..=planned * 112 / 100 + 1024).contains(&most),
+            "{name}: {most} of {planned}"
+        );
+    }
+}

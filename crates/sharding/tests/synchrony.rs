@@ -131,3 +131,65 @@ fn no_schedule_sees_more_than_the_bound() {
         "bounds are reached, so that this can fail: {at_bound:?}"
     );
 }
+
+#[test]
+fn no_schedule_with_deaths_sees_more_than_the_bound_or_waits_for_the_dead() {
+    for drawn in 0..2000_u64 {
+        let mut numbers = [0.0; 4];
+        Key::new(77).step(drawn).uniform(0, &mut numbers);
+        let below = |at: usize, limit: u64| (numbers[at] * limit as f64) as u64;
+        let (bound, mut workers) = (below(0, 5), 2 + below(1, 4) as usize);
+        let (steps, first_death) = (20, below(2, 60));
+        let mut store = VersionedStore::new((), workers, Some(bound));
+        let mut waiting = Waiting::new(workers);
+        (0..workers).for_each(|worker| waiting.arrive(worker, Act::Pull, ()));
+        // Who computes, and until when.
+        let mut computing: Vec<Option<f64>> = vec![None; workers];
+        let mut events = 0;
+        loop {
+            while let Some((worker, act, ())) = waiting.next(store.clocks()) {
+                match act {
+                    Act::Pull => {
+                        let pulled = store.pull(worker).expect("it was admitted");
+                        assert!(pulled.lead <= bound, "schedule {drawn}: {pulled:?} under {bound}");
+                        let mut takes = [0.0];
+                        Key::new(78).step(drawn).step(events).rank(worker).uniform(0, &mut takes);
+                        computing[worker] = Some(events as f64 + 9.0 * takes[0]);
+                    }
+                    Act::Push => {
+                        store.push(worker, |(), _| ());
+                        if store.clocks().all()[worker] < steps {
+                            waiting.arrive(worker, Act::Pull, ());
+                        }
+                    }
+                }
+            }
+            events += 1;
+            if workers > 1 && events >= first_death && events.is_multiple_of(7) && below(3, 3) > 0 {
+                // One dies: the others begin the step again that each was in, among themselves.
+                let victim = (events as usize) % workers;
+                let mut clocks = store.clocks().all().to_vec();
+                clocks.remove(victim);
+                workers -= 1;
+                let version = store.version();
+                store = VersionedStore::new((), workers, Some(bound));
+                store.restore(version, &clocks);
+                assert_eq!(store.clocks().slowest(), clocks.iter().copied().min().expect("some live"));
+                waiting = Waiting::new(workers);
+                computing = vec![None; workers];
+                let left = (0..workers).filter(|worker| clocks[*worker] < steps);
+                left.for_each(|worker| waiting.arrive(worker, Act::Pull, ()));
+                continue;
+            }
+            let next = computing.iter().enumerate().filter_map(|(worker, until)| Some(((*until)?, worker)));
+            let next = next.min_by(|a, b| a.partial_cmp(b).expect("numbers"));
+            let Some((_, worker)) = next else { break };
+            computing[worker] = None;
+            waiting.arrive(worker, Act::Push, ());
+        }
+        assert!(
+            store.clocks().all().iter().all(|clock| *clock == steps),
+            "schedule {drawn}: somebody waits for ever"
+        );
+    }
+}

@@ -110,7 +110,7 @@ fn supervise(
         std::env::current_exe().unwrap().display().to_string(),
         logs.display().to_string(),
     ];
-    Supervisor { program: "env".into(), arguments, ranks, logs: logs.to_owned() }.run(interrupts)
+    Supervisor { program: "env".into(), arguments, ranks, logs: logs.to_owned(), least: None }.run(interrupts)
 }
 
 fn alive(pid: &str) -> bool {

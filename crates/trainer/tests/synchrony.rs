@@ -80,6 +80,30 @@ fn ps_bsp_gives_the_losses_of_ddp_to_the_bit() {
 }
 
 #[test]
+fn servers_of_their_own_change_no_loss_of_ps_bsp_and_their_runs_go_on_to_the_bit() {
+    let settings = |strategy: &str| {
+        format!("{RESNET} eval.every=4 train.steps=10 train.ranks=2 train.strategy={strategy}")
+    };
+    let ddp = train_once(&settings("ddp")).0;
+    let own = format!("{} sync.servers=2 train.ema=0.8", settings("ps-bsp"));
+    let (whole, summary, _place) = train_once(&own);
+    assert_eq!((summary.world_size, summary.servers, summary.ranks.len()), (2, 2, 4));
+    let losses = |curve: &[f64]| [0, 1, 2, 3, 5, 6, 7, 8, 10, 11].map(|at| curve[at]);
+    assert_eq!(losses(&whole), losses(&ddp));
+    let place = tempfile::tempdir().expect("a folder");
+    let folder = run_in(place.path());
+    let mut parts = train_in(&folder, &format!("{own} train.stop_step=4"));
+    parts.extend(train_in(&folder, &own));
+    assert_eq!(parts, whole);
+    // Another number of servers, and none, go on from what these have saved.
+    for further in ["sync.servers=1", "sync.servers=0"] {
+        let settings = format!("{own} {further} train.steps=20 train.stop_step=12");
+        assert!(train_in(&folder, &settings).iter().all(|loss| loss.is_finite()));
+        std::fs::remove_dir_all(place.path().join("run/checkpoints/step-00000012")).expect("it was saved");
+    }
+}
+
+#[test]
 fn a_meeting_after_every_step_of_plain_gradient_descent_is_ddp() {
     let of = |strategy: &str| {
         let own =

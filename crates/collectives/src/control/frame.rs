@@ -12,7 +12,7 @@ use crate::recorder::Doing;
 const MAX_FRAME: usize = 1 << 20;
 
 /// Changes whenever messages or headers do.
-pub(crate) const PROTOCOL: u32 = 4;
+pub(crate) const PROTOCOL: u32 = 5;
 
 /// What ranks and the meeting place tell each other.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -51,6 +51,10 @@ pub(crate) enum Message {
     InStep { step: Option<u64> },
     /// All stop after this step, as a rank wanted for a reason.
     StopAfter { after: Option<u64>, rank: usize, reason: String },
+    /// The sender wants to meet those again that are left of a broken world.
+    Regroup,
+    /// Who is left, by their numbers in the world that broke, and the port at which rank 0 waits for them.
+    Regrouped { members: Vec<usize>, port: u16 },
     /// The sender leaves in good order.
     Bye,
 }

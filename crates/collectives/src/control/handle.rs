@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::job::{Ended, Job, Notice, Stop};
-use super::{ControlPlane, Watched};
+use super::{ControlPlane, Regrouping, Watched};
 use crate::error::{CommError, Result};
 use crate::failure::Cause;
 
@@ -142,6 +142,20 @@ impl Control {
     pub fn wait(&self, name: &str, at_most: Duration) -> Result<Option<Notice>> {
         let found = self.job().notice(name, at_most, &self.watched.failure);
         found.map_err(|ended| self.error(ended, "waiting for a notice"))
+    }
+
+    /// Waits until all that are left of this broken world want to meet again, of which rank 0 says the port: who they are.
+    pub(crate) fn regroup(&self, port: Option<u16>, at_most: Duration) -> Result<Regrouping> {
+        // Nobody but rank 0 has all others answered.
+        let operation = "the meeting of those who are left".to_owned();
+        let lost = || Cause::Lost(0).error(operation, 0);
+        self.plane.regroup(port, at_most)?.ok_or_else(lost)
+    }
+
+    /// The oldest notice of this name that came from a rank that is left, of a world that is broken; does not wait. What a rank
+    /// has posted before it wanted to meet the others again is there once they have.
+    pub fn left_behind(&self, name: &str) -> Option<Notice> {
+        self.job().left_behind(name)
     }
 
     fn check(&self, doing: &str) -> Result<()> {

@@ -8,7 +8,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, timeout};
 
 use super::frame::{self, Message};
-use super::{ANSWERING, All, Command, Connection, Heard, Heartbeat, Notice, PARTING, Stop, Watched, listen};
+use super::{
+    ANSWERING, All, Command, Connection, Heard, Heartbeat, Notice, PARTING, Regrouping, Stop, Watched, listen,
+};
 use crate::failure::Cause;
 
 /// A question that rank 0 collects answers to.
@@ -31,6 +33,15 @@ struct Vote {
     awaited: Vec<usize>,
 }
 
+/// A meeting of those who are left of a broken world, as far as it has come.
+#[derive(Default)]
+struct Regroup {
+    /// The ranks that want it.
+    asked: Vec<usize>,
+    /// Rank 0's own port and whom to tell, once rank 0 wants it.
+    own: Option<(u16, Sender<Regrouping>)>,
+}
+
 /// What goes to a rank, and who is to know, by the drop of its sender, that it has gone.
 type Outgoing = (Message, Option<Sender<()>>);
 
@@ -42,6 +53,7 @@ struct Hub {
     questions: Vec<Question>,
     asked: u64,
     vote: Option<Vote>,
+    regroup: Regroup,
 }
 
 /// Writes what a rank is told, in order. A rank that is stopped does not read, and holds up nobody's news but its own.
@@ -72,7 +84,8 @@ pub(crate) async fn watch_as_hub(
         tokio::spawn(write_to(write, messages));
         writers.push((rank, writer));
     }
-    let mut hub = Hub { writers, watched, world_size, questions: Vec::new(), asked: 0, vote: None };
+    let (questions, regroup) = (Vec::new(), Regroup::default());
+    let mut hub = Hub { writers, watched, world_size, questions, asked: 0, vote: None, regroup };
     let mut beat = tokio::time::interval(heartbeat.interval);
     let mut look = tokio::time::interval(Duration::from_millis(100));
     loop {
@@ -84,6 +97,10 @@ pub(crate) async fn watch_as_hub(
                 Some(Command::Post(name, payload)) => hub.watched.job.deliver(name, Notice { from: 0, payload }),
                 Some(Command::Announce(name, payload)) => hub.tell(&Message::Notice { name, payload }, None),
                 Some(Command::Stop(reason)) => hub.begin_vote(0, reason),
+                Some(Command::Regroup(port, answer)) => {
+                    hub.regroup.own = port.map(|port| (port, answer));
+                    hub.conclude_regroup();
+                }
                 Some(Command::Spawn(task)) => drop(tokio::spawn(task)),
                 Some(Command::Leave) | None => {
                     // The others are held until there is a verdict; all answer at once.
@@ -112,7 +129,8 @@ impl Hub {
             Some(Message::Bye) => {
                 self.writers.retain(|(known, _)| *known != rank);
                 // It takes no further step, so it has no say in which is the last.
-                return self.count_vote(rank, None);
+                self.count_vote(rank, None);
+                return self.conclude_regroup();
             }
             Some(Message::Ask { communicator }) => return self.ask(communicator, Ok(rank)),
             Some(Message::Doing { question, doing }) => {
@@ -126,6 +144,10 @@ impl Hub {
             }
             Some(Message::RequestStop { reason }) => return self.begin_vote(rank, reason),
             Some(Message::InStep { step }) => return self.count_vote(rank, step),
+            Some(Message::Regroup) => {
+                self.regroup.asked.push(rank);
+                return self.conclude_regroup();
+            }
             Some(Message::Aborted { rank, reason }) => Cause::Aborted(rank, reason),
             Some(Message::Lost { rank }) => Cause::Lost(rank),
             Some(_) => return,
@@ -139,6 +161,22 @@ impl Hub {
         };
         self.watched.failure.set(news.clone());
         self.tell(&news.into(), None);
+        // Whoever waits for this one to come waits no longer.
+        self.conclude_regroup();
+    }
+
+    /// Tells those who are left whom they will meet where, once all of them have asked.
+    fn conclude_regroup(&mut self) {
+        let Regroup { asked, own } = &mut self.regroup;
+        let left = || self.writers.iter().map(|(rank, _)| *rank);
+        if !left().all(|rank| asked.contains(&rank)) {
+            return;
+        }
+        let Some((port, answer)) = own.take() else { return };
+        asked.clear();
+        let members: Vec<usize> = std::iter::once(0).chain(left()).collect();
+        self.tell(&Message::Regrouped { members: members.clone(), port }, None);
+        let _ = answer.send(Regrouping { members, port });
     }
 
     /// Tells all ranks; `told` is let go of once all were.

@@ -125,6 +125,11 @@ impl Job {
         self.changed.notify_all();
     }
 
+    /// The oldest notice of a name, whatever has become of the world.
+    pub(super) fn left_behind(&self, name: &str) -> Option<Notice> {
+        self.state().notices.get_mut(name).and_then(VecDeque::pop_front)
+    }
+
     /// The oldest notice of a name, waiting at most so long for one.
     pub(super) fn notice(
         &self,

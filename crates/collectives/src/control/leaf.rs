@@ -6,7 +6,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::timeout;
 
 use super::frame::{self, Message};
-use super::{All, Command, Connection, Heard, Heartbeat, Notice, PARTING, Stop, Watched, listen};
+use super::{All, Command, Connection, Heard, Heartbeat, Notice, PARTING, Regrouping, Stop, Watched, listen};
 use crate::failure::Cause;
 
 /// The watch of every other rank: hears rank 0 and tells it.
@@ -23,6 +23,7 @@ pub(crate) async fn watch_as_leaf(
     let mut beat = tokio::time::interval(heartbeat.interval);
     let mut watching = true;
     let mut asking: Option<Sender<All>> = None;
+    let mut regrouping: Option<Sender<Regrouping>> = None;
     loop {
         tokio::select! {
             message = heard.recv(), if watching => match message {
@@ -37,6 +38,11 @@ pub(crate) async fn watch_as_leaf(
                         let _ = asking.send(doing);
                     }
                 }
+                Some((_, Some(Message::Regrouped { members, port }))) => {
+                    if let Some(regrouping) = regrouping.take() {
+                        let _ = regrouping.send(Regrouping { members, port });
+                    }
+                }
                 Some((_, Some(Message::Notice { name, payload }))) => {
                     watched.job.deliver(name, Notice { from: 0, payload });
                 }
@@ -49,6 +55,7 @@ pub(crate) async fn watch_as_leaf(
                 }
                 Some((_, Some(Message::Bye))) | None => {
                     watching = false;
+                    regrouping = None;
                     watched.job.leave();
                     // Rank 0 waits for this end of the connection before it closes its own.
                     let _ = write.shutdown().await;
@@ -56,6 +63,7 @@ pub(crate) async fn watch_as_leaf(
                 Some((_, Some(_))) => {}
                 Some((_, None)) => {
                     watching = false;
+                    regrouping = None;
                     failure.set(Cause::Lost(0));
                 }
             },
@@ -70,6 +78,11 @@ pub(crate) async fn watch_as_leaf(
                 }
                 Some(Command::Post(name, payload)) => {
                     let _ = frame::write(&mut write, &Message::Notice { name, payload }).await;
+                }
+                Some(Command::Regroup(_, answer)) => {
+                    // Without rank 0 nobody answers.
+                    regrouping = Some(answer).filter(|_| watching);
+                    let _ = frame::write(&mut write, &Message::Regroup).await;
                 }
                 // Only rank 0 announces.
                 Some(Command::Announce(..)) => {}

@@ -83,9 +83,18 @@ pub(crate) enum Command {
     Announce(String, Vec<u8>),
     /// This rank wants all to stop, for this reason.
     Stop(String),
+    /// This rank wants to meet those again that are left of a broken world; rank 0 says at which port.
+    Regroup(Option<u16>, Sender<Regrouping>),
     /// Something to be done beside the watch, as long as this rank is in the world.
     Spawn(Task),
     Leave,
+}
+
+/// Who is left of a broken world, by their numbers in it, and the port at which rank 0 waits for them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Regrouping {
+    pub(crate) members: Vec<usize>,
+    pub(crate) port: u16,
 }
 
 /// What the control thread does beside its watch.
@@ -236,6 +245,22 @@ impl ControlPlane {
                 Ok(())
             }
             Self::Remote { .. } => self.command(Command::Announce(name, payload)),
+        }
+    }
+
+    /// Waits until all that are left of a broken world want to meet again; nothing if rank 0 is gone too, or somebody has not
+    /// come in time.
+    fn regroup(&self, port: Option<u16>, at_most: Duration) -> Result<Option<Regrouping>> {
+        match self {
+            Self::Local { .. } => Err(CommError::NotOffered {
+                operation: "a meeting of those who are left",
+                by: "threads of one process",
+            }),
+            Self::Remote { .. } => {
+                let (answer, answered) = bounded(1);
+                self.command(Command::Regroup(port, answer))?;
+                Ok(answered.recv_timeout(at_most).ok())
+            }
         }
     }
 

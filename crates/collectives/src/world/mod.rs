@@ -9,6 +9,7 @@ mod interface;
 mod mail;
 mod pmi;
 mod processes;
+mod regroup;
 mod rendezvous;
 mod search;
 mod secret;
@@ -16,6 +17,7 @@ mod threads;
 mod tls;
 
 pub use config::WorldConfig;
+pub use regroup::{Regrouped, regroup};
 pub use secret::Secret;
 pub use threads::threads;
 pub use tls::Tls;

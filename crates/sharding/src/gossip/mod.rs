@@ -20,7 +20,9 @@ use phalanx_tensor::{Array, FlatParam, HookResult, Listener, ParamStore, Process
 use self::pairs::Pairs;
 use self::rounds::Rounds;
 use crate::mesh::part;
-use crate::parallel::{ParallelStrategy, Saved, ShardRole, StateBytes, Step, StepToken, SyncStats, whole};
+use crate::parallel::{
+    OwnState, ParallelStrategy, Saved, ShardRole, StateBytes, Step, StepToken, SyncStats, whole,
+};
 use crate::replica::Replica;
 use crate::strategy::{GossipKind, Layout, Strategy, Synchrony};
 use crate::synchrony::SyncOptions;
@@ -72,10 +74,8 @@ impl Gossip {
         let replica = Replica::new(store, comm, strategy.name)?;
         let exchange = match kind {
             GossipKind::RandomNeighbour => Exchange::Pairs(Pairs::start(mail, &replica)?),
-            GossipKind::AllNeighbours => {
-                Exchange::Rounds(Mutex::new(Rounds::new(mail, options.topology, false)))
-            }
-            GossipKind::PushSum => Exchange::Rounds(Mutex::new(Rounds::new(mail, options.topology, true))),
+            GossipKind::AllNeighbours => Exchange::Rounds(Mutex::new(Rounds::new(mail, &options, false))),
+            GossipKind::PushSum => Exchange::Rounds(Mutex::new(Rounds::new(mail, &options, true))),
         };
         let this = Self { replica, strategy, options, exchange, state: Mutex::default() };
         this.broadcast_state(store)?;
@@ -148,7 +148,10 @@ impl ParallelStrategy for Gossip {
     }
 
     fn reduce(&self, _: &StepToken) -> Result<()> {
-        self.replica.scale_gradients(self.options.gradient_scale)
+        let steps = self.state().steps;
+        let catch_up = self.options.catch_up.filter(|catch_up| steps < catch_up.until);
+        let scale = catch_up.map_or(self.options.gradient_scale, |catch_up| catch_up.gradient_scale);
+        self.replica.scale_gradients(scale)
     }
 
     fn end(&self, _: &StepToken, completed: bool) {
@@ -168,11 +171,16 @@ impl ParallelStrategy for Gossip {
         let before = self.replica.all_values()?;
         change(&self.replica.params)?;
         let state = &mut *self.state();
+        // A step that does not end has changed nothing, so that those who are left can take it again.
         match &self.exchange {
-            Exchange::Rounds(rounds) => locked(rounds).mix(&self.replica, &before, state.steps)?,
+            Exchange::Rounds(rounds) => {
+                let mixed = locked(rounds).mix(&self.replica, &before, state.steps);
+                mixed.or_else(|error| self.replica.put(&before).and(Err(error)))?;
+            }
             Exchange::Pairs(pairs) => {
-                pairs.add(&self.replica, &before)?;
-                pairs.ask(&self.options, state.steps)?;
+                pairs.add(&self.replica, &before, 1.0)?;
+                let asked = pairs.ask(&self.options, state.steps);
+                asked.or_else(|error| pairs.add(&self.replica, &before, -1.0).and(Err(error)))?;
             }
         }
         state.steps += 1;
@@ -283,6 +291,22 @@ impl ParallelStrategy for Gossip {
             Exchange::Pairs(_) => self.replica.values(at),
         })?;
         Ok(saved)
+    }
+
+    fn salvage(
+        &self,
+        steps: u64,
+        change: &mut dyn FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>,
+    ) -> Result<Option<OwnState>> {
+        self.replica.show_own()?;
+        if let Exchange::Pairs(pairs) = &self.exchange {
+            pairs.show(&self.replica)?;
+        }
+        change(&self.replica.params)?;
+        // Push-sum begins anew from what each computes with: what was on its way is lost with its weight.
+        let mut saved = vec![("clock".to_owned(), whole(&[steps])), ("weight".to_owned(), vec![1.0])];
+        self.replica.save_own(&mut saved, |at| self.replica.values(at))?;
+        Ok(Some(saved))
     }
 
     fn load_own_state(&self, state: Vec<(String, Vec<f32>)>) -> Result<()> {

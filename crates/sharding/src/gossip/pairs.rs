@@ -84,14 +84,14 @@ impl Pairs {
         Ok(())
     }
 
-    /// Adds what the optimizer has made of parameters that were `before`.
-    pub(super) fn add(&self, replica: &Replica, before: &[Vec<f32>]) -> Result<()> {
+    /// Adds what the optimizer has made of parameters that were `before`, times 1, or −1 to take it off again.
+    pub(super) fn add(&self, replica: &Replica, before: &[Vec<f32>], times: f32) -> Result<()> {
         let mut state = self.state();
         for (at, _) in replica.trainable() {
             let own = &mut state.own[at];
             replica.with_values(at, |values| {
                 for ((own, value), before) in own.iter_mut().zip(values).zip(&before[at]) {
-                    *own += *value - before;
+                    *own += times * (*value - before);
                 }
             })?;
         }

@@ -7,7 +7,7 @@ use phalanx_collectives::{CommError, CommStats, Communicator};
 
 use crate::message::{Kind, Message};
 use crate::replica::Replica;
-use crate::synchrony::Topology;
+use crate::synchrony::{SyncOptions, Topology};
 use crate::{Result, ShardingError};
 
 /// Where ranks listen.
@@ -19,6 +19,8 @@ pub(super) struct Rounds {
     mail: Communicator,
     topology: Topology,
     push_sum: bool,
+    /// The first step in which anything is exchanged.
+    begins: u64,
     /// Push-sum: by bucket, what is summed; what is computed with is this over the weight.
     sums: Vec<Vec<f32>>,
     weight: f32,
@@ -32,11 +34,12 @@ pub(super) struct Rounds {
 }
 
 impl Rounds {
-    pub(super) fn new(mail: Communicator, topology: Topology, push_sum: bool) -> Self {
+    pub(super) fn new(mail: Communicator, options: &SyncOptions, push_sum: bool) -> Self {
         Self {
             mail,
-            topology,
+            topology: options.topology,
             push_sum,
+            begins: options.catch_up.map_or(0, |catch_up| catch_up.until),
             sums: Vec::new(),
             weight: 1.0,
             sent: None,
@@ -73,6 +76,9 @@ impl Rounds {
     }
 
     fn receivers(&self, step: u64) -> Vec<usize> {
+        if step < self.begins {
+            return Vec::new();
+        }
         let (rank, ranks) = (self.mail.rank(), self.mail.world_size());
         match self.push_sum {
             true => self.topology.sends_in_turn(rank, ranks, step).into_iter().collect(),
@@ -81,6 +87,9 @@ impl Rounds {
     }
 
     fn senders(&self, step: u64) -> Vec<usize> {
+        if step < self.begins {
+            return Vec::new();
+        }
         let (rank, ranks) = (self.mail.rank(), self.mail.world_size());
         match self.push_sum {
             true => self.topology.receives_in_turn(rank, ranks, step).into_iter().collect(),

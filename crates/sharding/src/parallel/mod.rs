@@ -157,6 +157,11 @@ pub trait ParallelStrategy: Listener {
         Ok(())
     }
 
+    /// Whether this rank's optimizer takes the steps that there are, and not another rank's.
+    fn counts_updates(&self) -> bool {
+        true
+    }
+
     /// Has `rule` change the owned elements of parameters by their gradients, here and now, or by servers, when they come to it.
     /// It is called through a [`Step`].
     ///
@@ -200,6 +205,20 @@ pub trait ParallelStrategy: Listener {
         Ok(Vec::new())
     }
 
+    /// What this rank has for itself after `steps` steps of this network, in a world that is broken: it waits for nobody, and
+    /// ends whatever is under way; `change` is applied to what it owns before that is read. A new instance among those who are
+    /// left goes on from it ([`ParallelStrategy::load_own_state`]). `None`: the strategy cannot do without any rank.
+    ///
+    /// # Errors
+    /// Those of `change`, and [`crate::ShardingError::Tensor`] if parameters cannot be read.
+    fn salvage(
+        &self,
+        _steps: u64,
+        _change: &mut dyn FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>,
+    ) -> Result<Option<OwnState>> {
+        Ok(None)
+    }
+
     /// Takes over what [`ParallelStrategy::own_state`] gave on this rank of as many; [`ParallelStrategy::broadcast_state`] puts it
     /// into effect. Nothing begins anew from the parameters that there are.
     ///
@@ -222,6 +241,9 @@ impl dyn ParallelStrategy + '_ {
         Step::begin(self)
     }
 }
+
+/// What is a rank's alone: numbers by name.
+pub type OwnState = Vec<(String, Vec<f32>)>;
 
 /// Bytes of state that a rank holds, every element counted as often as it is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -21,6 +21,11 @@ impl Saved {
         Self { strategy, named: state.into_iter().collect() }
     }
 
+    /// Whether there are numbers of a name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.named.contains_key(name)
+    }
+
     /// The numbers of a name, which are so many.
     pub(crate) fn take(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
         let found = self.named.remove(name);

@@ -20,20 +20,23 @@
 //!
 //! (Li et al. 2014.)
 
+mod places;
 mod server;
+mod worker;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use phalanx_collectives::{CommError, CommStats, Communicator};
+use phalanx_collectives::{CommStats, Communicator};
 use phalanx_tensor::{Array, FlatParam, HookResult, Listener, ParamStore, ProcessGroup};
 
-use self::server::{Server, TO_SERVER, TO_WORKER, range};
+use self::places::Places;
+use self::server::{Server, range};
 use crate::buffer::{InPlace, with_singles};
 use crate::mesh::part;
 use crate::message::{Kind, Message};
 use crate::parallel::{
-    ParallelStrategy, Rule, Saved, ShardRole, StateBytes, Step, StepToken, SyncStats, whole,
+    OwnState, ParallelStrategy, Rule, Saved, ShardRole, StateBytes, Step, StepToken, SyncStats, whole,
 };
 use crate::replica::Replica;
 use crate::strategy::{Layout, ServerPace, Strategy, Synchrony};
@@ -43,7 +46,11 @@ use crate::{Result, ShardingError};
 /// What a worker says before a version: that it has none.
 const NOTHING: u64 = u64::MAX;
 
-/// A worker, with a server on its own process. See the rows `ps-bsp`, `ps-ssp` and `ps-asp`.
+/// A worker with a server on its own process; or, with servers of their own ([`SyncOptions::servers`]), either of them. See the
+/// rows `ps-bsp`, `ps-ssp` and `ps-asp`.
+///
+/// A rank that only serves takes part in everything as a worker without samples does; a step of it is over when the slowest
+/// worker has ended it. It has nothing of the model but its elements.
 ///
 /// Give it the optimizer by [`ParallelStrategy::serve`] before the first step, and end steps by [`Step::finish_by`]. What it shows
 /// between [`ParallelStrategy::unshard`] and [`ParallelStrategy::reshard`] is what the servers hold once all that was pushed is
@@ -54,15 +61,20 @@ pub struct ParameterServer {
     strategy: Strategy,
     together: bool,
     options: SyncOptions,
-    server: Arc<Server>,
+    places: Places,
+    /// Of each bucket the elements that a server on this rank has; none where there is no server.
+    twins: Vec<FlatParam>,
+    server: Option<Arc<Server>>,
     /// Messages, of a communicator of their own.
     mail: Communicator,
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     steps: u64,
+    /// The worker that this one was before others died.
+    was: i64,
     /// Steps begun, those given up included.
     attempt: u64,
     /// Buckets that were pushed in this attempt.
@@ -76,6 +88,34 @@ struct State {
     loaded: Option<Vec<(String, Vec<f32>)>>,
 }
 
+impl State {
+    fn new(servers: usize) -> Self {
+        Self {
+            steps: 0,
+            was: NOBODY,
+            attempt: 0,
+            pushed: Vec::new(),
+            known: vec![NOTHING; servers],
+            coming: None,
+            waited: Duration::ZERO,
+            bytes_sent: 0,
+            bytes_received: 0,
+            loaded: None,
+        }
+    }
+}
+
+/// What is salvaged of a worker: its number among those who were.
+const WAS: &str = "was";
+
+/// The number of a worker that was none before.
+const NOBODY: i64 = -1;
+
+/// What is salvaged of a server's elements of a bucket.
+fn shard_name(bucket: usize) -> String {
+    format!("shard.{bucket}")
+}
+
 /// Values on their way.
 #[derive(Debug)]
 struct Coming {
@@ -86,7 +126,7 @@ struct Coming {
 }
 
 impl ParameterServer {
-    /// Wraps a model, as [`crate::DataParallel::new`] does, with a server on every rank.
+    /// Wraps a model, as [`crate::DataParallel::new`] does, with a server on every rank, or on the last ones alone.
     ///
     /// # Errors
     /// [`ShardingError::Strategy`] if the row is another, options do not fit, or parameters are not f32 on the host;
@@ -101,17 +141,32 @@ impl ParameterServer {
             return Err(ShardingError::strategy(strategy.name, "has no servers"));
         };
         options.check(&strategy)?;
+        let places = Places::new(comm.world_size(), options.servers, strategy.name)?;
         let together = pace == ServerPace::Together;
         let mail = part(&comm, 0)?;
-        let replica = Replica::new(store, comm, strategy.name)?;
-        let (rank, ranks) = (mail.rank(), mail.world_size());
+        let rank = mail.rank();
+        let replica = match places.is_worker(rank) {
+            true => Replica::new(store, comm, strategy.name)?,
+            false => Replica::empty(store, comm, strategy.name)?,
+        };
+        let own = places.server_on(rank);
+        let mut twins = Vec::new();
+        for param in &replica.params {
+            let twin = param.twin();
+            let own = own.filter(|_| param.trainable());
+            twin.set_owned(own.map_or(0..0, |own| range(param.len(), own, places.servers)))?;
+            twins.push(twin);
+        }
         let pace = (options.bound(pace), together);
         let both = (mail.clone(), replica.comm.clone());
-        let server = Server::new(&replica.params, (rank, ranks, ranks), pace, options.clone(), both)?;
-        let state = State { known: vec![NOTHING; ranks], ..State::default() };
-        let this = Self { replica, strategy, together, options, server, mail, state: Mutex::new(state) };
+        let server = own.map(|_| Server::new(&twins, places, pace, options.clone(), both));
+        let state = State::new(places.servers);
+        let state = Mutex::new(state);
+        let this = Self { replica, strategy, together, options, places, twins, server, mail, state };
         this.broadcast_state(store)?;
-        this.server.start()?;
+        if let Some(server) = &this.server {
+            server.start()?;
+        }
         Ok(Arc::new(this))
     }
 
@@ -127,137 +182,64 @@ impl ParameterServer {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn servers(&self) -> usize {
-        self.replica.ranks()
-    }
-
-    /// Says something to all servers.
-    fn tell(&self, state: &mut State, message: &Message) -> Result<()> {
-        for server in 0..self.servers() {
-            state.bytes_sent += message.send(&self.mail, server, TO_SERVER)?;
-        }
-        Ok(())
-    }
-
-    /// Sends a bucket's gradients to the servers that have its elements.
-    fn push(&self, state: &mut State, at: usize) -> Result<()> {
-        let param = &self.replica.params[at];
-        let Some(grads) = param.grads()? else { return Ok(()) };
-        for server in 0..self.servers() {
-            let part = grads.narrow(range(param.len(), server, self.servers()))?;
-            let about = (Kind::Push, state.attempt, at);
-            let sent = with_singles(&part, |part| {
-                Message::send_values(&self.mail, server, TO_SERVER, about, part)
-            })??;
-            state.bytes_sent += sent;
-        }
-        state.pushed[at] = true;
-        Ok(())
-    }
-
-    /// Sends what was not sent while backward ran.
-    fn push_rest(&self, state: &mut State) -> Result<()> {
-        let rest: Vec<usize> =
-            self.replica.trainable().map(|(at, _)| at).filter(|at| !state.pushed[*at]).collect();
-        for at in rest.into_iter().rev() {
-            if !self.replica.params[at].has_grads() {
-                // A rank without samples takes part with zeros.
-                drop(self.replica.params[at].begin_reduce(false)?);
-                self.replica.params[at].end_reduce(true)?;
-            }
-            self.push(state, at)?;
-        }
-        Ok(())
-    }
-
-    /// Asks all servers for values.
-    fn ask(&self, state: &mut State, kind: Kind) -> Result<()> {
-        for server in 0..self.servers() {
-            let number = if kind == Kind::Pull { state.known[server] } else { 0 };
-            state.bytes_sent += Message::of(kind, number).send(&self.mail, server, TO_SERVER)?;
-        }
-        let missing = self.replica.params.iter().map(|param| usize::from(param.trainable()) * self.servers());
-        state.coming = Some(Coming { missing: missing.collect(), silent: self.servers() });
-        Ok(())
-    }
-
-    /// The step has ended: the values of the next one are asked for, unless that is to wait until it begins.
-    fn end_step(&self, state: &mut State) -> Result<()> {
-        state.steps += 1;
-        if self.options.pull_ahead { self.ask(state, Kind::Pull) } else { Ok(()) }
-    }
-
-    /// The next answer of a server, however long it takes as long as the world is sound.
-    fn answer(&self, state: &mut State) -> Result<(usize, Message)> {
-        let begun = Instant::now();
-        let (server, bytes) = loop {
-            match self.mail.recv_any(TO_WORKER) {
-                Ok(message) => break message,
-                Err(CommError::NoMessage { .. }) => {}
-                Err(error) => return Err(error.into()),
-            }
-        };
-        state.waited += begun.elapsed();
-        state.bytes_received += if server == self.mail.rank() { 0 } else { bytes.len() as u64 };
-        Ok((server, Message::read(&bytes)?))
-    }
-
-    /// Waits until the values of these buckets are here.
-    fn receive(&self, state: &mut State, wanted: impl Fn(usize) -> bool) -> Result<()> {
-        loop {
-            let Some(coming) = &mut state.coming else { return Ok(()) };
-            if coming.missing.iter().all(|missing| *missing == 0) {
-                state.coming = None;
-                return Ok(());
-            }
-            if !coming.missing.iter().enumerate().any(|(at, missing)| *missing > 0 && wanted(at)) {
-                return Ok(());
-            }
-            let (server, message) = self.answer(state)?;
-            let Some(coming) = &mut state.coming else { return Ok(()) };
-            match message.kind {
-                Kind::Unchanged => {
-                    coming.silent -= 1;
-                    coming.missing.iter_mut().for_each(|missing| *missing = missing.saturating_sub(1));
-                }
-                Kind::Values => {
-                    let at = message.bucket;
-                    let wrong =
-                        || ShardingError::state(self.strategy.name, format!("values of no bucket: {at}"));
-                    let param = self.replica.params.get(at).ok_or_else(wrong)?;
-                    let part = range(param.len(), server, self.servers());
-                    if part.len() != message.values.len() {
-                        return Err(wrong());
-                    }
-                    self.replica.with_values(at, |values| values[part].copy_from_slice(&message.values))?;
-                    coming.missing[at] = coming.missing[at].saturating_sub(1);
-                    state.known[server] = message.number;
-                }
-                other => {
-                    let problem = format!("server {server} says {other:?} where it owes values");
-                    return Err(ShardingError::state(self.strategy.name, problem));
-                }
-            }
-        }
+    /// Whether this rank trains, and does not only serve.
+    fn works(&self) -> bool {
+        self.places.is_worker(self.mail.rank())
     }
 
     /// Waits until all that this and every other worker have pushed is used. Every rank calls this at the same place.
     fn quiesce(&self, state: &mut State) -> Result<()> {
-        self.receive(state, |_| true)?;
-        self.tell(state, &Message::of(Kind::Fence, 0))?;
-        for _ in 0..self.servers() {
-            let (server, message) = self.answer(state)?;
-            if message.kind != Kind::Done {
-                let problem =
-                    format!("server {server} says {:?} where it was asked whether it is done", message.kind);
-                return Err(ShardingError::state(self.strategy.name, problem));
+        if self.works() {
+            self.receive(state, |_| true)?;
+            self.tell(state, &Message::of(Kind::Fence, 0))?;
+            for _ in 0..self.places.servers {
+                let (server, message) = self.answer(state)?;
+                if message.kind != Kind::Done {
+                    let said = message.kind;
+                    let problem =
+                        format!("server {server} says {said:?} where it was asked whether it is done");
+                    return Err(ShardingError::state(self.strategy.name, problem));
+                }
             }
         }
         Ok(self.replica.comm.barrier("parameter servers")?)
     }
 
+    /// Ends a step: of a worker by telling all servers, of a rank that only serves by saying that its part of the change may be
+    /// made.
+    fn commit(&self, state: &mut State, rate: f64) -> Result<()> {
+        if !self.works() {
+            state.steps += 1;
+            return self.server.as_ref().filter(|_| self.together).map_or(Ok(()), |server| server.agree());
+        }
+        if !self.together {
+            self.push_rest(state)?;
+        }
+        let commit = Message { rate, ..Message::of(Kind::Commit, state.attempt) };
+        self.tell(state, &commit)?;
+        state.steps += 1;
+        // The values of the next step are asked for, unless that is to wait until it begins.
+        if self.options.pull_ahead { self.ask(state, Kind::Pull) } else { Ok(()) }
+    }
+
+    /// What a server on this rank had when others died, by bucket, if that is what is gone on from.
+    fn salvaged(&self, saved: &mut Saved) -> Result<Option<Vec<Vec<f32>>>> {
+        let first = self.twins.iter().position(FlatParam::trainable);
+        if !first.is_some_and(|first| saved.has(&shard_name(first))) {
+            return Ok(None);
+        }
+        let shard = |(at, twin): (usize, &FlatParam)| match twin.trainable() {
+            true => saved.take(&shard_name(at), twin.owned().len()),
+            false => Ok(Vec::new()),
+        };
+        self.twins.iter().enumerate().map(shard).collect::<Result<_>>().map(Some)
+    }
+
     /// Brings what the servers hold into this rank's parameters.
     fn read(&self, state: &mut State) -> Result<()> {
+        if !self.works() {
+            return Ok(());
+        }
         self.ask(state, Kind::Read)?;
         self.receive(state, |_| true)
     }
@@ -266,6 +248,9 @@ impl ParameterServer {
 impl Drop for ParameterServer {
     /// Servers end when all workers have left.
     fn drop(&mut self) {
+        if !self.works() {
+            return;
+        }
         let state = &mut *self.state();
         // Of a world that is broken nobody waits for this.
         let _ = self.tell(state, &Message::of(Kind::Leave, 0));
@@ -298,11 +283,16 @@ impl ParallelStrategy for ParameterServer {
     }
 
     fn params(&self) -> &[FlatParam] {
-        self.server.params()
+        &self.twins
     }
 
     fn gradients(&self) -> &[FlatParam] {
-        if self.together { self.server.params() } else { &self.replica.params }
+        match (self.together, self.works()) {
+            (true, _) => &self.twins,
+            (false, true) => &self.replica.params,
+            // What workers push is clipped.
+            (false, false) => &[],
+        }
     }
 
     fn begin(&self, _: &StepToken) -> Result<()> {
@@ -310,6 +300,9 @@ impl ParallelStrategy for ParameterServer {
         let state = &mut *self.state();
         state.attempt += 1;
         state.pushed = vec![false; self.replica.params.len()];
+        if !self.works() {
+            return Ok(());
+        }
         if state.coming.is_none() {
             self.ask(state, Kind::Pull)?;
         }
@@ -324,22 +317,28 @@ impl ParallelStrategy for ParameterServer {
 
     fn reduce(&self, _: &StepToken) -> Result<()> {
         let state = &mut *self.state();
-        // A rank that ran nothing forward still has what it asked for.
-        self.receive(state, |_| true)?;
-        if !self.together {
-            return Ok(());
+        if self.works() {
+            // A rank that ran nothing forward still has what it asked for.
+            self.receive(state, |_| true)?;
+            if self.together {
+                self.push_rest(state)?;
+                self.tell(state, &Message::of(Kind::Pushed, state.attempt))?;
+            }
         }
-        self.push_rest(state)?;
-        let pushed = Message::of(Kind::Pushed, state.attempt);
-        self.tell(state, &pushed)?;
+        let Some(server) = self.server.as_ref().filter(|_| self.together || !self.works()) else {
+            return Ok(());
+        };
         let begun = Instant::now();
-        self.server.wait_for_sum(state.attempt)?;
+        match self.together {
+            true => server.wait_for_sum(state.attempt)?,
+            false => server.wait_for_clocks(state.steps + 1)?,
+        }
         state.waited += begun.elapsed();
         Ok(())
     }
 
     fn end(&self, _: &StepToken, completed: bool) {
-        if !completed {
+        if !completed && self.works() {
             let state = &mut *self.state();
             let drop = Message::of(Kind::Drop, state.attempt);
             // A world that is broken says so elsewhere.
@@ -350,14 +349,8 @@ impl ParallelStrategy for ParameterServer {
 
     fn update_by(&self, rule: &Rule, learning_rate: f64) -> Result<()> {
         // Whoever has given no rule before gives this one.
-        self.server.serve(rule)?;
-        let state = &mut *self.state();
-        if !self.together {
-            self.push_rest(state)?;
-        }
-        let commit = Message { rate: learning_rate, ..Message::of(Kind::Commit, state.attempt) };
-        self.tell(state, &commit)?;
-        self.end_step(state)
+        self.serve(rule)?;
+        self.commit(&mut self.state(), learning_rate)
     }
 
     fn update(&self, change: &mut dyn FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>) -> Result<()> {
@@ -368,14 +361,15 @@ impl ParallelStrategy for ParameterServer {
                     `update_by`";
                 return Err(ShardingError::strategy(self.strategy.name, problem));
             }
-            // All gradients are summed, and nobody changes the values before all workers have ended the step.
-            change(self.server.params())?;
-            let commit = Message { rate: f64::NAN, ..Message::of(Kind::Commit, state.attempt) };
-            self.tell(state, &commit)?;
-            return self.end_step(state);
+            // All gradients are summed, and nobody changes the values before all have ended the step.
+            change(&self.twins)?;
+            return self.commit(state, f64::NAN);
         }
         self.quiesce(state)?;
-        self.server.change(change)?;
+        match &self.server {
+            Some(server) => server.change(change)?,
+            None => change(&self.twins)?,
+        }
         self.replica.comm.barrier("parameter servers")?;
         self.read(state)
     }
@@ -399,6 +393,9 @@ impl ParallelStrategy for ParameterServer {
     fn unshard(&self) -> Result<()> {
         let state = &mut *self.state();
         self.quiesce(state)?;
+        if !self.works() {
+            return Ok(self.replica.comm.barrier("values of parameter servers")?);
+        }
         if self.replica.keep_aside()? {
             let known = state.known.clone();
             self.read(state)?;
@@ -417,17 +414,44 @@ impl ParallelStrategy for ParameterServer {
     fn broadcast_state(&self, store: &ParamStore) -> Result<()> {
         let state = &mut *self.state();
         self.receive(state, |_| true)?;
-        self.replica.broadcast_params()?;
-        self.replica.broadcast_buffers(store)?;
-        let (mut version, mut clocks) = self.server.clocks();
-        if let Some(loaded) = state.loaded.take() {
-            let mut saved = Saved::new(self.strategy.name, loaded);
+        let loaded = state.loaded.take().map(|loaded| Saved::new(self.strategy.name, loaded));
+        let mut begins = self.server.as_ref().map(|server| server.clocks());
+        let mut shards = None;
+        if let Some(mut saved) = loaded {
             let numbers = saved.whole("clock")?;
             let short = || ShardingError::state(self.strategy.name, "`clock` is cut off");
             let (first, rest) = numbers.split_at_checked(2).ok_or_else(short)?;
-            (state.steps, version, clocks) = (first[0], first[1], rest.to_vec());
+            state.steps = first[0];
+            begins = begins.map(|_| (first[1], rest.to_vec()));
+            if saved.has(WAS) {
+                state.was = saved.whole(WAS)?.first().map_or(NOBODY, |was| *was as i64);
+            }
+            shards = self.salvaged(&mut saved)?;
         }
-        self.server.fill(version, &clocks, |at| self.replica.values(at))?;
+        // A rank that only serves keeps its elements of what is sent, and never has all buckets at once.
+        let mut sent = Vec::new();
+        for (at, param) in self.replica.params.iter().enumerate() {
+            let mut values = match self.works() {
+                true => self.replica.values(at)?,
+                false => vec![0.0; param.len()],
+            };
+            if self.replica.ranks() > 1 {
+                self.replica.comm.broadcast(&mut values, 0)?;
+            }
+            if self.works() {
+                self.replica.with_values(at, |own| own.copy_from_slice(&values))?;
+            }
+            sent.push(values[self.twins[at].owned()].to_vec());
+        }
+        self.replica.broadcast_buffers(store)?;
+        let all = self.replica.comm.all_gather(&[state.steps as i64, state.was])?;
+        if let (Some(server), Some((version, before))) = (&self.server, begins) {
+            let clocks = all.as_chunks::<2>().0[..self.places.workers].iter();
+            let clocks: Vec<(u64, Option<usize>)> =
+                clocks.map(|[steps, was]| (*steps as u64, usize::try_from(*was).ok())).collect();
+            server.fill((version, &before), &clocks, shards.as_ref().unwrap_or(&sent))?;
+        }
+        state.was = NOBODY;
         state.known.fill(NOTHING);
         Ok(self.replica.comm.barrier("parameter servers")?)
     }
@@ -443,14 +467,14 @@ impl ParallelStrategy for ParameterServer {
 
     fn bytes(&self) -> StateBytes {
         let [parameters, gradients] = self.replica.held();
-        let synchrony = self.server.bytes() + self.replica.kept_bytes();
+        let synchrony = self.server.as_ref().map_or(0, |server| server.bytes()) + self.replica.kept_bytes();
         StateBytes { parameters, gradients, synchrony, ..StateBytes::default() }
     }
 
     fn stats(&self) -> CommStats {
         let state = self.state();
         let mail = CommStats {
-            bytes_sent: state.bytes_sent + self.server.bytes_sent(),
+            bytes_sent: state.bytes_sent + self.server.as_ref().map_or(0, |server| server.bytes_sent()),
             bytes_received: state.bytes_received,
             seconds_exposed: state.waited.as_secs_f64(),
             seconds_busy: state.waited.as_secs_f64(),
@@ -460,7 +484,11 @@ impl ParallelStrategy for ParameterServer {
     }
 
     fn serve(&self, rule: &Rule) -> Result<()> {
-        self.server.serve(rule)
+        self.server.as_ref().map_or(Ok(()), |server| server.serve(rule))
+    }
+
+    fn counts_updates(&self) -> bool {
+        self.server.is_some()
     }
 
     fn is_lockstep(&self) -> bool {
@@ -473,8 +501,10 @@ impl ParallelStrategy for ParameterServer {
 
     fn sync_stats(&self) -> SyncStats {
         let state = self.state();
-        let (staleness, leads, spread) =
-            self.server.look(|store| (store.staleness().clone(), store.leads().clone(), store.spread()));
+        let seen = self.server.as_ref().map(|server| {
+            server.look(|store| (store.staleness().clone(), store.leads().clone(), store.spread()))
+        });
+        let (staleness, leads, spread) = seen.unwrap_or_default();
         SyncStats {
             staleness,
             leads,
@@ -488,11 +518,37 @@ impl ParallelStrategy for ParameterServer {
     fn own_state(&self) -> Result<Vec<(String, Vec<f32>)>> {
         let state = &mut *self.state();
         self.quiesce(state)?;
-        let (version, clocks) = self.server.clocks();
+        let (version, clocks) = self.server.as_ref().map(|server| server.clocks()).unwrap_or_default();
         // Nobody goes on to the next step before all have looked.
         self.replica.comm.barrier("clocks of parameter servers")?;
         let numbers: Vec<u64> = [state.steps, version].into_iter().chain(clocks).collect();
         Ok(vec![("clock".to_owned(), whole(&numbers))])
+    }
+
+    fn salvage(
+        &self,
+        steps: u64,
+        change: &mut dyn FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>,
+    ) -> Result<Option<OwnState>> {
+        if self.options.servers == 0 || self.together {
+            return Ok(None);
+        }
+        self.replica.show_own()?;
+        let Some(server) = &self.server else {
+            let rank = self.mail.rank() as u64;
+            return Ok(Some(vec![
+                ("clock".to_owned(), whole(&[steps, 0])),
+                (WAS.to_owned(), whole(&[rank])),
+            ]));
+        };
+        let (version, clocks) = server.close(change)?;
+        let numbers: Vec<u64> = [steps, version].into_iter().chain(clocks).collect();
+        let mut saved = vec![("clock".to_owned(), whole(&numbers))];
+        for (at, twin) in self.twins.iter().enumerate().filter(|(_, twin)| twin.trainable()) {
+            let Some(values) = twin.owned_values()? else { continue };
+            saved.push((shard_name(at), with_singles(&values, |values| values.to_vec())?));
+        }
+        Ok(Some(saved))
     }
 
     fn load_own_state(&self, state: Vec<(String, Vec<f32>)>) -> Result<()> {

@@ -9,6 +9,7 @@ use candle_core::{Device, Tensor};
 use phalanx_collectives::{CommError, Communicator};
 use phalanx_tensor::{FlatParam, FlatStorage, ParamState};
 
+use super::places::Places;
 use crate::buffer::with_singles;
 use crate::message::{Kind, Message};
 use crate::parallel::{Rule, apply};
@@ -33,6 +34,8 @@ pub(super) struct Server {
     /// Of each bucket the elements that this server has.
     twins: Vec<FlatParam>,
     workers: usize,
+    /// Whether its rank only serves.
+    apart: bool,
     /// Whether the gradients of all workers make one change.
     together: bool,
     options: SyncOptions,
@@ -58,33 +61,33 @@ struct State {
     complete: Vec<Option<u64>>,
     /// By worker: the learning rate at which it has ended its step.
     committed: Vec<Option<f64>>,
+    /// Whether this rank itself has ended the step: it clips the sum.
+    agreed: bool,
     /// By worker: what it has said that cannot be done yet, and all that it has said since.
     held: Vec<Vec<Message>>,
     /// The attempt whose gradients are summed.
     summed: Option<u64>,
     /// By worker and bucket: the values that it pulled, where old gradients are corrected.
     pulled: Vec<Vec<Vec<f32>>>,
+    /// By worker: how many changes it will give once more that were made already, before a rank was lost.
+    repeated: Vec<u64>,
     left: Vec<bool>,
     bytes_sent: u64,
     failed: Option<String>,
+    /// Whether what comes from now on is done no more.
+    closed: bool,
 }
 
 impl Server {
-    /// A server for `workers` workers, the first ranks of `mail`; it has no values yet.
+    /// A server of these elements for the workers of `places`; it has no values yet.
     pub(super) fn new(
-        params: &[FlatParam],
-        (server, servers, workers): (usize, usize, usize),
+        twins: &[FlatParam],
+        places: Places,
         (bound, together): (Option<u64>, bool),
         options: SyncOptions,
         (mail, world): (Communicator, Communicator),
-    ) -> Result<Arc<Self>> {
-        let mut twins = Vec::new();
-        for param in params {
-            let twin = param.twin();
-            twin.set_owned(if param.trainable() { range(param.len(), server, servers) } else { 0..0 })?;
-            twins.push(twin);
-        }
-        let buckets = params.len();
+    ) -> Arc<Self> {
+        let (buckets, workers) = (twins.len(), places.workers);
         let state = State {
             store: VersionedStore::new((), workers, bound),
             waiting: Waiting::new(workers),
@@ -92,16 +95,19 @@ impl Server {
             pushed: vec![vec![None; buckets]; workers],
             complete: vec![None; workers],
             committed: vec![None; workers],
+            agreed: !(places.are_apart() && together),
             held: vec![Vec::new(); workers],
             summed: None,
             pulled: vec![Vec::new(); workers],
+            repeated: vec![0; workers],
             left: vec![false; workers],
             bytes_sent: 0,
             failed: None,
+            closed: false,
         };
-        let changed = Condvar::new();
-        let state = Mutex::new(state);
-        Ok(Arc::new(Self { twins, workers, together, options, mail, _world: world, state, changed }))
+        let (changed, state) = (Condvar::new(), Mutex::new(state));
+        let (twins, apart) = (twins.to_vec(), places.are_apart());
+        Arc::new(Self { twins, workers, apart, together, options, mail, _world: world, state, changed })
     }
 
     /// Does what workers say, on a thread of its own, until all have left or the world breaks.
@@ -153,28 +159,54 @@ impl Server {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What this server updates: of every bucket the elements that it has.
-    pub(super) fn params(&self) -> &[FlatParam] {
-        &self.twins
-    }
-
-    /// Takes values of all elements of the buckets, and clocks.
+    /// Takes values of its elements, by bucket; a version and clocks that were saved; and of each worker its clock, with its
+    /// number among those whose clocks were saved, if it is one of those who are left of them.
     pub(super) fn fill(
         &self,
-        version: u64,
-        clocks: &[u64],
-        value: impl Fn(usize) -> Result<Vec<f32>>,
+        (version, before): (u64, &[u64]),
+        workers: &[(u64, Option<usize>)],
+        values: &[Vec<f32>],
     ) -> Result<()> {
         let mut state = self.state();
-        for (at, twin) in self.twins.iter().enumerate().filter(|(_, twin)| twin.trainable()) {
-            let own = value(at)?[twin.owned()].to_vec();
+        for (twin, own) in self.twins.iter().zip(values).filter(|(twin, _)| twin.trainable()) {
             match (twin.state(), twin.owned_values()?) {
-                (ParamState::Absent, _) | (_, None) => twin.fill_shard(flat(own)?)?,
-                (_, Some(values)) => with_singles(&values, |values| values.copy_from_slice(&own))?,
+                (ParamState::Absent, _) | (_, None) => twin.fill_shard(flat(own.clone())?)?,
+                (_, Some(values)) => with_singles(&values, |values| values.copy_from_slice(own))?,
             }
         }
-        state.store.restore(version, clocks);
+        let clocks: Vec<u64> = workers.iter().map(|(clock, _)| *clock).collect();
+        for (repeated, (clock, was)) in state.repeated.iter_mut().zip(workers) {
+            let made = was.and_then(|was| before.get(was)).copied().unwrap_or(*clock);
+            *repeated = made.saturating_sub(*clock);
+        }
+        state.store.restore(version, &clocks);
+        self.changed.notify_all();
         Ok(())
+    }
+
+    /// Does nothing more of what workers say, and applies `change` to its elements: its version and the workers' clocks.
+    pub(super) fn close(
+        &self,
+        change: &mut dyn FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>,
+    ) -> Result<(u64, Vec<u64>)> {
+        let mut state = self.state();
+        state.closed = true;
+        change(&self.twins)?;
+        Ok((state.store.version(), state.store.clocks().all().to_vec()))
+    }
+
+    /// Waits until all workers have ended so many steps.
+    pub(super) fn wait_for_clocks(&self, steps: u64) -> Result<()> {
+        self.wait(|state| state.store.clocks().slowest() >= steps).map(drop)
+    }
+
+    /// This rank, which only serves, has ended the step: the sum may be used.
+    pub(super) fn agree(&self) -> Result<()> {
+        let mut state = self.state();
+        state.agreed = true;
+        self.change_together(&mut state)?;
+        drop(state);
+        self.hear_again()
     }
 
     /// Takes over what changes parameters.
@@ -241,6 +273,9 @@ impl Server {
     /// Does what a worker says; whether that was the last.
     fn hear(&self, from: usize, message: Message) -> Result<bool> {
         let mut state = self.state();
+        if state.closed {
+            return Ok(true);
+        }
         if message.kind == Kind::Ready {
             drop(state);
             return self.hear_again().map(|()| false);
@@ -355,7 +390,7 @@ impl Server {
 
     /// Once all workers have ended the step, changes the values by the sum.
     fn change_together(&self, state: &mut State) -> Result<()> {
-        if state.committed.iter().any(Option::is_none) {
+        if !state.agreed || state.committed.iter().any(Option::is_none) {
             return Ok(());
         }
         let rate = state.committed[0].unwrap_or(0.0);
@@ -371,7 +406,9 @@ impl Server {
         }
         self.twins.iter().for_each(FlatParam::zero_grads);
         state.committed.fill(None);
+        state.agreed = !self.apart;
         state.summed = None;
+        self.changed.notify_all();
         Ok(())
     }
 
@@ -402,6 +439,13 @@ impl Server {
         let rule = state.rule.clone();
         let rule =
             rule.ok_or_else(|| ShardingError::state("parameter server", "nobody has given it an optimizer"))?;
+        if state.repeated[worker] > 0 {
+            state.repeated[worker] -= 1;
+            state.pushed[worker].fill(None);
+            state.store.push(worker, |(), _| ());
+            self.changed.notify_all();
+            return Ok(());
+        }
         let State { store, pushed, pulled, .. } = &mut *state;
         let (pushed, pulled) = (&mut pushed[worker], &pulled[worker]);
         let (options, twins) = (&self.options, &self.twins);
@@ -420,6 +464,7 @@ impl Server {
         changed.1?;
         self.twins.iter().for_each(FlatParam::zero_grads);
         state.complete[worker] = None;
+        self.changed.notify_all();
         Ok(())
     }
 

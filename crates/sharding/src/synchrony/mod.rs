@@ -17,7 +17,7 @@ mod waiting;
 
 pub use clocks::Clocks;
 pub use histogram::Histogram;
-pub use options::SyncOptions;
+pub use options::{CatchUp, SyncOptions};
 pub use store::{Pulled, Pushed, VersionedStore};
 pub use topology::Topology;
 pub use virtual_time::{Timeline, simulate};

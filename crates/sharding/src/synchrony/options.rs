@@ -31,6 +31,8 @@ pub struct SyncOptions {
     pub damp: bool,
     /// Parameter server: what old gradients are corrected by, times g²·(w − w_old) (Zheng et al. 2017); 0 for nothing.
     pub compensation: f64,
+    /// Parameter server: how many ranks, the last ones, only serve; 0 for a server beside every worker.
+    pub servers: usize,
     /// Parameter server: gradients are pushed once all are there, so that they can be clipped, and not while backward runs.
     pub push_late: bool,
     /// Parameter server: the next step's values are asked for when a step ends, so that they come while its batch is read, and
@@ -43,6 +45,18 @@ pub struct SyncOptions {
     pub gradient_scale: f64,
     /// What random neighbours are drawn from.
     pub key: Key,
+    /// What differs in the first steps of those who go on without ranks that were lost.
+    pub catch_up: Option<CatchUp>,
+}
+
+/// The first steps of those who go on without ranks that were lost: they are at different steps, and the work of each is still
+/// what it was among all.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CatchUp {
+    /// The first step, counted from 0, that all of them take alike. Where neighbours wait for each other, nobody does before it.
+    pub until: u64,
+    /// What stands for [`SyncOptions::gradient_scale`] before that step.
+    pub gradient_scale: f64,
 }
 
 impl Default for SyncOptions {
@@ -59,11 +73,13 @@ impl Default for SyncOptions {
             outer_bf16: false,
             damp: false,
             compensation: 0.0,
+            servers: 0,
             push_late: false,
             pull_ahead: true,
             topology: Topology::Ring,
             gradient_scale: 1.0,
             key: Key::new(0),
+            catch_up: None,
         }
     }
 }
@@ -85,6 +101,9 @@ impl SyncOptions {
     pub fn check(&self, strategy: &Strategy) -> Result<()> {
         let wrong = |problem: String| Err(ShardingError::strategy(strategy.name, problem));
         match strategy.synchrony {
+            Synchrony::EveryStep | Synchrony::Rounds(_) | Synchrony::Neighbours(_) if self.servers > 0 => {
+                return wrong(format!("has no servers; {} cannot be ranks of their own", self.servers));
+            }
             Synchrony::Rounds(meeting) => {
                 if self.every == 0 {
                     return wrong("meets every 0 steps; it needs 1 or more".into());

@@ -46,7 +46,7 @@ pub(super) fn run_here(
     resolved: &Resolved,
     stop: &StopFlag,
 ) -> Result<(), CliError> {
-    let ranks = resolved.config.train.ranks;
+    let ranks = resolved.config.world_size();
     if ranks == 1 {
         return train(task, folder, resolved, &World::alone(), stop, || ABORTED);
     }

@@ -25,6 +25,9 @@ pub(super) struct TrainArgs {
     /// How many ranks train together.
     #[arg(long)]
     ranks: Option<u32>,
+    /// How many processes besides only serve parameters, under ps-bsp, ps-ssp and ps-asp.
+    #[arg(long)]
+    servers: Option<u32>,
     /// How ranks share the work.
     #[arg(long)]
     strategy: Option<String>,
@@ -101,7 +104,7 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
     };
     write_config(&folder, &resolved).map_err(CliError::failed)?;
     let stop = StopFlag::default();
-    let interrupts = match resolved.config.train.ranks == 1 || in_one_process {
+    let interrupts = match resolved.config.world_size() == 1 || in_one_process {
         true => Interrupts::stop_first(&stop)?,
         false => Interrupts::listen()?,
     };
@@ -181,13 +184,15 @@ fn run_ranks(
     (interrupts, stop): (&Interrupts, &StopFlag),
 ) -> Result<(), CliError> {
     let task = task_of(program, &resolved.config)?;
-    let ranks = resolved.config.train.ranks;
+    let ranks = resolved.config.world_size();
     if ranks == 1 || engine::in_one_process(&resolved.config) {
         return rank::run_here(&task, folder, resolved, stop);
     }
     let executable = std::env::current_exe().map_err(CliError::failed)?;
     let arguments = vec!["rank".to_owned(), folder.path().display().to_string()];
-    let supervisor = Supervisor { program: executable, arguments, ranks, logs: folder.logs() };
+    let sync = &resolved.config.sync;
+    let least = (sync.min_workers > 0).then_some(sync.min_workers + sync.servers);
+    let supervisor = Supervisor { program: executable, arguments, ranks, logs: folder.logs(), least };
     let told = std::cell::Cell::new(false);
     let ended = supervisor.run(|| {
         let count = interrupts.count();
@@ -224,6 +229,9 @@ fn configuration(
     let mut set = |option: String, key: &str, value: Value| resolved.set_value(&option, key, value);
     if let Some(ranks) = args.ranks {
         set(format!("--ranks {ranks}"), "train.ranks", Value::Integer(ranks.into()))?;
+    }
+    if let Some(servers) = args.servers {
+        set(format!("--servers {servers}"), "sync.servers", Value::Integer(servers.into()))?;
     }
     if let Some(strategy) = &args.strategy {
         set(format!("--strategy {strategy}"), "train.strategy", Value::String(strategy.clone()))?;

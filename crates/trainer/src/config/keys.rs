@@ -320,6 +320,12 @@ sections! {
         compensation: f64 = 0.0;
         /// Gossip: which ranks are neighbours.
         topology: Topology = Topology::Ring;
+        /// Parameter servers: so many processes come on top of train.ranks and only serve; 0 = every worker's process serves as
+        /// well.
+        servers: usize = 0;
+        /// ps-ssp and ps-asp with sync.servers, d-psgd, sgp, ad-psgd: the run goes on without workers that die as long as so many
+        /// are left, rank 0 among them; 0 = a death ends the run.
+        min_workers: usize = 0;
     }
 
     /// What is done to a run on purpose, to see what becomes of it: tools for experiments.

@@ -58,6 +58,11 @@ fn slow_rank(text: &str) -> Result<SlowRank, String> {
 }
 
 impl Config {
+    /// How many processes, or threads, a run has: workers, and servers that do nothing else.
+    pub fn world_size(&self) -> usize {
+        self.train.ranks.max(1).saturating_add(self.sync.servers)
+    }
+
     /// Checks `[sync]` and `[chaos]`, and that the strategy can do what the rest asks for.
     pub(super) fn check_synchrony(&self, relations: &mut Relations<'_>) {
         let Self { train, sync, chaos, .. } = self;
@@ -73,9 +78,6 @@ impl Config {
         }
         let strategy = &train.strategy;
         let name = strategy.name;
-        if strategy.is_bulk_synchronous() {
-            return;
-        }
         let options = SyncOptions {
             every: sync.every,
             fragments: sync.fragments,
@@ -83,10 +85,28 @@ impl Config {
             mixing: sync.mixing,
             outer_bf16: sync.outer_bf16,
             compensation: sync.compensation,
+            servers: sync.servers,
             ..SyncOptions::default()
         };
         if let Err(error) = options.check(strategy) {
             relations.require(false, "train.strategy", format!("[sync]: {error}"));
+        }
+        relations.require(
+            sync.min_workers == 0 || strategy.outlives_workers(sync.servers),
+            "sync.min_workers",
+            format!(
+                "sync.min_workers = {}: {name} with sync.servers = {} cannot go on without a worker; d-psgd, sgp and ad-psgd can, and \
+                 ps-ssp and ps-asp with sync.servers above 0",
+                sync.min_workers, sync.servers
+            ),
+        );
+        relations.require(
+            sync.min_workers <= train.ranks || train.ranks == 1,
+            "sync.min_workers",
+            format!("sync.min_workers = {} is above train.ranks = {}", sync.min_workers, train.ranks),
+        );
+        if strategy.is_bulk_synchronous() {
+            return;
         }
         let numbers = [("sync.outer_lr", sync.outer_lr), ("sync.outer_momentum", sync.outer_momentum)];
         for (key, value) in numbers {

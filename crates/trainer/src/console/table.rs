@@ -20,7 +20,16 @@ pub(super) fn started(started: &Started) -> Vec<String> {
         row("run", started.folder.display().to_string()),
         row("model", format!("{}, {} parameters", started.model, count(started.parameters))),
         row("data", format!("{}, {} training images", started.data, count(started.images as u64))),
-        row("ranks", format!("{} x {} threads, {}", started.world_size, started.threads, started.strategy)),
+        row(
+            "ranks",
+            format!(
+                "{} x {} threads, {}{}",
+                started.world_size,
+                started.threads,
+                started.strategy,
+                if started.servers > 0 { format!(", {} servers", started.servers) } else { String::new() }
+            ),
+        ),
         row("device", started.device.clone()),
         row(
             "steps",

@@ -69,6 +69,26 @@ pub enum TrainError {
     /// A rank that is a thread of this process has panicked.
     #[error("panicked: {0}")]
     Panicked(String),
+    /// Ranks have died without which the run cannot go on.
+    #[error(
+        "{} died; {left} workers are left, and sync.min_workers = {least}; start the run again with --resume", dead.join(", ")
+    )]
+    Died {
+        /// Who, and on which host.
+        dead: Vec<String>,
+        /// How many workers are left.
+        left: usize,
+        /// With how many the run would go on.
+        least: usize,
+    },
+    /// Parameter servers have died, and with them the parameters that they had.
+    #[error(
+        "{} died, a parameter server, with the parameters that it had; start the run again with --resume", dead.join(", ")
+    )]
+    ServerDied {
+        /// Who, workers included, and on which host.
+        dead: Vec<String>,
+    },
     /// Other ranks cannot be reached.
     #[error(transparent)]
     Comm(#[from] CommError),
@@ -116,17 +136,31 @@ impl TrainError {
     pub fn is_consequence(&self) -> bool {
         match self {
             Self::NotFinite { elsewhere, .. } | Self::Overflow { elsewhere, .. } => *elsewhere,
-            Self::Checkpoint(CheckpointError::Elsewhere { .. }) => true,
-            Self::Comm(error) | Self::Sharding(ShardingError::Comm(error)) => is_elsewhere(error),
+            Self::Checkpoint(CheckpointError::Elsewhere { .. })
+            | Self::Died { .. }
+            | Self::ServerDied { .. } => true,
+            _ => self.communication().is_some_and(is_elsewhere),
+        }
+    }
+
+    /// Whether another rank is gone, and has not said that it gives up.
+    pub(super) fn is_loss(&self) -> bool {
+        self.communication().is_some_and(|error| matches!(error, CommError::PeerLost { .. }))
+    }
+
+    /// What the communicator said, whoever has passed it on.
+    fn communication(&self) -> Option<&CommError> {
+        match self {
+            Self::Comm(error) | Self::Sharding(ShardingError::Comm(error)) => Some(error),
             // An op that waited for other ranks passes on what the communicator said.
             Self::Tensor(error) | Self::Sharding(ShardingError::Tensor(error)) => match error {
                 TensorError::Hook { source, .. } => match source.downcast_ref::<ShardingError>() {
-                    Some(ShardingError::Comm(error)) => is_elsewhere(error),
-                    _ => source.downcast_ref::<CommError>().is_some_and(is_elsewhere),
+                    Some(ShardingError::Comm(error)) => Some(error),
+                    _ => source.downcast_ref::<CommError>(),
                 },
-                _ => false,
+                _ => None,
             },
-            _ => false,
+            _ => None,
         }
     }
 }

@@ -20,8 +20,10 @@ pub struct Started {
     pub data: String,
     /// Training images.
     pub images: usize,
-    /// Ranks.
+    /// Ranks that train.
     pub world_size: usize,
+    /// Ranks that only serve.
+    pub servers: usize,
     /// Compute threads of each rank.
     pub threads: usize,
     /// What computes, and why that, where it was chosen.
@@ -132,6 +134,17 @@ pub enum Event {
         step: u64,
         /// Which, and why.
         problem: String,
+    },
+    /// A worker has died, and the others go on without it.
+    Died {
+        /// Its number when the run began.
+        rank: usize,
+        /// Its host.
+        host: String,
+        /// The first step that the others share without it, counted from 1.
+        from_step: u64,
+        /// Workers that are left.
+        left: usize,
     },
     /// Something that the user should know.
     Note(String),

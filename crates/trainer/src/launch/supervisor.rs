@@ -89,6 +89,8 @@ pub struct Supervisor {
     pub ranks: usize,
     /// The folder of logs and failure reports, which exists.
     pub logs: PathBuf,
+    /// How many ranks must be left when others than rank 0 die without a word, so that those go on; all, if that is `None`.
+    pub least: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -96,6 +98,8 @@ struct Rank {
     rank: usize,
     child: Child,
     ended: Option<(Instant, ExitStatus)>,
+    /// Whether the others go on without it.
+    missed: bool,
 }
 
 /// Kills what still runs when the supervisor leaves early, whatever the reason.
@@ -130,6 +134,7 @@ impl Supervisor {
             for rank in &mut ranks.0 {
                 rank.poll()?;
             }
+            self.note_deaths(&mut ranks.0);
             if ranks.0.iter().all(|rank| rank.ended.is_some()) {
                 let obeyed = asked_to_stop && ranks.0.iter().any(Rank::has_obeyed);
                 return match self.failure(&ranks.0, &[], asked_to_stop) {
@@ -141,7 +146,7 @@ impl Supervisor {
             }
             let failed = |rank: &Rank| {
                 let failed = matches!(rank.ended, Some((_, status)) if !status.success());
-                failed && !(asked_to_stop && rank.has_obeyed())
+                failed && !rank.missed && !(asked_to_stop && rank.has_obeyed())
             };
             if ranks.0.iter().any(failed) {
                 let since: &Instant = first_failure.get_or_insert_with(Instant::now);
@@ -206,9 +211,27 @@ impl Supervisor {
             #[cfg(unix)]
             std::os::unix::process::CommandExt::process_group(&mut command, 0);
             let child = command.spawn().map_err(|source| LaunchError::Spawn { rank, source })?;
-            ranks.0.push(Rank { rank, child, ended: None });
+            ranks.0.push(Rank { rank, child, ended: None, missed: false });
         }
         Ok(ranks)
+    }
+
+    /// Finds ranks that have died without a word while enough are left to go on, and writes down how.
+    fn note_deaths(&self, ranks: &mut [Rank]) {
+        let Some(least) = self.least else { return };
+        for at in 1..ranks.len() {
+            let rank = &ranks[at];
+            let died = matches!(rank.ended, Some((_, status)) if !status.success() && !rank.has_obeyed());
+            if !died || rank.missed || FailureReport::read(&self.logs, rank.rank).is_some() {
+                continue;
+            }
+            let fails = |rank: &&Rank| matches!(rank.ended, Some((_, status)) if !status.success());
+            if ranks.len() - ranks.iter().filter(fails).count() >= least {
+                // If it cannot be written, the end of the run says who is missing, and not why.
+                let _ = self.report(rank).write(&self.logs);
+                ranks[at].missed = true;
+            }
+        }
     }
 
     /// What an ended rank reported, or what its end says.
@@ -234,6 +257,10 @@ impl Supervisor {
     /// The first failure by a rank's own fault, or else the first; ranks in `ended_here` were ended on purpose, and those that
     /// were `asked` to stop may have obeyed.
     fn failure(&self, ranks: &[Rank], ended_here: &[usize], asked: bool) -> Option<FailureReport> {
+        let succeeded = |rank: &Rank| matches!(rank.ended, Some((_, status)) if status.success());
+        if ranks.iter().all(|rank| rank.missed || succeeded(rank)) {
+            return None;
+        }
         let failed = ranks.iter().filter_map(|rank| {
             let (when, status) = rank.ended?;
             let on_purpose = ended_here.contains(&rank.rank) || (asked && rank.has_obeyed());

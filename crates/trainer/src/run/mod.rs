@@ -36,5 +36,5 @@ pub use grid::Grid;
 pub use machine::{Machine, peak_memory, resident_memory};
 pub use metrics::{Line, MetricsWriter, read_metrics};
 pub use picture::{read_mask, read_picture};
-pub use summary::{RankSummary, Summary, SyncSummary};
+pub use summary::{DeadRank, RankSummary, Summary, SyncSummary};
 pub use synchrony_picture::synchrony_svg;

@@ -63,6 +63,24 @@ pub struct SyncSummary {
     pub consensus_distance: Option<f64>,
 }
 
+fn is_none(servers: &usize) -> bool {
+    *servers == 0
+}
+
+/// A worker that has died without ending the run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadRank {
+    /// Its number when the run began.
+    pub rank: usize,
+    /// Its host.
+    pub host: String,
+    /// The first step that the others shared without it, counted from 1.
+    pub from_step: u64,
+    /// How it died, as far as a supervisor has seen it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+}
+
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Summary {
@@ -78,6 +96,9 @@ pub struct Summary {
     pub parameters: u64,
     /// Ranks that trained.
     pub world_size: usize,
+    /// Ranks that only served.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub servers: usize,
     /// How they shared the work.
     pub strategy: String,
     /// Images over all ranks and a second of training, evaluation and checkpoints not counted.
@@ -86,8 +107,11 @@ pub struct Summary {
     pub wall_seconds: f64,
     /// The last training loss, the test split's measures, and so on.
     pub metrics: Map<String, Value>,
-    /// What each rank has to account for.
+    /// What each rank has to account for; those that have died are not among them.
     pub ranks: Vec<RankSummary>,
+    /// Workers that have died without ending the run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dead: Vec<DeadRank>,
     /// The machine of rank 0.
     pub machine: Machine,
 }

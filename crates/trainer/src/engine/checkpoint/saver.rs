@@ -35,6 +35,8 @@ pub(in crate::engine) struct Saver {
     keep: usize,
     asynchronous: bool,
     pending: Option<Pending>,
+    /// Where a checkpoint was being written that is given up.
+    interrupted: Option<Aside>,
     /// How long training has stood still for all checkpoints together.
     stalled: Duration,
 }
@@ -72,6 +74,7 @@ impl Saver {
             keep: config.checkpoint.keep,
             asynchronous: config.checkpoint.asynchronous,
             pending: None,
+            interrupted: None,
             stalled: Duration::ZERO,
         }
     }
@@ -225,6 +228,27 @@ impl Saver {
         Ok(self.pending.take().and_then(|mut pending| pending.tell()))
     }
 
+    /// Writes nothing more of what has been begun, of which parts may be missing since ranks were lost; the step of a checkpoint
+    /// that was not complete. All who write it call this before anybody goes on.
+    pub(in crate::engine) fn interrupt(&mut self) -> Option<u64> {
+        let mut pending = self.pending.take()?;
+        pending.advance(true);
+        match pending.stage {
+            Stage::Complete(_) => None,
+            _ => {
+                self.interrupted = Some(pending.aside.clone());
+                Some(pending.aside.step())
+            }
+        }
+    }
+
+    /// Removes what [`Saver::interrupt`] has left, once nobody writes it any more.
+    pub(in crate::engine) fn clear(&mut self, first: bool) {
+        if let Some(aside) = self.interrupted.take().filter(|_| first) {
+            aside.abandon();
+        }
+    }
+
     /// Gives the checkpoint up on all ranks: each says what has happened to it.
     fn fail(&mut self, distributed: &Distributed) -> TrainError {
         let Some(mut pending) = self.pending.take() else {
@@ -324,7 +348,8 @@ mod tests {
         let run = |(rank, communicator)| {
             let (checkpoints, stalled) = (at(rank), Duration::ZERO);
             std::thread::spawn(move || {
-                let mut saver = Saver { checkpoints, keep: 2, asynchronous, pending: None, stalled };
+                let mut saver =
+                    Saver { checkpoints, keep: 2, asynchronous, pending: None, interrupted: None, stalled };
                 let distributed = Distributed::among(communicator).expect("threads have a control plane");
                 work(&distributed, &mut saver)
             })

@@ -16,7 +16,11 @@ use crate::engine::distributed::Distributed;
 const READER: usize = 0;
 
 /// The training batches of one rank, cut into micro-batches.
-pub(in crate::engine) struct Feed(Source);
+pub(in crate::engine) enum Feed {
+    Samples(Source),
+    /// Of a rank that has none.
+    Nothing,
+}
 
 /// A rank's samples of one step.
 pub(in crate::engine) struct StepSamples {
@@ -73,15 +77,25 @@ impl StepSamples {
 impl Feed {
     /// What `loaders` read: this rank's samples, or, where the first rank reads for all, there those of all ranks and elsewhere
     /// none. `kept` has the images that stay in a device's memory, if any do.
-    pub(super) fn new(loaders: Vec<Loader>, distributed: &Distributed, kept: Option<Arc<KeptSet>>) -> Self {
-        Self(Source::new(loaders, distributed, kept))
+    pub(in crate::engine) fn new(
+        loaders: Vec<Loader>,
+        distributed: &Distributed,
+        kept: Option<Arc<KeptSet>>,
+    ) -> Self {
+        match distributed.is_server() {
+            true => Self::Nothing,
+            false => Self::Samples(Source::new(loaders, distributed, kept)),
+        }
     }
 
     /// The next step's samples.
     pub(in crate::engine) fn next(&mut self) -> Result<StepSamples, TrainError> {
+        let Self::Samples(source) = self else {
+            return Ok(StepSamples { micro_batches: Vec::new(), global_samples: 0, global_weight: 1.0 });
+        };
         let StepBatch { batch, valid, micro_batches: ranges, global_samples, global_weight, .. } =
-            self.0.next()?;
-        let whole = Batch::new(batch, self.0.kept.as_ref())?;
+            source.next()?;
+        let whole = Batch::new(batch, source.kept.as_ref())?;
         // Samples that only fill places come last and are left out: a mean over true samples needs no others.
         let mut left = 0..valid;
         let mut micro_batches = Vec::with_capacity(ranges.len());
@@ -118,7 +132,7 @@ pub(super) fn once(
 }
 
 /// Where batches come from.
-struct Source {
+pub(in crate::engine) struct Source {
     /// Of this rank, of all ranks, or of none.
     loaders: Vec<Loader>,
     /// Those among whom the batches are scattered.

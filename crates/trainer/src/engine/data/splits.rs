@@ -15,7 +15,7 @@ use super::feed::{self, Feed, TestBatch};
 use super::images::ConfiguredImages;
 use super::kept_set::KeptSet;
 use crate::config::Config;
-use crate::engine::distributed::Distributed;
+use crate::engine::distributed::{Distributed, Share};
 use crate::engine::{Plan, TrainError};
 
 /// The training and the test split, as a rank knows them.
@@ -150,9 +150,10 @@ impl Data {
     pub(in crate::engine) fn test_share(&self, distributed: &Distributed, count: usize) -> Range<usize> {
         let Some(splits) = &self.splits else { return 0..0 };
         let count = count.min(splits.test.source.len());
-        let (rank, ranks) = match distributed.fed() {
-            Some(_) => (0, 1),
-            None => (distributed.data_rank(), distributed.data_size()),
+        let (rank, ranks) = match (distributed.fed(), distributed.share()) {
+            (Some(_), _) => (0, 1),
+            (None, Share { rank: Some(rank), ranks }) => (rank, ranks),
+            (None, Share { rank: None, .. }) => return 0..0,
         };
         count * rank / ranks..count * (rank + 1) / ranks
     }
@@ -171,12 +172,13 @@ impl Data {
         Batch::try_from(chosen.batch(&positions.collect::<Vec<_>>(), 0, &|| true)?)
     }
 
-    /// The training batches of one rank from step `step` on.
+    /// The training batches of one rank from step `step` on, where it has this part of them.
     pub(in crate::engine) fn feed(
         &self,
         config: &Config,
         plan: &Plan,
         distributed: &Distributed,
+        share: Share,
         step: u64,
     ) -> Result<Feed, TrainError> {
         let (epoch, within) = plan.place(step);
@@ -186,7 +188,7 @@ impl Data {
             let train = &splits.train.here;
             let sampler = DistributedSampler::new(SamplerConfig {
                 len: train.len(),
-                world_size: distributed.data_size(),
+                world_size: share.ranks,
                 rank,
                 global_batch: config.train.global_batch,
                 micro_batches: config.train.accumulate,
@@ -197,7 +199,7 @@ impl Data {
             Loader::new(train.clone(), sampler, splits.loader, start)
         };
         let kept = self.splits.as_ref().and_then(|splits| splits.train.kept.clone());
-        Ok(Feed::new(self.loaders(distributed, loader_of)?, distributed, kept))
+        Ok(Feed::new(self.loaders(distributed, share, loader_of)?, distributed, kept))
     }
 
     /// The test batches of one rank, `batch` samples each, over `limit` samples (0 = all). All ranks have as many, of
@@ -209,37 +211,62 @@ impl Data {
         batch: usize,
     ) -> Result<impl Iterator<Item = Result<TestBatch, TrainError>>, TrainError> {
         let loader_of = |splits: &Splits, rank| {
-            let mut test = splits.test.here.clone();
-            if limit > 0 && limit < test.len() {
-                test = Arc::new(SourceSubset::take(test, limit, 0)?);
-            }
-            let sampler = DistributedSampler::new(SamplerConfig {
-                len: test.len(),
-                world_size: distributed.data_size(),
-                rank,
-                global_batch: batch.max(1) * distributed.data_size(),
-                micro_batches: 1,
-                seed: 0,
-                order: Order::Sequential,
-                tail: Tail::Ragged,
-            })?;
+            let (test, sampler) = self.test_sampler(splits, distributed, (limit, batch), rank)?;
             Loader::new(test, sampler, splits.loader, (0, 0))
         };
         let kept = self.splits.as_ref().and_then(|splits| splits.test.kept.clone());
-        feed::once(self.loaders(distributed, loader_of)?, distributed, kept)
+        feed::once(self.loaders(distributed, distributed.share(), loader_of)?, distributed, kept)
+    }
+
+    /// How many of these batches there are, for a rank that has no part of them.
+    pub(in crate::engine) fn test_steps(
+        &self,
+        distributed: &Distributed,
+        limit: usize,
+        batch: usize,
+    ) -> Result<usize, TrainError> {
+        let Some(splits) = &self.splits else { return Ok(0) };
+        let (_, sampler) = self.test_sampler(splits, distributed, (limit, batch), 0)?;
+        Ok(sampler.steps_per_epoch())
+    }
+
+    /// `limit` test samples (0 = all), and which of them a rank looks at when, `batch` at a time.
+    fn test_sampler(
+        &self,
+        splits: &Splits,
+        distributed: &Distributed,
+        (limit, batch): (usize, usize),
+        rank: usize,
+    ) -> Result<(Arc<dyn BatchSource>, DistributedSampler), DataError> {
+        let mut test = splits.test.here.clone();
+        if limit > 0 && limit < test.len() {
+            test = Arc::new(SourceSubset::take(test, limit, 0)?);
+        }
+        let sampler = DistributedSampler::new(SamplerConfig {
+            len: test.len(),
+            world_size: distributed.data_size(),
+            rank,
+            global_batch: batch.max(1) * distributed.data_size(),
+            micro_batches: 1,
+            seed: 0,
+            order: Order::Sequential,
+            tail: Tail::Ragged,
+        })?;
+        Ok((test, sampler))
     }
 
     /// The loaders of what this rank reads: its own samples, those of all ranks, or nothing.
     fn loaders(
         &self,
         distributed: &Distributed,
+        share: Share,
         loader_of: impl Fn(&Splits, usize) -> Result<Loader, DataError>,
     ) -> Result<Vec<Loader>, TrainError> {
         let Some(splits) = &self.splits else { return Ok(Vec::new()) };
-        let ranks = if distributed.fed().is_some() {
-            0..distributed.data_size()
-        } else {
-            distributed.data_rank()..distributed.data_rank() + 1
+        let ranks = match (distributed.fed(), share.rank) {
+            (Some(_), _) => 0..share.ranks,
+            (None, Some(rank)) => rank..rank + 1,
+            (None, None) => 0..0,
         };
         Ok(ranks.map(|rank| loader_of(splits, rank)).collect::<Result<_, _>>()?)
     }

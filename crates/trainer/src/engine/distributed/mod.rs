@@ -1,8 +1,10 @@
 //! The other ranks, as the training loop sees them.
 
 mod job;
+mod left;
 mod listeners;
 mod network;
+mod shares;
 mod world;
 
 use std::path::Path;
@@ -12,8 +14,11 @@ use phalanx_collectives::{CommStats, Communicator, ReduceOp, WorldConfig, connec
 use phalanx_sharding::{ProcessMesh, Ranks, Strategy};
 
 pub(in crate::engine) use job::{Job, StopReason};
+pub(in crate::engine) use left::Before;
+use left::{Roster, host_name};
 pub(in crate::engine) use listeners::listener;
 pub(in crate::engine) use network::{BatchGroups, Network, sync_options};
+pub(in crate::engine) use shares::{Share, Shares};
 use world::Link;
 pub use world::{World, in_one_process, launcher_world};
 
@@ -84,6 +89,10 @@ pub(in crate::engine) struct Distributed {
     job: Job,
     /// Asks for a stop the moment that this rank is told to, as long as this lives.
     told: Option<Hearing>,
+    /// How many ranks only serve.
+    servers: usize,
+    /// Who is who, if ranks are processes.
+    roster: Option<Roster>,
 }
 
 impl Distributed {
@@ -95,15 +104,26 @@ impl Distributed {
         logs: &Path,
         stop: &StopFlag,
     ) -> Result<Self, TrainError> {
+        let mut place = None;
         let communicator = match &world.link {
             Link::Process(config) if config.world_size > 1 => {
                 let flight_recorder = config.flight_recorder.clone().or_else(|| Some(logs.to_owned()));
                 let config = WorldConfig { flight_recorder, ..WorldConfig::clone(config) };
-                Some(connect_unless(&config, || stop.is_raised())?)
+                let communicator = connect_unless(&config, || stop.is_raised())?;
+                place = Some(config);
+                Some(communicator)
             }
             Link::Thread(communicator) if communicator.world_size() > 1 => Some(communicator.clone()),
             _ => None,
         };
+        let (ranks, servers) =
+            (communicator.as_ref().map_or(1, Communicator::world_size), config.sync.servers);
+        if servers >= ranks {
+            return Err(TrainError::Setup(format!(
+                "sync.servers = {servers} of {ranks} ranks only serve; there must be a worker besides them, and a launcher must \
+                 start train.ranks + sync.servers processes"
+            )));
+        }
         let strategy = config.train.strategy;
         let job = communicator.as_ref().map_or_else(|| Ok(Job::alone()), Job::shared)?;
         let device = match &communicator {
@@ -116,18 +136,52 @@ impl Distributed {
                 world.abort(&error.to_string());
             }
         })?;
-        let asking = job.clone();
-        let told = stop.hear(move || {
+        let mut this = Self {
+            device,
+            world: communicator,
+            mesh,
+            strategy: Some(strategy),
+            job,
+            told: None,
+            servers: config.sync.servers,
+            roster: None,
+        };
+        if let Some(config_of_world) = place {
+            this.roster = Some(Roster {
+                members: (0..config_of_world.world_size).collect(),
+                config: config_of_world,
+                stop: stop.clone(),
+                hosts: this.gather_text(&host_name())?,
+                workers: this.data_size(),
+                least: config.sync.min_workers,
+            });
+        }
+        this.told = Some(this.asks_when(stop));
+        Ok(this)
+    }
+
+    /// Has all ranks asked to stop the moment that this one is told to.
+    fn asks_when(&self, stop: &StopFlag) -> Hearing {
+        let asking = self.job.clone();
+        stop.hear(move || {
             // A world that is broken or left ends without being asked.
             let _ = asking.request_stop(&StopReason::Asked);
-        });
-        Ok(Self { device, world: communicator, mesh, strategy: Some(strategy), job, told: Some(told) })
+        })
     }
 
     /// Nobody.
     pub(in crate::engine) fn none() -> Self {
         let device = Device::processor();
-        Self { device, world: None, mesh: None, strategy: None, job: Job::alone(), told: None }
+        Self {
+            device,
+            world: None,
+            mesh: None,
+            strategy: None,
+            job: Job::alone(),
+            told: None,
+            servers: 0,
+            roster: None,
+        }
     }
 
     /// Ranks that are threads of a test.
@@ -135,7 +189,8 @@ impl Distributed {
     pub(in crate::engine) fn among(communicator: Communicator) -> Result<Self, TrainError> {
         let (job, world) = (Job::shared(&communicator)?, Some(communicator.clone()));
         let mesh = Some(ProcessMesh::data_parallel(communicator)?);
-        Ok(Self { device: Device::processor(), world, mesh, strategy: None, job, told: None })
+        let device = Device::processor();
+        Ok(Self { device, world, mesh, strategy: None, job, told: None, servers: 0, roster: None })
     }
 
     /// This rank in the world, from 0.
@@ -148,14 +203,25 @@ impl Distributed {
         self.mesh.as_ref().map_or(1, ProcessMesh::world_size)
     }
 
-    /// Which part of every batch is this rank's, from 0.
-    pub(in crate::engine) fn data_rank(&self) -> usize {
-        self.mesh.as_ref().map_or(0, ProcessMesh::data_rank)
+    /// How many parts a batch has: one for each rank that trains.
+    pub(in crate::engine) fn data_size(&self) -> usize {
+        self.mesh.as_ref().map_or(1, ProcessMesh::data_size).saturating_sub(self.servers).max(1)
     }
 
-    /// How many parts a batch has.
-    pub(in crate::engine) fn data_size(&self) -> usize {
-        self.mesh.as_ref().map_or(1, ProcessMesh::data_size)
+    /// Whether there are ranks that only serve.
+    pub(in crate::engine) fn has_servers(&self) -> bool {
+        self.servers > 0
+    }
+
+    /// Whether this rank only serves, and has no samples: those are the last ranks.
+    pub(in crate::engine) fn is_server(&self) -> bool {
+        self.servers > 0 && self.rank() >= self.data_size()
+    }
+
+    /// This rank's part of every batch; none of a rank that only serves.
+    pub(in crate::engine) fn share(&self) -> Share {
+        let rank = self.mesh.as_ref().map_or(0, ProcessMesh::data_rank);
+        Share { rank: (!self.is_server()).then_some(rank), ranks: self.data_size() }
     }
 
     /// What ranks tell each other apart from the collectives of a step.
@@ -228,21 +294,28 @@ impl Distributed {
     }
 
     /// Tells the other ranks that this one fails, so that they do not wait for it.
-    pub(in crate::engine) fn abort(&self, reason: &str) {
+    fn abort(&self, reason: &str) {
         if let Some(world) = self.world() {
             world.abort(reason);
         }
     }
 
-    /// Leaves the world in good order: nobody goes before all have come this far.
-    pub(in crate::engine) fn finish(&mut self) -> Result<(), TrainError> {
-        self.told = None;
-        if let Some(world) = self.world.clone() {
-            world.barrier("end of training")?;
-            // What a GPU's communicators have to close goes before the world that watches over them.
-            self.mesh = None;
-            world.shutdown();
+    /// Leaves the world: in good order if all went well, where nobody goes before all have come this far; otherwise the others
+    /// hear what has gone wrong.
+    pub(in crate::engine) fn part<R>(mut self, outcome: Result<R, TrainError>) -> Result<R, TrainError> {
+        match &outcome {
+            Ok(_) => {
+                self.told = None;
+                if let Some(world) = self.world.clone() {
+                    world.barrier("end of training")?;
+                    // What a GPU's communicators have to close goes before the world that watches over them.
+                    self.mesh = None;
+                    world.shutdown();
+                }
+            }
+            Err(error) if error.is_consequence() => {}
+            Err(error) => self.abort(&error.to_string()),
         }
-        Ok(())
+        outcome
     }
 }

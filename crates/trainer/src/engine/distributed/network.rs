@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use phalanx_sharding::{
-    DataParallel, Layout, Options, ParallelStrategy, ShardRole, StateBytes, SyncOptions, SyncStats, share,
+    CatchUp, DataParallel, Layout, Options, ParallelStrategy, ShardRole, StateBytes, SyncOptions, SyncStats,
+    share,
 };
 use phalanx_tensor::{FlatParam, Key, ParamStore, ProcessGroup};
 
@@ -53,12 +54,14 @@ impl Network {
         self.store.flat_params().iter().any(FlatParam::trainable)
     }
 
-    /// Shares the work on it by the configured strategy. All ranks then have rank 0's weights.
+    /// Shares the work on it by the configured strategy, where those who go on without others may have to catch up. All ranks
+    /// then have rank 0's weights.
     pub(in crate::engine) fn share(
         &mut self,
         distributed: &Distributed,
         config: &Config,
         threads: usize,
+        catch_up: Option<CatchUp>,
     ) -> Result<(), TrainError> {
         let Some((mesh, strategy)) = distributed.sharing() else {
             self.parallel = Some(DataParallel::alone(&self.store)?);
@@ -75,7 +78,7 @@ impl Network {
             overlap: config.train.overlap,
             threads,
         };
-        let sync = sync_options(config, mesh.data_size(), &self.name);
+        let sync = SyncOptions { catch_up, ..sync_options(config, distributed.data_size(), &self.name) };
         self.parallel = Some(share(&self.store, mesh.clone(), strategy, options, sync)?);
         self.is_shared = true;
         Ok(())
@@ -183,6 +186,7 @@ pub(in crate::engine) fn sync_options(config: &Config, ranks: usize, network: &s
         outer_bf16: sync.outer_bf16,
         damp: sync.damp,
         compensation: sync.compensation,
+        servers: sync.servers,
         // Gradients are clipped before they are pushed.
         push_late: train.clip_norm > 0.0,
         pull_ahead: true,
@@ -190,5 +194,6 @@ pub(in crate::engine) fn sync_options(config: &Config, ranks: usize, network: &s
         // Losses are divided by the batch of all ranks; each rank that trains by itself has its part of it.
         gradient_scale: ranks as f64,
         key: Key::new(train.seed).stream("neighbours").stream(network),
+        catch_up: None,
     }
 }

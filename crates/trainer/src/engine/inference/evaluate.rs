@@ -22,6 +22,14 @@ pub(in crate::engine) fn evaluate(
     let names = training.evaluated();
     // The last sum is that of the samples' weights.
     let mut sums = vec![0.0; names.len() + 1];
+    if distributed.is_server() {
+        // The others ask for each batch who has samples of it.
+        for _ in 0..data.test_steps(distributed, limit, batch)? {
+            distributed.sum_of(0.0)?;
+        }
+        distributed.sum(&mut sums)?;
+        return Ok(Vec::new());
+    }
     for batch in data.test_batches(distributed, limit, batch)? {
         let TestBatch { batch, counts } = batch?;
         // Those who have samples of it contrast them together.

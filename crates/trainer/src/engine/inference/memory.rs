@@ -54,7 +54,7 @@ pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Res
     let plan = |strategy: &Strategy| -> Result<MemoryPlan, TrainError> {
         // The only rank of a run has nobody to share with.
         let alone = Strategy::named("ddp")?;
-        let (layout, synchrony) = match config.train.ranks {
+        let (layout, synchrony) = match config.world_size() {
             1 => (alone.layout, alone.synchrony),
             _ => (strategy.layout, strategy.synchrony),
         };

@@ -7,7 +7,8 @@ use phalanx_sharding::SyncStats;
 use super::Run;
 use crate::engine::distributed::Network;
 use crate::engine::error::TrainError;
-use crate::run::{Machine, RankSummary, Summary, SyncSummary, peak_memory};
+use crate::launch::FailureReport;
+use crate::run::{DeadRank, Machine, RankSummary, Summary, SyncSummary, peak_memory};
 
 /// Numbers of a [`RankSummary`] that travel between ranks.
 const FIELDS: usize = 12;
@@ -44,7 +45,7 @@ pub(super) fn gather(run: &Run<'_>) -> Result<Vec<RankSummary>, TrainError> {
     Ok(rows
         .map(|(rank, row)| RankSummary {
             synchrony: synchrony(rank),
-            rank,
+            rank: run.distributed.first_number(rank),
             peak_memory_bytes: (row[0] >= 0.0).then_some(row[0] as u64),
             parameter_bytes: row[1] as u64,
             gradient_bytes: row[2] as u64,
@@ -73,6 +74,12 @@ fn of_stats(stats: &SyncStats) -> SyncSummary {
     }
 }
 
+/// Who has died, with what a supervisor has written down of it.
+fn dead(run: &Run<'_>) -> Vec<DeadRank> {
+    let told = |rank| Some(FailureReport::read(&run.folder.logs(), rank)?.message);
+    run.dead.iter().map(|dead| DeadRank { cause: told(dead.rank), ..dead.clone() }).collect()
+}
+
 /// The summary of a run that has ended.
 pub(super) fn summary(run: &Run<'_>, ranks: Vec<RankSummary>, interrupted: bool, wall: Duration) -> Summary {
     let step = run.state.step;
@@ -82,12 +89,14 @@ pub(super) fn summary(run: &Run<'_>, ranks: Vec<RankSummary>, interrupted: bool,
         epochs: step as f64 / run.plan.steps_per_epoch as f64,
         model: run.state.training.describe().to_owned(),
         parameters: run.state.num_parameters(),
-        world_size: run.distributed.size(),
+        world_size: run.distributed.data_size(),
+        servers: run.config.sync.servers,
         strategy: run.config.train.strategy.to_string(),
         images_per_second: run.meter.whole().rate(),
         wall_seconds: wall.as_secs_f64(),
         metrics: run.last.clone(),
         ranks,
+        dead: dead(run),
         machine: Machine::detect(),
     }
 }

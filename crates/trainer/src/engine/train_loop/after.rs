@@ -50,6 +50,10 @@ impl Run<'_> {
         if let Some(stats) = self.state.sync_stats() {
             line = with_synchrony(line, &stats);
         }
+        if !self.dead.is_empty() {
+            line = line.with("workers", self.distributed.data_size() as u64);
+            line = line.with("dead", self.dead.iter().map(|dead| dead.rank as u64).collect::<Vec<_>>());
+        }
         if !collapsed.is_empty() {
             line = line.with("warnings", collapsed);
         }
@@ -93,13 +97,13 @@ impl Run<'_> {
             ("model".to_owned(), Value::from(config.model.kind.as_str())),
             ("seed".to_owned(), Value::from(config.train.seed)),
         ]);
-        let (state, distributed, wanted) = (&self.state, self.distributed, self.broken.is_none());
+        let (state, distributed, wanted) = (&self.state, &self.distributed, self.broken.is_none());
         let parts = || {
             let parts = state.parts(distributed, &mut saved)?;
             distributed.check()?;
             Ok((parts, saved))
         };
-        for saved in self.saver.begin(self.distributed, step, wanted, parts)? {
+        for saved in self.saver.begin(&self.distributed, step, wanted, parts)? {
             tell_saved(observer, saved);
         }
         Ok(())
@@ -107,7 +111,7 @@ impl Run<'_> {
 
     /// Waits until the checkpoint that is being written is complete.
     pub(super) fn settle(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
-        if let Some(saved) = self.saver.settle(self.distributed)? {
+        if let Some(saved) = self.saver.settle(&self.distributed)? {
             tell_saved(observer, saved);
         }
         self.last.insert("save_seconds".to_owned(), Value::from(self.saver.stalled().as_secs_f64()));
@@ -209,7 +213,7 @@ pub(super) fn evaluate_run(run: &mut Run<'_>) -> Result<Vec<(String, f64)>, Trai
     let share = run.config.train.global_batch.div_ceil(run.distributed.data_size());
     let batch = if eval.batch > 0 { eval.batch } else { share };
     run.state.networks().try_for_each(Network::broadcast_buffers)?;
-    let (data, distributed, context) = (&run.data, run.distributed, run.context.clone());
+    let (data, distributed, context) = (&run.data, &run.distributed, run.context.clone());
     let (precision, place) = (run.config.train.precision, run.place.clone());
     let session = Session { precision, place, ..Session::evaluation(context) };
     let (listener, step) = (run.state.listener(), run.state.step);
@@ -226,7 +230,7 @@ pub(super) fn judge_run(run: &mut Run<'_>) -> Result<Vec<(String, f64)>, TrainEr
     run.state.networks().try_for_each(Network::broadcast_buffers)?;
     let (precision, place) = (run.config.train.precision, run.place.clone());
     let session = Session { precision, place, ..Session::evaluation(run.context.clone()) };
-    let (data, distributed, config) = (&run.data, run.distributed, run.config);
+    let (data, distributed, config) = (&run.data, &run.distributed, run.config);
     run.state.with_averages(|training| quality.measure(training, data, distributed, &session, config))
 }
 
@@ -249,7 +253,7 @@ fn draw_for_run(run: &mut Run<'_>, path: &Path) -> Result<bool, TrainError> {
     let session = Session { precision, place, ..Session::evaluation(run.context.clone()) };
     let seed = run.config.train.seed;
     let (drawing, size) = (Drawing::samples(&prompts, sample.columns), run.config.model.image_size);
-    let distributed = run.distributed;
+    let distributed = &run.distributed;
     let data = &run.data;
     let shown = run.state.with_averages(|training| match distributed.rank() {
         0 if restores => {

@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use phalanx_collectives::Notice;
+
 use crate::engine::TrainError;
-use crate::engine::distributed::{Distributed, Job};
+use crate::engine::distributed::{Before, Distributed, Job};
 use crate::engine::observer::PhaseReport;
 use crate::engine::training::Phase;
 
@@ -13,6 +15,8 @@ const NAME: &str = "losses";
 /// What a rank tells of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Told {
+    /// Its number when the run began.
+    pub(super) rank: usize,
     /// Seconds of training when it had done the step, by its own clock.
     pub(super) seconds: f64,
     /// Its parts of the losses and measures of the step's phases, one after the other.
@@ -41,23 +45,86 @@ impl Told {
     }
 }
 
-/// What ranks have told of their losses, by rank, the oldest first.
+/// What ranks have told of their losses.
 #[derive(Debug, Default)]
-pub(super) struct Losses(BTreeMap<usize, VecDeque<Told>>);
+pub(super) struct Losses {
+    /// By rank, the oldest first.
+    told: BTreeMap<usize, VecDeque<Told>>,
+    /// Steps that were brought together.
+    steps: u64,
+    /// What those had told who have died.
+    departed: Vec<Departed>,
+    /// What this rank has to tell rank 0.
+    untold: VecDeque<Told>,
+}
+
+/// A rank that has died, as long as there are steps of which it had a part.
+#[derive(Debug)]
+struct Departed {
+    told: VecDeque<Told>,
+    /// The first step that the others share without it, once they have agreed on it.
+    until: Option<u64>,
+}
 
 impl Losses {
-    /// Gives this rank's sums of a step to rank 0.
+    /// Gives this rank's sums of a step to rank 0. What the world's breaking has kept from being told is told by
+    /// [`Losses::go_on`].
     pub(super) fn tell(&mut self, distributed: &Distributed, own: Told) -> Result<(), TrainError> {
-        if distributed.rank() > 0 {
-            let numbers = std::iter::once(own.seconds).chain(own.sums);
-            let bytes = numbers.flat_map(f64::to_le_bytes).collect::<Vec<_>>();
-            return distributed.job().post(NAME, &bytes);
+        // Who only serves has no part in losses.
+        if distributed.is_server() {
+            return Ok(());
         }
-        self.0.entry(0).or_default().push_back(own);
+        if distributed.rank() == 0 {
+            self.told.entry(0).or_default().push_back(own);
+            return Ok(());
+        }
+        self.untold.push_back(own);
+        self.tell_rest(distributed)
+    }
+
+    fn tell_rest(&mut self, distributed: &Distributed) -> Result<(), TrainError> {
+        while let Some(own) = self.untold.front() {
+            let numbers = [own.rank as f64, own.seconds].into_iter().chain(own.sums.iter().copied());
+            let bytes = numbers.flat_map(f64::to_le_bytes).collect::<Vec<_>>();
+            distributed.job().post(NAME, &bytes)?;
+            self.untold.pop_front();
+        }
         Ok(())
     }
 
-    /// On rank 0, what all ranks have told of the oldest step that was not brought together yet, in the order of ranks: waits for
+    /// Goes on with what those who are left had told, and what those had who have died.
+    pub(super) fn go_on(&mut self, distributed: &Distributed, before: &Before) {
+        if distributed.rank() > 0 {
+            return;
+        }
+        // Whatever a rank had told before it met the others again has come.
+        while let Some(notice) = before.control.left_behind(NAME) {
+            self.keep(&notice);
+        }
+        let mut told = std::mem::take(&mut self.told);
+        for (rank, place) in before.places.iter().enumerate() {
+            self.told.insert(rank, told.remove(place).unwrap_or_default());
+        }
+        for rank in (0..before.ranks).filter(|rank| !before.places.contains(rank)) {
+            self.departed.push(Departed { told: told.remove(&rank).unwrap_or_default(), until: None });
+        }
+    }
+
+    /// Those who are left share the work anew from step `until` on, and tell what they could not.
+    pub(super) fn share_from(&mut self, distributed: &Distributed, until: u64) -> Result<(), TrainError> {
+        for departed in &mut self.departed {
+            departed.until.get_or_insert(until);
+        }
+        self.tell_rest(distributed)
+    }
+
+    /// Training goes on after so many steps.
+    pub(super) fn resume_at(&mut self, steps: u64) {
+        self.steps = steps;
+    }
+
+    /// On rank 0, what all ranks have told of the oldest step that was not brought together yet, in the order of ranks, those that
+    /// have died last: waits for
     /// ranks that have not told theirs, or returns nothing if one has not.
     pub(super) fn bring_together(
         &mut self,
@@ -67,23 +134,41 @@ impl Losses {
         if distributed.rank() > 0 {
             return Ok(None);
         }
-        let ranks = 0..distributed.size();
-        while ranks.clone().any(|rank| self.0.get(&rank).is_none_or(VecDeque::is_empty)) {
+        let ranks = 0..distributed.data_size();
+        while ranks.clone().any(|rank| self.told.get(&rank).is_none_or(VecDeque::is_empty)) {
             if !self.hear(distributed.job(), wait)? {
                 return Ok(None);
             }
         }
-        Ok(Some(ranks.filter_map(|rank| self.0.get_mut(&rank)?.pop_front()).collect()))
+        let step = self.steps;
+        self.steps += 1;
+        self.departed.retain(|departed| departed.until.is_none_or(|until| step < until));
+        let of_dead: Vec<Option<Told>> =
+            self.departed.iter_mut().map(|departed| departed.told.pop_front()).collect();
+        let mut all: Vec<Told> = ranks.filter_map(|rank| self.told.get_mut(&rank)?.pop_front()).collect();
+        let silent = of_dead.iter().filter(|told| told.is_none()).count();
+        all.extend(of_dead.into_iter().flatten());
+        if silent > 0 {
+            // Who has died before the end of a step leaves its part of it out: the mean is over the others'.
+            let whole = (all.len() + silent) as f64 / all.len().max(1) as f64;
+            all.iter_mut().flat_map(|told| &mut told.sums).for_each(|sum| *sum *= whole);
+        }
+        Ok(Some(all))
     }
 
     /// Takes what a rank has to tell, and waits for it if so wanted; whether there was anything.
     fn hear(&mut self, job: &Job, wait: bool) -> Result<bool, TrainError> {
         let notice = if wait { job.wait(NAME)? } else { job.poll(NAME)? };
         let Some(notice) = notice else { return Ok(false) };
-        let mut numbers = notice.payload.as_chunks().0.iter().copied().map(f64::from_le_bytes);
-        let told = Told { seconds: numbers.next().unwrap_or_default(), sums: numbers.collect() };
-        self.0.entry(notice.from).or_default().push_back(told);
+        self.keep(&notice);
         Ok(true)
+    }
+
+    fn keep(&mut self, notice: &Notice) {
+        let mut numbers = notice.payload.as_chunks().0.iter().copied().map(f64::from_le_bytes);
+        let rank = numbers.next().unwrap_or_default() as usize;
+        let told = Told { rank, seconds: numbers.next().unwrap_or_default(), sums: numbers.collect() };
+        self.told.entry(notice.from).or_default().push_back(told);
     }
 }
 
@@ -110,8 +195,12 @@ mod tests {
             std::thread::spawn(move || {
                 let distributed = Distributed::among(communicator).expect("threads have a control plane");
                 let mut losses = Losses::default();
-                let rank = distributed.rank() as f64;
-                let of_step = |step: f64| Told { seconds: step + rank, sums: vec![step + rank, 0.25 * rank] };
+                let (own, rank) = (distributed.rank(), distributed.rank() as f64);
+                let of_step = |step: f64| Told {
+                    rank: own,
+                    seconds: step + rank,
+                    sums: vec![step + rank, 0.25 * rank],
+                };
                 let sums = (0..5).map(|step| {
                     losses.tell(&distributed, of_step(f64::from(step))).expect("told");
                     let all = losses.bring_together(&distributed, true).expect("told");
@@ -123,7 +212,7 @@ mod tests {
         let ranks: Vec<_> = ranks.collect::<Vec<_>>();
         let told: Vec<_> = ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect();
         let of_all = (0..5).map(|step| {
-            Some(Told { seconds: f64::from(step + 2), sums: vec![f64::from(3 * step + 3), 0.75] })
+            Some(Told { rank: 0, seconds: f64::from(step + 2), sums: vec![f64::from(3 * step + 3), 0.75] })
         });
         assert_eq!(told[0], of_all.collect::<Vec<_>>());
         assert!(told[1..].iter().flatten().all(Option::is_none));
@@ -136,7 +225,7 @@ mod tests {
         let (first, second) = (first.as_ref().expect("a rank"), second.as_ref().expect("a rank"));
         let mut losses = Losses::default();
         let mut other = Losses::default();
-        let told = |seconds, sum: f64| Told { seconds, sums: vec![sum] };
+        let told = |seconds, sum: f64| Told { rank: 0, seconds, sums: vec![sum] };
         for step in 0..3 {
             losses.tell(first, told(f64::from(step), f64::from(step))).expect("told");
             assert_eq!(

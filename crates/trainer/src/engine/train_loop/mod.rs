@@ -4,11 +4,13 @@ mod account;
 mod after;
 mod by_rank;
 mod chaos;
+mod left;
 mod losses;
 mod meter;
 mod replicas;
 mod state;
 mod step;
+mod steps;
 mod trainable;
 
 use std::collections::VecDeque;
@@ -30,7 +32,7 @@ use step::Taken;
 use super::checkpoint::{Saver, find_checkpoint};
 use super::data::Data;
 use super::device::Gauge;
-use super::distributed::{Distributed, Network, StopReason, World};
+use super::distributed::{Distributed, Network, Shares, World};
 use super::observer::{Event, Observer, Started, StepReport};
 use super::quality::Quality;
 use super::repeated::Repeated;
@@ -39,7 +41,7 @@ use super::watch::Watch;
 use super::{Plan, TrainError, precision};
 use crate::config::{Config, Resolved};
 use crate::launch::StopFlag;
-use crate::run::{MetricsWriter, RunFolder};
+use crate::run::{DeadRank, RunFolder};
 
 /// Trains a task as one rank of `world`, going on from the newest complete checkpoint in `folder` if there is one, until
 /// the configured step or until `stop` is raised on any rank.
@@ -59,15 +61,8 @@ pub fn train(
     let config = &resolved.config;
     world.check(config)?;
     let context = precision::context(config, world)?;
-    let mut distributed = Distributed::connect(world, config, &folder.logs(), stop)?;
-    let trained = Run::new(task, folder, config, &distributed, context)
-        .and_then(|run| run.train(resolved, start, observer.as_mut()));
-    match &trained {
-        Ok(()) => distributed.finish()?,
-        Err(error) if error.is_consequence() => {}
-        Err(error) => distributed.abort(&error.to_string()),
-    }
-    trained
+    let distributed = Distributed::connect(world, config, &folder.logs(), stop)?;
+    Run::new(task, folder, config, distributed, context)?.train(resolved, start, observer.as_mut())
 }
 
 /// One rank of a run.
@@ -75,7 +70,7 @@ pub(super) struct Run<'a> {
     folder: &'a RunFolder,
     config: &'a Config,
     data: Data,
-    distributed: &'a Distributed,
+    distributed: Distributed,
     plan: Plan,
     state: TrainState,
     context: Arc<Context>,
@@ -92,6 +87,18 @@ pub(super) struct Run<'a> {
     /// Where ranks do not take every step together: steps of which not all ranks have told their losses, with their phases, and
     /// whether each has a line.
     behind: VecDeque<(StepReport, Vec<usize>, bool)>,
+    /// The newest step of which all is known, while nobody has told of it, and whether it has a line.
+    untold: Option<(StepReport, bool)>,
+    /// The last step that all is done of that follows it.
+    followed: u64,
+    /// Its parts of the steps' batches.
+    shares: Shares,
+    /// Who has died.
+    dead: Vec<DeadRank>,
+    /// The last step of which others have done all that follows it when a rank was lost.
+    met: u64,
+    /// The step of a checkpoint that was not complete when a rank was lost.
+    unsaved: Option<u64>,
     /// On rank 0, where ranks do not take every step together: what each has told.
     by_rank: Option<ByRank>,
     /// Seconds of training before this run was resumed, as its metrics say.
@@ -110,64 +117,95 @@ pub(super) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
+    /// Makes everything that a rank trains with; if that fails, the other ranks hear of it.
     fn new(
         task: &Task,
         folder: &'a RunFolder,
         config: &'a Config,
-        distributed: &'a Distributed,
+        distributed: Distributed,
         context: Arc<Context>,
     ) -> Result<Self, TrainError> {
-        let (place, room) =
-            (distributed.device().place(), config.data.device_cache_mib.saturating_mul(1 << 20));
-        let data = Data::open(config, task.open_data(config), distributed, place, room)?;
-        let (images, batch) = (data.train_len(), config.train.global_batch);
-        let plan = Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
-        let key = Key::new(config.train.seed);
-        let place = distributed.device().place().clone();
-        let weights = if distributed.is_shared() { Weights::ByRanks } else { Weights::Here };
-        let built = task.build(config, Some(data.num_classes()), weights, &place)?;
-        let state = TrainState::new(config, built, &plan, distributed, context.clone(), folder.path())?;
-        let (meter, losses, saver) = (Meter::default(), Losses::default(), Saver::new(folder, config));
-        let (broken, last, quality) = (None, Map::new(), Quality::open(task, &context, &place)?);
-        if quality.is_some() && !state.training.draws() {
-            let kind = &config.model.kind;
-            return Err(TrainError::Setup(format!(
-                "quality.judges are given, but a `{kind}` draws no pictures"
-            )));
-        }
-        let watch = Watch::new(&config.watch, state.training.phases());
+        let made = Self::made(task, folder, config, &distributed, &context);
+        let (data, plan, state, quality) = match made {
+            Ok(made) => made,
+            Err(error) => return distributed.part(Err(error)),
+        };
         let phases = state.training.phases().len();
         let repeated = || Repeated::new(distributed.device(), config.train.graphs);
         Ok(Self {
             folder,
             config,
             data,
-            distributed,
             plan,
-            state,
             context,
-            place,
+            place: distributed.device().place().clone(),
             gauge: Gauge::of(distributed.device()),
-            meter,
-            losses,
+            meter: Meter::default(),
+            losses: Losses::default(),
             repeated: std::iter::repeat_with(repeated).take(phases).collect(),
             taken: None,
             behind: VecDeque::new(),
+            untold: None,
+            followed: 0,
+            shares: Shares::new(distributed.share()),
+            dead: Vec::new(),
+            met: 0,
+            unsaved: None,
             by_rank: None,
             seconds_before: 0.0,
             delay: Delay::of(config, distributed.rank()),
-            saver,
+            saver: Saver::new(folder, config),
             quality,
-            broken,
-            key,
-            watch,
-            last,
+            broken: None,
+            key: Key::new(config.train.seed),
+            watch: Watch::new(&config.watch, state.training.phases()),
+            last: Map::new(),
+            state,
+            distributed,
         })
     }
 
-    /// Goes on from the newest checkpoint to the end of the plan, with ranks that have met.
+    fn made(
+        task: &Task,
+        folder: &RunFolder,
+        config: &Config,
+        distributed: &Distributed,
+        context: &Arc<Context>,
+    ) -> Result<(Data, Plan, TrainState, Option<Quality>), TrainError> {
+        let place = distributed.device().place().clone();
+        let room = config.data.device_cache_mib.saturating_mul(1 << 20);
+        let data = Data::open(config, task.open_data(config), distributed, &place, room)?;
+        let (images, batch) = (data.train_len(), config.train.global_batch);
+        let plan = Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
+        let weights = if distributed.is_shared() { Weights::ByRanks } else { Weights::Here };
+        let built = task.build(config, Some(data.num_classes()), weights, &place)?;
+        let state = TrainState::new(config, built, &plan, distributed, context.clone(), folder.path())?;
+        let quality = Quality::open(task, context, &place)?;
+        if quality.is_some() && !state.training.draws() {
+            let kind = &config.model.kind;
+            return Err(TrainError::Setup(format!(
+                "quality.judges are given, but a `{kind}` draws no pictures"
+            )));
+        }
+        Ok((data, plan, state, quality))
+    }
+
+    /// Goes on from the newest checkpoint to the end of the plan, with ranks that have met, and parts from them.
     fn train(
         mut self,
+        resolved: &Resolved,
+        start: Instant,
+        observer: &mut dyn Observer,
+    ) -> Result<(), TrainError> {
+        let trained = self.train_among(resolved, start, observer);
+        // What networks share with the others goes before what the ranks share.
+        let Self { distributed, state, .. } = self;
+        drop(state);
+        distributed.part(trained)
+    }
+
+    fn train_among(
+        &mut self,
         resolved: &Resolved,
         start: Instant,
         observer: &mut dyn Observer,
@@ -180,8 +218,14 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         observer.started(&self.started());
-        let interrupted = self.steps(observer)?;
-        let summary = self.summary(interrupted, start.elapsed())?;
+        let (interrupted, summary) = loop {
+            let steps = self.steps(observer);
+            let ended = steps.and_then(|stopped| Ok((stopped, self.summary(stopped, start.elapsed())?)));
+            match ended {
+                Ok(ended) => break ended,
+                Err(error) => self.go_on_without(error, observer)?,
+            }
+        };
         if let Some(summary) = summary {
             summary.write(&self.folder.summary())?;
             if interrupted {
@@ -202,12 +246,14 @@ impl<'a> Run<'a> {
 
     /// Goes on from the newest checkpoint, if there is one, and has all ranks agree on which.
     fn resume(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
-        let (newest, damaged) = find_checkpoint(self.distributed, self.folder)?;
+        let (newest, damaged) = find_checkpoint(&self.distributed, self.folder)?;
         for problem in damaged {
             observer.event(&Event::Note(format!("{problem}; an older checkpoint is used")));
         }
         if let Some(checkpoint) = newest {
-            let bytes = self.state.load(self.distributed, &checkpoint)?;
+            let bytes = self.state.load(&self.distributed, &checkpoint)?;
+            self.followed = self.state.step;
+            self.losses.resume_at(checkpoint.step());
             let (step, path) = (checkpoint.step(), checkpoint.folder().to_owned());
             tracing::info!("resumes after step {step} with {bytes} bytes read from {}", path.display());
             observer.event(&Event::Resumed { step, path });
@@ -224,205 +270,14 @@ impl<'a> Run<'a> {
             parameters: self.state.num_parameters(),
             data: self.data.describe(),
             images: self.plan.images,
-            world_size: self.distributed.size(),
+            world_size: self.distributed.data_size(),
+            servers: self.config.sync.servers,
             threads: self.context.threads(),
             device: self.distributed.device().describe().to_owned(),
             strategy: self.config.train.strategy.to_string(),
             done: self.state.step,
             total: self.plan.stop,
             steps_per_epoch: self.plan.steps_per_epoch,
-        }
-    }
-
-    /// Trains to the end of the plan, or until a stop is asked for. True if it was.
-    ///
-    /// Each step is a point before which all ranks can stop, and what follows it is another.
-    fn steps(&mut self, observer: &mut dyn Observer) -> Result<bool, TrainError> {
-        let mut metrics = None;
-        if self.is_first() {
-            let opened = MetricsWriter::open(&self.folder.metrics(), self.state.step)?;
-            self.seconds_before = opened.last().and_then(|line| line.number("seconds")).unwrap_or_default();
-            metrics = Some(opened);
-            if !self.state.is_lockstep() {
-                self.by_rank = Some(ByRank::open(self.folder, self.state.step, self.seconds_before)?);
-            }
-        }
-        let mut feed = self.data.feed(self.config, &self.plan, self.distributed, self.state.step)?;
-        let job = self.distributed.job();
-        let mut stopped = None;
-        while self.state.step < self.plan.stop && stopped.is_none() {
-            stopped = job.begin(2 * self.state.step)?;
-            if stopped.is_some() {
-                break;
-            }
-            let taken = self.step(&mut feed)?;
-            let (step, last) = (self.state.step, self.state.step == self.plan.stop);
-            self.tell_of_codecs(observer)?;
-            // What a device computes is read when it has the next step to do, unless something follows that wants it now.
-            self.tell_of_last(false, metrics.as_mut(), observer)?;
-            let now = self.place.is_host() || self.is_something_due(step, last);
-            let report = match now {
-                true => Some(self.read(taken)?),
-                false => {
-                    self.taken = Some(taken);
-                    None
-                }
-            };
-            if let Some(saved) = self.saver.look(self.distributed)? {
-                after::tell_saved(observer, saved);
-            }
-            stopped = job.begin(2 * step - 1)?;
-            let Some((mut report, phases)) = report else { continue };
-            let line_due = stopped.is_some() || self.is_line_due(step, last);
-            if !self.state.is_lockstep() {
-                self.behind.push_back((report, phases, line_due));
-                let meets = stopped.is_some() || self.do_ranks_meet(step, last);
-                self.tell_of_those_behind(meets, metrics.as_mut(), observer)?;
-                if !meets {
-                    continue;
-                }
-                // This step's own, which is complete.
-                let Some((newest, ..)) = self.behind.pop_back() else { continue };
-                report = newest;
-            }
-            // Whoever interrupts wants the checkpoint and nothing else.
-            let eval = &self.config.eval;
-            let mut evaluated = Vec::new();
-            if stopped.is_none() && eval.enabled && self.plan.is_due(eval.every, step, last) {
-                evaluated = after::evaluate_run(self)?;
-            }
-            if stopped.is_none() && self.plan.is_due(self.config.quality.every, step, last) {
-                evaluated.extend(after::judge_run(self)?);
-            }
-            self.tell(report, line_due, evaluated, metrics.as_mut(), observer)?;
-            if stopped.is_none() {
-                self.after_step(step, last, observer)?;
-            }
-        }
-        self.tell_of_last(true, metrics.as_mut(), observer)?;
-        if !self.state.is_lockstep() {
-            // All stop before the same point, so all have told of these steps.
-            self.tell_of_those_behind(true, metrics.as_mut(), observer)?;
-            if let Some((newest, _, due)) = self.behind.pop_back() {
-                self.tell(newest, due, Vec::new(), metrics.as_mut(), observer)?;
-            }
-        }
-        let interrupted = stopped == Some(StopReason::Asked);
-        if interrupted {
-            self.save(self.state.step, observer)?;
-        }
-        self.settle(observer)?;
-        if let Some(broken) = self.broken.take() {
-            return Err(broken);
-        }
-        if let Some(StopReason::NotFinite { step, phase, loss }) = stopped {
-            let loss = loss.parse().unwrap_or(f64::NAN);
-            return Err(TrainError::NotFinite { step, phase, loss, elsewhere: true });
-        }
-        Ok(interrupted)
-    }
-
-    /// Tells, on rank 0, where codecs were found to pay, once that is decided.
-    fn tell_of_codecs(&self, observer: &mut dyn Observer) -> Result<(), TrainError> {
-        for network in self.state.networks().filter(|network| network.is_learnt() && self.is_first()) {
-            for verdict in network.parallel()?.codec_verdicts() {
-                let whose =
-                    if network.name().is_empty() { String::new() } else { format!("{}: ", network.name()) };
-                tracing::info!("{whose}{verdict}");
-                observer.event(&Event::Note(format!("{whose}{verdict}")));
-            }
-        }
-        Ok(())
-    }
-
-    /// Tells of steps of which all ranks have told their losses, the oldest first. If all ranks meet now, waits for all losses
-    /// and leaves the newest step, completed, to whoever tells of it.
-    fn tell_of_those_behind(
-        &mut self,
-        meets: bool,
-        mut metrics: Option<&mut MetricsWriter>,
-        observer: &mut dyn Observer,
-    ) -> Result<(), TrainError> {
-        while let Some((_, phases, _)) = self.behind.front() {
-            let phases = phases.clone();
-            let told = self.losses.bring_together(self.distributed, meets)?;
-            if told.is_none() && self.is_first() {
-                return Ok(());
-            }
-            let Some((mut report, _, due)) = self.behind.pop_front() else { return Ok(()) };
-            if let (Some(by_rank), Some(told)) = (&mut self.by_rank, &told) {
-                let of_step: Vec<_> =
-                    phases.iter().map(|phase| self.state.training.phases()[*phase]).collect();
-                by_rank.write(report.step, &of_step, told)?;
-            }
-            self.take_losses(&mut report, &phases, told.as_deref())?;
-            if meets && self.behind.is_empty() {
-                self.behind.push_back((report, phases, due));
-                return Ok(());
-            }
-            self.tell(report, due, Vec::new(), metrics.as_deref_mut(), observer)?;
-        }
-        Ok(())
-    }
-
-    /// Whether all ranks come together after this step, whoever is behind.
-    fn do_ranks_meet(&self, step: u64, last: bool) -> bool {
-        let Config { eval, quality, sample, checkpoint, .. } = self.config;
-        let every = [quality.every, sample.every, checkpoint.every];
-        eval.enabled && self.plan.is_due(eval.every, step, last)
-            || every.into_iter().any(|every| self.plan.is_due(every, step, last))
-    }
-
-    /// Reads the step before the one that was just queued, if nobody has, and tells of it.
-    fn tell_of_last(
-        &mut self,
-        due: bool,
-        metrics: Option<&mut MetricsWriter>,
-        observer: &mut dyn Observer,
-    ) -> Result<(), TrainError> {
-        let Some(taken) = self.taken.take() else { return Ok(()) };
-        let (report, _) = self.read(taken)?;
-        self.tell(report, due, Vec::new(), metrics, observer)
-    }
-
-    /// Whether a step has a line of metrics.
-    fn is_line_due(&self, step: u64, last: bool) -> bool {
-        step == 1 || self.plan.is_due(self.config.log.every, step, last)
-    }
-
-    /// Whether anything is done between this step and the next for which its losses must be known: nothing is told or saved of a
-    /// step whose loss is not finite.
-    fn is_something_due(&self, step: u64, last: bool) -> bool {
-        self.is_line_due(step, last) || self.do_ranks_meet(step, last)
-    }
-
-    /// Tells of a step, on rank 0, and writes its line if it is due, something was evaluated, or networks have collapsed. A loss
-    /// that is not finite is told as the error that ends the run.
-    fn tell(
-        &mut self,
-        report: StepReport,
-        due: bool,
-        evaluated: Vec<(String, f64)>,
-        metrics: Option<&mut MetricsWriter>,
-        observer: &mut dyn Observer,
-    ) -> Result<(), TrainError> {
-        if self.broken.is_some() {
-            return Ok(());
-        }
-        let collapsed = self.watch.see(&report.phases);
-        for problem in &collapsed {
-            let step = report.step;
-            tracing::warn!("step {step}: {problem}");
-            observer.event(&Event::Collapsed { step, problem: problem.clone() });
-        }
-        match metrics {
-            Some(metrics) if due || !evaluated.is_empty() || !collapsed.is_empty() => {
-                self.log(report, evaluated, collapsed, metrics, observer)
-            }
-            _ => {
-                observer.step(&report, false);
-                Ok(())
-            }
         }
     }
 }

@@ -24,7 +24,7 @@ pub struct ReplicaFailure {
     pub error: Box<TrainError>,
 }
 
-/// Trains with all `train.ranks` ranks as threads of this process, under any strategy; rank 0, the one that `observer` hears
+/// Trains with all `train.ranks` ranks, and servers besides, as threads of this process, under any strategy; rank 0, the one that `observer` hears
 /// of, on this thread. Otherwise as [`train`].
 ///
 /// A rank that fails, or panics, ends the others.
@@ -40,7 +40,7 @@ pub fn train_replicas(
 ) -> Result<(), ReplicaFailure> {
     let one =
         |comm: Communicator, observer| train(task, folder, resolved, &World::thread(comm), stop, observer);
-    let ranks = resolved.config.train.ranks.max(1);
+    let ranks = resolved.config.world_size();
     together(ranks, |comm| one(comm, observer), |comm| one(comm, Box::new(Silent)))
 }
 

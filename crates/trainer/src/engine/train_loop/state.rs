@@ -55,7 +55,7 @@ impl TrainState {
     ) -> Result<Self, TrainError> {
         let Built { training, mut networks } = built;
         for network in &mut networks {
-            network.share(distributed, config, context.threads())?;
+            network.share(distributed, config, context.threads(), None)?;
         }
         let listener = listener(networks.iter());
         let (learnt, frozen): (Vec<_>, Vec<_>) = networks.into_iter().partition(Network::is_learnt);
@@ -76,6 +76,28 @@ impl TrainState {
         let trainables = trainables.collect::<Result<_, TrainError>>()?;
         let forgets_codecs = config.codec.reset;
         Ok(Self { training, step: 0, trainables, frozen, phases, listener, context, forgets_codecs })
+    }
+
+    /// Goes on among those who are left of a world that is broken, each from what it has after its own steps. They take the steps
+    /// from `until` on alike; before, the work is shared as it was among `ranks` ranks. All who are left call this at the same
+    /// place.
+    pub(super) fn go_on(
+        &mut self,
+        distributed: &Distributed,
+        config: &Config,
+        until: u64,
+        ranks: usize,
+    ) -> Result<(), TrainError> {
+        let threads = self.context.threads();
+        for trainable in &mut self.trainables {
+            trainable.go_on(distributed, config, self.step, (until, ranks), threads)?;
+        }
+        for network in &mut self.frozen {
+            network.share(distributed, config, threads, None)?;
+        }
+        self.listener =
+            listener(self.trainables.iter().map(|trainable| &trainable.network).chain(&self.frozen));
+        Ok(())
     }
 
     /// All networks.
@@ -224,7 +246,7 @@ impl TrainState {
             }
         }
         for trainable in &self.trainables {
-            trainable.save(&mut cut, state)?;
+            trainable.save(distributed, &mut cut, state)?;
         }
         let mut kept = Vec::new();
         for network in self.networks() {

@@ -79,7 +79,7 @@ impl Run<'_> {
         let sums = self.gradients(phase, share, &mut steps)?;
         let reduced = steps.into_iter().map(|step| Ok(step.reduce()?));
         let reduced = reduced.collect::<Result<Vec<_>, TrainError>>()?;
-        Ok((sums, self.state.update(phase, reduced, self.distributed)?))
+        Ok((sums, self.state.update(phase, reduced, &self.distributed)?))
     }
 
     /// Reads what a step has measured, for which this waits where a device computes it: its report, on ranks other than 0
@@ -92,13 +92,18 @@ impl Run<'_> {
         }
         let sum = |parts: Vec<Measure>| parts.into_iter().map(Measure::take).sum::<Result<f64, _>>();
         let sums = sums.into_iter().map(sum).collect::<Result<Vec<_>, TrainError>>()?;
-        // Where a rank is lost, what a GPU was to compute of its gradients ends early.
-        self.distributed.check()?;
+        // Where a rank is lost, what a GPU was to compute of its gradients ends early. Where ranks do not take every step together
+        // the step counts all the same, and the loss is noticed before the next.
+        if !self.place.is_host() {
+            self.distributed.check()?;
+        }
         let seconds = (self.meter.whole().steps + spent.steps + begun.elapsed()).as_secs_f64();
-        self.losses.tell(self.distributed, Told { seconds, sums })?;
+        let rank = self.distributed.first_number(self.distributed.rank());
+        let told = self.losses.tell(&self.distributed, Told { rank, seconds, sums });
         if self.state.is_lockstep() {
+            told?;
             // Ranks tell theirs after backward, so rank 0 never waits for computing that its own next step would not wait for.
-            let told = self.losses.bring_together(self.distributed, true)?;
+            let told = self.losses.bring_together(&self.distributed, true)?;
             self.take_losses(&mut report, &due, told.as_deref())?;
         }
         // Where a device computes, this is where the host waits for it.
@@ -118,7 +123,7 @@ impl Run<'_> {
         told: Option<&[Told]>,
     ) -> Result<(), TrainError> {
         let Some(told) = told else { return Ok(()) };
-        let Told { seconds, sums } = Told::whole(told)?;
+        let Told { seconds, sums, .. } = Told::whole(told)?;
         report.seconds = self.seconds_before + seconds;
         let phases = self.state.training.phases();
         let phases: Vec<&Phase> = due.iter().map(|phase| phases[*phase]).collect();
@@ -134,7 +139,7 @@ impl Run<'_> {
         share: &StepSamples,
         steps: &mut [phalanx_sharding::Step<'_>],
     ) -> Result<Vec<Vec<Measure>>, TrainError> {
-        let (state, distributed) = (&self.state, self.distributed);
+        let (state, distributed) = (&self.state, &self.distributed);
         let training = &state.training;
         let phases = training.phases();
         let mut key = self.key.stream("train");

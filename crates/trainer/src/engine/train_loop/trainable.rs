@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::{Device, Tensor};
-use phalanx_sharding::{Reduced, Rule, UpdateRule};
+use phalanx_sharding::{CatchUp, Reduced, Rule, UpdateRule};
 use phalanx_tensor::optim::{
     Ema, LossScale, LossScaleState, Optimizer, Schedule, clip_by_squares, clip_to_norm, grad_sum_of_squares,
 };
@@ -38,6 +38,10 @@ pub(super) struct Trainable {
     begin: u64,
     clip_norm: Option<f64>,
     loss_scale: Option<LossScale>,
+    /// Whether averages are in the place of weights.
+    shows_averages: bool,
+    /// What this rank had for itself when a rank was lost, until those who are left go on from it.
+    salvaged: Option<Vec<(String, Vec<f32>)>>,
 }
 
 /// The optimizer, and the averages that follow every one of its steps.
@@ -53,6 +57,12 @@ impl UpdateRule for Updater {
         self.optimizer.step(params, learning_rate, &self.context)?;
         self.ema.as_mut().map_or(Ok(()), |ema| ema.update(params, &self.context))
     }
+}
+
+/// Exchanges weights and averages.
+fn swap(updater: &Mutex<Updater>, params: &[FlatParam]) -> Result<(), TensorError> {
+    let mut updater = updater.lock().unwrap_or_else(PoisonError::into_inner);
+    updater.ema.as_mut().map_or(Ok(()), |ema| ema.swap(params))
 }
 
 impl Trainable {
@@ -85,6 +95,8 @@ impl Trainable {
             begin: steps.start,
             clip_norm: (config.train.clip_norm > 0.0).then_some(config.train.clip_norm),
             loss_scale: precision::loss_scale(config)?,
+            shows_averages: false,
+            salvaged: None,
         })
     }
 
@@ -175,9 +187,46 @@ impl Trainable {
     /// Exchanges weights and averages, if there are any.
     pub(super) fn swap_averages(&mut self) -> Result<(), TrainError> {
         if self.updater().ema.is_some() {
-            self.network
-                .update(|params| self.updater().ema.as_mut().map_or(Ok(()), |ema| ema.swap(params)))?;
+            let (updater, shows) = (self.updater.clone(), &mut self.shows_averages);
+            self.network.update(|params| {
+                swap(&updater, params)?;
+                *shows = !*shows;
+                Ok(())
+            })?;
         }
+        Ok(())
+    }
+
+    /// Shares the network anew among those who are left of a world that was broken after `step` steps: each goes on from what it
+    /// has. They take the steps from `until` on alike, and each has taken its part among `ranks` ranks before.
+    pub(super) fn go_on(
+        &mut self,
+        distributed: &Distributed,
+        config: &Config,
+        step: u64,
+        (until, ranks): (u64, usize),
+        threads: usize,
+    ) -> Result<(), TrainError> {
+        let of_network = |step: u64| step.saturating_sub(self.begin);
+        if self.salvaged.is_none() {
+            let (updater, shows) = (self.updater.clone(), std::mem::take(&mut self.shows_averages));
+            self.salvaged =
+                self.network.parallel()?.salvage(of_network(step), &mut |params| match shows {
+                    true => swap(&updater, params),
+                    false => Ok(()),
+                })?;
+        }
+        // It stays until all is well: another rank may be lost meanwhile.
+        let cannot = || TrainError::Setup("the strategy cannot go on without a rank".to_owned());
+        let own = self.salvaged.clone().ok_or_else(cannot)?;
+        let catch_up = CatchUp { until: of_network(until), gradient_scale: ranks as f64 };
+        self.network.share(distributed, config, threads, Some(catch_up))?;
+        let parallel = self.network.parallel()?;
+        let rule: Rule = self.updater.clone();
+        parallel.serve(&rule)?;
+        parallel.load_own_state(own)?;
+        self.network.broadcast_state()?;
+        self.salvaged = None;
         Ok(())
     }
 
@@ -188,27 +237,53 @@ impl Trainable {
     }
 
     /// Copies what this rank has to write of the optimizer's state and of averages, and adds to `state` what the index has to
-    /// say.
-    pub(super) fn save(&self, cut: &mut Cut, state: &mut Map<String, Value>) -> Result<(), TrainError> {
+    /// say. Every rank calls this at the same place.
+    pub(super) fn save(
+        &self,
+        distributed: &Distributed,
+        cut: &mut Cut,
+        state: &mut Map<String, Value>,
+    ) -> Result<(), TrainError> {
         let role = self.network.role()?;
-        // The counts are the same on all ranks; those that write none of the state ask for that of nothing.
+        // The counts are the same on all ranks that update; those that write none of the state ask for that of nothing.
         let params = if role.saves(role.optimizer) { self.network.parallel()?.params() } else { &[] };
         let updater = self.updater();
-        let mut tell = |key: &str, value: Value| state.insert(self.key(key), value);
-        let (steps, named) = updater.optimizer.state(params)?;
-        tell("optimizer_steps", Value::from(steps));
+        let (steps, mut named) = updater.optimizer.state(params)?;
+        let mut counts = [steps, 0];
+        let averages = updater.ema.as_ref().map(|ema| ema.state(params)).transpose()?;
+        if let Some((updates, averages)) = averages {
+            counts[1] = updates;
+            named.extend(averages);
+        }
+        drop(updater);
         cut.state(named);
+        let [steps, updates] = self.counts(distributed, counts)?;
+        let mut tell = |key: &str, value: Value| state.insert(self.key(key), value);
+        tell("optimizer_steps", Value::from(steps));
         if let Some(LossScaleState { scale, good_steps, left_out }) = self.loss_scale_state() {
             tell("loss_scale", Value::from(scale));
             tell("loss_scale_good_steps", Value::from(good_steps));
             tell("loss_scale_left_out", Value::from(left_out));
         }
-        if let Some(ema) = &updater.ema {
-            let (updates, named) = ema.state(params)?;
+        if self.updater().ema.is_some() {
             tell("ema_updates", Value::from(updates));
-            cut.state(named);
         }
         Ok(())
+    }
+
+    /// How many steps the optimizer and averages have taken, where those of some ranks take none.
+    fn counts(&self, distributed: &Distributed, own: [u64; 2]) -> Result<[u64; 2], TrainError> {
+        if !distributed.has_servers() {
+            return Ok(own);
+        }
+        let counts = self.network.parallel()?.counts_updates();
+        let own = if counts { own } else { [0, 0] };
+        let told = distributed.gather_text(&format!("{} {}", own[0], own[1]))?;
+        let told = told.iter().filter_map(|told| told.split_once(' '));
+        let number = |text: &str| text.parse::<u64>().unwrap_or(0);
+        Ok(told.fold([0, 0], |most, (steps, updates)| {
+            [most[0].max(number(steps)), most[1].max(number(updates))]
+        }))
     }
 
     /// What this rank has of the optimizer's state and of averages, as numbers by name: where each rank has its own.

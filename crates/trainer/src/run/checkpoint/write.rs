@@ -89,6 +89,11 @@ impl Aside {
         Self { checkpoints: checkpoints.to_owned(), step, ticket, path }
     }
 
+    /// The step after which it was begun.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
     /// The number that no other attempt has.
     pub fn ticket(&self) -> u64 {
         self.ticket

@@ -1,0 +1,67 @@
+//! Which ranks work and which serve.
+
+use crate::{Result, ShardingError};
+
+/// Workers are the first ranks. Servers are on each of them, or on the last ranks, which do nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Places {
+    pub(super) workers: usize,
+    pub(super) servers: usize,
+    /// The rank of the first server.
+    first: usize,
+}
+
+impl Places {
+    /// Of `ranks` ranks, of which the last `dedicated` only serve; 0 to have a server on every rank.
+    ///
+    /// # Errors
+    /// [`ShardingError::Strategy`] if nobody would work.
+    pub(super) fn new(ranks: usize, dedicated: usize, strategy: &'static str) -> Result<Self> {
+        if dedicated == 0 {
+            return Ok(Self { workers: ranks, servers: ranks, first: 0 });
+        }
+        if dedicated >= ranks {
+            let problem =
+                format!("has {dedicated} servers of {ranks} ranks; there must be a worker besides them");
+            return Err(ShardingError::strategy(strategy, problem));
+        }
+        Ok(Self { workers: ranks - dedicated, servers: dedicated, first: ranks - dedicated })
+    }
+
+    /// Whether a rank trains.
+    pub(super) fn is_worker(self, rank: usize) -> bool {
+        rank < self.workers
+    }
+
+    /// The server on a rank, if there is one.
+    pub(super) fn server_on(self, rank: usize) -> Option<usize> {
+        rank.checked_sub(self.first).filter(|server| *server < self.servers)
+    }
+
+    /// The rank that a server is on.
+    pub(super) fn rank_of(self, server: usize) -> usize {
+        self.first + server
+    }
+
+    /// Whether servers are ranks of their own.
+    pub(super) fn are_apart(self) -> bool {
+        self.first > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_on_all_ranks_or_on_the_last() {
+        let beside = Places::new(3, 0, "ps-asp").expect("all serve");
+        assert!((0..3).all(|rank| beside.is_worker(rank) && beside.server_on(rank) == Some(rank)));
+        let apart = Places::new(5, 2, "ps-asp").expect("three work");
+        assert_eq!((0..5).map(|rank| apart.is_worker(rank)).filter(|works| *works).count(), 3);
+        assert_eq!((0..5).filter_map(|rank| apart.server_on(rank)).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!([apart.rank_of(0), apart.rank_of(1)], [3, 4]);
+        let error = Places::new(2, 2, "ps-asp").expect_err("nobody works").to_string();
+        assert!(error.contains("2 servers of 2 ranks"), "{error}");
+    }
+}

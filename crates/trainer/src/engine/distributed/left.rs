@@ -1,0 +1,107 @@
+//! Going on without ranks that have died: who is left meets again, under new numbers.
+
+use phalanx_collectives::{Control, Regrouped, WorldConfig, regroup};
+
+use super::{Distributed, Job};
+use crate::config::Config;
+use crate::engine::error::TrainError;
+use crate::launch::StopFlag;
+
+/// What a rank knows of the processes that the run began with.
+pub(super) struct Roster {
+    /// This rank's place in the present world.
+    pub(super) config: WorldConfig,
+    pub(super) stop: StopFlag,
+    /// By rank of the present world: its number when the run began.
+    pub(super) members: Vec<usize>,
+    /// By number when the run began: the host's name.
+    pub(super) hosts: Vec<String>,
+    /// How many of them are workers: the first.
+    pub(super) workers: usize,
+    /// With how many workers the run goes on.
+    pub(super) least: usize,
+}
+
+/// A rank that has died.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::engine) struct Dead {
+    /// Its number when the run began.
+    pub(in crate::engine) rank: usize,
+    pub(in crate::engine) host: String,
+}
+
+/// What there was before those who are left met again.
+pub(in crate::engine) struct Before {
+    /// What had been told in the world that broke, and was not heard.
+    pub(in crate::engine) control: Control,
+    /// By rank of the present world: its number in that world.
+    pub(in crate::engine) places: Vec<usize>,
+    /// How many ranks it had.
+    pub(in crate::engine) ranks: usize,
+    /// Who has died.
+    pub(in crate::engine) dead: Vec<Dead>,
+}
+
+/// The name of this rank's host.
+pub(super) fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "this host".to_owned() } else { name.to_owned() }
+}
+
+impl Distributed {
+    /// The number that this run's rank `rank` had when the run began.
+    pub(in crate::engine) fn first_number(&self, rank: usize) -> usize {
+        self.roster.as_ref().and_then(|roster| roster.members.get(rank).copied()).unwrap_or(rank)
+    }
+
+    /// Whether the run would go on if a worker died now.
+    pub(in crate::engine) fn outlives_a_death(&self) -> bool {
+        self.roster.as_ref().is_some_and(|roster| roster.least > 0 && self.data_size() > roster.least)
+    }
+
+    /// Meets those who are left of a world that has lost ranks, and takes their numbers.
+    ///
+    /// # Errors
+    /// [`TrainError::Died`] if they cannot go on without those who are lost; [`TrainError::Comm`] if they do not meet, or
+    /// nobody was lost.
+    pub(in crate::engine) fn go_on_with_those_left(&mut self, config: &Config) -> Result<Before, TrainError> {
+        let (Some(roster), Some(world)) = (&mut self.roster, &self.world) else {
+            return Err(TrainError::Setup("this rank has no others to meet".to_owned()));
+        };
+        let control = world.control()?;
+        let ranks = roster.members.len();
+        let Regrouped { communicator, config: place, members: places } = regroup(world, &roster.config)?;
+        let gone = (0..ranks).filter(|rank| !places.contains(rank)).map(|rank| roster.members[rank]);
+        let dead: Vec<Dead> = gone
+            .map(|rank| Dead { rank, host: roster.hosts.get(rank).cloned().unwrap_or_default() })
+            .collect();
+        if dead.is_empty() {
+            // It broke for another reason, and would again.
+            world.check()?;
+        }
+        roster.members = places.iter().map(|place| roster.members[*place]).collect();
+        roster.config = place;
+        let (workers, least, stop) = (roster.workers, roster.least, roster.stop.clone());
+        self.job = Job::shared(&communicator)?;
+        let connected = self.device.connected(&communicator)?;
+        self.mesh = Some(config.train.strategy.mesh(connected, 0)?);
+        self.world = Some(communicator);
+        self.told = Some(self.asks_when(&stop));
+        let died = || dead.iter().map(ToString::to_string).collect();
+        if dead.iter().any(|dead| dead.rank >= workers) {
+            return Err(TrainError::ServerDied { dead: died() });
+        }
+        let left = self.data_size();
+        if left < least {
+            return Err(TrainError::Died { dead: died(), left, least });
+        }
+        Ok(Before { control, places, ranks, dead })
+    }
+}
+
+impl std::fmt::Display for Dead {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "rank {} on {}", self.rank, self.host)
+    }
+}

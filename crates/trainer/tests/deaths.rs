@@ -1,0 +1,202 @@
+//! Workers that are killed, and runs that go on without them: who is named, who takes over, what is saved, and what ends a run.
+#![cfg(target_os = "linux")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use phalanx_trainer::run::checkpoint::Checkpoint;
+use phalanx_trainer::run::{Summary, read_metrics};
+
+/// A run of the program, with its launcher.
+struct Running {
+    place: PathBuf,
+    launcher: Child,
+}
+
+const SMALL: &str = "--set train.global_batch=12 --set train.threads=1 --set log.every=1 --set data.images=60 --set data.test_images=12 \
+    --set sample.rows=1 --set sample.columns=1 --set eval.batch=4";
+
+fn phalanx(place: &Path, line: &str) -> Command {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+    program.args(line.split_whitespace()).current_dir(place).stdout(Stdio::null()).stderr(Stdio::piped());
+    program
+}
+
+impl Running {
+    fn start(place: &Path, line: &str) -> Self {
+        let launcher = phalanx(place, &format!("train tiny {SMALL} {MLP} {line} --out run"));
+        Self { place: place.join("run"), launcher: { launcher }.spawn().expect("phalanx runs") }
+    }
+
+    /// The processes that were started as ranks, in order.
+    fn ranks(&self) -> Vec<u32> {
+        let found = Command::new("pgrep").args(["-P", &self.launcher.id().to_string()]).output();
+        let found = String::from_utf8_lossy(&found.expect("pgrep runs").stdout).into_owned();
+        found.split_whitespace().map(|id| id.parse().expect("a number")).collect()
+    }
+
+    /// The last step that the run has told of.
+    fn step(&self) -> u64 {
+        let lines = read_metrics(&self.place.join("metrics.jsonl")).unwrap_or_default();
+        lines.last().map_or(0, phalanx_trainer::run::Line::step)
+    }
+
+    fn wait_for(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let begun = Instant::now();
+        while !holds(self) {
+            let ended = self.launcher.try_wait().expect("it is there");
+            assert!(ended.is_none(), "the run ended before {what}: {ended:?}");
+            assert!(begun.elapsed() < Duration::from_secs(240), "no {what} within four minutes");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn kill(id: u32) {
+        assert!(Command::new("kill").args(["-9", &id.to_string()]).status().expect("kill runs").success());
+    }
+
+    /// Whether it ended well, and what it said.
+    fn end(self) -> (bool, String) {
+        let output = self.launcher.wait_with_output().expect("phalanx ends");
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+}
+
+fn summary(place: &Path) -> Summary {
+    Summary::read(&place.join("run/summary.json")).expect("a summary")
+}
+
+/// A model whose steps take milliseconds.
+const MLP: &str = "--set model.kind=mlp --set model.mlp_width=24 --set model.mlp_depth=1 --set model.image_size=8 --set \
+    optim.kind=sgd --set optim.lr=0.05";
+
+#[test]
+fn gossip_goes_on_without_those_who_die() {
+    for (strategy, further) in [
+        ("d-psgd", "--set train.ema=0.8"),
+        ("sgp", "--set sync.topology=exponential"),
+        ("ad-psgd", "--set sync.topology=complete --set train.ema=0.8"),
+    ] {
+        let place = tempfile::tempdir().expect("a folder");
+        let line = format!(
+            "--ranks 4 --strategy {strategy} --set sync.min_workers=2 --set train.steps=120 --set eval.every=25 --set \
+            checkpoint.every=10 --set chaos.delay=rank=0,ms=25;rank=1,ms=25;rank=2,ms=25;rank=3,ms=25 {further}"
+        );
+        let mut running = Running::start(place.path(), &line);
+        running.wait_for("step 7", |run| run.step() >= 7);
+        let ranks = running.ranks();
+        assert_eq!(ranks.len(), 4, "{strategy}");
+        Running::kill(ranks[2]);
+        let before = running.step();
+        running.wait_for("more steps", |run| run.step() >= before + 20);
+        Running::kill(ranks[1]);
+        let (ended_well, said) = running.end();
+        assert!(ended_well, "{strategy}: {said}");
+        let told = summary(place.path());
+        assert_eq!((told.step, told.world_size), (120, 2), "{strategy}");
+        assert_eq!(told.dead.iter().map(|dead| dead.rank).collect::<Vec<_>>(), [2, 1], "{strategy}");
+        for dead in &told.dead {
+            assert!(dead.cause.as_ref().is_some_and(|cause| cause.contains("signal 9")), "{dead:?}");
+            assert!(!dead.host.is_empty() && (8..=120).contains(&dead.from_step), "{dead:?}");
+        }
+        assert_eq!(told.ranks.iter().map(|rank| rank.rank).collect::<Vec<_>>(), [0, 3], "{strategy}");
+        let lines = read_metrics(&place.path().join("run/metrics.jsonl")).expect("lines");
+        let steps: Vec<u64> = lines.iter().map(phalanx_trainer::run::Line::step).collect();
+        assert_eq!(steps, (1..=120).collect::<Vec<_>>(), "{strategy}: every step is told once");
+        assert_eq!(lines[119].number("workers"), Some(2.0), "{strategy}");
+        assert!(lines.iter().all(|line| line.number("loss").is_some_and(f64::is_finite)), "{strategy}");
+        let mean = |lines: &[phalanx_trainer::run::Line]| {
+            lines.iter().filter_map(|line| line.number("loss")).sum::<f64>() / lines.len() as f64
+        };
+        let (first, last) = (mean(&lines[..7]), mean(&lines[113..]));
+        assert!(last < first, "{strategy}: {first}, then {last}");
+        let log = std::fs::read_to_string(place.path().join("run/logs/rank-0.log")).expect("a log");
+        assert!(log.contains("rank 2 on ") && log.contains("rank 1 on "), "{strategy}: {log}");
+        // What was saved by two goes on by four, and by two.
+        assert_eq!(
+            Checkpoint::list(&place.path().join("run/checkpoints")).last().map(|found| found.0),
+            Some(120)
+        );
+        for (ranks, steps) in [(4, 123), (2, 126)] {
+            let line = format!(
+                "train --resume --out run --steps {steps} --set train.ranks={ranks} --set chaos.delay="
+            );
+            let output = phalanx(place.path(), &line).output().expect("phalanx runs");
+            assert!(output.status.success(), "{strategy}: {}", String::from_utf8_lossy(&output.stderr));
+            let told = summary(place.path());
+            assert_eq!((told.step, told.world_size, told.dead.len()), (steps, ranks, 0), "{strategy}");
+        }
+    }
+}
+
+#[test]
+fn too_few_workers_and_a_death_of_rank_0_end_the_run_with_a_name() {
+    for (victim, least) in [(2, 3), (0, 1)] {
+        let place = tempfile::tempdir().expect("a folder");
+        let line =
+            format!("--ranks 3 --strategy d-psgd --set sync.min_workers={least} --set train.steps=100000");
+        let mut running = Running::start(place.path(), &line);
+        running.wait_for("step 5", |run| run.step() >= 5);
+        Running::kill(running.ranks()[victim]);
+        let (ended_well, said) = running.end();
+        assert!(
+            !ended_well && said.contains(&format!("rank {victim} failed: was killed by signal 9")),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn servers_of_their_own_go_on_without_workers_and_the_run_not_without_a_server() {
+    for strategy in ["ps-asp", "ps-ssp"] {
+        let place = tempfile::tempdir().expect("a folder");
+        let line = format!(
+            "--ranks 3 --servers 2 --strategy {strategy} --set sync.min_workers=2 --set train.steps=100 --set eval.every=20 --set \
+            checkpoint.every=10 --set train.ema=0.8 --set chaos.delay=rank=0,ms=25;rank=1,ms=25;rank=2,ms=25"
+        );
+        let mut running = Running::start(place.path(), &line);
+        running.wait_for("step 7", |run| run.step() >= 7);
+        let ranks = running.ranks();
+        assert_eq!(ranks.len(), 5, "{strategy}: three workers and two servers");
+        Running::kill(ranks[1]);
+        let (ended_well, said) = running.end();
+        assert!(ended_well, "{strategy}: {said}");
+        let told = summary(place.path());
+        assert_eq!((told.step, told.world_size, told.servers), (100, 2, 2), "{strategy}");
+        assert_eq!(told.dead.iter().map(|dead| dead.rank).collect::<Vec<_>>(), [1], "{strategy}");
+        assert_eq!(told.ranks.iter().map(|rank| rank.rank).collect::<Vec<_>>(), [0, 2, 3, 4], "{strategy}");
+        let lines = read_metrics(&place.path().join("run/metrics.jsonl")).expect("lines");
+        assert_eq!(lines.len(), 100, "{strategy}: every step is told once");
+        // What was saved by two workers goes on by three.
+        let line = "train --resume --out run --steps 100000";
+        let launcher = phalanx(place.path(), line).spawn().expect("phalanx runs");
+        let mut running = Running { place: place.path().join("run"), launcher };
+        running.wait_for("step 125", |run| run.step() >= 125);
+        Running::kill(running.ranks()[3]);
+        let (ended_well, said) = running.end();
+        assert!(!ended_well && said.contains("rank 3 failed: was killed by signal 9"), "{strategy}: {said}");
+        let saved = Checkpoint::list(&place.path().join("run/checkpoints")).last().map_or(0, |found| found.0);
+        assert!(saved >= 110, "{strategy}: {saved}");
+        let line = format!("train --resume --out run --steps {}", saved + 3);
+        let output = phalanx(place.path(), &line).output().expect("phalanx runs");
+        assert!(output.status.success(), "{strategy}: {}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(summary(place.path()).step, saved + 3, "{strategy}");
+    }
+}
+
+#[test]
+fn who_cannot_go_on_says_so_before_anything_begins() {
+    let place = tempfile::tempdir().expect("a folder");
+    for (line, problem) in [
+        ("--ranks 3 --strategy ps-asp --set sync.min_workers=2", "sync.servers above 0"),
+        ("--ranks 3 --strategy ps-bsp --servers 1 --set sync.min_workers=2", "cannot go on without a worker"),
+        ("--ranks 3 --strategy ddp --set sync.min_workers=2", "cannot go on without a worker"),
+        ("--ranks 3 --strategy d-psgd --set sync.min_workers=4", "above train.ranks"),
+        ("--ranks 3 --strategy d-psgd --servers 1", "has no servers"),
+    ] {
+        let output = phalanx(place.path(), &format!("train tiny {line}")).output().expect("phalanx runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(problem), "{line}: {said}");
+    }
+}
