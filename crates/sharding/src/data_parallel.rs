@@ -17,7 +17,6 @@ mod gradients;
 mod parameters;
 mod prefetch;
 mod weights;
-mod worker;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

@@ -60,6 +60,7 @@
 #![forbid(unsafe_code)]
 
 mod agreement;
+mod beside;
 mod buffer;
 mod codec;
 mod data_parallel;

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use super::entries::Values;
 use super::power_sgd::PowerSgd;
 use super::quantisers::{ChunkKind, Chunks, Lossless};
 use super::random_k::RandomK;
-use super::sparse::{Momentum, Sparse, Values};
+use super::sparse::{Momentum, Sparse};
 use super::two_hops::{Memory, TwoHops};
 use super::{Bf16, GradCodec};
 use crate::{Result, ShardingError};

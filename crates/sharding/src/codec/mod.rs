@@ -6,6 +6,7 @@
 
 mod bf16;
 mod bucket;
+mod entries;
 mod kind;
 mod peers;
 mod power_sgd;

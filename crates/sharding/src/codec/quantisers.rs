@@ -1,4 +1,4 @@
-//! What sums in two hops send in place of numbers: integers, levels, signs, or the numbers without loss.
+//! What is sent in place of numbers: integers, levels, signs, or the numbers without loss.
 
 use phalanx_kernels::{
     Context, compress_lossless, decompress_lossless, dequantise_int4, dequantise_int8, dequantise_stochastic,
@@ -6,8 +6,21 @@ use phalanx_kernels::{
     sign_encode, sign_len,
 };
 
-use super::two_hops::Quantiser;
 use crate::{Result, ShardingError};
+
+/// Turns numbers into a message and back.
+pub(super) trait Quantiser: std::fmt::Debug + Send + Sync {
+    fn name(&self) -> &'static str;
+
+    /// The most bytes of a message of `len` numbers; without loss of what the numbers are they may be fewer.
+    fn message_len(&self, len: usize) -> usize;
+
+    /// Appends a message. `draw` is a stream of random numbers for it.
+    fn encode(&self, values: &[f32], draw: u64, out: &mut Vec<u8>) -> Result<()>;
+
+    /// Writes the numbers of a message, or adds them to what is there.
+    fn decode(&self, message: &[u8], out: &mut [f32], add: bool) -> Result<()>;
+}
 
 /// Levels of QSGD to each side of 0.
 const LEVELS: u8 = 127;

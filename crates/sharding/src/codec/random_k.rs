@@ -3,10 +3,10 @@
 use phalanx_kernels::{clear_indices, gather_indices, random_indices, scatter_add};
 
 use super::bucket::{Among, Bucket, Keeps};
+use super::entries::entries;
 use super::peers::Peers;
 use super::quantisers::{numbers, put_numbers, wrong};
 use super::slots::{Kept, STEP, STEP_BYTES, Slots, finite, mixed};
-use super::sparse::entries;
 use super::{CodecBytes, CodecState, GradCodec};
 use crate::Result;
 

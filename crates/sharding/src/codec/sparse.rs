@@ -1,13 +1,10 @@
 //! The largest gradients alone, with what was not sent kept for later: top-k with error feedback, and Deep Gradient Compression.
 
-use phalanx_kernels::{
-    Context, accumulate_momentum, clear_indices, dequantise_int8, gather_indices, quantise_int8, scales_len,
-    scatter_add, top_k,
-};
+use phalanx_kernels::{Context, accumulate_momentum, clear_indices, gather_indices, scatter_add, top_k};
 
 use super::bucket::{Among, Bucket, Keeps};
+use super::entries::{Entries, Values, entries};
 use super::peers::Peers;
-use super::quantisers::{numbers, put_numbers, wrong};
 use super::slots::{Kept, STEP, STEP_BYTES, Slots, finite};
 use super::{CodecBytes, CodecState, GradCodec};
 use crate::Result;
@@ -20,14 +17,6 @@ const RESIDUAL: &str = "residual";
 /// What is kept for Deep Gradient Compression: momentum, and the sum of it that was not sent.
 const VELOCITY: &str = "velocity";
 const SUM: &str = "sum";
-
-/// How values of entries travel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Values {
-    Plain,
-    /// As integers of 8 bits with a scale for so many.
-    Int8(usize),
-}
 
 /// Momentum that is applied before sending.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -42,7 +31,7 @@ pub(super) struct Momentum {
 pub(super) struct Sparse {
     name: &'static str,
     density: f64,
-    values: Values,
+    wire: Entries,
     momentum: Option<Momentum>,
     slots: Slots,
     context: Context,
@@ -55,7 +44,7 @@ impl Sparse {
         Self {
             name,
             density,
-            values,
+            wire: Entries { codec: name, values, context: Context::new(1) },
             momentum: None,
             slots: Slots::new(name, &[RESIDUAL]),
             context: Context::new(1),
@@ -111,54 +100,6 @@ impl Sparse {
         WARM_UP[stage].max(self.density)
     }
 
-    fn message(&self, indices: &[u32], values: &[f32]) -> Result<Vec<u8>> {
-        let mut message = Vec::with_capacity(self.message_len(indices.len()));
-        message.extend((indices.len() as u32).to_le_bytes());
-        indices.iter().for_each(|index| message.extend(index.to_le_bytes()));
-        match self.values {
-            Values::Plain => put_numbers(values, &mut message),
-            Values::Int8(chunk) => {
-                let mut scales = vec![0.0; scales_len(values.len(), chunk)];
-                let mut whole = vec![0_i8; values.len()];
-                quantise_int8(&self.context, values, chunk, &mut scales, &mut whole)?;
-                put_numbers(&scales, &mut message);
-                message.extend(whole.iter().map(|q| q.cast_unsigned()));
-            }
-        }
-        Ok(message)
-    }
-
-    fn message_len(&self, entries: usize) -> usize {
-        4 + 4 * entries
-            + match self.values {
-                Values::Plain => 4 * entries,
-                Values::Int8(chunk) => 4 * scales_len(entries, chunk) + entries,
-            }
-    }
-
-    /// The entries of a message.
-    fn entries_of(&self, message: &[u8], len: usize) -> Result<(Vec<u32>, Vec<f32>)> {
-        let wrong = || wrong(self.name, message, len);
-        let (count, rest) = message.split_first_chunk::<4>().ok_or_else(wrong)?;
-        let count = u32::from_le_bytes(*count) as usize;
-        if message.len() != self.message_len(count) {
-            return Err(wrong());
-        }
-        let (indices, rest) = rest.split_at(4 * count);
-        let indices = indices.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
-        let values = match self.values {
-            Values::Plain => numbers(rest),
-            Values::Int8(chunk) => {
-                let (scales, whole) = rest.split_at(4 * scales_len(count, chunk));
-                let whole: Vec<i8> = whole.iter().map(|byte| byte.cast_signed()).collect();
-                let mut values = vec![0.0; count];
-                dequantise_int8(&self.context, (&numbers(scales), &whole), chunk, &mut values, false)?;
-                values
-            }
-        };
-        Ok((indices, values))
-    }
-
     fn sum(
         &self,
         kept: &mut Kept,
@@ -175,13 +116,13 @@ impl Sparse {
         gather_indices(gradients, &indices, &mut values)?;
         // To all, or to each rank what falls into its part.
         let messages = match keeps {
-            Keeps::All => vec![self.message(&indices, &values)?],
+            Keeps::All => vec![self.wire.message(&indices, &values)?],
             Keeps::Shard | Keeps::Leader => {
                 let of = |to: usize| {
                     let part = keeps.part(len, ranks, to);
                     let cut = |bound: usize| indices.partition_point(|index| (*index as usize) < bound);
                     let range = cut(part.start)..cut(part.end);
-                    self.message(&indices[range.clone()], &values[range])
+                    self.wire.message(&indices[range.clone()], &values[range])
                 };
                 (0..ranks).map(of).collect::<Result<_>>()?
             }
@@ -198,7 +139,7 @@ impl Sparse {
         let own = if keeps == Keeps::All { 0..len } else { keeps.part(len, ranks, rank) };
         gradients[own].fill(0.0);
         for message in &coming {
-            let (indices, values) = self.entries_of(message, len)?;
+            let (indices, values) = self.wire.entries_of(message, len)?;
             scatter_add(&indices, &values, gradients)?;
         }
         Ok(())
@@ -215,11 +156,11 @@ impl Sparse {
     ) -> Result<()> {
         let Accumulated { first: mut waiting, mut velocity, .. } = held;
         waiting.copy_from_slice(all);
-        if self.values == Values::Plain {
+        if self.wire.values == Values::Plain {
             clear_indices(indices, &mut waiting)?;
         } else {
             for message in messages {
-                let (indices, values) = self.entries_of(message, all.len())?;
+                let (indices, values) = self.wire.entries_of(message, all.len())?;
                 indices.iter().zip(values).for_each(|(at, value)| waiting[*at as usize] -= value);
             }
         }
@@ -253,11 +194,6 @@ impl Accumulated {
     }
 }
 
-/// How many of `len` are a part of `density`: at least one.
-pub(super) fn entries(density: f64, len: usize) -> usize {
-    ((len as f64 * density).ceil() as usize).clamp(1.min(len), len)
-}
-
 impl GradCodec for Sparse {
     fn name(&self) -> &'static str {
         self.name
@@ -286,12 +222,12 @@ impl GradCodec for Sparse {
     }
 
     fn bytes(&self, bucket: &Bucket, among: &Among) -> CodecBytes {
-        let message = self.message_len(self.entries(bucket.len)) as u64;
+        let message = self.wire.message_len(self.entries(bucket.len)) as u64;
         let sent = match among.keeps {
             Keeps::All => among.gathered(message),
             // At most: all entries may fall into other ranks' parts, each of which has a count and a last scale that is not full.
             Keeps::Shard | Keeps::Leader => {
-                let scale = if self.values == Values::Plain { 0 } else { 4 };
+                let scale = if self.wire.values == Values::Plain { 0 } else { 4 };
                 let others = among.ranks as u64 - 1;
                 if others == 0 { 0 } else { message + (4 + scale) * (others - 1) }
             }

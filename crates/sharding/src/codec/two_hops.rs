@@ -6,23 +6,10 @@
 
 use super::bucket::{Among, Bucket, Keeps};
 use super::peers::Peers;
+use super::quantisers::Quantiser;
 use super::slots::{Kept, STEP, STEP_BYTES, Slots, finite, mixed};
 use super::{CodecBytes, CodecState, GradCodec};
 use crate::Result;
-
-/// Turns numbers into a message and back.
-pub(super) trait Quantiser: std::fmt::Debug + Send + Sync {
-    fn name(&self) -> &'static str;
-
-    /// The most bytes of a message of `len` numbers; without loss of what the numbers are they may be fewer.
-    fn message_len(&self, len: usize) -> usize;
-
-    /// Appends a message. `draw` is a stream of random numbers for it.
-    fn encode(&self, values: &[f32], draw: u64, out: &mut Vec<u8>) -> Result<()>;
-
-    /// Writes the numbers of a message, or adds them to what is there.
-    fn decode(&self, message: &[u8], out: &mut [f32], add: bool) -> Result<()>;
-}
 
 /// What is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use phalanx_collectives::{CommStats, Communicator, ReduceOp};
 use phalanx_tensor::host::HostSliceMut;
 use phalanx_tensor::{FlatParam, FlatStorage, TensorError};
 
-use super::worker::{Pending, Worker};
 use crate::Result;
+use crate::beside::{Pending, Worker};
 use crate::codec::{CodecState, CodecVerdict, CodecWhen, GradCodec, Peers, Route, Sum, Trial, Way};
 
 /// A codec, and the ranks that it sums over.

@@ -6,8 +6,8 @@ use phalanx_collectives::{Handle, ReduceOp};
 use phalanx_tensor::FlatStorage;
 
 use super::DataParallel;
-use super::worker::Pending;
 use crate::Result;
+use crate::beside::Pending;
 use crate::buffer::InPlace;
 use crate::codec::Way;
 use crate::strategy::{LEADER, Layout};

@@ -8,9 +8,9 @@ use phalanx_collectives::Handle;
 use phalanx_tensor::{FlatParam, Key, ParamState};
 
 use super::prefetch::{Pass, Prefetch, Visit};
-use super::worker::Pending;
 use super::{DataParallel, Progress};
 use crate::Result;
+use crate::beside::Pending;
 use crate::buffer::InPlace;
 
 /// Which buckets are on their way, and the way that passes take.

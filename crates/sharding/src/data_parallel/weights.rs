@@ -8,7 +8,7 @@ use phalanx_kernels::{Context, dequantise_int8, quantise_int8, scales_len};
 use phalanx_tensor::FlatStorage;
 
 use super::coding::with_singles;
-use super::worker::{Pending, Worker};
+use crate::beside::{Pending, Worker};
 use crate::codec::Peers;
 use crate::traffic::{chunk, int8_len};
 use crate::{Result, ShardingError};

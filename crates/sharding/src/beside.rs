@@ -11,7 +11,7 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// Runs jobs one after the other in the order in which they were given, on a thread of its own, or at once.
 #[derive(Debug)]
-pub(super) struct Worker(Option<Thread>);
+pub(crate) struct Worker(Option<Thread>);
 
 #[derive(Debug)]
 struct Thread {
@@ -36,7 +36,7 @@ impl Worker {
     ///
     /// # Errors
     /// If the system refuses the thread.
-    pub(super) fn start(name: &str, beside: bool) -> Result<Self> {
+    pub(crate) fn start(name: &str, beside: bool) -> Result<Self> {
         if !beside {
             return Ok(Self(None));
         }
@@ -49,7 +49,7 @@ impl Worker {
     }
 
     /// Gives it a job.
-    pub(super) fn run<R: Send + 'static>(
+    pub(crate) fn run<R: Send + 'static>(
         &self,
         job: impl FnOnce() -> Result<R> + Send + 'static,
     ) -> Pending<R> {
@@ -72,14 +72,14 @@ impl Worker {
 
 /// A job that was given to a [`Worker`].
 #[derive(Debug)]
-pub(super) struct Pending<R> {
+pub(crate) struct Pending<R> {
     done: Arc<AtomicBool>,
     answer: Receiver<Result<R>>,
 }
 
 impl<R> Pending<R> {
     /// Whether it is done, well or not.
-    pub(super) fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.done.load(Ordering::Acquire)
     }
 
@@ -87,7 +87,7 @@ impl<R> Pending<R> {
     ///
     /// # Errors
     /// Its own.
-    pub(super) fn wait(self) -> Result<R> {
+    pub(crate) fn wait(self) -> Result<R> {
         let ended = || Err(ShardingError::Step("the thread that works for it between ranks has ended"));
         self.answer.recv().unwrap_or_else(|_| ended())
     }

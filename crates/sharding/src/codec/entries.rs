@@ -1,0 +1,78 @@
+//! Numbers with their indices as a message.
+
+use phalanx_kernels::{Context, dequantise_int8, quantise_int8, scales_len};
+
+use super::quantisers::{numbers, put_numbers, wrong};
+use crate::Result;
+
+/// How values of entries travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Values {
+    Plain,
+    /// As integers of 8 bits with a scale for so many.
+    Int8(usize),
+}
+
+/// Messages of some of many numbers: how many there are, their indices, and their values.
+#[derive(Debug)]
+pub(super) struct Entries {
+    /// The codec that sends them.
+    pub(super) codec: &'static str,
+    pub(super) values: Values,
+    pub(super) context: Context,
+}
+
+impl Entries {
+    pub(super) fn message(&self, indices: &[u32], values: &[f32]) -> Result<Vec<u8>> {
+        let mut message = Vec::with_capacity(self.message_len(indices.len()));
+        message.extend((indices.len() as u32).to_le_bytes());
+        indices.iter().for_each(|index| message.extend(index.to_le_bytes()));
+        match self.values {
+            Values::Plain => put_numbers(values, &mut message),
+            Values::Int8(chunk) => {
+                let mut scales = vec![0.0; scales_len(values.len(), chunk)];
+                let mut whole = vec![0_i8; values.len()];
+                quantise_int8(&self.context, values, chunk, &mut scales, &mut whole)?;
+                put_numbers(&scales, &mut message);
+                message.extend(whole.iter().map(|q| q.cast_unsigned()));
+            }
+        }
+        Ok(message)
+    }
+
+    pub(super) fn message_len(&self, entries: usize) -> usize {
+        4 + 4 * entries
+            + match self.values {
+                Values::Plain => 4 * entries,
+                Values::Int8(chunk) => 4 * scales_len(entries, chunk) + entries,
+            }
+    }
+
+    /// The entries of a message.
+    pub(super) fn entries_of(&self, message: &[u8], len: usize) -> Result<(Vec<u32>, Vec<f32>)> {
+        let wrong = || wrong(self.codec, message, len);
+        let (count, rest) = message.split_first_chunk::<4>().ok_or_else(wrong)?;
+        let count = u32::from_le_bytes(*count) as usize;
+        if message.len() != self.message_len(count) {
+            return Err(wrong());
+        }
+        let (indices, rest) = rest.split_at(4 * count);
+        let indices = indices.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
+        let values = match self.values {
+            Values::Plain => numbers(rest),
+            Values::Int8(chunk) => {
+                let (scales, whole) = rest.split_at(4 * scales_len(count, chunk));
+                let whole: Vec<i8> = whole.iter().map(|byte| byte.cast_signed()).collect();
+                let mut values = vec![0.0; count];
+                dequantise_int8(&self.context, (&numbers(scales), &whole), chunk, &mut values, false)?;
+                values
+            }
+        };
+        Ok((indices, values))
+    }
+}
+
+/// How many of `len` are a part of `density`: at least one.
+pub(super) fn entries(density: f64, len: usize) -> usize {
+    ((len as f64 * density).ceil() as usize).clamp(1.min(len), len)
+}
