@@ -1,0 +1,107 @@
+//! What workers and servers begin with: rank 0's values, what a checkpoint has, or what is left when others have died.
+
+use phalanx_tensor::{FlatParam, ParamStore};
+
+use super::{NOTHING, ParameterServer, State};
+use crate::buffer::with_singles;
+use crate::parallel::{OwnState, Saved, whole};
+use crate::{Result, ShardingError};
+
+/// What is salvaged of a worker: its number among those who were.
+const WAS: &str = "was";
+
+/// The number of a worker that was none before.
+pub(super) const NOBODY: i64 = -1;
+
+/// What is salvaged of a server's elements of a bucket.
+fn shard_name(bucket: usize) -> String {
+    format!("shard.{bucket}")
+}
+
+impl ParameterServer {
+    /// Gives all ranks rank 0's values, and servers their elements of them, or what was saved or salvaged. Every rank calls this
+    /// at the same place.
+    pub(super) fn begin_with(&self, state: &mut State, store: &ParamStore) -> Result<()> {
+        self.receive(state, |_| true)?;
+        let loaded = state.loaded.take().map(|loaded| Saved::new(self.strategy.name, loaded));
+        let mut begins = self.server.as_ref().map(|server| server.clocks());
+        let mut shards = None;
+        if let Some(mut saved) = loaded {
+            let numbers = saved.whole("clock")?;
+            let short = || ShardingError::state(self.strategy.name, "`clock` is cut off");
+            let (first, rest) = numbers.split_at_checked(2).ok_or_else(short)?;
+            state.steps = first[0];
+            begins = begins.map(|_| (first[1], rest.to_vec()));
+            if saved.has(WAS) {
+                state.was = saved.whole(WAS)?.first().map_or(NOBODY, |was| *was as i64);
+            }
+            shards = self.salvaged(&mut saved)?;
+        }
+        // A rank that only serves keeps its elements of what is sent, and never has all buckets at once.
+        let mut sent = Vec::new();
+        for (at, param) in self.replica.params.iter().enumerate() {
+            let mut values = match self.works() {
+                true => self.replica.values(at)?,
+                false => vec![0.0; param.len()],
+            };
+            if self.replica.ranks() > 1 {
+                self.replica.comm.broadcast(&mut values, 0)?;
+            }
+            if self.works() {
+                self.replica.with_values(at, |own| own.copy_from_slice(&values))?;
+            }
+            sent.push(values[self.twins[at].owned()].to_vec());
+        }
+        self.replica.broadcast_buffers(store)?;
+        let all = self.replica.comm.all_gather(&[state.steps as i64, state.was])?;
+        if let (Some(server), Some((version, before))) = (&self.server, begins) {
+            let clocks = all.as_chunks::<2>().0[..self.places.workers].iter();
+            let clocks: Vec<(u64, Option<usize>)> =
+                clocks.map(|[steps, was]| (*steps as u64, usize::try_from(*was).ok())).collect();
+            server.fill((version, &before), &clocks, shards.as_ref().unwrap_or(&sent))?;
+        }
+        state.was = NOBODY;
+        state.known.fill(NOTHING);
+        Ok(self.replica.comm.barrier("parameter servers")?)
+    }
+
+    /// What a server on this rank had when others died, by bucket, if that is what is gone on from.
+    fn salvaged(&self, saved: &mut Saved) -> Result<Option<Vec<Vec<f32>>>> {
+        let first = self.twins.iter().position(FlatParam::trainable);
+        if !first.is_some_and(|first| saved.has(&shard_name(first))) {
+            return Ok(None);
+        }
+        let shard = |(at, twin): (usize, &FlatParam)| match twin.trainable() {
+            true => saved.take(&shard_name(at), twin.owned().len()),
+            false => Ok(Vec::new()),
+        };
+        self.twins.iter().enumerate().map(shard).collect::<Result<_>>().map(Some)
+    }
+
+    /// What is left on this rank after so many steps when others have died; nothing if workers cannot go on without them.
+    pub(super) fn salvage_at(
+        &self,
+        steps: u64,
+        change: &mut dyn FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>,
+    ) -> Result<Option<OwnState>> {
+        if self.options.servers == 0 || self.together {
+            return Ok(None);
+        }
+        self.replica.show_own()?;
+        let Some(server) = &self.server else {
+            let rank = self.mail.rank() as u64;
+            return Ok(Some(vec![
+                ("clock".to_owned(), whole(&[steps, 0])),
+                (WAS.to_owned(), whole(&[rank])),
+            ]));
+        };
+        let (version, clocks) = server.close(change)?;
+        let numbers: Vec<u64> = [steps, version].into_iter().chain(clocks).collect();
+        let mut saved = vec![("clock".to_owned(), whole(&numbers))];
+        for (at, twin) in self.twins.iter().enumerate().filter(|(_, twin)| twin.trainable()) {
+            let Some(values) = twin.owned_values()? else { continue };
+            saved.push((shard_name(at), with_singles(&values, |values| values.to_vec())?));
+        }
+        Ok(Some(saved))
+    }
+}
