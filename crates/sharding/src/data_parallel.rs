@@ -127,7 +127,7 @@ impl DataParallel {
         let params = store.flat_params().to_vec();
         let trainable = || params.iter().enumerate().filter(|(_, param)| param.trainable());
         if options.weight_chunk.is_some() {
-            strategy.gathers_parameters()?;
+            strategy.moves_parameters()?;
             let other = params.iter().find(|param| param.dtype() != candle_core::DType::F32);
             if let Some(param) = other {
                 let problem = format!("rounds parameters of f32, not {}", param.dtype().as_str());

@@ -83,7 +83,7 @@ mod traffic;
 
 pub use codec::{
     Among, Bf16, Bucket, CodecBytes, CodecKind, CodecScope, CodecSettings, CodecState, CodecVerdict,
-    CodecWhen, GradCodec, Keeps, MatrixRange, Peers,
+    CodecWhen, GradCodec, Keeps, MatrixRange, Peers, PushCodec,
 };
 pub use data_parallel::DataParallel;
 pub use error::{Result, ShardingError};

@@ -41,10 +41,14 @@ pub(crate) enum Kind {
     Ask,
     /// What is to be taken off it: step, bucket.
     Answer,
+    /// As [`Kind::Push`], encoded.
+    PushCoded,
+    /// As [`Kind::Values`], encoded.
+    ValuesCoded,
 }
 
 impl Kind {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 17] = [
         Self::Push,
         Self::Pushed,
         Self::Drop,
@@ -60,7 +64,14 @@ impl Kind {
         Self::Mix,
         Self::Ask,
         Self::Answer,
+        Self::PushCoded,
+        Self::ValuesCoded,
     ];
+
+    /// Whether what follows the header is not numbers of f32.
+    fn is_coded(self) -> bool {
+        matches!(self, Self::PushCoded | Self::ValuesCoded)
+    }
 }
 
 /// A message.
@@ -72,11 +83,13 @@ pub(crate) struct Message {
     pub(crate) bucket: usize,
     pub(crate) rate: f64,
     pub(crate) values: Vec<f32>,
+    /// What stands for numbers where they are encoded.
+    pub(crate) coded: Vec<u8>,
 }
 
 impl Message {
     pub(crate) fn of(kind: Kind, number: u64) -> Self {
-        Self { kind, number, bucket: 0, rate: 0.0, values: Vec::new() }
+        Self { kind, number, bucket: 0, rate: 0.0, values: Vec::new(), coded: Vec::new() }
     }
 
     /// Sends numbers, which are written once; how many bytes travel.
@@ -87,12 +100,24 @@ impl Message {
         (kind, number, bucket): (Kind, u64, usize),
         values: &[f32],
     ) -> Result<u64> {
-        send(mail, to, channel, (kind, number, bucket, 0.0), values)
+        send(mail, to, channel, (kind, number, bucket, 0.0), bytemuck::cast_slice(values))
+    }
+
+    /// Sends what a codec has made of numbers; how many bytes travel.
+    pub(crate) fn send_coded(
+        mail: &Communicator,
+        to: usize,
+        channel: u32,
+        (kind, number, bucket): (Kind, u64, usize),
+        coded: &[u8],
+    ) -> Result<u64> {
+        send(mail, to, channel, (kind, number, bucket, 0.0), coded)
     }
 
     /// Sends it; how many bytes travel.
     pub(crate) fn send(&self, mail: &Communicator, to: usize, channel: u32) -> Result<u64> {
-        send(mail, to, channel, (self.kind, self.number, self.bucket, self.rate), &self.values)
+        let body = if self.kind.is_coded() { &self.coded } else { bytemuck::cast_slice(&self.values) };
+        send(mail, to, channel, (self.kind, self.number, self.bucket, self.rate), body)
     }
 
     /// What came.
@@ -101,13 +126,17 @@ impl Message {
         let (header, rest) = bytes.split_at_checked(HEADER).ok_or_else(garbled)?;
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| header[8 * at + byte]));
         let kind = Kind::ALL.into_iter().find(|kind| *kind as u64 == word(0)).ok_or_else(garbled)?;
+        let bucket = usize::try_from(word(2)).map_err(|_| garbled())?;
+        let message = Self { bucket, rate: f64::from_bits(word(3)), ..Self::of(kind, word(1)) };
+        if kind.is_coded() {
+            return Ok(Self { coded: rest.to_vec(), ..message });
+        }
         if !rest.len().is_multiple_of(4) {
             return Err(garbled());
         }
         let mut values = vec![0.0_f32; rest.len() / 4];
         bytemuck::cast_slice_mut(&mut values).copy_from_slice(rest);
-        let bucket = usize::try_from(word(2)).map_err(|_| garbled())?;
-        Ok(Self { kind, number: word(1), bucket, rate: f64::from_bits(word(3)), values })
+        Ok(Self { values, ..message })
     }
 }
 
@@ -116,13 +145,13 @@ fn send(
     to: usize,
     channel: u32,
     (kind, number, bucket, rate): (Kind, u64, usize, f64),
-    values: &[f32],
+    body: &[u8],
 ) -> Result<u64> {
-    let mut bytes = Vec::with_capacity(HEADER + 4 * values.len());
+    let mut bytes = Vec::with_capacity(HEADER + body.len());
     for word in [kind as u64, number, bucket as u64, rate.to_bits()] {
         bytes.extend_from_slice(&word.to_le_bytes());
     }
-    bytes.extend_from_slice(bytemuck::cast_slice(values));
+    bytes.extend_from_slice(body);
     mail.send_to(to, channel, &bytes)?;
     // What a rank says to itself does not travel.
     Ok(if to == mail.rank() { 0 } else { bytes.len() as u64 })
@@ -141,10 +170,15 @@ mod tests {
             bucket: 7,
             rate: 0.1,
             values: vec![1.5, f32::MIN_POSITIVE, -0.0],
+            coded: Vec::new(),
         };
         assert_eq!(sent.send(&mail, 0, 2).expect("sent"), 0, "to itself");
         let (from, bytes) = mail.recv_any(2).expect("came");
         assert_eq!((from, Message::read(&bytes).expect("sound")), (0, sent));
         assert!(Message::read(&bytes[..20]).is_err() && Message::read(&bytes[..42]).is_err());
+        let sent = Message { coded: vec![1, 2, 3], ..Message::of(Kind::PushCoded, 4) };
+        sent.send(&mail, 0, 2).expect("sent");
+        let (_, bytes) = mail.recv_any(2).expect("came");
+        assert_eq!(Message::read(&bytes).expect("sound"), sent);
     }
 }

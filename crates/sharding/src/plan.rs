@@ -33,6 +33,9 @@
 //! | `sgp` | `Σ S_u`: what is summed, of which parameters are a quotient | `Σ S_u` |
 //! | `ad-psgd` | `Σ S_u`: what others change while this rank computes with a copy | `2·Σ S_u` at most: a question and an answer |
 //!
+//! Where workers push by a codec they keep its residual of `Σ S_u` besides, and messages stand for `Σ S_u·(g − 1)/g`; where they
+//! pull rounded values, a server keeps those of one version, `Σ P_u` as integers of 8 bits, and these stand for the other half.
+//!
 //! These are of trainable ones only. What is pushed and not used yet is in memory besides, at most `g·Σ P_u`.
 //!
 //! The first four, what a codec keeps and what a strategy keeps are exact, to the byte what [`crate::ParallelStrategy::bytes`] and the optimizer
@@ -50,7 +53,7 @@ use std::sync::Arc;
 use phalanx_collectives::Algorithm;
 use phalanx_tensor::{FlatParam, ParamGroup};
 
-use crate::codec::{CodecScope, GradCodec, Groups, Route};
+use crate::codec::{CodecScope, GradCodec, Groups, PushCodec, Route};
 use crate::options::Options;
 use crate::strategy::{GossipKind, Layout, Meeting, ServerPace, ShardAxis, Strategy, Synchrony};
 use crate::synchrony::SyncOptions;
@@ -100,6 +103,14 @@ impl Workload {
             replica: groups.then_some((rank / shards, self.ranks / shards)),
             groups: group.map(|group| Groups::of(rank, self.ranks, group)),
         }
+    }
+}
+
+impl Workload {
+    /// How workers push gradients to servers, if that is where they go, encoded.
+    fn pushes(&self, strategy: &Strategy) -> Option<PushCodec> {
+        let served = matches!(strategy.synchrony, Synchrony::Servers(_));
+        self.codec.as_ref().filter(|_| served).and_then(|codec| codec.push())
     }
 }
 
@@ -186,12 +197,15 @@ impl MemoryPlan {
     ///
     /// # Errors
     /// [`ShardingError::Mesh`] if there are no ranks, or ranks are not whole groups; [`ShardingError::Strategy`] if the strategy
-    /// cannot go by the algorithm.
+    /// cannot go by the algorithm or the codec.
     pub fn new(params: &[FlatParam], strategy: Strategy, workload: &Workload) -> Result<Self> {
         strategy.goes_by(workload.algorithm)?;
         let shards = shards(&strategy, workload)?;
         let layout = strategy.layout;
-        workload.weight_chunk.map_or(Ok(()), |_| strategy.gathers_parameters())?;
+        workload.weight_chunk.map_or(Ok(()), |_| strategy.moves_parameters())?;
+        let codec = workload.codec.as_ref();
+        codec.map_or(Ok(()), |codec| strategy.encodes_by(&**codec, workload.codec_scope))?;
+        let pushes = workload.pushes(&strategy);
         let routes: Vec<Route> =
             (0..workload.ranks).map(|rank| workload.route(strategy, rank, shards)).collect();
         let mut ranks: Vec<RankBytes> =
@@ -207,8 +221,12 @@ impl MemoryPlan {
         let trainable: Vec<_> = params.iter().filter(|param| param.trainable()).collect();
         let ahead = workload.prefetch + 1;
         let scatters = layout.scatters();
-        let wire = workload.codec.as_ref().map_or_else(Vec::new, |codec| {
+        let servers = apart.as_ref().map_or(workload.ranks, |apart| apart.servers);
+        let wire = codec.map_or_else(Vec::new, |codec| {
             let messages = |param: &&FlatParam| {
+                if let Some(pushes) = &pushes {
+                    return pushes.bytes(parts(param, servers)).message;
+                }
                 let of = |route: &Route| -> u64 {
                     let sums = route.sums(param, params.len());
                     sums.iter().map(|sum| sum.bytes(&**codec).message).sum()
@@ -252,10 +270,17 @@ impl MemoryPlan {
     }
 }
 
+/// How many elements each of some servers has of a flat parameter.
+fn parts(param: &FlatParam, servers: usize) -> impl Iterator<Item = usize> {
+    let len = param.len();
+    (0..servers).map(move |server| chunk(len, servers, server).len())
+}
+
 /// Servers that are ranks of their own.
 struct Apart<'w> {
     servers: usize,
     corrects: bool,
+    pushes: Option<PushCodec>,
     workload: &'w Workload,
 }
 
@@ -263,7 +288,8 @@ impl<'w> Apart<'w> {
     fn of(strategy: &Strategy, workload: &'w Workload) -> Option<Self> {
         let Synchrony::Servers(pace) = strategy.synchrony else { return None };
         let corrects = workload.sync.compensation > 0.0 && pace != ServerPace::Together;
-        (workload.sync.servers > 0).then_some(Self { servers: workload.sync.servers, corrects, workload })
+        let (servers, pushes) = (workload.sync.servers, workload.pushes(strategy));
+        (servers > 0).then_some(Self { servers, corrects, pushes, workload })
     }
 
     /// Bytes of the elements of a flat parameter that a server has.
@@ -272,21 +298,31 @@ impl<'w> Apart<'w> {
         (((server + 1) * len / self.servers - server * len / self.servers) * size) as u64
     }
 
+    /// Bytes of these elements as workers pull them, if they are rounded then.
+    fn rounded(&self, param: &FlatParam, server: usize) -> Option<u64> {
+        let len = chunk(param.len(), self.servers, server).len();
+        self.workload.weight_chunk.map(|size| int8_len(len, size))
+    }
+
     /// Of each worker and each server. Servers have values and gradients of their elements, and what goes with them.
     fn ranks(&self, params: &[FlatParam]) -> Vec<RankBytes> {
         let trainable = || params.iter().filter(|param| param.trainable());
         let worker = RankBytes {
             parameters: params.iter().map(bytes).sum(),
             gradients: trainable().map(bytes).sum(),
+            codec: self.pushes.as_ref().map_or(0, |pushes| {
+                trainable().map(|param| pushes.bytes(parts(param, self.servers)).state).sum()
+            }),
             ..RankBytes::default()
         };
         let server = |server: usize| {
             let part: u64 = trainable().map(|param| self.part(param, server)).sum();
+            let rounded: u64 = trainable().filter_map(|param| self.rounded(param, server)).sum();
             let copies = if self.corrects { self.workload.ranks as u64 } else { 0 };
             RankBytes {
                 optimizer: self.workload.optimizer_numbers as u64 * part,
                 averages: if self.workload.averages { part } else { 0 },
-                synchrony: (2 + copies) * part,
+                synchrony: (2 + copies) * part + rounded,
                 ..RankBytes::default()
             }
         };
@@ -299,8 +335,15 @@ impl<'w> Apart<'w> {
         let of = |part: &dyn Fn(&FlatParam) -> u64| -> u64 {
             params.iter().filter(|param| param.trainable()).map(part).sum()
         };
-        let server = |server| self.workload.ranks as u64 * of(&|param| self.part(param, server));
-        (0..self.servers).map(server).chain([of(&bytes)]).max().unwrap_or(0)
+        let server = |server| {
+            let pulled = |param: &FlatParam| self.rounded(param, server).unwrap_or(self.part(param, server));
+            self.workload.ranks as u64 * of(&pulled)
+        };
+        let worker = of(&|param| match &self.pushes {
+            Some(pushes) => pushes.bytes(parts(param, self.servers)).sent,
+            None => bytes(param),
+        });
+        (0..self.servers).map(server).chain([worker]).max().unwrap_or(0)
     }
 }
 
@@ -352,6 +395,7 @@ fn largest_window(values: &[u64], len: usize) -> u64 {
 /// What the rank of a route holds between steps.
 fn rank_bytes(params: &[FlatParam], route: &Route, workload: &Workload) -> RankBytes {
     let (layout, of) = (route.strategy.layout, route.shard);
+    let pushes = workload.pushes(&route.strategy);
     let mut held = RankBytes::default();
     for param in params {
         let owned = layout.owned(param.len(), of).len();
@@ -364,7 +408,9 @@ fn rank_bytes(params: &[FlatParam], route: &Route, workload: &Workload) -> RankB
             held.optimizer += workload.optimizer_numbers as u64 * state;
             held.averages += if workload.averages { state } else { 0 };
             held.synchrony += kept_apart(&route.strategy, workload, (whole, part));
-            if let Some(codec) = &workload.codec {
+            if let Some(pushes) = &pushes {
+                held.codec += pushes.bytes(parts(param, workload.ranks)).state;
+            } else if let Some(codec) = &workload.codec {
                 held.codec +=
                     route.sums(param, params.len()).iter().map(|sum| sum.bytes(&**codec).state).sum::<u64>();
             }
@@ -380,7 +426,10 @@ fn kept_apart(strategy: &Strategy, workload: &Workload, (whole, part): (u64, u64
         Synchrony::Rounds(Meeting::OuterStep) => 2 * whole,
         Synchrony::Servers(pace) => {
             let corrects = workload.sync.compensation > 0.0 && pace != ServerPace::Together;
-            2 * part + if corrects { workload.ranks as u64 * part } else { 0 }
+            let copies = if corrects { workload.ranks as u64 } else { 0 };
+            // What workers pull is rounded once a version.
+            let rounded = workload.weight_chunk.map_or(0, |size| int8_len(part as usize / 4, size));
+            (2 + copies) * part + rounded
         }
         Synchrony::Neighbours(GossipKind::AllNeighbours) => 0,
         Synchrony::Neighbours(GossipKind::RandomNeighbour | GossipKind::PushSum) => whole,
@@ -396,8 +445,8 @@ fn sent_apart(strategy: &Strategy, workload: &Workload, whole: u64) -> Option<u6
             let encoded = if meeting == Meeting::OuterStep && sync.outer_bf16 { whole / 2 } else { whole };
             all_reduced(encoded, ranks, workload.algorithm) / sync.every.max(1)
         }
-        // Gradients to servers, and values from the server here.
-        Synchrony::Servers(_) => 2 * scattered(whole, ranks),
+        // See `served`.
+        Synchrony::Servers(_) => return None,
         Synchrony::Neighbours(GossipKind::AllNeighbours) => {
             sync.topology.sends_to(0, ranks).len() as u64 * whole
         }
@@ -408,14 +457,34 @@ fn sent_apart(strategy: &Strategy, workload: &Workload, whole: u64) -> Option<u6
     })
 }
 
+/// Bytes that a rank with a server beside its work sends of a trainable flat parameter: gradients to the other servers, and values
+/// to the other workers.
+fn served(param: &FlatParam, route: &Route, workload: &Workload, pushes: Option<&PushCodec>) -> u64 {
+    let (ranks, own) = (workload.ranks, chunk(param.len(), workload.ranks, route.shard.0).len());
+    let pushed = match pushes {
+        Some(pushes) => pushes.bytes(parts(param, ranks)).sent - pushes.message_len(own),
+        None => scattered(bytes(param), ranks),
+    };
+    let pulled = match workload.weight_chunk {
+        Some(size) => (ranks as u64 - 1) * int8_len(own, size),
+        None => scattered(bytes(param), ranks),
+    };
+    pushed + pulled
+}
+
 /// Bytes that the rank of a route sends in a step.
 fn sent(params: &[FlatParam], route: &Route, workload: &Workload) -> u64 {
     let (layout, shards) = (route.strategy.layout, route.shard.1);
+    let pushes = workload.pushes(&route.strategy);
     let mut sent = 0;
     for param in params.iter().filter(|param| param.trainable()) {
         let whole = bytes(param);
         if let Some(apart) = sent_apart(&route.strategy, workload, whole) {
             sent += apart;
+            continue;
+        }
+        if matches!(route.strategy.synchrony, Synchrony::Servers(_)) {
+            sent += served(param, route, workload, pushes.as_ref());
             continue;
         }
         sent += route

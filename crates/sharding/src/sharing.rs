@@ -8,7 +8,6 @@ use crate::strategy::{Strategy, Synchrony};
 use crate::synchrony::SyncOptions;
 use crate::{
     DataParallel, Gossip, LocalSgd, Options, ParallelStrategy, ParameterServer, ProcessMesh, Result,
-    ShardingError,
 };
 
 /// Wraps a model for training over the ranks of a mesh ([`Strategy::mesh`]) as a row says, whatever the row is. All ranks call this
@@ -34,7 +33,7 @@ use crate::{
 /// ```
 ///
 /// # Errors
-/// Those of [`DataParallel::with_options`], [`LocalSgd::new`], [`ParameterServer::new`] and [`Gossip::new`]; [`ShardingError::Strategy`] if an option asks for something
+/// Those of [`DataParallel::with_options`], [`LocalSgd::new`], [`ParameterServer::new`] and [`Gossip::new`]; [`crate::ShardingError::Strategy`] if an option asks for something
 /// that the row cannot do.
 pub fn share(
     store: &ParamStore,
@@ -43,15 +42,13 @@ pub fn share(
     options: Options,
     sync: SyncOptions,
 ) -> Result<Arc<dyn ParallelStrategy>> {
-    if !strategy.is_bulk_synchronous() && options.codec.is_some() {
-        let problem = "sends no gradients that a codec could encode in every step; use codec none";
-        return Err(ShardingError::strategy(strategy.name, problem));
-    }
+    options.codec.as_ref().map_or(Ok(()), |codec| strategy.encodes_by(&**codec, options.codec_scope))?;
+    options.weight_chunk.map_or(Ok(()), |_| strategy.moves_parameters())?;
     strategy.goes_by(options.algorithm)?;
     Ok(match strategy.synchrony {
         Synchrony::EveryStep => DataParallel::with_options(store, mesh, strategy, options)?,
         Synchrony::Rounds(_) => LocalSgd::new(store, mesh.data().using(options.algorithm), strategy, sync)?,
-        Synchrony::Servers(_) => ParameterServer::new(store, mesh.data().clone(), strategy, sync)?,
+        Synchrony::Servers(_) => ParameterServer::new(store, mesh.data().clone(), strategy, options, sync)?,
         Synchrony::Neighbours(_) => Gossip::new(store, mesh.data().clone(), strategy, sync)?,
     })
 }

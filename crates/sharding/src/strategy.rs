@@ -255,15 +255,18 @@ impl Strategy {
         ProcessMesh::new(world, &[("replicate", replicas), ("shard", group)])
     }
 
-    /// Whether the row gathers parameters before they are used.
+    /// Whether parameters come to a rank before it uses them, and can be quantised then: the row gathers them, or workers pull
+    /// them.
     ///
     /// # Errors
     /// [`ShardingError::Strategy`] if every rank has them all.
-    pub(crate) fn gathers_parameters(&self) -> Result<()> {
-        if self.layout.parameters == Layout::Sharded {
+    pub fn moves_parameters(&self) -> Result<()> {
+        if self.layout.parameters == Layout::Sharded || matches!(self.synchrony, Synchrony::Servers(_)) {
             return Ok(());
         }
-        let problem = "gathers no parameters that could be quantised; `fsdp` and `hsdp` do".to_owned();
+        let problem = "gathers no parameters that could be quantised; `fsdp` and `hsdp` do, and workers of `ps-bsp`, `ps-ssp` \
+            and `ps-asp` pull them"
+            .to_owned();
         Err(ShardingError::Strategy { name: self.name.to_owned(), problem })
     }
 

@@ -4,6 +4,8 @@ use half::bf16;
 
 use super::bucket::{Among, Bucket, Keeps};
 use super::peers::Peers;
+use super::push::PushCodec;
+use super::quantisers::{Quantiser, wrong};
 use super::{CodecBytes, CodecState, GradCodec, nothing_kept};
 use crate::Result;
 
@@ -43,8 +45,42 @@ impl GradCodec for Bf16 {
         nothing_kept(self.name(), &state)
     }
 
+    fn push(&self) -> Option<PushCodec> {
+        Some(PushCodec::new(Rounded, &[], 0))
+    }
+
     fn bytes(&self, bucket: &Bucket, among: &Among) -> CodecBytes {
         let message = 2 * bucket.len as u64;
         CodecBytes { sent: among.summed(message), message, state: 0 }
+    }
+}
+
+/// Numbers of bf16 in place of those of f32.
+#[derive(Debug)]
+struct Rounded;
+
+impl Quantiser for Rounded {
+    fn name(&self) -> &'static str {
+        "bf16"
+    }
+
+    fn message_len(&self, len: usize) -> usize {
+        2 * len
+    }
+
+    fn encode(&self, values: &[f32], _: u64, out: &mut Vec<u8>) -> Result<()> {
+        out.extend(values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()));
+        Ok(())
+    }
+
+    fn decode(&self, message: &[u8], out: &mut [f32], add: bool) -> Result<()> {
+        if message.len() != 2 * out.len() {
+            return Err(wrong("bf16", message, out.len()));
+        }
+        for (out, bytes) in out.iter_mut().zip(message.as_chunks::<2>().0) {
+            let value = bf16::from_le_bytes(*bytes).to_f32();
+            *out = if add { *out + value } else { value };
+        }
+        Ok(())
     }
 }

@@ -1,8 +1,12 @@
 //! Numbers with their indices as a message.
 
-use phalanx_kernels::{Context, dequantise_int8, quantise_int8, scales_len};
+use std::sync::Arc;
 
-use super::quantisers::{numbers, put_numbers, wrong};
+use phalanx_kernels::{
+    Context, dequantise_int8, gather_indices, quantise_int8, scales_len, scatter_add, top_k,
+};
+
+use super::quantisers::{Quantiser, numbers, put_numbers, wrong};
 use crate::Result;
 
 /// How values of entries travel.
@@ -14,12 +18,12 @@ pub(super) enum Values {
 }
 
 /// Messages of some of many numbers: how many there are, their indices, and their values.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Entries {
     /// The codec that sends them.
     pub(super) codec: &'static str,
     pub(super) values: Values,
-    pub(super) context: Context,
+    pub(super) context: Arc<Context>,
 }
 
 impl Entries {
@@ -75,4 +79,38 @@ impl Entries {
 /// How many of `len` are a part of `density`: at least one.
 pub(super) fn entries(density: f64, len: usize) -> usize {
     ((len as f64 * density).ceil() as usize).clamp(1.min(len), len)
+}
+
+/// The entries of largest magnitude in place of numbers.
+#[derive(Debug)]
+pub(super) struct Largest {
+    pub(super) density: f64,
+    pub(super) wire: Entries,
+}
+
+impl Quantiser for Largest {
+    fn name(&self) -> &'static str {
+        self.wire.codec
+    }
+
+    fn message_len(&self, len: usize) -> usize {
+        self.wire.message_len(entries(self.density, len))
+    }
+
+    fn encode(&self, values: &[f32], _: u64, out: &mut Vec<u8>) -> Result<()> {
+        let mut indices = Vec::new();
+        top_k(&self.wire.context, values, entries(self.density, values.len()), &mut indices)?;
+        let mut largest = vec![0.0; indices.len()];
+        gather_indices(values, &indices, &mut largest)?;
+        out.extend(self.wire.message(&indices, &largest)?);
+        Ok(())
+    }
+
+    fn decode(&self, message: &[u8], out: &mut [f32], add: bool) -> Result<()> {
+        let (indices, values) = self.wire.entries_of(message, out.len())?;
+        if !add {
+            out.fill(0.0);
+        }
+        Ok(scatter_add(&indices, &values, out)?)
+    }
 }

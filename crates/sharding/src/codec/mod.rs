@@ -2,7 +2,7 @@
 //!
 //! A codec owns the way of a bucket's gradients from every rank's own to the sum of all: it encodes, exchanges messages with the
 //! few operations of [`Peers`], and decodes. It runs on a thread beside the one that trains, bucket by bucket in the same order
-//! on every rank.
+//! on every rank. Where servers add gradients up a worker pushes them by a [`PushCodec`].
 
 mod bf16;
 mod bucket;
@@ -10,6 +10,7 @@ mod entries;
 mod kind;
 mod peers;
 mod power_sgd;
+mod push;
 mod quantisers;
 mod random_k;
 mod route;
@@ -22,6 +23,8 @@ pub use bf16::Bf16;
 pub use bucket::{Among, Bucket, Keeps, MatrixRange};
 pub use kind::{CodecKind, CodecSettings};
 pub use peers::Peers;
+pub use push::PushCodec;
+pub(crate) use push::{Encoded, Left};
 pub use route::CodecScope;
 pub(crate) use route::{Groups, Route, Sum};
 pub use trial::{CodecVerdict, CodecWhen};
@@ -80,6 +83,12 @@ pub trait GradCodec: Debug + Send + Sync {
     /// # Errors
     /// [`ShardingError::Codec`] if it is not this codec's.
     fn load_state(&self, state: CodecState) -> Result<()>;
+
+    /// How one rank's gradients travel so where servers add them up and nobody else has to agree, if that can be; it has kept
+    /// nothing yet.
+    fn push(&self) -> Option<PushCodec> {
+        None
+    }
 
     /// What a bucket takes.
     fn bytes(&self, bucket: &Bucket, among: &Among) -> CodecBytes;

@@ -1,5 +1,7 @@
 //! What is sent in place of numbers: integers, levels, signs, or the numbers without loss.
 
+use std::sync::Arc;
+
 use phalanx_kernels::{
     Context, compress_lossless, decompress_lossless, dequantise_int4, dequantise_int8, dequantise_stochastic,
     int4_len, lossless_bound, quantise_int4, quantise_int8, quantise_stochastic, scales_len, sign_decode,
@@ -26,11 +28,11 @@ pub(super) trait Quantiser: std::fmt::Debug + Send + Sync {
 const LEVELS: u8 = 127;
 
 /// Integers or signs in chunks of `chunk` numbers, each with a scale.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Chunks {
     kind: ChunkKind,
     chunk: usize,
-    context: Context,
+    context: Arc<Context>,
 }
 
 /// What a number of a chunk becomes.
@@ -44,7 +46,7 @@ pub(super) enum ChunkKind {
 
 impl Chunks {
     pub(super) fn new(kind: ChunkKind, chunk: usize) -> Self {
-        Self { kind, chunk, context: Context::new(1) }
+        Self { kind, chunk, context: Arc::new(Context::new(1)) }
     }
 
     /// Bytes of the numbers behind the scales.
@@ -123,7 +125,7 @@ impl Quantiser for Chunks {
 }
 
 /// The numbers without loss, their exponents entropy-coded.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Lossless;
 
 impl Quantiser for Lossless {

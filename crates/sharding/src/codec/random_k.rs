@@ -5,13 +5,13 @@ use phalanx_kernels::{clear_indices, gather_indices, random_indices, scatter_add
 use super::bucket::{Among, Bucket, Keeps};
 use super::entries::entries;
 use super::peers::Peers;
-use super::quantisers::{numbers, put_numbers, wrong};
+use super::push::{PushCodec, RESIDUAL};
+use super::quantisers::{Quantiser, numbers, put_numbers, wrong};
 use super::slots::{Kept, STEP, STEP_BYTES, Slots, finite, mixed};
 use super::{CodecBytes, CodecState, GradCodec};
 use crate::Result;
 
 const NAME: &str = "randomk";
-const RESIDUAL: &str = "residual";
 
 /// Sends the gradients at indices that all ranks draw alike, so that no index travels: the values are summed as they are.
 #[derive(Debug)]
@@ -106,6 +106,10 @@ impl GradCodec for RandomK {
         self.slots.load(state)
     }
 
+    fn push(&self) -> Option<PushCodec> {
+        Some(PushCodec::new(Drawn { density: self.density }, &[RESIDUAL, STEP], self.seed))
+    }
+
     fn bytes(&self, bucket: &Bucket, among: &Among) -> CodecBytes {
         let entries = entries(self.density, bucket.len);
         let message = 4 * entries as u64;
@@ -123,5 +127,44 @@ impl GradCodec for RandomK {
             }
         };
         CodecBytes { sent, message, state: 4 * bucket.len as u64 + STEP_BYTES }
+    }
+}
+
+/// Some numbers in place of all, and what their indices are drawn from.
+#[derive(Debug)]
+struct Drawn {
+    density: f64,
+}
+
+impl Quantiser for Drawn {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn message_len(&self, len: usize) -> usize {
+        8 + 4 * entries(self.density, len)
+    }
+
+    fn encode(&self, values: &[f32], draw: u64, out: &mut Vec<u8>) -> Result<()> {
+        let indices = random_indices(draw, values.len(), entries(self.density, values.len()));
+        let mut drawn = vec![0.0; indices.len()];
+        gather_indices(values, &indices, &mut drawn)?;
+        out.extend(draw.to_le_bytes());
+        put_numbers(&drawn, out);
+        Ok(())
+    }
+
+    fn decode(&self, message: &[u8], out: &mut [f32], add: bool) -> Result<()> {
+        if message.len() != self.message_len(out.len()) {
+            return Err(wrong(NAME, message, out.len()));
+        }
+        let (draw, values) =
+            message.split_first_chunk::<8>().ok_or_else(|| wrong(NAME, message, out.len()))?;
+        let draw = u64::from_le_bytes(*draw);
+        let indices = random_indices(draw, out.len(), entries(self.density, out.len()));
+        if !add {
+            out.fill(0.0);
+        }
+        Ok(scatter_add(&indices, &numbers(values), out)?)
     }
 }

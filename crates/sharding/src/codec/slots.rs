@@ -16,7 +16,7 @@ pub(super) struct Slots {
 }
 
 /// What is kept for one bucket.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Kept(BTreeMap<&'static str, Vec<f32>>);
 
 /// The field that counts the sums of a bucket.
@@ -120,6 +120,11 @@ impl Kept {
     /// Keeps a vector.
     pub(super) fn give(&mut self, field: &'static str, held: Vec<f32>) {
         self.0.insert(field, held);
+    }
+
+    /// What there is of one field alone.
+    pub(super) fn only(&self, field: &'static str) -> Self {
+        Self(self.0.get(field).map(|held| (field, held.clone())).into_iter().collect())
     }
 
     /// Whether there is such a vector.

@@ -1,10 +1,13 @@
 //! The largest gradients alone, with what was not sent kept for later: top-k with error feedback, and Deep Gradient Compression.
 
+use std::sync::Arc;
+
 use phalanx_kernels::{Context, accumulate_momentum, clear_indices, gather_indices, scatter_add, top_k};
 
 use super::bucket::{Among, Bucket, Keeps};
-use super::entries::{Entries, Values, entries};
+use super::entries::{Entries, Largest, Values, entries};
 use super::peers::Peers;
+use super::push::{PushCodec, RESIDUAL};
 use super::slots::{Kept, STEP, STEP_BYTES, Slots, finite};
 use super::{CodecBytes, CodecState, GradCodec};
 use crate::Result;
@@ -12,8 +15,6 @@ use crate::Result;
 /// The densities that Deep Gradient Compression begins with, for equal parts of its warm-up (Lin et al. 2018, section 3.3).
 const WARM_UP: [f64; 4] = [0.25, 0.0625, 0.015_625, 0.004];
 
-/// What is kept for top-k: what was not sent.
-const RESIDUAL: &str = "residual";
 /// What is kept for Deep Gradient Compression: momentum, and the sum of it that was not sent.
 const VELOCITY: &str = "velocity";
 const SUM: &str = "sum";
@@ -44,7 +45,7 @@ impl Sparse {
         Self {
             name,
             density,
-            wire: Entries { codec: name, values, context: Context::new(1) },
+            wire: Entries { codec: name, values, context: Arc::new(Context::new(1)) },
             momentum: None,
             slots: Slots::new(name, &[RESIDUAL]),
             context: Context::new(1),
@@ -219,6 +220,12 @@ impl GradCodec for Sparse {
 
     fn load_state(&self, state: CodecState) -> Result<()> {
         self.slots.load(state)
+    }
+
+    fn push(&self) -> Option<PushCodec> {
+        // Momentum before sending would be one for each worker, of gradients that servers use at other times.
+        let largest = Largest { density: self.density, wire: self.wire.clone() };
+        self.momentum.is_none().then(|| PushCodec::new(largest, &[RESIDUAL], 0))
     }
 
     fn bytes(&self, bucket: &Bucket, among: &Among) -> CodecBytes {

@@ -6,6 +6,7 @@
 
 use super::bucket::{Among, Bucket, Keeps};
 use super::peers::Peers;
+use super::push::{PushCodec, RESIDUAL};
 use super::quantisers::Quantiser;
 use super::slots::{Kept, STEP, STEP_BYTES, Slots, finite, mixed};
 use super::{CodecBytes, CodecState, GradCodec};
@@ -115,7 +116,7 @@ impl<Q: Quantiser> TwoHops<Q> {
     }
 }
 
-impl<Q: Quantiser> GradCodec for TwoHops<Q> {
+impl<Q: Quantiser + Clone + 'static> GradCodec for TwoHops<Q> {
     fn name(&self) -> &'static str {
         self.quantiser.name()
     }
@@ -151,6 +152,15 @@ impl<Q: Quantiser> GradCodec for TwoHops<Q> {
 
     fn load_state(&self, state: CodecState) -> Result<()> {
         self.slots.load(state)
+    }
+
+    fn push(&self) -> Option<PushCodec> {
+        let fields: &[&str] = match self.memory {
+            Memory::Nothing => &[],
+            Memory::Count => &[STEP],
+            Memory::Errors => &[RESIDUAL],
+        };
+        Some(PushCodec::new(self.quantiser.clone(), fields, self.seed))
     }
 
     fn bytes(&self, bucket: &Bucket, among: &Among) -> CodecBytes {

@@ -111,7 +111,7 @@ impl Rounds {
                     }
                     false => (1.0, replica.values(at)?),
                 };
-                let message = Message { kind: Kind::Mix, number: step, bucket: at, rate, values };
+                let message = Message { bucket: at, rate, values, ..Message::of(Kind::Mix, step) };
                 self.stats.bytes_sent += message.send(&self.mail, to, CHANNEL)?;
             }
         }

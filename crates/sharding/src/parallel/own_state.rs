@@ -26,6 +26,12 @@ impl Saved {
         self.named.contains_key(name)
     }
 
+    /// What names that begin so have, without their beginning.
+    pub(crate) fn all_of(&mut self, beginning: &str) -> Vec<(String, Vec<f32>)> {
+        let of = self.named.extract_if(.., |name, _| name.starts_with(beginning));
+        of.map(|(name, numbers)| (name[beginning.len()..].to_owned(), numbers)).collect()
+    }
+
     /// The numbers of a name, which are so many.
     pub(crate) fn take(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
         let found = self.named.remove(name);

@@ -2,6 +2,7 @@
 
 use phalanx_tensor::{FlatParam, ParamStore};
 
+use super::encoded::Pusher;
 use super::{NOTHING, ParameterServer, State};
 use crate::buffer::with_singles;
 use crate::parallel::{OwnState, Saved, whole};
@@ -9,6 +10,9 @@ use crate::{Result, ShardingError};
 
 /// What is salvaged of a worker: its number among those who were.
 const WAS: &str = "was";
+
+/// How the names begin of what is salvaged of a worker's codec.
+const CODEC: &str = "codec.";
 
 /// The number of a worker that was none before.
 pub(super) const NOBODY: i64 = -1;
@@ -36,6 +40,10 @@ impl ParameterServer {
                 state.was = saved.whole(WAS)?.first().map_or(NOBODY, |was| *was as i64);
             }
             shards = self.salvaged(&mut saved)?;
+            let kept = saved.all_of(CODEC);
+            if let Some(pusher) = self.pusher.as_ref().filter(|_| !kept.is_empty()) {
+                pusher.load_state(kept)?;
+            }
         }
         // A rank that only serves keeps its elements of what is sent, and never has all buckets at once.
         let mut sent = Vec::new();
@@ -90,10 +98,11 @@ impl ParameterServer {
         self.replica.show_own()?;
         let Some(server) = &self.server else {
             let rank = self.mail.rank() as u64;
-            return Ok(Some(vec![
-                ("clock".to_owned(), whole(&[steps, 0])),
-                (WAS.to_owned(), whole(&[rank])),
-            ]));
+            let mut saved = vec![("clock".to_owned(), whole(&[steps, 0])), (WAS.to_owned(), whole(&[rank]))];
+            // What a worker has still to make good goes with it.
+            let kept = self.pusher.as_ref().map(Pusher::state).unwrap_or_default();
+            saved.extend(kept.into_iter().map(|(name, kept)| (format!("{CODEC}{name}"), kept)));
+            return Ok(Some(saved));
         };
         let (version, clocks) = server.close(change)?;
         let numbers: Vec<u64> = [steps, version].into_iter().chain(clocks).collect();

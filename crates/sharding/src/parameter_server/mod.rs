@@ -18,9 +18,14 @@
 //! Gradients are used as they are: where losses are divided by the batch of all, a round of pushes moves parameters as far as
 //! one step of `ps-bsp` does, at one learning rate. A pull of what the worker has already costs a header.
 //!
+//! Gradients may travel by a codec: a worker encodes each server's part of a bucket, on a thread beside the one that trains, and
+//! keeps what that leaves out for its next step, once this one has counted. Values may be pulled rounded: each server rounds
+//! each version once, and updates its exact values.
+//!
 //! (Li et al. 2014.)
 
 mod begin;
+mod encoded;
 mod places;
 mod server;
 mod worker;
@@ -32,9 +37,12 @@ use phalanx_collectives::{CommStats, Communicator};
 use phalanx_tensor::{Array, FlatParam, HookResult, Listener, ParamStore, ProcessGroup};
 
 use self::begin::NOBODY;
+use self::encoded::{Encoding, Pushed, Pusher};
 use self::places::Places;
 use self::server::{Server, range};
+use crate::beside::Pending;
 use crate::buffer::InPlace;
+use crate::codec::{CodecState, Left, nothing_kept};
 use crate::mesh::part;
 use crate::message::{Kind, Message};
 use crate::parallel::{
@@ -43,7 +51,7 @@ use crate::parallel::{
 use crate::replica::Replica;
 use crate::strategy::{Layout, ServerPace, Strategy, Synchrony};
 use crate::synchrony::SyncOptions;
-use crate::{Result, ShardingError};
+use crate::{Options, Result, ShardingError};
 
 /// What a worker says before a version: that it has none.
 const NOTHING: u64 = u64::MAX;
@@ -67,6 +75,9 @@ pub struct ParameterServer {
     /// Of each bucket the elements that a server on this rank has; none where there is no server.
     twins: Vec<FlatParam>,
     server: Option<Arc<Server>>,
+    encoding: Encoding,
+    /// What pushes, of a worker whose gradients travel encoded.
+    pusher: Option<Pusher>,
     /// Messages, of a communicator of their own.
     mail: Communicator,
     state: Mutex<State>,
@@ -81,6 +92,10 @@ struct State {
     attempt: u64,
     /// Buckets that were pushed in this attempt.
     pushed: Vec<bool>,
+    /// What is encoded and sent beside training.
+    pushing: Vec<Pending<Pushed>>,
+    /// What messages of this attempt have left out, for when it has counted.
+    left: Vec<Left>,
     /// By server: the version of what this rank has.
     known: Vec<u64>,
     coming: Option<Coming>,
@@ -97,6 +112,8 @@ impl State {
             was: NOBODY,
             attempt: 0,
             pushed: Vec::new(),
+            pushing: Vec::new(),
+            left: Vec::new(),
             known: vec![NOTHING; servers],
             coming: None,
             waited: Duration::ZERO,
@@ -121,16 +138,21 @@ impl ParameterServer {
     ///
     /// # Errors
     /// [`ShardingError::Strategy`] if the row is another, options do not fit, or parameters are not f32 on the host;
-    /// [`ShardingError::ModelsDiffer`]; and those of communication.
+    /// [`ShardingError::Codec`] if weights share a scale in chunks of none; [`ShardingError::ModelsDiffer`]; and those of
+    /// communication.
     pub fn new(
         store: &ParamStore,
         comm: Communicator,
         strategy: Strategy,
-        options: SyncOptions,
+        options: Options,
+        sync: SyncOptions,
     ) -> Result<Arc<Self>> {
         let Synchrony::Servers(pace) = strategy.synchrony else {
             return Err(ShardingError::strategy(strategy.name, "has no servers"));
         };
+        options.codec.as_ref().map_or(Ok(()), |codec| strategy.encodes_by(&**codec, options.codec_scope))?;
+        let encoding = Encoding::of(&options)?;
+        let (overlap, options) = (options.overlap, sync);
         options.check(&strategy)?;
         let places = Places::new(comm.world_size(), options.servers, strategy.name)?;
         let together = pace == ServerPace::Together;
@@ -150,10 +172,24 @@ impl ParameterServer {
         }
         let pace = (options.bound(pace), together);
         let both = (mail.clone(), replica.comm.clone());
-        let server = own.map(|_| Server::new(&twins, places, pace, options.clone(), both));
-        let state = State::new(places.servers);
-        let state = Mutex::new(state);
-        let this = Self { replica, strategy, together, options, places, twins, server, mail, state };
+        let server =
+            own.map(|_| Server::new(&twins, places, pace, (options.clone(), encoding.clone()), both));
+        let codec = encoding.gradients.clone().filter(|_| places.is_worker(rank));
+        let pusher = codec.map(|codec| Pusher::start(codec, overlap, (mail.clone(), places))).transpose()?;
+        let state = Mutex::new(State::new(places.servers));
+        let this = Self {
+            replica,
+            strategy,
+            together,
+            options,
+            places,
+            twins,
+            server,
+            encoding,
+            pusher,
+            mail,
+            state,
+        };
         this.broadcast_state(store)?;
         if let Some(server) = &this.server {
             server.start()?;
@@ -208,6 +244,9 @@ impl ParameterServer {
         }
         let commit = Message { rate, ..Message::of(Kind::Commit, state.attempt) };
         self.tell(state, &commit)?;
+        if let Some(pusher) = &self.pusher {
+            pusher.keep(std::mem::take(&mut state.left));
+        }
         state.steps += 1;
         // The values of the next step are asked for, unless that is to wait until it begins.
         if self.options.pull_ahead { self.ask(state, Kind::Pull) } else { Ok(()) }
@@ -318,6 +357,9 @@ impl ParallelStrategy for ParameterServer {
     fn end(&self, _: &StepToken, completed: bool) {
         if !completed && self.works() {
             let state = &mut *self.state();
+            // Nothing of this attempt may come after the word that it is given up; why it could not be sent is said elsewhere.
+            let _ = self.wait_for_pushes(state);
+            state.left.clear();
             let drop = Message::of(Kind::Drop, state.attempt);
             // A world that is broken says so elsewhere.
             let _ = self.tell(state, &drop);
@@ -349,7 +391,12 @@ impl ParallelStrategy for ParameterServer {
             None => change(&self.twins)?,
         }
         self.replica.comm.barrier("parameter servers")?;
-        self.read(state)
+        self.read(state)?;
+        if self.encoding.values.is_some() {
+            // What was read is exact; workers compute with what they pull.
+            state.known.fill(NOTHING);
+        }
+        Ok(())
     }
 
     fn sum_owned(&self, sums: &Array) -> Result<()> {
@@ -405,7 +452,9 @@ impl ParallelStrategy for ParameterServer {
     fn bytes(&self) -> StateBytes {
         let [parameters, gradients] = self.replica.held();
         let synchrony = self.server.as_ref().map_or(0, |server| server.bytes()) + self.replica.kept_bytes();
-        StateBytes { parameters, gradients, synchrony, ..StateBytes::default() }
+        let kept = self.codec_state();
+        let codec = kept.iter().map(|(_, kept)| 4 * kept.len() as u64).sum();
+        StateBytes { parameters, gradients, synchrony, codec, ..StateBytes::default() }
     }
 
     fn stats(&self) -> CommStats {
@@ -418,6 +467,17 @@ impl ParallelStrategy for ParameterServer {
             ..CommStats::default()
         };
         self.replica.comm.stats() + mail
+    }
+
+    fn codec_state(&self) -> CodecState {
+        self.pusher.as_ref().map(Pusher::state).unwrap_or_default()
+    }
+
+    fn load_codec_state(&self, state: CodecState) -> Result<()> {
+        match &self.pusher {
+            Some(pusher) => pusher.load_state(state),
+            None => nothing_kept("none", &state),
+        }
     }
 
     fn serve(&self, rule: &Rule) -> Result<()> {

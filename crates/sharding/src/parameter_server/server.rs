@@ -9,6 +9,7 @@ use candle_core::{Device, Tensor};
 use phalanx_collectives::{CommError, Communicator};
 use phalanx_tensor::{FlatParam, FlatStorage, ParamState};
 
+use super::encoded::{Encoding, Rounded};
 use super::places::Places;
 use crate::buffer::with_singles;
 use crate::message::{Kind, Message};
@@ -39,6 +40,7 @@ pub(super) struct Server {
     /// Whether the gradients of all workers make one change.
     together: bool,
     options: SyncOptions,
+    encoding: Encoding,
     mail: Communicator,
     /// The world that the messages belong to: nobody leaves it while a worker may want something of this server.
     _world: Communicator,
@@ -69,6 +71,8 @@ struct State {
     summed: Option<u64>,
     /// By worker and bucket: the values that it pulled, where old gradients are corrected.
     pulled: Vec<Vec<Vec<f32>>>,
+    /// The last version that was pulled, where values travel rounded.
+    rounded: Option<Rounded>,
     /// By worker: how many changes it will give once more that were made already, before a rank was lost.
     repeated: Vec<u64>,
     left: Vec<bool>,
@@ -84,7 +88,7 @@ impl Server {
         twins: &[FlatParam],
         places: Places,
         (bound, together): (Option<u64>, bool),
-        options: SyncOptions,
+        (options, encoding): (SyncOptions, Encoding),
         (mail, world): (Communicator, Communicator),
     ) -> Arc<Self> {
         let (buckets, workers) = (twins.len(), places.workers);
@@ -99,6 +103,7 @@ impl Server {
             held: vec![Vec::new(); workers],
             summed: None,
             pulled: vec![Vec::new(); workers],
+            rounded: None,
             repeated: vec![0; workers],
             left: vec![false; workers],
             bytes_sent: 0,
@@ -107,7 +112,18 @@ impl Server {
         };
         let (changed, state) = (Condvar::new(), Mutex::new(state));
         let (twins, apart) = (twins.to_vec(), places.are_apart());
-        Arc::new(Self { twins, workers, apart, together, options, mail, _world: world, state, changed })
+        Arc::new(Self {
+            twins,
+            workers,
+            apart,
+            together,
+            options,
+            encoding,
+            mail,
+            _world: world,
+            state,
+            changed,
+        })
     }
 
     /// Does what workers say, on a thread of its own, until all have left or the world breaks.
@@ -180,6 +196,7 @@ impl Server {
             *repeated = made.saturating_sub(*clock);
         }
         state.store.restore(version, &clocks);
+        state.rounded = None;
         self.changed.notify_all();
         Ok(())
     }
@@ -242,6 +259,7 @@ impl Server {
         change: &mut dyn FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>,
     ) -> Result<()> {
         let mut state = self.state();
+        state.rounded = None;
         state.store.change(|()| change(&self.twins))?;
         Ok(())
     }
@@ -257,13 +275,13 @@ impl Server {
         look(&self.state().store)
     }
 
-    /// Bytes of values and gradients here, and of copies for corrections.
+    /// Bytes of values and gradients here, of copies for corrections, and of rounded values.
     pub(super) fn bytes(&self) -> u64 {
         let state = self.state();
         let held: usize = self.twins.iter().map(|twin| twin.held_bytes().iter().sum::<usize>()).sum();
         let pushed = state.pushed.iter().flatten().flatten().map(Vec::len).sum::<usize>();
         let pulled = state.pulled.iter().flatten().map(Vec::len).sum::<usize>();
-        (held + 4 * (pushed + pulled)) as u64
+        (held + 4 * (pushed + pulled)) as u64 + state.rounded.as_ref().map_or(0, Rounded::bytes)
     }
 
     pub(super) fn bytes_sent(&self) -> u64 {
@@ -291,22 +309,12 @@ impl Server {
             return Ok(false);
         }
         match message.kind {
-            Kind::Push => {
-                let wrong = || {
-                    let (bucket, len) = (message.bucket, message.values.len());
-                    ShardingError::state(
-                        "parameter server",
-                        format!("{len} gradients do not fit bucket {bucket}"),
-                    )
-                };
-                let fits = self
-                    .twins
-                    .get(message.bucket)
-                    .is_some_and(|twin| twin.owned().len() == message.values.len());
-                if !fits {
-                    return Err(wrong());
-                }
-                state.pushed[from][message.bucket] = Some(message.values);
+            Kind::Push | Kind::PushCoded => {
+                let bucket = message.bucket;
+                let twin = self.twins.get(bucket).ok_or_else(|| {
+                    ShardingError::state("parameter server", format!("gradients of no bucket: {bucket}"))
+                })?;
+                state.pushed[from][bucket] = Some(self.encoding.numbers(message, twin.owned().len())?);
             }
             Kind::Pushed => {
                 state.complete[from] = Some(message.number);
@@ -420,11 +428,14 @@ impl Server {
             match act {
                 Act::Pull => {
                     state.store.pull(worker);
-                    self.remember(state, worker)?;
                     let version = state.store.version();
+                    self.round(state, version)?;
+                    self.remember(state, worker)?;
                     if message.number == version {
                         let unchanged = Message::of(Kind::Unchanged, version);
                         state.bytes_sent += unchanged.send(&self.mail, worker, TO_WORKER)?;
+                    } else if state.rounded.is_some() {
+                        self.send_rounded(state, worker, version)?;
                     } else {
                         self.send_values(state, worker, version)?;
                     }
@@ -468,15 +479,42 @@ impl Server {
         Ok(())
     }
 
+    /// Rounds the values of this version, unless they are already or travel as they are.
+    fn round(&self, state: &mut State, version: u64) -> Result<()> {
+        let Some(codec) = &self.encoding.values else { return Ok(()) };
+        if state.rounded.as_ref().is_none_or(|rounded| rounded.version != version) {
+            state.rounded = None;
+            state.rounded = Some(Rounded::of(&self.twins, version, codec)?);
+        }
+        Ok(())
+    }
+
     /// Keeps what a worker computes with, if old gradients are corrected.
     fn remember(&self, state: &mut State, worker: usize) -> Result<()> {
         if self.options.compensation > 0.0 && !self.together {
-            let values = self.twins.iter().map(|twin| match twin.owned_values()? {
-                Some(values) => Ok(with_singles(&values, |values| values.to_vec())?),
-                None => Ok(Vec::new()),
-            });
-            state.pulled[worker] = values.collect::<Result<_>>()?;
+            state.pulled[worker] = match (&state.rounded, &self.encoding.values) {
+                (Some(rounded), Some(codec)) => rounded.values(&self.twins, codec)?,
+                _ => {
+                    let values = self.twins.iter().map(|twin| match twin.owned_values()? {
+                        Some(values) => Ok(with_singles(&values, |values| values.to_vec())?),
+                        None => Ok(Vec::new()),
+                    });
+                    values.collect::<Result<_>>()?
+                }
+            };
         }
+        Ok(())
+    }
+
+    fn send_rounded(&self, state: &mut State, worker: usize, version: u64) -> Result<()> {
+        let Some(rounded) = &state.rounded else { return Ok(()) };
+        let mut sent = 0;
+        for (at, message) in rounded.buckets.iter().enumerate().filter(|(at, _)| self.twins[*at].trainable())
+        {
+            let about = (Kind::ValuesCoded, version, at);
+            sent += Message::send_coded(&self.mail, worker, TO_WORKER, about, message)?;
+        }
+        state.bytes_sent += sent;
         Ok(())
     }
 

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use phalanx_collectives::CommError;
 
+use super::encoded::Pushed;
 use super::server::{TO_SERVER, TO_WORKER, range};
 use super::{Coming, ParameterServer, State};
 use crate::buffer::with_singles;
@@ -23,6 +24,11 @@ impl ParameterServer {
     pub(super) fn push(&self, state: &mut State, at: usize) -> Result<()> {
         let param = &self.replica.params[at];
         let Some(grads) = param.grads()? else { return Ok(()) };
+        if let Some(pusher) = &self.pusher {
+            state.pushing.push(pusher.push(state.attempt, at, grads));
+            state.pushed[at] = true;
+            return Ok(());
+        }
         for server in 0..self.places.servers {
             let part = grads.narrow(range(param.len(), server, self.places.servers))?;
             let about = (Kind::Push, state.attempt, at);
@@ -46,6 +52,16 @@ impl ParameterServer {
                 self.replica.params[at].end_reduce(true)?;
             }
             self.push(state, at)?;
+        }
+        self.wait_for_pushes(state)
+    }
+
+    /// Waits until what is being encoded has left.
+    pub(super) fn wait_for_pushes(&self, state: &mut State) -> Result<()> {
+        for pending in std::mem::take(&mut state.pushing) {
+            let Pushed { bytes, left } = pending.wait()?;
+            state.bytes_sent += bytes;
+            state.left.push(left);
         }
         Ok(())
     }
@@ -99,18 +115,17 @@ impl ParameterServer {
                     coming.silent -= 1;
                     coming.missing.iter_mut().for_each(|missing| *missing = missing.saturating_sub(1));
                 }
-                Kind::Values => {
+                Kind::Values | Kind::ValuesCoded => {
                     let at = message.bucket;
                     let wrong =
                         || ShardingError::state(self.strategy.name, format!("values of no bucket: {at}"));
                     let param = self.replica.params.get(at).ok_or_else(wrong)?;
                     let part = range(param.len(), server, self.places.servers);
-                    if part.len() != message.values.len() {
-                        return Err(wrong());
-                    }
-                    self.replica.with_values(at, |values| values[part].copy_from_slice(&message.values))?;
+                    let number = message.number;
+                    let came = self.encoding.numbers(message, part.len())?;
+                    self.replica.with_values(at, |values| values[part].copy_from_slice(&came))?;
                     coming.missing[at] = coming.missing[at].saturating_sub(1);
-                    state.known[server] = message.number;
+                    state.known[server] = number;
                 }
                 other => {
                     let problem = format!("server {server} says {other:?} where it owes values");

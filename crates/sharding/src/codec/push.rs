@@ -1,0 +1,292 @@
+//! What one rank pushes of its gradients to others that each have a part of a bucket: encoded by the one, decoded by the other,
+//! and nothing that more than the two have to agree on.
+
+use std::ops::Range;
+
+use super::quantisers::{ChunkKind, Chunks, Quantiser};
+use super::slots::{Kept, STEP, STEP_BYTES, Slots, finite, mixed};
+use super::{CodecBytes, CodecKind, CodecScope, CodecState, GradCodec};
+use crate::strategy::{Strategy, Synchrony};
+use crate::{Result, ShardingError};
+
+/// What is kept of a bucket: what messages have taken from its gradients.
+pub(super) const RESIDUAL: &str = "residual";
+
+/// Encodes the gradients that a worker pushes to servers, each part of a bucket for itself, and keeps, where it feeds errors
+/// back, what the messages have taken from them (Seide et al. 2014). [`GradCodec::push`] makes it.
+#[derive(Debug)]
+pub struct PushCodec {
+    quantiser: Box<dyn Quantiser>,
+    /// What is kept by bucket.
+    fields: &'static [&'static str],
+    seed: u64,
+    slots: Slots,
+}
+
+/// A bucket that was encoded.
+#[derive(Debug)]
+pub(crate) struct Encoded {
+    /// By part.
+    pub(crate) messages: Vec<Vec<u8>>,
+    /// What is kept once the step has counted.
+    pub(crate) left: Left,
+}
+
+/// What is kept of a bucket once the step that was encoded has counted. Dropped, it leaves what is kept as it was.
+#[derive(Debug)]
+pub(crate) struct Left {
+    slot: usize,
+    kept: Kept,
+}
+
+impl PushCodec {
+    /// A codec that keeps `fields` of each bucket, [`RESIDUAL`] or [`STEP`] or both, and nothing yet.
+    pub(super) fn new(
+        quantiser: impl Quantiser + 'static,
+        fields: &'static [&'static str],
+        seed: u64,
+    ) -> Self {
+        let slots = Slots::new(quantiser.name(), fields);
+        Self { quantiser: Box::new(quantiser), fields, seed, slots }
+    }
+
+    /// A codec of parameters that workers pull, as integers of 8 bits with a scale for `chunk` of them.
+    ///
+    /// # Errors
+    /// [`ShardingError::Codec`] if a chunk has none.
+    pub(crate) fn of_weights(chunk: usize) -> Result<Self> {
+        match chunk {
+            0 => {
+                let problem = "weights share a scale in chunks of at least 1, not 0";
+                Err(ShardingError::codec("int8", problem))
+            }
+            _ => Ok(Self::new(Chunks::new(ChunkKind::Int8, chunk), &[], 0)),
+        }
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> &'static str {
+        self.quantiser.name()
+    }
+
+    fn keeps(&self, field: &str) -> bool {
+        self.fields.contains(&field)
+    }
+
+    /// Messages of the parts of a bucket's gradients, to which what was left out before is added. Where errors are fed back,
+    /// gradients that are not finite are none of them in what is sent, and change nothing of what is kept.
+    ///
+    /// # Errors
+    /// [`ShardingError::Codec`] if what is kept for the bucket is of other gradients.
+    pub(crate) fn encode(
+        &self,
+        (slot, rank): (usize, usize),
+        mut gradients: Vec<f32>,
+        parts: &[Range<usize>],
+    ) -> Result<Encoded> {
+        let mut left = Left { slot, kept: self.slots.with(slot, |kept| kept.only(STEP)) };
+        let step = if self.keeps(STEP) { left.kept.count() } else { 0 };
+        let feeds_back = self.keeps(RESIDUAL);
+        let sound = !feeds_back || finite(&gradients);
+        if feeds_back {
+            self.slots.add(slot, RESIDUAL, &mut gradients)?;
+        }
+        if !sound {
+            gradients.fill(f32::NAN);
+        }
+        let mut messages = Vec::with_capacity(parts.len());
+        for (at, part) in parts.iter().enumerate() {
+            let mut message = Vec::with_capacity(self.quantiser.message_len(part.len()));
+            let draw = mixed(&[self.seed, slot as u64, step, rank as u64, at as u64]);
+            self.quantiser.encode(&gradients[part.clone()], draw, &mut message)?;
+            messages.push(message);
+        }
+        if feeds_back && sound {
+            let mut decoded = Vec::new();
+            for (part, message) in parts.iter().zip(&messages) {
+                decoded.resize(part.len(), 0.0);
+                self.quantiser.decode(message, &mut decoded, false)?;
+                gradients[part.clone()].iter_mut().zip(&decoded).for_each(|(left, sent)| *left -= sent);
+            }
+            left.kept.give(RESIDUAL, gradients);
+        } else if feeds_back {
+            left.kept = self.slots.with(slot, |kept| kept.clone());
+        }
+        Ok(Encoded { messages, left })
+    }
+
+    /// A message of numbers to which nothing is added, and of which nothing is kept.
+    ///
+    /// # Errors
+    /// Those of its kernels.
+    pub(crate) fn message(&self, values: &[f32]) -> Result<Vec<u8>> {
+        let mut message = Vec::with_capacity(self.quantiser.message_len(values.len()));
+        self.quantiser.encode(values, self.seed, &mut message)?;
+        Ok(message)
+    }
+
+    /// Writes the numbers of a message.
+    ///
+    /// # Errors
+    /// [`ShardingError::Codec`] and [`ShardingError::Kernel`] if it is not one of so many numbers.
+    pub(crate) fn decode(&self, message: &[u8], out: &mut [f32]) -> Result<()> {
+        self.quantiser.decode(message, out, false)
+    }
+
+    /// Keeps what a step that has counted has left out.
+    pub(crate) fn keep(&self, left: Left) {
+        self.slots.with(left.slot, |kept| *kept = left.kept);
+    }
+
+    /// What it keeps from step to step.
+    pub(crate) fn state(&self) -> CodecState {
+        self.slots.state()
+    }
+
+    /// Takes over what [`PushCodec::state`] has given.
+    ///
+    /// # Errors
+    /// [`ShardingError::Codec`] if it keeps something else.
+    pub(crate) fn load_state(&self, state: CodecState) -> Result<()> {
+        self.slots.load(state)
+    }
+
+    /// What a message of so many gradients takes: the most that it can be, where that depends on them.
+    pub(crate) fn message_len(&self, len: usize) -> u64 {
+        self.quantiser.message_len(len) as u64
+    }
+
+    /// What a bucket in parts of so many gradients takes. What is sent is all parts; of one for the rank itself nothing travels.
+    /// While a step is under way, what it leaves out is there beside what was left out before.
+    pub(crate) fn bytes(&self, parts: impl Iterator<Item = usize>) -> CodecBytes {
+        let (len, sent) = parts.fold((0, 0), |(len, sent), part| (len + part, sent + self.message_len(part)));
+        let residual = if self.keeps(RESIDUAL) { 4 * len as u64 } else { 0 };
+        let count = if self.keeps(STEP) { STEP_BYTES } else { 0 };
+        CodecBytes { sent, message: sent + residual, state: residual + count }
+    }
+}
+
+impl CodecKind {
+    /// Whether a rank can push its gradients by it: the codecs that need no other rank's numbers, and do not stand in for the
+    /// optimizer's momentum.
+    pub fn pushes(self) -> bool {
+        !matches!(self, Self::Dgc | Self::PowerSgd)
+    }
+}
+
+impl Strategy {
+    /// Whether gradients can go by a codec under the row.
+    ///
+    /// # Errors
+    /// [`ShardingError::Strategy`] saying what is wrong, and what would be right.
+    pub fn encodes_by(&self, codec: &dyn GradCodec, scope: CodecScope) -> Result<()> {
+        let problem = match self.synchrony {
+            Synchrony::EveryStep => return Ok(()),
+            Synchrony::Rounds(_) | Synchrony::Neighbours(_) => {
+                "sends no gradients that a codec could encode in every step; use codec none".to_owned()
+            }
+            Synchrony::Servers(_) if scope != CodecScope::All => {
+                format!(
+                    "has workers that push for themselves, not hosts: codec scope {scope} is for sums; use all"
+                )
+            }
+            Synchrony::Servers(_) if codec.push().is_none() => {
+                let kinds = CodecKind::ALL.iter().filter(|kind| kind.pushes());
+                let names = kinds.map(|kind| kind.name()).collect::<Vec<_>>().join(", ");
+                format!(
+                    "cannot push gradients by codec {}, which is for sums; there is: {names}",
+                    codec.name()
+                )
+            }
+            Synchrony::Servers(_) => return Ok(()),
+        };
+        Err(ShardingError::strategy(self.name, problem))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CodecSettings;
+
+    fn codec(kind: CodecKind) -> Option<PushCodec> {
+        let settings = CodecSettings { kind, density: 0.1, chunk: 16, seed: 3, ..CodecSettings::default() };
+        settings.codec().expect("sound").and_then(|codec| codec.push())
+    }
+
+    /// Numbers of several sizes.
+    fn drawn(step: u64) -> Vec<f32> {
+        let number = |at| (mixed(&[step, at]) >> 40) as f32 / (1 << 24) as f32 - 0.5;
+        (0..101).map(|at| number(at) * number(at + 1000)).collect()
+    }
+
+    #[test]
+    fn what_is_sent_and_what_is_left_are_what_there_was() {
+        let parts = [0..33, 33..33, 33..101];
+        for kind in CodecKind::ALL {
+            let Some(own) = codec(*kind) else {
+                assert!(*kind == CodecKind::None || !kind.pushes(), "{kind}");
+                continue;
+            };
+            assert!(kind.pushes(), "{kind}");
+            let other = codec(*kind).expect("as before");
+            let (mut given, mut taken) = (vec![0.0_f64; 101], vec![0.0_f64; 101]);
+            for step in 0..20 {
+                let gradients = drawn(step);
+                given.iter_mut().zip(&gradients).for_each(|(sum, g)| *sum += f64::from(*g));
+                // A step that does not count is as if it had not been.
+                own.encode((4, 1), drawn(step + 100), &parts).expect("sound");
+                let Encoded { messages, left } = own.encode((4, 1), gradients, &parts).expect("sound");
+                let bytes = own.bytes(parts.iter().map(Range::len));
+                let sent: u64 = messages.iter().map(|message| message.len() as u64).sum();
+                assert!(sent <= bytes.sent && (sent == bytes.sent || *kind == CodecKind::Lossless), "{kind}");
+                let mut came = vec![0.0; 101];
+                for (part, message) in parts.iter().zip(&messages) {
+                    // Whoever decodes has seen nothing of what was encoded before.
+                    other.decode(message, &mut came[part.clone()]).expect("its own");
+                    let cut = &message[..message.len().saturating_sub(1)];
+                    let damaged = other.decode(cut, &mut vec![0.0; part.len()]);
+                    assert!(damaged.is_err() || message.is_empty(), "{kind}, part {part:?}");
+                }
+                taken.iter_mut().zip(&came).for_each(|(sum, g)| *sum += f64::from(*g));
+                own.keep(left);
+                let kept: usize = own.state().iter().map(|(_, kept)| 4 * kept.len()).sum();
+                assert_eq!(kept as u64, bytes.state, "{kind}");
+            }
+            let left = own.state().into_iter().find(|(name, _)| name == "4.residual");
+            let left = left.map_or_else(|| vec![0.0; 101], |(_, left)| left);
+            let norm = |of: &dyn Fn(usize) -> f64| (0..101).map(|at| of(at).powi(2)).sum::<f64>().sqrt();
+            let off = norm(&|at| given[at] - taken[at] - f64::from(left[at])) / norm(&|at| given[at]);
+            let most = match kind {
+                // Nothing of these is made good: the error of a step's rounding, of 20 steps.
+                CodecKind::Bf16 => 0.01,
+                CodecKind::Int8 => 0.02,
+                CodecKind::Int4 | CodecKind::Qsgd => 0.3,
+                CodecKind::Lossless => 0.0,
+                _ => 1e-5,
+            };
+            assert!(off <= most, "{kind}: {off}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_finite_arrives_as_such_and_is_not_kept() {
+        for kind in CodecKind::ALL.iter().filter(|kind| kind.pushes() && **kind != CodecKind::None) {
+            let codec = codec(*kind).expect("pushes");
+            let whole = [0..101; 1];
+            codec.keep(codec.encode((0, 0), drawn(1), &whole).expect("sound").left);
+            let residual = |codec: &PushCodec| {
+                codec.state().into_iter().find(|(name, _)| name.ends_with(RESIDUAL)).map(|(_, kept)| kept)
+            };
+            let before = residual(&codec);
+            let mut gradients = drawn(2);
+            gradients[7] = f32::INFINITY;
+            let Encoded { messages, left } = codec.encode((0, 0), gradients, &whole).expect("sound");
+            let mut came = vec![0.0; 101];
+            codec.decode(&messages[0], &mut came).expect("its own");
+            assert!(!finite(&came), "{kind}");
+            codec.keep(left);
+            assert_eq!(residual(&codec), before, "{kind}");
+        }
+    }
+}
