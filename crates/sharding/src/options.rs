@@ -22,10 +22,10 @@ pub struct Options {
     pub codec: Option<Arc<dyn GradCodec>>,
     /// Between whom the codec is used.
     pub codec_scope: CodecScope,
-    /// Whether the codec is used only where it is measured to be faster.
+    /// Whether the codec is used only where it is measured to be faster. Workers that push to servers always use it.
     pub codec_when: CodecWhen,
-    /// Where parameters are sharded: gathered for blocks as integers of 8 bits, with a scale for so many; `None` gathers them as
-    /// they are. The owner of a shard updates the exact ones, and they are what is saved.
+    /// Where parameters are sharded, or pulled from servers: they come as integers of 8 bits, with a scale for so many; `None`
+    /// brings them as they are. The owner of a shard, or the server, updates the exact ones, and they are what is saved.
     pub weight_chunk: Option<usize>,
     /// Whether communication runs beside computing.
     pub overlap: Overlap,

@@ -474,3 +474,72 @@ fn workers_and_servers_of_their_own_hold_and_send_what_was_planned() {
         );
     }
 }
+
+#[test]
+fn pushes_and_pulls_by_codecs_are_what_was_planned() {
+    let strategy = Strategy::named("ps-bsp").expect("a row");
+    let mut sent_plainly = 0;
+    for codec in ["none", "bf16", "int8", "int4", "qsgd", "sign", "topk", "topk-int8", "randomk"] {
+        for (workers, servers, weight_chunk) in
+            [(2, 0, None), (3, 0, Some(16)), (2, 1, None), (2, 2, Some(16))]
+        {
+            let place = format!("{codec}, {workers} workers, {servers} servers, weights by {weight_chunk:?}");
+            let sync = SyncOptions { servers, ..SyncOptions::default() };
+            let (_, store) = build(Subject::ResNet).expect("sound");
+            let workload = Workload {
+                ranks: workers,
+                optimizer_numbers: 0,
+                codec: by(codec),
+                weight_chunk,
+                sync: sync.clone(),
+                ..Workload::default()
+            };
+            let plan = MemoryPlan::new(store.flat_params(), strategy, &workload).expect("ranks");
+            let held = on_ranks(workers + servers, move |comm| {
+                let (_, store) = build(Subject::ResNet).expect("sound");
+                let works = comm.rank() < workers;
+                let options = Options { codec: by(codec), weight_chunk, ..Options::default() };
+                let mesh = strategy.mesh(comm, 0).expect("a mesh");
+                let parallel = share(&store, mesh, strategy, options, sync.clone()).expect("shares");
+                let rule = OptimizerRule::of(Sgd::new(0.0, false, 0.0), 1);
+                parallel.serve(&rule).expect("taken");
+                let before = parallel.stats();
+                for _ in 0..4 {
+                    let step = parallel.begin_step().expect("none under way");
+                    for param in store.flat_params().iter().filter(|param| works && param.trainable()) {
+                        let zeros =
+                            FlatStorage::zeros(param.len(), DType::F32, param.place()).expect("small");
+                        param.set_grads(&zeros).expect("accumulating");
+                    }
+                    step.finish_by(&rule, 0.1).expect("steps");
+                }
+                parallel.own_state().expect("kept");
+                (parallel.bytes(), (parallel.stats().bytes_sent - before.bytes_sent) / 4)
+            });
+            for (rank, (bytes, _)) in held.iter().enumerate() {
+                let planned = plan.ranks[rank];
+                assert_eq!(
+                    (bytes.parameters, bytes.gradients, bytes.codec, bytes.synchrony),
+                    (planned.parameters, planned.gradients, planned.codec, planned.synchrony),
+                    "{place}, rank {rank}"
+                );
+            }
+            let most = held.iter().map(|(_, sent)| *sent).max().expect("ranks");
+            // One more pull is under way; headers and words without numbers come on top.
+            let headers = 32 * (2 * plan.flat_params as u64 + 8) * (workers + servers) as u64 * 5 / 4;
+            let (least, planned) = (plan.sent_per_step * 97 / 100, plan.sent_per_step);
+            assert!((least..=planned * 127 / 100 + headers).contains(&most), "{place}: {most} of {planned}");
+            if (codec, workers, servers) == ("none", 2, 0) {
+                sent_plainly = most;
+            }
+            if (workers, servers) == (2, 0) && codec != "none" {
+                // Pulls stay as they are, which are half of it.
+                assert!(most < sent_plainly * 8 / 10, "{place}: {most} of {sent_plainly}");
+            }
+        }
+    }
+    let (_, store) = build(Subject::ResNet).expect("sound");
+    let workload = Workload { ranks: 2, codec: by("powersgd"), ..Workload::default() };
+    let error = MemoryPlan::new(store.flat_params(), strategy, &workload).expect_err("is for sums");
+    assert!(error.to_string().contains("powersgd"), "{error}");
+}

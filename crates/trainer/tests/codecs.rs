@@ -177,7 +177,7 @@ fn what_cannot_be_is_refused_by_name() {
         ("--set codec.kind=zip", "`topk`"),
         ("--set codec.kind=topk --set codec.density=0", "give a density above 0"),
         ("--set codec.kind=int8 --set codec.chunk=100", "give a multiple of 8"),
-        ("--set codec.weights=int8", "needs parameters that are gathered, as fsdp and hsdp do, not ddp"),
+        ("--set codec.weights=int8", "needs parameters that are gathered, as fsdp and hsdp do, or pulled"),
         ("--set codec.kind=dgc --set codec.when=auto", "set codec.when = always"),
         (
             "--set codec.kind=dgc --set optim.momentum=0.9",

@@ -104,6 +104,23 @@ fn servers_of_their_own_change_no_loss_of_ps_bsp_and_their_runs_go_on_to_the_bit
 }
 
 #[test]
+fn encoded_pushes_train_and_say_what_they_send() {
+    let of = |codec: &str| {
+        let (curve, summary, _) =
+            train_once(&format!("{CVAE} train.steps=30 train.ranks=2 train.strategy=ps-bsp {codec}"));
+        (curve, summary.ranks[0].communication.bytes_sent)
+    };
+    let (dense, sent) = of("");
+    let (lossless, _) = of("codec.kind=lossless");
+    assert_eq!(lossless, dense, "the same bits come");
+    let (int8, fewer) = of("codec.kind=int8 codec.weights=int8");
+    assert_eq!(of("codec.kind=int8 codec.weights=int8").0, int8, "runs repeat");
+    assert!(fewer * 3 < sent, "{fewer} of {sent} bytes");
+    let last = |curve: &Curve| curve.last().expect("steps").1;
+    assert!((last(&int8) / last(&dense) - 1.0).abs() < 0.05, "{:?}, not {:?}", last(&int8), last(&dense));
+}
+
+#[test]
 fn a_meeting_after_every_step_of_plain_gradient_descent_is_ddp() {
     let of = |strategy: &str| {
         let own =
@@ -166,6 +183,7 @@ fn every_strategy_learns_and_says_how_it_kept_step() {
 fn interrupted_runs_go_on_to_the_bit() {
     for (strategy, further) in [
         ("ps-bsp", ""),
+        ("ps-bsp", "codec.kind=topk codec.density=0.05 codec.weights=int8"),
         ("local-sgd", "sync.every=4"),
         ("post-local-sgd", "sync.every=4 sync.start=3"),
         ("diloco", "sync.every=4"),
@@ -235,7 +253,10 @@ fn what_cannot_be_is_refused_with_what_would_be_right() {
     for (settings, problem) in [
         ("train.strategy=diloco train.ranks=2 sync.fragments=9 sync.every=4", "it needs from 1 to 4"),
         ("train.strategy=local-sgd train.ranks=2 sync.every=0", "it needs 1 or more"),
-        ("train.strategy=ps-asp train.ranks=2 codec.kind=bf16", "use none"),
+        ("train.strategy=ps-asp train.ranks=2 codec.kind=powersgd", "there is: none, bf16, int8"),
+        ("train.strategy=ps-bsp train.ranks=2 codec.kind=int8 codec.scope=inter-host", "use all"),
+        ("train.strategy=local-sgd train.ranks=2 codec.kind=bf16", "use codec none"),
+        ("train.strategy=local-sgd train.ranks=2 codec.weights=int8", "or pulled, as ps-bsp"),
         ("train.strategy=ps-asp train.ranks=2 train.precision=f16", "use bf16 or f32"),
         ("train.strategy=local-sgd train.ranks=2 train.device=cuda", "use cpu"),
         ("chaos.delay=rank=7,ms=3", "train.ranks is"),

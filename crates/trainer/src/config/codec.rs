@@ -45,7 +45,7 @@ impl CodecConfig {
             if *kind == CodecKind::None { String::new() } else { format!(", scope {scope}, when {when}") };
         let weights = match self.weights {
             WeightCodec::None => String::new(),
-            WeightCodec::Int8 => format!("; gathered parameters int8, chunks of {chunk}"),
+            WeightCodec::Int8 => format!("; gathered or pulled parameters int8, chunks of {chunk}"),
         };
         format!("{kind}{of_kind}{used}{weights}")
     }
@@ -55,14 +55,17 @@ impl Config {
     /// Checks what is asked of codecs; `strategy` is the one that ranks follow.
     pub(super) fn check_codec(&self, relations: &mut Relations<'_>, strategy: &Strategy) {
         let Self { codec, train, .. } = self;
-        if let Err(error) = codec.settings(0, "").codec() {
-            relations.require(false, "codec.kind", format!("codec.kind: {error}"));
+        let made = codec.settings(0, "").codec();
+        let suits = made.and_then(|made| made.map_or(Ok(()), |made| strategy.encodes_by(&*made, codec.scope)));
+        if let Err(error) = suits {
+            relations.require(false, "codec.kind", format!("codec.kind = {}: {error}", codec.kind));
         }
         relations.require(
-            codec.weights == WeightCodec::None || ["fsdp", "hsdp"].contains(&strategy.name),
+            codec.weights == WeightCodec::None || strategy.moves_parameters().is_ok(),
             "codec.weights",
             format!(
-                "codec.weights = {} needs parameters that are gathered, as fsdp and hsdp do, not {strategy}",
+                "codec.weights = {} needs parameters that are gathered, as fsdp and hsdp do, or pulled, as ps-bsp, ps-ssp and ps-asp do, \
+                 not {strategy}",
                 codec.weights.as_str()
             ),
         );

@@ -96,7 +96,7 @@ choices! {
         Disk = "disk",
     }
 
-    /// What parameters are while they are gathered.
+    /// What parameters are while they are gathered or pulled.
     WeightCodec {
         /// The numbers themselves.
         None = "none",
@@ -286,9 +286,10 @@ sections! {
         warmup_steps: u64 = 0;
         /// Between all ranks, or only between groups of ranks such as hosts.
         scope: CodecScope = CodecScope::All;
-        /// Where it is measured to be faster in the first steps, or always.
+        /// Where it is measured to be faster in the first steps, or always. Workers that push to servers have nobody to measure
+        /// with: under ps-bsp, ps-ssp and ps-asp `auto` is `always`.
         when: CodecWhen = CodecWhen::Auto;
-        /// `fsdp`, `hsdp`: what gathered parameters are on their way.
+        /// `fsdp`, `hsdp`: what gathered parameters are on their way; `ps-bsp`, `ps-ssp`, `ps-asp`: what pulled ones are.
         weights: WeightCodec = WeightCodec::None;
         /// When resuming, forget what codecs have kept, so that a run can go on with another number of ranks or another codec.
         reset: bool = false;

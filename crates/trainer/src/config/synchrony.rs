@@ -1,6 +1,6 @@
 //! What `[sync]` and `[chaos]` can say, and what strategies whose ranks are apart cannot do.
 
-use phalanx_sharding::{CodecKind, ServerPace, SyncOptions, Synchrony};
+use phalanx_sharding::{ServerPace, SyncOptions, Synchrony};
 use phalanx_tensor::Precision;
 
 use super::keys::{ChaosConfig, Config, DeviceKind};
@@ -112,14 +112,6 @@ impl Config {
         for (key, value) in numbers {
             relations.not_negative(key, value);
         }
-        relations.require(
-            self.codec.kind == CodecKind::None,
-            "codec.kind",
-            format!(
-                "codec.kind = {} encodes gradients that all ranks sum; {name} sends others; use none",
-                self.codec.kind
-            ),
-        );
         relations.require(
             train.device != DeviceKind::Cuda,
             "train.device",

@@ -20,7 +20,7 @@ pub struct ModelPlan {
     /// What the plans assume; of several networks, for the first.
     pub workload: Workload,
     /// By strategy, in the order asked for; without those that cannot go by the configured algorithm,
-    /// or gather no parameters that could be quantised.
+    /// by the configured codec, or neither gather nor pull parameters that could be quantised.
     pub plans: Vec<MemoryPlan>,
 }
 
@@ -88,7 +88,8 @@ pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Res
     };
     let goes = |strategy: &&Strategy| {
         strategy.goes_by(config.comm.algorithm).is_ok()
-            && (config.codec.weight_chunk().is_none() || ["fsdp", "hsdp"].contains(&strategy.name))
+            && (config.codec.weight_chunk().is_none() || strategy.moves_parameters().is_ok())
+            && codec.as_ref().is_none_or(|codec| strategy.encodes_by(&**codec, config.codec.scope).is_ok())
     };
     let plans = strategies.iter().filter(goes).map(plan).collect::<Result<_, _>>()?;
     let params = || networks.iter().flat_map(|network| network.store().flat_params());
