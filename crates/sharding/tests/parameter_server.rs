@@ -14,7 +14,8 @@ use candle_core::{Device, Tensor};
 use phalanx_collectives::Communicator;
 use phalanx_sharding::synchrony::{Act, VersionedStore, Waiting};
 use phalanx_sharding::{
-    OptimizerRule, Options, ParallelStrategy, Rule, Strategy, SyncOptions, UpdateRule, share,
+    CodecKind, CodecSettings, OptimizerRule, Options, ParallelStrategy, Rule, Strategy, SyncOptions,
+    UpdateRule, share,
 };
 use phalanx_tensor::optim::{Adam, Optimizer, Sgd, clip_to_norm, grad_sum_of_squares};
 use phalanx_tensor::{BuildOptions, Context, FlatParam, Init, ParamStore, StoreBuilder};
@@ -462,4 +463,58 @@ fn servers_go_on_with_the_workers_that_are_left_and_make_no_change_twice() {
         Some(last)
     });
     assert_eq!(ends[0], ends[2], "both workers see the servers' values");
+}
+
+/// A codec of a tenth of the gradients, or of chunks of 16.
+fn by(kind: CodecKind) -> Options {
+    let settings = CodecSettings { kind, density: 0.1, chunk: 16, seed: 5, ..CodecSettings::default() };
+    Options { codec: settings.codec().expect("sound"), ..Options::default() }
+}
+
+/// The mean loss of two workers over the recorded problem after some steps of ps-bsp, and what is kept.
+fn solved(options: fn() -> Options, steps: usize) -> (f64, usize) {
+    let ranks = on_ranks(2, move |comm| {
+        let rank = comm.rank();
+        let builder = StoreBuilder::new(BuildOptions::default());
+        let w = builder.root().param("w", (1, SIZE), Init::ZEROS).expect("new");
+        let store = builder.build().expect("small");
+        w.set(&Tensor::from_vec(Problem::start(), (1, SIZE), &Device::Cpu).expect("small")).expect("fits");
+        let row = Strategy::named("ps-bsp").expect("a row");
+        let mesh = row.mesh(comm, 0).expect("a mesh");
+        let parallel = share(&store, mesh, row, options(), SyncOptions::default()).expect("starts");
+        let (rule, problem) = (OptimizerRule::of(Sgd::new(0.0, false, 0.0), 1), Problem::new());
+        parallel.serve(&rule).expect("taken");
+        for _ in 0..steps {
+            let step = parallel.begin_step().expect("none under way");
+            let gradient = problem.gradient(rank, &values(&store).expect("in memory"));
+            let gradient = Tensor::from_vec(gradient, SIZE, &Device::Cpu).expect("small");
+            store.flat_params()[0]
+                .set_grads(&phalanx_tensor::FlatStorage::new(gradient).expect("flat"))
+                .expect("accumulating");
+            step.finish_by(&rule, 0.2).expect("pushes");
+        }
+        let reached = shown(&parallel, &store).expect("shows");
+        let kept: usize = parallel.codec_state().iter().map(|(_, kept)| kept.len()).sum();
+        ((problem.loss(0, &reached) + problem.loss(1, &reached)) / 2.0, kept)
+    });
+    ranks[0]
+}
+
+#[test]
+fn what_codecs_leave_out_of_pushes_is_made_good() {
+    let problem = Problem::new();
+    let first = (problem.loss(0, &Problem::start()) + problem.loss(1, &Problem::start())) / 2.0;
+    let (dense, _) = solved(Options::default, 200);
+    assert!(dense < first - 0.5, "{first} to {dense}");
+    for options in [
+        || by(CodecKind::TopK),
+        || by(CodecKind::TopKInt8),
+        || by(CodecKind::Sign),
+        || by(CodecKind::RandomK),
+    ] {
+        let name = options().codec.expect("one").name();
+        let (reached, kept) = solved(options, 200);
+        assert!(reached < dense + 0.1 * (first - dense), "{name}: {first} to {reached}, without {dense}");
+        assert!(kept >= SIZE, "{name}");
+    }
 }

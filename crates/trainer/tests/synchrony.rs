@@ -108,7 +108,7 @@ fn encoded_pushes_train_and_say_what_they_send() {
     let of = |codec: &str| {
         let (curve, summary, _) =
             train_once(&format!("{CVAE} train.steps=30 train.ranks=2 train.strategy=ps-bsp {codec}"));
-        (curve, summary.ranks[0].communication.bytes_sent)
+        (curve, summary.ranks[0].step_bytes_sent)
     };
     let (dense, sent) = of("");
     let (lossless, _) = of("codec.kind=lossless");
@@ -116,7 +116,7 @@ fn encoded_pushes_train_and_say_what_they_send() {
     let (int8, fewer) = of("codec.kind=int8 codec.weights=int8");
     assert_eq!(of("codec.kind=int8 codec.weights=int8").0, int8, "runs repeat");
     assert!(fewer * 3 < sent, "{fewer} of {sent} bytes");
-    let last = |curve: &Curve| curve.last().expect("steps").1;
+    let last = |curve: &Curve| *curve.last().expect("steps");
     assert!((last(&int8) / last(&dense) - 1.0).abs() < 0.05, "{:?}, not {:?}", last(&int8), last(&dense));
 }
 

@@ -56,7 +56,8 @@ impl Config {
     pub(super) fn check_codec(&self, relations: &mut Relations<'_>, strategy: &Strategy) {
         let Self { codec, train, .. } = self;
         let made = codec.settings(0, "").codec();
-        let suits = made.and_then(|made| made.map_or(Ok(()), |made| strategy.encodes_by(&*made, codec.scope)));
+        let suits =
+            made.and_then(|made| made.map_or(Ok(()), |made| strategy.encodes_by(&*made, codec.scope)));
         if let Err(error) = suits {
             relations.require(false, "codec.kind", format!("codec.kind = {}: {error}", codec.kind));
         }
