@@ -24,7 +24,11 @@ impl Slice {
         let block = self.block();
         // Whatever the library issues is out of this crate's sight.
         self.device().keep_in_capture(block);
-        Lent { bytes: Borrowed::new(block.allocation(), &self.range()), slice: self.clone(), stream: Stream::Compute }
+        Lent {
+            bytes: Borrowed::new(block.allocation(), &self.range()),
+            slice: self.clone(),
+            stream: Stream::Compute,
+        }
     }
 }
 
