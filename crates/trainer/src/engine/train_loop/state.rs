@@ -216,7 +216,7 @@ impl TrainState {
             match role.parameters {
                 Layout::Sharded => cut.own_values(store)?,
                 Layout::Replicated | Layout::Leader if network.has_all_on_host() => {
-                    cut.whole_values(store)?
+                    cut.whole_values(store)?;
                 }
                 Layout::Replicated | Layout::Leader => {
                     network.unshard()?;
