@@ -256,6 +256,91 @@ fn the_state_of_an_optimizer_may_lie_on_the_host() {
     assert!(!place.run("files").exists(), "files are deleted");
 }
 
+/// The most bytes of a kind that a run's first GPU held.
+fn peak(run: &Path, kind: &str) -> u64 {
+    let summary = fs::read(run.join("summary.json")).expect("reads");
+    let summary: Value = serde_json::from_slice(&summary).expect("is JSON");
+    summary["metrics"][format!("gpu_peak_{kind}_bytes")].as_u64().expect("a number")
+}
+
+#[test]
+fn parameters_may_lie_on_the_host() {
+    let Some(place) = Place::anywhere() else { return };
+    // Units of at most a block; evaluations, samples and checkpoints between.
+    let common = "tiny --steps 5 --set train.threads=1 --set log.every=1 --set train.device=cuda --set train.ema=0.9 \
+                  --set train.bucket_kib=0 --set eval.every=2 --set checkpoint.every=2 --set sample.every=4";
+    for (ranks, strategy) in [(1, "ddp"), (2, "ddp"), (2, "fsdp"), (4, "hsdp")] {
+        if !place.has(ranks) {
+            continue;
+        }
+        let line = format!("train {common} --set train.ranks={ranks} --strategy {strategy}");
+        for offload in ["optimizer", "parameters"] {
+            place.succeed(&format!("{line} --set train.offload={offload} --out {offload}"));
+        }
+        let [there, here] = ["optimizer", "parameters"].map(|run| place.run(run));
+        assert_eq!(losses(&there), losses(&here), "{strategy} on {ranks}");
+        assert!(losses(&here).len() >= 5);
+        for run in ["optimizer", "parameters"] {
+            place.succeed(&format!("export {run} --out {run}.safetensors"));
+        }
+        let [a, b] =
+            ["optimizer", "parameters"].map(|run| fs::read(place.run(&format!("{run}.safetensors"))));
+        assert!(a.expect("reads") == b.expect("reads"), "{strategy} on {ranks}: the weights differ");
+        let [parameters, gradients] =
+            ["parameters", "gradients"].map(|kind| [&there, &here].map(|run| peak(run, kind)));
+        // Where ranks have shards, samples want all parameters; between groups the shards of all gradients wait for each other.
+        assert!(parameters[1] < parameters[0] || strategy != "ddp", "{strategy} on {ranks}: {parameters:?}");
+        assert!(gradients[1] < gradients[0] || strategy == "hsdp", "{strategy} on {ranks}: {gradients:?}");
+        if ranks == 1 {
+            // Of 143,467 parameters two units, of which the largest has 34,664; nothing of what the processor keeps.
+            assert!(peak(&here, "parameters") <= 2 * 4 * 34_664, "{}", peak(&here, "parameters"));
+            assert_eq!(peak(&here, "optimizer"), 0);
+            place.succeed("sample --run parameters --prompt red --out red.png");
+            place.succeed("eval --run parameters");
+        }
+        for run in [there, here] {
+            fs::remove_dir_all(run).expect("removes");
+        }
+    }
+}
+
+#[test]
+fn runs_with_parameters_on_the_host_go_on_bit_for_bit() {
+    let Some(place) = Place::anywhere() else { return };
+    for (ranks, strategy) in [(1, "ddp"), (2, "fsdp")] {
+        if !place.has(ranks) {
+            continue;
+        }
+        let common = format!(
+            "train tiny --set train.ranks={ranks} --strategy {strategy} --set log.every=1 --set train.device=cuda \
+             --set train.threads=1 --set train.ema=0.9 --set train.bucket_kib=0 --set train.clip_norm=1"
+        );
+        let offload = "--set train.offload=parameters";
+        place.succeed(&format!("{common} {offload} --steps 5 --out whole"));
+        place.succeed(&format!("{common} {offload} --steps 3 --out parts"));
+        place.succeed(&format!("{common} {offload} --steps 5 --out parts --resume"));
+        place.succeed(&format!("{common} --set train.offload=optimizer --steps 5 --out there"));
+        let [whole, parts, there] = ["whole", "parts", "there"].map(|run| column(&place.run(run), "loss"));
+        assert_eq!(whole, parts, "{strategy}");
+        // Norms are added up elsewhere.
+        for (a, b) in there.iter().zip(&whole) {
+            assert!((a - b).abs() <= 1e-5 * a.abs(), "{strategy}: {there:?} and {whole:?}");
+        }
+        for run in ["whole", "parts", "there"] {
+            fs::remove_dir_all(place.run(run)).expect("removes");
+        }
+    }
+    let on_host = "--set train.offload=parameters --set train.bucket_kib=0";
+    graphs_change_nothing(&place, 1, &format!("tiny {on_host} --set eval.every=3"));
+    graphs_change_nothing(&place, 2, &format!("tiny {on_host} --strategy fsdp"));
+    if place.has(2) {
+        let refused =
+            "train tiny --steps 1 --set train.ranks=2 --set train.device=cuda --strategy zero2 --out refused";
+        let error = place.fail(&format!("{refused} {on_host}"));
+        assert!(error.contains("zero2") && error.contains("`ddp`, `fsdp` and `hsdp` can"), "{error}");
+    }
+}
+
 /// The losses of a training by graphs are those of one without, to the last bit; how many pieces of work graphs have.
 fn graphs_change_nothing(place: &Place, ranks: usize, line: &str) -> usize {
     if !place.has(ranks) {
@@ -437,6 +522,33 @@ fn ranks_with_a_gpu_each_train_as_on_the_processor() {
 }
 
 #[test]
+fn gradients_rounded_by_gpus_train_as_those_rounded_by_processors() {
+    let Some(place) = Place::anywhere() else { return };
+    let rounded = "tiny --set codec.kind=bf16 --set codec.when=always";
+    for strategy in ["ddp", "zero2", "fsdp"] {
+        agree_on(&place, 2, &format!("{rounded} --steps 5 --strategy {strategy}"), 5e-4);
+    }
+    // Sums in several steps, each of which is rounded: in another order.
+    for strategy in ["dp", "hsdp"] {
+        agree_on(&place, 4, &format!("{rounded} --steps 5 --strategy {strategy}"), 2e-3);
+    }
+    graphs_change_nothing(&place, 2, &format!("{rounded} --strategy zero2"));
+    // Half of the bytes travel.
+    if !place.has(2) {
+        return;
+    }
+    let common = "train tiny --steps 3 --set train.ranks=2 --set train.device=cuda --strategy ddp";
+    let sent = |run: &str, codec: &str| {
+        place.succeed(&format!("{common} {codec} --out {run}"));
+        let summary = fs::read(place.run(run).join("summary.json")).expect("reads");
+        let summary: Value = serde_json::from_slice(&summary).expect("is JSON");
+        summary["ranks"][0]["step_bytes_sent"].as_f64().expect("a number")
+    };
+    let (plain, half) = (sent("plain", ""), sent("half", "--set codec.kind=bf16 --set codec.when=always"));
+    assert!(half < 0.6 * plain, "{half} and {plain} bytes");
+}
+
+#[test]
 fn ranks_with_a_gpu_each_go_on_bit_for_bit() {
     let Some(place) = Place::anywhere() else { return };
     if !place.has(2) {
@@ -467,7 +579,8 @@ fn a_gpu_is_taken_where_there_is_one_for_each_rank() {
     assert!(text.contains("CPU, as rank 1 has no GPU: this host has one GPU"), "{text}");
     // What NCCL does not do is done on processors, or refused.
     for (setting, why) in [
-        ("codec.kind=bf16", "codec.kind = \"bf16\" encodes gradients on the processor"),
+        ("codec.kind=int8", "codec.kind = \"int8\" encodes gradients on the processor, and \"bf16\" works"),
+        ("codec.kind=bf16", "codec.when = \"auto\" measures by the processor's clock"),
         ("comm.algorithm=ring", "comm.algorithm = \"ring\", and NCCL chooses the way itself"),
     ] {
         let line = format!("train tiny --steps 1 --set train.ranks=2 --set {setting}");
