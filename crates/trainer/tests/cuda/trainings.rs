@@ -4,7 +4,6 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::offload::peak;
 use crate::place::{Place, agree, column};
 
 #[test]
