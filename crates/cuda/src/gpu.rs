@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::compile::{Compiler, Source, default_folder};
-use crate::device::{Device, Stream};
+use crate::device::{Device, Mark, Stream};
 use crate::driver::Module;
 use crate::memory::{Pool, Slice, Staging};
 use crate::{Element, ElementType, Result};
@@ -117,28 +117,44 @@ impl Gpu {
         }
         if self.0.device.records() {
             let (gpu, values, to) = (self.clone(), values.to_vec(), slice.clone());
-            self.0.device.send_aside(move || gpu.send(&values, &to))?;
+            self.0.device.send_aside(move || gpu.send(&values, &to, Stream::Compute))?;
         } else {
-            self.0.device.aside(|| self.send(values, &slice))?;
+            self.0.device.aside(|| self.send(values, &slice, Stream::Compute))?;
         }
         Ok(slice)
     }
 
-    /// Begins to copy elements of the host to a slice; they were read when this returns.
-    fn send<T: Element>(&self, values: &[T], slice: &Slice) -> Result<()> {
-        self.0.device.refuse_waiting("a copy from the host", Stream::Compute)?;
+    /// Begins to copy elements of the host to a slice, in the order of a stream; they were read when this returns.
+    fn send<T: Element>(&self, values: &[T], slice: &Slice, stream: Stream) -> Result<()> {
+        self.0.device.refuse_waiting("a copy from the host", stream)?;
         self.0.uploaded.fetch_add(size_of_val(values) as u64, Ordering::Relaxed);
         let mut staging = self.0.staging.lock().unwrap_or_else(PoisonError::into_inner);
-        if !staging.send(bytemuck::cast_slice(values), slice, Stream::Compute)? {
+        if !staging.send(bytemuck::cast_slice(values), slice, stream)? {
             drop(staging);
-            slice.upload_on(values, Stream::Compute)?;
+            slice.upload_on(values, stream)?;
         }
         Ok(())
     }
 
-    /// How many bytes [`Gpu::upload`] has copied from the host since this GPU was opened.
+    /// How many bytes have been copied from the host since this GPU was opened.
     pub fn uploaded(&self) -> u64 {
         self.0.uploaded.load(Ordering::Relaxed)
+    }
+
+    /// Begins to copy elements of the host to a slice, beside what is computed; they were read when this returns. They go by
+    /// page-locked memory, in pieces of up to 64 MiB. Who computes with the slice lets the computing stream wait for the mark.
+    ///
+    /// # Errors
+    /// If there are not as many elements, or of another type, and if the driver fails;
+    /// [`GpuError::Capture`](crate::GpuError::Capture) while a graph is captured.
+    pub fn upload_beside<T: Element>(&self, values: &[T], slice: &Slice) -> Result<Mark> {
+        slice.holds::<T>("upload", values.len())?;
+        let piece = Staging::LARGEST / size_of::<T>();
+        for (at, values) in values.chunks(piece).enumerate() {
+            let first = at * piece;
+            self.send(values, &slice.view(first..first + values.len())?, Stream::Copies)?;
+        }
+        self.0.device.mark(Stream::Copies)
     }
 
     /// A copy of elements on the host, for which this waits.
@@ -167,7 +183,7 @@ impl Gpu {
     /// If something of it has failed.
     pub fn synchronize(&self) -> Result<()> {
         self.0.device.synchronize()?;
-        // Nothing that was uploaded is kept for copies that are done.
+        // Page-locked memory of copies that are done is there for the next.
         self.0.staging.lock().unwrap_or_else(PoisonError::into_inner).collect()
     }
 

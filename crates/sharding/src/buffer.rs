@@ -36,6 +36,26 @@ impl InPlace {
         })
     }
 
+    /// Memory that is being filled from the host ([`FlatStorage::begin_fetch`]): operations on it begin when that is done, and what
+    /// is computed does not wait.
+    ///
+    /// # Errors
+    /// If the element type is not one that travels.
+    pub(crate) fn moving_in(flat: FlatStorage) -> Result<Self> {
+        #[cfg(feature = "cuda")]
+        let lent = flat.lend_moving_in()?.map(Box::new);
+        Ok(Self {
+            #[cfg(feature = "cuda")]
+            lent,
+            ..Self::new(flat)?
+        })
+    }
+
+    /// The memory.
+    pub(crate) fn flat(&self) -> &FlatStorage {
+        &self.flat
+    }
+
     /// The elements of an array, one after the other.
     ///
     /// # Errors

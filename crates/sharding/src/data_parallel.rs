@@ -16,6 +16,7 @@ mod coding;
 mod gradients;
 mod parameters;
 mod prefetch;
+mod rounding;
 mod weights;
 
 use std::collections::BTreeMap;
@@ -30,6 +31,7 @@ use self::coding::Coding;
 use self::gradients::{Reduction, Reductions};
 use self::parameters::Gathered;
 use self::prefetch::Pass;
+use self::rounding::Rounding;
 use self::weights::WeightGather;
 use crate::agreement::{broadcast_buffers, check_same_model};
 use crate::buffer::InPlace;
@@ -71,6 +73,8 @@ pub struct DataParallel {
     options: Options,
     /// What gradients go by instead of themselves, if there is a codec.
     coding: Option<Coding>,
+    /// What gradients of a device are on their way.
+    rounding: Rounding,
     /// What gathers parameters rounded, if they are to be.
     weights: Option<WeightGather>,
     state: Mutex<Progress>,
@@ -101,7 +105,15 @@ impl DataParallel {
     /// # Errors
     /// If the world of one rank cannot be made.
     pub fn alone(store: &ParamStore) -> Result<Arc<Self>> {
-        let options = Options { overlap: Overlap::Never, ..Options::default() };
+        Self::alone_with(store, Options { overlap: Overlap::Never, ..Options::default() })
+    }
+
+    /// Wraps a model for the only rank, as [`DataParallel::alone`] does, with options: how far ahead of its use what is kept on the
+    /// host comes to a device.
+    ///
+    /// # Errors
+    /// If the world of one rank cannot be made.
+    pub fn alone_with(store: &ParamStore, options: Options) -> Result<Arc<Self>> {
         Self::with_options(store, ProcessMesh::alone()?, Strategy::named("ddp")?, options)
     }
 
@@ -110,8 +122,8 @@ impl DataParallel {
     ///
     /// # Errors
     /// [`ShardingError::Mesh`] if the mesh lacks an axis, [`ShardingError::Strategy`] if the strategy cannot go by the
-    /// algorithm or gathers no parameters that could be quantised, [`ShardingError::Codec`] if the codec does not know the gradients' type; otherwise as
-    /// [`DataParallel::new`].
+    /// algorithm, gathers no parameters that could be quantised, or cannot have them kept on the host, [`ShardingError::Codec`] if the codec does not know the
+    /// gradients' type or the processor that computes them; otherwise as [`DataParallel::new`].
     pub fn with_options(
         store: &ParamStore,
         mesh: ProcessMesh,
@@ -125,12 +137,20 @@ impl DataParallel {
         strategy.goes_by(options.algorithm)?;
         let comm = mesh.data().clone();
         let params = store.flat_params().to_vec();
+        let offloaded = params.iter().any(FlatParam::is_offloaded);
+        if offloaded {
+            strategy.keeps_on_host()?;
+        }
         let trainable = || params.iter().enumerate().filter(|(_, param)| param.trainable());
         if options.weight_chunk.is_some() {
             strategy.moves_parameters()?;
             let other = params.iter().find(|param| param.dtype() != candle_core::DType::F32);
             if let Some(param) = other {
                 let problem = format!("rounds parameters of f32, not {}", param.dtype().as_str());
+                return Err(ShardingError::codec("int8", problem));
+            }
+            if params.iter().any(|param| !param.place().is_host()) {
+                let problem = "rounds gathered parameters on processors, and these are a GPU's".to_owned();
                 return Err(ShardingError::codec("int8", problem));
             }
         }
@@ -146,15 +166,16 @@ impl DataParallel {
             ShardAxis::World => (&comm, None),
             ShardAxis::Group => (mesh.axis("shard")?, Some(mesh.axis("replicate")?)),
         };
-        let gathers = strategy.layout.parameters == Layout::Sharded && shards.world_size() > 1;
+        let gathers = offloaded || (strategy.layout.parameters == Layout::Sharded && shards.world_size() > 1);
         // What lies on a GPU is moved by the GPU, and takes no core from computing.
         let on_host = params.iter().all(|param| param.place().is_host());
         let overlaps = options.overlap.decide(&comm, gathers && on_host, options.threads.max(1))?;
         let timely = |comm: Communicator| if overlaps { comm } else { comm.blocking() };
         let by = |comm: &Communicator| timely(comm.using(options.algorithm));
-        let rounds = options.weight_chunk.filter(|_| gathers);
+        let rounds = options.weight_chunk.filter(|_| gathers && shards.world_size() > 1);
         let weights = rounds.map(|chunk| WeightGather::new(part(shards, 0)?, chunk, overlaps)).transpose()?;
-        let coding = match &options.codec {
+        let rounding = if on_host { Rounding::default() } else { Rounding::of(&options)? };
+        let coding = match options.codec.as_ref().filter(|_| on_host) {
             None => None,
             Some(codec) => {
                 let place = |comm: &Communicator| (comm.rank(), comm.world_size());
@@ -197,6 +218,7 @@ impl DataParallel {
             buckets,
             options,
             coding,
+            rounding,
             weights,
             state: Mutex::default(),
         };
@@ -221,6 +243,16 @@ impl DataParallel {
     /// The strategy that is being followed.
     pub fn strategy(&self) -> &Strategy {
         &self.strategy
+    }
+
+    /// Whether parameters are kept on the host, and come to a device with the blocks that use them.
+    fn is_offloaded(&self) -> bool {
+        self.params.iter().any(FlatParam::is_offloaded)
+    }
+
+    /// Whether a bucket's parameters come and go with blocks.
+    fn leaves_memory(&self, param: &FlatParam) -> bool {
+        param.is_offloaded() || self.strategy.layout.leaves_memory(param, self.shards.world_size())
     }
 
     /// Whether ranks own different elements.
@@ -265,14 +297,15 @@ impl Listener for DataParallel {
         while self.order.get(step.started).is_some_and(|next| step.ready[*next]) {
             self.start(step)?;
         }
-        // What is done meanwhile makes room at once. Where gradients are sharded there is room for those of a few buckets,
-        // as for parameters; backward waits if it is that much faster than the others.
+        // What is done meanwhile makes room at once. Where gradients are sharded, or go to the host, there is room for those of a few
+        // buckets, as for parameters; backward waits if it is that much faster than the others.
         let scatters = self.strategy.layout.scatters();
         // Where shards go on to other groups that does not depend on who is how fast, so that all ranks issue the same. Nor does it
         // on a GPU, which may have the step's work as a graph, and lets nobody wait.
         let on_host = param.place().is_host();
         let done = |reduction: &Reduction| on_host && self.replicas.is_none() && reduction.is_done();
-        let crowded = |running: usize| scatters && running > self.options.prefetch.max(1);
+        let leaves = self.is_offloaded();
+        let crowded = |running: usize| (scatters || leaves) && running > self.options.prefetch.max(1);
         while step.running.front().is_some_and(done) || crowded(step.running.len()) {
             let Some(oldest) = step.running.pop_front() else { break };
             self.finish(step, oldest)?;
@@ -331,7 +364,7 @@ impl ParallelStrategy for DataParallel {
 
     fn update(&self, change: &mut dyn FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>) -> Result<()> {
         change(&self.params)?;
-        if !self.is_sharded() {
+        if !self.is_sharded() && !self.is_offloaded() {
             return Ok(());
         }
         let mut state = self.state();
@@ -341,7 +374,7 @@ impl ParallelStrategy for DataParallel {
             self.receive(&mut state, at)?;
             match (param.state(), param.values()) {
                 (ParamState::Gathered, _) => param.reshard()?,
-                (ParamState::Full, Some(full)) if param.trainable() => {
+                (ParamState::Full, Some(full)) if param.trainable() && self.is_sharded() => {
                     coming.push(match self.strategy.layout.optimizer {
                         Layout::Leader => self.shards.broadcast_async(InPlace::new(full)?, LEADER),
                         _ => self.shards.all_gather_in_place_async(InPlace::new(full)?),

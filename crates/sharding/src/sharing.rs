@@ -48,7 +48,7 @@ pub fn share(
     Ok(match strategy.synchrony {
         Synchrony::EveryStep => DataParallel::with_options(store, mesh, strategy, options)?,
         Synchrony::Rounds(_) => LocalSgd::new(store, mesh.data().using(options.algorithm), strategy, sync)?,
-        Synchrony::Servers(_) => ParameterServer::new(store, mesh.data().clone(), strategy, options, sync)?,
+        Synchrony::Servers(_) => ParameterServer::new(store, mesh.data().clone(), strategy, &options, sync)?,
         Synchrony::Neighbours(_) => Gossip::new(store, mesh.data().clone(), strategy, sync)?,
     })
 }

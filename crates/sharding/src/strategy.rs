@@ -270,6 +270,21 @@ impl Strategy {
         Err(ShardingError::Strategy { name: self.name.to_owned(), problem })
     }
 
+    /// Whether parameters can be kept on the host and come to a device with the blocks that use them: where each rank updates what it
+    /// keeps and nobody else's.
+    ///
+    /// # Errors
+    /// [`ShardingError::Strategy`] if a rank has parameters that others update.
+    pub(crate) fn keeps_on_host(&self) -> Result<()> {
+        let StateLayout { parameters, optimizer, .. } = self.layout;
+        if self.is_bulk_synchronous() && parameters == optimizer && parameters != Layout::Leader {
+            return Ok(());
+        }
+        let problem = "has parameters on ranks that do not update them, so they cannot be kept on the host alone; `ddp`, `fsdp` and \
+                       `hsdp` can, and one rank by itself";
+        Err(ShardingError::strategy(self.name, problem))
+    }
+
     /// Whether all ranks take every step together, so that [`crate::DataParallel`] follows the row.
     pub fn is_bulk_synchronous(&self) -> bool {
         self.synchrony == Synchrony::EveryStep

@@ -1,6 +1,7 @@
 //! A device: its context, its streams, and events where work goes from one stream to another.
 
 mod capture;
+mod mark;
 mod order;
 mod replaying;
 
@@ -17,6 +18,7 @@ use crate::libraries::Library;
 use crate::{GpuError, Result};
 
 pub(crate) use capture::Left;
+pub use mark::Mark;
 pub(crate) use replaying::{MOST, Segment, Segments, Turn, Work};
 
 /// Why what happens once cannot be captured.
@@ -233,6 +235,11 @@ impl Device {
             return Ok(());
         }
         self.wait(waiter, waited)
+    }
+
+    /// The host has waited for what a stream was given at a time.
+    pub(crate) fn passed(&self, waited: Stream, time: u64) {
+        self.0.order.passed(waited, time);
     }
 
     /// Counts an allocation, in the order of the computing stream.

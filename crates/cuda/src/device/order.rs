@@ -62,6 +62,13 @@ impl Order {
         self.learn(waiter, times);
     }
 
+    /// The host has waited for what a stream was given at a time, so whatever is issued from now on comes after it.
+    pub(super) fn passed(&self, waited: Stream, time: u64) {
+        for own in self.known().iter_mut() {
+            own[waited as usize] = time.max(own[waited as usize]);
+        }
+    }
+
     /// All that is known.
     pub(super) fn all(&self) -> [Times; Stream::COUNT] {
         *self.known()
@@ -100,5 +107,12 @@ mod tests {
         assert!(!order.knows(Compute, Communication, used) && order.knows(Compute, Compute, born));
         order.learn_time(Compute, Communication, used);
         assert!(order.knows(Compute, Communication, used));
+        let copied = order.tick(Copies);
+        assert!(!order.knows(Compute, Copies, copied));
+        order.passed(Copies, copied);
+        assert!(order.knows(Compute, Copies, copied) && order.knows(Communication, Copies, copied));
+        // A time that has passed long ago takes nothing back.
+        order.passed(Copies, copied - 1);
+        assert!(order.knows(Copies, Copies, copied));
     }
 }

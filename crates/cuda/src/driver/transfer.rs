@@ -57,12 +57,13 @@ impl Drop for HostMemory {
     }
 }
 
-/// A copy between a device and page-locked memory that may be under way. It has both until it is done.
+/// A copy between a device and page-locked memory that may be under way. It has the latter until it is done, and the former unless
+/// [`Transfer::let_go`] says that somebody else sees to that.
 #[derive(Debug)]
 pub(crate) struct Transfer {
     memory: Option<HostMemory>,
     /// Who has the device's memory.
-    _owner: Kept,
+    owner: Option<Kept>,
     done: CudaEvent,
 }
 
@@ -114,7 +115,12 @@ impl Transfer {
             }
             return Err(failed("note the end of a copy")(error));
         }
-        Ok(Self { memory: Some(memory), _owner: owner, done })
+        Ok(Self { memory: Some(memory), owner: Some(owner), done })
+    }
+
+    /// Keeps the device's memory no longer: the order of streams keeps it until the copy is done.
+    pub(crate) fn let_go(&mut self) {
+        self.owner = None;
     }
 
     /// Whether it is done.
@@ -127,9 +133,10 @@ impl Transfer {
         &self.done
     }
 
-    /// Waits until it is done, and gives the host's memory back.
-    pub(crate) fn finish(mut self) -> Result<HostMemory> {
+    /// Waits until it is done, calls `passed` before the device's memory is let go of, and gives the host's memory back.
+    pub(crate) fn finish_with(mut self, passed: impl FnOnce()) -> Result<HostMemory> {
         self.done.synchronize().map_err(failed("wait for a copy"))?;
+        passed();
         Ok(self.memory.take().expect("it is taken only here and when dropped"))
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaStream, CudaViewMut};
 
 use super::slice::Slice;
+use crate::device::Stream;
 use crate::driver::Borrowed;
 
 /// A slice that is handed to a library as cudarc knows memory. The memory is there as long as this.
@@ -12,6 +13,8 @@ use crate::driver::Borrowed;
 pub struct Lent {
     bytes: Borrowed,
     slice: Slice,
+    /// Whose work a library's own comes after, and before.
+    stream: Stream,
 }
 
 impl Slice {
@@ -21,11 +24,21 @@ impl Slice {
         let block = self.block();
         // Whatever the library issues is out of this crate's sight.
         self.device().keep_in_capture(block);
-        Lent { bytes: Borrowed::new(block.allocation(), &self.range()), slice: self.clone() }
+        Lent {
+            bytes: Borrowed::new(block.allocation(), &self.range()),
+            slice: self.clone(),
+            stream: Stream::Compute,
+        }
     }
 }
 
 impl Lent {
+    /// For a library that uses the slice after and before the work of another stream than the computing one, which writes it.
+    #[must_use]
+    pub fn between(self, stream: Stream) -> Self {
+        Self { stream, ..self }
+    }
+
     /// The slice that was lent.
     pub fn slice(&self) -> &Slice {
         &self.slice
@@ -47,10 +60,13 @@ impl Lent {
         self.bytes.bytes()
     }
 
-    /// The device's computing stream, in whose order the memory is freed. What this thread has given it is on its way, also if
+    /// The stream that computes with the memory, or that [`Lent::between`] names. What this thread has given it is on its way, also if
     /// that is recorded; what went wrong with that the run's end tells.
     pub fn compute(&self) -> &Arc<CudaStream> {
         let _ = self.slice.device().flush();
-        self.bytes.stream()
+        match self.stream {
+            Stream::Compute => self.bytes.stream(),
+            other => self.slice.device().stream(other),
+        }
     }
 }

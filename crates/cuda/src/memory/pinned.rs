@@ -107,7 +107,8 @@ impl<T: Element> Pinned<T> {
 
 impl<T> Begun<T> {
     fn finish(self) -> Result<Pinned<T>> {
-        Ok(Pinned { memory: Arc::new(self.transfer.finish()?), len: self.len, elements: PhantomData })
+        let memory = self.transfer.finish_with(|| self.device.passed(self.stream, self.time))?;
+        Ok(Pinned { memory: Arc::new(memory), len: self.len, elements: PhantomData })
     }
 }
 
@@ -119,6 +120,14 @@ impl<T: Element> Leaving<T> {
     pub fn before(&self, stream: Stream) -> Result<()> {
         let Begun { transfer, stream: copies, time, device, .. } = &self.0;
         device.wait_for_event(stream, *copies, *time, transfer.event())
+    }
+
+    /// Keeps the slice no longer, whose memory is freed in the order of streams, as that of any other work: a slice that is kept
+    /// until the host has looked would be freed later than what the host runs ahead of needs.
+    #[must_use]
+    pub fn letting_go(mut self) -> Self {
+        self.0.transfer.let_go();
+        self
     }
 
     /// Whether the memory was read.

@@ -163,7 +163,7 @@ impl Slice {
         Ok(values)
     }
 
-    pub(super) fn holds<T: Element>(&self, function: &'static str, len: usize) -> Result<()> {
+    pub(crate) fn holds<T: Element>(&self, function: &'static str, len: usize) -> Result<()> {
         if (self.len, self.dtype) == (len, T::TYPE) {
             return Ok(());
         }

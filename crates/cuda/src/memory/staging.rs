@@ -7,9 +7,6 @@ use super::slice::Slice;
 use crate::Result;
 use crate::device::Stream;
 
-/// What is larger goes by itself, and is waited for: weights that are read once, not batches.
-const LARGEST: usize = 64 << 20;
-
 /// The most page-locked bytes that are kept or on their way.
 const MOST: usize = 256 << 20;
 
@@ -26,6 +23,9 @@ pub(crate) struct Staging {
 }
 
 impl Staging {
+    /// What has more bytes goes by itself, and is waited for: weights that are read once, not batches.
+    pub(crate) const LARGEST: usize = 64 << 20;
+
     /// Begins to copy bytes to a slice of as many, in the order of a stream; they were read when this returns. False if they are
     /// too many, or too many are on their way: then nothing has begun.
     ///
@@ -34,7 +34,7 @@ impl Staging {
     pub(crate) fn send(&mut self, from: &[u8], to: &Slice, stream: Stream) -> Result<bool> {
         self.collect()?;
         let wanted = from.len().next_power_of_two().max(SMALLEST);
-        if wanted > LARGEST {
+        if wanted > Self::LARGEST {
             return Ok(false);
         }
         // Memory that is much larger would be missed by what needs it.
@@ -45,11 +45,11 @@ impl Staging {
             None => (wanted, Pinned::new(to.device(), wanted)?),
         };
         memory.values_mut()[..from.len()].copy_from_slice(from);
-        self.leaving.push_back((bytes, memory.send(&to.as_bytes(), stream)?));
+        self.leaving.push_back((bytes, memory.send(&to.as_bytes(), stream)?.letting_go()));
         Ok(true)
     }
 
-    /// Takes back what was read, and lets go of where it went.
+    /// Takes back what was read.
     ///
     /// # Errors
     /// If a copy failed.

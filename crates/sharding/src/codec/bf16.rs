@@ -1,5 +1,6 @@
 //! Gradients as bf16.
 
+use candle_core::DType;
 use half::bf16;
 
 use super::bucket::{Among, Bucket, Keeps};
@@ -35,6 +36,10 @@ impl GradCodec for Bf16 {
 
     fn flush(&self, _: &Bucket, _: &Among, _: &mut [f32]) -> Result<()> {
         Ok(())
+    }
+
+    fn rounds_to(&self) -> Option<DType> {
+        Some(DType::BF16)
     }
 
     fn state(&self) -> CodecState {

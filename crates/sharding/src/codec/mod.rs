@@ -32,6 +32,8 @@ pub(crate) use trial::{Trial, Way};
 
 use std::fmt::Debug;
 
+use candle_core::DType;
+
 use crate::{Result, ShardingError};
 
 /// What a codec keeps from step to step: numbers by names that it chooses.
@@ -74,6 +76,12 @@ pub trait GradCodec: Debug + Send + Sync {
     /// # Errors
     /// [`ShardingError::Codec`] if what is kept for the bucket is of other gradients.
     fn flush(&self, bucket: &Bucket, among: &Among, gradients: &mut [f32]) -> Result<()>;
+
+    /// The element type that gradients are rounded to, summed in and made f32 of again, if that is all that the codec does: then
+    /// gradients in a device's memory can go by it, too.
+    fn rounds_to(&self) -> Option<DType> {
+        None
+    }
 
     /// What this rank keeps from step to step: what a checkpoint holds of it.
     fn state(&self) -> CodecState;

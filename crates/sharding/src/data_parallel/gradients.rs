@@ -23,14 +23,16 @@ pub(super) struct Reductions {
     pub(super) running: VecDeque<Reduction>,
     /// Shards on their way between groups.
     pub(super) crossing: Vec<Reduction>,
+    /// Buckets whose sums are on their way to the host, the oldest first.
+    leaving: VecDeque<usize>,
     /// Whether more micro-batches come before anything is reduced.
     pub(super) accumulating: bool,
 }
 
 impl Reductions {
     pub(super) fn new(buckets: usize) -> Self {
-        let (running, crossing) = (VecDeque::new(), Vec::new());
-        Self { ready: vec![false; buckets], started: 0, running, crossing, accumulating: false }
+        let (running, crossing, leaving) = (VecDeque::new(), Vec::new(), VecDeque::new());
+        Self { ready: vec![false; buckets], started: 0, running, crossing, leaving, accumulating: false }
     }
 
     /// Bytes of messages on their way that are not the gradients themselves.
@@ -96,12 +98,19 @@ impl DataParallel {
                 (Message::Alone, 0)
             }
             (Some(shard), None) => {
-                let buffers = (InPlace::new(full.clone())?, InPlace::new(shard.clone())?);
+                let (sent, room) = (self.rounding.sent(param, &full)?, self.rounding.room(param, shard)?);
+                if self.rounding.rounds() {
+                    param.free_unreduced_grads()?;
+                }
+                let bytes = self.rounding.bytes(&sent);
+                let buffers = (InPlace::new(sent)?, InPlace::new(room)?);
                 let handle = self.shards.reduce_scatter_into_async(buffers.0, buffers.1, ReduceOp::Sum);
-                (Message::Scattered(handle), 0)
+                (Message::Scattered(handle), bytes)
             }
             (None, None) => {
-                let buffer = InPlace::new(full.clone())?;
+                let sent = self.rounding.sent(param, &full)?;
+                let bytes = self.rounding.bytes(&sent);
+                let buffer = InPlace::new(sent)?;
                 let handle = match layout.gradients {
                     Layout::Replicated => self.shards.all_reduce_async(buffer, ReduceOp::Sum),
                     Layout::Leader => self.shards.reduce_async(buffer, ReduceOp::Sum, LEADER),
@@ -110,7 +119,7 @@ impl DataParallel {
                         self.shards.reduce_scatter_in_place_async(buffer, ReduceOp::Sum)
                     }
                 };
-                (Message::InPlace(handle), 0)
+                (Message::InPlace(handle), bytes)
             }
         };
         let sum = shard.unwrap_or(full);
@@ -125,8 +134,8 @@ impl DataParallel {
         let Reduction { bucket, sum, message, crosses, .. } = reduction;
         let param = &self.params[bucket];
         match (message, &self.coding) {
-            (Message::Scattered(handle), _) => drop(handle.wait()?),
-            (Message::InPlace(handle), _) => drop(handle.wait()?),
+            (Message::Scattered(handle), _) => self.rounding.received(handle.wait()?.1.flat(), &sum)?,
+            (Message::InPlace(handle), _) => self.rounding.received(handle.wait()?.flat(), &sum)?,
             (Message::Coded(pending), Some(coding)) => coding.wait(pending)?,
             (Message::Coded(pending), None) => drop(pending.wait()?),
             (Message::Alone, _) => {}
@@ -135,11 +144,29 @@ impl DataParallel {
         let between =
             self.replicas.as_ref().filter(|_| layout.scatters() && !crosses && self.coding.is_none());
         let Some(replicas) = between else {
-            return Ok(param.end_reduce(layout.keeps_gradients(self.shards.rank()))?);
+            param.end_reduce(layout.keeps_gradients(self.shards.rank()))?;
+            return self.bring_home(step, bucket);
         };
         param.free_unreduced_grads()?;
-        let message = Message::InPlace(replicas.all_reduce_async(InPlace::new(sum.clone())?, ReduceOp::Sum));
-        step.crossing.push(Reduction { bucket, sum, message, wire_bytes: 0, crosses: true });
+        let sent = self.rounding.sent(param, &sum)?;
+        let wire_bytes = self.rounding.bytes(&sent);
+        let message = Message::InPlace(replicas.all_reduce_async(InPlace::new(sent)?, ReduceOp::Sum));
+        step.crossing.push(Reduction { bucket, sum, message, wire_bytes, crosses: true });
+        Ok(())
+    }
+
+    /// Lets summed gradients go to the host, if that keeps the parameters. A few buckets' may be on their way; the thread that trains
+    /// waits for those before, so that the device does not keep them all.
+    fn bring_home(&self, step: &mut Reductions, bucket: usize) -> Result<()> {
+        if !self.params[bucket].is_offloaded() {
+            return Ok(());
+        }
+        self.params[bucket].bring_grads_home()?;
+        step.leaving.push_back(bucket);
+        while step.leaving.len() > self.options.prefetch.max(1) {
+            let Some(oldest) = step.leaving.pop_front() else { break };
+            self.params[oldest].land_grads()?;
+        }
         Ok(())
     }
 }

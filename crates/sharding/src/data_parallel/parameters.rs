@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::MutexGuard;
 
 use phalanx_collectives::Handle;
+use phalanx_tensor::backend::Sent;
 use phalanx_tensor::{FlatParam, Key, ParamState};
 
 use super::prefetch::{Pass, Prefetch, Visit};
@@ -12,6 +13,7 @@ use super::{DataParallel, Progress};
 use crate::Result;
 use crate::beside::Pending;
 use crate::buffer::InPlace;
+use crate::strategy::Layout;
 
 /// Which buckets are on their way, and the way that passes take.
 #[derive(Debug, Default)]
@@ -31,7 +33,10 @@ pub(super) struct Gathered {
 /// A bucket on its way.
 #[derive(Debug)]
 enum Coming {
-    Exact(Handle<(InPlace, InPlace)>),
+    /// From all ranks; this rank's shard from its host first, where that is kept there.
+    Exact(Handle<(InPlace, InPlace)>, Sent),
+    /// From this rank's host, which has all of it.
+    Uploaded(Sent),
     /// Rounded to integers with scales.
     Rounded(Pending<()>),
 }
@@ -44,11 +49,12 @@ impl DataParallel {
         for param in &self.params {
             param.set_owned(layout.owned(param.len(), of))?;
             let scatters = layout.scatters();
-            if param.trainable() && (scatters || layout.keeps_gradients(of.0)) {
+            let stays = (scatters || layout.keeps_gradients(of.0)) && !param.is_offloaded();
+            if param.trainable() && stays {
                 // What stays is allocated before what comes and goes, so that it does not end up between.
                 param.reserve_grads(scatters)?;
             }
-            match (param.state(), layout.leaves_memory(param, of.1)) {
+            match (param.state(), self.leaves_memory(param)) {
                 (ParamState::Absent, true) => param.fill_shard(param.initial_values(key, param.owned())?)?,
                 (ParamState::Absent, false) => param.fill(param.initial_values(key, 0..param.len())?)?,
                 _ => {}
@@ -66,7 +72,7 @@ impl DataParallel {
             if self.comm.world_size() > 1 {
                 self.comm.broadcast(&mut InPlace::new(full)?, 0)?;
             }
-            if self.strategy.layout.leaves_memory(param, self.shards.world_size()) {
+            if self.leaves_memory(param) {
                 param.shard()?;
             }
         }
@@ -164,11 +170,27 @@ impl DataParallel {
     /// Starts to gather a bucket as it is, unless it is here or on its way.
     fn fetch_exact(&self, state: &mut Progress, at: usize) -> Result<()> {
         if self.params[at].state() == ParamState::Sharded {
-            let (full, shard) = self.params[at].begin_gather()?;
-            let handle = self.shards.all_gather_into_async(InPlace::new(full)?, InPlace::new(shard)?);
-            state.gathered.coming.insert(at, Coming::Exact(handle));
+            let param = &self.params[at];
+            let (full, shard) = param.begin_gather()?;
+            let gather = |shard| {
+                Ok(self.shards.all_gather_into_async(InPlace::new(full.clone())?, shard)) as Result<_>
+            };
+            let coming = match (param.is_offloaded(), self.has_all()) {
+                (false, _) => Coming::Exact(gather(InPlace::new(shard)?)?, Sent::there()),
+                (true, true) => Coming::Uploaded(full.begin_fetch(&shard)?),
+                (true, false) => {
+                    let (shard, sent) = param.begin_upload(&shard)?;
+                    Coming::Exact(gather(InPlace::moving_in(shard)?)?, sent)
+                }
+            };
+            state.gathered.coming.insert(at, coming);
         }
         Ok(())
+    }
+
+    /// Whether this rank keeps all of the parameters that it computes with.
+    fn has_all(&self) -> bool {
+        self.strategy.layout.parameters == Layout::Replicated || self.shards.world_size() == 1
     }
 
     /// Brings all parameters here as they are.
@@ -186,7 +208,11 @@ impl DataParallel {
     pub(super) fn receive(&self, state: &mut Progress, at: usize) -> Result<()> {
         match (state.gathered.coming.remove(&at), &self.weights) {
             (None, _) => return Ok(()),
-            (Some(Coming::Exact(handle)), _) => drop(handle.wait()?),
+            (Some(Coming::Exact(handle, shard)), _) => {
+                let _buffers = handle.wait()?;
+                shard.arrive()?;
+            }
+            (Some(Coming::Uploaded(values)), _) => values.arrive()?,
             (Some(Coming::Rounded(pending)), Some(weights)) => weights.wait(pending)?,
             (Some(Coming::Rounded(pending)), None) => pending.wait()?,
         }

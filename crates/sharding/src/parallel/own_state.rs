@@ -28,8 +28,10 @@ impl Saved {
 
     /// What names that begin so have, without their beginning.
     pub(crate) fn all_of(&mut self, beginning: &str) -> Vec<(String, Vec<f32>)> {
-        let of = self.named.extract_if(.., |name, _| name.starts_with(beginning));
-        of.map(|(name, numbers)| (name[beginning.len()..].to_owned(), numbers)).collect()
+        let (of, rest): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            std::mem::take(&mut self.named).into_iter().partition(|(name, _)| name.starts_with(beginning));
+        self.named = rest;
+        of.into_iter().map(|(name, numbers)| (name[beginning.len()..].to_owned(), numbers)).collect()
     }
 
     /// The numbers of a name, which are so many.

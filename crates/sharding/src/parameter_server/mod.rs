@@ -144,14 +144,14 @@ impl ParameterServer {
         store: &ParamStore,
         comm: Communicator,
         strategy: Strategy,
-        options: Options,
+        options: &Options,
         sync: SyncOptions,
     ) -> Result<Arc<Self>> {
         let Synchrony::Servers(pace) = strategy.synchrony else {
             return Err(ShardingError::strategy(strategy.name, "has no servers"));
         };
         options.codec.as_ref().map_or(Ok(()), |codec| strategy.encodes_by(&**codec, options.codec_scope))?;
-        let encoding = Encoding::of(&options)?;
+        let encoding = Encoding::of(options)?;
         let (overlap, options) = (options.overlap, sync);
         options.check(&strategy)?;
         let places = Places::new(comm.world_size(), options.servers, strategy.name)?;

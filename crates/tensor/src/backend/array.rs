@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Shape, Tensor};
 
-use super::{ArrayBackend, Arriving};
+use super::{ArrayBackend, Arriving, Sent};
 use crate::{Context, Result, TensorError, storage};
 
 /// An n-dimensional array: candle's tensor on the CPU, or an array of another back end. Clones are handles of the same
@@ -135,6 +135,33 @@ impl Array {
             }
             Repr::Host(tensor) => Err(TensorError::dtype("begin_numbers", tensor.dtype())),
             Repr::Device(array) => array.backend().begin_numbers(self),
+        }
+    }
+
+    /// Begins to copy the elements of an array of f32 to the host beside what is computed, if they lie elsewhere. Nobody writes to
+    /// them any more.
+    ///
+    /// # Errors
+    /// The back end's.
+    pub fn begin_moving_out(&self) -> Result<Arriving> {
+        match &self.0 {
+            Repr::Host(tensor) => Ok(Arriving::here(tensor.clone())),
+            Repr::Device(array) => array.backend().begin_moving_out(self),
+        }
+    }
+
+    /// Begins to overwrite the elements by those of the host, as many of the same type, beside what is computed. Nobody uses them
+    /// before [`Sent::arrive`].
+    ///
+    /// # Errors
+    /// If the numbers of elements or their types differ; and the back end's.
+    pub fn begin_moving_in(&self, elements: &Tensor) -> Result<Sent> {
+        match &self.0 {
+            Repr::Host(tensor) => {
+                storage::copy_in_place(tensor, elements)?;
+                Ok(Sent::there())
+            }
+            Repr::Device(array) => array.backend().begin_moving_in(self, elements),
         }
     }
 

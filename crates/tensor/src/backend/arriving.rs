@@ -1,4 +1,4 @@
-//! Numbers on their way to the host.
+//! Numbers on their way to the host, and from there.
 
 use candle_core::Tensor;
 
@@ -10,7 +10,7 @@ pub struct Arriving(Way);
 
 enum Way {
     Here(Tensor),
-    Coming(Box<dyn FnOnce() -> Result<Tensor> + Send>),
+    Coming(Box<dyn FnOnce() -> Result<Tensor> + Send + Sync>),
 }
 
 impl Arriving {
@@ -20,7 +20,7 @@ impl Arriving {
     }
 
     /// Elements for which `wait` waits.
-    pub fn coming(wait: impl FnOnce() -> Result<Tensor> + Send + 'static) -> Self {
+    pub fn coming(wait: impl FnOnce() -> Result<Tensor> + Send + Sync + 'static) -> Self {
         Self(Way::Coming(Box::new(wait)))
     }
 
@@ -45,5 +45,36 @@ impl std::fmt::Debug for Arriving {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let state = if self.is_here() { "here" } else { "coming" };
         f.debug_tuple("Arriving").field(&state).finish()
+    }
+}
+
+/// Elements of the host on their way to where they are computed with.
+#[must_use = "nothing may be computed with them before they have arrived"]
+pub struct Sent(Option<Box<dyn FnOnce() -> Result<()> + Send>>);
+
+impl Sent {
+    /// Elements that are there already.
+    pub fn there() -> Self {
+        Self(None)
+    }
+
+    /// Elements that what is computed after `order` will find there.
+    pub fn on_the_way(order: impl FnOnce() -> Result<()> + Send + 'static) -> Self {
+        Self(Some(Box::new(order)))
+    }
+
+    /// What is computed from now on finds them. The host does not wait.
+    ///
+    /// # Errors
+    /// The back end's.
+    pub fn arrive(self) -> Result<()> {
+        self.0.map_or(Ok(()), |order| order())
+    }
+}
+
+impl std::fmt::Debug for Sent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = if self.0.is_none() { "there" } else { "on the way" };
+        f.debug_tuple("Sent").field(&state).finish()
     }
 }

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Shape, Tensor};
 
-use super::{Array, Arriving};
+use super::{Array, Arriving, Sent};
 use crate::Result;
 
 /// What a back end does with memory.
@@ -19,6 +19,20 @@ pub trait Memory {
     /// # Errors
     /// If the array is of another back end or of integers.
     fn begin_numbers(&self, array: &Array) -> Result<Arriving>;
+
+    /// Begins to copy the elements of an array of f32 to the host beside what is computed, and does not wait for them. Nobody
+    /// writes to the array any more.
+    ///
+    /// # Errors
+    /// If the array is of another back end or element type.
+    fn begin_moving_out(&self, array: &Array) -> Result<Arriving>;
+
+    /// Begins to copy elements of the host to `to`, an array of as many of their type, beside what is computed; they were read when
+    /// this returns. Nobody computes with `to` before [`Sent::arrive`].
+    ///
+    /// # Errors
+    /// If the numbers of elements or their types differ, or they are neither f32 nor f64.
+    fn begin_moving_in(&self, to: &Array, elements: &Tensor) -> Result<Sent>;
 
     /// Copies elements of the host to this back end's memory.
     ///

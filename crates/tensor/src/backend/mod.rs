@@ -10,8 +10,8 @@
 //! - They give new arrays, in memory that nobody else holds, except where they say that they write to one (`to`).
 //! - Arrays that they are given are contiguous: ops see to it ([`Array::contiguous`]).
 //! - Elements of 16 bits are computed with in f32, and rounded once.
-//! - None waits for the host, and none reads a number there, but [`Memory::to_host`] and [`Memory::from_host`]. Statistics,
-//!   losses, norms and factors are arrays until somebody asks.
+//! - None waits for the host, and none reads a number there, but [`Memory::to_host`] and [`Memory::from_host`] and what begins as
+//!   they do. Statistics, losses, norms and factors are arrays until somebody asks.
 
 mod array;
 mod arriving;
@@ -34,7 +34,7 @@ mod shapes;
 mod updates;
 
 pub use array::{Array, DeviceArray};
-pub use arriving::Arriving;
+pub use arriving::{Arriving, Sent};
 pub use batch_norms::{BatchNormBackward, BatchNormMaps, BatchNormPass, BatchNorms, FusedActivation};
 pub use convolutions::{Conv2dShape, ConvBackward, ConvTranspose2dShape, Convolutions};
 #[cfg(feature = "cuda")]

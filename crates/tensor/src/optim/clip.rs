@@ -7,26 +7,29 @@ use crate::backend::{Array, Place};
 use crate::store::FlatParam;
 use crate::{Context, Result};
 
-/// The sum of squares over the gradients of owned elements, in f64 and a fixed order: a scalar where the gradients lie. Ranks
-/// that own shards add theirs up.
+/// The sum of squares over the gradients of owned elements, in f64 and a fixed order: a scalar where the gradients lie, on the host
+/// if some lie there. Ranks that own shards add theirs up.
 ///
 /// # Errors
 /// The back end's.
 pub fn grad_sum_of_squares(params: &[FlatParam], context: &Context) -> Result<Array> {
     let mut total: Option<Array> = None;
+    let on_host = params.iter().any(|param| param.trainable() && param.home().is_host());
     for param in owned(params) {
         let Some(grads) = param.owned_grads()? else { continue };
         let backend = grads.array().backend(context);
         for (at, _) in param.owned_groups() {
             let squares = backend.sum_of_squares(grads.narrow(at)?.array())?;
+            let squares = if on_host { squares.to_host()?.into() } else { squares };
             match &total {
-                Some(total) => backend.accumulate(total, &squares)?,
+                Some(total) => total.backend(context).accumulate(total, &squares)?,
                 None => total = Some(squares),
             }
         }
     }
     match total {
         Some(total) => Ok(total),
+        None if on_host => Place::host().full(0.0, (), DType::F64),
         None => params.first().map_or(&Place::host(), FlatParam::place).full(0.0, (), DType::F64),
     }
 }
@@ -38,8 +41,9 @@ pub fn grad_sum_of_squares(params: &[FlatParam], context: &Context) -> Result<Ar
 pub fn scale_grads(params: &[FlatParam], factor: f64, context: &Context) -> Result<()> {
     for param in owned(params) {
         let Some(grads) = param.owned_grads()? else { continue };
-        let factor = param.place().full(factor, (), DType::F64)?;
-        grads.array().backend(context).scale_by(grads.array(), &factor)?;
+        let backend = grads.array().backend(context);
+        let factor = backend.full(factor, &().into(), DType::F64)?;
+        backend.scale_by(grads.array(), &factor)?;
     }
     Ok(())
 }
@@ -71,6 +75,8 @@ pub fn clip_by_squares(
     let factor = squares.backend(context).clip_factor(squares, max_norm)?;
     for param in owned(params) {
         let Some(grads) = param.owned_grads()? else { continue };
+        let factor =
+            if factor.is_host() { grads.array().alongside(&factor.tensor()?)? } else { factor.clone() };
         grads.array().backend(context).scale_by(grads.array(), &factor)?;
     }
     Ok(())

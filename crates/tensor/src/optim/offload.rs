@@ -13,7 +13,7 @@ use crate::{Context, Result};
 /// Where the state of an optimizer lies, and so what computes a step.
 #[derive(Debug, Clone, Default)]
 pub enum StateAt {
-    /// Where the parameters are.
+    /// Where the parameters are kept.
     #[default]
     Parameters,
     /// On the host, whose processor computes the step: a device then holds no state. Gradients and weights of a device go to the
@@ -30,7 +30,7 @@ impl StateAt {
     /// Where the state of a parameter is made.
     pub(super) fn place(&self, param: &FlatParam) -> Place {
         match self {
-            Self::Parameters => param.place().clone(),
+            Self::Parameters => param.home().clone(),
             Self::Host | Self::Disk(_) => Place::host(),
         }
     }

@@ -20,8 +20,11 @@ pub struct BuildOptions {
     pub key: Key,
     /// The element type of parameters and floating-point buffers.
     pub dtype: DType,
-    /// Where parameters and buffers lie.
+    /// Where parameters are computed with, and where buffers lie.
     pub place: Place,
+    /// Whether parameters of blocks are kept on the host and brought to `place` before each use, by whoever shards them; what is
+    /// filled is on the host then. Parameters outside of any block, whose uses nobody announces, stay at `place`.
+    pub offload: bool,
     /// Whether parameters with fewer than two dimensions (norms and biases) go without weight decay.
     pub decay_matrices_only: bool,
     /// Whether to fill values now; otherwise there are none at first, for somebody who holds shards.
@@ -41,6 +44,7 @@ impl Default for BuildOptions {
             key: Key::new(0),
             dtype: DType::F32,
             place: Place::host(),
+            offload: false,
             decay_matrices_only: false,
             fill: true,
             unit_bytes: usize::MAX,
@@ -107,7 +111,9 @@ impl StoreBuilder {
         let mut settled =
             registry.params.iter().map(|(param, _)| (param.name(), param)).collect::<BTreeMap<_, _>>();
         for (index, layout) in lay_out(&registry.params, &options).into_iter().enumerate() {
-            let flat = FlatParam::new(index, layout, options.place.clone());
+            let announced = layout.groups.iter().any(|group| !group.block.is_empty());
+            let home = if options.offload && announced { Place::host() } else { options.place.clone() };
+            let flat = FlatParam::new(index, layout, (options.place.clone(), home));
             for (entry, of) in flat.entries().iter().enumerate() {
                 if let Some(param) = settled.remove(of.name.as_str()) {
                     param.settle(flat.clone(), entry);

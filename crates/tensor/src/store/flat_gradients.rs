@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use candle_core::DType;
+
 use super::{FlatParam, FlatStorage};
 use crate::Result;
-use crate::backend::Destination;
-use crate::backend::{MemoryKind, counted_as};
+use crate::backend::{Arriving, Destination, MemoryKind, counted_as};
 
 /// What the gradients of a [`FlatParam`] are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -28,6 +29,9 @@ pub(super) struct Gradients {
     full: Option<FlatStorage>,
     /// Room for the owned elements of the sum, if they have memory of their own. It is kept from step to step.
     shard: Option<FlatStorage>,
+    /// The owned elements of the sum on their way home, and there, where that is not where they were summed.
+    leaving: Option<Arriving>,
+    home: Option<FlatStorage>,
     /// The entries that a gradient has come to. That of any other counts as zero, although older numbers are still in its
     /// memory: the first gradient overwrites them, which saves filling and adding.
     written: BTreeSet<usize>,
@@ -35,7 +39,20 @@ pub(super) struct Gradients {
 
 impl Gradients {
     pub(super) fn bytes(&self) -> usize {
-        self.full.iter().chain(&self.shard).map(FlatStorage::bytes).sum()
+        self.full.iter().chain(&self.shard).chain(&self.home).map(FlatStorage::bytes).sum()
+    }
+
+    /// Forgets what has come home, or is on its way there.
+    fn forget_home(&mut self) {
+        (self.leaving, self.home) = (None, None);
+    }
+
+    /// Waits for what is on its way home.
+    fn land(&mut self) -> Result<()> {
+        if let Some(leaving) = self.leaving.take() {
+            self.home = Some(FlatStorage::new(leaving.take()?)?);
+        }
+        Ok(())
     }
 }
 
@@ -60,6 +77,7 @@ impl FlatParam {
             *gradients = Gradients::default();
         }
         gradients.written.clear();
+        gradients.forget_home();
         gradients.state = if gradients.full.is_some() { GradState::Accumulating } else { GradState::Empty };
     }
 
@@ -70,6 +88,7 @@ impl FlatParam {
             *gradients = Gradients::default();
         }
         gradients.written.clear();
+        gradients.forget_home();
         gradients.state = GradState::Empty;
     }
 
@@ -138,12 +157,14 @@ impl FlatParam {
     /// # Errors
     /// [`crate::TensorError::FlatState`] while they are reduced.
     pub fn grads(&self) -> Result<Option<FlatStorage>> {
-        let gradients = &mut self.memory_mut().gradients;
+        let memory = &mut *self.memory_mut();
+        let (all, gradients) = (memory.owned == (0..self.len()), &mut memory.gradients);
+        gradients.land()?;
         match gradients.state {
             GradState::Reducing => Err(self.wrong(GradState::Reducing, "show gradients", "another state")),
             GradState::Accumulating => self.settled(gradients).map(Some),
             GradState::Empty => Ok(None),
-            GradState::Reduced => Ok(gradients.full.clone()),
+            GradState::Reduced => Ok(gradients.full.clone().or(gradients.home.clone().filter(|_| all))),
         }
     }
 
@@ -153,16 +174,26 @@ impl FlatParam {
     /// # Errors
     /// [`crate::TensorError::FlatState`] while they are reduced, and before it if the rank owns some elements only.
     pub fn owned_grads(&self) -> Result<Option<FlatStorage>> {
-        let memory = self.memory();
-        let (gradients, owned) = (&memory.gradients, memory.owned.clone());
-        match (gradients.state, &gradients.shard) {
-            (GradState::Reduced, Some(shard)) => return Ok(Some(shard.clone())),
+        let mut memory = self.memory_mut();
+        let owned = memory.owned.clone();
+        let gradients = &mut memory.gradients;
+        gradients.land()?;
+        match (gradients.state, gradients.home.as_ref().or(gradients.shard.as_ref())) {
+            (GradState::Reduced, Some(sum)) => return Ok(Some(sum.clone())),
             (GradState::Accumulating, _) if owned != (0..self.len()) => {
                 return Err(self.wrong(gradients.state, "show a rank's gradients", "Reduced"));
             }
             _ => drop(memory),
         }
         self.grads()?.map(|full| full.narrow(owned)).transpose()
+    }
+
+    /// Room for `len` gradients of another type, where these are computed: for whoever rounds them for their way to other ranks.
+    ///
+    /// # Errors
+    /// If the memory cannot be had.
+    pub fn room_on_the_way(&self, len: usize, dtype: DType) -> Result<FlatStorage> {
+        counted_as(MemoryKind::Gradients, || FlatStorage::unwritten(len, dtype, self.place()))
     }
 
     /// Gives all gradients, zero where none came, to whoever sums them over the ranks: Empty or Accumulating → Reducing. If the
@@ -202,6 +233,38 @@ impl FlatParam {
         gradients.full.take_if(|_| !keep);
         gradients.state = GradState::Reduced;
         Ok(())
+    }
+
+    /// Begins to bring the sum of the owned elements home and frees the memory that it was computed in: Reduced → Reduced. Whoever
+    /// asks for it later waits until it is there, and so does [`FlatParam::land_grads`]. Nothing happens where they are at home.
+    ///
+    /// # Errors
+    /// [`crate::TensorError::FlatState`] from another state; and the back end's.
+    pub fn bring_grads_home(&self) -> Result<()> {
+        if !self.is_offloaded() {
+            return Ok(());
+        }
+        let memory = &mut *self.memory_mut();
+        let (owned, gradients) = (memory.owned.clone(), &mut memory.gradients);
+        if gradients.state != GradState::Reduced {
+            return Err(self.wrong(gradients.state, "bring gradients home", "Reduced"));
+        }
+        let sum = match (gradients.shard.take(), gradients.full.take()) {
+            (Some(shard), _) => Some(shard),
+            (None, Some(full)) => Some(full.narrow(owned)?),
+            (None, None) => None,
+        };
+        gradients.leaving =
+            sum.filter(|sum| !sum.is_empty()).map(|sum| sum.begin_moving_out()).transpose()?;
+        Ok(())
+    }
+
+    /// Waits until the sum has come home, if it is on its way there.
+    ///
+    /// # Errors
+    /// The back end's.
+    pub fn land_grads(&self) -> Result<()> {
+        self.memory_mut().gradients.land()
     }
 
     fn require_unreduced(&self, gradients: &Gradients) -> Result<()> {

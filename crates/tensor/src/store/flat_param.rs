@@ -31,6 +31,7 @@ struct Inner {
     index: usize,
     layout: FlatLayout,
     place: Place,
+    home: Place,
     memory: RwLock<Memory>,
 }
 
@@ -42,16 +43,17 @@ pub(super) struct Memory {
 }
 
 impl FlatParam {
-    pub(super) fn new(index: usize, layout: FlatLayout, place: Place) -> Self {
+    /// Computed with at `place`, and kept at `home` between uses.
+    pub(super) fn new(index: usize, layout: FlatLayout, (place, home): (Place, Place)) -> Self {
         let memory = Memory { owned: 0..layout.len(), ..Memory::default() };
-        Self(Arc::new(Inner { index, layout, place, memory: RwLock::new(memory) }))
+        Self(Arc::new(Inner { index, layout, place, home, memory: RwLock::new(memory) }))
     }
 
     /// Parameters of this layout in a memory of their own, in which there is nothing yet: for a server, which holds and updates
     /// values that others compute with.
     #[must_use]
     pub fn twin(&self) -> Self {
-        Self::new(self.index(), self.0.layout.clone(), self.place().clone())
+        Self::new(self.index(), self.0.layout.clone(), (self.place().clone(), self.home().clone()))
     }
 
     /// Whether both handles are of the same parameters.
@@ -74,9 +76,20 @@ impl FlatParam {
         self.0.layout.dtype
     }
 
-    /// Where they lie.
+    /// Where they are computed with, and their gradients computed.
     pub fn place(&self) -> &Place {
         &self.0.place
+    }
+
+    /// Where values that are kept between uses lie, and the summed gradients that change them: at [`FlatParam::place`], or on the
+    /// host.
+    pub fn home(&self) -> &Place {
+        &self.0.home
+    }
+
+    /// Whether values are brought from the host, where they are kept, to a device before each use.
+    pub fn is_offloaded(&self) -> bool {
+        self.home().is_host() && !self.place().is_host()
     }
 
     /// How many elements there are.
@@ -166,7 +179,7 @@ impl FlatParam {
         groups.filter_map(|group| Some((meet(&group.range, &owned)?, group.decay))).collect()
     }
 
-    /// The initial values of elements `range`, computed from nothing but the key and the parameters' names.
+    /// The initial values of elements `range`, at home, computed from nothing but the key and the parameters' names.
     ///
     /// # Errors
     /// If the memory cannot be had.
@@ -200,7 +213,7 @@ impl FlatParam {
             true => candle_core::Tensor::from_vec(narrow, len, host)?,
             false => candle_core::Tensor::from_vec(wide, len, host)?.to_dtype(self.dtype())?,
         };
-        FlatStorage::new(counted_as(MemoryKind::Parameters, || self.place().put(&flat))?)
+        FlatStorage::new(counted_as(MemoryKind::Parameters, || self.home().put(&flat))?)
     }
 
     /// Bytes of parameters and of gradients that are in memory now, every element counted as often as it is held.

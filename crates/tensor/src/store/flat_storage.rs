@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use candle_core::{DType, Shape, Tensor};
 
-use crate::backend::{Array, Place};
+use crate::backend::{Array, Arriving, Place, Sent};
 use crate::host::{HostSliceMut, with_host_slice_mut};
 use crate::{Result, TensorError, storage};
 
@@ -154,6 +154,15 @@ impl FlatStorage {
         Ok(Some(array.slice()?.lend()))
     }
 
+    /// The elements as libraries take a GPU's memory that [`FlatStorage::begin_fetch`] is filling: after that is done.
+    ///
+    /// # Errors
+    /// If the memory is that of a back end that is no GPU.
+    #[cfg(feature = "cuda")]
+    pub fn lend_moving_in(&self) -> Result<Option<crate::backend::Lent>> {
+        Ok(self.lend()?.map(|lent| lent.between(phalanx_cuda::Stream::Copies)))
+    }
+
     /// Overwrites the elements by those of `source`.
     ///
     /// # Errors
@@ -170,6 +179,30 @@ impl FlatStorage {
         match self.0.is_host() == source.0.is_host() {
             true => self.copy_from(source),
             false => self.put(&source.to_host()?),
+        }
+    }
+
+    /// Begins to overwrite the elements by those of `source`, which lies on the host, beside what is computed. Nobody uses them before
+    /// [`Sent::arrive`].
+    ///
+    /// # Errors
+    /// If `source` has another number or type of elements, or lies on a device; and the back end's.
+    pub fn begin_fetch(&self, source: &Self) -> Result<Sent> {
+        if source.len() != self.len() {
+            let shape = Shape::from(self.len());
+            return Err(TensorError::unequal("fetch", &shape, &Shape::from(source.len())));
+        }
+        self.0.begin_moving_in(source.0.host("fetch")?)
+    }
+
+    /// Begins to copy the elements to the host beside what is computed, if they lie elsewhere. Nobody writes to them any more.
+    ///
+    /// # Errors
+    /// The back end's.
+    pub fn begin_moving_out(&self) -> Result<Arriving> {
+        match self.dtype() {
+            DType::F32 => self.0.begin_moving_out(),
+            _ => Ok(Arriving::here(self.to_host()?)),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::{FlatEntry, FlatParam, FlatStorage};
 use crate::Result;
-use crate::backend::{MemoryKind, counted_as};
+use crate::backend::{MemoryKind, Sent, counted_as};
 
 /// Where the values of a [`FlatParam`] are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,6 +108,13 @@ impl FlatParam {
         Some((shard, self.owned_entries()))
     }
 
+    /// All values, wherever they lie, if this rank has them between uses or they are in memory.
+    pub fn whole_values(&self) -> Option<FlatStorage> {
+        let memory = self.memory();
+        let shard = || memory.values.shard().filter(|shard| shard.len() == self.len());
+        memory.values.full().or_else(shard).cloned()
+    }
+
     /// Takes all values over: Absent → Full.
     ///
     /// # Errors
@@ -148,9 +155,10 @@ impl FlatParam {
         let mut memory = self.memory_mut();
         let owned = memory.owned.clone();
         let shard = match &memory.values {
+            Values::Full(full) if owned == (0..full.len()) => full.clone(),
             Values::Full(full) => full.narrow(owned)?.copy()?,
             Values::Gathered { shard, full } => {
-                shard.copy_from(&full.narrow(owned)?)?;
+                shard.fetch(&full.narrow(owned)?)?;
                 shard.clone()
             }
             other => return Err(self.wrong(other.state(), "keep a shard", "Full or Gathered")),
@@ -160,7 +168,7 @@ impl FlatParam {
     }
 
     /// Makes room for all values: Sharded → Gathering. Whoever gathers gets that room, to be filled from all ranks' shards,
-    /// and this rank's shard.
+    /// and this rank's shard, which lies at [`FlatParam::home`].
     ///
     /// # Errors
     /// [`crate::TensorError::FlatState`] from another state; and if the memory cannot be had.
@@ -174,6 +182,18 @@ impl FlatParam {
         let full = counted_as(MemoryKind::Parameters, make)?;
         memory.values = Values::Gathering { shard: shard.clone(), full: full.clone() };
         Ok((full, shard))
+    }
+
+    /// Begins to bring a shard from the host to memory of its own where it is computed with, beside what is computed: for whoever
+    /// gathers. Who computes with it waits for [`Sent::arrive`].
+    ///
+    /// # Errors
+    /// If the memory cannot be had; and the back end's.
+    pub fn begin_upload(&self, shard: &FlatStorage) -> Result<(FlatStorage, Sent)> {
+        let make = || FlatStorage::unwritten(shard.len(), self.dtype(), self.place());
+        let to = counted_as(MemoryKind::Parameters, make)?;
+        let sent = to.begin_fetch(shard)?;
+        Ok((to, sent))
     }
 
     /// All values have arrived: Gathering → Gathered.

@@ -91,6 +91,19 @@ impl Param {
         values.view(flat.entries()[*entry].range.clone(), self.shape())
     }
 
+    /// The values on the host, as an independent copy, also where only memory that is kept between uses has all of them.
+    ///
+    /// # Errors
+    /// [`TensorError::NotResident`] if this rank does not have all of them.
+    pub fn to_host(&self) -> Result<Tensor> {
+        let (flat, entry) = self.place()?;
+        let Some(values) = flat.whole_values() else {
+            return Err(self.absent("this rank has a part of them, and the others were not gathered"));
+        };
+        let view = values.view(flat.entries()[*entry].range.clone(), self.shape())?;
+        Ok(view.to_host()?.force_contiguous()?)
+    }
+
     /// The accumulated gradient, as a view into flat memory; `None` if none is allocated.
     ///
     /// # Errors

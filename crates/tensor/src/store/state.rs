@@ -22,7 +22,7 @@ impl ParamStore {
     pub fn state_dict(&self) -> Result<Vec<(String, Tensor)>> {
         let mut all = Vec::with_capacity(self.params.len() + self.buffers.len());
         for param in &self.params {
-            all.push((param.name().to_owned(), param.array()?.to_host()?.force_contiguous()?));
+            all.push((param.name().to_owned(), param.to_host()?));
         }
         for buffer in &self.buffers {
             all.push((buffer.name().to_owned(), buffer.to_host()?.copy()?));

@@ -1,7 +1,9 @@
 //! Memory, shapes, random numbers, rows, images.
 
 use candle_core::{DType, Shape, Tensor};
-use phalanx_tensor::backend::{Array, Arriving, ImagePreparation, Images, Lookups, Memory, Random, Shapes};
+use phalanx_tensor::backend::{
+    Array, Arriving, ImagePreparation, Images, Lookups, Memory, Random, Sent, Shapes,
+};
 use phalanx_tensor::{Key, Precision, Result};
 
 use super::{Checking, Opaque, Transfer};
@@ -17,6 +19,15 @@ impl Memory for Checking {
         let opaque = array.device::<Opaque>("numbers for the host", "the checking back end")?;
         self.note(Transfer::Out(array.dtype(), array.dims().to_vec()));
         Array::from(&opaque.tensor).begin_numbers()
+    }
+
+    fn begin_moving_out(&self, array: &Array) -> Result<Arriving> {
+        self.begin_numbers(array)
+    }
+
+    fn begin_moving_in(&self, to: &Array, elements: &Tensor) -> Result<Sent> {
+        self.note(Transfer::In(elements.dtype(), elements.dims().to_vec()));
+        self.cpu().begin_moving_in(&self.open("move in", to)?, elements)
     }
 
     fn from_host(&self, tensor: &Tensor) -> Result<Array> {

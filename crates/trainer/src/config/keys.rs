@@ -91,6 +91,9 @@ choices! {
         None = "none",
         /// The optimizer's state and averages lie on the host, whose processor updates the weights.
         Optimizer = "optimizer",
+        /// The parameters of blocks lie on the host, too: each rank's own, which come to its GPU with the blocks that use them, and
+        /// whose summed gradients go back. On processors this is `optimizer`.
+        Parameters = "parameters",
         /// The optimizer's state and averages lie in files, and in the host's memory for a few flat units at a time; its processor
         /// updates the weights.
         Disk = "disk",
@@ -250,7 +253,7 @@ sections! {
         clip_norm: f64 = 0.0;
         /// What computes: the processors, or a GPU for each rank; `auto` takes GPUs where every rank has one, and says what it took.
         device: DeviceKind = DeviceKind::Auto;
-        /// What lies on the host instead of a GPU, or in files instead of memory.
+        /// What lies on the host instead of a GPU, or in files instead of memory. `parameters` is for one rank, ddp, fsdp and hsdp.
         offload: Offload = Offload::None;
         /// The folder of those files, on a fast disk of each host; empty = in the run's folder. They are deleted at the end; what a killed run leaves there is of no use.
         offload_folder: String = String::new();

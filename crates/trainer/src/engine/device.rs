@@ -1,7 +1,7 @@
 //! What a rank computes on: the processor, or a GPU.
 
 use phalanx_collectives::{Algorithm, Communicator};
-use phalanx_sharding::CodecKind;
+use phalanx_sharding::{CodecKind, CodecScope, CodecWhen};
 use phalanx_tensor::Place;
 
 use super::error::TrainError;
@@ -221,8 +221,21 @@ fn only_on_processors(config: &Config, world: &Communicator) -> Option<String> {
         return Some(format!("{} moves parameters by the processor", config.train.strategy));
     }
     let codec = &config.codec;
-    if codec.kind != CodecKind::None {
-        return Some(format!("codec.kind = \"{}\" encodes gradients on the processor", codec.kind));
+    match (codec.kind, codec.when, codec.scope) {
+        (CodecKind::None, ..) | (CodecKind::Bf16, CodecWhen::Always, CodecScope::All) => {}
+        (CodecKind::Bf16, CodecWhen::Always, scope) => {
+            return Some(format!("codec.scope = \"{scope}\" is for processors, and \"all\" works on GPUs"));
+        }
+        (CodecKind::Bf16, when, _) => {
+            return Some(format!(
+                "codec.when = \"{when}\" measures by the processor's clock, and \"always\" works on GPUs"
+            ));
+        }
+        (kind, ..) => {
+            return Some(format!(
+                "codec.kind = \"{kind}\" encodes gradients on the processor, and \"bf16\" works on GPUs"
+            ));
+        }
     }
     if codec.weights != WeightCodec::None {
         return Some(format!(

@@ -46,7 +46,7 @@ pub(super) fn state_at(
 ) -> Result<StateAt, TensorError> {
     Ok(match config.train.offload {
         Offload::None => StateAt::Parameters,
-        Offload::Optimizer => StateAt::Host,
+        Offload::Optimizer | Offload::Parameters => StateAt::Host,
         Offload::Disk => {
             let run = folder.file_name().map(Path::new).unwrap_or(folder);
             let base = match config.train.offload_folder.as_str() {

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Shape, Tensor};
 
-use crate::backend::{Array, Arriving, Memory};
+use crate::backend::{Array, Arriving, Memory, Sent};
 use crate::{Context, Result, storage};
 
 impl Memory for Context {
@@ -12,6 +12,14 @@ impl Memory for Context {
 
     fn begin_numbers(&self, array: &Array) -> Result<Arriving> {
         array.begin_numbers()
+    }
+
+    fn begin_moving_out(&self, array: &Array) -> Result<Arriving> {
+        array.begin_moving_out()
+    }
+
+    fn begin_moving_in(&self, to: &Array, elements: &Tensor) -> Result<Sent> {
+        to.begin_moving_in(elements)
     }
 
     fn from_host(&self, tensor: &Tensor) -> Result<Array> {

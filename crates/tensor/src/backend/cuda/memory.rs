@@ -9,7 +9,7 @@ use phalanx_cuda::{Element, ElementType, Gpu, GpuError, Slice, Stream, kernels};
 
 use super::array::Order;
 use super::{Cuda, element_type};
-use crate::backend::{Array, Arriving, Memory};
+use crate::backend::{Array, Arriving, Memory, Sent};
 use crate::storage::Exact;
 use crate::{Result, TensorError};
 
@@ -37,6 +37,18 @@ impl Cuda {
             Some(at) => Ok(kept.remove(at)),
             None => Ok(Pinned::new(self.gpu().device(), len.next_power_of_two().max(SMALLEST))?),
         }
+    }
+
+    /// Numbers of a slice that a stream begins to copy to the host.
+    fn arriving(&self, numbers: &Slice, shape: &Shape, stream: Stream) -> Result<Arriving> {
+        let coming = self.page_locked(numbers.len())?.receive(numbers, stream)?;
+        let (this, shape) = (self.clone(), shape.clone());
+        Ok(Arriving::coming(move || {
+            let memory = coming.finish()?;
+            let numbers = memory.values()[..shape.elem_count()].to_vec();
+            this.keep_page_locked(memory);
+            Ok(Tensor::from_vec(numbers, shape, &Device::Cpu)?)
+        }))
     }
 
     /// Keeps page-locked memory for the next numbers; the smallest first, so that scalars do not take what logits need.
@@ -98,14 +110,28 @@ impl Memory for Cuda {
                 return Err(TensorError::dtype(OP, array.dtype()));
             }
         };
-        let coming = self.page_locked(numbers.len())?.receive(&numbers, Stream::Compute)?;
-        let (this, shape) = (self.clone(), array.shape().clone());
-        Ok(Arriving::coming(move || {
-            let memory = coming.finish()?;
-            let numbers = memory.values()[..shape.elem_count()].to_vec();
-            this.keep_page_locked(memory);
-            Ok(Tensor::from_vec(numbers, shape, &Device::Cpu)?)
-        }))
+        self.arriving(&numbers, array.shape(), Stream::Compute)
+    }
+
+    fn begin_moving_out(&self, array: &Array) -> Result<Arriving> {
+        const OP: &str = "move to the host";
+        let slice = self.slice(OP, array)?;
+        if slice.dtype() != ElementType::F32 {
+            return Err(TensorError::dtype(OP, array.dtype()));
+        }
+        self.gpu().device().wait(Stream::Copies, Stream::Compute)?;
+        self.arriving(slice, array.shape(), Stream::Copies)
+    }
+
+    fn begin_moving_in(&self, to: &Array, elements: &Tensor) -> Result<Sent> {
+        const OP: &str = "move in";
+        let (slice, elements) = (self.slice(OP, to)?, &elements.contiguous()?);
+        let mark = match elements.dtype() {
+            DType::F32 => self.gpu().upload_beside(Exact::<f32>::of(OP, elements)?.slice()?, slice)?,
+            DType::F64 => self.gpu().upload_beside(Exact::<f64>::of(OP, elements)?.slice()?, slice)?,
+            other => return Err(TensorError::dtype(OP, other)),
+        };
+        Ok(Sent::on_the_way(move || Ok(mark.before(Stream::Compute)?)))
     }
 
     fn from_host(&self, tensor: &Tensor) -> Result<Array> {

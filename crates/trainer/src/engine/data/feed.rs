@@ -77,11 +77,7 @@ impl StepSamples {
 impl Feed {
     /// What `loaders` read: this rank's samples, or, where the first rank reads for all, there those of all ranks and elsewhere
     /// none. `kept` has the images that stay in a device's memory, if any do.
-    pub(in crate::engine) fn new(
-        loaders: Vec<Loader>,
-        distributed: &Distributed,
-        kept: Option<Arc<KeptSet>>,
-    ) -> Self {
+    pub(super) fn new(loaders: Vec<Loader>, distributed: &Distributed, kept: Option<Arc<KeptSet>>) -> Self {
         match distributed.is_server() {
             true => Self::Nothing,
             false => Self::Samples(Source::new(loaders, distributed, kept)),

@@ -8,11 +8,11 @@ use phalanx_tensor::{FlatParam, HookResult, Listener};
 
 use super::Network;
 
-/// The listener of passes through these networks; `None` for the only rank.
+/// The listener of passes through these networks; `None` for the only rank, unless something comes to its GPU with blocks.
 pub(in crate::engine) fn listener<'n>(
     networks: impl Iterator<Item = &'n Network>,
 ) -> Option<Arc<dyn Listener>> {
-    let shared: Vec<_> = networks.filter_map(|network| Some((network, network.shared()?))).collect();
+    let shared: Vec<_> = networks.filter_map(|network| Some((network, network.listener()?))).collect();
     match shared.as_slice() {
         [] => None,
         [(_, only)] => Some(only.clone()),

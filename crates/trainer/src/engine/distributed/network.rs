@@ -54,6 +54,16 @@ impl Network {
         self.store.flat_params().iter().any(FlatParam::trainable)
     }
 
+    /// Whether parameters of it are kept on the host, and come to a GPU with the blocks that use them.
+    pub(in crate::engine) fn is_offloaded(&self) -> bool {
+        self.store.flat_params().iter().any(FlatParam::is_offloaded)
+    }
+
+    /// Whether this rank has all of its parameters, for itself and on the host: a pass brings what it needs and asks nobody.
+    pub(in crate::engine) fn has_all_on_host(&self) -> bool {
+        self.is_offloaded() && !self.gathers()
+    }
+
     /// Shares the work on it by the configured strategy, where those who go on without others may have to catch up. All ranks
     /// then have rank 0's weights.
     pub(in crate::engine) fn share(
@@ -63,20 +73,27 @@ impl Network {
         threads: usize,
         catch_up: Option<CatchUp>,
     ) -> Result<(), TrainError> {
+        let ahead = Options {
+            prefetch: config.train.prefetch,
+            gathered_bytes: mib(config.train.gathered_mib),
+            overlap: config.train.overlap,
+            ..Options::default()
+        };
         let Some((mesh, strategy)) = distributed.sharing() else {
-            self.parallel = Some(DataParallel::alone(&self.store)?);
+            self.parallel = Some(match self.is_offloaded() {
+                true => DataParallel::alone_with(&self.store, ahead)?,
+                false => DataParallel::alone(&self.store)?,
+            });
             return Ok(());
         };
         let options = Options {
-            prefetch: config.train.prefetch,
-            gathered_bytes: mib(config.train.gathered_mib),
             algorithm: config.comm.algorithm,
             codec: config.codec.settings(config.train.seed, &self.name).codec()?,
             codec_scope: config.codec.scope,
             codec_when: config.codec.when,
             weight_chunk: config.codec.weight_chunk(),
-            overlap: config.train.overlap,
             threads,
+            ..ahead
         };
         let sync = SyncOptions { catch_up, ..sync_options(config, distributed.data_size(), &self.name) };
         self.parallel = Some(share(&self.store, mesh.clone(), strategy, options, sync)?);
@@ -94,6 +111,11 @@ impl Network {
     /// Who shares it with the other ranks, if there are any.
     pub(super) fn shared(&self) -> Option<Arc<dyn ParallelStrategy>> {
         self.parallel.clone().filter(|_| self.is_shared)
+    }
+
+    /// Who hears of its blocks and gradients, if anybody has to.
+    pub(super) fn listener(&self) -> Option<Arc<dyn ParallelStrategy>> {
+        self.parallel.clone().filter(|_| self.is_shared || self.is_offloaded())
     }
 
     /// Whether the model is not what this rank has of it between steps, although this rank has all of it: ranks train apart.

@@ -26,15 +26,22 @@ struct Ready {
 }
 
 impl Ready {
-    /// `weights` says whether files that networks start from are read.
-    fn new(task: &Task, config: &Config, weights: Weights) -> Result<Self, TrainError> {
+    /// `weights` says whether files that networks start from are read, before `load` gives them others.
+    fn new(
+        task: &Task,
+        config: &Config,
+        weights: Weights,
+        load: impl FnOnce(&Built) -> Result<(), TrainError>,
+    ) -> Result<Self, TrainError> {
         let device = Device::alone(config)?;
         // Every image is looked at once, so none need stay on the device.
         let data = Data::open(config, task.open_data(config), &Distributed::none(), device.place(), 0)?;
-        let built = task.build(config, Some(data.num_classes()), weights, device.place())?;
+        let mut built = task.build(config, Some(data.num_classes()), weights, device.place())?;
+        load(&built)?;
+        let listener = built.ready(config)?;
         let context = precision::context(config, &World::alone())?;
         let (precision, place) = (config.train.precision, device.place().clone());
-        let session = Session { precision, place, ..Session::evaluation(context.clone()) };
+        let session = Session { precision, place, listener, ..Session::evaluation(context.clone()) };
         Ok(Self { built, data, context, session })
     }
 
@@ -64,8 +71,7 @@ pub fn evaluate_run(
     config: &Config,
 ) -> Result<(u64, Vec<(String, f64)>), TrainError> {
     let checkpoint = newest_checkpoint(folder)?;
-    let ready = Ready::new(task, config, Weights::Drawn)?;
-    ready.built.load_for_use(&checkpoint)?;
+    let ready = Ready::new(task, config, Weights::Drawn, |built| built.load_for_use(&checkpoint))?;
     let mut measures = ready.evaluate(config, checkpoint.step())?;
     if let Some(mut quality) = Quality::open(task, &ready.context, &ready.session.place)? {
         let (training, alone) = (&*ready.built.training, Distributed::none());
@@ -83,12 +89,14 @@ pub fn evaluate_weights(
     weights: &Path,
     config: &Config,
 ) -> Result<Vec<(String, f64)>, TrainError> {
-    let ready = Ready::new(task, config, Weights::Here)?;
-    let [network] = ready.built.networks.as_slice() else {
-        let problem = "a file of weights is for one network; this training has several";
-        return Err(TrainError::Setup(problem.to_owned()));
-    };
-    load_into(network.store(), weights, true)?;
+    let ready = Ready::new(task, config, Weights::Here, |built| {
+        let [network] = built.networks.as_slice() else {
+            let problem = "a file of weights is for one network; this training has several";
+            return Err(TrainError::Setup(problem.to_owned()));
+        };
+        load_into(network.store(), weights, true)?;
+        Ok(())
+    })?;
     ready.evaluate(config, 0)
 }
 
@@ -105,8 +113,7 @@ pub fn sample_run(
     out: &Path,
 ) -> Result<u64, TrainError> {
     let checkpoint = newest_checkpoint(folder)?;
-    let ready = Ready::new(task, config, Weights::Drawn)?;
-    ready.built.load_for_use(&checkpoint)?;
+    let ready = Ready::new(task, config, Weights::Drawn, |built| built.load_for_use(&checkpoint))?;
     let (training, size) = (&*ready.built.training, config.model.image_size);
     if !draw(training, ready.session.clone(), seed, drawing, size, out)? {
         return Err(TrainError::Setup(format!("a `{}` draws no pictures", config.model.kind)));
@@ -121,7 +128,7 @@ pub fn sample_run(
 pub fn describe(task: &Task, config: &Config) -> Result<Vec<String>, TrainError> {
     // What a run begins from that is yet to be trained cannot be read.
     let weights = if task.first_run(config).is_some() { Weights::Drawn } else { Weights::Here };
-    let ready = Ready::new(task, config, weights)?;
+    let ready = Ready::new(task, config, weights, |_| Ok(()))?;
     let (images, batch) = (ready.data.train_len(), config.train.global_batch);
     let plan = Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
     let networks = &ready.built.networks;

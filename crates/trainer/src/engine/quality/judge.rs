@@ -30,11 +30,12 @@ impl OpenJudge {
         let name = config.model.kind.clone();
         let open = || -> Result<Self, TrainError> {
             let checkpoint = newest_checkpoint(&RunFolder::open(run)?)?;
-            let built = task.build(config, None, Weights::Here, place)?;
+            let mut built = task.build(config, None, Weights::Here, place)?;
             built.load_for_use(&checkpoint)?;
+            let listener = built.ready(config)?;
             let (prepare, session) = (
                 picture_transform(config)?,
-                Session { place: place.clone(), ..Session::evaluation(context.clone()) },
+                Session { place: place.clone(), listener, ..Session::evaluation(context.clone()) },
             );
             Ok(Self { name: name.clone(), built, prepare, session })
         };

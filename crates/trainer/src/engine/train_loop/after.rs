@@ -229,7 +229,8 @@ pub(super) fn judge_run(run: &mut Run<'_>) -> Result<Vec<(String, f64)>, TrainEr
     let Some(quality) = &mut run.quality else { return Ok(Vec::new()) };
     run.state.networks().try_for_each(Network::broadcast_buffers)?;
     let (precision, place) = (run.config.train.precision, run.place.clone());
-    let session = Session { precision, place, ..Session::evaluation(run.context.clone()) };
+    let listener = run.state.listener();
+    let session = Session { precision, place, listener, ..Session::evaluation(run.context.clone()) };
     let (data, distributed, config) = (&run.data, &run.distributed, run.config);
     run.state.with_averages(|training| quality.measure(training, data, distributed, &session, config))
 }
@@ -250,7 +251,8 @@ fn draw_for_run(run: &mut Run<'_>, path: &Path) -> Result<bool, TrainError> {
         false => sample.prompts.clone(),
     };
     let (precision, place) = (run.config.train.precision, run.place.clone());
-    let session = Session { precision, place, ..Session::evaluation(run.context.clone()) };
+    let listener = run.state.listener();
+    let session = Session { precision, place, listener, ..Session::evaluation(run.context.clone()) };
     let seed = run.config.train.seed;
     let (drawing, size) = (Drawing::samples(&prompts, sample.columns), run.config.model.image_size);
     let distributed = &run.distributed;

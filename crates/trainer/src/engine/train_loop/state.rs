@@ -171,14 +171,14 @@ impl TrainState {
         Ok(reports)
     }
 
-    /// Runs `work` with the averaged weights in place, if there are any, all of them in this rank's memory. Every rank calls
-    /// this at the same place.
+    /// Runs `work` with the averaged weights in place, if there are any, all of them in this rank's memory: where that is the host's,
+    /// for passes that listen ([`TrainState::listener`]). Every rank calls this at the same place.
     pub(super) fn with_averages<R>(
         &mut self,
         work: impl FnOnce(&dyn AnyTraining) -> Result<R, TrainError>,
     ) -> Result<R, TrainError> {
         self.swap()?;
-        self.networks().try_for_each(Network::unshard)?;
+        self.networks().filter(|network| !network.has_all_on_host()).try_for_each(Network::unshard)?;
         let result = work(&*self.training);
         self.networks().try_for_each(Network::reshard)?;
         self.swap()?;
@@ -237,6 +237,9 @@ impl TrainState {
             // Parameters that are replicated may have to be brought together first, by all ranks.
             match role.parameters {
                 Layout::Sharded => cut.own_values(store)?,
+                Layout::Replicated | Layout::Leader if network.has_all_on_host() => {
+                    cut.whole_values(store)?;
+                }
                 Layout::Replicated | Layout::Leader => {
                     network.unshard()?;
                     let copied = cut.whole_values(store);

@@ -1,16 +1,17 @@
 //! Where a training registers its networks.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use phalanx_data::Attribute;
 use phalanx_tensor::io::load_weights;
-use phalanx_tensor::{BuildOptions, Key, ParamStore, Place, Scope, StoreBuilder, TensorError};
+use phalanx_tensor::{BuildOptions, Key, Listener, ParamStore, Place, Scope, StoreBuilder, TensorError};
 
 use super::of_run::load_of_run;
 use super::phase::{AnyTraining, Phase, Training};
-use crate::config::{Config, mib};
+use crate::config::{Config, Offload, mib};
 use crate::engine::data::{attributes, num_classes};
-use crate::engine::distributed::Network;
+use crate::engine::distributed::{Distributed, Network, listener};
 use crate::engine::error::TrainError;
 use crate::run::checkpoint::{Checkpoint, EMA};
 
@@ -46,6 +47,18 @@ pub(in crate::engine) struct Built {
 }
 
 impl Built {
+    /// Makes networks that have their values ready for passes outside of training, whose session is to have this listener: with it
+    /// parameters that are kept on the host come with the blocks that use them.
+    pub(in crate::engine) fn ready(
+        &mut self,
+        config: &Config,
+    ) -> Result<Option<Arc<dyn Listener>>, TrainError> {
+        for network in self.networks.iter_mut().filter(|network| network.is_offloaded()) {
+            network.share(&Distributed::none(), config, 1, None)?;
+        }
+        Ok(listener(self.networks.iter()))
+    }
+
     /// Loads what a checkpoint says is best for use: the averaged weights where there are some.
     pub(in crate::engine) fn load_for_use(&self, checkpoint: &Checkpoint) -> Result<(), TrainError> {
         let reader = checkpoint.reader();
@@ -237,6 +250,7 @@ impl<'a> Setup<'a> {
         let place = if self.weights == Weights::Absent { Place::host() } else { self.place.clone() };
         let builder = StoreBuilder::new(BuildOptions {
             place,
+            offload: config.train.offload == Offload::Parameters,
             key: self.key,
             decay_matrices_only: config.optim.decay_matrices_only,
             fill,

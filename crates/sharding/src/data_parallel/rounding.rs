@@ -1,0 +1,64 @@
+//! Gradients in the memory of a device, rounded for their way between ranks: no thread encodes them, the device does.
+
+use candle_core::DType;
+use phalanx_tensor::{FlatParam, FlatStorage};
+
+use crate::codec::{CodecScope, CodecWhen, GradCodec};
+use crate::options::Options;
+use crate::{Result, ShardingError};
+
+/// What gradients are on their way, if a device rounds them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Rounding(Option<DType>);
+
+impl Rounding {
+    /// What the codec among these options does on a device; nothing if there is none.
+    ///
+    /// # Errors
+    /// [`ShardingError::Codec`] if it does more than to round, or for some ranks or steps only.
+    pub(super) fn of(options: &Options) -> Result<Self> {
+        let Some(codec) = options.codec.as_deref() else { return Ok(Self(None)) };
+        let wrong = |problem: &str| Err(ShardingError::codec(GradCodec::name(codec), problem.to_owned()));
+        match (codec.rounds_to(), options.codec_when, options.codec_scope) {
+            (None, ..) => wrong("encodes on processors; on GPUs there is bf16"),
+            (Some(_), CodecWhen::Auto, _) => {
+                wrong("is measured by the host's clock, which a GPU does not wait for; use it always")
+            }
+            (Some(_), _, CodecScope::InterHost) => {
+                wrong("rounds between all ranks on GPUs, not between groups only; use scope all")
+            }
+            (rounded, ..) => Ok(Self(rounded)),
+        }
+    }
+
+    /// Whether gradients are rounded.
+    pub(super) fn rounds(self) -> bool {
+        self.0.is_some()
+    }
+
+    /// What travels in place of gradients: themselves, or a rounded copy.
+    pub(super) fn sent(self, param: &FlatParam, gradients: &FlatStorage) -> Result<FlatStorage> {
+        let Some(dtype) = self.0 else { return Ok(gradients.clone()) };
+        let rounded = param.room_on_the_way(gradients.len(), dtype)?;
+        rounded.copy_from(gradients)?;
+        Ok(rounded)
+    }
+
+    /// Where the sum of what travels arrives that goes to `sum`.
+    pub(super) fn room(self, param: &FlatParam, sum: &FlatStorage) -> Result<FlatStorage> {
+        Ok(match self.0 {
+            None => sum.clone(),
+            Some(dtype) => param.room_on_the_way(sum.len(), dtype)?,
+        })
+    }
+
+    /// Makes what has arrived the sum.
+    pub(super) fn received(self, arrived: &FlatStorage, sum: &FlatStorage) -> Result<()> {
+        if self.rounds() { Ok(sum.copy_from(arrived)?) } else { Ok(()) }
+    }
+
+    /// Bytes of the rounded copies of gradients on their way.
+    pub(super) fn bytes(self, sent: &FlatStorage) -> u64 {
+        if self.rounds() { sent.bytes() as u64 } else { 0 }
+    }
+}

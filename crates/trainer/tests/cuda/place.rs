@@ -1,0 +1,123 @@
+//! A folder of runs with the libraries that programs find there, and what runs have told.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::software;
+
+/// How many GPUs the software driver has.
+pub(crate) const DEVICES: &str = "SOFTWARE_GPU_COUNT";
+
+/// A folder of runs, and the libraries that programs find there.
+pub(crate) struct Place {
+    pub(crate) runs: tempfile::TempDir,
+    /// Those of the software GPU; nothing where the machine's own are used.
+    pub(crate) libraries: Option<&'static Path>,
+}
+
+impl Place {
+    /// None, and a message, where the software GPU cannot be built.
+    pub(crate) fn new() -> Option<Self> {
+        Self::of(Some(software::libraries()?))
+    }
+
+    /// With the machine's own GPUs if they are asked for.
+    pub(crate) fn anywhere() -> Option<Self> {
+        if software::is_real() { Self::of(None) } else { Self::new() }
+    }
+
+    fn of(libraries: Option<&'static Path>) -> Option<Self> {
+        Some(Self { runs: tempfile::tempdir().expect("a folder"), libraries })
+    }
+
+    /// Whether there are so many GPUs; a message if not.
+    pub(crate) fn has(&self, gpus: usize) -> bool {
+        let there = if self.libraries.is_some() { gpus } else { phalanx_cuda::Device::count().unwrap_or(0) };
+        if there < gpus {
+            println!("skipped: {gpus} ranks on {there} GPU(s)");
+        }
+        there >= gpus
+    }
+
+    pub(crate) fn run(&self, name: &str) -> PathBuf {
+        self.runs.path().join(name)
+    }
+
+    pub(crate) fn command(&self, line: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+        let words = line.split(' ').filter(|part| !part.is_empty());
+        if let Some(libraries) = self.libraries {
+            command.env("LD_LIBRARY_PATH", libraries).env("XDG_CACHE_HOME", libraries);
+        }
+        command.args(words).current_dir(self.runs.path());
+        command
+    }
+
+    pub(crate) fn output(&self, line: &str) -> Output {
+        // As many GPUs as a line that names ranks has ranks.
+        let ranks = line.split("train.ranks=").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or("1");
+        self.command(line).env(DEVICES, ranks).output().expect("phalanx runs")
+    }
+
+    pub(crate) fn succeed(&self, line: &str) -> String {
+        let output = self.output(line);
+        let text =
+            format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{line}: {text}");
+        text
+    }
+
+    pub(crate) fn fail(&self, line: &str) -> String {
+        let output = self.output(line);
+        assert!(!output.status.success(), "{line} succeeded");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+}
+
+/// A field of every logged line.
+pub(crate) fn column(run: &Path, name: &str) -> Vec<f64> {
+    let lines = fs::read_to_string(run.join("metrics.jsonl")).expect("reads");
+    let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).expect("is JSON"));
+    lines.filter_map(|line| line[name].as_f64()).collect()
+}
+
+/// Every number of every logged line that is a loss.
+pub(crate) fn losses(run: &Path) -> Vec<f64> {
+    let lines = fs::read_to_string(run.join("metrics.jsonl")).expect("reads");
+    let mut all = Vec::new();
+    for line in lines.lines() {
+        let line: Value = serde_json::from_str(line).expect("is JSON");
+        let fields = line.as_object().expect("is an object").iter();
+        all.extend(fields.filter(|(name, _)| name.ends_with("loss")).filter_map(|(_, value)| value.as_f64()));
+    }
+    all
+}
+
+/// One rank on a GPU and one on the processor have the same losses.
+pub(crate) fn agree(place: &Place, line: &str, tolerance: f64) {
+    agree_on(place, 1, line, tolerance);
+}
+
+/// Ranks with a GPU each, and as many on the processor, have the same losses.
+pub(crate) fn agree_on(place: &Place, ranks: usize, line: &str, tolerance: f64) {
+    if !place.has(ranks) {
+        return;
+    }
+    for device in ["cpu", "cuda"] {
+        let common = format!("--set train.ranks={ranks} --set train.threads=1 --set log.every=1");
+        let text =
+            place.succeed(&format!("train {line} {common} --set train.device={device} --out {device}"));
+        assert_eq!(device == "cuda", text.contains("GPU 0, "), "{text}");
+    }
+    let [on_cpu, on_gpu] = ["cpu", "cuda"].map(|name| losses(&place.run(name)));
+    assert!(on_cpu.len() == on_gpu.len() && on_cpu.len() >= 5, "{} and {}", on_cpu.len(), on_gpu.len());
+    for (step, (a, b)) in on_cpu.iter().zip(&on_gpu).enumerate() {
+        assert!((a - b).abs() <= tolerance * a.abs().max(1e-3), "{line}, step {step}: {a} and {b}");
+    }
+    for name in ["cpu", "cuda"] {
+        fs::remove_dir_all(place.run(name)).expect("removes");
+    }
+}
