@@ -41,9 +41,9 @@ pub(crate) enum Kind {
     Ask,
     /// What is to be taken off it: step, bucket.
     Answer,
-    /// As [`Kind::Push`], encoded.
+    /// What a codec has made of a worker's gradients of a bucket, for the elements that the server has: attempt, bucket.
     PushCoded,
-    /// As [`Kind::Values`], encoded.
+    /// What a codec has made of a server's values of a bucket: version, bucket.
     ValuesCoded,
 }
 
