@@ -223,7 +223,8 @@ fn a_plan_shows_what_a_codec_keeps_and_sends() {
     assert!((0.75..0.76).contains(&part), "{part}");
     let rounded = plan("--set codec.weights=int8 --strategy fsdp");
     let rows = rounded["strategies"].as_array().expect("rows").iter();
-    assert_eq!(rows.map(|row| &row["strategy"]).collect::<Vec<_>>(), ["fsdp", "hsdp"]);
+    let gather_or_pull = ["fsdp", "hsdp", "ps-bsp", "ps-ssp", "ps-asp"];
+    assert_eq!(rows.map(|row| &row["strategy"]).collect::<Vec<_>>(), gather_or_pull);
     let text = place.succeed("plan --model resnet18 --ranks 4 --set codec.kind=powersgd --set codec.rank=4");
     assert!(text.contains("codec      powersgd, rank 4"), "{text}");
 }
