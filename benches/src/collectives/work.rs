@@ -56,6 +56,8 @@ impl Buffers {
         }
         let parts = match work.op {
             Op::Scatter => vec![vec![0.0; len / comm.world_size()]; comm.world_size()],
+            // The values of before the step, which both neighbours get.
+            Op::Gossip => vec![vec![0.0; len]],
             _ => Vec::new(),
         };
         let paired = matches!(work.op, Op::SendRecv | Op::Gossip);
@@ -87,12 +89,12 @@ impl Buffers {
             (Op::SendRecv, Self::Plain { values, other, .. }) if world > 1 => {
                 comm.send_recv(values, (rank + 1) % world, other, (rank + world - 1) % world)?;
             }
-            (Op::Gossip, Self::Plain { values, other, .. }) if world > 1 => {
+            (Op::Gossip, Self::Plain { values, other, parts }) if world > 1 => {
                 let (next, before) = ((rank + 1) % world, (rank + world - 1) % world);
-                // Both neighbours get the values of before the step.
-                let own = values.clone();
+                let own = &mut parts[0];
+                own.copy_from_slice(values);
                 for (to, from) in [(next, before), (before, next)] {
-                    comm.send_recv(&own, to, other, from)?;
+                    comm.send_recv(own, to, other, from)?;
                     values.iter_mut().zip(&*other).for_each(|(value, other)| *value += other);
                 }
                 values.iter_mut().for_each(|value| *value /= 3.0);
