@@ -1,6 +1,7 @@
 //! `cargo xtask`: builds the release program and runs it. Thin, and without dependencies, so that it starts at
 //! once on a fresh clone.
 
+mod docs;
 mod gpu;
 
 use std::path::{Path, PathBuf};
@@ -11,6 +12,9 @@ Usage: cargo xtask COMMAND [ARGUMENTS]
 
   train [PRESET|FILE.toml] ...   trains a model: build in release mode, then `phalanx train`
   plan ...                       says what each strategy would hold and send, without training
+  submit, status, logs, cancel   the training as a job of SLURM
+  report, serve, watch, trace     pages, live pages, a dashboard and timelines of runs
+  study [NAME], sweep FILE.toml  many trainings, and tables and pictures of what came of them
   sample, eval, export, parity, config, doctor
                                  the same for the other commands of `phalanx`
   bench kernels|train|collectives ...
@@ -23,6 +27,10 @@ Usage: cargo xtask COMMAND [ARGUMENTS]
                                  PHALANX_CUDA_TOOLKIT names a CUDA toolkit, its compiler takes every kernel of the GPU
   test --gpu                     runs what a machine with GPUs can show, on its own GPUs and libraries: kernels, ops,
                                  NCCL, whole trainings, and a training under compute-sanitizer where that is installed
+  docs [--all] [--list] [WORD ...]
+                                 makes tables and pictures of the documentation again, by the commands beside them
+  test --slurm                   starts a SLURM of two nodes on this machine (Debian: slurmctld slurmd slurm-client) and runs
+                                 jobs on it: queued again, a lost node, cancelled, out of time
   tidy                           checks the house rules: dependency edges, file headers and lengths, printing
   ci                             what continuous integration runs
   help                           this text
@@ -30,7 +38,10 @@ Usage: cargo xtask COMMAND [ARGUMENTS]
 `cargo xtask train --help` and so on explain the arguments.";
 
 /// Commands of the program that are passed on as they are.
-const PASSED_ON: &[&str] = &["train", "plan", "sample", "eval", "export", "parity", "config", "doctor"];
+const PASSED_ON: &[&str] = &[
+    "train", "plan", "submit", "status", "logs", "cancel", "study", "sweep", "report", "serve", "watch",
+    "trace", "sample", "eval", "export", "parity", "config", "doctor",
+];
 
 fn main() -> ExitCode {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -38,6 +49,11 @@ fn main() -> ExitCode {
     let outcome = match command.as_str() {
         name if PASSED_ON.contains(&name) => program(name, &arguments),
         "test" if arguments.iter().any(|argument| argument == "--gpu") => gpu::test(&arguments),
+        "test" if arguments.iter().any(|argument| argument == "--slurm") => {
+            arguments.retain(|argument| argument != "--slurm");
+            let test = ["test", "--workspace", "--test", "slurm"];
+            cargo(&[&test[..], &["--", "--include-ignored", "--nocapture"]].concat())
+        }
         "test" => {
             let full =
                 arguments.iter().position(|argument| argument == "--full").map(|at| arguments.remove(at));
@@ -63,6 +79,11 @@ fn main() -> ExitCode {
             let settings = [("CANDLE_NUM_THREADS", "1"), ("MIMALLOC_PURGE_DELAY", "10000")];
             run(command.envs(settings))
         }
+        "docs" => match build() {
+            Ok(Some(failed)) => Ok(failed),
+            Ok(None) => docs::docs(&arguments, &root(), &target()),
+            Err(problem) => Err(problem),
+        },
         "tidy" => cargo(&prefixed(&["test", "--quiet", "--package", "xtask", "--test", "tidy"], &arguments)),
         "ci" => run(&mut Command::new(root().join(".ci").join("run"))),
         "help" | "--help" | "-h" => {
@@ -82,17 +103,22 @@ fn main() -> ExitCode {
 
 /// Builds the program in release mode and runs one of its commands in the current folder.
 fn program(command: &str, arguments: &[String]) -> Result<ExitCode, String> {
+    if let Some(failed) = build()? {
+        return Ok(failed);
+    }
+    let mut program =
+        Command::new(target().join("release").join(format!("phalanx{}", std::env::consts::EXE_SUFFIX)));
+    run(program.arg(command).args(arguments))
+}
+
+/// Builds the program in release mode; the exit code of a build that failed.
+fn build() -> Result<Option<ExitCode>, String> {
     let manifest = root().join("Cargo.toml");
     let mut build = Command::new(cargo_path());
     build.args(["build", "--release", "--package", "phalanx-trainer", "--bin", "phalanx", "--manifest-path"]);
     build.arg(&manifest);
     let built = build.status().map_err(|error| format!("cannot start cargo: {error}"))?;
-    if !built.success() {
-        return Ok(code(built));
-    }
-    let mut program =
-        Command::new(target().join("release").join(format!("phalanx{}", std::env::consts::EXE_SUFFIX)));
-    run(program.arg(command).args(arguments))
+    Ok((!built.success()).then(|| code(built)))
 }
 
 /// Runs cargo in the workspace's root.

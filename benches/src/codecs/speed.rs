@@ -90,7 +90,7 @@ impl Gradients {
                         let mut own = own.clone();
                         codec.reduce(
                             &self.bucket,
-                            &mut own,
+                            own.as_mut_slice().into(),
                             Keeps::All,
                             &mut Peers::new(&comm, Algorithm::Auto),
                         )?;
@@ -120,7 +120,7 @@ impl Gradients {
         if settings.kind == CodecKind::Lossless {
             // What is promised is that it is not more.
             let mut message = Vec::new();
-            compress_lossless(&self.ranks[0], &mut message);
+            compress_lossless(&Context::new(1), &self.ranks[0], &mut message);
             sent *= message.len() as f64 / (4 * self.len()) as f64;
         }
         let plain = among.summed(4 * self.len() as u64) as f64;

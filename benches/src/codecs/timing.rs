@@ -79,10 +79,10 @@ pub(super) fn coding_seconds(
             let mut message = Vec::new();
             let encode = timed(rounds, || {
                 message.clear();
-                compress_lossless(x, &mut message);
+                compress_lossless(&context, x, &mut message);
                 Ok(())
             })?;
-            [encode, timed(rounds, || Ok(decompress_lossless(&message, &mut out)?))?]
+            [encode, timed(rounds, || Ok(decompress_lossless(&context, &message, &mut out)?))?]
         }
     })
 }

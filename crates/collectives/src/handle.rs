@@ -1,5 +1,6 @@
 //! Waiting for an operation that runs on the communication thread, or on a GPU.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -7,6 +8,7 @@ use crossbeam_channel::{Receiver, TryRecvError, bounded};
 
 use crate::engine::DeviceOperation;
 use crate::error::{CommError, Result};
+use crate::simulated::Clock;
 use crate::stats::Counters;
 
 /// An operation under way; [`Handle::wait`] gives its result. Dropping it does not stop the operation.
@@ -19,7 +21,7 @@ pub struct Handle<R> {
 
 enum State<R> {
     /// The communication thread sends the result.
-    Coming(Receiver<Result<R>>),
+    Coming(Receiver<Result<R>>, Course),
     /// The buffers are the GPU's until it is done.
     OnDevice(OnDevice<R>),
 }
@@ -48,8 +50,8 @@ impl<R> std::fmt::Debug for Handle<R> {
 }
 
 impl<R> Handle<R> {
-    pub(crate) fn new(result: Receiver<Result<R>>, counters: Arc<Counters>) -> Self {
-        Self { state: State::Coming(result), counters }
+    pub(crate) fn new((result, course): (Receiver<Result<R>>, Course), counters: Arc<Counters>) -> Self {
+        Self { state: State::Coming(result, course), counters }
     }
 
     /// A handle of an operation that was issued to a GPU, with its buffers.
@@ -71,14 +73,14 @@ impl<R> Handle<R> {
         let (sender, receiver) = bounded(1);
         // There is room, and the receiver is here.
         let _ = sender.send(result);
-        Self::new(receiver, counters)
+        Self::new((receiver, Course::default()), counters)
     }
 
     /// Whether the operation has finished, well or not. If its buffers lie in the memory of a GPU: whether the GPU is done with
     /// it, so that the memory can be given to something else without waiting.
     pub fn is_done(&self) -> bool {
         match &self.state {
-            State::Coming(result) => !result.is_empty(),
+            State::Coming(result, course) => !result.is_empty() && course.is_over(),
             State::OnDevice(under_way) => under_way.operation.is_done(),
         }
     }
@@ -98,18 +100,77 @@ impl<R> Handle<R> {
                 let buffers = under_way.buffers.get_mut().unwrap_or_else(PoisonError::into_inner);
                 return buffers.take().ok_or(CommError::Closed);
             }
-            State::Coming(result) => result,
+            State::Coming(result, Course(Some(course))) => {
+                let clock = self.counters.clock();
+                let start = clock.now();
+                let received = clock.paused(|| result.recv());
+                course.catch_up();
+                self.counters.exposed(clock.now().saturating_sub(start));
+                return received.unwrap_or(Err(CommError::Closed));
+            }
+            State::Coming(result, Course(None)) => result,
         };
         match result.try_recv() {
             Ok(result) => result,
             Err(TryRecvError::Disconnected) => Err(CommError::Closed),
             Err(TryRecvError::Empty) => {
                 let start = Instant::now();
-                let received = result.recv();
+                let waiting =
+                    tracing::trace_span!(target: "phalanx_trace::waiting", "wait for communication");
+                let received = waiting.in_scope(|| result.recv());
                 self.counters.exposed(start.elapsed());
                 received.unwrap_or(Err(CommError::Closed))
             }
         }
+    }
+}
+
+/// When an operation is over by simulated clocks, and what it has computed; nothing by the machine's clock, which needs nobody
+/// to tell it.
+#[derive(Clone, Default)]
+pub(crate) struct Course(Option<Arc<Times>>);
+
+struct Times {
+    clock: Clock,
+    issued: u64,
+    over: AtomicU64,
+    worked: AtomicU64,
+}
+
+impl Course {
+    /// That of an operation which is issued now.
+    pub(crate) fn begin(clock: Clock) -> Self {
+        let times = || {
+            let (over, worked) = (AtomicU64::new(u64::MAX), AtomicU64::default());
+            Arc::new(Times { clock, issued: clock.nanos(), over, worked })
+        };
+        Self((clock == Clock::Cpu).then(times))
+    }
+
+    /// Runs the operation on the communication thread, no earlier than it was issued.
+    pub(crate) fn run<R>(&self, run: impl FnOnce() -> R) -> R {
+        let Some(times) = &self.0 else { return run() };
+        times.clock.catch_up(times.issued);
+        let before = times.clock.worked();
+        let result = run();
+        times.worked.store(times.clock.worked() - before, Ordering::Relaxed);
+        times.over.store(times.clock.nanos(), Ordering::Release);
+        result
+    }
+
+    /// Whether that is so by the clock of the thread that asks.
+    fn is_over(&self) -> bool {
+        self.0.as_ref().is_none_or(|times| times.over.load(Ordering::Acquire) <= times.clock.nanos())
+    }
+}
+
+impl Times {
+    /// Sets the clock of the thread that has waited. A rank has one core: what the operation has computed, this thread has not.
+    fn catch_up(&self) {
+        let shared = self.clock.nanos() + self.worked.load(Ordering::Relaxed);
+        let over = self.over.load(Ordering::Acquire);
+        // It never ran if the communicator was closed.
+        self.clock.catch_up(if over == u64::MAX { shared } else { shared.max(over) });
     }
 }
 

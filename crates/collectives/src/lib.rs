@@ -107,6 +107,7 @@ mod patience;
 mod recorder;
 
 mod shared;
+mod simulated;
 
 mod buffer;
 mod transport;
@@ -139,9 +140,11 @@ pub use handle::Handle;
 pub use mpi::connect_mpi;
 pub use operation::Algorithm;
 pub use recorder::{OperationRecord, OperationState};
+pub use simulated::{Clock, SimulatedLink};
 pub use stats::CommStats;
 pub use world::{
     Regrouped, Secret, Tls, WorldConfig, connect, connect_unless, connect_with_listener, regroup, threads,
+    threads_over,
 };
 
 /// The examples of this crate's README, as tests.

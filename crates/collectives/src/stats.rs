@@ -1,8 +1,10 @@
 //! What communication has cost.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+use crate::simulated::Clock;
 
 /// The cost of a communicator's operations so far, on this rank. Of operations on buffers in the memory of a GPU the seconds are
 /// the host's, which hands them over and finds out whether all ranks have; what the GPU takes is not among them.
@@ -36,15 +38,39 @@ impl std::ops::Add for CommStats {
 
 /// Counters shared by callers and the communication thread.
 #[derive(Debug, Default)]
-pub(crate) struct Counters(Mutex<CommStats>);
+pub(crate) struct Counters {
+    stats: Mutex<CommStats>,
+    clock: Clock,
+    /// When the last operation was over, by a simulated clock.
+    over: AtomicU64,
+}
 
 impl Counters {
-    pub(crate) fn read(&self) -> CommStats {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Those of a communicator by this clock.
+    pub(crate) fn by(clock: Clock) -> Self {
+        Self { clock, ..Self::default() }
     }
 
-    pub(crate) fn operation(&self, busy: Duration, sent: u64, received: u64) {
-        let mut stats = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    /// What time it is for the rank.
+    pub(crate) fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// Begins an operation, after the one before: when.
+    pub(crate) fn begin(&self) -> Duration {
+        self.clock.catch_up(self.over.load(Ordering::Acquire));
+        self.clock.now()
+    }
+
+    pub(crate) fn read(&self) -> CommStats {
+        *self.stats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends an operation that has begun then.
+    pub(crate) fn operation(&self, begun: Duration, sent: u64, received: u64) {
+        self.over.store(self.clock.nanos(), Ordering::Release);
+        let busy = self.clock.now().saturating_sub(begun);
+        let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
         stats.operations += 1;
         stats.bytes_sent += sent;
         stats.bytes_received += received;
@@ -53,12 +79,12 @@ impl Counters {
 
     /// Bytes of an operation that is counted elsewhere.
     pub(crate) fn moved(&self, sent: u64, received: u64) {
-        let mut stats = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
         stats.bytes_sent += sent;
         stats.bytes_received += received;
     }
 
     pub(crate) fn exposed(&self, waited: Duration) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).seconds_exposed += waited.as_secs_f64();
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner).seconds_exposed += waited.as_secs_f64();
     }
 }

@@ -101,6 +101,110 @@ fn a_request_from_outside_the_steps_stops_them_too() {
     }
 }
 
+/// Takes steps until all stop for good, as rank 0 asks after step 40, in step once there were as many interludes as all ranks ask
+/// for: the steps before which there was an interlude, and why.
+fn train_with_interludes(
+    comm: &Communicator,
+    (in_step, all): (bool, usize),
+    requests: &[u64],
+    seed: u64,
+) -> Vec<(u64, String)> {
+    let (control, mut draw, mut seen) =
+        (comm.control().expect("there is one"), Draw(seed), Vec::<(u64, String)>::new());
+    let mut enough = false;
+    for step in 0.. {
+        while let Some(stop) = control.begin_step(step).expect("a sound world") {
+            assert!(stop.after.is_none_or(|last| last < step), "{stop:?} before step {step}");
+            if !stop.goes_on {
+                seen.push((step, stop.reason));
+                return seen;
+            }
+            // Whatever is done between two steps can be done by all together.
+            let mut ranks = [1_i32];
+            comm.all_reduce(&mut ranks, ReduceOp::Sum).expect("all are here");
+            assert_eq!(ranks[0] as usize, comm.world_size());
+            seen.push((step, stop.reason));
+        }
+        std::thread::sleep(Duration::from_micros(200 + draw.below(400)));
+        for (number, _) in requests.iter().enumerate().filter(|(_, request)| **request == step) {
+            let asked = control.request_interlude(&format!("{number} of rank {}", comm.rank()));
+            // Others may have stopped and left, once all have agreed.
+            assert!(asked.is_ok() || control.stop().is_some(), "{asked:?}");
+        }
+        // How soon a request is heard is for the machine to say; one that is never heard is none.
+        assert!(step < 100_000, "{} of {all} requests were met: {seen:?}", seen.len());
+        if !enough && step >= 40 && comm.rank() == 0 && (!in_step || seen.len() >= all) {
+            enough = true;
+            control.request_stop("enough").expect("a sound world");
+        }
+        if in_step {
+            comm.barrier("a step").expect("no rank takes a step that another does not");
+        }
+    }
+    unreachable!("steps go on until all stop")
+}
+
+#[test]
+fn all_ranks_have_the_same_interludes_between_the_same_steps() {
+    let mut draw = Draw(5);
+    for way in [Way::Threads, Way::Tcp, Way::Shared, Way::TwoHosts] {
+        for round in 0..8 {
+            let (size, in_step) = (1 + draw.below(4) as usize, round % 2 == 0);
+            let requests: Vec<Vec<u64>> =
+                (0..size).map(|_| (0..draw.below(4)).map(|_| draw.below(20)).collect()).collect();
+            let (asked, seed) = (requests.clone(), draw.below(1 << 30));
+            let all = requests.iter().map(Vec::len).sum();
+            let seen = on_ranks(way.world(size), move |comm| {
+                train_with_interludes(&comm, (in_step, all), &asked[comm.rank()], seed + comm.rank() as u64)
+            });
+            let what = format!("{way:?}, {size} ranks, {requests:?}: {seen:?}");
+            assert!(seen.iter().all(|other| *other == seen[0]), "{what}");
+            assert!(seen[0].is_sorted_by_key(|(step, _)| *step), "{what}");
+            assert_eq!(seen[0].last().map(|(_, reason)| reason.as_str()), Some("enough"), "{what}");
+            if in_step {
+                // Each request was met once, and none before it was made.
+                let made = requests.iter().enumerate().flat_map(|(rank, steps)| {
+                    steps
+                        .iter()
+                        .enumerate()
+                        .map(move |(number, step)| (format!("{number} of rank {rank}"), *step))
+                });
+                for (reason, step) in made {
+                    let met: Vec<u64> =
+                        seen[0].iter().filter(|(_, other)| *other == reason).map(|(at, _)| *at).collect();
+                    assert!(met.len() == 1 && met[0] > step, "{reason} at {step}: {what}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_that_wait_between_two_steps_hear_what_comes_next() {
+    for way in [Way::Threads, Way::Tcp] {
+        let heard = on_ranks(way.world(3), |comm| {
+            let control = comm.control().expect("there is one");
+            control.request_interlude(&format!("pause of {}", comm.rank())).expect("a sound world");
+            let mut heard = Vec::new();
+            while heard.len() < 3 {
+                heard.extend(control.next_stop(Duration::from_secs(20)).expect("a sound world"));
+            }
+            assert_eq!(control.next_stop(Duration::from_millis(1)), Ok(None));
+            comm.barrier("all have heard").expect("a sound world");
+            if comm.rank() == 2 {
+                control.request_stop("enough").expect("a sound world");
+            }
+            heard.extend(control.next_stop(Duration::from_secs(20)).expect("a sound world"));
+            // A stop for good is heard again and again.
+            assert_eq!(control.next_stop(Duration::from_secs(20)), Ok(heard.last().cloned()));
+            heard
+        });
+        assert!(heard.iter().all(|other| *other == heard[0]), "{way:?}: {heard:?}");
+        let last = Stop { after: None, rank: 2, reason: "enough".into(), goes_on: false };
+        assert_eq!(heard[0].last(), Some(&last), "{way:?}");
+    }
+}
+
 #[test]
 fn before_the_first_step_none_is_taken() {
     for way in [Way::Threads, Way::Tcp] {
@@ -115,7 +219,7 @@ fn before_the_first_step_none_is_taken() {
             comm.barrier("all know").expect("a sound world");
             control.begin_step(0).expect("a sound world")
         });
-        let expected = Stop { after: None, rank: 1, reason: "no time".into() };
+        let expected = Stop { after: None, rank: 1, reason: "no time".into(), goes_on: false };
         assert_eq!(stops, [Some(expected.clone()), Some(expected)], "{way:?}");
     }
 }

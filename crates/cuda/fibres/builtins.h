@@ -82,6 +82,8 @@ static inline float rsqrtf(float v) { return 1.0f / std::sqrt(v); }
 static inline double rsqrt(double v) { return 1.0 / std::sqrt(v); }
 static inline float __frcp_rn(float v) { return 1.0f / v; }
 static inline float __fmul_rn(float a, float b) { return a * b; }
+static inline float __fdiv_rn(float a, float b) { return a / b; }
+static inline double __ddiv_rn(double a, double b) { return a / b; }
 static inline float __fadd_rn(float a, float b) { return a + b; }
 static inline double __dmul_rn(double a, double b) { return a * b; }
 static inline double __dadd_rn(double a, double b) { return a + b; }
@@ -100,6 +102,9 @@ static inline int __popc(unsigned v) { return __builtin_popcount(v); }
 static inline int __ffs(int v) { return __builtin_ffs(v); }
 static inline int __clz(int v) { return v == 0 ? 32 : __builtin_clz(static_cast<unsigned>(v)); }
 static inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>((uint64_t(a) * b) >> 32); }
+static inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+    return static_cast<unsigned long long>((static_cast<unsigned __int128>(a) * b) >> 64);
+}
 template <class T>
 static inline T __ldg(const T *at) { return *at; }
 template <class T>

@@ -1,7 +1,8 @@
 // Steps of optimizers over a whole flat unit in one pass, and what is done with gradients before.
 //
 // A step takes the gradient times a factor that lies on the device (clipping, loss scaling), leaves everything as it is where a
-// flag on the device says so, and writes the new weights a second time in 16 bits, if they are wanted.
+// flag on the device says so, and writes the new weights a second time in 16 bits, if they are wanted. Whoever launches it then does
+// not know how many steps have changed anything: what depends on that subtracts those that the device has counted as left out.
 
 // What the new weights are written as besides.
 enum Low { NO_LOW, LOW_BF16, LOW_F16 };
@@ -48,15 +49,41 @@ DEVICE void sgd(const Sgd &by, W *weights, const G *grads, W *buffer, const doub
     });
 }
 
-// What a step of Adam multiplies by; the launcher has worked the corrections in.
+// What a step of Adam multiplies by. The launcher has worked the corrections of step `number` into `step`, of rate `rate`, and
+// `inverse2`.
 struct Adam {
-    double step, inverse2, eps, keep1, take1, keep2, take2, shrink, decay;
+    double step, inverse2, eps, keep1, take1, keep2, take2, shrink, decay, rate, number;
 };
 
+// base to the power of n by squaring, in the order in which the processor's library does it.
+DEVICE double power(double base, Size n) {
+    double result = 1.0;
+    while (true) {
+        if (n & 1) result *= base;
+        n >>= 1;
+        if (n == 0) return result;
+        base *= base;
+    }
+}
+
+// With the corrections of a step before which so many were left out.
+DEVICE Adam corrected(Adam by, const double *left_out) {
+    if (!left_out) return by;
+    __shared__ double corrections[2];
+    if (threadIdx.x == 0) {
+        const Size number = Size(by.number - *left_out);
+        corrections[0] = by.rate / (1.0 - power(by.keep1, number));
+        corrections[1] = 1.0 / sqrt_of(1.0 - power(by.keep2, number));
+    }
+    __syncthreads();
+    by.step = corrections[0];
+    by.inverse2 = corrections[1];
+    return by;
+}
+
 template <class W, class G>
-DEVICE void adam(const Adam &by, W *weights, const G *grads, W *first, W *second, const double *factor, const u32 *skip, void *low,
-                 int low_kind, Size count) {
-    if (skip && *skip) return;
+DEVICE void adam(const Adam &by, W *weights, const G *grads, W *first, W *second, const double *factor, void *low, int low_kind,
+                 Size count) {
     constexpr int N = PackOf<W, W>::value;
     const W scale = factor ? W(*factor) : W(1), step = W(by.step), inverse2 = W(by.inverse2), eps = W(by.eps), keep1 = W(by.keep1),
             take1 = W(by.take1), keep2 = W(by.keep2), take2 = W(by.take2), shrink = W(by.shrink), decay = W(by.decay);
@@ -94,20 +121,30 @@ template <class T> DEVICE T chosen(const T &by, const T *at) {
         sgd(chosen(by, at), weights, grads, buffer, factor, skip, low, low_kind, count);                                       \
     }                                                                                                                         \
     KERNEL(adam_##S, 256, Adam by, const Adam *at, W *weights, const G *grads, W *first, W *second, const double *factor,     \
-           const u32 *skip, void *low, int low_kind, Size count) {                                                            \
-        adam(chosen(by, at), weights, grads, first, second, factor, skip, low, low_kind, count);                               \
+           const u32 *skip, const double *left_out, void *low, int low_kind, Size count) {                                    \
+        if (skip && *skip) return;                                                                                            \
+        adam(corrected(chosen(by, at), left_out), weights, grads, first, second, factor, low, low_kind, count);                \
     }
 FOR_F32(STEPS(f32_f32, float, float))
 FOR_F64(STEPS(f64_f64, double, double))
 FOR_BF16(STEPS(f32_bf16, float, bf16))
 FOR_F16(STEPS(f32_f16, float, f16))
 
-// What an average keeps of itself and takes of the weights.
+// What an average keeps of itself and takes of the weights in update `number`, from 0, with `most` as the most that is kept.
 struct Ema {
-    double keep, take;
+    double keep, take, most, number;
 };
 
-// average <- keep·average + take·weights.
+// Those of an update before which so many were left out; the first that is not begins the average.
+DEVICE Ema begun(Ema by, const double *left_out) {
+    if (!left_out) return by;
+    const double n = by.number - *left_out, start = (1.0 + n) / (10.0 + n);
+    by.keep = n == 0 ? 0.0 : start < by.most ? start : by.most;
+    by.take = 1.0 - by.keep;
+    return by;
+}
+
+// average <- keep·average + take·weights; what was there does not count, whatever it is, where nothing is kept of it.
 template <class W> DEVICE void ema(W *average, const W *weights, const Ema &by, Size count) {
     constexpr int N = PackOf<W>::value;
     const W keep = W(by.keep), take = W(by.take);
@@ -117,13 +154,15 @@ template <class W> DEVICE void ema(W *average, const W *weights, const Ema &by, 
         load(average + at, a);
         load(weights + at, w);
 #pragma unroll
-        for (int i = 0; i < M; ++i) a[i] = keep * a[i] + take * w[i];
+        for (int i = 0; i < M; ++i) a[i] = keep == 0 ? w[i] : keep * a[i] + take * w[i];
         store(average + at, a);
     });
 }
-#define EMA(S, W)                                                                                        \
-    KERNEL(ema_##S, 256, Ema by, const Ema *at, W *average, const W *weights, Size count) {              \
-        ema(average, weights, chosen(by, at), count);                                                     \
+#define EMA(S, W)                                                                                                  \
+    KERNEL(ema_##S, 256, Ema by, const Ema *at, W *average, const W *weights, const u32 *skip, const double *left_out, \
+           Size count) {                                                                                           \
+        if (skip && *skip) return;                                                                                 \
+        ema(average, weights, begun(chosen(by, at), left_out), count);                                              \
     }
 FOR_F32(EMA(f32, float))
 FOR_F64(EMA(f64, double))
@@ -177,26 +216,37 @@ KERNEL(clip_factor, 1, const double *sum_of_squares, double max_norm, double *fa
     *factor = clip(sqrt(*sum_of_squares), max_norm);
 }
 
-// Loss scaling without the host: from the sum of squares of scaled gradients, whether the step is left out, and else what
-// gradients are multiplied by, 1/scale and clipping (no clipping if max_norm is 0) in one. `state` is the scale, the good steps
-// since it changed, and the steps in a row that were left out; the scale halves after a step that is left out, and doubles
-// after `interval` good ones, unless `interval` is 0.
-KERNEL(loss_scale_step, 1, const double *sum_of_squares, double max_norm, double interval, double *state, double *factor, u32 *skip) {
+// 1 if a number is not finite, and 0 if it is: what ranks agree on by its largest.
+KERNEL(not_finite, 1, const double *number, double *flag) {
+    *flag = is_finite(*number) ? 0.0 : 1.0;
+}
+
+// Loss scaling without the host: from the sum of squares of scaled gradients and whether any rank's are not finite, whether the
+// step is left out, and else what gradients are multiplied by, 1/scale and clipping (no clipping if max_norm is 0) in one. `state`
+// is the scale, the good steps since it changed, the steps in a row that were left out, and all that were; the scale halves after a
+// step that is left out, and doubles after `interval` good ones, unless `interval` is 0. `told` is what the host reads later: the
+// scale of this step, whether it was left out, the norm of unscaled gradients, and the state after it.
+KERNEL(loss_scale_step, 1, const double *sum_of_squares, const double *overflow, double max_norm, double interval, double *state,
+       double *factor, u32 *skip, double *told) {
     const double scale = state[0], norm = sqrt(*sum_of_squares) / scale;
-    if (!is_finite(norm)) {
-        *skip = 1;
-        *factor = 0.0;
+    const bool left_out = *overflow != 0;
+    if (left_out) {
         if (interval > 0) state[0] = scale * 0.5;
         state[1] = 0.0;
         state[2] += 1.0;
-        return;
+        state[3] += 1.0;
+    } else {
+        state[1] += 1.0;
+        state[2] = 0.0;
+        if (interval > 0 && state[1] >= interval) {
+            state[0] = scale * 2.0;
+            state[1] = 0.0;
+        }
     }
-    *skip = 0;
-    *factor = (max_norm > 0 ? clip(norm, max_norm) : 1.0) / scale;
-    state[2] = 0.0;
-    state[1] += 1.0;
-    if (interval > 0 && state[1] >= interval) {
-        state[0] = scale * 2.0;
-        state[1] = 0.0;
-    }
+    *skip = left_out;
+    *factor = left_out ? 0.0 : (max_norm > 0 ? clip(norm, max_norm) : 1.0) / scale;
+    told[0] = scale;
+    told[1] = left_out;
+    told[2] = norm;
+    for (int i = 0; i < 4; ++i) told[3 + i] = state[i];
 }

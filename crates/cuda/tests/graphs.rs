@@ -7,10 +7,10 @@ use common::{drawn, gpu};
 use phalanx_cuda::blas::{Blas, Matrix, Product};
 use phalanx_cuda::dnn::{Convolution, Dnn, Reading};
 use phalanx_cuda::graph::CapturedStep;
-use phalanx_cuda::kernels::{self, OnDevice as _, StepInputs, StepNumbers, StreamKey};
+use phalanx_cuda::kernels::{self, EmaInputs, OnDevice as _, StepInputs, StepNumbers, StreamKey};
 use phalanx_cuda::memory::Pinned;
 use phalanx_cuda::{ElementType, Gpu, GpuError, Graph, Layout, Result, Slice, Source, Stream};
-use phalanx_kernels::{AdamOptions, BinaryOp, SgdOptions, UnaryOp};
+use phalanx_kernels::{AdamOptions, BinaryOp, EmaOptions, SgdOptions, UnaryOp};
 
 const F32: ElementType = ElementType::F32;
 
@@ -119,7 +119,8 @@ impl<'a> Training<'a> {
             ..StepInputs::new(&self.weights, &self.reduced)
         };
         kernels::adam_step(gpu, varying.adam, step, self.moments.each_ref())?;
-        kernels::ema_step(gpu, 0.9, &self.average, &self.weights)?;
+        let ema = EmaOptions { decay: 0.9, updates: 100 };
+        kernels::ema_step(gpu, ema, EmaInputs::new(&self.average, &self.weights))?;
         Ok(loss)
     }
 
@@ -175,8 +176,8 @@ fn replays_have_the_bits_of_eager_steps() {
 
             let captured = Training::new(gpu);
             let at = gpu.zeros(ElementType::I64, 1).unwrap();
-            let numbers = gpu.zeros(ElementType::F64, 14).unwrap();
-            let (for_adam, for_sgd) = (numbers.view(0..9).unwrap(), numbers.view(9..14).unwrap());
+            let numbers = gpu.zeros(ElementType::F64, 16).unwrap();
+            let (for_adam, for_sgd) = (numbers.view(0..11).unwrap(), numbers.view(11..16).unwrap());
             let varying =
                 Varying { step: 17, adam: StepNumbers::At(&for_adam), sgd: StepNumbers::At(&for_sgd) };
             let untouched = captured.bits();

@@ -142,11 +142,20 @@ impl Loader {
         let workers = self.workers.insert(Workers { jobs: Some(jobs), made, threads: Vec::new() });
         for worker in 0..self.config.workers {
             let (maker, jobs, made) = (Arc::clone(&self.maker), jobs_out.clone(), made_in.clone());
+            // Whoever traces then knows for whom this thread works.
+            let owner = tracing::Span::current();
             let thread = std::thread::Builder::new()
                 .name(format!("phalanx-data-{worker}"))
                 .spawn(move || {
                     for (number, epoch, step) in jobs {
-                        let Some(batch) = maker.make(epoch, step) else { return };
+                        let making = tracing::trace_span!(
+                            target: "phalanx_trace::data",
+                            parent: &owner,
+                            "make a batch",
+                            epoch,
+                            step = step as u64,
+                        );
+                        let Some(batch) = making.in_scope(|| maker.make(epoch, step)) else { return };
                         if made.send((number, batch)).is_err() {
                             return;
                         }

@@ -63,6 +63,7 @@ mod gemm_call;
 mod half;
 mod level;
 mod linear;
+mod loss_scale;
 mod math;
 mod matmul;
 mod norm;
@@ -80,10 +81,11 @@ pub use attention::{AttentionGrads, AttentionShape, attention_backward, attentio
 pub use bfloat::{narrow, widen};
 pub use binary::{BinaryOp, binary, sum_columns, sum_rows};
 pub use codec::{
-    accumulate_momentum, clear_indices, compress_lossless, decompress_lossless, dequantise_int4,
-    dequantise_int8, dequantise_stochastic, gather_indices, int4_len, largest_magnitude, lossless_bound,
-    low_rank_product, orthogonalise, quantise_int4, quantise_int8, quantise_stochastic, random_indices,
-    scales_len, scatter_add, sign_decode, sign_encode, sign_len, top_k, uniform,
+    ChunkFormat, ChunkKind, accumulate_momentum, clear_indices, compress_lossless, decompress_lossless,
+    dequantise_int4, dequantise_int8, dequantise_stochastic, gather_indices, int4_len, largest_magnitude,
+    lossless_bound, low_rank_product, mixed, mixed_with, orthogonalise, quantise_int4, quantise_int8,
+    quantise_stochastic, random_indices, scales_len, scatter_add, sign_decode, sign_encode, sign_len, top_k,
+    uniform,
 };
 pub use context::Context;
 pub use conv::{
@@ -95,6 +97,7 @@ pub use error::{KernelError, Result};
 pub use float::Float;
 pub use level::{LEVEL_VARIABLE, Level};
 pub use linear::linear_forward;
+pub use loss_scale::{LOSS_SCALE_STATE, LossScaleOptions, LossScaleStep, clip_factor, loss_scale_step};
 pub use matmul::{Matrix, MatrixMut, matmul_batched, matmul_bf16};
 pub use norm::{
     Activation, ActivationMask, Affine, BatchNormGrads, Finish, batch_norm_backward_input,
@@ -102,7 +105,7 @@ pub use norm::{
     batch_norm_train_backward, group_norm_backward, group_norm_forward, layer_norm_backward,
     layer_norm_forward,
 };
-pub use optim::{AdamOptions, SgdOptions, adam_step, ema_step, sgd_step};
+pub use optim::{AdamOptions, EmaOptions, SgdOptions, adam_step, ema_step, sgd_step};
 pub use pool::{
     Pool2dShape, avg_pool2d_backward, avg_pool2d_forward, max_pool2d_backward, max_pool2d_forward,
     upsample_nearest2d_backward, upsample_nearest2d_forward,

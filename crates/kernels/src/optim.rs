@@ -32,8 +32,26 @@ pub struct AdamOptions {
     pub weight_decay: f64,
     /// Whether the decay is taken off the weights (AdamW, Loshchilov & Hutter 2019) or added to the gradient.
     pub decoupled: bool,
-    /// The number of this step, from 1.
+    /// The number of this step, from 1, whose moments' start at 0 is corrected.
     pub step: u64,
+}
+
+/// Options of an average of weights.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct EmaOptions {
+    /// The most that is kept of the average.
+    pub decay: f64,
+    /// The updates before this one.
+    pub updates: u64,
+}
+
+impl EmaOptions {
+    /// What is kept of the average in this update: min(decay, (1 + n)/(10 + n)) for the n-th, from 0, so that the start is forgotten
+    /// quickly (as in the reference code of latent diffusion).
+    pub fn keep(&self) -> f64 {
+        let n = self.updates as f64;
+        self.decay.min((1.0 + n) / (10.0 + n))
+    }
 }
 
 /// Cuts several slices of equal length alike, and runs `f` on the cuts.

@@ -137,10 +137,10 @@ proptest! {
     fn floats_come_back_bit_by_bit(bits in prop::collection::vec(any::<u32>(), 0..400), spread in gradients()) {
         for values in [bits.iter().map(|bits| f32::from_bits(*bits)).collect::<Vec<_>>(), spread] {
             let mut message = vec![7];
-            compress_lossless(&values, &mut message);
+            compress_lossless(&Context::new(1), &values, &mut message);
             prop_assert!(message.len() <= 1 + lossless_bound(values.len()));
             let mut back = vec![0.0; values.len()];
-            decompress_lossless(&message[1..], &mut back).expect("sound");
+            decompress_lossless(&Context::new(1), &message[1..], &mut back).expect("sound");
             let same = values.iter().zip(&back).all(|(a, b)| a.to_bits() == b.to_bits());
             prop_assert!(same);
         }
@@ -150,14 +150,14 @@ proptest! {
     fn damaged_messages_are_errors_or_other_numbers(at in any::<prop::sample::Index>(), to in any::<u8>(), cut in any::<prop::sample::Index>()) {
         let values: Vec<f32> = filled("damage", 3000).iter().map(|value| value * value * value).collect();
         let mut message = Vec::new();
-        compress_lossless(&values, &mut message);
+        compress_lossless(&Context::new(1), &values, &mut message);
         prop_assert!(message.len() < lossless_bound(3000) * 9 / 10, "{} bytes", message.len());
         let mut back = vec![0.0; 3000];
-        prop_assert!(decompress_lossless(&message[..cut.index(message.len())], &mut back).is_err());
+        prop_assert!(decompress_lossless(&Context::new(1), &message[..cut.index(message.len())], &mut back).is_err());
         let at = at.index(message.len());
         message[at] = to;
         // Whatever it does, it does not panic; mantissas have no check of their own.
-        let _ = decompress_lossless(&message, &mut back);
+        let _ = decompress_lossless(&Context::new(1), &message, &mut back);
     }
 
     #[test]

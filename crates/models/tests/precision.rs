@@ -8,9 +8,10 @@ use phalanx_models::{
     ResNetVariant, TextToImage,
 };
 use phalanx_tensor::loss::{self, Over};
-use phalanx_tensor::optim::{Adam, LossScale, Optimizer, Sgd, grad_sum_of_squares};
+use phalanx_tensor::optim::{Adam, LossScale, Optimizer, Scaled, Sgd, grad_sum_of_squares};
 use phalanx_tensor::{
-    BuildOptions, Context, Key, Precision, Recompute, Result, Session, StoreBuilder, Tape, Value,
+    Array, BuildOptions, Context, Key, Precision, Recompute, Result, Session, StoreBuilder, Tape,
+    TensorError, Value,
 };
 
 const STEPS: u64 = 20;
@@ -88,15 +89,18 @@ fn train(subject: Subject, precision: Precision, recompute: Recompute, steps: u6
         let loss = forward(&tape, &images, &ids).expect("every op knows this precision");
         losses.push(f64::from(loss.tensor().expect("a tensor").to_scalar::<f32>().expect("losses are f32")));
         store.zero_grads();
-        tape.backward_scaled(&loss, scale.as_ref().map_or(1.0, LossScale::scale)).expect("sound");
-        if let Some(scale) = &mut scale {
-            let squares =
-                grad_sum_of_squares(store.flat_params(), &context).and_then(|squares| squares.number());
-            let squares = squares.expect("held");
-            assert!(squares.is_finite(), "{subject:?}, step {step}");
-            scale.accept(store.flat_params(), &context).expect("held");
-        }
-        optimizer.step(store.flat_params(), lr, &context).expect("held");
+        let params = store.flat_params();
+        let factor = scale.as_ref().map_or(1.0, LossScale::scale);
+        tape.backward_scaled(&loss, factor).expect("sound");
+        let scaled = scale.as_mut().map(|scale| {
+            let squares = grad_sum_of_squares(params, &context).expect("held");
+            let alone = |_: &Array| Ok::<_, TensorError>(());
+            let scaled = scale.step(&squares, None, &context, alone).expect("on the host");
+            let outcome = scale.take_note(&scaled.read().expect("on the host")).expect("numbers");
+            assert!(!outcome.left_out, "{subject:?}, step {step}");
+            scaled
+        });
+        optimizer.scaled_step(params, lr, scaled.as_ref().map(Scaled::step), &context).expect("held");
     }
     losses
 }

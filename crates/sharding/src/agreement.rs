@@ -1,9 +1,10 @@
-//! What ranks make sure of before and between steps: that they built the same model, and have the same buffers.
+//! What ranks make sure of before, between and in steps: that they built the same model, have the same buffers, and decide alike.
 
 use candle_core::Tensor;
-use phalanx_collectives::Communicator;
-use phalanx_tensor::{FlatEntry, FlatParam, ParamState, ParamStore};
+use phalanx_collectives::{Communicator, ReduceOp};
+use phalanx_tensor::{Array, FlatEntry, FlatParam, ParamState, ParamStore};
 
+use crate::buffer::InPlace;
 use crate::mesh::first_that_differs;
 use crate::{Result, ShardingError};
 
@@ -25,6 +26,14 @@ pub(crate) fn check_same_model(store: &ParamStore, comm: &Communicator) -> Resul
         None => format!("{} parameters instead of {}", other.lines().count(), first.lines().count()),
     };
     Err(ShardingError::ModelsDiffer { rank, difference })
+}
+
+/// Replaces a flag, 0 or 1, by 1 if any rank's is, where it lies.
+pub(crate) fn any_of(flag: &Array, comm: &Communicator) -> Result<()> {
+    match comm.world_size() {
+        1 => Ok(()),
+        _ => Ok(comm.all_reduce(&mut InPlace::of(flag)?, ReduceOp::Max)?),
+    }
 }
 
 /// Makes all ranks' buffers equal to rank 0's.

@@ -88,6 +88,8 @@ impl<R> Pending<R> {
     /// # Errors
     /// Its own.
     pub(crate) fn wait(self) -> Result<R> {
+        let _waiting =
+            tracing::trace_span!(target: "phalanx_trace::waiting", "wait for encoded messages").entered();
         let ended = || Err(ShardingError::Step("the thread that works for it between ranks has ended"));
         self.answer.recv().unwrap_or_else(|_| ended())
     }

@@ -23,8 +23,9 @@ impl InPlace {
             candle_core::DType::F64 => DType::F64,
             candle_core::DType::BF16 => DType::BF16,
             candle_core::DType::F16 => DType::F16,
+            candle_core::DType::U8 => DType::U8,
             other => {
-                let what = format!("elements of {}; floating-point numbers travel", other.as_str());
+                let what = format!("elements of {}; floating-point numbers and bytes travel", other.as_str());
                 return Err(TensorError::Unsupported { op: "an operation between ranks", what });
             }
         };
@@ -44,6 +45,20 @@ impl InPlace {
     pub(crate) fn moving_in(flat: FlatStorage) -> Result<Self> {
         #[cfg(feature = "cuda")]
         let lent = flat.lend_moving_in()?.map(Box::new);
+        Ok(Self {
+            #[cfg(feature = "cuda")]
+            lent,
+            ..Self::new(flat)?
+        })
+    }
+
+    /// Memory that a device's codecs use: operations on it come after what those were given, and before what they are given next.
+    ///
+    /// # Errors
+    /// If the element type is not one that travels.
+    pub(crate) fn of_codecs(flat: FlatStorage) -> Result<Self> {
+        #[cfg(feature = "cuda")]
+        let lent = flat.lend_to_codecs()?.map(Box::new);
         Ok(Self {
             #[cfg(feature = "cuda")]
             lent,
@@ -105,6 +120,6 @@ pub(crate) fn with_singles<R>(flat: &FlatStorage, f: impl FnOnce(&mut [f32]) -> 
         HostSliceMut::F32(values) => Some(f(values)),
         HostSliceMut::F64(_) => None,
     })?;
-    let what = || "elements other than f32 where ranks do not take every step together".to_owned();
+    let what = || "elements other than f32".to_owned();
     opened.ok_or_else(|| TensorError::Unsupported { op: "flat memory", what: what() })
 }

@@ -33,7 +33,7 @@ use self::parameters::Gathered;
 use self::prefetch::Pass;
 use self::rounding::Rounding;
 use self::weights::WeightGather;
-use crate::agreement::{broadcast_buffers, check_same_model};
+use crate::agreement::{any_of, broadcast_buffers, check_same_model};
 use crate::buffer::InPlace;
 use crate::codec::{CodecState, CodecVerdict, Groups, Route, nothing_kept};
 use crate::mesh::part;
@@ -142,16 +142,12 @@ impl DataParallel {
             strategy.keeps_on_host()?;
         }
         let trainable = || params.iter().enumerate().filter(|(_, param)| param.trainable());
-        if options.weight_chunk.is_some() {
+        if let Some(weights) = options.weights {
             strategy.moves_parameters()?;
             let other = params.iter().find(|param| param.dtype() != candle_core::DType::F32);
             if let Some(param) = other {
                 let problem = format!("rounds parameters of f32, not {}", param.dtype().as_str());
-                return Err(ShardingError::codec("int8", problem));
-            }
-            if params.iter().any(|param| !param.place().is_host()) {
-                let problem = "rounds gathered parameters on processors, and these are a GPU's".to_owned();
-                return Err(ShardingError::codec("int8", problem));
+                return Err(ShardingError::codec(weights.name(), problem));
             }
         }
         if let Some(codec) = &options.codec {
@@ -172,10 +168,15 @@ impl DataParallel {
         let overlaps = options.overlap.decide(&comm, gathers && on_host, options.threads.max(1))?;
         let timely = |comm: Communicator| if overlaps { comm } else { comm.blocking() };
         let by = |comm: &Communicator| timely(comm.using(options.algorithm));
-        let rounds = options.weight_chunk.filter(|_| gathers && shards.world_size() > 1);
-        let weights = rounds.map(|chunk| WeightGather::new(part(shards, 0)?, chunk, overlaps)).transpose()?;
+        let rounds = options.weights.filter(|_| gathers && shards.world_size() > 1);
+        // What a device does beside computing it is given by the thread that trains.
+        let beside = overlaps && on_host;
+        let weights =
+            rounds.map(|rounding| WeightGather::new(part(shards, 0)?, rounding, beside)).transpose()?;
         let rounding = if on_host { Rounding::default() } else { Rounding::of(&options)? };
-        let coding = match options.codec.as_ref().filter(|_| on_host) {
+        // Of one rank there is nothing to send, and nothing that could.
+        let coded = on_host || !rounding.rounds() && comm.world_size() > 1;
+        let coding = match options.codec.as_ref().filter(|_| coded) {
             None => None,
             Some(codec) => {
                 let place = |comm: &Communicator| (comm.rank(), comm.world_size());
@@ -193,7 +194,7 @@ impl DataParallel {
                     replica: replicas.map(place),
                     groups: group.map(|group| Groups::of(rank, ranks, group)),
                 };
-                Some(Coding::new(codec.clone(), route, links, &params, (options.codec_when, overlaps))?)
+                Some(Coding::new(codec.clone(), route, links, &params, (options.codec_when, beside))?)
             }
         };
         let (shards, replicas) = (by(shards), replicas.map(by));
@@ -393,6 +394,10 @@ impl ParallelStrategy for DataParallel {
         Ok(())
     }
 
+    fn any(&self, flag: &Array) -> Result<()> {
+        any_of(flag, &self.comm)
+    }
+
     fn sum(&self, values: &mut [f64]) -> Result<()> {
         Ok(self.comm.all_reduce(values, ReduceOp::Sum)?)
     }
@@ -461,8 +466,8 @@ impl ParallelStrategy for DataParallel {
         self.coding.as_ref().map_or_else(Vec::new, Coding::verdicts)
     }
 
-    fn codec_state(&self) -> CodecState {
-        self.coding.as_ref().map_or_else(Vec::new, Coding::state)
+    fn codec_state(&self) -> Result<CodecState> {
+        self.coding.as_ref().map_or(Ok(CodecState::new()), Coding::state)
     }
 
     fn load_codec_state(&self, state: CodecState) -> Result<()> {

@@ -60,6 +60,7 @@
 #![forbid(unsafe_code)]
 
 mod agreement;
+mod arithmetic;
 mod beside;
 mod buffer;
 mod codec;
@@ -79,11 +80,12 @@ mod replica;
 mod sharing;
 mod strategy;
 pub mod synchrony;
+mod timing;
 mod traffic;
 
 pub use codec::{
-    Among, Bf16, Bucket, CodecBytes, CodecKind, CodecScope, CodecSettings, CodecState, CodecVerdict,
-    CodecWhen, GradCodec, Keeps, MatrixRange, Peers, PushCodec,
+    Among, Beside, Bf16, Bucket, CodecBytes, CodecKind, CodecScope, CodecSettings, CodecState, CodecVerdict,
+    CodecWhen, GradCodec, Keeps, MatrixRange, Numbers, OnDevice, Peers, PushCodec, WeightRounding,
 };
 pub use data_parallel::DataParallel;
 pub use error::{Result, ShardingError};
@@ -104,6 +106,7 @@ pub use strategy::{
     GossipKind, Layout, Meeting, PRESETS, Ranks, ServerPace, ShardAxis, StateLayout, Strategy, Synchrony,
 };
 pub use synchrony::{CatchUp, SyncOptions, Topology};
+pub use timing::{Computing, Reach, StepTime};
 
 /// The examples of this crate's README, as tests.
 #[cfg(doctest)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use phalanx_collectives::{Algorithm, Communicator, ReduceOp};
 
-use crate::codec::{CodecScope, CodecWhen, GradCodec};
+use crate::codec::{CodecScope, CodecWhen, GradCodec, WeightRounding};
 use crate::{Result, ShardingError};
 
 /// What can be chosen beside the strategy. All ranks must choose the same.
@@ -24,9 +24,9 @@ pub struct Options {
     pub codec_scope: CodecScope,
     /// Whether the codec is used only where it is measured to be faster. Workers that push to servers always use it.
     pub codec_when: CodecWhen,
-    /// Where parameters are sharded, or pulled from servers: they come as integers of 8 bits, with a scale for so many; `None`
-    /// brings them as they are. The owner of a shard, or the server, updates the exact ones, and they are what is saved.
-    pub weight_chunk: Option<usize>,
+    /// Where parameters are sharded, or pulled from servers: they come rounded; `None` brings them as they are. The owner of a shard,
+    /// or the server, updates the exact ones, and they are what is saved.
+    pub weights: Option<WeightRounding>,
     /// Whether communication runs beside computing.
     pub overlap: Overlap,
     /// Threads that each rank computes with, for [`Overlap::Auto`].
@@ -98,7 +98,7 @@ impl Default for Options {
             codec: None,
             codec_scope: CodecScope::All,
             codec_when: CodecWhen::Always,
-            weight_chunk: None,
+            weights: None,
             overlap: Overlap::Auto,
             threads: 1,
         }

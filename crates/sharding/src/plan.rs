@@ -53,11 +53,11 @@ use std::sync::Arc;
 use phalanx_collectives::Algorithm;
 use phalanx_tensor::{FlatParam, ParamGroup};
 
-use crate::codec::{CodecScope, GradCodec, Groups, PushCodec, Route};
+use crate::codec::{CodecScope, GradCodec, Groups, PushCodec, Route, WeightRounding};
 use crate::options::Options;
-use crate::strategy::{GossipKind, Layout, Meeting, ServerPace, ShardAxis, Strategy, Synchrony};
+use crate::strategy::{GossipKind, Layout, Meeting, ServerPace, ShardAxis, StateLayout, Strategy, Synchrony};
 use crate::synchrony::SyncOptions;
-use crate::traffic::{all_reduced, chunk, int8_len, scattered};
+use crate::traffic::{all_reduced, chunk, scattered};
 use crate::{Result, ShardingError};
 
 /// What a run does with a model, as far as a plan depends on it.
@@ -82,8 +82,8 @@ pub struct Workload {
     pub codec: Option<Arc<dyn GradCodec>>,
     /// [`Options::codec_scope`].
     pub codec_scope: CodecScope,
-    /// [`Options::weight_chunk`].
-    pub weight_chunk: Option<usize>,
+    /// [`Options::weights`].
+    pub weights: Option<WeightRounding>,
     /// How ranks keep apart and come together, for strategies that do not take every step together.
     pub sync: SyncOptions,
 }
@@ -117,7 +117,7 @@ impl Workload {
 impl Default for Workload {
     /// Adam on one rank.
     fn default() -> Self {
-        let Options { prefetch, algorithm, codec, codec_scope, weight_chunk, .. } = Options::default();
+        let Options { prefetch, algorithm, codec, codec_scope, weights, .. } = Options::default();
         Self {
             ranks: 1,
             group: None,
@@ -128,7 +128,7 @@ impl Default for Workload {
             algorithm,
             codec,
             codec_scope,
-            weight_chunk,
+            weights,
             sync: SyncOptions::default(),
         }
     }
@@ -188,6 +188,10 @@ pub struct MemoryPlan {
     pub flat_params: usize,
     /// Blocks, in the order in which they run.
     pub blocks: Vec<BlockBytes>,
+    /// Of each network the bytes of its learnt flat parameters, in the order in which they are used.
+    pub buckets: Vec<Vec<u64>>,
+    /// Of each network how many flat parameters, from the last, stay gathered from forward to backward, if they are gathered.
+    pub kept: Vec<usize>,
     /// Bytes of parameters outside of any block: these stay whole on every rank.
     pub outside: u64,
 }
@@ -202,7 +206,7 @@ impl MemoryPlan {
         strategy.goes_by(workload.algorithm)?;
         let shards = shards(&strategy, workload)?;
         let layout = strategy.layout;
-        workload.weight_chunk.map_or(Ok(()), |_| strategy.moves_parameters())?;
+        workload.weights.map_or(Ok(()), |_| strategy.moves_parameters())?;
         let codec = workload.codec.as_ref();
         codec.map_or(Ok(()), |codec| strategy.encodes_by(&**codec, workload.codec_scope))?;
         let pushes = workload.pushes(&strategy);
@@ -248,6 +252,8 @@ impl MemoryPlan {
             wire: if scatters { largest_window(&wire, ahead.max(2)) } else { wire.iter().sum() },
             sent_per_step,
             flat_params: params.len(),
+            buckets: vec![of(&trainable)],
+            kept: vec![kept(params, layout, shards, workload.prefetch)],
             outside: params.iter().filter(|param| param.is_outside()).map(bytes).sum(),
             blocks: blocks(params),
         })
@@ -301,7 +307,7 @@ impl<'w> Apart<'w> {
     /// Bytes of these elements as workers pull them, if they are rounded then.
     fn rounded(&self, param: &FlatParam, server: usize) -> Option<u64> {
         let len = chunk(param.len(), self.servers, server).len();
-        self.workload.weight_chunk.map(|size| int8_len(len, size))
+        self.workload.weights.map(|rounding| rounding.message_len(len))
     }
 
     /// Of each worker and each server. Servers have values and gradients of their elements, and what goes with them.
@@ -428,7 +434,7 @@ fn kept_apart(strategy: &Strategy, workload: &Workload, (whole, part): (u64, u64
             let corrects = workload.sync.compensation > 0.0 && pace != ServerPace::Together;
             let copies = if corrects { workload.ranks as u64 } else { 0 };
             // What workers pull is rounded once a version.
-            let rounded = workload.weight_chunk.map_or(0, |size| int8_len(part as usize / 4, size));
+            let rounded = workload.weights.map_or(0, |rounding| rounding.message_len(part as usize / 4));
             (2 + copies) * part + rounded
         }
         Synchrony::Neighbours(GossipKind::AllNeighbours) => 0,
@@ -465,11 +471,19 @@ fn served(param: &FlatParam, route: &Route, workload: &Workload, pushes: Option<
         Some(pushes) => pushes.bytes(parts(param, ranks)).sent - pushes.message_len(own),
         None => scattered(bytes(param), ranks),
     };
-    let pulled = match workload.weight_chunk {
-        Some(size) => (ranks as u64 - 1) * int8_len(own, size),
+    let pulled = match workload.weights {
+        Some(rounding) => (ranks as u64 - 1) * rounding.message_len(own),
         None => scattered(bytes(param), ranks),
     };
     pushed + pulled
+}
+
+/// How many of the flat parameters that leave memory stay gathered from forward to backward: those that a forward ends with, and as
+/// many before them as are gathered ahead.
+fn kept(params: &[FlatParam], layout: StateLayout, shards: usize, prefetch: usize) -> usize {
+    let end = groups(params).map(|(group, _)| &group.block).filter(|block| !block.is_empty()).last();
+    let gathered = params.iter().filter(|param| layout.leaves_memory(param, shards));
+    gathered.filter(|param| param.groups().iter().any(|group| Some(&group.block) == end)).count() + prefetch
 }
 
 /// Bytes that the rank of a route sends in a step.
@@ -504,14 +518,12 @@ fn sent(params: &[FlatParam], route: &Route, workload: &Workload) -> u64 {
         }
     }
     let gathered = || params.iter().filter(|param| layout.leaves_memory(param, shards));
-    // What a forward ends with stays for the backward that begins with it, and so do as many before it as are gathered ahead.
-    let end = groups(params).map(|(group, _)| &group.block).filter(|block| !block.is_empty()).last();
-    let last =
-        gathered().filter(|param| param.groups().iter().any(|group| Some(&group.block) == end)).count();
-    let again = gathered().rev().skip(last + workload.prefetch);
-    let gather = |param: &FlatParam| match workload.weight_chunk {
+    let again = gathered().rev().skip(kept(params, layout, shards, workload.prefetch));
+    let gather = |param: &FlatParam| match workload.weights {
         None => scattered(bytes(param), shards),
-        Some(size) => (shards as u64 - 1) * int8_len(chunk(param.len(), shards, route.shard.0).len(), size),
+        Some(rounding) => {
+            (shards as u64 - 1) * rounding.message_len(chunk(param.len(), shards, route.shard.0).len())
+        }
     };
     let passes: u64 = gathered().chain(again).map(gather).sum();
     sent + workload.micro_batches.max(1) as u64 * passes

@@ -7,6 +7,44 @@ use phalanx_tensor::{Array, HookResult, ProcessGroup};
 
 use crate::buffer::InPlace;
 
+/// This rank alone, as a group: whatever lies wherever is a sum over it, and all of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Alone;
+
+impl ProcessGroup for Alone {
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn size(&self) -> usize {
+        1
+    }
+
+    fn all_reduce(&self, _: &Array) -> HookResult {
+        Ok(())
+    }
+
+    fn all_gather(&self, values: &Array, lens: &[usize]) -> HookResult {
+        Ok(check("all-gather", (lens, 1), values.elem_count())?)
+    }
+
+    fn reduce_scatter(&self, values: &Array, lens: &[usize]) -> HookResult {
+        Ok(check("reduce-scatter", (lens, 1), values.elem_count())?)
+    }
+}
+
+/// Refuses parts that are not one for each rank, or not all of the numbers.
+fn check(operation: &'static str, (lens, ranks): (&[usize], usize), len: usize) -> Result<()> {
+    let sum = lens.iter().sum::<usize>();
+    match lens.len() == ranks && sum == len {
+        true => Ok(()),
+        false => {
+            let problem = format!("parts {lens:?} of {ranks} ranks are {sum} numbers, and there are {len}");
+            Err(CommError::Argument { operation, problem })
+        }
+    }
+}
+
 /// The ranks of a communicator. The ops of a model run in the same order on every rank, so that their operations meet between
 /// the same reductions of gradients everywhere, also where both go over one communicator.
 #[derive(Debug, Clone)]
@@ -21,19 +59,6 @@ impl RankGroup {
     /// Whether parts of `lens` are those that the communicator cuts `len` elements into.
     fn is_even(&self, lens: &[usize], len: usize) -> bool {
         phalanx_tensor::group::even_lens(len, self.0.world_size()) == lens
-    }
-
-    /// Refuses parts that are not one for each rank, or not all of the numbers.
-    fn check(&self, operation: &'static str, lens: &[usize], len: usize) -> Result<()> {
-        let (ranks, sum) = (self.0.world_size(), lens.iter().sum::<usize>());
-        match lens.len() == ranks && sum == len {
-            true => Ok(()),
-            false => {
-                let problem =
-                    format!("parts {lens:?} of {ranks} ranks are {sum} numbers, and there are {len}");
-                Err(CommError::Argument { operation, problem })
-            }
-        }
     }
 }
 
@@ -52,7 +77,7 @@ impl ProcessGroup for RankGroup {
 
     fn all_gather(&self, values: &Array, lens: &[usize]) -> HookResult {
         let mut values = InPlace::of(values)?;
-        self.check("all-gather", lens, values.len())?;
+        check("all-gather", (lens, self.0.world_size()), values.len())?;
         match self.is_even(lens, values.len()) {
             true => self.0.all_gather_in_place(&mut values)?,
             false => self.0.all_gatherv_in_place(&mut values, lens)?,

@@ -43,7 +43,7 @@ pub fn share(
     sync: SyncOptions,
 ) -> Result<Arc<dyn ParallelStrategy>> {
     options.codec.as_ref().map_or(Ok(()), |codec| strategy.encodes_by(&**codec, options.codec_scope))?;
-    options.weight_chunk.map_or(Ok(()), |_| strategy.moves_parameters())?;
+    options.weights.map_or(Ok(()), |_| strategy.moves_parameters())?;
     strategy.goes_by(options.algorithm)?;
     Ok(match strategy.synchrony {
         Synchrony::EveryStep => DataParallel::with_options(store, mesh, strategy, options)?,

@@ -290,6 +290,21 @@ impl Strategy {
         self.synchrony == Synchrony::EveryStep
     }
 
+    /// Whether ranks are never further apart than so many steps. Where they may be any number apart, what all have to do before
+    /// one and the same step waits for the slowest of them to come that far.
+    pub fn bounds_leads(&self) -> bool {
+        !matches!(
+            self.synchrony,
+            Synchrony::Servers(ServerPace::Free) | Synchrony::Neighbours(GossipKind::RandomNeighbour)
+        )
+    }
+
+    /// Whether gradients and parameters go between ranks by the host's memory and network, wherever they are computed with: ranks
+    /// send each other messages when they have something to say, and libraries for GPUs want all to come together.
+    pub fn exchanges_on_host(&self) -> bool {
+        matches!(self.synchrony, Synchrony::Servers(_) | Synchrony::Neighbours(_))
+    }
+
     /// Whether the other workers can go on when one dies, with so many servers that are ranks of their own: nothing that all need
     /// is the dead one's alone.
     pub fn outlives_workers(&self, servers: usize) -> bool {
@@ -307,7 +322,7 @@ impl Strategy {
     pub fn goes_by(&self, algorithm: Algorithm) -> Result<()> {
         use Algorithm::{Auto, Direct, Grid, HalvingDoubling, PushPull, Ring, SingleReducer, Tree};
         let StateLayout { gradients, optimizer, .. } = self.layout;
-        if matches!(self.synchrony, Synchrony::Servers(_) | Synchrony::Neighbours(_)) && algorithm != Auto {
+        if self.exchanges_on_host() && algorithm != Auto {
             let problem =
                 format!("cannot go by `{algorithm}`: it sends messages from rank to rank; use `auto`");
             return Err(ShardingError::strategy(self.name, problem));

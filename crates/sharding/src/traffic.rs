@@ -3,16 +3,10 @@
 use std::ops::Range;
 
 use phalanx_collectives::Algorithm;
-use phalanx_kernels::scales_len;
 
 /// Elements of rank `rank` when `len` are cut among `ranks`.
 pub(crate) fn chunk(len: usize, ranks: usize, rank: usize) -> Range<usize> {
     rank * len / ranks..(rank + 1) * len / ranks
-}
-
-/// Bytes of `len` integers of 8 bits with a scale for every `chunk`.
-pub(crate) fn int8_len(len: usize, chunk: usize) -> u64 {
-    (len + 4 * scales_len(len, chunk)) as u64
 }
 
 /// Bytes that the rank sends which sends most of an all-reduce of `bytes` among `ranks`.

@@ -8,7 +8,7 @@ use phalanx_collectives::{Communicator, WorldConfig, connect_with_listener, thre
 use phalanx_models::{ClipTextConfig, CvaeConfig, ResNet, ResNetConfig, ResNetVariant, TextToImage};
 use phalanx_sharding::{
     CodecKind, CodecScope, CodecSettings, DataParallel, Options, Overlap, ParallelStrategy as _,
-    ShardingError, Strategy,
+    ShardingError, Strategy, WeightRounding,
 };
 use phalanx_tensor::loss::{self, Over};
 use phalanx_tensor::optim::{Adam, Optimizer, Sgd};
@@ -328,8 +328,11 @@ fn codecs_train_as_well_as_they_promise() {
         assert!(off(&run(strategy, "lossless", inter_host)) < 1e-4, "{strategy}");
     }
     for strategy in ["fsdp", "hsdp"] {
-        let rounded = run(strategy, "none", |options| options.weight_chunk = Some(64));
-        assert!(off(&rounded) > 0.0 && off(&rounded) < 0.1, "{strategy}: {}", off(&rounded));
+        let int8 =
+            run(strategy, "none", |options| options.weights = Some(WeightRounding::Int8 { chunk: 64 }));
+        assert!(off(&int8) > 0.0 && off(&int8) < 0.1, "{strategy}, int8: {}", off(&int8));
+        let bf16 = run(strategy, "none", |options| options.weights = Some(WeightRounding::Bf16));
+        assert!(off(&bf16) > 0.0 && off(&bf16) < 0.05, "{strategy}, bf16: {}", off(&bf16));
     }
 }
 

@@ -47,10 +47,10 @@ fn sums(
             let sum = |step| {
                 let mut values = draw(rank, step);
                 let mut peers = Peers::new(&comm, Algorithm::Auto);
-                codec.reduce(&bucket(), &mut values, keeps, &mut peers).expect("sums");
+                codec.reduce(&bucket(), values.as_mut_slice().into(), keeps, &mut peers).expect("sums");
                 values
             };
-            (steps.map(sum).collect(), codec.state())
+            (steps.map(sum).collect(), codec.state().expect("on the host"))
         })
     };
     let ranks: Vec<_> = threads(world).expect("threads").into_iter().enumerate().map(start).collect();
@@ -242,6 +242,7 @@ fn flushed_is_nothing_lost() {
             own.for_each(|at| sum[at] += f64::from(sums[0][at]));
             let kept: f32 = codec
                 .state()
+                .expect("on the host")
                 .iter()
                 .filter(|(name, _)| name.ends_with("residual"))
                 .flat_map(|(_, kept)| kept)

@@ -494,7 +494,7 @@ fn solved(options: fn() -> Options, steps: usize) -> (f64, usize) {
             step.finish_by(&rule, 0.2).expect("pushes");
         }
         let reached = shown(&parallel, &store).expect("shows");
-        let kept: usize = parallel.codec_state().iter().map(|(_, kept)| kept.len()).sum();
+        let kept: usize = parallel.codec_state().expect("kept").iter().map(|(_, kept)| kept.len()).sum();
         ((problem.loss(0, &reached) + problem.loss(1, &reached)) / 2.0, kept)
     });
     ranks[0]

@@ -10,7 +10,7 @@ use phalanx_models::{Mlp, MlpConfig, MobileNetV2, MobileNetV2Config, ResNet, Res
 use phalanx_sharding::plan::{MemoryPlan, RankBytes, Workload};
 use phalanx_sharding::{
     CodecKind, CodecScope, CodecSettings, DataParallel, GradCodec, OptimizerRule, Options, PRESETS,
-    ParallelStrategy as _, StateBytes, Strategy, SyncOptions, Topology, share,
+    ParallelStrategy as _, StateBytes, Strategy, SyncOptions, Topology, WeightRounding, share,
 };
 use phalanx_tensor::loss::{Over, cross_entropy};
 use phalanx_tensor::nn::Linear;
@@ -154,7 +154,7 @@ fn measure(
         },
         sent,
         parallel.peak_gathered_bytes(),
-        parallel.codec_state().iter().map(|(_, kept)| 4 * kept.len() as u64).sum(),
+        parallel.codec_state().expect("kept").iter().map(|(_, kept)| 4 * kept.len() as u64).sum(),
     ))
 }
 
@@ -203,17 +203,21 @@ fn every_strategy_holds_and_sends_what_was_planned() {
     }
 }
 
+/// Parameters as integers.
+const INT8: WeightRounding = WeightRounding::Int8 { chunk: 16 };
+
 #[test]
-fn gathers_of_quantised_weights_send_what_was_planned() {
-    for strategy in ["fsdp", "hsdp"].map(|name| Strategy::named(name).expect("a row")) {
+fn gathers_of_rounded_weights_send_what_was_planned() {
+    let rows = ["fsdp", "hsdp"].map(|name| Strategy::named(name).expect("a row"));
+    let both = |strategy| [INT8, WeightRounding::Bf16].map(|rounding| (strategy, Some(rounding)));
+    for (strategy, weights) in rows.into_iter().flat_map(both) {
         for subject in [Subject::ResNet, Subject::Mlp, Subject::Mixed] {
             let (_, store) = build(subject).expect("sound");
-            let workload =
-                Workload { ranks: 4, optimizer_numbers: 0, weight_chunk: Some(16), ..Workload::default() };
+            let workload = Workload { ranks: 4, optimizer_numbers: 0, weights, ..Workload::default() };
             let plan = MemoryPlan::new(store.flat_params(), strategy, &workload).expect("ranks are groups");
             let measured: Vec<_> = std::thread::scope(|scope| {
                 let start = |comm| {
-                    let options = Options { weight_chunk: Some(16), ..Options::default() };
+                    let options = Options { weights, ..Options::default() };
                     scope.spawn(move || measure(subject, strategy, Some(0.0), options, comm))
                 };
                 let ranks: Vec<_> = threads(4).expect("threads").into_iter().map(start).collect();
@@ -284,7 +288,7 @@ fn codecs_keep_and_send_what_was_planned() {
         }
     }
     let (_, store) = build(Subject::Mlp).expect("sound");
-    let rounded = Workload { ranks: 4, weight_chunk: Some(16), ..Workload::default() };
+    let rounded = Workload { ranks: 4, weights: Some(INT8), ..Workload::default() };
     let plan = MemoryPlan::new(store.flat_params(), PRESETS[1], &rounded);
     let error = plan.expect_err("nothing is gathered").to_string();
     assert!(error.contains("gathers no parameters"), "{error}");
@@ -478,19 +482,20 @@ fn workers_and_servers_of_their_own_hold_and_send_what_was_planned() {
 #[test]
 fn pushes_and_pulls_by_codecs_are_what_was_planned() {
     let strategy = Strategy::named("ps-bsp").expect("a row");
-    let mut sent_plainly = 0;
+    let mut planned_plainly = 0;
     for codec in ["none", "bf16", "int8", "int4", "qsgd", "sign", "topk", "topk-int8", "randomk"] {
-        for (workers, servers, weight_chunk) in
-            [(2, 0, None), (3, 0, Some(16)), (2, 1, None), (2, 2, Some(16))]
+        let bf16 = Some(WeightRounding::Bf16);
+        for (workers, servers, weights) in
+            [(2, 0, None), (3, 0, Some(INT8)), (2, 0, bf16), (2, 1, None), (2, 2, Some(INT8)), (2, 1, bf16)]
         {
-            let place = format!("{codec}, {workers} workers, {servers} servers, weights by {weight_chunk:?}");
+            let place = format!("{codec}, {workers} workers, {servers} servers, weights by {weights:?}");
             let sync = SyncOptions { servers, ..SyncOptions::default() };
             let (_, store) = build(Subject::ResNet).expect("sound");
             let workload = Workload {
                 ranks: workers,
                 optimizer_numbers: 0,
                 codec: by(codec),
-                weight_chunk,
+                weights,
                 sync: sync.clone(),
                 ..Workload::default()
             };
@@ -498,7 +503,7 @@ fn pushes_and_pulls_by_codecs_are_what_was_planned() {
             let held = on_ranks(workers + servers, move |comm| {
                 let (_, store) = build(Subject::ResNet).expect("sound");
                 let works = comm.rank() < workers;
-                let options = Options { codec: by(codec), weight_chunk, ..Options::default() };
+                let options = Options { codec: by(codec), weights, ..Options::default() };
                 let mesh = strategy.mesh(comm, 0).expect("a mesh");
                 let parallel = share(&store, mesh, strategy, options, sync.clone()).expect("shares");
                 let rule = OptimizerRule::of(Sgd::new(0.0, false, 0.0), 1);
@@ -529,12 +534,12 @@ fn pushes_and_pulls_by_codecs_are_what_was_planned() {
             let headers = 32 * (2 * plan.flat_params as u64 + 8) * (workers + servers) as u64 * 5 / 4;
             let (least, planned) = (plan.sent_per_step * 97 / 100, plan.sent_per_step);
             assert!((least..=planned * 127 / 100 + headers).contains(&most), "{place}: {most} of {planned}");
-            if (codec, workers, servers) == ("none", 2, 0) {
-                sent_plainly = most;
+            if (codec, workers, servers, weights) == ("none", 2, 0, None) {
+                planned_plainly = planned;
             }
             if (workers, servers) == (2, 0) && codec != "none" {
                 // Pulls stay as they are, which are half of it.
-                assert!(most < sent_plainly * 8 / 10, "{place}: {most} of {sent_plainly}");
+                assert!(planned < planned_plainly * 8 / 10, "{place}: {planned} of {planned_plainly}");
             }
         }
     }

@@ -8,8 +8,8 @@ use candle_core::{Device, Tensor};
 use half::bf16;
 use phalanx_collectives::{Algorithm, Communicator, threads};
 use phalanx_sharding::{
-    Among, Bucket, CodecBytes, CodecSettings, CodecState, CodecWhen, DataParallel, GradCodec, Keeps, Options,
-    PRESETS, ParallelStrategy, Peers, Result as ShardingResult, ShardingError, Strategy,
+    Among, Bucket, CodecBytes, CodecSettings, CodecState, CodecWhen, DataParallel, GradCodec, Keeps, Numbers,
+    Options, PRESETS, ParallelStrategy, Peers, Result as ShardingResult, ShardingError, Strategy,
 };
 use phalanx_tensor::optim::{Optimizer as _, Sgd};
 use phalanx_tensor::{
@@ -30,10 +30,11 @@ impl GradCodec for Feedback {
     fn reduce(
         &self,
         bucket: &Bucket,
-        gradients: &mut [f32],
+        gradients: Numbers<'_>,
         keeps: Keeps,
         peers: &mut Peers<'_>,
     ) -> ShardingResult<()> {
+        let gradients = gradients.on_host(self.name())?;
         let mut kept = self.0.lock().expect("no panic");
         let residual = kept.entry(bucket.slot).or_insert_with(|| vec![0.0; gradients.len()]);
         if residual.len() != gradients.len() {
@@ -45,7 +46,7 @@ impl GradCodec for Feedback {
             *gradient = bf16::from_f32(wanted).to_f32();
             *residual = wanted - *gradient;
         }
-        phalanx_sharding::Bf16.reduce(bucket, gradients, keeps, peers)
+        phalanx_sharding::Bf16.reduce(bucket, gradients.into(), keeps, peers)
     }
 
     fn flush(&self, bucket: &Bucket, _: &Among, gradients: &mut [f32]) -> ShardingResult<()> {
@@ -54,9 +55,9 @@ impl GradCodec for Feedback {
         Ok(())
     }
 
-    fn state(&self) -> CodecState {
+    fn state(&self) -> ShardingResult<CodecState> {
         let kept = self.0.lock().expect("no panic");
-        kept.iter().map(|(slot, residual)| (slot.to_string(), residual.clone())).collect()
+        Ok(kept.iter().map(|(slot, residual)| (slot.to_string(), residual.clone())).collect())
     }
 
     fn load_state(&self, state: CodecState) -> ShardingResult<()> {
@@ -174,7 +175,7 @@ fn goes_on_to_the_bit(codec: &'static str, strategy: &'static str) {
         };
         let (layers, store, parallel) = start(fresh(codec), comm.clone())?;
         train(&layers, &parallel, 0..4)?;
-        let (kept, values) = (parallel.codec_state(), weights(&parallel, &store)?);
+        let (kept, values) = (parallel.codec_state().expect("kept"), weights(&parallel, &store)?);
         let any = kept.iter().flat_map(|(_, residual)| residual).any(|error| *error != 0.0);
         assert!(any, "{strategy}, {codec}");
         let bytes: u64 = kept.iter().map(|(_, residual)| 4 * residual.len() as u64).sum();
@@ -223,7 +224,7 @@ fn whether_a_codec_pays_is_decided_once_and_by_all() {
                 assert_eq!(!news.is_empty(), at == 8, "{strategy}: step {at}");
                 told.extend(news);
             }
-            let kept = parallel.codec_state();
+            let kept = parallel.codec_state().expect("kept");
             let decided = kept.iter().find(|(name, _)| name == "when").map(|(_, decided)| decided.clone());
             let pays = told.iter().map(|verdict| f32::from(u8::from(verdict.pays))).collect::<Vec<_>>();
             assert_eq!(decided, Some(pays), "{strategy}");

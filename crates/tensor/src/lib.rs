@@ -98,7 +98,9 @@ pub use store::{
     Buffer, BuildOptions, FlatEntry, FlatParam, FlatStorage, GradState, LoadReport, Param, ParamGroup,
     ParamState, ParamStore, Scope, StoreBuilder,
 };
-pub use tape::{Block, Grads, Listener, Recompute, Saved, Session, Tape, Value};
+pub use tape::{
+    Block, Grads, Listener, LossFactor, Recompute, Saved, Session, Tape, Value, take_peak_recorded_bytes,
+};
 
 /// The examples of this crate's README, as tests.
 #[cfg(doctest)]

@@ -345,18 +345,18 @@ fn a_scale_brings_small_gradients_through_f16() {
         let y = ops::linear(&tape, &x, &tape.param(&weight).expect("built"), None).expect("sound");
         // A gradient of 2e-9, which f16 does not have.
         let small = ops::scale(&tape, &ops::sum(&tape, &y).expect("sound"), 2e-9).expect("sound");
-        tape.backward_scaled(&small, scale.scale()).expect("sound");
-        let squares = grad_sum_of_squares(store.flat_params(), &context).and_then(|squares| squares.number());
-        let finite = squares.expect("held").is_finite();
-        if finite {
-            scale.accept(store.flat_params(), &context).expect("held");
-        } else {
-            scale.reject();
+        tape.backward_scaled(&small, scale.factor().expect("held")).expect("sound");
+        let squares = grad_sum_of_squares(store.flat_params(), &context).expect("held");
+        let alone = |_: &phalanx_tensor::Array| Ok::<_, phalanx_tensor::TensorError>(());
+        let step = scale.step(&squares, None, &context, alone).expect("on the host");
+        let outcome = scale.take_note(&step.read().expect("on the host")).expect("numbers");
+        if !outcome.left_out {
+            step.unscale(store.flat_params(), &context).expect("held");
         }
-        (finite, floats(&weight.grad().expect("built").expect("some"))[0])
+        (!outcome.left_out, floats(&weight.grad().expect("built").expect("some"))[0])
     };
     assert_eq!(gradient(&mut LossScale::fixed(1.0).expect("positive")), (true, 0.0));
-    let mut scale = LossScale::dynamic();
+    let mut scale = LossScale::dynamic().expect("a constant");
     let (finite, scaled) = gradient(&mut scale);
     assert!(finite && (scaled / 2e-9 - 1.0).abs() < 1e-3, "{scaled:e}");
     // Too large a scale is noticed, and halves until it fits.

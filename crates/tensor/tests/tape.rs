@@ -308,3 +308,29 @@ fn gradients_made_zero_are_zero_and_what_comes_first_overwrites_them() {
     run(&layers, Recompute::Never, None).expect("sound");
     assert_eq!([grads(&layers[0]), grads(&layers[1])], first);
 }
+
+#[test]
+fn what_tapes_have_recorded_is_counted_until_backward_has_passed_it() -> Result<()> {
+    let rows = 8 * 4 * size_of::<f32>();
+    let taken = || phalanx_tensor::take_peak_recorded_bytes();
+    taken();
+    let start = taken();
+    let tape = Tape::recording(Session::training(Arc::new(Context::new(1)), Key::new(0)));
+    let x = tape.leaf(Tensor::ones((8, 4), DType::F32, &Device::Cpu)?);
+    let squares = ops::mul(&tape, &x, &x)?;
+    // A view has no memory of its own.
+    let flat = ops::reshape(&tape, &squares, 32)?;
+    let sums = ops::mul(&tape, &flat, &flat)?;
+    let loss = ops::mean(&tape, &sums)?;
+    assert_eq!(taken() - start, 2 * rows + size_of::<f32>());
+    tape.backward(&loss)?;
+    taken();
+    assert_eq!(taken(), start, "backward has passed all of it");
+    // A tape that is dropped without backward holds nothing either.
+    let tape = Tape::recording(Session::training(Arc::new(Context::new(1)), Key::new(0)));
+    let x = tape.leaf(Tensor::ones((8, 4), DType::F32, &Device::Cpu)?);
+    ops::mul(&tape, &x, &x)?;
+    drop(tape);
+    assert_eq!((taken() - start, taken() - start), (rows, 0));
+    Ok(())
+}

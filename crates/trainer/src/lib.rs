@@ -13,6 +13,9 @@
 //! - **[`Program`]**: tasks and presets under a name; [`main`] makes a command line of one.
 //! - **[`parity`]**: whether this program computes what the reference implementations have recorded.
 //! - **[`diffusers`]**: published weights in Hugging Face's layout, and pictures drawn with them.
+//! - **[`dashboard`]**: a run on a terminal, while it goes on, and what users ask it for.
+//! - **[`report`]**: a page that tells what runs trained, what came of it and what it cost.
+//! - **[`live`]**: the same pages from a server of this machine, while runs go on.
 //! - **[`console`]** and `cli` are the command line. Nothing else here prints.
 //!
 //! What it is not: it has no numeric code of its own, and knows nothing of how kernels or collectives work.
@@ -86,8 +89,12 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod trace;
+
 pub mod config;
 pub mod run;
+
+pub mod usage;
 
 pub mod launch;
 
@@ -102,6 +109,14 @@ pub mod diffusers;
 
 pub mod console;
 pub mod sweep;
+
+pub mod dashboard;
+
+pub mod cluster;
+
+pub mod report;
+
+pub mod live;
 
 mod cli;
 

@@ -18,7 +18,7 @@ fn text(bytes: &[u8]) -> String {
 fn mistakes_have_code_two_and_say_what_was_meant() {
     let folder = tempfile::tempdir().expect("a folder");
     let cases: &[(&[&str], &str)] = &[
-        (&["trian"], "a similar subcommand exists: 'train'"),
+        (&["trian"], "'train'"),
         (&["train", "shapes-cave"], "there is no preset `shapes-cave`; did you mean shapes-cvae?"),
         (
             &["train", "--set", "train.raks=3"],

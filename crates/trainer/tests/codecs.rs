@@ -149,8 +149,10 @@ fn curves_are_as_near_as_the_codec_is_fine() {
         let curve = run("ddp", codec, "");
         assert!(off(&curve) > 0.0 && off(&curve) < 0.5, "{codec}: {curve:?} and {dense:?}");
     }
-    let rounded = run("fsdp", "none", "--set codec.weights=int8");
-    assert!(off(&rounded) > 0.0 && off(&rounded) < 0.05, "weights: {}", off(&rounded));
+    for weights in ["bf16", "int8"] {
+        let rounded = run("fsdp", "none", &format!("--set codec.weights={weights}"));
+        assert!(off(&rounded) > 0.0 && off(&rounded) < 0.05, "weights by {weights}: {}", off(&rounded));
+    }
 }
 
 #[test]
@@ -221,6 +223,11 @@ fn a_plan_shows_what_a_codec_keeps_and_sends() {
     let between = row(&plan("--set codec.kind=int8 --set codec.scope=inter-host"), "ddp");
     let part = number(&between, "bytes_sent_per_step") as f64 / number(&before, "bytes_sent_per_step") as f64;
     assert!((0.75..0.76).contains(&part), "{part}");
+    let plain = row(&plan("--strategy fsdp"), "fsdp");
+    let halved = row(&plan("--set codec.weights=bf16 --strategy fsdp"), "fsdp");
+    // Two of three parts of what is sent are parameters, forward and backward.
+    let part = number(&halved, "bytes_sent_per_step") as f64 / number(&plain, "bytes_sent_per_step") as f64;
+    assert!((0.66..0.70).contains(&part), "{part}");
     let rounded = plan("--set codec.weights=int8 --strategy fsdp");
     let rows = rounded["strategies"].as_array().expect("rows").iter();
     let gather_or_pull = ["fsdp", "hsdp", "ps-bsp", "ps-ssp", "ps-asp"];

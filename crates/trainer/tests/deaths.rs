@@ -1,12 +1,15 @@
 //! Workers that are killed, and runs that go on without them: who is named, who takes over, what is saved, and what ends a run.
 #![cfg(target_os = "linux")]
 
+mod victims;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use phalanx_trainer::run::checkpoint::Checkpoint;
 use phalanx_trainer::run::{Summary, read_metrics};
+use victims::{kill, ranks_of};
 
 /// A run of the program, with its launcher.
 struct Running {
@@ -31,9 +34,7 @@ impl Running {
 
     /// The processes that were started as ranks, in order.
     fn ranks(&self) -> Vec<u32> {
-        let found = Command::new("pgrep").args(["-P", &self.launcher.id().to_string()]).output();
-        let found = String::from_utf8_lossy(&found.expect("pgrep runs").stdout).into_owned();
-        found.split_whitespace().map(|id| id.parse().expect("a number")).collect()
+        ranks_of(&self.launcher)
     }
 
     /// The last step that the run has told of.
@@ -50,10 +51,6 @@ impl Running {
             assert!(begun.elapsed() < Duration::from_secs(240), "no {what} within four minutes");
             std::thread::sleep(Duration::from_millis(5));
         }
-    }
-
-    fn kill(id: u32) {
-        assert!(Command::new("kill").args(["-9", &id.to_string()]).status().expect("kill runs").success());
     }
 
     /// Whether it ended well, and what it said.
@@ -87,10 +84,10 @@ fn gossip_goes_on_without_those_who_die() {
         running.wait_for("step 7", |run| run.step() >= 7);
         let ranks = running.ranks();
         assert_eq!(ranks.len(), 4, "{strategy}");
-        Running::kill(ranks[2]);
+        kill(ranks[2]);
         let before = running.step();
         running.wait_for("more steps", |run| run.step() >= before + 20);
-        Running::kill(ranks[1]);
+        kill(ranks[1]);
         let (ended_well, said) = running.end();
         assert!(ended_well, "{strategy}: {said}");
         let told = summary(place.path());
@@ -138,7 +135,7 @@ fn too_few_workers_and_a_death_of_rank_0_end_the_run_with_a_name() {
             format!("--ranks 3 --strategy d-psgd --set sync.min_workers={least} --set train.steps=100000");
         let mut running = Running::start(place.path(), &line);
         running.wait_for("step 5", |run| run.step() >= 5);
-        Running::kill(running.ranks()[victim]);
+        kill(running.ranks()[victim]);
         let (ended_well, said) = running.end();
         assert!(
             !ended_well && said.contains(&format!("rank {victim} failed: was killed by signal 9")),
@@ -159,7 +156,7 @@ fn servers_of_their_own_go_on_without_workers_and_the_run_not_without_a_server()
         running.wait_for("step 7", |run| run.step() >= 7);
         let ranks = running.ranks();
         assert_eq!(ranks.len(), 5, "{strategy}: three workers and two servers");
-        Running::kill(ranks[1]);
+        kill(ranks[1]);
         let (ended_well, said) = running.end();
         assert!(ended_well, "{strategy}: {said}");
         let told = summary(place.path());
@@ -173,7 +170,7 @@ fn servers_of_their_own_go_on_without_workers_and_the_run_not_without_a_server()
         let launcher = phalanx(place.path(), line).spawn().expect("phalanx runs");
         let mut running = Running { place: place.path().join("run"), launcher };
         running.wait_for("step 125", |run| run.step() >= 125);
-        Running::kill(running.ranks()[3]);
+        kill(running.ranks()[3]);
         let (ended_well, said) = running.end();
         assert!(!ended_well && said.contains("rank 3 failed: was killed by signal 9"), "{strategy}: {said}");
         let saved = Checkpoint::list(&place.path().join("run/checkpoints")).last().map_or(0, |found| found.0);

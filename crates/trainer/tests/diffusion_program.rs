@@ -76,6 +76,11 @@ fn one_command_trains_both_stages_and_goes_on_to_the_bit() {
     assert_eq!(losses(&parts), losses(&whole));
     assert_eq!(weights(&parts), weights(&whole));
 
+    place.succeed(
+        "train small.toml --ranks 1 --steps 1 --set model.first_stage_set=[\"train.steps=3\"] --out short",
+    );
+    assert_eq!(losses(&place.path("short/first")).len(), 3);
+
     // A first stage that is there is taken; one that was interrupted is finished.
     place.succeed(&format!(
         "train small.toml --ranks 1 --set model.first_stage={} --out given",

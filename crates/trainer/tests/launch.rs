@@ -110,7 +110,8 @@ fn supervise(
         std::env::current_exe().unwrap().display().to_string(),
         logs.display().to_string(),
     ];
-    Supervisor { program: "env".into(), arguments, ranks, logs: logs.to_owned(), least: None }.run(interrupts)
+    let (program, logs) = ("env".into(), logs.to_owned());
+    Supervisor { program, arguments, ranks, logs, least: None, quiet: false }.run(interrupts)
 }
 
 fn alive(pid: &str) -> bool {

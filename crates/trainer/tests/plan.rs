@@ -118,3 +118,30 @@ fn an_mlp_learns() {
         .collect();
     assert!(losses[losses.len() - 1] < 0.9 * losses[0], "{losses:?}");
 }
+
+#[test]
+fn steps_are_predicted_from_one_ranks_step_and_a_link() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let planned = |line: &str| {
+        let planned = plan(folder.path(), &format!("tiny --set comm.algorithm=ring {line}"));
+        let rows = planned["strategies"].as_array().expect("rows").clone();
+        let of = |strategy: &str, name: &str| {
+            let row = rows.iter().find(|row| row["strategy"] == strategy).expect("a row");
+            (row[name].as_f64(), row["bytes_sent_per_step"].as_f64().expect("bytes"))
+        };
+        ["ddp", "zero2", "fsdp", "local-sgd"].map(|strategy| of(strategy, "predicted_step_ms"))
+    };
+    let [(ddp, sent), (zero2, _), (fsdp, _), (apart, _)] = planned("--ranks 4 --link 10Mbit,0us --step-ms 1");
+    // All that is sent takes its time, and hardly any of it hides behind a millisecond.
+    let way = sent * 8.0 / 1e7 * 1e3;
+    let [ddp, zero2, fsdp] = [ddp, zero2, fsdp].map(|time| time.expect("predicted"));
+    assert!((way..way + 2.0).contains(&ddp) && zero2 >= way && fsdp >= way, "{way} {ddp} {zero2} {fsdp}");
+    assert_eq!(apart, None, "its ranks take no step together");
+    let [(alone, _), ..] = planned("--ranks 1 --link 10Mbit,0us --step-ms 7");
+    assert!((alone.expect("predicted") - 7.0).abs() < 1e-9);
+    let [(hidden, _), ..] = planned("--ranks 4 --link 100Gbit,0us --step-ms 1000");
+    assert!((1000.0..1002.0).contains(&hidden.expect("predicted")));
+    assert_eq!(planned("--ranks 4")[0].0, None, "of what nothing was measured");
+    let refused = phalanx(folder.path(), "plan tiny --step-ms 5");
+    assert!(!refused.status.success(), "steps of ranks whose link is not known");
+}

@@ -157,3 +157,56 @@ fn an_interrupted_sweep_goes_on_where_it_was() {
     let seconds: Vec<f64> = whole.iter().filter_map(|line| line.number("seconds")).collect();
     assert!(seconds.is_sorted() && seconds.len() == 60, "time goes on too: {seconds:?}");
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn more_ranks_than_cores_are_timed_by_simulated_clocks_and_predicted() {
+    let place = tempfile::tempdir().expect("a folder");
+    let folder = place.path();
+    let file = r#"
+about = "How much faster?"
+extends = "tiny"
+set = [
+  "train.steps=6", "train.threads=1", "log.every=1", "sample.every=0", "eval.every=0", "checkpoint.enabled=false",
+  "comm.algorithm=ring", "comm.clock=cpu",
+]
+columns = ["step_ms", "predicted_step_ms", "efficiency", "mb_sent"]
+predict = { "train.ranks" = 1 }
+
+[[relative]]
+name = "efficiency"
+of = "step_ms"
+to = { "train.ranks" = 1 }
+as = "inverse"
+
+[[axis]]
+key = "train.ranks"
+values = [1, 3]
+predicted = [16]
+times = { "train.global_batch" = 4 }
+"#;
+    fs::write(folder.join("d.toml"), file).expect("writes");
+    let refused = phalanx(folder, &["sweep", "d.toml"]);
+    let said = text(&refused.stderr);
+    assert!(said.contains("comm.clock = cpu needs comm.link"), "{said}");
+    // The 0.58 MB of gradients take a second and more on their way, which nobody waits for.
+    let arguments = ["sweep", "d.toml", "--link", "5Mbit,1ms", "--ranks", "1,4"];
+    let output = phalanx(folder, &arguments);
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    let results: serde_json::Value =
+        serde_json::from_slice(&fs::read(folder.join("runs/d/results.json")).expect("reads")).expect("JSON");
+    let rows = results["tables"][0]["rows"].as_array().expect("rows");
+    let number = |row: usize, name: &str| rows[row]["numbers"][name]["mean"].as_f64();
+    assert_eq!(rows.len(), 3);
+    assert_eq!([&rows[1], &rows[2]].map(|row| &row["choices"]["train.ranks"]), ["4", "16"]);
+    let (one, four) = (number(0, "step_ms").expect("measured"), number(1, "step_ms").expect("measured"));
+    // What a rank sends goes through its wire.
+    let least = number(1, "mb_sent").expect("measured") * 1e6 * 8.0 / 5e6 * 1e3;
+    assert!(four > 0.99 * least && four < 1.3 * (least + one), "{four} ms, at least {least}; alone {one}");
+    assert!((number(1, "efficiency").expect("of both") - one / four).abs() < 1e-9);
+    let predicted = number(1, "predicted_step_ms").expect("predicted");
+    assert!((0.8..1.25).contains(&(predicted / four)), "predicted {predicted} ms, measured {four}");
+    assert!(number(2, "step_ms").is_none() && number(2, "predicted_step_ms").expect("predicted") > predicted);
+    let log = fs::read_to_string(folder.join("runs/d/results.md")).expect("reads");
+    assert!(log.contains("simulated clocks"), "{log}");
+}

@@ -1,5 +1,7 @@
 //! Whole trainings whose ranks do not take every step together: what equals what, what is learnt, what is told, and resumption.
 
+mod victims;
+
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,6 +13,7 @@ use phalanx_trainer::engine::{Event, Observer, StepReport, train_replicas};
 use phalanx_trainer::launch::StopFlag;
 use phalanx_trainer::run::checkpoint::Checkpoint;
 use phalanx_trainer::run::{RunFolder, Summary, read_metrics};
+use victims::{kill, ranks_of};
 
 /// Of every step the loss, and of the test split the first measure.
 type Curve = Vec<f64>;
@@ -116,7 +119,10 @@ fn encoded_pushes_train_and_say_what_they_send() {
     let (int8, fewer) = of("codec.kind=int8 codec.weights=int8");
     assert_eq!(of("codec.kind=int8 codec.weights=int8").0, int8, "runs repeat");
     assert!(fewer * 3 < sent, "{fewer} of {sent} bytes");
+    let (bf16, half) = of("codec.kind=bf16 codec.weights=bf16");
+    assert!(half * 10 < sent * 6 && half * 10 > sent * 4, "{half} of {sent} bytes");
     let last = |curve: &Curve| *curve.last().expect("steps");
+    assert!((last(&bf16) / last(&dense) - 1.0).abs() < 0.05, "{:?}, not {:?}", last(&bf16), last(&dense));
     assert!((last(&int8) / last(&dense) - 1.0).abs() < 0.05, "{:?}, not {:?}", last(&int8), last(&dense));
 }
 
@@ -184,6 +190,7 @@ fn interrupted_runs_go_on_to_the_bit() {
     for (strategy, further) in [
         ("ps-bsp", ""),
         ("ps-bsp", "codec.kind=topk codec.density=0.05 codec.weights=int8"),
+        ("ps-bsp", "codec.kind=qsgd codec.weights=bf16"),
         ("local-sgd", "sync.every=4"),
         ("post-local-sgd", "sync.every=4 sync.start=3"),
         ("diloco", "sync.every=4"),
@@ -258,7 +265,6 @@ fn what_cannot_be_is_refused_with_what_would_be_right() {
         ("train.strategy=local-sgd train.ranks=2 codec.kind=bf16", "use codec none"),
         ("train.strategy=local-sgd train.ranks=2 codec.weights=int8", "or pulled, as ps-bsp"),
         ("train.strategy=ps-asp train.ranks=2 train.precision=f16", "use bf16 or f32"),
-        ("train.strategy=local-sgd train.ranks=2 train.device=cuda", "use cpu"),
         ("chaos.delay=rank=7,ms=3", "train.ranks is"),
         ("chaos.delay=ms=3", "names no rank"),
         ("train.strategy=ps-asq", "ps-asp"),
@@ -287,12 +293,7 @@ fn a_dead_server_ends_the_run_with_its_name_and_the_run_goes_on_from_its_checkpo
         assert!(begun.elapsed() < Duration::from_secs(120), "no checkpoint within two minutes");
         std::thread::sleep(Duration::from_millis(20));
     }
-    // The launcher's children are the ranks, in order.
-    let children =
-        Command::new("pgrep").args(["-P", &running.id().to_string()]).output().expect("pgrep runs");
-    let children = String::from_utf8_lossy(&children.stdout).into_owned();
-    let victim = children.split_whitespace().last().expect("a rank").to_owned();
-    assert!(Command::new("kill").args(["-9", &victim]).status().expect("kill runs").success());
+    kill(*ranks_of(&running).last().expect("a rank"));
     let output = running.wait_with_output().expect("phalanx ends");
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && error.contains("rank 2"), "{error}");

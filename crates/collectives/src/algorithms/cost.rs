@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::grid;
 use crate::operation::{Algorithm, Kind};
 use crate::partition::PIECE;
+use crate::simulated::SimulatedLink;
 
 /// What a message costs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -53,6 +54,12 @@ impl LinkCost {
 }
 
 impl LinkCosts {
+    /// What messages cost on a simulated link: the same whether one rank sends or all.
+    pub(crate) fn over(link: &SimulatedLink) -> Self {
+        let cost = LinkCost { alpha: link.latency.as_secs_f64(), beta: 1.0 / link.bandwidth };
+        Self { busy: cost, alone: cost }
+    }
+
     /// A step in which `part` of all ranks send, between one (0) and all (1).
     fn step(&self, bytes: f64, part: f64) -> f64 {
         self.alone.step(bytes) + part * (self.busy.step(bytes) - self.alone.step(bytes))

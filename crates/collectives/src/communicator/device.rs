@@ -5,9 +5,9 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::{Communicator, Job, Wish, perform};
+use super::{Communicator, Job, Wish, perform, span};
 use crate::buffer::{DeviceMut, FlatBuffer};
-use crate::engine::{DeviceOperation, Engine, Part};
+use crate::engine::{DeviceOperation, Engine, Facts, Part};
 use crate::error::{CommError, Result};
 use crate::handle::Handle;
 use crate::operation::{Scope, Tag};
@@ -75,11 +75,24 @@ impl Communicator {
         match (opened(tag, whole, tag.count as usize)?, opened(tag, part, of_part)?) {
             (None, None) => Ok(None),
             (Some(whole), Some(part)) => self.issue_on_device(tag, whole, Part::Apart(part)).map(Some),
-            (Some(on), None) | (None, Some(on)) => {
-                let problem =
-                    format!("one buffer lies in the memory of GPU {}, the other on the host", on.gpu());
-                Err(CommError::Argument { operation: tag.kind.name(), problem })
+            (Some(on), None) | (None, Some(on)) => Err(apart(tag, &on)),
+        }
+    }
+
+    /// An exchange between two buffers, which must lie on one side.
+    pub(super) fn exchange_on_device<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
+        &self,
+        tag: Tag,
+        (from, out): (&mut B, &[Range<usize>]),
+        (to, inn): (&mut P, &[Range<usize>]),
+    ) -> OnDevice {
+        let lengths = (from.len(), to.len());
+        match (opened(tag, from, lengths.0)?, opened(tag, to, lengths.1)?) {
+            (None, None) => Ok(None),
+            (Some(from), Some(to)) => {
+                self.issue_on_device(tag, from, Part::Exchange { out, to, inn }).map(Some)
             }
+            (Some(on), None) | (None, Some(on)) => Err(apart(tag, &on)),
         }
     }
 
@@ -110,25 +123,37 @@ impl Communicator {
         if self.inner.moving.load(Ordering::Acquire) > 0 {
             self.fence(jobs)?;
         }
+        let lengths = |parts: &[Range<usize>]| parts.iter().map(Range::len).collect();
         let facts = match &part {
-            Part::Lengths(parts) => format!("{} with parts at {parts:?}", tag.kind.name()),
-            Part::Chunk | Part::Apart(_) => String::new(),
+            Part::Lengths(parts) => Facts::Same(format!("{} with parts at {parts:?}", tag.kind.name())),
+            Part::Exchange { out, inn, .. } => Facts::Exchange { out: lengths(out), inn: lengths(inn) },
+            Part::Chunk | Part::Apart(_) => Facts::Same(String::new()),
         };
         let (counters, wish) = (self.inner.counters.clone(), self.wish);
         // Before the operation is issued, which may have to wait for ranks that have come to another one.
         let agree: Job = Box::new(move |engine| {
             engine.in_background(true);
             // If it fails, the engine breaks the world, and that is how others hear of it.
-            let _ = perform(engine, &counters, (Scope::World, tag, wish), |engine| engine.agree(&facts));
+            let span = span::agreement(tag);
+            let _ =
+                perform(engine, &counters, (Scope::World, tag, wish), &span, |engine| engine.agree(&facts));
             engine.in_background(false);
         });
         self.queue_job(jobs, agree)?;
-        let under_way = device.issue(tag, whole, part)?;
+        let span = span::issue(tag);
+        let under_way = span.in_scope(|| device.issue(tag, whole, part))?;
         let (sent, received) = under_way.moved();
+        span::moved(&span, sent, received);
         self.inner.counters.moved(sent, received);
         self.inner.counters.exposed(start.elapsed());
         Ok(under_way)
     }
+}
+
+/// The error for buffers of which one lies on a GPU.
+fn apart(tag: Tag, on: &DeviceMut<'_>) -> CommError {
+    let problem = format!("one buffer lies in the memory of GPU {}, the other on the host", on.gpu());
+    CommError::Argument { operation: tag.kind.name(), problem }
 }
 
 /// A buffer in the memory of a GPU, which must be what its description says.

@@ -29,7 +29,12 @@ impl Communicator {
     pub fn send_to(&self, to: usize, channel: u32, bytes: &[u8]) -> Result<()> {
         const NAME: &str = "send to a channel";
         self.check_root(NAME, to)?;
-        self.mailbox(NAME)?.send(to, channel, bytes)
+        let length = bytes.len() as u64;
+        let sending = tracing::trace_span!(
+            target: "phalanx_trace::communication", "send a message", to = to as u64, channel, bytes = length
+        );
+        let mailbox = self.mailbox(NAME)?;
+        sending.in_scope(|| mailbox.send(to, channel, bytes))
     }
 
     /// Receives the next message on a channel, from whichever rank: that rank and the bytes. Waits at most for the time
@@ -54,7 +59,9 @@ impl Communicator {
     /// world is broken or breaks meanwhile; [`CommError::NotOffered`] by communicators of NCCL, and of MPI that
     /// takes calls of one thread at a time.
     pub fn recv_any(&self, channel: u32) -> Result<(usize, Vec<u8>)> {
-        self.mailbox("receive from any rank")?.receive(channel)
+        let waiting = tracing::trace_span!(target: "phalanx_trace::waiting", "wait for a message", channel);
+        let mailbox = self.mailbox("receive from any rank")?;
+        waiting.in_scope(|| mailbox.receive(channel))
     }
 
     /// Takes the next message on a channel, from whichever rank, if one has arrived; does not wait.

@@ -2,10 +2,12 @@
 
 mod buffers;
 mod device;
+mod exchange;
 mod into;
 mod messages;
 mod movement;
 mod reductions;
+mod span;
 mod split;
 
 pub use buffers::SharedBuffer;
@@ -13,9 +15,9 @@ pub use buffers::SharedBuffer;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use crossbeam_channel::{Sender, bounded, unbounded};
+use tracing::Span;
 
 use crate::algorithms::cost::CostModel;
 use crate::buffer::{FlatBuffer, SliceMut};
@@ -24,10 +26,11 @@ use crate::dtype::DType;
 use crate::engine::{DeviceQueue, Ending, Engine};
 use crate::error::{CommError, Result};
 use crate::failure::{Cause, Failure};
-use crate::handle::Handle;
+use crate::handle::{Course, Handle};
 use crate::mailbox::Mailbox;
 use crate::operation::{Algorithm, Scope, Tag};
 use crate::recorder::OperationRecord;
+use crate::simulated::Clock;
 use crate::stats::{CommStats, Counters};
 
 /// One operation, on the communication thread.
@@ -123,18 +126,23 @@ fn perform<R>(
     engine: &mut dyn Engine,
     counters: &Counters,
     (scope, tag, wish): (Scope, Tag, Wish),
+    span: &Span,
     run: impl FnOnce(&mut dyn Engine) -> Result<R>,
 ) -> Result<R> {
-    let (start, (sent, received)) = (Instant::now(), engine.traffic());
+    let _inside = span.enter();
+    let (start, (sent, received)) = (counters.begin(), engine.traffic());
     let begun = engine.begin(scope, wish.granted(engine, scope, tag));
     // An operation that is not to be had here was never begun.
     if let Err(error @ CommError::Argument { .. }) = begun {
         return Err(error);
     }
+    span::begun(span, engine, scope);
     let result = begun.and_then(|()| guarded(|| run(engine)));
     engine.end(result.as_ref().err());
     let (sent_now, received_now) = engine.traffic();
-    counters.operation(start.elapsed(), sent_now - sent, received_now - received);
+    let (sent, received) = (sent_now - sent, received_now - received);
+    counters.operation(start, sent, received);
+    span::moved(span, sent, received);
     result
 }
 
@@ -169,6 +177,7 @@ impl Communicator {
         let (rank, world_size, hosts) = (engine.rank(), engine.world_size(), engine.hosts());
         let (mailbox, control) = (engine.mailbox(), engine.control());
         let (device, by, failure) = (engine.device(), engine.name(), engine.failure());
+        let counters = Counters::by(engine.clock());
         let (queue, jobs) = unbounded::<Job>();
         let (engine, pending) = (Arc::new(Mutex::new(Some(engine))), Arc::new(AtomicUsize::new(0)));
         let (theirs, left) = (engine.clone(), pending.clone());
@@ -185,7 +194,7 @@ impl Communicator {
             world_size,
             local_rank,
             hosts,
-            counters: Arc::default(),
+            counters: Arc::new(counters),
             queue: Mutex::new(Queue { jobs: Some(queue) }),
             pending,
             moving: Arc::default(),
@@ -220,6 +229,11 @@ impl Communicator {
     /// The host of each rank, numbered from 0 in the order of ranks.
     pub fn hosts(&self) -> &[usize] {
         &self.inner.hosts
+    }
+
+    /// What time it is for this rank, by which its operations are timed: the machine's, unless links are simulated.
+    pub fn clock(&self) -> Clock {
+        self.inner.counters.clock()
     }
 
     /// What communication has cost so far.
@@ -294,10 +308,18 @@ impl Communicator {
         let (sender, receiver) = bounded(1);
         let (counters, wish) = (self.inner.counters.clone(), self.wish);
         let (answer, moving) = (sender.clone(), self.inner.moving.clone());
+        let span = span::operation(tag);
+        let course = Course::begin(counters.clock());
+        let theirs = course.clone();
         let job: Job = Box::new(move |engine| {
-            engine.in_background(true);
-            let result = perform(engine, &counters, (scope, tag, wish), run);
-            engine.in_background(false);
+            let result = theirs.run(|| {
+                engine.in_background(true);
+                let result = perform(engine, &counters, (scope, tag, wish), &span, run);
+                engine.in_background(false);
+                result
+            });
+            // Closed before anybody hears of the end.
+            drop(span);
             moving.fetch_sub(1, Ordering::Release);
             // Nobody may be waiting; then nobody needs the result.
             let _ = answer.send(result);
@@ -308,7 +330,7 @@ impl Communicator {
             self.inner.moving.fetch_sub(1, Ordering::Relaxed);
             let _ = sender.send(Err(CommError::Closed));
         }
-        Handle::new(receiver, self.inner.counters.clone())
+        Handle::new((receiver, course), self.inner.counters.clone())
     }
 
     /// Gives the communication thread a job.
@@ -327,29 +349,32 @@ impl Communicator {
             let _ = reached.send(());
         });
         self.queue_job(jobs, job)?;
-        fence.recv().map_err(|_| CommError::Closed)
+        self.inner.counters.clock().paused(|| fence.recv()).map_err(|_| CommError::Closed)
     }
 
     /// Runs something with the engine on this thread, after what was issued before: that saves copies and, with nothing
     /// queued, two changes of threads.
     fn inline<R>(&self, run: impl FnOnce(&mut dyn Engine, &Counters) -> Result<R>) -> Result<R> {
-        let start = Instant::now();
+        let clock = self.inner.counters.clock();
+        let start = clock.now();
         // Holding the queue keeps later operations of other threads behind this one.
         let queue = self.queue();
         let Some(jobs) = &queue.jobs else { return Err(CommError::Closed) };
         if self.inner.pending.load(Ordering::Acquire) > 0 {
+            let _waiting = span::waiting().entered();
             self.fence(jobs)?;
         }
         let mut engine = self.inner.engine.lock().unwrap_or_else(PoisonError::into_inner);
         let engine = engine.as_mut().ok_or(CommError::Closed)?;
         let result = run(engine.as_mut(), &self.inner.counters);
-        self.inner.counters.exposed(start.elapsed());
+        self.inner.counters.exposed(clock.now().saturating_sub(start));
         result
     }
 
     /// Runs an operation on this thread.
     fn run<R>(&self, scope: Scope, tag: Tag, run: impl FnOnce(&mut dyn Engine) -> Result<R>) -> Result<R> {
-        self.inline(|engine, counters| perform(engine, counters, (scope, tag, self.wish), run))
+        let span = span::operation(tag);
+        self.inline(|engine, counters| perform(engine, counters, (scope, tag, self.wish), &span, run))
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {

@@ -178,7 +178,7 @@ impl Communicator {
         if needed { self.check_parts("scatter", parts.len()) } else { Ok(()) }
     }
 
-    fn check_parts(&self, operation: &'static str, parts: usize) -> Result<()> {
+    pub(super) fn check_parts(&self, operation: &'static str, parts: usize) -> Result<()> {
         if parts == self.inner.world_size {
             return Ok(());
         }

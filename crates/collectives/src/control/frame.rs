@@ -12,7 +12,7 @@ use crate::recorder::Doing;
 const MAX_FRAME: usize = 1 << 20;
 
 /// Changes whenever messages or headers do.
-pub(crate) const PROTOCOL: u32 = 5;
+pub(crate) const PROTOCOL: u32 = 6;
 
 /// What ranks and the meeting place tell each other.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -43,14 +43,14 @@ pub(crate) enum Message {
     All { doing: Vec<Option<Doing>> },
     /// A notice: to rank 0 from the sender, or from rank 0 to all others.
     Notice { name: String, payload: Vec<u8> },
-    /// The sender wants all ranks to stop after the same step.
-    RequestStop { reason: String },
+    /// The sender wants all ranks to stop after the same step, for good or for an interlude.
+    RequestStop { reason: String, goes_on: bool },
     /// Rank 0 asks which step a rank is in, and holds it at its next.
     Hold,
     /// The answer; none before the first step.
     InStep { step: Option<u64> },
-    /// All stop after this step, as a rank wanted for a reason.
-    StopAfter { after: Option<u64>, rank: usize, reason: String },
+    /// All stop after this step, as a rank wanted for a reason; for good, or steps go on after an interlude.
+    StopAfter { after: Option<u64>, rank: usize, reason: String, goes_on: bool },
     /// The sender wants to meet those again that are left of a broken world.
     Regroup,
     /// Who is left, by their numbers in the world that broke, and the port at which rank 0 waits for them.

@@ -21,7 +21,8 @@ const LONGEST_NOTICE: usize = 64 << 10;
 /// A rank says by [`Control::begin_step`] which step it is about to take. Any rank may ask for a stop, at any time, by
 /// [`Control::request_stop`]. Rank 0 then asks all ranks which step they are in; they answer at once, whatever they do,
 /// and hold at the beginning of their next step until the verdict has come: the latest step that any of them is in. All
-/// take the steps up to that one, and no other.
+/// take the steps up to that one, and no other. After an interlude, by [`Control::request_interlude`], all go on with the
+/// next.
 ///
 /// ```
 /// use phalanx_collectives::threads;
@@ -94,10 +95,32 @@ impl Control {
     /// [`CommError::PeerLost`] or [`CommError::Aborted`] if the world is broken; [`CommError::Closed`] if rank 0 has left.
     pub fn request_stop(&self, reason: &str) -> Result<()> {
         self.check("a request to stop")?;
-        self.plane.request_stop(self.rank, reason)
+        self.plane.request_stop(self.rank, reason, false)
     }
 
-    /// The agreement to stop, if there is one; does not wait.
+    /// Asks all ranks to stop between the same two steps, as soon as can be, and to go on after what the reason says; returns at
+    /// once. Requests are met in the order in which they reach rank 0: [`Control::begin_step`] returns each once on every rank,
+    /// and is called again for the same step.
+    ///
+    /// # Errors
+    /// [`CommError::PeerLost`] or [`CommError::Aborted`] if the world is broken; [`CommError::Closed`] if rank 0 has left.
+    pub fn request_interlude(&self, reason: &str) -> Result<()> {
+        self.check("a request for an interlude")?;
+        self.plane.request_stop(self.rank, reason, true)
+    }
+
+    /// The next agreement that this rank has not seen, waiting at most so long for one; `None` if there is none. For ranks that
+    /// wait between two steps, as all do after the same agreement: they take no step before the next.
+    ///
+    /// # Errors
+    /// [`CommError::PeerLost`] or [`CommError::Aborted`] if the world is broken or breaks meanwhile;
+    /// [`CommError::Closed`] if rank 0 left.
+    pub fn next_stop(&self, at_most: Duration) -> Result<Option<Stop>> {
+        let found = self.job().next_stop(at_most, &self.watched.failure);
+        found.map_err(|ended| self.error(ended, "an interlude"))
+    }
+
+    /// The agreement to stop for good, if there is one; does not wait.
     pub fn stop(&self) -> Option<Stop> {
         self.job().stop()
     }

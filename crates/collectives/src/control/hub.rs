@@ -1,5 +1,6 @@
 //! Rank 0's side of the control plane: hears all ranks, passes news on, and counts votes.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use crossbeam_channel::Sender;
@@ -9,7 +10,8 @@ use tokio::time::{Instant, timeout};
 
 use super::frame::{self, Message};
 use super::{
-    ANSWERING, All, Command, Connection, Heard, Heartbeat, Notice, PARTING, Regrouping, Stop, Watched, listen,
+    ANSWERING, All, Command, Connection, Heard, Heartbeat, Notice, PARTING, Regrouping, Request, Stop,
+    Watched, listen,
 };
 use crate::failure::Cause;
 
@@ -22,11 +24,11 @@ struct Question {
     until: Instant,
 }
 
-/// A vote on the last step.
+/// A vote on the step after which all stop.
 struct Vote {
-    /// The rank that asked for it, and why.
+    /// The rank that asked for it, and what for.
     from: usize,
-    reason: String,
+    request: Request,
     /// The latest step that any rank has said to be in.
     after: Option<u64>,
     /// The ranks that have not answered.
@@ -53,6 +55,8 @@ struct Hub {
     questions: Vec<Question>,
     asked: u64,
     vote: Option<Vote>,
+    /// What was asked for during a vote, and by whom.
+    requests: VecDeque<(usize, Request)>,
     regroup: Regroup,
 }
 
@@ -85,7 +89,8 @@ pub(crate) async fn watch_as_hub(
         writers.push((rank, writer));
     }
     let (questions, regroup) = (Vec::new(), Regroup::default());
-    let mut hub = Hub { writers, watched, world_size, questions, asked: 0, vote: None, regroup };
+    let requests = VecDeque::new();
+    let mut hub = Hub { writers, watched, world_size, questions, asked: 0, vote: None, requests, regroup };
     let mut beat = tokio::time::interval(heartbeat.interval);
     let mut look = tokio::time::interval(Duration::from_millis(100));
     loop {
@@ -96,7 +101,7 @@ pub(crate) async fn watch_as_hub(
                 Some(Command::Ask(communicator, answer)) => hub.ask(communicator, Err(answer)),
                 Some(Command::Post(name, payload)) => hub.watched.job.deliver(name, Notice { from: 0, payload }),
                 Some(Command::Announce(name, payload)) => hub.tell(&Message::Notice { name, payload }, None),
-                Some(Command::Stop(reason)) => hub.begin_vote(0, reason),
+                Some(Command::Stop(request)) => hub.request_stop(0, request),
                 Some(Command::Regroup(port, answer)) => {
                     hub.regroup.own = port.map(|port| (port, answer));
                     hub.conclude_regroup();
@@ -142,7 +147,9 @@ impl Hub {
             Some(Message::Notice { name, payload }) => {
                 return self.watched.job.deliver(name, Notice { from: rank, payload });
             }
-            Some(Message::RequestStop { reason }) => return self.begin_vote(rank, reason),
+            Some(Message::RequestStop { reason, goes_on }) => {
+                return self.request_stop(rank, Request { reason, goes_on });
+            }
             Some(Message::InStep { step }) => return self.count_vote(rank, step),
             Some(Message::Regroup) => {
                 self.regroup.asked.push(rank);
@@ -155,6 +162,7 @@ impl Hub {
                 self.writers.retain(|(known, _)| *known != rank);
                 // Who is held hears of the loss, and there is nothing left to agree on.
                 self.vote = None;
+                self.requests.clear();
                 tracing::warn!(rank, "a rank is gone");
                 Cause::Lost(rank)
             }
@@ -187,14 +195,21 @@ impl Hub {
         }
     }
 
-    /// Asks all ranks which step they are in, and holds them at their next. The first request of a world counts.
-    fn begin_vote(&mut self, from: usize, reason: String) {
+    /// Has all ranks vote on what one wants. Requests are met one after the other, until all have agreed to stop for good.
+    fn request_stop(&mut self, from: usize, request: Request) {
+        self.requests.push_back((from, request));
+        self.begin_vote();
+    }
+
+    /// Asks all ranks which step they are in, and holds them at their next.
+    fn begin_vote(&mut self) {
         if self.vote.is_some() || self.watched.job.stop().is_some() {
             return;
         }
+        let Some((from, request)) = self.requests.pop_front() else { return };
         let (after, awaited) =
             (self.watched.job.vote(), self.writers.iter().map(|(rank, _)| *rank).collect());
-        self.vote = Some(Vote { from, reason, after, awaited });
+        self.vote = Some(Vote { from, request, after, awaited });
         self.tell(&Message::Hold, None);
         self.conclude_vote();
     }
@@ -209,12 +224,14 @@ impl Hub {
 
     /// Tells the verdict once all have answered.
     fn conclude_vote(&mut self) {
-        let Some(Vote { from: rank, reason, after, .. }) = self.vote.take_if(|vote| vote.awaited.is_empty())
+        let Some(Vote { from: rank, request, after, .. }) = self.vote.take_if(|vote| vote.awaited.is_empty())
         else {
             return;
         };
-        self.tell(&Message::StopAfter { after, rank, reason: reason.clone() }, None);
-        self.watched.job.decide(Stop { after, rank, reason });
+        let Request { reason, goes_on } = request;
+        self.tell(&Message::StopAfter { after, rank, reason: reason.clone(), goes_on }, None);
+        self.watched.job.decide(Stop { after, rank, reason, goes_on });
+        self.begin_vote();
     }
 
     /// Asks all ranks what they are doing.

@@ -7,15 +7,17 @@ use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
 
-/// The agreement of all ranks to stop.
+/// The agreement of all ranks to stop, for good or for an interlude.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stop {
-    /// The last step that any rank takes; `None` if no rank had begun one.
+    /// The last step that any rank takes before; `None` if no rank had begun one.
     pub after: Option<u64>,
     /// The rank that asked for it first.
     pub rank: usize,
     /// Its reason.
     pub reason: String,
+    /// Whether steps go on, once every rank has done what was asked for.
+    pub goes_on: bool,
 }
 
 /// A small message from another rank, outside of operations.
@@ -41,7 +43,7 @@ pub(super) enum Ended {
 pub(crate) struct Job {
     /// The step that the rank has begun last, plus one; 0 before the first.
     step: AtomicU64,
-    /// Set when a vote begins, and from then on: whoever begins a step looks for the verdict.
+    /// Set when a vote begins, until every verdict was given to the rank, or for good: whoever begins a step looks for it.
     hold: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
@@ -49,7 +51,10 @@ pub(crate) struct Job {
 
 #[derive(Debug, Default)]
 struct State {
-    stop: Option<Stop>,
+    /// Votes without a verdict so far.
+    votes: usize,
+    /// Verdicts that the rank was not given, in the order of their votes. One for good is the last, and stays.
+    verdicts: VecDeque<Stop>,
     left: bool,
     notices: BTreeMap<String, VecDeque<Notice>>,
 }
@@ -70,36 +75,82 @@ impl Job {
         }
         let mut state = self.state();
         loop {
-            if let Some(stop) = &state.stop {
-                return Ok(Some(stop).filter(|stop| stop.after.is_none_or(|last| step > last)).cloned());
+            if let Some(stop) = state.verdicts.front() {
+                if stop.after.is_some_and(|last| step <= last) {
+                    // No later vote ends before this one, so the step may be taken whatever they come to.
+                    return Ok(None);
+                }
+                let stop = state.take();
+                // The step was not begun after all: who votes next need not wait for it.
+                self.step.store(step, Ordering::SeqCst);
+                return Ok(stop);
             }
-            if failure.is_set() {
-                return Err(Ended::Broken);
+            if state.votes == 0 {
+                // Whoever begins a vote has the lock.
+                self.hold.store(false, Ordering::SeqCst);
+                return Ok(None);
             }
-            if state.left {
-                return Err(Ended::Left);
-            }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.wait(state, failure, None)?;
         }
     }
 
-    /// Holds the rank at its next step, and gives the one that it is in: none before the first, and none of a rank that has
-    /// left, which will take no other.
-    pub(super) fn vote(&self) -> Option<u64> {
-        self.hold.store(true, Ordering::SeqCst);
-        let step = self.step.load(Ordering::SeqCst);
-        step.checked_sub(1).filter(|_| !self.has_left())
+    /// The next verdict, whatever step it names, waiting at most so long for one: for a rank that takes no step before it.
+    pub(super) fn next_stop(&self, at_most: Duration, failure: &Failure) -> Result<Option<Stop>, Ended> {
+        let until = Instant::now() + at_most;
+        let mut state = self.state();
+        while state.verdicts.is_empty() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            state = self.wait(state, failure, Some(left))?;
+        }
+        Ok(state.take())
     }
 
-    /// Brings the verdict. The first counts.
+    /// Sleeps until something has changed, at most so long, unless nothing will come any more.
+    fn wait<'s>(
+        &self,
+        state: MutexGuard<'s, State>,
+        failure: &Failure,
+        at_most: Option<Duration>,
+    ) -> Result<MutexGuard<'s, State>, Ended> {
+        if failure.is_set() {
+            return Err(Ended::Broken);
+        }
+        if state.left {
+            return Err(Ended::Left);
+        }
+        Ok(match at_most {
+            Some(left) => self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
+            None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+        })
+    }
+
+    /// Holds the rank at its next step, and gives the one that it is in: none before the first, and none of a rank that has
+    /// left, which will take no other. A verdict must follow.
+    pub(super) fn vote(&self) -> Option<u64> {
+        let mut state = self.state();
+        state.votes += 1;
+        self.hold.store(true, Ordering::SeqCst);
+        let step = self.step.load(Ordering::SeqCst);
+        step.checked_sub(1).filter(|_| !state.left)
+    }
+
+    /// Brings the verdict of the oldest vote. None follows one for good.
     pub(super) fn decide(&self, stop: Stop) {
-        self.state().stop.get_or_insert(stop);
+        let mut state = self.state();
+        state.votes = state.votes.saturating_sub(1);
+        if state.verdicts.back().is_none_or(|last| last.goes_on) {
+            state.verdicts.push_back(stop);
+        }
+        drop(state);
         self.changed.notify_all();
     }
 
-    /// The verdict, if there is one.
+    /// The verdict to stop for good, if there is one.
     pub(super) fn stop(&self) -> Option<Stop> {
-        self.state().stop.clone()
+        self.state().verdicts.back().filter(|last| !last.goes_on).cloned()
     }
 
     /// This rank or rank 0 leaves: no verdict and no notice will come.
@@ -158,6 +209,16 @@ impl Job {
     }
 }
 
+impl State {
+    /// Gives the oldest verdict.
+    fn take(&mut self) -> Option<Stop> {
+        match self.verdicts.front()?.goes_on {
+            true => self.verdicts.pop_front(),
+            false => self.verdicts.front().cloned(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,11 +228,41 @@ mod tests {
         let (job, failure) = (Job::default(), Failure::default());
         assert_eq!(job.begin_step(4, &failure), Ok(None));
         assert_eq!(job.vote(), Some(4));
-        let stop = Stop { after: Some(6), rank: 2, reason: "enough".into() };
+        let stop = Stop { after: Some(6), rank: 2, reason: "enough".into(), goes_on: false };
         job.decide(stop.clone());
         job.decide(Stop { after: Some(1), ..stop.clone() });
         assert_eq!([5, 6].map(|step| job.begin_step(step, &failure)), [Ok(None), Ok(None)]);
         assert_eq!(job.begin_step(7, &failure), Ok(Some(stop)));
+    }
+
+    #[test]
+    fn steps_go_on_after_an_interlude_and_verdicts_come_in_order() {
+        let (job, failure) = (Job::default(), Failure::default());
+        assert_eq!(job.begin_step(4, &failure), Ok(None));
+        assert_eq!(job.vote(), Some(4));
+        let interlude = |after, reason: &str| Stop { after, rank: 0, reason: reason.into(), goes_on: true };
+        job.decide(interlude(Some(4), "save"));
+        // A second vote before the rank has heard of the first verdict.
+        assert_eq!(job.vote(), Some(4));
+        job.decide(interlude(Some(4), "pause"));
+        assert_eq!(job.begin_step(5, &failure), Ok(Some(interlude(Some(4), "save"))));
+        assert_eq!(job.begin_step(5, &failure), Ok(Some(interlude(Some(4), "pause"))));
+        // A rank that waits between two steps is in none of them, and hears at once.
+        assert_eq!(job.next_stop(Duration::ZERO, &failure), Ok(None));
+        assert_eq!(job.vote(), Some(4));
+        job.decide(interlude(Some(4), "resume"));
+        assert_eq!(job.next_stop(Duration::ZERO, &failure), Ok(Some(interlude(Some(4), "resume"))));
+        assert_eq!([5, 6].map(|step| job.begin_step(step, &failure)), [Ok(None), Ok(None)]);
+        assert!(!job.hold.load(Ordering::SeqCst), "a step costs a store and a load again");
+        assert_eq!(job.stop(), None);
+        assert_eq!(job.vote(), Some(6));
+        let last = Stop { goes_on: false, ..interlude(Some(6), "enough") };
+        job.decide(last.clone());
+        assert_eq!(job.begin_step(7, &failure), Ok(Some(last.clone())));
+        assert_eq!(
+            (job.next_stop(Duration::ZERO, &failure), job.stop()),
+            (Ok(Some(last.clone())), Some(last))
+        );
     }
 
     #[test]

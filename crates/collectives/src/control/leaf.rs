@@ -6,7 +6,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::timeout;
 
 use super::frame::{self, Message};
-use super::{All, Command, Connection, Heard, Heartbeat, Notice, PARTING, Regrouping, Stop, Watched, listen};
+use super::{
+    All, Command, Connection, Heard, Heartbeat, Notice, PARTING, Regrouping, Request, Stop, Watched, listen,
+};
 use crate::failure::Cause;
 
 /// The watch of every other rank: hears rank 0 and tells it.
@@ -50,8 +52,8 @@ pub(crate) async fn watch_as_leaf(
                     let step = watched.job.vote();
                     let _ = frame::write(&mut write, &Message::InStep { step }).await;
                 }
-                Some((_, Some(Message::StopAfter { after, rank, reason }))) => {
-                    watched.job.decide(Stop { after, rank, reason });
+                Some((_, Some(Message::StopAfter { after, rank, reason, goes_on }))) => {
+                    watched.job.decide(Stop { after, rank, reason, goes_on });
                 }
                 Some((_, Some(Message::Bye))) | None => {
                     watching = false;
@@ -86,8 +88,8 @@ pub(crate) async fn watch_as_leaf(
                 }
                 // Only rank 0 announces.
                 Some(Command::Announce(..)) => {}
-                Some(Command::Stop(reason)) => {
-                    let _ = frame::write(&mut write, &Message::RequestStop { reason }).await;
+                Some(Command::Stop(Request { reason, goes_on })) => {
+                    let _ = frame::write(&mut write, &Message::RequestStop { reason, goes_on }).await;
                 }
                 Some(Command::Spawn(task)) => drop(tokio::spawn(task)),
                 Some(Command::Leave) | None => {

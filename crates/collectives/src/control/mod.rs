@@ -81,13 +81,21 @@ pub(crate) enum Command {
     Post(String, Vec<u8>),
     /// A notice of rank 0 for all others.
     Announce(String, Vec<u8>),
-    /// This rank wants all to stop, for this reason.
-    Stop(String),
+    /// This rank wants all to stop.
+    Stop(Request),
     /// This rank wants to meet those again that are left of a broken world; rank 0 says at which port.
     Regroup(Option<u16>, Sender<Regrouping>),
     /// Something to be done beside the watch, as long as this rank is in the world.
     Spawn(Task),
     Leave,
+}
+
+/// What a rank wants all to stop for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Request {
+    pub(crate) reason: String,
+    /// Whether steps go on after an interlude.
+    pub(crate) goes_on: bool,
 }
 
 /// Who is left of a broken world, by their numbers in it, and the port at which rank 0 waits for them.
@@ -209,20 +217,22 @@ impl ControlPlane {
         }
     }
 
-    /// Begins the vote on the last step that ranks take, unless there was one.
-    fn request_stop(&self, rank: usize, reason: &str) -> Result<()> {
+    /// Begins the vote on the step after which ranks stop, unless they have agreed to stop for good.
+    fn request_stop(&self, rank: usize, reason: &str, goes_on: bool) -> Result<()> {
         match self {
             Self::Local { ranks, voting } => {
                 let _one = voting.lock().unwrap_or_else(PoisonError::into_inner);
                 if ranks[0].job.stop().is_none() {
                     // All are held before any verdict.
                     let after = ranks.iter().map(|rank| rank.job.vote()).max().flatten();
-                    let stop = Stop { after, rank, reason: reason.to_owned() };
+                    let stop = Stop { after, rank, reason: reason.to_owned(), goes_on };
                     ranks.iter().for_each(|rank| rank.job.decide(stop.clone()));
                 }
                 Ok(())
             }
-            Self::Remote { .. } => self.command(Command::Stop(shortened(reason.to_owned()))),
+            Self::Remote { .. } => {
+                self.command(Command::Stop(Request { reason: shortened(reason.to_owned()), goes_on }))
+            }
         }
     }
 

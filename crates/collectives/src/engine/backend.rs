@@ -15,6 +15,7 @@ use crate::mailbox::Mail;
 use crate::operation::{Algorithm, Kind, Scope, Sequences, Tag};
 use crate::patience::{LinkError, Patience};
 use crate::recorder::Recorder;
+use crate::simulated::Port;
 use crate::transport::{Links, Section};
 
 /// Each message starts with this: a mark, what it belongs to, and the payload's bytes.
@@ -31,6 +32,8 @@ pub(crate) struct Shared {
     pub(crate) control: Arc<ControlPlane>,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) timeout: Duration,
+    /// What messages go through, if links are simulated.
+    pub(crate) port: Option<Arc<Port>>,
     /// Messages of the world's ranks that belong to no operation.
     pub(crate) mail: Arc<dyn Mail>,
     /// How this rank reaches others, for communicators of some of them.
@@ -104,6 +107,15 @@ impl Backend {
             dumped: false,
             scratch: Vec::new(),
         }
+    }
+
+    /// Has everything go by messages through this rank's simulated link, if there is one. Every rank does so at the same place.
+    pub(crate) fn over_simulated_link(mut self) -> Self {
+        if let Some(port) = &self.shared.port {
+            self.links.delay(port, &self.patience);
+            self.host_memory = None;
+        }
+        self
     }
 
     /// All ranks.

@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::operation::{Kind, Scope, Tag};
 use crate::partition::PIECE;
 use crate::reduce::Reduction;
+use crate::simulated::SimulatedLink;
 
 /// Steps that are measured together, and how often; the median counts.
 const STEPS: usize = 30;
@@ -23,6 +24,15 @@ const PIECES: usize = 4;
 fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
     times[times.len() / 2]
+}
+
+impl CostModel {
+    /// The costs of a world whose ranks reach each other over a simulated link, between hosts or not: those of the link, and
+    /// reducing as this machine does it, which is measured now.
+    pub fn over(link: &SimulatedLink) -> Self {
+        let links = Some(LinkCosts::over(link));
+        Self { direct: None, local: links, remote: links, gamma: reducing() }
+    }
 }
 
 impl Backend {

@@ -20,7 +20,7 @@ mod split;
 #[cfg(not(target_os = "linux"))]
 pub(crate) use absent::{HostMemory, agree, of_threads};
 pub(crate) use backend::{Backend, Shared};
-pub(crate) use device::{DeviceOperation, DeviceQueue, Part};
+pub(crate) use device::{DeviceOperation, DeviceQueue, Facts, Part};
 pub(crate) use ending::Ending;
 #[cfg(target_os = "linux")]
 pub(crate) use host_memory::{HostMemory, agree, of_threads};
@@ -40,6 +40,7 @@ use crate::mailbox::Mailbox;
 use crate::operation::{Algorithm, Kind, Scope, Tag};
 use crate::recorder::OperationRecord;
 use crate::shared::Region;
+use crate::simulated::Clock;
 
 /// What a communicator asks of whatever moves its bytes. All methods between `begin` and `end` are of one operation.
 pub(crate) trait Engine: Send {
@@ -55,12 +56,20 @@ pub(crate) trait Engine: Send {
     /// Bytes sent and received so far.
     fn traffic(&self) -> (u64, u64);
 
+    /// What time it is for this rank.
+    fn clock(&self) -> Clock {
+        Clock::Wall
+    }
+
     /// Says whether the next operations run on the communication thread, while their caller computes: then the time in which
     /// this rank looks for others is the caller's.
     fn in_background(&mut self, _yes: bool) {}
 
     /// Whether an operation of all ranks can go this way here.
     fn offers(&self, kind: Kind, algorithm: Algorithm) -> bool;
+
+    /// The communicator's number and, after `begin`, the operation's number in it and its tag with the algorithm that is taken.
+    fn under_way(&self) -> (u32, u64, Tag);
 
     /// Begins an operation; an error if the world is broken or the operation is not to be had.
     fn begin(&mut self, scope: Scope, tag: Tag) -> Result<()>;
@@ -73,12 +82,13 @@ pub(crate) trait Engine: Send {
         None
     }
 
-    /// Waits until every rank has begun the operation, and checks that all say the same of it.
-    fn agree(&mut self, facts: &str) -> Result<()> {
-        let all = self.all_gatherv(facts.as_bytes())?;
-        same_facts(&all, facts).map_err(|(rank, theirs)| {
-            let ours = facts.to_owned();
-            CommError::Mismatch { rank, ours, theirs }
+    /// Waits until every rank has begun the operation, and checks that what all say of it goes together.
+    fn agree(&mut self, facts: &Facts) -> Result<()> {
+        let all = self.all_gatherv(&facts.message())?;
+        facts.check(&all, self.rank()).map_err(|(rank, ours, theirs)| CommError::Mismatch {
+            rank,
+            ours,
+            theirs,
         })
     }
 

@@ -17,6 +17,7 @@ use crate::partition::pieces;
 use crate::recorder::OperationRecord;
 use crate::reduce::Reduction;
 use crate::shared::Region;
+use crate::simulated::Clock;
 
 impl Backend {
     fn all_reduce_by<T: Element>(&mut self, values: &mut [T], reduction: Reduction) -> Result<()> {
@@ -92,6 +93,10 @@ impl Engine for Backend {
         (self.sent, self.received)
     }
 
+    fn clock(&self) -> Clock {
+        self.shared.port.as_ref().map_or(Clock::Wall, |port| port.clock())
+    }
+
     fn in_background(&mut self, yes: bool) {
         if let Some(memory) = &mut self.host_memory {
             memory.in_background(yes);
@@ -100,6 +105,10 @@ impl Engine for Backend {
 
     fn offers(&self, kind: Kind, algorithm: Algorithm) -> bool {
         self.lacks(kind, algorithm).is_none()
+    }
+
+    fn under_way(&self) -> (u32, u64, Tag) {
+        (self.id, self.sequence, self.tag)
     }
 
     fn begin(&mut self, scope: Scope, tag: Tag) -> Result<()> {

@@ -42,6 +42,7 @@ impl Backend {
         let own = places.iter().position(|rank| *rank == self.rank).unwrap_or(0);
         let connector = self.shared.connector.clone();
         let part = connector.connect(self, Members { places, of_world, own, id });
+        let part = part.map(Self::over_simulated_link);
         // If the world broke meanwhile, that is why ranks did not meet.
         part.map_err(|error| self.shared.failure.get().map_or(error, |cause| self.error(cause)))
     }

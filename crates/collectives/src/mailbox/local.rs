@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{Channel, Inbox, Mail, has_left};
 use crate::error::Result;
 use crate::failure::Failure;
+use crate::simulated::Port;
 
 /// One rank's mail.
 pub(crate) struct LocalMail {
@@ -14,10 +15,12 @@ pub(crate) struct LocalMail {
 }
 
 impl LocalMail {
-    /// The mail of all ranks of a world.
-    pub(crate) fn world(failures: &[Arc<Failure>]) -> Vec<Arc<dyn Mail>> {
-        let inboxes: Arc<[Arc<Inbox>]> =
-            failures.iter().enumerate().map(|(rank, failure)| Inbox::new(rank, failure.clone())).collect();
+    /// The mail of all ranks of a world, through their ports, if links are simulated.
+    pub(crate) fn world(failures: &[Arc<Failure>], ports: &[Option<Arc<Port>>]) -> Vec<Arc<dyn Mail>> {
+        let of = |(rank, (failure, port)): (usize, (&Arc<Failure>, &Option<Arc<Port>>))| {
+            Inbox::new(rank, failure.clone(), port.clone())
+        };
+        let inboxes: Arc<[Arc<Inbox>]> = failures.iter().zip(ports).enumerate().map(of).collect();
         let of = |own| Arc::new(Self { own, inboxes: inboxes.clone() }) as Arc<dyn Mail>;
         (0..failures.len()).map(of).collect()
     }
@@ -29,7 +32,8 @@ impl Mail for LocalMail {
         if own.failure().is_set() {
             return Err(own.broken(format!("send to rank {to} on channel {}", channel.number)));
         }
-        match self.inboxes[to].put(self.own, channel, bytes.to_vec()) {
+        let left = if to == self.own { 0 } else { own.leave(bytes.len()) };
+        match self.inboxes[to].put(self.own, channel, bytes.to_vec(), left) {
             true => Ok(()),
             false => Err(has_left(to, channel)),
         }

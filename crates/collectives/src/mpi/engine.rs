@@ -157,6 +157,10 @@ impl Engine for Mpi {
         algorithm == Algorithm::Auto
     }
 
+    fn under_way(&self) -> (u32, u64, Tag) {
+        (self.id, self.sequence, self.tag)
+    }
+
     fn begin(&mut self, scope: Scope, tag: Tag) -> Result<()> {
         if tag.algorithm != Algorithm::Auto {
             let problem = format!("there is none by {} here: MPI chooses for itself", tag.algorithm);

@@ -79,7 +79,7 @@ impl State {
             for round in 0..length.div_ceil(piece) {
                 self.comm.receive(&mut bytes[part_of(0..length, round, piece)], from, DATA)?;
             }
-            inbox.put(from, channel, bytes);
+            inbox.put(from, channel, bytes, 0);
         }
         self.forget_sent()
     }
@@ -88,7 +88,7 @@ impl State {
 impl MpiMail {
     /// The mail of the rank that `comm` says, on that communicator alone.
     pub(super) fn new(world: Arc<World>, comm: Comm) -> Self {
-        let inbox = Inbox::new(comm.rank, Arc::default());
+        let inbox = Inbox::new(comm.rank, Arc::default(), None);
         Self { world, inbox, state: Mutex::new(State { sends: VecDeque::new(), comm }) }
     }
 
@@ -107,7 +107,7 @@ impl Mail for MpiMail {
     fn send(&self, to: usize, channel: Channel, bytes: &[u8]) -> Result<()> {
         self.world.check_failure()?;
         if to == self.inbox.own() {
-            self.inbox.put(to, channel, bytes.to_vec());
+            self.inbox.put(to, channel, bytes.to_vec(), 0);
             return Ok(());
         }
         let mut envelope = Vec::with_capacity(ENVELOPE);

@@ -65,7 +65,7 @@ impl DeviceQueue for Channel {
         check_algorithm(tag)?;
         self.check_buffer(operation, whole)?;
         match part {
-            Part::Apart(part) => self.check_buffer(operation, part),
+            Part::Apart(part) | Part::Exchange { to: part, .. } => self.check_buffer(operation, part),
             Part::Chunk | Part::Lengths(_) => Ok(()),
         }
     }
@@ -77,10 +77,11 @@ impl DeviceQueue for Channel {
         part: Part<'_>,
     ) -> Result<Box<dyn DeviceOperation>> {
         let (operation, stream) = (tag.kind.name(), self.stream().clone());
-        let (mut apart, lengths) = match part {
-            Part::Chunk => (None, None),
-            Part::Lengths(lengths) => (None, Some(lengths)),
-            Part::Apart(part) => (Some(part), None),
+        let (mut apart, lengths, exchange) = match part {
+            Part::Chunk => (None, None, None),
+            Part::Lengths(lengths) => (None, Some(lengths), None),
+            Part::Apart(part) => (Some(part), None, None),
+            Part::Exchange { out, to, inn } => (Some(to), None, Some((out, inn))),
         };
         let compute: Vec<_> =
             std::iter::once(&whole).chain(&apart).map(|buffer| buffer.compute().clone()).collect();
@@ -91,12 +92,17 @@ impl DeviceQueue for Channel {
         let issued = {
             let (whole, _noted) = lend(&mut whole, &stream);
             let (part, _noted_too) = apart.as_mut().map(|part| lend(part, &stream)).unzip();
-            let calls = match lengths {
-                Some(lengths) => {
+            let calls = match (lengths, exchange, part) {
+                (Some(lengths), ..) => {
                     let own = whole.part(lengths[self.member.rank].clone()).read();
                     calls::all_gather_parts(self.member, own, whole, lengths)
                 }
-                None => calls::of(tag, self.member, whole, part)?,
+                (None, Some((out, inn)), Some(to)) => {
+                    let mut calls = calls::send_parts(whole.read(), out);
+                    calls.extend(calls::receive_parts(to, inn));
+                    calls
+                }
+                (None, _, part) => calls::of(tag, self.member, whole, part)?,
             };
             let moved = calls.iter().map(|call| call.moved(self.member));
             let moved = moved.fold((0, 0), |sum, call| (sum.0 + call.0, sum.1 + call.1));

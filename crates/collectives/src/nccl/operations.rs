@@ -9,7 +9,7 @@ use crate::algorithms::cost::CostModel;
 use crate::buffer::SliceMut;
 use crate::control::Control;
 use crate::dtype::ReduceOp;
-use crate::engine::{Backend, DeviceQueue, Ending, Engine, same_facts};
+use crate::engine::{Backend, DeviceQueue, Ending, Engine, Facts};
 use crate::error::{CommError, Result};
 use crate::failure::Failure;
 use crate::mailbox::Mailbox;
@@ -39,6 +39,10 @@ impl Engine for NcclEngine {
         algorithm == Algorithm::Auto
     }
 
+    fn under_way(&self) -> (u32, u64, Tag) {
+        self.host.under_way()
+    }
+
     fn begin(&mut self, scope: Scope, tag: Tag) -> Result<()> {
         check_algorithm(tag)?;
         self.host.enter_as(scope, tag)
@@ -52,9 +56,9 @@ impl Engine for NcclEngine {
         Some(self.channel.clone())
     }
 
-    fn agree(&mut self, facts: &str) -> Result<()> {
-        let all = exchange(&mut self.host, facts.as_bytes())?;
-        same_facts(&all, facts).map_err(|(rank, theirs)| self.host.mismatch(rank, theirs))
+    fn agree(&mut self, facts: &Facts) -> Result<()> {
+        let all = exchange(&mut self.host, &facts.message())?;
+        facts.check(&all, self.host.rank).map_err(|(rank, _, theirs)| self.host.mismatch(rank, theirs))
     }
 
     fn all_reduce(&mut self, values: SliceMut<'_>, _: ReduceOp) -> Result<()> {

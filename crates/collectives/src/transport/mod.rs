@@ -3,6 +3,7 @@
 //! A [`Link`] joins two ranks. A world may mix them: ranks of one host through pipes in shared memory, others through
 //! TCP, and threads of one process through channels.
 
+mod delayed;
 pub(crate) mod local;
 mod outbox;
 #[cfg(target_os = "linux")]
@@ -10,9 +11,13 @@ pub(crate) mod pipe;
 pub(crate) mod tcp;
 mod wire;
 
+pub(crate) use delayed::Delayed;
 pub(crate) use wire::Wire;
 
-use crate::patience::{Broken, LinkError};
+use std::sync::Arc;
+
+use crate::patience::{Broken, LinkError, Patience};
+use crate::simulated::Port;
 
 /// The two parts of a message. The header's length is always the same; the payload's is in the header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +39,15 @@ pub(crate) trait Link: Send {
 pub(crate) struct Links(pub(crate) Vec<Option<Box<dyn Link>>>);
 
 impl Links {
+    /// Makes their messages take as long as this rank's simulated link has them take.
+    pub(crate) fn delay(&mut self, port: &Arc<Port>, patience: &Patience) {
+        for place in &mut self.0 {
+            let delayed =
+                |link| Box::new(Delayed::new(link, port.clone(), patience.clone())) as Box<dyn Link>;
+            *place = place.take().map(delayed);
+        }
+    }
+
     fn on<R>(
         &mut self,
         rank: usize,

@@ -4,11 +4,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::environment::Ask;
 use super::secret::Secret;
 use super::tls::Tls;
 use crate::algorithms::cost::CostModel;
 use crate::error::{CommError, Result};
 use crate::operation::Algorithm;
+use crate::simulated::SimulatedLink;
 
 /// How long an operation may take by default.
 pub(super) const DEFAULT_OP_TIMEOUT: Duration = Duration::from_secs(600);
@@ -46,6 +48,9 @@ pub struct WorldConfig {
     pub secret: Option<Secret>,
     /// How connections are encrypted, if they are; needs the feature `tls`.
     pub tls: Option<Tls>,
+    /// The link over which messages between ranks go as if it was that of each rank, all of which must be on one machine (Linux);
+    /// the same on every rank. They share no memory then.
+    pub link: Option<SimulatedLink>,
     /// Which way bytes go if a call does not say; the same on every rank.
     pub algorithm: Algorithm,
     /// What links cost, from an earlier world of this kind ([`crate::Communicator::costs`]); the same on every rank.
@@ -81,6 +86,7 @@ impl WorldConfig {
             streams: 1,
             secret: None,
             tls: None,
+            link: None,
             algorithm: Algorithm::Auto,
             costs: None,
             flight_recorder: None,
@@ -95,7 +101,8 @@ impl WorldConfig {
     /// `mpiexec`, or of SLURM's `srun`. `None` if no launcher has set any.
     ///
     /// `RANK` and `WORLD_SIZE` (torchrun's) come first. Rank 0 is at `MASTER_ADDR` if that is set; if all ranks are on one
-    /// host, on loopback; otherwise where the launcher says: SLURM's first node, the host of OpenMPI's `mpirun`, what rank 0
+    /// host, on loopback; otherwise where the launcher says: SLURM's first node (of which `scontrol` is asked if its name does not
+    /// resolve), the host of OpenMPI's `mpirun`, what rank 0
     /// tells MPICH's. It listens at `PHALANX_PORT` or `MASTER_PORT`, if they are set. If they are not, and under torchrun,
     /// whose agent has its own store at `MASTER_PORT`, it takes the first free one of sixteen ports between 20000 and 32287
     /// that belong to the job's name ([`WorldConfig::job`]).
@@ -107,9 +114,8 @@ impl WorldConfig {
     /// [`CommError::Environment`] naming the variable that is missing or malformed.
     pub fn from_env() -> Result<Option<Self>> {
         let get = |name: &str| std::env::var(name).ok();
-        super::environment::read(&get, &|rank, exchange| {
-            super::pmi::ask(get("PMI_FD").as_deref(), rank, exchange)
-        })
+        let pmi = |rank, exchange| super::pmi::ask(get("PMI_FD").as_deref(), rank, exchange);
+        super::environment::read(&get, &Ask { pmi: &pmi, node: &super::scontrol::reach })
     }
 
     /// The ports where rank 0 may listen.
@@ -134,6 +140,8 @@ impl WorldConfig {
             format!("rank {} does not exist in a world of {}", self.rank, self.world_size)
         } else if !(1..=64).contains(&self.streams) {
             format!("{} streams between two ranks; there can be 1 to 64", self.streams)
+        } else if self.link.is_some() && !cfg!(target_os = "linux") {
+            "a simulated link needs Linux, whose clock all processes of a machine share".to_owned()
         } else {
             return Ok(());
         };

@@ -21,8 +21,8 @@ use crate::mailbox::{Channel, Inbox, Mail, has_left};
 /// After the handshake a caller says which world it means, and its rank.
 const GREETING: usize = 16;
 
-/// Before each message: the communicator, the channel and the length.
-const HEADER: usize = 16;
+/// Before each message: the communicator, the channel, the length, and over a simulated link when it has left.
+const HEADER: usize = 24;
 
 /// The longest message.
 const LONGEST: usize = 1 << 32;
@@ -150,13 +150,14 @@ impl Mail for ProcessMail {
             return Err(CommError::Argument { operation: "send to a channel", problem });
         }
         if to == inbox.own() {
-            return if inbox.put(to, channel, bytes.to_vec()) { Ok(()) } else { Err(CommError::Closed) };
+            return if inbox.put(to, channel, bytes.to_vec(), 0) { Ok(()) } else { Err(CommError::Closed) };
         }
         let Outgoing { messages, flow } = self.outgoing(to)?;
         let mut message = Vec::with_capacity(HEADER + bytes.len());
         message.extend_from_slice(&channel.communicator.to_le_bytes());
         message.extend_from_slice(&channel.number.to_le_bytes());
         message.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+        message.extend_from_slice(&inbox.leave(bytes.len()).to_le_bytes());
         message.extend_from_slice(bytes);
         let len = message.len();
         let room = |state: &FlowState| state.ended || state.waiting == 0 || state.waiting + len <= QUEUE;
@@ -286,13 +287,14 @@ async fn read(post: &Post, rank: usize, mut stream: Connection) {
     while stream.read_exact(&mut header).await.is_ok() {
         let short = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| header[at + i]));
         let channel = Channel { communicator: short(0), number: short(4) };
-        let length = u64::from_le_bytes(std::array::from_fn(|i| header[8 + i]));
+        let long = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| header[at + i]));
+        let (length, left) = (long(8), long(16));
         if length > LONGEST as u64 {
             return tracing::warn!(rank, length, "a rank announces a message of impossible length");
         }
         let mut bytes = Vec::with_capacity((length as usize).min(RESERVED));
         let read = (&mut stream).take(length).read_to_end(&mut bytes).await;
-        if read.is_err() || bytes.len() as u64 != length || !post.inbox.put(rank, channel, bytes) {
+        if read.is_err() || bytes.len() as u64 != length || !post.inbox.put(rank, channel, bytes, left) {
             return;
         }
     }

@@ -11,6 +11,7 @@ mod pmi;
 mod processes;
 mod regroup;
 mod rendezvous;
+mod scontrol;
 mod search;
 mod secret;
 mod threads;
@@ -19,7 +20,7 @@ mod tls;
 pub use config::WorldConfig;
 pub use regroup::{Regrouped, regroup};
 pub use secret::Secret;
-pub use threads::threads;
+pub use threads::{threads, threads_over};
 pub use tls::Tls;
 
 use std::net::{SocketAddr, TcpListener};
@@ -28,6 +29,7 @@ use std::time::Duration;
 
 use crossbeam_channel::RecvTimeoutError;
 
+use crate::algorithms::gathered;
 use crate::communicator::Communicator;
 use crate::control::Watched;
 use crate::engine::{Backend, Ending, Shared};
@@ -35,6 +37,7 @@ use crate::error::{CommError, Result};
 use crate::failure::Cause;
 use crate::mailbox::Inbox;
 use crate::patience::Patience;
+use crate::simulated::Port;
 use mail::{Post, ProcessMail};
 use processes::Process;
 
@@ -127,8 +130,9 @@ fn meet(config: &WorldConfig, listener: Option<TcpListener>, watched: &Watched) 
     let connector =
         Process { config: config.clone(), address: table.data[config.rank].ip(), token: table.token };
     let tls = config.tls_configs()?;
+    let port = config.link.map(|link| Arc::new(Port::new(link)));
     let post = Post {
-        inbox: Inbox::new(config.rank, failure.clone()),
+        inbox: Inbox::new(config.rank, failure.clone(), port.clone()),
         addresses: table.data.clone(),
         token: table.token,
         secret: config.secret.clone(),
@@ -153,6 +157,7 @@ fn meet(config: &WorldConfig, listener: Option<TcpListener>, watched: &Watched) 
         control,
         recorder,
         timeout,
+        port,
         mail,
         connector: Arc::new(connector),
         dump: config.flight_recorder.clone(),
@@ -161,7 +166,26 @@ fn meet(config: &WorldConfig, listener: Option<TcpListener>, watched: &Watched) 
     let mut backend = Backend::new(config.rank, 0, (0..config.world_size).collect(), links, shared);
     backend.costs = config.costs;
     crate::engine::agree(&mut backend, &host::name(config), config.shared_memory)?;
-    Communicator::start(Box::new(backend), config.local_rank, config.algorithm, ending).map_err(io)
+    if config.link.is_some() {
+        on_one_machine(config, &mut backend)?;
+    }
+    Communicator::start(Box::new(backend.over_simulated_link()), config.local_rank, config.algorithm, ending)
+        .map_err(io)
+}
+
+/// Refuses ranks on several machines, whose clocks differ. Every rank comes here at the same place.
+fn on_one_machine(config: &WorldConfig, backend: &mut Backend) -> Result<()> {
+    let all = backend.everybody();
+    let machines = gathered::all_gather(backend, &all, host::machine(config).as_bytes())?;
+    match machines.iter().position(|machine| *machine != machines[0]) {
+        None => Ok(()),
+        Some(rank) => Err(CommError::Argument {
+            operation: "connect",
+            problem: format!(
+                "ranks 0 and {rank} are on different machines; a simulated link is for ranks of one machine"
+            ),
+        }),
+    }
 }
 
 impl WorldConfig {

@@ -13,6 +13,7 @@ use crate::error::{CommError, Result};
 use crate::failure::Failure;
 use crate::mailbox::LocalMail;
 use crate::operation::Algorithm;
+use crate::simulated::{Port, SimulatedLink};
 use crate::transport::{Links, local};
 
 /// One rank's end of a new communicator between threads.
@@ -61,28 +62,46 @@ impl Connector for Nursery {
 /// # Errors
 /// If the system refuses threads.
 pub fn threads(world_size: usize) -> Result<Vec<Communicator>> {
+    world(world_size, None)
+}
+
+/// The communicators of a world of threads in this process, as [`threads`] makes them, whose messages take as long as over
+/// a simulated link that each has.
+///
+/// # Errors
+/// If the system refuses threads; [`CommError::Argument`] on other systems than Linux.
+pub fn threads_over(world_size: usize, link: SimulatedLink) -> Result<Vec<Communicator>> {
+    if !cfg!(target_os = "linux") {
+        let problem = "a simulated link needs Linux".to_owned();
+        return Err(CommError::Argument { operation: "threads", problem });
+    }
+    world(world_size, Some(link))
+}
+
+fn world(world_size: usize, link: Option<SimulatedLink>) -> Result<Vec<Communicator>> {
+    let ports: Vec<_> = (0..world_size).map(|_| link.map(|link| Arc::new(Port::new(link)))).collect();
     let watched: Vec<Watched> = (0..world_size).map(|_| Watched::default()).collect();
     let failures: Vec<_> = watched.iter().map(|rank| rank.failure.clone()).collect();
     let timeout = DEFAULT_OP_TIMEOUT;
     let control = Arc::new(ControlPlane::local(watched.clone()));
     let links = local::world(&failures, timeout);
     let memories = engine::of_threads(world_size);
-    let mail = LocalMail::world(&failures);
+    let mail = LocalMail::world(&failures, &ports);
     let nursery = Arc::new(Nursery { failures, timeout, new: Mutex::default() });
     links
         .into_iter()
         .zip(memories)
         .zip(watched)
-        .zip(mail)
+        .zip(mail.into_iter().zip(ports))
         .enumerate()
-        .map(|(rank, (((links, memory), Watched { failure, recorder, .. }), mail))| {
+        .map(|(rank, (((links, memory), Watched { failure, recorder, .. }), (mail, port)))| {
             let (control, connector) = (control.clone(), nursery.clone());
-            let shared = Shared { failure, control, recorder, timeout, mail, connector, dump: None };
+            let shared = Shared { failure, control, recorder, timeout, port, mail, connector, dump: None };
             let ending = Ending::of_world(&shared, rank);
             let mut backend = Backend::new(rank, 0, (0..world_size).collect(), links, shared);
             backend.hosts.fill(0);
             backend.host_memory = memory;
-            Communicator::start(Box::new(backend), rank, Algorithm::Auto, ending)
+            Communicator::start(Box::new(backend.over_simulated_link()), rank, Algorithm::Auto, ending)
                 .map_err(|error| CommError::Buffer(format!("cannot start a thread: {error}")))
         })
         .collect()

@@ -93,6 +93,27 @@ pub(crate) fn check_device<T: Element + DeviceRepr>(
         comm.all_gatherv_in_place(&mut buffer, &lengths).expect("sound");
         comm.all_gatherv_in_place(&mut on_host, &lengths).expect("sound");
         assert!(buffer.values() == expected && on_host == expected, "all-gather of parts of {lengths:?}");
+        // Of unequal lengths, some of them 0, and of equal ones; what comes has something between.
+        let (most, gap) = (len / world, 3);
+        let unequal: fn(usize, usize, usize) -> usize = |from, to, most| (from * 2 + to * 3) % 5 * most / 4;
+        for length in [unequal, |_, _, most| most] {
+            let start = |from: usize, to: usize| (0..to).map(|to| length(from, to, most)).sum::<usize>();
+            let sent = |from: usize, to: usize| start(from, to)..start(from, to + 1);
+            let place = |from: usize| (most + gap) * from..(most + gap) * from + length(from, rank, most);
+            let (out, inn): (Vec<_>, Vec<_>) =
+                (0..world).map(|other| (sent(rank, other), place(other))).unzip();
+            let untouched = vec![make(9); (most + gap) * world];
+            let mut expected = untouched.clone();
+            for (from, inn) in inn.iter().enumerate() {
+                expected[inn.clone()].copy_from_slice(&all[from][sent(from, rank)]);
+            }
+            let (mut whole, mut buffer) = (here(own), here(&untouched));
+            comm.all_to_allv_into((&mut whole, &out), (&mut buffer, &inn)).expect("sound");
+            assert!(buffer.values() == expected, "all-to-all of {out:?} to {inn:?}");
+            let (mut whole, mut on_host) = (own.clone(), untouched);
+            comm.all_to_allv_into((&mut whole, &out), (&mut on_host, &inn)).expect("sound");
+            assert!(on_host == expected && whole == *own, "all-to-all of {out:?} to {inn:?} on the host");
+        }
         let boxed: Box<dyn FlatBuffer> = Box::new(here(own));
         drop(comm.broadcast_async(boxed, root).wait().expect("sound"));
         let mut buffer = here(own);
@@ -232,6 +253,20 @@ fn arguments_are_checked() {
         refused(comm.all_gather_into(&mut here(7), &mut vec![0.0_f32; own]), "the other on the host");
         refused(comm.all_gatherv_in_place(&mut here(7), &vec![1; count]), "in a buffer of 7");
         refused(comm.all_gatherv_in_place(&mut here(7), &vec![1; count + 1]), "parts for");
+        let (few, all) = (vec![0..1; count], vec![0..8; count]);
+        refused(
+            comm.all_to_allv_into((&mut here(7), &few), (&mut here(7), &all)),
+            "at 0..8 of a buffer of 7",
+        );
+        refused(comm.all_to_allv_into((&mut here(7), &few[1..]), (&mut here(7), &few)), "parts for");
+        refused(
+            comm.all_to_allv_into((&mut here(7), &few), (&mut vec![1.0_f32; 7], &few)),
+            "the other on the host",
+        );
+        refused(comm.all_to_allv_into((&mut here(7), &few), (&mut vec![1.0_f64; 7], &few)), "cannot come as");
+        let mut two = few.clone();
+        two[comm.rank()] = 0..2;
+        refused(comm.all_to_allv_into((&mut here(7), &two), (&mut here(7), &few)), "for itself and takes 1");
         refused(comm.using(Algorithm::Tree).all_reduce(&mut here(7), ReduceOp::Sum), "none by tree");
         refused(Coalesced::new(vec![here(3)]).map(drop), "memory of GPU");
         if nccl::device_count() > 1 {

@@ -62,6 +62,21 @@ fn ranks_that_disagree_about_parts_get_an_error_naming_both() {
 }
 
 #[test]
+fn ranks_that_disagree_about_an_exchange_get_an_error_naming_both() {
+    on_gpus(&[Way::Threads], &[2], |world, context| {
+        let comm = nccl::communicator(&world, context.clone()).expect("all ranks come");
+        let compute = context.new_stream().expect("a sound GPU");
+        let here = || OnGpu::new(&compute, &[1.0_f32; 8]);
+        // Rank 1 sends four, and rank 0 takes three.
+        let (out, inn) =
+            if comm.rank() == 0 { ([0..1, 1..3], [0..1, 1..4]) } else { ([0..4, 4..5], [0..2, 4..5]) };
+        let _ = comm.all_to_allv_into((&mut here(), &out), (&mut here(), &inn));
+        let text = broken(&comm).to_string();
+        assert!(text.contains("4 elements for rank 0") || text.contains("3 of it"), "{text}");
+    });
+}
+
+#[test]
 fn what_waits_for_a_rank_that_gives_up_is_given_up() {
     on_gpus(&WAYS, &[1, 2, 4], |world, context| {
         let compute = context.new_stream().expect("a sound GPU");

@@ -32,7 +32,8 @@ const NEEDED: (i32, i32) = (8, 0);
 pub enum Stream {
     /// Kernels of forward, backward and update. Memory is allocated and freed in its order.
     Compute,
-    /// Collectives. It has the greatest priority, so that a reduction that is ready is not kept waiting by the rest of backward.
+    /// What is done to gradients and parameters on their way between ranks. It has the greatest priority, so that a reduction that is
+    /// ready is not kept waiting by the rest of backward.
     Communication,
     /// Copies to and from the host.
     Copies,

@@ -49,6 +49,9 @@ mod pooling;
 mod random;
 mod updates;
 
+mod codec_chunks;
+mod codec_entries;
+
 pub use attention::{AttentionSizes, attention, attention_backward, attention_supports};
 pub use batch_norm::{
     BatchNorm, BatchNormBackward, batch_norm, batch_norm_affine_gradients, batch_norm_backward,
@@ -56,6 +59,10 @@ pub use batch_norm::{
     batch_norm_train, batch_norm_train_backward,
 };
 pub use binary::{binary, mul_backward, sum_to_shape};
+pub use codec_chunks::{ChunkMessages, chunk_errors, decode_chunks, encode_chunks, feed_back, spoil};
+pub use codec_entries::{
+    Drawn, gather_momentum, hold, index_bytes, largest, largest_words, scatter, take_away,
+};
 pub use depthwise::{depthwise, depthwise_backward_input, depthwise_backward_weight, depthwise_supports};
 pub use elementwise::{affine, neg, unary, unary_backward};
 pub use gated::{geglu, geglu_backward};
@@ -79,6 +86,6 @@ pub use softmax::{softmax, softmax_backward};
 pub use sources::all as sources;
 pub use sums::{sum_all, sum_over};
 pub use updates::{
-    Decay, OnDevice, StepInputs, StepNumbers, adam_step, clip_factor, ema_step, loss_scale_step, scale_by,
-    sgd_step, sum_of_squares,
+    EmaInputs, OnDevice, ScaledStep, StepInputs, StepNumbers, adam_step, clip_factor, ema_step,
+    loss_scale_step, not_finite, scale_by, sgd_step, sum_of_squares,
 };

@@ -78,6 +78,8 @@ families! {
     LOSSES = "losses";
     UPDATES = "updates";
     IMAGES = "images";
+    CODEC_CHUNKS = "codec_chunks";
+    CODEC_ENTRIES = "codec_entries";
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Steps of optimizers over whole flat units, and what is done with gradients before.
 
-use phalanx_kernels::{AdamOptions, SgdOptions};
+use phalanx_kernels::{AdamOptions, EmaOptions, LOSS_SCALE_STATE, LossScaleOptions, SgdOptions};
 
 use super::grid::{check, check_float, launch, over, pack, parts};
 use super::sources::UPDATES;
@@ -19,6 +19,8 @@ pub struct StepInputs<'a> {
     pub factor: Option<&'a Slice>,
     /// A flag of u32: where it is not 0 nothing changes.
     pub skip: Option<&'a Slice>,
+    /// How many of the steps before were left out so, a scalar of f64: they are none of those that Adam's corrections count.
+    pub left_out: Option<&'a Slice>,
     /// Where the new weights are written besides, in 16 bits.
     pub low: Option<&'a Slice>,
 }
@@ -26,7 +28,7 @@ pub struct StepInputs<'a> {
 impl<'a> StepInputs<'a> {
     /// A step with nothing more than weights and gradients.
     pub fn new(weights: &'a Slice, grads: &'a Slice) -> Self {
-        Self { weights, grads, factor: None, skip: None, low: None }
+        Self { weights, grads, factor: None, skip: None, left_out: None, low: None }
     }
 
     /// The suffix of kernels, and what they call the type of the copy.
@@ -41,9 +43,7 @@ impl<'a> StepInputs<'a> {
         if let Some(factor) = self.factor {
             check(function, "factor", factor, ElementType::F64, 1)?;
         }
-        if let Some(skip) = self.skip {
-            check(function, "skip", skip, ElementType::U32, 1)?;
-        }
+        check_counted(function, self.skip, self.left_out)?;
         let kind = match self.low.map(Slice::dtype) {
             None => 0,
             Some(ElementType::Bf16) => 1,
@@ -57,6 +57,14 @@ impl<'a> StepInputs<'a> {
         }
         Ok((format!("{w}_{g}"), kind))
     }
+}
+
+/// Fails unless what says which steps count is a flag of u32, and a scalar of f64.
+fn check_counted(function: &'static str, skip: Option<&Slice>, left_out: Option<&Slice>) -> Result<()> {
+    if let Some(skip) = skip {
+        check(function, "skip", skip, ElementType::U32, 1)?;
+    }
+    left_out.map_or(Ok(()), |left_out| check(function, "left_out", left_out, ElementType::F64, 1))
 }
 
 /// Numbers that a step multiplies by: as they are, or wherever they lie on the device when it runs, for graphs.
@@ -83,10 +91,6 @@ pub trait OnDevice {
     fn numbers(&self) -> Self::Numbers;
 }
 
-/// What is kept of an average, which takes the rest of the weights.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Decay(pub f64);
-
 impl OnDevice for SgdOptions {
     type Numbers = [f64; 5];
 
@@ -98,7 +102,7 @@ impl OnDevice for SgdOptions {
 }
 
 impl OnDevice for AdamOptions {
-    type Numbers = [f64; 9];
+    type Numbers = [f64; 11];
 
     fn numbers(&self) -> Self::Numbers {
         let Self { lr, betas: (beta1, beta2), eps, weight_decay, decoupled, step: number } = *self;
@@ -108,21 +112,17 @@ impl OnDevice for AdamOptions {
         let shrink = if decoupled { 1.0 - lr * weight_decay } else { 1.0 };
         let decay = if decoupled { 0.0 } else { weight_decay };
         let (take1, take2) = (1.0 - beta1, 1.0 - beta2);
-        [lr / correction1, 1.0 / correction2, eps, beta1, take1, beta2, take2, shrink, decay]
+        let (step, inverse2) = (lr / correction1, 1.0 / correction2);
+        [step, inverse2, eps, beta1, take1, beta2, take2, shrink, decay, lr, f64::from(power)]
     }
 }
 
-impl From<f64> for StepNumbers<'_, Decay> {
-    fn from(decay: f64) -> Self {
-        Self::Now(Decay(decay))
-    }
-}
-
-impl OnDevice for Decay {
-    type Numbers = [f64; 2];
+impl OnDevice for EmaOptions {
+    type Numbers = [f64; 4];
 
     fn numbers(&self) -> Self::Numbers {
-        [self.0, 1.0 - self.0]
+        let keep = self.keep();
+        [keep, 1.0 - keep, self.decay, self.updates as f64]
     }
 }
 
@@ -206,33 +206,57 @@ pub fn adam_step<'a>(
         .slice(moments[1])
         .optional(step.factor)
         .optional(step.skip)
+        .optional(step.left_out)
         .optional(step.low)
         .number(low)
         .number(count as i64)
         .run()
 }
 
-/// average ← decay·average + (1 − decay)·weights.
+/// What an update of an average reads and writes, of f32 or f64.
+#[derive(Debug, Clone, Copy)]
+pub struct EmaInputs<'a> {
+    /// The average, which changes.
+    pub average: &'a Slice,
+    /// The weights.
+    pub weights: &'a Slice,
+    /// A flag of u32: where it is not 0 nothing changes.
+    pub skip: Option<&'a Slice>,
+    /// How many of the updates before were left out so, a scalar of f64. The first that is not takes the weights as they are.
+    pub left_out: Option<&'a Slice>,
+}
+
+impl<'a> EmaInputs<'a> {
+    /// An update that counts.
+    pub fn new(average: &'a Slice, weights: &'a Slice) -> Self {
+        Self { average, weights, skip: None, left_out: None }
+    }
+}
+
+/// average ← keep·average + (1 − keep)·weights, with [`EmaOptions::keep`].
 ///
 /// # Errors
 /// If lengths or types differ.
 pub fn ema_step<'a>(
     gpu: &Gpu,
-    decay: impl Into<StepNumbers<'a, Decay>>,
-    average: &Slice,
-    weights: &Slice,
+    options: impl Into<StepNumbers<'a, EmaOptions>>,
+    step: EmaInputs<'_>,
 ) -> Result<()> {
     const FUNCTION: &str = "ema_step";
+    let EmaInputs { average, weights, skip, left_out } = step;
     check(FUNCTION, "weights", weights, average.dtype(), average.len())?;
     if !matches!(average.dtype(), ElementType::F32 | ElementType::F64) {
         return Err(GpuError::unsupported(FUNCTION, average.dtype().to_string()));
     }
-    let (numbers, at) = decay.into().arguments(FUNCTION)?;
+    check_counted(FUNCTION, skip, left_out)?;
+    let (numbers, at) = options.into().arguments(FUNCTION)?;
     launch(gpu, &UPDATES, &format!("ema_{}", average.dtype()), over(average.len(), pack(&[average.dtype()])))
         .number(numbers)
         .optional(at)
         .slice(average)
         .slice(weights)
+        .optional(skip)
+        .optional(left_out)
         .number(average.len() as i64)
         .run()
 }
@@ -285,33 +309,56 @@ pub fn clip_factor(gpu: &Gpu, sum_of_squares: &Slice, max_norm: f64) -> Result<S
     Ok(factor)
 }
 
-/// Loss scaling without the host, from the sum of squares of scaled gradients: what gradients are to be multiplied by (1/scale
-/// and, if `max_norm` is given, clipping), and whether the step is left out (a flag of u32), as [`StepInputs`] takes them.
-///
-/// `state` is `[3]` of f64 and changes: the scale, good steps since it changed, and steps in a row that were left out. With
-/// `interval` the scale halves after a step that is left out and doubles after so many good ones.
+/// 1 if a number is not finite and 0 if it is, where it lies: what ranks agree on by the largest. Scalars of f64.
 ///
 /// # Errors
-/// If an array is not such.
+/// If the number is not such a scalar.
+pub fn not_finite(gpu: &Gpu, number: &Slice) -> Result<Slice> {
+    check("not_finite", "number", number, ElementType::F64, 1)?;
+    let flag = gpu.unwritten(ElementType::F64, 1)?;
+    launch(gpu, &UPDATES, "not_finite", [1, 1, 1]).blocks([1; 3], [1; 3]).slice(number).slice(&flag).run()?;
+    Ok(flag)
+}
+
+/// What a step of a scaled loss has come to, on the device.
+#[derive(Debug, Clone)]
+pub struct ScaledStep {
+    /// What gradients are multiplied by, 1/scale and clipping in one: a scalar of f64, as [`StepInputs`] takes it.
+    pub factor: Slice,
+    /// Whether the step is left out: a flag of u32.
+    pub skip: Slice,
+    /// `[7]` of f64 for whoever reads it later: the scale of this step, 1 if it is left out, the norm of unscaled gradients, and
+    /// the state after it.
+    pub told: Slice,
+}
+
+/// Loss scaling without the host, from the sum of squares of scaled gradients and whether any rank's are not finite
+/// ([`not_finite`]); as [`phalanx_kernels::loss_scale_step`], with its state in `state`, which changes.
+///
+/// # Errors
+/// If an array is not of f64, or has another number of elements.
 pub fn loss_scale_step(
     gpu: &Gpu,
-    sum_of_squares: &Slice,
-    max_norm: Option<f64>,
-    interval: Option<u64>,
+    options: LossScaleOptions,
+    (sum_of_squares, overflow): (&Slice, &Slice),
     state: &Slice,
-) -> Result<(Slice, Slice)> {
+) -> Result<ScaledStep> {
     const FUNCTION: &str = "loss_scale_step";
     check(FUNCTION, "sum_of_squares", sum_of_squares, ElementType::F64, 1)?;
-    check(FUNCTION, "state", state, ElementType::F64, 3)?;
+    check(FUNCTION, "overflow", overflow, ElementType::F64, 1)?;
+    check(FUNCTION, "state", state, ElementType::F64, LOSS_SCALE_STATE)?;
     let (factor, skip) = (gpu.unwritten(ElementType::F64, 1)?, gpu.unwritten(ElementType::U32, 1)?);
+    let told = gpu.unwritten(ElementType::F64, 3 + LOSS_SCALE_STATE)?;
     launch(gpu, &UPDATES, FUNCTION, [1, 1, 1])
         .blocks([1; 3], [1; 3])
         .slice(sum_of_squares)
-        .number(max_norm.unwrap_or(0.0))
-        .number(interval.unwrap_or(0) as f64)
+        .slice(overflow)
+        .number(options.max_norm.unwrap_or(0.0))
+        .number(options.interval.unwrap_or(0) as f64)
         .slice(state)
         .slice(&factor)
         .slice(&skip)
+        .slice(&told)
         .run()?;
-    Ok((factor, skip))
+    Ok(ScaledStep { factor, skip, told })
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaStream, CudaViewMut};
 
 use super::slice::Slice;
+use crate::Result;
 use crate::device::Stream;
 use crate::driver::Borrowed;
 
@@ -33,10 +34,13 @@ impl Slice {
 }
 
 impl Lent {
-    /// For a library that uses the slice after and before the work of another stream than the computing one, which writes it.
-    #[must_use]
-    pub fn between(self, stream: Stream) -> Self {
-        Self { stream, ..self }
+    /// For a library that uses the slice after and before the work of another stream than the computing one.
+    ///
+    /// # Errors
+    /// If the driver refuses to let that stream wait for the slice's allocation.
+    pub fn between(self, stream: Stream) -> Result<Self> {
+        self.slice.block().enter(stream)?;
+        Ok(Self { stream, ..self })
     }
 
     /// The slice that was lent.

@@ -10,7 +10,9 @@ mod drawn;
 
 mod attending;
 mod batch_norms;
+mod codecs;
 mod elements;
+mod entries;
 mod last;
 mod maps;
 mod rows;

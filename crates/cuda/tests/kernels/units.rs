@@ -1,12 +1,14 @@
 //! Whole units: losses, optimizers' steps, averages, norms, loss scaling.
 
 use phalanx_cuda::kernels::{
-    PairLoss, StepInputs, adam_step, clip_factor, ema_step, kl_standard_normal_backward, loss_scale_step,
-    pair_loss, pair_loss_backward, scale_by, sgd_step, sum_of_squares,
+    EmaInputs, PairLoss, ScaledStep, StepInputs, adam_step, clip_factor, ema_step,
+    kl_standard_normal_backward, loss_scale_step, not_finite, pair_loss, pair_loss_backward, scale_by,
+    sgd_step, sum_of_squares,
 };
-use phalanx_cuda::{ElementType, Gpu};
+use phalanx_cuda::{ElementType, Gpu, Stream};
 use phalanx_kernels::{
-    AdamOptions, SgdOptions, adam_step as cpu_adam_step, ema_step as cpu_ema_step, sgd_step as cpu_sgd_step,
+    AdamOptions, EmaOptions, LossScaleOptions, SgdOptions, adam_step as cpu_adam_step,
+    ema_step as cpu_ema_step, loss_scale_step as cpu_loss_scale_step, sgd_step as cpu_sgd_step,
 };
 
 use crate::drawn::{
@@ -175,6 +177,18 @@ fn steps_of_adam() {
                     let step = StepInputs { skip: Some(&left_out), ..StepInputs::new(&w_gpu, &g_gpu) };
                     adam_step(gpu, options, step, [&m_gpu, &v_gpu]).unwrap();
                     assert_eq!([&w_gpu, &m_gpu, &v_gpu].map(|slice| download(gpu, slice)), before);
+                    // Corrections are of the steps that were not left out.
+                    let earlier = gpu.upload(&[3.0_f64]).unwrap();
+                    let step = StepInputs { left_out: Some(&earlier), ..StepInputs::new(&w_gpu, &g_gpu) };
+                    let issued = AdamOptions { step: options.step + 4, ..options };
+                    adam_step(gpu, issued, step, [&m_gpu, &v_gpu]).unwrap();
+                    let found = download(gpu, &w_gpu);
+                    for (slice, values) in [&w_gpu, &m_gpu, &v_gpu].into_iter().zip(&before) {
+                        slice.copy_from_on(&upload(gpu, dtype, values), Stream::Compute).unwrap();
+                    }
+                    let counted = AdamOptions { step: options.step + 1, ..options };
+                    adam_step(gpu, counted, StepInputs::new(&w_gpu, &g_gpu), [&m_gpu, &v_gpu]).unwrap();
+                    assert_close(gpu, &what, &w_gpu, &found);
                 }
             }
         }
@@ -192,9 +206,24 @@ fn averages_norms_and_factors() {
                 assert_within(gpu, "squares", &sum_of_squares(gpu, &x_gpu).unwrap(), &[squares], 1e-13);
                 if dtype == dtype.wide() {
                     let (mut average, average_gpu) = draw.slice(gpu, dtype, len);
-                    cpu_ema_step(&cpu(), 0.99, &mut average, &x).unwrap();
-                    ema_step(gpu, 0.99, &average_gpu, &x_gpu).unwrap();
+                    let options = EmaOptions { decay: 0.99, updates: 5 };
+                    cpu_ema_step(&cpu(), options.keep(), &mut average, &x).unwrap();
+                    let step = EmaInputs::new(&average_gpu, &x_gpu);
+                    ema_step(gpu, options, step).unwrap();
                     assert_close(gpu, "average", &average_gpu, &average);
+                    let (left_out, before) = (gpu.upload(&[1_u32]).unwrap(), download(gpu, &average_gpu));
+                    ema_step(gpu, options, EmaInputs { skip: Some(&left_out), ..step }).unwrap();
+                    assert_eq!(download(gpu, &average_gpu), before);
+                    let late = EmaOptions { updates: 9, ..options };
+                    let earlier = gpu.upload(&[4.0_f64]).unwrap();
+                    ema_step(gpu, late, EmaInputs { left_out: Some(&earlier), ..step }).unwrap();
+                    cpu_ema_step(&cpu(), options.keep(), &mut average, &x).unwrap();
+                    assert_close(gpu, "average of fewer", &average_gpu, &average);
+                    // The first that counts begins it, whatever was there.
+                    let nothing = upload(gpu, dtype, &vec![f64::NAN; len]);
+                    let first = EmaInputs { left_out: Some(&earlier), ..EmaInputs::new(&nothing, &x_gpu) };
+                    ema_step(gpu, EmaOptions { updates: 4, ..options }, first).unwrap();
+                    assert_eq!(download(gpu, &nothing), download(gpu, &x_gpu));
                 }
                 scale_by(gpu, &x_gpu, &gpu.upload(&[-0.25_f64]).unwrap()).unwrap();
                 let scaled: Vec<f64> = x.iter().map(|x| -0.25 * x).collect();
@@ -213,23 +242,35 @@ fn averages_norms_and_factors() {
 #[test]
 fn the_scale_of_the_loss_changes_on_the_device() {
     on_gpu(|gpu| {
-        let state = gpu.upload(&[1024.0_f64, 0.0, 0.0]).unwrap();
-        let step = |squares: f64| {
+        let state = gpu.upload(&[1024.0_f64, 0.0, 0.0, 0.0]).unwrap();
+        let options = LossScaleOptions { max_norm: Some(2.0), interval: Some(3) };
+        let step = |squares: f64, elsewhere: bool| {
             let squares = gpu.upload(&[squares]).unwrap();
-            let (factor, skip) = loss_scale_step(gpu, &squares, Some(2.0), Some(3), &state).unwrap();
+            let overflow = match elsewhere {
+                true => gpu.upload(&[1.0_f64]).unwrap(),
+                false => not_finite(gpu, &squares).unwrap(),
+            };
+            let ScaledStep { factor, skip, told } =
+                loss_scale_step(gpu, options, (&squares, &overflow), &state).unwrap();
             let (factor, skip) =
                 (gpu.download::<f64>(&factor).unwrap()[0], gpu.download::<u32>(&skip).unwrap()[0]);
-            (factor, skip, gpu.download::<f64>(&state).unwrap())
+            let (told, state) = (gpu.download::<f64>(&told).unwrap(), gpu.download::<f64>(&state).unwrap());
+            assert_eq!((told[1], &told[3..]), (f64::from(skip), &state[..]));
+            (factor, skip, told[..3].to_vec(), state)
         };
-        let scaled = |norm: f64, scale: f64| (norm * scale).powi(2);
-        assert_eq!(step(scaled(1.0, 1024.0)), (1.0 / 1024.0, 0, vec![1024.0, 1.0, 0.0]));
-        let (factor, skip, _) = step(scaled(4.0, 1024.0));
-        assert!(skip == 0 && (factor * 1024.0 - 2.0 / (4.0 + 1e-6)).abs() < 1e-12, "{factor}");
-        assert_eq!(step(f64::INFINITY), (0.0, 1, vec![512.0, 0.0, 1.0]));
-        assert_eq!(step(f64::NAN), (0.0, 1, vec![256.0, 0.0, 2.0]));
-        for good in [1.0, 2.0] {
-            assert_eq!(step(0.0).2, vec![256.0, good, 0.0]);
+        // As the processor has it, whatever comes.
+        let mut expected = [1024.0, 0.0, 0.0, 0.0];
+        let norms = [1.0, 4.0, f64::INFINITY, f64::NAN, 0.0, 0.1, 3.0, 1.0, 1.0, 1.0];
+        for (at, norm) in norms.into_iter().enumerate() {
+            let (scale, elsewhere) = (expected[0], at == 7);
+            let squares = (norm * scale).powi(2);
+            let overflow = elsewhere || !squares.is_finite();
+            let on_cpu = cpu_loss_scale_step(options, (squares, overflow), &mut expected);
+            let (factor, skip, told, state) = step(squares, elsewhere);
+            assert_eq!((factor, skip), (on_cpu.factor, u32::from(on_cpu.left_out)), "step {at}");
+            assert_eq!((told[0], state.as_slice()), (scale, &expected[..]), "step {at}");
+            assert!(told[2] == on_cpu.norm || told[2].is_nan() && on_cpu.norm.is_nan(), "step {at}");
         }
-        assert_eq!(step(0.0).2, vec![512.0, 0.0, 0.0]);
+        assert_eq!(expected, [256.0, 2.0, 0.0, 3.0]);
     });
 }

@@ -60,12 +60,7 @@ fn too_small((width, height): (u32, u32), size: u32, padding: u32) -> DataError 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use image::Rgb;
-
-    /// Each pixel's colour tells its place, from 1.
-    fn image(width: u32, height: u32) -> RgbImage {
-        RgbImage::from_fn(width, height, |x, y| Rgb([x as u8 + 1, y as u8 + 1, 9]))
-    }
+    use crate::transform::places_in_colours as image;
 
     #[test]
     fn the_middle_is_the_middle() {

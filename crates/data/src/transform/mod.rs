@@ -248,6 +248,12 @@ fn resized_side(config: &TransformConfig) -> Option<u32> {
     config.area_crop.map(|part| part.size).or(square)
 }
 
+/// An image whose every pixel's colour tells its place, from 1.
+#[cfg(test)]
+fn places_in_colours(width: u32, height: u32) -> RgbImage {
+    RgbImage::from_fn(width, height, |x, y| image::Rgb([x as u8 + 1, y as u8 + 1, 9]))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -56,14 +56,8 @@ impl Placement {
 mod tests {
     use super::*;
     use crate::rng::{Purpose, rng_for};
-    use crate::transform::RandomCrop;
-    use image::Rgb;
+    use crate::transform::{RandomCrop, places_in_colours as image};
     use std::collections::BTreeSet;
-
-    /// Each pixel's colour tells its place, from 1.
-    fn image(width: u32, height: u32) -> RgbImage {
-        RgbImage::from_fn(width, height, |x, y| Rgb([x as u8 + 1, y as u8 + 1, 9]))
-    }
 
     #[test]
     fn mirroring_comes_after_cutting() {

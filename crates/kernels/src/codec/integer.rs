@@ -1,6 +1,6 @@
 //! Integers of 8 and 4 bits with a scale for every chunk.
 
-use super::{check_bytes, check_chunk, largest, put};
+use super::{check_bytes, check_chunk, largest, low_byte, put};
 use crate::context::Context;
 use crate::error::{Result, check_len};
 
@@ -17,7 +17,9 @@ pub fn int4_len(len: usize) -> usize {
 /// x/scale rounded to the nearest integer, halves to the even one, within ±`top`.
 #[inline(always)]
 fn rounded(value: f32, scale: f32, top: f32) -> i8 {
-    if scale == 0.0 { 0 } else { (value / scale).round_ties_even().clamp(-top, top) as i8 }
+    let q = value / scale;
+    // A scale of 0 is of numbers too small for one, and ∞/∞ of a chunk that is not finite.
+    low_byte(if scale == 0.0 || q.is_nan() { 0.0 } else { q.clamp(-top, top) })
 }
 
 /// Every chunk's numbers as integers of 8 bits: scale = max|x|/127 in f32, q = x/scale rounded half to even, within ±127. The

@@ -1,13 +1,15 @@
 //! Floats without loss: exponents apart and entropy-coded, signs and mantissas as they are.
 //!
 //! The exponents of gradients are few and unevenly spread, about three bits each; mantissas are noise that nothing compresses. So
-//! exponents go through an asymmetric numeral system (Duda 2013, in the form of Giesen's byte-wise rANS) with four states in
-//! turn, with frequencies counted for the message. What would not become smaller is sent as it is.
+//! exponents go through an entropy coder ([`super::rans`]) with frequencies counted for the message. What would not become smaller
+//! is sent as it is.
 //!
-//! A message is a byte that says which, and then the numbers; or the table of frequencies, the length of the coded exponents
-//! (u32), these, and three bytes a number.
+//! A message is a byte that says which, and then the numbers; or the lower 16 bits of each, 8 bits of each with the sign and the rest
+//! of the mantissa, the table of frequencies, and the coded exponents.
 
-use super::table::{SCALE, SCALE_BITS, Table};
+use super::rans;
+use super::table::Table;
+use crate::context::Context;
 use crate::error::{KernelError, Result};
 
 /// A message of the numbers as they are.
@@ -15,11 +17,8 @@ const PLAIN: u8 = 0;
 /// A message with coded exponents.
 const CODED: u8 = 1;
 
-/// The least that a state is between symbols.
-const LOWEST: u32 = 1 << 23;
-
-/// States that take symbols in turn: a processor works at several at a time.
-const STATES: usize = 4;
+/// Tables that count in turn, so that equal exponents in a row do not wait for each other.
+const COUNTERS: usize = 8;
 
 /// The most bytes that [`compress_lossless`] makes of `len` numbers.
 pub fn lossless_bound(len: usize) -> usize {
@@ -27,76 +26,76 @@ pub fn lossless_bound(len: usize) -> usize {
 }
 
 /// Appends a message that holds the numbers, bit by bit.
-pub fn compress_lossless(values: &[f32], out: &mut Vec<u8>) {
+pub fn compress_lossless(context: &Context, values: &[f32], out: &mut Vec<u8>) {
     let start = out.len();
-    let mut counts = [[0_u32; 256]; STATES];
-    let (whole, tail) = values.as_chunks::<STATES>();
-    for values in whole {
-        for (counts, value) in counts.iter_mut().zip(values) {
-            counts[usize::from(exponent(*value))] += 1;
-        }
-    }
-    tail.iter().for_each(|value| counts[0][usize::from(exponent(*value))] += 1);
-    let total = std::array::from_fn(|at| counts.iter().map(|counts| counts[at]).sum());
-    let table = Table::of(&total);
-    let coded = encode(values, &table);
+    let len = values.len();
     out.push(CODED);
+    out.resize(start + 1 + 3 * len, 0);
+    let mut exponents = vec![0_u8; len];
+    let (low, high) = out[start + 1..].split_at_mut(2 * len);
+    let low = low.as_chunks_mut().0;
+    context.simd(
+        #[inline(always)]
+        || split(values, &mut exponents, low, high),
+    );
+    let table = Table::of(&counted(&exponents));
     table.write(out);
-    let behind = out.len() - start + 4 + coded.len() + 3 * values.len();
-    if values.is_empty() || behind >= lossless_bound(values.len()) {
+    rans::encode(&exponents, &table, out);
+    if len == 0 || out.len() - start >= lossless_bound(len) {
         out.truncate(start);
         out.push(PLAIN);
-        values.iter().for_each(|value| out.extend(value.to_le_bytes()));
-        return;
-    }
-    out.extend((coded.len() as u32).to_le_bytes());
-    out.extend(coded);
-    out.reserve(3 * values.len());
-    for value in values {
-        let bits = value.to_bits();
-        let rest = bits & 0x7f_ffff | bits >> 31 << 23;
-        out.extend_from_slice(&rest.to_le_bytes()[..3]);
+        out.resize(start + lossless_bound(len), 0);
+        let numbers = out[start + 1..].as_chunks_mut().0;
+        numbers.iter_mut().zip(values).for_each(|(bytes, value)| *bytes = value.to_le_bytes());
     }
 }
 
+/// The exponents of numbers, and what there is besides: the lower half of the bits, and 8 bits with the sign and the rest.
 #[inline(always)]
-fn exponent(value: f32) -> u8 {
-    (value.to_bits() >> 23) as u8
+fn split(values: &[f32], exponents: &mut [u8], low: &mut [[u8; 2]], high: &mut [u8]) {
+    for (((value, exponent), low), high) in values.iter().zip(exponents).zip(low).zip(high) {
+        let bits = value.to_bits();
+        *exponent = (bits >> 23) as u8;
+        *low = (bits as u16).to_le_bytes();
+        *high = (bits >> 16 & 0x7f | bits >> 24 & 0x80) as u8;
+    }
 }
 
-/// The exponents, from the last to the first, so that they are read from the first.
-fn encode(values: &[f32], table: &Table) -> Vec<u8> {
-    let mut backwards = Vec::with_capacity(values.len() / 2 + 4 * STATES);
-    let mut states = [LOWEST; STATES];
-    for (at, value) in values.iter().enumerate().rev() {
-        let symbol = usize::from(exponent(*value));
-        let (frequency, start) = (table.frequency[symbol], table.start[symbol]);
-        let state = &mut states[at % STATES];
-        let most = u64::from(LOWEST >> SCALE_BITS << 8) * u64::from(frequency);
-        while u64::from(*state) >= most {
-            backwards.push(*state as u8);
-            *state >>= 8;
-        }
-        *state = ((*state / frequency) << SCALE_BITS) + *state % frequency + start;
+/// Numbers of these exponents, and what there is besides.
+#[inline(always)]
+fn join(exponents: &[u8], low: &[[u8; 2]], high: &[u8], out: &mut [f32]) {
+    for (((out, exponent), low), high) in out.iter_mut().zip(exponents).zip(low).zip(high) {
+        let (low, high) = (u32::from(u16::from_le_bytes(*low)), u32::from(*high));
+        *out = f32::from_bits((high & 0x80) << 24 | u32::from(*exponent) << 23 | (high & 0x7f) << 16 | low);
     }
-    states.iter().rev().for_each(|state| backwards.extend(state.to_be_bytes()));
-    backwards.reverse();
-    backwards
+}
+
+/// How often each byte comes.
+fn counted(bytes: &[u8]) -> [u32; 256] {
+    let mut counts = [[0_u32; 256]; COUNTERS];
+    let (whole, tail) = bytes.as_chunks::<COUNTERS>();
+    for bytes in whole {
+        for (counts, byte) in counts.iter_mut().zip(bytes) {
+            counts[usize::from(*byte)] += 1;
+        }
+    }
+    tail.iter().for_each(|byte| counts[0][usize::from(*byte)] += 1);
+    std::array::from_fn(|at| counts.iter().map(|counts| counts[at]).sum())
 }
 
 /// Writes the numbers of a message: those that [`compress_lossless`] was given.
 ///
 /// # Errors
 /// [`KernelError::Shape`] if the message is damaged, or of another number of numbers.
-pub fn decompress_lossless(message: &[u8], out: &mut [f32]) -> Result<()> {
+pub fn decompress_lossless(context: &Context, message: &[u8], out: &mut [f32]) -> Result<()> {
     let len = out.len();
-    decoded(message, out).ok_or_else(|| KernelError::Shape {
+    decoded(context, message, out).ok_or_else(|| KernelError::Shape {
         kernel: "decompress_lossless",
         problem: format!("a message of {} bytes is not one of {len} numbers", message.len()),
     })
 }
 
-fn decoded(message: &[u8], out: &mut [f32]) -> Option<()> {
+fn decoded(context: &Context, message: &[u8], out: &mut [f32]) -> Option<()> {
     let (mode, rest) = message.split_first()?;
     if *mode == PLAIN {
         let (numbers, odd) = rest.as_chunks::<4>();
@@ -104,36 +103,15 @@ fn decoded(message: &[u8], out: &mut [f32]) -> Option<()> {
         out.iter_mut().zip(numbers).for_each(|(out, bytes)| *out = f32::from_le_bytes(*bytes));
         return Some(());
     }
-    let (table, rest) = (*mode == CODED).then(|| Table::read(rest)).flatten()?;
-    let (len, rest) = rest.split_first_chunk::<4>()?;
-    let (coded, mantissas) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
-    let (mantissas, odd) = mantissas.as_chunks::<3>();
-    (odd.is_empty() && mantissas.len() == out.len()).then_some(())?;
-    let mut symbols = vec![0_u8; SCALE as usize];
-    for symbol in 0..256 {
-        let (start, frequency) = (table.start[symbol] as usize, table.frequency[symbol] as usize);
-        symbols[start..start + frequency].fill(symbol as u8);
-    }
-    let (heads, mut coded) = coded.split_at_checked(4 * STATES)?;
-    let mut states: [u32; STATES] = [0; STATES];
-    states
-        .iter_mut()
-        .zip(heads.as_chunks::<4>().0)
-        .for_each(|(state, head)| *state = u32::from_le_bytes(*head));
-    for (at, (out, [low, middle, high])) in out.iter_mut().zip(mantissas).enumerate() {
-        let state = &mut states[at % STATES];
-        let slot = *state & (SCALE - 1);
-        let symbol = symbols[slot as usize];
-        let (frequency, start) = (table.frequency[usize::from(symbol)], table.start[usize::from(symbol)]);
-        *state = frequency.wrapping_mul(*state >> SCALE_BITS).wrapping_add(slot - start);
-        while *state < LOWEST {
-            let (next, rest) = coded.split_first()?;
-            *state = *state << 8 | u32::from(*next);
-            coded = rest;
-        }
-        let bits = u32::from_le_bytes([*low, *middle, *high, 0]);
-        *out = f32::from_bits(bits >> 23 << 31 | u32::from(symbol) << 23 | bits & 0x7f_ffff);
-    }
-    // The encoder began with these states, so nothing else may be left.
-    (coded.is_empty() && states == [LOWEST; STATES]).then_some(())
+    (*mode == CODED).then_some(())?;
+    let (low, rest) = rest.split_at_checked(2 * out.len())?;
+    let (high, rest) = rest.split_at_checked(out.len())?;
+    let (table, code) = Table::read(rest)?;
+    let mut exponents = vec![0_u8; out.len()];
+    rans::decode(code, &table, &mut exponents)?;
+    context.simd(
+        #[inline(always)]
+        || join(&exponents, low.as_chunks().0, high, out),
+    );
+    Some(())
 }

@@ -8,16 +8,20 @@ mod lossless;
 mod low_rank;
 mod momentum;
 mod random;
+mod rans;
 mod select;
 mod sign;
 mod stochastic;
 mod table;
 
+mod chunks;
+
+pub use chunks::{ChunkFormat, ChunkKind};
 pub use integer::{dequantise_int4, dequantise_int8, int4_len, quantise_int4, quantise_int8, scales_len};
 pub use lossless::{compress_lossless, decompress_lossless, lossless_bound};
 pub use low_rank::{low_rank_product, orthogonalise};
 pub use momentum::accumulate_momentum;
-pub use random::{random_indices, uniform};
+pub use random::{mixed, mixed_with, random_indices, uniform};
 pub use select::{clear_indices, gather_indices, scatter_add, top_k};
 pub use sign::{sign_decode, sign_encode, sign_len};
 pub use stochastic::{dequantise_stochastic, quantise_stochastic};
@@ -57,6 +61,13 @@ fn check_bytes(kernel: &'static str, chunk: usize, in_a_byte: usize) -> Result<(
             Err(KernelError::Shape { kernel, problem })
         }
     }
+}
+
+/// A number within ±127 rounded to the nearest integer, halves to the even one: a sum whose last bit counts ones. Unlike a conversion,
+/// which has to look at what does not fit, it becomes vectors.
+#[inline(always)]
+fn low_byte(value: f32) -> i8 {
+    (value + 12_582_912.0).to_bits() as i8
 }
 
 /// Takes what is decoded: it replaces what is there, or is added to it.

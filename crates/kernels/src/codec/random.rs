@@ -10,12 +10,41 @@ pub fn uniform(base: u64, index: u64) -> f32 {
     (bits(base, index) >> 40) as f32 * (1.0 / 16_777_216.0)
 }
 
+/// Numbers `first`, `first + 1`, … of stream `base`, those of [`uniform`], in loops that become vectors.
+#[inline(always)]
+pub(super) fn uniforms<const N: usize>(base: u64, first: u64) -> [f32; N] {
+    let start = base.wrapping_add(first.wrapping_add(1).wrapping_mul(STEP));
+    let mut all = [0.0; N];
+    for (at, one) in all.iter_mut().enumerate() {
+        let bits = scrambled(start.wrapping_add((at as u64).wrapping_mul(STEP)));
+        // As a signed number of 32 bits, which processors convert in vectors.
+        *one = (bits >> 40) as i32 as f32 * (1.0 / 16_777_216.0);
+    }
+    all
+}
+
 #[inline(always)]
 fn bits(base: u64, index: u64) -> u64 {
-    let z = base.wrapping_add(index.wrapping_add(1).wrapping_mul(STEP));
+    scrambled(base.wrapping_add(index.wrapping_add(1).wrapping_mul(STEP)))
+}
+
+/// The finalizer of splitmix64.
+#[inline(always)]
+fn scrambled(z: u64) -> u64 {
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
+}
+
+/// One number of several, for streams of random numbers that have nothing to do with each other. Each word goes into what the words
+/// before it gave, so that `mixed(words)` and one word more are `mixed_with(mixed(words), word)`.
+pub fn mixed(words: &[u64]) -> u64 {
+    words.iter().fold(0x5851_f42d_4c95_7f2d, |state, word| mixed_with(state, *word))
+}
+
+/// What [`mixed`] gives for one word more.
+pub fn mixed_with(state: u64, word: u64) -> u64 {
+    scrambled((state ^ word).wrapping_add(STEP))
 }
 
 /// `k` of the indices below `len`, rising: the indices are cut into `k` runs of nearly equal length, and of each one is drawn by

@@ -1,9 +1,12 @@
 //! QSGD: quantised to whole levels at random, so that the mean is right.
 
-use super::random::uniform;
-use super::{check_chunk, put, scales_len};
+use super::random::uniforms;
+use super::{check_chunk, low_byte, put, scales_len};
 use crate::context::Context;
 use crate::error::{Result, check_len};
+
+/// Elements that are quantised at a time.
+const BLOCK: usize = 64;
 
 /// Every chunk's numbers as whole numbers of levels of its norm (Alistarh et al. 2017): norm = the L2 norm, summed in f64 and
 /// rounded to f32; z = |x|/norm·levels in f32; q = ⌊z⌋, and one more if the uniform number of the element is below z − ⌊z⌋; with
@@ -29,18 +32,41 @@ pub fn quantise_stochastic(
             let chunks = values.chunks(chunk).zip(norms).zip(out.chunks_mut(chunk));
             for (at, ((values, norm), out)) in chunks.enumerate() {
                 *norm = norm_of(values);
-                let first = (at * chunk) as u64;
-                for (offset, (out, value)) in out.iter_mut().zip(values).enumerate() {
-                    let z = if *norm == 0.0 { 0.0 } else { value.abs() / *norm * levels };
-                    let below = z.floor();
-                    let up = uniform(base, first + offset as u64) < z - below;
-                    let q = (below + f32::from(u8::from(up))) as i8;
-                    *out = if value.is_sign_negative() { -q } else { q };
+                let mut first = (at * chunk) as u64;
+                let (blocks, tail) = values.as_chunks::<BLOCK>();
+                let (out_blocks, out_tail) = out.as_chunks_mut::<BLOCK>();
+                for (values, out) in blocks.iter().zip(out_blocks) {
+                    *out = levels_of(values, (*norm, levels), (base, first));
+                    first += BLOCK as u64;
                 }
+                let mut last = [0.0; BLOCK];
+                last[..tail.len()].copy_from_slice(tail);
+                let last = levels_of(&last, (*norm, levels), (base, first));
+                out_tail.copy_from_slice(&last[..tail.len()]);
             }
         },
     );
     Ok(())
+}
+
+/// Whole numbers of levels of a block, with the uniform numbers of a stream from `first` on.
+#[inline(always)]
+fn levels_of(values: &[f32; BLOCK], (norm, levels): (f32, f32), (base, first): (u64, u64)) -> [i8; BLOCK] {
+    let random: [f32; BLOCK] = uniforms(base, first);
+    // With a norm of 0 all are 0.
+    let norm = if norm == 0.0 { 1.0 } else { norm };
+    let mut all = [0; BLOCK];
+    for ((out, value), random) in all.iter_mut().zip(values).zip(random) {
+        let z = value.abs() / norm * levels;
+        let below = z.floor();
+        let up = if random < z - below { 1.0 } else { 0.0 };
+        let q = below + up;
+        // Never more than fits, although a quotient may be rounded up.
+        let whole = low_byte(if q.is_nan() { 0.0 } else { q.min(127.0) });
+        let sign = (value.to_bits().cast_signed() >> 31) as i8;
+        *out = (whole ^ sign).wrapping_sub(sign);
+    }
+    all
 }
 
 /// The L2 norm, in lanes of f64 that are added in a fixed order.

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use phalanx_kernels::{ChunkFormat, ChunkKind};
+
 use super::entries::Values;
 use super::power_sgd::PowerSgd;
-use super::quantisers::{ChunkKind, Chunks, Lossless};
+use super::quantisers::{Chunks, Lossless};
 use super::random_k::RandomK;
 use super::sparse::{Momentum, Sparse};
 use super::two_hops::{Memory, TwoHops};
@@ -74,6 +76,11 @@ impl CodecKind {
             Self::PowerSgd => "powersgd",
             Self::Lossless => "lossless",
         }
+    }
+
+    /// Whether gradients in the memory of GPUs can go by it.
+    pub fn works_on_devices(self) -> bool {
+        !matches!(self, Self::PowerSgd | Self::Lossless)
     }
 
     /// Whether it adds to gradients what earlier messages have left out. Then gradients of all steps must be of one scale.
@@ -151,7 +158,7 @@ impl CodecSettings {
             return wrong(format!("has a momentum of {}; give at least 0 and less than 1", self.momentum));
         }
         let chunks = |kind, memory| -> Arc<dyn GradCodec> {
-            Arc::new(TwoHops::new(Chunks::new(kind, chunk), memory, seed))
+            Arc::new(TwoHops::new(Chunks::new(ChunkFormat { kind, chunk }), memory, seed))
         };
         let momentum = Momentum { factor: self.momentum as f32, warm_up: self.warm_up };
         Ok(Some(match kind {
@@ -166,7 +173,7 @@ impl CodecSettings {
             CodecKind::Dgc => Arc::new(Sparse::dgc(density, momentum)),
             CodecKind::RandomK => Arc::new(RandomK::new(density, seed)),
             CodecKind::PowerSgd => Arc::new(PowerSgd::new(rank, seed)),
-            CodecKind::Lossless => Arc::new(TwoHops::new(Lossless, Memory::Nothing, seed)),
+            CodecKind::Lossless => Arc::new(TwoHops::new(Lossless::new(), Memory::Nothing, seed)),
         }))
     }
 }

@@ -4,11 +4,16 @@
 //! few operations of [`Peers`], and decodes. It runs on a thread beside the one that trains, bucket by bucket in the same order
 //! on every rank. Where servers add gradients up a worker pushes them by a [`PushCodec`].
 
+mod beside;
 mod bf16;
 mod bucket;
+mod drawn;
 mod entries;
 mod kind;
+mod messages;
+mod numbers;
 mod peers;
+mod picked;
 mod power_sgd;
 mod push;
 mod quantisers;
@@ -18,17 +23,24 @@ mod slots;
 mod sparse;
 mod trial;
 mod two_hops;
+mod weights;
 
+pub use beside::Beside;
+pub(crate) use beside::Working;
 pub use bf16::Bf16;
 pub use bucket::{Among, Bucket, Keeps, MatrixRange};
 pub use kind::{CodecKind, CodecSettings};
+pub(crate) use numbers::Cut;
+pub use numbers::{Numbers, OnDevice};
 pub use peers::Peers;
 pub use push::PushCodec;
 pub(crate) use push::{Encoded, Left};
+pub(crate) use quantisers::Quantiser;
 pub use route::CodecScope;
 pub(crate) use route::{Groups, Route, Sum};
 pub use trial::{CodecVerdict, CodecWhen};
 pub(crate) use trial::{Trial, Way};
+pub use weights::WeightRounding;
 
 use std::fmt::Debug;
 
@@ -58,14 +70,16 @@ pub trait GradCodec: Debug + Send + Sync {
     /// What it is called.
     fn name(&self) -> &'static str;
 
-    /// Replaces `gradients` by their sum over the ranks, as far as this rank keeps it; the rest is unspecified afterwards.
+    /// Replaces `gradients` by their sum over the ranks, as far as this rank keeps it; the rest is unspecified afterwards. Those in a
+    /// device's memory are summed beside what is computed.
     ///
     /// # Errors
-    /// [`ShardingError::Codec`] if what is kept for the bucket is of other gradients; and those of communication.
+    /// [`ShardingError::Codec`] if what is kept for the bucket is of other gradients, or the codec does not work where these lie; and
+    /// those of communication.
     fn reduce(
         &self,
         bucket: &Bucket,
-        gradients: &mut [f32],
+        gradients: Numbers<'_>,
         keeps: Keeps,
         peers: &mut Peers<'_>,
     ) -> Result<()>;
@@ -77,14 +91,22 @@ pub trait GradCodec: Debug + Send + Sync {
     /// [`ShardingError::Codec`] if what is kept for the bucket is of other gradients.
     fn flush(&self, bucket: &Bucket, among: &Among, gradients: &mut [f32]) -> Result<()>;
 
+    /// Whether it works on gradients in a device's memory, too.
+    fn works_on_devices(&self) -> bool {
+        false
+    }
+
     /// The element type that gradients are rounded to, summed in and made f32 of again, if that is all that the codec does: then
-    /// gradients in a device's memory can go by it, too.
+    /// the computing stream of a device rounds them.
     fn rounds_to(&self) -> Option<DType> {
         None
     }
 
-    /// What this rank keeps from step to step: what a checkpoint holds of it.
-    fn state(&self) -> CodecState;
+    /// What this rank keeps from step to step: what a checkpoint holds of it. What lies on a device is waited for.
+    ///
+    /// # Errors
+    /// If a device fails.
+    fn state(&self) -> Result<CodecState>;
 
     /// Takes over what a rank of the same number, among as many, has saved.
     ///

@@ -1,11 +1,17 @@
 //! The ranks that a codec sums over: the few operations that codecs are made of.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use phalanx_collectives::{Algorithm, Communicator, FlatBuffer, ReduceOp};
 
 use super::bucket::Keeps;
+use super::messages::{Messages, Packed};
+use super::numbers::{Cut, Held, Numbers, OnDevice, apart};
+use super::quantisers::{numbers, put_numbers, wrong};
 use crate::Result;
+use crate::buffer::InPlace;
+use crate::strategy::LEADER;
 
 /// The ranks that a bucket's gradients are summed over, as one of them sees them. Every rank calls the same operations in the
 /// same order.
@@ -57,6 +63,111 @@ impl<'a> Peers<'a> {
                 Keeps::Leader => peers.by.reduce(buffer, ReduceOp::Sum, 0),
             }?)
         })
+    }
+
+    /// Adds up the numbers of all ranks as they are. What a rank does not keep is unspecified afterwards.
+    ///
+    /// # Errors
+    /// Those of communication.
+    pub(crate) fn add(&mut self, numbers: &mut Numbers<'_>, keeps: Keeps) -> Result<()> {
+        match numbers {
+            Numbers::Host(numbers) => self.sum(*numbers, keeps),
+            Numbers::Device(numbers) => self.sum(&mut InPlace::of_codecs(numbers.flat.clone())?, keeps),
+        }
+    }
+
+    /// Brings the parts together that [`Keeps::Shard`] has left on each rank.
+    ///
+    /// # Errors
+    /// Those of communication.
+    pub(crate) fn bring_together(&mut self, numbers: &mut Numbers<'_>) -> Result<()> {
+        self.timed(|peers| {
+            Ok(match numbers {
+                Numbers::Host(numbers) => peers.comm.all_gather_in_place(*numbers),
+                Numbers::Device(numbers) => {
+                    peers.comm.all_gather_in_place(&mut InPlace::of_codecs(numbers.flat.clone())?)
+                }
+            }?)
+        })
+    }
+
+    /// Sends each part's message to the rank that takes the part: what came for this one, by rank; nothing if it takes none.
+    ///
+    /// # Errors
+    /// Those of communication.
+    pub(super) fn deal(&mut self, messages: Messages, cut: Cut) -> Result<Messages> {
+        let Packed { bytes, stride, beside, .. } = match messages {
+            Messages::Host(messages) => return Ok(Messages::Host(self.all_to_all(messages)?)),
+            Messages::Device(packed) => packed,
+        };
+        self.timed(|peers| {
+            let at = |index: usize| index * stride..(index + 1) * stride;
+            let takes = |rank: usize| cut.keeps != Keeps::Leader || rank == LEADER;
+            let nothing = 0..0;
+            let own = takes(peers.rank());
+            let (out, inn): (Vec<_>, Vec<_>) = (0..peers.ranks())
+                .map(|rank| {
+                    let out = if takes(rank) { at(rank) } else { nothing.clone() };
+                    (out, if own { at(rank) } else { nothing.clone() })
+                })
+                .unzip();
+            let came = beside.room(if own { stride * peers.ranks() } else { stride }, bytes.dtype())?;
+            let from = (&mut InPlace::of_codecs(bytes)?, out.as_slice());
+            peers.comm.all_to_allv_into(from, (&mut InPlace::of_codecs(came.clone())?, &inn))?;
+            Ok(Messages::Device(Packed { bytes: came, stride, beside, among: None }))
+        })
+    }
+
+    /// Sends each rank its part of some numbers, as they are: what came for this one, by rank.
+    ///
+    /// # Errors
+    /// [`crate::ShardingError::Codec`] naming `codec` if a rank sends another number of them; and those of communication.
+    pub(super) fn deal_numbers(
+        &mut self,
+        codec: &str,
+        values: &Held,
+        parts: &[Range<usize>],
+        of: &Numbers<'_>,
+    ) -> Result<Vec<Held>> {
+        let len = parts[self.rank()].len();
+        match (values, of) {
+            (Held::Host(values), Numbers::Host(_)) => {
+                let message = |part: &Range<usize>| {
+                    let mut message = Vec::with_capacity(4 * part.len());
+                    put_numbers(&values[part.clone()], &mut message);
+                    message
+                };
+                let coming = self.all_to_all(parts.iter().map(message).collect())?;
+                let read = |message: &Vec<u8>| {
+                    let values = numbers(message);
+                    if values.len() == len { Ok(Held::Host(values)) } else { Err(wrong(codec, message, len)) }
+                };
+                coming.iter().map(read).collect()
+            }
+            (Held::Device(values), Numbers::Device(OnDevice { beside, .. })) => self.timed(|peers| {
+                let came = beside.room(len * peers.ranks(), values.dtype())?;
+                let inn: Vec<_> = (0..peers.ranks()).map(|rank| rank * len..(rank + 1) * len).collect();
+                let from = (&mut InPlace::of_codecs(values.clone())?, parts);
+                peers.comm.all_to_allv_into(from, (&mut InPlace::of_codecs(came.clone())?, &inn))?;
+                inn.into_iter().map(|part| Ok(Held::Device(came.narrow(part)?))).collect()
+            }),
+            _ => Err(apart()),
+        }
+    }
+
+    /// One message of every rank, by rank.
+    ///
+    /// # Errors
+    /// Those of communication.
+    pub(crate) fn gather(&mut self, own: Messages) -> Result<Messages> {
+        match own {
+            Messages::Host(own) => Ok(Messages::Host(self.all_gather(&own.concat())?)),
+            Messages::Device(Packed { bytes, stride, beside, among }) => self.timed(|peers| {
+                let all = among.unwrap_or(bytes);
+                peers.comm.all_gather_in_place(&mut InPlace::of_codecs(all.clone())?)?;
+                Ok(Messages::Device(Packed { bytes: all, stride, beside, among: None }))
+            }),
+        }
     }
 
     /// The messages of all ranks, of whatever lengths, by rank.

@@ -1,10 +1,13 @@
 //! PowerSGD (Vogels et al. 2019): matrices as products of two that are thin.
 
-use phalanx_kernels::{Context, Matrix, MatrixMut, low_rank_product, matmul_batched, orthogonalise, uniform};
+use phalanx_kernels::{
+    Context, Matrix, MatrixMut, low_rank_product, matmul_batched, mixed, orthogonalise, uniform,
+};
 
 use super::bucket::{Among, Bucket, Keeps, MatrixRange};
+use super::numbers::{Numbers, finite};
 use super::peers::Peers;
-use super::slots::{Kept, Slots, finite, mixed};
+use super::slots::{Kept, Slots};
 use super::{CodecBytes, CodecState, GradCodec};
 use crate::Result;
 
@@ -101,8 +104,8 @@ impl PowerSgd {
         if !kept.has(Q) {
             kept.give(Q, self.first_q(bucket.slot, cut.q_len));
         }
-        let mut q = self.slots.take(bucket.slot, kept, Q, cut.q_len)?;
-        let mut residual = self.slots.take(bucket.slot, kept, RESIDUAL, bucket.len - cut.plain_len())?;
+        let mut q = self.slots.take_host(bucket.slot, kept, Q, cut.q_len)?;
+        let mut residual = self.slots.take_host(bucket.slot, kept, RESIDUAL, bucket.len - cut.plain_len())?;
         // The residuals of all matrices lie one after the other.
         let mut ends = 0;
         let places: Vec<_> = cut
@@ -183,7 +186,8 @@ impl GradCodec for PowerSgd {
         NAME
     }
 
-    fn reduce(&self, bucket: &Bucket, gradients: &mut [f32], _: Keeps, peers: &mut Peers<'_>) -> Result<()> {
+    fn reduce(&self, bucket: &Bucket, gradients: Numbers<'_>, _: Keeps, peers: &mut Peers<'_>) -> Result<()> {
+        let gradients = gradients.on_host(NAME)?;
         self.slots.with(bucket.slot, |kept| self.sum(kept, bucket, gradients, peers))
     }
 
@@ -193,7 +197,8 @@ impl GradCodec for PowerSgd {
             if !kept.has(RESIDUAL) {
                 return Ok(());
             }
-            let mut residual = self.slots.take(bucket.slot, kept, RESIDUAL, bucket.len - cut.plain_len())?;
+            let mut residual =
+                self.slots.take_host(bucket.slot, kept, RESIDUAL, bucket.len - cut.plain_len())?;
             let mut rest = residual.as_slice();
             for thin in &cut.thin {
                 let (own, later) = rest.split_at(thin.matrix.range.len());
@@ -209,7 +214,7 @@ impl GradCodec for PowerSgd {
         })
     }
 
-    fn state(&self) -> CodecState {
+    fn state(&self) -> Result<CodecState> {
         self.slots.state()
     }
 

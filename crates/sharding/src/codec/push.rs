@@ -3,8 +3,11 @@
 
 use std::ops::Range;
 
-use super::quantisers::{ChunkKind, Chunks, Quantiser};
-use super::slots::{Kept, STEP, STEP_BYTES, Slots, finite, mixed};
+use phalanx_kernels::mixed;
+
+use super::numbers::finite;
+use super::quantisers::Quantiser;
+use super::slots::{Kept, STEP, STEP_BYTES, Slots};
 use super::{CodecBytes, CodecKind, CodecScope, CodecState, GradCodec};
 use crate::strategy::{Strategy, Synchrony};
 use crate::{Result, ShardingError};
@@ -46,22 +49,13 @@ impl PushCodec {
         fields: &'static [&'static str],
         seed: u64,
     ) -> Self {
-        let slots = Slots::new(quantiser.name(), fields);
-        Self { quantiser: Box::new(quantiser), fields, seed, slots }
+        Self::boxed(Box::new(quantiser), fields, seed)
     }
 
-    /// A codec of parameters that workers pull, as integers of 8 bits with a scale for `chunk` of them.
-    ///
-    /// # Errors
-    /// [`ShardingError::Codec`] if a chunk has none.
-    pub(crate) fn of_weights(chunk: usize) -> Result<Self> {
-        match chunk {
-            0 => {
-                let problem = "weights share a scale in chunks of at least 1, not 0";
-                Err(ShardingError::codec("int8", problem))
-            }
-            _ => Ok(Self::new(Chunks::new(ChunkKind::Int8, chunk), &[], 0)),
-        }
+    /// What [`PushCodec::new`] makes, of a quantiser that is one of several.
+    pub(super) fn boxed(quantiser: Box<dyn Quantiser>, fields: &'static [&'static str], seed: u64) -> Self {
+        let slots = Slots::new(quantiser.name(), fields);
+        Self { quantiser, fields, seed, slots }
     }
 
     /// What it is called.
@@ -74,7 +68,8 @@ impl PushCodec {
     }
 
     /// Messages of the parts of a bucket's gradients, to which what was left out before is added. Where errors are fed back,
-    /// gradients that are not finite are none of them in what is sent, and change nothing of what is kept.
+    /// gradients that are not finite are none of them in what is sent, and change nothing of what is kept. Nor do those of the parts
+    /// that are `used` by part already, whose messages nobody will use.
     ///
     /// # Errors
     /// [`ShardingError::Codec`] if what is kept for the bucket is of other gradients.
@@ -83,7 +78,12 @@ impl PushCodec {
         (slot, rank): (usize, usize),
         mut gradients: Vec<f32>,
         parts: &[Range<usize>],
+        used: &[bool],
     ) -> Result<Encoded> {
+        let used = |at: usize| used.get(at).is_some_and(|used| *used);
+        for (_, part) in parts.iter().enumerate().filter(|(at, _)| used(*at)) {
+            gradients[part.clone()].fill(0.0);
+        }
         let mut left = Left { slot, kept: self.slots.with(slot, |kept| kept.only(STEP)) };
         let step = if self.keeps(STEP) { left.kept.count() } else { 0 };
         let feeds_back = self.keeps(RESIDUAL);
@@ -103,7 +103,8 @@ impl PushCodec {
         }
         if feeds_back && sound {
             let mut decoded = Vec::new();
-            for (part, message) in parts.iter().zip(&messages) {
+            let sent = parts.iter().zip(&messages).enumerate().filter(|(at, _)| !used(*at));
+            for (_, (part, message)) in sent {
                 decoded.resize(part.len(), 0.0);
                 self.quantiser.decode(message, &mut decoded, false)?;
                 gradients[part.clone()].iter_mut().zip(&decoded).for_each(|(left, sent)| *left -= sent);
@@ -139,8 +140,36 @@ impl PushCodec {
     }
 
     /// What it keeps from step to step.
-    pub(crate) fn state(&self) -> CodecState {
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(crate) fn state(&self) -> Result<CodecState> {
         self.slots.state()
+    }
+
+    /// Bytes of what it keeps.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        self.slots.bytes()
+    }
+
+    /// What it would keep if [`PushCodec::keep`] were given these.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(crate) fn state_with(&self, left: &[Left]) -> Result<CodecState> {
+        self.slots.state_with(left.iter().map(|left| (left.slot, &left.kept)))
+    }
+
+    /// Takes over, of what [`PushCodec::state_with`] has given, what is left out of the parts that `parts` gives of as many elements.
+    ///
+    /// # Errors
+    /// [`ShardingError::Codec`] if it keeps something else.
+    pub(crate) fn load_parts(
+        &self,
+        state: CodecState,
+        parts: impl Fn(usize) -> Vec<Range<usize>>,
+    ) -> Result<()> {
+        self.slots.load_parts(state, RESIDUAL, parts)
     }
 
     /// Takes over what [`PushCodec::state`] has given.
@@ -235,8 +264,8 @@ mod tests {
                 let gradients = drawn(step);
                 given.iter_mut().zip(&gradients).for_each(|(sum, g)| *sum += f64::from(*g));
                 // A step that does not count is as if it had not been.
-                own.encode((4, 1), drawn(step + 100), &parts).expect("sound");
-                let Encoded { messages, left } = own.encode((4, 1), gradients, &parts).expect("sound");
+                own.encode((4, 1), drawn(step + 100), &parts, &[]).expect("sound");
+                let Encoded { messages, left } = own.encode((4, 1), gradients, &parts, &[]).expect("sound");
                 let bytes = own.bytes(parts.iter().map(Range::len));
                 let sent: u64 = messages.iter().map(|message| message.len() as u64).sum();
                 assert!(sent <= bytes.sent && (sent == bytes.sent || *kind == CodecKind::Lossless), "{kind}");
@@ -250,10 +279,9 @@ mod tests {
                 }
                 taken.iter_mut().zip(&came).for_each(|(sum, g)| *sum += f64::from(*g));
                 own.keep(left);
-                let kept: usize = own.state().iter().map(|(_, kept)| 4 * kept.len()).sum();
-                assert_eq!(kept as u64, bytes.state, "{kind}");
+                assert_eq!(own.kept_bytes(), bytes.state, "{kind}");
             }
-            let left = own.state().into_iter().find(|(name, _)| name == "4.residual");
+            let left = own.state().expect("on the host").into_iter().find(|(name, _)| name == "4.residual");
             let left = left.map_or_else(|| vec![0.0; 101], |(_, left)| left);
             let norm = |of: &dyn Fn(usize) -> f64| (0..101).map(|at| of(at).powi(2)).sum::<f64>().sqrt();
             let off = norm(&|at| given[at] - taken[at] - f64::from(left[at])) / norm(&|at| given[at]);
@@ -274,14 +302,19 @@ mod tests {
         for kind in CodecKind::ALL.iter().filter(|kind| kind.pushes() && **kind != CodecKind::None) {
             let codec = codec(*kind).expect("pushes");
             let whole = [0..101; 1];
-            codec.keep(codec.encode((0, 0), drawn(1), &whole).expect("sound").left);
+            codec.keep(codec.encode((0, 0), drawn(1), &whole, &[]).expect("sound").left);
             let residual = |codec: &PushCodec| {
-                codec.state().into_iter().find(|(name, _)| name.ends_with(RESIDUAL)).map(|(_, kept)| kept)
+                codec
+                    .state()
+                    .expect("on the host")
+                    .into_iter()
+                    .find(|(name, _)| name.ends_with(RESIDUAL))
+                    .map(|(_, kept)| kept)
             };
             let before = residual(&codec);
             let mut gradients = drawn(2);
             gradients[7] = f32::INFINITY;
-            let Encoded { messages, left } = codec.encode((0, 0), gradients, &whole).expect("sound");
+            let Encoded { messages, left } = codec.encode((0, 0), gradients, &whole, &[]).expect("sound");
             let mut came = vec![0.0; 101];
             codec.decode(&messages[0], &mut came).expect("its own");
             assert!(!finite(&came), "{kind}");

@@ -3,16 +3,21 @@
 use std::sync::Arc;
 
 use phalanx_kernels::{
-    Context, compress_lossless, decompress_lossless, dequantise_int4, dequantise_int8, dequantise_stochastic,
-    int4_len, lossless_bound, quantise_int4, quantise_int8, quantise_stochastic, scales_len, sign_decode,
-    sign_encode, sign_len,
+    ChunkFormat, ChunkKind, Context, compress_lossless, decompress_lossless, dequantise_int4,
+    dequantise_int8, dequantise_stochastic, int4_len, lossless_bound, quantise_int4, quantise_int8,
+    quantise_stochastic, scales_len, sign_decode, sign_encode, sign_len,
 };
 
 use crate::{Result, ShardingError};
 
 /// Turns numbers into a message and back.
-pub(super) trait Quantiser: std::fmt::Debug + Send + Sync {
+pub(crate) trait Quantiser: std::fmt::Debug + Send + Sync {
     fn name(&self) -> &'static str;
+
+    /// What messages are, if they are such that devices know.
+    fn format(&self) -> Option<ChunkFormat> {
+        None
+    }
 
     /// The most bytes of a message of `len` numbers; without loss of what the numbers are they may be fewer.
     fn message_len(&self, len: usize) -> usize;
@@ -24,68 +29,45 @@ pub(super) trait Quantiser: std::fmt::Debug + Send + Sync {
     fn decode(&self, message: &[u8], out: &mut [f32], add: bool) -> Result<()>;
 }
 
-/// Levels of QSGD to each side of 0.
-const LEVELS: u8 = 127;
-
-/// Integers or signs in chunks of `chunk` numbers, each with a scale.
+/// Integers or signs in chunks of numbers, each with a scale.
 #[derive(Debug, Clone)]
-pub(super) struct Chunks {
-    kind: ChunkKind,
-    chunk: usize,
+pub(crate) struct Chunks {
+    format: ChunkFormat,
     context: Arc<Context>,
 }
 
-/// What a number of a chunk becomes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ChunkKind {
-    Int8,
-    Int4,
-    Qsgd,
-    Sign,
-}
-
 impl Chunks {
-    pub(super) fn new(kind: ChunkKind, chunk: usize) -> Self {
-        Self { kind, chunk, context: Arc::new(Context::new(1)) }
-    }
-
-    /// Bytes of the numbers behind the scales.
-    fn body_len(&self, len: usize) -> usize {
-        match self.kind {
-            ChunkKind::Int8 | ChunkKind::Qsgd => len,
-            ChunkKind::Int4 => int4_len(len),
-            ChunkKind::Sign => sign_len(len),
-        }
+    pub(crate) fn new(format: ChunkFormat) -> Self {
+        Self { format, context: Arc::new(Context::new(1)) }
     }
 }
 
 impl Quantiser for Chunks {
     fn name(&self) -> &'static str {
-        match self.kind {
-            ChunkKind::Int8 => "int8",
-            ChunkKind::Int4 => "int4",
-            ChunkKind::Qsgd => "qsgd",
-            ChunkKind::Sign => "sign",
-        }
+        self.format.kind.name()
+    }
+
+    fn format(&self) -> Option<ChunkFormat> {
+        Some(self.format)
     }
 
     fn message_len(&self, len: usize) -> usize {
-        4 * scales_len(len, self.chunk) + self.body_len(len)
+        self.format.message_len(len)
     }
 
     fn encode(&self, values: &[f32], draw: u64, out: &mut Vec<u8>) -> Result<()> {
-        let (len, context) = (values.len(), &self.context);
-        let mut scales = vec![0.0; scales_len(len, self.chunk)];
+        let (len, context, ChunkFormat { kind, chunk }) = (values.len(), &self.context, self.format);
+        let mut scales = vec![0.0; scales_len(len, chunk)];
         let mut bytes = Vec::new();
-        match self.kind {
+        match kind {
             ChunkKind::Int8 | ChunkKind::Qsgd => {
                 let mut whole = vec![0_i8; len];
-                match self.kind {
-                    ChunkKind::Int8 => quantise_int8(context, values, self.chunk, &mut scales, &mut whole)?,
+                match kind {
+                    ChunkKind::Int8 => quantise_int8(context, values, chunk, &mut scales, &mut whole)?,
                     _ => quantise_stochastic(
                         context,
-                        (values, self.chunk),
-                        (LEVELS, draw),
+                        (values, chunk),
+                        (ChunkFormat::LEVELS, draw),
                         &mut scales,
                         &mut whole,
                     )?,
@@ -94,11 +76,11 @@ impl Quantiser for Chunks {
             }
             ChunkKind::Int4 => {
                 bytes.resize(int4_len(len), 0);
-                quantise_int4(context, values, self.chunk, &mut scales, &mut bytes)?;
+                quantise_int4(context, values, chunk, &mut scales, &mut bytes)?;
             }
             ChunkKind::Sign => {
                 bytes.resize(sign_len(len), 0);
-                sign_encode(context, values, self.chunk, &mut scales, &mut bytes)?;
+                sign_encode(context, values, chunk, &mut scales, &mut bytes)?;
             }
         }
         put_numbers(&scales, out);
@@ -110,23 +92,31 @@ impl Quantiser for Chunks {
         if message.len() != self.message_len(out.len()) {
             return Err(wrong(self.name(), message, out.len()));
         }
-        let (scales, bytes) = message.split_at(4 * scales_len(out.len(), self.chunk));
-        let (scales, context) = (numbers(scales), &self.context);
+        let (scales, bytes) = message.split_at(self.format.scale_bytes(out.len()));
+        let (scales, context, chunk) = (numbers(scales), &self.context, self.format.chunk);
         let signed = || bytes.iter().map(|byte| byte.cast_signed()).collect::<Vec<i8>>();
-        Ok(match self.kind {
-            ChunkKind::Int8 => dequantise_int8(context, (&scales, &signed()), self.chunk, out, add),
+        Ok(match self.format.kind {
+            ChunkKind::Int8 => dequantise_int8(context, (&scales, &signed()), chunk, out, add),
             ChunkKind::Qsgd => {
-                dequantise_stochastic(context, (&scales, &signed()), (self.chunk, LEVELS), out, add)
+                dequantise_stochastic(context, (&scales, &signed()), (chunk, ChunkFormat::LEVELS), out, add)
             }
-            ChunkKind::Int4 => dequantise_int4(context, (&scales, bytes), self.chunk, out, add),
-            ChunkKind::Sign => sign_decode(context, (&scales, bytes), self.chunk, out, add),
+            ChunkKind::Int4 => dequantise_int4(context, (&scales, bytes), chunk, out, add),
+            ChunkKind::Sign => sign_decode(context, (&scales, bytes), chunk, out, add),
         }?)
     }
 }
 
 /// The numbers without loss, their exponents entropy-coded.
 #[derive(Debug, Clone)]
-pub(super) struct Lossless;
+pub(super) struct Lossless {
+    context: Arc<Context>,
+}
+
+impl Lossless {
+    pub(super) fn new() -> Self {
+        Self { context: Arc::new(Context::new(1)) }
+    }
+}
 
 impl Quantiser for Lossless {
     fn name(&self) -> &'static str {
@@ -138,16 +128,16 @@ impl Quantiser for Lossless {
     }
 
     fn encode(&self, values: &[f32], _: u64, out: &mut Vec<u8>) -> Result<()> {
-        compress_lossless(values, out);
+        compress_lossless(&self.context, values, out);
         Ok(())
     }
 
     fn decode(&self, message: &[u8], out: &mut [f32], add: bool) -> Result<()> {
         if !add {
-            return Ok(decompress_lossless(message, out)?);
+            return Ok(decompress_lossless(&self.context, message, out)?);
         }
         let mut values = vec![0.0; out.len()];
-        decompress_lossless(message, &mut values)?;
+        decompress_lossless(&self.context, message, &mut values)?;
         out.iter_mut().zip(values).for_each(|(out, value)| *out += value);
         Ok(())
     }

@@ -1,13 +1,14 @@
 //! Some gradients that are drawn anew at every step, alike on all ranks, with what was not sent kept for later.
 
-use phalanx_kernels::{clear_indices, gather_indices, random_indices, scatter_add};
+use phalanx_kernels::{gather_indices, mixed, random_indices, scatter_add};
 
 use super::bucket::{Among, Bucket, Keeps};
 use super::entries::entries;
+use super::numbers::{Cut, Held, Numbers};
 use super::peers::Peers;
 use super::push::{PushCodec, RESIDUAL};
 use super::quantisers::{Quantiser, numbers, put_numbers, wrong};
-use super::slots::{Kept, STEP, STEP_BYTES, Slots, finite, mixed};
+use super::slots::{Kept, STEP, STEP_BYTES, Slots};
 use super::{CodecBytes, CodecState, GradCodec};
 use crate::Result;
 
@@ -30,52 +31,29 @@ impl RandomK {
         &self,
         kept: &mut Kept,
         bucket: &Bucket,
-        gradients: &mut [f32],
+        gradients: &mut Numbers<'_>,
         keeps: Keeps,
         peers: &mut Peers<'_>,
     ) -> Result<()> {
         let (len, rank, ranks) = (gradients.len(), peers.rank(), peers.ranks());
-        let mut residual = self.slots.take(bucket.slot, kept, RESIDUAL, len)?;
-        let indices = random_indices(
-            mixed(&[self.seed, bucket.slot as u64, kept.count()]),
-            len,
-            entries(self.density, len),
-        );
-        if finite(gradients) {
-            gradients.iter_mut().zip(&residual).for_each(|(gradient, residual)| *gradient += residual);
-            residual.copy_from_slice(gradients);
-            clear_indices(&indices, &mut residual)?;
-        } else {
-            gradients.fill(f32::NAN);
-        }
+        let mut residual = self.slots.take(bucket.slot, kept, RESIDUAL, gradients)?;
+        let draw = mixed(&[self.seed, bucket.slot as u64, kept.count()]);
+        let drawn = gradients.draw(draw, entries(self.density, len));
+        let sound = gradients.feed_back(&residual)?;
+        let mut values = drawn.take(gradients)?;
+        drawn.keep_rest(gradients, &sound, &mut residual)?;
         kept.give(RESIDUAL, residual);
-        let mut values = vec![0.0; indices.len()];
-        gather_indices(gradients, &indices, &mut values)?;
+        let own = keeps.part(len, ranks, rank);
         if keeps == Keeps::All {
-            peers.sum(values.as_mut_slice(), keeps)?;
-            gradients.fill(0.0);
-            return Ok(scatter_add(&indices, &values, gradients)?);
+            peers.add(&mut values.numbers(gradients)?, keeps)?;
+            gradients.clear()?;
+            return drawn.put(&values, (0..drawn.len(), 0..len), gradients);
         }
-        let cut = |bound: usize| indices.partition_point(|index| (*index as usize) < bound);
-        let range = |rank: usize| {
-            let part = keeps.part(len, ranks, rank);
-            cut(part.start)..cut(part.end)
-        };
-        let message = |to: usize| {
-            let mut message = Vec::new();
-            put_numbers(&values[range(to)], &mut message);
-            message
-        };
-        let coming = peers.all_to_all((0..ranks).map(message).collect())?;
-        gradients[keeps.part(len, ranks, rank)].fill(0.0);
-        for message in &coming {
-            let values = numbers(message);
-            if values.len() != range(rank).len() {
-                return Err(wrong(NAME, message, range(rank).len()));
-            }
-            scatter_add(&indices[range(rank)], &values, gradients)?;
-        }
-        Ok(())
+        let parts = drawn.parts(len, Cut { keeps, ranks });
+        let coming = peers.deal_numbers(NAME, &values, &parts, gradients)?;
+        gradients.part(own.clone())?.clear()?;
+        let put = |values: &Held| drawn.put(values, (parts[rank].clone(), own.clone()), gradients);
+        coming.iter().try_for_each(put)
     }
 }
 
@@ -87,18 +65,22 @@ impl GradCodec for RandomK {
     fn reduce(
         &self,
         bucket: &Bucket,
-        gradients: &mut [f32],
+        mut gradients: Numbers<'_>,
         keeps: Keeps,
         peers: &mut Peers<'_>,
     ) -> Result<()> {
-        self.slots.with(bucket.slot, |kept| self.sum(kept, bucket, gradients, keeps, peers))
+        self.slots.with(bucket.slot, |kept| self.sum(kept, bucket, &mut gradients, keeps, peers))
     }
 
     fn flush(&self, bucket: &Bucket, _: &Among, gradients: &mut [f32]) -> Result<()> {
         self.slots.flush(bucket.slot, RESIDUAL, gradients)
     }
 
-    fn state(&self) -> CodecState {
+    fn works_on_devices(&self) -> bool {
+        true
+    }
+
+    fn state(&self) -> Result<CodecState> {
         self.slots.state()
     }
 
@@ -107,7 +89,7 @@ impl GradCodec for RandomK {
     }
 
     fn push(&self) -> Option<PushCodec> {
-        Some(PushCodec::new(Drawn { density: self.density }, &[RESIDUAL, STEP], self.seed))
+        Some(PushCodec::new(Sample { density: self.density }, &[RESIDUAL, STEP], self.seed))
     }
 
     fn bytes(&self, bucket: &Bucket, among: &Among) -> CodecBytes {
@@ -132,11 +114,11 @@ impl GradCodec for RandomK {
 
 /// Some numbers in place of all, and what their indices are drawn from.
 #[derive(Debug)]
-struct Drawn {
+struct Sample {
     density: f64,
 }
 
-impl Quantiser for Drawn {
+impl Quantiser for Sample {
     fn name(&self) -> &'static str {
         NAME
     }

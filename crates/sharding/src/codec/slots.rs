@@ -1,9 +1,11 @@
 //! What codecs keep for buckets from step to step, by names.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use super::CodecState;
+use super::numbers::{Held, Numbers};
 use crate::{Result, ShardingError};
 
 /// Vectors by slot and name.
@@ -17,7 +19,7 @@ pub(super) struct Slots {
 
 /// What is kept for one bucket.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Kept(BTreeMap<&'static str, Vec<f32>>);
+pub(super) struct Kept(BTreeMap<&'static str, Held>);
 
 /// The field that counts the sums of a bucket.
 pub(super) const STEP: &str = "step";
@@ -44,6 +46,7 @@ impl Slots {
         self.with(slot, |kept| {
             let Some(held) = kept.0.get(field) else { return Ok(()) };
             self.check(slot, held.len(), gradients.len())?;
+            let held = held.on_host()?;
             gradients.iter_mut().zip(held).for_each(|(gradient, held)| *gradient += held);
             Ok(())
         })
@@ -54,6 +57,7 @@ impl Slots {
         self.with(slot, |kept| {
             if let Some(held) = kept.0.get(field) {
                 self.check(slot, held.len(), gradients.len())?;
+                let held = held.on_host()?;
                 gradients.iter_mut().zip(held).for_each(|(gradient, held)| *gradient += held);
             }
             kept.0.retain(|name, _| *name == STEP);
@@ -61,15 +65,33 @@ impl Slots {
         })
     }
 
-    /// Takes the vector `field` of a bucket out, zeros if there is none yet; give it back by [`Kept::give`].
+    /// Takes the vector `field` of a bucket out, where the numbers lie that it is for; zeros if there is none yet. Give it back by
+    /// [`Kept::give`].
     pub(super) fn take(
+        &self,
+        slot: usize,
+        kept: &mut Kept,
+        field: &'static str,
+        numbers: &Numbers<'_>,
+    ) -> Result<Held> {
+        let held = match kept.0.remove(field) {
+            Some(held) => numbers.bring(held)?,
+            None => numbers.zeros()?,
+        };
+        self.check(slot, held.len(), numbers.len())?;
+        Ok(held)
+    }
+
+    /// Takes the vector `field` of `len` numbers of a bucket out on the host, zeros if there is none yet; give it back by
+    /// [`Kept::give`].
+    pub(super) fn take_host(
         &self,
         slot: usize,
         kept: &mut Kept,
         field: &'static str,
         len: usize,
     ) -> Result<Vec<f32>> {
-        let held = kept.0.remove(field).unwrap_or_else(|| vec![0.0; len]);
+        let held = kept.0.remove(field).map_or_else(|| Ok(vec![0.0; len]), Held::into_host)?;
         self.check(slot, held.len(), len)?;
         Ok(held)
     }
@@ -84,17 +106,56 @@ impl Slots {
         }
     }
 
-    /// All of it, as `SLOT.FIELD`.
-    pub(super) fn state(&self) -> CodecState {
+    /// All of it, as `SLOT.FIELD`; what lies on a device is waited for.
+    pub(super) fn state(&self) -> Result<CodecState> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let of = |(slot, kept): (&usize, &Kept)| {
-            let slot = *slot;
-            kept.0
-                .iter()
-                .map(move |(field, held)| (format!("{slot}.{field}"), held.clone()))
-                .collect::<Vec<_>>()
-        };
-        kept.iter().flat_map(of).collect()
+        let states = kept.iter().map(|(slot, kept)| kept.state(*slot));
+        Ok(states.collect::<Result<Vec<_>>>()?.concat())
+    }
+
+    /// Bytes of all of it.
+    pub(super) fn bytes(&self) -> u64 {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.values().flat_map(|kept| kept.0.values()).map(|held| 4 * held.len() as u64).sum()
+    }
+
+    /// All of it as [`Slots::state`] would have it if `newer` were kept of its buckets.
+    pub(super) fn state_with<'a>(
+        &self,
+        newer: impl Iterator<Item = (usize, &'a Kept)>,
+    ) -> Result<CodecState> {
+        let newer: BTreeMap<usize, &Kept> = newer.collect();
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let slots: BTreeSet<usize> = kept.keys().chain(newer.keys()).copied().collect();
+        let of = |slot: usize| newer.get(&slot).copied().or(kept.get(&slot)).map(|kept| kept.state(slot));
+        Ok(slots.into_iter().filter_map(of).collect::<Result<Vec<_>>>()?.concat())
+    }
+
+    /// Replaces parts of the vector `field` of buckets by those of a state that [`Slots::state`] has given; `parts` gives of a
+    /// vector's length which. What there is none of yet is 0.
+    pub(super) fn load_parts(
+        &self,
+        state: CodecState,
+        field: &'static str,
+        parts: impl Fn(usize) -> Vec<Range<usize>>,
+    ) -> Result<()> {
+        let newer = Self::new(self.codec, self.fields);
+        newer.load(state)?;
+        let newer = newer.kept.into_inner().unwrap_or_else(PoisonError::into_inner);
+        for (slot, mut newer) in newer {
+            let Some(newer) = newer.0.remove(field) else { continue };
+            let newer = newer.into_host()?;
+            let merge = |kept: &mut Kept| -> Result<()> {
+                let mut held = self.take_host(slot, kept, field, newer.len())?;
+                for part in parts(newer.len()) {
+                    held[part.clone()].copy_from_slice(&newer[part]);
+                }
+                kept.give(field, held);
+                Ok(())
+            };
+            self.with(slot, merge)?;
+        }
+        Ok(())
     }
 
     /// Takes over what [`Slots::state`] has given.
@@ -109,7 +170,7 @@ impl Slots {
                 let problem = format!("keeps {} of buckets, and was given `{name}`", self.fields.join(", "));
                 return Err(ShardingError::codec(self.codec, problem));
             };
-            loaded.entry(slot).or_default().0.insert(field, held);
+            loaded.entry(slot).or_default().give(field, held);
         }
         *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = loaded;
         Ok(())
@@ -117,9 +178,14 @@ impl Slots {
 }
 
 impl Kept {
+    /// All of it, as `SLOT.FIELD`.
+    fn state(&self, slot: usize) -> Result<CodecState> {
+        self.0.iter().map(|(field, held)| Ok((format!("{slot}.{field}"), held.read()?))).collect()
+    }
+
     /// Keeps a vector.
-    pub(super) fn give(&mut self, field: &'static str, held: Vec<f32>) {
-        self.0.insert(field, held);
+    pub(super) fn give(&mut self, field: &'static str, held: impl Into<Held>) {
+        self.0.insert(field, held.into());
     }
 
     /// What there is of one field alone.
@@ -134,30 +200,14 @@ impl Kept {
 
     /// How often this was called before for this bucket.
     pub(super) fn count(&mut self) -> u64 {
-        let held = self.0.entry(STEP).or_insert_with(|| vec![0.0; 2]);
-        let count = match held.as_slice() {
-            [low, high] => *low as u64 + *high as u64 * HALF,
+        let count = match self.0.get(STEP) {
+            Some(Held::Host(held)) if held.len() == 2 => held[0] as u64 + held[1] as u64 * HALF,
             _ => 0,
         };
         let next = count + 1;
-        *held = vec![(next % HALF) as f32, (next / HALF) as f32];
+        self.give(STEP, vec![(next % HALF) as f32, (next / HALF) as f32]);
         count
     }
-}
-
-/// One number of several, for streams of random numbers that have nothing to do with each other.
-pub(super) fn mixed(words: &[u64]) -> u64 {
-    words.iter().fold(0x5851_f42d_4c95_7f2d, |state, word| {
-        let z = (state ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    })
-}
-
-/// Whether all numbers are finite.
-pub(super) fn finite(values: &[f32]) -> bool {
-    phalanx_kernels::largest_magnitude(&phalanx_kernels::Context::new(1), values).is_finite()
 }
 
 #[cfg(test)]
@@ -174,16 +224,16 @@ mod tests {
             kept.give("residual", vec![1.0, 2.0]);
         });
         let again = Slots::new("test", &["residual", STEP]);
-        again.load(slots.state()).expect("its own");
-        assert_eq!(again.state(), slots.state());
+        again.load(slots.state().expect("on the host")).expect("its own");
+        assert_eq!(again.state().expect("on the host"), slots.state().expect("on the host"));
         assert_eq!(again.with(3, Kept::count), 3 * HALF + 1);
         let mut gradients = [1.0, 1.0];
         again.flush(3, "residual", &mut gradients).expect("as many");
-        assert_eq!((gradients, again.state().len()), ([2.0, 3.0], 1));
+        assert_eq!((gradients, again.state().expect("on the host").len()), ([2.0, 3.0], 1));
         let error = again.load(vec![("3.q".into(), Vec::new())]).expect_err("not its own").to_string();
         assert_eq!(error, "codec `test` keeps residual, step of buckets, and was given `3.q`");
         let error =
-            slots.with(3, |kept| slots.take(3, kept, "residual", 5)).expect_err("another").to_string();
+            slots.with(3, |kept| slots.take_host(3, kept, "residual", 5)).expect_err("another").to_string();
         assert_eq!(error, "codec `test` keeps 2 numbers for bucket 3, which needs 5");
     }
 }

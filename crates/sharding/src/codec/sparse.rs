@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use phalanx_kernels::{Context, accumulate_momentum, clear_indices, gather_indices, scatter_add, top_k};
+use phalanx_kernels::Context;
 
 use super::bucket::{Among, Bucket, Keeps};
 use super::entries::{Entries, Largest, Values, entries};
+use super::messages::Messages;
+use super::numbers::{Cut, Held, Numbers, Sound};
 use super::peers::Peers;
 use super::push::{PushCodec, RESIDUAL};
-use super::slots::{Kept, STEP, STEP_BYTES, Slots, finite};
+use super::slots::{Kept, STEP, STEP_BYTES, Slots};
 use super::{CodecBytes, CodecState, GradCodec};
 use crate::Result;
 
@@ -64,30 +66,17 @@ impl Sparse {
     }
 
     /// What is to be sent goes to `gradients`, with everything that has waited.
-    fn accumulate(&self, kept: &mut Kept, slot: usize, gradients: &mut [f32]) -> Result<Accumulated> {
-        let len = gradients.len();
-        let sound = finite(gradients);
-        let held = match self.momentum {
-            None => {
-                let residual = self.slots.take(slot, kept, RESIDUAL, len)?;
-                gradients.iter_mut().zip(&residual).for_each(|(gradient, residual)| *gradient += residual);
-                Accumulated { sound, first: residual, velocity: Vec::new() }
-            }
-            Some(momentum) => {
-                let mut velocity = self.slots.take(slot, kept, VELOCITY, len)?;
-                let mut sum = self.slots.take(slot, kept, SUM, len)?;
-                if sound {
-                    accumulate_momentum(&self.context, momentum.factor, gradients, &mut velocity, &mut sum)?;
-                    gradients.copy_from_slice(&sum);
-                }
-                Accumulated { sound, first: sum, velocity }
-            }
+    fn accumulate(&self, kept: &mut Kept, slot: usize, gradients: &mut Numbers<'_>) -> Result<Waiting> {
+        let Some(momentum) = self.momentum else {
+            let residual = self.slots.take(slot, kept, RESIDUAL, gradients)?;
+            let sound = gradients.feed_back(&residual)?;
+            return Ok(Waiting { sound, first: residual, velocity: None });
         };
-        if !sound {
-            // The largest of all, so that every rank gets it.
-            gradients.fill(f32::NAN);
-        }
-        Ok(held)
+        let mut velocity = self.slots.take(slot, kept, VELOCITY, gradients)?;
+        let mut sum = self.slots.take(slot, kept, SUM, gradients)?;
+        let of = (&mut velocity, &mut sum);
+        let sound = gradients.gather_momentum(of, momentum.factor, &self.context)?;
+        Ok(Waiting { sound, first: sum, velocity: Some(velocity) })
     }
 
     /// How much is sent at a step.
@@ -105,94 +94,35 @@ impl Sparse {
         &self,
         kept: &mut Kept,
         bucket: &Bucket,
-        gradients: &mut [f32],
+        gradients: &mut Numbers<'_>,
         keeps: Keeps,
         peers: &mut Peers<'_>,
     ) -> Result<()> {
         let (len, rank, ranks) = (gradients.len(), peers.rank(), peers.ranks());
-        let held = self.accumulate(kept, bucket.slot, gradients)?;
-        let mut indices = Vec::new();
-        top_k(&self.context, gradients, entries(self.density_at(kept), len), &mut indices)?;
-        let mut values = vec![0.0; indices.len()];
-        gather_indices(gradients, &indices, &mut values)?;
-        // To all, or to each rank what falls into its part.
-        let messages = match keeps {
-            Keeps::All => vec![self.wire.message(&indices, &values)?],
-            Keeps::Shard | Keeps::Leader => {
-                let of = |to: usize| {
-                    let part = keeps.part(len, ranks, to);
-                    let cut = |bound: usize| indices.partition_point(|index| (*index as usize) < bound);
-                    let range = cut(part.start)..cut(part.end);
-                    self.wire.message(&indices[range.clone()], &values[range])
-                };
-                (0..ranks).map(of).collect::<Result<_>>()?
-            }
-        };
-        if held.sound {
-            self.keep(kept, held, gradients, &indices, &messages)?;
-        } else {
-            held.keep_as_it_was(kept, self.momentum.is_some());
-        }
-        let coming = match (keeps, messages.as_slice()) {
-            (Keeps::All, [own]) => peers.all_gather(own)?,
-            _ => peers.all_to_all(messages)?,
-        };
-        let own = if keeps == Keeps::All { 0..len } else { keeps.part(len, ranks, rank) };
-        gradients[own].fill(0.0);
-        for message in &coming {
-            let (indices, values) = self.wire.entries_of(message, len)?;
-            scatter_add(&indices, &values, gradients)?;
-        }
-        Ok(())
-    }
-
-    /// Keeps what was not sent: of what was, the values' rounding.
-    fn keep(
-        &self,
-        kept: &mut Kept,
-        held: Accumulated,
-        all: &[f32],
-        indices: &[u32],
-        messages: &[Vec<u8>],
-    ) -> Result<()> {
-        let Accumulated { first: mut waiting, mut velocity, .. } = held;
-        waiting.copy_from_slice(all);
-        if self.wire.values == Values::Plain {
-            clear_indices(indices, &mut waiting)?;
-        } else {
-            for message in messages {
-                let (indices, values) = self.wire.entries_of(message, all.len())?;
-                indices.iter().zip(values).for_each(|(at, value)| waiting[*at as usize] -= value);
-            }
-        }
-        if self.momentum.is_some() {
-            clear_indices(indices, &mut velocity)?;
+        let Waiting { sound, mut first, velocity } = self.accumulate(kept, bucket.slot, gradients)?;
+        let (cut, taken) = (Cut { keeps, ranks }, entries(self.density_at(kept), len));
+        let (picked, messages) = self.wire.pick(gradients, taken, (cut, rank))?;
+        self.wire.keep_rest(gradients, (&picked, &messages), (&sound, &mut first))?;
+        kept.give(if velocity.is_some() { SUM } else { RESIDUAL }, first);
+        if let Some(mut velocity) = velocity {
+            picked.clear(&sound, &mut velocity)?;
             kept.give(VELOCITY, velocity);
-            kept.give(SUM, waiting);
-        } else {
-            kept.give(RESIDUAL, waiting);
         }
-        Ok(())
+        let coming = match (keeps, &messages) {
+            (Keeps::Shard | Keeps::Leader, Messages::Host(_)) => peers.deal(messages, cut)?,
+            _ => peers.gather(messages)?,
+        };
+        let own = if keeps == Keeps::All { 0..len } else { cut.part(len, rank) };
+        self.wire.add_up(&coming, taken, (gradients, own))
     }
 }
 
-/// What had waited, and whether the new gradients are finite.
-struct Accumulated {
-    sound: bool,
+/// What has waited, and whether the new gradients are finite.
+struct Waiting {
+    sound: Sound,
     /// The residual, or the sum of momentum.
-    first: Vec<f32>,
-    velocity: Vec<f32>,
-}
-
-impl Accumulated {
-    fn keep_as_it_was(self, kept: &mut Kept, momentum: bool) {
-        if momentum {
-            kept.give(VELOCITY, self.velocity);
-            kept.give(SUM, self.first);
-        } else {
-            kept.give(RESIDUAL, self.first);
-        }
-    }
+    first: Held,
+    velocity: Option<Held>,
 }
 
 impl GradCodec for Sparse {
@@ -203,18 +133,22 @@ impl GradCodec for Sparse {
     fn reduce(
         &self,
         bucket: &Bucket,
-        gradients: &mut [f32],
+        mut gradients: Numbers<'_>,
         keeps: Keeps,
         peers: &mut Peers<'_>,
     ) -> Result<()> {
-        self.slots.with(bucket.slot, |kept| self.sum(kept, bucket, gradients, keeps, peers))
+        self.slots.with(bucket.slot, |kept| self.sum(kept, bucket, &mut gradients, keeps, peers))
     }
 
     fn flush(&self, bucket: &Bucket, _: &Among, gradients: &mut [f32]) -> Result<()> {
         self.slots.flush(bucket.slot, if self.momentum.is_some() { SUM } else { RESIDUAL }, gradients)
     }
 
-    fn state(&self) -> CodecState {
+    fn works_on_devices(&self) -> bool {
+        true
+    }
+
+    fn state(&self) -> Result<CodecState> {
         self.slots.state()
     }
 

@@ -4,11 +4,15 @@
 //! Unlike a gather of everything from everyone this divides what is sent by the same factor for any number of ranks (as ZeRO++,
 //! Wang et al. 2023, does). Where every rank keeps its part only, the second hop falls away.
 
+use phalanx_kernels::mixed;
+
 use super::bucket::{Among, Bucket, Keeps};
+use super::messages::Messages;
+use super::numbers::{Cut, Numbers};
 use super::peers::Peers;
 use super::push::{PushCodec, RESIDUAL};
 use super::quantisers::Quantiser;
-use super::slots::{Kept, STEP, STEP_BYTES, Slots, finite, mixed};
+use super::slots::{Kept, STEP, STEP_BYTES, Slots};
 use super::{CodecBytes, CodecState, GradCodec};
 use crate::Result;
 
@@ -45,74 +49,50 @@ impl<Q: Quantiser> TwoHops<Q> {
         Self { quantiser, memory, seed, slots }
     }
 
-    fn message(&self, values: &[f32], draw: [u64; 5]) -> Result<Vec<u8>> {
-        let mut message = Vec::with_capacity(self.quantiser.message_len(values.len()));
-        let [slot, step, rank, hop, part] = draw;
-        self.quantiser.encode(values, mixed(&[self.seed, slot, step, rank, hop, part]), &mut message)?;
-        Ok(message)
-    }
-
     /// Encodes numbers, to which what earlier messages have taken is added, and notes what this one takes. Numbers that are not
     /// finite are none of them, and change nothing of what is kept.
     fn with_errors(
         &self,
         (bucket, field): (&Bucket, &'static str),
         kept: &mut Kept,
-        values: &mut [f32],
-        encode: impl FnOnce(&[f32]) -> Result<Vec<(std::ops::Range<usize>, Vec<u8>)>>,
-    ) -> Result<Vec<Vec<u8>>> {
+        (values, cut): (&mut Numbers<'_>, Cut),
+        encode: impl FnOnce(&Numbers<'_>) -> Result<Messages>,
+    ) -> Result<Messages> {
         if self.memory != Memory::Errors {
-            return Ok(encode(values)?.into_iter().map(|(_, message)| message).collect());
+            return encode(values);
         }
-        let mut errors = self.slots.take(bucket.slot, kept, field, values.len())?;
-        values.iter_mut().zip(&errors).for_each(|(value, error)| *value += error);
-        let sound = finite(values);
-        if !sound {
-            values.fill(f32::NAN);
-        }
+        let mut errors = self.slots.take(bucket.slot, kept, field, values)?;
+        let sound = values.feed_back(&errors)?;
         let messages = encode(values)?;
-        if sound {
-            errors.fill(0.0);
-            for (range, message) in &messages {
-                self.quantiser.decode(message, &mut errors[range.clone()], false)?;
-            }
-            let of_parts = messages.iter().flat_map(|(range, _)| range.clone());
-            of_parts.for_each(|at| errors[at] = values[at] - errors[at]);
-        }
+        values.errors(&self.quantiser, &messages, cut, (&sound, &mut errors))?;
         kept.give(field, errors);
-        Ok(messages.into_iter().map(|(_, message)| message).collect())
+        Ok(messages)
     }
 
     fn sum(
         &self,
         kept: &mut Kept,
         bucket: &Bucket,
-        gradients: &mut [f32],
+        gradients: &mut Numbers<'_>,
         keeps: Keeps,
         peers: &mut Peers<'_>,
     ) -> Result<()> {
         let (len, rank, ranks) = (gradients.len(), peers.rank(), peers.ranks());
         let step = if self.memory == Memory::Count { kept.count() } else { 0 };
-        let draw = |hop: u64, part: usize| [bucket.slot as u64, step, rank as u64, hop, part as u64];
-        let part = |rank: usize| keeps.part(len, ranks, rank);
-        let messages = self.with_errors((bucket, OWN), kept, gradients, |values| {
-            let message = |to: usize| Ok((part(to), self.message(&values[part(to)], draw(0, to))?));
-            (0..ranks).map(message).collect()
+        let draw = |hop: u64| mixed(&[self.seed, bucket.slot as u64, step, rank as u64, hop]);
+        let cut = Cut { keeps, ranks };
+        let messages = self.with_errors((bucket, OWN), kept, (gradients, cut), |values| {
+            values.encode(&self.quantiser, cut, draw(0))
         })?;
-        let own = part(rank);
-        for (from, message) in peers.all_to_all(messages)?.iter().enumerate() {
-            self.quantiser.decode(message, &mut gradients[own.clone()], from > 0)?;
-        }
+        let mut own = gradients.part(cut.part(len, rank))?;
+        own.add_up(&self.quantiser, &peers.deal(messages, cut)?)?;
         if keeps != Keeps::All {
             return Ok(());
         }
-        let message = self.with_errors((bucket, SUM), kept, &mut gradients[own], |sum| {
-            Ok(vec![(0..sum.len(), self.message(sum, draw(1, rank))?)])
+        let message = self.with_errors((bucket, SUM), kept, (&mut own, Cut::WHOLE), |sum| {
+            sum.encode_own(&self.quantiser, (len, rank, ranks), draw(1))
         })?;
-        for (from, message) in peers.all_gather(&message.concat())?.iter().enumerate() {
-            self.quantiser.decode(message, &mut gradients[part(from)], false)?;
-        }
-        Ok(())
+        gradients.decode(&self.quantiser, &peers.gather(message)?, cut)
     }
 }
 
@@ -124,10 +104,11 @@ impl<Q: Quantiser + Clone + 'static> GradCodec for TwoHops<Q> {
     fn reduce(
         &self,
         bucket: &Bucket,
-        gradients: &mut [f32],
+        mut gradients: Numbers<'_>,
         keeps: Keeps,
         peers: &mut Peers<'_>,
     ) -> Result<()> {
+        let gradients = &mut gradients;
         match self.memory {
             Memory::Nothing => self.sum(&mut Kept::default(), bucket, gradients, keeps, peers),
             _ => self.slots.with(bucket.slot, |kept| self.sum(kept, bucket, gradients, keeps, peers)),
@@ -146,7 +127,11 @@ impl<Q: Quantiser + Clone + 'static> GradCodec for TwoHops<Q> {
         self.slots.flush(bucket.slot, OWN, gradients)
     }
 
-    fn state(&self) -> CodecState {
+    fn works_on_devices(&self) -> bool {
+        self.quantiser.format().is_some()
+    }
+
+    fn state(&self) -> Result<CodecState> {
         self.slots.state()
     }
 

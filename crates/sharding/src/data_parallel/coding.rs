@@ -1,15 +1,18 @@
-//! Gradients by a codec: bucket by bucket, on a thread beside the one that trains.
+//! Gradients by a codec: bucket by bucket, on a thread beside the one that trains, or where they lie in a device's memory by that
+//! device beside what it computes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use phalanx_collectives::{CommStats, Communicator, ReduceOp};
-use phalanx_tensor::host::HostSliceMut;
-use phalanx_tensor::{FlatParam, FlatStorage, TensorError};
+use phalanx_tensor::{FlatParam, FlatStorage};
 
 use crate::Result;
 use crate::beside::{Pending, Worker};
-use crate::codec::{CodecState, CodecVerdict, CodecWhen, GradCodec, Peers, Route, Sum, Trial, Way};
+use crate::buffer::with_singles;
+use crate::codec::{
+    CodecState, CodecVerdict, CodecWhen, GradCodec, Numbers, Peers, Route, Sum, Trial, Way, Working,
+};
 
 /// A codec, and the ranks that it sums over.
 #[derive(Debug)]
@@ -33,6 +36,13 @@ struct Shared {
     sums: Vec<Vec<Sum>>,
     /// What is measured, unless the codec is used whatever it costs.
     trial: Option<Mutex<Trial>>,
+}
+
+/// A bucket that has gone by a codec, or on a device is on its way.
+#[derive(Debug)]
+pub(super) struct Coded {
+    way: Way,
+    working: Working,
 }
 
 impl Coding {
@@ -63,7 +73,12 @@ impl Coding {
     }
 
     /// Sums a bucket's gradients: into `shard`, the elements that this rank owns, or where they lie.
-    pub(super) fn start(&self, bucket: usize, full: FlatStorage, shard: Option<FlatStorage>) -> Pending<Way> {
+    pub(super) fn start(
+        &self,
+        bucket: usize,
+        full: FlatStorage,
+        shard: Option<FlatStorage>,
+    ) -> Pending<Coded> {
         let shared = self.shared.clone();
         self.worker.run(move || shared.sum(bucket, &full, shard.as_ref()))
     }
@@ -72,9 +87,10 @@ impl Coding {
     ///
     /// # Errors
     /// The codec's and those of communication.
-    pub(super) fn wait(&self, pending: Pending<Way>) -> Result<()> {
+    pub(super) fn wait(&self, pending: Pending<Coded>) -> Result<()> {
         let start = Instant::now();
-        let way = pending.wait()?;
+        let Coded { way, working } = pending.wait()?;
+        working.arrive()?;
         let waited = start.elapsed();
         *lock(&self.waited) += waited;
         if let Some(trial) = &self.shared.trial {
@@ -89,10 +105,13 @@ impl Coding {
     }
 
     /// What the codec keeps, and where it was decided to be used.
-    pub(super) fn state(&self) -> CodecState {
-        let mut state = self.codec().state();
+    ///
+    /// # Errors
+    /// If a device fails.
+    pub(super) fn state(&self) -> Result<CodecState> {
+        let mut state = self.codec().state()?;
         state.extend(self.shared.trial.iter().flat_map(|trial| lock(trial).state()));
-        state
+        Ok(state)
     }
 
     /// Takes over what [`Coding::state`] has given.
@@ -129,35 +148,53 @@ impl Coding {
 }
 
 impl Shared {
-    fn sum(&self, bucket: usize, full: &FlatStorage, shard: Option<&FlatStorage>) -> Result<Way> {
+    fn sum(&self, bucket: usize, full: &FlatStorage, shard: Option<&FlatStorage>) -> Result<Coded> {
         let way = self.way(bucket)?;
-        let sums = &self.sums[bucket];
-        let inside = self.route.groups.map_or(self.route.shard, |groups| groups.inside);
         let (start, before, mut moving) = (Instant::now(), self.bytes_sent(), Duration::ZERO);
-        with_singles(full, |gradients| {
-            let [first, between @ ..] = sums.as_slice() else { return Ok(()) };
-            moving += self.run(first, gradients, &self.shards, way)?;
-            let mut own = first.among.keeps.part(gradients.len(), inside.1, inside.0);
-            for (sum, replicas) in between.iter().zip(&self.replicas) {
-                moving += self.run(sum, &mut gradients[own.clone()], replicas, way)?;
-            }
-            if self.route.groups.is_some() {
-                let start = Instant::now();
-                self.shards.all_gather_in_place(gradients)?;
-                moving += start.elapsed();
-                let (rank, ranks) = self.route.shard;
-                own = self.route.keeps().part(gradients.len(), ranks, rank);
-            }
-            match shard {
-                None => Ok(()),
-                Some(shard) => with_singles(shard, |shard| shard.copy_from_slice(&gradients[own])),
-            }
-        })??;
+        let working = if full.array().is_host() {
+            let sum =
+                |gradients: &mut [f32]| self.sum_numbers((bucket, way), gradients.into(), shard, &mut moving);
+            with_singles(full, sum)??;
+            Working::over()
+        } else {
+            let (gradients, beside) = Numbers::beside(full)?;
+            self.sum_numbers((bucket, way), gradients, shard, &mut moving)?;
+            beside.end()?
+        };
         if let Some(trial) = &self.trial {
             let sent = self.bytes_sent() - before;
             lock(trial).note(bucket, way, start.elapsed(), (moving, sent));
         }
-        Ok(way)
+        Ok(Coded { way, working })
+    }
+
+    /// All sums of a bucket; what communication takes is added to `moving`.
+    fn sum_numbers(
+        &self,
+        (bucket, way): (usize, Way),
+        mut gradients: Numbers<'_>,
+        shard: Option<&FlatStorage>,
+        moving: &mut Duration,
+    ) -> Result<()> {
+        let [first, between @ ..] = self.sums[bucket].as_slice() else { return Ok(()) };
+        let inside = self.route.groups.map_or(self.route.shard, |groups| groups.inside);
+        let len = gradients.len();
+        *moving += self.run(first, gradients.part(0..len)?, &self.shards, way)?;
+        let mut own = first.among.keeps.part(len, inside.1, inside.0);
+        for (sum, replicas) in between.iter().zip(&self.replicas) {
+            *moving += self.run(sum, gradients.part(own.clone())?, replicas, way)?;
+        }
+        if self.route.groups.is_some() {
+            let mut peers = Peers::new(&self.shards, self.route.algorithm);
+            peers.bring_together(&mut gradients)?;
+            *moving += peers.moving();
+            let (rank, ranks) = self.route.shard;
+            own = self.route.keeps().part(len, ranks, rank);
+        }
+        match shard {
+            None => Ok(()),
+            Some(shard) => gradients.part(own)?.copy_to(shard),
+        }
     }
 
     /// Bytes that this rank has sent for gradients so far.
@@ -167,16 +204,21 @@ impl Shared {
     }
 
     /// One sum; how long communication took.
-    fn run(&self, sum: &Sum, gradients: &mut [f32], comm: &Communicator, way: Way) -> Result<Duration> {
+    fn run(&self, sum: &Sum, mut gradients: Numbers<'_>, comm: &Communicator, way: Way) -> Result<Duration> {
         let mut peers = Peers::new(comm, self.route.algorithm);
         let keeps = sum.among.keeps;
+        if gradients.is_empty() && matches!(gradients, Numbers::Device(_)) {
+            // All who would take part have as many.
+            return Ok(peers.moving());
+        }
         match sum.coded {
             true if way.coded => self.codec.reduce(&sum.bucket, gradients, keeps, &mut peers)?,
             true => {
+                let gradients = gradients.on_host(self.codec.name())?;
                 self.codec.flush(&sum.bucket, &sum.among, gradients)?;
                 peers.sum(gradients, keeps)?;
             }
-            false => peers.sum(gradients, keeps)?,
+            false => peers.add(&mut gradients, keeps)?,
         }
         Ok(peers.moving())
     }
@@ -201,14 +243,4 @@ impl Shared {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Opens flat memory of f32.
-pub(super) fn with_singles<R>(flat: &FlatStorage, f: impl FnOnce(&mut [f32]) -> R) -> Result<R> {
-    let opened = flat.with_slice_mut(|slice| match slice {
-        HostSliceMut::F32(values) => Some(f(values)),
-        HostSliceMut::F64(_) => None,
-    })?;
-    Ok(opened
-        .ok_or_else(|| TensorError::Unsupported { op: "codec", what: "gradients other than f32".into() })?)
 }

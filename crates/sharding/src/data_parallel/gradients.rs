@@ -6,10 +6,10 @@ use phalanx_collectives::{Handle, ReduceOp};
 use phalanx_tensor::FlatStorage;
 
 use super::DataParallel;
+use super::coding::Coded;
 use crate::Result;
 use crate::beside::Pending;
 use crate::buffer::InPlace;
-use crate::codec::Way;
 use crate::strategy::{LEADER, Layout};
 
 /// How far the reductions of a step are.
@@ -61,7 +61,7 @@ enum Message {
     /// The gradients, of which this rank gets its shard.
     Scattered(Handle<(InPlace, InPlace)>),
     /// What a codec makes of them.
-    Coded(Pending<Way>),
+    Coded(Pending<Coded>),
     /// Nothing travels: there is nobody to add to.
     Alone,
 }
@@ -82,6 +82,14 @@ impl DataParallel {
     pub(super) fn start(&self, step: &mut Reductions) -> Result<()> {
         let (bucket, layout) = (self.order[step.started], self.strategy.layout);
         let param = &self.params[bucket];
+        // What is issued inside of it is this bucket's.
+        let _ready = tracing::trace_span!(
+            target: "phalanx_trace::gradients",
+            "gradients ready",
+            bucket = bucket as u64,
+            block = param.blocks().next(),
+        )
+        .entered();
         let (full, shard) = param.begin_reduce(layout.scatters())?;
         let (message, wire_bytes) = match (&shard, &self.coding) {
             (_, Some(coding)) => {

@@ -13,6 +13,7 @@ use super::{DataParallel, Progress};
 use crate::Result;
 use crate::beside::Pending;
 use crate::buffer::InPlace;
+use crate::codec::Working;
 use crate::strategy::Layout;
 
 /// Which buckets are on their way, and the way that passes take.
@@ -38,7 +39,7 @@ enum Coming {
     /// From this rank's host, which has all of it.
     Uploaded(Sent),
     /// Rounded to integers with scales.
-    Rounded(Pending<()>),
+    Rounded(Pending<Working>),
 }
 
 impl DataParallel {
@@ -160,7 +161,13 @@ impl DataParallel {
             None => self.fetch_exact(state, at),
             Some(_) if self.params[at].state() != ParamState::Sharded => Ok(()),
             Some(weights) => {
-                let (full, shard) = self.params[at].begin_gather()?;
+                let param = &self.params[at];
+                let (full, mut shard) = param.begin_gather()?;
+                if param.is_offloaded() {
+                    let (uploaded, sent) = param.begin_upload(&shard)?;
+                    sent.arrive()?;
+                    shard = uploaded;
+                }
                 state.gathered.coming.insert(at, Coming::Rounded(weights.start(full, shard)));
                 Ok(())
             }
@@ -214,7 +221,7 @@ impl DataParallel {
             }
             (Some(Coming::Uploaded(values)), _) => values.arrive()?,
             (Some(Coming::Rounded(pending)), Some(weights)) => weights.wait(pending)?,
-            (Some(Coming::Rounded(pending)), None) => pending.wait()?,
+            (Some(Coming::Rounded(pending)), None) => pending.wait()?.arrive()?,
         }
         Ok(self.params[at].end_gather()?)
     }

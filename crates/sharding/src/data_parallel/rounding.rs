@@ -3,7 +3,7 @@
 use candle_core::DType;
 use phalanx_tensor::{FlatParam, FlatStorage};
 
-use crate::codec::{CodecScope, CodecWhen, GradCodec};
+use crate::codec::{CodecKind, CodecScope, CodecWhen, GradCodec};
 use crate::options::Options;
 use crate::{Result, ShardingError};
 
@@ -12,16 +12,21 @@ use crate::{Result, ShardingError};
 pub(super) struct Rounding(Option<DType>);
 
 impl Rounding {
-    /// What the codec among these options does on a device; nothing if there is none.
+    /// What the codec among these options does on a device's computing stream; nothing if there is none, or its own codecs encode
+    /// ([`GradCodec::works_on_devices`]).
     ///
     /// # Errors
-    /// [`ShardingError::Codec`] if it does more than to round, or for some ranks or steps only.
+    /// [`ShardingError::Codec`] if it works on processors only, or is to be measured, or rounds between groups only.
     pub(super) fn of(options: &Options) -> Result<Self> {
         let Some(codec) = options.codec.as_deref() else { return Ok(Self(None)) };
         let wrong = |problem: &str| Err(ShardingError::codec(GradCodec::name(codec), problem.to_owned()));
         match (codec.rounds_to(), options.codec_when, options.codec_scope) {
-            (None, ..) => wrong("encodes on processors; on GPUs there is bf16"),
-            (Some(_), CodecWhen::Auto, _) => {
+            (None, ..) if !codec.works_on_devices() => {
+                let there = CodecKind::ALL.iter().filter(|kind| kind.works_on_devices());
+                let names = there.map(|kind| kind.name()).collect::<Vec<_>>().join(", ");
+                wrong(&format!("encodes on processors; on GPUs there is {names}"))
+            }
+            (_, CodecWhen::Auto, _) => {
                 wrong("is measured by the host's clock, which a GPU does not wait for; use it always")
             }
             (Some(_), _, CodecScope::InterHost) => {

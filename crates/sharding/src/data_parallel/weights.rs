@@ -1,20 +1,19 @@
-//! Parameters gathered as integers of 8 bits, on a thread beside the one that trains.
+//! Parameters gathered rounded, on a thread beside the one that trains, or where they lie in a device's memory by that device beside
+//! what it computes.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use phalanx_collectives::{Algorithm, CommStats, Communicator};
-use phalanx_kernels::{Context, dequantise_int8, quantise_int8, scales_len};
 use phalanx_tensor::FlatStorage;
 
-use super::coding::with_singles;
+use crate::Result;
 use crate::beside::{Pending, Worker};
-use crate::codec::Peers;
-use crate::traffic::{chunk, int8_len};
-use crate::{Result, ShardingError};
+use crate::buffer::with_singles;
+use crate::codec::{Cut, Keeps, Numbers, Peers, Quantiser, WeightRounding, Working};
 
-/// Gathers shards quantised (as ZeRO++ does, Wang et al. 2023): every rank, the owner too, computes with the same rounded
-/// weights, while the owner updates its own exact ones.
+/// Gathers shards rounded (as ZeRO++ does, Wang et al. 2023): every rank, the owner too, computes with the same rounded weights,
+/// while the owner updates its own exact ones.
 #[derive(Debug)]
 pub(super) struct WeightGather {
     shared: Arc<Shared>,
@@ -26,9 +25,8 @@ pub(super) struct WeightGather {
 #[derive(Debug)]
 struct Shared {
     comm: Communicator,
-    /// Numbers that share a scale.
-    chunk: usize,
-    context: Context,
+    /// What they become.
+    quantiser: Box<dyn Quantiser>,
 }
 
 impl WeightGather {
@@ -36,16 +34,13 @@ impl WeightGather {
     ///
     /// # Errors
     /// [`ShardingError::Codec`] if a chunk has no elements, or the system refuses the thread.
-    pub(super) fn new(comm: Communicator, chunk: usize, beside: bool) -> Result<Self> {
-        if chunk == 0 {
-            return Err(ShardingError::codec("int8", "weights share a scale in chunks of at least 1, not 0"));
-        }
-        let shared = Arc::new(Shared { comm, chunk, context: Context::new(1) });
+    pub(super) fn new(comm: Communicator, rounding: WeightRounding, beside: bool) -> Result<Self> {
+        let shared = Arc::new(Shared { comm, quantiser: rounding.quantiser()? });
         Ok(Self { shared, worker: Worker::start("weights", beside)?, waited: Mutex::default() })
     }
 
     /// Gathers the shards of all ranks into `full`.
-    pub(super) fn start(&self, full: FlatStorage, shard: FlatStorage) -> Pending<()> {
+    pub(super) fn start(&self, full: FlatStorage, shard: FlatStorage) -> Pending<Working> {
         let shared = self.shared.clone();
         self.worker.run(move || shared.gather(&full, &shard))
     }
@@ -54,9 +49,9 @@ impl WeightGather {
     ///
     /// # Errors
     /// Those of communication.
-    pub(super) fn wait(&self, pending: Pending<()>) -> Result<()> {
+    pub(super) fn wait(&self, pending: Pending<Working>) -> Result<()> {
         let start = Instant::now();
-        let result = pending.wait();
+        let result = pending.wait().and_then(|working| Ok(working.arrive()?));
         *self.waited.lock().unwrap_or_else(PoisonError::into_inner) += start.elapsed();
         result
     }
@@ -69,33 +64,22 @@ impl WeightGather {
 }
 
 impl Shared {
-    fn gather(&self, full: &FlatStorage, shard: &FlatStorage) -> Result<()> {
-        let message = with_singles(shard, |shard| {
-            let mut scales = vec![0.0; scales_len(shard.len(), self.chunk)];
-            let mut whole = vec![0_i8; shard.len()];
-            quantise_int8(&self.context, shard, self.chunk, &mut scales, &mut whole)?;
-            let mut message = Vec::with_capacity(int8_len(shard.len(), self.chunk) as usize);
-            scales.iter().for_each(|scale| message.extend(scale.to_le_bytes()));
-            message.extend(whole.iter().map(|q| q.cast_unsigned()));
-            Ok::<_, ShardingError>(message)
-        })??;
-        let messages = Peers::new(&self.comm, Algorithm::Auto).all_gather(&message)?;
-        with_singles(full, |full| {
-            let len = full.len();
-            for (rank, message) in messages.iter().enumerate() {
-                let part = &mut full[chunk(len, messages.len(), rank)];
-                if message.len() as u64 != int8_len(part.len(), self.chunk) {
-                    let problem =
-                        format!("got {} bytes of rank {rank} for {} weights", message.len(), part.len());
-                    return Err(ShardingError::codec("int8", problem));
-                }
-                let (scales, whole) = message.split_at(4 * scales_len(part.len(), self.chunk));
-                let scales: Vec<f32> =
-                    scales.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
-                let whole: Vec<i8> = whole.iter().map(|byte| byte.cast_signed()).collect();
-                dequantise_int8(&self.context, (&scales, &whole), self.chunk, part, false)?;
-            }
-            Ok(())
-        })?
+    fn gather(&self, full: &FlatStorage, shard: &FlatStorage) -> Result<Working> {
+        if full.array().is_host() {
+            with_singles(shard, |shard| {
+                with_singles(full, |full| self.gather_numbers(full.into(), &shard.into()))
+            })???;
+            return Ok(Working::over());
+        }
+        let (full, beside) = Numbers::beside(full)?;
+        self.gather_numbers(full, &beside.also(shard))?;
+        Ok(beside.end()?)
+    }
+
+    fn gather_numbers(&self, mut full: Numbers<'_>, shard: &Numbers<'_>) -> Result<()> {
+        let (rank, ranks) = (self.comm.rank(), self.comm.world_size());
+        let own = shard.encode_own(&*self.quantiser, (full.len(), rank, ranks), 0)?;
+        let messages = Peers::new(&self.comm, Algorithm::Auto).gather(own)?;
+        full.decode(&*self.quantiser, &messages, Cut { keeps: Keeps::Shard, ranks })
     }
 }

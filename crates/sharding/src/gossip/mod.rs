@@ -8,6 +8,9 @@
 //!
 //! What goes to others leaves when a step begins, so that it travels while gradients are computed. Each kind keeps the mean over
 //! the ranks but for rounding; the optimizer alone moves it. Optimizers' states stay each rank's own.
+//!
+//! Messages and averages are the host's, also where a device computes: after the optimizer's step values come to the host, which
+//! averages them, and the averages go back.
 
 mod pairs;
 mod rounds;
@@ -58,8 +61,8 @@ impl Gossip {
     /// Wraps a model, as [`crate::DataParallel::new`] does.
     ///
     /// # Errors
-    /// [`ShardingError::Strategy`] if the row is another, options do not fit, or parameters are not f32 on the host;
-    /// [`ShardingError::ModelsDiffer`]; and those of communication.
+    /// [`ShardingError::Strategy`] if the row is another, options do not fit, or parameters are not f32 or not kept where they are
+    /// computed with; [`ShardingError::ModelsDiffer`]; and those of communication.
     pub fn new(
         store: &ParamStore,
         comm: Communicator,
@@ -71,7 +74,7 @@ impl Gossip {
         };
         options.check(&strategy)?;
         let mail = part(&comm, 0)?;
-        let replica = Replica::new(store, comm, strategy.name)?;
+        let replica = Replica::exchanged_on_host(store, comm, strategy.name)?;
         let exchange = match kind {
             GossipKind::RandomNeighbour => Exchange::Pairs(Pairs::start(mail, &replica)?),
             GossipKind::AllNeighbours => Exchange::Rounds(Mutex::new(Rounds::new(mail, &options, false))),
@@ -95,13 +98,21 @@ impl Gossip {
     }
 
     /// Nothing is under way between ranks when this returns. Every rank calls this at the same place.
-    fn quiesce(&self) -> Result<()> {
+    fn settle(&self) -> Result<()> {
         if let Exchange::Pairs(pairs) = &self.exchange {
             pairs.settle()?;
             self.replica.comm.barrier("gossip")?;
-            pairs.show(&self.replica)?;
         }
         Ok(())
+    }
+
+    /// Nothing is under way, and what the rank has is where it is computed with. Every rank calls this at the same place.
+    fn quiesce(&self) -> Result<()> {
+        self.settle()?;
+        match &self.exchange {
+            Exchange::Pairs(pairs) => pairs.show(&self.replica),
+            Exchange::Rounds(_) => Ok(()),
+        }
     }
 }
 
@@ -162,6 +173,7 @@ impl ParallelStrategy for Gossip {
         if !self.replica.is_open() {
             self.quiesce()?;
             change(&self.replica.params)?;
+            self.replica.refresh()?;
             match &self.exchange {
                 Exchange::Rounds(rounds) => locked(rounds).take(&self.replica)?,
                 Exchange::Pairs(pairs) => pairs.take(&self.replica)?,
@@ -170,6 +182,7 @@ impl ParallelStrategy for Gossip {
         }
         let before = self.replica.all_values()?;
         change(&self.replica.params)?;
+        self.replica.refresh()?;
         let state = &mut *self.state();
         // A step that does not end has changed nothing, so that those who are left can take it again.
         match &self.exchange {
@@ -191,12 +204,16 @@ impl ParallelStrategy for Gossip {
         Ok(())
     }
 
+    fn any(&self, flag: &Array) -> Result<()> {
+        self.replica.any(flag)
+    }
+
     fn sum(&self, values: &mut [f64]) -> Result<()> {
         self.replica.sum(values)
     }
 
     fn batch_group(&self, _: usize) -> Result<Arc<dyn ProcessGroup>> {
-        Ok(self.replica.group())
+        Ok(Replica::group())
     }
 
     fn unshard(&self) -> Result<()> {
@@ -212,7 +229,8 @@ impl ParallelStrategy for Gossip {
     }
 
     fn broadcast_state(&self, store: &ParamStore) -> Result<()> {
-        self.quiesce()?;
+        // What was put where it is computed with, such as a checkpoint's weights, is what counts.
+        self.settle()?;
         self.replica.broadcast_params()?;
         self.replica.broadcast_buffers(store)?;
         let state = &mut *self.state();
@@ -303,6 +321,7 @@ impl ParallelStrategy for Gossip {
             pairs.show(&self.replica)?;
         }
         change(&self.replica.params)?;
+        self.replica.refresh()?;
         // Push-sum begins anew from what each computes with: what was on its way is lost with its weight.
         let mut saved = vec![("clock".to_owned(), whole(&[steps])), ("weight".to_owned(), vec![1.0])];
         self.replica.save_own(&mut saved, |at| self.replica.values(at))?;

@@ -73,7 +73,7 @@ impl Pairs {
     pub(super) fn show(&self, replica: &Replica) -> Result<()> {
         let state = self.state();
         for (at, _) in replica.trainable() {
-            replica.with_values(at, |values| values.copy_from_slice(&state.own[at]))?;
+            replica.change_values(at, |values| values.copy_from_slice(&state.own[at]))?;
         }
         Ok(())
     }

@@ -59,7 +59,7 @@ impl Rounds {
             // What was saved are the sums; what is computed with is made of them.
             self.sums = replica.all_values()?;
             for (at, _) in replica.trainable() {
-                replica.with_values(at, |values| values.iter_mut().for_each(|value| *value /= weight))?;
+                replica.change_values(at, |values| values.iter_mut().for_each(|value| *value /= weight))?;
             }
         }
         Ok(())
@@ -169,7 +169,7 @@ impl Rounds {
             }
             let share = if self.push_sum { 1.0 } else { 1.0 / (senders.len() + 1) as f32 };
             let divide = if self.push_sum { weight } else { 1.0 };
-            replica.with_values(at, |values| {
+            replica.change_values(at, |values| {
                 for ((value, mixed), before) in values.iter_mut().zip(&mut mixed).zip(&before[at]) {
                     *mixed = *mixed * share + (*value - before);
                     *value = *mixed / divide;

@@ -1,20 +1,30 @@
 //! The outer optimizer: what a meeting makes of the ways that parameters have gone.
 
+use candle_core::DType;
 use half::bf16;
-use phalanx_collectives::{FlatBuffer, Handle, ReduceOp, SliceMut};
+use phalanx_collectives::{Handle, ReduceOp};
+use phalanx_tensor::FlatStorage;
 
+use crate::arithmetic::{OuterStep, blend, difference, numbers, write};
+use crate::buffer::{InPlace, with_singles};
 use crate::parallel::{Saved, whole};
 use crate::replica::Replica;
 use crate::synchrony::SyncOptions;
 use crate::{Result, ShardingError};
 
-/// Parameters as of the last meeting, the outer momentum, and meetings under way.
+/// Parameters as of the last meeting, the outer momentum, and meetings under way; all of it where parameters are computed with.
 #[derive(Debug, Default)]
 pub(super) struct Outer {
-    /// By bucket; empty for frozen ones.
-    global: Vec<Vec<f32>>,
-    momentum: Vec<Vec<f32>>,
+    /// By bucket; nothing for frozen ones.
+    kept: Vec<Option<Kept>>,
     coming: Vec<Coming>,
+}
+
+/// What is kept of a bucket.
+#[derive(Debug)]
+struct Kept {
+    global: FlatStorage,
+    momentum: FlatStorage,
 }
 
 /// A meeting of a fragment that is under way.
@@ -31,8 +41,17 @@ struct Coming {
 struct Sum {
     bucket: usize,
     /// This rank's part of it.
-    own: Vec<f32>,
-    handle: Handle<Box<dyn FlatBuffer>>,
+    own: FlatStorage,
+    message: Message,
+}
+
+/// What is summed.
+#[derive(Debug)]
+enum Message {
+    /// Numbers of f32, or a device's of bf16.
+    InPlace(Handle<InPlace>),
+    /// The host's, rounded to bf16.
+    Rounded(Handle<Vec<bf16>>),
 }
 
 /// The trainable buckets of a fragment.
@@ -57,17 +76,29 @@ impl Outer {
     pub(super) fn beginning(replica: &Replica) -> Result<Self> {
         let mut outer = Self::default();
         for (at, param) in replica.params.iter().enumerate() {
-            let global = if param.trainable() { replica.values(at)? } else { Vec::new() };
-            outer.momentum.push(vec![0.0; global.len()]);
-            outer.global.push(global);
+            outer.kept.push(match param.trainable() {
+                true => {
+                    let global = replica.here(at)?.copy()?;
+                    let momentum = FlatStorage::zeros(param.len(), param.dtype(), param.place())?;
+                    Some(Kept { global, momentum })
+                }
+                false => None,
+            });
         }
         Ok(outer)
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        let kept = self.global.iter().chain(&self.momentum).map(Vec::len).sum::<usize>();
-        let coming = self.coming.iter().flat_map(|coming| &coming.sums).map(|sum| 2 * sum.own.len());
-        4 * (kept + coming.sum::<usize>()) as u64
+        let kept: usize =
+            self.kept.iter().flatten().map(|kept| kept.global.bytes() + kept.momentum.bytes()).sum();
+        let coming = self.coming.iter().flat_map(|coming| &coming.sums).map(|sum| 2 * sum.own.bytes());
+        (kept + coming.sum::<usize>()) as u64
+    }
+
+    /// What is kept of a trainable bucket.
+    fn of(&self, at: usize) -> Result<&Kept> {
+        let missing = || ShardingError::state("diloco", format!("bucket {at} has no values of a meeting"));
+        self.kept.get(at).and_then(Option::as_ref).ok_or_else(missing)
     }
 
     /// What is due after step `steps`, counted from 1: merges meetings that have gone on for long enough, and begins those of
@@ -99,98 +130,106 @@ impl Outer {
     fn begin(&self, fragment: usize, since: u64, replica: &Replica, options: &SyncOptions) -> Result<Coming> {
         let mut sums = Vec::new();
         for at in buckets(replica, fragment, options.fragments) {
-            let global = &self.global[at];
-            let own: Vec<f32> = replica.with_values(at, |local| {
-                global.iter().zip(local).map(|(global, local)| global - *local).collect()
-            })?;
-            sums.push(Sum { bucket: at, own: own.clone(), handle: send(own, replica, options) });
+            let own = difference(&self.of(at)?.global, &replica.here(at)?)?;
+            let message = send(&own, at, replica, options)?;
+            sums.push(Sum { bucket: at, own, message });
         }
         Ok(Coming { fragment, since, sums })
     }
 
     /// Takes the outer step of a fragment with the mean that has come.
-    fn merge(&mut self, coming: Coming, replica: &Replica, options: &SyncOptions) -> Result<()> {
-        let ranks = replica.ranks() as f32;
-        let (rate, decay) = (options.outer_lr as f32, options.outer_momentum as f32);
-        let own = if options.overlap > 0 { options.mixing as f32 } else { 0.0 };
-        for Sum { bucket: at, handle, .. } in coming.sums {
-            let sum = singles(handle.wait()?)?;
-            let (global, momentum) = (&mut self.global[at], &mut self.momentum[at]);
-            for ((global, momentum), sum) in global.iter_mut().zip(momentum).zip(sum) {
-                let d = sum / ranks;
-                *momentum = decay * *momentum + d;
-                *global -= rate * (d + decay * *momentum);
-            }
-            replica.with_values(at, |local| {
-                for (local, global) in local.iter_mut().zip(global) {
-                    *local = if own > 0.0 { own * *local + (1.0 - own) * *global } else { *global };
-                }
-            })?;
+    fn merge(&self, coming: Coming, replica: &Replica, options: &SyncOptions) -> Result<()> {
+        let step = OuterStep { rate: options.outer_lr, momentum: options.outer_momentum };
+        let own = if options.overlap > 0 { options.mixing } else { 0.0 };
+        for Sum { bucket: at, own: sent, message } in coming.sums {
+            let sum = sum_of(message, sent)?;
+            let Kept { global, momentum } = self.of(at)?;
+            step.take(global, momentum, (&sum, replica.ranks()))?;
+            blend(&replica.here(at)?, own, global)?;
         }
         Ok(())
     }
 
     /// Adds all of this to what a checkpoint keeps.
-    pub(super) fn write(&self, saved: &mut Vec<(String, Vec<f32>)>) {
-        for (at, (global, momentum)) in self.global.iter().zip(&self.momentum).enumerate() {
-            if !global.is_empty() {
-                saved.push((format!("global.{at}"), global.clone()));
-                saved.push((format!("momentum.{at}"), momentum.clone()));
+    pub(super) fn write(&self, saved: &mut Vec<(String, Vec<f32>)>) -> Result<()> {
+        for (at, kept) in self.kept.iter().enumerate() {
+            if let Some(Kept { global, momentum }) = kept {
+                saved.push((format!("global.{at}"), numbers(global)?));
+                saved.push((format!("momentum.{at}"), numbers(momentum)?));
             }
         }
         let begun: Vec<u64> =
             self.coming.iter().flat_map(|coming| [coming.fragment as u64, coming.since]).collect();
         saved.push(("meetings".to_owned(), whole(&begun)));
         for (number, coming) in self.coming.iter().enumerate() {
-            let own =
-                coming.sums.iter().map(|sum| (format!("coming.{number}.{}", sum.bucket), sum.own.clone()));
-            saved.extend(own);
+            for Sum { bucket, own, .. } in &coming.sums {
+                saved.push((format!("coming.{number}.{bucket}"), numbers(own)?));
+            }
         }
+        Ok(())
     }
 
     /// Reads what [`Outer::write`] has written, and sends again what was under way.
     pub(super) fn read(saved: &mut Saved, replica: &Replica, options: &SyncOptions) -> Result<Self> {
-        let mut outer = Self::default();
-        for (at, param) in replica.params.iter().enumerate() {
-            let mut read = |kind: &str| match param.trainable() {
-                true => saved.take(&format!("{kind}.{at}"), param.len()),
-                false => Ok(Vec::new()),
-            };
-            outer.global.push(read("global")?);
-            outer.momentum.push(read("momentum")?);
+        let outer = Self::beginning(replica)?;
+        for (at, kept) in outer.kept.iter().enumerate() {
+            if let Some(Kept { global, momentum }) = kept {
+                write(global, &saved.take(&format!("global.{at}"), global.len())?)?;
+                write(momentum, &saved.take(&format!("momentum.{at}"), momentum.len())?)?;
+            }
         }
+        let mut coming = Vec::new();
         for (number, begun) in saved.whole("meetings")?.chunks_exact(2).enumerate() {
             let (fragment, since) = (begun[0] as usize, begun[1]);
             let mut sums = Vec::new();
             for at in buckets(replica, fragment.min(options.fragments - 1), options.fragments) {
-                let own = saved.take(&format!("coming.{number}.{at}"), replica.params[at].len())?;
-                sums.push(Sum { bucket: at, own: own.clone(), handle: send(own, replica, options) });
+                let own = outer.of(at)?.global.copy()?;
+                write(&own, &saved.take(&format!("coming.{number}.{at}"), own.len())?)?;
+                let message = send(&own, at, replica, options)?;
+                sums.push(Sum { bucket: at, own, message });
             }
-            outer.coming.push(Coming { fragment, since, sums });
+            coming.push(Coming { fragment, since, sums });
         }
-        Ok(outer)
+        Ok(Self { coming, ..outer })
     }
 }
 
-/// Starts the sum of an outer gradient over the ranks.
-fn send(own: Vec<f32>, replica: &Replica, options: &SyncOptions) -> Handle<Box<dyn FlatBuffer>> {
-    let message: Box<dyn FlatBuffer> = match options.outer_bf16 {
-        true => Box::new(own.into_iter().map(bf16::from_f32).collect::<Vec<_>>()),
-        false => Box::new(own),
-    };
-    replica.by.all_reduce_async(message, ReduceOp::Sum)
+/// Starts the sum of a bucket's outer gradient over the ranks.
+fn send(own: &FlatStorage, at: usize, replica: &Replica, options: &SyncOptions) -> Result<Message> {
+    let place = replica.params[at].place();
+    let sum = ReduceOp::Sum;
+    Ok(match (options.outer_bf16, place.is_host()) {
+        (true, true) => {
+            let rounded =
+                with_singles(own, |own| own.iter().copied().map(bf16::from_f32).collect::<Vec<_>>())?;
+            Message::Rounded(replica.by.all_reduce_async(rounded, sum))
+        }
+        (true, false) => {
+            let rounded = FlatStorage::unwritten(own.len(), DType::BF16, place)?;
+            rounded.copy_from(own)?;
+            Message::InPlace(replica.by.all_reduce_async(InPlace::new(rounded)?, sum))
+        }
+        (false, _) => Message::InPlace(replica.by.all_reduce_async(InPlace::new(own.copy()?)?, sum)),
+    })
 }
 
-/// The numbers of a sum that has come.
-fn singles(mut sum: Box<dyn FlatBuffer>) -> Result<Vec<f32>> {
-    let mut numbers = None;
-    let opened = sum.with_slice_mut(&mut |slice| {
-        numbers = match slice {
-            SliceMut::F32(values) => Some(values.to_vec()),
-            SliceMut::BF16(values) => Some(values.iter().map(|value| value.to_f32()).collect()),
-            _ => None,
-        };
-    });
-    opened.map_err(|error| ShardingError::state("diloco", error.to_string()))?;
-    numbers.ok_or_else(|| ShardingError::state("diloco", "an outer gradient came as neither f32 nor bf16"))
+/// A sum that has come, in f32; `sent`, what this rank has sent, may be overwritten by it.
+fn sum_of(message: Message, sent: FlatStorage) -> Result<FlatStorage> {
+    Ok(match message {
+        Message::InPlace(handle) => {
+            let came = handle.wait()?.flat().clone();
+            if came.dtype() == DType::F32 {
+                return Ok(came);
+            }
+            sent.copy_from(&came)?;
+            sent
+        }
+        Message::Rounded(handle) => {
+            let came = handle.wait()?;
+            with_singles(&sent, |sent| {
+                sent.iter_mut().zip(came).for_each(|(sent, came)| *sent = came.to_f32());
+            })?;
+            sent
+        }
+    })
 }

@@ -11,7 +11,8 @@
 //! overlap of τ steps a meeting goes on beside training: what has come is merged τ steps later as
 //! local ← α·local + (1 − α)·global. When things are merged depends on step numbers alone, so that runs repeat to the bit.
 //!
-//! Optimizers' states stay each rank's own.
+//! Optimizers' states stay each rank's own. Where a device computes, steps, sums and outer steps are all its own: the host waits
+//! for none.
 
 mod meeting;
 mod reduction;
@@ -58,8 +59,8 @@ impl LocalSgd {
     /// Wraps a model, as [`crate::DataParallel::new`] does.
     ///
     /// # Errors
-    /// [`ShardingError::Strategy`] if the row is another, options do not fit, or parameters are not f32 on the host;
-    /// [`ShardingError::ModelsDiffer`]; and those of communication.
+    /// [`ShardingError::Strategy`] if the row is another, options do not fit, or parameters are not f32 or not kept where they are
+    /// computed with; [`ShardingError::ModelsDiffer`]; and those of communication.
     pub fn new(
         store: &ParamStore,
         comm: Communicator,
@@ -184,12 +185,16 @@ impl ParallelStrategy for LocalSgd {
         Ok(())
     }
 
+    fn any(&self, flag: &Array) -> Result<()> {
+        self.replica.any(flag)
+    }
+
     fn sum(&self, values: &mut [f64]) -> Result<()> {
         self.replica.sum(values)
     }
 
     fn batch_group(&self, _: usize) -> Result<Arc<dyn ProcessGroup>> {
-        Ok(self.replica.group())
+        Ok(Replica::group())
     }
 
     fn unshard(&self) -> Result<()> {
@@ -263,7 +268,7 @@ impl ParallelStrategy for LocalSgd {
         let state = self.state();
         let mut saved = vec![("clock".to_owned(), whole(&[state.steps]))];
         self.replica.save_own(&mut saved, |at| self.replica.values(at))?;
-        state.outer.write(&mut saved);
+        state.outer.write(&mut saved)?;
         Ok(saved)
     }
 

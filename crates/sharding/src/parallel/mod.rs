@@ -65,6 +65,12 @@ pub trait ParallelStrategy: Listener {
     /// Those of communication.
     fn sum_owned(&self, sums: &Array) -> Result<()>;
 
+    /// Replaces a flag, 0 or 1 in f64, by 1 if any rank's is, where it lies: on a device nobody waits for it.
+    ///
+    /// # Errors
+    /// Those of communication.
+    fn any(&self, flag: &Array) -> Result<()>;
+
     /// Replaces numbers by their sums over the ranks: losses, counts, votes.
     ///
     /// # Errors
@@ -129,8 +135,11 @@ pub trait ParallelStrategy: Listener {
 
     /// What the codec of this rank keeps from step to step; see [`crate::GradCodec::state`].
     /// Nothing where there is none.
-    fn codec_state(&self) -> Vec<(String, Vec<f32>)> {
-        Vec::new()
+    ///
+    /// # Errors
+    /// If it lies on a device that fails.
+    fn codec_state(&self) -> Result<Vec<(String, Vec<f32>)>> {
+        Ok(Vec::new())
     }
 
     /// Takes over what the codec of this rank had kept.

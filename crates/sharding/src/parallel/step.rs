@@ -111,14 +111,13 @@ impl Reduced<'_> {
         self.0.parallel.sum_owned(sums)
     }
 
-    /// Whether any rank says so: a decision that all must take alike, such as leaving a step out.
+    /// Replaces a flag, 0 or 1, by 1 if any rank's is, where it lies: a decision that all must take alike, such as leaving a step
+    /// out.
     ///
     /// # Errors
     /// Those of communication.
-    pub fn any(&self, flag: bool) -> Result<bool> {
-        let mut votes = [f64::from(u8::from(flag))];
-        self.0.parallel.sum(&mut votes)?;
-        Ok(votes[0] > 0.0)
+    pub fn any(&self, flag: &Array) -> Result<()> {
+        self.0.parallel.any(flag)
     }
 
     /// Has `change` change the parameters, and brings to this rank what others have changed, as [`ParallelStrategy::update`]

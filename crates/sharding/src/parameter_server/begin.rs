@@ -2,9 +2,10 @@
 
 use phalanx_tensor::{FlatParam, ParamStore};
 
-use super::encoded::Pusher;
 use super::{NOTHING, ParameterServer, State};
+use crate::arithmetic::write;
 use crate::buffer::with_singles;
+use crate::codec::CodecState;
 use crate::parallel::{OwnState, Saved, whole};
 use crate::{Result, ShardingError};
 
@@ -13,6 +14,9 @@ const WAS: &str = "was";
 
 /// How the names begin of what is salvaged of a worker's codec.
 const CODEC: &str = "codec.";
+
+/// How the names begin of what a worker's codec keeps besides, if the step counts that the worker takes again.
+const MADE: &str = "made.";
 
 /// The number of a worker that was none before.
 pub(super) const NOBODY: i64 = -1;
@@ -29,7 +33,7 @@ impl ParameterServer {
         self.receive(state, |_| true)?;
         let loaded = state.loaded.take().map(|loaded| Saved::new(self.strategy.name, loaded));
         let mut begins = self.server.as_ref().map(|server| server.clocks());
-        let mut shards = None;
+        let (mut shards, mut made) = (None, Vec::new());
         if let Some(mut saved) = loaded {
             let numbers = saved.whole("clock")?;
             let short = || ShardingError::state(self.strategy.name, "`clock` is cut off");
@@ -44,6 +48,7 @@ impl ParameterServer {
             if let Some(pusher) = self.pusher.as_ref().filter(|_| !kept.is_empty()) {
                 pusher.load_state(kept)?;
             }
+            made = saved.all_of(MADE);
         }
         // A rank that only serves keeps its elements of what is sent, and never has all buckets at once.
         let mut sent = Vec::new();
@@ -56,21 +61,45 @@ impl ParameterServer {
                 self.replica.comm.broadcast(&mut values, 0)?;
             }
             if self.works() {
-                self.replica.with_values(at, |own| own.copy_from_slice(&values))?;
+                write(&self.replica.here(at)?, &values)?;
             }
             sent.push(values[self.twins[at].owned()].to_vec());
         }
         self.replica.broadcast_buffers(store)?;
         let all = self.replica.comm.all_gather(&[state.steps as i64, state.was])?;
+        let mut used = vec![0_i64; self.places.workers];
         if let (Some(server), Some((version, before))) = (&self.server, begins) {
             let clocks = all.as_chunks::<2>().0[..self.places.workers].iter();
             let clocks: Vec<(u64, Option<usize>)> =
                 clocks.map(|[steps, was]| (*steps as u64, usize::try_from(*was).ok())).collect();
-            server.fill((version, &before), &clocks, shards.as_ref().unwrap_or(&sent))?;
+            let of = server.fill((version, &before), &clocks, shards.as_ref().unwrap_or(&sent))?;
+            used = of.into_iter().map(|steps| steps as i64).collect();
         }
+        self.take_used(state, made, &self.replica.comm.all_gather(&used)?)?;
         state.was = NOBODY;
         state.known.fill(NOTHING);
         Ok(self.replica.comm.barrier("parameter servers")?)
+    }
+
+    /// Takes over what every rank has `used`, of each worker, of steps that this one takes again, and what these had left out of what
+    /// they sent those who did: to them nothing is sent a second time.
+    fn take_used(&self, state: &mut State, made: CodecState, used: &[i64]) -> Result<()> {
+        let own = self.mail.rank();
+        if !self.works() {
+            return Ok(());
+        }
+        for (server, of) in state.used.iter_mut().enumerate() {
+            *of = used[self.places.rank_of(server) * self.places.workers + own] as u64;
+        }
+        let used: Vec<bool> = state.used.iter().map(|used| *used > 0).collect();
+        match (&self.pusher, state.made.take()) {
+            (Some(pusher), _) if !made.is_empty() => pusher.load_used(made, &used),
+            (Some(pusher), Some((_, left))) => {
+                pusher.keep(left);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What a server on this rank had when others died, by bucket, if that is what is gone on from.
@@ -100,8 +129,17 @@ impl ParameterServer {
             let rank = self.mail.rank() as u64;
             let mut saved = vec![("clock".to_owned(), whole(&[steps, 0])), (WAS.to_owned(), whole(&[rank]))];
             // What a worker has still to make good goes with it.
-            let kept = self.pusher.as_ref().map(Pusher::state).unwrap_or_default();
-            saved.extend(kept.into_iter().map(|(name, kept)| (format!("{CODEC}{name}"), kept)));
+            let Some(pusher) = &self.pusher else { return Ok(Some(saved)) };
+            let state = self.state();
+            let left = state.made.as_ref().map_or(&[][..], |(_, left)| left);
+            let again = state.made.as_ref().is_some_and(|(step, _)| *step >= steps);
+            let (kept, made) = match again {
+                // Whether that step counts each server decides.
+                true => (pusher.state()?, pusher.state_with(left)?),
+                false => (pusher.state_with(left)?, CodecState::new()),
+            };
+            let named = |beginning: &'static str| move |(name, kept)| (format!("{beginning}{name}"), kept);
+            saved.extend(kept.into_iter().map(named(CODEC)).chain(made.into_iter().map(named(MADE))));
             return Ok(Some(saved));
         };
         let (version, clocks) = server.close(change)?;

@@ -1,17 +1,18 @@
-//! What travels encoded between workers and servers: gradients that are pushed, and values that are pulled.
+//! What travels encoded between workers and servers, gradients that are pushed and values that are pulled, and what is pushed
+//! beside training.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use phalanx_collectives::Communicator;
 use phalanx_tensor::{FlatParam, FlatStorage};
 
-use super::places::Places;
-use super::server::{TO_SERVER, range};
+use super::places::{Places, TO_SERVER, range};
 use crate::beside::{Pending, Worker};
 use crate::buffer::with_singles;
-use crate::codec::{CodecState, Encoded, Left, PushCodec};
+use crate::codec::{CodecState, Encoded, Left, PushCodec, WeightRounding, nothing_kept};
 use crate::message::{Kind, Message};
-use crate::{Options, Overlap, Result, ShardingError};
+use crate::{Options, Result, ShardingError};
 
 /// By what gradients and values travel, where they are not the numbers themselves.
 #[derive(Debug, Clone, Default)]
@@ -27,7 +28,7 @@ impl Encoding {
     /// [`ShardingError::Codec`] if parameters share a scale in chunks of none.
     pub(super) fn of(options: &Options) -> Result<Self> {
         let gradients = options.codec.as_ref().and_then(|codec| codec.push()).map(Arc::new);
-        let values = options.weight_chunk.map(PushCodec::of_weights).transpose()?.map(Arc::new);
+        let values = options.weights.map(WeightRounding::codec).transpose()?.map(Arc::new);
         Ok(Self { gradients, values })
     }
 
@@ -92,10 +93,11 @@ impl Rounded {
     }
 }
 
-/// Encodes and sends what a worker pushes, beside the thread that trains.
+/// Sends what a worker pushes, beside the thread that trains: gradients that are encoded first, and those of a device, which go to
+/// the host by its stream of copies.
 #[derive(Debug)]
 pub(super) struct Pusher {
-    codec: Arc<PushCodec>,
+    codec: Option<Arc<PushCodec>>,
     worker: Worker,
     mail: Communicator,
     places: Places,
@@ -106,48 +108,104 @@ pub(super) struct Pusher {
 pub(super) struct Pushed {
     /// Bytes that have travelled.
     pub(super) bytes: u64,
-    pub(super) left: Left,
+    /// What the codec has left out, if there is one.
+    pub(super) left: Option<Left>,
 }
 
 impl Pusher {
-    /// Of a worker, whose messages go by `mail`; on the thread that trains if nothing is to run beside it.
+    /// Of a worker, whose messages go by `mail`; on the thread that trains unless it runs `beside`.
     ///
     /// # Errors
     /// If the system refuses the thread.
     pub(super) fn start(
-        codec: Arc<PushCodec>,
-        overlap: Overlap,
+        codec: Option<Arc<PushCodec>>,
+        beside: bool,
         (mail, places): (Communicator, Places),
     ) -> Result<Self> {
-        let worker = Worker::start("pushes", overlap != Overlap::Never)?;
+        let worker = Worker::start("pushes", beside)?;
         Ok(Self { codec, worker, mail, places })
     }
 
-    /// Sends a bucket's gradients of an attempt to the servers that have its elements. They must not change until it is done.
-    pub(super) fn push(&self, attempt: u64, bucket: usize, gradients: FlatStorage) -> Pending<Pushed> {
+    /// Sends a bucket's gradients of an attempt to the servers that have its elements, of which some have `used` the step already.
+    /// They must not change until it is done.
+    ///
+    /// # Errors
+    /// If they lie on a device and do not go to the host.
+    pub(super) fn push(
+        &self,
+        (attempt, bucket): (u64, usize),
+        gradients: &FlatStorage,
+        used: Vec<bool>,
+    ) -> Result<Pending<Pushed>> {
         let (codec, mail, places) = (self.codec.clone(), self.mail.clone(), self.places);
-        self.worker.run(move || {
-            let gradients = with_singles(&gradients, |gradients| gradients.to_vec())?;
+        let coming = gradients.begin_moving_out()?;
+        Ok(self.worker.run(move || {
+            let gradients = FlatStorage::new(coming.take()?)?;
             let parts: Vec<_> =
                 (0..places.servers).map(|server| range(gradients.len(), server, places.servers)).collect();
-            let Encoded { messages, left } = codec.encode((bucket, mail.rank()), gradients, &parts)?;
+            let Some(codec) = codec else {
+                let bytes = with_singles(&gradients, |gradients| {
+                    let to = |(server, part)| {
+                        let about = (Kind::Push, attempt, bucket);
+                        let gradients: &[f32] = &gradients[Range::clone(part)];
+                        Message::send_values(&mail, places.rank_of(server), TO_SERVER, about, gradients)
+                    };
+                    parts.iter().enumerate().map(to).sum::<Result<u64>>()
+                })??;
+                return Ok(Pushed { bytes, left: None });
+            };
+            let gradients = with_singles(&gradients, |gradients| gradients.to_vec())?;
+            let Encoded { messages, left } = codec.encode((bucket, mail.rank()), gradients, &parts, &used)?;
             let mut bytes = 0;
             for (server, message) in messages.iter().enumerate() {
                 let about = (Kind::PushCoded, attempt, bucket);
                 bytes += Message::send_coded(&mail, places.rank_of(server), TO_SERVER, about, message)?;
             }
-            Ok(Pushed { bytes, left })
-        })
+            Ok(Pushed { bytes, left: Some(left) })
+        }))
     }
 
     /// What is left out of a step that has counted is kept for the next.
     pub(super) fn keep(&self, left: Vec<Left>) {
-        left.into_iter().for_each(|left| self.codec.keep(left));
+        if let Some(codec) = &self.codec {
+            left.into_iter().for_each(|left| codec.keep(left));
+        }
     }
 
     /// What is kept.
-    pub(super) fn state(&self) -> CodecState {
-        self.codec.state()
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(super) fn state(&self) -> Result<CodecState> {
+        self.codec.as_ref().map_or_else(|| Ok(CodecState::default()), |codec| codec.state())
+    }
+
+    /// Bytes of what is kept.
+    pub(super) fn kept_bytes(&self) -> u64 {
+        self.codec.as_ref().map_or(0, |codec| codec.kept_bytes())
+    }
+
+    /// What would be kept with what steps have left out.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(super) fn state_with(&self, left: &[Left]) -> Result<CodecState> {
+        self.codec.as_ref().map_or_else(|| Ok(CodecState::default()), |codec| codec.state_with(left))
+    }
+
+    /// Takes over what a step has left out of the parts of the servers that have `used` it.
+    ///
+    /// # Errors
+    /// [`ShardingError::Codec`] if it is another codec's.
+    pub(super) fn load_used(&self, state: CodecState, used: &[bool]) -> Result<()> {
+        let parts = |len: usize| {
+            let of = used.iter().enumerate().filter(|(_, used)| **used);
+            of.map(|(server, _)| range(len, server, used.len())).collect()
+        };
+        match &self.codec {
+            Some(codec) => codec.load_parts(state, parts),
+            None => nothing_kept("none", &state),
+        }
     }
 
     /// Takes over what was kept.
@@ -155,6 +213,9 @@ impl Pusher {
     /// # Errors
     /// [`ShardingError::Codec`] if it is another codec's.
     pub(super) fn load_state(&self, state: CodecState) -> Result<()> {
-        self.codec.load_state(state)
+        match &self.codec {
+            Some(codec) => codec.load_state(state),
+            None => nothing_kept("none", &state),
+        }
     }
 }

@@ -22,6 +22,9 @@
 //! keeps what that leaves out for its next step, once this one has counted. Values may be pulled rounded: each server rounds
 //! each version once, and updates its exact values.
 //!
+//! Servers are the host's, whatever workers compute with: gradients of a device go to the host by its stream of copies while backward
+//! goes on, and values come by it.
+//!
 //! (Li et al. 2014.)
 
 mod begin;
@@ -38,8 +41,8 @@ use phalanx_tensor::{Array, FlatParam, HookResult, Listener, ParamStore, Process
 
 use self::begin::NOBODY;
 use self::encoded::{Encoding, Pushed, Pusher};
-use self::places::Places;
-use self::server::{Server, range};
+use self::places::{Places, range};
+use self::server::Server;
 use crate::beside::Pending;
 use crate::buffer::InPlace;
 use crate::codec::{CodecState, Left, nothing_kept};
@@ -51,7 +54,7 @@ use crate::parallel::{
 use crate::replica::Replica;
 use crate::strategy::{Layout, ServerPace, Strategy, Synchrony};
 use crate::synchrony::SyncOptions;
-use crate::{Options, Result, ShardingError};
+use crate::{Options, Overlap, Result, ShardingError};
 
 /// What a worker says before a version: that it has none.
 const NOTHING: u64 = u64::MAX;
@@ -76,7 +79,7 @@ pub struct ParameterServer {
     twins: Vec<FlatParam>,
     server: Option<Arc<Server>>,
     encoding: Encoding,
-    /// What pushes, of a worker whose gradients travel encoded.
+    /// What pushes, of a worker whose gradients travel encoded or come from a device.
     pusher: Option<Pusher>,
     /// Messages, of a communicator of their own.
     mail: Communicator,
@@ -92,10 +95,15 @@ struct State {
     attempt: u64,
     /// Buckets that were pushed in this attempt.
     pushed: Vec<bool>,
-    /// What is encoded and sent beside training.
+    /// What is sent beside training.
     pushing: Vec<Pending<Pushed>>,
     /// What messages of this attempt have left out, for when it has counted.
     left: Vec<Left>,
+    /// The last step that servers were told to use, by its number, and what its messages have left out: kept for good once the next
+    /// begins, since after a death it may have to be taken again.
+    made: Option<(u64, Vec<Left>)>,
+    /// By server: how many of the steps that come it has used already, before a rank was lost.
+    used: Vec<u64>,
     /// By server: the version of what this rank has.
     known: Vec<u64>,
     coming: Option<Coming>,
@@ -114,6 +122,8 @@ impl State {
             pushed: Vec::new(),
             pushing: Vec::new(),
             left: Vec::new(),
+            made: None,
+            used: vec![0; servers],
             known: vec![NOTHING; servers],
             coming: None,
             waited: Duration::ZERO,
@@ -137,9 +147,9 @@ impl ParameterServer {
     /// Wraps a model, as [`crate::DataParallel::new`] does, with a server on every rank, or on the last ones alone.
     ///
     /// # Errors
-    /// [`ShardingError::Strategy`] if the row is another, options do not fit, or parameters are not f32 on the host;
-    /// [`ShardingError::Codec`] if weights share a scale in chunks of none; [`ShardingError::ModelsDiffer`]; and those of
-    /// communication.
+    /// [`ShardingError::Strategy`] if the row is another, options do not fit, or parameters are not f32 or not kept where they are
+    /// computed with; [`ShardingError::Codec`] if weights share a scale in chunks of none; [`ShardingError::ModelsDiffer`]; and
+    /// those of communication.
     pub fn new(
         store: &ParamStore,
         comm: Communicator,
@@ -174,8 +184,16 @@ impl ParameterServer {
         let both = (mail.clone(), replica.comm.clone());
         let server =
             own.map(|_| Server::new(&twins, places, pace, (options.clone(), encoding.clone()), both));
-        let codec = encoding.gradients.clone().filter(|_| places.is_worker(rank));
-        let pusher = codec.map(|codec| Pusher::start(codec, overlap, (mail.clone(), places))).transpose()?;
+        let on_device = replica.params.iter().any(|param| !param.place().is_host());
+        let pusher = match (&encoding.gradients, places.is_worker(rank)) {
+            (None, true) if !on_device => None,
+            (_, false) => None,
+            (codec, true) => {
+                // Whoever waits for a device's gradients keeps it from being given the rest of backward.
+                let beside = on_device || overlap != Overlap::Never;
+                Some(Pusher::start(codec.clone(), beside, (mail.clone(), places))?)
+            }
+        };
         let state = Mutex::new(State::new(places.servers));
         let this = Self {
             replica,
@@ -243,10 +261,10 @@ impl ParameterServer {
             self.push_rest(state)?;
         }
         let commit = Message { rate, ..Message::of(Kind::Commit, state.attempt) };
+        // Whoever hears of it may use the step, even if not all do.
+        state.made = Some((state.steps, std::mem::take(&mut state.left)));
         self.tell(state, &commit)?;
-        if let Some(pusher) = &self.pusher {
-            pusher.keep(std::mem::take(&mut state.left));
-        }
+        state.used.iter_mut().for_each(|used| *used = used.saturating_sub(1));
         state.steps += 1;
         // The values of the next step are asked for, unless that is to wait until it begins.
         if self.options.pull_ahead { self.ask(state, Kind::Pull) } else { Ok(()) }
@@ -319,6 +337,9 @@ impl ParallelStrategy for ParameterServer {
         state.pushed = vec![false; self.replica.params.len()];
         if !self.works() {
             return Ok(());
+        }
+        if let (Some(pusher), Some((_, left))) = (&self.pusher, state.made.take()) {
+            pusher.keep(left);
         }
         if state.coming.is_none() {
             self.ask(state, Kind::Pull)?;
@@ -407,12 +428,16 @@ impl ParallelStrategy for ParameterServer {
         Ok(())
     }
 
+    fn any(&self, flag: &Array) -> Result<()> {
+        self.replica.any(flag)
+    }
+
     fn sum(&self, values: &mut [f64]) -> Result<()> {
         self.replica.sum(values)
     }
 
     fn batch_group(&self, _: usize) -> Result<Arc<dyn ProcessGroup>> {
-        Ok(self.replica.group())
+        Ok(Replica::group())
     }
 
     fn unshard(&self) -> Result<()> {
@@ -452,8 +477,7 @@ impl ParallelStrategy for ParameterServer {
     fn bytes(&self) -> StateBytes {
         let [parameters, gradients] = self.replica.held();
         let synchrony = self.server.as_ref().map_or(0, |server| server.bytes()) + self.replica.kept_bytes();
-        let kept = self.codec_state();
-        let codec = kept.iter().map(|(_, kept)| 4 * kept.len() as u64).sum();
+        let codec = self.pusher.as_ref().map_or(0, Pusher::kept_bytes);
         StateBytes { parameters, gradients, synchrony, codec, ..StateBytes::default() }
     }
 
@@ -469,13 +493,18 @@ impl ParallelStrategy for ParameterServer {
         self.replica.comm.stats() + mail
     }
 
-    fn codec_state(&self) -> CodecState {
-        self.pusher.as_ref().map(Pusher::state).unwrap_or_default()
+    fn codec_state(&self) -> Result<CodecState> {
+        let Some(pusher) = &self.pusher else { return Ok(CodecState::new()) };
+        let state = self.state();
+        pusher.state_with(state.made.as_ref().map_or(&[], |(_, left)| left.as_slice()))
     }
 
     fn load_codec_state(&self, state: CodecState) -> Result<()> {
         match &self.pusher {
-            Some(pusher) => pusher.load_state(state),
+            Some(pusher) => {
+                self.state().made = None;
+                pusher.load_state(state)
+            }
             None => nothing_kept("none", &state),
         }
     }

@@ -1,6 +1,17 @@
-//! Which ranks work and which serve.
+//! Which ranks work and which serve, what each server has, and where they hear of each other.
+
+use std::ops::Range;
 
 use crate::{Result, ShardingError};
+
+/// Where servers listen, and where workers do.
+pub(super) const TO_SERVER: u32 = 1;
+pub(super) const TO_WORKER: u32 = 2;
+
+/// The elements of `len` that server `server` of `servers` has.
+pub(super) fn range(len: usize, server: usize, servers: usize) -> Range<usize> {
+    server * len / servers..(server + 1) * len / servers
+}
 
 /// Workers are the first ranks. Servers are on each of them, or on the last ranks, which do nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,5 @@
 //! A server: some elements of every bucket, the optimizer's state of these, and the store that says who may go on.
 
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,24 +9,15 @@ use phalanx_collectives::{CommError, Communicator};
 use phalanx_tensor::{FlatParam, FlatStorage, ParamState};
 
 use super::encoded::{Encoding, Rounded};
-use super::places::Places;
+use super::places::{Places, TO_SERVER, TO_WORKER};
 use crate::buffer::with_singles;
 use crate::message::{Kind, Message};
 use crate::parallel::{Rule, apply};
 use crate::synchrony::{Act, SyncOptions, VersionedStore, Waiting};
 use crate::{Result, ShardingError};
 
-/// Where servers listen, and where workers do.
-pub(super) const TO_SERVER: u32 = 1;
-pub(super) const TO_WORKER: u32 = 2;
-
 /// How often whoever waits looks whether the world is broken.
 const LOOK: Duration = Duration::from_millis(100);
-
-/// The elements of `len` that server `server` of `servers` has.
-pub(super) fn range(len: usize, server: usize, servers: usize) -> Range<usize> {
-    server * len / servers..(server + 1) * len / servers
-}
 
 /// One server. Its thread does what workers say; the rank that it lives on may look at it between steps.
 #[derive(Debug)]
@@ -176,13 +166,14 @@ impl Server {
     }
 
     /// Takes values of its elements, by bucket; a version and clocks that were saved; and of each worker its clock, with its
-    /// number among those whose clocks were saved, if it is one of those who are left of them.
+    /// number among those whose clocks were saved, if it is one of those who are left of them. Gives of each worker how many of the
+    /// steps that it will take are used already.
     pub(super) fn fill(
         &self,
         (version, before): (u64, &[u64]),
         workers: &[(u64, Option<usize>)],
         values: &[Vec<f32>],
-    ) -> Result<()> {
+    ) -> Result<Vec<u64>> {
         let mut state = self.state();
         for (twin, own) in self.twins.iter().zip(values).filter(|(twin, _)| twin.trainable()) {
             match (twin.state(), twin.owned_values()?) {
@@ -198,10 +189,11 @@ impl Server {
         state.store.restore(version, &clocks);
         state.rounded = None;
         self.changed.notify_all();
-        Ok(())
+        Ok(state.repeated.clone())
     }
 
-    /// Does nothing more of what workers say, and applies `change` to its elements: its version and the workers' clocks.
+    /// Does nothing more of what workers say, and applies `change` to its elements: its version and the workers' clocks, which count
+    /// steps that are used already and that they were still to give once more.
     pub(super) fn close(
         &self,
         change: &mut dyn FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>,
@@ -209,7 +201,8 @@ impl Server {
         let mut state = self.state();
         state.closed = true;
         change(&self.twins)?;
-        Ok((state.store.version(), state.store.clocks().all().to_vec()))
+        let clocks = state.store.clocks().all().iter().zip(&state.repeated);
+        Ok((state.store.version(), clocks.map(|(clock, repeated)| clock + repeated).collect()))
     }
 
     /// Waits until all workers have ended so many steps.

@@ -5,8 +5,9 @@ use std::time::Instant;
 use phalanx_collectives::CommError;
 
 use super::encoded::Pushed;
-use super::server::{TO_SERVER, TO_WORKER, range};
+use super::places::{TO_SERVER, TO_WORKER, range};
 use super::{Coming, ParameterServer, State};
+use crate::arithmetic::write;
 use crate::buffer::with_singles;
 use crate::message::{Kind, Message};
 use crate::{Result, ShardingError};
@@ -25,7 +26,8 @@ impl ParameterServer {
         let param = &self.replica.params[at];
         let Some(grads) = param.grads()? else { return Ok(()) };
         if let Some(pusher) = &self.pusher {
-            state.pushing.push(pusher.push(state.attempt, at, grads));
+            let used = state.used.iter().map(|used| *used > 0).collect();
+            state.pushing.push(pusher.push((state.attempt, at), &grads, used)?);
             state.pushed[at] = true;
             return Ok(());
         }
@@ -56,12 +58,12 @@ impl ParameterServer {
         self.wait_for_pushes(state)
     }
 
-    /// Waits until what is being encoded has left.
+    /// Waits until what is pushed beside training has left.
     pub(super) fn wait_for_pushes(&self, state: &mut State) -> Result<()> {
         for pending in std::mem::take(&mut state.pushing) {
             let Pushed { bytes, left } = pending.wait()?;
             state.bytes_sent += bytes;
-            state.left.push(left);
+            state.left.extend(left);
         }
         Ok(())
     }
@@ -123,7 +125,7 @@ impl ParameterServer {
                     let part = range(param.len(), server, self.places.servers);
                     let number = message.number;
                     let came = self.encoding.numbers(message, part.len())?;
-                    self.replica.with_values(at, |values| values[part].copy_from_slice(&came))?;
+                    write(&self.replica.here(at)?.narrow(part)?, &came)?;
                     coming.missing[at] = coming.missing[at].saturating_sub(1);
                     state.known[server] = number;
                 }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use phalanx_sharding::ParallelStrategy;
-use phalanx_tensor::{BuildOptions, Context, Key, ParamStore, Session, StoreBuilder, Tape, Value, loss, nn};
+use phalanx_tensor::{
+    BuildOptions, Context, Key, Listener, ParamStore, Place, Session, StoreBuilder, Tape, Value, loss, nn,
+};
 
 pub(crate) type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -28,7 +30,14 @@ impl phalanx_tensor::Block for Layer {
 pub(crate) type Layers = [Arc<dyn phalanx_tensor::Block>; 2];
 
 pub(crate) fn model() -> Result<(Layers, ParamStore), AnyError> {
-    let builder = StoreBuilder::new(BuildOptions { key: Key::new(2), bucket_bytes: 0, ..Default::default() });
+    model_at(&Place::host())
+}
+
+/// The model, to be computed with at a place.
+pub(crate) fn model_at(place: &Place) -> Result<(Layers, ParamStore), AnyError> {
+    let place = place.clone();
+    let builder =
+        StoreBuilder::new(BuildOptions { place, key: Key::new(2), bucket_bytes: 0, ..Default::default() });
     let layer = |name: &str, from, to| {
         let linear = nn::Linear::new(&builder.root().pp(name).block(), from, to)?;
         let layer: Arc<dyn phalanx_tensor::Block> = Arc::new(Layer { name: name.to_owned(), linear });
@@ -44,12 +53,23 @@ pub(crate) fn backward(
     parallel: &Arc<dyn ParallelStrategy>,
     (rank, step, samples): (usize, u64, usize),
 ) -> Result<(), AnyError> {
+    backward_at(&Place::host(), layers, parallel, (rank, step, samples))
+}
+
+/// Forward and backward as [`backward`] has them, at a place.
+pub(crate) fn backward_at(
+    place: &Place,
+    layers: &Layers,
+    parallel: &Arc<dyn ParallelStrategy>,
+    (rank, step, samples): (usize, u64, usize),
+) -> Result<(), AnyError> {
     let session = Session::training(Arc::new(Context::new(1)), Key::new(3).step(step));
-    let tape = Tape::recording(Session { listener: Some(parallel.clone()), ..session });
+    let (listener, place): (Arc<dyn Listener>, _) = (parallel.clone(), place.clone());
+    let tape = Tape::recording(Session { listener: Some(listener), place: place.clone(), ..session });
     let mut draw = vec![0.0; 5];
     Key::new(4).step(step).normal(5 * rank, &mut draw);
     let draw: Vec<f32> = draw.into_iter().map(|value| value as f32).collect();
-    let mut x = Value::constant(Tensor::from_vec(draw, (1, 5), &Device::Cpu)?);
+    let mut x = Value::constant(place.put(&Tensor::from_vec(draw, (1, 5), &Device::Cpu)?)?);
     for layer in layers {
         x = tape.run1(layer, &x)?;
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Shape, Tensor};
 
-use super::{ArrayBackend, Arriving, Sent};
+use super::{ArrayBackend, Arriving, DeviceCodecs, Sent};
 use crate::{Context, Result, TensorError, storage};
 
 /// An n-dimensional array: candle's tensor on the CPU, or an array of another back end. Clones are handles of the same
@@ -85,11 +85,36 @@ impl Array {
         matches!(self.0, Repr::Host(_))
     }
 
+    /// What tells the memory of a tensor of the CPU from that of others, as long as it is there, and how many bytes the tensor's
+    /// elements have; `None` on a device.
+    pub(crate) fn host_memory(&self) -> Option<(usize, usize)> {
+        let Repr::Host(tensor) = &self.0 else { return None };
+        let (storage, _) = tensor.storage_and_layout();
+        let place = std::ptr::from_ref::<candle_core::Storage>(&storage).addr();
+        Some((place, tensor.elem_count() * tensor.dtype().size_in_bytes()))
+    }
+
     /// The back end that computes with this array: its own, or for a tensor of the CPU `context`.
     pub fn backend<'a>(&'a self, context: &'a Context) -> &'a dyn ArrayBackend {
         match &self.0 {
             Repr::Host(_) => context,
             Repr::Device(array) => array.backend(),
+        }
+    }
+
+    /// The back end of the device that this array lies on; nothing on the host.
+    pub fn device_backend(&self) -> Option<&dyn ArrayBackend> {
+        match &self.0 {
+            Repr::Host(_) => None,
+            Repr::Device(array) => Some(array.backend()),
+        }
+    }
+
+    /// What encodes the elements where they lie, if they lie on a device that can.
+    pub fn codecs(&self) -> Option<&dyn DeviceCodecs> {
+        match &self.0 {
+            Repr::Host(_) => None,
+            Repr::Device(array) => array.backend().codecs(),
         }
     }
 

@@ -16,6 +16,7 @@
 mod array;
 mod arriving;
 mod batch_norms;
+mod codecs;
 mod convolutions;
 mod cpu;
 #[cfg(feature = "cuda")]
@@ -36,6 +37,7 @@ mod updates;
 pub use array::{Array, DeviceArray};
 pub use arriving::{Arriving, Sent};
 pub use batch_norms::{BatchNormBackward, BatchNormMaps, BatchNormPass, BatchNorms, FusedActivation};
+pub use codecs::{DeviceCodecs, PackedMessages};
 pub use convolutions::{Conv2dShape, ConvBackward, ConvTranspose2dShape, Convolutions};
 #[cfg(feature = "cuda")]
 pub use cuda::{Cuda, CudaArray, CudaOptions, Lent, Replay};
@@ -51,7 +53,9 @@ pub use pooling::{Pool2dShape, Pooling};
 pub use products::{Attended, AttentionShape, Factor, Products};
 pub use random::Random;
 pub use shapes::Shapes;
-pub use updates::{AdamOptions, SgdOptions, Updates};
+pub use updates::{
+    AdamOptions, EmaOptions, LOSS_SCALE_STATE, LossScaleOptions, ScaledStep, SgdOptions, Updates,
+};
 
 /// Everything that ops, losses and optimizers compute by; see the module.
 pub trait ArrayBackend:
@@ -74,6 +78,12 @@ pub trait ArrayBackend:
 {
     /// What messages call it: "the CPU".
     fn name(&self) -> &'static str;
+
+    /// What encodes gradients and parameters in a device's memory on their way between ranks, if there is such a thing; the host's
+    /// are encoded by whoever sends them.
+    fn codecs(&self) -> Option<&dyn DeviceCodecs> {
+        None
+    }
 }
 
 /// Where a gradient is to be written: an array of as many elements.

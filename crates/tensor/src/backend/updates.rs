@@ -3,11 +3,24 @@
 use super::Array;
 use crate::Result;
 
-pub use phalanx_kernels::{AdamOptions, SgdOptions};
+pub use phalanx_kernels::{AdamOptions, EmaOptions, LOSS_SCALE_STATE, LossScaleOptions, SgdOptions};
+
+/// What becomes of a step whose loss was scaled, where its gradients lie: nobody on the host needs to know.
+#[derive(Debug, Clone)]
+pub struct ScaledStep {
+    /// What gradients are multiplied by before they are used: a scalar of f64.
+    pub factor: Array,
+    /// Whether the step changes nothing, because a gradient is not finite: a scalar of u32, 0 or 1.
+    pub left_out: Array,
+    /// How many of the steps that were begun have changed nothing, this one included: a scalar of f64. They count for no average
+    /// and no correction of Adam.
+    pub all_left_out: Array,
+}
 
 /// How a back end changes parameters. Arrays are flat, of f32 or f64, and written in place.
 pub trait Updates {
-    /// One step of gradient descent; `buffer` is the momentum's, if there is momentum.
+    /// One step of gradient descent; `buffer` is the momentum's, if there is momentum. `scaled` says of gradients of a scaled loss
+    /// what becomes of them; without it they are used as they are.
     ///
     /// # Errors
     /// If the lengths or element types differ.
@@ -17,9 +30,11 @@ pub trait Updates {
         weights: &Array,
         grads: &Array,
         buffer: Option<&Array>,
+        scaled: Option<&ScaledStep>,
     ) -> Result<()>;
 
-    /// One step of Adam; `moments` are the averages of gradients and of their squares.
+    /// One step of Adam; `moments` are the averages of gradients and of their squares. Of gradients of a scaled loss `scaled` says
+    /// what becomes of them, and `options` counts steps that were left out, too.
     ///
     /// # Errors
     /// If the lengths or element types differ.
@@ -29,13 +44,21 @@ pub trait Updates {
         weights: &Array,
         grads: &Array,
         moments: [&Array; 2],
+        scaled: Option<&ScaledStep>,
     ) -> Result<()>;
 
-    /// average ← decay·average + (1 − decay)·weights.
+    /// average ← keep·average + (1 − keep)·weights, with [`EmaOptions::keep`]. After a step of a scaled loss, `scaled`, nothing if
+    /// that was left out, `options` counts updates that were none, too, and the first that is one takes the weights as they are.
     ///
     /// # Errors
     /// If the lengths or element types differ.
-    fn ema_step(&self, decay: f64, average: &Array, weights: &Array) -> Result<()>;
+    fn ema_step(
+        &self,
+        options: EmaOptions,
+        average: &Array,
+        weights: &Array,
+        scaled: Option<&ScaledStep>,
+    ) -> Result<()>;
 
     /// The sum of the squares of all elements, added in f64 and in a fixed order: a scalar of f64.
     ///
@@ -55,4 +78,24 @@ pub trait Updates {
     /// # Errors
     /// If the element type is not f64.
     fn clip_factor(&self, sum_of_squares: &Array, max_norm: f64) -> Result<Array>;
+
+    /// 1 if a number is not finite and 0 if it is, where it lies, scalars of f64: what ranks agree on by the largest.
+    ///
+    /// # Errors
+    /// If the element type is not f64.
+    fn not_finite(&self, number: &Array) -> Result<Array>;
+
+    /// A step of a scaled loss, from the sum of squares of its gradients and whether any rank's are not finite
+    /// ([`Updates::not_finite`]): the factor and the flag of a [`ScaledStep`], and `[7]` of f64 for whoever reads it later: the scale
+    /// of this step, 1 if it is left out, the norm of unscaled gradients, and the state after it. `state` is `[4]` of f64 and
+    /// changes, as [`phalanx_kernels::loss_scale_step`] says.
+    ///
+    /// # Errors
+    /// If an element type is not f64, or the state is not of four numbers.
+    fn loss_scale_step(
+        &self,
+        options: LossScaleOptions,
+        found: [&Array; 2],
+        state: &Array,
+    ) -> Result<[Array; 3]>;
 }

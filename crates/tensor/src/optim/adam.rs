@@ -4,7 +4,7 @@ use candle_core::Tensor;
 
 use super::offload::{Owned, each_owned};
 use super::{FlatState, Optimizer, StateAt};
-use crate::backend::AdamOptions;
+use crate::backend::{AdamOptions, ScaledStep};
 use crate::store::{FlatParam, FlatStorage};
 use crate::{Context, Result};
 
@@ -17,6 +17,8 @@ pub struct Adam {
     weight_decay: f64,
     decoupled: bool,
     steps: u64,
+    /// Of these, those that have changed nothing.
+    left_out: u64,
     first: FlatState,
     second: FlatState,
 }
@@ -30,6 +32,7 @@ impl Adam {
             weight_decay,
             decoupled: false,
             steps: 0,
+            left_out: 0,
             first: FlatState::new("exp_avg"),
             second: FlatState::new("exp_avg_sq"),
         }
@@ -49,7 +52,13 @@ impl Adam {
 }
 
 impl Optimizer for Adam {
-    fn step(&mut self, params: &[FlatParam], lr: f64, context: &Context) -> Result<()> {
+    fn scaled_step(
+        &mut self,
+        params: &[FlatParam],
+        lr: f64,
+        scaled: Option<&ScaledStep>,
+        context: &Context,
+    ) -> Result<()> {
         self.steps += 1;
         let &mut Self { betas, eps, weight_decay, decoupled, steps: step, .. } = self;
         let options = |decay: bool| AdamOptions {
@@ -67,10 +76,14 @@ impl Optimizer for Adam {
                 let (weights, grads) = (part(values)?, part(grads)?);
                 let (first, second) = (part(&states[0])?, part(&states[1])?);
                 let moments = [first.array(), second.array()];
-                backend.adam_step(options(decay), weights.array(), grads.array(), moments)?;
+                backend.adam_step(options(decay), weights.array(), grads.array(), moments, scaled)?;
             }
             Ok(())
         })
+    }
+
+    fn note_left_out(&mut self, steps: u64) {
+        self.left_out = steps;
     }
 
     fn reserve(&mut self, params: &[FlatParam]) -> Result<()> {
@@ -81,11 +94,11 @@ impl Optimizer for Adam {
     fn state(&self, params: &[FlatParam]) -> Result<(u64, Vec<(String, Tensor)>)> {
         let mut all = self.first.named(params)?;
         all.extend(self.second.named(params)?);
-        Ok((self.steps, all))
+        Ok((self.steps - self.left_out, all))
     }
 
     fn load_state(&mut self, params: &[FlatParam], steps: u64, tensors: &[(String, Tensor)]) -> Result<()> {
-        self.steps = steps;
+        (self.steps, self.left_out) = (steps, 0);
         self.first.load(params, tensors)?;
         self.second.load(params, tensors).map(drop)
     }

@@ -72,7 +72,14 @@ pub fn clip_by_squares(
     max_norm: f64,
     context: &Context,
 ) -> Result<()> {
-    let factor = squares.backend(context).clip_factor(squares, max_norm)?;
+    scale_grads_by(params, &squares.backend(context).clip_factor(squares, max_norm)?, context)
+}
+
+/// Multiplies the gradients of owned elements by a scalar of f64 that lies where they do, or on the host.
+///
+/// # Errors
+/// The back end's.
+pub(super) fn scale_grads_by(params: &[FlatParam], factor: &Array, context: &Context) -> Result<()> {
     for param in owned(params) {
         let Some(grads) = param.owned_grads()? else { continue };
         let factor =

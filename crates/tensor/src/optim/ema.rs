@@ -5,24 +5,27 @@ use std::collections::BTreeSet;
 use candle_core::Tensor;
 
 use super::{FlatState, StateAt, owned};
+use crate::backend::{EmaOptions, ScaledStep};
 use crate::store::{FlatParam, FlatStorage};
 use crate::{Context, Result};
 
 /// average ← d·average + (1 − d)·weights after every step, with d = min(decay, (1 + n)/(10 + n)) for the n-th
-/// update, so that the start is forgotten quickly (as in the reference code of latent diffusion).
+/// update ([`EmaOptions::keep`]).
 #[derive(Debug)]
 pub struct Ema {
     decay: f64,
     updates: u64,
+    /// Of these, those that have changed nothing.
+    left_out: u64,
     average: FlatState,
-    /// The flat parameters whose averages have begun.
+    /// The flat parameters whose averages have begun, once an update has changed anything.
     begun: BTreeSet<usize>,
 }
 
 impl Ema {
     /// An average that starts at the first weights it sees.
     pub fn new(decay: f64) -> Self {
-        Self { decay, updates: 0, average: FlatState::new("ema"), begun: BTreeSet::new() }
+        Self { decay, updates: 0, left_out: 0, average: FlatState::new("ema"), begun: BTreeSet::new() }
     }
 
     /// With the averages there: on the host they are computed by the processor, from weights that go there after every step.
@@ -45,17 +48,34 @@ impl Ema {
     /// # Errors
     /// The back end's.
     pub fn update(&mut self, params: &[FlatParam], context: &Context) -> Result<()> {
-        let n = self.updates as f64;
-        let decay = self.decay.min((1.0 + n) / (10.0 + n));
+        self.scaled_update(params, None, context)
+    }
+
+    /// Takes the weights in that a step of a scaled loss has changed ([`super::Optimizer::scaled_step`]), unless it was left out. The
+    /// host counts it all the same, until [`Ema::note_left_out`].
+    ///
+    /// # Errors
+    /// The back end's, and if averages are kept elsewhere than the weights.
+    pub fn scaled_update(
+        &mut self,
+        params: &[FlatParam],
+        scaled: Option<&ScaledStep>,
+        context: &Context,
+    ) -> Result<()> {
+        let options = EmaOptions { decay: self.decay, updates: self.updates };
         self.updates += 1;
-        if let Some(values) = owned(params).find_map(|param| param.owned_values().transpose()).transpose()? {
+        let first = |param: &FlatParam| param.owned_values().transpose();
+        if scaled.is_none()
+            && let Some(values) = owned(params).find_map(first).transpose()?
+        {
             // The first time something else is computed.
             values.array().backend(context).branch(u64::from(self.begun.is_empty()))?;
         }
         let mut all = owned(params).peekable();
         while let Some(param) = all.next() {
             let Some(values) = param.owned_values()? else { continue };
-            let known = !self.begun.insert(param.index());
+            // Of what a device may leave out it knows itself which is the first.
+            let known = !self.begun.insert(param.index()) || scaled.is_some();
             let average = self.average.open(param)?;
             if let Some(next) = all.peek() {
                 self.average.prefetch(next);
@@ -63,12 +83,25 @@ impl Ema {
             let values =
                 if average.array().is_host() { FlatStorage::new(values.to_host()?)? } else { values };
             match known {
-                true => values.array().backend(context).ema_step(decay, average.array(), values.array())?,
+                true => {
+                    let backend = values.array().backend(context);
+                    backend.ema_step(options, average.array(), values.array(), scaled)?;
+                }
                 false => average.copy_from(&values)?,
             }
             self.average.close(param, average)?;
         }
         Ok(())
+    }
+
+    /// Learns that so many of the updates since it was made or loaded have changed nothing.
+    pub fn note_left_out(&mut self, updates: u64) {
+        self.left_out = updates;
+    }
+
+    /// Whether there is an average of a flat parameter.
+    fn has_begun(&self, param: &FlatParam) -> bool {
+        self.updates > self.left_out && self.begun.contains(&param.index())
     }
 
     /// Exchanges weights and averages: once to evaluate with the averages, again to go on training.
@@ -77,7 +110,7 @@ impl Ema {
     /// The back end's.
     pub fn swap(&mut self, params: &[FlatParam]) -> Result<()> {
         for param in owned(params) {
-            let begun = self.begun.contains(&param.index());
+            let begun = self.has_begun(param);
             let Some(values) = param.owned_values()?.filter(|_| begun) else { continue };
             let average = self.average.open(param)?;
             let weights = values.copy()?;
@@ -93,8 +126,8 @@ impl Ema {
     /// # Errors
     /// If memory cannot be allocated.
     pub fn state(&self, params: &[FlatParam]) -> Result<(u64, Vec<(String, Tensor)>)> {
-        let begun = params.iter().filter(|param| self.begun.contains(&param.index()));
-        Ok((self.updates, self.average.named(&begun.cloned().collect::<Vec<_>>())?))
+        let begun = params.iter().filter(|param| self.has_begun(param));
+        Ok((self.updates - self.left_out, self.average.named(&begun.cloned().collect::<Vec<_>>())?))
     }
 
     /// Takes a state over.
@@ -107,7 +140,7 @@ impl Ema {
         updates: u64,
         tensors: &[(String, Tensor)],
     ) -> Result<()> {
-        self.updates = updates;
+        (self.updates, self.left_out) = (updates, 0);
         self.begun.extend(self.average.load(params, tensors)?);
         Ok(())
     }

@@ -14,10 +14,11 @@ mod sgd;
 mod state;
 
 pub use adam::Adam;
+use clip::scale_grads_by;
 pub use clip::{clip_by_squares, clip_grad_norm, clip_to_norm, grad_sum_of_squares, scale_grads};
 pub use disk::Disk;
 pub use ema::Ema;
-pub use loss_scale::{LossScale, LossScaleState};
+pub use loss_scale::{LossScale, LossScaleState, Scaled, ScaledOutcome};
 pub use offload::StateAt;
 pub use schedule::{Decay, Schedule, linear_scaling};
 pub use sgd::Sgd;
@@ -25,6 +26,7 @@ pub use state::FlatState;
 
 use candle_core::Tensor;
 
+use crate::backend::ScaledStep;
 use crate::store::FlatParam;
 use crate::{Context, Result};
 
@@ -40,7 +42,25 @@ pub trait Optimizer: std::fmt::Debug + Send {
     ///
     /// # Errors
     /// If gradients are not summed over the ranks yet; and the back end's.
-    fn step(&mut self, params: &[FlatParam], lr: f64, context: &Context) -> Result<()>;
+    fn step(&mut self, params: &[FlatParam], lr: f64, context: &Context) -> Result<()> {
+        self.scaled_step(params, lr, None, context)
+    }
+
+    /// One step as [`Optimizer::step`] takes it, with gradients of a scaled loss, of which `scaled` says where they lie what becomes
+    /// of them; perhaps the step changes nothing. The host counts it all the same, until [`Optimizer::note_left_out`].
+    ///
+    /// # Errors
+    /// Those of [`Optimizer::step`], and if state that is kept elsewhere than the gradients would have to know.
+    fn scaled_step(
+        &mut self,
+        params: &[FlatParam],
+        lr: f64,
+        scaled: Option<&ScaledStep>,
+        context: &Context,
+    ) -> Result<()>;
+
+    /// Learns that so many of the steps since it was made or loaded have changed nothing ([`ScaledOutcome::all_left_out`]).
+    fn note_left_out(&mut self, steps: u64);
 
     /// Allocates the state of everything trainable now, not in the first step: then it does not lie between memory that
     /// comes and goes.
@@ -49,7 +69,8 @@ pub trait Optimizer: std::fmt::Debug + Send {
     /// If memory cannot be allocated.
     fn reserve(&mut self, params: &[FlatParam]) -> Result<()>;
 
-    /// The state by name: `{kind}.{parameter}` with the parameter's shape, and the number of steps taken.
+    /// The state by name: `{kind}.{parameter}` with the parameter's shape, and the number of steps taken, but for those that were
+    /// left out.
     ///
     /// # Errors
     /// If memory cannot be allocated.

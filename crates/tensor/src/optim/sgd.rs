@@ -4,7 +4,7 @@ use candle_core::Tensor;
 
 use super::offload::{Owned, each_owned};
 use super::{FlatState, Optimizer, StateAt};
-use crate::backend::SgdOptions;
+use crate::backend::{ScaledStep, SgdOptions};
 use crate::store::{FlatParam, FlatStorage};
 use crate::{Context, Result};
 
@@ -15,13 +15,16 @@ pub struct Sgd {
     nesterov: bool,
     weight_decay: f64,
     steps: u64,
+    /// Of these, those that have changed nothing.
+    left_out: u64,
     buffer: FlatState,
 }
 
 impl Sgd {
     /// With `momentum` (0 for none), Nesterov's variant or not, and `weight_decay`.
     pub fn new(momentum: f64, nesterov: bool, weight_decay: f64) -> Self {
-        Self { momentum, nesterov, weight_decay, steps: 0, buffer: FlatState::new("momentum_buffer") }
+        let buffer = FlatState::new("momentum_buffer");
+        Self { momentum, nesterov, weight_decay, steps: 0, left_out: 0, buffer }
     }
 
     /// With its state there.
@@ -33,7 +36,13 @@ impl Sgd {
 }
 
 impl Optimizer for Sgd {
-    fn step(&mut self, params: &[FlatParam], lr: f64, context: &Context) -> Result<()> {
+    fn scaled_step(
+        &mut self,
+        params: &[FlatParam],
+        lr: f64,
+        scaled: Option<&ScaledStep>,
+        context: &Context,
+    ) -> Result<()> {
         let &mut Self { momentum, nesterov, weight_decay, .. } = self;
         // Zeros with momentum and the first gradient are what the first step begins with.
         let mut kinds = Vec::from_iter((momentum != 0.0).then_some(&mut self.buffer));
@@ -49,7 +58,7 @@ impl Optimizer for Sgd {
                 let (weights, grads) = (values.narrow(at.clone())?, grads.narrow(at.clone())?);
                 let buffer = states.first().map(|buffer| buffer.narrow(at)).transpose()?;
                 let buffer = buffer.as_ref().map(FlatStorage::array);
-                backend.sgd_step(options(decay), weights.array(), grads.array(), buffer)?;
+                backend.sgd_step(options(decay), weights.array(), grads.array(), buffer, scaled)?;
             }
             Ok(())
         })?;
@@ -57,16 +66,20 @@ impl Optimizer for Sgd {
         Ok(())
     }
 
+    fn note_left_out(&mut self, steps: u64) {
+        self.left_out = steps;
+    }
+
     fn reserve(&mut self, params: &[FlatParam]) -> Result<()> {
         if self.momentum == 0.0 { Ok(()) } else { self.buffer.reserve(params) }
     }
 
     fn state(&self, params: &[FlatParam]) -> Result<(u64, Vec<(String, Tensor)>)> {
-        Ok((self.steps, self.buffer.named(params)?))
+        Ok((self.steps - self.left_out, self.buffer.named(params)?))
     }
 
     fn load_state(&mut self, params: &[FlatParam], steps: u64, tensors: &[(String, Tensor)]) -> Result<()> {
-        self.steps = steps;
+        (self.steps, self.left_out) = (steps, 0);
         self.buffer.load(params, tensors).map(drop)
     }
 

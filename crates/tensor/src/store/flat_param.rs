@@ -49,11 +49,11 @@ impl FlatParam {
         Self(Arc::new(Inner { index, layout, place, home, memory: RwLock::new(memory) }))
     }
 
-    /// Parameters of this layout in a memory of their own, in which there is nothing yet: for a server, which holds and updates
-    /// values that others compute with.
+    /// Parameters of this layout in memory of their own on the host, in which there is nothing yet: for a server, which holds and
+    /// updates values that others compute with, wherever they do.
     #[must_use]
     pub fn twin(&self) -> Self {
-        Self::new(self.index(), self.0.layout.clone(), (self.place().clone(), self.home().clone()))
+        Self::new(self.index(), self.0.layout.clone(), (Place::host(), Place::host()))
     }
 
     /// Whether both handles are of the same parameters.

@@ -160,7 +160,17 @@ impl FlatStorage {
     /// If the memory is that of a back end that is no GPU.
     #[cfg(feature = "cuda")]
     pub fn lend_moving_in(&self) -> Result<Option<crate::backend::Lent>> {
-        Ok(self.lend()?.map(|lent| lent.between(phalanx_cuda::Stream::Copies)))
+        Ok(self.lend()?.map(|lent| lent.between(phalanx_cuda::Stream::Copies)).transpose()?)
+    }
+
+    /// The elements as libraries take a GPU's memory that [`DeviceCodecs`](crate::backend::DeviceCodecs) use: after what those were
+    /// given, and before what they are given next.
+    ///
+    /// # Errors
+    /// If the memory is that of a back end that is no GPU.
+    #[cfg(feature = "cuda")]
+    pub fn lend_to_codecs(&self) -> Result<Option<crate::backend::Lent>> {
+        Ok(self.lend()?.map(|lent| lent.between(phalanx_cuda::Stream::Communication)).transpose()?)
     }
 
     /// Overwrites the elements by those of `source`.

@@ -1,11 +1,42 @@
 //! The walk from the loss back to the parameters.
 
 use super::Tape;
+use super::block::backward_span;
 use super::grads::{GradSlots, Grads};
 use super::node::{Action, Node};
 use super::value::Value;
 use crate::backend::Array;
 use crate::{Result, TensorError};
+
+/// What a loss is multiplied by before it is differentiated.
+#[derive(Debug, Clone)]
+pub struct LossFactor(Factor);
+
+#[derive(Debug, Clone)]
+enum Factor {
+    Known(f64),
+    At(Array),
+}
+
+impl Default for LossFactor {
+    /// The loss as it is.
+    fn default() -> Self {
+        1.0.into()
+    }
+}
+
+impl From<f64> for LossFactor {
+    fn from(factor: f64) -> Self {
+        Self(Factor::Known(factor))
+    }
+}
+
+impl From<Array> for LossFactor {
+    /// A scalar that lies where the loss does, or on the host: [`crate::optim::LossScale::factor`].
+    fn from(factor: Array) -> Self {
+        Self(Factor::At(factor))
+    }
+}
 
 impl Tape {
     /// Differentiates a loss of one element with respect to everything that it was computed from.
@@ -16,15 +47,15 @@ impl Tape {
     /// [`TensorError::Backward`] if the loss has more than one element or needs no gradient, and the errors of
     /// the ops and of the listener.
     pub fn backward(&self, loss: &Value) -> Result<()> {
-        self.backward_scaled(loss, 1.0)
+        self.backward_scaled(loss, LossFactor::default())
     }
 
-    /// Differentiates `scale` times a loss of one element, so that every gradient is larger by that factor: small ones then do
+    /// Differentiates `factor` times a loss of one element, so that every gradient is larger by that factor: small ones then do
     /// not vanish in f16. See [`crate::optim::LossScale`].
     ///
     /// # Errors
     /// Those of [`Tape::backward`].
-    pub fn backward_scaled(&self, loss: &Value, scale: f64) -> Result<()> {
+    pub fn backward_scaled(&self, loss: &Value, factor: impl Into<LossFactor>) -> Result<()> {
         if loss.shape().elem_count() != 1 {
             let problem = format!("the loss must have one element; this one has shape {:?}", loss.shape());
             return Err(TensorError::Backward(problem));
@@ -34,7 +65,14 @@ impl Tape {
             return Err(TensorError::Backward(problem.into()));
         }
         let loss_array = loss.array()?;
-        let seed = loss_array.backend(self.context()).full(scale, loss_array.shape(), loss_array.dtype())?;
+        let (backend, dtype) = (loss_array.backend(self.context()), loss_array.dtype());
+        let seed = match factor.into().0 {
+            Factor::Known(factor) => backend.full(factor, loss_array.shape(), dtype)?,
+            Factor::At(factor) if factor.is_host() => {
+                backend.full(factor.number()?, loss_array.shape(), dtype)?
+            }
+            Factor::At(factor) => backend.cast(&factor, dtype)?.reshape(loss_array.shape().clone())?,
+        };
         self.backward_from([(loss, seed)])
     }
 
@@ -73,8 +111,19 @@ impl Tape {
             }
         }
         let mut leaves = Vec::new();
+        // Of the blocks that backward is in, the innermost last.
+        let mut spans = Vec::new();
         for node in nodes.into_iter().rev() {
+            let begins = match &node.action {
+                Action::BlockEnd(block) => Some(block.clone()),
+                Action::BlockStart(_) => {
+                    spans.pop();
+                    None
+                }
+                _ => None,
+            };
             self.pass(node, &mut slots, &mut leaves)?;
+            spans.extend(begins.map(|block| backward_span(&block).entered()));
         }
         let mut inner = self.inner.borrow_mut();
         inner.leaf_grads = leaves;
@@ -84,7 +133,7 @@ impl Tape {
 
     /// Runs one node backward and drops it, with everything it saved.
     fn pass(&self, node: Node, slots: &mut GradSlots, leaves: &mut Vec<(usize, Array)>) -> Result<()> {
-        let Node { inputs, outputs, action, .. } = node;
+        let Node { inputs, outputs, action, _recorded, .. } = node;
         let (listener, told) = (self.listener(), TensorError::hook);
         match action {
             Action::BlockEnd(name) => listener.before_backward(&name).map_err(told("before backward")),

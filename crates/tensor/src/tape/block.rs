@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tracing::Span;
+
 use super::node::{Action, Node};
 use super::value::{Saved, Value};
 use super::{Mode, Tape};
@@ -24,6 +26,16 @@ pub trait Block: std::fmt::Debug + Send + Sync {
     fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>>;
 }
 
+/// The span of a block's forward, between what the listener is told before and after it.
+fn forward_span(block: &str) -> Span {
+    tracing::trace_span!(target: "phalanx_trace::compute", "forward", block)
+}
+
+/// The span of a block's backward, between what the listener is told before and after it.
+pub(super) fn backward_span(block: &str) -> Span {
+    tracing::trace_span!(target: "phalanx_trace::compute", "backward", block)
+}
+
 impl Tape {
     /// Runs a block, telling the listener before and after, forward and later backward.
     ///
@@ -33,6 +45,7 @@ impl Tape {
         let name: Arc<str> = block.name().into();
         let index = self.count_block();
         self.listener().before_forward(&name).map_err(TensorError::hook("before forward"))?;
+        let span = forward_span(&name).entered();
         let outputs = if self.records() && self.session().recompute.applies(index) {
             self.push_action(Action::BlockStart(name.clone()));
             self.run_recomputed(block.clone(), inputs)?
@@ -41,6 +54,7 @@ impl Tape {
             block.forward(self, inputs)?
         };
         self.push_action(Action::BlockEnd(name.clone()));
+        drop(span);
         self.listener().after_forward(&name).map_err(TensorError::hook("after forward"))?;
         Ok(outputs)
     }
@@ -71,9 +85,11 @@ impl Tape {
         let name: Arc<str> = name.into();
         self.count_block();
         self.listener().before_forward(&name).map_err(TensorError::hook("before forward"))?;
+        let span = forward_span(&name).entered();
         self.push_action(Action::BlockStart(name.clone()));
         let result = run()?;
         self.push_action(Action::BlockEnd(name.clone()));
+        drop(span);
         self.listener().after_forward(&name).map_err(TensorError::hook("after forward"))?;
         Ok(result)
     }

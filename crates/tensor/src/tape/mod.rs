@@ -10,13 +10,16 @@ mod block;
 mod grads;
 mod listener;
 mod node;
+mod recorded;
 mod segment;
 mod session;
 mod value;
 
+pub use backward::LossFactor;
 pub use block::Block;
 pub use grads::Grads;
 pub use listener::Listener;
+pub use recorded::take_peak_recorded_bytes;
 pub use session::{Recompute, Session};
 pub use value::{Saved, Value};
 
@@ -31,6 +34,7 @@ use crate::store::{FlatParam, Param};
 use crate::{Context, Result, TensorError};
 use listener::Nobody;
 use node::{Action, BackwardFn, Node};
+use recorded::Recorded;
 use value::Slot;
 
 /// What a tape does with the ops that it is given.
@@ -252,12 +256,19 @@ impl Tape {
         backward: BackwardFn,
     ) -> Result<Vec<Value>> {
         let id = self.id.get();
+        let recorded = Recorded::of(inputs, &outputs);
         let inputs = inputs.iter().map(|value| value.slot_on(id, op)).collect::<Result<Vec<_>>>()?;
         let mut inner = self.inner.borrow_mut();
         let first = inner.new_slots(outputs.iter().map(Array::dtype));
         uses.iter().for_each(|used| inner.note_use(used));
         let slots = first..first + outputs.len();
-        inner.nodes.push(Node { op, inputs, outputs: slots, action: Action::Op(backward) });
+        inner.nodes.push(Node {
+            op,
+            inputs,
+            outputs: slots,
+            action: Action::Op(backward),
+            _recorded: recorded,
+        });
         Ok(outputs.into_iter().enumerate().map(|(i, array)| Value::recorded(array, id, first + i)).collect())
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Tape;
 use super::grads::Grads;
+use super::recorded::Recorded;
 use super::value::Slot;
 use crate::Result;
 use crate::backend::Array;
@@ -36,11 +37,13 @@ pub(super) struct Node {
     pub(super) inputs: Vec<Option<Slot>>,
     pub(super) outputs: Range<Slot>,
     pub(super) action: Action,
+    /// Counts its outputs until it is dropped.
+    pub(super) _recorded: Recorded,
 }
 
 impl Node {
     pub(super) fn bare(action: Action) -> Self {
-        Self { op: "mark", inputs: Vec::new(), outputs: 0..0, action }
+        Self { op: "mark", inputs: Vec::new(), outputs: 0..0, action, _recorded: Recorded::default() }
     }
 }
 

@@ -113,6 +113,14 @@ impl Value {
         }
     }
 
+    /// Where a value that is no parameter lies on the host, and how many bytes it has.
+    pub(super) fn host_memory(&self) -> Option<(usize, usize)> {
+        match &self.source {
+            Source::Array(array) => array.host_memory(),
+            Source::Param(_) => None,
+        }
+    }
+
     /// Whether a gradient flows to this value.
     pub fn needs_grad(&self) -> bool {
         self.slot.is_some()

@@ -3,8 +3,8 @@
 use candle_core::DType;
 use phalanx_tensor::Result;
 use phalanx_tensor::backend::{
-    AdamOptions, Array, BatchNormBackward, BatchNormMaps, BatchNormPass, BatchNorms, ElementLoss, Losses,
-    NormBackward, NormGrads, Normed, Norms, SgdOptions, Updates,
+    AdamOptions, Array, BatchNormBackward, BatchNormMaps, BatchNormPass, BatchNorms, ElementLoss, EmaOptions,
+    LossScaleOptions, Losses, NormBackward, NormGrads, Normed, Norms, ScaledStep, SgdOptions, Updates,
 };
 
 use super::Checking;
@@ -237,6 +237,15 @@ impl Losses for Checking {
     }
 }
 
+impl Checking {
+    fn scaled(&self, scaled: Option<&ScaledStep>) -> Result<Option<ScaledStep>> {
+        let Some(scaled) = scaled else { return Ok(None) };
+        let open = |array| self.open("a scaled step", array);
+        let (factor, left_out) = (open(&scaled.factor)?, open(&scaled.left_out)?);
+        Ok(Some(ScaledStep { factor, left_out, all_left_out: open(&scaled.all_left_out)? }))
+    }
+}
+
 impl Updates for Checking {
     fn sgd_step(
         &self,
@@ -244,9 +253,11 @@ impl Updates for Checking {
         weights: &Array,
         grads: &Array,
         buffer: Option<&Array>,
+        scaled: Option<&ScaledStep>,
     ) -> Result<()> {
         let (weights, grads) = (self.open("sgd", weights)?, self.open("sgd", grads)?);
-        self.cpu().sgd_step(options, &weights, &grads, self.open_if("sgd", buffer)?.as_ref())
+        let buffer = self.open_if("sgd", buffer)?;
+        self.cpu().sgd_step(options, &weights, &grads, buffer.as_ref(), self.scaled(scaled)?.as_ref())
     }
 
     fn adam_step(
@@ -255,13 +266,22 @@ impl Updates for Checking {
         weights: &Array,
         grads: &Array,
         [first, second]: [&Array; 2],
+        scaled: Option<&ScaledStep>,
     ) -> Result<()> {
         let open = |array| self.open("adam", array);
-        self.cpu().adam_step(options, &open(weights)?, &open(grads)?, [&open(first)?, &open(second)?])
+        let (moments, scaled) = ([&open(first)?, &open(second)?], self.scaled(scaled)?);
+        self.cpu().adam_step(options, &open(weights)?, &open(grads)?, moments, scaled.as_ref())
     }
 
-    fn ema_step(&self, decay: f64, average: &Array, weights: &Array) -> Result<()> {
-        self.cpu().ema_step(decay, &self.open("ema", average)?, &self.open("ema", weights)?)
+    fn ema_step(
+        &self,
+        options: EmaOptions,
+        average: &Array,
+        weights: &Array,
+        scaled: Option<&ScaledStep>,
+    ) -> Result<()> {
+        let (average, weights) = (self.open("ema", average)?, self.open("ema", weights)?);
+        self.cpu().ema_step(options, &average, &weights, self.scaled(scaled)?.as_ref())
     }
 
     fn sum_of_squares(&self, x: &Array) -> Result<Array> {
@@ -274,5 +294,21 @@ impl Updates for Checking {
 
     fn clip_factor(&self, sum_of_squares: &Array, max_norm: f64) -> Result<Array> {
         self.hide(&self.cpu().clip_factor(&self.open("clip", sum_of_squares)?, max_norm)?)
+    }
+
+    fn not_finite(&self, number: &Array) -> Result<Array> {
+        self.hide(&self.cpu().not_finite(&self.open("not_finite", number)?)?)
+    }
+
+    fn loss_scale_step(
+        &self,
+        options: LossScaleOptions,
+        [squares, overflow]: [&Array; 2],
+        state: &Array,
+    ) -> Result<[Array; 3]> {
+        let open = |array| self.open("loss_scale_step", array);
+        let (squares, overflow) = (open(squares)?, open(overflow)?);
+        let [a, b, c] = self.cpu().loss_scale_step(options, [&squares, &overflow], &open(state)?)?;
+        Ok([self.hide(&a)?, self.hide(&b)?, self.hide(&c)?])
     }
 }

@@ -6,10 +6,10 @@ use candle_core::{DType, Device, Tensor};
 use phalanx_tensor::loss::{self, Over};
 use phalanx_tensor::nn::{self, BatchNormConfig};
 use phalanx_tensor::ops::{self, Conv2dOptions, FusedActivation, PoolOptions};
-use phalanx_tensor::optim::{Adam, Ema, LossScale, Optimizer, Sgd, clip_grad_norm};
+use phalanx_tensor::optim::{Adam, Ema, LossScale, Optimizer, Sgd, grad_sum_of_squares};
 use phalanx_tensor::{
     Array, BuildOptions, Context, Init, Key, ParamStore, Place, Precision, Recompute, Result, Scope, Session,
-    StoreBuilder, Tape, Value,
+    StoreBuilder, Tape, TensorError, Value,
 };
 
 pub(crate) const STEPS: u64 = 5;
@@ -146,8 +146,9 @@ impl Net for Tokens {
     }
 }
 
-/// Trains a few steps with a scaled loss, clipping and averages; gives the losses, the model's state, the optimizer's and the
-/// averages. `after` runs before the first step and after every one.
+/// Trains a few steps with a scaled loss, clipping and averages; gives the losses, what the last step tells of the scale, the
+/// model's state, the optimizer's and the averages. Another rank has the first step left out, and the third. `after` runs before the
+/// first step and after every one.
 pub(crate) fn train<N: Net>(
     place: &Place,
     precision: Precision,
@@ -159,8 +160,10 @@ pub(crate) fn train<N: Net>(
     let net = N::new(&builder.root())?;
     let store = builder.build()?;
     let params = store.flat_params();
-    let (mut optimizer, mut ema, mut scale) = (N::optimizer(), Ema::new(0.5), LossScale::fixed(1024.0)?);
-    let mut all = Vec::new();
+    let (mut optimizer, mut ema) = (N::optimizer(), Ema::new(0.5));
+    let mut scale = LossScale::dynamic_from(1024.0)?.kept_at(place)?;
+    let overflow = place.full(1.0, (), DType::F64)?;
+    let (mut all, mut last) = (Vec::new(), None);
     after();
     for step in 0..STEPS {
         let mut session = Session::training(context.clone(), Key::new(1).step(step));
@@ -169,13 +172,25 @@ pub(crate) fn train<N: Net>(
         let batch = N::batch(step).iter().map(|tensor| place.put(tensor)).collect::<Result<Vec<_>>>()?;
         let loss = net.loss(&tape, &batch)?;
         store.zero_grads();
-        tape.backward_scaled(&loss, scale.scale())?;
-        scale.accept(params, &context)?;
-        clip_grad_norm(params, 0.1, &context)?;
-        optimizer.step(params, 0.05, &context)?;
-        ema.update(params, &context)?;
+        tape.backward_scaled(&loss, scale.factor()?)?;
+        let squares = grad_sum_of_squares(params, &context)?;
+        let elsewhere =
+            |flag: &Array| if [0, 2].contains(&step) { flag.copy_from(&overflow) } else { Ok(()) };
+        let scaled = scale.step::<TensorError>(&squares, Some(0.1), &context, elsewhere)?;
+        optimizer.scaled_step(params, 0.05, Some(scaled.step()), &context)?;
+        ema.scaled_update(params, Some(scaled.step()), &context)?;
         all.push(loss.to_host()?);
+        last = Some(scaled);
         after();
+    }
+    if let Some(last) = last {
+        let told = last.read()?;
+        let told_of = told.to_vec1::<f64>()?;
+        let left_out = told_of[6] as u64;
+        assert_eq!((left_out, told_of[0]), (2, 256.0), "of {STEPS} steps");
+        optimizer.note_left_out(left_out);
+        ema.note_left_out(left_out);
+        all.push(told);
     }
     all.extend(state(&store, optimizer.as_ref(), &ema)?);
     Ok(all)

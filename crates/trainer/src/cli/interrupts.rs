@@ -7,6 +7,7 @@ use std::time::Duration;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::CliError;
+use crate::cluster::time_left;
 use crate::console::err;
 use crate::launch::StopFlag;
 
@@ -19,6 +20,11 @@ const SIGNALS: &[i32] = &[
     SIGTERM,
     #[cfg(unix)]
     signal_hook::consts::SIGHUP,
+    // SLURM's warning that the time is up soon (`--signal`), by whichever of them a cluster sends.
+    #[cfg(unix)]
+    signal_hook::consts::SIGUSR1,
+    #[cfg(unix)]
+    signal_hook::consts::SIGUSR2,
 ];
 
 /// What has come since the program listens. Clones share the answer.
@@ -75,6 +81,12 @@ impl Interrupts {
         Ok(own)
     }
 
+    /// Counts as Ctrl-C, which a terminal in raw mode sends as a key.
+    pub(super) fn interrupt(&self) {
+        self.last.store(SIGINT, Ordering::Relaxed);
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// How many signals have come.
     pub(super) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
@@ -84,6 +96,24 @@ impl Interrupts {
     pub(super) fn exit_code(&self) -> u8 {
         u8::try_from(128 + self.last.load(Ordering::Relaxed)).unwrap_or(u8::MAX)
     }
+}
+
+/// Raises `stop` so long before the end of the time of this process's job that there is time to save; nothing where there is no
+/// job, or no end.
+pub(super) fn stop_before_the_end(stop: &StopFlag, margin: Duration) -> Result<(), CliError> {
+    let Some(left) = time_left().filter(|_| !margin.is_zero()) else { return Ok(()) };
+    // Of a short job no more than a quarter is kept for saving.
+    let wait = left - margin.min(left / 4);
+    let stop = stop.clone();
+    let waiting = move || {
+        std::thread::sleep(wait);
+        if stop.raise() {
+            err("\nthe job's time is up soon: a step that is under way is finished, and saved");
+        }
+    };
+    // Never joined: a run that is finished earlier ends the process.
+    std::thread::Builder::new().name("phalanx-limit".into()).spawn(waiting).map_err(CliError::failed)?;
+    Ok(())
 }
 
 /// Says what a first signal does.

@@ -10,13 +10,20 @@ mod environment;
 mod eval;
 mod export;
 mod interrupts;
+mod jobs;
 mod log;
 mod parity;
 mod plan;
 mod rank;
+mod report;
 mod sample;
+mod serve;
+mod submit;
 mod sweep;
+mod trace;
 mod train;
+mod tui;
+mod watch;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -40,13 +47,21 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Train(train::TrainArgs),
+    Watch(watch::WatchArgs),
     Plan(plan::PlanArgs),
     Sample(sample::SampleArgs),
     Eval(eval::EvalArgs),
     Export(export::ExportArgs),
+    Submit(submit::SubmitArgs),
+    Status(jobs::StatusArgs),
+    Logs(jobs::LogsArgs),
+    Cancel(jobs::CancelArgs),
     Sweep(sweep::SweepArgs),
     Study(sweep::StudyArgs),
+    Report(report::ReportArgs),
+    Serve(serve::ServeArgs),
     Config(config::ConfigArgs),
+    Trace(trace::TraceArgs),
     Parity(parity::ParityArgs),
     Doctor(doctor::DoctorArgs),
     #[command(hide = true)]
@@ -99,13 +114,21 @@ pub fn main(program: &Program) -> ExitCode {
     let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit());
     let outcome = match cli.command {
         Command::Train(args) => train::run(program, &args),
+        Command::Watch(args) => watch::run(&args),
         Command::Plan(args) => plan::run(program, &args),
         Command::Sample(args) => sample::run(program, &args),
         Command::Eval(args) => eval::run(program, &args),
         Command::Export(args) => export::run(&args),
+        Command::Submit(args) => submit::run(program, &args),
+        Command::Status(args) => jobs::status(&args),
+        Command::Logs(args) => jobs::logs(&args),
+        Command::Cancel(args) => jobs::cancel(&args),
         Command::Sweep(args) => sweep::run(program, &args),
         Command::Study(args) => sweep::run_study(program, &args),
+        Command::Report(args) => report::run(&args),
+        Command::Serve(args) => serve::run(&args),
         Command::Config(args) => config::run(program, &args),
+        Command::Trace(args) => trace::run(&args),
         Command::Parity(args) => parity::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Rank(args) => rank::run(program, &args),

@@ -1,7 +1,8 @@
 //! `phalanx plan`: what each strategy would hold and send, before anything runs.
 
 use clap::Args;
-use phalanx_sharding::{MemoryPlan, PRESETS};
+use phalanx_collectives::CostModel;
+use phalanx_sharding::{Computing, MemoryPlan, Overlap, PRESETS, Reach, StepTime};
 use serde_json::{Value as Json, json};
 use toml::Value;
 
@@ -32,6 +33,13 @@ pub(super) struct PlanArgs {
     /// Images in a step over all ranks; without it as many as the ranks can share evenly.
     #[arg(long)]
     batch: Option<u32>,
+    /// The link that each rank has, bandwidth and latency, as in comm.link; with --step-ms the plan says how long steps take.
+    #[arg(long, value_name = "10Gbit,20us")]
+    link: Option<String>,
+    /// Milliseconds of a step of one rank alone with its share of the batch, as measured (step_ms of a study, or `seconds` of
+    /// metrics.jsonl).
+    #[arg(long, value_name = "MS", requires = "link")]
+    step_ms: Option<f64>,
     /// The images: shapes, cifar10, or folder=PATH.
     #[arg(long, value_name = "KIND=PATH")]
     data: Option<String>,
@@ -52,14 +60,39 @@ pub(super) fn run(program: &Program, args: &PlanArgs) -> Result<(), CliError> {
         None => None,
     };
     let plan = engine::plan_memory(&task_of(program, config)?, config, PRESETS).map_err(CliError::failed)?;
+    let times = step_times(config, &plan, args.step_ms)?;
     if args.json {
-        out(&serde_json::to_string_pretty(&as_json(config, &plan, chosen)).map_err(CliError::failed)?);
+        let json = as_json(config, &plan, chosen, &times);
+        out(&serde_json::to_string_pretty(&json).map_err(CliError::failed)?);
         return Ok(());
     }
-    for line in lines(config, &plan, chosen) {
+    for line in lines(config, &plan, chosen, &times) {
         out(&line);
     }
     Ok(())
+}
+
+/// How long a step takes under each strategy over the configured link, if one rank alone computes so long for its share.
+fn step_times(
+    config: &Config,
+    plan: &ModelPlan,
+    step_ms: Option<f64>,
+) -> Result<Vec<Option<StepTime>>, CliError> {
+    let (Some(ms), Some(link)) = (step_ms, config.comm.simulated().map_err(CliError::failed)?) else {
+        return Ok(vec![None; plan.plans.len()]);
+    };
+    if !(ms.is_finite() && ms > 0.0) {
+        return Err(CliError::Usage(format!("--step-ms {ms}: a step takes more than 0 ms")));
+    }
+    let costs = CostModel::over(&link);
+    let reach = Reach {
+        costs: &costs,
+        hosts: &[plan.workload.ranks],
+        algorithm: config.comm.algorithm,
+        overlaps: config.train.overlap != Overlap::Never,
+    };
+    let computing = Computing::of_step(ms / 1e3);
+    Ok(plan.plans.iter().map(|plan| plan.step_time(computing, &reach)).collect())
 }
 
 /// The configuration that the arguments ask for.
@@ -79,6 +112,9 @@ fn configuration(program: &Program, args: &PlanArgs) -> Result<Resolved, CliErro
         if let Some(name) = name {
             resolved.set_value(&format!("{option} {name}"), key, Value::String(name.clone()))?;
         }
+    }
+    if let Some(link) = &args.link {
+        resolved.set_value(&format!("--link {link}"), "comm.link", Value::String(link.clone()))?;
     }
     if let Some(data) = &args.data {
         set_data(&mut resolved, data)?;
@@ -116,7 +152,7 @@ fn optimizer(config: &Config, plan: &ModelPlan) -> String {
     format!("{}: {numbers} numbers a learnt parameter{averages}", config.optim.kind)
 }
 
-fn lines(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Vec<String> {
+fn lines(config: &Config, plan: &ModelPlan, chosen: Option<&str>, times: &[Option<StepTime>]) -> Vec<String> {
     let size = format::bytes;
     let ranks = plan.workload.ranks;
     let mut lines = vec![
@@ -167,7 +203,11 @@ fn lines(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Vec<String>
         .map(str::to_owned)
         .to_vec(),
     ];
-    for row in &plan.plans {
+    let timed = times.iter().any(Option::is_some);
+    if timed {
+        table[0].extend(["step ms", "waits"].map(str::to_owned));
+    }
+    for (row, time) in plan.plans.iter().zip(times) {
         let held = row.largest_rank();
         // There is no such row where a codec is for groups only.
         let of_ddp = |part: &dyn Fn(&MemoryPlan) -> f64| {
@@ -188,6 +228,14 @@ fn lines(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Vec<String>
             of_ddp(&|ddp| ratio(row.peak(), ddp.peak())),
             size(row.sent_per_step),
         ]);
+        if timed {
+            let of = |part: fn(&StepTime) -> f64| {
+                time.as_ref().map_or_else(|| "-".to_owned(), |time| format::number(1e3 * part(time)))
+            };
+            table.last_mut().into_iter().for_each(|cells| {
+                cells.extend([of(|time| time.whole), of(|time| time.exposed)]);
+            });
+        }
     }
     lines.extend(format::columns(&table));
     lines.push(String::new());
@@ -195,15 +243,22 @@ fn lines(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Vec<String>
     lines.push(
         "compute. Not counted: activations, images, buffers of communication, the program itself.".to_owned(),
     );
+    if timed {
+        lines.push(
+            "Step, and what of it waits for communication: predicted from one rank's step and the link."
+                .to_owned(),
+        );
+    }
     if ranks == 1 {
         lines.push("One rank has nobody to share with; with --ranks N strategies differ.".to_owned());
     }
     lines
 }
 
-fn as_json(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Json {
+fn as_json(config: &Config, plan: &ModelPlan, chosen: Option<&str>, times: &[Option<StepTime>]) -> Json {
     let reference = reference(plan);
-    let row = |row: &MemoryPlan| {
+    let row = |(row, time): (&MemoryPlan, &Option<StepTime>)| {
+        let ms = |part: fn(&StepTime) -> f64| time.as_ref().map(|time| 1e3 * part(time));
         let held = row.largest_rank();
         let ranks: Vec<Json> = row
             .ranks
@@ -235,6 +290,9 @@ fn as_json(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Json {
             "peak_bytes": row.peak(),
             "peak_of_ddp": reference.map(|ddp| ratio(row.peak(), ddp.peak())),
             "bytes_sent_per_step": row.sent_per_step,
+            "predicted_step_ms": ms(|time| time.whole),
+            "predicted_communication_ms": ms(|time| time.communication),
+            "predicted_exposed_ms": ms(|time| time.exposed),
             "ranks": ranks,
         })
     };
@@ -260,6 +318,6 @@ fn as_json(config: &Config, plan: &ModelPlan, chosen: Option<&str>) -> Json {
         "optimizer_numbers_per_parameter": plan.workload.optimizer_numbers,
         "averages": plan.workload.averages,
         "layout": layout,
-        "strategies": plan.plans.iter().map(row).collect::<Vec<_>>(),
+        "strategies": plan.plans.iter().zip(times).map(row).collect::<Vec<_>>(),
     })
 }

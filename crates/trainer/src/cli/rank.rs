@@ -1,24 +1,30 @@
 //! Being one rank of a run, whoever started it.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 
-use super::interrupts::Interrupts;
+use super::interrupts::{Interrupts, stop_before_the_end};
 use super::train::{RUNS, write_config};
 use super::{CliError, log, task_of, with_causes};
 use crate::Program;
 use crate::config::Resolved;
-use crate::console::{Console, err};
-use crate::engine::{self, Observer, ReplicaFailure, Silent, Task, TrainError, World};
+use crate::console::{Console, err, format};
+use crate::engine::{
+    self, Event, Observer, ReplicaFailure, Silent, Started, StepReport, Task, TrainError, World,
+};
 use crate::launch::{ABORTED, FailureReport, Leash, REPLICA_THREAD, RankFailure, StopFlag};
-use crate::run::{RunError, RunFolder};
+use crate::run::{RunError, RunFolder, Summary};
 
 /// Runs one rank of a run whose folder exists; `phalanx train` starts these.
 #[derive(Debug, Args)]
 pub(super) struct RankArgs {
     /// The run's folder.
     folder: PathBuf,
+    /// Prints nothing.
+    #[arg(long)]
+    quiet: bool,
 }
 
 /// A rank on the leash of a supervisor.
@@ -32,30 +38,70 @@ pub(super) fn run(program: &Program, args: &RankArgs) -> Result<(), CliError> {
     let world = world.ok_or_else(|| CliError::Usage("`rank` finds no launcher's environment".to_owned()))?;
     let resolved = program.catalogue().resolve_run(&folder.config())?;
     let task = task_of(program, &resolved.config)?;
+    let observer = || observer(args.quiet);
+    if engine::in_one_process(&resolved.config) {
+        // This process is all that its supervisor knows of, so it reports for all ranks.
+        return run_here(&task, &folder, &resolved, &stop, observer()).map_err(|error| {
+            let _ = FailureReport::now(0, error.to_string(), false).write(&folder.logs());
+            CliError::Reported
+        });
+    }
     // The supervisor tells the failure, from the report that is written in here, or that a rank has ended when it was asked to.
-    match train(&task, &folder, &resolved, &world, &stop, || ABORTED) {
+    match train(&task, &folder, &resolved, &world, &stop, observer, || ABORTED) {
         Err(CliError::Ended { code, .. }) => Err(CliError::Ended { message: String::new(), code }),
         outcome => outcome.map_err(|_| CliError::Reported),
     }
 }
 
-/// All ranks in the process that the user started: the only one, or replicas on threads.
+/// Who listens on rank 0.
+pub(super) fn observer(quiet: bool) -> Box<dyn Observer> {
+    Box::new(Logged((!quiet).then(Console::new)))
+}
+
+/// Writes into the log what happens besides steps, and shows all on the console if there is one.
+#[derive(Debug)]
+struct Logged(Option<Console>);
+
+impl Observer for Logged {
+    fn started(&mut self, started: &Started) {
+        self.0.iter_mut().for_each(|console| console.started(started));
+    }
+
+    fn step(&mut self, report: &StepReport, logged: bool) {
+        self.0.iter_mut().for_each(|console| console.step(report, logged));
+    }
+
+    fn event(&mut self, event: &Event) {
+        // The training itself logs the others.
+        if let Event::Evaluated { .. } | Event::Saved { .. } | Event::Sampled { .. } = event {
+            tracing::info!("{}", format::event(event));
+        }
+        self.0.iter_mut().for_each(|console| console.event(event));
+    }
+
+    fn finished(&mut self, summary: &Summary) {
+        self.0.iter_mut().for_each(|console| console.finished(summary));
+    }
+}
+
+/// All ranks in this process: the only one, or replicas on threads.
 pub(super) fn run_here(
     task: &Task,
     folder: &RunFolder,
     resolved: &Resolved,
     stop: &StopFlag,
+    observer: Box<dyn Observer>,
 ) -> Result<(), CliError> {
     let ranks = resolved.config.world_size();
     if ranks == 1 {
-        return train(task, folder, resolved, &World::alone(), stop, || ABORTED);
+        return train(task, folder, resolved, &World::alone(), stop, || observer, || ABORTED);
     }
     for rank in 0..ranks {
         // A report of an earlier attempt in the same folder must not be taken for this one's.
         let _ = std::fs::remove_file(FailureReport::path(&folder.logs(), rank));
     }
-    prepare(folder, 0)?;
-    let outcome = engine::train_replicas(task, folder, resolved, stop, Box::new(Console::new()));
+    prepare(folder, resolved, 0)?;
+    let outcome = engine::train_replicas(task, folder, resolved, stop, observer);
     outcome.map_err(|ReplicaFailure { rank, error }| {
         let message = report(folder, rank, &error);
         CliError::failed(RankFailure { rank, message, log: folder.log(0) })
@@ -91,7 +137,10 @@ pub(super) fn run_launched(
             RunFolder::join(Path::new(&path)).map_err(CliError::failed)?
         }
     };
-    train(task, &folder, resolved, world, &stop, || interrupts.exit_code())
+    if world.rank() == 0 {
+        stop_before_the_end(&stop, Duration::from_secs(resolved.config.checkpoint.limit_margin))?;
+    }
+    train(task, &folder, resolved, world, &stop, || observer(false), || interrupts.exit_code())
 }
 
 /// Trains as one rank and reports a failure into the run's folder. A rank that was told to end before it had met the others is
@@ -102,11 +151,12 @@ fn train(
     resolved: &Resolved,
     world: &World,
     stop: &StopFlag,
+    observer: impl FnOnce() -> Box<dyn Observer>,
     told_code: impl Fn() -> u8,
 ) -> Result<(), CliError> {
     let rank = world.rank();
-    prepare(folder, rank)?;
-    let observer: Box<dyn Observer> = if rank == 0 { Box::new(Console::new()) } else { Box::new(Silent) };
+    prepare(folder, resolved, rank)?;
+    let observer: Box<dyn Observer> = if rank == 0 { observer() } else { Box::new(Silent) };
     engine::train(task, folder, resolved, world, stop, observer).map_err(|error| {
         if error.is_cancelled() {
             tracing::info!("{error}");
@@ -123,8 +173,8 @@ fn told_to_end(rank: usize, error: &TrainError, code: u8) -> CliError {
 }
 
 /// Sends this process's log, and what is left of a panic, into the run's folder.
-fn prepare(folder: &RunFolder, rank: usize) -> Result<(), CliError> {
-    log::to_file(&folder.log(rank))?;
+fn prepare(folder: &RunFolder, resolved: &Resolved, rank: usize) -> Result<(), CliError> {
+    log::to_file(&folder.log(rank), !resolved.config.log.trace.is_none())?;
     let quiet = std::env::var_os(crate::launch::SUPERVISED).is_some();
     FailureReport::on_panic(&folder.logs(), rank, move |message| {
         tracing::error!("{message}");

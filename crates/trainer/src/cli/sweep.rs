@@ -4,16 +4,21 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
+use phalanx_collectives::{Clock, CostModel, SimulatedLink};
+use phalanx_sharding::{Overlap, Reach};
 use serde_json::json;
 
-use super::CliError;
 use super::interrupts::{Interrupts, announce};
 use super::train::{RUNS, set_data};
+use super::{CliError, task_of};
 use crate::Program;
+use crate::config::Config;
+use crate::config::Resolved;
 use crate::console::{format, out};
+use crate::engine;
 use crate::run::{Machine, write_aside};
 use crate::sweep::{
-    self, Ended, Filled, NUMBERS, Outcome, Run, Runner, STUDIES, SweepFile, SweepFileError, Trials,
+    self, Ended, Filled, NUMBERS, Outcome, Run, RunPlan, Runner, STUDIES, SweepFile, SweepFileError, Trials,
 };
 
 /// Trains everything that a file asks for, and makes tables and pictures. What is finished is not trained again, so that the
@@ -44,10 +49,19 @@ struct How {
     /// Overrides a key of all runs; what an axis varies stays as it is (see `phalanx config show`).
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     sets: Vec<String>,
+    /// The preset, or file, that all runs extend instead of the one that the sweep names.
+    #[arg(long, value_name = "NAME")]
+    preset: Option<String>,
+    /// Numbers of ranks, in place of those of the axes that vary them.
+    #[arg(long, value_name = "N,N", value_delimiter = ',')]
+    ranks: Vec<u32>,
+    /// A network that is simulated: bandwidth and latency of each rank's link, as in comm.link.
+    #[arg(long, value_name = "10Gbit,20us")]
+    link: Option<String>,
     /// The images of all runs: shapes, cifar10=PATH, or folder=PATH.
     #[arg(long, value_name = "KIND=PATH")]
     data: Option<String>,
-    /// Trainings at once. Seconds and speeds are those of runs that share the machine.
+    /// Trainings at once, 0 = as many as there are cores for. Seconds and speeds are those of runs that share the machine.
     #[arg(long, default_value_t = 1)]
     parallel: usize,
     /// The folder of runs, tables and pictures [default: runs/NAME].
@@ -84,12 +98,19 @@ impl From<SweepFileError> for CliError {
 }
 
 fn carry_out(program: &Program, name: &str, file: &SweepFile, how: &How) -> Result<(), CliError> {
-    if how.parallel == 0 {
-        return Err(CliError::Usage("--parallel 0: at least one training runs at a time".to_owned()));
+    let mut file = file.clone();
+    if let Some(preset) = &how.preset {
+        file.extend(preset);
     }
-    let trials = Trials::of(file, &how.sets, how.quick);
+    if !how.ranks.is_empty() {
+        file.vary_ranks(name, &how.ranks)?;
+    }
+    let file = &file;
+    let mut sets = how.sets.clone();
+    sets.extend(how.link.as_ref().map(|link| format!("comm.link={link}")));
+    let trials = Trials::of(file, &sets, how.quick);
     let configured = |run: &Run| -> Result<_, CliError> {
-        let mut resolved = program.catalogue().resolve(Some(&file.extends), &run.sets)?;
+        let mut resolved = program.catalogue().resolve(Some(&run.extends), &run.sets)?;
         if let Some(data) = &how.data {
             set_data(&mut resolved, data)?;
         }
@@ -99,10 +120,18 @@ fn carry_out(program: &Program, name: &str, file: &SweepFile, how: &How) -> Resu
     let runs = trials.runs.iter().map(configured).collect::<Result<Vec<_>, CliError>>()?;
     let folder = how.out.clone().unwrap_or_else(|| Path::new(RUNS).join(name));
     let executable = std::env::current_exe().map_err(CliError::failed)?;
-    let runner = Runner { program: executable, folder: &folder, parallel: how.parallel };
+    let parallel = match how.parallel {
+        0 => fitting(runs.iter().map(|(_, resolved)| &resolved.config), Machine::detect().cores),
+        parallel => parallel,
+    };
+    let runner = Runner { program: executable, folder: &folder, parallel };
     if how.dry_run {
         for (run, resolved) in &runs {
-            let done = if runner.is_finished(run) { "  (finished)" } else { "" };
+            let done = match (run.predicted, runner.is_finished(run)) {
+                (true, _) => "  (predicted, not trained)",
+                (false, true) => "  (finished)",
+                (false, false) => "",
+            };
             out(&format!(
                 "{}: {} ranks, {}{done}",
                 run.name,
@@ -122,7 +151,7 @@ fn carry_out(program: &Program, name: &str, file: &SweepFile, how: &How) -> Resu
     }
     std::fs::create_dir_all(&folder).map_err(CliError::failed)?;
     out(&format!("{name}: {}", file.about));
-    out(&format!("{} runs in {}, {} at a time", runs.len(), folder.display(), how.parallel));
+    out(&format!("{} runs in {}, {} at a time", runs.len(), folder.display(), parallel));
     let interrupts = Interrupts::listen()?;
     let told = AtomicBool::new(false);
     let asked = || {
@@ -150,8 +179,12 @@ fn carry_out(program: &Program, name: &str, file: &SweepFile, how: &How) -> Resu
             Some(read.map_err(|error| error.to_string()))
         }
     };
-    let outcomes: Vec<_> = runs.iter().zip(&ended).map(outcome).collect();
-    let report = Report { name, file, trials: &trials, outcomes: &outcomes, how };
+    let mut outcomes: Vec<_> = runs.iter().zip(&ended).map(outcome).collect();
+    predict_steps(program, &trials, &runs, &mut outcomes)?;
+    let trained = || runs.iter().filter(|(run, _)| !run.predicted).map(|(_, resolved)| &resolved.config);
+    let ranks = trained().map(|config| config.train.ranks).max().unwrap_or(1);
+    let simulated = trained().any(|config| config.comm.clock == Clock::Cpu);
+    let report = Report { name, file, trials: &trials, ranks, simulated, outcomes: &outcomes, parallel, how };
     report.tell();
     report.write(&folder).map_err(CliError::failed)?;
     out(&format!("tables and pictures in {}", folder.display()));
@@ -168,12 +201,65 @@ fn carry_out(program: &Program, name: &str, file: &SweepFile, how: &How) -> Resu
     }
 }
 
+/// Adds what steps should take, to tables that ask for it.
+fn predict_steps(
+    program: &Program,
+    trials: &Trials,
+    runs: &[(Run, Resolved)],
+    outcomes: &mut sweep::Outcomes,
+) -> Result<(), CliError> {
+    if trials.tables.iter().all(|table| table.predict.is_empty()) {
+        return Ok(());
+    }
+    let plan = |(_, resolved): &(Run, Resolved)| -> Result<_, CliError> {
+        let config = &resolved.config;
+        let plan = engine::plan_memory(&task_of(program, config)?, config, &[config.train.strategy]);
+        let plan = plan.map_err(CliError::failed)?.plans.into_iter().next();
+        let costs = config.comm.simulated().map_err(CliError::failed)?.as_ref().map(CostModel::over);
+        // Alone a rank reaches nobody.
+        let costs = costs.or_else(|| (config.train.ranks == 1).then(|| CostModel::over(&NOTHING)));
+        Ok((plan, costs, [config.train.ranks]))
+    };
+    let plans = runs.iter().map(plan).collect::<Result<Vec<_>, CliError>>()?;
+    for table in &trials.tables {
+        sweep::predict(table, outcomes, |run| {
+            let config = &runs[run].1.config;
+            let (plan, costs, hosts) = &plans[run];
+            let reach = Reach {
+                costs: costs.as_ref()?,
+                hosts,
+                algorithm: config.comm.algorithm,
+                overlaps: config.train.overlap != Overlap::Never,
+            };
+            let share = config.train.global_batch as f64 / config.train.ranks.max(1) as f64;
+            Some(RunPlan { plan: plan.clone()?, reach, share })
+        });
+    }
+    Ok(())
+}
+
+/// A link that takes no time.
+const NOTHING: SimulatedLink =
+    SimulatedLink { bandwidth: f64::INFINITY, latency: std::time::Duration::ZERO, clock: Clock::Wall };
+
+/// How many runs train at once so that each of their threads has a core.
+fn fitting<'a>(configs: impl Iterator<Item = &'a Config>, cores: usize) -> usize {
+    let threads = configs.map(|config| config.world_size() * config.train.threads.max(1));
+    (cores / threads.max().unwrap_or(1).max(1)).max(1)
+}
+
 /// What came of a sweep.
 struct Report<'a> {
     name: &'a str,
     file: &'a SweepFile,
     trials: &'a Trials,
+    /// The most ranks of any run that was trained.
+    ranks: usize,
+    /// Whether runs were timed by simulated clocks.
+    simulated: bool,
     outcomes: &'a sweep::Outcomes,
+    /// How many runs trained at once.
+    parallel: usize,
     how: &'a How,
 }
 
@@ -191,7 +277,7 @@ impl Report<'_> {
         out("");
     }
 
-    /// Writes `results.md`, `results.json`, and for each table `N.csv` and `N.svg`.
+    /// Writes `results.md`, `results.json`, and for each table `N.md`, `N.csv` and `N.svg`.
     fn write(&self, folder: &Path) -> std::io::Result<()> {
         let machine = Machine::detect();
         let mut text = format!("# {}\n\n{}\n\n", self.name, self.file.about);
@@ -199,8 +285,14 @@ impl Report<'_> {
         let mut tables = Vec::new();
         for (at, (filled, table)) in self.tables().zip(&self.trials.tables).enumerate() {
             let number = at + 1;
-            text.push_str(&filled.markdown());
+            let markdown = filled.markdown();
+            text.push_str(&markdown);
+            write_aside(&folder.join(format!("{number}.md")), markdown.as_bytes())?;
             write_aside(&folder.join(format!("{number}.csv")), filled.csv().as_bytes())?;
+            if let Some(svg) = sweep::speedups(table, &filled) {
+                write_aside(&folder.join(format!("{number}-speedup.svg")), svg.as_bytes())?;
+                text.push_str(&format!("\n![{}: speed-up]({number}-speedup.svg)\n", filled.title));
+            }
             if let Some(svg) = sweep::curves(table, self.outcomes, self.file.target.as_ref()) {
                 write_aside(&folder.join(format!("{number}.svg")), svg.as_bytes())?;
                 text.push_str(&format!("\n![{}]({number}.svg)\n", filled.title));
@@ -218,10 +310,15 @@ impl Report<'_> {
     fn preamble(&self, machine: &Machine) -> String {
         let mut text = format!(
             "Measured on {} cores ({}), {} at a time; seeds {:?}.",
-            machine.cores, machine.processor, self.how.parallel, self.file.seeds
+            machine.cores, machine.processor, self.parallel, self.file.seeds
         );
-        let widest = self.ranks();
-        if widest > machine.cores {
+        let widest = self.ranks;
+        if self.simulated {
+            text.push_str(&format!(
+                " Seconds are those of simulated clocks (comm.clock = cpu): each of up to {widest} ranks computes as on a core of \
+                 its own, and its messages take as long as over the simulated link."
+            ));
+        } else if widest > machine.cores {
             text.push_str(&format!(
                 " Runs of up to {widest} ranks shared these cores: seconds compare ways to wait, not computing."
             ));
@@ -238,16 +335,31 @@ impl Report<'_> {
                 text.push_str(&format!("- *{}*: {meaning}\n", name.replace('_', " ")));
             }
         }
+        let mut told: Vec<&str> = Vec::new();
+        for relative in self.trials.tables.iter().flat_map(|table| &table.relative) {
+            if !told.contains(&relative.name.as_str()) {
+                told.push(&relative.name);
+                text.push_str(&format!("- *{}*: {}\n", relative.name.replace('_', " "), relative.meaning()));
+            }
+        }
         text.push('\n');
         text
     }
+}
 
-    /// The most ranks of any run.
-    fn ranks(&self) -> usize {
-        let of = |run: &Run| {
-            let set = run.sets.iter().rev().find_map(|set| set.strip_prefix("train.ranks="));
-            set.and_then(|ranks| ranks.parse().ok())
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_runs_as_have_cores() {
+        let of = |sets: &[&str]| {
+            let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+            Program::phalanx().resolve("tiny", &sets).expect("sound").config
         };
-        self.trials.runs.iter().filter_map(of).max().unwrap_or(1)
+        let (two, wide) = (of(&[]), of(&["train.ranks=2", "train.threads=3"]));
+        assert_eq!(fitting([&two].into_iter(), 8), 4);
+        assert_eq!(fitting([&two, &wide].into_iter(), 8), 1);
+        assert_eq!(fitting([&wide].into_iter(), 2), 1, "there is always one");
     }
 }

@@ -6,31 +6,36 @@ use clap::Args;
 use toml::Value;
 
 use super::interrupts::{Interrupts, announce};
-use super::{CliError, rank, task_of};
+use super::{CliError, rank, task_of, tui};
 use crate::Program;
 use crate::config::{Detail, Resolved};
 use crate::console::out;
+use crate::dashboard;
 use crate::engine::{self, FirstRun};
 use crate::launch::{Ended, StopFlag, Supervisor};
 use crate::run::{RunError, RunFolder, Summary, write_aside};
+use crate::trace::TraceSteps;
 
 /// Trains a model. Ctrl-C finishes the step and leaves a checkpoint; a second one ends at once.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(super) struct TrainArgs {
     /// A preset's name (see `phalanx config list`), or a file that ends in .toml [default: the first preset].
-    config: Option<String>,
+    pub(super) config: Option<String>,
     /// Overrides a key (see `phalanx config show`).
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
-    sets: Vec<String>,
+    pub(super) sets: Vec<String>,
     /// How many ranks train together.
     #[arg(long)]
-    ranks: Option<u32>,
+    pub(super) ranks: Option<u32>,
     /// How many processes besides only serve parameters, under ps-bsp, ps-ssp and ps-asp.
     #[arg(long)]
     servers: Option<u32>,
     /// How ranks share the work.
     #[arg(long)]
     strategy: Option<String>,
+    /// A network that is simulated: bandwidth and latency of each rank's link, as in comm.link.
+    #[arg(long, value_name = "10Gbit,20us")]
+    link: Option<String>,
     /// The images: shapes, cifar10=PATH, or folder=PATH.
     #[arg(long, value_name = "KIND=PATH")]
     data: Option<String>,
@@ -42,13 +47,19 @@ pub(super) struct TrainArgs {
     epochs: Option<u32>,
     /// The run's folder [default: runs/NAME-TIME].
     #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    pub(super) out: Option<PathBuf>,
     /// Continues the run in --out, or the newest of this name, from its newest complete checkpoint.
     #[arg(long)]
-    resume: bool,
+    pub(super) resume: bool,
+    /// Shows a dashboard instead of lines, if this is a terminal; `?` tells its keys.
+    #[arg(long)]
+    pub(super) tui: bool,
+    /// Writes when each rank did what in these steps into trace.json: from step A to step B, counted from 1, or all.
+    #[arg(long, value_name = "A..B", num_args = 0..=1, default_missing_value = "all")]
+    pub(super) trace: Option<TraceSteps>,
     /// Says what would be done, and does not train.
     #[arg(long)]
-    dry_run: bool,
+    pub(super) dry_run: bool,
 }
 
 /// Where runs go unless told otherwise.
@@ -80,6 +91,7 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
         return Ok(());
     }
     let in_one_process = engine::in_one_process(&resolved.config);
+    let tui = args.tui && dashboard::is_terminal();
     if let Some(world) = engine::launcher_world().map_err(|error| CliError::Usage(error.to_string()))? {
         world.check(&resolved.config).map_err(|error| CliError::Usage(error.to_string()))?;
         if let Some(FirstRun { preset, .. }) = &first {
@@ -87,6 +99,12 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
             return Err(CliError::Usage(format!(
                 "{key} names no run; ranks that a launcher has started train one run: train {preset} before, and set {key}"
             )));
+        }
+        if args.tui {
+            return Err(CliError::Usage(
+                "--tui is for trainings that start their ranks themselves; look at this one with `watch` and its folder"
+                    .to_owned(),
+            ));
         }
         if !in_one_process {
             return rank::run_launched(&task, &resolved, existing, args.out.as_deref(), &world);
@@ -104,7 +122,7 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
     };
     write_config(&folder, &resolved).map_err(CliError::failed)?;
     let stop = StopFlag::default();
-    let interrupts = match resolved.config.world_size() == 1 || in_one_process {
+    let interrupts = match !tui && (resolved.config.world_size() == 1 || in_one_process) {
         true => Interrupts::stop_first(&stop)?,
         false => Interrupts::listen()?,
     };
@@ -114,13 +132,13 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
         let of_first = RunFolder::open(&place).map_err(CliError::failed)?;
         let resolved = program.catalogue().resolve_run(&of_first.config())?;
         out(&format!("before: {} in {}", resolved.config.model.kind, place.display()));
-        run_ranks(program, &of_first, &resolved, (&interrupts, &stop))?;
+        run_ranks(program, &of_first, &resolved, (&interrupts, &stop), tui)?;
         if interrupts.count() > 0 {
             let message = format!("the run in {} was interrupted; go on with --resume", place.display());
             return Err(CliError::Ended { message, code: interrupts.exit_code() });
         }
     }
-    run_ranks(program, &folder, &resolved, (&interrupts, &stop)).inspect_err(|_| {
+    run_ranks(program, &folder, &resolved, (&interrupts, &stop), tui).inspect_err(|_| {
         // Whoever mends the command can give it again; what went wrong is what is told, whether this succeeds or not.
         if is_new {
             let _ = folder.give_up_unless_begun();
@@ -182,25 +200,35 @@ fn run_ranks(
     folder: &RunFolder,
     resolved: &Resolved,
     (interrupts, stop): (&Interrupts, &StopFlag),
+    tui: bool,
 ) -> Result<(), CliError> {
     let task = task_of(program, &resolved.config)?;
-    let ranks = resolved.config.world_size();
-    if ranks == 1 || engine::in_one_process(&resolved.config) {
-        return rank::run_here(&task, folder, resolved, stop);
+    let (mut ranks, in_one_process) =
+        (resolved.config.world_size(), engine::in_one_process(&resolved.config));
+    if !tui && (ranks == 1 || in_one_process) {
+        return rank::run_here(&task, folder, resolved, stop, rank::observer(false));
+    }
+    if in_one_process {
+        ranks = 1;
     }
     let executable = std::env::current_exe().map_err(CliError::failed)?;
-    let arguments = vec!["rank".to_owned(), folder.path().display().to_string()];
+    let mut arguments = vec!["rank".to_owned(), folder.path().display().to_string()];
+    arguments.extend(tui.then(|| "--quiet".to_owned()));
     let sync = &resolved.config.sync;
     let least = (sync.min_workers > 0).then_some(sync.min_workers + sync.servers);
-    let supervisor = Supervisor { program: executable, arguments, ranks, logs: folder.logs(), least };
+    let logs = folder.logs();
+    let supervisor = Supervisor { program: executable, arguments, ranks, logs, least, quiet: tui };
     let told = std::cell::Cell::new(false);
-    let ended = supervisor.run(|| {
-        let count = interrupts.count();
-        if count == 1 && !told.replace(true) {
-            announce();
-        }
-        count
-    });
+    let ended = match tui {
+        true => tui::supervise(&supervisor, folder, program.name(), interrupts),
+        false => supervisor.run(|| {
+            let count = interrupts.count();
+            if count == 1 && !told.replace(true) {
+                announce();
+            }
+            count
+        }),
+    };
     let message = match ended.map_err(CliError::failed)? {
         Ended::Finished => return Ok(()),
         Ended::BeforeMeeting => "told to end while the ranks looked for each other; nothing was trained",
@@ -210,7 +238,7 @@ fn run_ranks(
 }
 
 /// The configuration that the arguments ask for.
-fn configuration(
+pub(super) fn configuration(
     program: &Program,
     args: &TrainArgs,
     existing: Option<&RunFolder>,
@@ -236,6 +264,9 @@ fn configuration(
     if let Some(strategy) = &args.strategy {
         set(format!("--strategy {strategy}"), "train.strategy", Value::String(strategy.clone()))?;
     }
+    if let Some(link) = &args.link {
+        set(format!("--link {link}"), "comm.link", Value::String(link.clone()))?;
+    }
     if let Some(steps) = args.steps {
         set(format!("--steps {steps}"), "train.stop_step", Value::Integer(steps.into()))?;
         set(format!("--steps {steps}"), "train.stop_epoch", Value::Integer(0))?;
@@ -243,6 +274,9 @@ fn configuration(
     if let Some(epochs) = args.epochs {
         set(format!("--epochs {epochs}"), "train.stop_epoch", Value::Integer(epochs.into()))?;
         set(format!("--epochs {epochs}"), "train.stop_step", Value::Integer(0))?;
+    }
+    if let Some(steps) = &args.trace {
+        set(format!("--trace {steps}"), "log.trace", Value::String(steps.to_string()))?;
     }
     if let Some(data) = &args.data {
         set_data(&mut resolved, data)?;

@@ -1,6 +1,6 @@
 //! What the section `[codec]` asks of gradients and parameters between ranks.
 
-use phalanx_sharding::{CodecKind, CodecSettings, CodecWhen, Strategy};
+use phalanx_sharding::{CodecKind, CodecSettings, CodecWhen, Strategy, WeightRounding};
 use phalanx_tensor::Precision;
 
 use super::keys::{CodecConfig, Config, OptimKind, WeightCodec};
@@ -22,9 +22,13 @@ impl CodecConfig {
         }
     }
 
-    /// How many parameters share a scale while they are gathered, if they are rounded.
-    pub(crate) fn weight_chunk(&self) -> Option<usize> {
-        (self.weights == WeightCodec::Int8).then_some(self.chunk)
+    /// How parameters are rounded while they are gathered or pulled, if they are.
+    pub(crate) fn weight_rounding(&self) -> Option<WeightRounding> {
+        match self.weights {
+            WeightCodec::None => None,
+            WeightCodec::Bf16 => Some(WeightRounding::Bf16),
+            WeightCodec::Int8 => Some(WeightRounding::Int8 { chunk: self.chunk }),
+        }
     }
 
     /// In words: the codec with what can be chosen of it.
@@ -45,6 +49,7 @@ impl CodecConfig {
             if *kind == CodecKind::None { String::new() } else { format!(", scope {scope}, when {when}") };
         let weights = match self.weights {
             WeightCodec::None => String::new(),
+            WeightCodec::Bf16 => "; gathered or pulled parameters bf16".to_owned(),
             WeightCodec::Int8 => format!("; gathered or pulled parameters int8, chunks of {chunk}"),
         };
         format!("{kind}{of_kind}{used}{weights}")
@@ -71,7 +76,7 @@ impl Config {
             ),
         );
         relations.require(
-            codec.weights == WeightCodec::None || codec.chunk > 0,
+            codec.weights != WeightCodec::Int8 || codec.chunk > 0,
             "codec.chunk",
             "codec.chunk = 0: parameters that share a scale are at least 1".to_owned(),
         );

@@ -1,6 +1,6 @@
 //! Every key of the configuration: its type, its default and its meaning.
 
-use phalanx_collectives::Algorithm;
+use phalanx_collectives::{Algorithm, Clock};
 use phalanx_data::Tail;
 use phalanx_data::transform::{Filter, Normalise, ResizeMode};
 use phalanx_models::diffusion::samplers::SamplerKind;
@@ -13,9 +13,10 @@ use toml::Value;
 
 use super::origin::nearest;
 use super::section::{KeyDoc, KeyType, Mismatch, choices, library_choices, sections};
+use crate::trace::TraceSteps;
 
 library_choices! {
-    Algorithm, BetaSchedule, CodecKind, CodecScope, CodecWhen, Filter, Overlap, Precision, Prediction, ResizeMode, SamplerKind, Tail,
+    Algorithm, BetaSchedule, Clock, CodecKind, CodecScope, CodecWhen, Filter, Overlap, Precision, Prediction, ResizeMode, SamplerKind, Tail,
     Topology
 }
 
@@ -103,6 +104,8 @@ choices! {
     WeightCodec {
         /// The numbers themselves.
         None = "none",
+        /// bf16.
+        Bf16 = "bf16",
         /// Integers of 8 bits with a scale for every `codec.chunk`.
         Int8 = "int8",
     }
@@ -271,6 +274,12 @@ sections! {
     comm: CommConfig {
         /// Which way gradients and sharded parameters go; a strategy that cannot go that way is refused.
         algorithm: Algorithm = Algorithm::Auto;
+        /// A slower network than there is, for experiments on one machine: each rank's messages take as long as over a link of its own,
+        /// such as `10Gbit,20us`, and ranks share no memory; empty = none.
+        link: String = String::new();
+        /// What time it is: `wall`, the machine's; `cpu`, for experiments with more ranks than cores: a rank's clock goes on while it
+        /// computes, as on a core of its own, and by what its messages take over `comm.link`.
+        clock: Clock = Clock::Wall;
     }
 
     /// What gradients and gathered parameters are between ranks.
@@ -387,12 +396,24 @@ sections! {
         keep: usize = 2;
         /// Training goes on while a checkpoint is written, from a copy of what each rank holds of it.
         asynchronous: bool = true;
+        /// Under a scheduler: seconds before the end of the job's time at which the run saves and stops; 0 = it does not.
+        limit_margin: u64 = 60;
     }
 
     /// Logging.
     log: LogConfig {
         /// Steps between logged lines; the first step is always logged.
         every: u64 = 10;
+        /// Lines and samples are written for TensorBoard, too, into the run's folder.
+        tensorboard: bool = false;
+        /// Seconds between two lines of what each rank uses, in logs/rank-N.usage.jsonl; 0 = none are written.
+        usage_seconds: f64 = 1.0;
+        /// Watts that a busy core takes, by which the energy of processors is estimated where it cannot be measured; 0 = it is not
+        /// estimated.
+        cpu_watts: f64 = 0.0;
+        /// The steps of which trace.json tells when each rank did what: `all`, or `a..b` from step a to step b, both included;
+        /// empty = there is none.
+        trace: TraceSteps = TraceSteps::None;
     }
 
     /// When networks against each other count as collapsed, which is told; the run goes on.

@@ -17,9 +17,11 @@ mod origin;
 
 mod codec;
 mod layer;
+mod link;
 mod networks;
 mod render;
 mod synchrony;
+mod trace;
 mod validate;
 
 mod catalogue;

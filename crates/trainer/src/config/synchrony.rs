@@ -3,7 +3,7 @@
 use phalanx_sharding::{ServerPace, SyncOptions, Synchrony};
 use phalanx_tensor::Precision;
 
-use super::keys::{ChaosConfig, Config, DeviceKind};
+use super::keys::{ChaosConfig, Config};
 use super::validate::Relations;
 
 /// A rank that is slow on purpose.
@@ -112,11 +112,6 @@ impl Config {
         for (key, value) in numbers {
             relations.not_negative(key, value);
         }
-        relations.require(
-            train.device != DeviceKind::Cuda,
-            "train.device",
-            format!("train.device = cuda: {name} moves parameters by the host; use cpu"),
-        );
         let together = matches!(strategy.synchrony, Synchrony::Servers(ServerPace::Together));
         relations.require(
             together || (train.precision != Precision::F16 && train.loss_scale == 0.0),

@@ -80,6 +80,7 @@ impl Config {
             ("data.box_crop", data.box_crop),
             ("train.clip_norm", train.clip_norm),
             ("train.loss_scale", train.loss_scale),
+            ("log.cpu_watts", log.cpu_watts),
             ("optim.lr", optim.lr),
             ("optim.eps", optim.eps),
             ("optim.weight_decay", optim.weight_decay),
@@ -93,6 +94,12 @@ impl Config {
             relations.not_negative(key, value);
         }
 
+        let seconds = log.usage_seconds;
+        relations.require(
+            seconds == 0.0 || (0.01..=60.0).contains(&seconds),
+            "log.usage_seconds",
+            format!("log.usage_seconds = {seconds} is neither 0 nor from 0.01 to 60"),
+        );
         relations.require(
             quality.samples >= 2,
             "quality.samples",
@@ -195,6 +202,7 @@ impl Config {
         if let Err(error) = train.strategy.goes_by(comm.algorithm) {
             relations.require(false, "comm.algorithm", format!("comm.algorithm: {error}"));
         }
+        self.check_link(relations);
         self.check_codec(relations, &train.strategy);
         self.check_synchrony(relations);
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::engine::{Event, StepReport, named};
+use crate::run::Line;
 
 /// A number with about four significant digits.
 pub fn number(value: f64) -> String {
@@ -75,6 +76,30 @@ pub fn step(report: &StepReport) -> String {
     parts.join("  ")
 }
 
+/// What a line of `metrics.jsonl` says of its step, as far as a step's line says it.
+pub fn metrics(line: &Line) -> String {
+    let bookkeeping =
+        ["epoch", "seconds", "images_per_s", "memory_bytes", "data_share", "communication_share"];
+    let told = line.numbers().filter(|(name, _)| !bookkeeping.contains(name) && !name.starts_with("test_"));
+    let short = |name: &str| name.strip_suffix("_norm").unwrap_or(name).to_owned();
+    let mut parts: Vec<String> =
+        told.map(|(name, value)| format!("{} {}", short(name), number(value))).collect();
+    parts.extend(line.number("images_per_s").map(|rate| format!("{} images/s", count(rate.round() as u64))));
+    parts.extend(line.number("memory_bytes").map(|memory| format!("mem {}", bytes(memory as u64))));
+    parts.extend(line.number("data_share").map(|share| format!("data {:.0}%", 100.0 * share)));
+    parts.extend(line.number("communication_share").map(|share| format!("comm {:.0}%", 100.0 * share)));
+    parts.join("  ")
+}
+
+/// What a line of `metrics.jsonl` says of the test split after its step; nothing if that was not evaluated.
+pub fn evaluated(line: &Line) -> Option<String> {
+    let measures: Vec<String> = line
+        .numbers()
+        .filter_map(|(name, value)| Some(format!("{} {}", name.strip_prefix("test_")?, number(value))))
+        .collect();
+    (!measures.is_empty()).then(|| format!("step {}: test {}", line.step(), measures.join("  ")))
+}
+
 /// The line of an event.
 pub fn event(event: &Event) -> String {
     match event {
@@ -105,6 +130,19 @@ pub fn event(event: &Event) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_of_metrics_reads_like_that_of_its_step() {
+        let text = r#"{"step":5,"loss":0.25,"epoch":0,"kl":0.5,"lr":0.002,"grad_norm":1.5,"seconds":2.0,
+            "images_per_s":1234.4,"memory_bytes":1048576,"data_share":0.01,"communication_share":0.2,
+            "test_accuracy":0.5}"#;
+        let line = Line::parse(text).expect("an object");
+        let expected = "loss 0.2500  kl 0.5000  lr 0.002000  grad 1.500  1,234 images/s  mem 1.00 MiB  data 1%  comm 20%";
+        assert_eq!(metrics(&line), expected);
+        assert_eq!(evaluated(&line).as_deref(), Some("step 5: test accuracy 0.5000"));
+        assert_eq!(evaluated(&Line::new(3).with("loss", 1.0)), None);
+        assert_eq!(Line::parse("{\"step\":"), None);
+    }
 
     #[test]
     fn numbers_are_short() {

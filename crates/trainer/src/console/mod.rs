@@ -58,6 +58,11 @@ pub fn err(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
+/// The lines that say how a run has ended, what it has reached and what it has cost.
+pub fn summary(summary: &Summary) -> Vec<String> {
+    table::finished(summary)
+}
+
 impl Observer for Console {
     fn started(&mut self, started: &Started) {
         for line in table::started(started) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::format::{bytes, count, duration, number};
 use crate::engine::Started;
-use crate::run::Summary;
+use crate::run::{EnergyKind, EnergySummary, Summary};
 
 /// Pairs as lines with the second column aligned.
 pub(super) fn aligned(rows: &[(String, String)]) -> Vec<String> {
@@ -38,6 +38,18 @@ pub(super) fn started(started: &Started) -> Vec<String> {
     ])
 }
 
+/// What is known of the energy that a run took, and how; nothing if nothing is.
+fn energy(energy: &EnergySummary) -> Option<String> {
+    let known = [("processors", &energy.cpu), ("GPUs", &energy.gpu)];
+    let known = known.into_iter().filter_map(|(whose, part)| {
+        let how = if part.kind == EnergyKind::Measured { "measured" } else { "estimated" };
+        Some(format!("{} J of {whose} ({how})", count(part.joules?.round() as u64)))
+    });
+    let known: Vec<String> = known.collect();
+    let watts = energy.mean_watts?;
+    Some(format!("{}; {} W in the mean", known.join(", "), number(watts)))
+}
+
 /// How the run ended.
 pub(super) fn finished(summary: &Summary) -> Vec<String> {
     let mut rows = vec![
@@ -45,6 +57,9 @@ pub(super) fn finished(summary: &Summary) -> Vec<String> {
         ("time".to_owned(), duration(Duration::from_secs_f64(summary.wall_seconds.max(0.0)))),
         ("speed".to_owned(), format!("{} images/s", count(summary.images_per_second.round() as u64))),
     ];
+    if let Some(energy) = summary.energy.as_ref().and_then(energy) {
+        rows.push(("energy".to_owned(), energy));
+    }
     for (name, value) in &summary.metrics {
         if let Some(value) = value.as_f64() {
             rows.push((name.clone(), number(value)));

@@ -1,11 +1,12 @@
 //! What a rank computes on: the processor, or a GPU.
 
 use phalanx_collectives::{Algorithm, Communicator};
-use phalanx_sharding::{CodecKind, CodecScope, CodecWhen};
+use phalanx_sharding::{CodecKind, CodecScope, CodecWhen, Strategy};
 use phalanx_tensor::Place;
 
 use super::error::TrainError;
-use crate::config::{Config, DeviceKind, WeightCodec};
+use crate::config::{Config, DeviceKind, Offload, WeightCodec};
+use crate::usage::GpuReading;
 
 /// What a rank computes on. Clones are handles.
 #[derive(Debug, Clone)]
@@ -26,7 +27,7 @@ impl Device {
         if wanted == DeviceKind::Cpu {
             return Ok(Self::processor());
         }
-        match Self::gpu(0, 1, wanted) {
+        match Self::gpu(0, false, wanted) {
             Ok(gpu) => Ok(gpu),
             Err(why) => Self::without(wanted, &why),
         }
@@ -45,7 +46,14 @@ impl Device {
         if let Some(why) = only_on_processors(config, world) {
             return Self::without(wanted, &why);
         }
-        let own = Self::gpu(world.local_rank(), world.world_size(), wanted);
+        // Ranks that only serve are the last, and compute nothing that a GPU is for.
+        let workers = world.world_size() - config.sync.servers;
+        let serves = world.rank() >= workers;
+        let by_nccl = !config.train.strategy.exchanges_on_host();
+        let own = match serves {
+            true => Ok(Self::processor_since("CPU, as this rank only serves".to_owned())),
+            false => Self::gpu(world.local_rank(), by_nccl, wanted),
+        };
         let told = match &own {
             Ok(gpu) => format!("+{}", gpu.identity()),
             Err(why) => format!("-{why}"),
@@ -53,18 +61,20 @@ impl Device {
         let all = world.all_gatherv(told.as_bytes())?;
         let all: Vec<String> = all.iter().map(|told| String::from_utf8_lossy(told).into_owned()).collect();
         let hosts = world.hosts();
-        let lacking = all.iter().enumerate().find_map(|(rank, told)| match told.strip_prefix('-') {
-            Some(why) => Some(format!("rank {rank} has no GPU: {why}")),
-            None => {
-                let same = (0..rank).find(|other| all[*other] == *told && hosts[*other] == hosts[rank])?;
-                Some(format!("ranks {same} and {rank} would share a GPU"))
-            }
-        });
+        let lacking =
+            all.iter().enumerate().take(workers).find_map(|(rank, told)| match told.strip_prefix('-') {
+                Some(why) => Some(format!("rank {rank} has no GPU: {why}")),
+                None => {
+                    let same =
+                        (0..rank).find(|other| all[*other] == *told && hosts[*other] == hosts[rank])?;
+                    Some(format!("ranks {same} and {rank} would share a GPU"))
+                }
+            });
         match (own, lacking) {
             (Ok(gpu), None) => Ok(gpu),
             (_, why) => {
                 release(world.local_rank());
-                let ranks = world.world_size();
+                let ranks = workers;
                 let why = why.unwrap_or_default();
                 Self::without(
                     wanted,
@@ -107,14 +117,18 @@ impl Device {
         &self.words
     }
 
-    /// The ranks of `world` as those see them who compute here: ranks with a GPU each reach each other by NCCL. The world must
-    /// outlive what is returned.
+    /// The ranks of `world` as those see them who compute here and share networks by a strategy: ranks with a GPU each reach each
+    /// other by NCCL, unless the strategy sends messages between hosts. The world must outlive what is returned.
     ///
     /// # Errors
     /// [`TrainError::Comm`] on every rank if one has no NCCL.
     #[cfg(feature = "cuda")]
-    pub(in crate::engine) fn connected(&self, world: &Communicator) -> Result<Communicator, TrainError> {
-        match &self.cuda {
+    pub(in crate::engine) fn connected(
+        &self,
+        world: &Communicator,
+        strategy: Strategy,
+    ) -> Result<Communicator, TrainError> {
+        match self.cuda.as_ref().filter(|_| !strategy.exchanges_on_host()) {
             Some(cuda) => {
                 Ok(phalanx_collectives::nccl::communicator(world, cuda.gpu().device().context().clone())?)
             }
@@ -123,14 +137,18 @@ impl Device {
     }
 
     #[cfg(not(feature = "cuda"))]
-    pub(in crate::engine) fn connected(&self, world: &Communicator) -> Result<Communicator, TrainError> {
+    pub(in crate::engine) fn connected(
+        &self,
+        world: &Communicator,
+        _: Strategy,
+    ) -> Result<Communicator, TrainError> {
         Ok(world.clone())
     }
 
-    /// The GPU of the host's rank `index` among `ranks`, or why it cannot be had. It is opened once in a process: networks, batches
-    /// and judges share it.
+    /// The GPU of the host's rank `index`, which may reach others by NCCL, or why it cannot be had. It is opened once in a process:
+    /// networks, batches and judges share it.
     #[cfg(feature = "cuda")]
-    fn gpu(index: usize, ranks: usize, wanted: DeviceKind) -> Result<Self, String> {
+    fn gpu(index: usize, by_nccl: bool, wanted: DeviceKind) -> Result<Self, String> {
         use std::sync::{Arc, PoisonError};
 
         use phalanx_cuda::GpuError;
@@ -158,7 +176,7 @@ impl Device {
         }
         // What is opened when it is first needed would fail in the middle of the first step.
         let needed = [Library::Nvrtc, Library::CublasLt];
-        let between = (ranks > 1).then_some(Library::Nccl);
+        let between = by_nccl.then_some(Library::Nccl);
         // A network without convolutions has no use for cuDNN; nobody knows that yet.
         let likely = (wanted == DeviceKind::Auto).then_some(Library::Cudnn);
         needed
@@ -177,7 +195,7 @@ impl Device {
     }
 
     #[cfg(not(feature = "cuda"))]
-    fn gpu(_: usize, _: usize, _: DeviceKind) -> Result<Self, String> {
+    fn gpu(_: usize, _: bool, _: DeviceKind) -> Result<Self, String> {
         Err("this program was built without its feature `cuda`".to_owned())
     }
 
@@ -216,31 +234,44 @@ fn release(_: usize) {}
 
 /// Why ranks can only work together on processors, if they can only there.
 fn only_on_processors(config: &Config, world: &Communicator) -> Option<String> {
-    let comm = &config.comm;
-    if !config.train.strategy.is_bulk_synchronous() {
-        return Some(format!("{} moves parameters by the processor", config.train.strategy));
+    let (comm, train, strategy) = (&config.comm, &config.train, config.train.strategy);
+    if !strategy.is_bulk_synchronous() && train.graphs {
+        return Some(format!(
+            "{strategy} computes other things from step to step, which train.graphs cannot record; set it to false"
+        ));
+    }
+    if !strategy.is_bulk_synchronous() && train.offload == Offload::Parameters {
+        return Some(format!(
+            "{strategy} has parameters where they are computed with; `ddp`, `fsdp` and `hsdp` can have train.offload = \"parameters\""
+        ));
+    }
+    if strategy.exchanges_on_host() {
+        // What travels is the host's: encoded there, by its ways, encrypted if that is asked for.
+        return None;
     }
     let codec = &config.codec;
-    match (codec.kind, codec.when, codec.scope) {
-        (CodecKind::None, ..) | (CodecKind::Bf16, CodecWhen::Always, CodecScope::All) => {}
-        (CodecKind::Bf16, CodecWhen::Always, scope) => {
-            return Some(format!("codec.scope = \"{scope}\" is for processors, and \"all\" works on GPUs"));
-        }
-        (CodecKind::Bf16, when, _) => {
-            return Some(format!(
-                "codec.when = \"{when}\" measures by the processor's clock, and \"always\" works on GPUs"
-            ));
-        }
-        (kind, ..) => {
-            return Some(format!(
-                "codec.kind = \"{kind}\" encodes gradients on the processor, and \"bf16\" works on GPUs"
-            ));
-        }
-    }
-    if codec.weights != WeightCodec::None {
+    let (kind, when) = (codec.kind, codec.when);
+    if !kind.works_on_devices() {
+        let there = CodecKind::ALL.iter().filter(|kind| kind.works_on_devices() && **kind != CodecKind::None);
+        let names = there.map(|kind| kind.name()).collect::<Vec<_>>().join(", ");
         return Some(format!(
-            "codec.weights = \"{}\" rounds parameters on the processor",
-            codec.weights.as_str()
+            "codec.kind = \"{kind}\" encodes gradients on the processor; on GPUs there is {names}"
+        ));
+    }
+    if kind != CodecKind::None && when != CodecWhen::Always {
+        return Some(format!(
+            "codec.when = \"{when}\" measures by the processor's clock, and \"always\" works on GPUs"
+        ));
+    }
+    if codec.weights == WeightCodec::Bf16 {
+        return Some(
+            "codec.weights = \"bf16\" rounds parameters on the processor; on GPUs there is int8".to_owned(),
+        );
+    }
+    let scope = codec.scope;
+    if kind == CodecKind::Bf16 && scope != CodecScope::All {
+        return Some(format!(
+            "codec.scope = \"{scope}\" with codec.kind = \"{kind}\" is for processors, and \"all\" works on GPUs"
         ));
     }
     if comm.algorithm != Algorithm::Auto {
@@ -288,19 +319,32 @@ impl Gauge {
         None
     }
 
+    /// What the GPU does now.
+    #[cfg(feature = "cuda")]
+    pub(super) fn read(&self) -> GpuReading {
+        let reading = self.monitor.as_ref().and_then(|monitor| monitor.read().ok()).unwrap_or_default();
+        let activations = self.cuda.gpu().pool().held().of(phalanx_cuda::Kind::Activations);
+        GpuReading {
+            utilisation: reading.utilisation,
+            memory_bytes: reading.memory,
+            activation_bytes: Some(activations as u64),
+            watts: reading.power,
+            joules: reading.energy.zip(self.before).map(|(now, before)| now - before),
+        }
+    }
+
     /// What there is to see now: utilisation (0 to 1), bytes that all programs hold and that this one does, bytes that were copied
     /// from the host since the run began, watts, and joules since then.
     #[cfg(feature = "cuda")]
     pub(super) fn look(&self) -> Vec<(&'static str, f64)> {
-        let reading = self.monitor.as_ref().and_then(|monitor| monitor.read().ok()).unwrap_or_default();
-        let energy = reading.energy.zip(self.before).map(|(now, before)| now - before);
+        let reading = self.read();
         let seen = [
             ("gpu_utilisation", reading.utilisation),
-            ("gpu_memory_bytes", reading.memory.map(|bytes| bytes as f64)),
+            ("gpu_memory_bytes", reading.memory_bytes.map(|bytes| bytes as f64)),
             ("gpu_held_bytes", Some(self.cuda.gpu().pool().held().total() as f64)),
             ("gpu_uploaded_bytes", Some((self.cuda.gpu().uploaded() - self.uploaded) as f64)),
-            ("gpu_power_watts", reading.power),
-            ("gpu_energy_joules", energy),
+            ("gpu_power_watts", reading.watts),
+            ("gpu_energy_joules", reading.joules),
         ];
         seen.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
     }
@@ -312,6 +356,11 @@ impl Gauge {
         let kinds = phalanx_cuda::Kind::ALL.into_iter().zip(held.peak);
         let kinds = kinds.map(|(kind, bytes)| (format!("gpu_peak_{}_bytes", kind.name()), bytes as u64));
         kinds.chain([("gpu_peak_bytes".to_owned(), held.peak_total as u64)]).collect()
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    pub(super) fn read(&self) -> GpuReading {
+        GpuReading::default()
     }
 
     #[cfg(not(feature = "cuda"))]

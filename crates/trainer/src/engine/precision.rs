@@ -23,7 +23,7 @@ pub(super) fn context(config: &Config, world: &World) -> Result<Arc<Context>, Te
 /// If the configured number cannot be a scale.
 pub(super) fn loss_scale(config: &Config) -> Result<Option<LossScale>, TensorError> {
     match (config.train.loss_scale, config.train.precision) {
-        (0.0, Precision::F16) => Ok(Some(LossScale::dynamic())),
+        (0.0, Precision::F16) => Ok(Some(LossScale::dynamic()?)),
         (0.0, _) => Ok(None),
         (fixed, _) => Ok(Some(LossScale::fixed(fixed)?)),
     }

@@ -91,6 +91,8 @@ pub struct Supervisor {
     pub logs: PathBuf,
     /// How many ranks must be left when others than rank 0 die without a word, so that those go on; all, if that is `None`.
     pub least: Option<usize>,
+    /// Whether the outputs of rank 0 go to its log too, and not to this process's own.
+    pub quiet: bool,
 }
 
 #[derive(Debug)]
@@ -121,8 +123,8 @@ impl Supervisor {
     /// Runs the ranks to their end.
     ///
     /// `interrupts` is asked again and again how often the user has interrupted: once asks the ranks to finish
-    /// their step and leave, or to leave at once if they have not met yet; twice ends them at once. The outputs of rank 0 are this process's own; those of
-    /// the others go to their logs.
+    /// their step and leave, or to leave at once if they have not met yet; twice ends them at once. The outputs of rank 0 are this process's own unless [`Supervisor::quiet`];
+    /// those of the others go to their logs.
     ///
     /// # Errors
     /// The failure that ended the job: the first that was a rank's own.
@@ -200,7 +202,7 @@ impl Supervisor {
                 .env("MASTER_PORT", port.to_string())
                 .env(SUPERVISED, "1")
                 .stdin(Stdio::piped());
-            if rank > 0 {
+            if rank > 0 || self.quiet {
                 let path = FailureReport::log_path(&self.logs, rank);
                 let open = || OpenOptions::new().create(true).append(true).open(&path);
                 let outputs = open().and_then(|log| Ok((log.try_clone()?, log)));

@@ -49,8 +49,8 @@ fn summed(
     let run =
         |(comm, (codec, mut own)): (phalanx_collectives::Communicator, (&Arc<dyn GradCodec>, Vec<f32>))| {
             let mut peers = Peers::new(&comm, Algorithm::Auto);
-            codec.reduce(bucket, &mut own, Keeps::All, &mut peers)?;
-            Ok::<_, ShardingError>((own, codec.state()))
+            codec.reduce(bucket, own.as_mut_slice().into(), Keeps::All, &mut peers)?;
+            Ok::<_, ShardingError>((own, codec.state()?))
         };
     let ranks = threads(codecs.len()).map_err(ShardingError::from)?;
     let own = ranks.into_iter().zip(codecs.iter().zip(gradients));

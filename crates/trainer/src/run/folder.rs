@@ -113,8 +113,16 @@ impl RunFolder {
     pub fn give_up_unless_begun(&self) -> Result<bool, RunError> {
         let is_empty = |path: &Path| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
         let told = fs::metadata(self.metrics()).is_ok_and(|metrics| metrics.len() > 0);
-        let known =
-            ["config.toml", "metrics.jsonl", "metrics-by-rank.jsonl", "checkpoints", "samples", "logs"];
+        let known = [
+            "config.toml",
+            "metrics.jsonl",
+            "metrics-by-rank.jsonl",
+            "state.json",
+            "requests",
+            "checkpoints",
+            "samples",
+            "logs",
+        ];
         let foreign = |entry: fs::DirEntry| !known.iter().any(|name| entry.file_name() == *name);
         let mut entries = fs::read_dir(&self.0).map_err(RunError::io("read", &self.0))?.flatten();
         if told
@@ -126,8 +134,12 @@ impl RunFolder {
         for part in [self.checkpoints(), self.samples()] {
             fs::remove_dir(&part).map_err(RunError::io("remove", &part))?;
         }
-        for lines in [self.metrics(), self.metrics_by_rank()].into_iter().filter(|lines| lines.exists()) {
-            fs::remove_file(&lines).map_err(RunError::io("remove", &lines))?;
+        let files = [self.metrics(), self.metrics_by_rank(), self.state()];
+        for file in files.into_iter().filter(|file| file.exists()) {
+            fs::remove_file(&file).map_err(RunError::io("remove", &file))?;
+        }
+        if self.requests().exists() {
+            fs::remove_dir_all(self.requests()).map_err(RunError::io("remove", &self.requests()))?;
         }
         // Whoever looks for what went wrong wants to see it.
         if self.config().exists() {
@@ -186,6 +198,16 @@ impl RunFolder {
         self.0.join("metrics-by-rank.jsonl")
     }
 
+    /// What the run is doing.
+    pub fn state(&self) -> PathBuf {
+        self.0.join("state.json")
+    }
+
+    /// The folder of what users ask the run for.
+    pub fn requests(&self) -> PathBuf {
+        self.0.join("requests")
+    }
+
     /// How the run ended.
     pub fn summary(&self) -> PathBuf {
         self.0.join("summary.json")
@@ -214,6 +236,21 @@ impl RunFolder {
     /// The folder of logs.
     pub fn logs(&self) -> PathBuf {
         self.0.join("logs")
+    }
+
+    /// What one rank used over time.
+    pub fn usage(&self, rank: usize) -> PathBuf {
+        self.logs().join(format!("rank-{rank}.usage.jsonl"))
+    }
+
+    /// The trace of all ranks.
+    pub fn trace(&self) -> PathBuf {
+        self.0.join("trace.json")
+    }
+
+    /// The trace of one rank, of a run that has failed.
+    pub fn trace_of_rank(&self, rank: usize) -> PathBuf {
+        self.logs().join(format!("rank-{rank}.trace.json"))
     }
 
     /// The log of one rank.

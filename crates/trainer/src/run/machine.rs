@@ -40,6 +40,13 @@ impl Machine {
     }
 }
 
+/// The name of this host.
+pub(crate) fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "this host".to_owned() } else { name.to_owned() }
+}
+
 /// The most memory that this process has held at once, in bytes; `None` where the system does not say.
 pub fn peak_memory() -> Option<u64> {
     kilobytes("/proc/self/status", "VmHWM:")

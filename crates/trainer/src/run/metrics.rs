@@ -26,6 +26,17 @@ impl Line {
         self
     }
 
+    /// The line that a text holds; `None` if it is no JSON object.
+    pub fn parse(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok().map(Self)
+    }
+
+    /// Names and values of all numbers besides the step, in the order of the line.
+    pub fn numbers(&self) -> impl Iterator<Item = (&str, f64)> {
+        let numbers = self.0.iter().filter(|(name, _)| *name != "step");
+        numbers.filter_map(|(name, value)| Some((name.as_str(), value.as_f64()?)))
+    }
+
     /// The step.
     pub fn step(&self) -> u64 {
         self.0.get("step").and_then(Value::as_u64).unwrap_or_default()

@@ -5,13 +5,19 @@
 //! | `config.toml` | the resolved configuration, which can be run again |
 //! | `metrics.jsonl` | a line for every logged step |
 //! | `metrics-by-rank.jsonl` | where ranks do not take every step together, a line for each rank and step: when it was done, and its own losses |
+//! | `state.json` | what the run is doing now: see [`RunState`] |
+//! | `requests/` | what users have asked the run for, and it has not heard yet: see [`Request`] |
 //! | `summary.json` | how the run ended, what it reached and what it cost |
 //! | `checkpoints/` | [`checkpoint`]s: safetensors and a JSON index |
 //! | `samples/` | grids of pictures, as PNG |
 //! | `curves.svg` | the loss over the steps |
 //! | `synchrony.svg` | how stale updates were and how long ranks waited, if ranks do not take every step together |
 //! | `first/` | the run that this one builds on, if it was trained with it: a folder like this |
+//! | `report.html` | the page that `phalanx report` makes of all this |
+//! | `events.out.tfevents.…` | the same numbers and samples for TensorBoard, if `log.tensorboard` is set |
 //! | `logs/rank-N.log` | what each rank has to say |
+//! | `logs/rank-N.usage.jsonl` | what each rank used, about once a second ([`crate::usage`]) |
+//! | `trace.json` | what all ranks did when, if that was asked for ([`crate::trace`]) |
 //! | `logs/rank-N.operations.json` | what a rank last did with the others, if that failed |
 
 pub(crate) mod atomic;
@@ -19,22 +25,31 @@ mod chart;
 pub mod checkpoint;
 mod clock;
 mod curves;
+mod energy;
 mod folder;
 mod grid;
 mod machine;
 mod metrics;
 mod picture;
+mod request;
+mod state;
 mod summary;
 mod synchrony_picture;
+mod tensorboard;
 
 pub use atomic::write_aside;
 pub use chart::{Panel, Series, panels_svg};
 pub use clock::timestamp;
 pub use curves::curves_svg;
+pub use energy::{EnergyKind, EnergyPart, EnergySummary};
 pub use folder::{RunError, RunFolder};
 pub use grid::Grid;
+pub(crate) use machine::host_name;
 pub use machine::{Machine, peak_memory, resident_memory};
 pub use metrics::{Line, MetricsWriter, read_metrics};
 pub use picture::{read_mask, read_picture};
+pub use request::Request;
+pub use state::{Doing, RunState};
 pub use summary::{DeadRank, RankSummary, Summary, SyncSummary};
 pub use synchrony_picture::synchrony_svg;
+pub use tensorboard::EventFile;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::atomic::write_aside;
-use super::{Machine, RunError};
+use super::{EnergySummary, Machine, RunError};
 
 /// What one rank has to account for.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -41,6 +41,24 @@ pub struct RankSummary {
     /// Bytes that it sent in these steps: without those of the start, of evaluations and of checkpoints.
     #[serde(default)]
     pub step_bytes_sent: u64,
+    /// Seconds in which processors ran its process; what is said of a process is said by the first of its ranks.
+    #[serde(default)]
+    pub cpu_seconds: Option<f64>,
+    /// Page faults of its process that the system answered without a disk.
+    #[serde(default)]
+    pub minor_faults: Option<u64>,
+    /// Page faults of its process that waited for a disk.
+    #[serde(default)]
+    pub major_faults: Option<u64>,
+    /// Bytes that came from disks for its process.
+    #[serde(default)]
+    pub disk_read_bytes: Option<u64>,
+    /// Bytes that went to disks for its process.
+    #[serde(default)]
+    pub disk_written_bytes: Option<u64>,
+    /// Joules that its processors and its GPU took, as far as [`Summary::energy`] knows them.
+    #[serde(default)]
+    pub joules: Option<f64>,
     /// How it kept step with the others, if the strategy does not have all take every step together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub synchrony: Option<SyncSummary>,
@@ -107,6 +125,9 @@ pub struct Summary {
     pub wall_seconds: f64,
     /// The last training loss, the test split's measures, and so on.
     pub metrics: Map<String, Value>,
+    /// The energy that it took; `null` in summaries of earlier versions.
+    #[serde(default)]
+    pub energy: Option<EnergySummary>,
     /// What each rank has to account for; those that have died are not among them.
     pub ranks: Vec<RankSummary>,
     /// Workers that have died without ending the run.
@@ -117,6 +138,12 @@ pub struct Summary {
 }
 
 impl Summary {
+    /// What the user of a program can do about an interrupted run in a folder.
+    pub fn how_to_continue(&self, program: &str, folder: &Path) -> String {
+        let (step, folder) = (self.step, folder.display());
+        format!("interrupted after step {step}; continue with: {program} train --resume --out {folder}")
+    }
+
     /// Writes the summary into place.
     ///
     /// # Errors

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use super::compared::{Published, Relative, choice_name};
 use crate::config::nearest;
 
 /// What a sweep trains, as its file says.
@@ -29,6 +30,15 @@ pub struct SweepFile {
     /// Numbers of a run that tables show, in order.
     #[serde(default)]
     pub columns: Vec<String>,
+    /// Columns that compare, in all parts; shown where `columns` names them.
+    #[serde(default)]
+    pub relative: Vec<Relative>,
+    /// Numbers that others have published, in all parts.
+    #[serde(default)]
+    pub published: Vec<Published>,
+    /// Choices of the row whose run, of one rank, tells how long ranks compute, for `predicted_step_ms`.
+    #[serde(default)]
+    pub predict: BTreeMap<String, toml::Value>,
     /// What is varied in all parts.
     #[serde(default, rename = "axis")]
     pub axes: Vec<Axis>,
@@ -72,6 +82,9 @@ fn ten() -> usize {
 pub struct Part {
     /// What it compares.
     pub title: String,
+    /// The preset, or file, that its runs extend instead of the file's.
+    #[serde(default)]
+    pub extends: Option<String>,
     /// Further assignments of its runs.
     #[serde(default)]
     pub set: Vec<String>,
@@ -81,9 +94,31 @@ pub struct Part {
     /// Whether `--quick` leaves it out.
     #[serde(default)]
     pub slow: bool,
+    /// Columns that compare, in this part.
+    #[serde(default)]
+    pub relative: Vec<Relative>,
+    /// Numbers that others have published of its rows.
+    #[serde(default)]
+    pub published: Vec<Published>,
+    /// What is drawn besides the losses.
+    #[serde(default)]
+    pub scaling: Option<Scaling>,
     /// What is varied in it, besides what the file varies in all parts.
     #[serde(default, rename = "axis")]
     pub axes: Vec<Axis>,
+}
+
+/// A picture of how fast more ranks are.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scaling {
+    /// The axis whose choices are numbers of ranks.
+    pub over: String,
+    /// The column of speed-ups.
+    pub speedup: String,
+    /// The column of those that are predicted.
+    #[serde(default)]
+    pub predicted: Option<String>,
 }
 
 /// Something that is varied: named choices, or a key and its values.
@@ -99,6 +134,12 @@ pub struct Axis {
     /// Values of the key.
     #[serde(default)]
     pub values: Vec<toml::Value>,
+    /// Further values, which are not trained but only predicted.
+    #[serde(default)]
+    pub predicted: Vec<toml::Value>,
+    /// Keys that are set to so many times the value, an integer.
+    #[serde(default)]
+    pub times: BTreeMap<String, i64>,
     /// Choices with names.
     #[serde(default)]
     pub choices: Vec<Choice>,
@@ -113,17 +154,26 @@ pub struct Choice {
     /// Its assignments `section.key=value`.
     #[serde(default)]
     pub set: Vec<String>,
+    /// Whether it is not trained but only predicted.
+    #[serde(default)]
+    pub predicted: bool,
+    /// Whether `--quick` leaves it out.
+    #[serde(default)]
+    pub slow: bool,
 }
 
 impl Axis {
     /// Its choices; values are choices that set the key.
     pub fn all_choices(&self) -> Vec<Choice> {
         let Some(key) = &self.key else { return self.choices.clone() };
-        let of = |value: &toml::Value| {
-            let name = value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
-            Choice { name, set: vec![format!("{key}={value}")] }
+        let of = |value: &toml::Value, predicted: bool| {
+            let mut set = vec![format!("{key}={value}")];
+            let number = value.as_integer().unwrap_or(1);
+            set.extend(self.times.iter().map(|(key, times)| format!("{key}={}", times * number)));
+            Choice { name: choice_name(value), set, predicted, slow: false }
         };
-        self.values.iter().map(of).collect()
+        let trained = self.values.iter().map(|value| of(value, false));
+        trained.chain(self.predicted.iter().map(|value| of(value, true))).collect()
     }
 
     /// What tables call it.
@@ -210,7 +260,55 @@ impl SweepFileError {
     }
 }
 
+/// What a table shows if nothing is said.
+const COLUMNS: [&str; 5] = ["loss", "test_loss", "steps", "seconds", "images_per_second"];
+
 impl SweepFile {
+    /// The axes of a part, its own first.
+    pub(super) fn axes_of<'a>(&'a self, part: &'a Part) -> Vec<&'a Axis> {
+        part.axes.iter().chain(&self.axes).collect()
+    }
+
+    /// The columns of a part's table.
+    pub(super) fn columns_of(&self, part: &Part) -> Vec<String> {
+        match (&part.columns[..], &self.columns[..]) {
+            ([], []) => COLUMNS.map(ToOwned::to_owned).to_vec(),
+            ([], columns) | (columns, _) => columns.to_vec(),
+        }
+    }
+
+    /// The parts; without any there is one, of all axes.
+    pub(super) fn tables(&self) -> Vec<Part> {
+        match &self.parts[..] {
+            [] => vec![Part { title: self.about.clone(), ..Part::default() }],
+            parts => parts.to_vec(),
+        }
+    }
+
+    /// Has the runs extend another preset, or file.
+    pub fn extend(&mut self, preset: &str) {
+        preset.clone_into(&mut self.extends);
+    }
+
+    /// Puts other numbers of ranks into the axes that vary them; what was only predicted stays so if it is larger than these.
+    ///
+    /// # Errors
+    /// If no axis does, or there is no number.
+    pub fn vary_ranks(&mut self, name: &str, ranks: &[u32]) -> Result<(), SweepFileError> {
+        let invalid =
+            |problem: &str| SweepFileError::Invalid { name: name.to_owned(), problem: problem.to_owned() };
+        let most = i64::from(*ranks.iter().max().ok_or_else(|| invalid("--ranks names no number"))?);
+        let mut found = false;
+        for axis in self.axes.iter_mut().chain(self.parts.iter_mut().flat_map(|part| &mut part.axes)) {
+            if axis.key.as_deref() == Some("train.ranks") {
+                axis.values = ranks.iter().map(|ranks| toml::Value::Integer((*ranks).into())).collect();
+                axis.predicted.retain(|value| value.as_integer().is_some_and(|value| value > most));
+                found = true;
+            }
+        }
+        if found { Ok(()) } else { Err(invalid("--ranks: no axis has the key train.ranks")) }
+    }
+
     /// Reads the text of a file called `name`.
     ///
     /// # Errors
@@ -220,59 +318,6 @@ impl SweepFile {
             .map_err(|source| SweepFileError::Syntax { name: name.to_owned(), source: Box::new(source) })?;
         file.check().map_err(|problem| SweepFileError::Invalid { name: name.to_owned(), problem })?;
         Ok(file)
-    }
-
-    fn check(&self) -> Result<(), String> {
-        for axis in self.axes.iter().chain(self.parts.iter().flat_map(|part| &part.axes)) {
-            let title = axis.title();
-            match &axis.key {
-                None if axis.name.is_empty() => {
-                    return Err("an [[axis]] needs a name with choices, or a key with values".to_owned());
-                }
-                None if axis.choices.is_empty() => {
-                    return Err(format!("[[axis]] {title} has no choices; an axis of values needs a key"));
-                }
-                Some(key) if axis.values.is_empty() => {
-                    return Err(format!("[[axis]] {key} has no values"));
-                }
-                Some(key) if !axis.choices.is_empty() => {
-                    return Err(format!("[[axis]] {key} has values and choices; it is one or the other"));
-                }
-                _ => {}
-            }
-            let choices = axis.all_choices();
-            let twice = (1..choices.len())
-                .find(|at| choices[..*at].iter().any(|choice| choice.name == choices[*at].name));
-            if let Some(at) = twice {
-                return Err(format!("[[axis]] {title} has `{}` twice", choices[at].name));
-            }
-        }
-        if self.seeds.is_empty() {
-            return Err("seeds is empty; leave it out for seed 0".to_owned());
-        }
-        if let Some(random) = &self.random {
-            if random.trials == 0 || random.keys.is_empty() {
-                return Err("[random] needs trials above 0, and keys".to_owned());
-            }
-            for (key, range) in &random.keys {
-                match range {
-                    Range::Choices(values) if values.is_empty() => {
-                        return Err(format!("[random] {key} has nothing to choose from"));
-                    }
-                    Range::Between { from, to, log } if !(from < to && (!log || *from > 0.0)) => {
-                        let bound = if *log { "0 < from < to" } else { "from < to" };
-                        return Err(format!("[random] {key}: from {from} to {to}; it must be {bound}"));
-                    }
-                    _ => {}
-                }
-            }
-        }
-        if let Some(target) = &self.target
-            && (!target.below.is_finite() || target.window == 0)
-        {
-            return Err("[target] needs a finite loss `below`, and a window of at least 1".to_owned());
-        }
-        Ok(())
     }
 }
 
@@ -296,6 +341,28 @@ mod tests {
             ),
             ("[random]\ntrials = 3\n[random.keys]\n\"optim.lr\" = []", "nothing to choose"),
             ("[target]\nbelow = 1.0\nwindow = 0", "window of at least 1"),
+            ("[[relative]]\nname = \"x\"\nof = \"loss\"", "x is not among the columns: loss, "),
+            ("columns = [\"x\"]\n[[relative]]\nname = \"x\"\nof = \"loss\"", "needs a row to compare with"),
+            (
+                "columns = [\"x\"]\n[[relative]]\nname = \"x\"\nof = \"loss\"\nto = {ranks = 1}",
+                "no axis `ranks`",
+            ),
+            (
+                "[[axis]]\nkey = \"train.ranks\"\nvalues = [1]\npredicted = [16]",
+                "[predict] names the choices",
+            ),
+            (
+                "[[axis]]\nkey = \"optim.kind\"\nvalues = [\"sgd\"]\ntimes = { \"train.global_batch\" = 16 }",
+                "its values must be integers",
+            ),
+            (
+                "[[axis]]\nkey = \"train.ranks\"\nvalues = [1, 2]\n[[published]]\nof = {\"train.ranks\" = 4}\nnumbers = {loss = 1}",
+                "has no `4`, but 1, 2",
+            ),
+            (
+                "[[axis]]\nkey = \"train.ranks\"\nvalues = [1, 2]\n[[published]]\nof = {\"train.ranks\" = 2}\nnumbers = {speed = 1}",
+                "no column `speed`; the columns: loss, ",
+            ),
         ] {
             let error = SweepFile::parse("a.toml", &format!("{head}{text}")).expect_err(text).to_string();
             assert!(error.starts_with("a.toml: ") && error.contains(words), "{text}: {error}");
@@ -303,6 +370,14 @@ mod tests {
         let axis =
             SweepFile::parse("a.toml", &format!("{head}[[axis]]\nkey = \"optim.kind\"\nvalues = [\"sgd\"]"));
         let choices = axis.expect("sound").axes[0].all_choices();
-        assert_eq!(choices, [Choice { name: "sgd".into(), set: vec!["optim.kind=\"sgd\"".into()] }]);
+        assert_eq!(
+            choices,
+            [Choice {
+                name: "sgd".into(),
+                set: vec!["optim.kind=\"sgd\"".into()],
+                predicted: false,
+                slow: false
+            }]
+        );
     }
 }

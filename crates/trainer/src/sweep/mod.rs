@@ -23,6 +23,8 @@
 //! # Ok::<(), phalanx_trainer::sweep::SweepFileError>(())
 //! ```
 
+mod check;
+mod compared;
 mod file;
 mod outcome;
 mod run;
@@ -32,10 +34,16 @@ mod trials;
 mod picture;
 mod table;
 
-pub use file::{Axis, Choice, Part, Random, Range, SweepFile, SweepFileError, Target};
+mod predicted;
+mod scaling;
+
+pub use compared::{Comparison, Published, Relative};
+pub use file::{Axis, Choice, Part, Random, Range, Scaling, SweepFile, SweepFileError, Target};
 pub use outcome::{NUMBERS, Outcome, Point};
 pub use picture::curves;
+pub use predicted::{RunPlan, predict};
 pub use run::{Ended, Runner};
+pub use scaling::speedups;
 pub use studies::{STUDIES, study};
 pub use table::{Filled, Outcomes, Row, Spread};
 pub use trials::{Run, Table, Trial, Trials};

@@ -28,12 +28,27 @@ pub struct Outcome {
 
 /// Numbers that every run may have, besides those of `metrics` in its summary, and what they are.
 pub const NUMBERS: &[(&str, &str)] = &[
+    ("ranks", "ranks that trained"),
     ("steps", "steps taken"),
     ("seconds", "seconds of training steps, until the last rank was done"),
     ("first_done", "seconds of training steps of the rank that was done first"),
     ("images_per_second", "images over all ranks and a second of training"),
+    ("step_ms", "milliseconds of a step: the median of those that have a line each"),
+    ("steps_per_second", "1000 over the milliseconds of a step"),
+    (
+        "predicted_step_ms",
+        "milliseconds of a step by the cost model, from the step of one rank alone and the simulated link",
+    ),
     ("mb_sent", "megabytes that a rank sends in a step"),
     ("exposed", "share of the steps' time in which ranks wait for communication"),
+    ("epoch_seconds", "seconds of training steps for a pass over the images"),
+    ("held_mib", "parameters, gradients and optimizer state that a rank holds, in MiB"),
+    ("cpu", "cores that the ranks kept busy, all together, on average over the run"),
+    (
+        "watts",
+        "watts that the run took on average, where its energy was measured or estimated (log.cpu_watts)",
+    ),
+    ("joules_per_image", "joules of the whole run for each image that it trained on"),
     ("peak_mib", "the most memory of a rank's process, in MiB"),
     ("waited", "seconds in which ranks were held up by others, all ranks together"),
     ("staleness", "updates between a pull and its push, on average"),
@@ -61,6 +76,14 @@ impl Outcome {
         // A run that was resumed counts in its summary from there, and in its lines from the start.
         let last = lines.iter().filter_map(|line| line.number("seconds")).reduce(f64::max);
         numbers.extend(last.map(|seconds| ("seconds".to_owned(), seconds)));
+        let epoch = numbers.get("seconds").map(|seconds| seconds / summary.epochs);
+        numbers.extend(
+            epoch.filter(|seconds| seconds.is_finite()).map(|seconds| ("epoch_seconds".to_owned(), seconds)),
+        );
+        if let Some(seconds) = median_step(&lines) {
+            numbers.insert("step_ms".to_owned(), 1e3 * seconds);
+            numbers.insert("steps_per_second".to_owned(), 1.0 / seconds);
+        }
         if let Some(target) = target {
             let reached = curve.iter().find(|point| point.loss <= target.below);
             numbers.extend(reached.map(|point| ("steps_to_target".to_owned(), point.step)));
@@ -78,6 +101,7 @@ fn numbers(summary: &Summary) -> BTreeMap<String, f64> {
         numbers.extend(value.map(|value| (name.to_owned(), value)));
     };
     let of = |value: fn(&RankSummary) -> f64| ranks.iter().map(value);
+    set("ranks", Some(ranks.len() as f64));
     set("steps", Some(summary.step as f64));
     set("seconds", of(|rank| rank.step_seconds).reduce(f64::max));
     set("first_done", of(|rank| rank.step_seconds).reduce(f64::min));
@@ -86,8 +110,16 @@ fn numbers(summary: &Summary) -> BTreeMap<String, f64> {
     set("mb_sent", Some(of(|rank| rank.step_bytes_sent as f64).sum::<f64>() / count / steps / 1e6));
     let whole: f64 = of(|rank| rank.step_seconds).sum();
     set("exposed", Some(of(|rank| rank.communication_exposed_seconds).sum::<f64>() / whole));
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let held = |rank: &RankSummary| rank.parameter_bytes + rank.gradient_bytes + rank.optimizer_bytes;
+    set("held_mib", ranks.iter().map(held).max().map(mib));
     let peak = ranks.iter().filter_map(|rank| rank.peak_memory_bytes).max();
-    set("peak_mib", peak.map(|bytes| bytes as f64 / f64::from(1 << 20)));
+    set("peak_mib", peak.map(mib));
+    // Of ranks that are threads the first speaks for all.
+    let busy = ranks.iter().filter_map(|rank| rank.cpu_seconds).reduce(|a, b| a + b);
+    set("cpu", busy.filter(|_| summary.wall_seconds > 0.0).map(|busy| busy / summary.wall_seconds));
+    set("watts", summary.energy.as_ref().and_then(|energy| energy.mean_watts));
+    set("joules_per_image", summary.energy.as_ref().and_then(|energy| energy.joules_per_sample));
     let kept: Vec<_> = ranks.iter().filter_map(|rank| rank.synchrony.as_ref()).collect();
     if !kept.is_empty() {
         set("waited", Some(kept.iter().map(|kept| kept.waited_seconds).sum()));
@@ -107,6 +139,23 @@ fn numbers(summary: &Summary) -> BTreeMap<String, f64> {
     }
     numbers.retain(|_, value| value.is_finite());
     numbers
+}
+
+/// The median over the lines but the first, which warms up, of the seconds of a step; nothing where each rank has lines of its own.
+fn median_step(lines: &[Line]) -> Option<f64> {
+    if lines.iter().any(|line| line.number("rank").is_some()) {
+        return None;
+    }
+    let told: Vec<(f64, f64)> =
+        lines.iter().filter_map(|line| Some((line.step() as f64, line.number("seconds")?))).collect();
+    let mut each: Vec<f64> = told
+        .windows(2)
+        .map(|pair| (pair[1].1 - pair[0].1) / (pair[1].0 - pair[0].0))
+        .filter(|seconds| seconds.is_finite() && *seconds > 0.0)
+        .collect();
+    each.sort_by(f64::total_cmp);
+    let middle = each.len() / 2;
+    Some(if each.len() % 2 == 1 { each[middle] } else { f64::midpoint(*each.get(middle)?, each[middle - 1]) })
 }
 
 /// Losses in the order of seconds. Where each rank has lines of its own, a line is a part of a step.
@@ -160,6 +209,12 @@ mod tests {
             curve(&lines, "loss", 2).iter().map(|point| (point.step, point.seconds, point.loss)).collect();
         assert_eq!(points, [(2.0, 1.0, 1.5), (3.0, 1.5, 2.5), (4.0, 2.0, 3.5)]);
         assert!(curve(&lines, "critic_loss", 2).is_empty());
+        assert_eq!(median_step(&lines), Some(0.5));
+        assert_eq!(median_step(&lines[..1]), None);
+        // Every second step has a line, and one was slow.
+        let lines = [(2, 1.0), (4, 3.0), (6, 13.0), (8, 15.0)]
+            .map(|(step, seconds): (u64, f64)| Line::new(step).with("seconds", seconds));
+        assert_eq!(median_step(&lines), Some(1.0));
     }
 
     #[test]
@@ -168,6 +223,9 @@ mod tests {
             rank,
             step_seconds: seconds,
             step_bytes_sent: 20_000_000,
+            parameter_bytes: 1 << 20,
+            gradient_bytes: (1 + rank as u64) << 20,
+            cpu_seconds: (rank == 0).then_some(6.0),
             communication_exposed_seconds: 1.0,
             synchrony: Some(SyncSummary {
                 staleness,
@@ -178,12 +236,15 @@ mod tests {
             ..RankSummary::default()
         };
         let ranks = vec![rank(0, 4.0, vec![2, 1, 0]), rank(1, 6.0, vec![1, 1, 1, 0])];
-        let numbers = numbers(&Summary { step: 10, ranks, ..Summary::default() });
+        let numbers = numbers(&Summary { step: 10, wall_seconds: 4.0, ranks, ..Summary::default() });
         for (name, value) in [
+            ("ranks", 2.0),
             ("steps", 10.0),
             ("seconds", 6.0),
             ("first_done", 4.0),
             ("mb_sent", 2.0),
+            ("held_mib", 3.0),
+            ("cpu", 1.5),
             ("exposed", 0.2),
             ("waited", 1.0),
             ("spread", 3.0),

@@ -70,12 +70,14 @@ mod tests {
         };
         let finished = || Some(Ok(Outcome { curve: (0..1000).map(point).collect(), ..Outcome::default() }));
         let outcomes = [finished(), finished(), finished(), Some(Err("no".to_owned())), None];
-        let trial =
-            |choices: [&str; 2], run| Trial { choices: choices.map(String::from).to_vec(), runs: vec![run] };
+        let trial = |choices: [&str; 2], run| Trial {
+            choices: choices.map(String::from).to_vec(),
+            runs: vec![run],
+            ..Trial::default()
+        };
         let table = Table {
             title: "paces".into(),
             axes: vec!["strategy".into(), "pace".into()],
-            columns: Vec::new(),
             trials: vec![
                 trial(["ddp", "even"], 0),
                 trial(["ddp", "straggler"], 1),
@@ -83,6 +85,7 @@ mod tests {
                 trial(["ssp", "straggler"], 3),
                 trial(["asp", "even"], 4),
             ],
+            ..Table::default()
         };
         let target = Target { loss: "loss".into(), below: 0.1, window: 1 };
         let svg = curves(&table, &outcomes, Some(&target)).expect("some are finished");

@@ -61,7 +61,7 @@ impl Runner<'_> {
         summary.is_some_and(|summary| summary.status == "finished")
     }
 
-    /// Trains all runs. `interrupts` says how often the user has asked for an end: once lets runs finish their steps, twice ends
+    /// Trains all runs but those that are only predicted. `interrupts` says how often the user has asked for an end: once lets runs finish their steps, twice ends
     /// them at once. `told` hears how each ended.
     pub fn run(
         &self,
@@ -77,6 +77,9 @@ impl Runner<'_> {
                     while interrupts() == 0 {
                         let at = next.fetch_add(1, Ordering::Relaxed);
                         let Some((run, resolved)) = runs.get(at) else { break };
+                        if run.predicted {
+                            continue;
+                        }
                         let end = match self.is_finished(run) {
                             true => Ended::Was,
                             false => self.train(run, resolved, interrupts).unwrap_or_else(Ended::Failed),

@@ -5,7 +5,11 @@ use super::file::{SweepFile, SweepFileError};
 /// Names and texts, in the order in which they are listed.
 pub const STUDIES: &[(&str, &str)] = &[
     ("statistical-efficiency", include_str!("../../studies/statistical-efficiency.toml")),
+    ("fsdp-vs-baseline", include_str!("../../studies/fsdp-vs-baseline.toml")),
+    ("text-to-image-strategies", include_str!("../../studies/text-to-image-strategies.toml")),
     ("codecs", include_str!("../../studies/codecs.toml")),
+    ("scaling", include_str!("../../studies/scaling.toml")),
+    ("gan-scaling", include_str!("../../studies/gan-scaling.toml")),
 ];
 
 /// The study called `name`.
@@ -23,7 +27,7 @@ pub fn study(name: &str) -> Result<SweepFile, SweepFileError> {
 mod tests {
     use super::*;
     use crate::Program;
-    use crate::sweep::{NUMBERS, Trials};
+    use crate::sweep::{NUMBERS, Relative, Trials};
 
     #[test]
     fn every_run_of_every_study_can_be_trained() {
@@ -33,14 +37,24 @@ mod tests {
                 let trials = Trials::of(&file, &[], quick);
                 assert!(!trials.runs.is_empty(), "{name}");
                 for run in &trials.runs {
-                    let resolved = Program::phalanx().resolve(&file.extends, &run.sets).expect("known keys");
+                    let resolved = Program::phalanx().resolve(&run.extends, &run.sets).expect("known keys");
                     let valid = resolved.validate_without_images();
                     assert!(valid.is_ok(), "{name}: {}: {valid:?}", run.name);
                 }
-                for column in trials.tables.iter().flat_map(|table| &table.columns) {
+                let is_number = |column: &String| {
                     let known = NUMBERS.iter().any(|(number, _)| number == column);
                     let measured = column.contains("loss") || column.starts_with("test_");
-                    assert!(known || measured || column == "consensus_distance", "{name}: {column}");
+                    known || measured || column == "consensus_distance"
+                };
+                for table in &trials.tables {
+                    for column in &table.columns {
+                        let relative = table.relative.iter().find(|relative| relative.name == *column);
+                        let compared = |relative: &Relative| {
+                            let others = [&relative.against, &relative.per];
+                            is_number(&relative.of) && others.into_iter().flatten().all(is_number)
+                        };
+                        assert!(relative.map_or(is_number(column), compared), "{name}: {column}");
+                    }
                 }
             }
         }

@@ -1,11 +1,12 @@
 //! Tables of a sweep: a row for each configuration, with the mean over its seeds and how far they are apart.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
 
 use super::outcome::Outcome;
-use super::trials::Table;
+use super::trials::{Table, Trial};
 
 /// What became of a run, by its place among the runs of the sweep; an error for one that failed, nothing for one that was not
 /// trained.
@@ -45,6 +46,8 @@ pub struct Filled {
     pub axes: Vec<String>,
     /// The names of its numbers.
     pub columns: Vec<String>,
+    /// Where its published numbers come from.
+    pub sources: Vec<String>,
     /// Its rows.
     pub rows: Vec<Row>,
 }
@@ -56,6 +59,8 @@ pub struct Row {
     pub choices: Vec<String>,
     /// Its numbers, those of a column over the seeds in which there is one.
     pub cells: Vec<Option<Spread>>,
+    /// What others have published, by column.
+    pub published: BTreeMap<String, f64>,
     /// Seeds that are finished.
     pub seeds: usize,
     /// Why runs failed.
@@ -68,13 +73,27 @@ impl Filled {
         let rows = table.trials.iter().map(|trial| {
             let ended = || trial.runs.iter().filter_map(|run| outcomes[*run].as_ref());
             let finished: Vec<&Outcome> = ended().filter_map(|outcome| outcome.as_ref().ok()).collect();
+            let finished_run = |run: &usize| outcomes[*run].as_ref()?.as_ref().ok();
             let cell = |column: &String| {
-                let numbers = finished.iter().filter_map(|outcome| outcome.numbers.get(column).copied());
+                let relative = table.relative.iter().find(|relative| relative.name == *column);
+                let Some(relative) = relative else {
+                    let numbers = finished.iter().filter_map(|outcome| outcome.numbers.get(column).copied());
+                    return Spread::of(&numbers.collect::<Vec<_>>());
+                };
+                // Runs of the same seed are compared.
+                let is_other =
+                    |other: &&Trial| relative.compares(&table.axes, &trial.choices, &other.choices);
+                let other = table.trials.iter().find(is_other)?;
+                let pairs = trial.runs.iter().zip(&other.runs);
+                let numbers = pairs.filter_map(|(run, other)| {
+                    relative.value(&finished_run(run)?.numbers, &finished_run(other)?.numbers)
+                });
                 Spread::of(&numbers.collect::<Vec<_>>())
             };
             Row {
                 choices: trial.choices.clone(),
                 cells: table.columns.iter().map(cell).collect(),
+                published: trial.published.clone(),
                 seeds: finished.len(),
                 errors: ended().filter_map(|outcome| outcome.as_ref().err().cloned()).collect(),
             }
@@ -83,26 +102,43 @@ impl Filled {
             title: table.title.clone(),
             axes: table.axes.clone(),
             columns: table.columns.clone(),
+            sources: table.sources.clone(),
             rows: rows.collect(),
         }
     }
 
     /// Its head and its rows as words; what is not known is a dash, and a row of which no run is finished says why.
     pub fn words(&self) -> Vec<Vec<String>> {
-        let head = self.axes.iter().chain(&self.columns).map(|name| name.replace('_', " "));
+        let dash = || "–".to_owned();
+        let mut head: Vec<String> = self.axes.iter().map(|name| name.replace('_', " ")).collect();
+        for column in &self.columns {
+            let name = column.replace('_', " ");
+            head.push(name.clone());
+            if self.is_published(column) {
+                head.push(format!("{name}, published"));
+            }
+        }
         let rows = self.rows.iter().map(|row| {
-            let cells = row
-                .cells
-                .iter()
-                .map(|cell| cell.map_or_else(|| "–".to_owned(), |cell| written(cell, row.seeds)));
-            let mut words: Vec<String> = row.choices.iter().cloned().chain(cells).collect();
+            let mut words = row.choices.clone();
+            for (column, cell) in self.columns.iter().zip(&row.cells) {
+                words.push(cell.map_or_else(dash, |cell| written(cell, row.seeds)));
+                if self.is_published(column) {
+                    let published = row.published.get(column);
+                    words.push(published.map_or_else(dash, ToString::to_string));
+                }
+            }
             if row.seeds == 0 && !row.errors.is_empty() {
                 words.truncate(row.choices.len());
                 words.push("failed".to_owned());
             }
             words
         });
-        std::iter::once(head.collect()).chain(rows).collect()
+        std::iter::once(head).chain(rows).collect()
+    }
+
+    /// Whether others have published numbers of this column, of any row.
+    fn is_published(&self, column: &str) -> bool {
+        self.rows.iter().any(|row| row.published.contains_key(column))
     }
 
     /// Markdown.
@@ -122,27 +158,36 @@ impl Filled {
                 let _ = write!(text, "\n{} failed: {first}\n", row.choices.join(", "));
             }
         }
+        if !self.sources.is_empty() {
+            let _ = write!(text, "\nPublished: {}.\n", self.sources.join("; "));
+        }
         text
     }
 
-    /// Comma-separated values, all digits: of each number the mean and the deviation.
+    /// Comma-separated values, all digits: of each number the mean and the deviation, and what is published of it.
     pub fn csv(&self) -> String {
         let quoted = |word: &str| match word.contains([',', '"', '\n']) {
             true => format!("\"{}\"", word.replace('"', "\"\"")),
             false => word.to_owned(),
         };
         let mut head: Vec<String> = self.axes.iter().map(|name| quoted(name)).collect();
-        head.extend(
-            self.columns.iter().flat_map(|name| [quoted(name), quoted(&format!("{name}_deviation"))]),
-        );
+        for name in &self.columns {
+            head.extend([quoted(name), quoted(&format!("{name}_deviation"))]);
+            if self.is_published(name) {
+                head.push(quoted(&format!("{name}_published")));
+            }
+        }
         head.push("seeds".to_owned());
         let mut text = format!("{}\n", head.join(","));
         for row in &self.rows {
             let mut words: Vec<String> = row.choices.iter().map(|choice| quoted(choice)).collect();
-            for cell in &row.cells {
+            for (name, cell) in self.columns.iter().zip(&row.cells) {
                 words.push(cell.map_or_else(String::new, |spread| spread.mean.to_string()));
                 let deviation = cell.and_then(|spread| spread.deviation);
                 words.push(deviation.map_or_else(String::new, |deviation| deviation.to_string()));
+                if self.is_published(name) {
+                    words.push(row.published.get(name).map_or_else(String::new, f64::to_string));
+                }
             }
             words.push(row.seeds.to_string());
             let _ = writeln!(text, "{}", words.join(","));
@@ -160,10 +205,10 @@ impl Filled {
             });
             json!({
                 "choices": Map::from_iter(choices), "numbers": Map::from_iter(numbers),
-                "seeds": row.seeds, "errors": row.errors,
+                "published": row.published, "seeds": row.seeds, "errors": row.errors,
             })
         };
-        json!({ "title": self.title, "rows": self.rows.iter().map(row).collect::<Vec<_>>() })
+        json!({ "title": self.title, "sources": self.sources, "rows": self.rows.iter().map(row).collect::<Vec<_>>() })
     }
 }
 
@@ -185,7 +230,7 @@ fn written(Spread { mean, deviation, count }: Spread, seeds: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sweep::trials::Trial;
+    use crate::sweep::Relative;
 
     #[test]
     fn rows_are_means_over_seeds_and_say_what_failed() {
@@ -197,12 +242,17 @@ mod tests {
             second.numbers.insert("mb_sent".to_owned(), 5.0);
         }
         let outcomes = [outcome(1.0), second, Some(Err("no memory\nbecause".to_owned())), None];
-        let trial = |name: &str, runs: &[usize]| Trial { choices: vec![name.into()], runs: runs.to_vec() };
+        let trial = |name: &str, runs: &[usize]| Trial {
+            choices: vec![name.into()],
+            runs: runs.to_vec(),
+            ..Trial::default()
+        };
         let table = Table {
             title: "a table".into(),
             axes: vec!["strategy".into()],
             columns: vec!["loss".into(), "mb_sent".into()],
             trials: vec![trial("a, b", &[0, 1]), trial("c|d", &[2]), trial("e", &[3])],
+            ..Table::default()
         };
         let filled = Filled::of(&table, &outcomes);
         let words = [
@@ -222,5 +272,45 @@ mod tests {
         assert_eq!(filled.csv(), csv);
         assert_eq!(filled.json()["rows"][0]["numbers"]["loss"]["mean"], 2.0);
         assert_eq!(filled.json()["rows"][1]["errors"][0], "no memory\nbecause");
+    }
+
+    #[test]
+    fn rows_are_compared_seed_by_seed_and_with_what_others_published() {
+        let outcome = |speed: f64, ranks: f64| {
+            let numbers = [("images_per_second".to_owned(), speed), ("ranks".to_owned(), ranks)].into();
+            Some(Ok(Outcome { numbers, ..Outcome::default() }))
+        };
+        let outcomes =
+            [outcome(100.0, 1.0), outcome(50.0, 1.0), outcome(180.0, 2.0), outcome(80.0, 2.0), None];
+        let trial = |ranks: &str, runs: [usize; 2], published: Option<f64>| Trial {
+            choices: vec![ranks.into()],
+            runs: runs.to_vec(),
+            published: published.map(|number| ("efficiency".to_owned(), number)).into_iter().collect(),
+        };
+        let efficiency =
+            "name = \"efficiency\"\nof = \"images_per_second\"\nper = \"ranks\"\nto = { ranks = 1 }";
+        let efficiency: Relative = toml::from_str(efficiency).expect("sound");
+        let table = Table {
+            title: "scaling".into(),
+            axes: vec!["ranks".into()],
+            columns: vec!["efficiency".into()],
+            relative: vec![efficiency],
+            sources: vec!["a paper, on V100s".into()],
+            trials: vec![trial("1", [0, 1], None), trial("2", [2, 3], Some(0.92)), trial("4", [4, 4], None)],
+            ..Table::default()
+        };
+        let filled = Filled::of(&table, &outcomes);
+        let cell = filled.rows[1].cells[0].expect("both are known");
+        // 0.9 of the first seed and 0.8 of the second, not the ratio of the means.
+        assert!((cell.mean - 0.85).abs() < 1e-12 && cell.count == 2, "{cell:?}");
+        let words = filled.words();
+        assert_eq!(words[0], ["ranks", "efficiency", "efficiency, published"]);
+        assert_eq!(words[2], ["2", "0.850 ± 0.071", "0.92"]);
+        assert_eq!(words[3], ["4", "–", "–"]);
+        assert!(filled.markdown().ends_with("\nPublished: a paper, on V100s.\n"), "{}", filled.markdown());
+        assert!(
+            filled.csv().starts_with("ranks,efficiency,efficiency_deviation,efficiency_published,seeds\n")
+        );
+        assert_eq!(filled.json()["rows"][1]["published"]["efficiency"], 0.92);
     }
 }

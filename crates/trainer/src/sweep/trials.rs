@@ -1,18 +1,23 @@
 //! The runs of a sweep: every configuration that its file asks for, once for each seed.
 
-use super::file::{Axis, Choice, Part, Random, Range, SweepFile};
+use std::collections::BTreeMap;
+
+use super::compared::{Relative, matches};
+use super::file::{Axis, Choice, Part, Random, Range, Scaling, SweepFile};
 
 /// A configuration that a table has a row for.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Trial {
     /// The choice of each axis of its part, and the drawn values.
     pub choices: Vec<String>,
     /// Its runs, one for each seed, by their places among the runs of the sweep.
     pub runs: Vec<usize>,
+    /// What others have published of it, by column.
+    pub published: BTreeMap<String, f64>,
 }
 
 /// A table's trials.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Table {
     /// What it compares.
     pub title: String,
@@ -20,6 +25,14 @@ pub struct Table {
     pub axes: Vec<String>,
     /// The numbers that it shows.
     pub columns: Vec<String>,
+    /// Those of them that compare.
+    pub relative: Vec<Relative>,
+    /// The choices of the run that its rows are predicted from.
+    pub predict: BTreeMap<String, toml::Value>,
+    /// What is drawn besides the losses.
+    pub scaling: Option<Scaling>,
+    /// Where its published numbers come from.
+    pub sources: Vec<String>,
     /// Its rows.
     pub trials: Vec<Trial>,
 }
@@ -29,8 +42,12 @@ pub struct Table {
 pub struct Run {
     /// The name of its folder.
     pub name: String,
+    /// The preset, or file, that it extends.
+    pub extends: String,
     /// Its assignments `section.key=value`, the later ones over the earlier.
     pub sets: Vec<String>,
+    /// Whether it is not trained but only predicted.
+    pub predicted: bool,
 }
 
 /// All that a sweep trains.
@@ -42,38 +59,35 @@ pub struct Trials {
     pub tables: Vec<Table>,
 }
 
-/// What a table shows if nothing is said.
-const COLUMNS: [&str; 5] = ["loss", "test_loss", "steps", "seconds", "images_per_second"];
-
 impl Trials {
     /// Those of a file, with further assignments of all runs, which count before those of axes; `quick` leaves slow parts out.
     pub fn of(file: &SweepFile, sets: &[String], quick: bool) -> Self {
         let mut trials = Self::default();
-        let whole = [Part { title: file.about.clone(), ..Part::default() }];
-        let parts = if file.parts.is_empty() { &whole[..] } else { &file.parts };
-        for part in parts.iter().filter(|part| !(quick && part.slow)) {
+        for part in file.tables().iter().filter(|part| !(quick && part.slow)) {
             let mut common = file.set.clone();
             common.extend(part.set.iter().cloned());
             if quick {
                 common.extend(file.quick.iter().cloned());
             }
             common.extend(sets.iter().cloned());
-            trials.add_part(file, part, &common);
+            trials.add_part(file, part, &common, quick);
         }
         trials
     }
 
-    fn add_part(&mut self, file: &SweepFile, part: &Part, common: &[String]) {
-        let axes: Vec<&Axis> = part.axes.iter().chain(&file.axes).collect();
+    fn add_part(&mut self, file: &SweepFile, part: &Part, common: &[String], quick: bool) {
+        let axes = file.axes_of(part);
         let mut names: Vec<String> = axes.iter().map(|axis| axis.title().to_owned()).collect();
         let drawn = file.random.as_ref().map(draws).unwrap_or_default();
         names.extend(file.random.iter().flat_map(|random| random.keys.keys().cloned()));
-        let columns: Vec<String> = match (&part.columns[..], &file.columns[..]) {
-            ([], []) => COLUMNS.map(ToOwned::to_owned).to_vec(),
-            ([], columns) | (columns, _) => columns.to_vec(),
-        };
-        let mut table = Table { title: part.title.clone(), axes: names, columns, trials: Vec::new() };
-        let mut rows = product(&axes);
+        let columns = file.columns_of(part);
+        let relative = part.relative.iter().chain(&file.relative);
+        let relative = relative.filter(|relative| columns.contains(&relative.name)).cloned().collect();
+        let mut table =
+            Table { title: part.title.clone(), axes: names, columns, relative, ..Table::default() };
+        table.predict.clone_from(&file.predict);
+        table.scaling.clone_from(&part.scaling);
+        let mut rows = product(&axes, quick);
         if !drawn.is_empty() {
             rows = rows
                 .iter()
@@ -83,19 +97,33 @@ impl Trials {
         for row in rows {
             let mut sets = common.to_vec();
             sets.extend(row.iter().flat_map(|choice| choice.set.iter().cloned()));
-            let runs = file.seeds.iter().map(|seed| self.run(&row, &sets, *seed, file.seeds.len() > 1));
+            let extends = part.extends.as_deref().unwrap_or(&file.extends);
+            let several = file.seeds.len() > 1;
+            let runs = file.seeds.iter().map(|seed| self.run(extends, &row, &sets, *seed, several));
             let runs = runs.collect();
-            table.trials.push(Trial { choices: row.into_iter().map(|choice| choice.name).collect(), runs });
+            let choices: Vec<String> = row.into_iter().map(|choice| choice.name).collect();
+            let mut numbers = BTreeMap::new();
+            for published in file.published.iter().chain(&part.published) {
+                if matches(&published.of, &table.axes, &choices) {
+                    numbers.extend(published.numbers.clone());
+                    if !published.source.is_empty() && !table.sources.contains(&published.source) {
+                        table.sources.push(published.source.clone());
+                    }
+                }
+            }
+            numbers.retain(|name, _| table.columns.contains(name));
+            table.trials.push(Trial { choices, runs, published: numbers });
         }
         self.tables.push(table);
     }
 
     /// The place of a run, which is added if there is none of its configuration.
-    fn run(&mut self, row: &[Choice], sets: &[String], seed: u64, several: bool) -> usize {
+    fn run(&mut self, extends: &str, row: &[Choice], sets: &[String], seed: u64, several: bool) -> usize {
         let mut sets = sets.to_vec();
         sets.push(format!("train.seed={seed}"));
         let effective = effective(&sets);
-        if let Some(at) = self.runs.iter().position(|run| self::effective(&run.sets) == effective) {
+        let is_it = |run: &Run| run.extends == extends && self::effective(&run.sets) == effective;
+        if let Some(at) = self.runs.iter().position(is_it) {
             return at;
         }
         let mut name = row.iter().map(|choice| file_name(&choice.name)).collect::<Vec<_>>().join("_");
@@ -109,20 +137,22 @@ impl Trials {
             false => name,
             true => (2..).map(|n| format!("{name}-{n}")).find(|name| !taken(name)).unwrap_or(name),
         };
-        self.runs.push(Run { name, sets });
+        let predicted = row.iter().any(|choice| choice.predicted);
+        self.runs.push(Run { name, extends: extends.to_owned(), sets, predicted });
         self.runs.len() - 1
     }
 }
 
 /// Of assignments of a key the last, in the order of keys.
-fn effective(sets: &[String]) -> std::collections::BTreeMap<&str, &str> {
+fn effective(sets: &[String]) -> BTreeMap<&str, &str> {
     sets.iter().map(|set| set.split_once('=').unwrap_or((set, ""))).collect()
 }
 
 /// A choice of each axis, the last axis varying fastest.
-fn product(axes: &[&Axis]) -> Vec<Vec<Choice>> {
+fn product(axes: &[&Axis], quick: bool) -> Vec<Vec<Choice>> {
     axes.iter().fold(vec![Vec::new()], |rows, axis| {
-        let choices = axis.all_choices();
+        let choices: Vec<Choice> =
+            axis.all_choices().into_iter().filter(|choice| !(quick && choice.slow)).collect();
         let extend = |row: &Vec<Choice>| {
             choices.iter().map(|choice| [&row[..], std::slice::from_ref(choice)].concat()).collect::<Vec<_>>()
         };
@@ -148,7 +178,12 @@ fn draws(random: &Random) -> Vec<Vec<Choice>> {
                     rounded((from.ln() + part * (to / from).ln()).exp())
                 }
             };
-            Choice { name: value.to_string(), set: vec![format!("{name}={value}")] }
+            Choice {
+                name: value.to_string(),
+                set: vec![format!("{name}={value}")],
+                predicted: false,
+                slow: false,
+            }
         };
         random.keys.iter().map(of_key).collect()
     };
@@ -190,10 +225,14 @@ mod tests {
         title = "strategies"
         [[part.axis]]
         name = "strategy"
-        choices = [{ name = "ddp" }, { name = "ssp, 3 steps", set = ["train.strategy=ps-ssp", "sync.staleness=3"] }]
+        choices = [{ name = "ddp" }, { name = "ssp, 3 steps", set = ["train.strategy=ps-ssp", "sync.staleness=3"], slow = true }]
         [[part.axis]]
         key = "optim.lr"
         values = [0.1, 0.2]
+        [[part.published]]
+        of = { strategy = "ddp", "optim.lr" = 0.1 }
+        numbers = { loss = 0.5 }
+        source = "a paper"
         [[part]]
         title = "one of them, and slower"
         set = ["optim.lr=0.1"]
@@ -212,6 +251,9 @@ mod tests {
         assert_eq!(trials.tables[1].trials[0].runs, trials.tables[0].trials[0].runs);
         assert_eq!(trials.tables[0].axes, ["strategy", "optim.lr"]);
         assert_eq!(trials.tables[0].trials[3].choices, ["ssp, 3 steps", "0.2"]);
+        let published = trials.tables[0].trials.iter().map(|trial| trial.published.get("loss").copied());
+        assert_eq!(published.collect::<Vec<_>>(), [Some(0.5), None, None, None]);
+        assert_eq!(trials.tables[0].sources, ["a paper"]);
         let run = &trials.runs[trials.tables[0].trials[3].runs[1]];
         assert_eq!(run.name, "ssp-3-steps_0.2_seed1");
         let expected = [
@@ -225,7 +267,8 @@ mod tests {
         ];
         assert_eq!(run.sets, expected);
         let quick = Trials::of(&file, &[], true);
-        assert_eq!((quick.tables.len(), quick.runs.len()), (1, 8));
+        // Without the slow part and the slow strategy.
+        assert_eq!((quick.tables.len(), quick.runs.len()), (1, 4));
         assert!(quick.runs[0].sets.contains(&"train.steps=3".to_owned()));
     }
 

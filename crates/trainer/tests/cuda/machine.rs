@@ -17,8 +17,11 @@ fn a_gpu_is_taken_where_there_is_one_for_each_rank() {
     assert!(text.contains("CPU, as rank 1 has no GPU: this host has one GPU"), "{text}");
     // What NCCL does not do is done on processors, or refused.
     for (setting, why) in [
-        ("codec.kind=int8", "codec.kind = \"int8\" encodes gradients on the processor, and \"bf16\" works"),
-        ("codec.kind=bf16", "codec.when = \"auto\" measures by the processor's clock"),
+        (
+            "codec.kind=lossless",
+            "codec.kind = \"lossless\" encodes gradients on the processor; on GPUs there is bf16, int8",
+        ),
+        ("codec.kind=int8", "codec.when = \"auto\" measures by the processor's clock"),
         ("comm.algorithm=ring", "comm.algorithm = \"ring\", and NCCL chooses the way itself"),
     ] {
         let line = format!("train tiny --steps 1 --set train.ranks=2 --set {setting}");

@@ -4,13 +4,19 @@
 #[path = "../../../cuda/tests/software/mod.rs"]
 mod software;
 
+#[path = "../victims/mod.rs"]
+mod victims;
+
 mod place;
 
 mod trainings;
 
 mod offload;
 
+mod codecs;
 mod graphs;
 mod images;
+mod loss_scale;
 mod machine;
 mod ranks;
+mod synchrony;

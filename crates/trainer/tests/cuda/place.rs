@@ -121,3 +121,16 @@ pub(crate) fn agree_on(place: &Place, ranks: usize, line: &str, tolerance: f64) 
         fs::remove_dir_all(place.run(name)).expect("removes");
     }
 }
+
+/// A run that is interrupted and resumed ends with the losses and weights of one that is not, `whole`.
+pub(crate) fn goes_on_bit_for_bit(place: &Place, common: &str) {
+    place.succeed(&format!("{common} --steps 5 --out whole"));
+    place.succeed(&format!("{common} --steps 3 --out parts"));
+    place.succeed(&format!("{common} --steps 5 --out parts --resume"));
+    assert_eq!(column(&place.run("whole"), "loss"), column(&place.run("parts"), "loss"));
+    for run in ["whole", "parts"] {
+        place.succeed(&format!("export {run} --out {run}.safetensors"));
+    }
+    let [whole, parts] = ["whole", "parts"].map(|run| fs::read(place.run(&format!("{run}.safetensors"))));
+    assert!(whole.expect("reads") == parts.expect("reads"), "the weights differ");
+}

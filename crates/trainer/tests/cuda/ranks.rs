@@ -1,12 +1,12 @@
 //! Ranks with a GPU each.
 
 use std::fs;
-use std::process::Command;
 
 use serde_json::Value;
 
 use crate::graphs::graphs_change_nothing;
-use crate::place::{DEVICES, Place, agree_on, column};
+use crate::place::{DEVICES, Place, agree_on, goes_on_bit_for_bit};
+use crate::victims::{kill, ranks_of};
 
 #[test]
 fn a_lost_rank_is_named_by_ranks_on_gpus() {
@@ -23,12 +23,7 @@ fn a_lost_rank_is_named_by_ranks_on_gpus() {
         assert!(started.elapsed().as_secs() < 240, "three steps");
         std::thread::sleep(wait);
     }
-    // The launcher's children are the ranks.
-    let children =
-        Command::new("pgrep").args(["-P", &running.id().to_string()]).output().expect("pgrep runs");
-    let children = String::from_utf8_lossy(&children.stdout).into_owned();
-    let victim = children.split_whitespace().last().expect("a rank").to_owned();
-    assert!(Command::new("kill").args(["-9", &victim]).status().expect("kill runs").success());
+    kill(*ranks_of(&running).last().expect("a rank"));
     let output = running.wait_with_output().expect("phalanx ends");
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && error.contains("rank "), "{error}");
@@ -90,13 +85,5 @@ fn ranks_with_a_gpu_each_go_on_bit_for_bit() {
         return;
     }
     let common = "train tiny --set train.ranks=2 --set log.every=1 --set train.device=cuda --strategy fsdp";
-    place.succeed(&format!("{common} --steps 5 --out whole"));
-    place.succeed(&format!("{common} --steps 3 --out parts"));
-    place.succeed(&format!("{common} --steps 5 --out parts --resume"));
-    assert_eq!(column(&place.run("whole"), "loss"), column(&place.run("parts"), "loss"));
-    for run in ["whole", "parts"] {
-        place.succeed(&format!("export {run} --out {run}.safetensors"));
-    }
-    let [whole, parts] = ["whole", "parts"].map(|run| fs::read(place.run(&format!("{run}.safetensors"))));
-    assert!(whole.expect("reads") == parts.expect("reads"), "the weights differ");
+    goes_on_bit_for_bit(&place, common);
 }

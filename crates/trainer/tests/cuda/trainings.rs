@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::place::{Place, agree, column};
+use crate::place::{Place, agree, column, goes_on_bit_for_bit};
 
 #[test]
 fn an_autoencoder_trains_as_on_the_processor() {
@@ -24,15 +24,7 @@ fn a_run_on_a_gpu_goes_on_bit_for_bit() {
     let Some(place) = Place::new() else { return };
     let common =
         "train tiny --set train.ranks=1 --set log.every=1 --set train.device=cuda --set train.ema=0.9";
-    place.succeed(&format!("{common} --steps 5 --out whole"));
-    place.succeed(&format!("{common} --steps 3 --out parts"));
-    place.succeed(&format!("{common} --steps 5 --out parts --resume"));
-    assert_eq!(column(&place.run("whole"), "loss"), column(&place.run("parts"), "loss"));
-    for run in ["whole", "parts"] {
-        place.succeed(&format!("export {run} --out {run}.safetensors"));
-    }
-    let [whole, parts] = ["whole", "parts"].map(|run| fs::read(place.run(&format!("{run}.safetensors"))));
-    assert!(whole.expect("reads") == parts.expect("reads"), "the weights differ");
+    goes_on_bit_for_bit(&place, common);
     let energy = column(&place.run("whole"), "gpu_energy_joules");
     assert!(energy.len() == 5 && energy.is_sorted() && energy[4] > energy[0], "{energy:?}");
     assert_eq!(column(&place.run("whole"), "gpu_power_watts"), [123.456; 5]);

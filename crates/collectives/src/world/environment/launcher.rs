@@ -7,16 +7,13 @@
 
 use std::net::IpAddr;
 
-use super::{Lookup, number, required, wrong};
+use super::{Ask, AskPmi, Lookup, number, required, wrong};
 use crate::error::Result;
 use crate::world::interface;
 use crate::world::pmi;
 
 /// Where a world meets, if neither a launcher nor the user gives a port and the job has no name.
 pub(super) const DEFAULT_PORT: u16 = 29_500;
-
-/// What PMI's server says: to a rank, together with the addresses of rank 0 if these are wanted, for which all ranks wait.
-pub(super) type AskPmi<'a> = &'a dyn Fn(u64, bool) -> Result<pmi::Told>;
 
 /// A process's place, as its launcher tells it.
 #[derive(Debug)]
@@ -43,7 +40,7 @@ pub(super) struct Master {
 }
 
 /// The place of this process, if a launcher has started it.
-pub(super) fn place(get: Lookup<'_>, ask_pmi: AskPmi<'_>) -> Result<Option<Place>> {
+pub(super) fn place(get: Lookup<'_>, ask: &Ask<'_>) -> Result<Option<Place>> {
     let is_set = |name: &str| get(name).is_some();
     let place = if is_set("RANK") || is_set("WORLD_SIZE") {
         torchrun(get)?
@@ -51,10 +48,10 @@ pub(super) fn place(get: Lookup<'_>, ask_pmi: AskPmi<'_>) -> Result<Option<Place
         open_mpi(get)?
     } else if is_set("PMI_RANK") && (is_set("MPI_LOCALNRANKS") || !is_set("SLURM_STEP_ID")) {
         // Inside of an allocation Hydra starts its helpers by `srun`, whose variables are then those of the helper.
-        hydra(get, ask_pmi)?
+        hydra(get, ask.pmi)?
     } else if is_set("SLURM_PROCID") && is_set("SLURM_STEP_ID") {
         // A batch script has all of SLURM's variables but that of a step, and is no rank.
-        slurm(get)?
+        slurm(get, ask.node)?
     } else {
         return Ok(None);
     };
@@ -194,7 +191,7 @@ fn hydra(get: Lookup<'_>, ask_pmi: AskPmi<'_>) -> Result<Place> {
 }
 
 /// A step of SLURM.
-fn slurm(get: Lookup<'_>) -> Result<Place> {
+fn slurm(get: Lookup<'_>, reach: &dyn Fn(&str) -> String) -> Result<Place> {
     let (rank, world_size, local_rank, _) =
         numbers(get, ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID"])?;
     let node = number(get, "SLURM_NODEID")?.unwrap_or(0);
@@ -204,7 +201,7 @@ fn slurm(get: Lookup<'_>) -> Result<Place> {
             .and_then(|list| tasks_of_node(&list, node))
             .or(number(get, "SLURM_NTASKS_PER_NODE").ok().flatten());
     let master = told_or_here(get, world_size, local_size)
-        .or_else(|| slurm_host(get).map(|address| Master { address, by_any_address: false }))
+        .or_else(|| slurm_host(get).map(|node| Master { address: reach(&node), by_any_address: false }))
         .ok_or_else(|| {
             wrong("MASTER_ADDR", "is not set, and SLURM lists no nodes; it is the host of rank 0")
         })?;

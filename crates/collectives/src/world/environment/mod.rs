@@ -7,10 +7,11 @@ mod tests;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
-use launcher::{AskPmi, Place};
+use launcher::Place;
 
 use super::config::WorldConfig;
 use super::interface;
+use super::pmi;
 use super::secret::Secret;
 use super::tls::Tls;
 use crate::algorithms::cost::CostModel;
@@ -18,6 +19,17 @@ use crate::error::{CommError, Result};
 use crate::operation::Algorithm;
 
 type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// What PMI's server says: to a rank, together with the addresses of rank 0 if these are wanted, for which all ranks wait.
+pub(super) type AskPmi<'a> = &'a dyn Fn(u64, bool) -> Result<pmi::Told>;
+
+/// Who is asked for what variables do not say.
+pub(super) struct Ask<'a> {
+    /// The server of PMI.
+    pub(super) pmi: AskPmi<'a>,
+    /// How a node of SLURM is reached.
+    pub(super) node: &'a dyn Fn(&str) -> String,
+}
 
 /// How many ports belong to a job: rank 0 listens at the first of them that is free.
 const PORTS_OF_JOB: u16 = 16;
@@ -53,9 +65,9 @@ fn ports_of(job: &str) -> u16 {
     PORTS.start + (hash % blocks) as u16 * PORTS_OF_JOB
 }
 
-/// Reads the place of this process from variables that `get` looks up, and from what `ask_pmi` is told.
-pub(super) fn read(get: Lookup<'_>, ask_pmi: AskPmi<'_>) -> Result<Option<WorldConfig>> {
-    let Some(place) = launcher::place(get, ask_pmi)? else { return Ok(None) };
+/// Reads the place of this process from variables that `get` looks up, and from what it has to `ask`.
+pub(super) fn read(get: Lookup<'_>, ask: &Ask<'_>) -> Result<Option<WorldConfig>> {
+    let Some(place) = launcher::place(get, ask)? else { return Ok(None) };
     let Place { rank, world_size, local_rank, local_size, job, port, master } = place;
     let (master_port, master_ports) = match launcher::chosen_port(get)?.or(port) {
         Some(port) => (port, 1),

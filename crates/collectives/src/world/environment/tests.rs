@@ -4,7 +4,7 @@ use super::*;
 
 fn with(variables: &[(&str, &str)]) -> Result<Option<WorldConfig>> {
     let nobody = |_, _| panic!("nobody is to be asked");
-    read(&look_up(variables), &nobody)
+    read(&look_up(variables), &Ask { pmi: &nobody, node: &|node| node.to_owned() })
 }
 
 fn look_up(variables: &[(&str, &str)]) -> impl Fn(&str) -> Option<String> {
@@ -169,6 +169,11 @@ fn rank_0_is_found_on_one_host_and_on_others() {
     assert_eq!(placed(&changed(SRUN, &[("SLURM_STEP_NODELIST", "n2")])).master_addr, "n2");
     let on_one = placed(&changed(SRUN, &[("SLURM_STEP_TASKS_PER_NODE", "4"), ("SLURM_NODEID", "0")]));
     assert_eq!((on_one.master_addr.as_str(), on_one.local_world_size), ("127.0.0.1", 4));
+    // Names of nodes need not be names of hosts.
+    let nobody = |_, _| panic!("nobody is to be asked");
+    let known = |node: &str| format!("address-of-{node}");
+    let reached = read(&look_up(SRUN), &Ask { pmi: &nobody, node: &known });
+    assert_eq!(reached.expect("complete").expect("a launcher").master_addr, "address-of-n1");
     // A batch script without srun is no rank.
     let batch: Vec<_> = SRUN.iter().filter(|(name, _)| !name.starts_with("SLURM_STEP")).copied().collect();
     assert_eq!(with(&batch), Ok(None));
@@ -176,15 +181,21 @@ fn rank_0_is_found_on_one_host_and_on_others() {
 
 #[test]
 fn launchers_of_mpich_are_asked() {
-    let told = |exchange: bool| super::super::pmi::Told {
+    let told = |exchange: bool| pmi::Told {
         job: "mpiexec kvs_23344_0_697025602_vm".to_owned(),
         addresses: if exchange { vec![[203, 0, 113, 2].into()] } else { Vec::new() },
     };
     let ask = |variables: &[(&str, &str)]| {
-        let config = read(&look_up(variables), &|rank, exchange| {
-            assert_eq!(rank, 1);
-            Ok(told(exchange))
-        });
+        let config = read(
+            &look_up(variables),
+            &Ask {
+                pmi: &|rank, exchange| {
+                    assert_eq!(rank, 1);
+                    Ok(told(exchange))
+                },
+                node: &|node| node.to_owned(),
+            },
+        );
         config.expect("complete").expect("a launcher")
     };
     let here = ask(MPICH);

@@ -1,14 +1,42 @@
 //! Steps of optimizers, by the kernels.
 
-use phalanx_kernels::{adam_step, ema_step, scale, sgd_step, sum_of_squares};
+use std::borrow::Cow;
 
-use crate::backend::{AdamOptions, Array, SgdOptions, Updates};
-use crate::storage::{Contiguous, dispatch, tensor_from, with_slice_mut};
+use candle_core::{Device, Tensor};
+use phalanx_kernels::{adam_step, clip_factor, ema_step, loss_scale_step, scale, sgd_step, sum_of_squares};
+
+use crate::backend::{
+    AdamOptions, Array, EmaOptions, LOSS_SCALE_STATE, LossScaleOptions, ScaledStep, SgdOptions, Updates,
+};
+use crate::storage::{Contiguous, copy_in_place, dispatch, tensor_from, with_slice_mut};
 use crate::{Context, Result, TensorError};
 
 /// A scalar of f64.
 fn scalar(op: &'static str, array: &Array) -> Result<f64> {
     Ok(array.host(op)?.to_scalar::<f64>()?)
+}
+
+/// What a step of a scaled loss does on the host: nothing if it is left out.
+fn counts(op: &'static str, scaled: Option<&ScaledStep>) -> Result<bool> {
+    scaled.map_or(Ok(true), |scaled| Ok(scaled.left_out.host(op)?.to_scalar::<u32>()? == 0))
+}
+
+/// How many steps were left out before one that is not.
+fn left_out(op: &'static str, scaled: Option<&ScaledStep>) -> Result<u64> {
+    scaled.map_or(Ok(0), |scaled| Ok(scalar(op, &scaled.all_left_out)? as u64))
+}
+
+/// The gradients that a step uses.
+fn unscaled<'a>(
+    context: &Context,
+    op: &'static str,
+    grads: &'a Array,
+    scaled: Option<&ScaledStep>,
+) -> Result<Cow<'a, Tensor>> {
+    let Some(scaled) = scaled else { return Ok(Cow::Borrowed(grads.host(op)?)) };
+    let own = grads.duplicate()?;
+    context.scale_by(&own, &scaled.factor)?;
+    Ok(Cow::Owned(own.tensor()?))
 }
 
 impl Updates for Context {
@@ -18,9 +46,14 @@ impl Updates for Context {
         weights: &Array,
         grads: &Array,
         buffer: Option<&Array>,
+        scaled: Option<&ScaledStep>,
     ) -> Result<()> {
         const OP: &str = "sgd";
-        let grads = Contiguous::locked(OP, grads.host(OP)?)?;
+        if !counts(OP, scaled)? {
+            return Ok(());
+        }
+        let grads = unscaled(self, OP, grads, scaled)?;
+        let grads = Contiguous::locked(OP, &grads)?;
         dispatch!(OP, weights.dtype(), T => with_slice_mut::<T, _>(OP, weights.host(OP)?, |weights| {
             let grads = grads.slice::<T>()?;
             let Some(buffer) = buffer else {
@@ -38,9 +71,15 @@ impl Updates for Context {
         weights: &Array,
         grads: &Array,
         [first, second]: [&Array; 2],
+        scaled: Option<&ScaledStep>,
     ) -> Result<()> {
         const OP: &str = "adam";
-        let grads = Contiguous::locked(OP, grads.host(OP)?)?;
+        if !counts(OP, scaled)? {
+            return Ok(());
+        }
+        let options = AdamOptions { step: options.step.saturating_sub(left_out(OP, scaled)?), ..options };
+        let grads = unscaled(self, OP, grads, scaled)?;
+        let grads = Contiguous::locked(OP, &grads)?;
         dispatch!(OP, weights.dtype(), T => with_slice_mut::<T, _>(OP, weights.host(OP)?, |weights| {
             with_slice_mut::<T, _>(OP, first.host(OP)?, |first| {
                 with_slice_mut::<T, _>(OP, second.host(OP)?, |second| {
@@ -50,11 +89,25 @@ impl Updates for Context {
         }))
     }
 
-    fn ema_step(&self, decay: f64, average: &Array, weights: &Array) -> Result<()> {
+    fn ema_step(
+        &self,
+        options: EmaOptions,
+        average: &Array,
+        weights: &Array,
+        scaled: Option<&ScaledStep>,
+    ) -> Result<()> {
         const OP: &str = "ema";
+        if !counts(OP, scaled)? {
+            return Ok(());
+        }
+        let options =
+            EmaOptions { updates: options.updates.saturating_sub(left_out(OP, scaled)?), ..options };
+        if scaled.is_some() && options.updates == 0 {
+            return copy_in_place(average.host(OP)?, weights.host(OP)?);
+        }
         let weights = Contiguous::locked(OP, weights.host(OP)?)?;
         dispatch!(OP, average.dtype(), T => with_slice_mut::<T, _>(OP, average.host(OP)?, |average| {
-            Ok(ema_step(self, decay, average, weights.slice::<T>()?)?)
+            Ok(ema_step(self, options.keep(), average, weights.slice::<T>()?)?)
         }))
     }
 
@@ -81,8 +134,36 @@ impl Updates for Context {
 
     fn clip_factor(&self, sum_of_squares: &Array, max_norm: f64) -> Result<Array> {
         let norm = scalar("clip", sum_of_squares)?.sqrt();
-        // The small number is PyTorch's, so that both clip alike.
-        let factor = if norm.is_finite() && norm > max_norm { max_norm / (norm + 1e-6) } else { 1.0 };
-        Ok(tensor_from(vec![factor], ())?.into())
+        Ok(tensor_from(vec![clip_factor(norm, max_norm)], ())?.into())
+    }
+
+    fn not_finite(&self, number: &Array) -> Result<Array> {
+        let finite = scalar("not_finite", number)?.is_finite();
+        Ok(tensor_from(vec![f64::from(u8::from(!finite))], ())?.into())
+    }
+
+    fn loss_scale_step(
+        &self,
+        options: LossScaleOptions,
+        [squares, overflow]: [&Array; 2],
+        state: &Array,
+    ) -> Result<[Array; 3]> {
+        const OP: &str = "loss_scale_step";
+        let found = (scalar(OP, squares)?, scalar(OP, overflow)? != 0.0);
+        with_slice_mut::<f64, _>(OP, state.host(OP)?, |state| {
+            let problem = format!("a state of {} numbers; there are {LOSS_SCALE_STATE}", state.len());
+            let state: &mut [f64; LOSS_SCALE_STATE] =
+                state.try_into().map_err(|_| TensorError::shape(OP, problem))?;
+            let scale = state[0];
+            let step = loss_scale_step(options, found, state);
+            let left_out = u8::from(step.left_out);
+            let told = [&[scale, f64::from(left_out), step.norm], &state[..]].concat();
+            let len = told.len();
+            Ok([
+                tensor_from(vec![step.factor], ())?.into(),
+                Tensor::new(u32::from(left_out), &Device::Cpu)?.into(),
+                tensor_from(told, len)?.into(),
+            ])
+        })
     }
 }

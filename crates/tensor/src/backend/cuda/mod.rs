@@ -1,6 +1,6 @@
 //! The back end of NVIDIA GPUs: arrays in the memory of one, and the kernels and libraries of `phalanx-cuda`. A file a family.
 //!
-//! Everything is issued on the GPU's computing stream and nothing waits but [`Memory::to_host`](super::Memory::to_host).
+//! Everything but codecs is issued on the GPU's computing stream and nothing waits but [`Memory::to_host`](super::Memory::to_host).
 //!
 //! Elements lie in row-major order, but those of images that a convolution by tensor cores made: they lie channels-last, in the
 //! order N, H, W, C, and so does what norms, pooling and elementwise functions make of them. Whoever needs them in row-major
@@ -8,6 +8,7 @@
 
 mod array;
 mod batch_norms;
+mod codecs;
 mod convolutions;
 mod elementwise;
 mod images;
@@ -35,7 +36,7 @@ pub use phalanx_cuda::Options as CudaOptions;
 pub use phalanx_cuda::Replay;
 pub use phalanx_cuda::memory::Lent;
 
-use super::{Array, ArrayBackend};
+use super::{Array, ArrayBackend, DeviceCodecs};
 use crate::{Precision, Result, TensorError};
 
 /// What messages call this back end.
@@ -181,6 +182,10 @@ impl Cuda {
 impl ArrayBackend for Cuda {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn codecs(&self) -> Option<&dyn DeviceCodecs> {
+        Some(self)
     }
 }
 

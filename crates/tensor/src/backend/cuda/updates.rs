@@ -1,10 +1,33 @@
 //! Steps of optimizers, by the kernels.
 
-use phalanx_cuda::kernels::{self, StepInputs};
+use phalanx_cuda::Slice;
+use phalanx_cuda::kernels::{self, EmaInputs, StepInputs};
 
 use super::Cuda;
 use crate::Result;
-use crate::backend::{AdamOptions, Array, SgdOptions, Updates};
+use crate::backend::{AdamOptions, Array, EmaOptions, LossScaleOptions, ScaledStep, SgdOptions, Updates};
+
+impl Cuda {
+    /// What a step reads and writes besides its moments.
+    fn step_inputs<'a>(
+        &self,
+        op: &'static str,
+        weights: &'a Array,
+        grads: &'a Array,
+        scaled: Option<&'a ScaledStep>,
+    ) -> Result<StepInputs<'a>> {
+        let step = StepInputs::new(self.slice(op, weights)?, self.slice(op, grads)?);
+        let Some(scaled) = scaled else { return Ok(step) };
+        let [skip, left_out] = self.counted(op, scaled)?;
+        let factor = Some(self.slice(op, &scaled.factor)?);
+        Ok(StepInputs { factor, skip: Some(skip), left_out: Some(left_out), ..step })
+    }
+
+    /// Whether a step changes nothing, and how many have changed nothing.
+    fn counted<'a>(&self, op: &'static str, scaled: &'a ScaledStep) -> Result<[&'a Slice; 2]> {
+        Ok([self.slice(op, &scaled.left_out)?, self.slice(op, &scaled.all_left_out)?])
+    }
+}
 
 impl Updates for Cuda {
     fn sgd_step(
@@ -13,9 +36,10 @@ impl Updates for Cuda {
         weights: &Array,
         grads: &Array,
         buffer: Option<&Array>,
+        scaled: Option<&ScaledStep>,
     ) -> Result<()> {
         const OP: &str = "sgd";
-        let step = StepInputs::new(self.slice(OP, weights)?, self.slice(OP, grads)?);
+        let step = self.step_inputs(OP, weights, grads, scaled)?;
         Ok(kernels::sgd_step(self.gpu(), options, step, self.slice_if(OP, buffer)?)?)
     }
 
@@ -25,16 +49,28 @@ impl Updates for Cuda {
         weights: &Array,
         grads: &Array,
         [first, second]: [&Array; 2],
+        scaled: Option<&ScaledStep>,
     ) -> Result<()> {
         const OP: &str = "adam";
-        let step = StepInputs::new(self.slice(OP, weights)?, self.slice(OP, grads)?);
+        let step = self.step_inputs(OP, weights, grads, scaled)?;
         let moments = [self.slice(OP, first)?, self.slice(OP, second)?];
         Ok(kernels::adam_step(self.gpu(), options, step, moments)?)
     }
 
-    fn ema_step(&self, decay: f64, average: &Array, weights: &Array) -> Result<()> {
+    fn ema_step(
+        &self,
+        options: EmaOptions,
+        average: &Array,
+        weights: &Array,
+        scaled: Option<&ScaledStep>,
+    ) -> Result<()> {
         const OP: &str = "ema";
-        Ok(kernels::ema_step(self.gpu(), decay, self.slice(OP, average)?, self.slice(OP, weights)?)?)
+        let mut step = EmaInputs::new(self.slice(OP, average)?, self.slice(OP, weights)?);
+        if let Some(scaled) = scaled {
+            let [skip, left_out] = self.counted(OP, scaled)?;
+            (step.skip, step.left_out) = (Some(skip), Some(left_out));
+        }
+        Ok(kernels::ema_step(self.gpu(), options, step)?)
     }
 
     fn sum_of_squares(&self, x: &Array) -> Result<Array> {
@@ -48,5 +84,22 @@ impl Updates for Cuda {
 
     fn clip_factor(&self, sum_of_squares: &Array, max_norm: f64) -> Result<Array> {
         Ok(self.array(kernels::clip_factor(self.gpu(), self.slice("clip", sum_of_squares)?, max_norm)?, ()))
+    }
+
+    fn not_finite(&self, number: &Array) -> Result<Array> {
+        Ok(self.array(kernels::not_finite(self.gpu(), self.slice("not_finite", number)?)?, ()))
+    }
+
+    fn loss_scale_step(
+        &self,
+        options: LossScaleOptions,
+        [squares, overflow]: [&Array; 2],
+        state: &Array,
+    ) -> Result<[Array; 3]> {
+        const OP: &str = "loss_scale_step";
+        let found = (self.slice(OP, squares)?, self.slice(OP, overflow)?);
+        let step = kernels::loss_scale_step(self.gpu(), options, found, self.slice(OP, state)?)?;
+        let told = step.told.len();
+        Ok([self.array(step.factor, ()), self.array(step.skip, ()), self.array(step.told, told)])
     }
 }

@@ -311,7 +311,8 @@ fn on_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, CheckpointError> + Send + 'static,
 ) -> Result<Work<T>, CheckpointError> {
     let thread = std::thread::Builder::new().name("phalanx-checkpoint".to_owned());
-    thread.spawn(work).map_err(|source| aside.failed("start a thread for", source))
+    let span = tracing::trace_span!(target: "phalanx_trace::saving", "write a checkpoint");
+    thread.spawn(move || span.in_scope(work)).map_err(|source| aside.failed("start a thread for", source))
 }
 
 fn join<T>(aside: &Aside, work: Work<T>) -> Result<T, CheckpointError> {

@@ -42,13 +42,6 @@ pub(in crate::engine) struct Before {
     pub(in crate::engine) dead: Vec<Dead>,
 }
 
-/// The name of this rank's host.
-pub(super) fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name = name.trim();
-    if name.is_empty() { "this host".to_owned() } else { name.to_owned() }
-}
-
 impl Distributed {
     /// The number that this run's rank `rank` had when the run began.
     pub(in crate::engine) fn first_number(&self, rank: usize) -> usize {
@@ -84,8 +77,8 @@ impl Distributed {
         roster.config = place;
         let (workers, least, stop) = (roster.workers, roster.least, roster.stop.clone());
         self.job = Job::shared(&communicator)?;
-        let connected = self.device.connected(&communicator)?;
-        self.mesh = Some(config.train.strategy.mesh(connected, 0)?);
+        let strategy = config.train.strategy;
+        self.mesh = Some(strategy.mesh(self.device.connected(&communicator, strategy)?, 0)?);
         self.world = Some(communicator);
         self.told = Some(self.asks_when(&stop));
         let died = || dead.iter().map(ToString::to_string).collect();

@@ -1,5 +1,6 @@
 //! The other ranks, as the training loop sees them.
 
+mod clock;
 mod job;
 mod left;
 mod listeners;
@@ -10,12 +11,12 @@ mod world;
 use std::path::Path;
 use std::time::Duration;
 
-use phalanx_collectives::{CommStats, Communicator, ReduceOp, WorldConfig, connect_unless};
+use phalanx_collectives::{Clock, CommStats, Communicator, ReduceOp, WorldConfig, connect_unless};
 use phalanx_sharding::{ProcessMesh, Ranks, Strategy};
 
-pub(in crate::engine) use job::{Job, StopReason};
+pub(in crate::engine) use job::{Agreed, Job, StopReason};
 pub(in crate::engine) use left::Before;
-use left::{Roster, host_name};
+use left::Roster;
 pub(in crate::engine) use listeners::listener;
 pub(in crate::engine) use network::{BatchGroups, Network, sync_options};
 pub(in crate::engine) use shares::{Share, Shares};
@@ -26,6 +27,7 @@ use super::device::Device;
 use super::error::TrainError;
 use crate::config::Config;
 use crate::launch::{Hearing, StopFlag};
+use crate::run::host_name;
 
 /// What communication has cost a rank.
 #[derive(Debug, Clone, Copy, Default)]
@@ -93,6 +95,8 @@ pub(in crate::engine) struct Distributed {
     servers: usize,
     /// Who is who, if ranks are processes.
     roster: Option<Roster>,
+    /// Whether ranks are threads of this process.
+    are_threads: bool,
 }
 
 impl Distributed {
@@ -105,10 +109,11 @@ impl Distributed {
         stop: &StopFlag,
     ) -> Result<Self, TrainError> {
         let mut place = None;
+        let link = config.comm.simulated()?;
         let communicator = match &world.link {
             Link::Process(config) if config.world_size > 1 => {
                 let flight_recorder = config.flight_recorder.clone().or_else(|| Some(logs.to_owned()));
-                let config = WorldConfig { flight_recorder, ..WorldConfig::clone(config) };
+                let config = WorldConfig { flight_recorder, link, ..WorldConfig::clone(config) };
                 let communicator = connect_unless(&config, || stop.is_raised())?;
                 place = Some(config);
                 Some(communicator)
@@ -130,7 +135,12 @@ impl Distributed {
             Some(world) => Device::among(config, world)?,
             None => Device::alone(config)?,
         };
-        let mesh = communicator.as_ref().map(|world| Ok(strategy.mesh(device.connected(world)?, 0)?));
+        if (link.is_some() || config.comm.clock == Clock::Cpu) && !device.place().is_host() {
+            let problem = "comm.link and comm.clock are for CPUs; set train.device = cpu".to_owned();
+            return Err(TrainError::Setup(problem));
+        }
+        let mesh =
+            communicator.as_ref().map(|world| Ok(strategy.mesh(device.connected(world, strategy)?, 0)?));
         let mesh = mesh.transpose().inspect_err(|error: &TrainError| {
             if let Some(world) = &communicator {
                 world.abort(&error.to_string());
@@ -145,6 +155,7 @@ impl Distributed {
             told: None,
             servers: config.sync.servers,
             roster: None,
+            are_threads: matches!(world.link, Link::Thread(_)),
         };
         if let Some(config_of_world) = place {
             this.roster = Some(Roster {
@@ -181,6 +192,7 @@ impl Distributed {
             told: None,
             servers: 0,
             roster: None,
+            are_threads: false,
         }
     }
 
@@ -190,7 +202,8 @@ impl Distributed {
         let (job, world) = (Job::shared(&communicator)?, Some(communicator.clone()));
         let mesh = Some(ProcessMesh::data_parallel(communicator)?);
         let device = Device::processor();
-        Ok(Self { device, world, mesh, strategy: None, job, told: None, servers: 0, roster: None })
+        let (strategy, told, roster) = (None, None, None);
+        Ok(Self { device, world, mesh, strategy, job, told, servers: 0, roster, are_threads: true })
     }
 
     /// This rank in the world, from 0.
@@ -222,6 +235,22 @@ impl Distributed {
     pub(in crate::engine) fn share(&self) -> Share {
         let rank = self.mesh.as_ref().map_or(0, ProcessMesh::data_rank);
         Share { rank: (!self.is_server()).then_some(rank), ranks: self.data_size() }
+    }
+
+    /// The number of this rank's host, and its name.
+    pub(in crate::engine) fn host(&self) -> (usize, String) {
+        let number = self.world.as_ref().map_or(0, |world| world.hosts()[world.rank()]);
+        (number, host_name())
+    }
+
+    /// Whether this is the first rank of its host.
+    pub(in crate::engine) fn is_first_of_host(&self) -> bool {
+        self.world.as_ref().is_none_or(|world| world.local_rank() == 0)
+    }
+
+    /// Whether this is the first rank of its process.
+    pub(in crate::engine) fn is_first_of_process(&self) -> bool {
+        !self.are_threads || self.rank() == 0
     }
 
     /// What ranks tell each other apart from the collectives of a step.
@@ -268,6 +297,14 @@ impl Distributed {
         self.world().map_or_else(|| Ok(own.to_vec()), |world| Ok(world.all_gatherv(own)?.concat()))
     }
 
+    /// The bytes of all ranks, by rank, on rank 0; nothing elsewhere.
+    pub(in crate::engine) fn gather_bytes(&self, own: Vec<u8>) -> Result<Vec<Vec<u8>>, TrainError> {
+        match self.world() {
+            Some(world) => Ok(world.gatherv(&own, 0)?),
+            None => Ok(vec![own]),
+        }
+    }
+
     /// Replaces each number by its sum over the ranks.
     pub(in crate::engine) fn sum(&self, values: &mut [f64]) -> Result<(), TrainError> {
         self.world().map_or(Ok(()), |world| Ok(world.all_reduce(values, ReduceOp::Sum)?))
@@ -291,6 +328,13 @@ impl Distributed {
     /// An error if a rank is lost, so that what was computed with it is not to be believed; waits for nothing.
     pub(in crate::engine) fn check(&self) -> Result<(), TrainError> {
         self.mesh.as_ref().map_or(Ok(()), |mesh| Ok(mesh.world().check()?))
+    }
+
+    /// Whether what is computed here mixes with what comes from other ranks, and nobody has waited on the host for that to come: it
+    /// is read before anybody knows that a rank was lost.
+    pub(in crate::engine) fn mixes_unseen(&self) -> bool {
+        let on_host = self.strategy.is_none_or(|strategy| strategy.exchanges_on_host());
+        !self.device.place().is_host() && !on_host
     }
 
     /// Tells the other ranks that this one fails, so that they do not wait for it.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use phalanx_sharding::{
-    CatchUp, DataParallel, Layout, Options, ParallelStrategy, ShardRole, StateBytes, SyncOptions, SyncStats,
-    share,
+    CatchUp, DataParallel, Layout, Options, Overlap, ParallelStrategy, ShardRole, StateBytes, SyncOptions,
+    SyncStats, share,
 };
 use phalanx_tensor::{FlatParam, Key, ParamStore, ProcessGroup};
 
@@ -73,10 +73,15 @@ impl Network {
         threads: usize,
         catch_up: Option<CatchUp>,
     ) -> Result<(), TrainError> {
+        // Bytes on a simulated link are no work of the processor, which could not go on beside computing.
+        let overlap = match config.train.overlap {
+            Overlap::Auto if !config.comm.link.is_empty() => Overlap::Always,
+            overlap => overlap,
+        };
         let ahead = Options {
             prefetch: config.train.prefetch,
             gathered_bytes: mib(config.train.gathered_mib),
-            overlap: config.train.overlap,
+            overlap,
             ..Options::default()
         };
         let Some((mesh, strategy)) = distributed.sharing() else {
@@ -91,7 +96,7 @@ impl Network {
             codec: config.codec.settings(config.train.seed, &self.name).codec()?,
             codec_scope: config.codec.scope,
             codec_when: config.codec.when,
-            weight_chunk: config.codec.weight_chunk(),
+            weights: config.codec.weight_rounding(),
             threads,
             ..ahead
         };

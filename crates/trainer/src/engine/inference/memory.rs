@@ -47,7 +47,7 @@ pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Res
             algorithm: config.comm.algorithm,
             codec: codec.clone(),
             codec_scope: config.codec.scope,
-            weight_chunk: config.codec.weight_chunk(),
+            weights: config.codec.weight_rounding(),
             sync: sync_options(config, own.train.ranks, network.name()),
         }
     };
@@ -64,7 +64,7 @@ pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Res
             let mut workload = workload(network);
             if workload.ranks == 1 {
                 // Nothing is sent, so nothing is encoded.
-                workload = Workload { codec: None, weight_chunk: None, ..workload };
+                workload = Workload { codec: None, weights: None, ..workload };
             }
             let mut plan = MemoryPlan::new(network.store().flat_params(), strategy, &workload)?;
             plan.sent_per_step *= updates(network).max(1) as u64;
@@ -88,7 +88,7 @@ pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Res
     };
     let goes = |strategy: &&Strategy| {
         strategy.goes_by(config.comm.algorithm).is_ok()
-            && (config.codec.weight_chunk().is_none() || strategy.moves_parameters().is_ok())
+            && (config.codec.weight_rounding().is_none() || strategy.moves_parameters().is_ok())
             && codec.as_ref().is_none_or(|codec| strategy.encodes_by(&**codec, config.codec.scope).is_ok())
     };
     let plans = strategies.iter().filter(goes).map(plan).collect::<Result<_, _>>()?;
@@ -119,4 +119,6 @@ fn add(sum: &mut MemoryPlan, other: MemoryPlan) {
     sum.flat_params += other.flat_params;
     sum.outside += other.outside;
     sum.blocks.extend(other.blocks);
+    sum.buckets.extend(other.buckets);
+    sum.kept.extend(other.kept);
 }

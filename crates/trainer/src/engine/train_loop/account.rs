@@ -3,18 +3,28 @@
 use std::time::Duration;
 
 use phalanx_sharding::SyncStats;
+use serde::{Deserialize, Serialize};
 
 use super::Run;
 use crate::engine::distributed::Network;
 use crate::engine::error::TrainError;
 use crate::launch::FailureReport;
-use crate::run::{DeadRank, Machine, RankSummary, Summary, SyncSummary, peak_memory};
+use crate::run::{DeadRank, EnergySummary, Machine, RankSummary, Summary, SyncSummary, peak_memory};
+use crate::usage::{ProcessUsage, RankEnergy, Sampler, together};
 
 /// Numbers of a [`RankSummary`] that travel between ranks.
 const FIELDS: usize = 12;
 
-/// What every rank has to account for, known to all.
-pub(super) fn gather(run: &Run<'_>) -> Result<Vec<RankSummary>, TrainError> {
+/// What a rank tells besides.
+#[derive(Default, Serialize, Deserialize)]
+struct Told {
+    synchrony: Option<SyncSummary>,
+    process: ProcessUsage,
+    energy: RankEnergy,
+}
+
+/// What every rank has to account for, and the energy of all, known to all.
+pub(super) fn gather(run: &Run<'_>) -> Result<(Vec<RankSummary>, EnergySummary), TrainError> {
     let (rank, size) = (run.distributed.rank(), run.distributed.size());
     let whole = run.meter.whole();
     let [parameters, gradients, optimizer] = run.state.bytes();
@@ -37,14 +47,24 @@ pub(super) fn gather(run: &Run<'_>) -> Result<Vec<RankSummary>, TrainError> {
         run.state.networks().map(Network::peak_gathered_bytes).sum::<u64>() as f64,
     ]);
     run.distributed.sum(&mut table)?;
+    let used = run.usage.as_ref().map(Sampler::used).unwrap_or_default();
     let synchrony = run.state.sync_stats().as_ref().map(of_stats);
-    let told = serde_json::to_string(&synchrony).map_err(|error| TrainError::Setup(error.to_string()))?;
-    let told = run.distributed.gather_text(&told)?;
-    let synchrony = |rank: usize| serde_json::from_str(&told[rank]).ok().flatten();
-    let rows = table.chunks_exact(FIELDS).enumerate();
-    Ok(rows
-        .map(|(rank, row)| RankSummary {
-            synchrony: synchrony(rank),
+    let own = Told { synchrony, process: used.process, energy: used.energy };
+    let own = serde_json::to_string(&own).map_err(|error| TrainError::Setup(error.to_string()))?;
+    let told = run.distributed.gather_text(&own)?;
+    let told: Vec<Told> = told.iter().map(|told| serde_json::from_str(told).unwrap_or_default()).collect();
+    let energy: Vec<RankEnergy> = told.iter().map(|told| told.energy.clone()).collect();
+    let (energy, joules) = together(&energy, whole.images as u64);
+    let rows = table.chunks_exact(FIELDS).zip(told).enumerate();
+    let ranks = rows
+        .map(|(rank, (row, Told { synchrony, process, .. }))| RankSummary {
+            synchrony,
+            cpu_seconds: process.cpu_seconds,
+            minor_faults: process.minor_faults,
+            major_faults: process.major_faults,
+            disk_read_bytes: process.disk_read_bytes,
+            disk_written_bytes: process.disk_written_bytes,
+            joules: joules[rank],
             rank: run.distributed.first_number(rank),
             peak_memory_bytes: (row[0] >= 0.0).then_some(row[0] as u64),
             parameter_bytes: row[1] as u64,
@@ -59,7 +79,8 @@ pub(super) fn gather(run: &Run<'_>) -> Result<Vec<RankSummary>, TrainError> {
             step_bytes_sent: row[10] as u64,
             gathered_bytes: row[11] as u64,
         })
-        .collect())
+        .collect();
+    Ok((ranks, energy))
 }
 
 /// How this rank kept step with the others.
@@ -81,7 +102,12 @@ fn dead(run: &Run<'_>) -> Vec<DeadRank> {
 }
 
 /// The summary of a run that has ended.
-pub(super) fn summary(run: &Run<'_>, ranks: Vec<RankSummary>, interrupted: bool, wall: Duration) -> Summary {
+pub(super) fn summary(
+    run: &Run<'_>,
+    ranks: Vec<RankSummary>,
+    energy: EnergySummary,
+    (interrupted, wall): (bool, Duration),
+) -> Summary {
     let step = run.state.step;
     Summary {
         status: if interrupted { "interrupted" } else { "finished" }.to_owned(),
@@ -95,6 +121,7 @@ pub(super) fn summary(run: &Run<'_>, ranks: Vec<RankSummary>, interrupted: bool,
         images_per_second: run.meter.whole().rate(),
         wall_seconds: wall.as_secs_f64(),
         metrics: run.last.clone(),
+        energy: Some(energy),
         ranks,
         dead: dead(run),
         machine: Machine::detect(),

@@ -16,7 +16,9 @@ use crate::engine::observer::named;
 use crate::engine::training::Drawing;
 use crate::engine::{Event, Observer, StepReport, TrainError};
 use crate::run::atomic::write_aside;
-use crate::run::{Line, MetricsWriter, RunError, RunFolder, curves_svg, read_metrics, synchrony_svg};
+use crate::run::{
+    EventFile, Line, MetricsWriter, RunError, RunFolder, curves_svg, host_name, read_metrics, synchrony_svg,
+};
 
 impl Run<'_> {
     /// Writes the line of a step, with the rates since the last one, what was evaluated after it, and what has collapsed in it.
@@ -43,7 +45,7 @@ impl Run<'_> {
             line = line.with(&format!("test_{name}"), *value);
             self.last.insert(format!("test_{name}"), Value::from(*value));
         }
-        for (name, value) in self.gauge.as_ref().map(Gauge::look).unwrap_or_default() {
+        for (name, value) in self.gauge.as_deref().map(Gauge::look).unwrap_or_default() {
             line = line.with(name, value);
             self.last.insert(name.to_owned(), Value::from(value));
         }
@@ -58,9 +60,26 @@ impl Run<'_> {
             line = line.with("warnings", collapsed);
         }
         metrics.write(&line)?;
+        self.write_events(&line)?;
         observer.step(&report, true);
         if !evaluated.is_empty() {
             observer.event(&Event::Evaluated { step: report.step, measures: evaluated });
+        }
+        Ok(())
+    }
+
+    /// Writes a line of metrics for TensorBoard, if that is wanted: the first one of this process into a file of its own.
+    fn write_events(&mut self, line: &Line) -> Result<(), TrainError> {
+        if !self.config.log.tensorboard {
+            return Ok(());
+        }
+        if self.events.is_none() {
+            let path = self.folder.config();
+            let config = std::fs::read_to_string(&path).map_err(RunError::io("read", &path))?;
+            self.events = Some(EventFile::create(self.folder.path(), &host_name(), line.step(), &config)?);
+        }
+        if let Some(events) = &mut self.events {
+            events.scalars(line)?;
         }
         Ok(())
     }
@@ -75,7 +94,11 @@ impl Run<'_> {
         let (sample, checkpoint) = (&self.config.sample, &self.config.checkpoint);
         if self.plan.is_due(sample.every, step, last) {
             let path = self.folder.samples().join(format!("step-{step:08}.png"));
-            if draw_for_run(self, &path)? {
+            let span = tracing::trace_span!(target: "phalanx_trace::evaluation", "draw samples");
+            if span.in_scope(|| draw_for_run(self, &path))? {
+                if let Some(events) = &mut self.events {
+                    events.image(step, "samples", &path)?;
+                }
                 observer.event(&Event::Sampled { step, path });
             }
         }
@@ -97,6 +120,7 @@ impl Run<'_> {
             ("model".to_owned(), Value::from(config.model.kind.as_str())),
             ("seed".to_owned(), Value::from(config.train.seed)),
         ]);
+        let _saving = tracing::trace_span!(target: "phalanx_trace::saving", "begin a checkpoint").entered();
         let (state, distributed, wanted) = (&self.state, &self.distributed, self.broken.is_none());
         let parts = || {
             let parts = state.parts(distributed, &mut saved)?;
@@ -111,7 +135,8 @@ impl Run<'_> {
 
     /// Waits until the checkpoint that is being written is complete.
     pub(super) fn settle(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
-        if let Some(saved) = self.saver.settle(&self.distributed)? {
+        let span = tracing::trace_span!(target: "phalanx_trace::saving", "wait for the checkpoint");
+        if let Some(saved) = span.in_scope(|| self.saver.settle(&self.distributed))? {
             tell_saved(observer, saved);
         }
         self.last.insert("save_seconds".to_owned(), Value::from(self.saver.stalled().as_secs_f64()));
@@ -124,13 +149,13 @@ impl Run<'_> {
         interrupted: bool,
         wall: Duration,
     ) -> Result<Option<crate::run::Summary>, TrainError> {
-        let ranks = account::gather(self)?;
+        let (ranks, energy) = account::gather(self)?;
         if !self.is_first() {
             return Ok(None);
         }
         let losses = self.state.training.phases().into_iter().map(|phase| named(&phase.name, "loss"));
         let losses = losses.chain(self.state.training.evaluated().first().map(|name| format!("test_{name}")));
-        let peaks = self.gauge.as_ref().map(Gauge::peaks).unwrap_or_default();
+        let peaks = self.gauge.as_deref().map(Gauge::peaks).unwrap_or_default();
         self.last.extend(peaks.into_iter().map(|(name, bytes)| (name, Value::from(bytes))));
         draw_curves(self.folder, &losses.collect::<Vec<_>>())?;
         let title = self.folder.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -138,7 +163,7 @@ impl Run<'_> {
             let path = self.folder.synchrony();
             write_aside(&path, svg.as_bytes()).map_err(RunError::io("write", &path))?;
         }
-        Ok(Some(account::summary(self, ranks, interrupted, wall)))
+        Ok(Some(account::summary(self, ranks, energy, (interrupted, wall))))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use phalanx_collectives::Clock;
 use phalanx_tensor::Key;
 
 use crate::config::Config;
@@ -36,9 +37,9 @@ impl Delay {
         Duration::from_secs_f64(seconds.max(0.0))
     }
 
-    /// Sleeps at the end of a step.
-    pub(super) fn hold_up(&self, step: u64, taken: Duration) {
-        std::thread::sleep(self.length(step, taken));
+    /// Sleeps at the end of a step, by this clock.
+    pub(super) fn hold_up(&self, clock: Clock, step: u64, taken: Duration) {
+        clock.sleep(self.length(step, taken));
     }
 }
 

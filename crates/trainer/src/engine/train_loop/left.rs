@@ -64,6 +64,11 @@ impl Run<'_> {
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
         self.losses.go_on(&self.distributed, before);
+        // What was agreed on in the world that broke, some may not have heard.
+        self.asked.clear();
+        if let Some(desk) = &self.desk {
+            desk.ask_again(self.distributed.job())?;
+        }
         for dead in &before.dead {
             let (rank, host) = (dead.rank, dead.host.clone());
             self.dead.push(DeadRank { rank, host, from_step: UNKNOWN, cause: None });

@@ -1,6 +1,8 @@
 //! Where the time goes.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use phalanx_collectives::Clock;
 
 /// Time by what it was spent on, for the line that is logged and for the summary.
 #[derive(Debug, Clone, Default)]
@@ -67,10 +69,10 @@ impl Meter {
     }
 }
 
-/// Runs `work` and adds its time to `total`.
-pub(super) fn timed<T>(total: &mut Duration, work: impl FnOnce() -> T) -> T {
-    let start = Instant::now();
+/// Runs `work` and adds its time by this clock to `total`.
+pub(super) fn timed<T>(clock: Clock, total: &mut Duration, work: impl FnOnce() -> T) -> T {
+    let start = clock.now();
     let result = work();
-    *total += start.elapsed();
+    *total += clock.now().saturating_sub(start);
     result
 }

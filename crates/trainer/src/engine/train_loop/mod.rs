@@ -8,10 +8,13 @@ mod left;
 mod losses;
 mod meter;
 mod replicas;
+mod requests;
 mod state;
 mod step;
 mod steps;
+mod traced;
 mod trainable;
+mod usage;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,8 +29,10 @@ use by_rank::ByRank;
 use chaos::Delay;
 use losses::Losses;
 use meter::Meter;
+use requests::Desk;
 use state::TrainState;
 use step::Taken;
+use traced::Traced;
 
 use super::checkpoint::{Saver, find_checkpoint};
 use super::data::Data;
@@ -41,7 +46,8 @@ use super::watch::Watch;
 use super::{Plan, TrainError, precision};
 use crate::config::{Config, Resolved};
 use crate::launch::StopFlag;
-use crate::run::{DeadRank, RunFolder};
+use crate::run::{DeadRank, EventFile, Request, RunFolder};
+use crate::usage::Sampler;
 
 /// Trains a task as one rank of `world`, going on from the newest complete checkpoint in `folder` if there is one, until
 /// the configured step or until `stop` is raised on any rank.
@@ -60,9 +66,18 @@ pub fn train(
     let start = Instant::now();
     let config = &resolved.config;
     world.check(config)?;
-    let context = precision::context(config, world)?;
-    let distributed = Distributed::connect(world, config, &folder.logs(), stop)?;
-    Run::new(task, folder, config, distributed, context)?.train(resolved, start, observer.as_mut())
+    traced::prepare(config)?;
+    // Whatever is traced on this thread, and on those that it starts, is this rank's.
+    let rank =
+        tracing::trace_span!(target: "phalanx_trace::rank", "rank", rank = world.rank() as u64).entered();
+    let mut train = || {
+        let context = precision::context(config, world)?;
+        let distributed = Distributed::connect(world, config, &folder.logs(), stop)?;
+        Run::new(task, folder, config, distributed, context)?.train(resolved, start, observer.as_mut())
+    };
+    let trained: Result<(), TrainError> = train();
+    drop(rank);
+    trained.inspect_err(|_| traced::give_up(config, folder, world))
 }
 
 /// One rank of a run.
@@ -77,7 +92,11 @@ pub(super) struct Run<'a> {
     /// Where arrays are made.
     place: Place,
     /// What the GPU does, if there is one.
-    gauge: Option<Gauge>,
+    gauge: Option<Arc<Gauge>>,
+    /// What this rank uses, once it trains.
+    usage: Option<Sampler>,
+    /// Its part in the run's trace, if there is to be one.
+    traced: Option<Traced>,
     meter: Meter,
     losses: Losses,
     /// The work of each phase.
@@ -99,10 +118,16 @@ pub(super) struct Run<'a> {
     met: u64,
     /// The step of a checkpoint that was not complete when a rank was lost.
     unsaved: Option<u64>,
+    /// On rank 0, where users are heard.
+    desk: Option<Desk>,
+    /// What all ranks have agreed to do before the next step.
+    asked: VecDeque<Request>,
     /// On rank 0, where ranks do not take every step together: what each has told.
     by_rank: Option<ByRank>,
     /// Seconds of training before this run was resumed, as its metrics say.
     seconds_before: f64,
+    /// On rank 0, if `log.tensorboard` is set and a line was written: the events of this process.
+    events: Option<EventFile>,
     /// What makes this rank slow on purpose.
     delay: Option<Delay>,
     saver: Saver,
@@ -139,7 +164,9 @@ impl<'a> Run<'a> {
             plan,
             context,
             place: distributed.device().place().clone(),
-            gauge: Gauge::of(distributed.device()),
+            gauge: Gauge::of(distributed.device()).map(Arc::new),
+            usage: None,
+            traced: None,
             meter: Meter::default(),
             losses: Losses::default(),
             repeated: std::iter::repeat_with(repeated).take(phases).collect(),
@@ -151,8 +178,11 @@ impl<'a> Run<'a> {
             dead: Vec::new(),
             met: 0,
             unsaved: None,
+            desk: None,
+            asked: VecDeque::new(),
             by_rank: None,
             seconds_before: 0.0,
+            events: None,
             delay: Delay::of(config, distributed.rank()),
             saver: Saver::new(folder, config),
             quality,
@@ -217,7 +247,13 @@ impl<'a> Run<'a> {
                 .event(&Event::Note(format!("nothing to do: {step} of {stop} steps are done; see --steps")));
             return Ok(());
         }
-        observer.started(&self.started());
+        let started = self.started();
+        observer.started(&started);
+        if self.is_first() {
+            self.desk = Some(Desk::open(self.folder, &started)?);
+        }
+        self.sample_usage()?;
+        self.traced = Traced::begin(self.config, &self.distributed)?;
         let (interrupted, summary) = loop {
             let steps = self.steps(observer);
             let ended = steps.and_then(|stopped| Ok((stopped, self.summary(stopped, start.elapsed())?)));
@@ -226,14 +262,22 @@ impl<'a> Run<'a> {
                 Err(error) => self.go_on_without(error, observer)?,
             }
         };
+        let is_traced = self.write_trace(!interrupted)?;
         if let Some(summary) = summary {
             summary.write(&self.folder.summary())?;
-            if interrupted {
-                let (program, path) = (&resolved.catalogue().program, self.folder.path().display());
+            if let Some(desk) = self.desk.take() {
+                desk.close(summary.step);
+            }
+            if is_traced {
+                let (program, path) = (&resolved.catalogue().program, self.folder.trace());
                 observer.event(&Event::Note(format!(
-                    "interrupted after step {}; continue with: {program} train --resume --out {path}",
-                    summary.step
+                    "trace of all ranks: {0}; open it in ui.perfetto.dev, or: {program} trace summary {0}",
+                    path.display()
                 )));
+            }
+            if interrupted {
+                let text = summary.how_to_continue(&resolved.catalogue().program, self.folder.path());
+                observer.event(&Event::Note(text));
             }
             observer.finished(&summary);
         }

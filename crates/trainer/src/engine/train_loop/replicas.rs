@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use phalanx_collectives::{Communicator, threads};
+use phalanx_collectives::{CommError, Communicator, threads, threads_over};
 
 use super::train;
 use crate::config::Resolved;
@@ -41,17 +41,21 @@ pub fn train_replicas(
     let one =
         |comm: Communicator, observer| train(task, folder, resolved, &World::thread(comm), stop, observer);
     let ranks = resolved.config.world_size();
-    together(ranks, |comm| one(comm, observer), |comm| one(comm, Box::new(Silent)))
+    let failed = |error: CommError| ReplicaFailure { rank: 0, error: Box::new(error.into()) };
+    let comms = match resolved.config.comm.simulated().map_err(failed)? {
+        None => threads(ranks),
+        Some(link) => threads_over(ranks, link),
+    };
+    together(comms.map_err(failed)?, |comm| one(comm, observer), |comm| one(comm, Box::new(Silent)))
 }
 
 /// Runs `first` as rank 0 on this thread and `other` as each other rank on a thread of its own, to the end of all.
 fn together(
-    ranks: usize,
+    comms: Vec<Communicator>,
     first: impl FnOnce(Communicator) -> Result<(), TrainError>,
     other: impl Fn(Communicator) -> Result<(), TrainError> + Sync,
 ) -> Result<(), ReplicaFailure> {
     let failed = |rank, error: TrainError| ReplicaFailure { rank, error: Box::new(error) };
-    let comms = threads(ranks).map_err(|error| failed(0, error.into()))?;
     let outcomes = std::thread::scope(|scope| {
         let mut comms = comms.into_iter();
         let own = comms.next();
@@ -105,13 +109,14 @@ mod tests {
     #[test]
     fn the_failure_of_one_ends_all_and_is_told() {
         let wait = |comm: Communicator| Ok(comm.barrier("never all here")?);
-        assert!(together(3, wait, wait).is_ok());
+        assert!(together(threads(3).expect("threads"), wait, wait).is_ok());
         for culprit in 0..3 {
             let panics = |comm: Communicator| {
                 assert!(comm.rank() != culprit, "the batch is gone");
                 wait(comm)
             };
-            let failure = together(3, panics, panics).expect_err("a rank has panicked");
+            let failure =
+                together(threads(3).expect("threads"), panics, panics).expect_err("a rank has panicked");
             let told = failure.to_string();
             assert!(
                 told.starts_with(&format!("rank {culprit} failed: panicked: the batch is gone")),
@@ -124,7 +129,8 @@ mod tests {
                 }
                 false => wait(comm),
             };
-            let failure = together(3, fails, fails).expect_err("a rank has failed");
+            let failure =
+                together(threads(3).expect("threads"), fails, fails).expect_err("a rank has failed");
             assert_eq!(failure.to_string(), format!("rank {culprit} failed: no such image"));
         }
     }

@@ -5,15 +5,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use phalanx_sharding::{Layout, ParallelStrategy, Reduced, SyncStats};
-use phalanx_tensor::{Context, Listener};
+use phalanx_tensor::{Context, Listener, LossFactor, TensorError};
 use serde_json::{Map, Value};
 
-use super::trainable::{Trainable, is_optimizers};
+use super::trainable::{Coming, Trainable, is_optimizers};
 use crate::config::Config;
 use crate::engine::checkpoint::{Cut, codec_file, codec_state, own_file, own_state};
 use crate::engine::distributed::{Distributed, Network, listener};
 use crate::engine::observer::UpdateReport;
-use crate::engine::training::{AnyTraining, Built, Measure};
+use crate::engine::training::{AnyTraining, Built};
 use crate::engine::{Plan, TrainError};
 use crate::run::checkpoint::{Checkpoint, NewFile};
 
@@ -41,6 +41,12 @@ struct PhaseState {
     constants: Arc<[String]>,
     /// The steps that have it.
     steps: Range<u64>,
+}
+
+/// What of an update comes later than its report.
+pub(super) struct Later {
+    trainable: usize,
+    coming: Coming,
 }
 
 impl TrainState {
@@ -146,29 +152,42 @@ impl TrainState {
     }
 
     /// What the loss of a phase is multiplied by.
-    pub(super) fn loss_scale(&self, phase: usize) -> f64 {
-        self.phases[phase].updated.first().map_or(1.0, |at| self.trainables[*at].loss_scale())
+    pub(super) fn loss_factor(&self, phase: usize) -> Result<LossFactor, TensorError> {
+        let first = self.phases[phase].updated.first();
+        first.map_or(Ok(LossFactor::default()), |at| self.trainables[*at].loss_factor())
     }
 
-    /// Changes the weights of the networks that a phase updates, by the gradients of each; norms of gradients may come later.
+    /// Changes the weights of the networks that a phase updates, by the gradients of each; what comes later than their reports is for
+    /// [`TrainState::complete`].
     pub(super) fn update(
         &mut self,
         phase: usize,
         reduced: Vec<Reduced<'_>>,
         distributed: &Distributed,
-    ) -> Result<Vec<(UpdateReport, Option<Measure>)>, TrainError> {
+    ) -> Result<Vec<(UpdateReport, Option<Later>)>, TrainError> {
         let updated = &self.phases[phase].updated;
-        let scale = updated.first().and_then(|at| self.trainables[*at].loss_scale_state());
+        // One loss has one scale.
+        let first = updated.first().filter(|_| updated.len() > 1);
+        let scale = first.map_or(Ok(None), |at| self.trainables[*at].loss_scale_progress())?;
         let mut reports = Vec::with_capacity(updated.len());
         for (at, reduced) in updated.iter().zip(reduced) {
             let trainable = &mut self.trainables[*at];
-            // One loss has one scale.
-            if updated.len() > 1 {
-                trainable.share_loss_scale(scale)?;
-            }
-            reports.push(trainable.update(reduced, distributed, self.step, &self.context)?);
+            trainable.share_loss_scale(scale.as_ref())?;
+            let (report, coming) = trainable.update(reduced, distributed, self.step, &self.context)?;
+            reports.push((report, coming.map(|coming| Later { trainable: *at, coming })));
         }
         Ok(reports)
+    }
+
+    /// Completes the report of an update of step `step` (counted from 1) by what has come of it, for which this waits.
+    pub(super) fn complete(
+        &mut self,
+        report: &mut UpdateReport,
+        later: Later,
+        step: u64,
+        distributed: &Distributed,
+    ) -> Result<(), TrainError> {
+        self.trainables[later.trainable].complete(report, later.coming, step, distributed)
     }
 
     /// Runs `work` with the averaged weights in place, if there are any, all of them in this rank's memory: where that is the host's,
@@ -253,7 +272,7 @@ impl TrainState {
         }
         let mut kept = Vec::new();
         for network in self.networks() {
-            kept.push((network.name(), network.parallel()?.codec_state()));
+            kept.push((network.name(), network.parallel()?.codec_state()?));
         }
         let mut files = cut.files();
         files.extend(codec_file(kept, distributed.rank(), distributed.size())?);

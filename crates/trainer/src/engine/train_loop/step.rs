@@ -1,14 +1,14 @@
 //! One step of the training loop.
 
-use std::time::Instant;
-
+use phalanx_collectives::Clock;
 use phalanx_tensor::{Session, Tape};
 
 use super::Run;
 use super::losses::{Told, reports};
 use super::meter::{Spent, timed};
+use super::state::Later;
 use crate::engine::data::{Feed, MicroBatch, StepSamples};
-use crate::engine::distributed::{Network, StopReason};
+use crate::engine::distributed::{Network, StopReason, Traffic};
 use crate::engine::observer::UpdateReport;
 use crate::engine::training::{Measure, Phase, Step};
 use crate::engine::{StepReport, TrainError, precision};
@@ -21,22 +21,31 @@ pub(super) struct Taken {
     phases: Vec<usize>,
     /// What they measured, one after the other: of each number the parts of all micro-batches.
     sums: Vec<Vec<Measure>>,
-    /// Norms of gradients that were not known yet, by the place of their update in the report.
-    norms: Vec<(usize, Measure)>,
+    /// What was not known yet of updates, by their place in the report.
+    later: Vec<(usize, Later)>,
     /// What it took until the host had gone through it.
     spent: Spent,
+    /// What communication had cost by then.
+    traffic: Traffic,
 }
 
-/// Of the loss and each measure of a phase the parts of all micro-batches; its updates, whose norms may come later.
-type PhaseDone = (Vec<Vec<Measure>>, Vec<(UpdateReport, Option<Measure>)>);
+/// Of the loss and each measure of a phase the parts of all micro-batches; its updates, and what comes later of them.
+type PhaseDone = (Vec<Vec<Measure>>, Vec<(UpdateReport, Option<Later>)>);
 
 impl Run<'_> {
+    /// By which steps are timed.
+    fn clock(&self) -> Clock {
+        self.config.comm.clock
+    }
+
     /// Takes a step.
     pub(super) fn step(&mut self, feed: &mut Feed) -> Result<Taken, TrainError> {
-        let begun = Instant::now();
+        let clock = self.clock();
+        let begun = clock.now();
         let mut spent = Spent::default();
         let step = self.state.step;
-        let share = timed(&mut spent.data, || feed.next())?;
+        let waiting = tracing::trace_span!(target: "phalanx_trace::data", "wait for a batch");
+        let share = waiting.in_scope(|| timed(clock, &mut spent.data, || feed.next()))?;
         // Batches that come from another rank count as data.
         let before = self.distributed.traffic(self.state.networks());
         let due = self.state.due();
@@ -46,29 +55,34 @@ impl Run<'_> {
             epoch: self.plan.place(step).0,
             ..StepReport::default()
         };
-        let (mut sums, mut norms) = (Vec::new(), Vec::new());
+        let (mut sums, mut later) = (Vec::new(), Vec::new());
         for phase in due.iter().copied() {
             let mut repeated = std::mem::take(&mut self.repeated[phase]);
             let done = repeated.run(|| share.shape(), || self.phase(phase, &share));
             self.repeated[phase] = repeated;
             let (measured, updates) = done?;
             sums.extend(measured);
-            for (update, norm) in updates {
-                norms.extend(norm.map(|norm| (report.updates.len(), norm)));
+            for (update, coming) in updates {
+                later.extend(coming.map(|coming| (report.updates.len(), coming)));
                 report.updates.push(update);
             }
         }
         if let Some(delay) = &self.delay {
-            delay.hold_up(step, begun.elapsed());
+            let span = tracing::trace_span!(target: "phalanx_trace::compute", "hold up on purpose");
+            span.in_scope(|| delay.hold_up(clock, step, clock.now().saturating_sub(begun)));
         }
         self.state.step += 1;
-        spent.steps = begun.elapsed();
+        spent.steps = clock.now().saturating_sub(begun);
         // The communicator counts all waiting, also that of batch norms in the middle of the model.
-        let traffic = self.distributed.traffic(self.state.networks()) - before;
+        let so_far = self.distributed.traffic(self.state.networks());
+        let traffic = so_far - before;
         (spent.communication, spent.busy, spent.sent) = (traffic.exposed, traffic.busy, traffic.bytes_sent);
         spent.images = share.global_samples;
         report.memory_bytes = resident_memory();
-        Ok(Taken { report, phases: due, sums, norms, spent })
+        if let Some(bytes) = report.memory_bytes {
+            tracing::trace!(target: "phalanx_trace::counter", resident = bytes, "memory");
+        }
+        Ok(Taken { report, phases: due, sums, later, spent, traffic: so_far })
     }
 
     /// Runs a phase: what it measures, and what its updates were.
@@ -79,36 +93,40 @@ impl Run<'_> {
         let sums = self.gradients(phase, share, &mut steps)?;
         let reduced = steps.into_iter().map(|step| Ok(step.reduce()?));
         let reduced = reduced.collect::<Result<Vec<_>, TrainError>>()?;
-        Ok((sums, self.state.update(phase, reduced, &self.distributed)?))
+        let updating = tracing::trace_span!(target: "phalanx_trace::compute", "update");
+        Ok((sums, updating.in_scope(|| self.state.update(phase, reduced, &self.distributed))?))
     }
 
     /// Reads what a step has measured, for which this waits where a device computes it: its report, on ranks other than 0
     /// without losses, and so on rank 0 where others may be behind; and the phases that the step had.
     pub(super) fn read(&mut self, taken: Taken) -> Result<(StepReport, Vec<usize>), TrainError> {
-        let begun = Instant::now();
-        let Taken { mut report, phases: due, sums, norms, mut spent } = taken;
-        for (at, norm) in norms {
-            report.updates[at].gradient_norm = Some(norm.take()?);
+        let clock = self.clock();
+        let begun = clock.now();
+        let Taken { mut report, phases: due, sums, later, mut spent, traffic } = taken;
+        for (at, later) in later {
+            self.state.complete(&mut report.updates[at], later, report.step, &self.distributed)?;
         }
         let sum = |parts: Vec<Measure>| parts.into_iter().map(Measure::take).sum::<Result<f64, _>>();
         let sums = sums.into_iter().map(sum).collect::<Result<Vec<_>, TrainError>>()?;
         // Where a rank is lost, what a GPU was to compute of its gradients ends early. Where ranks do not take every step together
         // the step counts all the same, and the loss is noticed before the next.
-        if !self.place.is_host() {
+        if self.distributed.mixes_unseen() {
             self.distributed.check()?;
         }
-        let seconds = (self.meter.whole().steps + spent.steps + begun.elapsed()).as_secs_f64();
+        let seconds =
+            (self.meter.whole().steps + spent.steps + clock.now().saturating_sub(begun)).as_secs_f64();
         let rank = self.distributed.first_number(self.distributed.rank());
         let told = self.losses.tell(&self.distributed, Told { rank, seconds, sums });
         if self.state.is_lockstep() {
             told?;
             // Ranks tell theirs after backward, so rank 0 never waits for computing that its own next step would not wait for.
-            let told = self.losses.bring_together(&self.distributed, true)?;
+            let told = self.hear_losses(true)?;
             self.take_losses(&mut report, &due, told.as_deref())?;
         }
         // Where a device computes, this is where the host waits for it.
-        spent.steps += begun.elapsed();
+        spent.steps += clock.now().saturating_sub(begun);
         self.meter.add(&spent);
+        self.tell_usage(report.step, &traffic);
         report.images_per_second = spent.rate();
         report.data_share = spent.share(spent.data);
         report.communication_share = self.place.is_host().then(|| spent.share(spent.communication));
@@ -183,10 +201,12 @@ impl Run<'_> {
             let tape = Tape::recording(session);
             let shared = self.key.stream("train").step(state.step);
             let step = Step::new(&tape, batch, share.global_weight, state.step, shared);
-            let loss = training.loss(phase, &step)?;
+            let forward = tracing::trace_span!(target: "phalanx_trace::compute", "forward");
+            let loss = forward.in_scope(|| training.loss(phase, &step))?;
             let measured = std::iter::once(Measure::of(&loss.value)?).chain(loss.measures);
             sums.iter_mut().zip(measured).for_each(|(parts, part)| parts.push(part));
-            tape.backward_scaled(&loss.value, state.loss_scale(phase))?;
+            let backward = tracing::trace_span!(target: "phalanx_trace::compute", "backward");
+            backward.in_scope(|| tape.backward_scaled(&loss.value, state.loss_factor(phase)?))?;
         }
         gathered().try_for_each(Network::reshard)?;
         Ok(sums)

@@ -3,6 +3,7 @@
 use super::Run;
 use super::after::{evaluate_run, judge_run, tell_saved};
 use super::by_rank::ByRank;
+use super::losses::Told;
 use super::step::Taken;
 use crate::config::Config;
 use crate::engine::TrainError;
@@ -40,13 +41,19 @@ impl Run<'_> {
                 if self.state.step >= self.plan.stop {
                     break;
                 }
-                stopped = self.distributed.job().begin(2 * self.state.step)?;
+                stopped = self.begin_step(metrics.as_mut(), observer)?;
                 if stopped.is_some() {
                     break;
                 }
                 if self.shares.changes_at(self.state.step) {
                     feed = self.feed()?;
                 }
+                if let Some(traced) = &self.traced {
+                    traced.before_step(self.state.step + 1);
+                }
+                let span =
+                    tracing::trace_span!(target: "phalanx_trace::step", "step", step = self.state.step + 1);
+                let _inside = span.entered();
                 let taken = self.step(&mut feed)?;
                 self.take_note(taken, metrics.as_mut(), observer)?;
             }
@@ -54,13 +61,7 @@ impl Run<'_> {
             self.followed = self.state.step;
         }
         self.tell_of_last(true, metrics.as_mut(), observer)?;
-        if !self.state.is_lockstep() {
-            // All stop before the same point, so all have told of these steps.
-            self.tell_of_those_behind(true, metrics.as_mut(), observer)?;
-        }
-        if let Some((newest, due)) = self.untold.take() {
-            self.tell(newest, due, Vec::new(), metrics.as_mut(), observer)?;
-        }
+        self.tell_of_all_taken(metrics.as_mut(), observer)?;
         let interrupted = stopped == Some(StopReason::Asked);
         if interrupted || self.unsaved == Some(self.state.step) {
             self.save(self.state.step, observer)?;
@@ -117,7 +118,7 @@ impl Run<'_> {
         if let Some(saved) = self.saver.look(&self.distributed)? {
             tell_saved(observer, saved);
         }
-        let stopped = self.distributed.job().begin(2 * step - 1)?;
+        let stopped = self.begin_following()?;
         let follows = match self.state.is_lockstep() {
             // Of a step that nobody has read yet nothing is due.
             true => self.untold.is_some(),
@@ -135,10 +136,12 @@ impl Run<'_> {
         let eval = &self.config.eval;
         let mut evaluated = Vec::new();
         if meets && eval.enabled && self.plan.is_due(eval.every, step, last) {
-            evaluated = evaluate_run(self)?;
+            let span = tracing::trace_span!(target: "phalanx_trace::evaluation", "evaluate");
+            evaluated = span.in_scope(|| evaluate_run(self))?;
         }
         if meets && self.plan.is_due(self.config.quality.every, step, last) {
-            evaluated.extend(judge_run(self)?);
+            let span = tracing::trace_span!(target: "phalanx_trace::evaluation", "judge samples");
+            evaluated.extend(span.in_scope(|| judge_run(self))?);
         }
         if let Some((report, due)) = self.untold.take() {
             self.tell(report, due || stopped.is_some(), evaluated, metrics, observer)?;
@@ -172,7 +175,7 @@ impl Run<'_> {
     ) -> Result<(), TrainError> {
         while let Some((_, phases, _)) = self.behind.front() {
             let phases = phases.clone();
-            let told = self.losses.bring_together(&self.distributed, meets)?;
+            let told = self.hear_losses(meets)?;
             if told.is_none() && self.is_first() {
                 return Ok(());
             }
@@ -192,12 +195,34 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// What all ranks have told of the oldest step of which not all was known, waiting for it if so wanted.
+    pub(super) fn hear_losses(&mut self, wait: bool) -> Result<Option<Vec<Told>>, TrainError> {
+        let _waiting = tracing::trace_span!(target: "phalanx_trace::waiting", "wait for losses").entered();
+        self.losses.bring_together(&self.distributed, wait)
+    }
+
     /// Whether all ranks come together after this step, whoever is behind.
     fn do_ranks_meet(&self, step: u64, last: bool) -> bool {
         let Config { eval, quality, sample, checkpoint, .. } = self.config;
         let every = [quality.every, sample.every, checkpoint.every];
         eval.enabled && self.plan.is_due(eval.every, step, last)
             || every.into_iter().any(|every| self.plan.is_due(every, step, last))
+    }
+
+    /// Tells of all steps that were taken. All ranks have come to the same point, so all tell of the same steps.
+    pub(super) fn tell_of_all_taken(
+        &mut self,
+        mut metrics: Option<&mut MetricsWriter>,
+        observer: &mut dyn Observer,
+    ) -> Result<(), TrainError> {
+        self.tell_of_last(false, metrics.as_deref_mut(), observer)?;
+        if !self.state.is_lockstep() {
+            self.tell_of_those_behind(true, metrics.as_deref_mut(), observer)?;
+        }
+        match self.untold.take() {
+            Some((newest, due)) => self.tell(newest, due, Vec::new(), metrics, observer),
+            None => Ok(()),
+        }
     }
 
     /// Reads the step before the one that was just queued, if nobody has, and tells of it.
@@ -208,8 +233,12 @@ impl Run<'_> {
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
         let Some(taken) = self.taken.take() else { return Ok(()) };
-        let (report, _) = self.read(taken)?;
-        self.tell(report, due, Vec::new(), metrics, observer)
+        let (report, phases) = self.read(taken)?;
+        if self.state.is_lockstep() {
+            return self.tell(report, due, Vec::new(), metrics, observer);
+        }
+        self.behind.push_back((report, phases, due));
+        Ok(())
     }
 
     /// Whether a step has a line of metrics.

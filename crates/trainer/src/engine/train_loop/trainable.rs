@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::{Device, Tensor};
 use phalanx_sharding::{CatchUp, Reduced, Rule, UpdateRule};
+use phalanx_tensor::backend::{Arriving, ScaledStep};
 use phalanx_tensor::optim::{
     Ema, LossScale, LossScaleState, Optimizer, Schedule, clip_by_squares, clip_to_norm, grad_sum_of_squares,
 };
-use phalanx_tensor::{Context, FlatParam, TensorError};
+use phalanx_tensor::{Array, Context, FlatParam, LossFactor, Place, TensorError, Value as Variable};
 use serde_json::{Map, Value};
 
-use crate::config::Config;
+use crate::config::{Config, Offload};
 use crate::engine::checkpoint::{Cut, is_codec_state};
 use crate::engine::distributed::{Distributed, Network};
 use crate::engine::observer::UpdateReport;
@@ -49,13 +50,24 @@ pub(super) struct Trainable {
 struct Updater {
     optimizer: Box<dyn Optimizer>,
     ema: Option<Ema>,
+    /// What a device has decided about the step that comes next.
+    scaled: Option<ScaledStep>,
     context: Arc<Context>,
+}
+
+/// What a GPU knows of an update and the host does not yet.
+pub(super) enum Coming {
+    /// The norm of the gradients.
+    Norm(Measure),
+    /// What the scale of the loss has come to.
+    Scale(Arriving),
 }
 
 impl UpdateRule for Updater {
     fn apply(&mut self, params: &[FlatParam], learning_rate: f64) -> Result<(), TensorError> {
-        self.optimizer.step(params, learning_rate, &self.context)?;
-        self.ema.as_mut().map_or(Ok(()), |ema| ema.update(params, &self.context))
+        let scaled = self.scaled.take();
+        self.optimizer.scaled_step(params, learning_rate, scaled.as_ref(), &self.context)?;
+        self.ema.as_mut().map_or(Ok(()), |ema| ema.scaled_update(params, scaled.as_ref(), &self.context))
     }
 }
 
@@ -84,7 +96,13 @@ impl Trainable {
         if let Some(ema) = &mut ema {
             ema.reserve(network.parallel()?.params())?;
         }
-        let updater = Updater { optimizer, ema, context };
+        // Steps are computed where the optimizer keeps its state. Where servers update, or ranks meet in other ways, the host decides
+        // what becomes of a step.
+        let on_host = config.train.offload != Offload::None || !config.train.strategy.is_bulk_synchronous();
+        let first = network.parallel()?.params().first().filter(|_| !on_host);
+        let place = first.map_or_else(Place::host, |param| param.place().clone());
+        let loss_scale = precision::loss_scale(config)?.map(|scale| scale.kept_at(&place)).transpose()?;
+        let updater = Updater { optimizer, ema, scaled: None, context };
         let updater = Arc::new(Mutex::new(updater));
         let rule: Rule = updater.clone();
         network.parallel()?.serve(&rule)?;
@@ -94,7 +112,7 @@ impl Trainable {
             schedule: optimize::schedule(config, &plan.of(&steps))?,
             begin: steps.start,
             clip_norm: (config.train.clip_norm > 0.0).then_some(config.train.clip_norm),
-            loss_scale: precision::loss_scale(config)?,
+            loss_scale,
             shows_averages: false,
             salvaged: None,
         })
@@ -105,77 +123,118 @@ impl Trainable {
     }
 
     /// What the next loss is multiplied by.
-    pub(super) fn loss_scale(&self) -> f64 {
-        self.loss_scale.as_ref().map_or(1.0, LossScale::scale)
+    pub(super) fn loss_factor(&self) -> Result<LossFactor, TensorError> {
+        self.loss_scale.as_ref().map_or(Ok(LossFactor::default()), |scale| Ok(scale.factor()?.into()))
     }
 
     /// Takes over how far the scale of a loss is that several networks have together.
-    pub(super) fn share_loss_scale(&mut self, with: Option<LossScaleState>) -> Result<(), TensorError> {
+    pub(super) fn share_loss_scale(&mut self, with: Option<&Array>) -> Result<(), TensorError> {
         match (&mut self.loss_scale, with) {
-            (Some(own), Some(state)) => own.load_state(state),
+            (Some(own), Some(other)) => own.follow(other),
             _ => Ok(()),
         }
     }
 
     /// How far the scale of the loss is.
-    pub(super) fn loss_scale_state(&self) -> Option<LossScaleState> {
-        self.loss_scale.as_ref().map(LossScale::state)
+    pub(super) fn loss_scale_progress(&self) -> Result<Option<Array>, TensorError> {
+        self.loss_scale.as_ref().map(LossScale::progress).transpose()
     }
 
-    /// Changes the weights in step `step` (counted from 0) by the gradients, or leaves them, on all ranks, if the loss is
-    /// scaled and a gradient of any rank is not finite. The norm of the gradients may come later than the report.
+    /// Changes the weights in step `step` (counted from 0) by the gradients, or leaves them, on all ranks, if the loss is scaled and a
+    /// gradient of any rank is not finite. What a GPU decides or computes for the report comes later than it.
     pub(super) fn update(
         &mut self,
         reduced: Reduced<'_>,
         distributed: &Distributed,
         step: u64,
         context: &Context,
-    ) -> Result<(UpdateReport, Option<Measure>), TrainError> {
+    ) -> Result<(UpdateReport, Option<Coming>), TrainError> {
         let params = reduced.params();
         let mut report = UpdateReport {
             network: self.network.name().to_owned(),
             learning_rate: self.schedule.lr(step.saturating_sub(self.begin)),
-            loss_scale: self.loss_scale.as_ref().map(LossScale::scale),
             ..UpdateReport::default()
         };
-        let (mut norm, mut coming) = (None, None);
+        let (mut coming, mut decided) = (None, None);
         if self.clip_norm.is_some() || self.loss_scale.is_some() {
             let squares = grad_sum_of_squares(params, context)?;
             reduced.sum(&squares)?;
-            match (self.clip_norm, &self.loss_scale) {
+            match (&mut self.loss_scale, self.clip_norm) {
+                (Some(scale), max_norm) => {
+                    let agree = |flag: &Array| reduced.any(flag).map_err(TrainError::from);
+                    let scaled = scale.step(&squares, max_norm, context, agree)?;
+                    if !scale.is_host() {
+                        self.updater().scaled = Some(scaled.step().clone());
+                        decided = Some(scaled);
+                    } else if self.take_note(&scaled.read()?, &mut report, step + 1, distributed)? {
+                        return Ok((report, None));
+                    } else {
+                        scaled.unscale(params, context)?;
+                    }
+                }
                 // A device scales by what it has found itself, and the norm is read later.
-                (Some(max), None) if !squares.is_host() => {
+                (None, Some(max)) if !squares.is_host() => {
                     clip_by_squares(params, &squares, max, context)?;
                     let root = |squares: &Tensor| Ok(f64::from(squares.to_vec0::<f32>()?).sqrt());
-                    coming = Some(Measure::read(&phalanx_tensor::Value::constant(squares), root)?);
+                    coming = Some(Coming::Norm(Measure::read(&Variable::constant(squares), root)?));
                 }
-                // A loss that is scaled decides by the norm whether the step is taken.
-                _ => norm = Some(squares.number()?.sqrt()),
+                (None, Some(max)) => {
+                    let norm = squares.number()?.sqrt();
+                    report.gradient_norm = Some(clip_to_norm(params, norm, max, context)?);
+                }
+                (None, None) => {}
             }
         }
-        if let (Some(loss_scale), Some(norm)) = (&mut self.loss_scale, &mut norm) {
-            // Ranks may see different parts of the gradients; what one of them sees counts for all.
-            report.left_out = reduced.any(!norm.is_finite())?;
-            if report.left_out {
-                let in_a_row = loss_scale.state().left_out;
-                if !loss_scale.reject() {
-                    let (step, scale) = (step + 1, loss_scale.scale());
-                    let elsewhere = distributed.rank() > 0;
-                    return Err(TrainError::Overflow { step, in_a_row, scale, elsewhere });
-                }
-            } else {
-                *norm /= loss_scale.scale();
-                loss_scale.accept(params, context)?;
-            }
-        }
-        if !report.left_out {
-            if let (Some(max), Some(norm)) = (self.clip_norm, norm) {
-                report.gradient_norm = Some(clip_to_norm(params, norm, max, context)?);
-            }
-            let rule: Rule = self.updater.clone();
-            reduced.update_by(&rule, report.learning_rate)?;
+        let rule: Rule = self.updater.clone();
+        reduced.update_by(&rule, report.learning_rate)?;
+        if let Some(scaled) = decided {
+            // After the update, so that nothing lies between that and what comes before where steps are recorded.
+            coming = Some(Coming::Scale(scaled.begin_reading()?));
         }
         Ok((report, coming))
+    }
+
+    /// Completes the report of an update of step `step` (counted from 1) by what has come of it, for which this waits.
+    pub(super) fn complete(
+        &mut self,
+        report: &mut UpdateReport,
+        coming: Coming,
+        step: u64,
+        distributed: &Distributed,
+    ) -> Result<(), TrainError> {
+        match coming {
+            Coming::Norm(norm) => report.gradient_norm = Some(norm.take()?),
+            Coming::Scale(told) => drop(self.take_note(&told.take()?, report, step, distributed)?),
+        }
+        Ok(())
+    }
+
+    /// Learns and reports what the scale of the loss has come to in step `step` (counted from 1). True if the step was left out.
+    fn take_note(
+        &mut self,
+        told: &Tensor,
+        report: &mut UpdateReport,
+        step: u64,
+        distributed: &Distributed,
+    ) -> Result<bool, TrainError> {
+        let Some(scale) = &mut self.loss_scale else { return Ok(false) };
+        let outcome = scale.take_note(told)?;
+        (report.loss_scale, report.left_out) = (Some(outcome.scale), outcome.left_out);
+        if outcome.in_a_row > LossScale::MOST_LEFT_OUT {
+            let (in_a_row, scale) = (LossScale::MOST_LEFT_OUT, scale.scale());
+            let elsewhere = distributed.rank() > 0;
+            return Err(TrainError::Overflow { step, in_a_row, scale, elsewhere });
+        }
+        report.gradient_norm = self.clip_norm.filter(|_| !outcome.left_out).map(|_| outcome.norm);
+        if !scale.is_host() {
+            // The host has counted them as steps like any other.
+            let mut updater = self.updater();
+            updater.optimizer.note_left_out(outcome.all_left_out);
+            if let Some(ema) = &mut updater.ema {
+                ema.note_left_out(outcome.all_left_out);
+            }
+        }
+        Ok(outcome.left_out)
     }
 
     /// Training goes on after step `step`.
@@ -260,7 +319,8 @@ impl Trainable {
         let [steps, updates] = self.counts(distributed, counts)?;
         let mut tell = |key: &str, value: Value| state.insert(self.key(key), value);
         tell("optimizer_steps", Value::from(steps));
-        if let Some(LossScaleState { scale, good_steps, left_out }) = self.loss_scale_state() {
+        let scale = self.loss_scale.as_ref().map(LossScale::state);
+        if let Some(LossScaleState { scale, good_steps, left_out }) = scale {
             tell("loss_scale", Value::from(scale));
             tell("loss_scale_good_steps", Value::from(good_steps));
             tell("loss_scale_left_out", Value::from(left_out));

@@ -17,6 +17,8 @@ crate::settings! {
         first_stage: String = String::new();
         /// The preset that is trained as the first stage where `model.first_stage` names none.
         first_stage_preset: String = "shapes-autoencoder".to_owned();
+        /// Overrides of keys of the first stage that is trained before, such as ["train.steps=500"].
+        first_stage_set: Vec<String> = Vec::new();
         /// Whether the network is told the captions.
         conditional: bool = true;
         /// Whether residual blocks are told the feature of the whole caption with the time (diffusers' `class_embed_type`
@@ -117,7 +119,10 @@ impl DiffusionSettings {
                 format!("train.seed={}", config.train.seed),
                 format!("train.threads={}", config.train.threads),
                 format!("train.device={}", config.train.device),
-            ],
+            ]
+            .into_iter()
+            .chain(self.first_stage_set.iter().cloned())
+            .collect(),
         })
     }
 

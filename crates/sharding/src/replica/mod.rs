@@ -1,14 +1,21 @@
 //! A rank's own copy of the whole model, for strategies whose ranks do not take every step together.
+//!
+//! It lies where it is computed with, on the host or on a device. Ranks that meet all together exchange it there; those that send
+//! each other messages do so on the host, which then has what a device computes with in a [`Mirror`].
+
+mod mirror;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use phalanx_collectives::{Algorithm, Communicator, ReduceOp, threads};
-use phalanx_tensor::{FlatParam, FlatStorage, ParamState, ParamStore, ProcessGroup};
+use phalanx_collectives::{Algorithm, Communicator, ReduceOp};
+use phalanx_tensor::{Array, FlatParam, FlatStorage, ParamState, ParamStore, ProcessGroup};
 
-use crate::agreement::{broadcast_buffers, check_same_model};
+use self::mirror::Mirror;
+use crate::agreement::{any_of, broadcast_buffers, check_same_model};
+use crate::arithmetic::{divide, numbers, scale, square_distance, write};
 use crate::buffer::{InPlace, with_singles};
 use crate::parallel::Saved;
-use crate::process_group::RankGroup;
+use crate::process_group::Alone;
 use crate::{Result, ShardingError};
 
 /// What a rank's own parameters of a bucket are saved as.
@@ -24,8 +31,8 @@ pub(crate) struct Replica {
     pub(crate) by: Communicator,
     /// The buckets, in forward order.
     pub(crate) params: Vec<FlatParam>,
-    /// A group of this rank alone: what depends on all of a batch depends on this rank's samples.
-    alone: Communicator,
+    /// What the host has of values that a device computes with, if ranks exchange them on the host.
+    mirror: Option<Mirror>,
     name: &'static str,
     state: Mutex<State>,
 }
@@ -36,12 +43,12 @@ struct State {
     open: bool,
     /// Whether more micro-batches follow.
     accumulating: bool,
-    /// By bucket, this rank's own parameters while something else is in their place.
-    kept: Option<Vec<Vec<f32>>>,
+    /// By trainable bucket, this rank's own parameters while something else is in their place.
+    kept: Option<Vec<(usize, FlatStorage)>>,
 }
 
 impl Replica {
-    /// Checks that all ranks built the same model on the host, in f32, and fills what is not filled.
+    /// Checks that all ranks built the same model, in f32, and fills what is not filled.
     pub(crate) fn new(store: &ParamStore, by: Communicator, name: &'static str) -> Result<Self> {
         let this = Self::checked(store, by, name, true)?;
         for param in &this.params {
@@ -52,6 +59,20 @@ impl Replica {
             if param.trainable() {
                 param.reserve_grads(false)?;
             }
+        }
+        Ok(this)
+    }
+
+    /// Checks and fills as [`Replica::new`] does, for ranks that exchange values on the host, wherever they compute with them.
+    pub(crate) fn exchanged_on_host(
+        store: &ParamStore,
+        by: Communicator,
+        name: &'static str,
+    ) -> Result<Self> {
+        let mut this = Self::new(store, by, name)?;
+        if this.params.iter().any(|param| !param.place().is_host()) {
+            this.mirror = Some(Mirror::new(this.params.len()));
+            this.refresh()?;
         }
         Ok(this)
     }
@@ -71,8 +92,12 @@ impl Replica {
                     format!("trains parameters of f32; `{}` is of {}", first(), param.dtype().as_str());
                 return Err(ShardingError::strategy(name, problem));
             }
-            if !param.place().is_host() {
-                let problem = format!("trains parameters in the host's memory; `{}` lies on a GPU", first());
+            if param.is_offloaded() {
+                let problem = format!(
+                    "trains parameters that stay where they are computed with; `{}` is kept on the host and comes with blocks, as \
+                     `ddp`, `fsdp` and `hsdp` can have it",
+                    first()
+                );
                 return Err(ShardingError::strategy(name, problem));
             }
         }
@@ -91,9 +116,7 @@ impl Replica {
                 _ => {}
             }
         }
-        let alone = threads(1)?.pop();
-        let alone = alone.ok_or_else(|| ShardingError::Mesh("a world has at least one rank".into()))?;
-        Ok(Self { comm, by, params, alone, name, state: Mutex::default() })
+        Ok(Self { comm, by, params, mirror: None, name, state: Mutex::default() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -148,14 +171,36 @@ impl Replica {
         Ok((!state.accumulating).then(|| param.index()))
     }
 
-    /// This rank alone, as a group.
-    pub(crate) fn group(&self) -> Arc<dyn ProcessGroup> {
-        RankGroup::of(&self.alone)
+    /// This rank alone, as a group: what depends on all of a batch depends on this rank's samples.
+    pub(crate) fn group() -> Arc<dyn ProcessGroup> {
+        Arc::new(Alone)
     }
 
-    /// The values of a bucket.
+    /// The values of a bucket where ranks exchange them: those that are computed with, or the host's copy of them.
+    pub(crate) fn here(&self, at: usize) -> Result<FlatStorage> {
+        if let Some(mirror) = self.mirror.as_ref().filter(|_| self.params[at].trainable()) {
+            return mirror.values(at);
+        }
+        let missing = || ShardingError::state(self.name, format!("bucket {at} has no values"));
+        self.params[at].values().ok_or_else(missing)
+    }
+
+    /// What [`Replica::here`] has was changed: it is computed with from now on.
+    pub(crate) fn changed(&self, at: usize) -> Result<()> {
+        match (&self.mirror, self.params[at].values()) {
+            (Some(mirror), Some(values)) => with_singles(&mirror.values(at)?, |own| write(&values, own))?,
+            _ => Ok(()),
+        }
+    }
+
+    /// What is computed with was changed: ranks exchange it from now on.
+    pub(crate) fn refresh(&self) -> Result<()> {
+        self.mirror.as_ref().map_or(Ok(()), |mirror| mirror.refresh(self.trainable()))
+    }
+
+    /// A copy of the values of a bucket.
     pub(crate) fn values(&self, at: usize) -> Result<Vec<f32>> {
-        self.with_values(at, |values| values.to_vec())
+        numbers(&self.here(at)?)
     }
 
     /// The values of all buckets; those of frozen ones are empty.
@@ -168,23 +213,27 @@ impl Replica {
 
     /// Puts values in the place of all trained parameters, by bucket.
     pub(crate) fn put(&self, values: &[Vec<f32>]) -> Result<()> {
-        self.trainable().try_for_each(|(at, _)| self.with_values(at, |own| own.copy_from_slice(&values[at])))
+        self.trainable()
+            .try_for_each(|(at, _)| self.change_values(at, |own| own.copy_from_slice(&values[at])))
     }
 
-    /// Runs something on the values of a bucket.
-    pub(crate) fn with_values<R>(&self, at: usize, f: impl FnOnce(&mut [f32]) -> R) -> Result<R> {
-        let Some(values) = self.params[at].values() else {
-            return Err(ShardingError::state(self.name, format!("bucket {at} has no values")));
-        };
-        Ok(with_singles(&values, f)?)
+    /// Looks at the values of a bucket, which ranks exchange on the host.
+    pub(crate) fn with_values<R>(&self, at: usize, f: impl FnOnce(&[f32]) -> R) -> Result<R> {
+        Ok(with_singles(&self.here(at)?, |values| f(values))?)
+    }
+
+    /// Changes the values of a bucket, which ranks exchange on the host.
+    pub(crate) fn change_values<R>(&self, at: usize, f: impl FnOnce(&mut [f32]) -> R) -> Result<R> {
+        let changed = with_singles(&self.here(at)?, f)?;
+        self.changed(at)?;
+        Ok(changed)
     }
 
     /// Multiplies all gradients by a factor.
     pub(crate) fn scale_gradients(&self, factor: f64) -> Result<()> {
         if (factor - 1.0).abs() > 0.0 {
             for (_, param) in self.trainable() {
-                let Some(grads) = param.grads()? else { continue };
-                with_singles(&grads, |grads| grads.iter_mut().for_each(|g| *g *= factor as f32))?;
+                param.grads()?.map_or(Ok(()), |grads| scale(&grads, factor))?;
             }
         }
         Ok(())
@@ -194,9 +243,16 @@ impl Replica {
     pub(crate) fn broadcast_params(&self) -> Result<()> {
         for param in &self.params {
             let Some(values) = param.values().filter(|_| self.ranks() > 1) else { continue };
-            self.comm.broadcast(&mut InPlace::new(values)?, 0)?;
+            match &self.mirror {
+                None => self.comm.broadcast(&mut InPlace::new(values)?, 0)?,
+                Some(_) => {
+                    let mut own = numbers(&values)?;
+                    self.comm.broadcast(&mut own, 0)?;
+                    write(&values, &own)?;
+                }
+            }
         }
-        Ok(())
+        self.refresh()
     }
 
     pub(crate) fn broadcast_buffers(&self, store: &ParamStore) -> Result<()> {
@@ -207,21 +263,24 @@ impl Replica {
         Ok(self.comm.all_reduce(values, ReduceOp::Sum)?)
     }
 
+    /// Replaces a flag by 1 if any rank's is.
+    pub(crate) fn any(&self, flag: &Array) -> Result<()> {
+        any_of(flag, &self.comm)
+    }
+
     /// Makes every rank's trained parameters their mean over the ranks.
     pub(crate) fn average(&self) -> Result<()> {
         if self.ranks() == 1 {
             return Ok(());
         }
         let mut coming = Vec::new();
-        for (at, param) in self.trainable() {
-            if let Some(values) = param.values() {
-                coming.push((at, self.by.all_reduce_async(InPlace::new(values)?, ReduceOp::Sum)));
-            }
+        for (at, _) in self.trainable() {
+            let values = InPlace::new(self.here(at)?)?;
+            coming.push((at, self.by.all_reduce_async(values, ReduceOp::Sum)));
         }
-        let ranks = self.ranks() as f32;
         for (at, handle) in coming {
-            handle.wait()?;
-            self.with_values(at, |values| values.iter_mut().for_each(|value| *value /= ranks))?;
+            divide(handle.wait()?.flat(), self.ranks())?;
+            self.changed(at)?;
         }
         Ok(())
     }
@@ -234,10 +293,8 @@ impl Replica {
         }
         self.average()?;
         let mut square = [0.0];
-        for (at, own) in self.state().kept.iter().flatten().enumerate() {
-            square[0] += self.with_values(at, |mean| {
-                own.iter().zip(mean).map(|(own, mean)| f64::from(*own - *mean).powi(2)).sum::<f64>()
-            })?;
+        for (at, own) in self.state().kept.iter().flatten() {
+            square[0] += square_distance(own, &self.here(*at)?)?;
         }
         self.sum(&mut square)?;
         Ok(Some((square[0] / self.ranks() as f64).sqrt()))
@@ -248,7 +305,8 @@ impl Replica {
         if self.state().kept.is_some() {
             return Ok(false);
         }
-        let own = (0..self.params.len()).map(|at| self.values(at)).collect::<Result<Vec<_>>>()?;
+        let own = self.trainable().map(|(at, _)| Ok((at, self.here(at)?.copy()?)));
+        let own = own.collect::<Result<Vec<_>>>()?;
         self.state().kept = Some(own);
         Ok(true)
     }
@@ -256,16 +314,18 @@ impl Replica {
     /// Puts this rank's own parameters back, if something else is in their place.
     pub(crate) fn show_own(&self) -> Result<()> {
         let Some(own) = self.state().kept.take() else { return Ok(()) };
-        own.iter()
-            .enumerate()
-            .try_for_each(|(at, own)| self.with_values(at, |values| values.copy_from_slice(own)))
+        for (at, own) in &own {
+            self.here(*at)?.copy_from(own)?;
+            self.changed(*at)?;
+        }
+        Ok(())
     }
 
     /// Puts what was saved of this rank's own parameters in their place.
     pub(crate) fn load_own(&self, saved: &mut Saved) -> Result<()> {
         for (at, param) in self.trainable() {
-            let own = saved.take(&own_name(at), param.len())?;
-            self.with_values(at, |values| values.copy_from_slice(&own))?;
+            write(&self.here(at)?, &saved.take(&own_name(at), param.len())?)?;
+            self.changed(at)?;
         }
         Ok(())
     }
@@ -282,9 +342,10 @@ impl Replica {
         Ok(())
     }
 
-    /// Bytes of parameters that are kept aside.
+    /// Bytes of parameters that are kept aside, and of the host's copies of what a device computes with.
     pub(crate) fn kept_bytes(&self) -> u64 {
-        self.state().kept.iter().flatten().map(|own| 4 * own.len() as u64).sum()
+        let kept: usize = self.state().kept.iter().flatten().map(|(_, own)| own.bytes()).sum();
+        kept as u64 + self.mirror.as_ref().map_or(0, Mirror::bytes)
     }
 
     /// Bytes of parameters and of gradients.

@@ -1,0 +1,77 @@
+//! What every rank has for every other one, from one buffer into another.
+
+use std::ops::Range;
+
+use super::{Communicator, open};
+use crate::buffer::{FlatBuffer, on_slice};
+use crate::error::{CommError, Result};
+use crate::operation::{Kind, Scope, Tag};
+
+const NAME: &str = "all-to-allv";
+
+impl Communicator {
+    /// What every rank has for this one, of whatever lengths: elements `out[r]` of `from` go to rank `r`, and what rank `r` has for
+    /// this one comes to elements `inn[r]` of `to`. What else is in `to` stays as it was. Both buffers lie on the host, or both in the
+    /// memory of a GPU.
+    ///
+    /// # Errors
+    /// [`CommError::Argument`] if there is not one part a rank, a part does not lie in its buffer, or types differ;
+    /// [`CommError::Mismatch`] if a rank has a part of another length for this one; otherwise that of the world.
+    pub fn all_to_allv_into<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
+        &self,
+        (from, out): (&mut B, &[Range<usize>]),
+        (to, inn): (&mut P, &[Range<usize>]),
+    ) -> Result<()> {
+        self.check_exchange((from, out), (to, inn))?;
+        let (dtype, lengths) = (from.dtype(), (from.len(), to.len()));
+        let tag = Tag::new(Kind::AllToAllV, dtype, 0);
+        if let Some(under_way) = self.exchange_on_device(tag, (from, out), (to, inn))? {
+            return under_way.hand_over();
+        }
+        self.run(Scope::World, tag, |engine| {
+            let size = dtype.size();
+            let place = |part: &Range<usize>| part.start * size..part.end * size;
+            let mut all = Vec::new();
+            open(from, (dtype, lengths.0), &mut |slice| {
+                let bytes: &[u8] = on_slice!(slice, |values| bytemuck::cast_slice(values));
+                let parts: Vec<&[u8]> = out.iter().map(|part| &bytes[place(part)]).collect();
+                all = engine.all_to_all(&parts)?;
+                Ok(())
+            })?;
+            open(to, (dtype, lengths.1), &mut |slice| {
+                let bytes: &mut [u8] = on_slice!(slice, |values| bytemuck::cast_slice_mut(values));
+                for (rank, (got, part)) in all.iter().zip(inn).enumerate() {
+                    if got.len() != part.len() * size {
+                        let ours = format!("{} elements of rank {rank}", part.len());
+                        let theirs = format!("{} elements", got.len() / size);
+                        return Err(CommError::Mismatch { rank, ours, theirs });
+                    }
+                    bytes[place(part)].copy_from_slice(got);
+                }
+                Ok(())
+            })
+        })
+    }
+
+    fn check_exchange<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
+        &self,
+        (from, out): (&B, &[Range<usize>]),
+        (to, inn): (&P, &[Range<usize>]),
+    ) -> Result<()> {
+        let wrong = |problem: String| Err(CommError::Argument { operation: NAME, problem });
+        if from.dtype() != to.dtype() {
+            return wrong(format!("{} cannot come as {}", from.dtype().name(), to.dtype().name()));
+        }
+        for (parts, len) in [(out, from.len()), (inn, to.len())] {
+            self.check_parts(NAME, parts.len())?;
+            if let Some(part) = parts.iter().find(|part| part.start > part.end || part.end > len) {
+                return wrong(format!("a part at {part:?} of a buffer of {len}"));
+            }
+        }
+        let (gives, takes) = (out[self.rank()].len(), inn[self.rank()].len());
+        if gives != takes {
+            return wrong(format!("rank {} has {gives} elements for itself and takes {takes}", self.rank()));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,241 @@
+//! What time it is for a rank.
+
+use std::time::Duration;
+
+use crate::error::CommError;
+
+/// What time it is for a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Clock {
+    /// The machine's.
+    #[default]
+    Wall,
+    /// A simulated one of each thread, which goes on while the thread computes (by its CPU time), and is set to the time at which
+    /// a message would be there when it receives one, and to the end of an operation when it has waited for that. Waiting for
+    /// others on cores that are shared takes no time by it, so that ranks may be more than cores. Linux only.
+    Cpu,
+}
+
+impl Clock {
+    /// What there is to choose from.
+    pub const ALL: &'static [Self] = &[Self::Wall, Self::Cpu];
+
+    /// The time since a beginning, which is the same for all ranks.
+    pub fn now(self) -> Duration {
+        Duration::from_nanos(self.nanos())
+    }
+
+    /// Nanoseconds since a beginning.
+    pub(crate) fn nanos(self) -> u64 {
+        match self {
+            Self::Wall => system::wall(),
+            Self::Cpu => system::cpu().saturating_add_signed(system::ahead()),
+        }
+    }
+
+    /// Lets so much time pass without computing.
+    pub fn sleep(self, time: Duration) {
+        match self {
+            Self::Wall => std::thread::sleep(time),
+            Self::Cpu => system::set_ahead(system::ahead() + time.as_nanos() as i64),
+        }
+    }
+
+    /// Makes it no earlier than `due` for this thread. By the machine's clock, where what is due has happened, nothing is done.
+    pub(crate) fn catch_up(self, due: u64) {
+        let late = due.saturating_sub(if self == Self::Cpu { self.nanos() } else { due });
+        if late > 0 {
+            system::set_ahead(system::ahead() + late as i64);
+        }
+    }
+
+    /// Waits until `due`, or until `ended` says why not.
+    pub(crate) fn wait_until<E>(self, due: u64, ended: impl Fn() -> Option<E>) -> Result<(), E> {
+        /// How long the system may sleep at a time.
+        const LONGEST: u64 = 50_000_000;
+        /// The system wakes a thread so much later than asked, at worst, in nanoseconds; the rest of a wait is spent awake.
+        const LATE: u64 = 15_000;
+        if self == Self::Cpu {
+            self.catch_up(due);
+            return Ok(());
+        }
+        loop {
+            let left = due.saturating_sub(self.nanos());
+            if left == 0 {
+                return Ok(());
+            }
+            if left <= LATE {
+                std::thread::yield_now();
+                continue;
+            }
+            system::wake_in_time();
+            std::thread::sleep(Duration::from_nanos((left - LATE).min(LONGEST)));
+            if let Some(why) = ended().filter(|_| left > LONGEST) {
+                return Err(why);
+            }
+        }
+    }
+
+    /// Runs something that waits, whose looking around is no computing.
+    pub(crate) fn paused<R>(self, run: impl FnOnce() -> R) -> R {
+        if self == Self::Wall {
+            return run();
+        }
+        let before = system::cpu();
+        let result = run();
+        let waited = (system::cpu() - before) as i64;
+        system::set_ahead(system::ahead() - waited);
+        system::set_waited(system::waited() + waited);
+        result
+    }
+
+    /// Nanoseconds that this thread has computed; 0 by the machine's clock, which does not know.
+    pub(crate) fn worked(self) -> u64 {
+        match self {
+            Self::Wall => 0,
+            Self::Cpu => system::cpu().saturating_add_signed(-system::waited()),
+        }
+    }
+}
+
+impl std::fmt::Display for Clock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Wall => "wall",
+            Self::Cpu => "cpu",
+        })
+    }
+}
+
+impl std::str::FromStr for Clock {
+    type Err = CommError;
+
+    fn from_str(text: &str) -> Result<Self, CommError> {
+        let problem = || format!("the clock `{text}` is unknown; there are wall and cpu");
+        let unknown = || CommError::Argument { operation: "simulate a link", problem: problem() };
+        Self::ALL.iter().find(|clock| clock.to_string() == text).copied().ok_or_else(unknown)
+    }
+}
+
+/// The system's clocks, in nanoseconds, and what each thread knows.
+#[cfg(target_os = "linux")]
+mod system {
+    use std::cell::Cell;
+    use std::num::NonZeroU64;
+
+    use rustix::time::{ClockId, clock_gettime};
+
+    thread_local! {
+        /// How far the thread's clock is ahead of its CPU time.
+        static AHEAD: Cell<i64> = const { Cell::new(0) };
+        /// CPU time that the thread has waited with.
+        static WAITED: Cell<i64> = const { Cell::new(0) };
+        /// Whether the system knows that this thread wants to be woken in time.
+        static AWAKE: Cell<bool> = const { Cell::new(false) };
+    }
+
+    fn of(clock: ClockId) -> u64 {
+        let time = clock_gettime(clock);
+        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    }
+
+    /// Since the machine started, which all of its processes count alike.
+    pub(super) fn wall() -> u64 {
+        of(ClockId::Monotonic)
+    }
+
+    pub(super) fn cpu() -> u64 {
+        of(ClockId::ThreadCPUTime)
+    }
+
+    pub(super) fn ahead() -> i64 {
+        AHEAD.get()
+    }
+
+    pub(super) fn set_ahead(ahead: i64) {
+        AHEAD.set(ahead);
+    }
+
+    pub(super) fn waited() -> i64 {
+        WAITED.get()
+    }
+
+    pub(super) fn set_waited(waited: i64) {
+        WAITED.set(waited);
+    }
+
+    /// Asks the system not to put off this thread's waking to save energy, which it does for 50 µs.
+    pub(super) fn wake_in_time() {
+        if !AWAKE.replace(true) {
+            // Without it, messages come a little later.
+            let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+        }
+    }
+}
+
+/// Elsewhere worlds over simulated links are refused; only the time since the program first asked is known.
+#[cfg(not(target_os = "linux"))]
+mod system {
+    use std::sync::OnceLock;
+    use std::time::Instant;
+
+    pub(super) fn wall() -> u64 {
+        static BEGINNING: OnceLock<Instant> = OnceLock::new();
+        BEGINNING.get_or_init(Instant::now).elapsed().as_nanos() as u64
+    }
+
+    pub(super) fn cpu() -> u64 {
+        wall()
+    }
+
+    pub(super) fn ahead() -> i64 {
+        0
+    }
+
+    pub(super) fn set_ahead(_: i64) {}
+
+    pub(super) fn waited() -> i64 {
+        0
+    }
+
+    pub(super) fn set_waited(_: i64) {}
+
+    pub(super) fn wake_in_time() {}
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_computing_and_what_is_waited_for_moves_a_simulated_clock() {
+        let clock = Clock::Cpu;
+        let before = clock.nanos();
+        std::thread::sleep(Duration::from_millis(50));
+        let slept = clock.nanos() - before;
+        assert!(slept < 20_000_000, "{slept} ns of sleep were counted");
+        let due = clock.nanos() + 3_600_000_000_000;
+        clock.wait_until(due, || None::<()>).expect("nothing ends it");
+        assert!(clock.nanos() >= due && clock.nanos() < due + 1_000_000_000, "an hour has passed at once");
+        let (now, worked) = (clock.nanos(), clock.worked());
+        // Whatever a thread does while it waits does not count.
+        clock.paused(|| {
+            let since = system::cpu();
+            while system::cpu() - since < 30_000_000 {}
+        });
+        assert!(clock.nanos() - now < 20_000_000 && clock.worked() - worked < 20_000_000);
+        clock.catch_up(due);
+        assert!(clock.nanos() > due, "a clock is never set back");
+        // Another thread has another clock.
+        std::thread::spawn(move || assert!(clock.nanos() < due)).join().expect("no panic");
+    }
+
+    #[test]
+    fn waiting_by_the_machines_clock_is_real_and_not_short() {
+        let clock = Clock::Wall;
+        let (since, due) = (std::time::Instant::now(), clock.nanos() + 20_000_000);
+        clock.wait_until(due, || None::<()>).expect("nothing ends it");
+        assert!(since.elapsed() >= Duration::from_millis(20));
+        assert_eq!(clock.wait_until(clock.nanos() + 10_000_000_000, || Some("broken")), Err("broken"));
+    }
+}

@@ -1,0 +1,58 @@
+//! A link whose messages take as long as over a simulated one.
+//!
+//! With its header a message carries when its last byte has left the sender's wire, so nothing but the time of its arrival
+//! changes: no thread holds it back, and no byte is copied once more. Clocks of one machine agree.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{Link, Section};
+use crate::patience::{Broken, Patience};
+use crate::simulated::Port;
+
+/// Bytes of the time that goes before a header.
+const STAMP: usize = 8;
+
+/// One rank's end of a link.
+pub(crate) struct Delayed {
+    link: Box<dyn Link>,
+    port: Arc<Port>,
+    patience: Patience,
+    /// When the message whose header was received has left, and the header's bytes.
+    left: (u64, usize),
+    /// A header with its time.
+    stamped: Vec<u8>,
+}
+
+impl Delayed {
+    pub(crate) fn new(link: Box<dyn Link>, port: Arc<Port>, patience: Patience) -> Self {
+        Self { link, port, patience, left: (0, 0), stamped: Vec::new() }
+    }
+}
+
+impl Link for Delayed {
+    fn send(&mut self, [header, payload]: [&[u8]; 2]) -> Result<(), Broken> {
+        let left = self.port.leave(header.len() + payload.len());
+        self.stamped.clear();
+        self.stamped.extend_from_slice(&left.to_le_bytes());
+        self.stamped.extend_from_slice(header);
+        self.link.send([&self.stamped, payload])
+    }
+
+    fn receive(&mut self, section: Section, into: &mut [u8]) -> Result<(), Broken> {
+        let clock = self.port.clock();
+        if section == Section::Payload {
+            // The bytes are on their way already, so taking them is work.
+            self.link.receive(section, into)?;
+            let due = self.port.arrive(self.left.0, self.left.1 + into.len());
+            let start = Instant::now();
+            return clock.wait_until(due, || self.patience.ended(start));
+        }
+        self.stamped.resize(STAMP + into.len(), 0);
+        clock.paused(|| self.link.receive(section, &mut self.stamped))?;
+        let (stamp, header) = self.stamped.split_at(STAMP);
+        self.left = (u64::from_le_bytes(std::array::from_fn(|at| stamp[at])), header.len());
+        into.copy_from_slice(header);
+        Ok(())
+    }
+}

@@ -1,0 +1,129 @@
+//! Links that are simulated: the same results by every operation, never faster than the link, and by simulated clocks as long
+//! as the formulas say.
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Way, checks, on_ranks};
+use phalanx_collectives::{
+    Algorithm, Clock, CommError, Communicator, CostModel, ReduceOp, SimulatedLink, WorldConfig, threads_over,
+};
+
+fn link(text: &str, clock: Clock) -> SimulatedLink {
+    SimulatedLink { clock, ..text.parse().expect("a link") }
+}
+
+/// A world of threads, or of ranks that reach each other as processes do.
+fn world(way: Way, size: usize, link: SimulatedLink) -> Vec<Communicator> {
+    match way {
+        Way::Threads => threads_over(size, link).expect("threads"),
+        way => way.world_with(size, |config| WorldConfig { link: Some(link), ..config }),
+    }
+}
+
+#[test]
+fn every_operation_gives_what_it_gives_on_the_machine() {
+    for (way, size, clock) in [
+        (Way::Shared, 2, Clock::Wall),
+        (Way::Threads, 3, Clock::Cpu),
+        (Way::Shared, 4, Clock::Cpu),
+        (Way::Tcp, 3, Clock::Cpu),
+    ] {
+        on_ranks(world(way, size, link("10Gbit,5us", clock)), |comm| checks::check_all(&comm, false));
+    }
+}
+
+#[test]
+fn ranks_share_no_memory_and_no_message_is_faster_than_the_link() {
+    for way in [Way::Threads, Way::Shared, Way::Tcp] {
+        let seconds = on_ranks(world(way, 2, link("400Mbit,2ms", Clock::Wall)), |comm| {
+            let direct = comm.using(Algorithm::Direct).all_reduce(&mut [1.0_f32][..], ReduceOp::Sum);
+            assert!(matches!(direct, Err(CommError::Argument { .. })), "{direct:?}");
+            // 4 MiB, of which each sends half twice: 84 ms, in 8 pieces each way of which each waits for the one before.
+            let mut values = vec![comm.rank() as f32; 1 << 20];
+            comm.barrier("all are here").expect("the world is sound");
+            let start = Instant::now();
+            comm.using(Algorithm::Ring).all_reduce(&mut values[..], ReduceOp::Sum).expect("sound");
+            assert!(values.iter().all(|value| *value == 1.0));
+            start.elapsed().as_secs_f64()
+        });
+        let least = (4 << 20) as f64 / 50e6 + 16.0 * 0.002;
+        let slowest = seconds.iter().copied().fold(0.0, f64::max);
+        assert!(slowest >= 0.98 * least, "{way:?}: {slowest} s, at least {least}");
+    }
+}
+
+#[test]
+fn messages_from_any_rank_take_their_time_and_stay_in_order() {
+    let ranks = world(Way::Shared, 3, link("80Mbit,20ms", Clock::Wall));
+    let start = Instant::now();
+    let got = on_ranks(ranks, move |comm| {
+        if comm.rank() > 0 {
+            for part in 0..3_u8 {
+                comm.send_to(0, 7, &vec![part; 100_000]).expect("sound");
+            }
+            comm.barrier("all have come").expect("sound");
+            return start.elapsed();
+        }
+        let mut parts = [0, 0, 0];
+        for _ in 0..6 {
+            let (from, bytes) = comm.recv_any(7).expect("they come");
+            assert_eq!(usize::from(bytes[0]), parts[from], "in order");
+            parts[from] += 1;
+        }
+        let took = start.elapsed();
+        comm.barrier("all have come").expect("sound");
+        took
+    });
+    // Six messages of 10 ms each come through one wire, the first after 20 ms more.
+    assert!(got[0] >= Duration::from_millis(79), "{got:?}");
+}
+
+#[test]
+fn simulated_clocks_go_by_the_formulas_and_not_by_the_machine() {
+    const BYTES: usize = 4 << 20;
+    let network = link("400Mbit,100us", Clock::Cpu);
+    let model = CostModel::over(&network);
+    for (algorithm, size) in
+        [(Algorithm::Ring, 2), (Algorithm::Ring, 4), (Algorithm::SingleReducer, 4), (Algorithm::Tree, 4)]
+    {
+        let seconds = on_ranks(world(Way::Threads, size, network), move |comm| {
+            let mut values = vec![1.0_f32; BYTES / 4];
+            let comm = comm.using(algorithm);
+            comm.all_reduce(&mut values[..1], ReduceOp::Sum).expect("sound");
+            // All begin at the same time by their own clocks.
+            let mut begun = [comm.clock().now().as_secs_f64()];
+            comm.all_reduce(&mut begun, ReduceOp::Max).expect("sound");
+            comm.all_reduce(&mut values[..], ReduceOp::Sum).expect("sound");
+            comm.clock().now().as_secs_f64() - begun[0]
+        });
+        let slowest = seconds.iter().copied().fold(0.0, f64::max);
+        let predicted = model.predict("all-reduce", algorithm, BYTES, &[size]).expect("known");
+        let part = slowest / predicted;
+        assert!((0.9..1.25).contains(&part), "{algorithm} on {size}: {slowest} s, by formula {predicted} s");
+    }
+}
+
+#[test]
+fn what_computing_hides_is_hidden_by_simulated_clocks_too() {
+    let network = link("400Mbit,100us", Clock::Cpu);
+    let told = on_ranks(world(Way::Threads, 2, network), |comm| {
+        let clock = comm.clock();
+        let values = vec![1.0_f32; 1 << 20];
+        comm.barrier("all are here").expect("sound");
+        let (start, before) = (clock.now(), comm.stats().seconds_exposed);
+        let handle = comm.using(Algorithm::Ring).all_reduce_async(values, ReduceOp::Sum);
+        // 84 ms are on their way meanwhile.
+        while clock.now() - start < Duration::from_millis(40) {
+            std::hint::spin_loop();
+        }
+        handle.wait().expect("sound");
+        ((clock.now() - start).as_secs_f64(), comm.stats().seconds_exposed - before)
+    });
+    for (whole, exposed) in told {
+        assert!((0.083..0.12).contains(&whole), "{whole} s");
+        assert!((0.03..0.08).contains(&exposed), "{exposed} s of {whole}");
+    }
+}

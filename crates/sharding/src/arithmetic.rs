@@ -1,0 +1,188 @@
+//! What strategies compute with flat numbers of f32: the processor in the host's memory, a device's back end in its own.
+
+use candle_core::{DType, Device, Shape, Tensor};
+use phalanx_tensor::FlatStorage;
+use phalanx_tensor::backend::{BinaryOp, EmaOptions, SgdOptions};
+
+use crate::Result;
+use crate::buffer::with_singles;
+
+/// A copy of the numbers on the host, for which this waits if they lie on a device.
+///
+/// # Errors
+/// If they are not of f32; and the back end's.
+pub(crate) fn numbers(flat: &FlatStorage) -> Result<Vec<f32>> {
+    Ok(with_singles(&on_host(flat)?, |numbers| numbers.to_vec())?)
+}
+
+/// The numbers on the host: the memory itself, or a copy of a device's, for which this waits.
+///
+/// # Errors
+/// The back end's.
+pub(crate) fn on_host(flat: &FlatStorage) -> Result<FlatStorage> {
+    Ok(FlatStorage::new(flat.to_host()?)?)
+}
+
+/// Overwrites the numbers by as many of the host. To a device they go on its stream of copies, beside what is computed, and are
+/// there for what is computed next.
+///
+/// # Errors
+/// If they are not as many; and the back end's.
+pub(crate) fn write(flat: &FlatStorage, numbers: &[f32]) -> Result<()> {
+    let Some(backend) = flat.array().device_backend() else {
+        return Ok(with_singles(flat, |own| own.copy_from_slice(numbers))?);
+    };
+    if numbers.is_empty() {
+        return Ok(());
+    }
+    // What was computed before may still read the old ones, so they arrive elsewhere.
+    let arriving = FlatStorage::new(backend.unwritten(&Shape::from(numbers.len()), DType::F32)?)?;
+    let numbers = FlatStorage::new(Tensor::from_slice(numbers, numbers.len(), &Device::Cpu)?)?;
+    arriving.begin_fetch(&numbers)?.arrive()?;
+    Ok(flat.copy_from(&arriving)?)
+}
+
+/// Multiplies the numbers by a factor.
+///
+/// # Errors
+/// The back end's.
+pub(crate) fn scale(flat: &FlatStorage, factor: f64) -> Result<()> {
+    match flat.array().device_backend() {
+        None => with_singles(flat, |own| own.iter_mut().for_each(|own| *own *= factor as f32))?,
+        Some(backend) => {
+            let factor = backend.full(factor, &().into(), DType::F64)?;
+            backend.scale_by(flat.array(), &factor)?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes sums over so many ranks means.
+///
+/// # Errors
+/// The back end's.
+pub(crate) fn divide(flat: &FlatStorage, ranks: usize) -> Result<()> {
+    match flat.array().is_host() {
+        true => Ok(with_singles(flat, |own| own.iter_mut().for_each(|own| *own /= ranks as f32))?),
+        false => scale(flat, 1.0 / ranks as f64),
+    }
+}
+
+/// `a − b`, in memory of its own.
+///
+/// # Errors
+/// If they lie apart; and the back end's.
+pub(crate) fn difference(a: &FlatStorage, b: &FlatStorage) -> Result<FlatStorage> {
+    if let Some(backend) = a.array().device_backend() {
+        return Ok(FlatStorage::new(backend.binary(BinaryOp::Sub, a.array(), b.array())?)?);
+    }
+    let difference = a.copy()?;
+    with_singles(&difference, |own| {
+        with_singles(b, |b| own.iter_mut().zip(b).for_each(|(own, b)| *own -= *b))
+    })??;
+    Ok(difference)
+}
+
+/// The sum of the squares of `a − b`, for which this waits.
+///
+/// # Errors
+/// If they lie apart; and the back end's.
+pub(crate) fn square_distance(a: &FlatStorage, b: &FlatStorage) -> Result<f64> {
+    if let Some(backend) = a.array().device_backend() {
+        return Ok(backend.sum_of_squares(difference(a, b)?.array())?.number()?);
+    }
+    let squares = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a - *b).powi(2)).sum();
+    Ok(with_singles(a, |a| with_singles(b, |b| squares(a, b)))??)
+}
+
+/// How an outer optimizer steps: a learning rate, and the part of the momentum that it keeps.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OuterStep {
+    pub(crate) rate: f64,
+    pub(crate) momentum: f64,
+}
+
+impl OuterStep {
+    /// One step of DiLoCo's outer optimizer with d, the mean of what `ranks` ranks have summed up: m ← μ·m + d,
+    /// values ← values − η·(d + μ·m), which is Nesterov's momentum as PyTorch has it. The sum is overwritten.
+    ///
+    /// # Errors
+    /// If they lie apart; and the back end's.
+    pub(crate) fn take(
+        self,
+        values: &FlatStorage,
+        momentum: &FlatStorage,
+        (sum, ranks): (&FlatStorage, usize),
+    ) -> Result<()> {
+        if let Some(backend) = values.array().device_backend() {
+            divide(sum, ranks)?;
+            let Self { rate: lr, momentum: keep } = self;
+            let options = SgdOptions { lr, momentum: keep, nesterov: true, weight_decay: 0.0, first: false };
+            return Ok(backend.sgd_step(
+                options,
+                values.array(),
+                sum.array(),
+                Some(momentum.array()),
+                None,
+            )?);
+        }
+        let (rate, keep, ranks) = (self.rate as f32, self.momentum as f32, ranks as f32);
+        let step = |values: &mut [f32], momentum: &mut [f32], sum: &[f32]| {
+            for ((value, momentum), sum) in values.iter_mut().zip(momentum).zip(sum) {
+                let d = *sum / ranks;
+                *momentum = keep * *momentum + d;
+                *value -= rate * (d + keep * *momentum);
+            }
+        };
+        with_singles(values, |values| {
+            with_singles(momentum, |momentum| with_singles(sum, |sum| step(values, momentum, sum)))
+        })???;
+        Ok(())
+    }
+}
+
+/// own ← keep·own + (1 − keep)·other.
+///
+/// # Errors
+/// If they lie apart; and the back end's.
+pub(crate) fn blend(own: &FlatStorage, keep: f64, other: &FlatStorage) -> Result<()> {
+    if keep <= 0.0 {
+        return Ok(own.copy_from(other)?);
+    }
+    if let Some(backend) = own.array().device_backend() {
+        // An average whose start is long ago keeps as much as it may.
+        let options = EmaOptions { decay: keep, updates: 1 << 52 };
+        return Ok(backend.ema_step(options, own.array(), other.array(), None)?);
+    }
+    let keep = keep as f32;
+    with_singles(own, |own| {
+        with_singles(other, |other| {
+            own.iter_mut().zip(other).for_each(|(own, other)| *own = keep * *own + (1.0 - keep) * *other);
+        })
+    })??;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flat(numbers: &[f32]) -> FlatStorage {
+        let tensor = Tensor::from_slice(numbers, numbers.len(), &Device::Cpu).expect("small");
+        FlatStorage::new(tensor).expect("flat")
+    }
+
+    #[test]
+    fn steps_of_the_outer_optimizer_are_those_of_the_formula() {
+        let (values, momentum) = (flat(&[1.0, -2.0]), flat(&[0.5, 0.0]));
+        let step = OuterStep { rate: 0.5, momentum: 0.5 };
+        step.take(&values, &momentum, (&flat(&[4.0, -8.0]), 4)).expect("of one length");
+        // d = (1, −2), m = (1.25, −2), d + μ·m = (1.625, −3).
+        assert_eq!(numbers(&momentum).expect("f32"), [1.25, -2.0]);
+        assert_eq!(numbers(&values).expect("f32"), [1.0 - 0.8125, -2.0 + 1.5]);
+        blend(&values, 0.25, &flat(&[1.1875, 1.5])).expect("of one length");
+        assert_eq!(numbers(&values).expect("f32"), [0.1875 * 0.25 + 1.1875 * 0.75, -0.5 * 0.25 + 1.5 * 0.75]);
+        let distance = square_distance(&flat(&[1.0, 2.0]), &flat(&[4.0, -2.0])).expect("of one length");
+        assert!((distance - 25.0).abs() < 1e-12, "{distance}");
+    }
+}

@@ -1,0 +1,157 @@
+//! Codecs of gradients and parameters on a GPU, on the stream of communication.
+
+use std::ops::Range;
+
+use candle_core::DType;
+use phalanx_cuda::kernels::{self, ChunkMessages, Drawn};
+use phalanx_cuda::{ElementType, Stream};
+use phalanx_kernels::ChunkFormat;
+
+use super::{Cuda, element_type};
+use crate::Result;
+use crate::backend::{Array, DeviceCodecs, MemoryKind, PackedMessages, Sent, counted_as};
+
+const OP: &str = "a codec";
+
+impl Cuda {
+    fn messages<'a>(&self, messages: PackedMessages<'a>) -> Result<ChunkMessages<'a>> {
+        let PackedMessages { format, bytes, stride } = messages;
+        let array: &super::CudaArray = bytes.device(OP, super::NAME)?;
+        Ok(ChunkMessages { format, bytes: array.slice()?, stride })
+    }
+}
+
+impl DeviceCodecs for Cuda {
+    fn begin(&self) -> Result<()> {
+        Ok(self.gpu().device().wait(Stream::Communication, Stream::Compute)?)
+    }
+
+    fn done(&self) -> Result<Sent> {
+        let mark = self.gpu().device().mark(Stream::Communication)?;
+        Ok(Sent::on_the_way(move || Ok(mark.before(Stream::Compute)?)))
+    }
+
+    fn room(&self, len: usize, dtype: DType) -> Result<Array> {
+        let dtype = element_type(OP, dtype)?;
+        let slice = counted_as(MemoryKind::Gradients, || self.gpu().unwritten(dtype, len))?;
+        Ok(self.array(slice, len))
+    }
+
+    fn clear(&self, to: &Array) -> Result<()> {
+        Ok(self.slice(OP, to)?.zero_on(Stream::Communication)?)
+    }
+
+    fn place(&self, to: &Array, from: &Array) -> Result<()> {
+        Ok(self.slice(OP, to)?.copy_from_on(self.slice(OP, from)?, Stream::Communication)?)
+    }
+
+    fn stride(&self, format: ChunkFormat, len: usize, parts: usize) -> usize {
+        ChunkMessages::stride(format, len, parts)
+    }
+
+    fn encode(
+        &self,
+        (values, parts): (&Array, usize),
+        draw: (u64, u64),
+        messages: PackedMessages<'_>,
+    ) -> Result<()> {
+        let values = (self.slice(OP, values)?, parts);
+        Ok(kernels::encode_chunks(self.gpu(), values, draw, self.messages(messages)?)?)
+    }
+
+    fn decode(&self, messages: PackedMessages<'_>, of: (usize, usize), to: &Array) -> Result<()> {
+        Ok(kernels::decode_chunks(self.gpu(), self.messages(messages)?, of, self.slice(OP, to)?)?)
+    }
+
+    fn errors(
+        &self,
+        messages: PackedMessages<'_>,
+        (values, parts): (&Array, usize),
+        spoiled: &Array,
+        to: &Array,
+    ) -> Result<()> {
+        let (values, spoiled, to) = (self.slice(OP, values)?, self.slice(OP, spoiled)?, self.slice(OP, to)?);
+        Ok(kernels::chunk_errors(self.gpu(), self.messages(messages)?, (values, parts), spoiled, to)?)
+    }
+
+    fn feed_back(&self, values: &Array, held: &Array) -> Result<Array> {
+        let (values, held) = (self.slice(OP, values)?, self.slice(OP, held)?);
+        let spoiled = self.gpu().unwritten(ElementType::U32, 1)?;
+        spoiled.zero_on(Stream::Communication)?;
+        kernels::feed_back(self.gpu(), values, held, &spoiled)?;
+        kernels::spoil(self.gpu(), values, &spoiled)?;
+        Ok(self.array(spoiled, 1))
+    }
+
+    fn hold(&self, values: &Array, spoiled: &Array, held: &Array) -> Result<()> {
+        let (values, spoiled, held) =
+            (self.slice(OP, values)?, self.slice(OP, spoiled)?, self.slice(OP, held)?);
+        Ok(kernels::hold(self.gpu(), values, spoiled, held)?)
+    }
+
+    fn gather_momentum(
+        &self,
+        gradients: &Array,
+        (velocity, sum): (&Array, &Array),
+        momentum: f32,
+    ) -> Result<Array> {
+        let spoiled = self.gpu().unwritten(ElementType::U32, 1)?;
+        spoiled.zero_on(Stream::Communication)?;
+        let of = (self.slice(OP, velocity)?, self.slice(OP, sum)?);
+        kernels::gather_momentum(self.gpu(), self.slice(OP, gradients)?, of, momentum, &spoiled)?;
+        Ok(self.array(spoiled, 1))
+    }
+
+    fn index_bytes(&self, entries: usize) -> usize {
+        kernels::index_bytes(entries)
+    }
+
+    fn largest(
+        &self,
+        (values, taken): (&Array, usize),
+        (indices, numbers): (&Array, &Array),
+    ) -> Result<Array> {
+        let values = self.slice(OP, values)?;
+        let scratch = self.gpu().unwritten(ElementType::U32, kernels::largest_words(values.len()))?;
+        let to = (self.slice(OP, indices)?, self.slice(OP, numbers)?);
+        kernels::largest(self.gpu(), (values, taken), to, &scratch)?;
+        let len = scratch.len();
+        Ok(self.array(scratch, len))
+    }
+
+    fn scatter(
+        &self,
+        (indices, numbers): (&Array, &Array),
+        taken: usize,
+        (to, range): (&Array, Range<usize>),
+    ) -> Result<()> {
+        let entries = (self.slice(OP, indices)?, self.slice(OP, numbers)?);
+        Ok(kernels::scatter(self.gpu(), entries, taken, (self.slice(OP, to)?, range))?)
+    }
+
+    fn take_away(
+        &self,
+        (indices, numbers): (&Array, Option<&Array>),
+        taken: usize,
+        (of, spoiled): (&Array, &Array),
+    ) -> Result<()> {
+        let entries = (self.slice(OP, indices)?, self.slice_if(OP, numbers)?);
+        let of = (self.slice(OP, of)?, self.slice(OP, spoiled)?);
+        Ok(kernels::take_away(self.gpu(), entries, taken, of)?)
+    }
+
+    fn take_drawn(&self, draw: u64, values: &Array, numbers: &Array) -> Result<()> {
+        let (values, numbers) = (self.slice(OP, values)?, self.slice(OP, numbers)?);
+        Ok(Drawn { draw, taken: numbers.len() }.take(self.gpu(), values, numbers)?)
+    }
+
+    fn clear_drawn(&self, draw: u64, taken: usize, (of, spoiled): (&Array, &Array)) -> Result<()> {
+        let (of, spoiled) = (self.slice(OP, of)?, self.slice(OP, spoiled)?);
+        Ok(Drawn { draw, taken }.clear(self.gpu(), of, spoiled)?)
+    }
+
+    fn put_drawn(&self, draw: u64, numbers: &Array, (to, range): (&Array, Range<usize>)) -> Result<()> {
+        let (numbers, to) = (self.slice(OP, numbers)?, self.slice(OP, to)?);
+        Ok(Drawn { draw, taken: numbers.len() }.put(self.gpu(), numbers, (to, range))?)
+    }
+}

@@ -1,0 +1,180 @@
+//! What a job asks for, and its script.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::ClusterError;
+
+/// What stands for the number of an array's task.
+pub const TASK: &str = "{task}";
+
+/// The most tasks of an array.
+const MOST_TASKS: u64 = 10_000;
+
+/// What a job asks the scheduler for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Job {
+    /// The job's name.
+    pub name: String,
+    /// How many hosts.
+    pub nodes: usize,
+    /// Ranks on each of them.
+    pub ranks_per_node: usize,
+    /// Cores of each rank; the cluster's default if nothing is said.
+    pub cpus_per_rank: Option<usize>,
+    /// GPUs of each node.
+    pub gpus_per_node: Option<usize>,
+    /// The longest that it may take, as SLURM writes it: minutes, `h:mm:ss`, `d-hh:mm:ss`.
+    pub time: Option<String>,
+    /// The partition.
+    pub partition: Option<String>,
+    /// Whose account it is on.
+    pub account: Option<String>,
+    /// Whether it is queued again when it was interrupted before the end.
+    pub requeue: bool,
+    /// The tasks of an array.
+    pub array: Option<String>,
+    /// Seconds before the end of its time at which ranks are told to save.
+    pub warning: u64,
+    /// Further options of `sbatch`, such as `--constraint=a100`.
+    pub options: Vec<String>,
+}
+
+impl Job {
+    /// The script that trains the run in `run` by `program`; of an array's task the run in the folder `task-N` there.
+    pub fn script(&self, program: &Path, run: &Path) -> String {
+        let mut script = "#!/bin/bash\n".to_owned();
+        let mut option = |text: String| {
+            let _ = writeln!(script, "#SBATCH {text}");
+        };
+        option(format!("--job-name={}", self.name));
+        option(format!("--nodes={}", self.nodes));
+        option(format!("--ntasks-per-node={}", self.ranks_per_node));
+        let numbers = [("cpus-per-task", self.cpus_per_rank), ("gpus-per-node", self.gpus_per_node)];
+        for (name, number) in numbers {
+            number.iter().for_each(|number| option(format!("--{name}={number}")));
+        }
+        let texts = [
+            ("time", &self.time),
+            ("partition", &self.partition),
+            ("account", &self.account),
+            ("array", &self.array),
+        ];
+        for (name, text) in texts {
+            text.iter().for_each(|text| option(format!("--{name}={text}")));
+        }
+        if self.time.is_some() && self.warning > 0 {
+            option(format!("--signal=USR1@{}", self.warning));
+        }
+        option(if self.requeue { "--requeue" } else { "--no-requeue" }.to_owned());
+        option("--open-mode=append".to_owned());
+        let output =
+            run.join("logs").join(if self.array.is_some() { "slurm-%A_%a.out" } else { "slurm-%j.out" });
+        option(format!("--output={}", output.display()));
+        self.options.iter().for_each(|given| option(given.clone()));
+        let place = match &self.array {
+            Some(_) => format!("{}\"/task-$SLURM_ARRAY_TASK_ID\"", quoted(run)),
+            None => quoted(run),
+        };
+        let cpus = self.cpus_per_rank.map_or_else(String::new, |cpus| format!("--cpus-per-task={cpus} "));
+        let _ = write!(
+            script,
+            "\n# Goes on with the run where it is, also when the job was queued again.\nrun={place}\n\
+             srun --kill-on-bad-exit=1 {cpus}{} train --resume --out \"$run\"\ncode=$?\n",
+            quoted(program)
+        );
+        if self.requeue {
+            script.push_str(
+                "\n# Ranks that were told to stop have saved and end well. Who cancels a job does not want it back.\n\
+                 if [ \"$code\" -eq 0 ] && grep -q '\"status\": \"interrupted\"' \"$run/summary.json\"; then\n\
+                 \x20 case \"$(squeue --noheader --format=%T --jobs=\"$SLURM_JOB_ID\" 2>/dev/null)\" in\n\
+                 \x20   RUNNING) scontrol requeue \"$SLURM_JOB_ID\" ;;\n\
+                 \x20 esac\n\
+                 fi\n",
+            );
+        }
+        script.push_str("exit \"$code\"\n");
+        script
+    }
+}
+
+/// A path as one word of a shell.
+fn quoted(path: &Path) -> String {
+    format!("'{}'", path.display().to_string().replace('\'', "'\\''"))
+}
+
+/// The numbers of an array's tasks: `0-3,7` are 0, 1, 2, 3 and 7. A limit on how many run at once (`%2`) is for the scheduler.
+///
+/// # Errors
+/// [`ClusterError::Array`] if it names none, or what is no number.
+pub fn tasks_of_array(text: &str) -> Result<Vec<u64>, ClusterError> {
+    let wrong = |problem: String| ClusterError::Array { text: text.to_owned(), problem };
+    let number = |word: &str| word.trim().parse::<u64>().map_err(|_| wrong(format!("`{word}` is no number")));
+    let list = text.split_once('%').map_or(text, |(list, _)| list);
+    let mut tasks = Vec::new();
+    for part in list.split(',') {
+        let (range, step) = part.split_once(':').unwrap_or((part, "1"));
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last, step) = (number(first)?, number(last)?, number(step)?);
+        if last < first || step == 0 || last - first >= MOST_TASKS {
+            return Err(wrong(format!("`{part}` names no tasks, or more than {MOST_TASKS}")));
+        }
+        tasks.extend((first..=last).step_by(step as usize));
+    }
+    tasks.sort_unstable();
+    tasks.dedup();
+    Ok(tasks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_asks_for_what_the_job_needs() {
+        let job = Job {
+            name: "gan".into(),
+            nodes: 2,
+            ranks_per_node: 3,
+            cpus_per_rank: Some(4),
+            time: Some("30".into()),
+            partition: Some("p".into()),
+            requeue: true,
+            warning: 60,
+            options: vec!["--constraint=fast".into()],
+            ..Job::default()
+        };
+        let script = job.script(Path::new("/a b/phalanx"), Path::new("/it's/run"));
+        for line in [
+            "#SBATCH --nodes=2",
+            "#SBATCH --ntasks-per-node=3",
+            "#SBATCH --cpus-per-task=4",
+            "#SBATCH --time=30",
+            "#SBATCH --partition=p",
+            "#SBATCH --signal=USR1@60",
+            "#SBATCH --requeue",
+            "#SBATCH --constraint=fast",
+            "run='/it'\\''s/run'",
+            "srun --kill-on-bad-exit=1 --cpus-per-task=4 '/a b/phalanx' train --resume --out \"$run\"",
+        ] {
+            assert!(script.lines().any(|own| own == line), "{line}\n{script}");
+        }
+        assert!(script.contains("scontrol requeue") && !script.contains("gpus"), "{script}");
+        let array = Job { array: Some("0-3".into()), requeue: false, ..job };
+        let script = array.script(Path::new("phalanx"), Path::new("/runs/x"));
+        assert!(script.contains("run='/runs/x'\"/task-$SLURM_ARRAY_TASK_ID\"\n"), "{script}");
+        assert!(script.contains("/runs/x/logs/slurm-%A_%a.out") && !script.contains("scontrol"), "{script}");
+    }
+
+    #[test]
+    fn tasks_are_numbers_and_ranges() {
+        assert_eq!(tasks_of_array("0-3,7").expect("sound"), [0, 1, 2, 3, 7]);
+        assert_eq!(tasks_of_array("1-7:3%2").expect("sound"), [1, 4, 7]);
+        for (text, words) in
+            [("", "no number"), ("3-1", "names no tasks"), ("a", "`a`"), ("0-99999", "more than")]
+        {
+            let error = tasks_of_array(text).expect_err(text).to_string();
+            assert!(error.contains(words) && error.contains("as in 0-3,7"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Where things are on screens of any size.
+
+use ratatui::layout::{Constraint, Layout, Rect};
+
+use super::view::{PANES, Pane, View};
+
+/// The least that the dashboard can be shown on: columns and rows.
+pub(super) const LEAST: (u16, u16) = (40, 12);
+
+/// From how many columns and rows on all panes are shown at once.
+const ROOMY: (u16, u16) = (100, 30);
+
+/// Where things are.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Areas {
+    /// Name, state, progress: two rows.
+    pub(super) header: Rect,
+    /// The names of panes, if not all of them are shown.
+    pub(super) tabs: Option<Rect>,
+    /// Throughput and the like.
+    pub(super) numbers: Option<Rect>,
+    /// The panes that are shown.
+    pub(super) panes: Vec<(Pane, Rect)>,
+    /// Keys, and what is said: one row.
+    pub(super) footer: Rect,
+}
+
+/// Arranges a screen; `None` if it is too small. `ranks` is how many ranks have a row.
+pub(super) fn arrange(screen: Rect, view: &View, ranks: usize) -> Option<Areas> {
+    if screen.width < LEAST.0 || screen.height < LEAST.1 {
+        return None;
+    }
+    let rows = |area, constraints: &[Constraint]| Layout::vertical(constraints).split(area).to_vec();
+    let columns = |area, constraints: &[Constraint]| Layout::horizontal(constraints).split(area).to_vec();
+    let (fill, length) = (Constraint::Fill(1), Constraint::Length);
+    if screen.width >= ROOMY.0 && screen.height >= ROOMY.1 && !view.alone {
+        let [header, body, footer] = rows(screen, &[length(2), fill, length(1)])[..] else { return None };
+        let [left, right] = columns(body, &[Constraint::Fill(3), Constraint::Fill(2)])[..] else {
+            return None;
+        };
+        let [curves, log] = rows(left, &[Constraint::Fill(3), Constraint::Fill(2)])[..] else { return None };
+        // Two rows a rank and the frame, but never more than half.
+        let wanted = (2 * ranks.max(1) + 2).min(usize::from(right.height / 2));
+        let constraints = [length(NUMBERS + 2), length(u16::try_from(wanted).unwrap_or(0).max(4)), fill];
+        let [numbers, of_ranks, samples] = rows(right, &constraints)[..] else { return None };
+        let panes =
+            vec![(Pane::Curves, curves), (Pane::Log, log), (Pane::Ranks, of_ranks), (Pane::Samples, samples)];
+        return Some(Areas { header, tabs: None, numbers: Some(numbers), panes, footer });
+    }
+    let [header, tabs, body, footer] = rows(screen, &[length(2), length(1), fill, length(1)])[..] else {
+        return None;
+    };
+    let mut areas = Areas { header, tabs: Some(tabs), numbers: None, panes: vec![(view.pane, body)], footer };
+    if view.pane == Pane::Curves && !view.alone {
+        let mut curves = body;
+        if body.height >= 18 {
+            let [above, log] = rows(body, &[fill, length(7)])[..] else { return None };
+            curves = above;
+            areas.panes.push((Pane::Log, log));
+        }
+        if body.width >= 70 {
+            let [left, numbers] = columns(curves, &[fill, length(28)])[..] else { return None };
+            curves = left;
+            areas.numbers = Some(numbers);
+        }
+        areas.panes[0].1 = curves;
+    }
+    Some(areas)
+}
+
+/// Rows of numbers in a large dashboard.
+const NUMBERS: u16 = 6;
+
+/// The names of all panes, and which is chosen.
+pub(super) fn tabs(view: &View) -> impl Iterator<Item = (&'static str, bool)> {
+    PANES.into_iter().map(move |pane| (pane.title(), pane == view.pane))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_lies_over_another_or_outside_whatever_the_size() {
+        for (width, height) in
+            (40..=220).step_by(9).flat_map(|width| (12..=70).step_by(3).map(move |h| (width, h)))
+        {
+            for (pane, alone, ranks) in PANES.iter().flat_map(|pane| [(*pane, false, 2), (*pane, true, 64)]) {
+                let mut view = View::new(false);
+                (view.pane, view.alone) = (pane, alone);
+                let screen = Rect::new(0, 0, width, height);
+                let areas = arrange(screen, &view, ranks).expect("large enough");
+                let mut all = vec![areas.header, areas.footer];
+                all.extend(areas.tabs);
+                all.extend(areas.numbers);
+                all.extend(areas.panes.iter().map(|(_, area)| *area));
+                let what = format!("{width} x {height}, {view:?}: {all:?}");
+                let covered: u32 = all.iter().map(|area| area.area()).sum();
+                assert_eq!(covered, screen.area(), "{what}");
+                for (at, one) in all.iter().enumerate() {
+                    assert_eq!(screen.union(*one), screen, "{what}");
+                    assert!(all[at + 1..].iter().all(|other| one.intersection(*other).area() == 0), "{what}");
+                }
+                assert!(areas.panes.iter().any(|(shown, _)| *shown == pane), "{what}");
+            }
+        }
+        assert_eq!(arrange(Rect::new(0, 0, 30, 8), &View::new(false), 1), None);
+    }
+}

@@ -1,0 +1,87 @@
+//! The terminal while the dashboard has it, and given back as it was, however that ends.
+
+use std::io::{self, IsTerminal as _, Stdout};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
+use ratatui::crossterm::{cursor, execute};
+use ratatui::{Frame, Terminal};
+
+/// Whether this process's standard streams are a terminal on which a dashboard can be drawn.
+pub fn is_terminal() -> bool {
+    let dumb = std::env::var("TERM").is_ok_and(|term| term == "dumb");
+    !dumb && io::stdin().is_terminal() && io::stdout().is_terminal()
+}
+
+/// The screen of the dashboard: the terminal's second one, without echo and lines. The first comes back when this is
+/// dropped, and when any thread of the process panics.
+#[derive(Debug)]
+pub(super) struct Screen {
+    terminal: Terminal<CrosstermBackend<Stdout>>,
+    taken: Taken,
+}
+
+/// Whether the terminal is taken. Clones share the answer.
+#[derive(Debug, Clone, Default)]
+struct Taken(Arc<AtomicBool>);
+
+impl Taken {
+    /// Gives the terminal back, once.
+    fn give_back(&self) {
+        if self.0.swap(false, Ordering::SeqCst) {
+            // A terminal that is gone cannot be mended.
+            let _ = execute!(io::stdout(), LeaveAlternateScreen, cursor::Show);
+            let _ = disable_raw_mode();
+        }
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        self.taken.give_back();
+    }
+}
+
+impl Screen {
+    /// Takes the terminal.
+    ///
+    /// # Errors
+    /// If there is none, or it does not obey.
+    pub(super) fn open() -> io::Result<Self> {
+        let taken = Taken::default();
+        let (of_hook, before) = (taken.clone(), std::panic::take_hook());
+        std::panic::set_hook(Box::new(move |panic| {
+            // The message goes to the screen that stays.
+            of_hook.give_back();
+            before(panic);
+        }));
+        taken.0.store(true, Ordering::SeqCst);
+        let opened = enable_raw_mode()
+            .and_then(|()| execute!(io::stdout(), EnterAlternateScreen, cursor::Hide))
+            .and_then(|()| Terminal::new(CrosstermBackend::new(io::stdout())));
+        match opened {
+            Ok(terminal) => Ok(Self { terminal, taken }),
+            Err(error) => {
+                taken.give_back();
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether the terminal is still this screen's: a panic on another thread takes it away.
+    pub(super) fn is_taken(&self) -> bool {
+        self.taken.0.load(Ordering::SeqCst)
+    }
+
+    /// Draws.
+    ///
+    /// # Errors
+    /// If the terminal is gone.
+    pub(super) fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
+        self.terminal.draw(draw).map(drop)
+    }
+}

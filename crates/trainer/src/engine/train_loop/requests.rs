@@ -1,0 +1,219 @@
+//! What users ask a run for while it goes on: rank 0 hears it, all ranks do it between the same two steps.
+
+use std::time::{Duration, Instant};
+
+use super::Run;
+use crate::engine::TrainError;
+use crate::engine::distributed::{Agreed, Job, StopReason};
+use crate::engine::observer::{Event, Observer, Started};
+use crate::run::{Doing, MetricsWriter, Request, RunError, RunFolder, RunState, host_name};
+
+/// How often rank 0 looks whether somebody has asked for something.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How often rank 0 writes down which step was done last.
+const WRITE: Duration = Duration::from_secs(1);
+
+/// Where rank 0 hears users, and tells them what the run does.
+#[derive(Debug)]
+pub(super) struct Desk {
+    folder: RunFolder,
+    state: RunState,
+    looked: Instant,
+    written: Instant,
+    /// Whether the last that users wanted of the two was a pause.
+    pause_wanted: bool,
+}
+
+impl Desk {
+    /// Opens the desk of a run that begins or goes on. What was asked of an earlier attempt, and not heard, is not meant
+    /// for this one.
+    pub(super) fn open(folder: &RunFolder, started: &Started) -> Result<Self, RunError> {
+        Request::take(&folder.requests())?;
+        let state = RunState {
+            doing: Doing::Training,
+            step: started.done,
+            total: started.total,
+            steps_per_epoch: started.steps_per_epoch,
+            model: started.model.clone(),
+            parameters: started.parameters,
+            data: started.data.clone(),
+            world_size: started.world_size,
+            servers: started.servers,
+            threads: started.threads,
+            device: started.device.clone(),
+            strategy: started.strategy.clone(),
+            host: host_name(),
+            process: std::process::id(),
+        };
+        state.write(&folder.state())?;
+        let now = Instant::now();
+        Ok(Self { folder: folder.clone(), state, looked: now, written: now, pause_wanted: false })
+    }
+
+    /// Passes on what was asked for since the last look, unless that was a moment ago, and tells how far the run is.
+    fn attend(&mut self, step: u64, job: &Job, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        if self.looked.elapsed() < LOOK {
+            return Ok(());
+        }
+        self.looked = Instant::now();
+        for request in Request::take(&self.folder.requests())? {
+            let request = match request {
+                Ok(request) => request,
+                Err(text) => {
+                    let problem = format!("asked for `{text}`; a run knows pause, resume, save and stop");
+                    tracing::warn!("{problem}");
+                    observer.event(&Event::Note(format!("warning: {problem}")));
+                    continue;
+                }
+            };
+            if let Some(why) = request.refusal(&self.state.strategy) {
+                tracing::warn!("{why}");
+                observer.event(&Event::Note(format!("warning: {why}")));
+                continue;
+            }
+            tracing::info!("asked to {} after step {step}", request.name());
+            match request {
+                Request::Stop => job.request_stop(&StopReason::Asked)?,
+                other => {
+                    self.pause_wanted = match other {
+                        Request::Pause => true,
+                        Request::Resume => false,
+                        _ => self.pause_wanted,
+                    };
+                    job.request(other)?;
+                }
+            }
+        }
+        if self.written.elapsed() >= WRITE && self.state.step != step {
+            self.tell(self.state.doing, step)?;
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, doing: Doing, step: u64) -> Result<(), RunError> {
+        (self.state.doing, self.state.step, self.written) = (doing, step, Instant::now());
+        self.state.write(&self.folder.state())
+    }
+
+    /// Asks for the pause again that was wanted in a world that broke.
+    pub(super) fn ask_again(&self, job: &Job) -> Result<(), TrainError> {
+        if self.pause_wanted { job.request(Request::Pause) } else { Ok(()) }
+    }
+
+    /// Tells that the run has ended after a step and left its summary; without this, that it has failed.
+    pub(super) fn close(mut self, step: u64) {
+        (self.state.doing, self.state.step) = (Doing::Ended, step);
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        if self.state.doing != Doing::Ended {
+            self.state.doing = Doing::Failed;
+        }
+        // If this cannot be written, whoever watches finds out by the process that is gone.
+        let _ = self.state.write(&self.folder.state());
+    }
+}
+
+impl Run<'_> {
+    /// Begins the next step, after whatever all ranks have agreed to do before it. If they have agreed to stop before it:
+    /// why.
+    pub(super) fn begin_step(
+        &mut self,
+        mut metrics: Option<&mut MetricsWriter>,
+        observer: &mut dyn Observer,
+    ) -> Result<Option<StopReason>, TrainError> {
+        loop {
+            self.attend(observer)?;
+            let asked = match self.asked.pop_front() {
+                Some(request) => Some(Agreed::Interlude(request)),
+                None => self.distributed.job().begin(2 * self.state.step)?,
+            };
+            match asked {
+                None => return Ok(None),
+                Some(Agreed::Stop(reason)) => return Ok(Some(reason)),
+                Some(Agreed::Interlude(Request::Save)) => self.save_now(metrics.as_deref_mut(), observer)?,
+                Some(Agreed::Interlude(Request::Pause)) => {
+                    if let Some(reason) = self.pause(metrics.as_deref_mut(), observer)? {
+                        return Ok(Some(reason));
+                    }
+                }
+                Some(Agreed::Interlude(Request::Resume | Request::Stop)) => {}
+            }
+        }
+    }
+
+    /// Begins what follows a step. Interludes that were agreed on before it take place after it, when all is told of the
+    /// step.
+    pub(super) fn begin_following(&mut self) -> Result<Option<StopReason>, TrainError> {
+        loop {
+            match self.distributed.job().begin(2 * self.state.step - 1)? {
+                None => return Ok(None),
+                Some(Agreed::Stop(reason)) => return Ok(Some(reason)),
+                Some(Agreed::Interlude(request)) => self.asked.push_back(request),
+            }
+        }
+    }
+
+    /// Takes no step until users want the run to go on, or to stop: then why. Nobody waits in an operation meanwhile, and
+    /// the control plane goes on giving signs of life, so no rank takes another for dead.
+    fn pause(
+        &mut self,
+        mut metrics: Option<&mut MetricsWriter>,
+        observer: &mut dyn Observer,
+    ) -> Result<Option<StopReason>, TrainError> {
+        let (step, since) = (self.state.step, Instant::now());
+        self.tell_of_all_taken(metrics.as_deref_mut(), observer)?;
+        // A checkpoint that was begun is complete before ranks stand still.
+        self.settle(observer)?;
+        self.note(Doing::Paused, &format!("paused after step {step}"), observer)?;
+        let stopped = loop {
+            self.attend(observer)?;
+            let asked = match self.asked.pop_front() {
+                Some(request) => Some(Agreed::Interlude(request)),
+                None => self.distributed.job().next(LOOK)?,
+            };
+            match asked {
+                None | Some(Agreed::Interlude(Request::Pause | Request::Stop)) => {}
+                Some(Agreed::Interlude(Request::Resume)) => break None,
+                Some(Agreed::Interlude(Request::Save)) => {
+                    self.save_now(metrics.as_deref_mut(), observer)?;
+                    self.settle(observer)?;
+                }
+                Some(Agreed::Stop(reason)) => break Some(reason),
+            }
+        };
+        let paused = since.elapsed().as_secs_f64();
+        self.note(Doing::Training, &format!("goes on after a pause of {paused:.1} s"), observer)?;
+        Ok(stopped)
+    }
+
+    /// Begins to save what there is after the last step.
+    fn save_now(
+        &mut self,
+        metrics: Option<&mut MetricsWriter>,
+        observer: &mut dyn Observer,
+    ) -> Result<(), TrainError> {
+        // Nothing is saved of a step whose loss is not finite, so all losses are known before.
+        self.tell_of_all_taken(metrics, observer)?;
+        self.save(self.state.step, observer)
+    }
+
+    /// Hears users, on rank 0.
+    fn attend(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        let Some(desk) = &mut self.desk else { return Ok(()) };
+        desk.attend(self.state.step, self.distributed.job(), observer)
+    }
+
+    /// Tells, on rank 0, that the run does something else now.
+    fn note(&mut self, doing: Doing, text: &str, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        tracing::info!("{text}");
+        if let Some(desk) = &mut self.desk {
+            desk.tell(doing, self.state.step)?;
+            observer.event(&Event::Note(text.to_owned()));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,329 @@
+// Charts: drawn anew from their numbers whenever something changes.
+
+const shown = { smoothing: 0, logarithmic: false, across: "steps", hiddenRuns: new Set(), zoom: {} };
+const MARGIN = { left: 60, right: 12, top: 8, bottom: 34 };
+// Lines of which each is told when the pointer is near.
+const TOLD = 12;
+
+function svgElement(name, attributes, text) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const key in attributes) element.setAttribute(key, attributes[key]);
+  if (text !== undefined) element.textContent = text;
+  return element;
+}
+
+class Plot {
+  constructor(figure, chart) {
+    this.figure = figure;
+    this.chart = chart;
+    this.hidden = new Set();
+    this.canvas = figure.querySelector(".canvas");
+    this.tip = document.createElement("div");
+    this.tip.className = "tip";
+    this.tip.hidden = true;
+    figure.append(this.tip);
+    this.legend();
+    this.numbers();
+    this.drawn = false;
+    this.listen();
+  }
+
+  // What is to the right: steps or seconds of training, or seconds by the clock.
+  across() {
+    if (this.chart.across === "clock") return "clock";
+    const known = this.chart.lines.some((line) => line.seconds.length);
+    return shown.across === "seconds" && known ? "seconds" : "steps";
+  }
+
+  places(line) {
+    return this.across() === "steps" ? line.steps : line.seconds;
+  }
+
+  lines() {
+    return this.chart.lines.filter((line) => !this.hidden.has(line) && !shown.hiddenRuns.has(line.run) && this.places(line).length);
+  }
+
+  legend() {
+    const list = this.figure.querySelector(".legend");
+    if (!list) return;
+    this.chart.lines.forEach((line, at) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.setAttribute("aria-pressed", "true");
+      button.append(...list.children[at].childNodes);
+      list.children[at].append(button);
+      button.addEventListener("click", () => {
+        if (!this.hidden.delete(line)) this.hidden.add(line);
+        button.setAttribute("aria-pressed", String(!this.hidden.has(line)));
+        this.draw();
+      });
+    });
+  }
+
+  // The table behind a chart of many lines is made when it is asked for.
+  numbers() {
+    const behind = this.figure.querySelector(".behind");
+    behind.addEventListener("toggle", () => {
+      if (behind.querySelector("table")) return;
+      const table = document.createElement("table"), text = (value) => exactText(value, this.chart.unit);
+      table.className = "sortable";
+      const head = table.createTHead().insertRow();
+      for (const name of ["line", "first", "least", "most", "last"]) {
+        const cell = document.createElement("th");
+        cell.scope = "col";
+        cell.textContent = name;
+        head.append(cell);
+      }
+      const body = table.createTBody();
+      for (const line of this.chart.lines) {
+        const row = body.insertRow(), known = line.values.filter((value) => value !== null);
+        row.insertCell().textContent = line.name;
+        for (const value of [known[0], Math.min(...known), Math.max(...known), known[known.length - 1]]) {
+          const cell = row.insertCell();
+          cell.className = "number";
+          cell.dataset.value = value;
+          cell.textContent = text(value ?? null);
+        }
+      }
+      sortable(table);
+      const scroll = document.createElement("div");
+      scroll.className = "scroll";
+      scroll.append(table);
+      behind.append(scroll);
+    });
+  }
+
+  // Where each line runs: its places, its numbers from and to, and what it was before smoothing.
+  paths() {
+    let ground = [];
+    const areas = this.chart.kind === "areas";
+    return this.lines().map((line) => {
+      const places = this.places(line);
+      if (!areas) return { line, places, values: smoothed(line.values, shown.smoothing), raw: shown.smoothing > 0 ? line.values : null };
+      const below = line.values.map((_, at) => ground[at] || 0);
+      ground = line.values.map((value, at) => (value || 0) + below[at]);
+      return { line, places, values: ground, below, own: line.values };
+    });
+  }
+
+  draw() {
+    const width = Math.max(260, this.canvas.clientWidth || 600), height = width < 420 ? 220 : 260;
+    const areas = this.chart.kind === "areas", logarithmic = shown.logarithmic && !areas;
+    const paths = this.paths(), across = this.across();
+    const [x0, x1] = this.range(paths, across);
+    let low = areas ? 0 : Infinity, high = -Infinity;
+    for (const path of paths)
+      path.places.forEach((place, at) => {
+        const value = path.values[at];
+        if (place < x0 || place > x1 || value === null || !Number.isFinite(value) || (logarithmic && value <= 0)) return;
+        low = Math.min(low, value);
+        high = Math.max(high, value);
+      });
+    if (!Number.isFinite(low) || high === -Infinity) [low, high] = logarithmic ? [0.1, 1] : [0, 1];
+    // What differs by rounding alone is one number.
+    if (high - low <= 1e-9 * Math.max(Math.abs(low), Math.abs(high))) [low, high] = logarithmic ? [low / 2, high * 2] : [low - (Math.abs(low) || 1) / 2, high + (Math.abs(high) || 1) / 2];
+    // Lines do not run along the edges.
+    const room = areas || logarithmic ? 0 : 0.04 * (high - low);
+    low = low >= 0 && low < room ? Math.min(low, 0) : low - room;
+    high += room;
+    const right = width - MARGIN.right, bottom = height - MARGIN.bottom;
+    const scale = logarithmic ? Math.log10 : (value) => value;
+    const x = (place) => MARGIN.left + ((place - x0) / (x1 - x0 || 1)) * (right - MARGIN.left);
+    const y = (value) => bottom - ((scale(value) - scale(low)) / (scale(high) - scale(low))) * (bottom - MARGIN.top);
+    const back = (px) => x0 + ((px - MARGIN.left) / (right - MARGIN.left)) * (x1 - x0);
+    const svg = svgElement("svg", { class: "plot", viewBox: `0 0 ${width} ${height}`, tabindex: 0, role: "img", "aria-label": `${this.chart.title}. Arrow keys read off.` });
+    const ticks = logarithmic ? logTicks(low, high) : linearTicks(low, high, 5, this.chart.unit);
+    for (const tick of ticks) {
+      svg.append(svgElement("path", { class: "grid", d: `M${MARGIN.left} ${y(tick).toFixed(1)}H${right}` }));
+      svg.append(svgElement("text", { x: MARGIN.left - 6, y: y(tick) + 4, "text-anchor": "end" }, tickText(tick, this.chart.unit)));
+    }
+    for (const tick of linearTicks(x0, x1, width < 420 ? 4 : 6, "plain"))
+      svg.append(svgElement("text", { x: x(tick), y: bottom + 16, "text-anchor": x(tick) > right - 16 ? "end" : "middle" }, plainTick(tick)));
+    svg.append(svgElement("text", { x: right, y: height - 3, "text-anchor": "end" }, across === "steps" ? "steps" : across === "clock" ? "seconds" : "seconds of training"));
+    const clip = `clip-${this.chart.id}`;
+    const clipPath = svgElement("clipPath", { id: clip });
+    clipPath.append(svgElement("rect", { x: MARGIN.left - 4, y: 0, width: right - MARGIN.left + 8, height: bottom + 4 }));
+    const body = svgElement("g", { "clip-path": `url(#${clip})` });
+    svg.append(clipPath, body);
+    for (const path of paths) this.drawPath(body, path, x, y, logarithmic);
+    this.view = { svg, body, paths, x, y, back, x0, x1, width, height, right, bottom, across, logarithmic };
+    const focused = this.canvas.contains(document.activeElement);
+    this.canvas.replaceChildren(svg);
+    if (focused) svg.focus();
+    this.drawn = true;
+  }
+
+  range(paths, across) {
+    let from = Infinity, to = -Infinity;
+    for (const { places } of paths) {
+      for (const place of [places[0], places[places.length - 1]]) {
+        if (place === null) continue;
+        from = Math.min(from, place);
+        to = Math.max(to, place);
+      }
+    }
+    const whole = from < to ? [from, to] : Number.isFinite(from) ? [from - 0.5, from + 0.5] : [0, 1];
+    this.whole = whole;
+    const zoom = shown.zoom[across];
+    return zoom && zoom[1] > whole[0] && zoom[0] < whole[1] ? zoom : whole;
+  }
+
+  drawPath(body, path, x, y, logarithmic) {
+    const { line } = path, style = `s${line.colour} d${line.dash}`;
+    const point = (at, value) => `${x(path.places[at]).toFixed(1)},${y(value).toFixed(1)}`;
+    const isDrawn = (value) => value !== null && Number.isFinite(value) && !(logarithmic && value <= 0);
+    if (path.below) {
+      const top = path.values.map((value, at) => point(at, value)), low = path.below.map((value, at) => point(at, value)).reverse();
+      path.element = svgElement("polygon", { class: `area s${line.colour}`, points: [...top, ...low].join(" ") });
+      body.append(path.element);
+      return;
+    }
+    const points = (values) => values.map((value, at) => (isDrawn(value) ? point(at, value) : null)).filter(Boolean);
+    if (path.raw) body.append(svgElement("polyline", { class: `line raw s${line.colour}`, points: points(path.raw).join(" ") }));
+    const drawn = points(path.values);
+    if (drawn.length === 1) {
+      const [cx, cy] = drawn[0].split(",");
+      path.element = svgElement("circle", { class: `dot ${style}`, cx, cy, r: 3.5 });
+    } else path.element = svgElement("polyline", { class: `line ${style}`, points: drawn.join(" ") });
+    body.append(path.element);
+  }
+
+  zoomTo(range) {
+    shown.zoom[this.view.across] = range;
+    drawAll();
+  }
+
+  listen() {
+    let start = null, box = null;
+    const place = (event) => {
+      const bounds = this.view.svg.getBoundingClientRect();
+      const ratio = this.view.width / bounds.width;
+      return [(event.clientX - bounds.left) * ratio, (event.clientY - bounds.top) * ratio];
+    };
+    this.canvas.addEventListener("pointermove", (event) => {
+      if (!this.view) return;
+      const [px, py] = place(event);
+      if (start !== null) {
+        if (!box) this.view.body.append((box = svgElement("rect", { class: "zoom", y: 0, height: this.view.bottom })));
+        box.setAttribute("x", Math.min(start, px));
+        box.setAttribute("width", Math.abs(px - start));
+      }
+      this.read(this.view.back(px), py);
+    });
+    this.canvas.addEventListener("pointerdown", (event) => {
+      if (!this.view || event.button !== 0) return;
+      const [px] = place(event);
+      if (px > MARGIN.left && event.pointerType !== "touch") {
+        start = px;
+        this.canvas.setPointerCapture(event.pointerId);
+      }
+      this.read(this.view.back(px), place(event)[1]);
+    });
+    const end = (event) => {
+      const from = start;
+      start = box = null;
+      if (from === null || event.type !== "pointerup") return;
+      const [px] = place(event), ends = [from, Math.min(Math.max(px, MARGIN.left), this.view.right)].sort((a, b) => a - b);
+      if (ends[1] - ends[0] > 8) this.zoomTo(ends.map(this.view.back));
+    };
+    this.canvas.addEventListener("pointerup", end);
+    this.canvas.addEventListener("pointercancel", end);
+    this.canvas.addEventListener("pointerleave", () => this.forget());
+    this.canvas.addEventListener("dblclick", () => this.zoomTo(null));
+    this.canvas.addEventListener("focusout", () => this.forget());
+    this.canvas.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  key(event) {
+    const { x0, x1, paths } = this.view;
+    const middle = this.at ?? (x0 + x1) / 2;
+    const zoom = (factor) => this.zoomTo([middle - (middle - x0) * factor, middle + (x1 - middle) * factor]);
+    const step = (by) => {
+      const places = paths.length ? paths[0].places : [];
+      const next = Math.min(places.length - 1, Math.max(0, nearest(places, middle) + by));
+      if (places.length) this.read(places[next], null, true);
+    };
+    const many = event.shiftKey ? 10 : 1;
+    const actions = { ArrowLeft: () => step(-many), ArrowRight: () => step(many), "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), 0: () => this.zoomTo(null), Escape: () => this.forget() };
+    if (actions[event.key]) {
+      event.preventDefault();
+      actions[event.key]();
+    }
+  }
+
+  forget() {
+    this.at = undefined;
+    this.tip.hidden = true;
+    if (!this.view) return;
+    this.view.body.querySelectorAll(".cross, .mark").forEach((mark) => mark.remove());
+    for (const { element } of this.view.paths) element.classList.remove("near", "far");
+  }
+
+  // Tells the numbers at a place: of the lines nearest to the pointer, if there are many.
+  read(value, py, spoken) {
+    this.forget();
+    const { paths, x, y, x0, x1, body, bottom, across, logarithmic } = this.view;
+    if (!paths.length || value < x0 - (x1 - x0) * 0.02 || value > x1 + (x1 - x0) * 0.02) return;
+    let rows = paths.map((path) => {
+      const at = nearest(path.places, value), own = path.own ? path.own[at] : path.values[at];
+      return { path, at, own, px: x(path.places[at]), py: y(path.values[at]) };
+    }).filter((row) => row.at >= 0 && row.own !== null && Number.isFinite(row.py) && !(logarithmic && row.own <= 0));
+    if (!rows.length) return;
+    const distance = (row) => Math.abs(row.px - x(value)) + (py === null ? 0 : Math.abs(row.py - py));
+    const near = rows.reduce((a, b) => (distance(b) < distance(a) ? b : a));
+    this.at = near.path.places[near.at];
+    const px = near.px;
+    body.append(svgElement("path", { class: "cross", d: `M${px} ${MARGIN.top}V${bottom}` }));
+    for (const row of rows.slice(0, 40)) body.append(svgElement("circle", { class: `mark dot s${row.path.line.colour}`, cx: row.px, cy: row.py, r: row === near ? 4 : 2.5 }));
+    if (paths.length > 1 && !near.path.below) {
+      for (const { path } of rows) path.element.classList.toggle("far", paths.length > 6 && path !== near.path);
+      near.path.element.classList.add("near");
+    }
+    const left_out = Math.max(0, rows.length - TOLD);
+    if (left_out) rows = [...rows].sort((a, b) => distance(a) - distance(b)).slice(0, TOLD);
+    const places = near.path.line;
+    const where = [`step ${plainExact(places.steps[near.at])}`, places.seconds.length ? `${trimZeros((places.seconds[near.at] ?? NaN).toFixed(2))} s` : ""].filter(Boolean).join(", ");
+    this.tell(where, rows, near, left_out, px);
+    if (spoken) announce(`${where}: ${rows.map((row) => `${row.path.line.name} ${exactText(row.own, this.chart.unit)}`).join("; ")}`);
+  }
+
+  tell(where, rows, near, left_out, px) {
+    const head = document.createElement("div"), table = document.createElement("table");
+    head.textContent = where;
+    // What lies on top is told first.
+    for (const row of near.path.below ? [...rows].reverse() : rows) {
+      const line = table.insertRow();
+      line.className = row === near ? "first" : "";
+      const swatch = document.createElement("span");
+      swatch.className = `swatch s${row.path.line.colour} d${row.path.line.dash}`;
+      line.insertCell().append(swatch, row.path.line.name);
+      line.insertCell().textContent = exactText(row.own, this.chart.unit);
+    }
+    this.tip.replaceChildren(head, table);
+    if (left_out) this.tip.append(`and ${left_out} more`);
+    if (this.chart.kind === "areas") this.tip.append(`together ${exactText(rows.reduce((sum, row) => sum + row.own, 0), this.chart.unit)}`);
+    this.tip.hidden = false;
+    const ratio = this.canvas.clientWidth / this.view.width, at = this.canvas.offsetLeft + px * ratio;
+    const wide = this.tip.offsetWidth, room = this.figure.clientWidth;
+    this.tip.style.left = `${at + wide + 20 > room ? Math.max(4, at - wide - 12) : at + 12}px`;
+    this.tip.style.top = `${this.canvas.offsetTop + 12}px`;
+  }
+}
+
+const plainExact = (value) => (value === null || value === undefined ? "–" : Number.isInteger(value) ? value.toLocaleString("en") : String(value));
+
+const announcer = document.createElement("div");
+announcer.className = "announce";
+announcer.setAttribute("aria-live", "polite");
+document.body.append(announcer);
+const announce = (text) => { announcer.textContent = text; };
+
+const plots = [];
+// Charts are drawn when they come into view; of many runs there are many.
+const inView = new Set();
+function drawAll() {
+  for (const plot of plots) {
+    plot.drawn = false;
+    if (inView.has(plot)) plot.draw();
+  }
+}

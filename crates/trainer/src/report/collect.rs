@@ -1,0 +1,186 @@
+//! Which runs a report is of: given folders, those of a sweep, or all in a folder.
+
+use std::path::{Path, PathBuf};
+
+use super::run::{RunData, State};
+use super::sweep::{Table, read_tables};
+
+/// What a report takes in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// The most pictures of a run that are shown: the first, the last, and those at even distances between.
+    pub pictures: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { pictures: 24 }
+    }
+}
+
+/// The most runs of a page, so that it stays one that browsers open at once.
+const MAX_RUNS: usize = 200;
+/// The most pictures of all runs.
+const ALL_PICTURES: usize = 240;
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReportError {
+    /// There is no such folder.
+    #[error("there is no folder {}", .0.display())]
+    Missing(PathBuf),
+    /// A folder is none of a run, of a sweep, or of runs.
+    #[error("{} holds no run: it has no config.toml, no results.json of a sweep, and no folders of runs", .0.display())]
+    NoRun(PathBuf),
+}
+
+/// What is known of some runs.
+#[derive(Debug)]
+pub struct Report {
+    /// What it is of.
+    pub(crate) title: String,
+    /// The runs.
+    pub(crate) runs: Vec<RunData>,
+    /// The tables of the sweep that they belong to.
+    pub(crate) tables: Vec<Table>,
+    /// What could not be read besides runs.
+    pub(crate) problems: Vec<String>,
+}
+
+/// Whether a folder is that of a run.
+pub(crate) fn is_run(folder: &Path) -> bool {
+    folder.join("config.toml").is_file()
+}
+
+/// The folders of runs right in a folder, by their names.
+fn runs_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| is_run(path)).collect();
+    found.sort();
+    found
+}
+
+/// The runs that a folder stands for.
+fn runs_of(folder: &Path) -> Result<Vec<PathBuf>, ReportError> {
+    if !folder.is_dir() {
+        return Err(ReportError::Missing(folder.to_owned()));
+    }
+    if is_run(folder) {
+        return Ok(vec![folder.to_owned()]);
+    }
+    let mut found = runs_in(&folder.join("runs"));
+    if found.is_empty() {
+        found = runs_in(folder);
+    }
+    match found.is_empty() && !folder.join("results.json").is_file() {
+        true => Err(ReportError::NoRun(folder.to_owned())),
+        false => Ok(found),
+    }
+}
+
+impl Report {
+    /// Collects what there is of the runs in folders: of a run, of a sweep, or with folders of runs in them.
+    ///
+    /// # Errors
+    /// [`ReportError`] if one of them is nothing of that. What is damaged or missing in a run's folder is told in the report.
+    pub fn collect(folders: &[PathBuf], options: &Options) -> Result<Self, ReportError> {
+        let (mut paths, mut tables, mut problems) = (Vec::new(), Vec::new(), Vec::new());
+        for folder in folders {
+            for path in runs_of(folder)? {
+                if !paths.contains(&path) {
+                    paths.push(path);
+                }
+            }
+            if !is_run(folder) {
+                match read_tables(folder) {
+                    Ok(found) => tables.extend(found),
+                    Err(problem) => problems.push(format!("{}: {problem}", folder.display())),
+                }
+            }
+        }
+        if paths.len() > MAX_RUNS {
+            problems.push(format!("there are {} runs, of which the first {MAX_RUNS} are shown", paths.len()));
+            paths.truncate(MAX_RUNS);
+        }
+        let names = names(&paths);
+        let pictures = options.pictures.min(ALL_PICTURES / paths.len().max(1));
+        let runs: Vec<RunData> =
+            paths.iter().zip(&names).map(|(path, name)| RunData::read(path, name, pictures)).collect();
+        let title = match (folders, runs.as_slice()) {
+            ([folder], [run]) if is_run(folder) => run.name.clone(),
+            ([folder], _) => last_name(folder),
+            _ => names.join(", "),
+        };
+        Ok(Self { title, runs, tables, problems })
+    }
+
+    /// How far the files of the only run were read, if it is under way.
+    pub(crate) fn position_if_under_way(&self) -> Option<String> {
+        match self.runs.as_slice() {
+            [run] if run.state == State::UnderWay => Some(run.tails.position().to_string()),
+            _ => None,
+        }
+    }
+}
+
+/// The last name of a path, also of `.` and `a/..`.
+fn last_name(path: &Path) -> String {
+    let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    absolute.file_name().unwrap_or(absolute.as_os_str()).to_string_lossy().into_owned()
+}
+
+/// Short names that tell runs apart: as many of the last names of their paths as that takes.
+fn names(paths: &[PathBuf]) -> Vec<String> {
+    let absolute: Vec<Vec<String>> = paths
+        .iter()
+        .map(|path| {
+            let path = path.canonicalize().unwrap_or_else(|_| path.clone());
+            path.components().map(|part| part.as_os_str().to_string_lossy().into_owned()).collect()
+        })
+        .collect();
+    let name = |parts: &Vec<String>, count: usize| parts[parts.len().saturating_sub(count)..].join("/");
+    let deepest = absolute.iter().map(Vec::len).max().unwrap_or_default();
+    absolute
+        .iter()
+        .map(|parts| {
+            let is_alone = |count: &usize| {
+                let own = name(parts, *count);
+                absolute.iter().filter(|other| name(other, *count) == own).count() == 1
+            };
+            name(parts, (1..deepest).find(is_alone).unwrap_or(deepest))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_runs_apart() {
+        let paths = ["/x/a/run", "/x/b/run", "/x/c"].map(PathBuf::from);
+        assert_eq!(names(&paths), ["a/run", "b/run", "c"]);
+        let paths = ["/x/a/runs/r", "/x/b/runs/r"].map(PathBuf::from);
+        assert_eq!(names(&paths), ["a/runs/r", "b/runs/r"]);
+    }
+
+    #[test]
+    fn folders_stand_for_their_runs() {
+        let place = tempfile::tempdir().expect("a folder");
+        for run in ["one", "sweep/runs/a", "sweep/runs/b", "empty"] {
+            std::fs::create_dir_all(place.path().join(run)).expect("a folder");
+            if run != "empty" {
+                std::fs::write(place.path().join(run).join("config.toml"), "").expect("writes");
+            }
+        }
+        let collect = |path: &str| Report::collect(&[place.path().join(path)], &Options::default());
+        assert_eq!(collect("sweep").expect("a sweep").runs.len(), 2);
+        assert_eq!(collect("").expect("runs").runs.len(), 1);
+        assert_eq!(collect("one").expect("a run").title, "one");
+        assert!(matches!(collect("empty"), Err(ReportError::NoRun(_))));
+        assert!(matches!(collect("gone"), Err(ReportError::Missing(_))));
+        std::fs::write(place.path().join("sweep/results.json"), "{").expect("writes");
+        assert!(collect("sweep").expect("a sweep").problems[0].contains("results.json: "));
+    }
+}

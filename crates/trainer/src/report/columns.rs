@@ -1,0 +1,136 @@
+//! Numbers of a run by name, over steps and seconds.
+
+use std::collections::BTreeMap;
+
+use super::tail::Object;
+
+/// A number, when it was measured, and what it is.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Point {
+    /// Whose number it is: `metrics/loss`, `rank/1/loss`, `usage/0/cpu_percent`.
+    pub(crate) key: String,
+    /// The step.
+    pub(crate) step: f64,
+    /// Seconds of training; of what is told of a process, seconds by the clock. NaN where nobody says.
+    pub(crate) seconds: f64,
+    /// The number.
+    pub(crate) value: f64,
+}
+
+/// The numbers of one name.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Column {
+    /// The steps.
+    pub(crate) steps: Vec<f64>,
+    /// The seconds, NaN where nobody says.
+    pub(crate) seconds: Vec<f64>,
+    /// The numbers.
+    pub(crate) values: Vec<f64>,
+}
+
+impl Column {
+    /// How many numbers.
+    pub(crate) fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Adds one.
+    pub(crate) fn push(&mut self, step: f64, seconds: f64, value: f64) {
+        self.steps.push(step);
+        self.seconds.push(seconds);
+        self.values.push(value);
+    }
+}
+
+/// All numbers of a run, in the order in which their names came.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Columns {
+    order: Vec<String>,
+    columns: BTreeMap<String, Column>,
+}
+
+impl Columns {
+    /// Adds a number.
+    pub(crate) fn push(&mut self, point: Point) {
+        if !self.columns.contains_key(&point.key) {
+            self.order.push(point.key.clone());
+        }
+        self.columns.entry(point.key).or_default().push(point.step, point.seconds, point.value);
+    }
+
+    /// The numbers of a name.
+    pub(crate) fn get(&self, key: &str) -> Option<&Column> {
+        self.columns.get(key)
+    }
+
+    /// The names that begin so, without that beginning, in their order.
+    pub(crate) fn under<'a>(&'a self, start: &'a str) -> impl Iterator<Item = &'a str> {
+        self.order.iter().filter_map(move |key| key.strip_prefix(start))
+    }
+
+    /// The ranks that have numbers under `start`: `rank/` or `usage/`.
+    pub(crate) fn ranks(&self, start: &str) -> Vec<usize> {
+        let mut ranks: Vec<usize> =
+            self.under(start).filter_map(|rest| rest.split('/').next()?.parse().ok()).collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        ranks
+    }
+}
+
+/// Keys of a line that say when and where it was measured, not what.
+const PLACES: [&str; 5] = ["step", "epoch", "rank", "seconds", "workers"];
+
+fn number(line: &Object, name: &str) -> Option<f64> {
+    line.get(name)?.as_f64().filter(|value| value.is_finite())
+}
+
+fn measured(line: &Object, start: &str) -> Vec<Point> {
+    let step = number(line, "step").unwrap_or_default();
+    let seconds = number(line, "seconds").unwrap_or(f64::NAN);
+    let told = line.iter().filter(|(name, _)| !PLACES.contains(&name.as_str()));
+    let told = told.filter_map(|(name, value)| Some((name, value.as_f64().filter(|v| v.is_finite())?)));
+    told.map(|(name, value)| Point { key: format!("{start}{name}"), step, seconds, value }).collect()
+}
+
+/// The numbers of a line of `metrics.jsonl`.
+pub(crate) fn of_metrics(line: &Object) -> Vec<Point> {
+    measured(line, "metrics/")
+}
+
+/// The numbers of a line of `metrics-by-rank.jsonl`; when the step was done is one of them.
+pub(crate) fn of_rank(line: &Object) -> Vec<Point> {
+    let start = format!("rank/{}/", number(line, "rank").unwrap_or_default());
+    let mut points = measured(line, &start);
+    if let (Some(step), Some(seconds)) = (number(line, "step"), number(line, "seconds")) {
+        points.push(Point { key: format!("{start}seconds"), step, seconds, value: seconds });
+    }
+    points
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn object(value: &serde_json::Value) -> Object {
+        value.as_object().expect("an object").clone()
+    }
+
+    #[test]
+    fn numbers_are_found_and_the_rest_is_not() {
+        let line = object(
+            &json!({"step": 3, "loss": 0.5, "epoch": 1, "lr": null, "seconds": 2.5, "warnings": ["x"]}),
+        );
+        let point = Point { key: "metrics/loss".into(), step: 3.0, seconds: 2.5, value: 0.5 };
+        assert_eq!(of_metrics(&line), [point]);
+        let mut columns = Columns::default();
+        for (rank, step) in [(1, 1), (0, 1), (1, 2)] {
+            let line = object(&json!({"step": step, "rank": rank, "seconds": 0.5, "loss": 1.0}));
+            of_rank(&line).into_iter().for_each(|point| columns.push(point));
+        }
+        assert_eq!(columns.ranks("rank/"), [0, 1]);
+        assert_eq!(columns.get("rank/1/loss").expect("losses").steps, [1.0, 2.0]);
+        assert_eq!(columns.under("rank/0/").collect::<Vec<_>>(), ["loss", "seconds"]);
+    }
+}

@@ -1,0 +1,196 @@
+//! Everything that a run's folder tells, whatever of it is there.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use serde_json::Value;
+
+use super::columns::Columns;
+use super::samples::Samples;
+use super::settings::{Settings, at, get, read_settings};
+use super::tails::{Position, Tails, rank_of};
+use super::warnings::Warnings;
+
+/// A run that has written nothing for so long is over, whatever else it says.
+const SILENCE: Duration = Duration::from_secs(300);
+
+/// How a run stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// It has come to its end.
+    Finished,
+    /// It was stopped, and can be resumed if it has taken a checkpoint.
+    Interrupted,
+    /// It has written something lately, and no summary of it.
+    UnderWay,
+    /// It has neither a summary nor written anything lately: it was killed, failed, or waits.
+    Silent,
+}
+
+impl State {
+    /// In words.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Finished => "finished",
+            Self::Interrupted => "interrupted",
+            Self::UnderWay => "under way",
+            Self::Silent => "ended without a summary",
+        }
+    }
+}
+
+/// A run, as far as its files tell.
+#[derive(Debug)]
+pub(crate) struct RunData {
+    /// What it is called among the runs of a report.
+    pub(crate) name: String,
+    /// Its folder.
+    pub(crate) folder: PathBuf,
+    /// How it stands.
+    pub(crate) state: State,
+    /// Its configuration.
+    pub(crate) settings: Settings,
+    /// Its summary, or `null`.
+    pub(crate) summary: Value,
+    /// Its numbers.
+    pub(crate) columns: Columns,
+    /// The last step that any line tells of.
+    pub(crate) last_step: u64,
+    /// What it drew.
+    pub(crate) samples: Samples,
+    /// What went wrong.
+    pub(crate) warnings: Warnings,
+    /// How far its files were read.
+    pub(crate) tails: Tails,
+}
+
+impl RunData {
+    /// Reads a folder with a `config.toml`, and at most so many of its pictures. What is damaged becomes a warning.
+    pub(crate) fn read(folder: &Path, name: &str, pictures: usize) -> Self {
+        let mut warnings = Warnings::default();
+        let settings = read_settings(&folder.join("config.toml")).unwrap_or_else(|problem| {
+            warnings.add("file", &problem, None);
+            Settings::new()
+        });
+        let summary = read_summary(&folder.join("summary.json")).unwrap_or_else(|problem| {
+            warnings.add("file", &problem, None);
+            Value::Null
+        });
+        let mut tails = Tails::new(folder, Position::default());
+        let (mut columns, mut last_step) = (Columns::default(), 0);
+        let read = tails.read(
+            |point| {
+                // Steps are whole numbers.
+                last_step = last_step.max(point.step as u64);
+                columns.push(point);
+            },
+            |line| warnings.add_of_metrics(line),
+        );
+        if let Err(problem) = read {
+            warnings.add("file", &problem, None);
+        }
+        let state = state(folder, &summary, last_step);
+        for tail in tails.files() {
+            let name = tail.path().file_name().unwrap_or_default().to_string_lossy();
+            if tail.broken() > 0 {
+                let text = format!("{name}: {} lines are no JSON objects and were left out", tail.broken());
+                warnings.add("file", &text, None);
+            }
+            if tail.is_cut_off() && state != State::UnderWay {
+                warnings.add("file", &format!("{name} ends in the middle of a line"), None);
+            }
+        }
+        let samples = Samples::read(&folder.join("samples"), pictures);
+        samples.damaged.iter().for_each(|problem| warnings.add("file", problem, None));
+        add_of_logs(&mut warnings, &folder.join("logs"));
+        let name = name.to_owned();
+        let folder = folder.to_owned();
+        Self { name, folder, state, settings, summary, columns, last_step, samples, warnings, tails }
+    }
+
+    /// A setting.
+    pub(crate) fn setting(&self, key: &str) -> Option<&str> {
+        get(&self.settings, key)
+    }
+
+    /// A value of the summary.
+    pub(crate) fn told(&self, path: &str) -> Option<&Value> {
+        at(&self.summary, path)
+    }
+
+    /// A number of the summary.
+    pub(crate) fn number(&self, path: &str) -> Option<f64> {
+        self.told(path)?.as_f64()
+    }
+
+    /// The ranks of the summary.
+    pub(crate) fn ranks(&self) -> &[Value] {
+        self.told("ranks").and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// Adds complaints of ranks' logs, and why ranks failed.
+fn add_of_logs(warnings: &mut Warnings, logs: &Path) {
+    let entries = std::fs::read_dir(logs).into_iter().flatten().flatten();
+    let mut names: Vec<(usize, bool, PathBuf)> = entries
+        .filter_map(|entry| {
+            let name = entry.file_name();
+            let (log, error) = (rank_of(name.to_str()?, ".log"), rank_of(name.to_str()?, ".error.json"));
+            Some((log.or(error)?, error.is_some(), entry.path()))
+        })
+        .collect();
+    names.sort();
+    for (rank, is_error, path) in names {
+        if !is_error {
+            warnings.add_of_log(&path, rank);
+            continue;
+        }
+        let report: Option<Value> =
+            std::fs::read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        if let Some(message) = report.as_ref().and_then(|report| report.get("message")?.as_str()) {
+            warnings.add(&format!("rank {rank}"), message, None);
+        }
+    }
+}
+
+fn read_summary(path: &Path) -> Result<Value, String> {
+    match std::fs::read(path) {
+        Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| format!("summary.json: {error}")),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Value::Null),
+        Err(error) => Err(format!("summary.json cannot be read: {error}")),
+    }
+}
+
+/// How a run stands, in words, of which lines tell up to a step.
+pub(crate) fn run_state(folder: &Path, summary: &Value, last_step: u64) -> &'static str {
+    state(folder, summary, last_step).words()
+}
+
+/// How a run stands, of which lines tell up to a step.
+fn state(folder: &Path, summary: &Value, last_step: u64) -> State {
+    let ended_at = at(summary, "step").and_then(Value::as_u64);
+    // A run that was resumed has the summary of before until it ends again.
+    if ended_at.is_some_and(|step| step >= last_step) {
+        return match at(summary, "status").and_then(Value::as_str) {
+            Some("finished") => State::Finished,
+            _ => State::Interrupted,
+        };
+    }
+    let written = [
+        "state.json",
+        "metrics.jsonl",
+        "metrics-by-rank.jsonl",
+        "logs/rank-0.usage.jsonl",
+        "logs/rank-0.log",
+        "config.toml",
+    ]
+    .iter()
+    .filter_map(|name| std::fs::metadata(folder.join(name)).ok()?.modified().ok())
+    .max();
+    let quiet = written.and_then(|written| SystemTime::now().duration_since(written).ok());
+    // A clock that is behind that of another host makes it appear in the future.
+    match quiet.is_none_or(|quiet| quiet < SILENCE) {
+        true => State::UnderWay,
+        false => State::Silent,
+    }
+}

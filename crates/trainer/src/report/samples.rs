@@ -1,0 +1,120 @@
+//! The pictures that a run drew.
+
+use std::path::{Path, PathBuf};
+
+/// A picture, with what is needed to lay it out before it is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Sample {
+    /// After which step it was drawn.
+    pub(crate) step: u64,
+    /// The file.
+    pub(crate) path: PathBuf,
+    /// The file's bytes.
+    pub(crate) png: Vec<u8>,
+    /// Pixels across.
+    pub(crate) width: u32,
+    /// Pixels down.
+    pub(crate) height: u32,
+}
+
+/// The pictures of a run, fewer if there are many.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Samples {
+    /// Those that are shown, in the order of steps.
+    pub(crate) shown: Vec<Sample>,
+    /// How many there are.
+    pub(crate) all: usize,
+    /// Files that are no whole pictures.
+    pub(crate) damaged: Vec<String>,
+    /// The captions, of the last pictures drawn.
+    pub(crate) prompts: Vec<String>,
+}
+
+/// The most bytes of a picture that is shown.
+const MAX_BYTES: u64 = 16 << 20;
+/// The most prompts that are listed.
+const MAX_PROMPTS: usize = 256;
+
+impl Samples {
+    /// Reads at most `most` of the pictures in a folder `samples`: the first, the last, and those at even distances between.
+    pub(crate) fn read(folder: &Path, most: usize) -> Self {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let mut found: Vec<(u64, PathBuf)> =
+            entries.filter_map(|entry| Some((step_of(entry.file_name().to_str()?)?, entry.path()))).collect();
+        found.sort();
+        let all = found.len();
+        let kept: Vec<usize> = match most {
+            0 => Vec::new(),
+            1 => all.checked_sub(1).into_iter().collect(),
+            _ if all <= most => (0..all).collect(),
+            _ => (0..most).map(|at| at * (all - 1) / (most - 1)).collect(),
+        };
+        let mut samples = Self { all, ..Self::default() };
+        for (step, path) in kept.into_iter().map(|at| found[at].clone()) {
+            match read(&path) {
+                Ok((png, (width, height))) => {
+                    samples.shown.push(Sample { step, path, png, width, height });
+                }
+                Err(problem) => {
+                    let name = path.file_name().unwrap_or_default().to_string_lossy();
+                    samples.damaged.push(format!("samples/{name} {problem}"));
+                }
+            }
+        }
+        let prompts = std::fs::read(folder.join("prompts.txt")).unwrap_or_default();
+        let prompts = String::from_utf8_lossy(&prompts);
+        samples.prompts = prompts.lines().take(MAX_PROMPTS).map(str::to_owned).collect();
+        samples
+    }
+}
+
+/// The step in a name `step-00000300.png`.
+pub(crate) fn step_of(name: &str) -> Option<u64> {
+    name.strip_prefix("step-")?.strip_suffix(".png")?.parse().ok()
+}
+
+/// The bytes of a picture and its size, or what is wrong with it.
+fn read(path: &Path) -> Result<(Vec<u8>, (u32, u32)), String> {
+    let length = std::fs::metadata(path).map_err(|error| format!("cannot be read: {error}"))?.len();
+    if length > MAX_BYTES {
+        return Err(format!("has {} MiB, more than {} are not shown", length >> 20, MAX_BYTES >> 20));
+    }
+    let bytes = std::fs::read(path).map_err(|error| format!("cannot be read: {error}"))?;
+    let reader = image::ImageReader::with_format(std::io::Cursor::new(&bytes), image::ImageFormat::Png);
+    let size = reader.into_dimensions().map_err(|error| format!("is no picture: {error}"))?;
+    // What every PNG ends with.
+    match bytes.ends_with(b"IEND\xaeB`\x82") {
+        true => Ok((bytes, size)),
+        false => Err("is cut off".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_pictures_become_few_and_damaged_ones_are_told() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for step in 1..=30 {
+            let path = folder.path().join(format!("step-{step:08}.png"));
+            image::RgbImage::new(5, 4).save(&path).expect("saves");
+        }
+        std::fs::write(folder.path().join("prompts.txt"), "a <b>\nc\n").expect("writes");
+        std::fs::write(folder.path().join("other.png"), "x").expect("writes");
+        let samples = Samples::read(folder.path(), 4);
+        let steps: Vec<u64> = samples.shown.iter().map(|sample| sample.step).collect();
+        assert_eq!((steps, samples.all), (vec![1, 10, 20, 30], 30));
+        assert_eq!((samples.shown[0].width, samples.shown[0].height), (5, 4));
+        assert_eq!(samples.prompts, ["a <b>", "c"]);
+        let last = folder.path().join("step-00000030.png");
+        let bytes = std::fs::read(&last).expect("reads");
+        std::fs::write(&last, &bytes[..bytes.len() - 5]).expect("writes");
+        std::fs::write(folder.path().join("step-00000001.png"), "no picture").expect("writes");
+        let samples = Samples::read(folder.path(), 100);
+        assert_eq!(samples.shown.len(), 28);
+        assert!(samples.damaged[0].contains("step-00000001.png is no picture"), "{:?}", samples.damaged);
+        assert!(samples.damaged[1].contains("is cut off"), "{:?}", samples.damaged);
+        assert!(Samples::read(&folder.path().join("none"), 4).shown.is_empty());
+    }
+}

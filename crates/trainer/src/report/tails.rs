@@ -1,0 +1,184 @@
+//! The growing files of a run together: numbers as they come, and how far that is.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::columns::{Point, of_metrics, of_rank};
+use super::tail::{Found, Object, Tail};
+use super::usage::Usage;
+
+/// Ranks whose files are looked for.
+const MAX_RANKS: usize = 4096;
+
+/// The growing files of a run.
+#[derive(Debug)]
+pub(crate) struct Tails {
+    metrics: Tail,
+    by_rank: Tail,
+    usage: Vec<(usize, Tail, Usage)>,
+    logs: PathBuf,
+    /// Lines that are known already, by the names of files.
+    known: Position,
+}
+
+/// How many lines of files are known, by names: `metrics`, `ranks`, `usage-0`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Position(BTreeMap<String, usize>);
+
+impl std::fmt::Display for Position {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let parts: Vec<String> = self.0.iter().map(|(name, lines)| format!("{name}.{lines}")).collect();
+        f.write_str(&parts.join("_"))
+    }
+}
+
+impl Position {
+    /// Reads what `Display` has written; what is no such text is the beginning.
+    pub(crate) fn parse(text: &str) -> Self {
+        let parts = text.split('_').filter_map(|part| {
+            let (name, lines) = part.split_once('.')?;
+            Some((name.to_owned(), lines.parse().ok()?))
+        });
+        Self(parts.collect())
+    }
+
+    fn lines(&self, name: &str) -> usize {
+        self.0.get(name).copied().unwrap_or_default()
+    }
+}
+
+impl Tails {
+    /// The files of a run, of which these lines are known already and not told.
+    pub(crate) fn new(folder: &Path, known: Position) -> Self {
+        Self {
+            metrics: Tail::new(folder.join("metrics.jsonl")),
+            by_rank: Tail::new(folder.join("metrics-by-rank.jsonl")),
+            usage: Vec::new(),
+            logs: folder.join("logs"),
+            known,
+        }
+    }
+
+    /// How far the files were read.
+    pub(crate) fn position(&self) -> Position {
+        let two = [("metrics".to_owned(), self.metrics.lines()), ("ranks".to_owned(), self.by_rank.lines())];
+        let usage = self.usage.iter().map(|(rank, tail, _)| (format!("usage-{rank}"), tail.lines()));
+        Position(two.into_iter().chain(usage).collect())
+    }
+
+    /// Reads on: hears every number that is not known yet, and every such line of metrics. False if a file was replaced or is
+    /// shorter than what is known of it, so that all is to be read anew.
+    ///
+    /// # Errors
+    /// The name of a file that cannot be read, and why.
+    pub(crate) fn read(
+        &mut self,
+        mut told: impl FnMut(Point),
+        mut line_told: impl FnMut(&Object),
+    ) -> Result<bool, String> {
+        let problem = |tail: &Tail, error: &std::io::Error| {
+            let name = tail.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+            format!("{name} cannot be read: {error}")
+        };
+        let mut whole = true;
+        let known = self.known.lines("metrics");
+        let read = self.metrics.read(|number, line| {
+            if number >= known {
+                of_metrics(line).into_iter().for_each(&mut told);
+                line_told(line);
+            }
+        });
+        whole &= read.map_err(|error| problem(&self.metrics, &error))? != Found::Another;
+        whole &= self.metrics.lines() >= known;
+        let known = self.known.lines("ranks");
+        let read = self.by_rank.read(|number, line| {
+            if number >= known {
+                of_rank(line).into_iter().for_each(&mut told);
+            }
+        });
+        whole &= read.map_err(|error| problem(&self.by_rank, &error))? != Found::Another;
+        whole &= self.by_rank.lines() >= known;
+        self.find_usage();
+        for (rank, tail, usage) in &mut self.usage {
+            let known = self.known.lines(&format!("usage-{rank}"));
+            let read = tail.read(|number, line| {
+                // Rates are made of two lines, so those that are known are read all the same.
+                let points = usage.points(*rank, line);
+                if number >= known {
+                    points.into_iter().for_each(&mut told);
+                }
+            });
+            whole &= read.map_err(|error| problem(tail, &error))? != Found::Another;
+            whole &= tail.lines() >= known;
+        }
+        Ok(whole)
+    }
+
+    /// Looks for the files of ranks; they come when ranks begin.
+    fn find_usage(&mut self) {
+        let entries = std::fs::read_dir(&self.logs).into_iter().flatten().flatten();
+        for entry in entries {
+            let name = entry.file_name();
+            let rank = name.to_str().and_then(|name| rank_of(name, ".usage.jsonl"));
+            let Some(rank) = rank.filter(|rank| *rank < MAX_RANKS) else { continue };
+            if !self.usage.iter().any(|(known, ..)| *known == rank) {
+                self.usage.push((rank, Tail::new(entry.path()), Usage::default()));
+            }
+        }
+        self.usage.sort_by_key(|(rank, ..)| *rank);
+    }
+
+    /// The files.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Tail> {
+        [&self.metrics, &self.by_rank].into_iter().chain(self.usage.iter().map(|(_, tail, _)| tail))
+    }
+
+    /// The last line of usage of each rank.
+    pub(crate) fn last_usage(&self) -> impl Iterator<Item = (usize, &Object)> {
+        self.usage.iter().filter_map(|(rank, _, usage)| Some((*rank, usage.last()?)))
+    }
+}
+
+/// The rank in a file's name `rank-N…`.
+pub(crate) fn rank_of(name: &str, ending: &str) -> Option<usize> {
+    name.strip_prefix("rank-")?.strip_suffix(ending)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_is_not_told_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let logs = folder.path().join("logs");
+        std::fs::create_dir(&logs).expect("a folder");
+        let usage: String = (0..4)
+            .map(|n| format!("{{\"time\":{n},\"step\":{n},\"network_sent_bytes\":{}}}\n", 100 * n * n))
+            .collect();
+        std::fs::write(logs.join("rank-3.usage.jsonl"), usage).expect("writes");
+        std::fs::write(
+            folder.path().join("metrics.jsonl"),
+            "{\"step\":1,\"loss\":2.0}\n{\"step\":2,\"loss\":1.0}\n",
+        )
+        .expect("writes");
+        let read = |known: &str| {
+            let mut tails = Tails::new(folder.path(), Position::parse(known));
+            let mut told = Vec::new();
+            let whole = tails.read(|point| told.push((point.key, point.value)), |_| {}).expect("reads");
+            (whole, told, tails.position().to_string())
+        };
+        let (whole, told, position) = read("");
+        assert!(whole && told.len() == 5, "{told:?}");
+        assert_eq!(position, "metrics.2_ranks.0_usage-3.4");
+        let (whole, told, again) = read("metrics.1_usage-3.3");
+        let rate = ("usage/3/network_sent".to_owned(), 500.0);
+        assert_eq!(
+            (whole, told, again),
+            (true, vec![("metrics/loss".to_owned(), 1.0), rate], position.clone())
+        );
+        assert_eq!(read(&position).1, []);
+        assert!(!read("metrics.3").0, "there are fewer lines than were known");
+        assert!(read("nonsense.._").0);
+    }
+}

@@ -1,0 +1,41 @@
+//! What a summary says of energy: joules, and how they are known.
+
+use serde::{Deserialize, Serialize};
+
+/// How a number of joules is known, the surest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EnergyKind {
+    /// By a counter of the hardware.
+    Measured,
+    /// By a model that is told.
+    Estimated,
+    /// Not at all.
+    #[default]
+    Absent,
+}
+
+/// The energy that processors, or GPUs, took in a run.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct EnergyPart {
+    /// How it is known.
+    pub kind: EnergyKind,
+    /// By which counter or model; of what is absent, why.
+    pub model: String,
+    /// Joules; `null` if they are absent.
+    pub joules: Option<f64>,
+}
+
+/// The energy that a run took, from its start, or from where it was resumed, to its end: evaluations, samples and checkpoints
+/// are part of it.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct EnergySummary {
+    /// That of processors and the memory at them.
+    pub cpu: EnergyPart,
+    /// That of GPUs.
+    pub gpu: EnergyPart,
+    /// All joules that are known, for each sample that was trained on.
+    pub joules_per_sample: Option<f64>,
+    /// All joules that are known, for each second that passed.
+    pub mean_watts: Option<f64>,
+}

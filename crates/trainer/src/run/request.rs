@@ -1,0 +1,112 @@
+//! What a user asks a run for while it goes on: a small file in the run's folder for each request.
+//!
+//! Any process that sees the folder can ask, also one of another host. Rank 0 looks between two steps, takes the files in
+//! the order of their names, which begin with the time, and removes each that it has heard.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use phalanx_sharding::Strategy;
+use serde::{Deserialize, Serialize};
+
+use super::RunError;
+
+/// What a run can be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    /// To take no further step until [`Request::Resume`].
+    Pause,
+    /// To go on after [`Request::Pause`].
+    Resume,
+    /// To save a checkpoint before the next step.
+    Save,
+    /// To save a checkpoint and end.
+    Stop,
+}
+
+impl Request {
+    /// Its name: `pause`, `resume`, `save` or `stop`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pause => "pause",
+            Self::Resume => "resume",
+            Self::Save => "save",
+            Self::Stop => "stop",
+        }
+    }
+
+    /// Why a run by a strategy of this name cannot do it, if it cannot.
+    pub fn refusal(self, strategy: &str) -> Option<String> {
+        let apart = Strategy::named(strategy).is_ok_and(|strategy| !strategy.bounds_leads());
+        let together = matches!(self, Self::Pause | Self::Save);
+        (apart && together).then(|| {
+            format!(
+                "`{}` is done by all ranks before the same step, and those of {strategy} may be any number of steps apart; \
+                 `stop` saves, and --resume goes on",
+                self.name()
+            )
+        })
+    }
+
+    /// Asks the run whose requests are in `folder`. The file that is returned is there until the run has heard the
+    /// request.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn post(self, folder: &Path) -> Result<PathBuf, RunError> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        fs::create_dir_all(folder).map_err(RunError::io("create", folder))?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{now:020}-{}-{count}", std::process::id());
+        let (aside, path) = (folder.join(format!(".{name}")), folder.join(name));
+        // Renamed into place so that nobody reads half of it.
+        fs::write(&aside, self.name()).map_err(RunError::io("write", &aside))?;
+        fs::rename(&aside, &path).map_err(RunError::io("write", &path))?;
+        Ok(path)
+    }
+
+    /// Takes what was asked for, the oldest first, and removes it. A file that holds no request is told by its content.
+    ///
+    /// # Errors
+    /// If a file cannot be read or removed; a folder that is not there holds none.
+    pub fn take(folder: &Path) -> Result<Vec<Result<Self, String>>, RunError> {
+        let Ok(entries) = fs::read_dir(folder) else { return Ok(Vec::new()) };
+        let mut names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
+        names.retain(|name| !name.to_string_lossy().starts_with('.'));
+        names.sort();
+        let take = |path: PathBuf| {
+            let bytes = fs::read(&path).map_err(RunError::io("read", &path))?;
+            fs::remove_file(&path).map_err(RunError::io("remove", &path))?;
+            let text = String::from_utf8_lossy(&bytes).trim().to_owned();
+            let all = [Self::Pause, Self::Resume, Self::Save, Self::Stop];
+            Ok(all.into_iter().find(|request| request.name() == text).ok_or(text))
+        };
+        names.into_iter().map(|name| take(folder.join(name))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_taken_once_in_the_order_in_which_they_were_made() {
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = place.path().join("requests");
+        assert_eq!(Request::take(&folder).expect("no folder is no request"), []);
+        let asked = [Request::Save, Request::Pause, Request::Resume, Request::Stop];
+        let files = asked.map(|request| request.post(&folder).expect("writes"));
+        assert!(files.iter().all(|file| file.exists()));
+        fs::write(folder.join(".half"), "sa").expect("writes");
+        fs::write(folder.join("99999999999999999999-x"), "dance\n").expect("writes");
+        let mut expected: Vec<Result<Request, String>> = asked.map(Ok).to_vec();
+        expected.push(Err("dance".to_owned()));
+        assert_eq!(Request::take(&folder).expect("reads"), expected);
+        assert!(!files.iter().any(|file| file.exists()));
+        assert_eq!(Request::take(&folder).expect("reads"), []);
+    }
+}

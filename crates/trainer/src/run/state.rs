@@ -1,0 +1,136 @@
+//! `state.json`: what a run is doing now, for those who watch it.
+
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::RunError;
+
+/// What a run is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Doing {
+    /// It takes steps, or does what follows one.
+    #[default]
+    Training,
+    /// It takes no step until it is asked to go on.
+    Paused,
+    /// It has ended and left its summary.
+    Ended,
+    /// It has failed.
+    Failed,
+}
+
+/// What a run is doing, and what it is; rank 0 writes it, about every second while it takes steps.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct RunState {
+    /// What it does.
+    pub doing: Doing,
+    /// The last step that was done.
+    pub step: u64,
+    /// The step after which it ends.
+    pub total: u64,
+    /// Steps in an epoch.
+    pub steps_per_epoch: u64,
+    /// The model, in words.
+    pub model: String,
+    /// Numbers that are learnt.
+    pub parameters: u64,
+    /// The data, in words.
+    pub data: String,
+    /// Ranks that train.
+    pub world_size: usize,
+    /// Ranks that only serve.
+    pub servers: usize,
+    /// Compute threads of each rank.
+    pub threads: usize,
+    /// What computes.
+    pub device: String,
+    /// How ranks share the work.
+    pub strategy: String,
+    /// The host of rank 0.
+    pub host: String,
+    /// The process of rank 0.
+    pub process: u32,
+}
+
+impl RunState {
+    /// Writes the state into place. It need not survive a crash of the machine, so nothing waits for the disk.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn write(&self, path: &Path) -> Result<(), RunError> {
+        let malformed = |error: serde_json::Error| RunError::Malformed {
+            path: path.to_owned(),
+            problem: error.to_string(),
+        };
+        let mut bytes = serde_json::to_vec_pretty(self).map_err(malformed)?;
+        bytes.push(b'\n');
+        let aside = path.with_file_name(".state.json");
+        fs::write(&aside, bytes).and_then(|()| fs::rename(&aside, path)).map_err(RunError::io("write", path))
+    }
+
+    /// Reads a state.
+    ///
+    /// # Errors
+    /// If the file cannot be read or is no state.
+    pub fn read(path: &Path) -> Result<Self, RunError> {
+        let bytes = fs::read(path).map_err(RunError::io("read", path))?;
+        let malformed = |error: serde_json::Error| RunError::Malformed {
+            path: path.to_owned(),
+            problem: error.to_string(),
+        };
+        serde_json::from_slice(&bytes).map_err(malformed)
+    }
+
+    /// Whether the process of rank 0 is there; `None` if it is of another host, or the system does not say.
+    pub fn is_alive(&self) -> Option<bool> {
+        if self.host != super::machine::host_name() {
+            return None;
+        }
+        #[cfg(unix)]
+        {
+            use rustix::process::{Pid, test_kill_process};
+            let process = Pid::from_raw(i32::try_from(self.process).ok()?)?;
+            // A process of another user is there, though it may not be signalled. One that has ended and that nobody has waited
+            // for is not.
+            let there = !matches!(test_kill_process(process), Err(rustix::io::Errno::SRCH));
+            let about = fs::read_to_string(format!("/proc/{}/stat", self.process)).unwrap_or_default();
+            let has_ended =
+                about.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']));
+            Some(there && !has_ended)
+        }
+        #[cfg(not(unix))]
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_read_as_it_was_written_and_knows_whether_its_process_lives() {
+        let place = tempfile::tempdir().expect("a folder");
+        let path = place.path().join("state.json");
+        let host = super::super::machine::host_name();
+        let own = RunState { step: 3, total: 9, host, process: std::process::id(), ..RunState::default() };
+        own.write(&path).expect("writes");
+        assert_eq!(RunState::read(&path).expect("reads"), own);
+        assert_eq!(RunState { host: "elsewhere".into(), ..own.clone() }.is_alive(), None);
+        #[cfg(unix)]
+        {
+            assert_eq!(own.is_alive(), Some(true));
+            let mut ended = std::process::Command::new("true").spawn().expect("starts");
+            let other = RunState { process: ended.id(), ..own };
+            if cfg!(target_os = "linux") {
+                while other.is_alive() == Some(true) {
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
+            }
+            ended.wait().expect("ends");
+            assert_eq!(other.is_alive(), Some(false));
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! What the file of a sweep must not say.
+
+use super::compared::known;
+use super::file::{Axis, Part, Range, SweepFile};
+
+/// The titles of axes, and their choices.
+type Titled = Vec<(String, Vec<String>)>;
+
+/// What is asked of a table of these axes and columns.
+type Asked<'a> = &'a dyn Fn(&Titled, &[String]) -> Result<(), String>;
+
+impl SweepFile {
+    /// Refuses comparisons that no table can make, and published numbers that none can show.
+    fn check_compared(&self) -> Result<(), String> {
+        let of = |part: &Part| -> (Titled, Vec<String>) {
+            let choices =
+                |axis: &Axis| axis.all_choices().into_iter().map(|choice| choice.name).collect::<Vec<_>>();
+            let axes = self.axes_of(part);
+            let axes = axes.iter().map(|axis| (axis.title().to_owned(), choices(axis))).collect();
+            (axes, self.columns_of(part))
+        };
+        let parts = self.tables();
+        let tables: Vec<_> = parts.iter().map(of).collect();
+        for (part, (axes, columns)) in parts.iter().zip(&tables) {
+            part.relative.iter().try_for_each(|relative| relative.check(axes, columns))?;
+            part.published.iter().try_for_each(|published| published.check(axes, columns))?;
+        }
+        // What is said of all parts must be right in one of them.
+        let any = |check: Asked<'_>| {
+            let mut all = tables.iter().map(|(axes, columns)| check(axes, columns));
+            let first = all.next().unwrap_or(Ok(()));
+            if first.is_ok() || all.any(|check| check.is_ok()) { Ok(()) } else { first }
+        };
+        self.relative.iter().try_for_each(|relative| any(&|axes, columns| relative.check(axes, columns)))?;
+        self.published.iter().try_for_each(|published| any(&|axes, columns| published.check(axes, columns)))
+    }
+
+    /// Refuses what is to be predicted from nothing, and pictures of what tables do not have.
+    fn check_predicted(&self) -> Result<(), String> {
+        for part in self.tables() {
+            let axes: Titled = self
+                .axes_of(&part)
+                .iter()
+                .map(|axis| {
+                    let choices = axis.all_choices().into_iter().map(|choice| choice.name);
+                    (axis.title().to_owned(), choices.collect())
+                })
+                .collect();
+            let columns = self.columns_of(&part);
+            let is_predicted = self.axes_of(&part).iter().any(|axis| !axis.predicted.is_empty())
+                || columns.iter().any(|column| column == "predicted_step_ms");
+            if is_predicted {
+                if self.predict.is_empty() {
+                    let problem = "something is predicted; [predict] names the choices of the run that it is predicted from";
+                    return Err(problem.to_owned());
+                }
+                known(&self.predict, &axes).map_err(|problem| format!("[predict]: {problem}"))?;
+            }
+            let Some(scaling) = &part.scaling else { continue };
+            if !axes.iter().any(|(title, _)| *title == scaling.over) {
+                return Err(format!("scaling: there is no axis `{}`", scaling.over));
+            }
+            for column in std::iter::once(&scaling.speedup).chain(&scaling.predicted) {
+                if !columns.contains(column) {
+                    let all = columns.join(", ");
+                    return Err(format!("scaling: there is no column `{column}`; the columns: {all}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses what cannot be, and says what would be right.
+    pub(super) fn check(&self) -> Result<(), String> {
+        for axis in self.axes.iter().chain(self.parts.iter().flat_map(|part| &part.axes)) {
+            let title = axis.title();
+            match &axis.key {
+                None if axis.name.is_empty() => {
+                    return Err("an [[axis]] needs a name with choices, or a key with values".to_owned());
+                }
+                None if axis.choices.is_empty() => {
+                    return Err(format!("[[axis]] {title} has no choices; an axis of values needs a key"));
+                }
+                Some(key) if axis.values.is_empty() => {
+                    return Err(format!("[[axis]] {key} has no values"));
+                }
+                Some(key)
+                    if !axis.times.is_empty()
+                        && axis.values.iter().chain(&axis.predicted).any(|value| !value.is_integer()) =>
+                {
+                    return Err(format!("[[axis]] {key} has `times`, for which its values must be integers"));
+                }
+                Some(key) if !axis.choices.is_empty() => {
+                    return Err(format!("[[axis]] {key} has values and choices; it is one or the other"));
+                }
+                _ => {}
+            }
+            let choices = axis.all_choices();
+            let twice = (1..choices.len())
+                .find(|at| choices[..*at].iter().any(|choice| choice.name == choices[*at].name));
+            if let Some(at) = twice {
+                return Err(format!("[[axis]] {title} has `{}` twice", choices[at].name));
+            }
+        }
+        self.check_compared()?;
+        self.check_predicted()?;
+        if self.seeds.is_empty() {
+            return Err("seeds is empty; leave it out for seed 0".to_owned());
+        }
+        if let Some(random) = &self.random {
+            if random.trials == 0 || random.keys.is_empty() {
+                return Err("[random] needs trials above 0, and keys".to_owned());
+            }
+            for (key, range) in &random.keys {
+                match range {
+                    Range::Choices(values) if values.is_empty() => {
+                        return Err(format!("[random] {key} has nothing to choose from"));
+                    }
+                    Range::Between { from, to, log } if !(from < to && (!log || *from > 0.0)) => {
+                        let bound = if *log { "0 < from < to" } else { "from < to" };
+                        return Err(format!("[random] {key}: from {from} to {to}; it must be {bound}"));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        if let Some(target) = &self.target
+            && (!target.below.is_finite() || target.window == 0)
+        {
+            return Err("[target] needs a finite loss `below`, and a window of at least 1".to_owned());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,98 @@
+//! What steps should take by the cost model, from what one rank computes alone: beside measured rows, and in rows that are not
+//! trained.
+
+use phalanx_sharding::{Computing, MemoryPlan, Reach};
+
+use super::compared::is_base;
+use super::outcome::Outcome;
+use super::table::Outcomes;
+use super::trials::{Table, Trial};
+
+/// What a prediction needs to know of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunPlan<'a> {
+    /// What its strategy holds and sends.
+    pub plan: MemoryPlan,
+    /// How its ranks reach each other.
+    pub reach: Reach<'a>,
+    /// Images of a step on each rank.
+    pub share: f64,
+}
+
+/// Predicts the steps of a table's runs, as `predicted_step_ms`, from the run of the same seed in the row that its file names: one
+/// rank alone, whose time is taken to be in proportion to its images. `plan` says what a run is, by its place; nothing is predicted
+/// where that is not known.
+pub fn predict<'a>(table: &Table, outcomes: &mut Outcomes, plan: impl Fn(usize) -> Option<RunPlan<'a>>) {
+    if table.predict.is_empty() {
+        return;
+    }
+    for trial in &table.trials {
+        let tells = |other: &&Trial| is_base(&table.predict, &table.axes, &trial.choices, &other.choices);
+        let Some(base) = table.trials.iter().find(tells) else { continue };
+        for (run, base) in trial.runs.iter().zip(&base.runs) {
+            let seconds = |base: &Outcome| Some(base.numbers.get("step_ms")? / 1e3);
+            let alone = outcomes[*base].as_ref().and_then(|base| seconds(base.as_ref().ok()?));
+            let (Some(alone), Some(of_base), Some(of_run)) = (alone, plan(*base), plan(*run)) else {
+                continue;
+            };
+            let computing = Computing::of_step(alone * of_run.share / of_base.share);
+            let Some(time) = of_run.plan.step_time(computing, &of_run.reach) else { continue };
+            let Ok(outcome) = outcomes[*run].get_or_insert_with(|| Ok(Outcome::default())) else { continue };
+            let ranks = of_run.reach.hosts.iter().sum::<usize>() as f64;
+            outcome.numbers.entry("ranks".to_owned()).or_insert(ranks);
+            outcome.numbers.insert("predicted_step_ms".to_owned(), 1e3 * time.whole);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use phalanx_collectives::{Algorithm, CostModel, LinkCost, LinkCosts};
+    use phalanx_sharding::{Strategy, Workload};
+
+    #[test]
+    fn rows_are_predicted_from_one_rank_alone() {
+        let cost = LinkCost { alpha: 0.0, beta: 1e-8 };
+        let link = Some(LinkCosts { busy: cost, alone: cost });
+        let costs = CostModel { direct: None, local: link, remote: link, gamma: 0.0 };
+        let hosts: Vec<Vec<usize>> = vec![vec![1], vec![2], vec![4]];
+        let plan = |run: usize| {
+            let ranks = hosts[run][0];
+            let workload = Workload { ranks, ..Workload::default() };
+            let ddp = Strategy::named("ddp").expect("known");
+            let made = MemoryPlan::new(&[], ddp, &workload).expect("fits");
+            let plan = MemoryPlan { buckets: vec![vec![10_000_000]], ..made };
+            let (hosts, algorithm) = (&hosts[run][..], Algorithm::Ring);
+            let reach = Reach { costs: &costs, hosts, algorithm, overlaps: true };
+            Some(RunPlan { plan, reach, share: 32.0 / ranks as f64 })
+        };
+        let trial =
+            |ranks: &str, run| Trial { choices: vec![ranks.into()], runs: vec![run], ..Trial::default() };
+        let table = Table {
+            axes: vec!["ranks".into()],
+            predict: [("ranks".to_owned(), toml::Value::Integer(1))].into(),
+            trials: vec![trial("1", 0), trial("2", 1), trial("4", 2)],
+            ..Table::default()
+        };
+        let measured = |ms: f64| {
+            Some(Ok(Outcome { numbers: [("step_ms".to_owned(), ms)].into(), ..Outcome::default() }))
+        };
+        let mut outcomes = [measured(1000.0), measured(700.0), None];
+        predict(&table, &mut outcomes, plan);
+        let number = |run: usize, name: &str| {
+            let outcome = outcomes[run].as_ref().expect("known").as_ref().expect("sound");
+            outcome.numbers[name]
+        };
+        // 10 MB among two take 100 ms by ring, among four 150.
+        for (run, ms) in [1000.0, 600.0, 400.0].into_iter().enumerate() {
+            let found = number(run, "predicted_step_ms");
+            assert!((found - ms).abs() < 1e-6, "{run}: {found}");
+        }
+        assert_eq!(number(1, "step_ms"), 700.0, "what was measured stays");
+        assert_eq!(number(2, "ranks"), 4.0);
+        let mut failed = [Some(Err("no memory".to_owned())), measured(700.0), None];
+        predict(&table, &mut failed, plan);
+        assert_eq!(failed[2], None, "from nothing nothing is predicted");
+    }
+}

@@ -1,0 +1,77 @@
+//! What a trace is made of, as a rank has recorded it.
+
+use std::borrow::Cow;
+
+use super::category::Category;
+
+/// A number or a word that goes with an event.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Arg {
+    /// A count.
+    Count(u64),
+    /// A number.
+    Number(f64),
+    /// A word.
+    Text(Cow<'static, str>),
+}
+
+/// Where and when an operation was issued that another thread has run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Issued {
+    /// The thread that issued it, as the number of its track.
+    pub track: usize,
+    /// When, in nanoseconds.
+    pub at: u64,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq)]
+pub enum EventKind {
+    /// Something that took time.
+    Span {
+        /// When it ended, in nanoseconds.
+        end: u64,
+        /// What it was issued by, if that was another thread.
+        issued: Option<Issued>,
+    },
+    /// Numbers had these values, which go with the event.
+    Counter,
+}
+
+/// Something that a rank has recorded.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    /// The rank; `None` if nothing said which.
+    pub rank: Option<usize>,
+    /// The thread, as the number of its track.
+    pub track: usize,
+    /// Its name.
+    pub name: Cow<'static, str>,
+    /// What it is about.
+    pub category: Category,
+    /// When it began, in nanoseconds of the clock of [`super::clock::now`].
+    pub begin: u64,
+    /// What happened.
+    pub kind: EventKind,
+    /// What goes with it.
+    pub args: Vec<(&'static str, Arg)>,
+}
+
+impl Event {
+    /// When it ended.
+    pub fn end(&self) -> u64 {
+        match self.kind {
+            EventKind::Span { end, .. } => end,
+            EventKind::Counter => self.begin,
+        }
+    }
+}
+
+/// A thread that has recorded something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Track {
+    /// The thread's name, or what it does.
+    pub name: String,
+    /// Whether it is a rank's own thread, which computes.
+    pub computes: bool,
+}

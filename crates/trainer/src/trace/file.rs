@@ -1,0 +1,213 @@
+//! Trace files as they are read: the spans of all ranks, checked against the rules of the format.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::category::Category;
+use super::chrome::PRODUCER;
+
+/// Why a trace cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The file is no trace.
+    #[error("{} is no trace in Chrome's format: {problem}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+/// A span of a trace.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FileEvent {
+    /// The process, which is the rank.
+    pub pid: u64,
+    /// The thread.
+    pub tid: u64,
+    /// Its name.
+    pub name: String,
+    /// What it is about; `None` if this program has no such category.
+    pub category: Option<Category>,
+    /// When it began, in microseconds.
+    pub begin: f64,
+    /// When it ended.
+    pub end: f64,
+    /// What goes with it.
+    pub args: Map<String, Value>,
+    /// The thread that issued it, and when, if that was another one.
+    pub issued: Option<(u64, f64)>,
+}
+
+impl FileEvent {
+    /// A count that goes with it.
+    pub fn count(&self, name: &str) -> Option<u64> {
+        self.args.get(name)?.as_u64()
+    }
+
+    /// Microseconds that it took.
+    pub fn duration(&self) -> f64 {
+        self.end - self.begin
+    }
+}
+
+/// A trace.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct TraceFile {
+    /// Whether this program has written it.
+    pub is_own: bool,
+    /// The spans, by process, thread and beginning; one that holds another comes before it.
+    pub spans: Vec<FileEvent>,
+    /// Microseconds by which times of ranks may be wrong.
+    pub uncertainty: f64,
+    /// Events that were left out for want of room.
+    pub left_out: u64,
+}
+
+impl TraceFile {
+    /// Reads a trace.
+    ///
+    /// # Errors
+    /// [`TraceError`], if the file cannot be read or breaks the rules of the format.
+    pub fn read(path: &Path) -> Result<Self, TraceError> {
+        let io = |source| TraceError::Io { path: path.to_owned(), source };
+        let text = std::fs::read_to_string(path).map_err(io)?;
+        Self::parse(&text).map_err(|problem| TraceError::Malformed { path: path.to_owned(), problem })
+    }
+
+    /// Reads the text of a trace.
+    ///
+    /// # Errors
+    /// Which rule of the format it breaks.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let read: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        // The format allows the bare list.
+        let events = read.as_array().or_else(|| read.get("traceEvents")?.as_array());
+        let events = events.ok_or("it has no list `traceEvents`")?;
+        let other = &read["otherData"];
+        let clocks = other["clocks"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let mut file = Self {
+            is_own: other["producer"] == PRODUCER,
+            uncertainty: clocks
+                .iter()
+                .filter_map(|clock| clock["uncertainty_us"].as_f64())
+                .fold(0.0, f64::max),
+            left_out: clocks.iter().filter_map(|clock| clock["left_out"].as_u64()).sum(),
+            spans: Vec::new(),
+        };
+        let (mut starts, mut ends) = (BTreeMap::new(), Vec::new());
+        for (number, event) in events.iter().enumerate() {
+            let lacks = |what: &str| format!("event {number} has no {what}: {event}");
+            let phase = event["ph"].as_str().ok_or_else(|| lacks("`ph`"))?;
+            let time = |name: &str| event[name].as_f64().filter(|time| time.is_finite());
+            // Other programs name processes and threads by words, too.
+            let of = |name: &str| match &event[name] {
+                Value::Number(number) => number.as_u64(),
+                Value::String(text) => Some(text.parse().unwrap_or_else(|_| number_of(text))),
+                _ => None,
+            };
+            let place = || Some((of("pid")?, of("tid").unwrap_or(0)));
+            let id = || {
+                event["id"].as_str().map(str::to_owned).or_else(|| Some(event["id"].as_u64()?.to_string()))
+            };
+            match phase {
+                "X" => {
+                    let (pid, tid) = place().ok_or_else(|| lacks("`pid`"))?;
+                    let begin = time("ts").ok_or_else(|| lacks("time `ts`"))?;
+                    let duration = time("dur").unwrap_or(0.0);
+                    if duration < 0.0 {
+                        return Err(format!("event {number} ends before it begins: {event}"));
+                    }
+                    file.spans.push(FileEvent {
+                        pid,
+                        tid,
+                        name: event["name"].as_str().unwrap_or_default().to_owned(),
+                        category: event["cat"].as_str().and_then(Category::named),
+                        begin,
+                        end: begin + duration,
+                        args: event["args"].as_object().cloned().unwrap_or_default(),
+                        issued: None,
+                    });
+                }
+                "s" => {
+                    let (pid, tid) = place().ok_or_else(|| lacks("`pid`"))?;
+                    let at = time("ts").ok_or_else(|| lacks("time `ts`"))?;
+                    starts.insert((pid, id().ok_or_else(|| lacks("`id`"))?), (tid, at));
+                }
+                "f" => {
+                    let (pid, tid) = place().ok_or_else(|| lacks("`pid`"))?;
+                    let at = time("ts").ok_or_else(|| lacks("time `ts`"))?;
+                    ends.push(((pid, id().ok_or_else(|| lacks("`id`"))?), tid, at));
+                }
+                _ => {}
+            }
+        }
+        file.order();
+        if file.is_own {
+            file.connect(&starts, &ends)?;
+        }
+        Ok(file)
+    }
+
+    fn order(&mut self) {
+        self.spans.sort_by(|a, b| {
+            let place = |event: &FileEvent| (event.pid, event.tid);
+            place(a).cmp(&place(b)).then(a.begin.total_cmp(&b.begin)).then(b.end.total_cmp(&a.end))
+        });
+    }
+
+    /// Joins each span with the flow that ends at its beginning.
+    fn connect(
+        &mut self,
+        starts: &BTreeMap<(u64, String), (u64, f64)>,
+        ends: &[((u64, String), u64, f64)],
+    ) -> Result<(), String> {
+        for (id, tid, at) in ends {
+            let start = starts
+                .get(id)
+                .ok_or_else(|| format!("flow {} of process {} ends without a start", id.1, id.0))?;
+            let place = (id.0, *tid);
+            let from = self.spans.partition_point(|span| ((span.pid, span.tid), span.begin) < (place, *at));
+            // Of spans that begin together, those that were issued elsewhere move bytes.
+            let here = self.spans[from..]
+                .iter_mut()
+                .take_while(|span| (span.pid, span.tid) == place && span.begin <= *at);
+            let mut here = here.filter(|span| span.issued.is_none());
+            let span =
+                here.next().ok_or_else(|| format!("flow {} of process {} ends at no span", id.1, id.0))?;
+            span.issued = Some(*start);
+        }
+        Ok(())
+    }
+
+    /// The processes, in order.
+    pub fn ranks(&self) -> Vec<u64> {
+        let mut ranks: Vec<u64> = self.spans.iter().map(|span| span.pid).collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        ranks
+    }
+
+    /// The spans of a process.
+    pub fn of_rank(&self, pid: u64) -> &[FileEvent] {
+        let first = self.spans.partition_point(|span| span.pid < pid);
+        let last = self.spans.partition_point(|span| span.pid <= pid);
+        &self.spans[first..last]
+    }
+}
+
+/// A number for a process or thread that has a name.
+fn number_of(name: &str) -> u64 {
+    blake3::hash(name.as_bytes()).as_bytes().iter().take(6).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+}

@@ -1,0 +1,106 @@
+//! What a trace says: how much communication is hidden, what ranks wait for, who is slowest, and what a step's time goes into.
+
+mod critical;
+mod intervals;
+mod operations;
+mod rank;
+#[cfg(test)]
+mod tests;
+mod timeline;
+
+pub use critical::{CriticalPart, StepPath};
+pub use operations::OperationTime;
+pub use rank::{IdleTime, RankTime};
+
+use serde::Serialize;
+
+use super::category::Category;
+use super::file::TraceFile;
+use critical::Paths;
+use operations::operations;
+use rank::RankView;
+
+/// Operations that are told.
+const TOLD: usize = 15;
+
+/// What a trace says. Seconds throughout.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TraceSummary {
+    /// Whether this program has written the trace. Of one that it has not only [`TraceSummary::operations`] is known.
+    pub is_own: bool,
+    /// Steps that all of these ranks have recorded.
+    pub steps: usize,
+    /// By how much times of ranks may be apart from each other, for want of a common clock.
+    pub clock_uncertainty: f64,
+    /// Events that were left out for want of room.
+    pub left_out: u64,
+    /// What each rank's time went into.
+    pub ranks: Vec<RankTime>,
+    /// The rank that needs most for its own part of a step; `None` if there is but one.
+    pub slowest: Option<SlowestRank>,
+    /// The critical path of the step of median length.
+    pub path: Option<StepPath>,
+    /// What critical paths went into, in all steps together: shares by category, the largest first.
+    pub path_shares: Vec<(Category, f64)>,
+    /// The operations that took most, in all ranks together, without what ran inside of them.
+    pub operations: Vec<OperationTime>,
+}
+
+/// The rank that the others wait for.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SlowestRank {
+    /// The rank.
+    pub rank: u64,
+    /// What it needs for its own part of a step, in the mean: all but waiting for others and communication.
+    pub seconds_per_step: f64,
+    /// What the other ranks need, in the mean.
+    pub others_per_step: f64,
+    /// In how many of the steps it needed most.
+    pub slowest_in: usize,
+}
+
+impl TraceSummary {
+    /// What `file` says.
+    pub fn of(file: &TraceFile) -> Self {
+        let views: Vec<RankView<'_>> = match file.is_own {
+            true => file.ranks().into_iter().map(|rank| RankView::new(rank, file.of_rank(rank))).collect(),
+            false => Vec::new(),
+        };
+        let views: Vec<_> = views.into_iter().filter(RankView::has_steps).collect();
+        let paths = Paths::new(&views);
+        let steps = paths.steps();
+        let mut all: Vec<StepPath> = steps.iter().filter_map(|step| paths.of_step(*step)).collect();
+        let path_shares = critical::shares(&all);
+        all.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        Self {
+            is_own: file.is_own,
+            steps: steps.len(),
+            clock_uncertainty: file.uncertainty * 1e-6,
+            left_out: file.left_out,
+            ranks: views.iter().map(RankView::time).collect(),
+            slowest: slowest(&views, &steps),
+            path: (!all.is_empty()).then(|| all.swap_remove(all.len() / 2)),
+            path_shares,
+            operations: operations(file, TOLD),
+        }
+    }
+}
+
+/// The rank that needs most for its own part of these steps.
+fn slowest(views: &[RankView<'_>], steps: &[u64]) -> Option<SlowestRank> {
+    if views.len() < 2 || steps.is_empty() {
+        return None;
+    }
+    let needs: Vec<Vec<f64>> =
+        views.iter().map(|view| steps.iter().map(|step| view.own_part(*step)).collect()).collect();
+    let means: Vec<f64> = needs.iter().map(|of| of.iter().sum::<f64>() / steps.len() as f64).collect();
+    let worst = (0..views.len()).max_by(|a, b| means[*a].total_cmp(&means[*b]))?;
+    let most = |step: &usize| (0..views.len()).all(|rank| needs[rank][*step] <= needs[worst][*step]);
+    let others = means.iter().sum::<f64>() - means[worst];
+    Some(SlowestRank {
+        rank: views[worst].rank,
+        seconds_per_step: means[worst],
+        others_per_step: others / (views.len() - 1) as f64,
+        slowest_in: (0..steps.len()).filter(most).count(),
+    })
+}

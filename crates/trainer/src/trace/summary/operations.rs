@@ -1,0 +1,50 @@
+//! What took most, by name.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::super::category::Category;
+use super::super::file::{FileEvent, TraceFile};
+use super::timeline::{Stretch, stretches};
+
+/// An operation, in all ranks together.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OperationTime {
+    /// Its name.
+    pub name: String,
+    /// What it is about; `None` in traces of other programs.
+    pub category: Option<Category>,
+    /// How often it ran.
+    pub count: usize,
+    /// Seconds that it took, without what ran inside of it.
+    pub seconds: f64,
+    /// The share of that in the seconds of all operations.
+    pub share: f64,
+}
+
+/// The `most` operations that took most, the longest first.
+pub(super) fn operations(file: &TraceFile, most: usize) -> Vec<OperationTime> {
+    let is_operation = |span: &FileEvent| !matches!(span.category, Some(Category::Step | Category::Rank));
+    let mut found: BTreeMap<(&str, Option<Category>), (usize, f64)> = BTreeMap::new();
+    for span in file.spans.iter().filter(|span| is_operation(span)) {
+        found.entry((&span.name, span.category)).or_default().0 += 1;
+    }
+    for thread in file.spans.chunk_by(|a, b| (a.pid, a.tid) == (b.pid, b.tid)) {
+        for Stretch { span, begin, end } in stretches(thread).into_iter().filter(|at| is_operation(at.span)) {
+            found.entry((&span.name, span.category)).or_default().1 += (end - begin) * 1e-6;
+        }
+    }
+    let total: f64 = found.values().map(|(_, seconds)| seconds).sum();
+    let operation = |((name, category), (count, seconds)): ((&str, _), _)| OperationTime {
+        name: name.to_owned(),
+        category,
+        count,
+        seconds,
+        share: if total > 0.0 { seconds / total } else { 0.0 },
+    };
+    let mut all: Vec<OperationTime> = found.into_iter().map(operation).collect();
+    all.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    all.truncate(most);
+    all
+}
