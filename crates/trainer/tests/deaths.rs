@@ -66,7 +66,7 @@ fn summary(place: &Path) -> Summary {
 
 /// A model whose steps take milliseconds.
 const MLP: &str = "--set model.kind=mlp --set model.mlp_width=24 --set model.mlp_depth=1 --set model.image_size=8 --set \
-    optim.kind=sgd --set optim.lr=0.05";
+    optim.kind=sgd --set optim.lr=0.02";
 
 #[test]
 fn gossip_goes_on_without_those_who_die() {
@@ -106,8 +106,9 @@ fn gossip_goes_on_without_those_who_die() {
         let mean = |lines: &[phalanx_trainer::run::Line]| {
             lines.iter().filter_map(|line| line.number("loss")).sum::<f64>() / lines.len() as f64
         };
-        let (first, last) = (mean(&lines[..7]), mean(&lines[113..]));
-        assert!(last < first, "{strategy}: {first}, then {last}");
+        // Two passes over the samples at either end: steps of twelve samples differ by more than a few of them learn.
+        let (first, last) = (mean(&lines[..10]), mean(&lines[110..]));
+        assert!(last < 0.9 * first, "{strategy}: {first}, then {last}");
         let log = std::fs::read_to_string(place.path().join("run/logs/rank-0.log")).expect("a log");
         assert!(log.contains("rank 2 on ") && log.contains("rank 1 on "), "{strategy}: {log}");
         // What was saved by two goes on by four, and by two.
