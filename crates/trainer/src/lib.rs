@@ -114,6 +114,8 @@ pub mod dashboard;
 
 pub mod cluster;
 
+pub mod checkup;
+
 pub mod report;
 
 pub mod live;

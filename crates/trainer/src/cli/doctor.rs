@@ -1,4 +1,8 @@
-//! `phalanx doctor`: what the program finds on this machine; the text to put into a bug report.
+//! `phalanx doctor`: what the program finds on this machine, which is the text to put into a bug report, and between hosts.
+
+mod hosts;
+
+use std::path::PathBuf;
 
 use clap::Args;
 use phalanx_tensor::Level;
@@ -7,11 +11,25 @@ use super::CliError;
 use crate::console::{format, out};
 use crate::run::Machine;
 
-/// Says what the program finds on this machine.
+/// Says what the program finds on this machine, or on all hosts of a job.
 #[derive(Debug, Args)]
-pub(super) struct DoctorArgs {}
+pub(super) struct DoctorArgs {
+    /// Looks at the hosts on which a launcher has started this, as in `srun phalanx doctor --hosts`: whether all reach each other,
+    /// how fast, and whether program, clock and data are the same.
+    #[arg(long)]
+    hosts: bool,
+    /// A file or folder that must be the same on all hosts.
+    #[arg(long, value_name = "PATH", requires = "hosts")]
+    data: Option<PathBuf>,
+    /// Two hosts whose messages are more than so many times slower than the median of all pairs count as wrong.
+    #[arg(long, default_value_t = 3.0, requires = "hosts")]
+    slow: f64,
+}
 
-pub(super) fn run(_: &DoctorArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &DoctorArgs) -> Result<(), CliError> {
+    if args.hosts {
+        return hosts::run(args.data.as_deref(), args.slow);
+    }
     let machine = Machine::detect();
     let memory = machine.memory_bytes.map_or_else(|| "unknown".to_owned(), format::bytes);
     let build = if cfg!(debug_assertions) { "debug: ten times slower than release" } else { "release" };

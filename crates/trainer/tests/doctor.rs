@@ -1,0 +1,89 @@
+//! `phalanx doctor --hosts` between processes that take themselves for hosts.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// What each of several ranks says, each on a host of its own, each with its own idea of where `data` is.
+fn doctor(data: &[&Path]) -> Vec<Output> {
+    // Whoever takes it between here and rank 0's listening would be told by the ranks' error.
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
+    let children: Vec<_> = (0..data.len())
+        .map(|rank| {
+            let mut program = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+            for (name, value) in [
+                ("RANK", rank.to_string()),
+                ("WORLD_SIZE", data.len().to_string()),
+                ("LOCAL_RANK", "0".to_owned()),
+                ("LOCAL_WORLD_SIZE", "1".to_owned()),
+                ("MASTER_ADDR", "127.0.0.1".to_owned()),
+                ("MASTER_PORT", port.to_string()),
+                ("PHALANX_HOST", format!("host{rank}")),
+            ] {
+                program.env(name, value);
+            }
+            // How fast messages are is this machine's matter here, and what runs beside.
+            program.args(["doctor", "--hosts", "--slow", "1e9", "--data"]).arg(data[rank]);
+            program.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            program.spawn().expect("it starts")
+        })
+        .collect();
+    children.into_iter().map(|child| child.wait_with_output().expect("it ends")).collect()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn hosts_are_looked_at_in_pairs() {
+    let place = tempfile::tempdir().expect("a folder");
+    std::fs::write(place.path().join("train.bin"), [7; 100]).expect("written");
+    let said = doctor(&[place.path(); 3]);
+    for (rank, output) in said.iter().enumerate() {
+        assert!(output.status.success(), "rank {rank}: {}", text(&output.stderr));
+        assert_eq!(output.stdout.is_empty(), rank > 0, "only rank 0 speaks");
+    }
+    let shown = text(&said[0].stdout);
+    for words in [
+        "3 hosts, 3 ranks",
+        "host0 and host1",
+        "host0 and host2",
+        "host1 and host2",
+        "Gbit/s",
+        "1 files",
+        "nothing is wrong",
+    ] {
+        assert!(shown.contains(words), "{words}\n{shown}");
+    }
+}
+
+#[test]
+fn what_differs_is_named_and_is_a_failure() {
+    let (one, other) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    std::fs::write(one.path().join("train.bin"), [7; 100]).expect("written");
+    std::fs::write(other.path().join("train.bin"), [7; 99]).expect("written");
+    let said = doctor(&[one.path(), one.path(), other.path()]);
+    let shown = text(&said[0].stdout);
+    assert!(
+        shown.contains("the data is not the same everywhere") && shown.contains("on ranks [2]"),
+        "{shown}"
+    );
+    assert!(said.iter().all(|output| output.status.code() == Some(1)), "{shown}");
+    assert!(text(&said[0].stderr).contains("1 thing is wrong"), "{}", text(&said[0].stderr));
+
+    let said = doctor(&[one.path(), Path::new("/no/such/data")]);
+    let shown = text(&said[0].stdout);
+    assert!(shown.contains("not to be seen from host1 (/no/such/data"), "{shown}");
+}
+
+#[test]
+fn without_a_launcher_it_says_how_to_start_it() {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+    for name in ["RANK", "WORLD_SIZE", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"] {
+        program.env_remove(name);
+    }
+    let output = program.args(["doctor", "--hosts"]).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("srun"), "{}", text(&output.stderr));
+}
