@@ -75,6 +75,8 @@ impl Reunion {
     /// A rank is lost.
     pub(super) fn lose(&mut self, rank: usize) {
         self.asked.retain(|asked| *asked != rank);
+        // It has ended a moment ago, if it has.
+        self.in_doubt_until = None;
         if let Some(meeting) = &self.meeting {
             meeting.set(Cause::Lost(rank));
         }

@@ -142,7 +142,7 @@ impl Losses {
     }
 
     fn forget(&mut self, written: u64) {
-        while self.kept.pop_front_if(|told| told.step <= written).is_some() {}
+        forget_before(&mut self.kept, written + 1);
     }
 
     /// Goes on with what those who are left had told, and what those had who have died.
@@ -201,7 +201,7 @@ impl Losses {
         let ranks = 0..distributed.data_size();
         for rank in ranks.clone() {
             let told = self.told.entry(rank).or_default();
-            while told.pop_front_if(|told| told.step < step).is_some() {}
+            forget_before(told, step);
         }
         while ranks.clone().any(|rank| self.told.get(&rank).is_none_or(VecDeque::is_empty)) {
             if !self.hear(distributed.job(), step, wait)? {
@@ -215,15 +215,15 @@ impl Losses {
         let of_living: Vec<_> = of_living.collect();
         for (rank, mut told) in of_living {
             // A rank that has forgotten the step knew it to be written.
-            match told.pop_front_if(|told| told.step == step) {
+            match of_step(&mut told, step) {
                 Some(told) => all.push(told),
                 None => silent += 1,
             }
             self.told.insert(rank, told);
         }
         for departed in &mut self.departed {
-            while departed.told.pop_front_if(|told| told.step < step).is_some() {}
-            match departed.told.pop_front_if(|told| told.step == step) {
+            forget_before(&mut departed.told, step);
+            match of_step(&mut departed.told, step) {
                 Some(told) => all.push(told),
                 None => silent += 1,
             }
@@ -243,9 +243,20 @@ impl Losses {
         keep(&mut self.told, &notice);
         // What was told again of a step that is written is of no use.
         let told = self.told.entry(notice.from).or_default();
-        while told.pop_front_if(|told| told.step < step).is_some() {}
+        forget_before(told, step);
         Ok(true)
     }
+}
+
+/// Forgets what was told of steps before one.
+fn forget_before(told: &mut VecDeque<Told>, step: u64) {
+    let earlier = told.iter().take_while(|told| told.step < step).count();
+    told.drain(..earlier);
+}
+
+/// Takes what was told of a step, if that comes next.
+fn of_step(told: &mut VecDeque<Told>, step: u64) -> Option<Told> {
+    if told.front()?.step == step { told.pop_front() } else { None }
 }
 
 /// Adds what a rank tells, unless it has told it before.

@@ -183,7 +183,7 @@ impl Run<'_> {
                 true => self.losses.hear_written(&self.distributed)?,
                 false => u64::MAX,
             };
-            while self.behind.pop_front_if(|(report, ..)| report.step <= written).is_some() {}
+            self.behind.retain(|(report, ..)| report.step > written);
             return Ok(());
         }
         while let Some((report, phases, _)) = self.behind.front() {
