@@ -32,7 +32,7 @@ impl Running {
         Self { place: place.join("run"), launcher: { launcher }.spawn().expect("phalanx runs") }
     }
 
-    /// The same, whose standard output goes to the file `printed`.
+    /// Starts a run whose standard output goes to the file `printed`.
     fn start_telling(place: &Path, line: &str) -> Self {
         let mut launcher = phalanx(place, &format!("train tiny {SMALL} {MLP} {line} --out run"));
         launcher.stdout(std::fs::File::create(place.join("printed")).expect("a file"));
