@@ -80,6 +80,30 @@ pub enum CommError {
         /// What happened.
         problem: String,
     },
+    /// Those who are left of a world that has lost ranks do not meet again ([`crate::regroup`]): they cannot tell that the others
+    /// have not gone on without them.
+    #[error(
+        "ranks {left:?} of {world_size} are left and cannot reach ranks {lost:?}, who may go on without them: only one side \
+             can, the one with more ranks, or of two alike the one with the lowest"
+    )]
+    Minority {
+        /// Those who can reach each other.
+        left: Vec<usize>,
+        /// Those who cannot be reached, and whose processes are not known to have ended.
+        lost: Vec<usize>,
+        /// How many ranks the world had.
+        world_size: usize,
+    },
+    /// The others take this rank for lost and meet without it ([`crate::regroup`]).
+    #[error("rank {rank} is left out by rank {by}: {reason}")]
+    LeftOut {
+        /// This rank.
+        rank: usize,
+        /// The rank that it came to.
+        by: usize,
+        /// Why that rank did not let it in.
+        reason: String,
+    },
     /// The caller of [`crate::connect_unless`] no longer wanted to.
     #[error("rendezvous at {address}: told to end {during}")]
     Cancelled {

@@ -22,7 +22,7 @@
 //!   [`CommError::PeerLost`] naming it. [`Communicator::abort`] spreads a rank's own error instead, and so do a
 //!   mismatch, a time-out, and a buffer that cannot be opened: the other ranks get [`CommError::Aborted`] with the
 //!   text. The first failure of a world is the one that counts; there is no repair, only a new world, in which those who are
-//!   left of one that has lost ranks meet by [`regroup`].
+//!   left of one that has lost ranks, rank 0 among them or not, meet by [`regroup`]: one group of them at most.
 //! - **Out of step**: [`Communicator::send_to`], [`Communicator::recv_any`] and [`Communicator::try_recv`] carry messages
 //!   that belong to no operation; [`Communicator::control`] carries notices, and the agreement to stop after the same step.
 //! - **Strangers**: a [`Secret`] that all ranks know is proved on every connection; [`Tls`] encrypts them (feature `tls`).

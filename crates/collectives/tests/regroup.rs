@@ -1,9 +1,11 @@
-//! Those who are left of a world meet again: after a rank was killed in the middle of an operation, after another one, without
-//! rank 0, and not at all where a rank gave up.
+//! Those who are left of a world meet again: after a rank was killed in the middle of an operation, after another one, after
+//! rank 0 and whoever has followed it; only one of two groups that cannot reach each other; and nobody where a rank gave up.
 
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use phalanx_collectives::{
@@ -34,8 +36,8 @@ fn work(comm: &Communicator, mut says: impl FnMut(i32)) -> CommError {
     }
 }
 
-/// Works in a world, and in those of whoever is left of it, until rank 0 is lost or a rank gives up: what it was in each, and
-/// the last error.
+/// Works in a world, and in those of whoever is left of it, until a rank gives up or this one cannot go on: who it was with in
+/// each, and the last error.
 fn outlive(
     mut comm: Communicator,
     mut config: WorldConfig,
@@ -44,7 +46,7 @@ fn outlive(
     let mut met = Vec::new();
     loop {
         let error = work(&comm, |sum| {
-            if config.rank == 0 && says.send(sum).is_err() {
+            if says.send(sum).is_err() {
                 comm.abort("enough");
             }
         });
@@ -69,16 +71,22 @@ fn outlive(
 fn as_a_rank_of_another_process() {
     let Ok(place) = std::env::var(ROLE) else { return };
     let place: Vec<usize> = place.split(',').map(|word| word.parse().expect("a number")).collect();
-    let config = config(place[0], place[1], place[2] as u16);
+    let host = (place[3] > 0).then(|| "elsewhere".to_owned());
+    let config = WorldConfig { host, ..config(place[0], place[1], place[2] as u16) };
     // Of what this rank says nobody takes notice.
     let (says, _unheard) = channel();
     outlive(connect(&config).expect("the others are there"), config, &says);
 }
 
 fn child(rank: usize, ranks: usize, port: u16) -> Child {
+    child_at(rank, ranks, port, false)
+}
+
+/// A rank that counts to another host than the ranks of this process, if it is `elsewhere`.
+fn child_at(rank: usize, ranks: usize, port: u16, elsewhere: bool) -> Child {
     Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", "as_a_rank_of_another_process", "--nocapture"])
-        .env(ROLE, format!("{rank},{ranks},{port}"))
+        .env(ROLE, format!("{rank},{ranks},{port},{}", u8::from(elsewhere)))
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
@@ -95,11 +103,12 @@ fn hear(sums: &Receiver<i32>, expected: i32) {
 
 #[test]
 fn those_who_are_left_go_on_whoever_is_killed_in_whatever_operation() {
-    for victims in [[2, 3], [3, 1], [1, 2]] {
+    for victims in [[2, 3], [3, 1], [1, 2], [0, 2], [3, 0], [0, 1]] {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("bound").port();
+        // Rank 0 takes the port itself where it is a process of its own.
+        let mut listener = Some(listener).filter(|_| !victims.contains(&0));
         let mut children: Vec<_> = victims.iter().map(|rank| child(*rank, 4, port)).collect();
-        let mut listener = Some(listener);
         let (says, sums) = channel();
         let others: Vec<_> = (0..4)
             .filter(|rank| !victims.contains(rank))
@@ -134,19 +143,24 @@ fn those_who_are_left_go_on_whoever_is_killed_in_whatever_operation() {
     }
 }
 
-#[test]
-fn without_rank_0_and_where_a_rank_gave_up_nobody_meets() {
+/// A port that nobody holds.
+fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let port = listener.local_addr().expect("bound").port();
-    drop(listener);
+    listener.local_addr().expect("bound").port()
+}
+
+#[test]
+fn the_last_goes_on_alone_and_nobody_where_a_rank_gave_up() {
+    let port = free_port();
     let mut first = child(0, 2, port);
     let config = config(1, 2, port);
     let comm = connect(&config).expect("rank 0 comes");
     first.kill().expect("it lives");
     first.wait().expect("it is dead");
     drop(work(&comm, |_| {}));
-    let error = regroup(&comm, &config).expect_err("rank 0 is gone");
-    assert!(matches!(error, CommError::PeerLost { rank: 0, .. }), "{error}");
+    let alone = regroup(&comm, &config).expect("rank 0 has ended, and nobody else is there");
+    assert_eq!((alone.members, alone.config.rank, alone.config.world_size), (vec![1], 0, 1));
+    alone.communicator.barrier("alone").expect("a sound world");
 
     let world = threads(2).expect("threads");
     let lost = regroup(&world[0], &config).expect_err("they are threads");
@@ -154,4 +168,110 @@ fn without_rank_0_and_where_a_rank_gave_up_nobody_meets() {
     world[1].abort("no disk");
     let error = regroup(&world[0], &config).expect_err("a rank gave up");
     assert!(matches!(error, CommError::Aborted { rank: 1, .. }), "{error}");
+}
+
+/// What comes of ranks `own` of `ranks`, which are threads here, when rank 0 of another host is killed.
+fn without_a_rank_0_of_another_host(ranks: usize) -> Vec<Result<Vec<usize>, CommError>> {
+    let port = free_port();
+    let mut first = child_at(0, ranks, port, true);
+    let others: Vec<_> = (1..ranks)
+        .map(|rank| {
+            std::thread::spawn(move || {
+                let config = config(rank, ranks, port);
+                let comm = connect(&config).expect("rank 0 comes");
+                // As rank 0 does.
+                comm.all_reduce(&mut [1_i32; 3], ReduceOp::Sum).expect("a sound world");
+                (comm, config)
+            })
+        })
+        .collect();
+    let others: Vec<_> = others.into_iter().map(|other| other.join().expect("no panic")).collect();
+    first.kill().expect("it lives");
+    first.wait().expect("it is dead");
+    let met = others.into_iter().map(|(comm, config)| {
+        std::thread::spawn(move || {
+            drop(work(&comm, |_| {}));
+            let met = regroup(&comm, &config)?;
+            met.communicator.barrier("all have met")?;
+            Ok(met.members)
+        })
+    });
+    let met: Vec<JoinHandle<Result<Vec<usize>, CommError>>> = met.collect();
+    met.into_iter().map(|other| other.join().expect("no panic")).collect()
+}
+
+#[test]
+fn of_a_rank_0_that_may_live_elsewhere_only_more_than_half_are_independent() {
+    for met in without_a_rank_0_of_another_host(3) {
+        assert_eq!(met, Ok(vec![1, 2]));
+    }
+    // Rank 0 of two might go on by itself, as far as the other can tell.
+    let apart = CommError::Minority { left: vec![1], lost: vec![0], world_size: 2 };
+    assert_eq!(without_a_rank_0_of_another_host(2), [Err(apart)]);
+}
+
+/// Passes on what comes to the port that is returned to `port`, until the sender says so.
+fn relay(port: u16) -> (u16, Sender<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let own = listener.local_addr().expect("bound").port();
+    let (cut, cuts) = channel::<()>();
+    std::thread::spawn(move || {
+        let caller = listener.accept().expect("somebody calls").0;
+        // Rank 0 may begin later.
+        let called = std::iter::repeat_with(|| TcpStream::connect(("127.0.0.1", port)));
+        let called = called.flatten().next().expect("it comes");
+        let ends = [(&caller, &called), (&called, &caller)];
+        for (from, to) in ends {
+            let (mut from, mut to) = (from.try_clone().expect("open"), to.try_clone().expect("open"));
+            std::thread::spawn(move || {
+                let mut bytes = [0; 4096];
+                while let Ok(count @ 1..) = from.read(&mut bytes) {
+                    if to.write_all(&bytes[..count]).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        let _ = cuts.recv();
+        for end in [caller, called] {
+            let _ = end.shutdown(Shutdown::Both);
+        }
+    });
+    (own, cut)
+}
+
+#[test]
+fn a_rank_that_has_only_lost_its_hub_makes_no_second_world() {
+    let port = free_port();
+    let (by_relay, cut) = relay(port);
+    let ranks: Vec<_> = (0..4)
+        .map(|rank| {
+            std::thread::spawn(move || {
+                let master_port = if rank == 2 { by_relay } else { port };
+                let config = WorldConfig { master_port, ..config(rank, 4, port) };
+                let comm = connect(&config).expect("all come");
+                comm.barrier("all are here").expect("a sound world");
+                (comm, config)
+            })
+        })
+        .collect();
+    let ranks: Vec<_> = ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect();
+    cut.send(()).expect("it waits");
+    let met = ranks.into_iter().map(|(comm, config)| {
+        std::thread::spawn(move || {
+            drop(work(&comm, |_| {}));
+            let met = regroup(&comm, &config)?;
+            met.communicator.barrier("all have met")?;
+            Ok(met.members)
+        })
+    });
+    let met: Vec<JoinHandle<Result<Vec<usize>, CommError>>> = met.collect();
+    for (rank, met) in met.into_iter().enumerate() {
+        match (rank, met.join().expect("no panic")) {
+            // Who comes when the others have gone on finds nobody of their old world any more.
+            (2, Err(CommError::LeftOut { rank: 2, .. } | CommError::Minority { .. })) => {}
+            (0 | 1 | 3, Ok(members)) => assert_eq!(members, [0, 1, 3]),
+            (rank, other) => panic!("rank {rank}: {other:?}"),
+        }
+    }
 }

@@ -6,27 +6,36 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+use super::Unmet;
+use super::process::Process;
 use crate::recorder::Doing;
 
 /// The longest message; whoever announces a longer one is not of this protocol.
 const MAX_FRAME: usize = 1 << 20;
 
 /// Changes whenever messages or headers do.
-pub(crate) const PROTOCOL: u32 = 6;
+pub(crate) const PROTOCOL: u32 = 7;
 
 /// What ranks and the meeting place tell each other.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Message {
     /// A rank introduces itself.
-    Register { protocol: u32, job: String, rank: usize, world_size: usize, data: SocketAddr },
-    /// Rank 0 has let the rank in; the table follows when all are here.
+    Register {
+        protocol: u32,
+        job: String,
+        rank: usize,
+        world_size: usize,
+        data: SocketAddr,
+        process: Process,
+    },
+    /// The hub has let the rank in; when ranks meet, the table follows once all are here.
     Admitted,
-    /// Rank 0 refuses a registration.
+    /// A registration is refused, or a rank that has lost the hub is not let in.
     Refused { reason: String },
     /// The meeting is that of another job.
     Elsewhere { job: String },
-    /// Everybody is here: where each rank listens, and the token that connections between ranks must show.
-    Table { data: Vec<SocketAddr>, token: u64 },
+    /// Everybody is here: where each rank listens, its process, and the token that connections between ranks must show.
+    Table { data: Vec<SocketAddr>, processes: Vec<Process>, token: u64 },
     /// A sign of life.
     Heartbeat,
     /// A rank is gone.
@@ -35,17 +44,17 @@ pub(crate) enum Message {
     Aborted { rank: usize, reason: String },
     /// A rank wants to know what all are doing on a communicator.
     Ask { communicator: u32 },
-    /// Rank 0 passes the question on.
+    /// The hub passes the question on.
     Tell { question: u64, communicator: u32 },
     /// A rank's answer.
     Doing { question: u64, doing: Doing },
     /// All answers, by rank, for the rank that asked; nothing from those that do not answer.
     All { doing: Vec<Option<Doing>> },
-    /// A notice: to rank 0 from the sender, or from rank 0 to all others.
+    /// A notice: to the hub from the sender, or from the hub to all others.
     Notice { name: String, payload: Vec<u8> },
     /// The sender wants all ranks to stop after the same step, for good or for an interlude.
     RequestStop { reason: String, goes_on: bool },
-    /// Rank 0 asks which step a rank is in, and holds it at its next.
+    /// The hub asks which step a rank is in, and holds it at its next.
     Hold,
     /// The answer; none before the first step.
     InStep { step: Option<u64> },
@@ -53,8 +62,10 @@ pub(crate) enum Message {
     StopAfter { after: Option<u64>, rank: usize, reason: String, goes_on: bool },
     /// The sender wants to meet those again that are left of a broken world.
     Regroup,
-    /// Who is left, by their numbers in the world that broke, and the port at which rank 0 waits for them.
+    /// Who is left, by their numbers in the world that broke, and the port at which the hub waits for them.
     Regrouped { members: Vec<usize>, port: u16 },
+    /// Those who are left do not meet.
+    Apart(Unmet),
     /// The sender leaves in good order.
     Bye,
 }

@@ -167,12 +167,13 @@ impl Control {
         found.map_err(|ended| self.error(ended, "waiting for a notice"))
     }
 
-    /// Waits until all that are left of this broken world want to meet again, of which rank 0 says the port: who they are.
-    pub(crate) fn regroup(&self, port: Option<u16>, at_most: Duration) -> Result<Regrouping> {
-        // Nobody but rank 0 has all others answered.
+    /// Waits until all that are left of this broken world want to meet again, at this rank's port if it is their hub: who they
+    /// are.
+    pub(crate) fn regroup(&self, port: u16, at_most: Duration) -> Result<Regrouping> {
+        // Nobody but the hub knows for whom all wait.
         let operation = "the meeting of those who are left".to_owned();
-        let lost = || Cause::Lost(0).error(operation, 0);
-        self.plane.regroup(port, at_most)?.ok_or_else(lost)
+        let late = || Cause::Lost(0).error(operation, 0);
+        self.plane.regroup(port, at_most)?.ok_or_else(late)
     }
 
     /// The oldest notice of this name that came from a rank that is left, of a world that is broken; does not wait. What a rank

@@ -1,4 +1,5 @@
-//! Rank 0's side of the control plane: hears all ranks, passes news on, and counts votes.
+//! The hub's side of the control plane: hears all ranks, passes news on, and counts votes. The hub is rank 0, and where that is
+//! lost the rank that has taken over.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,13 +10,15 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, timeout};
 
 use super::frame::{self, Message};
+use super::reunion::{Agreed, Reunion};
+use super::succession::{Caller, Succession, send_away};
 use super::{
     ANSWERING, All, Command, Connection, Heard, Heartbeat, Notice, PARTING, Regrouping, Request, Stop,
-    Watched, listen,
+    Wanted, Watched, listen,
 };
 use crate::failure::Cause;
 
-/// A question that rank 0 collects answers to.
+/// A question that the hub collects answers to.
 struct Question {
     number: u64,
     /// The rank that asked; nobody's, if it was this one.
@@ -35,29 +38,33 @@ struct Vote {
     awaited: Vec<usize>,
 }
 
-/// A meeting of those who are left of a broken world, as far as it has come.
-#[derive(Default)]
-struct Regroup {
-    /// The ranks that want it.
-    asked: Vec<usize>,
-    /// Rank 0's own port and whom to tell, once rank 0 wants it.
-    own: Option<(u16, Sender<Regrouping>)>,
-}
-
 /// What goes to a rank, and who is to know, by the drop of its sender, that it has gone.
 type Outgoing = (Message, Option<Sender<()>>);
 
-/// Rank 0's watch over the others.
+/// The hub's watch over the others.
 struct Hub {
     writers: Vec<(usize, UnboundedSender<Outgoing>)>,
     watched: Watched,
-    world_size: usize,
+    succession: Succession,
+    /// Whether it has followed one that was lost.
+    has_taken_over: bool,
+    heartbeat: Heartbeat,
+    /// Where listeners put what they hear.
+    to: UnboundedSender<Heard>,
     questions: Vec<Question>,
     asked: u64,
     vote: Option<Vote>,
     /// What was asked for during a vote, and by whom.
     requests: VecDeque<(usize, Request)>,
-    regroup: Regroup,
+    reunion: Reunion,
+}
+
+/// How a rank has become the hub.
+pub(super) enum Became {
+    /// It is rank 0, whom all others have met.
+    First(Vec<(usize, Connection)>),
+    /// It has taken over, and these have come; it may have wanted to meet those who are left before.
+    Successor(Vec<Caller>, Option<Wanted>),
 }
 
 /// Writes what a rank is told, in order. A rank that is stopped does not read, and holds up nobody's news but its own.
@@ -71,40 +78,34 @@ async fn write_to(mut rank: WriteHalf<Connection>, mut messages: UnboundedReceiv
     }
 }
 
-/// Rank 0's watch: hears all ranks and passes news on.
-pub(crate) async fn watch_as_hub(
+/// The hub's watch: hears all ranks and passes news on, until it leaves.
+pub(super) async fn watch(
     heartbeat: Heartbeat,
-    peers: Vec<(usize, Connection)>,
+    became: Became,
     mut commands: UnboundedReceiver<Command>,
     watched: Watched,
+    succession: Succession,
 ) {
     let (to, mut heard) = unbounded_channel::<Heard>();
-    let mut writers = Vec::new();
-    let world_size = peers.len() + 1;
-    for (rank, stream) in peers {
-        let (read, write) = tokio::io::split(stream);
-        tokio::spawn(listen(rank, read, heartbeat.timeout, to.clone()));
-        let (writer, messages) = unbounded_channel();
-        tokio::spawn(write_to(write, messages));
-        writers.push((rank, writer));
-    }
-    let (questions, regroup) = (Vec::new(), Regroup::default());
-    let requests = VecDeque::new();
-    let mut hub = Hub { writers, watched, world_size, questions, asked: 0, vote: None, requests, regroup };
+    let mut hub = Hub::new(heartbeat, became, watched, succession, to);
     let mut beat = tokio::time::interval(heartbeat.interval);
     let mut look = tokio::time::interval(Duration::from_millis(100));
     loop {
         tokio::select! {
             Some((rank, message)) = heard.recv() => hub.hear(rank, message),
+            Some(caller) = hub.succession.callers.recv() => hub.receive(caller),
             command = commands.recv() => match command {
                 Some(Command::Broken(cause, told)) => hub.tell(&cause.into(), Some(&told)),
                 Some(Command::Ask(communicator, answer)) => hub.ask(communicator, Err(answer)),
-                Some(Command::Post(name, payload)) => hub.watched.job.deliver(name, Notice { from: 0, payload }),
+                Some(Command::Post(name, payload)) => {
+                    let from = hub.succession.own;
+                    hub.watched.job.deliver(name, Notice { from, payload });
+                }
                 Some(Command::Announce(name, payload)) => hub.tell(&Message::Notice { name, payload }, None),
-                Some(Command::Stop(request)) => hub.request_stop(0, request),
-                Some(Command::Regroup(port, answer)) => {
-                    hub.regroup.own = port.map(|port| (port, answer));
-                    hub.conclude_regroup();
+                Some(Command::Stop(request)) => hub.request_stop(hub.succession.own, request),
+                Some(Command::Regroup(own)) => {
+                    hub.reunion.want(own);
+                    hub.conclude_reunion();
                 }
                 Some(Command::Spawn(task)) => drop(tokio::spawn(task)),
                 Some(Command::Leave) | None => {
@@ -117,25 +118,91 @@ pub(crate) async fn watch_as_hub(
                     hub.tell(&Message::Bye, None);
                     // The end of each stream, and then its listener's end, says that the goodbye was read.
                     drop(hub);
-                    drop(to);
                     let _ = timeout(PARTING, async { while heard.recv().await.is_some() {} }).await;
                     return;
                 }
             },
             _ = beat.tick() => hub.tell(&Message::Heartbeat, None),
-            _ = look.tick(), if !hub.questions.is_empty() => hub.answer_due(),
+            _ = look.tick(), if !hub.questions.is_empty() || hub.reunion.is_open() => {
+                hub.answer_due();
+                hub.conclude_reunion();
+            }
         }
     }
 }
 
 impl Hub {
+    fn new(
+        heartbeat: Heartbeat,
+        became: Became,
+        watched: Watched,
+        succession: Succession,
+        to: UnboundedSender<Heard>,
+    ) -> Self {
+        let (own, world_size) = (succession.own, succession.world_size);
+        let has_taken_over = matches!(became, Became::Successor(..));
+        // Those below this rank would have let it in. The others notice later by at most the time that silence may last, and
+        // have knocked at the same doors.
+        let coming = if has_taken_over { (own + 1..world_size).collect() } else { Vec::new() };
+        let mut hub = Self {
+            writers: Vec::new(),
+            watched,
+            succession,
+            has_taken_over,
+            heartbeat,
+            to,
+            questions: Vec::new(),
+            asked: 0,
+            vote: None,
+            requests: VecDeque::new(),
+            reunion: Reunion::new(own, world_size, coming, 2 * heartbeat.timeout),
+        };
+        match became {
+            Became::First(peers) => peers.into_iter().for_each(|(rank, stream)| hub.add(rank, stream)),
+            Became::Successor(callers, wanted) => {
+                callers.into_iter().for_each(|caller| hub.receive(caller));
+                if let Some(wanted) = wanted {
+                    hub.reunion.want(wanted);
+                    hub.conclude_reunion();
+                }
+            }
+        }
+        hub
+    }
+
+    /// Hears and tells one more rank from now on.
+    fn add(&mut self, rank: usize, stream: Connection) {
+        let (read, write) = tokio::io::split(stream);
+        tokio::spawn(listen(rank, read, self.heartbeat.timeout, self.to.clone()));
+        let (writer, messages) = unbounded_channel();
+        tokio::spawn(write_to(write, messages));
+        self.writers.push((rank, writer));
+    }
+
+    /// Lets a rank in that has lost the hub before this one, if this one has taken over and expects it.
+    fn receive(&mut self, (rank, stream): Caller) {
+        let own = self.succession.own;
+        if !self.has_taken_over {
+            return send_away((rank, stream), format!("rank {own} lives, and has lost it"));
+        }
+        if !self.reunion.takes(rank) {
+            let reason = format!("rank {own} has taken over, and those who came in time go on without it");
+            return send_away((rank, stream), reason);
+        }
+        self.add(rank, stream);
+        if let Some((_, writer)) = self.writers.last() {
+            let _ = writer.send((Message::Admitted, None));
+        }
+        self.conclude_reunion();
+    }
+
     fn hear(&mut self, rank: usize, message: Option<Message>) {
         let news = match message {
             Some(Message::Bye) => {
                 self.writers.retain(|(known, _)| *known != rank);
                 // It takes no further step, so it has no say in which is the last.
                 self.count_vote(rank, None);
-                return self.conclude_regroup();
+                return self.conclude_reunion();
             }
             Some(Message::Ask { communicator }) => return self.ask(communicator, Ok(rank)),
             Some(Message::Doing { question, doing }) => {
@@ -152,8 +219,8 @@ impl Hub {
             }
             Some(Message::InStep { step }) => return self.count_vote(rank, step),
             Some(Message::Regroup) => {
-                self.regroup.asked.push(rank);
-                return self.conclude_regroup();
+                self.reunion.ask(rank);
+                return self.conclude_reunion();
             }
             Some(Message::Aborted { rank, reason }) => Cause::Aborted(rank, reason),
             Some(Message::Lost { rank }) => Cause::Lost(rank),
@@ -163,6 +230,7 @@ impl Hub {
                 // Who is held hears of the loss, and there is nothing left to agree on.
                 self.vote = None;
                 self.requests.clear();
+                self.reunion.lose(rank);
                 tracing::warn!(rank, "a rank is gone");
                 Cause::Lost(rank)
             }
@@ -170,21 +238,27 @@ impl Hub {
         self.watched.failure.set(news.clone());
         self.tell(&news.into(), None);
         // Whoever waits for this one to come waits no longer.
-        self.conclude_regroup();
+        self.conclude_reunion();
     }
 
-    /// Tells those who are left whom they will meet where, once all of them have asked.
-    fn conclude_regroup(&mut self) {
-        let Regroup { asked, own } = &mut self.regroup;
-        let left = || self.writers.iter().map(|(rank, _)| *rank);
-        if !left().all(|rank| asked.contains(&rank)) {
-            return;
-        }
-        let Some((port, answer)) = own.take() else { return };
-        asked.clear();
-        let members: Vec<usize> = std::iter::once(0).chain(left()).collect();
-        self.tell(&Message::Regrouped { members: members.clone(), port }, None);
-        let _ = answer.send(Regrouping { members, port });
+    /// Tells those who are left whom they will meet where, or that they will not, once all of them have asked.
+    fn conclude_reunion(&mut self) {
+        let others: Vec<usize> = self.writers.iter().map(|(rank, _)| *rank).collect();
+        let doors = self.succession.doors.clone();
+        let concluded = self.reunion.conclude(&others, |rank| doors.has_ended(rank));
+        let Some((agreed, Wanted { port, answer })) = concluded else { return };
+        let answered = match agreed {
+            Agreed::Meet(members) => {
+                self.tell(&Message::Regrouped { members: members.clone(), port }, None);
+                let at = doors.address(self.succession.own);
+                Ok(Regrouping { members, port, at, meeting: self.reunion.meet() })
+            }
+            Agreed::Apart(unmet) => {
+                self.tell(&Message::Apart(unmet.clone()), None);
+                Err(unmet)
+            }
+        };
+        let _ = answer.send(answered);
     }
 
     /// Tells all ranks; `told` is let go of once all were.
@@ -237,8 +311,8 @@ impl Hub {
     /// Asks all ranks what they are doing.
     fn ask(&mut self, communicator: u32, from: Result<usize, Sender<All>>) {
         self.asked += 1;
-        let mut answers = vec![None; self.world_size];
-        answers[0] = Some(self.watched.recorder.doing(communicator));
+        let mut answers = vec![None; self.succession.world_size];
+        answers[self.succession.own] = Some(self.watched.recorder.doing(communicator));
         let until = Instant::now() + ANSWERING;
         self.questions.push(Question { number: self.asked, from, answers, until });
         self.tell(&Message::Tell { question: self.asked, communicator }, None);

@@ -1,4 +1,6 @@
-//! Every other rank's side of the control plane: hears rank 0 and tells it.
+//! Every other rank's side of the control plane: hears the hub and tells it.
+
+use std::sync::Arc;
 
 use crossbeam_channel::Sender;
 use tokio::io::AsyncWriteExt;
@@ -6,30 +8,52 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::timeout;
 
 use super::frame::{self, Message};
+use super::succession::{Caller, Succession};
 use super::{
-    All, Command, Connection, Heard, Heartbeat, Notice, PARTING, Regrouping, Request, Stop, Watched, listen,
+    All, Command, Heard, Heartbeat, Notice, PARTING, Regrouping, Request, Stop, Wanted, Watched, listen,
 };
-use crate::failure::Cause;
+use crate::failure::{Cause, Failure};
 
-/// The watch of every other rank: hears rank 0 and tells it.
-pub(crate) async fn watch_as_leaf(
+/// What has ended the watch of a rank that is not the hub.
+pub(super) enum Ended {
+    /// It has left.
+    Left,
+    /// The hub is lost; of whom it was asked to bring those together who are left, if it was.
+    HubLost(Option<Wanted>),
+}
+
+/// The watch of every other rank: hears the hub and tells it. It may have wanted to meet those who are left before.
+pub(super) async fn watch(
     heartbeat: Heartbeat,
-    hub: Connection,
-    mut commands: UnboundedReceiver<Command>,
-    watched: Watched,
-) {
+    (hub, stream): Caller,
+    commands: &mut UnboundedReceiver<Command>,
+    watched: &Watched,
+    succession: &mut Succession,
+    mut wanted: Option<Wanted>,
+) -> Ended {
     let failure = &watched.failure;
-    let (read, mut write) = tokio::io::split(hub);
+    let (read, mut write) = tokio::io::split(stream);
     let (to, mut heard) = unbounded_channel::<Heard>();
-    tokio::spawn(listen(0, read, heartbeat.timeout, to));
+    tokio::spawn(listen(hub, read, heartbeat.timeout, to));
     let mut beat = tokio::time::interval(heartbeat.interval);
     let mut watching = true;
     let mut asking: Option<Sender<All>> = None;
-    let mut regrouping: Option<Sender<Regrouping>> = None;
+    let mut meeting: Option<Arc<Failure>> = None;
+    let lose = |meeting: &Option<Arc<Failure>>, rank| {
+        if let Some(meeting) = meeting {
+            meeting.set(Cause::Lost(rank));
+        }
+    };
+    if wanted.is_some() {
+        let _ = frame::write(&mut write, &Message::Regroup).await;
+    }
     loop {
         tokio::select! {
             message = heard.recv(), if watching => match message {
-                Some((_, Some(Message::Lost { rank }))) => drop(failure.set(Cause::Lost(rank))),
+                Some((_, Some(Message::Lost { rank }))) => {
+                    failure.set(Cause::Lost(rank));
+                    lose(&meeting, rank);
+                }
                 Some((_, Some(Message::Aborted { rank, reason }))) => drop(failure.set(Cause::Aborted(rank, reason))),
                 Some((_, Some(Message::Tell { question, communicator }))) => {
                     let doing = watched.recorder.doing(communicator);
@@ -41,12 +65,19 @@ pub(crate) async fn watch_as_leaf(
                     }
                 }
                 Some((_, Some(Message::Regrouped { members, port }))) => {
-                    if let Some(regrouping) = regrouping.take() {
-                        let _ = regrouping.send(Regrouping { members, port });
+                    if let Some(wanted) = wanted.take() {
+                        let meeting = meeting.insert(Arc::default()).clone();
+                        let at = succession.doors.address(hub);
+                        let _ = wanted.answer.send(Ok(Regrouping { members, port, at, meeting }));
+                    }
+                }
+                Some((_, Some(Message::Apart(unmet)))) => {
+                    if let Some(wanted) = wanted.take() {
+                        let _ = wanted.answer.send(Err(unmet));
                     }
                 }
                 Some((_, Some(Message::Notice { name, payload }))) => {
-                    watched.job.deliver(name, Notice { from: 0, payload });
+                    watched.job.deliver(name, Notice { from: hub, payload });
                 }
                 Some((_, Some(Message::Hold))) => {
                     let step = watched.job.vote();
@@ -57,18 +88,19 @@ pub(crate) async fn watch_as_leaf(
                 }
                 Some((_, Some(Message::Bye))) | None => {
                     watching = false;
-                    regrouping = None;
+                    wanted = None;
                     watched.job.leave();
-                    // Rank 0 waits for this end of the connection before it closes its own.
+                    // The hub waits for this end of the connection before it closes its own.
                     let _ = write.shutdown().await;
                 }
                 Some((_, Some(_))) => {}
                 Some((_, None)) => {
-                    watching = false;
-                    regrouping = None;
-                    failure.set(Cause::Lost(0));
+                    failure.set(Cause::Lost(hub));
+                    lose(&meeting, hub);
+                    return Ended::HubLost(wanted);
                 }
             },
+            Some(caller) = succession.callers.recv() => succession.hold(caller),
             command = commands.recv() => match command {
                 Some(Command::Broken(cause, told)) => {
                     let _ = frame::write(&mut write, &cause.into()).await;
@@ -81,12 +113,12 @@ pub(crate) async fn watch_as_leaf(
                 Some(Command::Post(name, payload)) => {
                     let _ = frame::write(&mut write, &Message::Notice { name, payload }).await;
                 }
-                Some(Command::Regroup(_, answer)) => {
-                    // Without rank 0 nobody answers.
-                    regrouping = Some(answer).filter(|_| watching);
+                Some(Command::Regroup(own)) => {
+                    // A hub that has left answers nobody.
+                    wanted = Some(own).filter(|_| watching);
                     let _ = frame::write(&mut write, &Message::Regroup).await;
                 }
-                // Only rank 0 announces.
+                // Only the hub announces.
                 Some(Command::Announce(..)) => {}
                 Some(Command::Stop(Request { reason, goes_on })) => {
                     let _ = frame::write(&mut write, &Message::RequestStop { reason, goes_on }).await;
@@ -97,10 +129,16 @@ pub(crate) async fn watch_as_leaf(
                     let _ = write.shutdown().await;
                     // Closing with unread messages would discard the goodbye on its way.
                     let _ = timeout(PARTING, async { while heard.recv().await.is_some() {} }).await;
-                    return;
+                    return Ended::Left;
                 }
             },
-            _ = beat.tick(), if watching => drop(frame::write(&mut write, &Message::Heartbeat).await),
+            _ = beat.tick() => {
+                // This rank would have noticed by then what the caller has.
+                succession.send_away_after(heartbeat.timeout + 2 * heartbeat.interval, hub);
+                if watching {
+                    let _ = frame::write(&mut write, &Message::Heartbeat).await;
+                }
+            }
         }
     }
 }

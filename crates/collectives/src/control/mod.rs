@@ -1,32 +1,42 @@
-//! The control plane: signs of life, news of ranks that are gone or give up, notices, and the agreement to stop. A star with
-//! rank 0 in the middle.
+//! The control plane: signs of life, news of ranks that are gone or give up, notices, and the agreement to stop. A star with a
+//! hub in the middle: rank 0, and when that is lost, until those who are left have met again, the lowest that lives.
 //!
-//! To be read in this order: `frame` has the messages, `job` what a rank knows of its job, `hub` is rank 0's side and `leaf`
-//! every other's, `handle` what programs call.
+//! To be read in this order: `process` says who has ended, `frame` has the messages, `job` what a rank knows of its job, `quorum`
+//! which half of a world goes on, `reunion` who meets again, `hub` is the hub's side and `leaf` every other's, `succession` how a
+//! hub is followed by another, `handle` what programs call.
 
 pub(crate) mod frame;
 mod handle;
 mod hub;
 mod job;
 mod leaf;
+mod process;
+mod quorum;
+mod reunion;
+mod succession;
 
 pub use handle::Control;
 pub use job::{Notice, Stop};
 
-pub(crate) use hub::watch_as_hub;
-pub(crate) use leaf::watch_as_leaf;
+pub(crate) use process::Process;
+pub(crate) use succession::{Caller, Calling, Doors, Succession};
 
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crossbeam_channel::{Sender, bounded};
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
 
 use frame::Message;
+use hub::Became;
 use job::Job;
+use leaf::Ended;
+use succession::Found;
 
 use crate::error::{CommError, Result};
 use crate::failure::{Cause, Failure};
@@ -77,14 +87,14 @@ pub(crate) enum Command {
     Broken(Cause, Sender<()>),
     /// What is everybody doing on a communicator?
     Ask(u32, Sender<All>),
-    /// A notice for rank 0.
+    /// A notice for the hub.
     Post(String, Vec<u8>),
-    /// A notice of rank 0 for all others.
+    /// A notice of the hub for all others.
     Announce(String, Vec<u8>),
     /// This rank wants all to stop.
     Stop(Request),
-    /// This rank wants to meet those again that are left of a broken world; rank 0 says at which port.
-    Regroup(Option<u16>, Sender<Regrouping>),
+    /// This rank wants to meet those again that are left of a broken world.
+    Regroup(Wanted),
     /// Something to be done beside the watch, as long as this rank is in the world.
     Spawn(Task),
     Leave,
@@ -98,17 +108,47 @@ pub(crate) struct Request {
     pub(crate) goes_on: bool,
 }
 
-/// Who is left of a broken world, by their numbers in it, and the port at which rank 0 waits for them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Regrouping {
-    pub(crate) members: Vec<usize>,
+/// A meeting of those who are left of a broken world, as a rank wants it.
+pub(crate) struct Wanted {
+    /// Where the others find this rank, should it be the hub.
     pub(crate) port: u16,
+    pub(crate) answer: Sender<Result<Regrouping, Unmet>>,
+}
+
+/// Who is left of a broken world, and where they meet.
+#[derive(Debug, Clone)]
+pub(crate) struct Regrouping {
+    /// By their numbers in that world. The first is the hub.
+    pub(crate) members: Vec<usize>,
+    /// Where the hub waits for them.
+    pub(crate) at: IpAddr,
+    pub(crate) port: u16,
+    /// Breaks when one of them is lost while they meet.
+    pub(crate) meeting: Arc<Failure>,
+}
+
+/// Why those who are left of a broken world do not meet, or this rank does not meet them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Unmet {
+    /// Those who cannot be reached may be more.
+    Minority { left: Vec<usize>, lost: Vec<usize>, world_size: usize },
+    /// Rank `by` has not let this one in.
+    LeftOut { rank: usize, by: usize, reason: String },
+}
+
+impl From<Unmet> for CommError {
+    fn from(unmet: Unmet) -> Self {
+        match unmet {
+            Unmet::Minority { left, lost, world_size } => Self::Minority { left, lost, world_size },
+            Unmet::LeftOut { rank, by, reason } => Self::LeftOut { rank, by, reason },
+        }
+    }
 }
 
 /// What the control thread does beside its watch.
 pub(crate) type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// How long rank 0 waits for everybody's answer, and how long whoever asked waits for rank 0's.
+/// How long the hub waits for everybody's answer, and how long whoever asked waits for the hub's.
 const ANSWERING: Duration = Duration::from_millis(700);
 const ASKING: Duration = Duration::from_millis(1500);
 
@@ -258,9 +298,8 @@ impl ControlPlane {
         }
     }
 
-    /// Waits until all that are left of a broken world want to meet again; nothing if rank 0 is gone too, or somebody has not
-    /// come in time.
-    fn regroup(&self, port: Option<u16>, at_most: Duration) -> Result<Option<Regrouping>> {
+    /// Waits until all that are left of a broken world want to meet again; nothing if somebody has not come in time.
+    fn regroup(&self, port: u16, at_most: Duration) -> Result<Option<Regrouping>> {
         match self {
             Self::Local { .. } => Err(CommError::NotOffered {
                 operation: "a meeting of those who are left",
@@ -268,8 +307,13 @@ impl ControlPlane {
             }),
             Self::Remote { .. } => {
                 let (answer, answered) = bounded(1);
-                self.command(Command::Regroup(port, answer))?;
-                Ok(answered.recv_timeout(at_most).ok())
+                self.command(Command::Regroup(Wanted { port, answer }))?;
+                match answered.recv_timeout(at_most) {
+                    Ok(met) => Ok(Some(met?)),
+                    Err(RecvTimeoutError::Timeout) => Ok(None),
+                    // The hub has left.
+                    Err(RecvTimeoutError::Disconnected) => Err(CommError::Closed),
+                }
             }
         }
     }
@@ -308,7 +352,41 @@ fn shortened(mut reason: String) -> String {
     reason
 }
 
-/// What rank 0 hears: a message of a rank, or that its connection broke.
+/// How a rank has met the others: as rank 0, to which all have come, or as one that has come there.
+pub(crate) enum Met {
+    Hub(Vec<(usize, Connection)>),
+    Leaf(Connection),
+}
+
+/// A rank's watch over the world, until it leaves: as or with the hub that there is at any time.
+pub(crate) async fn watch(
+    heartbeat: Heartbeat,
+    met: Met,
+    mut commands: UnboundedReceiver<Command>,
+    watched: Watched,
+    mut succession: Succession,
+) {
+    let (mut hub, mut wanted) = match met {
+        Met::Hub(peers) => {
+            return hub::watch(heartbeat, Became::First(peers), commands, watched, succession).await;
+        }
+        Met::Leaf(stream) => ((0, stream), None),
+    };
+    loop {
+        let ended = leaf::watch(heartbeat, hub, &mut commands, &watched, &mut succession, wanted).await;
+        let Ended::HubLost(unanswered) = ended else { return };
+        match succession.find(heartbeat, &mut commands, unanswered).await {
+            Found::Hub(next, unanswered) => (hub, wanted) = (next, unanswered),
+            Found::Own(callers, unanswered) => {
+                let became = Became::Successor(callers, unanswered);
+                return hub::watch(heartbeat, became, commands, watched, succession).await;
+            }
+            Found::Left => return,
+        }
+    }
+}
+
+/// What is heard: a message of a rank, or that its connection broke.
 type Heard = (usize, Option<Message>);
 
 /// Reads a connection until it breaks, is silent for too long, or says goodbye.

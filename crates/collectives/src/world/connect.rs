@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::handshake;
 use super::secret::Secret;
 use super::tls::TlsConfigs;
+use crate::control::Process;
 use crate::error::{CommError, Result};
 use crate::failure::Failure;
 use crate::transport::Wire;
@@ -21,10 +22,12 @@ const INTRODUCTION: Duration = Duration::from_secs(5);
 /// Introductions that may be under way at a time; more callers wait at the door.
 const DOORS: usize = 64;
 
-/// Where each rank listens for data, and the token of this world.
+/// Where each rank listens for data, its process, and the token of this world.
 #[derive(Debug, Clone)]
 pub(super) struct Table {
     pub(super) data: Vec<SocketAddr>,
+    /// None in the table of a part of a world.
+    pub(super) processes: Vec<Process>,
     pub(super) token: u64,
 }
 
@@ -191,7 +194,7 @@ mod tests {
         let secret: &'static Secret = Box::leak(Box::new(Secret::new(&[3; 16]).expect("long")));
         let listeners = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"));
         let data = listeners.iter().map(|listener| listener.local_addr().expect("bound")).collect();
-        let table = Table { data, token: 7 };
+        let table = Table { data, processes: Vec::new(), token: 7 };
         // Noise, half a hello, and silence.
         let mut strangers: Vec<TcpStream> = [vec![0xff; 64], b"PHALANX2".to_vec(), Vec::new()]
             .iter()
@@ -264,7 +267,7 @@ mod tests {
     fn a_failure_ends_the_wait_for_connections() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound");
-        let table = Table { data: vec![address; 3], token: 7 };
+        let table = Table { data: vec![address; 3], processes: Vec::new(), token: 7 };
         let failure = Failure::default();
         failure.set(Cause::Lost(2));
         let error = mesh(0, &table, None).connect(&listener, &failure).expect_err("broken");

@@ -1,10 +1,16 @@
 //! What tells hosts apart.
 
 use super::config::WorldConfig;
+use crate::control::Process;
 
 /// The name of the machine that this rank runs on, with what its configuration calls it.
 pub(super) fn name(config: &WorldConfig) -> String {
     format!("{} {}", config.host.as_deref().unwrap_or_default(), machine(config))
+}
+
+/// This process, as ranks of the same machine can look at it.
+pub(super) fn process(config: &WorldConfig) -> Process {
+    Process::this(name(config))
 }
 
 /// A name that only processes of this machine have: another boot is another machine, and so is another space of process

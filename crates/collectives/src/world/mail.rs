@@ -1,5 +1,6 @@
 //! Mail between processes: a connection from each to each that it sends to, opened with the first message, and served by the
-//! control thread at both ends, so that messages arrive whatever the program does.
+//! control thread at both ends, so that messages arrive whatever the program does. Ranks that have lost the hub come to the same
+//! door, and are passed on to the control plane.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,15 +12,12 @@ use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
 
+use super::doors::{Errand, GREETING, Key, read_greeting};
 use super::handshake;
-use super::secret::{Purpose, Secret};
-use super::tls::TlsConfigs;
-use crate::control::{Connection, ControlPlane};
+use super::secret::Purpose;
+use crate::control::{Caller, Connection, ControlPlane};
 use crate::error::{CommError, Result};
 use crate::mailbox::{Channel, Inbox, Mail, has_left};
-
-/// After the handshake a caller says which world it means, and its rank.
-const GREETING: usize = 16;
 
 /// Before each message: the communicator, the channel, the length, and over a simulated link when it has left.
 const HEADER: usize = 24;
@@ -47,9 +45,9 @@ pub(super) struct Post {
     pub(super) inbox: Arc<Inbox>,
     /// Where each rank listens.
     pub(super) addresses: Vec<SocketAddr>,
-    pub(super) token: u64,
-    pub(super) secret: Option<Secret>,
-    pub(super) tls: Option<TlsConfigs>,
+    pub(super) key: Key,
+    /// Where those go who have lost the hub.
+    pub(super) callers: UnboundedSender<Caller>,
 }
 
 /// A rank's mail.
@@ -195,10 +193,11 @@ impl Mail for ProcessMail {
 /// Opens the connection to a rank and writes what is for it.
 async fn deliver(post: Arc<Post>, to: usize, mut messages: UnboundedReceiver<Vec<u8>>, flow: Arc<Flow>) {
     let writing = async {
-        let mut stream = match timeout(INTRODUCTION, call(&post, to)).await {
-            Ok(called) => called?,
-            Err(_) => return Err("it does not answer".to_owned()),
-        };
+        let mut stream =
+            match timeout(INTRODUCTION, post.key.open(post.addresses[to], Errand::Messages)).await {
+                Ok(called) => called?,
+                Err(_) => return Err("it does not answer".to_owned()),
+            };
         let lost = |error: std::io::Error| format!("the connection broke: {error}");
         while let Some(message) = messages.recv().await {
             stream.write_all(&message).await.map_err(lost)?;
@@ -214,19 +213,6 @@ async fn deliver(post: Arc<Post>, to: usize, mut messages: UnboundedReceiver<Vec
         tracing::debug!(rank = to, %problem, "messages for a rank do not reach it");
     }
     flow.end();
-}
-
-async fn call(post: &Post, to: usize) -> Result<Connection, String> {
-    let lost = |error: std::io::Error| format!("the connection broke: {error}");
-    let stream = TcpStream::connect(post.addresses[to]).await.map_err(lost)?;
-    stream.set_nodelay(true).map_err(lost)?;
-    let mut stream = handshake::control(stream, post.tls.as_ref(), true).await?;
-    handshake::call_async(&mut stream, post.secret.as_ref(), Purpose::Mail).await?;
-    let mut greeting = [0; GREETING];
-    greeting[..8].copy_from_slice(&post.token.to_le_bytes());
-    greeting[8..].copy_from_slice(&(post.inbox.own() as u64).to_le_bytes());
-    stream.write_all(&greeting).await.map_err(lost)?;
-    Ok(stream)
 }
 
 /// Lets in whoever proves to be a rank of this world, and reads what it sends.
@@ -249,7 +235,9 @@ async fn accept(post: Arc<Post>, listener: TcpListener) {
                     };
                     drop(door);
                     match introduced {
-                        Ok((rank, stream)) => read(&post, rank, stream).await,
+                        Ok((rank, Errand::Messages, stream)) => read(&post, rank, stream).await,
+                        // A control plane that has ended needs nobody.
+                        Ok((rank, Errand::Hub, stream)) => drop(post.callers.send((rank, stream))),
                         Err(reason) => tracing::warn!(%from, %reason, "refused a connection for messages"),
                     }
                 });
@@ -262,22 +250,22 @@ async fn accept(post: Arc<Post>, listener: TcpListener) {
     }
 }
 
-/// The rank at the other end of a connection, or why it is refused.
-async fn introduce(post: &Post, stream: TcpStream) -> Result<(usize, Connection), String> {
+/// The rank at the other end of a connection and what it wants, or why it is refused.
+async fn introduce(post: &Post, stream: TcpStream) -> Result<(usize, Errand, Connection), String> {
     let lost = |error: std::io::Error| format!("the connection broke: {error}");
-    let mut stream = handshake::control(stream, post.tls.as_ref(), false).await?;
-    handshake::answer_async(&mut stream, post.secret.as_ref(), Purpose::Mail).await?;
+    let key = &post.key;
+    let mut stream = handshake::control(stream, key.tls.as_ref(), false).await?;
+    handshake::answer_async(&mut stream, key.secret.as_ref(), Purpose::Mail).await?;
     let mut greeting = [0; GREETING];
     stream.read_exact(&mut greeting).await.map_err(lost)?;
-    let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| greeting[at + i]));
-    if word(0) != post.token {
+    let (token, rank, errand) = read_greeting(greeting);
+    if token != key.token {
         return Err("it means another world".into());
     }
-    let rank = word(8) as usize;
     if rank >= post.addresses.len() || rank == post.inbox.own() {
         return Err(format!("it says that it is rank {rank}"));
     }
-    Ok((rank, stream))
+    Ok((rank, errand, stream))
 }
 
 /// Puts what a rank sends into the inbox, until it leaves.

@@ -2,6 +2,7 @@
 
 mod config;
 mod connect;
+mod doors;
 mod environment;
 mod handshake;
 mod host;
@@ -38,6 +39,7 @@ use crate::failure::Cause;
 use crate::mailbox::Inbox;
 use crate::patience::Patience;
 use crate::simulated::Port;
+use doors::Key;
 use mail::{Post, ProcessMail};
 use processes::Process;
 
@@ -125,8 +127,9 @@ fn meet(config: &WorldConfig, listener: Option<TcpListener>, watched: &Watched) 
     let io = |error: std::io::Error| config.rendezvous(error.to_string());
     let data = TcpListener::bind(SocketAddr::new(config.bind_addr, 0)).map_err(io)?;
     let Watched { failure, recorder, .. } = watched.clone();
+    let (callers, calling) = tokio::sync::mpsc::unbounded_channel();
     let (control, table) =
-        rendezvous::meet(config, listener, data.local_addr().map_err(io)?, watched.clone())?;
+        rendezvous::meet(config, listener, data.local_addr().map_err(io)?, watched.clone(), calling)?;
     let connector =
         Process { config: config.clone(), address: table.data[config.rank].ip(), token: table.token };
     let tls = config.tls_configs()?;
@@ -134,9 +137,8 @@ fn meet(config: &WorldConfig, listener: Option<TcpListener>, watched: &Watched) 
     let post = Post {
         inbox: Inbox::new(config.rank, failure.clone(), port.clone()),
         addresses: table.data.clone(),
-        token: table.token,
-        secret: config.secret.clone(),
-        tls: tls.clone(),
+        key: Key { own: config.rank, token: table.token, secret: config.secret.clone(), tls: tls.clone() },
+        callers,
     };
     let connections = connect::Connections {
         rank: config.rank,

@@ -37,7 +37,8 @@ impl Connector for Process {
         };
         let data = members.places.iter().map(address_of).collect::<Result<_>>()?;
         let token = self.token ^ u64::from(id) << 32 ^ u64::from(id);
-        let links = connect(config, members.own, Table { data, token }, &listener, backend)?;
+        let links =
+            connect(config, members.own, Table { data, processes: Vec::new(), token }, &listener, backend)?;
         let mut part = Backend::new(members.own, id, members.of_world, links, backend.shared.clone());
         crate::engine::agree(&mut part, &host::name(config), config.shared_memory)?;
         Ok(part)

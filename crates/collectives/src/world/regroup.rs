@@ -1,10 +1,13 @@
 //! Those who are left of a world that has lost ranks meet again, in a world of their own.
 //!
-//! The control plane outlives the world's operations: each rank that is left tells rank 0 by it that it has come to the end of
-//! what it did, rank 0 answers, once all have, who they are and where it waits for them, and they meet there as any world does.
-//! Who is lost meanwhile is left out by the next attempt.
+//! The control plane outlives the world's operations: each rank that is left tells its hub that it has come to the end of what it
+//! did, the hub answers, once all have, who they are and where it waits for them, and they meet there as any world does. The hub
+//! is rank 0, and if that is lost the lowest rank that lives, at whose door the others have knocked. Who is lost meanwhile is left
+//! out by the next attempt.
 
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use super::config::WorldConfig;
@@ -12,6 +15,7 @@ use super::meet;
 use crate::communicator::Communicator;
 use crate::control::{Control, Watched};
 use crate::error::{CommError, Result};
+use crate::failure::Cause;
 
 /// A world of those who are left of another one.
 #[derive(Debug)]
@@ -25,13 +29,18 @@ pub struct Regrouped {
 }
 
 /// Brings together those who are left of a world that was made by `config` and in which ranks were lost: all of them call this,
-/// and keep `broken` until it returns. Ranks are numbered anew, in their order; rank 0 must be among them, because the others
-/// find each other by it. Whoever is lost meanwhile is left out.
+/// and keep `broken` until it returns. Ranks are numbered anew, in their order, so that the lowest that is left is rank 0. Whoever
+/// is lost meanwhile is left out.
+///
+/// No two groups that cannot reach each other go on: those who are left must be more than those whom they cannot reach, or as
+/// many, with the lowest rank of all. A rank of the same machine whose process has ended is not counted (Linux), so that on one
+/// machine any number may be killed.
 ///
 /// # Errors
-/// [`CommError::PeerLost`] if rank 0 is lost, or one that lives does not come within [`WorldConfig::op_timeout`];
-/// [`CommError::Aborted`] if the world has broken because a rank gave up, which is no loss; [`CommError::NotOffered`] between
-/// threads of a process; and those of [`super::connect`].
+/// [`CommError::Minority`] if too few are left to tell that the others do not go on without them; [`CommError::LeftOut`] if they
+/// do; [`CommError::PeerLost`] if a rank that lives does not come within [`WorldConfig::op_timeout`]; [`CommError::Closed`] if the
+/// hub has left; [`CommError::Aborted`] if the world has broken because a rank gave up, which is no loss;
+/// [`CommError::NotOffered`] between threads of a process; and those of [`super::connect`].
 pub fn regroup(broken: &Communicator, config: &WorldConfig) -> Result<Regrouped> {
     let control = broken.control()?;
     if let Err(error @ CommError::Aborted { .. }) = broken.check() {
@@ -41,7 +50,6 @@ pub fn regroup(broken: &Communicator, config: &WorldConfig) -> Result<Regrouped>
     loop {
         match attempt(&control, config, until) {
             Ok(regrouped) => return Ok(regrouped),
-            // Only rank 0 can have lost somebody without all of it being over.
             Err(error) if Instant::now() >= until || is_final(&error) => return Err(error),
             Err(error) => tracing::warn!(%error, "those who are left have not met; they try again"),
         }
@@ -50,28 +58,44 @@ pub fn regroup(broken: &Communicator, config: &WorldConfig) -> Result<Regrouped>
 
 /// Whether another attempt would end alike.
 fn is_final(error: &CommError) -> bool {
-    matches!(error, CommError::NotOffered { .. } | CommError::Closed)
-        || matches!(error, CommError::PeerLost { rank: 0, .. })
+    matches!(
+        error,
+        CommError::NotOffered { .. }
+            | CommError::Closed
+            | CommError::Minority { .. }
+            | CommError::LeftOut { .. }
+    )
 }
 
 fn attempt(control: &Control, config: &WorldConfig, until: Instant) -> Result<Regrouped> {
     let io = |error: std::io::Error| config.rendezvous(format!("for those who are left: {error}"));
-    let mut listener = None;
-    if config.rank == 0 {
-        listener = Some(TcpListener::bind(SocketAddr::new(config.bind_addr, 0)).map_err(io)?);
-    }
-    let port = listener.as_ref().map(|listener| Ok(listener.local_addr()?.port()));
-    let port = port.transpose().map_err(io)?;
+    // Whether this rank is the hub is known when all have asked.
+    let listener = TcpListener::bind(SocketAddr::new(config.bind_addr, 0)).map_err(io)?;
+    let port = listener.local_addr().map_err(io)?.port();
     let left = control.regroup(port, until.saturating_duration_since(Instant::now()))?;
     let rank = left.members.iter().position(|member| *member == config.rank);
     let rank = rank.ok_or_else(|| config.rendezvous("those who are left count this rank among the lost"))?;
+    // Rank 0 is found by the name that all know.
+    let at = if left.members[0] == 0 { config.master_addr.clone() } else { left.at.to_string() };
     let config = WorldConfig {
         rank,
         world_size: left.members.len(),
+        master_addr: at,
         master_port: left.port,
         master_ports: 1,
         ..config.clone()
     };
-    let communicator = meet(&config, listener, &Watched::default())?;
+    let watched = Watched::default();
+    let (failure, is_meeting) = (watched.failure.clone(), Arc::new(AtomicBool::new(true)));
+    let meeting = is_meeting.clone();
+    left.meeting.on_break(move || {
+        if meeting.load(Ordering::SeqCst) {
+            failure.set(Cause::Aborted(rank, "somebody who was to come is lost".to_owned()));
+        }
+    });
+    let met = meet(&config, (rank == 0).then_some(listener), &watched);
+    is_meeting.store(false, Ordering::SeqCst);
+    let communicator = met?;
+    communicator.check()?;
     Ok(Regrouped { communicator, config, members: left.members })
 }

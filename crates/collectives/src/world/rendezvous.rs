@@ -5,15 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::config::WorldConfig;
 use super::connect::Table;
+use super::doors::{Doors, Key};
 use super::handshake;
+use super::host;
 use super::search;
 use super::secret::Purpose;
 use crate::control::frame::{self, Message, PROTOCOL};
-use crate::control::{self, Connection, ControlPlane, Heartbeat, Watched};
+use crate::control::{self, Caller, Connection, ControlPlane, Heartbeat, Met, Process, Succession, Watched};
 use crate::error::{CommError, Result};
 
 /// How long a connection may take to introduce itself; strangers are not waited for.
@@ -22,14 +25,16 @@ pub(super) const INTRODUCTION: Duration = Duration::from_secs(5);
 /// Introductions that may be under way at a time, beyond which callers are turned away.
 const DOORS: usize = 4096;
 
-/// Meets the other ranks; afterwards a thread of its own keeps watch over them.
+/// Meets the other ranks; afterwards a thread of its own keeps watch over them. Those who have lost the hub are `callers`.
 pub(super) fn meet(
     config: &WorldConfig,
     listener: Option<TcpListener>,
     data: SocketAddr,
     watched: Watched,
+    callers: UnboundedReceiver<Caller>,
 ) -> Result<(ControlPlane, Table)> {
     let io = |error: std::io::Error| config.rendezvous(error.to_string());
+    let tls = config.tls_configs()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(io)?;
     let (met, result) = crossbeam_channel::bounded(1);
     let (control, commands) = ControlPlane::remote(watched.clone());
@@ -43,22 +48,27 @@ pub(super) fn meet(
             runtime.block_on(async move {
                 let outcome = match listener {
                     Some(listener) => {
-                        host(&shared, listener, data, &ended).await.map(|(table, peers)| (table, Ok(peers)))
+                        let hosted = host(&shared, listener, data, &ended).await;
+                        hosted.map(|(table, peers)| (table, Met::Hub(peers)))
                     }
-                    None => search::join(&shared, data, &ended).await.map(|(table, hub)| (table, Err(hub))),
+                    None => {
+                        let joined = search::join(&shared, data, &ended).await;
+                        joined.map(|(table, hub)| (table, Met::Leaf(hub)))
+                    }
                 };
                 match outcome {
                     Err(error) => drop(met.send(Err(error))),
                     Ok((table, connections)) => {
+                        let (own, secret) = (shared.rank, shared.secret.clone());
+                        let key = Key { own, token: table.token, secret, tls };
+                        let doors = Arc::new(Doors { table: Arc::new(table.clone()), key });
                         drop(met.send(Ok(table)));
                         let heartbeat = Heartbeat {
                             interval: shared.heartbeat_interval,
                             timeout: shared.heartbeat_timeout,
                         };
-                        match connections {
-                            Ok(peers) => control::watch_as_hub(heartbeat, peers, commands, watched).await,
-                            Err(hub) => control::watch_as_leaf(heartbeat, hub, commands, watched).await,
-                        }
+                        let succession = Succession::new((own, shared.world_size), doors, callers);
+                        control::watch(heartbeat, connections, commands, watched, succession).await;
                     }
                 }
             });
@@ -80,8 +90,8 @@ async fn host(
     let listener = tokio::net::TcpListener::from_std(listener).map_err(io)?;
     let tls = config.tls_configs()?;
     let deadline = Instant::now() + config.connect_timeout;
-    let mut table: Vec<Option<SocketAddr>> = vec![None; config.world_size];
-    table[0] = Some(data);
+    let mut table: Vec<Option<(SocketAddr, Process)>> = vec![None; config.world_size];
+    table[0] = Some((data, host::process(config)));
     let mut peers: Vec<(usize, Connection)> = Vec::new();
     // Introductions run side by side, so that a silent stranger holds nobody up.
     let mut introductions = tokio::task::JoinSet::new();
@@ -121,9 +131,9 @@ async fn host(
                 };
                 match admit(config, &table, &message) {
                     // One that has gone again may come again.
-                    Ok((rank, address)) => match frame::write(&mut stream, &Message::Admitted).await {
+                    Ok((rank, place)) => match frame::write(&mut stream, &Message::Admitted).await {
                         Ok(()) => {
-                            table[rank] = Some(address);
+                            table[rank] = Some(place);
                             peers.push((rank, stream));
                         }
                         Err(error) => tracing::warn!(%from, %error, "rendezvous: rank {rank} left at once"),
@@ -152,10 +162,12 @@ async fn host(
     let mut token = [0; 8];
     getrandom::fill(&mut token).map_err(|error| config.rendezvous(error.to_string()))?;
     let token = u64::from_le_bytes(token);
-    let table = Table { data: table.into_iter().flatten().collect(), token };
+    let (data, processes) = table.into_iter().flatten().unzip();
+    let table = Table { data, processes, token };
     peers.sort_by_key(|(rank, _)| *rank);
     for (rank, stream) in &mut peers {
-        let message = Message::Table { data: table.data.clone(), token };
+        let (data, processes) = (table.data.clone(), table.processes.clone());
+        let message = Message::Table { data, processes, token };
         let sent = timeout_at(deadline, frame::write(stream, &message)).await;
         if !matches!(sent, Ok(Ok(()))) {
             return Err(config.rendezvous(format!("rank {rank} left during the meeting")));
@@ -165,18 +177,18 @@ async fn host(
 }
 
 /// The ranks that have not come.
-fn missing(table: &[Option<SocketAddr>]) -> Vec<usize> {
-    table.iter().enumerate().filter(|(_, data)| data.is_none()).map(|(rank, _)| rank).collect()
+fn missing(table: &[Option<(SocketAddr, Process)>]) -> Vec<usize> {
+    table.iter().enumerate().filter(|(_, place)| place.is_none()).map(|(rank, _)| rank).collect()
 }
 
-/// The rank and data address of a registration, or what to answer to one that is refused.
+/// The rank of a registration, its data address and its process, or what to answer to one that is refused.
 fn admit(
     config: &WorldConfig,
-    table: &[Option<SocketAddr>],
+    table: &[Option<(SocketAddr, Process)>],
     message: &Message,
-) -> Result<(usize, SocketAddr), Message> {
+) -> Result<(usize, (SocketAddr, Process)), Message> {
     let refused = |reason: String| Err(Message::Refused { reason });
-    let Message::Register { protocol, job, rank, world_size, data } = message else {
+    let Message::Register { protocol, job, rank, world_size, data, process } = message else {
         return refused("expected a registration".into());
     };
     if *job != config.job {
@@ -189,7 +201,7 @@ fn admit(
         return refused(format!("a world of {world_size} ranks; this one has {}", config.world_size));
     }
     match table.get(*rank) {
-        Some(None) => Ok((*rank, *data)),
+        Some(None) => Ok((*rank, (*data, process.clone()))),
         Some(Some(_)) => refused(format!("rank {rank} is already here")),
         None => refused(format!("rank {rank} does not exist in a world of {world_size}")),
     }

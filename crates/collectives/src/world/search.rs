@@ -12,6 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use super::config::WorldConfig;
 use super::connect::Table;
 use super::handshake;
+use super::host;
 use super::rendezvous::INTRODUCTION;
 use super::secret::Purpose;
 use super::tls::TlsConfigs;
@@ -73,12 +74,14 @@ pub(super) async fn join(
         () = ended.notified() => return Err(config.cancelled("while other ranks than rank 0 were missing")),
     };
     match table {
-        Ok(Ok(Message::Table { mut data, token })) if data.len() == config.world_size => {
+        Ok(Ok(Message::Table { mut data, processes, token }))
+            if [data.len(), processes.len()] == [config.world_size; 2] =>
+        {
             // Rank 0's own address may be "any"; it is reached where it was met.
             if data[0].ip().is_unspecified() {
                 data[0].set_ip(address.ip());
             }
-            Ok((Table { data, token }, stream))
+            Ok((Table { data, processes, token }, stream))
         }
         Ok(Ok(other)) => Err(config.rendezvous(format!("rank 0 answered {other:?}"))),
         Ok(Err(error)) => Err(config.rendezvous(format!("rank 0 closed the connection: {error}"))),
@@ -189,6 +192,7 @@ async fn introduce(
         rank: config.rank,
         world_size: config.world_size,
         data: reachable,
+        process: host::process(config),
     };
     let asked = async {
         frame::write(&mut stream, &register).await?;

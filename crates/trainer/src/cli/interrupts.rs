@@ -100,14 +100,14 @@ impl Interrupts {
 
 /// Raises `stop` so long before the end of the time of this process's job that there is time to save; nothing where there is no
 /// job, or no end.
-pub(super) fn stop_before_the_end(stop: &StopFlag, margin: Duration) -> Result<(), CliError> {
+pub(super) fn stop_before_the_end(stop: &StopFlag, margin: Duration, tells: bool) -> Result<(), CliError> {
     let Some(left) = time_left().filter(|_| !margin.is_zero()) else { return Ok(()) };
     // Of a short job no more than a quarter is kept for saving.
     let wait = left - margin.min(left / 4);
     let stop = stop.clone();
     let waiting = move || {
         std::thread::sleep(wait);
-        if stop.raise() {
+        if stop.raise() && tells {
             err("\nthe job's time is up soon: a step that is under way is finished, and saved");
         }
     };

@@ -10,11 +10,9 @@ use super::train::{RUNS, write_config};
 use super::{CliError, log, task_of, with_causes};
 use crate::Program;
 use crate::config::Resolved;
-use crate::console::{Console, err, format};
-use crate::engine::{
-    self, Event, Observer, ReplicaFailure, Silent, Started, StepReport, Task, TrainError, World,
-};
-use crate::launch::{ABORTED, FailureReport, Leash, REPLICA_THREAD, RankFailure, StopFlag};
+use crate::console::{Console, KeptOutput, err, format};
+use crate::engine::{self, Event, Observer, ReplicaFailure, Started, StepReport, Task, TrainError, World};
+use crate::launch::{ABORTED, FailureReport, KEEPS_OUTPUT, Leash, REPLICA_THREAD, RankFailure, StopFlag};
 use crate::run::{RunError, RunFolder, Summary};
 
 /// Runs one rank of a run whose folder exists; `phalanx train` starts these.
@@ -38,7 +36,12 @@ pub(super) fn run(program: &Program, args: &RankArgs) -> Result<(), CliError> {
     let world = world.ok_or_else(|| CliError::Usage("`rank` finds no launcher's environment".to_owned()))?;
     let resolved = program.catalogue().resolve_run(&folder.config())?;
     let task = task_of(program, &resolved.config)?;
-    let observer = || observer(args.quiet);
+    let kept = match std::env::var_os(KEEPS_OUTPUT) {
+        Some(_) => KeptOutput::redirect(&folder.log(world.rank())).map_err(CliError::failed)?,
+        None => KeptOutput::default(),
+    };
+    let is_first = world.rank() == 0;
+    let observer = || observer(args.quiet, is_first, kept);
     if engine::in_one_process(&resolved.config) {
         // This process is all that its supervisor knows of, so it reports for all ranks.
         return run_here(&task, &folder, &resolved, &stop, observer()).map_err(|error| {
@@ -53,34 +56,64 @@ pub(super) fn run(program: &Program, args: &RankArgs) -> Result<(), CliError> {
     }
 }
 
-/// Who listens on rank 0.
-pub(super) fn observer(quiet: bool) -> Box<dyn Observer> {
-    Box::new(Logged((!quiet).then(Console::new)))
+/// Who listens: on rank 0 from the beginning, on the others when they take over, to what output they have `kept`.
+pub(super) fn observer(quiet: bool, is_first: bool, kept: KeptOutput) -> Box<dyn Observer> {
+    let console = (!quiet).then(|| match is_first {
+        true => Console::new(),
+        false => Console::plain(kept.into_file()),
+    });
+    Box::new(Logged { console, speaks: is_first })
 }
 
-/// Writes into the log what happens besides steps, and shows all on the console if there is one.
+/// Writes into the log what happens besides steps, and shows all on the console if there is one; nothing before its rank is the
+/// one that speaks for all.
 #[derive(Debug)]
-struct Logged(Option<Console>);
+struct Logged {
+    console: Option<Console>,
+    speaks: bool,
+}
+
+impl Logged {
+    fn console(&mut self) -> Option<&mut Console> {
+        self.console.as_mut().filter(|_| self.speaks)
+    }
+}
 
 impl Observer for Logged {
     fn started(&mut self, started: &Started) {
-        self.0.iter_mut().for_each(|console| console.started(started));
+        if let Some(console) = self.console() {
+            console.started(started);
+        }
+    }
+
+    fn take_over(&mut self, _: &Started) {
+        // Whoever reads on knows what was started.
+        self.speaks = true;
     }
 
     fn step(&mut self, report: &StepReport, logged: bool) {
-        self.0.iter_mut().for_each(|console| console.step(report, logged));
+        if let Some(console) = self.console() {
+            console.step(report, logged);
+        }
     }
 
     fn event(&mut self, event: &Event) {
+        if !self.speaks {
+            return;
+        }
         // The training itself logs the others.
         if let Event::Evaluated { .. } | Event::Saved { .. } | Event::Sampled { .. } = event {
             tracing::info!("{}", format::event(event));
         }
-        self.0.iter_mut().for_each(|console| console.event(event));
+        if let Some(console) = self.console() {
+            console.event(event);
+        }
     }
 
     fn finished(&mut self, summary: &Summary) {
-        self.0.iter_mut().for_each(|console| console.finished(summary));
+        if let Some(console) = self.console() {
+            console.finished(summary);
+        }
     }
 }
 
@@ -137,10 +170,11 @@ pub(super) fn run_launched(
             RunFolder::join(Path::new(&path)).map_err(CliError::failed)?
         }
     };
-    if world.rank() == 0 {
-        stop_before_the_end(&stop, Duration::from_secs(resolved.config.checkpoint.limit_margin))?;
-    }
-    train(task, &folder, resolved, world, &stop, || observer(false), || interrupts.exit_code())
+    // Any rank may come to speak for all.
+    let (rank, margin) = (world.rank(), Duration::from_secs(resolved.config.checkpoint.limit_margin));
+    stop_before_the_end(&stop, margin, rank == 0)?;
+    let observer = || observer(false, rank == 0, KeptOutput::default());
+    train(task, &folder, resolved, world, &stop, observer, || interrupts.exit_code())
 }
 
 /// Trains as one rank and reports a failure into the run's folder. A rank that was told to end before it had met the others is
@@ -156,8 +190,7 @@ fn train(
 ) -> Result<(), CliError> {
     let rank = world.rank();
     prepare(folder, resolved, rank)?;
-    let observer: Box<dyn Observer> = if rank == 0 { observer() } else { Box::new(Silent) };
-    engine::train(task, folder, resolved, world, stop, observer).map_err(|error| {
+    engine::train(task, folder, resolved, world, stop, observer()).map_err(|error| {
         if error.is_cancelled() {
             tracing::info!("{error}");
             return told_to_end(rank, &error, told_code());
@@ -192,6 +225,7 @@ fn report(folder: &RunFolder, rank: usize, error: &TrainError) -> String {
     let message = with_causes(error);
     tracing::error!("{message}");
     let report = FailureReport::now(rank, message.clone(), error.is_consequence());
+    let report = FailureReport { left_out: error.is_left_out(), ..report };
     if let Err(failed) = report.write(&folder.logs()) {
         tracing::error!("the failure could not be reported: {failed}");
     }

@@ -9,7 +9,7 @@ use super::interrupts::{Interrupts, announce};
 use super::{CliError, rank, task_of, tui};
 use crate::Program;
 use crate::config::{Detail, Resolved};
-use crate::console::out;
+use crate::console::{KeptOutput, out};
 use crate::dashboard;
 use crate::engine::{self, FirstRun};
 use crate::launch::{Ended, StopFlag, Supervisor};
@@ -206,7 +206,13 @@ fn run_ranks(
     let (mut ranks, in_one_process) =
         (resolved.config.world_size(), engine::in_one_process(&resolved.config));
     if !tui && (ranks == 1 || in_one_process) {
-        return rank::run_here(&task, folder, resolved, stop, rank::observer(false));
+        return rank::run_here(
+            &task,
+            folder,
+            resolved,
+            stop,
+            rank::observer(false, true, KeptOutput::default()),
+        );
     }
     if in_one_process {
         ranks = 1;

@@ -1,8 +1,12 @@
 //! The console: a progress bar on a terminal, plain lines elsewhere, and a table at the end.
 
 pub mod format;
+mod standby;
 mod table;
 
+pub use standby::KeptOutput;
+
+use std::fs::File;
 use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
@@ -16,6 +20,8 @@ use crate::run::Summary;
 pub struct Console {
     bar: Option<ProgressBar>,
     last_drawn: Instant,
+    /// Where plain lines go, if not to this process's standard output.
+    to: Option<File>,
 }
 
 impl Console {
@@ -30,14 +36,28 @@ impl Console {
             );
             bar
         });
-        Self { bar, last_drawn: Instant::now() }
+        Self { bar, last_drawn: Instant::now(), to: None }
+    }
+
+    /// A console of plain lines, for a rank that takes over from another one; to this process's standard output or where that
+    /// was before it was redirected.
+    pub fn plain(to: Option<File>) -> Self {
+        Self { bar: None, last_drawn: Instant::now(), to }
+    }
+
+    fn out(&self, text: &str) {
+        match &self.to {
+            // That nobody reads it any more must not end a training.
+            Some(to) => drop(writeln!(&mut &*to, "{text}")),
+            None => out(text),
+        }
     }
 
     /// Prints a line, above the bar if there is one.
     pub fn line(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.println(text),
-            None => out(text),
+            None => self.out(text),
         }
     }
 }
@@ -90,7 +110,7 @@ impl Observer for Console {
             }
             None if logged => {
                 let width = report.total.to_string().len();
-                out(&format!("step {:>width$}/{}  {}", report.step, report.total, format::step(report)));
+                self.out(&format!("step {:>width$}/{}  {}", report.step, report.total, format::step(report)));
             }
             None => {}
         }
@@ -105,7 +125,7 @@ impl Observer for Console {
             bar.finish_and_clear();
         }
         for line in table::finished(summary) {
-            out(&line);
+            self.out(&line);
         }
     }
 }

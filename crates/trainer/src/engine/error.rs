@@ -89,6 +89,16 @@ pub enum TrainError {
         /// Who, workers included, and on which host.
         dead: Vec<String>,
     },
+    /// Those who are left have met without this rank, and gone on.
+    #[error(
+        "ranks on {host} have gone on without this rank, at least to step {step}: what it has is left out, and the run is theirs"
+    )]
+    LeftBehind {
+        /// The host of the rank that leads them.
+        host: String,
+        /// How far they are.
+        step: u64,
+    },
     /// Other ranks cannot be reached.
     #[error(transparent)]
     Comm(#[from] CommError),
@@ -138,9 +148,16 @@ impl TrainError {
             Self::NotFinite { elsewhere, .. } | Self::Overflow { elsewhere, .. } => *elsewhere,
             Self::Checkpoint(CheckpointError::Elsewhere { .. })
             | Self::Died { .. }
-            | Self::ServerDied { .. } => true,
+            | Self::ServerDied { .. }
+            | Self::LeftBehind { .. } => true,
             _ => self.communication().is_some_and(is_elsewhere),
         }
+    }
+
+    /// Whether the others go on without this rank, which ends nothing but itself.
+    pub fn is_left_out(&self) -> bool {
+        matches!(self, Self::LeftBehind { .. })
+            || self.communication().is_some_and(|error| matches!(error, CommError::LeftOut { .. }))
     }
 
     /// Whether another rank is gone, and has not said that it gives up.
@@ -170,7 +187,14 @@ fn of_phase(phase: &str) -> String {
 }
 
 fn is_elsewhere(error: &CommError) -> bool {
-    matches!(error, CommError::PeerLost { .. } | CommError::Aborted { .. } | CommError::Closed)
+    matches!(
+        error,
+        CommError::PeerLost { .. }
+            | CommError::Aborted { .. }
+            | CommError::Closed
+            | CommError::Minority { .. }
+            | CommError::LeftOut { .. }
+    )
 }
 
 #[cfg(test)]

@@ -157,6 +157,11 @@ pub trait Observer {
         let _ = started;
     }
 
+    /// This rank takes over from rank 0, which has died: what comes from now on is for the user.
+    fn take_over(&mut self, started: &Started) {
+        let _ = started;
+    }
+
     /// A step is done. `logged` says whether its line was written to the metrics.
     fn step(&mut self, report: &StepReport, logged: bool) {
         let _ = (report, logged);

@@ -24,6 +24,9 @@ pub use supervisor::{Ended, LaunchError, RankFailure, Supervisor};
 /// The variable that tells a rank that its standard input is a leash.
 pub const SUPERVISED: &str = "PHALANX_SUPERVISED";
 
+/// The variable that tells a rank that its standard output is its supervisor's, for the time when it takes over from rank 0.
+pub const KEEPS_OUTPUT: &str = "PHALANX_KEEPS_OUTPUT";
+
 /// The exit code of a rank that was told to end at once, or to stop before it had met the others.
 pub const ABORTED: u8 = 3;
 

@@ -18,6 +18,9 @@ pub struct FailureReport {
     pub message: String,
     /// Whether another rank's failure caused this one.
     pub consequence: bool,
+    /// Whether the other ranks go on without it.
+    #[serde(default)]
+    pub left_out: bool,
 }
 
 impl FailureReport {
@@ -29,6 +32,7 @@ impl FailureReport {
             time_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
             message: message.into(),
             consequence,
+            left_out: false,
         }
     }
 

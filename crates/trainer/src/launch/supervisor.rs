@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use super::report::FailureReport;
-use super::{ABORTED, SUPERVISED};
+use super::{ABORTED, KEEPS_OUTPUT, SUPERVISED};
 
 /// How often the ranks are looked at.
 const POLL: Duration = Duration::from_millis(10);
@@ -89,7 +89,7 @@ pub struct Supervisor {
     pub ranks: usize,
     /// The folder of logs and failure reports, which exists.
     pub logs: PathBuf,
-    /// How many ranks must be left when others than rank 0 die without a word, so that those go on; all, if that is `None`.
+    /// How many ranks must be left when others die without a word, so that those go on; all, if that is `None`.
     pub least: Option<usize>,
     /// Whether the outputs of rank 0 go to its log too, and not to this process's own.
     pub quiet: bool,
@@ -123,8 +123,10 @@ impl Supervisor {
     /// Runs the ranks to their end.
     ///
     /// `interrupts` is asked again and again how often the user has interrupted: once asks the ranks to finish
-    /// their step and leave, or to leave at once if they have not met yet; twice ends them at once. The outputs of rank 0 are this process's own unless [`Supervisor::quiet`];
-    /// those of the others go to their logs.
+    /// their step and leave, or to leave at once if they have not met yet; twice ends them at once. The outputs of rank 0 are this
+    /// process's own unless [`Supervisor::quiet`]; those of the others go to their logs. Where those who are left go on, the
+    /// others have this process's standard output too, for the one that takes over when rank 0 dies: each has to keep it for that
+    /// and send what it prints to its log ([`KEEPS_OUTPUT`]).
     ///
     /// # Errors
     /// The failure that ended the job: the first that was a rank's own.
@@ -207,7 +209,12 @@ impl Supervisor {
                 let open = || OpenOptions::new().create(true).append(true).open(&path);
                 let outputs = open().and_then(|log| Ok((log.try_clone()?, log)));
                 let (out, err) = outputs.map_err(|source| LaunchError::Log { path: path.clone(), source })?;
-                command.stdout(out).stderr(err);
+                command.stderr(err);
+                if cfg!(unix) && self.least.is_some() && !self.quiet {
+                    command.env(KEEPS_OUTPUT, "1");
+                } else {
+                    command.stdout(out);
+                }
             }
             // A terminal sends Ctrl-C to its whole foreground group; the ranks are to hear of it from here, once.
             #[cfg(unix)]
@@ -218,13 +225,17 @@ impl Supervisor {
         Ok(ranks)
     }
 
-    /// Finds ranks that have died without a word while enough are left to go on, and writes down how.
+    /// Finds ranks that have died without a word, or that the others have left out, while enough are left to go on, and writes
+    /// down how.
     fn note_deaths(&self, ranks: &mut [Rank]) {
         let Some(least) = self.least else { return };
-        for at in 1..ranks.len() {
+        for at in 0..ranks.len() {
             let rank = &ranks[at];
             let died = matches!(rank.ended, Some((_, status)) if !status.success() && !rank.has_obeyed());
-            if !died || rank.missed || FailureReport::read(&self.logs, rank.rank).is_some() {
+            if !died || rank.missed {
+                continue;
+            }
+            if FailureReport::read(&self.logs, rank.rank).is_some_and(|report| !report.left_out) {
                 continue;
             }
             let fails = |rank: &&Rank| matches!(rank.ended, Some((_, status)) if !status.success());
@@ -260,7 +271,7 @@ impl Supervisor {
     /// were `asked` to stop may have obeyed.
     fn failure(&self, ranks: &[Rank], ended_here: &[usize], asked: bool) -> Option<FailureReport> {
         let succeeded = |rank: &Rank| matches!(rank.ended, Some((_, status)) if status.success());
-        if ranks.iter().all(|rank| rank.missed || succeeded(rank)) {
+        if ranks.iter().any(succeeded) && ranks.iter().all(|rank| rank.missed || succeeded(rank)) {
             return None;
         }
         let failed = ranks.iter().filter_map(|rank| {

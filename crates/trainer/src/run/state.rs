@@ -53,6 +53,10 @@ pub struct RunState {
     pub host: String,
     /// The process of rank 0.
     pub process: u32,
+    /// How often ranks that were left have met again since this attempt began. Whoever has taken over from rank 0 is called
+    /// rank 0 here.
+    #[serde(default)]
+    pub meetings: u64,
 }
 
 impl RunState {

@@ -229,12 +229,14 @@ impl Saver {
     }
 
     /// Writes nothing more of what has been begun, of which parts may be missing since ranks were lost; the step of a checkpoint
-    /// that was not complete. All who write it call this before anybody goes on.
+    /// that was not complete, or, on ranks other than 0, may not be. All who write it call this before anybody goes on.
     pub(in crate::engine) fn interrupt(&mut self) -> Option<u64> {
         let mut pending = self.pending.take()?;
         pending.advance(true);
         match pending.stage {
             Stage::Complete(_) => None,
+            // Completed by the rank 0 that has died.
+            _ if Checkpoint::exists(&self.checkpoints, pending.aside.step()) => None,
             _ => {
                 self.interrupted = Some(pending.aside.clone());
                 Some(pending.aside.step())
@@ -242,10 +244,14 @@ impl Saver {
         }
     }
 
-    /// Removes what [`Saver::interrupt`] has left, once nobody writes it any more.
+    /// Removes, on rank 0, what [`Saver::interrupt`] has left, once nobody writes it any more, and what a rank 0 that has died
+    /// had begun and told nobody of.
     pub(in crate::engine) fn clear(&mut self, first: bool) {
         if let Some(aside) = self.interrupted.take().filter(|_| first) {
             aside.abandon();
+        }
+        if first {
+            Aside::clear(&self.checkpoints);
         }
     }
 

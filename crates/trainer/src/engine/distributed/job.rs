@@ -167,7 +167,7 @@ impl Job {
     }
 
     /// Has rank 0 tell all others something, which they hear by [`Job::wait`].
-    pub(super) fn announce(&self, name: &str, payload: &[u8]) -> Result<(), TrainError> {
+    pub(in crate::engine) fn announce(&self, name: &str, payload: &[u8]) -> Result<(), TrainError> {
         match self {
             Self::Alone(_) => Ok(()),
             Self::Shared(control) => Ok(control.announce(name, payload)?),

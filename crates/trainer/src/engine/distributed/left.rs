@@ -20,6 +20,8 @@ pub(super) struct Roster {
     pub(super) workers: usize,
     /// With how many workers the run goes on.
     pub(super) least: usize,
+    /// How often those who are left have met.
+    pub(super) meetings: u64,
 }
 
 /// A rank that has died.
@@ -46,6 +48,16 @@ impl Distributed {
     /// The number that this run's rank `rank` had when the run began.
     pub(in crate::engine) fn first_number(&self, rank: usize) -> usize {
         self.roster.as_ref().and_then(|roster| roster.members.get(rank).copied()).unwrap_or(rank)
+    }
+
+    /// How often those who were left have met again.
+    pub(in crate::engine) fn meetings(&self) -> u64 {
+        self.roster.as_ref().map_or(0, |roster| roster.meetings)
+    }
+
+    /// Whether the run goes on without ranks that die, as long as enough are left.
+    pub(in crate::engine) fn may_outlive_a_death(&self) -> bool {
+        self.roster.as_ref().is_some_and(|roster| roster.least > 0)
     }
 
     /// Whether the run would go on if a worker died now.
@@ -75,6 +87,7 @@ impl Distributed {
         }
         roster.members = places.iter().map(|place| roster.members[*place]).collect();
         roster.config = place;
+        roster.meetings += 1;
         let (workers, least, stop) = (roster.workers, roster.least, roster.stop.clone());
         self.job = Job::shared(&communicator)?;
         let strategy = config.train.strategy;

@@ -165,6 +165,7 @@ impl Distributed {
                 hosts: this.gather_text(&host_name())?,
                 workers: this.data_size(),
                 least: config.sync.min_workers,
+                meetings: 0,
             });
         }
         this.told = Some(this.asks_when(stop));
@@ -344,14 +345,18 @@ impl Distributed {
         }
     }
 
-    /// Leaves the world: in good order if all went well, where nobody goes before all have come this far; otherwise the others
-    /// hear what has gone wrong.
+    /// Waits until all have come this far: the end, before which nobody parts.
+    pub(in crate::engine) fn meet_at_the_end(&self) -> Result<(), TrainError> {
+        self.world().map_or(Ok(()), |world| Ok(world.barrier("end of training")?))
+    }
+
+    /// Leaves the world: in good order if all went well, when all have met at the end; otherwise the others hear what has gone
+    /// wrong.
     pub(in crate::engine) fn part<R>(mut self, outcome: Result<R, TrainError>) -> Result<R, TrainError> {
         match &outcome {
             Ok(_) => {
                 self.told = None;
                 if let Some(world) = self.world.clone() {
-                    world.barrier("end of training")?;
                     // What a GPU's communicators have to close goes before the world that watches over them.
                     self.mesh = None;
                     world.shutdown();

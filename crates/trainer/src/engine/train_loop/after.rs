@@ -1,6 +1,6 @@
 //! What is done between steps: lines of metrics, evaluation, samples, checkpoints.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use phalanx_sharding::SyncStats;
@@ -60,6 +60,7 @@ impl Run<'_> {
             line = line.with("warnings", collapsed);
         }
         metrics.write(&line)?;
+        self.losses.say_written(&self.distributed, report.step);
         self.write_events(&line)?;
         observer.step(&report, true);
         if !evaluated.is_empty() {
@@ -93,7 +94,7 @@ impl Run<'_> {
     ) -> Result<(), TrainError> {
         let (sample, checkpoint) = (&self.config.sample, &self.config.checkpoint);
         if self.plan.is_due(sample.every, step, last) {
-            let path = self.folder.samples().join(format!("step-{step:08}.png"));
+            let path = self.samples_of(step);
             let span = tracing::trace_span!(target: "phalanx_trace::evaluation", "draw samples");
             if span.in_scope(|| draw_for_run(self, &path))? {
                 if let Some(events) = &mut self.events {
@@ -106,6 +107,11 @@ impl Run<'_> {
             self.save(step, observer)?;
         }
         Ok(())
+    }
+
+    /// The picture of samples after a step.
+    pub(super) fn samples_of(&self, step: u64) -> PathBuf {
+        self.folder.samples().join(format!("step-{step:08}.png"))
     }
 
     /// Begins to save what there is after step `step`, if checkpoints are wanted.

@@ -3,15 +3,23 @@
 //! The step in which a rank noticed is taken again. Ranks may be at different steps: until the furthest is reached each takes
 //! the part of the batches that it would have taken, and from that step on they share all of them. So no sample is taken twice,
 //! and of the steps before it only those of the dead are missing. What follows a step, for which all meet, is begun again,
-//! unless somebody has done with it.
+//! unless somebody has gone beyond it.
+//!
+//! If rank 0 has died, the lowest that is left takes over what rank 0 does for all: it writes metrics, from the last line that
+//! is there on, hears users, and tells what happens.
 
+use std::collections::BTreeSet;
+
+use phalanx_collectives::Control;
 use serde::{Deserialize, Serialize};
 
 use super::Run;
+use super::by_rank::ByRank;
+use super::requests::Desk;
 use crate::engine::TrainError;
-use crate::engine::distributed::Before;
-use crate::engine::observer::{Event, Observer};
-use crate::run::DeadRank;
+use crate::engine::distributed::{Before, StopReason};
+use crate::engine::observer::{Event, Observer, named};
+use crate::run::{DeadRank, read_metrics};
 
 /// The step from which on the others share the work of one that has died, as long as they have not agreed on it.
 const UNKNOWN: u64 = u64::MAX;
@@ -25,6 +33,11 @@ struct Standing {
     followed: u64,
     /// The step of a checkpoint that was not complete.
     unsaved: Option<u64>,
+    /// What it has seen evaluated after which step, if that may have to be written.
+    evaluated: Option<(u64, Vec<(String, f64)>)>,
+    /// What the first rank knows: up to which step metrics are written, and whether samples of the last step are missing.
+    written: u64,
+    lacks_samples: bool,
 }
 
 impl Run<'_> {
@@ -66,28 +79,35 @@ impl Run<'_> {
         self.losses.go_on(&self.distributed, before);
         // What was agreed on in the world that broke, some may not have heard.
         self.asked.clear();
-        if let Some(desk) = &self.desk {
-            desk.ask_again(self.distributed.job())?;
-        }
+        self.stops = self.stops.take().or_else(|| stop_of(&before.control));
         for dead in &before.dead {
             let (rank, host) = (dead.rank, dead.host.clone());
             self.dead.push(DeadRank { rank, host, from_step: UNKNOWN, cause: None });
         }
-        let unsaved = self.saver.interrupt().or(self.unsaved);
-        let own = Standing { step: self.state.step, followed: self.followed, unsaved };
+        let own = self.standing()?;
         let garbled =
             |error: serde_json::Error| TrainError::Setup(format!("where ranks are is garbled: {error}"));
         let told = self.distributed.gather_text(&serde_json::to_string(&own).map_err(garbled)?)?;
         let told = told.iter().map(|told| serde_json::from_str(told)).collect::<Result<Vec<Standing>, _>>();
         let told = told.map_err(garbled)?;
+        let first = told.first().unwrap_or(&own);
         // All have ended what they wrote, since all have come here.
         self.saver.clear(self.is_first());
         let until = told.iter().map(|told| told.step).max().unwrap_or(own.step);
         self.met = told.iter().map(|told| told.followed).max().unwrap_or(0);
-        // Rank 0 knows what has become complete.
-        self.unsaved = told.first().and_then(|first| first.unsaved);
+        if first.lacks_samples && told.iter().all(|told| told.step == until) {
+            // Nobody has gone beyond that step, so that all can do again what follows it.
+            (self.met, self.followed) = (until - 1, until - 1);
+        }
+        // The first rank knows what has become complete.
+        self.unsaved = first.unsaved;
+        let newest = told.iter().filter_map(|told| told.evaluated.as_ref()).max_by_key(|(step, _)| *step);
+        self.evaluated = newest.filter(|(step, _)| *step > first.written).cloned();
         let share = self.distributed.share();
         self.shares.change(until, share);
+        if self.is_first() {
+            self.attend_to_the_rest(first.written, observer)?;
+        }
         for dead in self.dead.iter_mut().filter(|dead| dead.from_step == UNKNOWN) {
             dead.from_step = until + 1;
             let (rank, host, from_step, left) = (dead.rank, dead.host.clone(), until + 1, share.ranks);
@@ -96,7 +116,84 @@ impl Run<'_> {
             );
             observer.event(&Event::Died { rank, host, from_step, left });
         }
-        self.losses.share_from(&self.distributed, until)?;
-        self.state.go_on(&self.distributed, self.config, until, ranks)
+        self.losses.share_from(&self.distributed, until, first.written)?;
+        self.state.go_on(&self.distributed, self.config, until, ranks)?;
+        match &self.stops {
+            Some(reason) => self.distributed.job().request_stop(reason),
+            None => Ok(()),
+        }
     }
+
+    /// Where this rank is, and what it knows as the first.
+    fn standing(&mut self) -> Result<Standing, TrainError> {
+        let (step, is_first) = (self.state.step, self.is_first());
+        let unsaved = self.saver.interrupt().or(self.unsaved);
+        let written = match is_first && self.desk.is_none() {
+            // Whoever takes over knows it by what is there.
+            true => self.lines_there()?.last().map_or(0, crate::run::Line::step),
+            false => self.losses.written(),
+        };
+        let (due, last) = (self.config.sample.every, step == self.plan.stop);
+        let lacks_samples = is_first
+            && self.desk.is_none()
+            && step > 0
+            && self.state.training.draws()
+            && self.plan.is_due(due, step, last)
+            && !self.samples_of(step).exists();
+        let (followed, evaluated) = (self.followed, self.evaluated.clone());
+        Ok(Standing { step, followed, unsaved, evaluated, written, lacks_samples })
+    }
+
+    /// The lines of metrics of steps that this rank has done.
+    fn lines_there(&self) -> Result<Vec<crate::run::Line>, TrainError> {
+        let path = self.folder.metrics();
+        let mut lines = if path.exists() { read_metrics(&path)? } else { Vec::new() };
+        lines.retain(|line| line.step() <= self.state.step);
+        Ok(lines)
+    }
+
+    /// What the first rank of those who are left does for all: goes on with it, or takes it over. Metrics are written up to a step.
+    fn attend_to_the_rest(&mut self, written: u64, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        let meetings = self.distributed.meetings();
+        match &mut self.desk {
+            Some(desk) => desk.go_on(meetings)?,
+            None => {
+                let started = self.started();
+                tracing::warn!(
+                    "this rank takes over from rank 0: it writes metrics from step {} on",
+                    written + 1
+                );
+                self.desk = Some(Desk::take_over(self.folder, &started, meetings, self.pauses)?);
+                self.by_rank = Some(ByRank::open(self.folder, written, self.seconds_before)?);
+                self.behind.retain(|(report, ..)| report.step > written);
+                self.losses.begin_after(written);
+                self.take_over_last()?;
+                observer.take_over(&started);
+            }
+        }
+        match &self.desk {
+            Some(desk) => desk.ask_again(self.distributed.job()),
+            None => Ok(()),
+        }
+    }
+
+    /// The last losses and measures that are written, for the summary.
+    fn take_over_last(&mut self) -> Result<(), TrainError> {
+        let losses = self.state.training.phases().into_iter().map(|phase| named(&phase.name, "loss"));
+        let losses: BTreeSet<String> = losses.collect();
+        for line in self.lines_there()? {
+            for (name, value) in line.numbers() {
+                if losses.contains(name) || name.starts_with("test_") {
+                    self.last.insert(name.to_owned(), value.into());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the ranks of a world that broke had agreed to stop for, if it was what ends a run wherever it is.
+fn stop_of(control: &Control) -> Option<StopReason> {
+    let reason = serde_json::from_str(&control.stop()?.reason).ok()?;
+    matches!(reason, StopReason::Asked | StopReason::NotFinite { .. }).then_some(reason)
 }

@@ -37,7 +37,7 @@ use traced::Traced;
 use super::checkpoint::{Saver, find_checkpoint};
 use super::data::Data;
 use super::device::Gauge;
-use super::distributed::{Distributed, Network, Shares, World};
+use super::distributed::{Distributed, Network, Shares, StopReason, World};
 use super::observer::{Event, Observer, Started, StepReport};
 use super::quality::Quality;
 use super::repeated::Repeated;
@@ -46,7 +46,7 @@ use super::watch::Watch;
 use super::{Plan, TrainError, precision};
 use crate::config::{Config, Resolved};
 use crate::launch::StopFlag;
-use crate::run::{DeadRank, EventFile, Request, RunFolder};
+use crate::run::{DeadRank, EventFile, Request, RunFolder, Summary};
 use crate::usage::Sampler;
 
 /// Trains a task as one rank of `world`, going on from the newest complete checkpoint in `folder` if there is one, until
@@ -110,6 +110,14 @@ pub(super) struct Run<'a> {
     untold: Option<(StepReport, bool)>,
     /// The last step that all is done of that follows it.
     followed: u64,
+    /// What was evaluated after which step, until it is written.
+    evaluated: Option<(u64, Vec<(String, f64)>)>,
+    /// Whether users want no step to be taken.
+    pauses: bool,
+    /// What all had agreed to stop for when the world broke.
+    stops: Option<StopReason>,
+    /// Whether the trace of the run is written.
+    is_traced: bool,
     /// Its parts of the steps' batches.
     shares: Shares,
     /// Who has died.
@@ -174,6 +182,10 @@ impl<'a> Run<'a> {
             behind: VecDeque::new(),
             untold: None,
             followed: 0,
+            evaluated: None,
+            pauses: false,
+            stops: None,
+            is_traced: false,
             shares: Shares::new(distributed.share()),
             dead: Vec::new(),
             met: 0,
@@ -245,7 +257,7 @@ impl<'a> Run<'a> {
             let (step, stop) = (self.state.step, self.plan.stop);
             observer
                 .event(&Event::Note(format!("nothing to do: {step} of {stop} steps are done; see --steps")));
-            return Ok(());
+            return self.distributed.meet_at_the_end();
         }
         let started = self.started();
         observer.started(&started);
@@ -255,20 +267,16 @@ impl<'a> Run<'a> {
         self.sample_usage()?;
         self.traced = Traced::begin(self.config, &self.distributed)?;
         let (interrupted, summary) = loop {
-            let steps = self.steps(observer);
-            let ended = steps.and_then(|stopped| Ok((stopped, self.summary(stopped, start.elapsed())?)));
-            match ended {
+            match self.steps(observer).and_then(|stopped| self.conclude(stopped, start)) {
                 Ok(ended) => break ended,
                 Err(error) => self.go_on_without(error, observer)?,
             }
         };
-        let is_traced = self.write_trace(!interrupted)?;
         if let Some(summary) = summary {
-            summary.write(&self.folder.summary())?;
             if let Some(desk) = self.desk.take() {
                 desk.close(summary.step);
             }
-            if is_traced {
+            if self.is_traced {
                 let (program, path) = (&resolved.catalogue().program, self.folder.trace());
                 observer.event(&Event::Note(format!(
                     "trace of all ranks: {0}; open it in ui.perfetto.dev, or: {program} trace summary {0}",
@@ -284,6 +292,17 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// Writes down what the run has come to, which is told on rank 0. Whoever dies before all have come this far is missed.
+    fn conclude(&mut self, interrupted: bool, start: Instant) -> Result<(bool, Option<Summary>), TrainError> {
+        let summary = self.summary(interrupted, start.elapsed())?;
+        self.is_traced |= self.write_trace(!interrupted)?;
+        if let Some(summary) = &summary {
+            summary.write(&self.folder.summary())?;
+        }
+        self.distributed.meet_at_the_end()?;
+        Ok((interrupted, summary))
+    }
+
     fn is_first(&self) -> bool {
         self.distributed.rank() == 0
     }
@@ -297,7 +316,7 @@ impl<'a> Run<'a> {
         if let Some(checkpoint) = newest {
             let bytes = self.state.load(&self.distributed, &checkpoint)?;
             self.followed = self.state.step;
-            self.losses.resume_at(checkpoint.step());
+            self.losses.begin_after(checkpoint.step());
             let (step, path) = (checkpoint.step(), checkpoint.folder().to_owned());
             tracing::info!("resumes after step {step} with {bytes} bytes read from {}", path.display());
             observer.event(&Event::Resumed { step, path });

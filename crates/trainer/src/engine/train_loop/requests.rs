@@ -1,4 +1,5 @@
-//! What users ask a run for while it goes on: rank 0 hears it, all ranks do it between the same two steps.
+//! What users ask a run for while it goes on: rank 0, or whoever has taken over from it, hears it, and all ranks do it between the
+//! same two steps.
 
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,40 @@ impl Desk {
     /// for this one.
     pub(super) fn open(folder: &RunFolder, started: &Started) -> Result<Self, RunError> {
         Request::take(&folder.requests())?;
+        let desk = Self::new(folder, started, 0, false);
+        desk.state.write(&folder.state())?;
+        Ok(desk)
+    }
+
+    /// Takes the desk over that the dead rank 0 had, as the first of those who are left, when they have met so many times. What
+    /// users have asked for, and rank 0 has not heard, is heard now. If the run `pauses`, or rank 0 has said so, the pause is
+    /// asked for again.
+    ///
+    /// # Errors
+    /// [`TrainError::LeftBehind`] if others have gone on without this rank.
+    pub(super) fn take_over(
+        folder: &RunFolder,
+        started: &Started,
+        meetings: u64,
+        pauses: bool,
+    ) -> Result<Self, TrainError> {
+        let paused = before(folder, meetings)?.is_some_and(|before| before.doing == Doing::Paused);
+        let mut desk = Self::new(folder, started, meetings, pauses || paused);
+        desk.write()?;
+        Ok(desk)
+    }
+
+    /// Stays at the desk, when those who are left have met so many times.
+    ///
+    /// # Errors
+    /// [`TrainError::LeftBehind`] if others have gone on without this rank.
+    pub(super) fn go_on(&mut self, meetings: u64) -> Result<(), TrainError> {
+        before(&self.folder, meetings)?;
+        self.state.meetings = meetings;
+        Ok(self.write()?)
+    }
+
+    fn new(folder: &RunFolder, started: &Started, meetings: u64, pause_wanted: bool) -> Self {
         let state = RunState {
             doing: Doing::Training,
             step: started.done,
@@ -45,10 +80,17 @@ impl Desk {
             strategy: started.strategy.clone(),
             host: host_name(),
             process: std::process::id(),
+            meetings,
         };
-        state.write(&folder.state())?;
         let now = Instant::now();
-        Ok(Self { folder: folder.clone(), state, looked: now, written: now, pause_wanted: false })
+        Self { folder: folder.clone(), state, looked: now, written: now, pause_wanted }
+    }
+
+    /// Writes the state, unless others have gone on without this rank and write theirs.
+    fn write(&mut self) -> Result<(), RunError> {
+        let path = self.folder.state();
+        let theirs = RunState::read(&path).is_ok_and(|there| there.meetings > self.state.meetings);
+        if theirs { Ok(()) } else { self.state.write(&path) }
     }
 
     /// Passes on what was asked for since the last look, unless that was a moment ago, and tells how far the run is.
@@ -93,7 +135,7 @@ impl Desk {
 
     fn tell(&mut self, doing: Doing, step: u64) -> Result<(), RunError> {
         (self.state.doing, self.state.step, self.written) = (doing, step, Instant::now());
-        self.state.write(&self.folder.state())
+        self.write()
     }
 
     /// Asks for the pause again that was wanted in a world that broke.
@@ -113,7 +155,19 @@ impl Drop for Desk {
             self.state.doing = Doing::Failed;
         }
         // If this cannot be written, whoever watches finds out by the process that is gone.
-        let _ = self.state.write(&self.folder.state());
+        let _ = self.write();
+    }
+}
+
+/// What is written of the run when those who are left have met so many times. Whoever has met others as often has written it, and
+/// this rank was not among them.
+fn before(folder: &RunFolder, meetings: u64) -> Result<Option<RunState>, TrainError> {
+    let there = RunState::read(&folder.state()).ok();
+    match &there {
+        Some(there) if there.meetings >= meetings => {
+            Err(TrainError::LeftBehind { host: there.host.clone(), step: there.step })
+        }
+        _ => Ok(there),
     }
 }
 
@@ -165,6 +219,7 @@ impl Run<'_> {
         observer: &mut dyn Observer,
     ) -> Result<Option<StopReason>, TrainError> {
         let (step, since) = (self.state.step, Instant::now());
+        self.pauses = true;
         self.tell_of_all_taken(metrics.as_deref_mut(), observer)?;
         // A checkpoint that was begun is complete before ranks stand still.
         self.settle(observer)?;
@@ -185,6 +240,7 @@ impl Run<'_> {
                 Some(Agreed::Stop(reason)) => break Some(reason),
             }
         };
+        self.pauses = false;
         let paused = since.elapsed().as_secs_f64();
         self.note(Doing::Training, &format!("goes on after a pause of {paused:.1} s"), observer)?;
         Ok(stopped)
@@ -215,5 +271,40 @@ impl Run<'_> {
             observer.event(&Event::Note(text.to_owned()));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn only_one_group_of_those_who_are_left_keeps_the_desk() {
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = RunFolder::create(Some(&place.path().join("run")), Path::new("runs"), "n").expect("new");
+        let started = Started { done: 3, ..Started::default() };
+        let mut first = Desk::open(&folder, &started).expect("writes");
+        Request::Pause.post(&folder.requests()).expect("asked");
+        first.tell(Doing::Paused, 5).expect("writes");
+        let next = Desk::take_over(&folder, &started, 1, false).expect("the first has met nobody again");
+        assert!(next.pause_wanted, "it is a pause that goes on");
+        assert_eq!(Request::take(&folder.requests()).expect("reads").len(), 1, "what nobody has heard stays");
+        // One that was taken for dead wakes up: what it says is not written, and it does not go on.
+        first.tell(Doing::Training, 6).expect("nothing to write");
+        let there = RunState::read(&folder.state()).expect("reads");
+        assert_eq!((there.meetings, there.step), (1, 3));
+        for late in [first.go_on(1), Desk::take_over(&folder, &started, 1, true).map(drop)] {
+            assert!(matches!(late, Err(TrainError::LeftBehind { step: 3, .. })), "{late:?}");
+        }
+        drop(first);
+        assert_eq!(RunState::read(&folder.state()).expect("reads"), there);
+        // Its own group meets again.
+        Desk::take_over(&folder, &started, 2, false).expect("met once more").close(9);
+        let ended = RunState::read(&folder.state()).expect("reads");
+        assert_eq!((ended.doing, ended.step, ended.meetings), (Doing::Ended, 9, 2));
+        drop(next);
+        assert_eq!(RunState::read(&folder.state()).expect("reads"), ended);
     }
 }

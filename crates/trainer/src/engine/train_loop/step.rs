@@ -116,11 +116,12 @@ impl Run<'_> {
         let seconds =
             (self.meter.whole().steps + spent.steps + clock.now().saturating_sub(begun)).as_secs_f64();
         let rank = self.distributed.first_number(self.distributed.rank());
-        let told = self.losses.tell(&self.distributed, Told { rank, seconds, sums });
+        let told = Told { rank, step: report.step, seconds, sums };
+        let told = self.losses.tell(&self.distributed, told);
         if self.state.is_lockstep() {
             told?;
             // Ranks tell theirs after backward, so rank 0 never waits for computing that its own next step would not wait for.
-            let told = self.hear_losses(true)?;
+            let told = self.hear_losses(report.step, true)?;
             self.take_losses(&mut report, &due, told.as_deref())?;
         }
         // Where a device computes, this is where the host waits for it.

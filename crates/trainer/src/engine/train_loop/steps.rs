@@ -20,7 +20,7 @@ impl Run<'_> {
         let mut metrics = None;
         if self.is_first() {
             let opened = MetricsWriter::open(&self.folder.metrics(), self.state.step)?;
-            // Those who go on without others open it again, and know the rest.
+            // Those who go on without others, or have taken over, open it again, and know the rest.
             if self.by_rank.is_none() {
                 self.seconds_before =
                     opened.last().and_then(|line| line.number("seconds")).unwrap_or_default();
@@ -143,6 +143,10 @@ impl Run<'_> {
             let span = tracing::trace_span!(target: "phalanx_trace::evaluation", "judge samples");
             evaluated.extend(span.in_scope(|| judge_run(self))?);
         }
+        if meets {
+            // Should it not come to be written, it is written by whoever goes on.
+            self.evaluated = Some((step, evaluated.clone()));
+        }
         if let Some((report, due)) = self.untold.take() {
             self.tell(report, due || stopped.is_some(), evaluated, metrics, observer)?;
         }
@@ -173,19 +177,25 @@ impl Run<'_> {
         mut metrics: Option<&mut MetricsWriter>,
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
-        while let Some((_, phases, _)) = self.behind.front() {
-            let phases = phases.clone();
-            let told = self.hear_losses(meets)?;
-            if told.is_none() && self.is_first() {
-                return Ok(());
-            }
+        if !self.is_first() {
+            // Others tell of them; what is not known to be told may yet be this rank's to tell.
+            let written = match self.distributed.may_outlive_a_death() {
+                true => self.losses.hear_written(&self.distributed)?,
+                false => u64::MAX,
+            };
+            self.behind.retain(|(report, ..)| report.step > written);
+            return Ok(());
+        }
+        while let Some((report, phases, _)) = self.behind.front() {
+            let (step, phases) = (report.step, phases.clone());
+            let Some(told) = self.hear_losses(step, meets)? else { return Ok(()) };
             let Some((mut report, _, due)) = self.behind.pop_front() else { return Ok(()) };
-            if let (Some(by_rank), Some(told)) = (&mut self.by_rank, &told) {
+            if let Some(by_rank) = &mut self.by_rank {
                 let of_step: Vec<_> =
                     phases.iter().map(|phase| self.state.training.phases()[*phase]).collect();
-                by_rank.write(report.step, &of_step, told)?;
+                by_rank.write(step, &of_step, &told)?;
             }
-            self.take_losses(&mut report, &phases, told.as_deref())?;
+            self.take_losses(&mut report, &phases, Some(&told))?;
             if meets && self.behind.is_empty() {
                 self.untold = Some((report, due));
                 return Ok(());
@@ -195,10 +205,10 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What all ranks have told of the oldest step of which not all was known, waiting for it if so wanted.
-    pub(super) fn hear_losses(&mut self, wait: bool) -> Result<Option<Vec<Told>>, TrainError> {
+    /// What all ranks have told of a step, the oldest of which not all was known, waiting for it if so wanted.
+    pub(super) fn hear_losses(&mut self, step: u64, wait: bool) -> Result<Option<Vec<Told>>, TrainError> {
         let _waiting = tracing::trace_span!(target: "phalanx_trace::waiting", "wait for losses").entered();
-        self.losses.bring_together(&self.distributed, wait)
+        self.losses.bring_together(&self.distributed, step, wait)
     }
 
     /// Whether all ranks come together after this step, whoever is behind.
@@ -258,12 +268,16 @@ impl Run<'_> {
         &mut self,
         report: StepReport,
         due: bool,
-        evaluated: Vec<(String, f64)>,
+        mut evaluated: Vec<(String, f64)>,
         metrics: Option<&mut MetricsWriter>,
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
         if self.broken.is_some() {
             return Ok(());
+        }
+        let before = self.evaluated.take_if(|(after, _)| *after == report.step);
+        if evaluated.is_empty() {
+            evaluated = before.map(|(_, measures)| measures).unwrap_or_default();
         }
         let collapsed = self.watch.see(&report.phases);
         for problem in &collapsed {

@@ -205,6 +205,19 @@ impl Aside {
         Ok(Checkpoint::new(folder, index))
     }
 
+    /// Removes what saving has left that nobody goes on with, and has `latest` name the newest checkpoint, as it does when saving was
+    /// not cut short. What cannot be done is done by the next saving. Only rank 0 does this, and when no rank writes.
+    pub fn clear(checkpoints: &Path) {
+        remove_leftovers(checkpoints);
+        let latest = checkpoints.join("latest");
+        if let Some((step, _)) = list(checkpoints).last() {
+            let newest = format!("{}\n", name(*step));
+            if fs::read_to_string(&latest).is_ok_and(|there| there != newest) || !latest.exists() {
+                let _ = write_aside(&latest, newest.as_bytes());
+            }
+        }
+    }
+
     /// Gives the space back; on a full disk it is what is missing. Only rank 0 does this, and when no rank writes any more.
     pub fn abandon(&self) {
         let _ = fs::remove_dir_all(&self.path);

@@ -1,0 +1,91 @@
+//! Processes, and whether one of the same machine is known to have ended.
+
+use std::io::ErrorKind;
+
+use serde::{Deserialize, Serialize};
+
+/// What the system says of a process that was there when a file of its was opened and has gone since.
+const NO_SUCH_PROCESS: i32 = 3;
+
+/// A process of some machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Process {
+    /// The machine; of processes of another one nothing is known.
+    host: String,
+    id: u32,
+    /// When it began, in ticks since the machine did, so that a number that was given again is told apart; none where the
+    /// system does not say.
+    began: Option<u64>,
+}
+
+impl Process {
+    /// This process, on the machine that is called `host`.
+    pub(crate) fn this(host: String) -> Self {
+        let id = std::process::id();
+        let began = stat_of(id).ok().and_then(|stat| parse(&stat)).map(|(_, began)| began);
+        Self { host, id, began }
+    }
+
+    /// Whether this process is known to have ended, seen from a process of the machine `host`. What a killed process had open
+    /// is closed a moment before it counts as ended.
+    pub(crate) fn has_ended(&self, host: &str) -> bool {
+        let Some(began) = self.began.filter(|_| self.host == host) else { return false };
+        match stat_of(self.id) {
+            Ok(stat) => parse(&stat)
+                .is_some_and(|(state, of_number)| matches!(state, 'Z' | 'X' | 'x') || of_number != began),
+            Err(error) => {
+                error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(NO_SUCH_PROCESS)
+            }
+        }
+    }
+
+    /// The machine.
+    pub(crate) fn host(&self) -> &str {
+        &self.host
+    }
+}
+
+/// What Linux says of a process; elsewhere there is no such file, and nothing is ever known.
+fn stat_of(id: u32) -> std::io::Result<String> {
+    std::fs::read_to_string(format!("/proc/{id}/stat"))
+}
+
+/// The state of a process and when it began (fields 3 and 22 of proc_pid_stat(5)). The name before them may contain anything.
+fn parse(stat: &str) -> Option<(char, u64)> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some((state, fields.nth(18)?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_and_the_beginning_are_found_behind_whatever_name() {
+        let stat = "42 (a) R 1 (b) Z 1 42 42 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 987654 0 0";
+        assert_eq!(parse(stat), Some(('Z', 987_654)));
+        assert_eq!([parse(""), parse("42 (a) R 1 2")], [None, None]);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_process_has_ended_when_it_is_killed_and_never_for_another_machine() {
+        let own = Process::this("here".into());
+        assert!(own.began.is_some() && !own.has_ended("here"));
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("starts");
+        let stat = stat_of(child.id()).expect("it is there");
+        let other = Process { id: child.id(), began: parse(&stat).map(|found| found.1), ..own.clone() };
+        assert!(!other.has_ended("here"));
+        let reused = Process { began: other.began.map(|began| began + 1), ..other.clone() };
+        assert!(reused.has_ended("here"), "its number is that of another one now");
+        child.kill().expect("it lives");
+        // Before anybody has waited for it, it is there as one that has ended.
+        while !other.has_ended("here") {
+            std::thread::yield_now();
+        }
+        child.wait().expect("it is dead");
+        assert!(other.has_ended("here") && !other.has_ended("there"));
+        assert!(!Process { began: None, ..other }.has_ended("here"), "nothing is known of it");
+    }
+}
