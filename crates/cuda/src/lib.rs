@@ -61,7 +61,7 @@ pub mod nvml;
 pub mod self_test;
 
 pub use compile::Source;
-pub use device::{Device, Mark, Stream};
+pub use device::{Device, Laps, Mark, Stream};
 pub use element::{Element, ElementType, Layout};
 pub use error::{GpuError, Result};
 pub use gpu::{Gpu, Options};

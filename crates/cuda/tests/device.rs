@@ -5,7 +5,7 @@ mod software;
 use phalanx_cuda::compile::Compiler;
 use phalanx_cuda::launch::Launch;
 use phalanx_cuda::memory::{Pinned, counted_as};
-use phalanx_cuda::{Device, ElementType, Gpu, GpuError, Kind, Options, Slice, Source, Stream};
+use phalanx_cuda::{Device, ElementType, Gpu, GpuError, Kind, Laps, Options, Slice, Source, Stream};
 
 const SOURCE: Source = Source {
     name: "test",
@@ -87,6 +87,34 @@ fn the_device_says_what_it_is_and_what_is_missing() {
                 && gpu.download::<f64>(&x).is_err()
                 && x.upload_on(&[1_u8], Stream::Compute).is_err()
         );
+    });
+}
+
+#[test]
+fn streams_tell_when_they_came_to_what_they_were_given() {
+    software::run(|| {
+        let gpu = gpu();
+        let (x, y) = (gpu.zeros(ElementType::F32, 1000).unwrap(), gpu.zeros(ElementType::F32, 1000).unwrap());
+        let mut laps = Laps::new(gpu.device()).unwrap();
+        assert_eq!(laps.seconds(false), Ok(Some(Vec::new())));
+        gpu.device().wait(Stream::Communication, Stream::Compute).unwrap();
+        for stream in [Stream::Communication, Stream::Compute] {
+            laps.note(stream).unwrap();
+            axpy(&gpu, &x, &y, stream).unwrap();
+            laps.note(stream).unwrap();
+            gpu.device().wait(Stream::Compute, Stream::Communication).unwrap();
+        }
+        let told = laps.seconds(true).unwrap().expect("it has waited");
+        assert_eq!(laps.seconds(false), Ok(Some(told.clone())), "all have come");
+        assert!(told.len() == 4 && told[0] == 0.0 && told.is_sorted(), "{told:?}");
+    });
+}
+
+#[test]
+fn an_old_driver_tells_no_times() {
+    software::run_with(&[("SOFTWARE_GPU_DRIVER", "12040")], || {
+        let error = Laps::new(gpu().device()).unwrap_err().to_string();
+        assert!(error.contains("a driver of CUDA 12.4; 12.8 is the first"), "{error}");
     });
 }
 

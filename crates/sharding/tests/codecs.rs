@@ -198,12 +198,13 @@ fn interrupted_is_uninterrupted_to_the_bit() {
 #[test]
 fn numbers_that_are_not_finite_reach_all_and_are_not_kept() {
     for kind in kinds() {
-        for bad in [f32::NAN, f32::INFINITY] {
+        // Of a matrix, and of none.
+        for (bad, at) in [(f32::NAN, 300), (f32::INFINITY, 300), (f32::NAN, 3)] {
             let draw = move |rank, step| {
                 let mut values = gradients(rank, step);
                 // In one of the ranks, at one step.
                 if (rank, step) == (1, 2) {
-                    values[300] = bad;
+                    values[at] = bad;
                 }
                 values
             };
@@ -217,6 +218,12 @@ fn numbers_that_are_not_finite_reach_all_and_are_not_kept() {
                     kept.iter().flat_map(|(_, kept)| kept).all(|kept| kept.is_finite()),
                     "{kind}: rank {rank}"
                 );
+            }
+            // All ranks see it in what all have, and keep what they had.
+            if kind == CodecKind::PowerSgd {
+                let [before, after] =
+                    [2, 3].map(|steps| sums(3, 0..steps, Keeps::All, |_| codec(kind), draw));
+                assert!(before.iter().zip(&after).all(|((_, before), (_, after))| before == after));
             }
         }
     }
@@ -235,7 +242,7 @@ fn flushed_is_nothing_lost() {
             codec.load_state(kept.clone()).expect("its own");
             let mut rest = vec![0.0; LEN];
             let among = Among { rank, ranks: 2, keeps, algorithm: Algorithm::Auto };
-            codec.flush(&bucket(), &among, &mut rest).expect("its own");
+            codec.flush(&bucket(), &among, rest.as_mut_slice().into()).expect("its own");
             let own = rank * LEN / 2..(rank + 1) * LEN / 2;
             (0..LEN).for_each(|at| sum[at] += f64::from(rest[at]));
             // All ranks have the same sum; each counts for its part.

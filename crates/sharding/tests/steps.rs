@@ -49,7 +49,8 @@ impl GradCodec for Feedback {
         phalanx_sharding::Bf16.reduce(bucket, gradients.into(), keeps, peers)
     }
 
-    fn flush(&self, bucket: &Bucket, _: &Among, gradients: &mut [f32]) -> ShardingResult<()> {
+    fn flush(&self, bucket: &Bucket, _: &Among, gradients: Numbers<'_>) -> ShardingResult<()> {
+        let gradients = gradients.on_host(self.name())?;
         let kept = self.0.lock().expect("no panic").remove(&bucket.slot);
         gradients.iter_mut().zip(kept.into_iter().flatten()).for_each(|(gradient, kept)| *gradient += kept);
         Ok(())

@@ -60,7 +60,7 @@ CUresult spoil(Stream &stream, CUresult error) {
 }
 
 void record_captured(Stream &stream, Event &event) {
-    event = {nullptr, stream.capture->clocks[&stream], stream.capture, stream.capture->ends[&stream]};
+    event = {event.timed, nullptr, stream.capture->clocks[&stream], stream.capture, stream.capture->ends[&stream]};
 }
 
 CUresult wait_captured(Stream &stream, Event &event) {

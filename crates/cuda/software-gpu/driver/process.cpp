@@ -74,7 +74,10 @@ API cuInit(unsigned) {
     });
     return device_count() > 0 ? SUCCESS : NO_DEVICE;
 }
-API cuDriverGetVersion(int *version) { *version = 13000; return SUCCESS; }
+API cuDriverGetVersion(int *version) {
+    *version = static_cast<int>(setting("SOFTWARE_GPU_DRIVER", 13000));
+    return SUCCESS;
+}
 API cuGetErrorName(CUresult error, const char **text) {
     *text = error == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR";
     return SUCCESS;

@@ -103,7 +103,12 @@ API cuStreamDestroy_v2(void *handle) {
     delete &stream;
     return SUCCESS;
 }
-API cuEventCreate(void **event, unsigned) { *event = new Event; return SUCCESS; }
+API cuEventCreate(void **event, unsigned flags) {
+    constexpr unsigned DISABLE_TIMING = 2;
+    *event = new Event;
+    static_cast<Event *>(*event)->timed = !(flags & DISABLE_TIMING);
+    return SUCCESS;
+}
 API cuEventDestroy_v2(void *event) { delete static_cast<Event *>(event); return SUCCESS; }
 API cuEventRecord(void *handle, void *on) {
     Stream &stream = stream_of(on, "an event");
@@ -115,7 +120,7 @@ API cuEventRecord(void *handle, void *on) {
         return SUCCESS;
     }
     auto mark = std::make_shared<Mark>();
-    event = {mark, stream.clock, nullptr, {}};
+    event = {event.timed, mark, stream.clock, nullptr, {}};
     stream.put({"an event", [mark] { mark->set(); }});
     return SUCCESS;
 }
@@ -146,5 +151,13 @@ API cuEventQuery(void *handle) {
     if (event.mark && !event.mark->is_set()) return NOT_READY;
     std::lock_guard<std::mutex> guard(world().lock);
     world().host.join(event.clock);
+    return SUCCESS;
+}
+API cuEventElapsedTime_v2(float *milliseconds, void *from, void *to) {
+    auto &first = *static_cast<Event *>(from), &last = *static_cast<Event *>(to);
+    if (first.capture || last.capture) return CAPTURED_EVENT;
+    if (!first.timed || !last.timed || !first.mark || !last.mark) return INVALID_HANDLE;
+    if (!first.mark->is_set() || !last.mark->is_set()) return NOT_READY;
+    *milliseconds = std::chrono::duration<float, std::milli>(last.mark->at - first.mark->at).count();
     return SUCCESS;
 }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -23,7 +24,7 @@
 
 typedef int CUresult;
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_IMAGE = 200,
-       INVALID_CONTEXT = 201, ILLEGAL_STATE = 401, NOT_FOUND = 500, NOT_READY = 600, TOO_MANY_RESOURCES = 701,
+       INVALID_CONTEXT = 201, INVALID_HANDLE = 400, ILLEGAL_STATE = 401, NOT_FOUND = 500, NOT_READY = 600, TOO_MANY_RESOURCES = 701,
        CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, CAPTURE_MERGE = 902, CAPTURE_UNMATCHED = 903, CAPTURE_UNJOINED = 904,
        CAPTURE_ISOLATION = 905, CAPTURED_EVENT = 907 };
 
@@ -90,9 +91,12 @@ struct Mark {
     std::mutex lock;
     std::condition_variable changed;
     bool done = false;
+    // When it did.
+    std::chrono::steady_clock::time_point at;
     void set() {
         std::lock_guard<std::mutex> guard(lock);
         done = true;
+        at = std::chrono::steady_clock::now();
         changed.notify_all();
     }
     void wait() {
@@ -126,6 +130,8 @@ struct Stream {
 };
 
 struct Event {
+    // Whether it tells its time.
+    bool timed = false;
     std::shared_ptr<Mark> mark;
     Clock clock;
     // Of an event that was recorded in a capture: that, and the pieces of work that it stands for.

@@ -1,6 +1,7 @@
 //! A device: its context, its streams, and events where work goes from one stream to another.
 
 mod capture;
+mod laps;
 mod mark;
 mod order;
 mod replaying;
@@ -18,6 +19,7 @@ use crate::libraries::Library;
 use crate::{GpuError, Result};
 
 pub(crate) use capture::Left;
+pub use laps::Laps;
 pub use mark::Mark;
 pub(crate) use replaying::{MOST, Segment, Segments, Turn, Work};
 

@@ -66,10 +66,18 @@ pub fn write<T: Element>(gpu: &Gpu, to: &Slice, from: &[T]) -> Result<()> {
 /// # Errors
 /// If the numbers of elements differ, or there is no such conversion.
 pub fn convert_to(gpu: &Gpu, from: &Slice, to: &Slice) -> Result<()> {
+    convert_on(gpu, from, to, Stream::Compute)
+}
+
+/// As [`convert_to`], on a stream.
+///
+/// # Errors
+/// If the numbers of elements differ, or there is no such conversion.
+pub fn convert_on(gpu: &Gpu, from: &Slice, to: &Slice, stream: Stream) -> Result<()> {
     check_len("convert", "to", to, from.len())?;
     let (a, b) = (from.dtype(), to.dtype());
     if a == b {
-        return to.copy_from_on(from, Stream::Compute);
+        return to.copy_from_on(from, stream);
     }
     let whole = |dtype| matches!(dtype, ElementType::U8 | ElementType::U32 | ElementType::I64);
     if b == ElementType::U8 && whole(a) || whole(b) && a.is_half() {
@@ -77,6 +85,7 @@ pub fn convert_to(gpu: &Gpu, from: &Slice, to: &Slice) -> Result<()> {
     }
     let packs = if whole(a) || whole(b) || a.size() == 8 || b.size() == 8 { 1 } else { pack(&[a, b]) };
     launch(gpu, &MEMORY, &format!("convert_{a}_{b}"), over(from.len(), packs))
+        .on(stream)
         .slice(from)
         .slice(to)
         .number(from.len() as i64)

@@ -51,6 +51,7 @@ mod updates;
 
 mod codec_chunks;
 mod codec_entries;
+mod codec_low_rank;
 
 pub use attention::{AttentionSizes, attention, attention_backward, attention_supports};
 pub use batch_norm::{
@@ -63,6 +64,9 @@ pub use codec_chunks::{ChunkMessages, chunk_errors, decode_chunks, encode_chunks
 pub use codec_entries::{
     Drawn, gather_momentum, hold, index_bytes, largest, largest_words, scatter, take_away,
 };
+pub use codec_low_rank::{
+    Run, ThinMatrix, expand, move_runs, orthogonalise, project, project_back, project_back_numbers, scale,
+};
 pub use depthwise::{depthwise, depthwise_backward_input, depthwise_backward_weight, depthwise_supports};
 pub use elementwise::{affine, neg, unary, unary_backward};
 pub use gated::{geglu, geglu_backward};
@@ -73,7 +77,7 @@ pub use losses::{
     PairLoss, cross_entropy, cross_entropy_backward, kl_standard_normal_backward, pair_loss,
     pair_loss_backward,
 };
-pub use memory::{accumulate, convert, convert_to, count_up, fill, write};
+pub use memory::{accumulate, convert, convert_on, convert_to, count_up, fill, write};
 pub use pooling::{
     avg_pool2d, avg_pool2d_backward, max_pool2d, max_pool2d_backward, upsample_nearest2d,
     upsample_nearest2d_backward,

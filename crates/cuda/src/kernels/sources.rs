@@ -80,6 +80,7 @@ families! {
     IMAGES = "images";
     CODEC_CHUNKS = "codec_chunks";
     CODEC_ENTRIES = "codec_entries";
+    CODEC_LOW_RANK = "codec_low_rank";
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ mod codecs;
 mod elements;
 mod entries;
 mod last;
+mod low_rank;
 mod maps;
 mod rows;
 mod streams;

@@ -23,7 +23,10 @@ impl GradCodec for Bf16 {
     }
 
     fn reduce(&self, _: &Bucket, gradients: Numbers<'_>, keeps: Keeps, peers: &mut Peers<'_>) -> Result<()> {
-        let gradients = gradients.on_host(self.name())?;
+        let gradients = match gradients {
+            Numbers::Host(gradients) => gradients,
+            Numbers::Device(gradients) => return gradients.sum_rounded(DType::BF16, keeps, peers),
+        };
         let mut message: Vec<bf16> = gradients.iter().map(|value| bf16::from_f32(*value)).collect();
         peers.sum(message.as_mut_slice(), keeps)?;
         let kept = match keeps {
@@ -36,8 +39,12 @@ impl GradCodec for Bf16 {
         Ok(())
     }
 
-    fn flush(&self, _: &Bucket, _: &Among, _: &mut [f32]) -> Result<()> {
+    fn flush(&self, _: &Bucket, _: &Among, _: Numbers<'_>) -> Result<()> {
         Ok(())
+    }
+
+    fn works_on_devices(&self) -> bool {
+        true
     }
 
     fn rounds_to(&self) -> Option<DType> {
@@ -69,6 +76,10 @@ pub(super) struct Rounded;
 impl Quantiser for Rounded {
     fn name(&self) -> &'static str {
         "bf16"
+    }
+
+    fn rounds_to(&self) -> Option<DType> {
+        Some(DType::BF16)
     }
 
     fn message_len(&self, len: usize) -> usize {

@@ -80,7 +80,7 @@ impl CodecKind {
 
     /// Whether gradients in the memory of GPUs can go by it.
     pub fn works_on_devices(self) -> bool {
-        !matches!(self, Self::PowerSgd | Self::Lossless)
+        self != Self::Lossless
     }
 
     /// Whether it adds to gradients what earlier messages have left out. Then gradients of all steps must be of one scale.

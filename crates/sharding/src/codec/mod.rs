@@ -18,11 +18,14 @@ mod power_sgd;
 mod push;
 mod quantisers;
 mod random_k;
+mod rounded;
 mod route;
 mod slots;
 mod sparse;
+mod thin;
 mod trial;
 mod two_hops;
+mod watch;
 mod weights;
 
 pub use beside::Beside;
@@ -40,6 +43,7 @@ pub use route::CodecScope;
 pub(crate) use route::{Groups, Route, Sum};
 pub use trial::{CodecVerdict, CodecWhen};
 pub(crate) use trial::{Trial, Way};
+pub(crate) use watch::Watch;
 pub use weights::WeightRounding;
 
 use std::fmt::Debug;
@@ -89,7 +93,7 @@ pub trait GradCodec: Debug + Send + Sync {
     ///
     /// # Errors
     /// [`ShardingError::Codec`] if what is kept for the bucket is of other gradients.
-    fn flush(&self, bucket: &Bucket, among: &Among, gradients: &mut [f32]) -> Result<()>;
+    fn flush(&self, bucket: &Bucket, among: &Among, gradients: Numbers<'_>) -> Result<()>;
 
     /// Whether it works on gradients in a device's memory, too.
     fn works_on_devices(&self) -> bool {

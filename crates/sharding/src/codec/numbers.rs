@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use candle_core::DType;
 use phalanx_tensor::FlatStorage;
+use phalanx_tensor::backend::Run;
 
 use super::beside::Beside;
 use super::bucket::Keeps;
@@ -148,13 +149,31 @@ impl<'a> Numbers<'a> {
         }
     }
 
-    /// As many zeros that a codec keeps, where these are.
-    pub(super) fn zeros(&self) -> Result<Held> {
+    /// Adds runs of what was held to those of them that the runs go to.
+    pub(super) fn add_runs(&mut self, held: &Held, runs: &[Run]) -> Result<()> {
+        match (self, held) {
+            (Self::Host(numbers), Held::Host(held)) => {
+                for Run { from, to, len } in runs.iter().copied() {
+                    let pairs = numbers[to..to + len].iter_mut().zip(&held[from..from + len]);
+                    pairs.for_each(|(number, held)| *number += held);
+                }
+                Ok(())
+            }
+            (Self::Device(OnDevice { flat, beside }), Held::Device(held)) => {
+                let held = beside.hold(held.clone());
+                Ok(beside.codecs()?.move_runs(runs, (held.array(), flat.array()), true, None)?)
+            }
+            _ => Err(apart()),
+        }
+    }
+
+    /// So many zeros that a codec keeps, where these are.
+    pub(super) fn zeros(&self, len: usize) -> Result<Held> {
         Ok(match self {
-            Self::Host(numbers) => Held::Host(vec![0.0; numbers.len()]),
+            Self::Host(_) => Held::Host(vec![0.0; len]),
             Self::Device(numbers) => {
                 let codecs = numbers.beside.codecs()?;
-                let zeros = codecs.room(numbers.flat.len(), DType::F32)?;
+                let zeros = codecs.room(len, DType::F32)?;
                 codecs.clear(&zeros)?;
                 Held::Device(FlatStorage::new(zeros)?)
             }
@@ -197,14 +216,6 @@ impl Held {
         match self {
             Self::Host(held) => Ok(held.clone()),
             Self::Device(held) => Ok(held.to_host()?.to_vec1()?),
-        }
-    }
-
-    /// The numbers, which lie on the host.
-    pub(super) fn on_host(&self) -> Result<&[f32]> {
-        match self {
-            Self::Host(held) => Ok(held),
-            Self::Device(_) => Err(apart()),
         }
     }
 

@@ -9,6 +9,7 @@ use super::bucket::Keeps;
 use super::messages::{Messages, Packed};
 use super::numbers::{Cut, Held, Numbers, OnDevice, apart};
 use super::quantisers::{numbers, put_numbers, wrong};
+use super::watch::Watch;
 use crate::Result;
 use crate::buffer::InPlace;
 use crate::strategy::LEADER;
@@ -21,12 +22,19 @@ pub struct Peers<'a> {
     /// Which way reductions go.
     by: Communicator,
     moving: Duration,
+    /// What notes when operations on a device begin and end, if that is measured.
+    watch: Option<&'a Watch>,
 }
 
 impl<'a> Peers<'a> {
     /// The ranks of a communicator, whose reductions go by `algorithm`.
     pub fn new(comm: &'a Communicator, algorithm: Algorithm) -> Self {
-        Self { comm, by: comm.using(algorithm), moving: Duration::ZERO }
+        Self { comm, by: comm.using(algorithm), moving: Duration::ZERO, watch: None }
+    }
+
+    /// These, with operations on a device measured by it.
+    pub(crate) fn watched(self, watch: Option<&'a Watch>) -> Self {
+        Self { watch, ..self }
     }
 
     /// This rank, from 0.
@@ -39,15 +47,18 @@ impl<'a> Peers<'a> {
         self.comm.world_size()
     }
 
-    /// How long operations have taken so far, waiting for the others included.
+    /// How long operations have taken so far, waiting for the others included; on a device only to give them to it.
     pub fn moving(&self) -> Duration {
         self.moving
     }
 
     fn timed<R>(&mut self, run: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
+        let note = |watch: Option<&Watch>| watch.map_or(Ok(()), Watch::note);
+        note(self.watch)?;
         let start = Instant::now();
         let result = run(self);
         self.moving += start.elapsed();
+        note(self.watch)?;
         result
     }
 

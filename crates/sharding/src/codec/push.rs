@@ -89,7 +89,7 @@ impl PushCodec {
         let feeds_back = self.keeps(RESIDUAL);
         let sound = !feeds_back || finite(&gradients);
         if feeds_back {
-            self.slots.add(slot, RESIDUAL, &mut gradients)?;
+            self.slots.add(slot, RESIDUAL, &mut gradients.as_mut_slice().into())?;
         }
         if !sound {
             gradients.fill(f32::NAN);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use candle_core::DType;
 use phalanx_kernels::{
     ChunkFormat, ChunkKind, Context, compress_lossless, decompress_lossless, dequantise_int4,
     dequantise_int8, dequantise_stochastic, int4_len, lossless_bound, quantise_int4, quantise_int8,
@@ -16,6 +17,11 @@ pub(crate) trait Quantiser: std::fmt::Debug + Send + Sync {
 
     /// What messages are, if they are such that devices know.
     fn format(&self) -> Option<ChunkFormat> {
+        None
+    }
+
+    /// The element type that numbers are rounded to, if that is all that messages are.
+    fn rounds_to(&self) -> Option<DType> {
         None
     }
 

@@ -72,8 +72,8 @@ impl GradCodec for RandomK {
         self.slots.with(bucket.slot, |kept| self.sum(kept, bucket, &mut gradients, keeps, peers))
     }
 
-    fn flush(&self, bucket: &Bucket, _: &Among, gradients: &mut [f32]) -> Result<()> {
-        self.slots.flush(bucket.slot, RESIDUAL, gradients)
+    fn flush(&self, bucket: &Bucket, _: &Among, mut gradients: Numbers<'_>) -> Result<()> {
+        self.slots.flush(bucket.slot, RESIDUAL, &mut gradients)
     }
 
     fn works_on_devices(&self) -> bool {

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
+use phalanx_tensor::backend::Run;
+
 use super::CodecState;
 use super::numbers::{Held, Numbers};
 use crate::{Result, ShardingError};
@@ -42,27 +44,23 @@ impl Slots {
     }
 
     /// Adds the vector `field` of a bucket, if there is one, to as many gradients.
-    pub(super) fn add(&self, slot: usize, field: &'static str, gradients: &mut [f32]) -> Result<()> {
+    pub(super) fn add(&self, slot: usize, field: &'static str, gradients: &mut Numbers<'_>) -> Result<()> {
         self.with(slot, |kept| {
-            let Some(held) = kept.0.get(field) else { return Ok(()) };
-            self.check(slot, held.len(), gradients.len())?;
-            let held = held.on_host()?;
-            gradients.iter_mut().zip(held).for_each(|(gradient, held)| *gradient += held);
+            if !kept.has(field) {
+                return Ok(());
+            }
+            let held = self.take(slot, kept, field, gradients)?;
+            gradients.add_runs(&held, &[Run { from: 0, to: 0, len: held.len() }])?;
+            kept.give(field, held);
             Ok(())
         })
     }
 
     /// Adds the vector `field` of a bucket to gradients, and keeps nothing for it any more but its count.
-    pub(super) fn flush(&self, slot: usize, field: &'static str, gradients: &mut [f32]) -> Result<()> {
-        self.with(slot, |kept| {
-            if let Some(held) = kept.0.get(field) {
-                self.check(slot, held.len(), gradients.len())?;
-                let held = held.on_host()?;
-                gradients.iter_mut().zip(held).for_each(|(gradient, held)| *gradient += held);
-            }
-            kept.0.retain(|name, _| *name == STEP);
-            Ok(())
-        })
+    pub(super) fn flush(&self, slot: usize, field: &'static str, gradients: &mut Numbers<'_>) -> Result<()> {
+        self.add(slot, field, gradients)?;
+        self.with(slot, |kept| kept.0.retain(|name, _| *name == STEP));
+        Ok(())
     }
 
     /// Takes the vector `field` of a bucket out, where the numbers lie that it is for; zeros if there is none yet. Give it back by
@@ -74,11 +72,23 @@ impl Slots {
         field: &'static str,
         numbers: &Numbers<'_>,
     ) -> Result<Held> {
+        self.take_some(slot, kept, (field, numbers.len()), numbers)
+    }
+
+    /// Takes the vector of a name and so many numbers of a bucket out, where the numbers lie that it is for; zeros if there is none yet.
+    /// Give it back by [`Kept::give`].
+    pub(super) fn take_some(
+        &self,
+        slot: usize,
+        kept: &mut Kept,
+        (field, len): (&'static str, usize),
+        numbers: &Numbers<'_>,
+    ) -> Result<Held> {
         let held = match kept.0.remove(field) {
             Some(held) => numbers.bring(held)?,
-            None => numbers.zeros()?,
+            None => numbers.zeros(len)?,
         };
-        self.check(slot, held.len(), numbers.len())?;
+        self.check(slot, held.len(), len)?;
         Ok(held)
     }
 
@@ -228,7 +238,7 @@ mod tests {
         assert_eq!(again.state().expect("on the host"), slots.state().expect("on the host"));
         assert_eq!(again.with(3, Kept::count), 3 * HALF + 1);
         let mut gradients = [1.0, 1.0];
-        again.flush(3, "residual", &mut gradients).expect("as many");
+        again.flush(3, "residual", &mut gradients.as_mut_slice().into()).expect("as many");
         assert_eq!((gradients, again.state().expect("on the host").len()), ([2.0, 3.0], 1));
         let error = again.load(vec![("3.q".into(), Vec::new())]).expect_err("not its own").to_string();
         assert_eq!(error, "codec `test` keeps residual, step of buckets, and was given `3.q`");

@@ -140,8 +140,8 @@ impl GradCodec for Sparse {
         self.slots.with(bucket.slot, |kept| self.sum(kept, bucket, &mut gradients, keeps, peers))
     }
 
-    fn flush(&self, bucket: &Bucket, _: &Among, gradients: &mut [f32]) -> Result<()> {
-        self.slots.flush(bucket.slot, if self.momentum.is_some() { SUM } else { RESIDUAL }, gradients)
+    fn flush(&self, bucket: &Bucket, _: &Among, mut gradients: Numbers<'_>) -> Result<()> {
+        self.slots.flush(bucket.slot, if self.momentum.is_some() { SUM } else { RESIDUAL }, &mut gradients)
     }
 
     fn works_on_devices(&self) -> bool {

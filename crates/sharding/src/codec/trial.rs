@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::CodecState;
+use super::watch::{Took, Watch};
 use crate::{Result, ShardingError};
 
 /// When a codec is used.
@@ -121,17 +122,37 @@ pub(crate) struct Trial {
     decided: Option<Vec<bool>>,
     /// What nobody was told yet.
     news: Vec<CodecVerdict>,
+    /// What devices have still to tell of sums: of which buckets, how they went, and the bytes that they sent.
+    measuring: Vec<(usize, Way, u64, Watch)>,
+    /// The bucket that is the first of each step, and whether a step has gone as it was decided.
+    first: Option<usize>,
+    settled: bool,
 }
 
 impl Trial {
     pub(crate) fn new(buckets: usize) -> Self {
         let (runs, sums) = (vec![0; buckets], vec![[0.0; 5]; buckets]);
-        Self { runs, sums, waited: 0.0, decided: None, news: Vec::new() }
+        let (news, measuring) = (Vec::new(), Vec::new());
+        Self { runs, sums, waited: 0.0, decided: None, news, measuring, first: None, settled: false }
     }
 
     /// Whether it is time to decide, before this bucket is summed: the first one that has been through both rounds.
     pub(crate) fn is_due(&self, bucket: usize) -> bool {
         self.decided.is_none() && self.runs[bucket] == 2 * ROUND
+    }
+
+    /// A number that steps have in common whose sums do the same work on a device, if this bucket is the first of a step: by the codec,
+    /// without it, as it was decided for the first time, when codecs make room for what they keep, and from then on.
+    pub(crate) fn branch(&mut self, bucket: usize) -> Option<u64> {
+        if *self.first.get_or_insert(bucket) != bucket {
+            return None;
+        }
+        let settled = self.settled;
+        self.settled = self.decided.is_some();
+        Some(match &self.decided {
+            None => u64::from(self.runs[bucket] >= ROUND),
+            Some(_) => 2 + u64::from(settled),
+        })
     }
 
     /// How a bucket goes now.
@@ -154,6 +175,25 @@ impl Trial {
                 sums[4] += all.saturating_sub(moving).as_secs_f64();
             }
         }
+    }
+
+    /// Keeps what measures a sum on a device until that has happened.
+    pub(crate) fn measure(&mut self, bucket: usize, way: Way, sent: u64, watch: Watch) {
+        self.measuring.push((bucket, way, sent, watch));
+    }
+
+    /// Notes what devices have measured until now; all of it, for which this waits, if `wait`.
+    pub(crate) fn collect(&mut self, wait: bool) -> Result<()> {
+        for (bucket, way, sent, watch) in std::mem::take(&mut self.measuring) {
+            match watch.read(wait)? {
+                Some(Took { all, moving, waited }) => {
+                    self.note(bucket, way, all, (moving, sent));
+                    self.waited(way, waited);
+                }
+                None => self.measuring.push((bucket, way, sent, watch)),
+            }
+        }
+        Ok(())
     }
 
     /// Notes how long training has waited for a sum.
@@ -206,7 +246,6 @@ impl Trial {
             .collect()
     }
 
-    /// Takes the decision out of what was saved.
     /// Leaves out of what was saved what a trial has decided.
     pub(crate) fn forget(state: &mut CodecState) {
         state.retain(|(name, _)| name != SAVED);
@@ -276,6 +315,25 @@ mod tests {
             (0, Way { coded: true, counts: false }, trial.state())
         );
         assert!(Trial::new(3).load(&mut trial.state()).is_err());
+    }
+
+    #[test]
+    fn steps_that_do_other_work_have_other_numbers() {
+        let mut trial = Trial::new(2);
+        let step = |trial: &mut Trial| {
+            // From the last bucket to the first.
+            let branches = [1, 0].map(|bucket| {
+                let branch = trial.branch(bucket);
+                trial.way(bucket);
+                branch
+            });
+            assert_eq!(branches[1], None);
+            branches[0]
+        };
+        let tried: Vec<_> = (0..2 * ROUND).map(|_| step(&mut trial)).collect();
+        assert_eq!(tried, [[Some(0); 4], [Some(1); 4]].concat());
+        trial.decide(&[1.0; 11], 1, &[10, 20]);
+        assert_eq!([(); 3].map(|()| step(&mut trial)), [Some(2), Some(3), Some(3)]);
     }
 
     #[test]

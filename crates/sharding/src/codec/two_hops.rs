@@ -115,16 +115,16 @@ impl<Q: Quantiser + Clone + 'static> GradCodec for TwoHops<Q> {
         }
     }
 
-    fn flush(&self, bucket: &Bucket, among: &Among, gradients: &mut [f32]) -> Result<()> {
+    fn flush(&self, bucket: &Bucket, among: &Among, mut gradients: Numbers<'_>) -> Result<()> {
         if self.memory != Memory::Errors {
             return Ok(());
         }
         if among.keeps == Keeps::All {
             // What the second hop has taken from the sum of this rank's part.
             let part = among.keeps.part(bucket.len, among.ranks, among.rank);
-            self.slots.add(bucket.slot, SUM, &mut gradients[part])?;
+            self.slots.add(bucket.slot, SUM, &mut gradients.part(part)?)?;
         }
-        self.slots.flush(bucket.slot, OWN, gradients)
+        self.slots.flush(bucket.slot, OWN, &mut gradients)
     }
 
     fn works_on_devices(&self) -> bool {

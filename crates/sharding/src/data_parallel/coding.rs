@@ -11,7 +11,7 @@ use crate::Result;
 use crate::beside::{Pending, Worker};
 use crate::buffer::with_singles;
 use crate::codec::{
-    CodecState, CodecVerdict, CodecWhen, GradCodec, Numbers, Peers, Route, Sum, Trial, Way, Working,
+    CodecState, CodecVerdict, CodecWhen, GradCodec, Numbers, Peers, Route, Sum, Trial, Watch, Way, Working,
 };
 
 /// A codec, and the ranks that it sums over.
@@ -41,8 +41,11 @@ struct Shared {
 /// A bucket that has gone by a codec, or on a device is on its way.
 #[derive(Debug)]
 pub(super) struct Coded {
+    bucket: usize,
     way: Way,
     working: Working,
+    /// What measures it and the bytes that it sends, if a device is to measure it.
+    measured: Option<(Watch, u64)>,
 }
 
 impl Coding {
@@ -89,12 +92,20 @@ impl Coding {
     /// The codec's and those of communication.
     pub(super) fn wait(&self, pending: Pending<Coded>) -> Result<()> {
         let start = Instant::now();
-        let Coded { way, working } = pending.wait()?;
+        let Coded { bucket, way, working, measured } = pending.wait()?;
+        if let Some((watch, _)) = &measured {
+            watch.note_computing()?;
+        }
         working.arrive()?;
         let waited = start.elapsed();
         *lock(&self.waited) += waited;
-        if let Some(trial) = &self.shared.trial {
-            lock(trial).waited(way, waited);
+        let Some(trial) = &self.shared.trial else { return Ok(()) };
+        match measured {
+            None => lock(trial).waited(way, waited),
+            Some((watch, sent)) => {
+                watch.note_computing()?;
+                lock(trial).measure(bucket, way, sent, watch);
+            }
         }
         Ok(())
     }
@@ -149,23 +160,27 @@ impl Coding {
 
 impl Shared {
     fn sum(&self, bucket: usize, full: &FlatStorage, shard: Option<&FlatStorage>) -> Result<Coded> {
-        let way = self.way(bucket)?;
+        let way = self.way(bucket, full)?;
         let (start, before, mut moving) = (Instant::now(), self.bytes_sent(), Duration::ZERO);
-        let working = if full.array().is_host() {
-            let sum =
-                |gradients: &mut [f32]| self.sum_numbers((bucket, way), gradients.into(), shard, &mut moving);
+        if full.array().is_host() {
+            let sum = |gradients: &mut [f32]| {
+                self.sum_numbers((bucket, way), gradients.into(), shard, (&mut moving, None))
+            };
             with_singles(full, sum)??;
-            Working::over()
-        } else {
-            let (gradients, beside) = Numbers::beside(full)?;
-            self.sum_numbers((bucket, way), gradients, shard, &mut moving)?;
-            beside.end()?
-        };
-        if let Some(trial) = &self.trial {
-            let sent = self.bytes_sent() - before;
-            lock(trial).note(bucket, way, start.elapsed(), (moving, sent));
+            if let Some(trial) = &self.trial {
+                let sent = self.bytes_sent() - before;
+                lock(trial).note(bucket, way, start.elapsed(), (moving, sent));
+            }
+            return Ok(Coded { bucket, way, working: Working::over(), measured: None });
         }
-        Ok(Coded { way, working })
+        let (gradients, beside) = Numbers::beside(full)?;
+        let watch = if way.counts { Some(Watch::start(&beside)?) } else { None };
+        self.sum_numbers((bucket, way), gradients, shard, (&mut moving, watch.as_ref()))?;
+        if let Some(watch) = &watch {
+            watch.note()?;
+        }
+        let measured = watch.map(|watch| (watch, self.bytes_sent() - before));
+        Ok(Coded { bucket, way, working: beside.end()?, measured })
     }
 
     /// All sums of a bucket; what communication takes is added to `moving`.
@@ -174,18 +189,18 @@ impl Shared {
         (bucket, way): (usize, Way),
         mut gradients: Numbers<'_>,
         shard: Option<&FlatStorage>,
-        moving: &mut Duration,
+        (moving, watch): (&mut Duration, Option<&Watch>),
     ) -> Result<()> {
         let [first, between @ ..] = self.sums[bucket].as_slice() else { return Ok(()) };
         let inside = self.route.groups.map_or(self.route.shard, |groups| groups.inside);
         let len = gradients.len();
-        *moving += self.run(first, gradients.part(0..len)?, &self.shards, way)?;
+        *moving += self.run(first, gradients.part(0..len)?, (&self.shards, watch), way)?;
         let mut own = first.among.keeps.part(len, inside.1, inside.0);
         for (sum, replicas) in between.iter().zip(&self.replicas) {
-            *moving += self.run(sum, gradients.part(own.clone())?, replicas, way)?;
+            *moving += self.run(sum, gradients.part(own.clone())?, (replicas, watch), way)?;
         }
         if self.route.groups.is_some() {
-            let mut peers = Peers::new(&self.shards, self.route.algorithm);
+            let mut peers = Peers::new(&self.shards, self.route.algorithm).watched(watch);
             peers.bring_together(&mut gradients)?;
             *moving += peers.moving();
             let (rank, ranks) = self.route.shard;
@@ -204,31 +219,39 @@ impl Shared {
     }
 
     /// One sum; how long communication took.
-    fn run(&self, sum: &Sum, mut gradients: Numbers<'_>, comm: &Communicator, way: Way) -> Result<Duration> {
-        let mut peers = Peers::new(comm, self.route.algorithm);
+    fn run(
+        &self,
+        sum: &Sum,
+        mut gradients: Numbers<'_>,
+        (comm, watch): (&Communicator, Option<&Watch>),
+        way: Way,
+    ) -> Result<Duration> {
+        let mut peers = Peers::new(comm, self.route.algorithm).watched(watch);
         let keeps = sum.among.keeps;
         if gradients.is_empty() && matches!(gradients, Numbers::Device(_)) {
             // All who would take part have as many.
             return Ok(peers.moving());
         }
-        match sum.coded {
-            true if way.coded => self.codec.reduce(&sum.bucket, gradients, keeps, &mut peers)?,
-            true => {
-                let gradients = gradients.on_host(self.codec.name())?;
-                self.codec.flush(&sum.bucket, &sum.among, gradients)?;
-                peers.sum(gradients, keeps)?;
+        match (sum.coded, way.coded) {
+            (true, true) => self.codec.reduce(&sum.bucket, gradients, keeps, &mut peers)?,
+            (true, false) => {
+                let all = 0..gradients.len();
+                self.codec.flush(&sum.bucket, &sum.among, gradients.part(all)?)?;
+                peers.add(&mut gradients, keeps)?;
             }
-            false => peers.add(&mut gradients, keeps)?,
+            (false, _) => peers.add(&mut gradients, keeps)?,
         }
         Ok(peers.moving())
     }
 
     /// Whether the codec is used for a bucket now. When it is time all ranks decide by what they have measured together, so that
-    /// they decide alike.
-    fn way(&self, bucket: usize) -> Result<Way> {
+    /// they decide alike; only then does the host wait for what a device has still to measure.
+    fn way(&self, bucket: usize, gradients: &FlatStorage) -> Result<Way> {
         let Some(trial) = &self.trial else { return Ok(Way { coded: true, counts: false }) };
         let mut trial = lock(trial);
-        if trial.is_due(bucket) {
+        let due = trial.is_due(bucket);
+        trial.collect(due)?;
+        if due {
             let mut all = trial.measured();
             self.shards.all_reduce(all.as_mut_slice(), ReduceOp::Sum)?;
             if let Some(replicas) = &self.replicas {
@@ -236,6 +259,9 @@ impl Shared {
             }
             let elements = |sums: &Vec<Sum>| sums.first().map_or(0, |sum| sum.bucket.len);
             trial.decide(&all, self.route.ranks(), &self.sums.iter().map(elements).collect::<Vec<_>>());
+        }
+        if let (Some(device), Some(branch)) = (gradients.array().device_backend(), trial.branch(bucket)) {
+            device.branch(branch)?;
         }
         Ok(trial.way(bucket))
     }

@@ -12,28 +12,22 @@ use crate::{Result, ShardingError};
 pub(super) struct Rounding(Option<DType>);
 
 impl Rounding {
-    /// What the codec among these options does on a device's computing stream; nothing if there is none, or its own codecs encode
-    /// ([`GradCodec::works_on_devices`]).
+    /// What the codec among these options does on a device's computing stream: nothing if there is none, or the device's own codecs do it
+    /// ([`GradCodec::works_on_devices`]), as they do where it is measured, or works between groups only.
     ///
     /// # Errors
-    /// [`ShardingError::Codec`] if it works on processors only, or is to be measured, or rounds between groups only.
+    /// [`ShardingError::Codec`] if it works on processors only.
     pub(super) fn of(options: &Options) -> Result<Self> {
         let Some(codec) = options.codec.as_deref() else { return Ok(Self(None)) };
-        let wrong = |problem: &str| Err(ShardingError::codec(GradCodec::name(codec), problem.to_owned()));
-        match (codec.rounds_to(), options.codec_when, options.codec_scope) {
-            (None, ..) if !codec.works_on_devices() => {
-                let there = CodecKind::ALL.iter().filter(|kind| kind.works_on_devices());
-                let names = there.map(|kind| kind.name()).collect::<Vec<_>>().join(", ");
-                wrong(&format!("encodes on processors; on GPUs there is {names}"))
-            }
-            (_, CodecWhen::Auto, _) => {
-                wrong("is measured by the host's clock, which a GPU does not wait for; use it always")
-            }
-            (Some(_), _, CodecScope::InterHost) => {
-                wrong("rounds between all ranks on GPUs, not between groups only; use scope all")
-            }
-            (rounded, ..) => Ok(Self(rounded)),
+        let simple = options.codec_when == CodecWhen::Always && options.codec_scope == CodecScope::All;
+        let rounded = codec.rounds_to().filter(|_| simple);
+        if rounded.is_none() && !codec.works_on_devices() {
+            let there = CodecKind::ALL.iter().filter(|kind| kind.works_on_devices());
+            let names = there.map(|kind| kind.name()).collect::<Vec<_>>().join(", ");
+            let problem = format!("encodes on processors; on GPUs there is {names}");
+            return Err(ShardingError::codec(GradCodec::name(codec), problem));
         }
+        Ok(Self(rounded))
     }
 
     /// Whether gradients are rounded.

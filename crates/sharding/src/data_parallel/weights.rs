@@ -78,8 +78,12 @@ impl Shared {
 
     fn gather_numbers(&self, mut full: Numbers<'_>, shard: &Numbers<'_>) -> Result<()> {
         let (rank, ranks) = (self.comm.rank(), self.comm.world_size());
+        let mut peers = Peers::new(&self.comm, Algorithm::Auto);
+        if let (Numbers::Device(_), Some(dtype)) = (&full, self.quantiser.rounds_to()) {
+            return full.gather_rounded(shard, dtype, &mut peers);
+        }
         let own = shard.encode_own(&*self.quantiser, (full.len(), rank, ranks), 0)?;
-        let messages = Peers::new(&self.comm, Algorithm::Auto).gather(own)?;
+        let messages = peers.gather(own)?;
         full.decode(&*self.quantiser, &messages, Cut { keeps: Keeps::Shard, ranks })
     }
 }

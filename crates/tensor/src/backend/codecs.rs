@@ -5,7 +5,7 @@ use std::ops::Range;
 use candle_core::DType;
 use phalanx_kernels::ChunkFormat;
 
-use super::{Array, Sent};
+use super::{Array, DeviceLowRank, Sent, Stopwatch};
 use crate::Result;
 
 /// Messages of the parts of some numbers, in one piece of a device's memory.
@@ -24,7 +24,7 @@ pub struct PackedMessages<'a> {
 /// before [`DeviceCodecs::done`] is told to arrive: whoever gives arrays keeps them until then.
 ///
 /// On the host codecs are the kernels of `phalanx-kernels`, on slices; messages have the same bytes.
-pub trait DeviceCodecs {
+pub trait DeviceCodecs: DeviceLowRank {
     /// Lets what follows begin after what was computed until now.
     ///
     /// # Errors
@@ -36,6 +36,12 @@ pub trait DeviceCodecs {
     /// # Errors
     /// The back end's.
     fn done(&self) -> Result<Sent>;
+
+    /// What notes when this work, and what is computed, is done.
+    ///
+    /// # Errors
+    /// If the device does not tell times.
+    fn stopwatch(&self) -> Result<Box<dyn Stopwatch>>;
 
     /// A flat array of unspecified elements.
     ///
@@ -54,6 +60,12 @@ pub trait DeviceCodecs {
     /// # Errors
     /// If numbers of elements or types differ.
     fn place(&self, to: &Array, from: &Array) -> Result<()>;
+
+    /// Overwrites elements by as many of another type, each rounded once.
+    ///
+    /// # Errors
+    /// If numbers of elements differ, or there is no such conversion.
+    fn convert(&self, to: &Array, from: &Array) -> Result<()>;
 
     /// Bytes from one message to the next where `len` numbers are in `parts`.
     fn stride(&self, format: ChunkFormat, len: usize, parts: usize) -> usize;

@@ -25,6 +25,7 @@ mod elementwise;
 mod images;
 mod lookups;
 mod losses;
+mod low_rank;
 mod memory;
 mod norms;
 mod place;
@@ -32,6 +33,7 @@ mod pooling;
 mod products;
 mod random;
 mod shapes;
+mod stopwatch;
 mod updates;
 
 pub use array::{Array, DeviceArray};
@@ -45,6 +47,7 @@ pub use elementwise::{BinaryOp, Elementwise, UnaryOp};
 pub use images::{ImagePreparation, Images};
 pub use lookups::Lookups;
 pub use losses::{ElementLoss, Losses};
+pub use low_rank::{DeviceLowRank, Run, ThinMatrix};
 pub use memory::Memory;
 pub use norms::{NormBackward, NormGrads, Normed, Norms};
 pub use place::Place;
@@ -53,6 +56,7 @@ pub use pooling::{Pool2dShape, Pooling};
 pub use products::{Attended, AttentionShape, Factor, Products};
 pub use random::Random;
 pub use shapes::Shapes;
+pub use stopwatch::Stopwatch;
 pub use updates::{
     AdamOptions, EmaOptions, LOSS_SCALE_STATE, LossScaleOptions, ScaledStep, SgdOptions, Updates,
 };

@@ -1,11 +1,11 @@
 //! What a rank computes on: the processor, or a GPU.
 
 use phalanx_collectives::{Algorithm, Communicator};
-use phalanx_sharding::{CodecKind, CodecScope, CodecWhen, Strategy};
+use phalanx_sharding::{CodecKind, Strategy};
 use phalanx_tensor::Place;
 
 use super::error::TrainError;
-use crate::config::{Config, DeviceKind, Offload, WeightCodec};
+use crate::config::{Config, DeviceKind, Offload};
 use crate::usage::GpuReading;
 
 /// What a rank computes on. Clones are handles.
@@ -249,29 +249,12 @@ fn only_on_processors(config: &Config, world: &Communicator) -> Option<String> {
         // What travels is the host's: encoded there, by its ways, encrypted if that is asked for.
         return None;
     }
-    let codec = &config.codec;
-    let (kind, when) = (codec.kind, codec.when);
+    let kind = config.codec.kind;
     if !kind.works_on_devices() {
         let there = CodecKind::ALL.iter().filter(|kind| kind.works_on_devices() && **kind != CodecKind::None);
         let names = there.map(|kind| kind.name()).collect::<Vec<_>>().join(", ");
         return Some(format!(
             "codec.kind = \"{kind}\" encodes gradients on the processor; on GPUs there is {names}"
-        ));
-    }
-    if kind != CodecKind::None && when != CodecWhen::Always {
-        return Some(format!(
-            "codec.when = \"{when}\" measures by the processor's clock, and \"always\" works on GPUs"
-        ));
-    }
-    if codec.weights == WeightCodec::Bf16 {
-        return Some(
-            "codec.weights = \"bf16\" rounds parameters on the processor; on GPUs there is int8".to_owned(),
-        );
-    }
-    let scope = codec.scope;
-    if kind == CodecKind::Bf16 && scope != CodecScope::All {
-        return Some(format!(
-            "codec.scope = \"{scope}\" with codec.kind = \"{kind}\" is for processors, and \"all\" works on GPUs"
         ));
     }
     if comm.algorithm != Algorithm::Auto {

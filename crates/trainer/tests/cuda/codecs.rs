@@ -2,19 +2,23 @@
 
 use std::fs;
 
-use serde_json::Value;
-
 use crate::graphs::graphs_change_nothing;
-use crate::place::{Place, agree_on, column, goes_on_bit_for_bit};
+use crate::place::{Place, agree_on, agree_on_also_by_graphs, column, goes_on_bit_for_bit};
 
 const ALWAYS: &str = "--set codec.when=always";
 
 #[test]
 fn integers_with_scales_train_as_those_of_processors() {
     let Some(place) = Place::anywhere() else { return };
-    for strategy in ["ddp", "zero2", "fsdp"] {
-        let line = format!("tiny --steps 5 --strategy {strategy} --set codec.kind=int8 {ALWAYS}");
-        agree_on(&place, 2, &line, 1e-4);
+    let whole = agree_on(&place, 2, "tiny --steps 5 --strategy ddp", 1e-4);
+    let line = |strategy: &str, kind: &str| {
+        format!("tiny --steps 5 --strategy {strategy} --set codec.kind={kind} {ALWAYS}")
+    };
+    let of_int8 = agree_on(&place, 2, &line("ddp", "int8"), 1e-4);
+    let of_int4 = agree_on(&place, 2, &line("ddp", "int4"), 5e-3);
+    assert!(of_int8 <= 0.3 * whole && of_int4 <= 0.17 * whole, "{of_int8} and {of_int4} of {whole} bytes");
+    for strategy in ["zero2", "fsdp"] {
+        agree_on(&place, 2, &line(strategy, "int8"), 1e-4);
     }
     // A leader, parts of the optimizer, groups; chunks that are not full.
     for strategy in ["dp", "zero1", "hsdp"] {
@@ -23,18 +27,18 @@ fn integers_with_scales_train_as_those_of_processors() {
         );
         agree_on(&place, 4, &line, 1e-4);
     }
-    agree_on(&place, 2, &format!("tiny --steps 5 --strategy zero3 --set codec.kind=int4 {ALWAYS}"), 5e-3);
 }
 
 #[test]
 fn levels_at_random_and_signs_train_as_those_of_processors() {
     let Some(place) = Place::anywhere() else { return };
-    agree_on(&place, 2, &format!("tiny --steps 5 --strategy ddp --set codec.kind=qsgd {ALWAYS}"), 1e-3);
+    let qsgd = format!("tiny --steps 6 --strategy ddp --set codec.kind=qsgd {ALWAYS}");
+    agree_on_also_by_graphs(&place, 2, &qsgd, 1e-3);
     agree_on(&place, 2, &format!("tiny --steps 5 --strategy zero2 --set codec.kind=qsgd {ALWAYS}"), 1e-3);
     // Which sign a number near 0 has is not what two processors agree about.
-    let sign = format!("tiny --steps 5 --set optim.lr=0.001 --set codec.kind=sign {ALWAYS}");
+    let sign = format!("tiny --steps 6 --set optim.lr=0.001 --set codec.kind=sign {ALWAYS}");
     agree_on(&place, 2, &format!("{sign} --strategy ddp"), 5e-3);
-    agree_on(&place, 2, &format!("{sign} --strategy fsdp"), 5e-3);
+    agree_on_also_by_graphs(&place, 2, &format!("{sign} --strategy zero2"), 5e-3);
 }
 
 #[test]
@@ -43,13 +47,12 @@ fn entries_train_as_those_of_processors() {
     let sparse =
         |kind: &str| format!("tiny --steps 6 --set codec.kind={kind} --set codec.density=0.05 {ALWAYS}");
     // Numbers of nearly the same magnitude may be taken the one for the other.
-    for (kind, strategy) in [("topk", "ddp"), ("topk", "zero2"), ("topk-int8", "ddp"), ("topk-int8", "fsdp")]
-    {
+    for (kind, strategy) in [("topk", "ddp"), ("topk", "zero2"), ("topk-int8", "ddp")] {
         agree_on(&place, 2, &format!("{} --strategy {strategy}", sparse(kind)), 2e-3);
     }
-    for strategy in ["ddp", "fsdp"] {
-        agree_on(&place, 2, &format!("{} --strategy {strategy}", sparse("randomk")), 1e-4);
-    }
+    agree_on_also_by_graphs(&place, 2, &format!("{} --strategy fsdp", sparse("topk-int8")), 2e-3);
+    agree_on(&place, 2, &format!("{} --strategy ddp", sparse("randomk")), 1e-4);
+    agree_on_also_by_graphs(&place, 2, &format!("{} --strategy fsdp", sparse("randomk")), 1e-4);
     let dgc = "--set optim.kind=sgd --set optim.momentum=0 --set codec.warmup_steps=4";
     agree_on(&place, 2, &format!("{} {dgc}", sparse("dgc")), 2e-3);
     agree_on(&place, 4, &format!("{} --strategy dp", sparse("topk")), 2e-3);
@@ -57,7 +60,7 @@ fn entries_train_as_those_of_processors() {
 }
 
 #[test]
-fn parameters_gathered_as_integers_train_as_those_of_processors() {
+fn parameters_gathered_rounded_train_as_those_of_processors() {
     let Some(place) = Place::anywhere() else { return };
     let rounded = "--set codec.weights=int8";
     agree_on(&place, 2, &format!("tiny --steps 5 --strategy fsdp {rounded}"), 1e-3);
@@ -67,6 +70,7 @@ fn parameters_gathered_as_integers_train_as_those_of_processors() {
         &format!("tiny --steps 5 --strategy hsdp {rounded} --set codec.kind=int8 {ALWAYS}"),
         2e-3,
     );
+    agree_on(&place, 2, "tiny --steps 5 --strategy fsdp --set codec.weights=bf16", 1e-3);
     // Of shards that are kept on the host.
     agree_on(
         &place,
@@ -87,6 +91,47 @@ fn codecs_between_groups_alone_train_as_on_processors() {
     let between = format!("--set codec.scope=inter-host --set codec.kind=int8 {ALWAYS}");
     for strategy in ["ddp", "zero2", "hsdp"] {
         agree_on(&place, 4, &format!("tiny --steps 5 --strategy {strategy} {between}"), 1e-4);
+    }
+    let rounded = format!("--set codec.scope=inter-host --set codec.kind=bf16 {ALWAYS}");
+    agree_on(&place, 4, &format!("tiny --steps 5 --strategy zero2 {rounded}"), 5e-4);
+}
+
+#[test]
+fn products_of_thin_matrices_train_as_those_of_processors() {
+    let Some(place) = Place::anywhere() else { return };
+    let power = format!("--set codec.kind=powersgd --set codec.rank=3 {ALWAYS}");
+    agree_on_also_by_graphs(&place, 2, &format!("tiny --steps 6 --strategy zero2 {power}"), 1e-3);
+    // Shards that are taken as matrices, between groups.
+    agree_on(&place, 4, &format!("tiny --steps 5 --strategy hsdp {power}"), 1e-3);
+    if place.has(2) {
+        let common =
+            "train tiny --set train.ranks=2 --set train.device=cuda --strategy ddp --set log.every=1";
+        goes_on_bit_for_bit(&place, &format!("{common} {power}"));
+    }
+}
+
+#[test]
+fn gpus_measure_where_a_codec_pays() {
+    let Some(place) = Place::anywhere() else { return };
+    // Four steps by the codec, and four without, which begin with what was held back; what is decided then depends on the machine.
+    let tried = "--set codec.kind=topk --set codec.density=0.05 --set codec.when=auto";
+    agree_on_also_by_graphs(&place, 2, &format!("tiny --steps 8 --strategy zero2 {tried}"), 2e-3);
+    agree_on(&place, 2, "tiny --steps 8 --set codec.kind=bf16 --set codec.when=auto", 5e-4);
+    if !place.has(2) {
+        return;
+    }
+    let line = format!("train tiny --steps 12 --set train.ranks=2 --set train.device=cuda {tried}");
+    for graphs in [false, true] {
+        let text =
+            place.succeed(&format!("{line} --set train.graphs={graphs} --set log.every=1 --out {graphs}"));
+        let told: Vec<&str> = text.lines().filter(|line| line.contains(" for bucket ")).collect();
+        for (bucket, line) in told.iter().enumerate() {
+            assert!(line.contains(&format!(" for bucket {bucket} of ")), "each once: {told:?}");
+            assert!(line.contains("codec on ") || line.contains("codec off "), "{line}");
+            assert!(!line.contains(" 0.000 MB"), "{line}");
+        }
+        assert!(!told.is_empty(), "{text}");
+        assert!(column(&place.run(&graphs.to_string()), "loss").iter().all(|loss| loss.is_finite()));
     }
 }
 
@@ -109,33 +154,8 @@ fn what_is_held_back_goes_on_bit_for_bit() {
     for (a, b) in whole.iter().zip(&moved) {
         assert!((a - b).abs() <= 5e-3 * a.abs(), "{whole:?} and {moved:?}");
     }
-    graphs_change_nothing(&place, 2, &format!("tiny --strategy zero2 --set codec.kind=sign {ALWAYS}"));
-    graphs_change_nothing(&place, 2, &format!("tiny --strategy ddp --set codec.kind=qsgd {ALWAYS}"));
-    for kind in ["topk-int8", "randomk"] {
-        graphs_change_nothing(&place, 2, &format!("tiny --strategy zero2 --set codec.kind={kind} {ALWAYS}"));
-    }
     fs::remove_dir_all(place.run("whole")).expect("removes");
     fs::remove_dir_all(place.run("parts")).expect("removes");
     let dgc = format!("{common} --set codec.kind=dgc --set optim.kind=sgd --set optim.momentum=0 {ALWAYS}");
     goes_on_bit_for_bit(&place, &format!("{dgc} --set train.device=cuda --strategy ddp"));
-}
-
-#[test]
-fn fewer_bytes_travel() {
-    let Some(place) = Place::anywhere() else { return };
-    if !place.has(2) {
-        return;
-    }
-    let common = "train tiny --steps 3 --set train.ranks=2 --set train.device=cuda --strategy ddp";
-    let sent = |kind: &str| {
-        place.succeed(&format!("{common} --set codec.kind={kind} {ALWAYS} --out {kind}"));
-        let summary = fs::read(place.run(kind).join("summary.json")).expect("reads");
-        let summary: Value = serde_json::from_slice(&summary).expect("is JSON");
-        summary["ranks"][0]["step_bytes_sent"].as_f64().expect("a number")
-    };
-    let plain = sent("none");
-    for (kind, part) in [("int8", 0.3), ("int4", 0.17), ("sign", 0.1)] {
-        let coded = sent(kind);
-        assert!(coded < part * plain, "{kind}: {coded} of {plain} bytes");
-    }
 }

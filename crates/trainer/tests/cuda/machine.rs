@@ -21,7 +21,6 @@ fn a_gpu_is_taken_where_there_is_one_for_each_rank() {
             "codec.kind=lossless",
             "codec.kind = \"lossless\" encodes gradients on the processor; on GPUs there is bf16, int8",
         ),
-        ("codec.kind=int8", "codec.when = \"auto\" measures by the processor's clock"),
         ("comm.algorithm=ring", "comm.algorithm = \"ring\", and NCCL chooses the way itself"),
     ] {
         let line = format!("train tiny --steps 1 --set train.ranks=2 --set {setting}");

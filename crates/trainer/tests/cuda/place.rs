@@ -101,15 +101,24 @@ pub(crate) fn agree(place: &Place, line: &str, tolerance: f64) {
     agree_on(place, 1, line, tolerance);
 }
 
-/// Ranks with a GPU each, and as many on the processor, have the same losses.
-pub(crate) fn agree_on(place: &Place, ranks: usize, line: &str, tolerance: f64) {
+/// Ranks with a GPU each, and as many on the processor, have the same losses. The bytes that one of those with a GPU sends in a step.
+pub(crate) fn agree_on(place: &Place, ranks: usize, line: &str, tolerance: f64) -> f64 {
+    compare(place, ranks, line, tolerance, false)
+}
+
+/// As [`agree_on`], and steps by graphs have the bits of those without.
+pub(crate) fn agree_on_also_by_graphs(place: &Place, ranks: usize, line: &str, tolerance: f64) -> f64 {
+    compare(place, ranks, line, tolerance, true)
+}
+
+fn compare(place: &Place, ranks: usize, line: &str, tolerance: f64, graphs: bool) -> f64 {
     if !place.has(ranks) {
-        return;
+        return 0.0;
     }
+    let common = format!("--set train.ranks={ranks} --set train.threads=1 --set log.every=1");
+    let train = |on: &str, out: &str| place.succeed(&format!("train {line} {common} --set {on} --out {out}"));
     for device in ["cpu", "cuda"] {
-        let common = format!("--set train.ranks={ranks} --set train.threads=1 --set log.every=1");
-        let text =
-            place.succeed(&format!("train {line} {common} --set train.device={device} --out {device}"));
+        let text = train(&format!("train.device={device}"), device);
         assert_eq!(device == "cuda", text.contains("GPU 0, "), "{text}");
     }
     let [on_cpu, on_gpu] = ["cpu", "cuda"].map(|name| losses(&place.run(name)));
@@ -117,9 +126,19 @@ pub(crate) fn agree_on(place: &Place, ranks: usize, line: &str, tolerance: f64) 
     for (step, (a, b)) in on_cpu.iter().zip(&on_gpu).enumerate() {
         assert!((a - b).abs() <= tolerance * a.abs().max(1e-3), "{line}, step {step}: {a} and {b}");
     }
+    let summary = fs::read(place.run("cuda").join("summary.json")).expect("reads");
+    let summary: Value = serde_json::from_slice(&summary).expect("is JSON");
+    if graphs {
+        train("train.device=cuda --set train.graphs=true", "graphs");
+        assert_eq!(losses(&place.run("graphs")), on_gpu, "{line}, by graphs");
+        let log = fs::read_to_string(place.run("graphs").join("logs/rank-0.log")).expect("reads");
+        assert!(log.contains(" pieces of work are recorded as"), "{line}: nothing was recorded: {log}");
+        fs::remove_dir_all(place.run("graphs")).expect("removes");
+    }
     for name in ["cpu", "cuda"] {
         fs::remove_dir_all(place.run(name)).expect("removes");
     }
+    summary["ranks"][0]["step_bytes_sent"].as_f64().unwrap_or(0.0)
 }
 
 /// A run that is interrupted and resumed ends with the losses and weights of one that is not, `whole`.

@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use candle_core::DType;
 use phalanx_cuda::kernels::{self, ChunkMessages, Drawn};
-use phalanx_cuda::{ElementType, Stream};
+use phalanx_cuda::{ElementType, Laps, Stream};
 use phalanx_kernels::ChunkFormat;
 
 use super::{Cuda, element_type};
 use crate::Result;
-use crate::backend::{Array, DeviceCodecs, MemoryKind, PackedMessages, Sent, counted_as};
+use crate::backend::{Array, DeviceCodecs, MemoryKind, PackedMessages, Sent, Stopwatch, counted_as};
 
 const OP: &str = "a codec";
 
@@ -21,6 +21,20 @@ impl Cuda {
     }
 }
 
+impl Stopwatch for Laps {
+    fn note(&mut self) -> Result<()> {
+        Ok(Self::note(self, Stream::Communication)?)
+    }
+
+    fn note_computing(&mut self) -> Result<()> {
+        Ok(Self::note(self, Stream::Compute)?)
+    }
+
+    fn seconds(&self, wait: bool) -> Result<Option<Vec<f64>>> {
+        Ok(Self::seconds(self, wait)?)
+    }
+}
+
 impl DeviceCodecs for Cuda {
     fn begin(&self) -> Result<()> {
         Ok(self.gpu().device().wait(Stream::Communication, Stream::Compute)?)
@@ -29,6 +43,10 @@ impl DeviceCodecs for Cuda {
     fn done(&self) -> Result<Sent> {
         let mark = self.gpu().device().mark(Stream::Communication)?;
         Ok(Sent::on_the_way(move || Ok(mark.before(Stream::Compute)?)))
+    }
+
+    fn stopwatch(&self) -> Result<Box<dyn Stopwatch>> {
+        Ok(Box::new(Laps::new(self.gpu().device())?))
     }
 
     fn room(&self, len: usize, dtype: DType) -> Result<Array> {
@@ -43,6 +61,11 @@ impl DeviceCodecs for Cuda {
 
     fn place(&self, to: &Array, from: &Array) -> Result<()> {
         Ok(self.slice(OP, to)?.copy_from_on(self.slice(OP, from)?, Stream::Communication)?)
+    }
+
+    fn convert(&self, to: &Array, from: &Array) -> Result<()> {
+        let (to, from) = (self.slice(OP, to)?, self.slice(OP, from)?);
+        Ok(kernels::convert_on(self.gpu(), from, to, Stream::Communication)?)
     }
 
     fn stride(&self, format: ChunkFormat, len: usize, parts: usize) -> usize {

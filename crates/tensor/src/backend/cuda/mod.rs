@@ -14,6 +14,7 @@ mod elementwise;
 mod images;
 mod lookups;
 mod losses;
+mod low_rank;
 mod memory;
 mod norms;
 mod pooling;
