@@ -119,6 +119,9 @@ pub struct Scaling {
     /// The column of those that are predicted.
     #[serde(default)]
     pub predicted: Option<String>,
+    /// The column of those that communication alone would allow.
+    #[serde(default)]
+    pub communication: Option<String>,
 }
 
 /// Something that is varied: named choices, or a key and its values.
