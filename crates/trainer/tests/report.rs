@@ -253,11 +253,11 @@ fn a_trace_becomes_a_timeline_of_steps() {
     check(&page);
     // Each step takes as long; the one in the middle and two after it.
     for words in [
-        "steps 5 to 7: 0.002900 s",
+        "steps 5 to 7: 2.900 ms",
         ">step 6<",
-        "rank 1, computing thread: forward 0.0006000 s, in 3 stretches",
-        "rank 0, communication: communication, hidden 0.0006000 s, in 3 stretches",
-        "rank 0, communication: communication, waited for 0.0006000 s, in 3 stretches",
+        "rank 1, computing thread: forward 0.6000 ms, in 3 stretches",
+        "rank 0, communication: communication, hidden 0.6000 ms, in 3 stretches",
+        "rank 0, communication: communication, waited for 0.6000 ms, in 3 stretches",
         "rank 0, computing thread: saving",
         "seconds of a step, rank 0",
     ] {

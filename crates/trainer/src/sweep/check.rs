@@ -50,14 +50,16 @@ impl SweepFile {
                 })
                 .collect();
             let columns = self.columns_of(&part);
-            let is_predicted = self.axes_of(&part).iter().any(|axis| !axis.predicted.is_empty())
+            let some = |axis: &&Axis| axis.all_choices().iter().any(|choice| choice.predicted);
+            let is_predicted = self.axes_of(&part).iter().any(some)
                 || columns.iter().any(|column| PREDICTED.contains(&column.as_str()));
             if is_predicted {
-                if self.predict.is_empty() {
+                let predict = self.predict_of(&part);
+                if predict.is_empty() {
                     let problem = "something is predicted; [predict] names the choices of the run that it is predicted from";
                     return Err(problem.to_owned());
                 }
-                known(&self.predict, &axes).map_err(|problem| format!("[predict]: {problem}"))?;
+                known(predict, &axes).map_err(|problem| format!("[predict]: {problem}"))?;
             }
             let Some(scaling) = &part.scaling else { continue };
             if !axes.iter().any(|(title, _)| *title == scaling.over) {

@@ -116,7 +116,9 @@ impl Filled {
             let known = self.rows.iter().any(|row| row.cells[at].is_some());
             if self.columns[at].starts_with("gpu_") && !known {
                 self.columns.remove(at);
-                self.rows.iter_mut().for_each(|row| drop(row.cells.remove(at)));
+                self.rows.iter_mut().for_each(|row| {
+                    row.cells.remove(at);
+                });
             }
         }
     }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::Page;
 use super::table::{Cell, table};
+use crate::console::format;
 use crate::report::chart::{Chart, Unit};
 use crate::report::html::escape;
 use crate::report::numbers::{bytes, seconds, tick, ticks};
@@ -38,6 +39,11 @@ pub(super) fn read(run: &RunData) -> Result<Vec<StepLanes>, String> {
     }
     let file = TraceFile::read(&path).map_err(|error| error.to_string())?;
     Ok(StepLanes::of(&file, RANKS))
+}
+
+/// A time, short ones in milliseconds.
+fn time(value: f64) -> String {
+    if value < 1.0 { format!("{} ms", format::number(1e3 * value)) } else { seconds(value) }
 }
 
 /// The colour of an activity, and whether it is faint.
@@ -93,8 +99,11 @@ fn figure(lanes: &StepLanes) -> String {
         (Some((only, _)), _) => format!("step {only}"),
         _ => "steps".to_owned(),
     };
-    let title = format!("{title}: {}", seconds(lanes.seconds));
-    let is_there = |activity: &Activity| lanes.ranks.iter().any(|rank| rank.seconds.get(activity).is_some_and(|of| *of > 0.0) || in_lanes(rank, *activity));
+    let title = format!("{title}: {}", time(lanes.seconds));
+    let is_there = |activity: &Activity| {
+        let takes = |rank: &RankLanes| rank.seconds.get(activity).is_some_and(|of| *of > 0.0);
+        lanes.ranks.iter().any(|rank| takes(rank) || in_lanes(rank, *activity))
+    };
     let present: Vec<Activity> = Activity::ALL.into_iter().filter(is_there).collect();
     let mut html = format!(
         "<figure><figcaption>{0}</figcaption><div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{0}\">{1}</div><ul class=\"legend\">",
@@ -107,7 +116,7 @@ fn figure(lanes: &StepLanes) -> String {
     let head: Vec<String> =
         std::iter::once("rank").chain(present.iter().map(|activity| activity.name())).map(str::to_owned).collect();
     let row = |rank: &RankLanes| {
-        let cells = present.iter().map(|activity| Cell::number(rank.seconds.get(activity).copied(), seconds));
+        let cells = present.iter().map(|activity| Cell::number(rank.seconds.get(activity).copied(), time));
         std::iter::once(Cell::Number(rank.rank.to_string(), rank.rank as f64)).chain(cells).collect()
     };
     let rows: Vec<Vec<Cell>> = lanes.ranks.iter().map(row).collect();
@@ -155,14 +164,15 @@ fn picture(lanes: &StepLanes, title: &str) -> String {
     html.push_str(&body);
     let axis = y - GAP + 4.0;
     let _ = write!(html, "<path class=\"grid\" d=\"M{LEFT} {axis:.1}H{WIDTH}\"/>");
-    for at in ticks(0.0, lanes.seconds, 8, Unit::Seconds) {
-        let place = x(at);
+    let (scale, unit) = if lanes.seconds < 1.0 { (1e3, "ms") } else { (1.0, "s") };
+    for at in ticks(0.0, scale * lanes.seconds, 8, Unit::Plain) {
+        let place = x(at / scale);
         let anchor = if place > WIDTH - 30.0 { "end" } else { "middle" };
         let _ = write!(
             html,
-            "<text x=\"{place:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{}</text>",
+            "<text x=\"{place:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{} {unit}</text>",
             axis + 16.0,
-            escape(&tick(at, Unit::Seconds))
+            escape(&tick(at, Unit::Plain))
         );
     }
     html.push_str("</svg>");
@@ -181,7 +191,7 @@ fn paths(html: &mut String, lane: &Lane, of: &str, y: f64, x: &dyn Fn(f64) -> f6
             (count, sum) = (count + 1, sum + end - begin);
         }
         if count > 0 {
-            let told = format!("{of}: {} {}, in {count} stretches", activity.name(), seconds(sum));
+            let told = format!("{of}: {} {}, in {count} stretches", activity.name(), time(sum));
             let _ = write!(
                 html,
                 "<path class=\"{}\" d=\"{path}\"><title>{}</title></path>",
