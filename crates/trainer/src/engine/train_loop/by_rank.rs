@@ -23,7 +23,7 @@ impl ByRank {
     /// Writes what all ranks have told of a step that had these phases. Sums are told as parts of the mean over all ranks; a rank's own
     /// mean is as many times as large.
     pub(super) fn write(&mut self, step: u64, phases: &[&Phase], told: &[Told]) -> Result<(), TrainError> {
-        for Told { rank, seconds, sums } in told {
+        for Told { rank, seconds, sums, .. } in told {
             let mut line = Line::new(step).with("rank", *rank).with("seconds", self.before + seconds);
             for phase in reports(phases, sums) {
                 line = line.with(&named(&phase.name, "loss"), phase.loss * told.len() as f64);
