@@ -117,7 +117,7 @@ pub fn sum_columns<T: Float>(
         return Ok(());
     }
     // Whole vectors for each thread.
-    let width = cols.div_ceil(context.threads()).next_multiple_of(16);
+    let width = cols.div_ceil(context.parts()).next_multiple_of(16);
     context.run_chunks(sums, width, |task, sums| {
         let first = task * width;
         let mut totals = vec![0.0_f64; sums.len()];
@@ -157,7 +157,7 @@ pub fn sum_rows<T: Float>(
     const KERNEL: &str = "sum_rows";
     check_len(KERNEL, "x", rows * cols, x.len())?;
     check_len(KERNEL, "sums", rows, sums.len())?;
-    let some = rows.div_ceil(context.threads()).max(1);
+    let some = rows.div_ceil(context.parts()).max(1);
     context.run_chunks(sums, some, |task, sums| {
         context.simd(
             #[inline(always)]

@@ -1,6 +1,7 @@
 //! Threads and scratch memory, given by the caller.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::sync::{Mutex, PoisonError};
 
 use pulp::Arch;
@@ -16,6 +17,8 @@ use crate::products::{HasBf16, Products};
 /// everything runs on the caller.
 pub struct Context {
     threads: usize,
+    /// In how many parts work is cut, if not by the threads that there are.
+    parts: Option<NonZeroUsize>,
     pool: Option<ForkJoin>,
     arch: Arch,
     has_bf16: Option<HasBf16>,
@@ -81,18 +84,40 @@ impl Context {
         Self { products, ..self }
     }
 
+    /// This context, cutting work into as many parts as `parts` threads would, whatever threads it has: then the same input gives
+    /// the same bits on any number of threads. Kernels that sum images part by part keep a copy of their sums for each.
+    #[must_use]
+    pub fn with_parts(self, parts: NonZeroUsize) -> Self {
+        Self { parts: Some(parts), ..self }
+    }
+
     fn with_arch(threads: usize, arch: Arch) -> Self {
         let threads = threads.max(1);
         let pool = (threads > 1).then(|| ForkJoin::new(threads - 1));
         let threads = pool.as_ref().map_or(1, ForkJoin::threads);
         let has_bf16 = if Level::of(arch) == Level::Avx512 { HasBf16::detect() } else { None };
         let products = Products::default();
-        Self { threads, pool, arch, has_bf16, products, singles: Mutex::default(), doubles: Mutex::default() }
+        let parts = None;
+        Self {
+            threads,
+            parts,
+            pool,
+            arch,
+            has_bf16,
+            products,
+            singles: Mutex::default(),
+            doubles: Mutex::default(),
+        }
     }
 
     /// How many threads it has.
     pub fn threads(&self) -> usize {
         self.threads
+    }
+
+    /// For how many threads work is cut: those that there are, or as [`Context::with_parts`] says.
+    pub(crate) fn parts(&self) -> usize {
+        self.parts.map_or(self.threads, NonZeroUsize::get)
     }
 
     /// What it multiplies.
@@ -149,7 +174,7 @@ impl Context {
         task: impl Fn(usize, &mut [T]) + Sync + Send,
     ) {
         let len = len.max(1);
-        let planes = (data.len() / len).div_ceil(self.threads * 4).max(1);
+        let planes = (data.len() / len).div_ceil(self.parts() * 4).max(1);
         self.run_chunks(data, planes * len, |index, data| {
             for (offset, plane) in data.chunks_mut(len).enumerate() {
                 task(index * planes + offset, plane);
@@ -174,10 +199,10 @@ impl Context {
     /// small that handing it out costs more than doing it.
     pub(crate) fn piece(&self, len: usize, unit: usize) -> usize {
         const SMALLEST: usize = 1 << 14;
-        if self.threads == 1 {
+        if self.parts() == 1 {
             return len.max(1);
         }
-        let wanted = (len / (self.threads * 2)).max(SMALLEST);
+        let wanted = (len / (self.parts() * 2)).max(SMALLEST);
         wanted.div_ceil(unit.max(1)) * unit.max(1)
     }
 

@@ -7,7 +7,7 @@
 //! argument instead of panicking.
 //!
 //! - [`Context`] holds the threads and the scratch memory that the caller gives. The same input with the same
-//!   number of threads gives the same bits.
+//!   number of threads gives the same bits, and with the same [`Context::with_parts`] on any number of threads.
 //! - Kernels are generic over [`Float`]: f32 to train in, f64 to check gradients in. One source serves both.
 //! - Codecs of gradients ([`quantise_int8`], [`top_k`], [`compress_lossless`] and more) turn numbers into fewer bytes and back,
 //!   with the same bits on every processor.
@@ -57,6 +57,7 @@ mod columns;
 mod context;
 mod conv;
 mod error;
+mod exact;
 mod float;
 mod fork_join;
 mod gemm_call;
@@ -94,6 +95,7 @@ pub use conv::{
     conv2d_backward_weight, conv2d_backward_weight_bf16, conv2d_forward, conv2d_forward_bf16,
 };
 pub use error::{KernelError, Result};
+pub use exact::ExactSquares;
 pub use float::Float;
 pub use level::{LEVEL_VARIABLE, Level};
 pub use linear::linear_forward;

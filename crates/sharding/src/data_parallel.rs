@@ -14,9 +14,11 @@
 
 mod coding;
 mod gradients;
+mod logical;
 mod parameters;
 mod prefetch;
 mod rounding;
+mod shards;
 mod weights;
 
 use std::collections::BTreeMap;
@@ -29,6 +31,7 @@ use phalanx_tensor::{Array, FlatParam, HookResult, Listener, ParamState, ParamSt
 
 use self::coding::Coding;
 use self::gradients::{Reduction, Reductions};
+use self::logical::Logical;
 use self::parameters::Gathered;
 use self::prefetch::Pass;
 use self::rounding::Rounding;
@@ -36,6 +39,7 @@ use self::weights::WeightGather;
 use crate::agreement::{any_of, broadcast_buffers, check_same_model};
 use crate::buffer::InPlace;
 use crate::codec::{CodecState, CodecVerdict, Groups, Route, nothing_kept};
+use crate::logical::LogicalRanks;
 use crate::mesh::part;
 use crate::options::{Options, Overlap};
 use crate::parallel::{ParallelStrategy, ShardRole, StateBytes, Step, StepToken};
@@ -73,6 +77,8 @@ pub struct DataParallel {
     options: Options,
     /// What gradients go by instead of themselves, if there is a codec.
     coding: Option<Coding>,
+    /// What sums the gradients of logical ranks, if there are any.
+    logical: Option<Logical>,
     /// What gradients of a device are on their way.
     rounding: Rounding,
     /// What gathers parameters rounded, if they are to be.
@@ -123,7 +129,8 @@ impl DataParallel {
     /// # Errors
     /// [`ShardingError::Mesh`] if the mesh lacks an axis, [`ShardingError::Strategy`] if the strategy cannot go by the
     /// algorithm, gathers no parameters that could be quantised, or cannot have them kept on the host, [`ShardingError::Codec`] if the codec does not know the
-    /// gradients' type or the processor that computes them; otherwise as [`DataParallel::new`].
+    /// gradients' type or the processor that computes them, or there are logical ranks, [`ShardingError::LogicalRanks`] and
+    /// [`ShardingError::LogicalDevice`] if these are too few or lie on GPUs; otherwise as [`DataParallel::new`].
     pub fn with_options(
         store: &ParamStore,
         mesh: ProcessMesh,
@@ -155,6 +162,14 @@ impl DataParallel {
             if let Some((_, param)) = other {
                 let problem = format!("encodes gradients of f32, not {}", param.dtype().as_str());
                 return Err(ShardingError::codec(codec.name(), problem));
+            }
+        }
+        let placed = options.logical_ranks.map(|logical| LogicalRanks::new(logical, comm.world_size()));
+        let placed = placed.transpose()?;
+        if placed.is_some() {
+            options.sums_exactly()?;
+            if params.iter().any(|param| !param.place().is_host()) {
+                return Err(ShardingError::LogicalDevice);
             }
         }
         check_same_model(store, &comm)?;
@@ -197,6 +212,15 @@ impl DataParallel {
                 Some(Coding::new(codec.clone(), route, links, &params, (options.codec_when, beside))?)
             }
         };
+        let logical = placed.map(|placed| {
+            let links = (
+                part(&comm, 0)?,
+                shards.world_size(),
+                replicas.map(|replicas| part(replicas, 0)).transpose()?,
+            );
+            Logical::new(placed, strategy.layout.gradients, links, (params.len(), beside))
+        });
+        let logical = logical.transpose()?;
         let (shards, replicas) = (by(shards), replicas.map(by));
         let order = trainable().map(|(at, _)| at).rev().collect();
         let (mut blocks, mut buckets) = (BTreeMap::new(), Vec::new());
@@ -219,6 +243,7 @@ impl DataParallel {
             buckets,
             options,
             coding,
+            logical,
             rounding,
             weights,
             state: Mutex::default(),
@@ -256,6 +281,11 @@ impl DataParallel {
         param.is_offloaded() || self.strategy.layout.leaves_memory(param, self.shards.world_size())
     }
 
+    /// The buckets whose reduction has not started, `started` having.
+    fn unstarted(&self, started: usize) -> impl Iterator<Item = &FlatParam> + Clone {
+        self.order[started..].iter().map(|at| &self.params[*at])
+    }
+
     /// Whether ranks own different elements.
     fn is_sharded(&self) -> bool {
         self.strategy.layout.optimizer != Layout::Replicated
@@ -291,7 +321,11 @@ impl Listener for DataParallel {
         let mut state = self.state();
         let outside = ShardingError::Step("gradients came outside of any; begin one before backward");
         let step = state.step.as_mut().ok_or(outside)?;
-        if step.accumulating {
+        let is_last = match self.logical.as_ref().zip(step.shards.as_mut()) {
+            Some((logical, shards)) => shards.ready(param, logical.spares())?,
+            None => !step.accumulating,
+        };
+        if !is_last {
             return Ok(());
         }
         step.ready[param.index()] = true;
@@ -330,8 +364,17 @@ impl ParallelStrategy for DataParallel {
             return Err(ShardingError::Step("one is under way already; finish or drop it first"));
         }
         self.params.iter().for_each(FlatParam::zero_grads);
-        state.step = Some(Reductions::new(self.params.len()));
+        let shards = self.logical.as_ref().map(|logical| logical.slots(self.params.len()));
+        state.step = Some(Reductions::new(self.params.len(), shards));
         Ok(())
+    }
+
+    fn shard_turn(&self, at: usize, more: Option<bool>) -> Result<()> {
+        let mut state = self.state();
+        let outside = ShardingError::Step("a logical rank had its turn outside of any; begin one before");
+        let step = state.step.as_mut().ok_or(outside)?;
+        let Some((logical, shards)) = self.logical.as_ref().zip(step.shards.as_mut()) else { return Ok(()) };
+        shards.turn(at, more, self.unstarted(step.started), logical.spares())
     }
 
     fn micro_batch(&self, _: &StepToken, more: bool) {
@@ -343,6 +386,9 @@ impl ParallelStrategy for DataParallel {
     fn reduce(&self, _: &StepToken) -> Result<()> {
         let mut state = self.state();
         let Some(step) = &mut state.step else { return Ok(()) };
+        if let Some((logical, shards)) = self.logical.as_ref().zip(step.shards.as_mut()) {
+            shards.settle(self.unstarted(step.started), logical.spares())?;
+        }
         // What backward did not report is started too: a rank without samples still takes part, with zeros.
         while step.started < self.order.len() {
             self.start(step)?;
@@ -446,7 +492,11 @@ impl ParallelStrategy for DataParallel {
         let [parameters, gradients] =
             held.fold([0; 2], |sum, held| [0, 1].map(|of| sum[of] + held[of] as u64));
         let codec = self.coding.as_ref().map_or(0, |coding| coding.state_bytes(&self.order));
-        let wire = self.state().step.as_ref().map_or(0, Reductions::wire_bytes);
+        let state = self.state();
+        let wire = state.step.as_ref().map_or(0, Reductions::wire_bytes);
+        let of_shards = state.step.as_ref().and_then(|step| step.shards.as_ref());
+        let spare = self.logical.as_ref().map_or(0, |logical| logical.spares().bytes());
+        let gradients = gradients + spare + of_shards.map_or(0, shards::ShardSlots::bytes);
         StateBytes { parameters, gradients, codec, wire, synchrony: 0 }
     }
 
@@ -459,6 +509,7 @@ impl ParallelStrategy for DataParallel {
         let parts = state.first_ranks.values().map(Communicator::stats);
         let beside =
             self.coding.iter().map(Coding::stats).chain(self.weights.iter().map(WeightGather::stats));
+        let beside = beside.chain(self.logical.iter().map(Logical::stats));
         parts.chain(beside).fold(self.mesh.stats(), CommStats::add)
     }
 

@@ -65,6 +65,21 @@ pub enum ShardingError {
     /// A step cannot begin, or gradients came outside of any.
     #[error("step: {0}")]
     Step(&'static str),
+    /// A rank would have no logical rank to compute.
+    #[error(
+        "{shards} logical ranks cannot lie on {ranks} ranks; there can be at most as many ranks as logical ones, and one at least"
+    )]
+    LogicalRanks {
+        /// How many logical ranks there are.
+        shards: usize,
+        /// How many ranks.
+        ranks: usize,
+    },
+    /// Logical ranks compute on processors.
+    #[error(
+        "logical ranks are computed by processors, whose kernels give the same bits on any number of threads; set train.device = cpu"
+    )]
+    LogicalDevice,
     /// Two ranks built different models.
     #[error("rank {rank} built another model than rank 0: {difference}")]
     ModelsDiffer {

@@ -68,6 +68,7 @@ mod data_parallel;
 mod error;
 mod gossip;
 mod local_sgd;
+mod logical;
 mod mesh;
 mod message;
 mod options;
@@ -91,6 +92,7 @@ pub use data_parallel::DataParallel;
 pub use error::{Result, ShardingError};
 pub use gossip::Gossip;
 pub use local_sgd::LocalSgd;
+pub use logical::{LogicalRanks, ShardGroup, ShardTree, ShardTurns};
 pub use mesh::{AXES, MeshLayout, ProcessMesh};
 pub use options::{Options, Overlap};
 pub use parallel::{

@@ -31,6 +31,9 @@ pub struct Options {
     pub overlap: Overlap,
     /// Threads that each rank computes with, for [`Overlap::Auto`].
     pub threads: usize,
+    /// Gradients are those of so many logical ranks, summed along a tree over these ([`crate::LogicalRanks`]); `None`: those of the
+    /// ranks that there are.
+    pub logical_ranks: Option<usize>,
 }
 
 /// Whether communication runs beside computing, on a thread of its own.
@@ -89,6 +92,19 @@ impl Overlap {
     }
 }
 
+impl Options {
+    /// Refuses what is not the gradients themselves, or adds them up in an order of its own.
+    pub(crate) fn sums_exactly(&self) -> Result<()> {
+        let rounds = match (&self.codec, self.weights) {
+            (Some(codec), _) => codec.name(),
+            (None, Some(weights)) => weights.name(),
+            (None, None) => return Ok(()),
+        };
+        let problem = "adds up in the order of ranks, or rounds; gradients of logical ranks are summed as they are, along a tree";
+        Err(ShardingError::codec(rounds, problem))
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {
@@ -101,6 +117,7 @@ impl Default for Options {
             weights: None,
             overlap: Overlap::Auto,
             threads: 1,
+            logical_ranks: None,
         }
     }
 }

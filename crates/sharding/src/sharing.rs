@@ -45,6 +45,7 @@ pub fn share(
     options.codec.as_ref().map_or(Ok(()), |codec| strategy.encodes_by(&**codec, options.codec_scope))?;
     options.weights.map_or(Ok(()), |_| strategy.moves_parameters())?;
     strategy.goes_by(options.algorithm)?;
+    options.logical_ranks.map_or(Ok(()), |_| strategy.sums_over_logical_ranks())?;
     Ok(match strategy.synchrony {
         Synchrony::EveryStep => DataParallel::with_options(store, mesh, strategy, options)?,
         Synchrony::Rounds(_) => LocalSgd::new(store, mesh.data().using(options.algorithm), strategy, sync)?,

@@ -270,6 +270,20 @@ impl Strategy {
         Err(ShardingError::Strategy { name: self.name.to_owned(), problem })
     }
 
+    /// Whether gradients can be those of logical ranks ([`crate::LogicalRanks`]): where all ranks take every step together.
+    ///
+    /// # Errors
+    /// [`ShardingError::Strategy`] if ranks do not.
+    pub fn sums_over_logical_ranks(&self) -> Result<()> {
+        if self.is_bulk_synchronous() {
+            return Ok(());
+        }
+        let problem = "has no step that all ranks take together, so that weights depend on how many there are; logical ranks are for \
+            dp, ddp, zero1, zero2, fsdp (zero3) and hsdp"
+            .to_owned();
+        Err(ShardingError::Strategy { name: self.name.to_owned(), problem })
+    }
+
     /// Whether parameters can be kept on the host and come to a device with the blocks that use them: where each rank updates what it
     /// keeps and nobody else's.
     ///

@@ -96,7 +96,7 @@ pub use precision::Precision;
 pub use rng::Key;
 pub use store::{
     Buffer, BuildOptions, FlatEntry, FlatParam, FlatStorage, GradState, LoadReport, Param, ParamGroup,
-    ParamState, ParamStore, Scope, StoreBuilder,
+    ParamState, ParamStore, Scope, StoreBuilder, UnreducedGrads,
 };
 pub use tape::{
     Block, Grads, Listener, LossFactor, Recompute, Saved, Session, Tape, Value, take_peak_recorded_bytes,

@@ -153,18 +153,15 @@ pub(super) fn forward<T: Float>(
         compact = plan.compact(shape, w);
         &compact
     };
-    let blocks = Blocks::new(shape, plan.depth, context.threads());
+    let blocks = Blocks::new(shape, plan.depth, context.parts());
     let weights = |group: usize| View {
         data: &w[group * plan.out_group * plan.depth..(group + 1) * plan.out_group * plan.depth],
         row_stride: plan.depth,
         col_stride: 1,
     };
     // Blocks within an image write interleaved parts of its output, so a thread takes whole images.
-    let images_per_task = if blocks.per_image == 1 {
-        blocks.images
-    } else {
-        shape.batch.div_ceil(context.threads() * 4).max(1)
-    };
+    let images_per_task =
+        if blocks.per_image == 1 { blocks.images } else { shape.batch.div_ceil(context.parts() * 4).max(1) };
     let failure = Failure::default();
     context.run_chunks(y, images_per_task * shape.out_channels * plan.out_plane, |task, y| {
         let base = task * images_per_task * shape.out_channels * plan.out_plane;
@@ -252,17 +249,14 @@ pub(super) fn backward_input<T: Float>(
         compact = plan.compact(shape, w);
         &compact
     };
-    let blocks = Blocks::new(shape, plan.depth, context.threads());
+    let blocks = Blocks::new(shape, plan.depth, context.parts());
     let weights = |group: usize| View {
         data: &w[group * plan.out_group * plan.depth..(group + 1) * plan.out_group * plan.depth],
         row_stride: 1,
         col_stride: plan.depth,
     };
-    let images_per_task = if blocks.per_image == 1 {
-        blocks.images
-    } else {
-        shape.batch.div_ceil(context.threads() * 4).max(1)
-    };
+    let images_per_task =
+        if blocks.per_image == 1 { blocks.images } else { shape.batch.div_ceil(context.parts() * 4).max(1) };
     let failure = Failure::default();
     context.run_chunks(dx, images_per_task * shape.in_channels * plan.in_plane, |task, dx| {
         let base = task * images_per_task * shape.in_channels * plan.in_plane;
@@ -339,10 +333,10 @@ pub(super) fn backward_weight<T: Float>(
     if plan.taps.is_empty() {
         return Ok(());
     }
-    let blocks = Blocks::new(shape, plan.depth, context.threads());
+    let blocks = Blocks::new(shape, plan.depth, context.parts());
     // Every thread sums its blocks into its own copy; the copies are added in order, so that the result
     // depends on the number of threads but not on their timing.
-    let tasks = context.threads().min(blocks.count).max(1);
+    let tasks = context.parts().min(blocks.count).max(1);
     let len = shape.out_channels * plan.depth;
     let failure = Failure::default();
     let mut partial = vec![T::ZERO; tasks * len];

@@ -218,8 +218,8 @@ pub fn conv2d_backward_bias<T: Float>(
     check_len(KERNEL, "db", shape.out_channels, db.len())?;
     let plane = shape.out_height() * shape.out_width();
     let channels = shape.out_channels;
-    context.run_chunks(db, channels.div_ceil(context.threads()), |task, db| {
-        let first = task * channels.div_ceil(context.threads());
+    context.run_chunks(db, channels.div_ceil(context.parts()), |task, db| {
+        let first = task * channels.div_ceil(context.parts());
         for (offset, db) in db.iter_mut().enumerate() {
             let sum: f64 = (0..shape.batch)
                 .map(|n| {

@@ -104,7 +104,7 @@ impl WithSimd for Product<'_> {
             }
         }
         let packed = &*packed;
-        let images = (out.len() / (outputs * plane)).div_ceil(context.threads() * 4).max(1);
+        let images = (out.len() / (outputs * plane)).div_ceil(context.parts() * 4).max(1);
         context.run_chunks(out, images * outputs * plane, |task, out| {
             let input = &input[task * images * inputs * plane..];
             context.dispatch(Images { plane, inputs, outputs, shape: [rows, wide], packed, input, out });
@@ -172,7 +172,7 @@ impl Images<'_> {
 pub(super) fn backward_weight(context: &Context, shape: &Conv2dShape, x: &[f32], dy: &[f32], dw: &mut [f32]) {
     // Every thread sums its images into a copy of its own; the copies are added in order, so that the result depends
     // on the number of threads but not on their timing.
-    let tasks = context.threads().min(shape.batch).max(1);
+    let tasks = context.parts().min(shape.batch).max(1);
     let len = dw.len();
     let mut partial = context.scratch(tasks * len);
     context.run_chunks(&mut partial, len, |task, partial| {

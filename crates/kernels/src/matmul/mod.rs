@@ -127,7 +127,7 @@ pub fn matmul_batched<T: Float>(
     }
     if batch == 1 {
         // Threads take rows of the result: whole tiles of the products' kernels.
-        let rows = m.div_ceil(context.threads()).next_multiple_of(ROWS);
+        let rows = m.div_ceil(context.parts()).next_multiple_of(ROWS);
         context.run_chunks(c.data, rows * n, |task, c| {
             let result = gemm([c.len() / n, n, k], a.rows_from(task * rows), b.view(0), c, n, accumulate);
             debug_assert!(result.is_ok(), "{result:?}");
@@ -136,7 +136,7 @@ pub fn matmul_batched<T: Float>(
     }
     // Errors were ruled out above, so that the products of a batch cannot fail one by one.
     let size = m * n;
-    let per_task = batch.div_ceil(context.threads() * 4).max(1);
+    let per_task = batch.div_ceil(context.parts() * 4).max(1);
     context.run_chunks(c.data, per_task * size, |task, out| {
         for (offset, out) in out.chunks_exact_mut(size).enumerate() {
             let index = task * per_task + offset;

@@ -123,7 +123,7 @@ impl<T: Narrow> WithSimd for Product<'_, T> {
             context.dispatch(PackB { b, first: panel * WIDEST * LANES, pairs, to });
         });
         let packed = pulp::bytemuck::cast_slice::<f32, u32>(&packed);
-        let share = m.div_ceil(context.threads()).next_multiple_of(8).min(ROWS);
+        let share = m.div_ceil(context.parts()).next_multiple_of(8).min(ROWS);
         context.run_chunks(c, share * n, |task, c| {
             context.dispatch(Rows { has, context, a, packed, first: task * share, n, pairs, c, accumulate });
         });

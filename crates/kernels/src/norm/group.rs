@@ -43,7 +43,7 @@ pub fn group_norm_forward<T: Float>(
         return Ok(());
     }
     let mut stats = vec![(T::ZERO, T::ZERO); batch * groups];
-    let per_task = stats.len().div_ceil(context.threads() * 4).max(1);
+    let per_task = stats.len().div_ceil(context.parts() * 4).max(1);
     context.run_chunks(&mut stats, per_task, |task, stats| {
         context.simd(
             #[inline(always)]
@@ -119,7 +119,7 @@ pub fn group_norm_backward<T: Float>(
     }
     // Σ dy and Σ dy·x̂ of every plane: all that both kinds of gradient need.
     let mut sums = vec![(0.0_f64, 0.0_f64); batch * channels];
-    let per_task = (batch * channels).div_ceil(context.threads() * 4).max(1);
+    let per_task = (batch * channels).div_ceil(context.parts() * 4).max(1);
     context.run_chunks(&mut sums, per_task, |task, sums| {
         context.simd(
             #[inline(always)]
@@ -144,7 +144,7 @@ pub fn group_norm_backward<T: Float>(
         dbeta[channel] = T::from_f64(plain);
         dgamma[channel] = T::from_f64(product);
     }
-    let per_task = (batch * groups).div_ceil(context.threads() * 4).max(1);
+    let per_task = (batch * groups).div_ceil(context.parts() * 4).max(1);
     context.run_chunks(dx, per_task * len, |task, dx| {
         context.simd(
             #[inline(always)]

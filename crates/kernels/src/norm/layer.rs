@@ -32,7 +32,7 @@ pub fn layer_norm_forward<T: Float>(
         return Ok(());
     }
     let mut stats = vec![(T::ZERO, T::ZERO); rows];
-    let per_task = rows.div_ceil(context.threads() * 4).max(1);
+    let per_task = rows.div_ceil(context.parts() * 4).max(1);
     context.run_chunks(&mut stats, per_task, |task, stats| {
         context.simd(
             #[inline(always)]
@@ -100,7 +100,7 @@ pub fn layer_norm_backward<T: Float>(
     if x.is_empty() {
         return Ok(());
     }
-    let per_task = rows.div_ceil(context.threads() * 4).max(1);
+    let per_task = rows.div_ceil(context.parts() * 4).max(1);
     context.run_chunks(dx, per_task * width, |task, dx| {
         context.simd(
             #[inline(always)]

@@ -7,6 +7,7 @@ use phalanx_tensor::FlatStorage;
 
 use super::DataParallel;
 use super::coding::Coded;
+use super::shards::ShardSlots;
 use crate::Result;
 use crate::beside::Pending;
 use crate::buffer::InPlace;
@@ -27,12 +28,15 @@ pub(super) struct Reductions {
     leaving: VecDeque<usize>,
     /// Whether more micro-batches come before anything is reduced.
     pub(super) accumulating: bool,
+    /// The gradients of logical ranks, if there are any.
+    pub(super) shards: Option<ShardSlots>,
 }
 
 impl Reductions {
-    pub(super) fn new(buckets: usize) -> Self {
+    pub(super) fn new(buckets: usize, shards: Option<ShardSlots>) -> Self {
         let (running, crossing, leaving) = (VecDeque::new(), Vec::new(), VecDeque::new());
-        Self { ready: vec![false; buckets], started: 0, running, crossing, leaving, accumulating: false }
+        let ready = vec![false; buckets];
+        Self { ready, started: 0, running, crossing, leaving, accumulating: false, shards }
     }
 
     /// Bytes of messages on their way that are not the gradients themselves.
@@ -62,6 +66,8 @@ enum Message {
     Scattered(Handle<(InPlace, InPlace)>),
     /// What a codec makes of them.
     Coded(Pending<Coded>),
+    /// What logical ranks have come to, along the tree over them.
+    Logical(Pending<Vec<FlatStorage>>),
     /// Nothing travels: there is nobody to add to.
     Alone,
 }
@@ -72,6 +78,7 @@ impl Reduction {
             Message::InPlace(handle) => handle.is_done(),
             Message::Scattered(handle) => handle.is_done(),
             Message::Coded(pending) => pending.is_done(),
+            Message::Logical(pending) => pending.is_done(),
             Message::Alone => true,
         }
     }
@@ -91,6 +98,14 @@ impl DataParallel {
         )
         .entered();
         let (full, shard) = param.begin_reduce(layout.scatters())?;
+        if let Some((logical, shards)) = self.logical.as_ref().zip(step.shards.as_mut()) {
+            let sums = shards.close(bucket, &full, logical.spares())?;
+            let message = Message::Logical(logical.start(sums, shard.clone()));
+            let sum = shard.unwrap_or(full);
+            step.running.push_back(Reduction { bucket, sum, message, wire_bytes: 0, crosses: false });
+            step.started += 1;
+            return Ok(());
+        }
         let (message, wire_bytes) = match (&shard, &self.coding) {
             (_, Some(coding)) => {
                 let pending = coding.start(bucket, full.clone(), shard.clone());
@@ -146,11 +161,15 @@ impl DataParallel {
             (Message::InPlace(handle), _) => self.rounding.received(handle.wait()?.flat(), &sum)?,
             (Message::Coded(pending), Some(coding)) => coding.wait(pending)?,
             (Message::Coded(pending), None) => drop(pending.wait()?),
+            (Message::Logical(pending), _) => match &self.logical {
+                Some(logical) => logical.wait(bucket, pending)?,
+                None => drop(pending.wait()?),
+            },
             (Message::Alone, _) => {}
         }
         let layout = self.strategy.layout;
-        let between =
-            self.replicas.as_ref().filter(|_| layout.scatters() && !crosses && self.coding.is_none());
+        let summed_between = self.coding.is_some() || self.logical.is_some();
+        let between = self.replicas.as_ref().filter(|_| layout.scatters() && !crosses && !summed_between);
         let Some(replicas) = between else {
             param.end_reduce(layout.keeps_gradients(self.shards.rank()))?;
             return self.bring_home(step, bucket);

@@ -77,6 +77,16 @@ pub trait ParallelStrategy: Listener {
     /// Those of communication.
     fn sum(&self, values: &mut [f64]) -> Result<()>;
 
+    /// The turn is that of the `at`-th logical rank of this rank: what backward adds to from now on are its gradients. `more` says, if
+    /// it is known, whether more micro-batches of it follow the one that it is about to run. [`crate::ShardTurns`] calls it.
+    ///
+    /// # Errors
+    /// [`crate::ShardingError::Step`] outside of a step.
+    fn shard_turn(&self, at: usize, more: Option<bool>) -> Result<()> {
+        let _ = (at, more);
+        Ok(())
+    }
+
     /// The first `ranks` ranks, those that have samples of a batch that may be too small for all, for
     /// [`phalanx_tensor::Session::batch_group`]. The others take no part in what depends on all of the batch, but call this at
     /// the same place.

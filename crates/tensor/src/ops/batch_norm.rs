@@ -84,7 +84,7 @@ pub fn batch_norm2d(
         };
         (backend.batch_norm(pass, &statistics, added.as_ref())?, statistics)
     };
-    if training && !tape.recomputing() {
+    if training && !tape.recomputing() && tape.session().moves_statistics {
         let (mean, variance) = (stats.running_mean.array(), stats.running_var.array());
         let [mean, variance] = backend.batch_norm_running(&statistics, stats.momentum, &mean, &variance)?;
         stats.running_mean.set_array(mean)?;

@@ -1,11 +1,13 @@
 //! Clipping gradients by their global norm (Pascanu et al. 2013).
 
 use candle_core::DType;
+use phalanx_kernels::ExactSquares;
 
 use super::owned;
 use crate::backend::{Array, Place};
+use crate::host::HostSliceMut;
 use crate::store::FlatParam;
-use crate::{Context, Result};
+use crate::{Context, Result, TensorError};
 
 /// The sum of squares over the gradients of owned elements, in f64 and a fixed order: a scalar where the gradients lie, on the host
 /// if some lie there. Ranks that own shards add theirs up.
@@ -32,6 +34,26 @@ pub fn grad_sum_of_squares(params: &[FlatParam], context: &Context) -> Result<Ar
         None if on_host => Place::host().full(0.0, (), DType::F64),
         None => params.first().map_or(&Place::host(), FlatParam::place).full(0.0, (), DType::F64),
     }
+}
+
+/// The sum of squares over the gradients of owned elements, exactly, so that it does not depend on which rank owns which of them:
+/// ranks that own shards add their [`ExactSquares::digits`] up.
+///
+/// # Errors
+/// If gradients are not f32, or lie on a device.
+pub fn exact_grad_squares(params: &[FlatParam], context: &Context) -> Result<ExactSquares> {
+    let mut squares = ExactSquares::default();
+    for param in owned(params) {
+        let Some(grads) = param.owned_grads()? else { continue };
+        grads.with_slice_mut(|values| match values {
+            HostSliceMut::F32(values) => {
+                squares.add(context, values);
+                Ok(())
+            }
+            HostSliceMut::F64(_) => Err(TensorError::dtype("exact sum of squares", DType::F64)),
+        })??;
+    }
+    Ok(squares)
 }
 
 /// Multiplies the gradients of owned elements by `factor`.

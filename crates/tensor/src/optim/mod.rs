@@ -15,11 +15,14 @@ mod state;
 
 pub use adam::Adam;
 use clip::scale_grads_by;
-pub use clip::{clip_by_squares, clip_grad_norm, clip_to_norm, grad_sum_of_squares, scale_grads};
+pub use clip::{
+    clip_by_squares, clip_grad_norm, clip_to_norm, exact_grad_squares, grad_sum_of_squares, scale_grads,
+};
 pub use disk::Disk;
 pub use ema::Ema;
 pub use loss_scale::{LossScale, LossScaleState, Scaled, ScaledOutcome};
 pub use offload::StateAt;
+pub use phalanx_kernels::ExactSquares;
 pub use schedule::{Decay, Schedule, linear_scaling};
 pub use sgd::Sgd;
 pub use state::FlatState;

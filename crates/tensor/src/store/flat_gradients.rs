@@ -25,8 +25,8 @@ pub enum GradState {
 /// The memory of gradients.
 #[derive(Debug, Default)]
 pub(super) struct Gradients {
-    state: GradState,
-    full: Option<FlatStorage>,
+    pub(super) state: GradState,
+    pub(super) full: Option<FlatStorage>,
     /// Room for the owned elements of the sum, if they have memory of their own. It is kept from step to step.
     shard: Option<FlatStorage>,
     /// The owned elements of the sum on their way home, and there, where that is not where they were summed.
@@ -34,7 +34,7 @@ pub(super) struct Gradients {
     home: Option<FlatStorage>,
     /// The entries that a gradient has come to. That of any other counts as zero, although older numbers are still in its
     /// memory: the first gradient overwrites them, which saves filling and adding.
-    written: BTreeSet<usize>,
+    pub(super) written: BTreeSet<usize>,
 }
 
 impl Gradients {
@@ -267,7 +267,7 @@ impl FlatParam {
         self.memory_mut().gradients.land()
     }
 
-    fn require_unreduced(&self, gradients: &Gradients) -> Result<()> {
+    pub(super) fn require_unreduced(&self, gradients: &Gradients) -> Result<()> {
         match gradients.state {
             GradState::Empty | GradState::Accumulating => Ok(()),
             other => Err(self.wrong(other, "add to gradients", "Empty or Accumulating")),
@@ -293,7 +293,7 @@ impl FlatParam {
     }
 
     /// All gradients, with the zeros written that are still owed.
-    fn settled(&self, gradients: &mut Gradients) -> Result<FlatStorage> {
+    pub(super) fn settled(&self, gradients: &mut Gradients) -> Result<FlatStorage> {
         let full = self.made(&mut gradients.full, self.len())?;
         for (at, entry) in self.entries().iter().enumerate() {
             if gradients.written.insert(at) {

@@ -13,6 +13,7 @@ mod flat_values;
 mod layout;
 mod param;
 mod state;
+mod unreduced;
 
 pub use buffer::Buffer;
 pub use builder::{BuildOptions, Scope, StoreBuilder};
@@ -23,6 +24,7 @@ pub use flat_values::ParamState;
 pub use layout::{FlatEntry, ParamGroup};
 pub use param::Param;
 pub use state::LoadReport;
+pub use unreduced::UnreducedGrads;
 
 use std::collections::BTreeMap;
 

@@ -46,6 +46,9 @@ pub struct Session {
     /// The ranks that the global batch is spread over, for ops whose results depend on all of it: synchronised batch norm and
     /// the contrastive loss. Without it this rank's samples are all.
     pub batch_group: Option<Arc<dyn ProcessGroup>>,
+    /// Whether running statistics move towards those of this pass. Where a rank runs several parts of a batch apart from each other
+    /// one of them moves them.
+    pub moves_statistics: bool,
     /// Which blocks are recomputed in backward.
     pub recompute: Recompute,
     /// What products take and what activations are kept in.
@@ -67,6 +70,7 @@ impl Session {
             sample_offset: 0,
             listener: None,
             batch_group: None,
+            moves_statistics: true,
             recompute: Recompute::Never,
             precision: Precision::F32,
             place: Place::host(),

@@ -40,7 +40,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), CliError> {
 }
 
 /// The checkpoint in a folder, or the newest of the run in a folder.
-fn find(from: &Path) -> Result<Checkpoint, CliError> {
+pub(super) fn find(from: &Path) -> Result<Checkpoint, CliError> {
     if from.join("checkpoint.json").is_file() {
         return Checkpoint::open(from).map_err(CliError::failed);
     }

@@ -9,6 +9,7 @@ mod doctor;
 mod environment;
 mod eval;
 mod export;
+mod hash;
 mod interrupts;
 mod jobs;
 mod log;
@@ -52,6 +53,7 @@ enum Command {
     Sample(sample::SampleArgs),
     Eval(eval::EvalArgs),
     Export(export::ExportArgs),
+    Hash(hash::HashArgs),
     Submit(submit::SubmitArgs),
     Status(jobs::StatusArgs),
     Logs(jobs::LogsArgs),
@@ -119,6 +121,7 @@ pub fn main(program: &Program) -> ExitCode {
         Command::Sample(args) => sample::run(program, &args),
         Command::Eval(args) => eval::run(program, &args),
         Command::Export(args) => export::run(&args),
+        Command::Hash(args) => hash::run(&args),
         Command::Submit(args) => submit::run(program, &args),
         Command::Status(args) => jobs::status(&args),
         Command::Logs(args) => jobs::logs(&args),

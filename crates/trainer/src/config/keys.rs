@@ -238,6 +238,9 @@ sections! {
         global_batch: usize = 64;
         /// Micro-batches that a rank's share of a step is cut into, their gradients summed.
         accumulate: usize = 1;
+        /// Shards that each step's images are cut into whatever ranks there are, at most one rank each; all that is summed over a step is
+        /// summed along a tree over them, so that any number of ranks ends in the same bits. 0 = as many as there are ranks.
+        logical_ranks: usize = 0;
         /// Compute threads of each rank; 0 = the machine's cores divided among its ranks.
         threads: usize = 0;
         /// The number that everything random follows from.

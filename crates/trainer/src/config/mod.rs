@@ -18,6 +18,7 @@ mod origin;
 mod codec;
 mod layer;
 mod link;
+mod logical;
 mod networks;
 mod render;
 mod synchrony;

@@ -205,5 +205,6 @@ impl Config {
         self.check_link(relations);
         self.check_codec(relations, &train.strategy);
         self.check_synchrony(relations);
+        self.check_logical_ranks(relations);
     }
 }

@@ -1,5 +1,6 @@
 //! In what numbers a configuration computes, and what it recomputes.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use phalanx_tensor::optim::LossScale;
@@ -8,13 +9,20 @@ use phalanx_tensor::{Context, Precision, Recompute, TensorError};
 use super::distributed::World;
 use crate::config::Config;
 
+/// For how many threads kernels cut their work where there are logical ranks, whatever threads there are.
+const PARTS: NonZeroUsize = NonZeroUsize::new(4).unwrap();
+
 /// The threads of a rank, which multiply as the precision says.
 ///
 /// # Errors
 /// If the environment asks for instructions that this processor does not have.
 pub(super) fn context(config: &Config, world: &World) -> Result<Arc<Context>, TensorError> {
     let context = Context::from_env(world.threads(config.train.threads))?;
-    Ok(Arc::new(context.with_products(config.train.precision.products())))
+    let context = context.with_products(config.train.precision.products());
+    Ok(Arc::new(match config.logical_ranks() {
+        Some(_) => context.with_parts(PARTS),
+        None => context,
+    }))
 }
 
 /// What the loss is multiplied by, if it is.

@@ -22,10 +22,10 @@ impl ClassifierSettings {
 }
 
 /// A network `[N, 3, size, size]` to `[N, classes]`.
-type Forward = Box<dyn Fn(&Tape, &Value) -> Result<Value, TensorError>>;
+type Forward = Box<dyn Fn(&Tape, &Value) -> Result<Value, TensorError> + Sync>;
 
 /// A network `[N, 3, size, size]` to features `[N, F]` and `[N, classes]`.
-type See = Box<dyn Fn(&Tape, &Value) -> Result<(Value, Value), TensorError>>;
+type See = Box<dyn Fn(&Tape, &Value) -> Result<(Value, Value), TensorError> + Sync>;
 
 /// A network with cross-entropy.
 pub(super) struct Classifier {
@@ -37,7 +37,7 @@ pub(super) struct Classifier {
 impl Classifier {
     pub(super) fn new(
         settings: &ClassifierSettings,
-        forward: impl Fn(&Tape, &Value) -> Result<Value, TensorError> + 'static,
+        forward: impl Fn(&Tape, &Value) -> Result<Value, TensorError> + Sync + 'static,
     ) -> Self {
         Self { forward: Box::new(forward), see: None, label_smoothing: settings.label_smoothing }
     }
@@ -45,7 +45,7 @@ impl Classifier {
     /// One whose features can be compared, so that it can judge pictures.
     pub(super) fn seeing(
         self,
-        see: impl Fn(&Tape, &Value) -> Result<(Value, Value), TensorError> + 'static,
+        see: impl Fn(&Tape, &Value) -> Result<(Value, Value), TensorError> + Sync + 'static,
     ) -> Self {
         Self { see: Some(Box::new(see)), ..self }
     }

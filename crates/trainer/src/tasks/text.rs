@@ -1,8 +1,8 @@
 //! Captions as token ids, and the text encoder that reads them.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use candle_core::{Device, Tensor};
 use phalanx_data::ClipTokenizer;
@@ -67,7 +67,7 @@ pub(super) struct Texts {
     tokenizer: ClipTokenizer,
     config: ClipTextConfig,
     weights: String,
-    known: RefCell<BTreeMap<String, Vec<u32>>>,
+    known: Mutex<BTreeMap<String, Vec<u32>>>,
 }
 
 impl Texts {
@@ -81,7 +81,7 @@ impl Texts {
             layers: settings.text_layers,
             embed: settings.embed,
         };
-        Ok(Self { tokenizer, config, weights: settings.text_weights.clone(), known: RefCell::default() })
+        Ok(Self { tokenizer, config, weights: settings.text_weights.clone(), known: Mutex::default() })
     }
 
     /// Registers a model with the text encoder in it, the names of whose parameters begin with `prefix`, and has the
@@ -134,7 +134,7 @@ impl Texts {
     /// Token ids `[N, context]` of captions. What is too long for the context is cut off at its end.
     pub(super) fn encode(&self, captions: &[String]) -> Result<Tensor, TrainError> {
         let context = self.config.context;
-        let mut known = self.known.borrow_mut();
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let mut ids: Vec<u32> = Vec::with_capacity(captions.len() * context);
         for caption in captions {
             if !known.contains_key(caption) {

@@ -98,7 +98,7 @@ pub(super) fn backward_weight(
 /// Images that a thread copies at a time: whole groups of `group`, as evenly as possible over the threads.
 pub(crate) fn images_in_block(context: &Context, batch: usize, elements: usize, group: usize) -> usize {
     let fit = (BLOCK_ELEMENTS / elements.max(1)).max(1);
-    let share = batch.div_ceil(context.threads()).max(1);
+    let share = batch.div_ceil(context.parts()).max(1);
     let wanted = fit.min(share);
     if wanted <= group { group.min(share) } else { wanted / group * group }
 }

@@ -48,7 +48,7 @@ pub(super) fn run<S: Simd>(
     let window = shape.kernel[0] * shape.kernel[1];
     let shared = Shared { context, taps, channels, planes, strides, window, maps: transposed, accumulate };
     let fit = BLOCK_ELEMENTS / (taps.len() * strides[0]).max(1);
-    let share = channels[1].div_ceil(context.threads());
+    let share = channels[1].div_ceil(context.parts());
     let outputs = (fit.min(share) / TALL * TALL).max(TALL);
     context.run_chunks(dw, outputs * channels[0] * window, |block, dw| {
         context.dispatch(Sums { shared: &shared, first: block * outputs, dw });

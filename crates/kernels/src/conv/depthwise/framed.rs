@@ -173,7 +173,7 @@ fn multiplier(shape: &Conv2dShape) -> usize {
 
 /// Planes that a task takes.
 fn planes_per_task(context: &Context, planes: usize) -> usize {
-    planes.div_ceil(context.threads() * 4).max(1)
+    planes.div_ceil(context.parts() * 4).max(1)
 }
 
 pub(super) fn forward(context: &Context, shape: &Conv2dShape, x: &[f32], w: &[f32], y: &mut [f32]) {

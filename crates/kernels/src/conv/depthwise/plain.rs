@@ -81,7 +81,7 @@ pub(in crate::conv) fn forward<T: Float>(
     let (times, window) = (multiplier(shape), shape.kernel[0] * shape.kernel[1]);
     let frame = Frame::new(shape);
     let planes = shape.batch * shape.in_channels;
-    let per_task = planes.div_ceil(context.threads() * 4).max(1);
+    let per_task = planes.div_ceil(context.parts() * 4).max(1);
     context.run_chunks(y, per_task * times * out_plane, |task, y| {
         context.with_scratch(frame.len(), |framed: &mut [T]| {
             framed.fill(T::ZERO);
@@ -114,7 +114,7 @@ pub(in crate::conv) fn backward_input<T: Float>(
     let (times, window) = (multiplier(shape), shape.kernel[0] * shape.kernel[1]);
     let frame = Frame::new(shape);
     let planes = shape.batch * shape.in_channels;
-    let per_task = planes.div_ceil(context.threads() * 4).max(1);
+    let per_task = planes.div_ceil(context.parts() * 4).max(1);
     context.run_chunks(dx, per_task * in_plane, |task, dx| {
         context.with_scratch(frame.len(), |framed: &mut [T]| {
             context.simd(
@@ -171,7 +171,7 @@ pub(in crate::conv) fn backward_weight<T: Float>(
     let (times, window) = (multiplier(shape), shape.kernel[0] * shape.kernel[1]);
     let frame = Frame::new(shape);
     // A thread takes whole channels, so that the sum over images has one order whatever the threads.
-    let per_task = shape.in_channels.div_ceil(context.threads() * 4).max(1);
+    let per_task = shape.in_channels.div_ceil(context.parts() * 4).max(1);
     context.run_chunks(dw, per_task * times * window, |task, dw| {
         context.with_scratch(frame.len(), |framed: &mut [T]| {
             framed.fill(T::ZERO);

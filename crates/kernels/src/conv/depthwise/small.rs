@@ -52,7 +52,7 @@ fn sum_sources(
     out: &mut [f32],
 ) {
     let weights = transposed_weights(shape, w);
-    let images = shape.batch.div_ceil(context.threads() * 2).max(1);
+    let images = shape.batch.div_ceil(context.parts() * 2).max(1);
     let channels = shape.in_channels;
     context.run_chunks(out, images * channels * planes[1], |task, out| {
         let input = &input[task * images * channels * planes[0]..];
@@ -108,7 +108,7 @@ pub(super) fn backward_weight(context: &Context, shape: &Conv2dShape, x: &[f32],
     let len = (taps.len() * stride).max(1);
     // Every thread sums its images into a copy of its own; the copies are added in order, so that the result depends
     // on the number of threads but not on their timing.
-    let tasks = context.threads().min(shape.batch).max(1);
+    let tasks = context.parts().min(shape.batch).max(1);
     let mut partial = context.scratch(tasks * len);
     partial.fill(0.0);
     context.run_chunks(&mut partial, len, |task, partial| {

@@ -27,7 +27,7 @@ pub(super) fn run<S: Simd>(pass: &Pass<'_>, input: &[f32], out: &mut [f32]) {
     let points = &points[..];
     let vectors = outputs.div_ceil(S::F32_LANES);
     // As many panels for every thread.
-    let count = vectors.div_ceil(WIDEST).next_multiple_of(context.threads()).min(vectors);
+    let count = vectors.div_ceil(WIDEST).next_multiple_of(context.parts()).min(vectors);
     let panels = panels(vectors, count);
     let count = batch * per_image;
     let size = |panel: &Panel| count * (POINTS * panel.vectors * S::F32_LANES + SKEW);

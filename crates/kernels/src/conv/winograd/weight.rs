@@ -56,7 +56,7 @@ impl WithSimd for Run<'_> {
         let len = POINTS * strides[0] * strides[1];
         // Every thread sums its images into a copy of its own; the copies are added in order, so that the result
         // depends on the number of threads but not on their timing.
-        let tasks = context.threads().min(shape.batch).max(1);
+        let tasks = context.parts().min(shape.batch).max(1);
         let mut partial = context.scratch(tasks * len);
         context.run_chunks(&mut partial, len, |task, partial| {
             let images = [task * shape.batch / tasks, (task + 1) * shape.batch / tasks];

@@ -161,7 +161,7 @@ impl Sizes {
     /// Channels of a task: a few tasks for every thread; planes that are smaller than a vector in numbers that fill
     /// several.
     fn per_task(self, context: &Context) -> usize {
-        let share = self.channels.div_ceil(context.threads() * 4).max(1);
+        let share = self.channels.div_ceil(context.parts() * 4).max(1);
         if small_planes::suits(self.plane) { share.max(small_planes::CHUNK / self.plane) } else { share }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use phalanx_collectives::Communicator;
 use phalanx_data::{ArrayData, ElementType, Loader, MicroBatchRange, StepBatch, StepHeader};
+use phalanx_sharding::LogicalRanks;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -24,7 +25,8 @@ pub(in crate::engine) enum Feed {
 
 /// A rank's samples of one step.
 pub(in crate::engine) struct StepSamples {
-    /// As many micro-batches on every rank.
+    /// Those of each logical rank of this rank after those of the one before, as many for each; without logical ranks as many on
+    /// every rank.
     pub(in crate::engine) micro_batches: Vec<MicroBatch>,
     /// Samples of the step over all ranks.
     pub(in crate::engine) global_samples: usize,
@@ -77,10 +79,16 @@ impl StepSamples {
 impl Feed {
     /// What `loaders` read: this rank's samples, or, where the first rank reads for all, there those of all ranks and elsewhere
     /// none. `kept` has the images that stay in a device's memory, if any do.
-    pub(super) fn new(loaders: Vec<Loader>, distributed: &Distributed, kept: Option<Arc<KeptSet>>) -> Self {
+    /// `placed` says which logical ranks are of which rank; a loader is of one of them.
+    pub(super) fn new(
+        loaders: Vec<Loader>,
+        distributed: &Distributed,
+        kept: Option<Arc<KeptSet>>,
+        placed: LogicalRanks,
+    ) -> Self {
         match distributed.is_server() {
             true => Self::Nothing,
-            false => Self::Samples(Source::new(loaders, distributed, kept)),
+            false => Self::Samples(Source::new(loaders, distributed, kept, placed)),
         }
     }
 
@@ -89,17 +97,21 @@ impl Feed {
         let Self::Samples(source) = self else {
             return Ok(StepSamples { micro_batches: Vec::new(), global_samples: 0, global_weight: 1.0 });
         };
-        let StepBatch { batch, valid, micro_batches: ranges, global_samples, global_weight, .. } =
-            source.next()?;
-        let whole = Batch::new(batch, source.kept.as_ref())?;
-        // Samples that only fill places come last and are left out: a mean over true samples needs no others.
-        let mut left = 0..valid;
-        let mut micro_batches = Vec::with_capacity(ranges.len());
-        for MicroBatchRange { positions, ranks } in ranges {
-            let own = left.start..(left.start + positions.len()).min(left.end);
-            left.start = own.end;
-            micro_batches.push(MicroBatch { batch: whole.narrow(&own)?, offset: positions.start, ranks });
+        let (mut micro_batches, mut whole) = (Vec::new(), (0, 1.0));
+        for of_shard in source.next()? {
+            let StepBatch { batch, valid, micro_batches: ranges, global_samples, global_weight, .. } =
+                of_shard;
+            let batch = Batch::new(batch, source.kept.as_ref())?;
+            // Samples that only fill places come last and are left out: a mean over true samples needs no others.
+            let mut left = 0..valid;
+            for MicroBatchRange { positions, ranks } in ranges {
+                let own = left.start..(left.start + positions.len()).min(left.end);
+                left.start = own.end;
+                micro_batches.push(MicroBatch { batch: batch.narrow(&own)?, offset: positions.start, ranks });
+            }
+            whole = (global_samples, global_weight);
         }
+        let (global_samples, global_weight) = whole;
         Ok(StepSamples { micro_batches, global_samples, global_weight })
     }
 }
@@ -110,6 +122,7 @@ pub(super) fn once(
     loaders: Vec<Loader>,
     distributed: &Distributed,
     kept: Option<Arc<KeptSet>>,
+    placed: LogicalRanks,
 ) -> Result<impl Iterator<Item = Result<TestBatch, TrainError>>, TrainError> {
     let own = loaders.first().map(Loader::steps_per_epoch);
     let steps = match (own, distributed.fed()) {
@@ -118,9 +131,10 @@ pub(super) fn once(
         (None, Some(fed)) => hear(fed)?,
         (None, None) => 0,
     };
-    let mut source = Source::new(loaders, distributed, kept);
+    let mut source = Source::new(loaders, distributed, kept, placed);
     Ok((0..steps).map(move |_| {
-        let StepBatch { batch, valid, .. } = source.next()?;
+        let none = || TrainError::Setup("there is no loader of batches".to_owned());
+        let StepBatch { batch, valid, .. } = source.next()?.pop().ok_or_else(none)?;
         let whole = Batch::new(batch, source.kept.as_ref())?;
         let batch = if valid > 0 { whole.narrow(&(0..valid))? } else { whole };
         Ok(TestBatch { batch, counts: valid > 0 })
@@ -129,8 +143,10 @@ pub(super) fn once(
 
 /// Where batches come from.
 pub(in crate::engine) struct Source {
-    /// Of this rank, of all ranks, or of none.
+    /// Of this rank's logical ranks, of all logical ranks, or of none.
     loaders: Vec<Loader>,
+    /// Which logical ranks are of which rank; without any a rank is its own.
+    placed: LogicalRanks,
     /// Those among whom the batches are scattered.
     fed: Option<Communicator>,
     /// The images that stay in a device's memory.
@@ -138,25 +154,42 @@ pub(in crate::engine) struct Source {
 }
 
 impl Source {
-    fn new(loaders: Vec<Loader>, distributed: &Distributed, kept: Option<Arc<KeptSet>>) -> Self {
-        Self { loaders, fed: distributed.fed().cloned(), kept }
+    fn new(
+        loaders: Vec<Loader>,
+        distributed: &Distributed,
+        kept: Option<Arc<KeptSet>>,
+        placed: LogicalRanks,
+    ) -> Self {
+        Self { loaders, placed, fed: distributed.fed().cloned(), kept }
     }
 
-    fn next(&mut self) -> Result<StepBatch, TrainError> {
+    /// The next step's batches of this rank's logical ranks, in order.
+    fn next(&mut self) -> Result<Vec<StepBatch>, TrainError> {
         let mut read = Vec::with_capacity(self.loaders.len());
         for loader in &mut self.loaders {
             // A loader without end that has ended has given its error before.
             let batch = loader.next();
-            read.push(batch.ok_or_else(|| TrainError::Setup("the loader of batches has ended".to_owned()))??);
+            let ended = || TrainError::Setup("the loader of batches has ended".to_owned());
+            read.push(Some(batch.ok_or_else(ended)??));
         }
-        match (&self.fed, read.pop()) {
-            (None, Some(batch)) => Ok(batch),
-            (None, None) => Err(TrainError::Setup("there is no loader of batches".to_owned())),
-            (Some(fed), last) => {
-                read.extend(last);
-                scatter(fed, read)
+        let Some(fed) = &self.fed else { return Ok(read.into_iter().flatten().collect()) };
+        let (placed, own) = (self.placed, self.placed.of(fed.rank()));
+        let mut own_batches = Vec::with_capacity(own.len());
+        for round in 0..placed.most() {
+            // Who has one less gets its last once more, and leaves it.
+            let mut sent = Vec::with_capacity(placed.ranks());
+            for of_rank in (0..placed.ranks()).map(|rank| placed.of(rank)) {
+                let again = round + 1 < placed.most() && round + 1 >= of_rank.len();
+                if let Some(batch) = read.get_mut((of_rank.start + round).min(of_rank.end - 1)) {
+                    sent.extend(if again { batch.clone() } else { batch.take() });
+                }
+            }
+            let batch = scatter(fed, sent)?;
+            if round < own.len() {
+                own_batches.push(batch);
             }
         }
+        Ok(own_batches)
     }
 }
 

@@ -7,6 +7,7 @@ use phalanx_data::{
     BatchSource, DataError, DistributedSampler, Loader, LoaderConfig, Order, SamplerConfig, SourceSubset,
     Stretches, Tail,
 };
+use phalanx_sharding::LogicalRanks;
 use phalanx_tensor::Place;
 use serde::{Deserialize, Serialize};
 
@@ -184,11 +185,13 @@ impl Data {
         let (epoch, within) = plan.place(step);
         let within = usize::try_from(within).unwrap_or(usize::MAX);
         let start = (epoch as u64, within);
+        let placed = LogicalRanks::new(config.logical_ranks().unwrap_or(share.ranks), share.ranks)?;
+        let loader = LoaderConfig { workers: config.data.workers.div_ceil(placed.most()), ..self.loader() };
         let loader_of = |splits: &Splits, rank| {
             let train = &splits.train.here;
             let sampler = DistributedSampler::new(SamplerConfig {
                 len: train.len(),
-                world_size: share.ranks,
+                world_size: placed.shards(),
                 rank,
                 global_batch: config.train.global_batch,
                 micro_batches: config.train.accumulate,
@@ -196,10 +199,10 @@ impl Data {
                 order: order(&**train, config),
                 tail: config.data.tail,
             })?;
-            Loader::new(train.clone(), sampler, splits.loader, start)
+            Loader::new(train.clone(), sampler, loader, start)
         };
         let kept = self.splits.as_ref().and_then(|splits| splits.train.kept.clone());
-        Ok(Feed::new(self.loaders(distributed, share, loader_of)?, distributed, kept))
+        Ok(Feed::new(self.loaders(distributed, (share.rank, placed), loader_of)?, distributed, kept, placed))
     }
 
     /// The test batches of one rank, `batch` samples each, over `limit` samples (0 = all). All ranks have as many, of
@@ -215,7 +218,9 @@ impl Data {
             Loader::new(test, sampler, splits.loader, (0, 0))
         };
         let kept = self.splits.as_ref().and_then(|splits| splits.test.kept.clone());
-        feed::once(self.loaders(distributed, distributed.share(), loader_of)?, distributed, kept)
+        let Share { rank, ranks } = distributed.share();
+        let placed = LogicalRanks::new(ranks, ranks)?;
+        feed::once(self.loaders(distributed, (rank, placed), loader_of)?, distributed, kept, placed)
     }
 
     /// How many of these batches there are, for a rank that has no part of them.
@@ -255,20 +260,24 @@ impl Data {
         Ok((test, sampler))
     }
 
-    /// The loaders of what this rank reads: its own samples, those of all ranks, or nothing.
+    fn loader(&self) -> LoaderConfig {
+        self.splits.as_ref().map(|splits| splits.loader).unwrap_or_default()
+    }
+
+    /// The loaders of what this rank reads, one for each logical rank: its own samples, those of all ranks, or nothing.
     fn loaders(
         &self,
         distributed: &Distributed,
-        share: Share,
+        (rank, placed): (Option<usize>, LogicalRanks),
         loader_of: impl Fn(&Splits, usize) -> Result<Loader, DataError>,
     ) -> Result<Vec<Loader>, TrainError> {
         let Some(splits) = &self.splits else { return Ok(Vec::new()) };
-        let ranks = match (distributed.fed(), share.rank) {
-            (Some(_), _) => 0..share.ranks,
-            (None, Some(rank)) => rank..rank + 1,
+        let logical = match (distributed.fed(), rank) {
+            (Some(_), _) => 0..placed.shards(),
+            (None, Some(rank)) => placed.of(rank),
             (None, None) => 0..0,
         };
-        Ok(ranks.map(|rank| loader_of(splits, rank)).collect::<Result<_, _>>()?)
+        Ok(logical.map(|rank| loader_of(splits, rank)).collect::<Result<_, _>>()?)
     }
 }
 

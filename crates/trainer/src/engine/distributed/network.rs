@@ -31,12 +31,14 @@ pub(in crate::engine) struct Network {
     parallel: Option<Arc<dyn ParallelStrategy>>,
     /// Whether there are other ranks.
     is_shared: bool,
+    /// Whether its gradients are those of logical ranks.
+    is_logical: bool,
 }
 
 impl Network {
     /// A network that this rank has for itself.
     pub(in crate::engine) fn new(name: &str, store: ParamStore) -> Self {
-        Self { name: name.to_owned(), store, parallel: None, is_shared: false }
+        Self { name: name.to_owned(), store, parallel: None, is_shared: false, is_logical: false }
     }
 
     /// Its name; empty for the only one of a training.
@@ -82,13 +84,13 @@ impl Network {
             prefetch: config.train.prefetch,
             gathered_bytes: mib(config.train.gathered_mib),
             overlap,
+            logical_ranks: config.logical_ranks(),
             ..Options::default()
         };
+        self.is_logical = ahead.logical_ranks.is_some();
         let Some((mesh, strategy)) = distributed.sharing() else {
-            self.parallel = Some(match self.is_offloaded() {
-                true => DataParallel::alone_with(&self.store, ahead)?,
-                false => DataParallel::alone(&self.store)?,
-            });
+            let overlap = if self.is_offloaded() { ahead.overlap } else { Overlap::Never };
+            self.parallel = Some(DataParallel::alone_with(&self.store, Options { overlap, ..ahead })?);
             return Ok(());
         };
         let options = Options {
@@ -120,13 +122,18 @@ impl Network {
 
     /// Who hears of its blocks and gradients, if anybody has to.
     pub(super) fn listener(&self) -> Option<Arc<dyn ParallelStrategy>> {
-        self.parallel.clone().filter(|_| self.is_shared || self.is_offloaded())
+        self.parallel.clone().filter(|_| self.is_shared || self.is_offloaded() || self.is_logical)
     }
 
     /// Whether the model is not what this rank has of it between steps, although this rank has all of it: ranks train apart.
     pub(in crate::engine) fn is_apart(&self) -> bool {
         let strategy = self.shared();
         strategy.is_some_and(|parallel| parallel.diverges() || parallel.keeps_copies())
+    }
+
+    /// Whether its gradients are those of logical ranks, summed along the tree over these.
+    pub(in crate::engine) fn is_logical(&self) -> bool {
+        self.is_logical
     }
 
     /// Whether ranks take every step together.

@@ -2,9 +2,11 @@
 //! that die, the others keep what they have told until rank 0 has said that it is written: whoever takes over is told again.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use phalanx_collectives::Notice;
+use phalanx_sharding::ShardTree;
 
 use crate::engine::TrainError;
 use crate::engine::distributed::{Before, Distributed, Job};
@@ -27,17 +29,23 @@ pub(super) struct Told {
     pub(super) step: u64,
     /// Seconds of training when it had done the step, by its own clock.
     pub(super) seconds: f64,
-    /// Its parts of the losses and measures of the step's phases, one after the other.
+    /// Its logical ranks; none if it has none.
+    pub(super) shards: Range<usize>,
+    /// Its parts of the losses and measures of the step's phases, one after the other; those of each logical rank after those of the
+    /// one before.
     pub(super) sums: Vec<f64>,
 }
 
 impl Told {
     /// The sums over all ranks, and the seconds of the last. Added in the order of ranks, so that they are the same numbers in every
-    /// run.
+    /// run; over logical ranks along the tree over these, so that they are the same on any number of ranks.
     pub(super) fn whole(of_ranks: &[Self]) -> Result<Self, TrainError> {
         let Some((first, others)) = of_ranks.split_first() else {
             return Err(TrainError::Setup("no rank has told its losses".to_owned()));
         };
+        if !first.shards.is_empty() {
+            return Self::whole_of_shards(of_ranks);
+        }
         let mut whole = first.clone();
         for told in others {
             if told.sums.len() != whole.sums.len() {
@@ -50,6 +58,28 @@ impl Told {
             whole.sums.iter_mut().zip(&told.sums).for_each(|(sum, told)| *sum += told);
         }
         Ok(whole)
+    }
+
+    fn whole_of_shards(of_ranks: &[Self]) -> Result<Self, TrainError> {
+        let mut of_shards: Vec<&[f64]> = Vec::new();
+        for told in of_ranks {
+            let numbers = told.sums.len() / told.shards.len().max(1);
+            let agree =
+                told.shards.start == of_shards.len() && of_shards.iter().all(|sums| sums.len() == numbers);
+            if !agree || numbers == 0 {
+                let (rank, shards) = (told.rank, &told.shards);
+                return Err(TrainError::Setup(format!(
+                    "rank {rank} measures {numbers} numbers of each of logical ranks {shards:?}, after {} others",
+                    of_shards.len()
+                )));
+            }
+            of_shards.extend(told.sums.chunks_exact(numbers));
+        }
+        let (shards, numbers) = (of_shards.len(), of_shards.first().map_or(0, |sums| sums.len()));
+        let sum = |at: usize| ShardTree::new(shards).sum(of_shards.iter().map(|sums| sums[at]).collect());
+        let seconds = of_ranks.iter().map(|told| told.seconds).fold(0.0, f64::max);
+        let sums = (0..numbers).map(sum).collect();
+        Ok(Self { rank: of_ranks[0].rank, step: of_ranks[0].step, seconds, shards: 0..shards, sums })
     }
 }
 
@@ -98,8 +128,9 @@ impl Losses {
 
     fn tell_rest(&mut self, distributed: &Distributed) -> Result<(), TrainError> {
         while let Some(own) = self.untold.front() {
-            let first = [own.rank as f64, own.step as f64, own.seconds];
-            let numbers = first.into_iter().chain(own.sums.iter().copied());
+            let Told { rank, step, seconds, shards, sums } = own;
+            let head = [*rank as f64, *step as f64, *seconds, shards.start as f64, shards.end as f64];
+            let numbers = head.into_iter().chain(sums.iter().copied());
             let bytes = numbers.flat_map(f64::to_le_bytes).collect::<Vec<_>>();
             distributed.job().post(NAME, &bytes)?;
             self.untold.pop_front();
@@ -264,7 +295,8 @@ fn keep(all: &mut BTreeMap<usize, VecDeque<Told>>, notice: &Notice) {
     let mut numbers = notice.payload.as_chunks().0.iter().copied().map(f64::from_le_bytes);
     let mut next = || numbers.next().unwrap_or_default();
     let (rank, step, seconds) = (next() as usize, next() as u64, next());
-    let told = Told { rank, step, seconds, sums: numbers.collect() };
+    let shards = next() as usize..next() as usize;
+    let told = Told { rank, step, seconds, shards, sums: numbers.collect() };
     let of_rank = all.entry(notice.from).or_default();
     if of_rank.back().is_none_or(|last| last.step < step) {
         of_rank.push_back(told);
@@ -299,6 +331,7 @@ mod tests {
                     rank: own,
                     step: step as u64 + 1,
                     seconds: step + rank,
+                    shards: 0..0,
                     sums: vec![step + rank, 0.25 * rank],
                 };
                 let sums = (0..5).map(|step| {
@@ -313,7 +346,7 @@ mod tests {
         let told: Vec<_> = ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect();
         let of_all = (0..5).map(|step| {
             let sums = vec![f64::from(3 * step + 3), 0.75];
-            Some(Told { rank: 0, step: step as u64 + 1, seconds: f64::from(step + 2), sums })
+            Some(Told { rank: 0, step: step as u64 + 1, seconds: f64::from(step + 2), shards: 0..0, sums })
         });
         assert_eq!(told[0], of_all.collect::<Vec<_>>());
         assert!(told[1..].iter().flatten().all(Option::is_none));
@@ -326,7 +359,7 @@ mod tests {
         let (first, second) = (first.as_ref().expect("a rank"), second.as_ref().expect("a rank"));
         let mut losses = Losses::default();
         let mut other = Losses::default();
-        let told = |step, seconds, sum: f64| Told { rank: 0, step, seconds, sums: vec![sum] };
+        let told = |step, seconds, sum: f64| Told { rank: 0, step, seconds, shards: 0..0, sums: vec![sum] };
         for step in 0..3 {
             losses.tell(first, told(step + 1, step as f64, step as f64)).expect("told");
             assert_eq!(
@@ -354,5 +387,26 @@ mod tests {
             losses.bring_together(first, 3, false).expect("sound"),
             Some(vec![told(3, 2.0, 2.0), told(3, 7.0, 20.0)])
         );
+    }
+
+    #[test]
+    fn sums_over_logical_ranks_do_not_depend_on_who_has_which() {
+        let of_shards = [[1.0, 3.0], [1e16, 0.1], [-1e16, 0.2], [1.0, 0.3], [0.5, 0.4]];
+        let told = |cuts: &[usize]| {
+            let mut from = 0;
+            let told = cuts.iter().enumerate().map(|(rank, to)| {
+                let shards = std::mem::replace(&mut from, *to)..*to;
+                Told { rank, step: 1, seconds: rank as f64, sums: of_shards[shards.clone()].concat(), shards }
+            });
+            Told::whole(&told.collect::<Vec<_>>()).expect("sound")
+        };
+        let alone = told(&[5]);
+        assert_eq!(alone.sums[0], ((1.0 + 1e16) + (-1e16 + 1.0)) + 0.5);
+        for cuts in [&[2, 5][..], &[3, 5], &[2, 4, 5], &[1, 2, 3, 4, 5]] {
+            let whole = told(cuts);
+            assert_eq!((&whole.sums, whole.seconds), (&alone.sums, (cuts.len() - 1) as f64));
+        }
+        let missing = [Told { rank: 1, step: 1, seconds: 0.0, shards: 2..4, sums: vec![0.0; 4] }];
+        assert!(Told::whole(&missing).is_err());
     }
 }

@@ -9,6 +9,7 @@ mod losses;
 mod meter;
 mod replicas;
 mod requests;
+mod shards;
 mod state;
 mod step;
 mod steps;

@@ -106,8 +106,15 @@ impl Run<'_> {
         for (at, later) in later {
             self.state.complete(&mut report.updates[at], later, report.step, &self.distributed)?;
         }
-        let sum = |parts: Vec<Measure>| parts.into_iter().map(Measure::take).sum::<Result<f64, _>>();
-        let sums = sums.into_iter().map(sum).collect::<Result<Vec<_>, TrainError>>()?;
+        let shards = self.own_shards()?;
+        let sums = match &shards {
+            // There is one part for each logical rank.
+            Some(own) => by_shard(sums, own.len())?,
+            None => {
+                let sum = |parts: Vec<Measure>| parts.into_iter().map(Measure::take).sum::<Result<f64, _>>();
+                sums.into_iter().map(sum).collect::<Result<Vec<_>, TrainError>>()?
+            }
+        };
         // Where a rank is lost, what a GPU was to compute of its gradients ends early. Where ranks do not take every step together
         // the step counts all the same, and the loss is noticed before the next.
         if self.distributed.mixes_unseen() {
@@ -116,7 +123,7 @@ impl Run<'_> {
         let seconds =
             (self.meter.whole().steps + spent.steps + clock.now().saturating_sub(begun)).as_secs_f64();
         let rank = self.distributed.first_number(self.distributed.rank());
-        let told = Told { rank, step: report.step, seconds, sums };
+        let told = Told { rank, step: report.step, seconds, shards: shards.unwrap_or_default(), sums };
         let told = self.losses.tell(&self.distributed, told);
         if self.state.is_lockstep() {
             told?;
@@ -158,6 +165,9 @@ impl Run<'_> {
         share: &StepSamples,
         steps: &mut [phalanx_sharding::Step<'_>],
     ) -> Result<Vec<Vec<Measure>>, TrainError> {
+        if let Some(placed) = self.placed()? {
+            return self.shard_gradients(placed, phase, share);
+        }
         let (state, distributed) = (&self.state, &self.distributed);
         let training = &state.training;
         let phases = training.phases();
@@ -224,4 +234,15 @@ impl Run<'_> {
         self.broken = Some(TrainError::NotFinite { step, phase, loss, elsewhere: false });
         self.distributed.job().request_stop(&reason)
     }
+}
+
+/// The numbers that each of `shards` logical ranks has measured, one's after the other's.
+fn by_shard(numbers: Vec<Vec<Measure>>, shards: usize) -> Result<Vec<f64>, TrainError> {
+    let mut by_shard = vec![Vec::with_capacity(numbers.len()); shards];
+    for parts in numbers {
+        for (of_shard, part) in by_shard.iter_mut().zip(parts) {
+            of_shard.push(part.take()?);
+        }
+    }
+    Ok(by_shard.concat())
 }

@@ -4,11 +4,12 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use phalanx_sharding::{CatchUp, Reduced, Rule, UpdateRule};
 use phalanx_tensor::backend::{Arriving, ScaledStep};
 use phalanx_tensor::optim::{
-    Ema, LossScale, LossScaleState, Optimizer, Schedule, clip_by_squares, clip_to_norm, grad_sum_of_squares,
+    Ema, ExactSquares, LossScale, LossScaleState, Optimizer, Schedule, clip_by_squares, clip_to_norm,
+    exact_grad_squares, grad_sum_of_squares,
 };
 use phalanx_tensor::{Array, Context, FlatParam, LossFactor, Place, TensorError, Value as Variable};
 use serde_json::{Map, Value};
@@ -157,8 +158,7 @@ impl Trainable {
         };
         let (mut coming, mut decided) = (None, None);
         if self.clip_norm.is_some() || self.loss_scale.is_some() {
-            let squares = grad_sum_of_squares(params, context)?;
-            reduced.sum(&squares)?;
+            let squares = self.squares(&reduced, context)?;
             match (&mut self.loss_scale, self.clip_norm) {
                 (Some(scale), max_norm) => {
                     let agree = |flag: &Array| reduced.any(flag).map_err(TrainError::from);
@@ -192,6 +192,23 @@ impl Trainable {
             coming = Some(Coming::Scale(scaled.begin_reading()?));
         }
         Ok((report, coming))
+    }
+
+    /// The sum of the squares of all gradients, over all ranks.
+    fn squares(&self, reduced: &Reduced<'_>, context: &Context) -> Result<Array, TrainError> {
+        let params = reduced.params();
+        if !self.network.is_logical() {
+            let squares = grad_sum_of_squares(params, context)?;
+            reduced.sum(&squares)?;
+            return Ok(squares);
+        }
+        // Which rank owns which of them must not show.
+        let own = exact_grad_squares(params, context)?.digits();
+        let digits = Array::from(Tensor::new(&own, &Device::Cpu).map_err(TensorError::from)?);
+        reduced.sum(&digits)?;
+        let mut all = own;
+        all.copy_from_slice(&digits.tensor()?.to_vec1::<f64>().map_err(TensorError::from)?);
+        Ok(Place::host().full(ExactSquares::from_digits(&all).value(), (), DType::F64)?)
     }
 
     /// Completes the report of an update of step `step` (counted from 1) by what has come of it, for which this waits.

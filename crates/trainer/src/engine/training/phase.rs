@@ -34,16 +34,17 @@ impl Phase {
     }
 }
 
-type LossFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Loss, TrainError>>;
-type EvaluateFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Vec<f64>, TrainError>>;
-type DrawFn<M> = Box<dyn Fn(&M, &Tape, &Drawing) -> Result<Vec<Vec<f32>>, TrainError>>;
-type PanelsFn<M> = Box<dyn Fn(&M, &Tape, &[String], usize) -> Result<Vec<Vec<f32>>, TrainError>>;
-type RestoreFn<M> = Box<dyn Fn(&M, &Tape, &Value) -> Result<Value, TrainError>>;
-type JudgeFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Judgement, TrainError>>;
+type LossFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Loss, TrainError> + Sync>;
+type EvaluateFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Vec<f64>, TrainError> + Sync>;
+type DrawFn<M> = Box<dyn Fn(&M, &Tape, &Drawing) -> Result<Vec<Vec<f32>>, TrainError> + Sync>;
+type PanelsFn<M> = Box<dyn Fn(&M, &Tape, &[String], usize) -> Result<Vec<Vec<f32>>, TrainError> + Sync>;
+type RestoreFn<M> = Box<dyn Fn(&M, &Tape, &Value) -> Result<Value, TrainError> + Sync>;
+type JudgeFn<M> = Box<dyn Fn(&M, &Step<'_>) -> Result<Judgement, TrainError> + Sync>;
 
 /// A model and how it is trained, tested and shown.
 ///
-/// `M` is whatever the phases need: usually a struct with the networks in it.
+/// `M` is whatever the phases need: usually a struct with the networks in it. Logical ranks of one rank (`train.logical_ranks`) have
+/// threads, of which one at a time computes; so it must be `Sync`, as must be what computes losses.
 ///
 /// ```
 /// use phalanx_tensor::{Value, loss, nn};
@@ -83,7 +84,9 @@ impl<M> std::fmt::Debug for Training<M> {
         let phases: Vec<&Phase> = self.phases.iter().map(|(phase, _)| phase).collect();
         let mut fields = f.debug_struct("Training");
         fields.field("description", &self.description).field("phases", &phases);
-        fields.field("evaluated", &self.evaluated).field("draws", &self.draws());
+        fields
+            .field("evaluated", &self.evaluated)
+            .field("draws", &(self.draw.is_some() || self.restore.is_some()));
         fields.finish_non_exhaustive()
     }
 }
@@ -109,7 +112,7 @@ impl<M> Training<M> {
     #[must_use]
     pub fn loss<L: Into<Loss>>(
         self,
-        loss: impl Fn(&M, &Step<'_>) -> Result<L, TrainError> + 'static,
+        loss: impl Fn(&M, &Step<'_>) -> Result<L, TrainError> + Sync + 'static,
     ) -> Self {
         self.phase("", [], loss)
     }
@@ -120,7 +123,7 @@ impl<M> Training<M> {
         mut self,
         name: &str,
         updates: impl IntoIterator<Item = &'n str>,
-        loss: impl Fn(&M, &Step<'_>) -> Result<L, TrainError> + 'static,
+        loss: impl Fn(&M, &Step<'_>) -> Result<L, TrainError> + Sync + 'static,
     ) -> Self {
         let updates = updates.into_iter().map(str::to_owned).collect();
         let phase = Phase::new(name, updates);
@@ -165,7 +168,7 @@ impl<M> Training<M> {
     pub fn evaluate<'n, S: Into<Vec<f64>>>(
         mut self,
         names: impl IntoIterator<Item = &'n str>,
-        evaluate: impl Fn(&M, &Step<'_>) -> Result<S, TrainError> + 'static,
+        evaluate: impl Fn(&M, &Step<'_>) -> Result<S, TrainError> + Sync + 'static,
     ) -> Self {
         self.evaluated = names.into_iter().map(str::to_owned).collect();
         self.evaluate = Some(Box::new(move |model, step| Ok(evaluate(model, step)?.into())));
@@ -176,7 +179,7 @@ impl<M> Training<M> {
     #[must_use]
     pub fn sample(
         self,
-        sample: impl Fn(&M, &Tape, &[String], usize) -> Result<Vec<Vec<f32>>, TrainError> + 'static,
+        sample: impl Fn(&M, &Tape, &[String], usize) -> Result<Vec<Vec<f32>>, TrainError> + Sync + 'static,
     ) -> Self {
         self.draw(move |model, tape, drawing| match drawing.kind {
             DrawingKind::Samples => sample(model, tape, &drawing.prompts, drawing.columns),
@@ -201,7 +204,7 @@ impl<M> Training<M> {
     #[must_use]
     pub fn draw(
         mut self,
-        draw: impl Fn(&M, &Tape, &Drawing) -> Result<Vec<Vec<f32>>, TrainError> + 'static,
+        draw: impl Fn(&M, &Tape, &Drawing) -> Result<Vec<Vec<f32>>, TrainError> + Sync + 'static,
     ) -> Self {
         self.draw = Some(Box::new(draw));
         self
@@ -212,7 +215,7 @@ impl<M> Training<M> {
     #[must_use]
     pub fn panels(
         mut self,
-        panels: impl Fn(&M, &Tape, &[String], usize) -> Result<Vec<Vec<f32>>, TrainError> + 'static,
+        panels: impl Fn(&M, &Tape, &[String], usize) -> Result<Vec<Vec<f32>>, TrainError> + Sync + 'static,
     ) -> Self {
         self.panels = Some(Box::new(panels));
         self
@@ -223,7 +226,7 @@ impl<M> Training<M> {
     #[must_use]
     pub fn restore(
         mut self,
-        restore: impl Fn(&M, &Tape, &Value) -> Result<Value, TrainError> + 'static,
+        restore: impl Fn(&M, &Tape, &Value) -> Result<Value, TrainError> + Sync + 'static,
     ) -> Self {
         self.restore = Some(Box::new(restore));
         self
@@ -232,14 +235,17 @@ impl<M> Training<M> {
     /// Says what the network sees in pictures, so that it can judge those of another run (`[quality]`). The batch has `images`,
     /// prepared as this training's own test images are, and `captions`.
     #[must_use]
-    pub fn judge(mut self, judge: impl Fn(&M, &Step<'_>) -> Result<Judgement, TrainError> + 'static) -> Self {
+    pub fn judge(
+        mut self,
+        judge: impl Fn(&M, &Step<'_>) -> Result<Judgement, TrainError> + Sync + 'static,
+    ) -> Self {
         self.judge = Some(Box::new(judge));
         self
     }
 }
 
 /// A training of any model, as the loop sees it.
-pub(in crate::engine) trait AnyTraining {
+pub(in crate::engine) trait AnyTraining: Sync {
     /// The model, in words.
     fn describe(&self) -> &str;
 
@@ -280,7 +286,7 @@ pub(in crate::engine) trait AnyTraining {
     fn judge(&self, step: &Step<'_>) -> Result<Option<Judgement>, TrainError>;
 }
 
-impl<M> AnyTraining for Training<M> {
+impl<M: Sync> AnyTraining for Training<M> {
     fn describe(&self) -> &str {
         &self.description
     }

@@ -276,7 +276,10 @@ impl<'a> Setup<'a> {
     ///
     /// # Errors
     /// [`TrainError::Setup`] if phases and networks do not fit each other.
-    pub(in crate::engine) fn finish<M: 'static>(self, training: Training<M>) -> Result<Built, TrainError> {
+    pub(in crate::engine) fn finish<M: Sync + 'static>(
+        self,
+        training: Training<M>,
+    ) -> Result<Built, TrainError> {
         let training: Box<dyn AnyTraining> = Box::new(training);
         check(&training.phases(), &self.networks).map_err(TrainError::Setup)?;
         let strange =

@@ -32,7 +32,7 @@ impl<S> std::fmt::Debug for TaskSpec<S> {
 
 impl<S: Settings> TaskSpec<S> {
     /// The task that `model.kind = name` chooses, described in a line.
-    pub fn new<M: 'static>(
+    pub fn new<M: Sync + 'static>(
         name: impl Into<String>,
         about: impl Into<String>,
         build: impl Fn(&mut Setup<'_>, &S) -> Result<Training<M>, TrainError> + Send + Sync + 'static,

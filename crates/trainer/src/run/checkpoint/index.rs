@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use super::CheckpointError;
 use super::checksum::Checksum;
+use super::hashes::Hashes;
 use super::region::Region;
 
 /// The version of the layout that is written. Older ones are read: format 2 knew flat ranges only and another checksum, and
@@ -66,6 +67,9 @@ pub struct Index {
     pub state: Map<String, Value>,
     /// The files.
     pub files: Vec<FileEntry>,
+    /// The hash of each kind of thing ([`super::Checkpoint::hashes`]); older ones have none.
+    #[serde(default)]
+    pub hashes: Hashes,
     /// Where every tensor's elements lie. Format 1 does not say it: its files hold whole tensors.
     #[serde(default)]
     pub tensors: Vec<Piece>,
@@ -107,10 +111,10 @@ impl Index {
             let lines = items.iter().map(serde_json::to_string).collect::<serde_json::Result<Vec<_>>>()?;
             Ok(lines.iter().map(|line| format!("\n    {line}")).collect::<Vec<_>>().join(","))
         }
-        let state = serde_json::to_string(&self.state)?;
+        let (state, hashes) = (serde_json::to_string(&self.state)?, serde_json::to_string(&self.hashes)?);
         let (files, tensors) = (lines(&self.files)?, lines(&self.tensors)?);
         Ok(format!(
-            "{{\n  \"format\": {},\n  \"step\": {},\n  \"state\": {state},\n  \"files\": [{files}\n  ],\n  \"tensors\": [{tensors}\n  ]\n}}\n",
+            "{{\n  \"format\": {},\n  \"step\": {},\n  \"state\": {state},\n  \"hashes\": {hashes},\n  \"files\": [{files}\n  ],\n  \"tensors\": [{tensors}\n  ]\n}}\n",
             self.format, self.step
         ))
     }

@@ -13,6 +13,7 @@
 mod checksum;
 mod error;
 mod export;
+mod hashes;
 mod index;
 mod read;
 mod region;
@@ -26,6 +27,7 @@ use serde_json::{Map, Value};
 pub use checksum::Checksum;
 pub use error::CheckpointError;
 pub use export::Exported;
+pub use hashes::Hashes;
 pub use index::{EMA, FileEntry, Index, MODEL, Piece};
 pub use read::Reader;
 pub use region::Region;

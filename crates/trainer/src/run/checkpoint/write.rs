@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::checksum::Hashing;
+use super::hashes::{Hashes, Summing, TensorSum, hashes};
 use super::index::{FORMAT, INDEX, Index};
 use super::region::Region;
 use super::{Checkpoint, CheckpointError, FileEntry, Piece, list, name};
@@ -46,6 +47,7 @@ pub struct NewFile {
 struct Written {
     files: Vec<FileEntry>,
     tensors: Vec<Piece>,
+    sums: Vec<TensorSum>,
 }
 
 /// The hidden folder in which a checkpoint comes into being. Clones are handles.
@@ -113,7 +115,7 @@ impl Aside {
         let mut written = Written::default();
         for file in files {
             let path = self.path.join(&file.name);
-            let entry = self.write_file(&path, file, &mut written.tensors);
+            let entry = self.write_file(&path, file, (&mut written.tensors, &mut written.sums));
             written.files.push(entry.map_err(CheckpointError::io(self.step, "write", &path))?);
         }
         let path = self.path.join(note(rank));
@@ -123,7 +125,12 @@ impl Aside {
             .map_err(CheckpointError::io(self.step, "write", &path))
     }
 
-    fn write_file(&self, path: &Path, mut file: NewFile, pieces: &mut Vec<Piece>) -> io::Result<FileEntry> {
+    fn write_file(
+        &self,
+        path: &Path,
+        mut file: NewFile,
+        (pieces, sums): (&mut Vec<Piece>, &mut Vec<TensorSum>),
+    ) -> io::Result<FileEntry> {
         sort_for_safetensors(&mut file.pieces, |piece| (&piece.key, piece.values.dtype()));
         let header = |piece: &NewPiece| TensorHeader {
             name: piece.key.clone(),
@@ -140,9 +147,12 @@ impl Aside {
                     format!("{count} elements cannot be {region} of {kind} `{name}` of shape {shape:?}");
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
             }
-            write_elements(&mut out, &values)?;
             let (dtype, file) = (values.dtype().as_str().to_owned(), file.name.clone());
-            pieces.push(Piece { kind, name, dtype, shape, region, file, key });
+            let piece = Piece { kind, name, dtype, shape, region, file, key };
+            let mut summing = Summing::new(&mut out, &piece, values.dtype().size_in_bytes());
+            write_elements(&mut summing, &values)?;
+            sums.push(summing.finish());
+            pieces.push(piece);
         }
         out.flush()?;
         let hashing = out.into_inner().map_err(io::IntoInnerError::into_error)?;
@@ -164,7 +174,15 @@ impl Aside {
     ) -> Result<Checkpoint, CheckpointError> {
         let (step, checkpoints) = (self.step, &self.checkpoints);
         let io = |action, path: &Path| CheckpointError::io(step, action, path);
-        let mut index = Index { format: FORMAT, step, state, files: Vec::new(), tensors: Vec::new() };
+        let mut index = Index {
+            format: FORMAT,
+            step,
+            state,
+            hashes: Hashes::new(),
+            files: Vec::new(),
+            tensors: Vec::new(),
+        };
+        let mut sums = Vec::new();
         for rank in 0..ranks {
             let path = self.path.join(note(rank));
             let bytes = fs::read(&path).map_err(io("read", &path))?;
@@ -181,8 +199,10 @@ impl Aside {
             }
             index.files.extend(written.files);
             index.tensors.extend(written.tensors);
+            sums.extend(written.sums);
             fs::remove_file(&path).map_err(io("remove", &path))?;
         }
+        index.hashes = hashes(sums);
         index.files.sort_by(|a, b| a.name.cmp(&b.name));
         let first = |piece: &Piece| piece.region.runs(&piece.shape).first().map_or(0, |run| run.start);
         let order = |piece: &Piece| (piece.kind.clone(), piece.name.clone(), first(piece));

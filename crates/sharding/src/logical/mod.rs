@@ -1,0 +1,15 @@
+//! Logical ranks: a batch is cut into as many shards whatever the world, and whatever is summed over the batch is summed along one
+//! binary tree over these shards (as EasyScale keeps its virtual workers apart, Li et al. 2023).
+//!
+//! A rank has a run of neighbouring shards and computes each by itself, so that kernels see the same shapes in every world. Sums
+//! of f32 depend on their order; so a rank adds up only what the tree adds up, and sends the sums of its whole subtrees.
+
+mod group;
+mod placement;
+mod tree;
+mod turns;
+
+pub use group::ShardGroup;
+pub use placement::LogicalRanks;
+pub use tree::ShardTree;
+pub use turns::ShardTurns;

@@ -1,0 +1,297 @@
+//! Shards of one rank that take turns: each has a thread of its own, of which one at a time runs.
+//!
+//! A shard runs until it needs what other shards of the batch have, such as the statistics of a synchronised batch norm; it
+//! leaves its part and the next shard goes on, and when all have left theirs the first goes on with the result. Shards that need
+//! nothing of each other run one after the other. So each computes as if it were alone, and the order is the same in every run.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::parallel::ParallelStrategy;
+use crate::{Result, ShardingError};
+
+/// Stack of a shard's thread, as large as that of a program's first one.
+const STACK: usize = 8 << 20;
+
+/// What the shards of a rank have left for a meeting, by shard, and what was made of it.
+#[derive(Debug)]
+enum Meeting {
+    /// Not all are there.
+    Open(BTreeMap<usize, Vec<f64>>),
+    /// The result, for as many as have not had it yet.
+    Held(Arc<Vec<f64>>, usize),
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Whose turn it is, among the rank's shards.
+    turn: usize,
+    /// By shard of the rank: whether it is through.
+    through: Vec<bool>,
+    /// The first that has failed; the others end.
+    failed: Option<usize>,
+    /// How many turns in a row nobody could use.
+    idle: usize,
+    /// By the group that meets, and how many meetings it has had before.
+    meetings: BTreeMap<(usize, u64), Meeting>,
+}
+
+/// The shards of one rank, and whose turn it is.
+#[derive(Debug)]
+pub struct ShardTurns {
+    own: Range<usize>,
+    /// Told whose turn it is, so that each shard's gradients are its own.
+    strategies: Vec<Arc<dyn ParallelStrategy>>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl ShardTurns {
+    /// For these shards of a step of these strategies.
+    pub fn new(own: Range<usize>, strategies: Vec<Arc<dyn ParallelStrategy>>) -> Arc<Self> {
+        let state = State { through: vec![false; own.len()], ..State::default() };
+        Arc::new(Self { own, strategies, state: Mutex::new(state), changed: Condvar::new() })
+    }
+
+    /// The rank's shards.
+    pub fn own(&self) -> Range<usize> {
+        self.own.clone()
+    }
+
+    /// Runs `work` for each of the rank's shards, one at a time: what each gave, in order. Of several the first error counts.
+    ///
+    /// # Errors
+    /// Those of `work`, of the strategies, and if the system refuses a thread.
+    ///
+    /// # Panics
+    /// If `work` does.
+    pub fn run<R: Send, E: From<ShardingError> + Send>(
+        &self,
+        work: impl Fn(usize) -> Result<R, E> + Sync,
+    ) -> Result<Vec<R>, E> {
+        if self.own.len() == 1 {
+            self.take_up(0)?;
+            return Ok(vec![work(self.own.start)?]);
+        }
+        let span = tracing::Span::current();
+        let (work, span) = (&work, &span);
+        std::thread::scope(|scope| {
+            let mut threads = Vec::with_capacity(self.own.len());
+            for (at, shard) in self.own().enumerate() {
+                let run = move || {
+                    let _inside = span.enter();
+                    let mut leaving = Leaving { turns: self, at, well: false };
+                    let result = self.wait(at, |_| Some(())).map_err(E::from).and_then(|()| work(shard));
+                    leaving.well = result.is_ok();
+                    result
+                };
+                let builder = std::thread::Builder::new().name(format!("shard-{shard}")).stack_size(STACK);
+                match builder.spawn_scoped(scope, run) {
+                    Ok(thread) => threads.push(thread),
+                    Err(_) => {
+                        drop(Leaving { turns: self, at, well: false });
+                        return Err(
+                            ShardingError::Step("the system refuses a thread for a logical rank").into()
+                        );
+                    }
+                }
+            }
+            let joined = threads.into_iter().map(|thread| thread.join());
+            let mut results: Vec<_> = joined
+                .map(|joined| joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                .collect();
+            let failed = self.state().failed.filter(|failed| results[*failed].is_err());
+            match failed {
+                Some(failed) => results.swap_remove(failed).map(|_| Vec::new()),
+                None => results.into_iter().collect(),
+            }
+        })
+    }
+
+    /// Says whether more micro-batches of a shard follow the one that it is about to run.
+    ///
+    /// # Errors
+    /// Those of the strategies.
+    pub fn micro_batch(&self, shard: usize, more: bool) -> Result<()> {
+        let at = shard - self.own.start;
+        self.strategies.iter().try_for_each(|strategy| strategy.shard_turn(at, Some(more)))
+    }
+
+    /// Leaves `part` of shard `shard` for its next meeting with the others of `group`, of whom `members` are of this rank: what
+    /// `join` makes of the parts of all members, in order. It is called once, on behalf of all.
+    pub(super) fn meet(
+        &self,
+        (group, number): (usize, u64),
+        (shard, members): (usize, Range<usize>),
+        part: Vec<f64>,
+        join: impl FnOnce(Vec<Vec<f64>>) -> Result<Vec<f64>>,
+    ) -> Result<Arc<Vec<f64>>> {
+        if members.len() == 1 {
+            return Ok(Arc::new(join(vec![part])?));
+        }
+        let (at, key) = (shard - self.own.start, (group, number));
+        let mut state = self.state();
+        let open = state.meetings.entry(key).or_insert_with(|| Meeting::Open(BTreeMap::new()));
+        let Meeting::Open(parts) = open else {
+            return Err(ShardingError::Step("logical ranks do not meet at the same places"));
+        };
+        parts.insert(shard, part);
+        if parts.len() == members.len() {
+            let parts = std::mem::take(parts).into_values().collect();
+            // Nobody else of this rank runs meanwhile.
+            drop(state);
+            let result = Arc::new(join(parts)?);
+            self.state().meetings.insert(key, Meeting::Held(result.clone(), members.len() - 1));
+            self.pass_on(at, Some(members.start - self.own.start));
+            // The others go on first, in order.
+            self.wait(at, |_| Some(()))?;
+            return Ok(result);
+        }
+        drop(state);
+        self.pass_on(at, None);
+        self.wait(at, |state| match state.meetings.get_mut(&key) {
+            Some(Meeting::Held(result, left)) => {
+                let result = result.clone();
+                *left -= 1;
+                if *left == 0 {
+                    state.meetings.remove(&key);
+                }
+                Some(result)
+            }
+            _ => None,
+        })
+    }
+
+    /// Waits for the turn of a shard of the rank, and for what it needs; meanwhile the others have theirs.
+    fn wait<R>(&self, at: usize, mut ready: impl FnMut(&mut State) -> Option<R>) -> Result<R> {
+        let mut state = self.state();
+        loop {
+            if state.failed.is_some() {
+                return Err(ShardingError::Step("another logical rank of this rank has failed"));
+            }
+            if state.turn == at {
+                if let Some(result) = ready(&mut state) {
+                    state.idle = 0;
+                    drop(state);
+                    self.take_up(at)?;
+                    return Ok(result);
+                }
+                state.idle += 1;
+                if state.idle > self.own.len() {
+                    return Err(ShardingError::Step("logical ranks wait for each other at different places"));
+                }
+                self.turn_to_next(&mut state, at);
+                continue;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Gives the turn on: to one of the rank's shards, or to whoever follows.
+    fn pass_on(&self, at: usize, to: Option<usize>) {
+        let mut state = self.state();
+        match to {
+            Some(to) => {
+                state.turn = to;
+                self.changed.notify_all();
+            }
+            None => self.turn_to_next(&mut state, at),
+        }
+    }
+
+    /// The next shard that is not through has its turn.
+    fn turn_to_next(&self, state: &mut State, at: usize) {
+        let shards = self.own.len();
+        let next = (1..=shards).map(|more| (at + more) % shards).find(|next| !state.through[*next]);
+        state.turn = next.unwrap_or(at);
+        self.changed.notify_all();
+    }
+
+    fn take_up(&self, at: usize) -> Result<()> {
+        self.strategies.iter().try_for_each(|strategy| strategy.shard_turn(at, None))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Tells the others when a shard is through, however it ends.
+struct Leaving<'a> {
+    turns: &'a ShardTurns,
+    at: usize,
+    well: bool,
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        let mut state = self.turns.state();
+        state.through[self.at] = true;
+        if !self.well {
+            state.failed.get_or_insert(self.at);
+        }
+        if state.turn == self.at {
+            self.turns.turn_to_next(&mut state, self.at);
+        } else {
+            self.turns.changed.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_shard_runs_at_a_time_and_meetings_have_all_parts() {
+        let turns = ShardTurns::new(3..6, Vec::new());
+        let seen = Mutex::new(Vec::new());
+        let meet = |shard: usize, group, number, members: Range<usize>| {
+            turns.meet(
+                (group, number),
+                (shard, members),
+                vec![shard as f64 + 10.0 * number as f64],
+                |parts| {
+                    seen.lock().expect("no panic").push(100);
+                    Ok(parts.concat())
+                },
+            )
+        };
+        let given = turns.run(|shard| {
+            for number in 0..2 {
+                seen.lock().expect("no panic").push(shard);
+                let all = meet(shard, 0, number, 3..6)?;
+                assert_eq!(**all, [3.0, 4.0, 5.0].map(|shard| shard + 10.0 * number as f64));
+            }
+            // The last has no part of the second group.
+            if shard < 5 {
+                assert_eq!(meet(shard, 1, 0, 3..5)?.len(), 2);
+            }
+            seen.lock().expect("no panic").push(shard);
+            Ok::<_, ShardingError>(shard)
+        });
+        assert_eq!(given.expect("all go well"), [3, 4, 5]);
+        let seen = seen.into_inner().expect("no panic");
+        assert_eq!(seen, [3, 4, 5, 100, 3, 4, 5, 100, 100, 3, 4, 5], "{seen:?}");
+    }
+
+    #[test]
+    fn nobody_waits_for_a_shard_that_has_failed() {
+        let turns = ShardTurns::new(0..3, Vec::new());
+        let failed = turns.run(|shard| match shard {
+            1 => Err(ShardingError::Mesh("on purpose".to_owned())),
+            _ => Ok(turns.meet((0, 0), (shard, 0..3), Vec::new(), |_| Ok(Vec::new()))?.len()),
+        });
+        assert_eq!(failed.expect_err("one fails").to_string(), "mesh: on purpose");
+        let apart = ShardTurns::new(0..2, Vec::new());
+        let apart = apart.run(|shard| {
+            Ok::<_, ShardingError>(
+                apart.meet((shard, 0), (shard, 0..2), Vec::new(), |_| Ok(Vec::new()))?.len(),
+            )
+        });
+        assert!(apart.expect_err("they never meet").to_string().contains("at different places"));
+        let alone = ShardTurns::new(7..8, Vec::new());
+        assert_eq!(alone.run(|shard| Ok::<_, ShardingError>(shard)).expect("goes well"), [7]);
+    }
+}

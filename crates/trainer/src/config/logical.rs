@@ -1,0 +1,61 @@
+//! What `train.logical_ranks` asks for, and what does not go with it.
+
+use phalanx_sharding::{CodecKind, LogicalRanks};
+
+use super::keys::{Config, DeviceKind, WeightCodec};
+use super::validate::Relations;
+
+impl Config {
+    /// How many logical ranks a step's images are cut for, if not for the ranks that there are.
+    pub fn logical_ranks(&self) -> Option<usize> {
+        (self.train.logical_ranks > 0).then_some(self.train.logical_ranks)
+    }
+
+    /// Checks what logical ranks need.
+    pub(super) fn check_logical_ranks(&self, relations: &mut Relations<'_>) {
+        const KEY: &str = "train.logical_ranks";
+        let Self { train, codec, sync, .. } = self;
+        let Some(logical) = self.logical_ranks() else { return };
+        if let Err(error) = LogicalRanks::new(logical, train.ranks.max(1)) {
+            relations.require(
+                false,
+                KEY,
+                format!("{KEY} = {logical} with train.ranks = {}: {error}", train.ranks),
+            );
+        }
+        if let Err(error) = train.strategy.sums_over_logical_ranks() {
+            relations.require(false, KEY, format!("{KEY} = {logical}: {error}"));
+        }
+        let (batch, pieces) = (train.global_batch, logical.saturating_mul(train.accumulate));
+        relations.require(
+            batch >= pieces,
+            KEY,
+            format!(
+                "train.global_batch {batch} is not at least {KEY} {logical} x train.accumulate {} = {pieces}",
+                train.accumulate
+            ),
+        );
+        relations.require(
+            codec.kind == CodecKind::None && codec.weights == WeightCodec::None,
+            KEY,
+            format!(
+                "{KEY} = {logical} with codec.kind = {} and codec.weights = {}: codecs round, or add up in the order of ranks; set both to none",
+                codec.kind,
+                codec.weights.as_str()
+            ),
+        );
+        relations.require(
+            train.device != DeviceKind::Cuda,
+            KEY,
+            format!("{KEY} = {logical} is for processors, whose kernels give the same bits on any number of threads; set train.device = cpu"),
+        );
+        relations.require(
+            sync.servers == 0,
+            KEY,
+            format!(
+                "{KEY} = {logical} with sync.servers = {}: servers add up gradients as they come",
+                sync.servers
+            ),
+        );
+    }
+}
