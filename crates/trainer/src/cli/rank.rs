@@ -170,9 +170,11 @@ pub(super) fn run_launched(
             RunFolder::join(Path::new(&path)).map_err(CliError::failed)?
         }
     };
-    // Any rank may come to speak for all.
-    let (rank, margin) = (world.rank(), Duration::from_secs(resolved.config.checkpoint.limit_margin));
-    stop_before_the_end(&stop, margin, rank == 0)?;
+    let (rank, config) = (world.rank(), &resolved.config);
+    // Where the run goes on without rank 0, any rank may have to know.
+    if rank == 0 || config.sync.min_workers > 0 {
+        stop_before_the_end(&stop, Duration::from_secs(config.checkpoint.limit_margin), rank == 0)?;
+    }
     let observer = || observer(false, rank == 0, KeptOutput::default());
     train(task, &folder, resolved, world, &stop, observer, || interrupts.exit_code())
 }
