@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use common::{Way, checks, on_ranks};
 use phalanx_collectives::{
-    Algorithm, Clock, CommError, Communicator, CostModel, ReduceOp, Rehearsal, SimulatedLink, WorldConfig, threads_over,
+    Algorithm, Clock, CommError, Communicator, CostModel, ReduceOp, Rehearsal, SimulatedLink, WorldConfig,
+    threads_over,
 };
 
 fn link(text: &str, clock: Clock) -> SimulatedLink {
@@ -139,11 +140,18 @@ fn steps_that_follow_each_other_take_what_is_rehearsed() {
         }
         let rehearsed = (ends[STEPS - 1] - ends[STEPS / 2 - 1]) / (STEPS / 2) as f64;
         let part = seconds[0] / rehearsed;
-        assert!((0.95..1.1).contains(&part), "{algorithm} on {size}: {} s, rehearsed {rehearsed} s", seconds[0]);
+        assert!(
+            (0.95..1.1).contains(&part),
+            "{algorithm} on {size}: {} s, rehearsed {rehearsed} s",
+            seconds[0]
+        );
         if algorithm == Algorithm::SingleReducer {
             // A megabyte is 21 ms on a wire, and takes one for each rank.
             let by_hand = computing.as_secs_f64() + size as f64 * BYTES as f64 / 50e6;
-            assert!((0.95..1.05).contains(&(rehearsed / by_hand)), "{size}: {rehearsed} s, by hand {by_hand} s");
+            assert!(
+                (0.95..1.05).contains(&(rehearsed / by_hand)),
+                "{size}: {rehearsed} s, by hand {by_hand} s"
+            );
         }
     }
 }
@@ -186,7 +194,10 @@ fn ranks_of_a_host_have_a_link_of_their_own() {
         let ends = world.play("all-reduce", algorithm, BYTES as u64, &all, &from).expect("by messages");
         let rehearsed = latest(&mut ends.into_iter());
         let found = latest(&mut all.iter().map(|rank| seconds[*rank][at].1)) - first;
-        assert!((0.95..1.2).contains(&(found / rehearsed)), "{algorithm}: {found} s, rehearsed {rehearsed} s");
+        assert!(
+            (0.95..1.2).contains(&(found / rehearsed)),
+            "{algorithm}: {found} s, rehearsed {rehearsed} s"
+        );
     }
     // Half a megabyte each way between hosts, and next to nothing inside.
     let (by_hosts, around, near) = (took(0, &all), took(1, &all), took(2, &[0, 1]));

@@ -147,7 +147,9 @@ impl MemoryPlan {
     /// that, one after the other. `None` for strategies whose ranks do not take every step together, for operations that do not go by
     /// messages where ranks do different things, and if the costs of links are not known.
     pub fn step_time(&self, computing: Computing, reach: &Reach<'_>) -> Option<StepTime> {
-        if self.strategy.synchrony != Synchrony::EveryStep || !reach.ranks().is_multiple_of(self.shards.max(1)) {
+        if self.strategy.synchrony != Synchrony::EveryStep
+            || !reach.ranks().is_multiple_of(self.shards.max(1))
+        {
             return None;
         }
         let networks = self.buckets.iter().zip(&self.kept).filter(|(buckets, _)| !buckets.is_empty());
@@ -234,15 +236,17 @@ impl MemoryPlan {
         let mut there = if again == buckets.len() { gather(&mut sends, computes, ahead.next()) } else { 0.0 };
         // What is reduced inside groups and has not gone on between them, by its place and when it is over.
         let (mut waiting, mut crosses) = (VecDeque::new(), 0.0_f64);
-        let mut cross = |computes: &mut f64, sends: &mut f64, waiting: &mut VecDeque<(usize, f64)>, leave: usize| {
-            while waiting.len() > leave {
-                let Some((at, over)) = waiting.pop_front() else { break };
-                *computes = computes.max(over);
-                crosses = crosses.max(*computes).max(if share_wires { *sends } else { 0.0 }) + crossed[at];
-                *sends = if share_wires { crosses } else { *sends };
-            }
-            crosses
-        };
+        let mut cross =
+            |computes: &mut f64, sends: &mut f64, waiting: &mut VecDeque<(usize, f64)>, leave: usize| {
+                while waiting.len() > leave {
+                    let Some((at, over)) = waiting.pop_front() else { break };
+                    *computes = computes.max(over);
+                    crosses =
+                        crosses.max(*computes).max(if share_wires { *sends } else { 0.0 }) + crossed[at];
+                    *sends = if share_wires { crosses } else { *sends };
+                }
+                crosses
+            };
         for (at, reduce) in reduced.iter().enumerate().rev() {
             let next = if at <= again { gather(&mut sends, computes, ahead.next()) } else { 0.0 };
             computes = computes.max(there) + computing.backward / count;
@@ -254,7 +258,8 @@ impl MemoryPlan {
                 cross(&mut computes, &mut sends, &mut waiting, 1);
             }
         }
-        let crossed_at = if crossed.is_empty() { 0.0 } else { cross(&mut computes, &mut sends, &mut waiting, 0) };
+        let crossed_at =
+            if crossed.is_empty() { 0.0 } else { cross(&mut computes, &mut sends, &mut waiting, 0) };
         let mut whole = computes.max(sends).max(crossed_at) + computing.update;
         if !gathers {
             // Every rank has updated its part, and the others lack it.
@@ -354,13 +359,15 @@ mod tests {
         let plan = MemoryPlan { shards: 2, ..plan("hsdp") };
         // Half of a megabyte moves inside a host in 5 ms; its half is reduced between two hosts in 50 ms.
         let (inside, between) = (0.005, 0.05);
-        let time = |hosts: &[usize]| {
-            plan.step_time(Computing::of_step(1e-9), &ring(&costs, hosts)).expect("known")
-        };
+        let time =
+            |hosts: &[usize]| plan.step_time(Computing::of_step(1e-9), &ring(&costs, hosts)).expect("known");
         let apart = time(&[2, 2]);
         // What goes between hosts takes longest; the first begins when its sum inside is there, behind four gathers.
         let first = 4.0 * inside;
-        assert!(apart.whole >= 4.0 * between + inside && apart.whole <= 4.0 * between + first + 4.0 * inside, "{apart:?}");
+        assert!(
+            apart.whole >= 4.0 * between + inside && apart.whole <= 4.0 * between + first + 4.0 * inside,
+            "{apart:?}"
+        );
         let operations = 4.0 * (inside + between) + 4.0 * inside + 2.0 * inside;
         assert!((apart.communication - operations).abs() < 1e-9, "{apart:?}");
         // On one host all goes through one wire.
@@ -377,7 +384,9 @@ mod tests {
             Some(forward + backward + update)
         };
         let two = [(32.0, 0.034), (16.0, 0.018)];
-        for (share, expected) in [(32.0, 0.034), (16.0, 0.018), (8.0, 0.010), (4.0, 0.006), (24.0, 0.026), (64.0, 0.066)] {
+        for (share, expected) in
+            [(32.0, 0.034), (16.0, 0.018), (8.0, 0.010), (4.0, 0.006), (24.0, 0.026), (64.0, 0.066)]
+        {
             let found = seconds(&two, share).expect("measured");
             assert!((found - expected).abs() < 1e-12, "{share}: {found}");
         }

@@ -230,7 +230,8 @@ mod tests {
         }
         // Only some of the ranks, of which the third is the root.
         let from = [0.0, 0.0];
-        let ends = world.play("broadcast", Algorithm::SingleReducer, 1000, &[2, 3], &from).expect("by messages");
+        let ends =
+            world.play("broadcast", Algorithm::SingleReducer, 1000, &[2, 3], &from).expect("by messages");
         assert!(ends[0] < ends[1] && ends[1] < 0.1, "{ends:?}");
         assert_eq!(world.play("all-reduce", Algorithm::Direct, 8, &[0, 1], &from), None);
         assert_eq!(world.play("all-reduced", Algorithm::Ring, 8, &[0, 1], &from), None);

@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use crate::algorithms::{Exchange, Group, Hosts, Messages, Take, grid, halving, hierarchical, push_pull, ring, single, tree};
+use crate::algorithms::{
+    Exchange, Group, Hosts, Messages, Take, grid, halving, hierarchical, push_pull, ring, single, tree,
+};
 use crate::dtype::{Element, ReduceOp};
 use crate::error::Result;
 use crate::operation::{Algorithm, Kind};
@@ -135,7 +137,9 @@ pub(super) fn record(
         (Kind::ReduceScatter, Algorithm::HalvingDoubling) => {
             halving::reduce_scatter(peers, &all, values, reduction)
         }
-        (Kind::ReduceScatter, Algorithm::PushPull) => push_pull::reduce_scatter(peers, &all, values, reduction),
+        (Kind::ReduceScatter, Algorithm::PushPull) => {
+            push_pull::reduce_scatter(peers, &all, values, reduction)
+        }
         (Kind::AllGather, Algorithm::Ring) => ring::all_gather(peers, &all, values),
         (Kind::AllGather, Algorithm::HalvingDoubling) => halving::all_gather(peers, &all, values),
         (Kind::AllGather, Algorithm::PushPull) => push_pull::all_gather(peers, &all, values),
@@ -180,13 +184,16 @@ mod tests {
         assert_eq!(root[0], Move::Receive { from: 1, bytes: 4000, reduces: true });
         assert_eq!(root[3], Move::Send { to: 1, bytes: 4000 });
         // On two hosts of two: half of it between hosts, by a ring of two.
-        let inside = record(Kind::AllReduce, Algorithm::Hierarchical, 4000, 0, &[0, 0, 1, 1]).expect("levels");
-        let across: usize = inside.iter().map(|next| if let Move::Send { to: 2, bytes } = next { *bytes } else { 0 }).sum();
+        let inside =
+            record(Kind::AllReduce, Algorithm::Hierarchical, 4000, 0, &[0, 0, 1, 1]).expect("levels");
+        let across: usize =
+            inside.iter().map(|next| if let Move::Send { to: 2, bytes } = next { *bytes } else { 0 }).sum();
         assert_eq!(across, 2000);
         // Messages are of pieces.
         let long = record(Kind::Broadcast, Algorithm::SingleReducer, 1 << 20, 1, &[0; 2]).expect("one");
         assert_eq!(long.len(), 4);
-        let scatter = |rank| record(Kind::Scatter, Algorithm::SingleReducer, 3000, rank, &[0; 3]).expect("one");
+        let scatter =
+            |rank| record(Kind::Scatter, Algorithm::SingleReducer, 3000, rank, &[0; 3]).expect("one");
         assert_eq!((moved(&scatter(0)), moved(&scatter(2))), ((2000, 0), (0, 1000)));
         assert_eq!(record(Kind::AllReduce, Algorithm::Direct, 8, 0, &[0; 2]), None);
         assert_eq!(record(Kind::Gather, Algorithm::Tree, 8, 0, &[0; 2]), None);

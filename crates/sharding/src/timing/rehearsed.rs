@@ -154,7 +154,13 @@ mod tests {
         let with_images = time(&[&[1_000_000]], true, 4, Algorithm::SingleReducer, 400_000);
         assert!((with_images.whole - 0.03 - 0.06 - 0.001).abs() < 1e-3, "{with_images:?}");
         let costs = costs();
-        let none = Reach { costs: &costs, hosts: &[2], algorithm: Algorithm::PushPull, overlaps: true, scattered: 0 };
+        let none = Reach {
+            costs: &costs,
+            hosts: &[2],
+            algorithm: Algorithm::PushPull,
+            overlaps: true,
+            scattered: 0,
+        };
         assert_eq!(step_time(&[&[1000]], true, Computing::of_step(1.0), &none), None, "it has no reduce");
     }
 }

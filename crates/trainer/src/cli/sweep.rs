@@ -18,7 +18,8 @@ use crate::engine;
 use crate::report::{Options, Report};
 use crate::run::{Machine, write_aside};
 use crate::sweep::{
-    self, Conditions, Ended, Outcome, Results, Run, RunPlan, Runner, STUDIES, SweepFile, SweepFileError, Trials,
+    self, Conditions, Ended, Outcome, Results, Run, RunPlan, Runner, STUDIES, SweepFile, SweepFileError,
+    Trials,
 };
 
 /// Trains everything that a file asks for, and makes tables and pictures. What is finished is not trained again, so that the

@@ -67,7 +67,10 @@ impl Config {
         relations.require(
             comm.hosts > 0 && (comm.hosts == 1 || !comm.link.is_empty()),
             "comm.hosts",
-            format!("comm.hosts = {} needs comm.link: hosts that there are need not be simulated", comm.hosts),
+            format!(
+                "comm.hosts = {} needs comm.link: hosts that there are need not be simulated",
+                comm.hosts
+            ),
         );
         relations.require(
             comm.host_link.is_empty() || comm.hosts > 1,

@@ -65,7 +65,8 @@ impl SweepFile {
             if !axes.iter().any(|(title, _)| *title == scaling.over) {
                 return Err(format!("scaling: there is no axis `{}`", scaling.over));
             }
-            let named = std::iter::once(&scaling.speedup).chain(&scaling.predicted).chain(&scaling.communication);
+            let named =
+                std::iter::once(&scaling.speedup).chain(&scaling.predicted).chain(&scaling.communication);
             for column in named {
                 if !columns.contains(column) {
                     let all = columns.join(", ");

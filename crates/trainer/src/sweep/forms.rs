@@ -255,10 +255,7 @@ mod tests {
             energy: Some(known(EnergyKind::Estimated, "seconds x 5 W")),
             ..Outcome::default()
         };
-        let absent = Outcome {
-            energy: Some(known(EnergyKind::Absent, "no counter")),
-            ..Outcome::default()
-        };
+        let absent = Outcome { energy: Some(known(EnergyKind::Absent, "no counter")), ..Outcome::default() };
         let outcomes = [Some(Ok(estimated)), Some(Ok(absent)), Some(Ok(Outcome::default()))];
         let trial =
             |name: &str, run| Trial { choices: vec![name.into()], runs: vec![run], ..Trial::default() };
@@ -276,7 +273,12 @@ mod tests {
         assert_eq!(words[3], ["old", "–", "–"]);
         assert_eq!(filled.notes(), ["Energy of a: seconds x 5 W.", "Energy of b: no counter."]);
         let csv = filled.csv();
-        assert!(csv.starts_with("way,joules,joules_deviation,loss,loss_deviation,energy,seeds\na,12,,,,estimated,1\n"), "{csv}");
+        assert!(
+            csv.starts_with(
+                "way,joules,joules_deviation,loss,loss_deviation,energy,seeds\na,12,,,,estimated,1\n"
+            ),
+            "{csv}"
+        );
         let json = filled.json();
         assert_eq!(json["rows"][0]["energy"]["kind"], "estimated");
         assert_eq!(json["rows"][1]["energy"]["how"], "no counter");

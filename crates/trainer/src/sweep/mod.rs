@@ -48,8 +48,8 @@ pub use file::{Axis, Choice, Part, Random, Range, Scaling, SweepFile, SweepFileE
 pub use outcome::{NUMBERS, Outcome, Point};
 pub use picture::curves;
 pub use predicted::{RunPlan, predict};
-pub use run::{Ended, Runner};
 pub use results::{Conditions, Results};
+pub use run::{Ended, Runner};
 pub use scaling::{speedups, speedups_svg};
 pub use studies::{STUDIES, study};
 pub use table::{Filled, Outcomes, Row, Spread};

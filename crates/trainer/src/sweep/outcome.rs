@@ -42,8 +42,14 @@ pub const NUMBERS: &[(&str, &str)] = &[
         "predicted_step_ms",
         "milliseconds of a step by the cost model, from steps of one rank alone and the simulated link",
     ),
-    ("predicted_communication_ms", "milliseconds of a step in which anything is on its way, by the cost model"),
-    ("predicted_exposed", "share of the step's time in which ranks wait for communication, by the cost model"),
+    (
+        "predicted_communication_ms",
+        "milliseconds of a step in which anything is on its way, by the cost model",
+    ),
+    (
+        "predicted_exposed",
+        "share of the step's time in which ranks wait for communication, by the cost model",
+    ),
     ("mb_sent", "megabytes that a rank sends in a step"),
     ("exposed", "share of the steps' time in which ranks wait for communication"),
     ("epoch_seconds", "seconds of training steps for a pass over the images"),
@@ -267,7 +273,8 @@ mod tests {
         };
         let ranks = vec![rank(0, 4.0, vec![2, 1, 0]), rank(1, 6.0, vec![1, 1, 1, 0])];
         let part = |joules| EnergyPart { kind: EnergyKind::Measured, joules, ..EnergyPart::default() };
-        let energy = Some(EnergySummary { cpu: part(Some(30.0)), gpu: part(Some(12.0)), ..EnergySummary::default() });
+        let energy =
+            Some(EnergySummary { cpu: part(Some(30.0)), gpu: part(Some(12.0)), ..EnergySummary::default() });
         let machine = Machine { cores: 6, ..Machine::default() };
         let numbers =
             numbers(&Summary { step: 10, wall_seconds: 4.0, ranks, energy, machine, ..Summary::default() });
@@ -298,7 +305,9 @@ mod tests {
         let folder = RunFolder::create(Some(&place.path().join("run")), place.path(), "run").expect("made");
         assert!(of_gpus(&folder, 2).is_empty());
         for (rank, percent) in [(0, [50, 70]), (1, [90, 30])] {
-            let line = |percent: i32| format!("{{\"step\":1,\"gpu_percent\":{percent},\"gpu_memory_bytes\":{}}}\n", percent << 20);
+            let line = |percent: i32| {
+                format!("{{\"step\":1,\"gpu_percent\":{percent},\"gpu_memory_bytes\":{}}}\n", percent << 20)
+            };
             std::fs::write(folder.usage(rank), percent.map(line).concat()).expect("writes");
         }
         let expected = [("gpu_utilisation".to_owned(), 0.6), ("gpu_mib".to_owned(), 90.0)];

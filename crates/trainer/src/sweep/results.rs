@@ -79,9 +79,11 @@ impl Results<'_> {
             tables.push(self.table_json(table, &filled, &panels));
         }
         let meanings = self.meanings().into_iter().map(|(name, meaning)| (name, Value::from(meaning)));
-        let target = self.file.target.as_ref().map(|target| {
-            json!({ "loss": target.loss, "below": target.below, "window": target.window })
-        });
+        let target = self
+            .file
+            .target
+            .as_ref()
+            .map(|target| json!({ "loss": target.loss, "below": target.below, "window": target.window }));
         let json = json!({
             "study": self.name, "about": self.file.about, "measured": self.measured(), "quick": self.conditions.quick,
             "machine": self.conditions.machine, "meanings": Map::from_iter(meanings), "target": target, "tables": tables,

@@ -147,10 +147,10 @@ mod tests {
             ],
         };
         let panels = speedups(&table, &filled);
-        assert_eq!(panels.iter().map(|panel| panel.title.as_str()).collect::<Vec<_>>(), [
-            "way: ring; serial part 0.053",
-            "way: single"
-        ]);
+        assert_eq!(
+            panels.iter().map(|panel| panel.title.as_str()).collect::<Vec<_>>(),
+            ["way: ring; serial part 0.053", "way: single"]
+        );
         let names =
             |panel: &Panel| panel.series.iter().map(|line| line.name.clone()).collect::<Vec<_>>().join(", ");
         // The law where two were measured.

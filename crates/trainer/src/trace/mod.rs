@@ -23,5 +23,6 @@ pub use layer::{TraceLayer, layer};
 pub use recorder::{RecordedTrace, Recorder};
 pub use steps::TraceSteps;
 pub use summary::{
-    Activity, CriticalPart, IdleTime, Lane, OperationTime, RankLanes, RankTime, SlowestRank, StepLanes, StepPath, TraceSummary,
+    Activity, CriticalPart, IdleTime, Lane, OperationTime, RankLanes, RankTime, SlowestRank, StepLanes,
+    StepPath, TraceSummary,
 };

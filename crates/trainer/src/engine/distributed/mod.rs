@@ -114,7 +114,8 @@ impl Distributed {
         let communicator = match &world.link {
             Link::Process(config) if config.world_size > 1 => {
                 let flight_recorder = config.flight_recorder.clone().or_else(|| Some(logs.to_owned()));
-                let mut config = WorldConfig { flight_recorder, link, host_link, ..WorldConfig::clone(config) };
+                let mut config =
+                    WorldConfig { flight_recorder, link, host_link, ..WorldConfig::clone(config) };
                 if hosts > 1 {
                     let number = config.rank * hosts / config.world_size;
                     config.host = Some(format!("simulated host {number}"));

@@ -47,7 +47,9 @@ fn losses(sweep: &Sweep, table: &Table, runs: &[RunData]) -> Vec<Chart> {
     let key = format!("metrics/{name}");
     let mut charts: Vec<Chart> = Vec::new();
     for row in &table.rows {
-        let Some(folder) = row.runs.first().map(|name| sweep.folder.join("runs").join(name)) else { continue };
+        let Some(folder) = row.runs.first().map(|name| sweep.folder.join("runs").join(name)) else {
+            continue;
+        };
         let Some(number) = runs.iter().position(|run| run.folder == folder) else { continue };
         let Some(column) = runs[number].columns.get(&key).filter(|column| column.len() > 1) else { continue };
         let others = table.axes.iter().zip(&row.choices).skip(1);
@@ -78,8 +80,7 @@ fn losses(sweep: &Sweep, table: &Table, runs: &[RunData]) -> Vec<Chart> {
 /// Adds the level that is to be reached, from the first place of any line to the last.
 fn add_target(chart: &mut Chart, below: f64) {
     let ends = |places: &dyn Fn(&Line) -> Vec<f64>| {
-        let all: Vec<f64> =
-            chart.lines.iter().flat_map(places).filter(|place| place.is_finite()).collect();
+        let all: Vec<f64> = chart.lines.iter().flat_map(places).filter(|place| place.is_finite()).collect();
         let first = all.iter().copied().reduce(f64::min)?;
         Some((first, all.iter().copied().reduce(f64::max)?))
     };

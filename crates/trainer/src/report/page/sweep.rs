@@ -22,7 +22,11 @@ impl Page<'_> {
             }
             let several = report.sweeps.len() > 1;
             let name = sweep.folder.file_name().unwrap_or_default().to_string_lossy();
-            self.section(&if several { format!("Tables of {name}") } else { "Tables of the sweep".to_owned() });
+            self.section(&if several {
+                format!("Tables of {name}")
+            } else {
+                "Tables of the sweep".to_owned()
+            });
             for (class, text) in [("lead", &sweep.about), ("hint", &sweep.measured)] {
                 if !text.is_empty() {
                     self.push(&format!("<p class=\"{class}\">{}</p>", escape(text)));
@@ -50,11 +54,7 @@ impl Page<'_> {
             head.extend(of_sweep.is_published(at).then(|| format!("{name}, published")));
         }
         let rows: Vec<Vec<Cell>> = of_sweep.rows.iter().map(|row| cells(of_sweep, row)).collect();
-        self.push(&format!(
-            "<h3>{}</h3>{}",
-            escape(&of_sweep.title),
-            table(&of_sweep.title, &head, &rows)
-        ));
+        self.push(&format!("<h3>{}</h3>{}", escape(&of_sweep.title), table(&of_sweep.title, &head, &rows)));
         for note in &of_sweep.notes {
             self.push(&format!("<p class=\"hint\">{}</p>", escape(note)));
         }

@@ -111,10 +111,17 @@ fn figure(lanes: &StepLanes) -> String {
         picture(lanes, &title)
     );
     for activity in &present {
-        let _ = write!(html, "<li><span class=\"{}\"></span>{}</li>", class("block", 'b', *activity), activity.name());
+        let _ = write!(
+            html,
+            "<li><span class=\"{}\"></span>{}</li>",
+            class("block", 'b', *activity),
+            activity.name()
+        );
     }
-    let head: Vec<String> =
-        std::iter::once("rank").chain(present.iter().map(|activity| activity.name())).map(str::to_owned).collect();
+    let head: Vec<String> = std::iter::once("rank")
+        .chain(present.iter().map(|activity| activity.name()))
+        .map(str::to_owned)
+        .collect();
     let row = |rank: &RankLanes| {
         let cells = present.iter().map(|activity| Cell::number(rank.seconds.get(activity).copied(), time));
         std::iter::once(Cell::Number(rank.rank.to_string(), rank.rank as f64)).chain(cells).collect()
@@ -139,7 +146,11 @@ fn picture(lanes: &StepLanes, title: &str) -> String {
     let mut y = TOP;
     for rank in &lanes.ranks {
         let _ = write!(body, "<text x=\"0\" y=\"{:.0}\">rank {}</text>", y + LANE - 2.0, rank.rank);
-        let all = [("computing thread", &rank.own), ("communication", &rank.communication), ("beside", &rank.beside)];
+        let all = [
+            ("computing thread", &rank.own),
+            ("communication", &rank.communication),
+            ("beside", &rank.beside),
+        ];
         for (name, lane) in all.iter().filter(|(_, lane)| !lane.0.is_empty()) {
             paths(&mut body, lane, &format!("rank {}, {name}", rank.rank), y, &x);
             y += LANE + 1.0;

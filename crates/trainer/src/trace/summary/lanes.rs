@@ -223,7 +223,8 @@ fn of_rank(view: &RankView<'_>, (begin, end): (f64, f64)) -> RankLanes {
         matches!(activity, Activity::Forward | Activity::Backward | Activity::Update)
     });
     let computing = Intervals::union(computes.map(|(_, from, to)| (*from, *to)));
-    let others = || view.spans.chunk_by(|a, b| a.tid == b.tid).filter(|thread| Some(thread[0].tid) != own_thread);
+    let others =
+        || view.spans.chunk_by(|a, b| a.tid == b.tid).filter(|thread| Some(thread[0].tid) != own_thread);
     let of = |wanted: &dyn Fn(Category) -> bool| {
         let spans = others().flat_map(stretches);
         let spans = spans.filter(|at| at.span.category.is_some_and(wanted));
@@ -255,10 +256,21 @@ mod tests {
 
     fn span(pid: u64, tid: u64, category: Category, name: &str, begin: f64, end: f64) -> FileEvent {
         let args = match category {
-            Category::Step => [("step".to_owned(), name.parse::<u64>().expect("a number").into())].into_iter().collect(),
+            Category::Step => {
+                [("step".to_owned(), name.parse::<u64>().expect("a number").into())].into_iter().collect()
+            }
             _ => serde_json::Map::new(),
         };
-        FileEvent { pid, tid, name: name.to_owned(), category: Some(category), begin, end, args, issued: None }
+        FileEvent {
+            pid,
+            tid,
+            name: name.to_owned(),
+            category: Some(category),
+            begin,
+            end,
+            args,
+            issued: None,
+        }
     }
 
     /// Steps of a rank: a third forward, a third backward beside which bytes are moved, a third waiting for the rest of them.
@@ -297,7 +309,9 @@ mod tests {
         let kinds = |lane: &Lane| lane.0.iter().map(|(activity, ..)| *activity).collect::<Vec<_>>();
         assert_eq!(kinds(&rank.own), [Activity::Forward, Activity::Backward, Activity::Exposed]);
         assert_eq!(kinds(&rank.communication), [Activity::Hidden, Activity::Exposed]);
-        for (activity, seconds) in [(Activity::Forward, 3.0), (Activity::Exposed, 3.0), (Activity::Hidden, 1.5)] {
+        for (activity, seconds) in
+            [(Activity::Forward, 3.0), (Activity::Exposed, 3.0), (Activity::Hidden, 1.5)]
+        {
             assert!((rank.seconds[&activity] - seconds).abs() < 1e-9, "{activity:?}: {:?}", rank.seconds);
         }
         assert!(StepLanes::of(&TraceFile { is_own: false, ..file }, 8).is_empty());
