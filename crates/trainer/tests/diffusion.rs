@@ -66,6 +66,7 @@ fn train_in(place: &Path, name: &str, settings: &[&str]) -> Result<(PathBuf, Cur
     let ranks = resolved.config.train.ranks;
     match ranks {
         1 => train(task, &folder, &resolved, &World::alone(), &stop, observer)
+            .map(drop)
             .map_err(|error| error.to_string())?,
         _ => train_replicas(task, &folder, &resolved, &stop, observer)
             .map_err(|error| error.error.to_string())?,

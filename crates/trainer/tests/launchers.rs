@@ -155,3 +155,44 @@ fn a_rank_that_looks_for_the_others_ends_when_it_is_told_to() {
         assert!(!log.with_file_name(format!("rank-{rank}.error.json")).exists(), "it is no failure");
     }
 }
+
+/// Pods and requeued jobs are made again by the exit code of their ranks: all of them must have the same.
+#[cfg(unix)]
+#[test]
+fn ranks_that_are_interrupted_say_so_by_their_code() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("free").local_addr().expect("bound").port();
+    let start = |rank: usize, line: &str| {
+        Command::new(env!("CARGO_BIN_EXE_phalanx"))
+            .args(line.split(' '))
+            .args(["--interrupted-code", "75", "--out", "run"])
+            .current_dir(folder.path())
+            .envs([("RANK", rank.to_string()), ("WORLD_SIZE", "2".to_owned())])
+            .envs([("MASTER_ADDR", "127.0.0.1".to_owned()), ("MASTER_PORT", port.to_string())])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("phalanx starts")
+    };
+    let ranks: Vec<_> = (0..2).map(|rank| start(rank, "train tiny --steps 1000000")).collect();
+    let (metrics, since) = (folder.path().join("run/metrics.jsonl"), Instant::now());
+    while std::fs::read_to_string(&metrics).map_or(0, |text| text.lines().count()) < 2 {
+        assert!(since.elapsed() < PATIENCE, "no step");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let kill = Command::new("kill").args(["-TERM", &ranks[1].id().to_string()]).status();
+    assert!(kill.expect("kill runs").success());
+    for rank in ranks {
+        let output = ended(rank, PATIENCE);
+        assert_eq!(output.status.code(), Some(75), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let step = std::fs::read_to_string(&metrics).expect("lines").lines().count();
+    // What comes to its end is no interruption.
+    let line = format!("train --resume --steps {}", step + 2);
+    let ranks: Vec<_> = (0..2).map(|rank| start(rank, &line)).collect();
+    for rank in ranks {
+        let output = ended(rank, PATIENCE);
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}

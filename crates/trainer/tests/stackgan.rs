@@ -76,6 +76,7 @@ fn train_into(path: &Path, resolved: &Resolved) -> Curve {
     let (observer, stop) = (Box::new(seen.clone()), StopFlag::default());
     let trained = match resolved.config.train.ranks {
         1 => train(task, &folder, resolved, &World::alone(), &stop, observer)
+            .map(drop)
             .map_err(|error| error.to_string()),
         _ => train_replicas(task, &folder, resolved, &stop, observer).map_err(|error| error.to_string()),
     };

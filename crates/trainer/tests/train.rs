@@ -468,12 +468,12 @@ fn a_killed_parent_takes_its_ranks_along() {
 #[test]
 #[cfg(target_os = "linux")]
 fn an_interrupt_leaves_a_checkpoint_and_a_summary() {
-    for strategy in ["ddp", "dp"] {
+    for (strategy, code) in [("ddp", 0), ("dp --interrupted-code 75", 75)] {
         let place = Place::new();
         let child = begin(&place, strategy);
         send("-INT", child.id());
         let output = child.wait_with_output().expect("ends");
-        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        assert_eq!(output.status.code(), Some(code), "{}", text(&output.stderr));
         let run = place.run("run");
         let summary = json(&run.join("summary.json"));
         assert_eq!(summary["status"].as_str(), Some("interrupted"));

@@ -11,7 +11,9 @@ use super::{CliError, log, task_of, with_causes};
 use crate::Program;
 use crate::config::Resolved;
 use crate::console::{Console, KeptOutput, err, format};
-use crate::engine::{self, Event, Observer, ReplicaFailure, Started, StepReport, Task, TrainError, World};
+use crate::engine::{
+    self, Event, Observer, ReplicaFailure, RunEnd, Started, StepReport, Task, TrainError, World,
+};
 use crate::launch::{ABORTED, FailureReport, KEEPS_OUTPUT, Leash, REPLICA_THREAD, RankFailure, StopFlag};
 use crate::run::{RunError, RunFolder, Summary};
 
@@ -52,7 +54,7 @@ pub(super) fn run(program: &Program, args: &RankArgs) -> Result<(), CliError> {
     // The supervisor tells the failure, from the report that is written in here, or that a rank has ended when it was asked to.
     match train(&task, &folder, &resolved, &world, &stop, observer, || ABORTED) {
         Err(CliError::Ended { code, .. }) => Err(CliError::Ended { message: String::new(), code }),
-        outcome => outcome.map_err(|_| CliError::Reported),
+        outcome => outcome.map(drop).map_err(|_| CliError::Reported),
     }
 }
 
@@ -127,7 +129,7 @@ pub(super) fn run_here(
 ) -> Result<(), CliError> {
     let ranks = resolved.config.world_size();
     if ranks == 1 {
-        return train(task, folder, resolved, &World::alone(), stop, || observer, || ABORTED);
+        return train(task, folder, resolved, &World::alone(), stop, || observer, || ABORTED).map(drop);
     }
     for rank in 0..ranks {
         // A report of an earlier attempt in the same folder must not be taken for this one's.
@@ -148,7 +150,7 @@ pub(super) fn run_launched(
     existing: Option<RunFolder>,
     out: Option<&Path>,
     world: &World,
-) -> Result<(), CliError> {
+) -> Result<RunEnd, CliError> {
     let stop = StopFlag::default();
     let interrupts = Interrupts::stop_first(&stop)?;
     let create = || -> Result<RunFolder, RunError> {
@@ -189,7 +191,7 @@ fn train(
     stop: &StopFlag,
     observer: impl FnOnce() -> Box<dyn Observer>,
     told_code: impl Fn() -> u8,
-) -> Result<(), CliError> {
+) -> Result<RunEnd, CliError> {
     let rank = world.rank();
     prepare(folder, resolved, rank)?;
     engine::train(task, folder, resolved, world, stop, observer()).map_err(|error| {

@@ -1,4 +1,6 @@
-//! `phalanx submit`: checks a training, makes its folder, and gives it to SLURM as a job.
+//! `phalanx submit`: checks a training, makes its folder, and gives it to SLURM as a job, or shows what Kubernetes is to be given.
+
+mod kubernetes;
 
 use std::path::{Path, PathBuf};
 
@@ -53,6 +55,8 @@ pub(super) struct SubmitArgs {
     /// Further options of sbatch, as in --sbatch=--constraint=a100; may be given several times.
     #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
     sbatch: Vec<String>,
+    #[command(flatten)]
+    kubernetes: kubernetes::KubernetesArgs,
 }
 
 pub(super) fn run(program: &Program, args: &SubmitArgs) -> Result<(), CliError> {
@@ -68,6 +72,9 @@ pub(super) fn run(program: &Program, args: &SubmitArgs) -> Result<(), CliError> 
         return Err(CliError::Usage(
             "a job has no terminal for --tui; look at it with `watch` and its run's folder".to_owned(),
         ));
+    }
+    if args.kubernetes.kubernetes {
+        return kubernetes::show(program, args);
     }
     let executable = std::env::current_exe().map_err(CliError::failed)?;
     let folders = runs(program, args)?;
@@ -198,7 +205,9 @@ fn check(program: &Program, resolved: &Resolved) -> Result<(), CliError> {
 impl From<ClusterError> for CliError {
     fn from(error: ClusterError) -> Self {
         match error {
-            ClusterError::Array { .. } | ClusterError::NotSubmitted(_) => Self::Usage(error.to_string()),
+            ClusterError::Array { .. } | ClusterError::Time(_) | ClusterError::NotSubmitted(_) => {
+                Self::Usage(error.to_string())
+            }
             error => Self::failed(error),
         }
     }

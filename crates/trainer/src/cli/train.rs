@@ -11,7 +11,7 @@ use crate::Program;
 use crate::config::{Detail, Resolved};
 use crate::console::{KeptOutput, out};
 use crate::dashboard;
-use crate::engine::{self, FirstRun};
+use crate::engine::{self, FirstRun, RunEnd};
 use crate::launch::{Ended, StopFlag, Supervisor};
 use crate::run::{RunError, RunFolder, Summary, write_aside};
 use crate::trace::TraceSteps;
@@ -60,6 +60,9 @@ pub(super) struct TrainArgs {
     /// Says what would be done, and does not train.
     #[arg(long)]
     pub(super) dry_run: bool,
+    /// The exit code of a run that was interrupted and has saved, for schedulers that are to start it again (75 is usual).
+    #[arg(long, value_name = "CODE", default_value_t = 0)]
+    interrupted_code: u8,
 }
 
 /// Where runs go unless told otherwise.
@@ -107,7 +110,8 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
             ));
         }
         if !in_one_process {
-            return rank::run_launched(&task, &resolved, existing, args.out.as_deref(), &world);
+            let end = rank::run_launched(&task, &resolved, existing, args.out.as_deref(), &world)?;
+            return ended(args, end);
         }
     }
     let is_new = existing.is_none();
@@ -143,7 +147,18 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
         if is_new {
             let _ = folder.give_up_unless_begun();
         }
-    })
+    })?;
+    let is_interrupted =
+        Summary::read(&folder.summary()).is_ok_and(|summary| summary.status == "interrupted");
+    ended(args, if is_interrupted { RunEnd::Interrupted } else { RunEnd::Finished })
+}
+
+/// What a run's end is to whoever has started the program.
+fn ended(args: &TrainArgs, end: RunEnd) -> Result<(), CliError> {
+    match (end, args.interrupted_code) {
+        (RunEnd::Finished, _) | (_, 0) => Ok(()),
+        (RunEnd::Interrupted, code) => Err(CliError::Ended { message: String::new(), code }),
+    }
 }
 
 /// The key that names the run before one of a task.

@@ -41,6 +41,9 @@ pub enum ClusterError {
         /// What is wrong with it.
         problem: String,
     },
+    /// A time cannot be read.
+    #[error("--time {0} is no time: minutes, h:mm:ss or d-hh:mm:ss")]
+    Time(String),
     /// A file of a run cannot be read or written.
     #[error(transparent)]
     Run(#[from] RunError),

@@ -3,6 +3,8 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
+use super::ClusterError;
+
 /// The time that the job of this process has left; `None` outside of a job, and where it has no end.
 ///
 /// Newer versions of SLURM tell the end (`SLURM_JOB_END_TIME`); of others `squeue` is asked.
@@ -35,6 +37,31 @@ fn left(text: &str) -> Option<Duration> {
     Some(Duration::from_secs(86_400 * days + seconds))
 }
 
+/// The seconds of a time as it is asked of SLURM: `30` or `30:00` minutes, `2:00:00` hours, `1-12`, `1-12:30` or `1-12:30:00` days.
+///
+/// # Errors
+/// [`ClusterError::Time`] if it is none, or no time at all.
+pub fn seconds_of(text: &str) -> Result<u64, ClusterError> {
+    let wrong = || ClusterError::Time(text.to_owned());
+    let (days, clock) = match text.split_once('-') {
+        Some((days, clock)) => (Some(days.parse::<u64>().map_err(|_| wrong())?), clock),
+        None => (None, text),
+    };
+    let parts: Vec<u64> =
+        clock.split(':').map(|part| part.parse().map_err(|_| wrong())).collect::<Result<_, _>>()?;
+    let (hours, minutes, seconds) = match (days, &parts[..]) {
+        (None, [minutes]) => (0, *minutes, 0),
+        (None, [minutes, seconds]) => (0, *minutes, *seconds),
+        (Some(_), [hours]) => (*hours, 0, 0),
+        (Some(_), [hours, minutes]) => (*hours, *minutes, 0),
+        (_, [hours, minutes, seconds]) => (*hours, *minutes, *seconds),
+        _ => return Err(wrong()),
+    };
+    let all = [(days.unwrap_or(0), 86_400), (hours, 3600), (minutes, 60), (seconds, 1)];
+    let sum = all.iter().try_fold(0u64, |sum, (number, unit)| sum.checked_add(number.checked_mul(*unit)?));
+    sum.filter(|seconds| *seconds > 0).ok_or_else(wrong)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,6 +77,24 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(left(text), seconds.map(Duration::from_secs), "{text}");
+        }
+    }
+
+    #[test]
+    fn times_that_are_asked_for() {
+        for (text, seconds) in [
+            ("30", 1800),
+            ("1:30", 90),
+            ("2:00:00", 7200),
+            ("1-12", 129_600),
+            ("1-0:30", 88_200),
+            ("1-00:00:01", 86_401),
+        ] {
+            assert_eq!(seconds_of(text).expect(text), seconds, "{text}");
+        }
+        for text in ["", "0", "soon", "1:2:3:4", "-1", "99999999999999999999", "1-"] {
+            let error = seconds_of(text).expect_err(text).to_string();
+            assert!(error.contains("h:mm:ss"), "{text}: {error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Jobs of a scheduler: what a training asks SLURM for, the script that it submits, and what became of it.
+//! Jobs of a scheduler: what a training asks SLURM or Kubernetes for, the script that it submits, and what became of it.
 //!
 //! A job trains a run whose folder exists: its configuration is resolved, and checked, where it is submitted, so that nothing
 //! that is edited while the job waits changes it, and the script is the same for a first start and for every next one: it
@@ -17,12 +17,14 @@
 mod error;
 
 mod job;
+mod kubernetes;
 mod limit;
 mod queue;
 mod record;
 
 pub use error::ClusterError;
 pub use job::{Job, TASK, tasks_of_array};
-pub use limit::time_left;
+pub use kubernetes::{INTERRUPTED, Pods, pod_name};
+pub use limit::{seconds_of, time_left};
 pub use queue::{Queued, Slurm};
 pub use record::JobRecord;

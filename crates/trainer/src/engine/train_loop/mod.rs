@@ -50,6 +50,15 @@ use crate::launch::StopFlag;
 use crate::run::{DeadRank, EventFile, Request, RunFolder, Summary};
 use crate::usage::Sampler;
 
+/// How a run has ended that has not failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunEnd {
+    /// It has come to its last step.
+    Finished,
+    /// A rank was told to stop; all have saved the same step.
+    Interrupted,
+}
+
 /// Trains a task as one rank of `world`, going on from the newest complete checkpoint in `folder` if there is one, until
 /// the configured step or until `stop` is raised on any rank.
 ///
@@ -63,7 +72,7 @@ pub fn train(
     world: &World,
     stop: &StopFlag,
     mut observer: Box<dyn Observer>,
-) -> Result<(), TrainError> {
+) -> Result<RunEnd, TrainError> {
     let start = Instant::now();
     let config = &resolved.config;
     world.check(config)?;
@@ -76,7 +85,7 @@ pub fn train(
         let distributed = Distributed::connect(world, config, &folder.logs(), stop)?;
         Run::new(task, folder, config, distributed, context)?.train(resolved, start, observer.as_mut())
     };
-    let trained: Result<(), TrainError> = train();
+    let trained: Result<RunEnd, TrainError> = train();
     drop(rank);
     trained.inspect_err(|_| traced::give_up(config, folder, world))
 }
@@ -239,7 +248,7 @@ impl<'a> Run<'a> {
         resolved: &Resolved,
         start: Instant,
         observer: &mut dyn Observer,
-    ) -> Result<(), TrainError> {
+    ) -> Result<RunEnd, TrainError> {
         let trained = self.train_among(resolved, start, observer);
         // What networks share with the others goes before what the ranks share.
         let Self { distributed, state, .. } = self;
@@ -252,13 +261,14 @@ impl<'a> Run<'a> {
         resolved: &Resolved,
         start: Instant,
         observer: &mut dyn Observer,
-    ) -> Result<(), TrainError> {
+    ) -> Result<RunEnd, TrainError> {
         self.resume(observer)?;
         if self.state.step >= self.plan.stop {
             let (step, stop) = (self.state.step, self.plan.stop);
             observer
                 .event(&Event::Note(format!("nothing to do: {step} of {stop} steps are done; see --steps")));
-            return self.distributed.meet_at_the_end();
+            self.distributed.meet_at_the_end()?;
+            return Ok(RunEnd::Finished);
         }
         let started = self.started();
         observer.started(&started);
@@ -290,7 +300,7 @@ impl<'a> Run<'a> {
             }
             observer.finished(&summary);
         }
-        Ok(())
+        Ok(if interrupted { RunEnd::Interrupted } else { RunEnd::Finished })
     }
 
     /// Writes down what the run has come to, which is told on rank 0. Whoever dies before all have come this far is missed.

@@ -38,8 +38,9 @@ pub fn train_replicas(
     stop: &StopFlag,
     observer: Box<dyn Observer>,
 ) -> Result<(), ReplicaFailure> {
-    let one =
-        |comm: Communicator, observer| train(task, folder, resolved, &World::thread(comm), stop, observer);
+    let one = |comm: Communicator, observer| {
+        train(task, folder, resolved, &World::thread(comm), stop, observer).map(drop)
+    };
     let ranks = resolved.config.world_size();
     let failed = |error: CommError| ReplicaFailure { rank: 0, error: Box::new(error.into()) };
     let comms = match resolved.config.comm.simulated().map_err(failed)? {

@@ -1,0 +1,232 @@
+//! What a training asks Kubernetes for: an indexed Job with a pod for each rank, the name by which they find rank 0, and the
+//! configuration that they train.
+//!
+//! The manifest is for `kubectl apply`, on Kubernetes 1.27 and later. Where a pod is, its index says: it is the rank. Ranks
+//! meet at the pod of index 0, whose name the headless service makes known. The run's folder is in a volume that all pods
+//! mount, and is made by whichever comes first; every pod goes on with what is there, so a Job whose pods are made again goes
+//! on from the newest checkpoint.
+
+use std::fmt::Write as _;
+
+/// What an interrupted rank ends with, so that its pod does not count as one that has done its work (`EX_TEMPFAIL`).
+pub const INTERRUPTED: u8 = 75;
+
+/// Pods that are made again, of each rank, before a Job that may begin again fails for good.
+const RETRIES: usize = 100;
+
+/// The longest name: a pod's host name is this, a dash and its index, and has at most 63 characters.
+const LONGEST_NAME: usize = 52;
+
+/// A training whose ranks are pods.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Pods {
+    /// The Job's name, its service's and its configuration's; see [`pod_name`].
+    pub name: String,
+    /// How many pods, each of which is a rank.
+    pub ranks: usize,
+    /// The image that has the program.
+    pub image: String,
+    /// The program's path in the image.
+    pub program: String,
+    /// The claim of a volume that all pods can write, which is mounted at `/runs`.
+    pub claim: String,
+    /// The run's folder in that volume.
+    pub run: String,
+    /// The configuration, as the run's `config.toml` has it.
+    pub config: String,
+    /// Cores of each pod.
+    pub cpus: Option<usize>,
+    /// GPUs of each pod.
+    pub gpus: Option<usize>,
+    /// The longest that the Job may take, in seconds.
+    pub seconds: Option<u64>,
+    /// Whether pods that were interrupted, or have failed, are made again.
+    pub requeue: bool,
+    /// Seconds between a pod's being told to end and its end.
+    pub warning: u64,
+}
+
+/// What is left of a name where only small letters, digits and dashes may be: `CIFAR_10 ddp` becomes `cifar-10-ddp`.
+pub fn pod_name(name: &str) -> String {
+    let allowed =
+        |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '-' };
+    let name: String = name.chars().map(allowed).take(LONGEST_NAME).collect();
+    let name = name.trim_matches('-');
+    // A service's name begins with a letter.
+    if name.starts_with(|letter: char| letter.is_ascii_alphabetic()) {
+        name.to_owned()
+    } else {
+        format!("run-{name}").trim_end_matches('-').to_owned()
+    }
+}
+
+impl Pods {
+    /// The manifest: YAML, three objects.
+    pub fn manifest(&self) -> String {
+        let name = &self.name;
+        let config: String = self.config.lines().map(|line| format!("    {line}\n")).collect();
+        let config = config.replace("    \n", "\n");
+        let mut text = format!(
+            "# kubectl apply -f FILE; then kubectl logs --follow job/{name}\n\
+             apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\ndata:\n  config.toml: |\n{config}---\n\
+             apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\nspec:\n  clusterIP: None\n\
+             \x20 # Ranks look for rank 0 before any of them is ready.\n  publishNotReadyAddresses: true\n  selector:\n\
+             \x20   batch.kubernetes.io/job-name: {name}\n---\n\
+             apiVersion: batch/v1\nkind: Job\nmetadata:\n  name: {name}\nspec:\n  completionMode: Indexed\n\
+             \x20 completions: {0}\n  parallelism: {0}\n  backoffLimit: {1}\n",
+            self.ranks,
+            if self.requeue { RETRIES * self.ranks } else { 0 },
+        );
+        if let Some(seconds) = self.seconds {
+            let _ = writeln!(text, "  activeDeadlineSeconds: {seconds}");
+        }
+        // What was asked for wrongly stays wrong; pods that the cluster takes away are no failure of the training.
+        text.push_str(
+            "  podFailurePolicy:\n    rules:\n    - action: FailJob\n      onExitCodes:\n        containerName: rank\n\
+             \x20       operator: In\n        values: [2]\n",
+        );
+        if self.requeue {
+            text.push_str("    - action: Ignore\n      onPodConditions:\n      - type: DisruptionTarget\n");
+        }
+        let _ = write!(
+            text,
+            "  template:\n    spec:\n      subdomain: {name}\n      restartPolicy: Never\n\
+             \x20     terminationGracePeriodSeconds: {}\n      containers:\n      - name: rank\n        image: {}\n\
+             \x20       command: [/bin/sh, -c]\n        args:\n        - |\n",
+            self.warning.max(1),
+            scalar(&self.image),
+        );
+        for line in self.script().lines() {
+            let _ = writeln!(text, "          {line}");
+        }
+        text.push_str(
+            "        env:\n        - name: RANK\n          valueFrom:\n            fieldRef:\n\
+             \x20             fieldPath: metadata.annotations['batch.kubernetes.io/job-completion-index']\n",
+        );
+        let master = format!("{name}-0.{name}");
+        let world = self.ranks.to_string();
+        for (key, value) in [
+            ("WORLD_SIZE", world.as_str()),
+            ("LOCAL_RANK", "0"),
+            ("LOCAL_WORLD_SIZE", "1"),
+            ("MASTER_ADDR", &master),
+            ("MASTER_PORT", "29500"),
+        ] {
+            let _ = writeln!(text, "        - name: {key}\n          value: {}", scalar(value));
+        }
+        if self.cpus.is_some() || self.gpus.is_some() {
+            text.push_str("        resources:\n          limits:\n");
+            for (kind, number) in [("cpu", self.cpus), ("nvidia.com/gpu", self.gpus)] {
+                if let Some(number) = number {
+                    let _ = writeln!(text, "            {kind}: {number}");
+                }
+            }
+        }
+        let _ = write!(
+            text,
+            "        volumeMounts:\n        - {{name: runs, mountPath: /runs}}\n        - {{name: config, mountPath: /etc/phalanx}}\n\
+             \x20       - {{name: shm, mountPath: /dev/shm}}\n      volumes:\n      - name: runs\n        persistentVolumeClaim:\n\
+             \x20         claimName: {}\n      - name: config\n        configMap:\n          name: {name}\n      - name: shm\n\
+             \x20       emptyDir:\n          medium: Memory\n",
+            scalar(&self.claim),
+        );
+        text
+    }
+
+    /// What each pod runs.
+    fn script(&self) -> String {
+        format!(
+            "run={run}\n\
+             # Whichever pod comes first makes the run's folder; a configuration that is there already stays.\n\
+             mkdir -p \"$run\"\n\
+             if ! [ -f \"$run/config.toml\" ]; then\n\
+             \x20 cp /etc/phalanx/config.toml \"$run/.config.$RANK\" && mv \"$run/.config.$RANK\" \"$run/config.toml\"\n\
+             fi\n\
+             # The name of rank 0's pod is known some seconds after the pod was made.\n\
+             for second in $(seq 300); do getent hosts \"$MASTER_ADDR\" >/dev/null && break; sleep 1; done\n\
+             exec {program} train --resume --interrupted-code {INTERRUPTED} --out \"$run\"\n",
+            run = word(&format!("/runs/{}", self.run)),
+            program = word(&self.program),
+        )
+    }
+}
+
+/// A text as one word of a shell.
+fn word(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+/// A text as a scalar of YAML: what JSON writes is one, whatever is in it.
+fn scalar(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pods() -> Pods {
+        Pods {
+            name: "cvae".into(),
+            ranks: 4,
+            image: "registry.example/phalanx:1".into(),
+            program: "phalanx".into(),
+            claim: "shared".into(),
+            run: "it's/cvae".into(),
+            config: "[model]\nkind = \"cvae\"\n\n[train]\nranks = 4\n".into(),
+            warning: 120,
+            ..Pods::default()
+        }
+    }
+
+    #[test]
+    fn a_manifest_asks_for_a_pod_for_each_rank() {
+        let manifest = pods().manifest();
+        for line in [
+            "  completions: 4",
+            "  parallelism: 4",
+            "  backoffLimit: 0",
+            "    [train]",
+            "          value: \"cvae-0.cvae\"",
+            "        image: \"registry.example/phalanx:1\"",
+            "          claimName: \"shared\"",
+            "          run='/runs/it'\\''s/cvae'",
+            "      terminationGracePeriodSeconds: 120",
+        ] {
+            assert!(manifest.lines().any(|own| own == line), "{line}\n{manifest}");
+        }
+        for word in ["limits", "Deadline", "DisruptionTarget"] {
+            assert!(!manifest.contains(word), "{word}\n{manifest}");
+        }
+        let more =
+            Pods { cpus: Some(3), gpus: Some(1), seconds: Some(7200), requeue: true, ..pods() }.manifest();
+        for line in [
+            "            cpu: 3",
+            "            nvidia.com/gpu: 1",
+            "  activeDeadlineSeconds: 7200",
+            "  backoffLimit: 400",
+            "      - type: DisruptionTarget",
+        ] {
+            assert!(more.lines().any(|own| own == line), "{line}\n{more}");
+        }
+    }
+
+    #[test]
+    fn names_are_those_that_a_host_can_have() {
+        for (given, name) in [
+            ("CIFAR_10 ddp", "cifar-10-ddp"),
+            ("cvae", "cvae"),
+            ("3stages", "run-3stages"),
+            ("__", "run"),
+            (&"a".repeat(70), &"a".repeat(LONGEST_NAME)),
+        ] {
+            assert_eq!(pod_name(given), name, "{given}");
+        }
+    }
+
+    #[test]
+    fn what_a_pod_runs_is_a_script_of_the_shell() {
+        let checked = std::process::Command::new("sh").args(["-n", "-c", &pods().script()]).status();
+        assert!(checked.expect("a shell").success(), "{}", pods().script());
+    }
+}
