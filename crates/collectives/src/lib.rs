@@ -113,6 +113,8 @@ mod buffer;
 mod transport;
 
 mod algorithms;
+mod rehearsal;
+
 mod control;
 mod mailbox;
 
@@ -140,6 +142,7 @@ pub use handle::Handle;
 pub use mpi::connect_mpi;
 pub use operation::Algorithm;
 pub use recorder::{OperationRecord, OperationState};
+pub use rehearsal::Rehearsal;
 pub use simulated::{Clock, SimulatedLink};
 pub use stats::CommStats;
 pub use world::{

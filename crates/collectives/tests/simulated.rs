@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use common::{Way, checks, on_ranks};
 use phalanx_collectives::{
-    Algorithm, Clock, CommError, Communicator, CostModel, ReduceOp, SimulatedLink, WorldConfig, threads_over,
+    Algorithm, Clock, CommError, Communicator, CostModel, ReduceOp, Rehearsal, SimulatedLink, WorldConfig,
+    threads_over,
 };
 
 fn link(text: &str, clock: Clock) -> SimulatedLink {
@@ -104,6 +105,103 @@ fn simulated_clocks_go_by_the_formulas_and_not_by_the_machine() {
         let part = slowest / predicted;
         assert!((0.9..1.25).contains(&part), "{algorithm} on {size}: {slowest} s, by formula {predicted} s");
     }
+}
+
+#[test]
+fn steps_that_follow_each_other_take_what_is_rehearsed() {
+    const BYTES: usize = 1 << 20;
+    const STEPS: usize = 6;
+    let computing = Duration::from_millis(10);
+    let network = link("400Mbit,100us", Clock::Cpu);
+    for (algorithm, size) in [
+        (Algorithm::SingleReducer, 2),
+        (Algorithm::SingleReducer, 4),
+        (Algorithm::SingleReducer, 6),
+        (Algorithm::Tree, 4),
+    ] {
+        let seconds = on_ranks(world(Way::Threads, size, network), move |comm| {
+            let mut values = vec![1.0_f32; BYTES / 4];
+            let comm = comm.using(algorithm);
+            let mut ends = Vec::new();
+            for _ in 0..STEPS {
+                comm.clock().sleep(computing);
+                comm.all_reduce(&mut values[..], ReduceOp::Sum).expect("sound");
+                ends.push(comm.clock().now().as_secs_f64());
+            }
+            (ends[STEPS - 1] - ends[STEPS / 2 - 1]) / (STEPS / 2) as f64
+        });
+        let mut world = Rehearsal::new(&CostModel::over(&network), &[size]).expect("known");
+        let members: Vec<usize> = (0..size).collect();
+        let (mut at, mut ends) = (vec![0.0; size], Vec::new());
+        for _ in 0..STEPS {
+            let from: Vec<f64> = at.iter().map(|end| end + computing.as_secs_f64()).collect();
+            at = world.play("all-reduce", algorithm, BYTES as u64, &members, &from).expect("by messages");
+            ends.push(at[0]);
+        }
+        let rehearsed = (ends[STEPS - 1] - ends[STEPS / 2 - 1]) / (STEPS / 2) as f64;
+        let part = seconds[0] / rehearsed;
+        assert!(
+            (0.95..1.1).contains(&part),
+            "{algorithm} on {size}: {} s, rehearsed {rehearsed} s",
+            seconds[0]
+        );
+        if algorithm == Algorithm::SingleReducer {
+            // A megabyte is 21 ms on a wire, and takes one for each rank.
+            let by_hand = computing.as_secs_f64() + size as f64 * BYTES as f64 / 50e6;
+            assert!(
+                (0.95..1.05).contains(&(rehearsed / by_hand)),
+                "{size}: {rehearsed} s, by hand {by_hand} s"
+            );
+        }
+    }
+}
+
+#[test]
+fn ranks_of_a_host_have_a_link_of_their_own() {
+    const BYTES: usize = 1 << 20;
+    let (between, inside) = (link("400Mbit,1ms", Clock::Cpu), link("40Gbit,1us", Clock::Cpu));
+    let seconds = on_ranks(
+        Way::Shared.world_with(4, |config| {
+            let host = Some(format!("host {}", config.rank / 2));
+            WorldConfig { link: Some(between), host_link: Some(inside), host, ..config }
+        }),
+        |comm| {
+            assert_eq!(comm.hosts(), [0, 0, 1, 1]);
+            let mut values = vec![1.0_f32; BYTES / 4];
+            // When this rank begins, and when it is done.
+            let timed = |comm: &Communicator, values: &mut [f32]| {
+                let begun = comm.clock().now().as_secs_f64();
+                comm.all_reduce(values, ReduceOp::Max).expect("sound");
+                (begun, comm.clock().now().as_secs_f64())
+            };
+            let by_hosts = timed(&comm.using(Algorithm::Hierarchical), &mut values);
+            let around = timed(&comm.using(Algorithm::Ring), &mut values);
+            let near = comm.split(Some(comm.rank() as u32 / 2), 0).expect("sound").expect("one of two");
+            [by_hosts, around, timed(&near.using(Algorithm::Ring), &mut values)]
+        },
+    );
+    let latest = |times: &mut dyn Iterator<Item = f64>| times.fold(0.0, f64::max);
+    let took = |at: usize, ranks: &[usize]| {
+        let end = latest(&mut ranks.iter().map(|rank| seconds[*rank][at].1));
+        end - latest(&mut ranks.iter().map(|rank| seconds[*rank][at].0))
+    };
+    let all = [0, 1, 2, 3];
+    for (at, algorithm) in [(0, Algorithm::Hierarchical), (1, Algorithm::Ring)] {
+        let costs = CostModel::over_hosts(&inside, &between);
+        let mut world = Rehearsal::new(&costs, &[2, 2]).expect("known");
+        let first = all.map(|rank| seconds[rank][at].0).into_iter().fold(f64::INFINITY, f64::min);
+        let from = all.map(|rank| seconds[rank][at].0 - first);
+        let ends = world.play("all-reduce", algorithm, BYTES as u64, &all, &from).expect("by messages");
+        let rehearsed = latest(&mut ends.into_iter());
+        let found = latest(&mut all.iter().map(|rank| seconds[*rank][at].1)) - first;
+        assert!(
+            (0.95..1.2).contains(&(found / rehearsed)),
+            "{algorithm}: {found} s, rehearsed {rehearsed} s"
+        );
+    }
+    // Half a megabyte each way between hosts, and next to nothing inside.
+    let (by_hosts, around, near) = (took(0, &all), took(1, &all), took(2, &[0, 1]));
+    assert!(by_hosts < 0.8 * around && near < 0.2 * by_hosts, "{by_hosts} {around} {near}");
 }
 
 #[test]

@@ -17,7 +17,7 @@ pub(crate) mod ring;
 pub(crate) mod single;
 pub(crate) mod tree;
 
-pub(crate) use exchange::{Exchange, Messages};
+pub(crate) use exchange::{Exchange, Messages, Take};
 pub(crate) use group::Group;
 pub(crate) use hierarchical::Hosts;
 

@@ -34,6 +34,8 @@ pub(crate) struct Shared {
     pub(crate) timeout: Duration,
     /// What messages go through, if links are simulated.
     pub(crate) port: Option<Arc<Port>>,
+    /// What messages to ranks of the same host go through, if that is another link.
+    pub(crate) inside: Option<Arc<Port>>,
     /// Messages of the world's ranks that belong to no operation.
     pub(crate) mail: Arc<dyn Mail>,
     /// How this rank reaches others, for communicators of some of them.
@@ -112,7 +114,9 @@ impl Backend {
     /// Has everything go by messages through this rank's simulated link, if there is one. Every rank does so at the same place.
     pub(crate) fn over_simulated_link(mut self) -> Self {
         if let Some(port) = &self.shared.port {
-            self.links.delay(port, &self.patience);
+            let inside = self.shared.inside.as_ref().unwrap_or(port);
+            let own = self.hosts[self.rank];
+            self.links.delay(|rank| if self.hosts[rank] == own { inside } else { port }, &self.patience);
             self.host_memory = None;
         }
         self

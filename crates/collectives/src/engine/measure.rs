@@ -30,8 +30,13 @@ impl CostModel {
     /// The costs of a world whose ranks reach each other over a simulated link, between hosts or not: those of the link, and
     /// reducing as this machine does it, which is measured now.
     pub fn over(link: &SimulatedLink) -> Self {
-        let links = Some(LinkCosts::over(link));
-        Self { direct: None, local: links, remote: links, gamma: reducing() }
+        Self::over_hosts(link, link)
+    }
+
+    /// The costs of a world whose ranks reach each other over one simulated link inside hosts and over another between them.
+    pub fn over_hosts(inside: &SimulatedLink, between: &SimulatedLink) -> Self {
+        let (local, remote) = (Some(LinkCosts::over(inside)), Some(LinkCosts::over(between)));
+        Self { direct: None, local, remote, gamma: reducing() }
     }
 }
 

@@ -17,6 +17,11 @@ pub struct SimulatedLink {
 }
 
 impl SimulatedLink {
+    /// A link that takes no time.
+    pub const fn timeless() -> Self {
+        Self { bandwidth: f64::INFINITY, latency: Duration::ZERO, clock: Clock::Wall }
+    }
+
     /// Nanoseconds that so many bytes occupy a wire.
     pub(super) fn nanos(&self, bytes: usize) -> u64 {
         (bytes as f64 / self.bandwidth * 1e9) as u64

@@ -17,3 +17,4 @@ mod port;
 pub use clock::Clock;
 pub use link::SimulatedLink;
 pub(crate) use port::Port;
+pub(crate) use wire::Wire;

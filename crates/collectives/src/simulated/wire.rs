@@ -2,8 +2,8 @@
 
 /// Times at which a wire is occupied: messages get what is free of it from when they are there, also before others that came to
 /// ask earlier but have their bytes later.
-#[derive(Debug, Default)]
-pub(super) struct Wire {
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Wire {
     /// From and until, in nanoseconds, in order and apart.
     occupied: Vec<(u64, u64)>,
 }
@@ -13,7 +13,7 @@ const PIECES: usize = 64;
 
 impl Wire {
     /// Occupies the wire for so long in all, from `from` on wherever it is free; when that ends.
-    pub(super) fn occupy(&mut self, from: u64, length: u64) -> u64 {
+    pub(crate) fn occupy(&mut self, from: u64, length: u64) -> u64 {
         let (mut at, mut left) = (from, length);
         let mut end = from;
         let first = self.occupied.partition_point(|piece| piece.1 <= from);

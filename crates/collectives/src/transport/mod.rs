@@ -39,11 +39,11 @@ pub(crate) trait Link: Send {
 pub(crate) struct Links(pub(crate) Vec<Option<Box<dyn Link>>>);
 
 impl Links {
-    /// Makes their messages take as long as this rank's simulated link has them take.
-    pub(crate) fn delay(&mut self, port: &Arc<Port>, patience: &Patience) {
-        for place in &mut self.0 {
+    /// Makes their messages take as long as the simulated link of this rank has them take that leads to the other.
+    pub(crate) fn delay<'a>(&mut self, port: impl Fn(usize) -> &'a Arc<Port>, patience: &Patience) {
+        for (rank, place) in self.0.iter_mut().enumerate() {
             let delayed =
-                |link| Box::new(Delayed::new(link, port.clone(), patience.clone())) as Box<dyn Link>;
+                |link| Box::new(Delayed::new(link, port(rank).clone(), patience.clone())) as Box<dyn Link>;
             *place = place.take().map(delayed);
         }
     }

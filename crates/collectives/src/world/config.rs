@@ -51,6 +51,9 @@ pub struct WorldConfig {
     /// The link over which messages between ranks go as if it was that of each rank, all of which must be on one machine (Linux);
     /// the same on every rank. They share no memory then.
     pub link: Option<SimulatedLink>,
+    /// With [`WorldConfig::link`]: the link between ranks that count to one host ([`WorldConfig::host`]), if it is another; the same on
+    /// every rank.
+    pub host_link: Option<SimulatedLink>,
     /// Which way bytes go if a call does not say; the same on every rank.
     pub algorithm: Algorithm,
     /// What links cost, from an earlier world of this kind ([`crate::Communicator::costs`]); the same on every rank.
@@ -87,6 +90,7 @@ impl WorldConfig {
             secret: None,
             tls: None,
             link: None,
+            host_link: None,
             algorithm: Algorithm::Auto,
             costs: None,
             flight_recorder: None,
@@ -142,6 +146,8 @@ impl WorldConfig {
             format!("{} streams between two ranks; there can be 1 to 64", self.streams)
         } else if self.link.is_some() && !cfg!(target_os = "linux") {
             "a simulated link needs Linux, whose clock all processes of a machine share".to_owned()
+        } else if self.host_link.is_some() && self.link.is_none() {
+            "a link inside hosts is simulated where one between them is (WorldConfig::link)".to_owned()
         } else {
             return Ok(());
         };

@@ -131,6 +131,7 @@ fn meet(config: &WorldConfig, listener: Option<TcpListener>, watched: &Watched) 
         Process { config: config.clone(), address: table.data[config.rank].ip(), token: table.token };
     let tls = config.tls_configs()?;
     let port = config.link.map(|link| Arc::new(Port::new(link)));
+    let inside = config.host_link.map(|link| Arc::new(Port::new(link)));
     let post = Post {
         inbox: Inbox::new(config.rank, failure.clone(), port.clone()),
         addresses: table.data.clone(),
@@ -158,6 +159,7 @@ fn meet(config: &WorldConfig, listener: Option<TcpListener>, watched: &Watched) 
         recorder,
         timeout,
         port,
+        inside,
         mail,
         connector: Arc::new(connector),
         dump: config.flight_recorder.clone(),

@@ -96,7 +96,17 @@ fn world(world_size: usize, link: Option<SimulatedLink>) -> Result<Vec<Communica
         .enumerate()
         .map(|(rank, (((links, memory), Watched { failure, recorder, .. }), (mail, port)))| {
             let (control, connector) = (control.clone(), nursery.clone());
-            let shared = Shared { failure, control, recorder, timeout, port, mail, connector, dump: None };
+            let shared = Shared {
+                failure,
+                control,
+                recorder,
+                timeout,
+                port,
+                inside: None,
+                mail,
+                connector,
+                dump: None,
+            };
             let ending = Ending::of_world(&shared, rank);
             let mut backend = Backend::new(rank, 0, (0..world_size).collect(), links, shared);
             backend.hosts.fill(0);
