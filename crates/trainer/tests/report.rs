@@ -69,6 +69,62 @@ fn make_run(folder: &Path, steps: usize, ranks: usize) {
     fs::write(folder.join("samples/prompts.txt"), format!("{HOSTILE}\n")).expect("writes");
 }
 
+/// Writes a trace of so many steps of two ranks into a run's folder, whose reductions are half hidden.
+fn make_trace(folder: &Path, steps: u64) {
+    let mut events = Vec::new();
+    for rank in 0..2_u64 {
+        for step in 0..steps {
+            let at = step as f64 * 1000.0;
+            let mut span = |tid: u64, cat: &str, name: &str, begin: f64, end: f64| {
+                events.push(
+                    json!({"ph": "X", "pid": rank, "tid": tid, "cat": cat, "name": name, "ts": at + begin,
+                    "dur": end - begin, "args": {"step": step + 1}}),
+                );
+            };
+            span(0, "step", "step", 0.0, 900.0);
+            span(0, "data", "wait for a batch", 0.0, 100.0);
+            span(0, "compute", "forward", 100.0, 300.0);
+            span(0, "compute", "backward", 300.0, 600.0);
+            span(0, "waiting", "wait for communication", 600.0, 800.0);
+            span(0, "compute", "update", 800.0, 880.0);
+            span(0, "saving", HOSTILE, 900.0, 950.0);
+            span(1, "communication", "all_reduce", 400.0, 800.0);
+        }
+    }
+    let trace = json!({"traceEvents": events, "otherData": {"producer": "phalanx"}});
+    fs::write(folder.join("trace.json"), trace.to_string()).expect("writes");
+}
+
+/// Makes the folder of a sweep of two runs, of which one was only predicted for a third number of ranks.
+fn make_sweep(folder: &Path) {
+    for (name, steps) in [("ring_1", 40), ("ring_2", 44)] {
+        make_run(&folder.join("runs").join(name), steps, 1);
+    }
+    let number = |mean: f64, deviation: f64| json!({"mean": mean, "deviation": deviation, "seeds": 2});
+    let row = |ranks: &str, speedup: Value, runs: Value| {
+        json!({"choices": {"gradients": "ring", "ranks": ranks}, "numbers": {"speedup": speedup}, "published": {},
+            "runs": runs, "energy": {"kind": "estimated", "how": "seconds x 5 W"}, "seeds": 2, "errors": []})
+    };
+    let mut rows = [
+        row("1", number(1.0, 0.25), json!(["ring_1"])),
+        row("2", number(1.5, 0.5), json!(["ring_2"])),
+        row("16", Value::Null, json!(["ring_16"])),
+    ];
+    rows[0]["numbers"]["joules"] = number(30.0, 1.0);
+    rows[1]["published"] = json!({"speedup": 1.84});
+    rows[1]["errors"] = json!([HOSTILE]);
+    rows[2]["predicted"] = true.into();
+    let line = |name: &str, points: &[(f64, f64)]| json!({"name": name, "points": points});
+    let results = json!({
+        "study": "mine", "about": HOSTILE, "measured": "Measured on two cores.", "meanings": {"speedup": "how much faster"},
+        "target": {"loss": "loss", "below": 0.25, "window": 10},
+        "tables": [{"title": HOSTILE, "axes": ["gradients", "ranks"], "columns": ["speedup", "joules"],
+            "notes": ["Published: a paper."], "rows": rows,
+            "speedups": [{"title": "gradients: ring", "series": [line("measured", &[(1.0, 1.0), (2.0, 1.5)]), line("predicted", &[(16.0, 9.0)])]}]}],
+    });
+    fs::write(folder.join("results.json"), results.to_string()).expect("writes");
+}
+
 fn page(folders: &[PathBuf]) -> String {
     Report::collect(folders, &Options::default()).expect("runs").html()
 }
@@ -189,6 +245,75 @@ fn a_run_is_told_whole() {
 }
 
 #[test]
+fn a_trace_becomes_a_timeline_of_steps() {
+    let place = tempfile::tempdir().expect("a folder");
+    let run = place.path().join("run");
+    make_run(&run, 40, 2);
+    assert!(!page(std::slice::from_ref(&run)).contains("class=\"plot timeline\""));
+    make_trace(&run, 9);
+    let page = page(std::slice::from_ref(&run));
+    check(&page);
+    // Each step takes as long; the one in the middle and two after it.
+    for words in [
+        "steps 5 to 7: 2.900 ms",
+        ">step 6<",
+        "rank 1, computing thread: forward 0.6000 ms, in 3 stretches",
+        "rank 0, communication: communication, hidden 0.6000 ms, in 3 stretches",
+        "rank 0, communication: communication, waited for 0.6000 ms, in 3 stretches",
+        "rank 0, computing thread: saving",
+        "seconds of a step, rank 0",
+    ] {
+        assert!(page.contains(words), "{words}");
+    }
+    fs::write(run.join("trace.json"), "{").expect("writes");
+    let broken = self::page(&[run]);
+    check(&broken);
+    assert!(broken.contains("is no trace in Chrome"));
+}
+
+#[test]
+fn a_sweep_is_told_with_what_was_published_predicted_and_estimated() {
+    let place = tempfile::tempdir().expect("a folder");
+    make_sweep(place.path());
+    let page = page(&[place.path().to_owned()]);
+    check(&page);
+    for words in [
+        "Measured on two cores.",
+        "how much faster",
+        "Published: a paper.",
+        ">speedup, published<",
+        ">1.84<",
+        "1.500 ± 0.5000",
+        "30.00 ± 1.000 estimated",
+        "<span class=\"badge going\">predicted</span>",
+        "speed-up; gradients: ring",
+        "data:image/png;base64,",
+    ] {
+        assert!(page.contains(words), "{words}");
+    }
+    assert!(page.find("Tables of the sweep") < page.find("Settings compared"));
+    let data = data(&page);
+    let charts = data["charts"].as_array().expect("charts");
+    let lines = |title: &str| {
+        let chart = charts.iter().find(|chart| chart["title"] == title).expect(title);
+        let names = chart["lines"]
+            .as_array()
+            .expect("lines")
+            .iter()
+            .map(|line| line["name"].as_str().expect("a name"));
+        (
+            chart["across"].as_str().expect("a direction").to_owned(),
+            names.map(str::to_owned).collect::<Vec<_>>(),
+        )
+    };
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    assert_eq!(lines("speed-up; gradients: ring"), ("ranks".to_owned(), names(&["measured", "predicted"])));
+    // The first axis makes the lines, the second the charts; the third row has no run.
+    assert_eq!(lines("loss; ranks: 1"), ("steps".to_owned(), names(&["ring", "target"])));
+    assert_eq!(lines("loss; ranks: 2"), ("steps".to_owned(), names(&["ring", "target"])));
+}
+
+#[test]
 fn runs_are_compared_key_by_key() {
     let place = tempfile::tempdir().expect("a folder");
     // A folder's name cannot hold a slash.
@@ -297,17 +422,10 @@ fn browser() -> Option<PathBuf> {
     })
 }
 
-#[test]
-fn a_browser_draws_it_without_complaints() {
-    let Some(browser) = browser() else {
-        println!("skipped: there is no chromium, and PHALANX_BROWSER is not set");
-        return;
-    };
-    let place = tempfile::tempdir().expect("a folder");
-    let run = place.path().join("run");
-    make_run(&run, 400, 3);
-    let file = place.path().join("report.html");
-    fs::write(&file, page(&[run])).expect("writes");
+/// What a browser makes of a page, without complaints.
+fn drawn(browser: &Path, place: &Path, page: &str) -> String {
+    let file = place.join("report.html");
+    fs::write(&file, page).expect("writes");
     let mut command = Command::new(browser);
     command.args([
         "--headless",
@@ -317,18 +435,39 @@ fn a_browser_draws_it_without_complaints() {
         "--virtual-time-budget=3000",
     ]);
     command
-        .arg(format!("--user-data-dir={}", place.path().join("profile").display()))
+        .arg(format!("--user-data-dir={}", place.join("profile").display()))
         .arg("--window-size=1200,9000");
     let output =
         command.arg("--dump-dom").arg(format!("file://{}", file.display())).output().expect("a browser");
-    let (drawn, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8_lossy(&output.stderr);
     let complaints: Vec<&str> = said.lines().filter(|line| line.contains("CONSOLE")).collect();
     assert!(output.status.success() && complaints.is_empty(), "{complaints:#?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn a_browser_draws_it_without_complaints() {
+    let Some(browser) = browser() else {
+        println!("skipped: there is no chromium, and PHALANX_BROWSER is not set");
+        return;
+    };
+    let place = tempfile::tempdir().expect("a folder");
+    let run = place.path().join("run");
+    make_run(&run, 400, 3);
+    make_trace(&run, 5);
+    let of_run = drawn(&browser, place.path(), &page(&[run]));
     // The script has drawn the charts anew: only it clips them, and makes buttons of legends.
-    assert!(drawn.matches("<clipPath").count() >= 6, "{}", drawn.matches("<clipPath").count());
+    assert!(of_run.matches("<clipPath").count() >= 6, "{}", of_run.matches("<clipPath").count());
     assert!(
-        drawn.contains("aria-pressed=\"true\"") && drawn.contains("id=\"controls\">"),
+        of_run.contains("aria-pressed=\"true\"") && of_run.contains("id=\"controls\">"),
         "controls are shown"
     );
-    assert!(!drawn.contains("<script>alert"));
+    assert!(of_run.contains("class=\"plot timeline\"") && !of_run.contains("<script>alert"));
+
+    let sweep = place.path().join("sweep");
+    make_sweep(&sweep);
+    let of_sweep = drawn(&browser, place.path(), &page(&[sweep]));
+    // The speed-ups come first.
+    assert!(of_sweep.contains("<clipPath id=\"clip-chart-1\"") && of_sweep.contains(">ranks</text>"));
+    assert!(!of_sweep.contains("<script>alert"));
 }

@@ -90,6 +90,20 @@ fn a_sweep_ends_in_tables_and_is_not_done_twice() {
     assert_eq!(csv.lines().count(), 5, "{csv}");
     let svg = fs::read_to_string(out.join("1.svg")).expect("reads");
     assert_eq!(svg.matches("<polyline").count(), 8, "two lines in two panels, over steps and seconds");
+    let page = fs::read_to_string(out.join("report.html")).expect("reads");
+    for words in [
+        "Which strategy, and which rate?",
+        "loss; optim.lr: 0.004",
+        "servers, alike",
+        "What the columns are",
+        "±",
+    ] {
+        assert!(page.contains(words), "{words}");
+    }
+    assert_eq!(
+        rows[3]["runs"],
+        serde_json::json!(["servers-alike_0.004_seed0", "servers-alike_0.004_seed1"])
+    );
 
     let again = phalanx(folder, &["sweep", "a.toml"]);
     assert_eq!(text(&again.stdout).matches(": was finished").count(), 8, "{}", text(&again.stdout));
@@ -209,4 +223,8 @@ times = { "train.global_batch" = 4 }
     assert!(number(2, "step_ms").is_none() && number(2, "predicted_step_ms").expect("predicted") > predicted);
     let log = fs::read_to_string(folder.join("runs/d/results.md")).expect("reads");
     assert!(log.contains("simulated clocks"), "{log}");
+    let page = fs::read_to_string(folder.join("runs/d/report.html")).expect("reads");
+    assert!(
+        page.contains("<span class=\"badge going\">predicted</span>") && page.contains("simulated clocks")
+    );
 }

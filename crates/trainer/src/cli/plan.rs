@@ -1,7 +1,6 @@
 //! `phalanx plan`: what each strategy would hold and send, before anything runs.
 
 use clap::Args;
-use phalanx_collectives::CostModel;
 use phalanx_sharding::{Computing, MemoryPlan, Overlap, PRESETS, Reach, StepTime};
 use serde_json::{Value as Json, json};
 use toml::Value;
@@ -78,18 +77,19 @@ fn step_times(
     plan: &ModelPlan,
     step_ms: Option<f64>,
 ) -> Result<Vec<Option<StepTime>>, CliError> {
-    let (Some(ms), Some(link)) = (step_ms, config.comm.simulated().map_err(CliError::failed)?) else {
+    let (Some(ms), Some(costs)) = (step_ms, config.comm.simulated_costs().map_err(CliError::failed)?) else {
         return Ok(vec![None; plan.plans.len()]);
     };
     if !(ms.is_finite() && ms > 0.0) {
         return Err(CliError::Usage(format!("--step-ms {ms}: a step takes more than 0 ms")));
     }
-    let costs = CostModel::over(&link);
+    let hosts = config.comm.ranks_by_host(plan.workload.ranks);
     let reach = Reach {
         costs: &costs,
-        hosts: &[plan.workload.ranks],
+        hosts: &hosts,
         algorithm: config.comm.algorithm,
         overlaps: config.train.overlap != Overlap::Never,
+        scattered: config.scattered_bytes(),
     };
     let computing = Computing::of_step(ms / 1e3);
     Ok(plan.plans.iter().map(|plan| plan.step_time(computing, &reach)).collect())

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::Args;
 use phalanx_collectives::{Clock, CostModel, SimulatedLink};
 use phalanx_sharding::{Overlap, Reach};
-use serde_json::json;
 
 use super::interrupts::{Interrupts, announce};
 use super::train::{RUNS, set_data};
@@ -16,9 +15,11 @@ use crate::config::Config;
 use crate::config::Resolved;
 use crate::console::{format, out};
 use crate::engine;
+use crate::report::{Options, Report};
 use crate::run::{Machine, write_aside};
 use crate::sweep::{
-    self, Ended, Filled, NUMBERS, Outcome, Run, RunPlan, Runner, STUDIES, SweepFile, SweepFileError, Trials,
+    self, Conditions, Ended, Outcome, Results, Run, RunPlan, Runner, STUDIES, SweepFile, SweepFileError,
+    Trials,
 };
 
 /// Trains everything that a file asks for, and makes tables and pictures. What is finished is not trained again, so that the
@@ -182,12 +183,23 @@ fn carry_out(program: &Program, name: &str, file: &SweepFile, how: &How) -> Resu
     let mut outcomes: Vec<_> = runs.iter().zip(&ended).map(outcome).collect();
     predict_steps(program, &trials, &runs, &mut outcomes)?;
     let trained = || runs.iter().filter(|(run, _)| !run.predicted).map(|(_, resolved)| &resolved.config);
-    let ranks = trained().map(|config| config.train.ranks).max().unwrap_or(1);
-    let simulated = trained().any(|config| config.comm.clock == Clock::Cpu);
-    let report = Report { name, file, trials: &trials, ranks, simulated, outcomes: &outcomes, parallel, how };
-    report.tell();
-    report.write(&folder).map_err(CliError::failed)?;
-    out(&format!("tables and pictures in {}", folder.display()));
+    let conditions = Conditions {
+        machine: Machine::detect(),
+        quick: how.quick,
+        parallel,
+        ranks: trained().map(|config| config.train.ranks).max().unwrap_or(1),
+        simulated: trained().any(|config| config.comm.clock == Clock::Cpu),
+    };
+    let results = Results { name, file, trials: &trials, outcomes: &outcomes, conditions: &conditions };
+    for table in results.tables() {
+        out(&format!("\n{}", table.title));
+        format::columns(&table.words()).iter().for_each(|line| out(&format!("  {line}")));
+        table.failures().iter().chain(&table.notes()).for_each(|note| out(&format!("  {note}")));
+    }
+    out("");
+    results.write(&folder).map_err(CliError::failed)?;
+    write_page(&folder)?;
+    out(&format!("tables and pictures in {}, all of it in report.html", folder.display()));
     if interrupts.count() > 0 {
         let message = "interrupted; the same command goes on".to_owned();
         return Err(CliError::Ended { message, code: interrupts.exit_code() });
@@ -199,6 +211,12 @@ fn carry_out(program: &Program, name: &str, file: &SweepFile, how: &How) -> Resu
             "{failed} of {count} runs failed; the same command tries them again"
         ))),
     }
+}
+
+/// Makes the page of a sweep's folder.
+fn write_page(folder: &Path) -> Result<(), CliError> {
+    let report = Report::collect(&[folder.to_owned()], &Options::default()).map_err(CliError::failed)?;
+    write_aside(&folder.join("report.html"), report.html().as_bytes()).map_err(CliError::failed)
 }
 
 /// Adds what steps should take, to tables that ask for it.
@@ -215,10 +233,11 @@ fn predict_steps(
         let config = &resolved.config;
         let plan = engine::plan_memory(&task_of(program, config)?, config, &[config.train.strategy]);
         let plan = plan.map_err(CliError::failed)?.plans.into_iter().next();
-        let costs = config.comm.simulated().map_err(CliError::failed)?.as_ref().map(CostModel::over);
+        let costs = config.comm.simulated_costs().map_err(CliError::failed)?;
         // Alone a rank reaches nobody.
-        let costs = costs.or_else(|| (config.train.ranks == 1).then(|| CostModel::over(&NOTHING)));
-        Ok((plan, costs, [config.train.ranks]))
+        let costs =
+            costs.or_else(|| (config.train.ranks == 1).then(|| CostModel::over(&SimulatedLink::timeless())));
+        Ok((plan, costs, config.comm.ranks_by_host(config.train.ranks)))
     };
     let plans = runs.iter().map(plan).collect::<Result<Vec<_>, CliError>>()?;
     for table in &trials.tables {
@@ -230,121 +249,29 @@ fn predict_steps(
                 hosts,
                 algorithm: config.comm.algorithm,
                 overlaps: config.train.overlap != Overlap::Never,
+                scattered: config.scattered_bytes(),
             };
             let share = config.train.global_batch as f64 / config.train.ranks.max(1) as f64;
-            Some(RunPlan { plan: plan.clone()?, reach, share })
+            Some(RunPlan { plan: plan.clone()?, reach, share, computes: computes_alike(&runs[run].1) })
         });
     }
     Ok(())
 }
 
-/// A link that takes no time.
-const NOTHING: SimulatedLink =
-    SimulatedLink { bandwidth: f64::INFINITY, latency: std::time::Duration::ZERO, clock: Clock::Wall };
+/// What a run computes for an image and a step: its settings but for how many images and ranks there are, and how those share them.
+fn computes_alike(resolved: &Resolved) -> String {
+    let mut config = resolved.config.clone();
+    config.train.global_batch = 1;
+    config.train.ranks = 1;
+    config.comm = Config::default().comm;
+    config.train.strategy = Config::default().train.strategy;
+    format!("{config:?}")
+}
 
 /// How many runs train at once so that each of their threads has a core.
 fn fitting<'a>(configs: impl Iterator<Item = &'a Config>, cores: usize) -> usize {
     let threads = configs.map(|config| config.world_size() * config.train.threads.max(1));
     (cores / threads.max().unwrap_or(1).max(1)).max(1)
-}
-
-/// What came of a sweep.
-struct Report<'a> {
-    name: &'a str,
-    file: &'a SweepFile,
-    trials: &'a Trials,
-    /// The most ranks of any run that was trained.
-    ranks: usize,
-    /// Whether runs were timed by simulated clocks.
-    simulated: bool,
-    outcomes: &'a sweep::Outcomes,
-    /// How many runs trained at once.
-    parallel: usize,
-    how: &'a How,
-}
-
-impl Report<'_> {
-    fn tables(&self) -> impl Iterator<Item = Filled> {
-        self.trials.tables.iter().map(|table| Filled::of(table, self.outcomes))
-    }
-
-    /// Prints the tables.
-    fn tell(&self) {
-        for table in self.tables() {
-            out(&format!("\n{}", table.title));
-            format::columns(&table.words()).iter().for_each(|line| out(&format!("  {line}")));
-        }
-        out("");
-    }
-
-    /// Writes `results.md`, `results.json`, and for each table `N.md`, `N.csv` and `N.svg`.
-    fn write(&self, folder: &Path) -> std::io::Result<()> {
-        let machine = Machine::detect();
-        let mut text = format!("# {}\n\n{}\n\n", self.name, self.file.about);
-        text.push_str(&self.preamble(&machine));
-        let mut tables = Vec::new();
-        for (at, (filled, table)) in self.tables().zip(&self.trials.tables).enumerate() {
-            let number = at + 1;
-            let markdown = filled.markdown();
-            text.push_str(&markdown);
-            write_aside(&folder.join(format!("{number}.md")), markdown.as_bytes())?;
-            write_aside(&folder.join(format!("{number}.csv")), filled.csv().as_bytes())?;
-            if let Some(svg) = sweep::speedups(table, &filled) {
-                write_aside(&folder.join(format!("{number}-speedup.svg")), svg.as_bytes())?;
-                text.push_str(&format!("\n![{}: speed-up]({number}-speedup.svg)\n", filled.title));
-            }
-            if let Some(svg) = sweep::curves(table, self.outcomes, self.file.target.as_ref()) {
-                write_aside(&folder.join(format!("{number}.svg")), svg.as_bytes())?;
-                text.push_str(&format!("\n![{}]({number}.svg)\n", filled.title));
-            }
-            text.push('\n');
-            tables.push(filled.json());
-        }
-        let json =
-            json!({ "study": self.name, "quick": self.how.quick, "machine": machine, "tables": tables });
-        write_aside(&folder.join("results.json"), format!("{json:#}\n").as_bytes())?;
-        write_aside(&folder.join("results.md"), text.as_bytes())
-    }
-
-    /// On what it was measured, how, and what the columns are.
-    fn preamble(&self, machine: &Machine) -> String {
-        let mut text = format!(
-            "Measured on {} cores ({}), {} at a time; seeds {:?}.",
-            machine.cores, machine.processor, self.parallel, self.file.seeds
-        );
-        let widest = self.ranks;
-        if self.simulated {
-            text.push_str(&format!(
-                " Seconds are those of simulated clocks (comm.clock = cpu): each of up to {widest} ranks computes as on a core of \
-                 its own, and its messages take as long as over the simulated link."
-            ));
-        } else if widest > machine.cores {
-            text.push_str(&format!(
-                " Runs of up to {widest} ranks shared these cores: seconds compare ways to wait, not computing."
-            ));
-        }
-        if let Some(target) = &self.file.target {
-            text.push_str(&format!(
-                " Target: a training `{}` of {} as the mean of {} steps.",
-                target.loss, target.below, target.window
-            ));
-        }
-        text.push_str("\n\n");
-        for (name, meaning) in NUMBERS {
-            if self.trials.tables.iter().any(|table| table.columns.iter().any(|column| column == name)) {
-                text.push_str(&format!("- *{}*: {meaning}\n", name.replace('_', " ")));
-            }
-        }
-        let mut told: Vec<&str> = Vec::new();
-        for relative in self.trials.tables.iter().flat_map(|table| &table.relative) {
-            if !told.contains(&relative.name.as_str()) {
-                told.push(&relative.name);
-                text.push_str(&format!("- *{}*: {}\n", relative.name.replace('_', " "), relative.meaning()));
-            }
-        }
-        text.push('\n');
-        text
-    }
 }
 
 #[cfg(test)]

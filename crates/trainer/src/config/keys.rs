@@ -277,6 +277,11 @@ sections! {
         /// A slower network than there is, for experiments on one machine: each rank's messages take as long as over a link of its own,
         /// such as `10Gbit,20us`, and ranks share no memory; empty = none.
         link: String = String::new();
+        /// With `comm.link`: ranks are taken to be on so many hosts, as many one after the other on each. Those of different hosts reach
+        /// each other over `comm.link`, of which each rank has one of its own, those of a host over `comm.host_link`.
+        hosts: usize = 1;
+        /// The link between ranks of one of several hosts, such as `100Gbit,2us`; empty = one that takes no time but the processor's.
+        host_link: String = String::new();
         /// What time it is: `wall`, the machine's; `cpu`, for experiments with more ranks than cores: a rank's clock goes on while it
         /// computes, as on a core of its own, and by what its messages take over `comm.link`.
         clock: Clock = Clock::Wall;

@@ -35,6 +35,8 @@ pub(crate) enum Across {
     Steps,
     /// Seconds by the clock.
     Clock,
+    /// Numbers of ranks, which lines keep where others have steps.
+    Ranks,
 }
 
 /// How lines are drawn.
@@ -121,7 +123,7 @@ impl Line {
     /// Where its points are, from left to right.
     pub(crate) fn places(&self, across: Across) -> &[f64] {
         match across {
-            Across::Steps => &self.steps,
+            Across::Steps | Across::Ranks => &self.steps,
             Across::Clock => &self.seconds,
         }
     }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::run::{RunData, State};
-use super::sweep::{Table, read_tables};
+use super::sweep::{Sweep, read_sweep};
 
 /// What a report takes in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,8 +42,8 @@ pub struct Report {
     pub(crate) title: String,
     /// The runs.
     pub(crate) runs: Vec<RunData>,
-    /// The tables of the sweep that they belong to.
-    pub(crate) tables: Vec<Table>,
+    /// The sweeps that they belong to, with their tables.
+    pub(crate) sweeps: Vec<Sweep>,
     /// What could not be read besides runs.
     pub(crate) problems: Vec<String>,
 }
@@ -85,7 +85,7 @@ impl Report {
     /// # Errors
     /// [`ReportError`] if one of them is nothing of that. What is damaged or missing in a run's folder is told in the report.
     pub fn collect(folders: &[PathBuf], options: &Options) -> Result<Self, ReportError> {
-        let (mut paths, mut tables, mut problems) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut paths, mut sweeps, mut problems) = (Vec::new(), Vec::new(), Vec::new());
         for folder in folders {
             for path in runs_of(folder)? {
                 if !paths.contains(&path) {
@@ -93,8 +93,8 @@ impl Report {
                 }
             }
             if !is_run(folder) {
-                match read_tables(folder) {
-                    Ok(found) => tables.extend(found),
+                match read_sweep(folder) {
+                    Ok(found) => sweeps.extend(found),
                     Err(problem) => problems.push(format!("{}: {problem}", folder.display())),
                 }
             }
@@ -112,7 +112,7 @@ impl Report {
             ([folder], _) => last_name(folder),
             _ => names.join(", "),
         };
-        Ok(Self { title, runs, tables, problems })
+        Ok(Self { title, runs, sweeps, problems })
     }
 
     /// How far the files of the only run were read, if it is under way.

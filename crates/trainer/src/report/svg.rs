@@ -87,6 +87,7 @@ pub(crate) fn svg(chart: &Chart, limit: usize) -> String {
         match chart.across {
             Across::Steps => "steps",
             Across::Clock => "seconds",
+            Across::Ranks => "ranks",
         }
     );
     for (line, (bottom, top)) in chart.lines.iter().zip(&stacked) {

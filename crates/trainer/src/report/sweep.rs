@@ -1,13 +1,30 @@
-//! The tables of a sweep, as it has left them in `results.json`.
+//! What a sweep has left in `results.json`: what it asked, on what it was measured, and its tables.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use super::settings::at;
 
+/// What came of a sweep.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Sweep {
+    /// Its folder.
+    pub(crate) folder: PathBuf,
+    /// What it asked.
+    pub(crate) about: String,
+    /// On what it was measured, and how.
+    pub(crate) measured: String,
+    /// What columns are.
+    pub(crate) meanings: Vec<(String, String)>,
+    /// The loss that runs were asked to reach, and how low.
+    pub(crate) target: Option<(String, f64)>,
+    /// Its tables.
+    pub(crate) tables: Vec<Table>,
+}
+
 /// A table: what its rows are by, what its numbers are, and the rows.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Table {
     /// What it compares.
     pub(crate) title: String,
@@ -15,40 +32,96 @@ pub(crate) struct Table {
     pub(crate) axes: Vec<String>,
     /// Its numbers.
     pub(crate) columns: Vec<String>,
+    /// What is to be said below it.
+    pub(crate) notes: Vec<String>,
     /// Its rows.
     pub(crate) rows: Vec<Row>,
+    /// Speed-ups over ranks, for each way of the other axes.
+    pub(crate) speedups: Vec<Speedups>,
 }
 
 /// A row of a table.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Row {
     /// What it is.
     pub(crate) choices: Vec<String>,
     /// Means, with their deviations over seeds.
     pub(crate) numbers: Vec<Option<(f64, Option<f64>)>>,
+    /// What others have published, by column.
+    pub(crate) published: Vec<Option<f64>>,
+    /// Whether it was not trained but only predicted.
+    pub(crate) predicted: bool,
+    /// How its energy is known, in a word.
+    pub(crate) energy: Option<String>,
+    /// The folders of its runs, a seed each, below the sweep's `runs/`.
+    pub(crate) runs: Vec<String>,
     /// Why runs failed.
     pub(crate) errors: Vec<String>,
 }
 
-/// Reads the tables of a sweep's folder; none if there is no `results.json`, as before it has ended.
+/// A line over numbers of ranks: its name, and its points.
+pub(crate) type OverRanks = (String, Vec<(f64, f64)>);
+
+/// Lines over numbers of ranks.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Speedups {
+    /// Of which way.
+    pub(crate) title: String,
+    /// The lines.
+    pub(crate) lines: Vec<OverRanks>,
+}
+
+impl Table {
+    /// Whether others have published numbers of a column.
+    pub(crate) fn is_published(&self, column: usize) -> bool {
+        self.rows.iter().any(|row| row.published.get(column).is_some_and(Option::is_some))
+    }
+}
+
+/// Reads what a sweep has left in its folder; nothing if there is no `results.json`, as before it has ended.
 ///
 /// # Errors
 /// What is wrong with the file.
-pub(crate) fn read_tables(folder: &Path) -> Result<Vec<Table>, String> {
+pub(crate) fn read_sweep(folder: &Path) -> Result<Option<Sweep>, String> {
     let bytes = match std::fs::read(folder.join("results.json")) {
         Ok(bytes) => bytes,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(format!("results.json cannot be read: {error}")),
     };
     let all: Value = serde_json::from_slice(&bytes).map_err(|error| format!("results.json: {error}"))?;
-    let tables = at(&all, "tables").and_then(Value::as_array).into_iter().flatten();
-    Ok(tables.map(table).collect())
+    let meanings = at(&all, "meanings").and_then(Value::as_object).into_iter().flatten();
+    let target = at(&all, "target").and_then(|of| Some((word(of, "loss"), of["below"].as_f64()?)));
+    Ok(Some(Sweep {
+        folder: folder.to_owned(),
+        about: word(&all, "about"),
+        measured: word(&all, "measured"),
+        meanings: meanings.map(|(name, what)| (name.clone(), text(what))).collect(),
+        target,
+        tables: list(&all, "tables").iter().map(table).collect(),
+    }))
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn word(of: &Value, name: &str) -> String {
+    at(of, name).map(text).unwrap_or_default()
+}
+
+fn list<'a>(of: &'a Value, name: &str) -> &'a [Value] {
+    at(of, name).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn words(of: &Value, name: &str) -> Vec<String> {
+    list(of, name).iter().map(text).collect()
 }
 
 fn table(value: &Value) -> Table {
-    let rows: &[Value] = at(value, "rows").and_then(Value::as_array).map_or(&[], Vec::as_slice);
-    let keys = |name: &str| {
-        let mut keys: Vec<String> = Vec::new();
+    let rows = list(value, "rows");
+    // Earlier versions did not say in which order columns are.
+    let keys = |named: &str, name: &str| {
+        let mut keys = words(value, named);
         for row in rows {
             for key in at(row, name).and_then(Value::as_object).into_iter().flat_map(serde_json::Map::keys) {
                 if !keys.contains(key) {
@@ -58,20 +131,32 @@ fn table(value: &Value) -> Table {
         }
         keys
     };
-    let (axes, columns) = (keys("choices"), keys("numbers"));
+    let (axes, columns) = (keys("axes", "choices"), keys("columns", "numbers"));
     let row = |row: &Value| {
-        let text = |name: &String| row["choices"][name].as_str().unwrap_or_default().to_owned();
         let number = |name: &String| {
             let number = &row["numbers"][name];
             Some((number["mean"].as_f64()?, number["deviation"].as_f64()))
         };
-        let errors = row["errors"].as_array().into_iter().flatten().filter_map(Value::as_str);
         Row {
-            choices: axes.iter().map(text).collect(),
+            choices: axes.iter().map(|name| text(&row["choices"][name])).collect(),
             numbers: columns.iter().map(number).collect(),
-            errors: errors.map(str::to_owned).collect(),
+            published: columns.iter().map(|name| row["published"][name].as_f64()).collect(),
+            predicted: row["predicted"].as_bool().unwrap_or_default(),
+            energy: row["energy"]["kind"].as_str().map(str::to_owned),
+            runs: words(row, "runs"),
+            errors: words(row, "errors"),
         }
     };
     let title = at(value, "title").and_then(Value::as_str).unwrap_or("results").to_owned();
-    Table { title, rows: rows.iter().map(row).collect(), axes, columns }
+    let rows = rows.iter().map(row).collect();
+    let speedups = list(value, "speedups").iter().map(of_ranks).collect();
+    Table { title, axes, columns, notes: words(value, "notes"), rows, speedups }
+}
+
+fn of_ranks(panel: &Value) -> Speedups {
+    let point = |point: &Value| Some((point[0].as_f64()?, point[1].as_f64()?));
+    let line = |line: &Value| {
+        (word(line, "name"), list(line, "points").iter().filter_map(point).collect::<Vec<_>>())
+    };
+    Speedups { title: word(panel, "title"), lines: list(panel, "series").iter().map(line).collect() }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use serde::Serialize;
+
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 30.0;
@@ -19,7 +21,7 @@ const COLOURS: [&str; 10] = [
 const DASHES: [&str; 3] = ["", "6 3", "2 3"];
 
 /// A line.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Series {
     /// What the legend calls it; lines of one name have one colour in all panels.
     pub name: String,
@@ -28,7 +30,7 @@ pub struct Series {
 }
 
 /// A pair of axes with lines.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Panel {
     /// What it shows.
     pub title: String,

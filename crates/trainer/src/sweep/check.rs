@@ -3,6 +3,9 @@
 use super::compared::known;
 use super::file::{Axis, Part, Range, SweepFile};
 
+/// Columns that are predicted from other rows.
+const PREDICTED: [&str; 3] = ["predicted_step_ms", "predicted_communication_ms", "predicted_exposed"];
+
 /// The titles of axes, and their choices.
 type Titled = Vec<(String, Vec<String>)>;
 
@@ -47,20 +50,24 @@ impl SweepFile {
                 })
                 .collect();
             let columns = self.columns_of(&part);
-            let is_predicted = self.axes_of(&part).iter().any(|axis| !axis.predicted.is_empty())
-                || columns.iter().any(|column| column == "predicted_step_ms");
+            let some = |axis: &&Axis| axis.all_choices().iter().any(|choice| choice.predicted);
+            let is_predicted = self.axes_of(&part).iter().any(some)
+                || columns.iter().any(|column| PREDICTED.contains(&column.as_str()));
             if is_predicted {
-                if self.predict.is_empty() {
+                let predict = self.predict_of(&part);
+                if predict.is_empty() {
                     let problem = "something is predicted; [predict] names the choices of the run that it is predicted from";
                     return Err(problem.to_owned());
                 }
-                known(&self.predict, &axes).map_err(|problem| format!("[predict]: {problem}"))?;
+                known(predict, &axes).map_err(|problem| format!("[predict]: {problem}"))?;
             }
             let Some(scaling) = &part.scaling else { continue };
             if !axes.iter().any(|(title, _)| *title == scaling.over) {
                 return Err(format!("scaling: there is no axis `{}`", scaling.over));
             }
-            for column in std::iter::once(&scaling.speedup).chain(&scaling.predicted) {
+            let named =
+                std::iter::once(&scaling.speedup).chain(&scaling.predicted).chain(&scaling.communication);
+            for column in named {
                 if !columns.contains(column) {
                     let all = columns.join(", ");
                     return Err(format!("scaling: there is no column `{column}`; the columns: {all}"));

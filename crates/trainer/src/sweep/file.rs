@@ -103,6 +103,9 @@ pub struct Part {
     /// What is drawn besides the losses.
     #[serde(default)]
     pub scaling: Option<Scaling>,
+    /// Choices of the row that its rows are predicted from, instead of the file's.
+    #[serde(default)]
+    pub predict: BTreeMap<String, toml::Value>,
     /// What is varied in it, besides what the file varies in all parts.
     #[serde(default, rename = "axis")]
     pub axes: Vec<Axis>,
@@ -119,6 +122,9 @@ pub struct Scaling {
     /// The column of those that are predicted.
     #[serde(default)]
     pub predicted: Option<String>,
+    /// The column of those that communication alone would allow.
+    #[serde(default)]
+    pub communication: Option<String>,
 }
 
 /// Something that is varied: named choices, or a key and its values.
@@ -267,6 +273,11 @@ impl SweepFile {
     /// The axes of a part, its own first.
     pub(super) fn axes_of<'a>(&'a self, part: &'a Part) -> Vec<&'a Axis> {
         part.axes.iter().chain(&self.axes).collect()
+    }
+
+    /// The choices of the row that a part's rows are predicted from.
+    pub(super) fn predict_of<'a>(&'a self, part: &'a Part) -> &'a BTreeMap<String, toml::Value> {
+        if part.predict.is_empty() { &self.predict } else { &part.predict }
     }
 
     /// The columns of a part's table.

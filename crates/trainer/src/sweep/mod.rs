@@ -25,6 +25,7 @@
 
 mod check;
 mod compared;
+mod energy;
 mod file;
 mod outcome;
 mod run;
@@ -34,16 +35,22 @@ mod trials;
 mod picture;
 mod table;
 
+mod forms;
+
 mod predicted;
 mod scaling;
 
+mod results;
+
 pub use compared::{Comparison, Published, Relative};
+pub use energy::EnergyKnown;
 pub use file::{Axis, Choice, Part, Random, Range, Scaling, SweepFile, SweepFileError, Target};
 pub use outcome::{NUMBERS, Outcome, Point};
 pub use picture::curves;
 pub use predicted::{RunPlan, predict};
+pub use results::{Conditions, Results};
 pub use run::{Ended, Runner};
-pub use scaling::speedups;
+pub use scaling::{speedups, speedups_svg};
 pub use studies::{STUDIES, study};
 pub use table::{Filled, Outcomes, Row, Spread};
 pub use trials::{Run, Table, Trial, Trials};

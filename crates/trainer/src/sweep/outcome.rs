@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use super::energy::EnergyKnown;
 use super::file::Target;
-use crate::run::{Line, RankSummary, RunError, RunFolder, Summary, read_metrics};
+use crate::run::{EnergySummary, Line, RankSummary, RunError, RunFolder, Summary, read_metrics};
 
 /// A loss, and when it was measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -24,6 +25,8 @@ pub struct Outcome {
     pub numbers: BTreeMap<String, f64>,
     /// Its training loss, in the order of seconds, as means over some steps.
     pub curve: Vec<Point>,
+    /// How its energy is known; `None` if its summary does not say.
+    pub energy: Option<EnergyKnown>,
 }
 
 /// Numbers that every run may have, besides those of `metrics` in its summary, and what they are.
@@ -37,17 +40,26 @@ pub const NUMBERS: &[(&str, &str)] = &[
     ("steps_per_second", "1000 over the milliseconds of a step"),
     (
         "predicted_step_ms",
-        "milliseconds of a step by the cost model, from the step of one rank alone and the simulated link",
+        "milliseconds of a step by the cost model, from steps of one rank alone and the simulated link",
+    ),
+    (
+        "predicted_communication_ms",
+        "milliseconds of a step in which anything is on its way, by the cost model",
+    ),
+    (
+        "predicted_exposed",
+        "share of the step's time in which ranks wait for communication, by the cost model",
     ),
     ("mb_sent", "megabytes that a rank sends in a step"),
     ("exposed", "share of the steps' time in which ranks wait for communication"),
     ("epoch_seconds", "seconds of training steps for a pass over the images"),
     ("held_mib", "parameters, gradients and optimizer state that a rank holds, in MiB"),
     ("cpu", "cores that the ranks kept busy, all together, on average over the run"),
-    (
-        "watts",
-        "watts that the run took on average, where its energy was measured or estimated (log.cpu_watts)",
-    ),
+    ("utilisation", "share of the machine's cores that the ranks kept busy, on average over the run"),
+    ("gpu_utilisation", "share of the time in which the ranks' GPUs were busy, on average over the run"),
+    ("gpu_mib", "the most memory of a rank's GPU, as all programs take it, in MiB"),
+    ("joules", "joules of the whole run, where its energy was measured or estimated (log.cpu_watts)"),
+    ("watts", "watts that the run took on average: its joules over its seconds"),
     ("joules_per_image", "joules of the whole run for each image that it trained on"),
     ("peak_mib", "the most memory of a rank's process, in MiB"),
     ("waited", "seconds in which ranks were held up by others, all ranks together"),
@@ -73,6 +85,7 @@ impl Outcome {
         };
         let curve = curve(&lines, name, window);
         let mut numbers = numbers(&summary);
+        numbers.extend(of_gpus(&folder, summary.ranks.len()));
         // A run that was resumed counts in its summary from there, and in its lines from the start.
         let last = lines.iter().filter_map(|line| line.number("seconds")).reduce(f64::max);
         numbers.extend(last.map(|seconds| ("seconds".to_owned(), seconds)));
@@ -89,7 +102,8 @@ impl Outcome {
             numbers.extend(reached.map(|point| ("steps_to_target".to_owned(), point.step)));
             numbers.extend(reached.map(|point| ("seconds_to_target".to_owned(), point.seconds)));
         }
-        Ok(Self { numbers, curve })
+        let energy = summary.energy.as_ref().map(EnergyKnown::of);
+        Ok(Self { numbers, curve, energy })
     }
 }
 
@@ -117,7 +131,13 @@ fn numbers(summary: &Summary) -> BTreeMap<String, f64> {
     set("peak_mib", peak.map(mib));
     // Of ranks that are threads the first speaks for all.
     let busy = ranks.iter().filter_map(|rank| rank.cpu_seconds).reduce(|a, b| a + b);
-    set("cpu", busy.filter(|_| summary.wall_seconds > 0.0).map(|busy| busy / summary.wall_seconds));
+    let cores = busy.filter(|_| summary.wall_seconds > 0.0).map(|busy| busy / summary.wall_seconds);
+    set("cpu", cores);
+    let machine = summary.machine.cores as f64;
+    set("utilisation", cores.filter(|_| machine > 0.0).map(|cores| cores / machine));
+    let joules = |part: fn(&EnergySummary) -> Option<f64>| summary.energy.as_ref().and_then(part);
+    let known = [joules(|energy| energy.cpu.joules), joules(|energy| energy.gpu.joules)];
+    set("joules", known.into_iter().flatten().reduce(|a, b| a + b));
     set("watts", summary.energy.as_ref().and_then(|energy| energy.mean_watts));
     set("joules_per_image", summary.energy.as_ref().and_then(|energy| energy.joules_per_sample));
     let kept: Vec<_> = ranks.iter().filter_map(|rank| rank.synchrony.as_ref()).collect();
@@ -139,6 +159,22 @@ fn numbers(summary: &Summary) -> BTreeMap<String, f64> {
     }
     numbers.retain(|_, value| value.is_finite());
     numbers
+}
+
+/// What ranks have told of their GPUs while they trained; nothing where there were none.
+fn of_gpus(folder: &RunFolder, ranks: usize) -> Vec<(String, f64)> {
+    let (mut busy, mut most) = (Vec::new(), None::<f64>);
+    for rank in 0..ranks {
+        // Runs of earlier builds have no such files.
+        let lines = read_metrics(&folder.usage(rank)).unwrap_or_default();
+        busy.extend(lines.iter().filter_map(|line| line.number("gpu_percent")));
+        let memory = lines.iter().filter_map(|line| line.number("gpu_memory_bytes")).reduce(f64::max);
+        most = most.into_iter().chain(memory).reduce(f64::max);
+    }
+    let mean = (!busy.is_empty()).then(|| busy.iter().sum::<f64>() / busy.len() as f64 / 100.0);
+    let named = |name: &str, value: Option<f64>| value.map(|value| (name.to_owned(), value));
+    let mib = most.map(|bytes| bytes / f64::from(1 << 20));
+    named("gpu_utilisation", mean).into_iter().chain(named("gpu_mib", mib)).collect()
 }
 
 /// The median over the lines but the first, which warms up, of the seconds of a step; nothing where each rank has lines of its own.
@@ -190,7 +226,7 @@ fn curve(lines: &[Line], name: &str, window: usize) -> Vec<Point> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::SyncSummary;
+    use crate::run::{EnergyKind, EnergyPart, Machine, SyncSummary};
 
     #[test]
     fn losses_of_ranks_are_taken_in_the_order_of_time() {
@@ -236,7 +272,12 @@ mod tests {
             ..RankSummary::default()
         };
         let ranks = vec![rank(0, 4.0, vec![2, 1, 0]), rank(1, 6.0, vec![1, 1, 1, 0])];
-        let numbers = numbers(&Summary { step: 10, wall_seconds: 4.0, ranks, ..Summary::default() });
+        let part = |joules| EnergyPart { kind: EnergyKind::Measured, joules, ..EnergyPart::default() };
+        let energy =
+            Some(EnergySummary { cpu: part(Some(30.0)), gpu: part(Some(12.0)), ..EnergySummary::default() });
+        let machine = Machine { cores: 6, ..Machine::default() };
+        let numbers =
+            numbers(&Summary { step: 10, wall_seconds: 4.0, ranks, energy, machine, ..Summary::default() });
         for (name, value) in [
             ("ranks", 2.0),
             ("steps", 10.0),
@@ -245,6 +286,8 @@ mod tests {
             ("mb_sent", 2.0),
             ("held_mib", 3.0),
             ("cpu", 1.5),
+            ("utilisation", 0.25),
+            ("joules", 42.0),
             ("exposed", 0.2),
             ("waited", 1.0),
             ("spread", 3.0),
@@ -254,5 +297,23 @@ mod tests {
             assert_eq!(numbers.get(name), Some(&value), "{name}");
         }
         assert!(!numbers.contains_key("peak_mib"), "nobody knows");
+    }
+
+    #[test]
+    fn what_gpus_did_is_over_all_ranks_and_lines() {
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = RunFolder::create(Some(&place.path().join("run")), place.path(), "run").expect("made");
+        assert!(of_gpus(&folder, 2).is_empty());
+        for (rank, percent) in [(0, [50, 70]), (1, [90, 30])] {
+            let line = |percent: i32| {
+                format!("{{\"step\":1,\"gpu_percent\":{percent},\"gpu_memory_bytes\":{}}}\n", percent << 20)
+            };
+            std::fs::write(folder.usage(rank), percent.map(line).concat()).expect("writes");
+        }
+        let expected = [("gpu_utilisation".to_owned(), 0.6), ("gpu_mib".to_owned(), 90.0)];
+        assert_eq!(of_gpus(&folder, 2), expected);
+        // On a machine without one the key is there, and null.
+        std::fs::write(folder.usage(0), "{\"step\":1,\"gpu_percent\":null}\n").expect("writes");
+        assert!(of_gpus(&folder, 1).is_empty());
     }
 }

@@ -17,11 +17,13 @@ pub struct RunPlan<'a> {
     pub reach: Reach<'a>,
     /// Images of a step on each rank.
     pub share: f64,
+    /// What it computes, in words: runs of which this is alike compute the same for each image.
+    pub computes: String,
 }
 
-/// Predicts the steps of a table's runs, as `predicted_step_ms`, from the run of the same seed in the row that its file names: one
-/// rank alone, whose time is taken to be in proportion to its images. `plan` says what a run is, by its place; nothing is predicted
-/// where that is not known.
+/// Predicts the steps of a table's runs, as `predicted_step_ms` and its parts, from the run of the same seed in the row that its
+/// file names: one rank alone. Other runs of one rank that compute the same, with other batches and in whatever table, tell what of
+/// a step does not grow with its images. `plan` says what a run is, by its place; nothing is predicted where that is not known.
 pub fn predict<'a>(table: &Table, outcomes: &mut Outcomes, plan: impl Fn(usize) -> Option<RunPlan<'a>>) {
     if table.predict.is_empty() {
         return;
@@ -30,19 +32,35 @@ pub fn predict<'a>(table: &Table, outcomes: &mut Outcomes, plan: impl Fn(usize) 
         let tells = |other: &&Trial| is_base(&table.predict, &table.axes, &trial.choices, &other.choices);
         let Some(base) = table.trials.iter().find(tells) else { continue };
         for (run, base) in trial.runs.iter().zip(&base.runs) {
-            let seconds = |base: &Outcome| Some(base.numbers.get("step_ms")? / 1e3);
-            let alone = outcomes[*base].as_ref().and_then(|base| seconds(base.as_ref().ok()?));
-            let (Some(alone), Some(of_base), Some(of_run)) = (alone, plan(*base), plan(*run)) else {
-                continue;
-            };
-            let computing = Computing::of_step(alone * of_run.share / of_base.share);
+            let (Some(of_base), Some(of_run)) = (plan(*base), plan(*run)) else { continue };
+            let Some(alone) = step_of(outcomes, *base) else { continue };
+            let mut measured = vec![(of_base.share, alone)];
+            for other in (0..outcomes.len()).filter(|other| other != base) {
+                let Some(of_other) = plan(other).filter(|of| is_alone(of) && of.computes == of_base.computes)
+                else {
+                    continue;
+                };
+                measured.extend(step_of(outcomes, other).map(|seconds| (of_other.share, seconds)));
+            }
+            let Some(computing) = Computing::of_share(&measured, of_run.share) else { continue };
             let Some(time) = of_run.plan.step_time(computing, &of_run.reach) else { continue };
             let Ok(outcome) = outcomes[*run].get_or_insert_with(|| Ok(Outcome::default())) else { continue };
             let ranks = of_run.reach.hosts.iter().sum::<usize>() as f64;
             outcome.numbers.entry("ranks".to_owned()).or_insert(ranks);
             outcome.numbers.insert("predicted_step_ms".to_owned(), 1e3 * time.whole);
+            outcome.numbers.insert("predicted_communication_ms".to_owned(), 1e3 * time.communication);
+            outcome.numbers.insert("predicted_exposed".to_owned(), time.exposed / time.whole);
         }
     }
+}
+
+/// Seconds of a run's step, if it was measured.
+fn step_of(outcomes: &Outcomes, run: usize) -> Option<f64> {
+    Some(outcomes[run].as_ref()?.as_ref().ok()?.numbers.get("step_ms")? / 1e3)
+}
+
+fn is_alone(of: &RunPlan<'_>) -> bool {
+    of.reach.hosts.iter().sum::<usize>() == 1
 }
 
 #[cfg(test)]
@@ -56,7 +74,7 @@ mod tests {
         let cost = LinkCost { alpha: 0.0, beta: 1e-8 };
         let link = Some(LinkCosts { busy: cost, alone: cost });
         let costs = CostModel { direct: None, local: link, remote: link, gamma: 0.0 };
-        let hosts: Vec<Vec<usize>> = vec![vec![1], vec![2], vec![4]];
+        let hosts: Vec<Vec<usize>> = vec![vec![1], vec![2], vec![4], vec![1], vec![1]];
         let plan = |run: usize| {
             let ranks = hosts[run][0];
             let workload = Workload { ranks, ..Workload::default() };
@@ -64,8 +82,14 @@ mod tests {
             let made = MemoryPlan::new(&[], ddp, &workload).expect("fits");
             let plan = MemoryPlan { buckets: vec![vec![10_000_000]], ..made };
             let (hosts, algorithm) = (&hosts[run][..], Algorithm::Ring);
-            let reach = Reach { costs: &costs, hosts, algorithm, overlaps: true };
-            Some(RunPlan { plan, reach, share: 32.0 / ranks as f64 })
+            let reach = Reach { costs: &costs, hosts, algorithm, overlaps: true, scattered: 0 };
+            // The fourth is one rank with less to do, of another table, and the fifth computes something else.
+            let (share, computes) = match run {
+                3 => (8.0, "a".to_owned()),
+                4 => (4.0, "b".to_owned()),
+                _ => (32.0 / ranks as f64, "a".to_owned()),
+            };
+            Some(RunPlan { plan, reach, share, computes })
         };
         let trial =
             |ranks: &str, run| Trial { choices: vec![ranks.into()], runs: vec![run], ..Trial::default() };
@@ -91,6 +115,13 @@ mod tests {
         }
         assert_eq!(number(1, "step_ms"), 700.0, "what was measured stays");
         assert_eq!(number(2, "ranks"), 4.0);
+        assert!((number(2, "predicted_communication_ms") - 150.0).abs() < 1e-6);
+        assert!((number(2, "predicted_exposed") - 150.0 / 400.0).abs() < 1e-6);
+        // One rank with a quarter of the images needs more than a quarter: 120 ms of every step are not the images'.
+        let mut more = [measured(1000.0), measured(700.0), None, measured(340.0), measured(900.0)];
+        predict(&table, &mut more, plan);
+        let told = more[2].as_ref().expect("known").as_ref().expect("sound").numbers["predicted_step_ms"];
+        assert!((told - 340.0 - 150.0).abs() < 1e-6, "{told}");
         let mut failed = [Some(Err("no memory".to_owned())), measured(700.0), None];
         predict(&table, &mut failed, plan);
         assert_eq!(failed[2], None, "from nothing nothing is predicted");

@@ -7,23 +7,30 @@ use crate::run::{Panel, Series, panels_svg};
 const SIZE: (f64, f64) = (620.0, 420.0);
 /// Points of a line that is computed.
 const POINTS: u32 = 60;
+/// What was measured.
+const MEASURED: &str = "measured";
+/// How fast ranks would be that only communicate.
+const COMMUNICATION: &str = "communication alone";
 
-/// Draws a table's speed-ups over its numbers of ranks: what was measured, what the cost model predicts, Amdahl's law with the
-/// serial part that fits what was measured best, and as many times as there are ranks. A panel for each combination of the other
-/// axes. `None` if the table wants no such picture or has nothing to draw.
-pub fn speedups(table: &Table, filled: &Filled) -> Option<String> {
-    let scaling = table.scaling.as_ref()?;
-    let over = table.axes.iter().position(|axis| *axis == scaling.over)?;
+/// A table's speed-ups over its numbers of ranks: what was measured, what the cost model predicts, what communication allows if
+/// computing takes no time, Amdahl's law with the serial part that fits what was measured best, and as many times as there are
+/// ranks. A panel for each combination of the other axes; none if the table wants no such picture or has nothing to draw.
+pub fn speedups(table: &Table, filled: &Filled) -> Vec<Panel> {
+    let Some(scaling) = &table.scaling else { return Vec::new() };
+    let Some(over) = table.axes.iter().position(|axis| *axis == scaling.over) else { return Vec::new() };
     let column = |name: &String| filled.columns.iter().position(|column| column == name);
-    let measured = column(&scaling.speedup);
-    let predicted = scaling.predicted.as_ref().and_then(column);
+    let lines = [
+        (MEASURED, column(&scaling.speedup)),
+        ("predicted", scaling.predicted.as_ref().and_then(column)),
+        (COMMUNICATION, scaling.communication.as_ref().and_then(column)),
+    ];
     let mut panels: Vec<Panel> = Vec::new();
     for row in &filled.rows {
         let Ok(ranks) = row.choices[over].parse::<f64>() else { continue };
         let others = table.axes.iter().zip(&row.choices).enumerate().filter(|(at, _)| *at != over);
         let others: Vec<String> = others.map(|(_, (axis, choice))| format!("{axis}: {choice}")).collect();
         let title = others.join(", ");
-        for (name, column) in [("measured", measured), ("predicted", predicted)] {
+        for (name, column) in lines {
             let Some(cell) = column.and_then(|column| row.cells[column]) else { continue };
             let panel = found(
                 &mut panels,
@@ -38,26 +45,38 @@ pub fn speedups(table: &Table, filled: &Filled) -> Option<String> {
             series.points.push((ranks, cell.mean));
         }
     }
-    for panel in &mut panels {
-        let most = panel.series.iter().flat_map(|line| &line.points).map(|point| point.0).fold(1.0, f64::max);
-        let line = |name: &str, of: &dyn Fn(f64) -> f64| {
-            let at = |part: u32| 1.0 + (most - 1.0) * f64::from(part) / f64::from(POINTS);
-            Series {
-                name: name.to_owned(),
-                points: (0..=POINTS).map(at).map(|ranks| (ranks, of(ranks))).collect(),
-            }
-        };
-        let points = panel.series.iter().find(|line| line.name == "measured").map(|line| &line.points[..]);
-        if let Some(serial) = points.and_then(serial_part) {
-            let law = line("Amdahl's law", &|ranks| amdahl(serial, ranks));
-            let between = if panel.title.is_empty() { "" } else { "; " };
-            panel.title.push_str(&format!("{between}serial part {serial:.3}"));
-            panel.series.push(law);
-        }
-        panel.series.push(line("as many times as ranks", &|ranks| ranks));
+    panels.iter_mut().for_each(complete);
+    panels
+}
+
+/// Adds the lines that are computed to a panel.
+fn complete(panel: &mut Panel) {
+    let most = panel.series.iter().flat_map(|line| &line.points).map(|point| point.0).fold(1.0, f64::max);
+    // What next to no communication allows would leave no room for the rest.
+    for line in panel.series.iter_mut().filter(|line| line.name == COMMUNICATION) {
+        line.points.retain(|point| point.1 <= most);
     }
-    let title = format!("{}: speed-up", table.title);
-    (!panels.is_empty()).then(|| panels_svg(&title, &panels, panels.len().min(2), SIZE))
+    panel.series.retain(|line| !line.points.is_empty());
+    let line = |name: &str, of: &dyn Fn(f64) -> f64| {
+        let at = |part: u32| 1.0 + (most - 1.0) * f64::from(part) / f64::from(POINTS);
+        Series {
+            name: name.to_owned(),
+            points: (0..=POINTS).map(at).map(|ranks| (ranks, of(ranks))).collect(),
+        }
+    };
+    let points = panel.series.iter().find(|line| line.name == MEASURED).map(|line| &line.points[..]);
+    if let Some(serial) = points.and_then(serial_part) {
+        let law = line("Amdahl's law", &|ranks| amdahl(serial, ranks));
+        let between = if panel.title.is_empty() { "" } else { "; " };
+        panel.title.push_str(&format!("{between}serial part {serial:.3}"));
+        panel.series.push(law);
+    }
+    panel.series.push(line("as many times as ranks", &|ranks| ranks));
+}
+
+/// Draws the panels of a table's speed-ups.
+pub fn speedups_svg(title: &str, panels: &[Panel]) -> String {
+    panels_svg(&format!("{title}: speed-up"), panels, panels.len().min(2), SIZE)
 }
 
 /// The first that `is` it, made if there is none.
@@ -102,36 +121,45 @@ mod tests {
 
     #[test]
     fn a_panel_for_each_way_with_the_lines_that_belong_to_it() {
-        let row = |way: &str, ranks: &str, measured: Option<f64>, predicted: f64| Row {
+        let one = |number: f64| Spread::of(&[number]);
+        let row = |way: &str, ranks: &str, measured: Option<f64>, predicted: f64, communication| Row {
             choices: vec![way.into(), ranks.into()],
-            cells: vec![measured.and_then(|number| Spread::of(&[number])), Spread::of(&[predicted])],
+            cells: vec![measured.and_then(one), one(predicted), Option::and_then(communication, one)],
             published: std::collections::BTreeMap::new(),
+            energy: None,
             seeds: 1,
             errors: Vec::new(),
         };
         let axes = vec!["way".to_owned(), "ranks".to_owned()];
-        let predicted = Some("predicted_speedup".to_owned());
-        let table = Table {
-            axes: axes.clone(),
-            scaling: Some(Scaling { over: "ranks".into(), speedup: "speedup".into(), predicted }),
-            ..Table::default()
-        };
+        let (predicted, communication) = (Some("predicted_speedup".to_owned()), Some("limit".to_owned()));
+        let scaling = Scaling { over: "ranks".into(), speedup: "speedup".into(), predicted, communication };
+        let table = Table { axes: axes.clone(), scaling: Some(scaling), ..Table::default() };
         let filled = Filled {
             title: String::new(),
             axes,
-            columns: vec!["speedup".into(), "predicted_speedup".into()],
+            columns: vec!["speedup".into(), "predicted_speedup".into(), "limit".into()],
             sources: Vec::new(),
             rows: vec![
-                row("ring", "1", Some(1.0), 1.0),
-                row("ring", "2", Some(1.9), 1.8),
-                row("ring", "64", None, 30.0),
-                row("single", "1", Some(1.0), 1.0),
+                row("ring", "1", Some(1.0), 1.0, None),
+                row("ring", "2", Some(1.9), 1.8, Some(80.0)),
+                row("ring", "64", None, 30.0, Some(60.0)),
+                row("single", "1", Some(1.0), 1.0, None),
             ],
         };
-        let svg = speedups(&table, &filled).expect("something to draw");
-        assert!(svg.contains("way: ring; serial part 0.053") && svg.contains("way: single"), "{svg}");
-        // Measured, predicted, as many times as ranks; and the law where two were measured.
-        assert_eq!(svg.matches("<polyline").count(), 7);
-        assert_eq!(speedups(&Table { scaling: None, ..table }, &filled), None);
+        let panels = speedups(&table, &filled);
+        assert_eq!(
+            panels.iter().map(|panel| panel.title.as_str()).collect::<Vec<_>>(),
+            ["way: ring; serial part 0.053", "way: single"]
+        );
+        let names =
+            |panel: &Panel| panel.series.iter().map(|line| line.name.clone()).collect::<Vec<_>>().join(", ");
+        // The law where two were measured.
+        let expected = "measured, predicted, communication alone, Amdahl's law, as many times as ranks";
+        assert_eq!(names(&panels[0]), expected);
+        assert_eq!(names(&panels[1]), "measured, predicted, as many times as ranks");
+        assert_eq!(panels[0].series[2].points, [(64.0, 60.0)], "above all others it is not drawn");
+        let svg = speedups_svg("a & b", &panels);
+        assert_eq!(svg.matches("<polyline").count(), 8);
+        assert!(speedups(&Table { scaling: None, ..table }, &filled).is_empty());
     }
 }

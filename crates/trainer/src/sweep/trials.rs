@@ -85,7 +85,7 @@ impl Trials {
         let relative = relative.filter(|relative| columns.contains(&relative.name)).cloned().collect();
         let mut table =
             Table { title: part.title.clone(), axes: names, columns, relative, ..Table::default() };
-        table.predict.clone_from(&file.predict);
+        table.predict.clone_from(file.predict_of(part));
         table.scaling.clone_from(&part.scaling);
         let mut rows = product(&axes, quick);
         if !drawn.is_empty() {

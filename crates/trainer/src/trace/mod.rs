@@ -4,7 +4,7 @@
 //! [`Category`]. A [`layer`] collects them, thread by thread, while steps are recorded that [`TraceSteps`] names; without it
 //! nobody wants these spans, which `tracing` finds out once for each place that makes them. At the end of a run each rank
 //! renders its events ([`chrome`]) by rank 0's clock, as far as [`clock`] knows it, and rank 0 writes them into one file.
-//! [`TraceFile`] reads such a file, and [`TraceSummary`] tells what ranks waited for.
+//! [`TraceFile`] reads such a file, [`TraceSummary`] tells what ranks waited for, and [`StepLanes`] what they did in some steps.
 
 mod category;
 pub mod chrome;
@@ -22,4 +22,7 @@ pub use file::{FileEvent, TraceError, TraceFile};
 pub use layer::{TraceLayer, layer};
 pub use recorder::{RecordedTrace, Recorder};
 pub use steps::TraceSteps;
-pub use summary::{CriticalPart, IdleTime, OperationTime, RankTime, SlowestRank, StepPath, TraceSummary};
+pub use summary::{
+    Activity, CriticalPart, IdleTime, Lane, OperationTime, RankLanes, RankTime, SlowestRank, StepLanes,
+    StepPath, TraceSummary,
+};

@@ -39,7 +39,11 @@ pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Res
         let own = config.for_network(network.name());
         Workload {
             ranks: own.train.ranks,
-            group: None,
+            // Groups are hosts, where several are simulated.
+            group: match &config.comm.ranks_by_host(own.train.ranks)[..] {
+                [_] => None,
+                hosts => Some(hosts[0].max(1)),
+            },
             optimizer_numbers: optimize::numbers_per_parameter(&own),
             averages: own.train.ema > 0.0,
             micro_batches: own.train.accumulate,

@@ -28,15 +28,15 @@ class Plot {
     this.listen();
   }
 
-  // What is to the right: steps or seconds of training, or seconds by the clock.
+  // What is to the right: steps or seconds of training, seconds by the clock, or ranks.
   across() {
-    if (this.chart.across === "clock") return "clock";
+    if (this.chart.across !== "steps") return this.chart.across;
     const known = this.chart.lines.some((line) => line.seconds.length);
     return shown.across === "seconds" && known ? "seconds" : "steps";
   }
 
   places(line) {
-    return this.across() === "steps" ? line.steps : line.seconds;
+    return this.across() === "steps" || this.across() === "ranks" ? line.steps : line.seconds;
   }
 
   lines() {
@@ -96,10 +96,10 @@ class Plot {
   // Where each line runs: its places, its numbers from and to, and what it was before smoothing.
   paths() {
     let ground = [];
-    const areas = this.chart.kind === "areas";
+    const areas = this.chart.kind === "areas", weight = this.chart.across === "ranks" ? 0 : shown.smoothing;
     return this.lines().map((line) => {
       const places = this.places(line);
-      if (!areas) return { line, places, values: smoothed(line.values, shown.smoothing), raw: shown.smoothing > 0 ? line.values : null };
+      if (!areas) return { line, places, values: smoothed(line.values, weight), raw: weight > 0 ? line.values : null };
       const below = line.values.map((_, at) => ground[at] || 0);
       ground = line.values.map((value, at) => (value || 0) + below[at]);
       return { line, places, values: ground, below, own: line.values };
@@ -139,7 +139,7 @@ class Plot {
     }
     for (const tick of linearTicks(x0, x1, width < 420 ? 4 : 6, "plain"))
       svg.append(svgElement("text", { x: x(tick), y: bottom + 16, "text-anchor": x(tick) > right - 16 ? "end" : "middle" }, plainTick(tick)));
-    svg.append(svgElement("text", { x: right, y: height - 3, "text-anchor": "end" }, across === "steps" ? "steps" : across === "clock" ? "seconds" : "seconds of training"));
+    svg.append(svgElement("text", { x: right, y: height - 3, "text-anchor": "end" }, across === "clock" ? "seconds" : across === "seconds" ? "seconds of training" : across));
     const clip = `clip-${this.chart.id}`;
     const clipPath = svgElement("clipPath", { id: clip });
     clipPath.append(svgElement("rect", { x: MARGIN.left - 4, y: 0, width: right - MARGIN.left + 8, height: bottom + 4 }));
@@ -282,7 +282,8 @@ class Plot {
     const left_out = Math.max(0, rows.length - TOLD);
     if (left_out) rows = [...rows].sort((a, b) => distance(a) - distance(b)).slice(0, TOLD);
     const places = near.path.line;
-    const where = [`step ${plainExact(places.steps[near.at])}`, places.seconds.length ? `${trimZeros((places.seconds[near.at] ?? NaN).toFixed(2))} s` : ""].filter(Boolean).join(", ");
+    const named = across === "ranks" ? `${plainExact(Number(places.steps[near.at].toPrecision(3)))} ranks` : `step ${plainExact(places.steps[near.at])}`;
+    const where = [named, places.seconds.length ? `${trimZeros((places.seconds[near.at] ?? NaN).toFixed(2))} s` : ""].filter(Boolean).join(", ");
     this.tell(where, rows, near, left_out, px);
     if (spoken) announce(`${where}: ${rows.map((row) => `${row.path.line.name} ${exactText(row.own, this.chart.unit)}`).join("; ")}`);
   }

@@ -5,7 +5,9 @@ mod figure;
 mod overview;
 mod resources;
 mod samples;
+mod sweep;
 mod table;
+mod timeline;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,10 +15,12 @@ use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
 use super::chart::{COLOURS, Chart, DASHES};
-use super::charts::{curves, ranks, usage};
+use super::charts::{self, curves, ranks, usage};
 use super::collect::Report;
 use super::html::{escape, script_json, slug};
 use super::run::RunData;
+use super::sweep::Sweep;
+use crate::trace::StepLanes;
 
 /// What styles all pages.
 pub(crate) const STYLE: &str = include_str!("../assets/page.css");
@@ -53,6 +57,10 @@ struct OwnCharts {
     by_rank: Vec<Chart>,
     stacks: Vec<(usize, Vec<Chart>)>,
     apart: Vec<Chart>,
+    /// Where the seconds of steps go.
+    steps: Vec<Chart>,
+    /// What ranks did in some steps; why not, if there is a trace that cannot be drawn.
+    lanes: Result<Vec<StepLanes>, String>,
 }
 
 /// What scripts read.
@@ -101,16 +109,26 @@ fn page(report: &Report, mode: &Mode) -> String {
         by_rank: usage::by_rank(run, number),
         stacks: usage::stacks(run, number),
         apart: ranks::apart(run, number),
+        steps: charts::steps::seconds(run, number),
+        lanes: timeline::read(run),
     };
     let own: Vec<OwnCharts> = detailed.iter().enumerate().map(own).collect();
     let of_own = own.iter().flat_map(|own| {
-        own.by_rank.iter().chain(own.stacks.iter().flat_map(|(_, charts)| charts)).chain(&own.apart)
+        let stacks = own.stacks.iter().flat_map(|(_, charts)| charts);
+        own.by_rank.iter().chain(stacks).chain(&own.apart).chain(&own.steps)
     });
-    let lines: usize =
-        groups.iter().flat_map(|(_, charts)| charts).chain(of_own).map(|chart| chart.lines.len()).sum();
+    let of_sweep = |sweep: &Sweep| -> Vec<Vec<Chart>> {
+        sweep.tables.iter().map(|table| charts::sweep::of_table(sweep, table, &report.runs)).collect()
+    };
+    let of_tables: Vec<Vec<Vec<Chart>>> = report.sweeps.iter().map(of_sweep).collect();
+    let all = groups.iter().flat_map(|(_, charts)| charts).chain(of_own);
+    let lines: usize = all.chain(of_tables.iter().flatten().flatten()).map(|chart| chart.lines.len()).sum();
     let limits = ((POINTS / lines.max(1)).clamp(16, 2000), (STATIC_POINTS / lines.max(1)).clamp(8, 300));
     let mut page = Page { html: String::new(), report, charts: Vec::new(), limits, headings: Vec::new() };
     page.overview();
+    page.warnings();
+    page.sweeps(of_tables);
+    page.runs();
     page.curves(groups, &once);
     page.samples();
     page.resources(detailed, own);

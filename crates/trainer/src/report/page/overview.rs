@@ -17,7 +17,7 @@ const MEASURES: usize = 14;
 const LOSSES: usize = 4;
 
 impl Page<'_> {
-    /// Writes the head of the page, the runs, their warnings, and the tables of a sweep.
+    /// Writes the head of the page.
     pub(super) fn overview(&mut self) {
         let report = self.report;
         let badge = |state: State| format!("<span class=\"badge {}\">{}</span>", class(state), state.words());
@@ -43,7 +43,12 @@ impl Page<'_> {
         }
         html.push_str("</header>");
         self.push(&html);
-        self.warnings();
+    }
+
+    /// Writes what was trained, and where; of several runs a list.
+    pub(super) fn runs(&mut self) {
+        let report = self.report;
+        let badge = |state: State| format!("<span class=\"badge {}\">{}</span>", class(state), state.words());
         if report.runs.len() == 1 {
             self.section("What was trained where");
             let rows: String = facts(&report.runs[0])
@@ -65,11 +70,10 @@ impl Page<'_> {
             }
             self.push("</section>");
         }
-        self.tables();
     }
 
     /// What went wrong, in all runs.
-    fn warnings(&mut self) {
+    pub(super) fn warnings(&mut self) {
         let report = self.report;
         let mut items: Vec<String> =
             report.problems.iter().map(|problem| format!("<li>{}</li>", escape(problem))).collect();
@@ -118,55 +122,6 @@ impl Page<'_> {
             );
         }
         self.push(&html);
-        self.push("</section>");
-    }
-
-    /// The tables of a sweep.
-    fn tables(&mut self) {
-        let report = self.report;
-        if report.tables.is_empty() {
-            return;
-        }
-        self.section("Tables of the sweep");
-        for of_sweep in &report.tables {
-            let head: Vec<String> = of_sweep
-                .axes
-                .iter()
-                .cloned()
-                .chain(of_sweep.columns.iter().map(|name| name.replace('_', " ")))
-                .collect();
-            let rows: Vec<Vec<Cell>> = of_sweep
-                .rows
-                .iter()
-                .map(|row| {
-                    let choices = row.choices.iter().cloned().map(Cell::Text);
-                    let numbers = row.numbers.iter().map(|number| match number {
-                        Some((mean, Some(deviation))) => Cell::Number(
-                            format!("{} ± {}", format::number(*mean), format::number(*deviation)),
-                            *mean,
-                        ),
-                        Some((mean, None)) => Cell::Number(format::number(*mean), *mean),
-                        None => Cell::Empty,
-                    });
-                    choices.chain(numbers).collect()
-                })
-                .collect();
-            let failed: Vec<String> = of_sweep
-                .rows
-                .iter()
-                .flat_map(|row| {
-                    row.errors.iter().map(|error| {
-                        format!("<li>{} failed: {}</li>", escape(&row.choices.join(", ")), escape(error))
-                    })
-                })
-                .collect();
-            let html =
-                format!("<h3>{}</h3>{}", escape(&of_sweep.title), table(&of_sweep.title, &head, &rows));
-            self.push(&html);
-            if !failed.is_empty() {
-                self.push(&format!("<ul class=\"warnings\">{}</ul>", failed.concat()));
-            }
-        }
         self.push("</section>");
     }
 }

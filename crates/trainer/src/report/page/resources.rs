@@ -41,7 +41,8 @@ impl Page<'_> {
     /// Writes the section on what runs cost, each run of several behind its name.
     pub(super) fn resources(&mut self, runs: &[RunData], own: Vec<OwnCharts>) {
         let is_told = |(run, own): &(&RunData, OwnCharts)| {
-            let charts = own.by_rank.len() + own.stacks.len() + own.apart.len();
+            let charts = own.by_rank.len() + own.stacks.len() + own.apart.len() + own.steps.len();
+            let charts = charts + usize::from(!own.lanes.as_ref().is_ok_and(Vec::is_empty));
             charts > 0 || !accounts(run).is_empty() || !energies(run).is_empty()
         };
         let told: Vec<_> = runs.iter().zip(own).filter(is_told).collect();
@@ -66,8 +67,9 @@ impl Page<'_> {
     fn resources_of(&mut self, run: &RunData, own: OwnCharts) {
         let accounts = accounts(run);
         let energy = energies(run);
-        let OwnCharts { by_rank, stacks, apart } = own;
+        let OwnCharts { by_rank, stacks, apart, steps, lanes } = own;
         self.balance(run, &accounts);
+        self.timeline(steps, &lanes);
         let drawn = histograms(run);
         if !drawn.is_empty() || !apart.is_empty() {
             self.push("<h3>How far ranks were apart</h3><div class=\"figures\">");

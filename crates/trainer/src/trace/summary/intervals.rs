@@ -37,6 +37,30 @@ impl Intervals {
         Self(both)
     }
 
+    /// What lies in these and not in the others.
+    pub(super) fn without(&self, other: &Self) -> Self {
+        let mut left = Vec::new();
+        for (begin, end) in &self.0 {
+            let mut at = *begin;
+            let first = other.0.partition_point(|taken| taken.1 <= *begin);
+            for (from, to) in other.0[first..].iter().take_while(|taken| taken.0 < *end) {
+                if at < *from {
+                    left.push((at, *from));
+                }
+                at = at.max(*to);
+            }
+            if at < *end {
+                left.push((at, *end));
+            }
+        }
+        Self(left)
+    }
+
+    /// The intervals.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (f64, f64)> {
+        self.0.iter().copied()
+    }
+
     /// How long they are together.
     pub(super) fn length(&self) -> f64 {
         // The sum of nothing would be -0.
@@ -66,6 +90,8 @@ mod tests {
             let count = |of: Vec<bool>| of.into_iter().filter(|there| *there).count() as f64;
             let both = in_a.iter().zip(&in_b).map(|(a, b)| *a && *b).collect();
             prop_assert_eq!(set(&a).and(&set(&b)).length(), count(both));
+            let left = in_a.iter().zip(&in_b).map(|(a, b)| *a && !*b).collect();
+            prop_assert_eq!(set(&a).without(&set(&b)).length(), count(left));
             prop_assert_eq!(set(&a).length(), count(in_a));
         }
     }

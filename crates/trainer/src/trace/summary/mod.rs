@@ -2,6 +2,7 @@
 
 mod critical;
 mod intervals;
+mod lanes;
 mod operations;
 mod rank;
 #[cfg(test)]
@@ -9,6 +10,7 @@ mod tests;
 mod timeline;
 
 pub use critical::{CriticalPart, StepPath};
+pub use lanes::{Activity, Lane, RankLanes, StepLanes};
 pub use operations::OperationTime;
 pub use rank::{IdleTime, RankTime};
 

@@ -64,7 +64,7 @@ pub(super) struct RankView<'a> {
 }
 
 /// Whether a wait is for communication that runs beside.
-fn waits_for_communication(span: &FileEvent) -> bool {
+pub(super) fn waits_for_communication(span: &FileEvent) -> bool {
     span.category == Some(Category::Waiting) && span.name.starts_with("wait for communication")
 }
 
