@@ -59,13 +59,16 @@ pub(crate) struct Row {
     pub(crate) errors: Vec<String>,
 }
 
+/// A line over numbers of ranks: its name, and its points.
+pub(crate) type OverRanks = (String, Vec<(f64, f64)>);
+
 /// Lines over numbers of ranks.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Speedups {
     /// Of which way.
     pub(crate) title: String,
-    /// Names and points.
-    pub(crate) lines: Vec<(String, Vec<(f64, f64)>)>,
+    /// The lines.
+    pub(crate) lines: Vec<OverRanks>,
 }
 
 impl Table {

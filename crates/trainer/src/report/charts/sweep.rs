@@ -3,7 +3,7 @@
 use crate::report::chart::{Across, COLOURS, Chart, DASHES, Line, Unit};
 use crate::report::columns::Column;
 use crate::report::run::RunData;
-use crate::report::sweep::{Sweep, Table};
+use crate::report::sweep::{OverRanks, Speedups, Sweep, Table};
 
 /// No run: lines that belong to none are not hidden with any.
 const NO_RUN: usize = u32::MAX as usize;
@@ -19,8 +19,8 @@ pub(crate) fn of_table(sweep: &Sweep, table: &Table, runs: &[RunData]) -> Vec<Ch
 
 /// The speed-ups, a chart for each way of the other axes.
 fn speedups(table: &Table) -> Vec<Chart> {
-    let chart = |of: &crate::report::sweep::Speedups| {
-        let line = |(at, (name, points)): (usize, &(String, Vec<(f64, f64)>))| {
+    let chart = |of: &Speedups| {
+        let line = |(at, (name, points)): (usize, &OverRanks)| {
             let mut column = Column::default();
             points.iter().for_each(|(ranks, value)| column.push(*ranks, f64::NAN, *value));
             styled(Line { run: NO_RUN, ..Line::of(name, "", &column) }, at)

@@ -69,7 +69,7 @@ impl Page<'_> {
         let energy = energies(run);
         let OwnCharts { by_rank, stacks, apart, steps, lanes } = own;
         self.balance(run, &accounts);
-        self.timeline(steps, lanes);
+        self.timeline(steps, &lanes);
         let drawn = histograms(run);
         if !drawn.is_empty() || !apart.is_empty() {
             self.push("<h3>How far ranks were apart</h3><div class=\"figures\">");

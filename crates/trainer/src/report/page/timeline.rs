@@ -69,8 +69,8 @@ fn class(name: &str, letter: char, activity: Activity) -> String {
 
 impl Page<'_> {
     /// Writes where the seconds of steps went, and what ranks did in some.
-    pub(super) fn timeline(&mut self, charts: Vec<Chart>, lanes: Result<Vec<StepLanes>, String>) {
-        let drawn = match &lanes {
+    pub(super) fn timeline(&mut self, charts: Vec<Chart>, lanes: &Result<Vec<StepLanes>, String>) {
+        let drawn = match lanes {
             Ok(drawn) => drawn.as_slice(),
             Err(_) => &[],
         };
@@ -81,7 +81,7 @@ impl Page<'_> {
         for lanes in drawn {
             self.push(&figure(lanes));
         }
-        if let Err(problem) = &lanes {
+        if let Err(problem) = lanes {
             self.push(&format!("<p class=\"hint\">{}</p>", escape(problem)));
         }
         if !charts.is_empty() {
