@@ -58,7 +58,7 @@ fn weights(
         let group = (ranks > 1).then(|| parallel.batch_group(ranks)).transpose()?;
         turns.run(|shard| -> Result<(), Failure> {
             turns.micro_batch(shard, false)?;
-            let group = ShardGroup::new(0, (placed, shards), (shard, turns.clone()), group.clone());
+            let group = ShardGroup::of(0, (placed, shards), (shard, turns.clone()), group.clone());
             let session = Session {
                 listener: Some(parallel.clone()),
                 batch_group: Some(group.clone()),
