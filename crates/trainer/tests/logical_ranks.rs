@@ -40,7 +40,7 @@ const CVAE: &str =
     "optim.kind=adamw optim.lr=0.002 optim.weight_decay=0.05 train.clip_norm=0.5 train.ema=0.8 train.steps=5";
 
 /// Batch norm, and activations whose kinks make much of any rounding.
-const RESNET: &str = "model.kind=resnet18 model.width=8 model.image_size=16 optim.kind=sgd optim.lr=0.05 \
+const RESNET: &str = "model.kind=resnet18 model.width=8 model.image_size=32 optim.kind=sgd optim.lr=0.05 \
     optim.momentum=0.9 optim.weight_decay=0.0005 train.clip_norm=2 model.label_smoothing=0.1 train.steps=4";
 
 /// Trains in a folder, or goes on there: its steps.
@@ -193,9 +193,9 @@ fn the_program_says_the_hash() {
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let set = "--set train.logical_ranks=3 --set train.global_batch=6 --set data.images=12 --set data.test_images=4 \
-        --set eval.enabled=false --set checkpoint.every=2 --set train.steps=4 --set train.threads=1 --set train.seed=5";
+        --set eval.enabled=false --set checkpoint.every=2 --set checkpoint.keep=9 --set train.steps=4 --set train.threads=1 --set train.seed=5";
     for (name, ranks, strategy) in [("one", 1, "ddp"), ("two", 2, "fsdp")] {
-        phalanx(&format!("train tiny --run {name} --ranks {ranks} --strategy {strategy} {set}"));
+        phalanx(&format!("train tiny --out {name} --ranks {ranks} --strategy {strategy} {set}"));
     }
     let (one, two) = (phalanx("hash one --verify"), phalanx("hash two --verify"));
     assert_eq!(one, two);

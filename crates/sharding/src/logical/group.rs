@@ -34,7 +34,7 @@ pub struct ShardGroup {
 impl ShardGroup {
     /// The first `members` logical ranks as shard `shard` of `turns` sees them, in the `number`-th group of a step; `ranks` are the
     /// ranks that have members, none if that is one.
-    pub fn new(
+    pub fn of(
         number: usize,
         (placed, members): (LogicalRanks, usize),
         (shard, turns): (usize, Arc<ShardTurns>),
@@ -44,7 +44,7 @@ impl ShardGroup {
     }
 
     /// The members that a rank has.
-    fn of(&self, rank: usize) -> Range<usize> {
+    fn members_of(&self, rank: usize) -> Range<usize> {
         let Range { start, end } = self.placed.of(rank);
         start.min(self.members)..end.min(self.members)
     }
@@ -63,7 +63,7 @@ impl ShardGroup {
             }
             let len = all.len();
             let all = Array::from(Tensor::from_vec(all, len, &Device::Cpu)?);
-            let of_rank = |rank| self.of(rank).map(|member| lens[member]).sum();
+            let of_rank = |rank| self.members_of(rank).map(|member| lens[member]).sum();
             let by_rank: Vec<usize> = (0..ranks.size()).map(of_rank).collect();
             let failed = |source| phalanx_tensor::TensorError::Hook { op: "logical ranks", source };
             ranks.all_gather(&all, &by_rank).map_err(failed)?;
@@ -176,7 +176,7 @@ mod tests {
                 let turns = ShardTurns::new(placed.of(rank), Vec::new());
                 let of_shards = turns.run(|shard| {
                     let inner = inner.clone();
-                    let group = ShardGroup::new(0, (placed, members), (shard, turns.clone()), inner);
+                    let group = ShardGroup::of(0, (placed, members), (shard, turns.clone()), inner);
                     Ok::<_, ShardingError>((shard < members).then(|| operation(&*group)))
                 });
                 of_shards.expect("goes well").into_iter().flatten().collect::<Vec<_>>()

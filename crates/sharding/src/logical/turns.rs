@@ -97,7 +97,7 @@ impl ShardTurns {
                     }
                 }
             }
-            let joined = threads.into_iter().map(|thread| thread.join());
+            let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
             let mut results: Vec<_> = joined
                 .map(|joined| joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
                 .collect();

@@ -67,7 +67,7 @@ impl Run<'_> {
                     continue;
                 }
                 let group = (placed.shards() > 1).then(|| {
-                    ShardGroup::new(index, (placed, *members), (shard, turns.clone()), ranks.clone())
+                    ShardGroup::of(index, (placed, *members), (shard, turns.clone()), ranks.clone())
                 });
                 let session = Session {
                     sample_offset: *offset,
