@@ -99,10 +99,10 @@ fn codecs_between_groups_alone_train_as_on_processors() {
 #[test]
 fn products_of_thin_matrices_train_as_those_of_processors() {
     let Some(place) = Place::anywhere() else { return };
-    let power = format!("--set codec.kind=powersgd --set codec.rank=3 {ALWAYS}");
-    agree_on_also_by_graphs(&place, 2, &format!("tiny --steps 6 --strategy zero2 {power}"), 1e-3);
+    let power = format!("--set codec.kind=powersgd --set codec.rank=2 {ALWAYS}");
+    agree_on_also_by_graphs(&place, 2, &format!("tiny --steps 6 --strategy zero2 {power}"), 5e-3);
     // Shards that are taken as matrices, between groups.
-    agree_on(&place, 4, &format!("tiny --steps 5 --strategy hsdp {power}"), 1e-3);
+    agree_on(&place, 4, &format!("tiny --steps 5 --strategy hsdp {power}"), 5e-3);
     if place.has(2) {
         let common =
             "train tiny --set train.ranks=2 --set train.device=cuda --strategy ddp --set log.every=1";
