@@ -113,9 +113,9 @@ fn piece(values: &[f32]) -> ExactSquares {
         let (exponent, fraction) = (bits >> 23 & 0xff, u64::from(bits & 0x7f_ffff));
         if exponent == 0xff {
             if fraction == 0 {
-                infinite += 1
+                infinite += 1;
             } else {
-                nan += 1
+                nan += 1;
             }
             continue;
         }

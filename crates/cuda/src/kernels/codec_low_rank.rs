@@ -94,11 +94,14 @@ fn most(matrices: &[ThinMatrix], of: impl Fn(&ThinMatrix) -> usize) -> usize {
     matrices.iter().map(of).max().unwrap_or(0)
 }
 
+/// Where a matrix lies in an array of all of them.
+type Place = fn(&ThinMatrix) -> Range<usize>;
+
 /// Fails unless all matrices lie within what belongs to them.
 fn check_matrices(
     function: &'static str,
     matrices: &[ThinMatrix],
-    arrays: &[(&str, &Slice, fn(&ThinMatrix) -> Range<usize>)],
+    arrays: &[(&str, &Slice, Place)],
 ) -> Result<()> {
     for (name, slice, range) in arrays {
         check_type(function, name, slice, ElementType::F32)?;

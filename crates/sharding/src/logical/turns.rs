@@ -292,6 +292,6 @@ mod tests {
         });
         assert!(apart.expect_err("they never meet").to_string().contains("at different places"));
         let alone = ShardTurns::new(7..8, Vec::new());
-        assert_eq!(alone.run(|shard| Ok::<_, ShardingError>(shard)).expect("goes well"), [7]);
+        assert_eq!(alone.run(Ok::<_, ShardingError>).expect("goes well"), [7]);
     }
 }
