@@ -20,7 +20,13 @@ fn integers_with_scales_train_as_those_of_processors() {
     for strategy in ["zero2", "fsdp"] {
         agree_on(&place, 2, &line(strategy, "int8"), 1e-4);
     }
-    // A leader, parts of the optimizer, groups; chunks that are not full.
+}
+
+/// A leader, parts of the optimizer, groups; chunks that are not full.
+#[test]
+#[ignore = "further strategies take minutes: cargo xtask test --full"]
+fn integers_with_scales_train_by_further_strategies() {
+    let Some(place) = Place::anywhere() else { return };
     for strategy in ["dp", "zero1", "hsdp"] {
         let line = format!(
             "tiny --steps 5 --strategy {strategy} --set codec.kind=int8 --set codec.chunk=200 {ALWAYS}"
@@ -41,20 +47,29 @@ fn levels_at_random_and_signs_train_as_those_of_processors() {
     agree_on_also_by_graphs(&place, 2, &format!("{sign} --strategy zero2"), 5e-3);
 }
 
+/// Few entries of each gradient. Of those of nearly the same magnitude two processors may take one or the other, which is what
+/// bounds of 2e-3 are for.
+fn sparse(kind: &str) -> String {
+    format!("tiny --steps 6 --set codec.kind={kind} --set codec.density=0.05 {ALWAYS}")
+}
+
 #[test]
 fn entries_train_as_those_of_processors() {
     let Some(place) = Place::anywhere() else { return };
-    let sparse =
-        |kind: &str| format!("tiny --steps 6 --set codec.kind={kind} --set codec.density=0.05 {ALWAYS}");
-    // Numbers of nearly the same magnitude may be taken the one for the other.
-    for (kind, strategy) in [("topk", "ddp"), ("topk", "zero2"), ("topk-int8", "ddp")] {
-        agree_on(&place, 2, &format!("{} --strategy {strategy}", sparse(kind)), 2e-3);
-    }
+    agree_on(&place, 2, &format!("{} --strategy zero2", sparse("topk")), 2e-3);
     agree_on_also_by_graphs(&place, 2, &format!("{} --strategy fsdp", sparse("topk-int8")), 2e-3);
     agree_on(&place, 2, &format!("{} --strategy ddp", sparse("randomk")), 1e-4);
-    agree_on_also_by_graphs(&place, 2, &format!("{} --strategy fsdp", sparse("randomk")), 1e-4);
     let dgc = "--set optim.kind=sgd --set optim.momentum=0 --set codec.warmup_steps=4";
     agree_on(&place, 2, &format!("{} {dgc}", sparse("dgc")), 2e-3);
+}
+
+#[test]
+#[ignore = "further strategies take minutes: cargo xtask test --full"]
+fn entries_train_by_further_strategies() {
+    let Some(place) = Place::anywhere() else { return };
+    agree_on(&place, 2, &format!("{} --strategy ddp", sparse("topk")), 2e-3);
+    agree_on(&place, 2, &format!("{} --strategy ddp", sparse("topk-int8")), 2e-3);
+    agree_on_also_by_graphs(&place, 2, &format!("{} --strategy fsdp", sparse("randomk")), 1e-4);
     agree_on(&place, 4, &format!("{} --strategy dp", sparse("topk")), 2e-3);
     agree_on(&place, 4, &format!("{} --strategy hsdp", sparse("topk")), 2e-3);
 }
