@@ -82,11 +82,11 @@ pub use attention::{AttentionGrads, AttentionShape, attention_backward, attentio
 pub use bfloat::{narrow, widen};
 pub use binary::{BinaryOp, binary, sum_columns, sum_rows};
 pub use codec::{
-    ChunkFormat, ChunkKind, accumulate_momentum, clear_indices, compress_lossless, decompress_lossless,
-    dequantise_int4, dequantise_int8, dequantise_stochastic, gather_indices, int4_len, largest_magnitude,
-    lossless_bound, low_rank_product, mixed, mixed_with, orthogonalise, quantise_int4, quantise_int8,
-    quantise_stochastic, random_indices, scales_len, scatter_add, sign_decode, sign_encode, sign_len, top_k,
-    uniform,
+    ChunkFormat, ChunkKind, Run, ThinMatrix, accumulate_momentum, clear_indices, compress_lossless,
+    decompress_lossless, dequantise_int4, dequantise_int8, dequantise_stochastic, gather_indices, int4_len,
+    largest_magnitude, lossless_bound, low_rank_product, mixed, mixed_with, orthogonalise, quantise_int4,
+    quantise_int8, quantise_stochastic, random_indices, scales_len, scatter_add, sign_decode, sign_encode,
+    sign_len, top_k, uniform,
 };
 pub use context::Context;
 pub use conv::{

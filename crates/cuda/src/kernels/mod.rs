@@ -65,7 +65,7 @@ pub use codec_entries::{
     Drawn, gather_momentum, hold, index_bytes, largest, largest_words, scatter, take_away,
 };
 pub use codec_low_rank::{
-    Run, ThinMatrix, expand, move_runs, orthogonalise, project, project_back, project_back_numbers, scale,
+    expand, move_runs, orthogonalise, project, project_back, project_back_numbers, scale,
 };
 pub use depthwise::{depthwise, depthwise_backward_input, depthwise_backward_weight, depthwise_supports};
 pub use elementwise::{affine, neg, unary, unary_backward};

@@ -1,10 +1,10 @@
 //! Matrices as products of thin ones: as the CPU has them, to rounding, and to the bit where nothing is added up.
 
 use phalanx_cuda::kernels::{
-    Run, ThinMatrix, expand, move_runs, orthogonalise, project, project_back, project_back_numbers, scale,
+    expand, move_runs, orthogonalise, project, project_back, project_back_numbers, scale,
 };
 use phalanx_cuda::{ElementType, Gpu, Slice, Stream};
-use phalanx_kernels::{Context, low_rank_product};
+use phalanx_kernels::{Context, Run, ThinMatrix, low_rank_product};
 
 use crate::codecs::{after, bits};
 use crate::drawn::{Draw, assert_close, on_gpu};

@@ -13,6 +13,7 @@ mod select;
 mod sign;
 mod stochastic;
 mod table;
+mod thin;
 
 mod chunks;
 
@@ -25,6 +26,7 @@ pub use random::{mixed, mixed_with, random_indices, uniform};
 pub use select::{clear_indices, gather_indices, scatter_add, top_k};
 pub use sign::{sign_decode, sign_encode, sign_len};
 pub use stochastic::{dequantise_stochastic, quantise_stochastic};
+pub use thin::{Run, ThinMatrix};
 
 use crate::context::Context;
 use crate::error::{KernelError, Result};

@@ -5,8 +5,8 @@
 use std::ops::Range;
 
 use candle_core::DType;
+use phalanx_kernels::Run;
 use phalanx_tensor::FlatStorage;
-use phalanx_tensor::backend::Run;
 
 use super::beside::Beside;
 use super::bucket::Keeps;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use phalanx_tensor::backend::Run;
+use phalanx_kernels::Run;
 
 use super::CodecState;
 use super::numbers::{Held, Numbers};

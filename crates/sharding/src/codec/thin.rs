@@ -3,9 +3,10 @@
 use std::ops::Range;
 
 use candle_core::DType;
-use phalanx_kernels::{Context, Matrix, MatrixMut, low_rank_product, matmul_batched, orthogonalise};
+use phalanx_kernels::{
+    Context, Matrix, MatrixMut, Run, ThinMatrix, low_rank_product, matmul_batched, orthogonalise,
+};
 use phalanx_tensor::FlatStorage;
-use phalanx_tensor::backend::{Run, ThinMatrix};
 
 use super::bucket::Bucket;
 use super::numbers::{Held, Numbers, OnDevice, Sound, apart, finite};

@@ -47,7 +47,7 @@ pub use elementwise::{BinaryOp, Elementwise, UnaryOp};
 pub use images::{ImagePreparation, Images};
 pub use lookups::Lookups;
 pub use losses::{ElementLoss, Losses};
-pub use low_rank::{DeviceLowRank, Run, ThinMatrix};
+pub use low_rank::DeviceLowRank;
 pub use memory::Memory;
 pub use norms::{NormBackward, NormGrads, Normed, Norms};
 pub use place::Place;

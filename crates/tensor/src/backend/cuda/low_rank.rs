@@ -1,21 +1,13 @@
 //! Products of thin matrices on a GPU, on the stream of communication.
 
 use phalanx_cuda::{ElementType, Stream, kernels};
+use phalanx_kernels::{Run, ThinMatrix};
 
 use super::Cuda;
 use crate::Result;
-use crate::backend::{Array, DeviceLowRank, MemoryKind, Run, ThinMatrix, counted_as};
+use crate::backend::{Array, DeviceLowRank, MemoryKind, counted_as};
 
 const OP: &str = "a codec of matrices";
-
-/// Matrices as the kernels know them.
-fn known(matrices: &[ThinMatrix]) -> Vec<kernels::ThinMatrix> {
-    let known = |matrix: &ThinMatrix| {
-        let ThinMatrix { start, held, p, q, rows, columns, rank } = *matrix;
-        kernels::ThinMatrix { start, held, p, q, rows, columns, rank }
-    };
-    matrices.iter().map(known).collect()
-}
 
 impl DeviceLowRank for Cuda {
     fn unspoiled(&self) -> Result<Array> {
@@ -32,9 +24,7 @@ impl DeviceLowRank for Cuda {
         spoiled: Option<&Array>,
     ) -> Result<()> {
         let of = (self.slice(OP, from)?, self.slice(OP, to)?);
-        let known = |run: &Run| kernels::Run { from: run.from, to: run.to, len: run.len };
-        let runs: Vec<_> = runs.iter().map(known).collect();
-        Ok(kernels::move_runs(self.gpu(), &runs, of, add, self.slice_if(OP, spoiled)?)?)
+        Ok(kernels::move_runs(self.gpu(), runs, of, add, self.slice_if(OP, spoiled)?)?)
     }
 
     fn scale(&self, values: &Array, factor: f32, spoiled: &Array) -> Result<()> {
@@ -49,7 +39,7 @@ impl DeviceLowRank for Cuda {
         p: &Array,
     ) -> Result<()> {
         let of = (self.slice(OP, values)?, self.slice(OP, held)?);
-        Ok(kernels::project(self.gpu(), &known(matrices), of, self.slice(OP, q)?, self.slice(OP, p)?)?)
+        Ok(kernels::project(self.gpu(), matrices, of, self.slice(OP, q)?, self.slice(OP, p)?)?)
     }
 
     fn project_back(
@@ -58,15 +48,15 @@ impl DeviceLowRank for Cuda {
         (values, p): (&Array, &Array),
         q: &Array,
     ) -> Result<Array> {
-        let len = kernels::project_back_numbers(&known(matrices));
+        let len = kernels::project_back_numbers(matrices);
         let scratch = counted_as(MemoryKind::Gradients, || self.gpu().unwritten(ElementType::F32, len))?;
         let of = (self.slice(OP, values)?, self.slice(OP, p)?);
-        kernels::project_back(self.gpu(), &known(matrices), of, self.slice(OP, q)?, &scratch)?;
+        kernels::project_back(self.gpu(), matrices, of, self.slice(OP, q)?, &scratch)?;
         Ok(self.array(scratch, len))
     }
 
     fn orthogonalise(&self, matrices: &[ThinMatrix], p: &Array) -> Result<()> {
-        Ok(kernels::orthogonalise(self.gpu(), &known(matrices), self.slice(OP, p)?)?)
+        Ok(kernels::orthogonalise(self.gpu(), matrices, self.slice(OP, p)?)?)
     }
 
     fn expand(
@@ -79,6 +69,6 @@ impl DeviceLowRank for Cuda {
     ) -> Result<()> {
         let of = (self.slice(OP, values)?, self.slice(OP, held)?);
         let by = (self.slice(OP, p)?, self.slice(OP, q)?);
-        Ok(kernels::expand(self.gpu(), &known(matrices), of, by, self.slice(OP, spoiled)?, ranks)?)
+        Ok(kernels::expand(self.gpu(), matrices, of, by, self.slice(OP, spoiled)?, ranks)?)
     }
 }
