@@ -41,7 +41,7 @@ pub struct RankSummary {
     /// Bytes that it sent in these steps: without those of the start, of evaluations and of checkpoints.
     #[serde(default)]
     pub step_bytes_sent: u64,
-    /// Seconds in which processors ran its process; what is said of a process is said by the first of its ranks.
+    /// Seconds in which processors ran its process during the run; what is said of a process is said by the first of its ranks.
     #[serde(default)]
     pub cpu_seconds: Option<f64>,
     /// Page faults of its process that the system answered without a disk.

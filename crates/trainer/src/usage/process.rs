@@ -31,6 +31,19 @@ impl ProcessUsage {
         Self { cpu_seconds, resident_bytes, ..Self::of(Path::new("/proc/self")) }
     }
 
+    /// What was used since an earlier look; the memory is that of now.
+    pub fn since(&self, before: &Self) -> Self {
+        let count = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before?));
+        Self {
+            cpu_seconds: self.cpu_seconds.zip(before.cpu_seconds).map(|(now, before)| now - before),
+            resident_bytes: self.resident_bytes,
+            minor_faults: count(self.minor_faults, before.minor_faults),
+            major_faults: count(self.major_faults, before.major_faults),
+            disk_read_bytes: count(self.disk_read_bytes, before.disk_read_bytes),
+            disk_written_bytes: count(self.disk_written_bytes, before.disk_written_bytes),
+        }
+    }
+
     /// Page faults and bytes of disks of the process whose folder in `/proc` this is.
     fn of(folder: &Path) -> Self {
         let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_default();

@@ -107,7 +107,7 @@ pub struct UsageLine {
     pub energy: Option<EnergyKind>,
 }
 
-/// What a rank has used from the start of its process to now.
+/// What a rank has used since its sampler was started.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Used {
     /// What the system says of the process; nothing of a rank that is not the first of its process.
@@ -258,7 +258,7 @@ impl Sampled {
 impl Meters {
     fn look(&mut self) -> Look {
         let (process, now) = (self.whose.process(), Instant::now());
-        let since_begin = process.cpu_seconds.zip(self.before.cpu_seconds).map(|(now, before)| now - before);
+        let since_begin = process.since(&self.before).cpu_seconds;
         let joules = self.whose.energy.joules(since_begin);
         let gpu = self.whose.gpu.as_ref().map_or_else(|_| GpuReading::default(), |look| look());
         Look { process, since: (now - self.last.0).as_secs_f64(), gpu, joules }
@@ -336,8 +336,8 @@ impl Meters {
 
     fn used(&mut self, progress: &Progress) -> Used {
         let look = self.sample(progress);
-        let now = look.process.cpu_seconds;
-        let cpu_seconds = now.zip(self.before.cpu_seconds).map(|(now, before)| now - before);
+        // A process may have trained another run before this one.
+        let process = look.process.since(&self.before);
         let gpu = match (&self.whose.gpu, look.gpu.joules) {
             (Ok(_), Some(joules)) => EnergyPart {
                 kind: EnergyKind::Measured,
@@ -352,8 +352,9 @@ impl Meters {
         };
         let cpu = self.whose.energy.told(look.joules);
         let seconds = self.begun.elapsed().as_secs_f64();
-        let energy = RankEnergy { host: self.whose.host.0, seconds, cpu_seconds, cpu, gpu };
-        Used { process: look.process, energy }
+        let energy =
+            RankEnergy { host: self.whose.host.0, seconds, cpu_seconds: process.cpu_seconds, cpu, gpu };
+        Used { process, energy }
     }
 }
 
@@ -406,7 +407,8 @@ mod tests {
             assert_eq!(last.energy, Some(EnergyKind::Estimated));
             let part = used.energy.cpu.expect("estimated");
             assert_eq!(part.joules, last.cpu_joules);
-            assert!(used.process.cpu_seconds >= used.energy.cpu_seconds);
+            assert_eq!(used.process.cpu_seconds, used.energy.cpu_seconds);
+            assert!(used.process.cpu_seconds < ProcessUsage::now().cpu_seconds);
         }
         // A resumed run goes on behind what is there.
         let again = Sampler::start(&path, Duration::from_secs(60), whose(3, true, 0.0)).expect("starts");
