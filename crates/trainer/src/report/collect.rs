@@ -109,7 +109,7 @@ impl Report {
             paths.iter().zip(&names).map(|(path, name)| RunData::read(path, name, pictures)).collect();
         let title = match (folders, runs.as_slice()) {
             ([folder], [run]) if is_run(folder) => run.name.clone(),
-            ([folder], _) => last_name(folder),
+            ([folder], _) => sweeps.first().map_or_else(|| last_name(folder), |sweep| sweep.name.clone()),
             _ => names.join(", "),
         };
         Ok(Self { title, runs, sweeps, problems })

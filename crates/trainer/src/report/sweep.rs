@@ -11,6 +11,8 @@ use super::settings::at;
 pub(crate) struct Sweep {
     /// Its folder.
     pub(crate) folder: PathBuf,
+    /// What it is called; its folder's name if it does not say.
+    pub(crate) name: String,
     /// What it asked.
     pub(crate) about: String,
     /// On what it was measured, and how.
@@ -91,8 +93,11 @@ pub(crate) fn read_sweep(folder: &Path) -> Result<Option<Sweep>, String> {
     let all: Value = serde_json::from_slice(&bytes).map_err(|error| format!("results.json: {error}"))?;
     let meanings = at(&all, "meanings").and_then(Value::as_object).into_iter().flatten();
     let target = at(&all, "target").and_then(|of| Some((word(of, "loss"), of["below"].as_f64()?)));
+    let called = word(&all, "study");
+    let of_folder = || folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
     Ok(Some(Sweep {
         folder: folder.to_owned(),
+        name: if called.is_empty() { of_folder() } else { called },
         about: word(&all, "about"),
         measured: word(&all, "measured"),
         meanings: meanings.map(|(name, what)| (name.clone(), text(what))).collect(),

@@ -64,8 +64,8 @@ fn losses(sweep: &Sweep, table: &Table, runs: &[RunData]) -> Vec<Chart> {
         });
         let called = row.choices.first().map_or("loss", String::as_str);
         let line = Line { run: number, ..Line::of(called, &key, column) };
-        let place = charts[at].lines.len();
-        charts[at].lines.push(styled(line, place));
+        // A run has one colour on the whole page.
+        charts[at].lines.push(styled(line, number));
     }
     let lines: usize = charts.iter().map(|chart| chart.lines.len()).sum();
     if lines < 2 || charts.len() > LOSSES {

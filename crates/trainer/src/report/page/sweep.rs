@@ -21,9 +21,8 @@ impl Page<'_> {
                 continue;
             }
             let several = report.sweeps.len() > 1;
-            let name = sweep.folder.file_name().unwrap_or_default().to_string_lossy();
             self.section(&if several {
-                format!("Tables of {name}")
+                format!("Tables of {}", sweep.name)
             } else {
                 "Tables of the sweep".to_owned()
             });
