@@ -27,13 +27,11 @@
 //!
 //! Sums are taken in f32 for values of 16 bits, and in f64 for f64; results have the type of the input.
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Shape};
 
 use crate::backend::Array;
-use crate::error::HookResult;
 use crate::group::ProcessGroup;
-use crate::host::{copy_host, unwritten_flat};
-use crate::storage::{cast, wide};
+use crate::storage::wide;
 use crate::tape::{Tape, Value};
 use crate::{Context, Result, TensorError};
 use std::sync::Arc;
@@ -44,10 +42,10 @@ use std::sync::Arc;
 /// The transport's, which it has too where ranks give different numbers of elements.
 pub fn all_reduce(tape: &Tape, x: &Value, group: &Arc<dyn ProcessGroup>) -> Result<Value> {
     const OP: &str = "all_reduce";
-    let output = summed(OP, tape.context(), group.as_ref(), &x.host(OP)?)?;
+    let output = summed(OP, tape.context(), group.as_ref(), &x.array()?)?;
     let group = group.clone();
     tape.push(OP, &[x], output, move |tape, grad, grads| {
-        grads.add(0, summed(OP, tape.context(), group.as_ref(), grad.host(OP)?)?)
+        grads.add(0, summed(OP, tape.context(), group.as_ref(), grad)?)
     })
 }
 
@@ -76,10 +74,10 @@ pub(crate) fn all_gather_stored(
 ) -> Result<Value> {
     const OP: &str = "all_gather";
     let spread = Spread::of_part(OP, group.as_ref(), x.dims(), dim, lens)?;
-    let output = spread.gathered(tape.context(), group.as_ref(), &x.host(OP)?, dtype)?;
+    let output = spread.gathered(tape.context(), group.as_ref(), &x.array()?, dtype)?;
     let group = group.clone();
     tape.push(OP, &[x], output, move |tape, grad, grads| {
-        grads.add(0, spread.scattered(tape.context(), group.as_ref(), grad.host(OP)?)?)
+        grads.add(0, spread.scattered(tape.context(), group.as_ref(), grad)?)
     })
 }
 
@@ -97,10 +95,10 @@ pub fn reduce_scatter(
 ) -> Result<Value> {
     const OP: &str = "reduce_scatter";
     let spread = Spread::of_whole(OP, group.as_ref(), x.dims(), dim, lens)?;
-    let output = spread.scattered(tape.context(), group.as_ref(), &x.host(OP)?)?;
+    let output = spread.scattered(tape.context(), group.as_ref(), &x.array()?)?;
     let group = group.clone();
     tape.push(OP, &[x], output, move |tape, grad, grads| {
-        grads.add(0, spread.gathered(tape.context(), group.as_ref(), grad.host(OP)?, grad.dtype())?)
+        grads.add(0, spread.gathered(tape.context(), group.as_ref(), grad, grad.dtype())?)
     })
 }
 
@@ -114,7 +112,7 @@ pub fn copy_to_group(tape: &Tape, x: &Value, group: &Arc<dyn ProcessGroup>) -> R
     let output = x.array()?;
     let group = group.clone();
     tape.push(OP, &[x], output, move |tape, grad, grads| {
-        grads.add(0, summed(OP, tape.context(), group.as_ref(), grad.host(OP)?)?)
+        grads.add(0, summed(OP, tape.context(), group.as_ref(), grad)?)
     })
 }
 
@@ -125,7 +123,7 @@ pub fn copy_to_group(tape: &Tape, x: &Value, group: &Arc<dyn ProcessGroup>) -> R
 /// The transport's.
 pub fn reduce_from_group(tape: &Tape, x: &Value, group: &Arc<dyn ProcessGroup>) -> Result<Value> {
     const OP: &str = "reduce_from_group";
-    let output = summed(OP, tape.context(), group.as_ref(), &x.host(OP)?)?;
+    let output = summed(OP, tape.context(), group.as_ref(), &x.array()?)?;
     tape.push(OP, &[x], output, |_, grad, grads| grads.share(0, grad.clone()))
 }
 
@@ -143,9 +141,11 @@ pub fn gather_from_group(
 ) -> Result<Value> {
     const OP: &str = "gather_from_group";
     let spread = Spread::of_part(OP, group.as_ref(), x.dims(), dim, lens)?;
-    let tensor = x.host(OP)?;
-    let output = spread.gathered(tape.context(), group.as_ref(), &tensor, tensor.dtype())?;
-    tape.push(OP, &[x], output, move |_, grad, grads| grads.share(0, spread.own_part(grad.host(OP)?)?))
+    let part = x.array()?;
+    let output = spread.gathered(tape.context(), group.as_ref(), &part, part.dtype())?;
+    tape.push(OP, &[x], output, move |tape, grad, grads| {
+        grads.share(0, spread.own_part(tape.context(), grad)?)
+    })
 }
 
 /// This rank's part along `dim` of what is alike on all ranks, where rank r gets `lens[r]`. The gradient is the ranks' gradients one
@@ -162,28 +162,25 @@ pub fn split_to_group(
 ) -> Result<Value> {
     const OP: &str = "split_to_group";
     let spread = Spread::of_whole(OP, group.as_ref(), x.dims(), dim, lens)?;
-    let output = spread.own_part(&x.host(OP)?)?;
+    let output = spread.own_part(tape.context(), &x.array()?)?;
     let group = group.clone();
     tape.push(OP, &[x], output, move |tape, grad, grads| {
-        grads.add(0, spread.gathered(tape.context(), group.as_ref(), grad.host(OP)?, grad.dtype())?)
+        grads.add(0, spread.gathered(tape.context(), group.as_ref(), grad, grad.dtype())?)
     })
 }
 
-/// Has the group work on a flat tensor's memory.
-fn on_flat(op: &'static str, flat: &Tensor, run: impl FnOnce(&Array) -> HookResult) -> Result<()> {
-    run(&flat.into()).map_err(TensorError::hook(op))
-}
-
 /// The elements in the type that sums are taken in, in memory that nobody else holds.
-fn fresh(context: &Context, x: &Tensor) -> Result<Tensor> {
-    let dtype = wide(x.dtype());
-    Ok(if x.dtype() == dtype { x.force_contiguous()? } else { cast(context, &x.contiguous()?, dtype)? })
+fn fresh(context: &Context, x: &Array) -> Result<Array> {
+    let backend = x.backend(context);
+    let fresh = backend.unwritten(x.shape(), wide(x.dtype()))?;
+    backend.copy(&fresh, &x.contiguous()?)?;
+    Ok(fresh)
 }
 
-fn summed(op: &'static str, context: &Context, group: &dyn ProcessGroup, x: &Tensor) -> Result<Tensor> {
+fn summed(op: &'static str, context: &Context, group: &dyn ProcessGroup, x: &Array) -> Result<Array> {
     let sum = fresh(context, x)?;
-    on_flat(op, &sum, |values| group.all_reduce(values))?;
-    cast(context, &sum, x.dtype())
+    group.all_reduce(&sum).map_err(TensorError::hook(op))?;
+    x.backend(context).cast(&sum, x.dtype())
 }
 
 /// How a tensor is spread over the ranks of a group along one dimension.
@@ -254,9 +251,11 @@ impl Spread {
         }
     }
 
-    /// The dimension in front, so that a rank's part is one range of elements.
-    fn in_front(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(x.transpose(0, self.dim)?)
+    /// The dimension in front, so that a rank's part is one range of elements; or back in its place.
+    fn in_front(&self, context: &Context, x: &Array) -> Result<Array> {
+        let mut dims: Vec<usize> = (0..x.rank()).collect();
+        dims.swap(0, self.dim);
+        x.backend(context).permute(x, &dims)
     }
 
     /// By rank, how many elements its part has.
@@ -265,8 +264,8 @@ impl Spread {
         self.lens.iter().map(|len| len * row).collect()
     }
 
-    fn own_part(&self, whole: &Tensor) -> Result<Tensor> {
-        Ok(whole.narrow(self.dim, self.start, self.lens[self.rank])?.force_contiguous()?)
+    fn own_part(&self, context: &Context, whole: &Array) -> Result<Array> {
+        whole.backend(context).narrow(whole, self.dim, self.start, self.lens[self.rank])
     }
 
     /// The parts of all ranks, of which `part` is this one's.
@@ -274,28 +273,31 @@ impl Spread {
         &self,
         context: &Context,
         group: &dyn ProcessGroup,
-        part: &Tensor,
+        part: &Array,
         dtype: DType,
-    ) -> Result<Tensor> {
-        let front = self.in_front(part)?;
+    ) -> Result<Array> {
+        let backend = part.backend(context);
+        let front = self.in_front(context, part)?;
         let mut dims = front.dims().to_vec();
         let elements = self.elements(&dims);
         dims[0] = self.lens.iter().sum();
-        let whole = unwritten_flat(elements.iter().sum(), wide(part.dtype()))?;
-        let before = elements[..self.rank].iter().sum();
-        copy_host(&whole.narrow(0, before, elements[self.rank])?, &front.flatten_all()?)?;
-        on_flat(self.op, &whole, |values| group.all_gather(values, &elements))?;
-        let whole = whole.reshape(dims)?.transpose(0, self.dim)?.contiguous()?;
-        cast(context, &whole, dtype)
+        let whole = backend.unwritten(&Shape::from(elements.iter().sum::<usize>()), wide(part.dtype()))?;
+        let own = elements[self.rank];
+        if own > 0 {
+            let before = elements[..self.rank].iter().sum();
+            backend.copy(&whole.view(before, own)?, &front.reshape(own)?)?;
+        }
+        group.all_gather(&whole, &elements).map_err(TensorError::hook(self.op))?;
+        backend.cast(&self.in_front(context, &whole.reshape(dims)?)?, dtype)
     }
 
     /// This rank's part of the sum of what the ranks have.
-    fn scattered(&self, context: &Context, group: &dyn ProcessGroup, whole: &Tensor) -> Result<Tensor> {
-        let sum = fresh(context, &self.in_front(whole)?)?;
+    fn scattered(&self, context: &Context, group: &dyn ProcessGroup, whole: &Array) -> Result<Array> {
+        let backend = whole.backend(context);
+        let sum = fresh(context, &self.in_front(context, whole)?)?;
         let elements = self.elements(sum.dims());
-        let flat = sum.flatten_all()?;
-        on_flat(self.op, &flat, |values| group.reduce_scatter(values, &elements))?;
-        let part = sum.narrow(0, self.start, self.lens[self.rank])?.transpose(0, self.dim)?;
-        cast(context, &part.force_contiguous()?, whole.dtype())
+        group.reduce_scatter(&sum, &elements).map_err(TensorError::hook(self.op))?;
+        let part = backend.narrow(&sum, 0, self.start, self.lens[self.rank])?;
+        backend.cast(&self.in_front(context, &part)?, whole.dtype())
     }
 }

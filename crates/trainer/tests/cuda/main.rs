@@ -9,6 +9,7 @@ mod victims;
 
 mod place;
 
+mod networks;
 mod trainings;
 
 mod offload;

@@ -123,9 +123,11 @@ fn compare(place: &Place, ranks: usize, line: &str, tolerance: f64, graphs: bool
     }
     let [on_cpu, on_gpu] = ["cpu", "cuda"].map(|name| losses(&place.run(name)));
     assert!(on_cpu.len() == on_gpu.len() && on_cpu.len() >= 5, "{} and {}", on_cpu.len(), on_gpu.len());
-    for (step, (a, b)) in on_cpu.iter().zip(&on_gpu).enumerate() {
-        assert!((a - b).abs() <= tolerance * a.abs().max(1e-3), "{line}, step {step}: {a} and {b}");
-    }
+    let apart = |(a, b): (&f64, &f64)| (a - b).abs() / a.abs().max(1e-3);
+    let apart: Vec<f64> = on_cpu.iter().zip(&on_gpu).map(apart).collect();
+    let greatest = apart.iter().copied().fold(0.0, f64::max);
+    println!("{line}, {ranks} rank(s): losses at most {greatest:.1e} apart, {tolerance:.0e} allowed");
+    assert!(apart.iter().all(|apart| *apart <= tolerance), "{line}: {on_cpu:?} and {on_gpu:?}");
     let summary = fs::read(place.run("cuda").join("summary.json")).expect("reads");
     let summary: Value = serde_json::from_slice(&summary).expect("is JSON");
     if graphs {

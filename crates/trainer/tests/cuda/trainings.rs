@@ -37,59 +37,6 @@ fn a_run_on_a_gpu_goes_on_bit_for_bit() {
     place.succeed("sample --run whole --prompt red --out red.png");
 }
 
-/// Classifiers of small pictures, each in f32 and in bf16, which lies channels-last.
-fn classifiers_agree(presets: &[&str]) {
-    let Some(place) = Place::anywhere() else { return };
-    let small = "--steps 5 --set data.kind=shapes --set data.images=64 --set data.test_images=8 \
-                 --set model.image_size=16 --set train.global_batch=4 --set train.accumulate=1";
-    for preset in presets {
-        // Roundings grow at every ReLU of a deep network with batch norm.
-        agree(&place, &format!("{preset} {small}"), 3e-2);
-        agree(&place, &format!("{preset} {small} --set train.precision=bf16"), 0.1);
-    }
-}
-
-#[test]
-fn classifiers_train_as_on_the_processor() {
-    classifiers_agree(&["cifar10-resnet18 --set model.width=16"]);
-}
-
-#[test]
-#[ignore = "whole networks take minutes in fibres: cargo xtask test --full"]
-fn whole_classifiers_train_as_on_the_processor() {
-    classifiers_agree(&["cifar10-resnet18", "cifar10-mobilenetv2"]);
-}
-
-#[test]
-fn what_learns_pictures_with_texts_trains_as_on_the_processor() {
-    let Some(place) = Place::anywhere() else { return };
-    let common =
-        "--steps 5 --set train.threads=1 --set data.images=24 --set data.test_images=8 --set eval.batch=4";
-    let clip = "--set model.image_size=8 --set model.widths=[4] --set model.embed=8 --set model.text_width=8 \
-                --set model.text_heads=2 --set model.text_layers=1 --set train.global_batch=8";
-    agree(&place, &format!("shapes-clip {common} {clip}"), 1e-3);
-    let diffusion = "--set model.kind=diffusion --set model.image_size=16 --set model.widths=[8,16] \
-                     --set model.attention=[false,true] --set model.groups=4 --set model.heads=2 \
-                     --set model.text_width=16 --set model.text_layers=1 --set model.text_heads=2 \
-                     --set model.text_context=12 --set model.sample_steps=2 --set model.drop_text=0.3 \
-                     --set model.dropout=0.1 --set train.global_batch=4 --set sample.rows=1 --set sample.columns=1";
-    agree(&place, &format!("tiny {common} {diffusion}"), 1e-3);
-    agree(&place, &format!("tiny {common} {diffusion} --set train.precision=bf16"), 3e-2);
-}
-
-#[test]
-fn networks_against_each_other_train_as_on_the_processor() {
-    let Some(place) = Place::anywhere() else { return };
-    let gan = "--steps 5 --set model.kind=stackgan --set model.image_size=32 --set model.upscale=2 \
-               --set model.condition=8 --set model.noise=4 --set model.gf_dim=4 --set model.df_dim=4 \
-               --set model.residual_blocks=1 --set model.embed=16 --set model.text_part=0.2 \
-               --set model.stage1_part=0.4 --set train.steps=5 --set train.global_batch=12 --set train.threads=1 \
-               --set data.images=24 --set data.test_images=9 --set eval.batch=2 --set sample.rows=2 \
-               --set sample.columns=1 --set optim.kind=adam --set optim.lr=2e-4 --set optim.betas=[0.5,0.999] \
-               --set optim.eps=1e-4 --set schedule.kind=constant";
-    agree(&place, &format!("tiny {gan}"), 1e-3);
-}
-
 #[test]
 fn losses_are_read_a_step_late_and_are_the_same() {
     let Some(place) = Place::anywhere() else { return };
