@@ -21,14 +21,14 @@ const STACKGAN: &str = "tiny --steps 5 --set model.kind=stackgan --set model.ima
                         --set model.residual_blocks=1 --set model.embed=16 --set model.text_part=0.2 \
                         --set model.stage1_part=0.4 --set train.steps=5 --set train.global_batch=12 \
                         --set data.images=24 --set data.test_images=9 --set eval.batch=2 --set sample.rows=2 \
-                        --set sample.columns=1 --set optim.kind=adam --set optim.lr=2e-4 \
+                        --set sample.columns=1 --set optim.kind=adam --set optim.lr=2e-5 \
                         --set optim.betas=[0.5,0.999] --set optim.eps=1e-4 --set schedule.kind=constant";
 
 /// Classifiers of small pictures.
 const CLASSIFIER: &str = "--steps 5 --set data.kind=shapes --set data.images=64 --set data.test_images=8 \
                           --set model.image_size=16 --set train.accumulate=1";
 
-/// Classifiers on one GPU, each in f32 and in bf16, which lies channels-last.
+/// Classifiers on one GPU, each in f32 and in bf16, which lies channels-last, at the rates of their presets.
 fn classifiers_agree(presets: &[&str]) {
     let Some(place) = Place::anywhere() else { return };
     for preset in presets {
@@ -69,23 +69,23 @@ fn whole_classifiers_train_as_on_the_processor() {
 #[test]
 fn what_learns_pictures_with_texts_trains_as_on_the_processor() {
     let Some(place) = Place::anywhere() else { return };
-    agree(&place, CLIP, 1e-3);
-    agree(&place, UNET, 1e-3);
+    agree(&place, CLIP, 1e-4);
+    agree(&place, UNET, 1e-4);
     agree(&place, &format!("{UNET} --set train.precision=bf16"), 3e-2);
 }
 
 #[test]
 fn networks_against_each_other_train_as_on_the_processor() {
     let Some(place) = Place::anywhere() else { return };
-    agree(&place, STACKGAN, 1e-3);
+    agree(&place, STACKGAN, 1e-4);
 }
 
 #[test]
 fn networks_of_each_family_train_on_two_gpus_as_on_two_processors() {
     let Some(place) = Place::anywhere() else { return };
-    agree_on(&place, 2, &format!("{UNET} --strategy fsdp"), 1e-3);
-    agree_on(&place, 2, &format!("{CLIP} --strategy ddp"), 1e-3);
-    agree_on(&place, 2, &format!("{STACKGAN} --strategy ddp"), 1e-3);
+    agree_on(&place, 2, &format!("{UNET} --strategy fsdp"), 1e-4);
+    agree_on(&place, 2, &format!("{CLIP} --strategy ddp"), 1e-4);
+    agree_on(&place, 2, &format!("{STACKGAN} --strategy ddp"), 1e-4);
 }
 
 #[test]
@@ -96,23 +96,60 @@ fn autoencoders_train_on_gpus_as_on_as_many_processors() {
 
 #[test]
 #[ignore = "four GPUs in fibres take minutes: cargo xtask test --full"]
+// At the preset's rate roundings grow: by 1e-2 in five steps.
 fn residual_networks_train_on_gpus_as_on_as_many_processors() {
     agrees_on_ranks(
-        &format!("cifar10-resnet18 {CLASSIFIER} --set model.width=16 --set train.global_batch=8"),
-        3e-2,
-        0.1,
+        &format!(
+            "cifar10-resnet18 {CLASSIFIER} --set model.width=16 --set train.global_batch=8 --set optim.lr=0.01"
+        ),
+        1e-4,
+        2e-2,
     );
 }
 
 #[test]
 #[ignore = "four GPUs in fibres take minutes: cargo xtask test --full"]
 fn unets_and_clip_train_on_gpus_as_on_as_many_processors() {
-    agrees_on_ranks(UNET, 1e-3, 3e-2);
-    agrees_on_ranks(CLIP, 1e-3, 3e-2);
+    agrees_on_ranks(UNET, 1e-4, 1e-3);
+    agrees_on_ranks(CLIP, 1e-4, 3e-2);
 }
 
 #[test]
 #[ignore = "four GPUs in fibres take minutes: cargo xtask test --full"]
 fn networks_against_each_other_train_on_gpus_as_on_as_many_processors() {
-    agrees_on_ranks(STACKGAN, 1e-3, 0.1);
+    agrees_on_ranks(STACKGAN, 1e-4, 2e-2);
+}
+
+/// Presets as they stand, but for a few embedded pictures and a batch of two.
+#[test]
+#[ignore = "whole networks take minutes in fibres: cargo xtask test --full"]
+fn every_preset_takes_a_step_on_two_gpus() {
+    let Some(place) = Place::anywhere() else { return };
+    if !place.has(2) {
+        return;
+    }
+    let small = ["data.kind=shapes", "data.images=8", "data.test_images=4", "eval.enabled=false"];
+    let batch =
+        ["train.steps=1", "train.ranks=2", "train.threads=1", "train.device=cuda", "train.global_batch=2"];
+    let all = small.iter().chain(&batch).chain(&["train.accumulate=1"]).copied();
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/presets");
+    let files = std::fs::read_dir(folder).expect("presets").map(|entry| entry.expect("lists").path());
+    let mut presets: Vec<String> =
+        files.map(|file| file.file_stem().expect("a name").to_string_lossy().into_owned()).collect();
+    presets.sort();
+    assert!(presets.len() > 15);
+    for preset in presets {
+        for strategy in ["ddp", "fsdp"] {
+            let set: String = all.clone().map(|setting| format!(" --set {setting}")).collect();
+            let few = "--set sample.rows=1 --set sample.columns=1";
+            let first = match preset.ends_with("diffusion") {
+                true => format!(" --set model.first_stage_set={:?}", all.clone().collect::<Vec<_>>())
+                    .replace(", ", ","),
+                false => String::new(),
+            };
+            let line =
+                format!("train {preset} --strategy {strategy}{set} {few}{first} --out {preset}-{strategy}");
+            assert!(place.succeed(&line).contains("GPU 0, "), "{line}");
+        }
+    }
 }
