@@ -120,6 +120,14 @@ choices! {
         Cuda = "cuda",
     }
 
+    /// Which cores ranks keep to.
+    Bind {
+        /// Those that their launcher lets them run on.
+        None = "none",
+        /// Of those that ranks of a host share each has an equal part for itself, of cores next to each other.
+        Cores = "cores",
+    }
+
     /// Which optimizer steps.
     OptimKind {
         /// Stochastic gradient descent with momentum.
@@ -241,8 +249,10 @@ sections! {
         /// Shards that each step's images are cut into whatever ranks there are, at most one rank each; all that is summed over a step is
         /// summed along a tree over them, so that any number of ranks ends in the same bits. 0 = as many as there are ranks.
         logical_ranks: usize = 0;
-        /// Compute threads of each rank; 0 = the machine's cores divided among its ranks.
+        /// Compute threads of each rank; 0 = the cores that it may run on, those that it shares with ranks of its host divided among them.
         threads: usize = 0;
+        /// Which cores each rank keeps to; `cores` = an equal part of those that ranks of a host share. Linux only.
+        bind: Bind = Bind::None;
         /// The number that everything random follows from.
         seed: u64 = 0;
         /// Length of the run, and of its schedules, in steps; 0 = as many as `train.epochs` make.

@@ -31,7 +31,7 @@ pub use toml::Value;
 
 pub use catalogue::{Catalogue, TaskSchema};
 pub use keys::{
-    ChaosConfig, CheckpointConfig, CodecConfig, CommConfig, Config, DataConfig, DataKind, DeviceKind,
+    Bind, ChaosConfig, CheckpointConfig, CodecConfig, CommConfig, Config, DataConfig, DataKind, DeviceKind,
     EvalConfig, LogConfig, ModelConfig, Offload, OptimConfig, OptimKind, QualityConfig, SampleConfig,
     ScheduleConfig, ScheduleKind, SyncConfig, TrainConfig, WatchConfig, WeightCodec,
 };

@@ -26,6 +26,8 @@ pub struct Started {
     pub servers: usize,
     /// Compute threads of each rank.
     pub threads: usize,
+    /// Which cores which rank may run on; empty where all may run on all of their hosts'.
+    pub cores: String,
     /// What computes, and why that, where it was chosen.
     pub device: String,
     /// How ranks share the work.

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use phalanx_tensor::optim::LossScale;
 use phalanx_tensor::{Context, Precision, Recompute, TensorError};
 
-use super::distributed::World;
 use crate::config::Config;
 
 /// For how many threads kernels cut their work where there are logical ranks, whatever threads there are.
@@ -16,8 +15,8 @@ const PARTS: NonZeroUsize = NonZeroUsize::new(4).unwrap();
 ///
 /// # Errors
 /// If the environment asks for instructions that this processor does not have.
-pub(super) fn context(config: &Config, world: &World) -> Result<Arc<Context>, TensorError> {
-    let context = Context::from_env(world.threads(config.train.threads))?;
+pub(super) fn context(config: &Config, threads: usize) -> Result<Arc<Context>, TensorError> {
+    let context = Context::from_env(threads)?;
     let context = context.with_products(config.train.precision.products());
     Ok(Arc::new(match config.logical_ranks() {
         Some(_) => context.with_parts(PARTS),

@@ -1,6 +1,7 @@
 //! The other ranks, as the training loop sees them.
 
 mod clock;
+mod cores;
 mod job;
 mod left;
 mod listeners;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use phalanx_collectives::{Clock, CommStats, Communicator, ReduceOp, WorldConfig, connect_unless};
 use phalanx_sharding::{ProcessMesh, Ranks, Strategy};
 
+pub(in crate::engine) use cores::Cores;
 pub(in crate::engine) use job::{Agreed, Job, StopReason};
 pub(in crate::engine) use left::Before;
 use left::Roster;
@@ -97,6 +99,8 @@ pub(in crate::engine) struct Distributed {
     roster: Option<Roster>,
     /// Whether ranks are threads of this process.
     are_threads: bool,
+    /// Which cores it may run on.
+    cores: Cores,
 }
 
 impl Distributed {
@@ -152,8 +156,11 @@ impl Distributed {
                 world.abort(&error.to_string());
             }
         })?;
+        let are_threads = matches!(world.link, Link::Thread(_));
+        let cores = Cores::of(config, communicator.as_ref(), are_threads)?;
         let mut this = Self {
             device,
+            cores,
             world: communicator,
             mesh,
             strategy: Some(strategy),
@@ -161,7 +168,7 @@ impl Distributed {
             told: None,
             servers: config.sync.servers,
             roster: None,
-            are_threads: matches!(world.link, Link::Thread(_)),
+            are_threads,
         };
         if let Some(config_of_world) = place {
             this.roster = Some(Roster {
@@ -200,6 +207,7 @@ impl Distributed {
             servers: 0,
             roster: None,
             are_threads: false,
+            cores: Cores::default(),
         }
     }
 
@@ -210,7 +218,18 @@ impl Distributed {
         let mesh = Some(ProcessMesh::data_parallel(communicator)?);
         let device = Device::processor();
         let (strategy, told, roster) = (None, None, None);
-        Ok(Self { device, world, mesh, strategy, job, told, servers: 0, roster, are_threads: true })
+        Ok(Self {
+            device,
+            world,
+            mesh,
+            strategy,
+            job,
+            told,
+            servers: 0,
+            roster,
+            are_threads: true,
+            cores: Cores::default(),
+        })
     }
 
     /// This rank in the world, from 0.
@@ -268,6 +287,11 @@ impl Distributed {
     /// Whether there are others, with whom a model will be shared.
     pub(in crate::engine) fn is_shared(&self) -> bool {
         self.mesh.is_some()
+    }
+
+    /// Which cores it may run on.
+    pub(in crate::engine) fn cores(&self) -> &Cores {
+        &self.cores
     }
 
     /// What this rank computes on.

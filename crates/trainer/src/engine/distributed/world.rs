@@ -13,8 +13,6 @@ use crate::launch::{SUPERVISED, StopFlag};
 #[derive(Debug, Clone)]
 pub struct World {
     pub(in crate::engine) link: Link,
-    /// Ranks on this host.
-    local_size: usize,
 }
 
 /// How a rank reaches the others.
@@ -31,19 +29,17 @@ pub(in crate::engine) enum Link {
 impl World {
     /// The only rank.
     pub fn alone() -> Self {
-        Self { link: Link::Alone, local_size: 1 }
+        Self { link: Link::Alone }
     }
 
     /// A rank in a world that the caller has described.
     pub fn new(config: WorldConfig) -> Self {
-        let local_size = config.local_world_size;
-        Self { link: Link::Process(Box::new(config)), local_size }
+        Self { link: Link::Process(Box::new(config)) }
     }
 
     /// A rank that is a thread of this process, as [`phalanx_collectives::threads`] makes them.
     pub fn thread(communicator: Communicator) -> Self {
-        let local_size = communicator.world_size();
-        Self { link: Link::Thread(communicator), local_size }
+        Self { link: Link::Thread(communicator) }
     }
 
     /// This rank, from 0.
@@ -107,12 +103,6 @@ impl World {
         text.resize(usize::try_from(length[0]).unwrap_or(0), 0);
         communicator.broadcast(&mut text[..], 0)?;
         Ok(String::from_utf8_lossy(&text).into_owned())
-    }
-
-    /// Compute threads for this rank: `wanted`, or its share of the machine's cores if that is 0.
-    pub(in crate::engine) fn threads(&self, wanted: usize) -> usize {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        if wanted > 0 { wanted } else { (cores / self.local_size.max(1)).max(1) }
     }
 }
 

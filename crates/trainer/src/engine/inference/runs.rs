@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::engine::checkpoint::newest_checkpoint;
 use crate::engine::data::Data;
 use crate::engine::device::Device;
-use crate::engine::distributed::{BatchGroups, Distributed, Network, World};
+use crate::engine::distributed::{BatchGroups, Cores, Distributed, Network};
 use crate::engine::quality::Quality;
 use crate::engine::training::{Built, Drawing, Task, Weights};
 use crate::engine::{Plan, TrainError, optimize, precision};
@@ -39,7 +39,8 @@ impl Ready {
         let mut built = task.build(config, Some(data.num_classes()), weights, device.place())?;
         load(&built)?;
         let listener = built.ready(config)?;
-        let context = precision::context(config, &World::alone())?;
+        let context =
+            precision::context(config, Cores::of(config, None, false)?.threads(config.train.threads))?;
         let (precision, place) = (config.train.precision, device.place().clone());
         let session = Session { precision, place, listener, ..Session::evaluation(context.clone()) };
         Ok(Self { built, data, context, session })

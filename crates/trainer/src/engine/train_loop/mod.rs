@@ -81,8 +81,8 @@ pub fn train(
     let rank =
         tracing::trace_span!(target: "phalanx_trace::rank", "rank", rank = world.rank() as u64).entered();
     let mut train = || {
-        let context = precision::context(config, world)?;
         let distributed = Distributed::connect(world, config, &folder.logs(), stop)?;
+        let context = precision::context(config, distributed.cores().threads(config.train.threads))?;
         Run::new(task, folder, config, distributed, context)?.train(resolved, start, observer.as_mut())
     };
     let trained: Result<RunEnd, TrainError> = train();
@@ -272,6 +272,10 @@ impl<'a> Run<'a> {
         }
         let started = self.started();
         observer.started(&started);
+        for problem in self.distributed.cores().problems().iter().filter(|_| self.distributed.rank() == 0) {
+            tracing::warn!("{problem}");
+            observer.event(&Event::Note(format!("warning: {problem}")));
+        }
         if self.is_first() {
             self.desk = Some(Desk::open(self.folder, &started)?);
         }
@@ -347,6 +351,7 @@ impl<'a> Run<'a> {
             world_size: self.distributed.data_size(),
             servers: self.config.sync.servers,
             threads: self.context.threads(),
+            cores: self.distributed.cores().words().to_owned(),
             device: self.distributed.device().describe().to_owned(),
             strategy: self.config.train.strategy.to_string(),
             done: self.state.step,

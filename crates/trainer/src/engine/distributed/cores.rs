@@ -1,0 +1,342 @@
+//! Which cores a rank may run on, as its launcher has bound it, and with `train.bind` those that it keeps to.
+//!
+//! Launchers bind ranks to cores (`srun --cpus-per-task`, `mpirun --map-by slot:PE=4`), or leave all of a host to all of its ranks.
+//! How many threads a rank computes with follows from that, and what does not fit is told.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use phalanx_collectives::Communicator;
+
+use super::super::error::TrainError;
+use crate::config::{Bind, Config};
+
+/// The cores of this rank, and what is to be said of those of all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::engine) struct Cores {
+    /// For how many threads this rank has cores of its own: those that ranks of its host share count in parts.
+    share: usize,
+    /// Which cores which rank has, if they are not all of its host's.
+    words: String,
+    /// What does not fit.
+    problems: Vec<String>,
+}
+
+/// What a rank tells of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Rank {
+    host: usize,
+    /// Its cores, in the order in which neighbours share most.
+    cores: Vec<usize>,
+    /// Cores that its host has.
+    of_host: usize,
+}
+
+impl Cores {
+    /// Finds out about all ranks, and binds this one if that is wanted. Every rank of `world` calls this at the same place.
+    ///
+    /// # Errors
+    /// [`TrainError::Setup`] if ranks shall have cores of their own and a host has fewer cores than ranks, or does not let them be bound.
+    pub(in crate::engine) fn of(
+        config: &Config,
+        world: Option<&Communicator>,
+        are_threads: bool,
+    ) -> Result<Self, TrainError> {
+        let (rank, mut hosts) = world.map_or((0, vec![0]), |world| (world.rank(), world.hosts().to_vec()));
+        if config.comm.simulated()?.is_some() {
+            // Simulated hosts are one machine.
+            hosts.fill(0);
+        }
+        let mut own = Rank { host: hosts[rank], cores: system::allowed(), of_host: system::cores() };
+        let mut all = exchange(world, &own, &hosts)?;
+        if config.train.bind == Bind::Cores && !own.cores.is_empty() {
+            let cores = part(&all, rank)
+                .map_err(|problem| TrainError::Setup(format!("train.bind = cores: {problem}")))?;
+            system::bind(&cores, are_threads).map_err(|error| {
+                TrainError::Setup(format!(
+                    "train.bind = cores: cores {} cannot be kept to: {error}",
+                    ranges(&cores)
+                ))
+            })?;
+            own.cores = cores;
+            all = exchange(world, &own, &hosts)?;
+        }
+        Ok(Self {
+            share: share(&all, rank),
+            words: words(&all),
+            problems: problems(&all, |rank| match config.train.threads {
+                0 => share(&all, rank),
+                wanted => wanted,
+            }),
+        })
+    }
+
+    /// Compute threads for this rank: `wanted`, or as many as it has cores for if that is 0.
+    pub(in crate::engine) fn threads(&self, wanted: usize) -> usize {
+        if wanted > 0 { wanted } else { self.share.max(1) }
+    }
+
+    /// Which cores which ranks have; nothing where all ranks have all of their hosts'.
+    pub(in crate::engine) fn words(&self) -> &str {
+        &self.words
+    }
+
+    /// What is wrong with them.
+    pub(in crate::engine) fn problems(&self) -> &[String] {
+        &self.problems
+    }
+}
+
+/// What all ranks tell of themselves.
+fn exchange(world: Option<&Communicator>, own: &Rank, hosts: &[usize]) -> Result<Vec<Rank>, TrainError> {
+    let Some(world) = world else { return Ok(vec![own.clone()]) };
+    let numbers: Vec<i64> =
+        std::iter::once(own.of_host).chain(own.cores.iter().copied()).map(|number| number as i64).collect();
+    let told = world.all_gatherv(&numbers)?;
+    let rank = |(numbers, host): (&Vec<i64>, &usize)| {
+        let mut numbers = numbers.iter().map(|number| *number as usize);
+        Rank { host: *host, of_host: numbers.next().unwrap_or(0), cores: numbers.collect() }
+    };
+    Ok(told.iter().zip(hosts).map(rank).collect())
+}
+
+/// The ranks of a rank's host.
+fn neighbours(all: &[Rank], rank: usize) -> impl Iterator<Item = (usize, &Rank)> {
+    all.iter().enumerate().filter(move |(_, other)| other.host == all[rank].host)
+}
+
+/// How many ranks of its host may run on each core of a rank's host.
+fn users(all: &[Rank], rank: usize) -> BTreeMap<usize, usize> {
+    let mut users = BTreeMap::new();
+    for core in neighbours(all, rank).flat_map(|(_, other)| &other.cores) {
+        *users.entry(*core).or_insert(0) += 1;
+    }
+    users
+}
+
+/// For how many threads a rank has cores: one that n ranks may run on counts as 1/n.
+fn share(all: &[Rank], rank: usize) -> usize {
+    let users = users(all, rank);
+    let parts: f64 = all[rank].cores.iter().map(|core| 1.0 / users[core] as f64).sum();
+    // A sum of thirds is to be a whole number.
+    ((parts + 1e-9) as usize).max(1)
+}
+
+/// The cores that a rank of several of a host has for itself: those that only it may run on, or an equal part of all that they share.
+fn part(all: &[Rank], rank: usize) -> Result<Vec<usize>, String> {
+    let users = users(all, rank);
+    if all[rank].cores.iter().all(|core| users[core] == 1) {
+        return Ok(all[rank].cores.clone());
+    }
+    let ranks: Vec<usize> = neighbours(all, rank).map(|(other, _)| other).collect();
+    if ranks.iter().any(|other| all[*other].cores != all[rank].cores) {
+        return Err(format!(
+            "rank {rank} may run on cores {} and shares some of them with ranks of its host that may run on others; have the launcher \
+             bind all of them or none",
+            ranges(&all[rank].cores)
+        ));
+    }
+    let (cores, place) = (&all[rank].cores, ranks.iter().position(|other| *other == rank).unwrap_or(0));
+    if cores.len() < ranks.len() {
+        return Err(format!("the host of rank {rank} has {} core(s) for {} ranks", cores.len(), ranks.len()));
+    }
+    let (begin, end) = (place * cores.len() / ranks.len(), (place + 1) * cores.len() / ranks.len());
+    Ok(cores[begin..end].to_vec())
+}
+
+/// Which cores which ranks have, in a line.
+fn words(all: &[Rank]) -> String {
+    if all.iter().all(|rank| rank.cores.len() == rank.of_host) {
+        return String::new();
+    }
+    let mut words = String::new();
+    // A line of a screen; the logs of ranks have their own.
+    const TOLD: usize = 8;
+    for (number, rank) in all.iter().enumerate().take(TOLD) {
+        let _ = write!(words, "{}rank {number}: {}", if number > 0 { ", " } else { "" }, ranges(&rank.cores));
+    }
+    if all.len() > TOLD {
+        let _ = write!(words, " and {} more", all.len() - TOLD);
+    }
+    words
+}
+
+/// Ranks with more threads than cores on hosts whose launcher, or whoever bound them, has left cores out.
+fn problems(all: &[Rank], threads: impl Fn(usize) -> usize) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (rank, own) in all.iter().enumerate().filter(|(_, own)| !own.cores.is_empty()) {
+        let users = users(all, rank);
+        let first = neighbours(all, rank).next().is_some_and(|(first, _)| first == rank);
+        let together: usize = neighbours(all, rank).map(|(other, _)| threads(other)).sum();
+        if own.cores.len() < threads(rank) {
+            problems.push(format!(
+                "rank {rank} computes with {} threads and may run on core(s) {} only: have the launcher give it more (srun \
+                 --cpus-per-task={0}, mpirun --map-by slot:PE={0}), or set train.threads",
+                threads(rank),
+                ranges(&own.cores)
+            ));
+        } else if first && users.len() < own.of_host && together > users.len() {
+            problems.push(format!(
+                "the ranks of the host of rank {rank} compute with {together} threads together and may run on {} of its {} cores",
+                users.len(),
+                own.of_host
+            ));
+        }
+    }
+    problems
+}
+
+/// `0-3,8` for 0, 1, 2, 3, 8.
+fn ranges(cores: &[usize]) -> String {
+    let mut sorted = cores.to_vec();
+    sorted.sort_unstable();
+    let mut text = String::new();
+    let mut rest = sorted.as_slice();
+    while let [first, ..] = rest {
+        let run = rest.iter().zip(*first..).take_while(|(core, expected)| *core == expected).count();
+        if !text.is_empty() {
+            text.push(',');
+        }
+        let _ = match run {
+            1 => write!(text, "{first}"),
+            _ => write!(text, "{first}-{}", first + run - 1),
+        };
+        rest = &rest[run..];
+    }
+    text
+}
+
+#[cfg(target_os = "linux")]
+mod system {
+    use std::fs;
+    use std::io;
+
+    use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
+
+    /// The cores that this thread may run on; those of one package next to each other, and threads of one core.
+    pub(super) fn allowed() -> Vec<usize> {
+        let Ok(set) = sched_getaffinity(None) else { return Vec::new() };
+        let mut cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect();
+        cores.sort_by_key(|core| (topology(*core, "physical_package_id"), topology(*core, "core_id"), *core));
+        cores
+    }
+
+    fn topology(core: usize, name: &str) -> usize {
+        let file = format!("/sys/devices/system/cpu/cpu{core}/topology/{name}");
+        fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    }
+
+    /// How many cores the host has, whoever may run on them.
+    pub(super) fn cores() -> usize {
+        let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+        let parts = online.trim().split(',').filter_map(|part| {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            Some(last.parse::<usize>().ok()? + 1 - first.parse::<usize>().ok()?)
+        });
+        match parts.sum() {
+            0 => allowed().len(),
+            cores => cores,
+        }
+    }
+
+    /// Keeps all threads of this process, or of those that are ranks this one, to some cores; threads that they start stay there too.
+    pub(super) fn bind(cores: &[usize], are_threads: bool) -> io::Result<()> {
+        let mut set = CpuSet::new();
+        cores.iter().for_each(|core| set.set(*core));
+        if are_threads {
+            return Ok(sched_setaffinity(None, &set)?);
+        }
+        for thread in fs::read_dir("/proc/self/task")?.flatten() {
+            let number = thread.file_name().to_str().and_then(|name| name.parse().ok());
+            if let Some(thread) = number.and_then(Pid::from_raw) {
+                match sched_setaffinity(Some(thread), &set) {
+                    // It has ended meanwhile.
+                    Err(rustix::io::Errno::SRCH) | Ok(()) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod system {
+    use std::io;
+
+    /// Nobody is bound here, as far as one knows.
+    pub(super) fn allowed() -> Vec<usize> {
+        (0..cores()).collect()
+    }
+
+    pub(super) fn cores() -> usize {
+        std::thread::available_parallelism().map_or(1, usize::from)
+    }
+
+    pub(super) fn bind(_: &[usize], _: bool) -> io::Result<()> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "this system does not bind threads to cores"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rank(host: usize, cores: std::ops::Range<usize>) -> Rank {
+        Rank { host, cores: cores.collect(), of_host: 16 }
+    }
+
+    #[test]
+    fn cores_that_ranks_share_count_in_parts() {
+        let free = vec![rank(0, 0..16); 4];
+        assert_eq!((share(&free, 2), words(&free).as_str()), (4, ""));
+        let bound: Vec<Rank> = (0..4).map(|at| rank(0, 4 * at..4 * at + 4)).collect();
+        assert_eq!(share(&bound, 3), 4);
+        assert_eq!(words(&bound), "rank 0: 0-3, rank 1: 4-7, rank 2: 8-11, rank 3: 12-15");
+        // Of three ranks on two cores each has two thirds of one.
+        assert_eq!(share(&vec![rank(0, 0..2); 3], 0), 1);
+        assert_eq!(share(&vec![rank(0, 0..3); 3], 0), 1);
+        let hosts = [rank(0, 0..16), rank(1, 0..16), rank(1, 0..16)];
+        assert_eq!([0, 1, 2].map(|at| share(&hosts, at)), [16, 8, 8]);
+    }
+
+    #[test]
+    fn ranks_keep_to_equal_parts_or_to_what_they_were_given() {
+        let free = vec![rank(0, 0..16); 3];
+        let parts: Vec<usize> = (0..3).flat_map(|at| part(&free, at).expect("enough")).collect();
+        assert_eq!(parts, (0..16).collect::<Vec<_>>());
+        let bound = [rank(0, 0..4), rank(0, 4..8)];
+        assert_eq!(part(&bound, 1), Ok(vec![4, 5, 6, 7]));
+        let error = part(&vec![rank(0, 0..2); 3], 0).expect_err("too few");
+        assert_eq!(error, "the host of rank 0 has 2 core(s) for 3 ranks");
+        let error = part(&[rank(0, 0..4), rank(0, 2..8)], 1).expect_err("neither");
+        assert!(error.contains("rank 1 may run on cores 2-7 and shares"), "{error}");
+    }
+
+    #[test]
+    fn too_many_threads_for_the_cores_are_told_where_a_launcher_left_some_out() {
+        let bound = [rank(0, 0..1), rank(0, 1..5)];
+        let told = problems(&bound, |_| 4);
+        assert!(
+            told.len() == 1
+                && told[0].contains("rank 0 computes with 4 threads and may run on core(s) 0 only"),
+            "{told:?}"
+        );
+        // All ranks on one core, which no rank sees by itself.
+        let told = problems(&vec![rank(0, 3..4); 4], |_| 1);
+        assert_eq!(
+            told,
+            [
+                "the ranks of the host of rank 0 compute with 4 threads together and may run on 1 of its 16 cores"
+            ]
+        );
+        // A laptop has as many ranks as one likes.
+        assert_eq!(problems(&vec![rank(0, 0..16); 40], |_| 1), Vec::<String>::new());
+    }
+
+    #[test]
+    fn numbers_are_written_as_ranges() {
+        assert_eq!(ranges(&[8, 0, 1, 2, 3, 10, 11]), "0-3,8,10-11");
+        assert_eq!(ranges(&[]), "");
+    }
+}
