@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use phalanx_collectives::{Communicator, WorldConfig, connect_unless};
+use phalanx_collectives::{Communicator, Secret, WorldConfig, connect_unless};
 use phalanx_sharding::Ranks;
 
 use crate::config::Config;
@@ -44,6 +44,15 @@ impl World {
     pub fn thread(communicator: Communicator) -> Self {
         let local_size = communicator.world_size();
         Self { link: Link::Thread(communicator), local_size }
+    }
+
+    /// The same place, whose ranks prove to each other that they know this secret, if there is one.
+    #[must_use]
+    pub fn with_secret(mut self, secret: Option<Secret>) -> Self {
+        if let (Link::Process(config), Some(secret)) = (&mut self.link, secret) {
+            config.secret = Some(secret);
+        }
+        self
     }
 
     /// This rank, from 0.
