@@ -31,6 +31,8 @@ Usage: cargo xtask COMMAND [ARGUMENTS]
                                  makes tables and pictures of the documentation again, by the commands beside them
   test --slurm                   starts a SLURM of two nodes on this machine (Debian: slurmctld slurmd slurm-client) and runs
                                  jobs on it: queued again, a lost node, cancelled, out of time
+  fuzz [READER ...] --minutes M --seed S
+                                 gives drawn and damaged bytes to every reader of bytes from outside; --list names them
   tidy                           checks the house rules: dependency edges, file headers and lengths, printing
   ci                             what continuous integration runs
   help                           this text
@@ -84,6 +86,8 @@ fn main() -> ExitCode {
             Ok(None) => docs::docs(&arguments, &root(), &target()),
             Err(problem) => Err(problem),
         },
+        // With the checks of a development build, which find more; what is hot is optimised there too.
+        "fuzz" => cargo(&prefixed(&["run", "--quiet", "--package", "phalanx-fuzz", "--"], &arguments)),
         "tidy" => cargo(&prefixed(&["test", "--quiet", "--package", "xtask", "--test", "tidy"], &arguments)),
         "ci" => run(&mut Command::new(root().join(".ci").join("run"))),
         "help" | "--help" | "-h" => {

@@ -60,8 +60,7 @@ impl Link {
         command
             .envs([("RANK", rank.to_string()), ("WORLD_SIZE", "2".to_owned())])
             .envs([("MASTER_ADDR", ADDRESSES[0]), ("MASTER_PORT", "29517"), ("PHALANX_INTERFACE", "slow0")])
-            .env("PHALANX_HOST", format!("host {rank}"))
-            .env("PHALANX_SECRET", "of the benchmark");
+            .env("PHALANX_HOST", format!("host {rank}"));
         Ok(command)
     }
 }

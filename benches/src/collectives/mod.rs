@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, ValueEnum};
-use phalanx_collectives::{Algorithm, WorldConfig, connect, threads};
+use phalanx_collectives::{Algorithm, Encryption, Secret, WorldConfig, connect, threads};
 use serde_json::{Value as Json, json};
 
 use self::work::{Op, Seen, Work};
@@ -50,6 +50,9 @@ pub(crate) struct CollectivesArgs {
     /// TCP connections between each two ranks
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
     streams: u64,
+    /// Encrypts what goes over TCP
+    #[arg(long)]
+    encrypted: bool,
     /// Times every algorithm against what the cost model predicts, and predicts larger worlds
     #[arg(long)]
     model: bool,
@@ -120,10 +123,14 @@ pub(crate) fn as_rank() -> Result<bool> {
     let number = |key: &str| order[key].as_u64().with_context(|| format!("`{key}` in {order}"));
     let (own, ranks) = (usize::try_from(number("rank")?)?, usize::try_from(number("ranks")?)?);
     let hosts = usize::try_from(number("hosts")?)?;
+    let encrypted = order["encrypted"] == true;
     let config = WorldConfig {
         shared_memory: order["shared"] == true,
         host: (hosts > 1).then(|| format!("host {}", own * hosts / ranks)),
         streams: usize::try_from(number("streams")?)?,
+        // A secret that everybody may know: what is measured is what it costs.
+        secret: encrypted.then(|| Secret::new(b"of the benchmark")).transpose()?,
+        encryption: if encrypted { Encryption::All } else { Encryption::None },
         ..WorldConfig::local(own, ranks, u16::try_from(number("port")?)?)
     };
     let comm = connect(&config)?;
@@ -141,7 +148,7 @@ fn processes(args: &CollectivesArgs, work: &Work, ranks: usize) -> Result<Seen> 
     let start = |rank: usize| -> Result<Child> {
         let order = json!({
             "rank": rank, "ranks": ranks, "port": port, "shared": args.transport == Transport::Shm,
-            "hosts": args.hosts, "streams": args.streams, "work": work.to_json(),
+            "hosts": args.hosts, "streams": args.streams, "encrypted": args.encrypted, "work": work.to_json(),
         });
         let output = if rank == 0 { Stdio::piped() } else { Stdio::null() };
         let program = std::env::current_exe()?;
@@ -193,8 +200,15 @@ pub(crate) fn run(args: &CollectivesArgs) -> Result<()> {
         args.transport != Transport::Threads || (hosts, args.streams) == (1, 1),
         "threads of one process are on one host, and have no TCP connections"
     );
-    let transport =
+    ensure!(
+        !args.encrypted || args.transport == Transport::Tcp || hosts > 1,
+        "only what goes over TCP is encrypted: --transport tcp, or --hosts"
+    );
+    let mut transport =
         args.transport.to_possible_value().context("a transport has a name")?.get_name().to_owned();
+    if args.encrypted {
+        transport.push_str(", encrypted");
+    }
     let work = Work {
         op: args.op,
         algorithms: algorithms(args)?,

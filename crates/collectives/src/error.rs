@@ -8,7 +8,7 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// An error of communication.
 ///
-/// After [`CommError::PeerLost`], [`CommError::Aborted`], [`CommError::Mismatch`] of messages,
+/// After [`CommError::PeerLost`], [`CommError::Aborted`], [`CommError::Mismatch`] of messages, [`CommError::Altered`],
 /// [`CommError::Timeout`], [`CommError::Nccl`] or [`CommError::Buffer`] the world is broken: all ranks are told, and every
 /// later operation returns [`CommError::PeerLost`] or [`CommError::Aborted`]. So it is after [`CommError::Mpi`], but MPI
 /// cannot tell others. The other errors harm nothing. Ranks are named by their
@@ -59,6 +59,16 @@ pub enum CommError {
         missing: Vec<usize>,
         /// What each rank did last.
         last: Box<[(usize, String)]>,
+    },
+    /// What came from a rank over an encrypted connection is not what it has sent.
+    #[error("what came from rank {rank} was altered on its way, during {operation} (operation {sequence})")]
+    Altered {
+        /// The rank at the other end.
+        rank: usize,
+        /// What this rank was doing.
+        operation: String,
+        /// The number of the operation on this communicator.
+        sequence: u64,
     },
     /// Ranks never arrived.
     #[error("rendezvous at {address}: after {seconds} s ranks {missing:?} of {world_size} are missing")]

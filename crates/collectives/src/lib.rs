@@ -25,7 +25,8 @@
 //!   left of one that has lost ranks, rank 0 among them or not, meet by [`regroup`]: one group of them at most.
 //! - **Out of step**: [`Communicator::send_to`], [`Communicator::recv_any`] and [`Communicator::try_recv`] carry messages
 //!   that belong to no operation; [`Communicator::control`] carries notices, and the agreement to stop after the same step.
-//! - **Strangers**: a [`Secret`] that all ranks know is proved on every connection; [`Tls`] encrypts them (feature `tls`).
+//! - **Strangers**: a [`Secret`] that all ranks know is proved on every connection, by the Noise framework; [`Encryption`] says
+//!   which of them are encrypted.
 //! - **Cost**: [`Communicator::stats`] tells bytes, busy seconds, and the seconds that callers were blocked;
 //!   [`Communicator::recent`] the last operations.
 //! - **MPI** (feature `mpi`): `connect_mpi` joins the world that `mpirun` has started, and its communicator's operations
@@ -59,7 +60,7 @@
 //! To be read in the order of this file; each module uses only those before it. `dtype`, `operation`, `partition` and
 //! `reduce` say what is moved, in which operation, cut how and with which arithmetic; `failure`, `patience` and `recorder`
 //! what ranks know of trouble. `shared` has the operations through memory that ranks of a host share, which need no messages;
-//! `buffer` is what callers hand over, and a `transport` moves bytes: channels between threads, pipes in shared memory, or
+//! `buffer` is what callers hand over, `sealed` has records of encrypted connections, and a `transport` moves bytes: channels between threads, pipes in shared memory, or
 //! TCP. `algorithms` are sequences of sends and receives that know neither; `control` keeps watch over the ranks, and
 //! `mailbox` has messages from any rank. An `engine`
 //! puts these together: it numbers an operation, chooses its algorithm and frames its messages with headers that the receiver
@@ -110,6 +111,7 @@ mod shared;
 mod simulated;
 
 mod buffer;
+mod sealed;
 mod transport;
 
 mod algorithms;
@@ -145,9 +147,12 @@ pub use recorder::{OperationRecord, OperationState};
 pub use rehearsal::Rehearsal;
 pub use simulated::{Clock, SimulatedLink};
 pub use stats::CommStats;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub use world::fuzzing;
 pub use world::{
-    Regrouped, Secret, Tls, WorldConfig, connect, connect_unless, connect_with_listener, regroup, threads,
-    threads_over,
+    Encryption, Regrouped, Secret, WorldConfig, connect, connect_unless, connect_with_listener, regroup,
+    threads, threads_over,
 };
 
 /// The examples of this crate's README, as tests.

@@ -12,6 +12,8 @@ pub(crate) enum LinkError {
     Closed(usize),
     /// Nothing came from the rank in the allowed time.
     Timeout(usize),
+    /// What came is not what the rank has sent.
+    Altered(usize),
 }
 
 /// Why one link does not work.
@@ -19,6 +21,7 @@ pub(crate) enum LinkError {
 pub(crate) enum Broken {
     Closed,
     Timeout,
+    Altered,
 }
 
 /// How long to wait, and what ends the wait earlier.

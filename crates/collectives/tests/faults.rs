@@ -298,7 +298,7 @@ fn noise_at_the_doors_harms_nothing() {
             let mut bytes: Vec<u8> = (0..random.below(200)).map(|_| random.below(256) as u8).collect();
             if random.below(2) == 0 {
                 // What begins rightly is read further.
-                bytes.splice(0..0, *b"PHALANX2\0\0\0\0\0\0\0\0");
+                bytes.splice(0..0, *b"PHALANX3\0\0\0\0\0\0\0\0");
             }
             let mut stranger = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
             // It may be closed already.

@@ -2,14 +2,16 @@
 //! loopback that count as hosts.
 #![cfg(target_os = "linux")]
 
-use std::io::Read as _;
+use std::fs::OpenOptions;
+use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use phalanx_collectives::{Algorithm, CommError, Communicator, ReduceOp, WorldConfig, connect};
+use phalanx_collectives::{Algorithm, CommError, Communicator, Encryption, ReduceOp, WorldConfig, connect};
 use serde_json::{Value as Json, json};
 
 /// Set in the environment of this test program when it runs again as a rank of its own.
@@ -25,6 +27,8 @@ struct Hosts {
     namespaces: Option<[String; 2]>,
     addresses: [String; 2],
     links: Vec<Child>,
+    /// A file of what all ranks know.
+    secret: PathBuf,
 }
 
 fn run(command: &mut Command) -> Result<Output, String> {
@@ -43,19 +47,25 @@ impl Hosts {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let id = (std::process::id() % 10_000, COUNT.fetch_add(1, Ordering::Relaxed));
         let names = ["a", "b"].map(|end| format!("phx{}-{}{end}", id.0, id.1));
-        match Self::namespaces(&names) {
+        let secret = std::env::temp_dir().join(format!("phalanx-hosts-{}-{}", std::process::id(), id.1));
+        let hosts = match Self::namespaces(&names, &secret) {
             Ok(hosts) => hosts,
             Err(problem) => {
                 println!("hosts are addresses of loopback, without a slow link: {problem}");
                 let addresses = ["127.0.0.2".into(), "127.0.0.3".into()];
-                Self { namespaces: None, addresses, links: Vec::new() }
+                Self { namespaces: None, addresses, links: Vec::new(), secret }
             }
-        }
+        };
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create(true).mode(0o600).open(&hosts.secret);
+        file.and_then(|mut file| file.write_all(b"known on both of the hosts")).expect("a file of ours");
+        hosts
     }
 
-    fn namespaces(names: &[String; 2]) -> Result<Self, String> {
+    fn namespaces(names: &[String; 2], secret: &Path) -> Result<Self, String> {
         let addresses = ["10.231.7.1".into(), "10.231.7.2".into()];
-        let mut hosts = Self { namespaces: Some(names.clone()), addresses, links: Vec::new() };
+        let (links, secret) = (Vec::new(), secret.to_owned());
+        let mut hosts = Self { namespaces: Some(names.clone()), addresses, links, secret };
         let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/hosts/delay.py");
         let mut ends = Vec::new();
         for name in names {
@@ -114,7 +124,7 @@ impl Hosts {
             .envs([("MASTER_ADDR", self.addresses[0].clone()), ("MASTER_PORT", port.to_string())])
             .env("PHALANX_INTERFACE", if self.namespaces.is_some() { "auto" } else { &self.addresses[host] })
             .envs([("PHALANX_HOST", format!("host {host}")), ("PHALANX_STREAMS", "2".into())])
-            .env("PHALANX_SECRET", "known on both of the hosts")
+            .env("PHALANX_SECRET_FILE", &self.secret)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -137,6 +147,7 @@ impl Drop for Hosts {
             let _ = link.kill();
             let _ = link.wait();
         }
+        let _ = std::fs::remove_file(&self.secret);
         for name in self.namespaces.iter().flatten() {
             let _ = ip(&format!("netns del {name}"));
         }
@@ -148,7 +159,9 @@ impl Drop for Hosts {
 fn as_a_rank_on_a_host() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let config = WorldConfig::from_env().expect("complete").expect("a launcher");
-    let config = WorldConfig { connect_timeout: Duration::from_secs(30), ..config };
+    // What is measured is the link.
+    let encryption = if role == "measure" { Encryption::Control } else { Encryption::All };
+    let config = WorldConfig { connect_timeout: Duration::from_secs(30), encryption, ..config };
     let comm = connect(&config).expect("the others are there");
     let answer = match role.as_str() {
         "measure" => measure(&comm),

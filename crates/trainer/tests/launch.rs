@@ -1,5 +1,6 @@
 //! The supervisor against real processes: this test program started again as its own ranks.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -22,7 +23,8 @@ fn rank(role: &str) {
     let number: usize = std::env::var("RANK").unwrap().parse().unwrap();
     let logs = PathBuf::from(std::env::args().nth(1).unwrap());
     let stop = StopFlag::default();
-    assert!(Leash::follow(&stop));
+    let leash = Leash::follow(&stop).unwrap().expect("a leash");
+    assert!(role == "parent" || leash.secret.is_some());
     FailureReport::on_panic(&logs, number, |message| eprintln!("{message}"));
     std::fs::write(logs.join(format!("{number}.pid")), std::process::id().to_string()).unwrap();
     let forever = || loop {
@@ -203,6 +205,7 @@ fn a_killed_parent_leaves_no_ranks() {
         .stdin(std::process::Stdio::piped())
         .spawn()
         .unwrap();
+    parent.stdin.as_mut().unwrap().write_all(b"secret\n").unwrap();
     let inner = logs.path().join("inner");
     eventually("the ranks have not started", 10, || {
         (0..2).all(|rank| inner.join(format!("{rank}.pid")).exists())

@@ -389,11 +389,21 @@ fn unreadable_data_names_the_file() {
 
 /// A training that would take hours, begun.
 fn begin(place: &Place, strategy: &str) -> Child {
+    begin_with(place, strategy, &[])
+}
+
+/// The same, with more in its environment.
+fn begin_with(place: &Place, strategy: &str, environment: &[(&str, &Path)]) -> Child {
     let line = format!(
         "train tiny --ranks 3 --strategy {strategy} --set train.global_batch=12 --steps 1000000 --out run"
     );
-    let mut child =
-        place.phalanx(&line).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("starts");
+    let mut child = place
+        .phalanx(&line)
+        .envs(environment.iter().copied())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
     let metrics = place.run("run").join("metrics.jsonl");
     let since = Instant::now();
     while fs::read_to_string(&metrics).map_or(0, |text| text.lines().count()) < 2 {
@@ -482,5 +492,71 @@ fn an_interrupt_leaves_a_checkpoint_and_a_summary() {
         assert!(!weights(&run, step).is_empty());
         let shown = place.succeed(&format!("train --resume --out run --steps {}", step + 2));
         assert!(shown.contains(&format!("resumed after step {step}")), "{shown}");
+    }
+}
+
+/// The files below a folder, with what is in them.
+#[cfg(target_os = "linux")]
+fn contents(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder").filter_map(Result::ok) {
+        let path = entry.path();
+        if path.is_dir() {
+            all.extend(contents(&path))
+        } else {
+            all.push((path.clone(), fs::read(path).expect("reads")))
+        }
+    }
+    all
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn secrets_are_in_no_argument_environment_log_or_folder() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let secret = "0f4b8d51c6e27a93ffb1c0d2e4a6880917263544536271809fadbeef01234567";
+    for given in [true, false] {
+        let place = Place::new();
+        let file = place.0.path().join("the-secret");
+        fs::write(&file, format!("{secret}\n")).expect("writes");
+        let environment = [("PHALANX_SECRET_FILE", file.as_path())];
+        let environment = if given { &environment[..] } else { &[] };
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("ours");
+        if given {
+            let output =
+                place.phalanx("train tiny --ranks 2 --out open").envs(environment.iter().copied()).output();
+            let said = text(&output.expect("runs").stderr);
+            assert!(said.contains("chmod 600"), "{said}");
+        }
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("ours");
+        // Between hosts everything is encrypted; who has no secret could not do that.
+        let mut child = begin_with(&place, "ddp --set comm.encryption=all", environment);
+        let ranks = children(child.id());
+        assert_eq!(ranks.len(), 3);
+        let is_hex =
+            |bytes: &[u8]| bytes.iter().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte));
+        for pid in ranks.iter().chain([&child.id()]) {
+            for what in ["cmdline", "environ"] {
+                let shown = fs::read(format!("/proc/{pid}/{what}")).expect("it lives");
+                // One that was made for these ranks looks like the one that was given.
+                let found = shown.windows(secret.len()).find(|window| is_hex(window));
+                assert!(found.is_none(), "{what} of {pid}: {found:?}");
+            }
+        }
+        send("-INT", child.id());
+        assert!(child.wait().is_ok());
+        let mut said = String::new();
+        std::io::Read::read_to_string(&mut child.stderr.take().expect("piped"), &mut said).expect("text");
+        assert!(!said.contains(secret), "{said}");
+        for (path, bytes) in contents(&place.run("run")) {
+            assert!(
+                !bytes.windows(secret.len()).any(|window| window == secret.as_bytes()),
+                "{}",
+                path.display()
+            );
+            // Checkpoints name hashes of their files.
+            let is_log = path.extension().is_some_and(|kind| kind == "log" || kind == "toml");
+            assert!(!is_log || !bytes.windows(secret.len()).any(is_hex), "{}", path.display());
+        }
     }
 }

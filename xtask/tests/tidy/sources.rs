@@ -25,7 +25,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 /// Every Rust file of the workspace with its text and its path from the root.
 pub(crate) fn all_sources() -> Vec<(String, String)> {
     let mut found = Vec::new();
-    for top in ["crates", "xtask", "benches"] {
+    for top in ["crates", "xtask", "benches", "fuzz"] {
         sources(&root().join(top), &mut found);
     }
     found

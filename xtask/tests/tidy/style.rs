@@ -15,7 +15,11 @@ fn only_the_programs_print() {
             ["crates/trainer/src/bin/", "crates/trainer/src/cli", "crates/trainer/src/console", "xtask/"]
                 .iter()
                 .any(|start| name.starts_with(start));
-        if program || name.contains("/examples/") || name.contains("/tests/") || name.starts_with("benches/")
+        if program
+            || name.contains("/examples/")
+            || name.contains("/tests/")
+            || name.starts_with("benches/")
+            || name == "fuzz/src/main.rs"
         {
             continue;
         }

@@ -74,7 +74,8 @@ pub(crate) async fn write(to: &mut (impl AsyncWrite + Unpin), message: &Message)
     let body = serde_json::to_vec(message)?;
     let mut frame = (body.len() as u32).to_be_bytes().to_vec();
     frame.extend(body);
-    to.write_all(&frame).await
+    to.write_all(&frame).await?;
+    to.flush().await
 }
 
 pub(crate) async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Message> {
@@ -84,8 +85,11 @@ pub(crate) async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Mess
     if length > MAX_FRAME {
         return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a message of {length} bytes")));
     }
-    let mut body = vec![0; length];
-    from.read_exact(&mut body).await?;
+    // Memory grows with what comes: whoever announces much has to send it.
+    let mut body = Vec::new();
+    if from.take(length as u64).read_to_end(&mut body).await? < length {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
     Ok(serde_json::from_slice(&body)?)
 }
 

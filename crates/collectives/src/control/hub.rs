@@ -173,7 +173,8 @@ impl Hub {
     /// Hears and tells one more rank from now on.
     fn add(&mut self, rank: usize, stream: Connection) {
         let (read, write) = tokio::io::split(stream);
-        tokio::spawn(listen(rank, read, self.heartbeat.timeout, self.to.clone()));
+        let own = self.succession.own;
+        tokio::spawn(listen((own, rank), read, self.heartbeat.timeout, self.to.clone()));
         let (writer, messages) = unbounded_channel();
         tokio::spawn(write_to(write, messages));
         self.writers.push((rank, writer));

@@ -34,7 +34,7 @@ pub(super) async fn watch(
     let failure = &watched.failure;
     let (read, mut write) = tokio::io::split(stream);
     let (to, mut heard) = unbounded_channel::<Heard>();
-    tokio::spawn(listen(hub, read, heartbeat.timeout, to));
+    tokio::spawn(listen((succession.own, hub), read, heartbeat.timeout, to));
     let mut beat = tokio::time::interval(heartbeat.interval);
     let mut watching = true;
     let mut asking: Option<Sender<All>> = None;

@@ -41,6 +41,7 @@ use succession::Found;
 use crate::error::{CommError, Result};
 use crate::failure::{Cause, Failure};
 use crate::recorder::{Doing, Recorder};
+use crate::sealed::is_altered;
 
 /// Both directions of a connection of the control plane.
 pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -238,6 +239,16 @@ impl ControlPlane {
         }
     }
 
+    /// Breaks the world of processes, from the control thread itself, which tells the others when it comes to it.
+    pub(crate) fn alert(&self, cause: Cause) {
+        if let Self::Remote { commands, watched, .. } = self
+            && watched.failure.set(cause.clone())
+        {
+            let (told, _) = bounded(0);
+            let _ = commands.send(Command::Broken(cause, told));
+        }
+    }
+
     /// Rank `rank` leaves in good order; waits until the others were told.
     pub(crate) fn leave(&self, rank: usize) {
         self.watched(rank).job.leave();
@@ -390,7 +401,13 @@ pub(crate) async fn watch(
 type Heard = (usize, Option<Message>);
 
 /// Reads a connection until it breaks, is silent for too long, or says goodbye.
-async fn listen(rank: usize, mut from: ReadHalf<Connection>, patience: Duration, to: UnboundedSender<Heard>) {
+/// What was altered on its way is this rank's `own` reason to give up.
+async fn listen(
+    (own, rank): (usize, usize),
+    mut from: ReadHalf<Connection>,
+    patience: Duration,
+    to: UnboundedSender<Heard>,
+) {
     loop {
         match timeout(patience, frame::read(&mut from)).await {
             Ok(Ok(message)) => {
@@ -398,6 +415,13 @@ async fn listen(rank: usize, mut from: ReadHalf<Connection>, patience: Duration,
                 if to.send((rank, Some(message))).is_err() || last {
                     return;
                 }
+            }
+            Ok(Err(error)) if is_altered(&error) => {
+                let reason =
+                    format!("what came from rank {rank} on the control plane was altered on its way");
+                let _ = to.send((rank, Some(Message::Aborted { rank: own, reason })));
+                let _ = to.send((rank, None));
+                return;
             }
             Ok(Err(_)) | Err(_) => {
                 let _ = to.send((rank, None));

@@ -233,6 +233,11 @@ impl Backend {
                 }
                 self.timed_out(rank)
             }
+            LinkError::Altered(rank) => CommError::Altered {
+                rank: self.members[rank],
+                operation: self.tag.name(),
+                sequence: self.sequence,
+            },
         }
     }
 

@@ -24,6 +24,7 @@ impl Backend {
         let result = result.map_err(|error| match error {
             SlotError::Link(LinkError::Closed(rank)) => self.broken(LinkError::Closed(group.at(rank))),
             SlotError::Link(LinkError::Timeout(rank)) => self.broken(LinkError::Timeout(group.at(rank))),
+            SlotError::Link(LinkError::Altered(rank)) => self.broken(LinkError::Altered(group.at(rank))),
             SlotError::Mismatch { rank, note } => {
                 let theirs = Tag::unpacked(note.tag).map_or_else(
                     || "an operation that this version does not know".into(),

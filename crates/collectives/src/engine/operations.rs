@@ -122,6 +122,7 @@ impl Engine for Backend {
             Some(
                 error @ (CommError::Mismatch { .. }
                 | CommError::Timeout { .. }
+                | CommError::Altered { .. }
                 | CommError::Nccl { .. }
                 | CommError::Buffer(_)),
             ) => Some(Cause::Aborted(own, error.to_string())),

@@ -57,6 +57,7 @@ impl Links {
         act(link.as_mut()).map_err(|broken| match broken {
             Broken::Closed => LinkError::Closed(rank),
             Broken::Timeout => LinkError::Timeout(rank),
+            Broken::Altered => LinkError::Altered(rank),
         })
     }
 

@@ -16,6 +16,7 @@ use super::wire::{Ends, Wire};
 use super::{Link, Section};
 use crate::partition::chunk;
 use crate::patience::{Broken, Patience};
+use crate::sealed::is_altered;
 
 /// How often a waiting rank looks whether its time is up.
 const LOOK: Duration = Duration::from_millis(500);
@@ -63,8 +64,7 @@ impl Tcp {
                 Ends::Plain(reading, mut writing) => {
                     (Box::new(reading), true, Outbox::new(move |bytes| writing.write_all(bytes).is_ok()))
                 }
-                #[cfg(feature = "tls")]
-                Ends::Encrypted(reading, mut writing) => {
+                Ends::Sealed(reading, mut writing) => {
                     (Box::new(reading), false, Outbox::new(move |bytes| writing.write_all(bytes).is_ok()))
                 }
             };
@@ -119,6 +119,7 @@ impl Lane {
                         return Err(broken);
                     }
                 }
+                Err(error) if is_altered(&error) => return Err(Broken::Altered),
                 Err(_) => return Err(Broken::Closed),
             }
         }

@@ -4,9 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::encryption::Encryption;
 use super::environment::Ask;
 use super::secret::Secret;
-use super::tls::Tls;
 use crate::algorithms::cost::CostModel;
 use crate::error::{CommError, Result};
 use crate::operation::Algorithm;
@@ -46,8 +46,8 @@ pub struct WorldConfig {
     pub streams: usize,
     /// What every connection must prove to know; the same on every rank.
     pub secret: Option<Secret>,
-    /// How connections are encrypted, if they are; needs the feature `tls`.
-    pub tls: Option<Tls>,
+    /// Which connections are encrypted, where there is a secret; the same on every rank.
+    pub encryption: Encryption,
     /// The link over which messages between ranks go as if it was that of each rank, all of which must be on one machine (Linux);
     /// the same on every rank. They share no memory then.
     pub link: Option<SimulatedLink>,
@@ -88,7 +88,7 @@ impl WorldConfig {
             host: None,
             streams: 1,
             secret: None,
-            tls: None,
+            encryption: Encryption::default(),
             link: None,
             host_link: None,
             algorithm: Algorithm::Auto,
@@ -144,6 +144,9 @@ impl WorldConfig {
             format!("rank {} does not exist in a world of {}", self.rank, self.world_size)
         } else if !(1..=64).contains(&self.streams) {
             format!("{} streams between two ranks; there can be 1 to 64", self.streams)
+        } else if self.encryption == Encryption::All && self.secret.is_none() {
+            "encryption of all connections needs a secret that all ranks know (PHALANX_SECRET_FILE)"
+                .to_owned()
         } else if self.link.is_some() && !cfg!(target_os = "linux") {
             "a simulated link needs Linux, whose clock all processes of a machine share".to_owned()
         } else if self.host_link.is_some() && self.link.is_none() {

@@ -1,20 +1,16 @@
 //! Data connections: some between each two ranks, the higher rank calling the lower.
 
-use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::encryption::Credentials;
 use super::handshake;
-use super::secret::Secret;
-use super::tls::TlsConfigs;
+use super::hello::{Hello, Plane};
 use crate::control::Process;
 use crate::error::{CommError, Result};
 use crate::failure::Failure;
 use crate::transport::Wire;
-
-/// After the handshake a caller says which world it means, its rank, and which of their connections this is.
-const GREETING: usize = 24;
 
 /// How long a connection may take to introduce itself.
 const INTRODUCTION: Duration = Duration::from_secs(5);
@@ -37,9 +33,7 @@ pub(super) struct Connections<'a> {
     pub(super) table: Arc<Table>,
     /// Connections between each two.
     pub(super) lanes: usize,
-    pub(super) secret: Option<&'a Secret>,
-    /// How connections are encrypted, if they are.
-    pub(super) tls: Option<&'a TlsConfigs>,
+    pub(super) credentials: &'a Credentials,
     pub(super) timeout: Duration,
 }
 
@@ -83,9 +77,9 @@ impl Connections<'_> {
             match accepted {
                 Ok((stream, from)) => {
                     let (door, rank, table) = (let_in.clone(), self.rank, self.table.clone());
-                    let (secret, tls) = (self.secret.cloned(), self.tls.cloned());
+                    let (credentials, lanes) = (self.credentials.clone(), self.lanes);
                     let introduce = move || {
-                        let caller = introduced(rank, &table, secret.as_ref(), tls.as_ref(), stream);
+                        let caller = introduced(rank, lanes, &table, &credentials, stream);
                         if let Err(reason) = &caller {
                             tracing::warn!(%from, %reason, "refused a data connection");
                         }
@@ -119,87 +113,98 @@ impl Connections<'_> {
         let io = |error: std::io::Error| problem(rank, address, error);
         let stream = TcpStream::connect_timeout(&address, left).map_err(io)?;
         stream.set_nodelay(true).map_err(io)?;
-        stream.set_read_timeout(Some(left)).map_err(io)?;
-        let mut stream = wire(stream, self.tls, true).map_err(io)?;
-        handshake::call(&mut stream, self.secret).map_err(|why| problem(rank, address, why))?;
-        let mut greeting = [0; GREETING];
-        greeting[..8].copy_from_slice(&self.table.token.to_le_bytes());
-        greeting[8..16].copy_from_slice(&(self.rank as u64).to_le_bytes());
-        greeting[16..].copy_from_slice(&(lane as u64).to_le_bytes());
-        stream.write_all(&greeting).map_err(io)?;
-        Ok(stream)
-    }
-}
-
-/// A connection ready for the handshake: encrypted, if that is wanted, in the role of a caller or of who answers.
-#[cfg_attr(not(feature = "tls"), allow(unused_variables, clippy::unnecessary_wraps))]
-fn wire(stream: TcpStream, tls: Option<&TlsConfigs>, calls: bool) -> std::io::Result<Wire> {
-    match tls {
-        None => Ok(Wire::Plain(stream)),
-        #[cfg(feature = "tls")]
-        Some(ends) => {
-            let connection = if calls { ends.call()? } else { ends.answer()? };
-            Ok(Wire::Encrypted(Box::new(connection), stream))
-        }
-        #[cfg(not(feature = "tls"))]
-        Some(never) => match *never {},
+        let hello = Hello {
+            plane: Plane::Data,
+            has_secret: false,
+            sealed: false,
+            lane: lane as u32,
+            token: self.table.token,
+            caller: self.rank as u64,
+            callee: rank as u64,
+            world_size: self.table.data.len() as u64,
+        };
+        let until = deadline.max(Instant::now() + Duration::from_millis(1));
+        handshake::call(stream, self.credentials, hello, until).map_err(|why| problem(rank, address, why))
     }
 }
 
 /// A caller that proves to be a higher rank of this world, or why it is refused.
 fn introduced(
     own: usize,
+    lanes: usize,
     table: &Table,
-    secret: Option<&Secret>,
-    tls: Option<&TlsConfigs>,
+    credentials: &Credentials,
     stream: TcpStream,
 ) -> Result<Admitted, String> {
     let lost = |error: std::io::Error| format!("the connection broke: {error}");
     stream.set_nonblocking(false).map_err(lost)?;
     stream.set_nodelay(true).map_err(lost)?;
-    stream.set_read_timeout(Some(INTRODUCTION)).map_err(lost)?;
-    let mut stream = wire(stream, tls, false).map_err(lost)?;
-    handshake::answer(&mut stream, secret)?;
-    let mut greeting = [0; GREETING];
-    stream.read_exact(&mut greeting).map_err(lost)?;
-    let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| greeting[at + i]));
-    if word(0) != table.token {
-        return Err("it means another world".into());
-    }
-    let (rank, lane) = (word(8) as usize, word(16) as usize);
-    if rank <= own || rank >= table.data.len() {
-        return Err(format!("it says that it is rank {rank}"));
-    }
-    Ok((rank, lane, stream))
+    let ranks = table.data.len() as u64;
+    let is_meant = |hello: &Hello| {
+        let Hello { plane, token, caller, callee, world_size, lane, .. } = *hello;
+        if plane != Plane::Data {
+            return Err("it came to the wrong port".to_owned());
+        }
+        if (token, world_size) != (table.token, ranks) {
+            return Err("it means another world".to_owned());
+        }
+        if caller <= own as u64 || caller >= ranks || callee != own as u64 || lane as usize >= lanes {
+            return Err(format!(
+                "it says that it is rank {caller} and means connection {lane} of rank {callee}"
+            ));
+        }
+        Ok(())
+    };
+    let (hello, wire) = handshake::answer(stream, credentials, Instant::now() + INTRODUCTION, is_meant)?;
+    Ok((hello.caller as usize, hello.lane as usize, wire))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
+    use super::super::encryption::Encryption;
+    use super::super::secret::Secret;
     use super::*;
     use crate::failure::Cause;
+    use crate::patience::Patience;
+    use crate::transport::tcp::Tcp;
+    use crate::transport::{Link, Section};
 
-    fn mesh(rank: usize, table: &Table, secret: Option<&'static Secret>) -> Connections<'static> {
-        Connections {
-            rank,
-            table: Arc::new(table.clone()),
-            lanes: 2,
-            secret,
-            tls: None,
-            timeout: Duration::from_secs(20),
-        }
+    fn with(secret: Option<u8>) -> Credentials {
+        let secret = secret.map(|byte| Secret::new(&[byte; 16]).expect("long"));
+        Credentials { secret, encryption: Encryption::All }
+    }
+
+    fn mesh<'a>(rank: usize, table: &Table, credentials: &'a Credentials) -> Connections<'a> {
+        let timeout = Duration::from_secs(20);
+        Connections { rank, table: Arc::new(table.clone()), lanes: 2, credentials, timeout }
+    }
+
+    /// Introduces itself to a rank as somebody who says this.
+    fn call(
+        stream: TcpStream,
+        credentials: &Credentials,
+        (token, caller, callee, lane): (u64, u64, u64, u32),
+    ) -> Result<Wire, String> {
+        let (plane, world_size) = (Plane::Data, 2);
+        let hello =
+            Hello { plane, has_secret: false, sealed: false, lane, token, caller, callee, world_size };
+        handshake::call(stream, credentials, hello, Instant::now() + Duration::from_secs(20))
     }
 
     #[test]
     fn strangers_at_a_data_port_are_refused_and_harm_nothing() {
-        let secret: &'static Secret = Box::leak(Box::new(Secret::new(&[3; 16]).expect("long")));
+        let ours = with(Some(3));
         let listeners = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"));
         let data = listeners.iter().map(|listener| listener.local_addr().expect("bound")).collect();
         let table = Table { data, processes: Vec::new(), token: 7 };
+        let address = table.data[0];
         // Noise, half a hello, and silence.
-        let mut strangers: Vec<TcpStream> = [vec![0xff; 64], b"PHALANX2".to_vec(), Vec::new()]
+        let mut strangers: Vec<TcpStream> = [vec![0xff; 64], b"PHALANX3".to_vec(), Vec::new()]
             .iter()
             .map(|bytes| {
-                let mut stranger = TcpStream::connect(table.data[0]).expect("it listens");
+                let mut stranger = TcpStream::connect(address).expect("it listens");
                 stranger.write_all(bytes).expect("it reads");
                 stranger
             })
@@ -213,54 +218,50 @@ mod tests {
         for _ in 0..40 {
             let mut bytes: Vec<u8> = (0..draw() % 200).map(|_| draw() as u8).collect();
             if draw() % 2 == 0 {
-                bytes.splice(0..0, [&b"PHALANX2"[..], &[1, 1, 0, 0, 0, 0, 0, 0]].concat());
+                bytes.splice(0..0, [&b"PHALANX3"[..], &[1, 1, 1, 0]].concat());
             }
-            let mut stranger = TcpStream::connect(table.data[0]).expect("it listens");
+            let mut stranger = TcpStream::connect(address).expect("it listens");
             // It may be closed already.
             let _ = stranger.write_all(&bytes);
             strangers.push(stranger);
         }
-        // Members of another world, of a rank that does not exist, and of this rank itself, who know the secret; and one who
-        // does not.
-        let address = table.data[0];
-        let knowing: Vec<_> = [(8_u64, 1_u64), (7, 2), (7, 0)]
-            .into_iter()
-            .map(|(token, rank)| {
-                std::thread::spawn(move || {
-                    let mut stream = TcpStream::connect(address).expect("it listens");
-                    handshake::call(&mut stream, Some(secret)).expect("the secret is right");
-                    for word in [token, rank, 0] {
-                        stream.write_all(&word.to_le_bytes()).expect("it reads");
-                    }
-                    stream
-                })
-            })
-            .collect();
-        let wrong = std::thread::spawn(move || {
-            let guess = Secret::new(&[4; 16]).expect("long");
-            let mut stream = TcpStream::connect(address).expect("it listens");
-            handshake::call(&mut stream, Some(&guess)).expect_err("the secret is wrong")
-        });
-        let none = std::thread::spawn(move || {
-            let mut stream = TcpStream::connect(address).expect("it listens");
-            handshake::call(&mut stream, None).expect_err("there is a secret")
+        // Members of another world, of a rank that does not exist, this rank itself, one that means another rank or a connection
+        // that there is not, who know the secret; and those who do not.
+        let right = (7, 1, 0, 0);
+        let cases = [
+            (Some(3), (8, 1, 0, 0), "another world"),
+            (Some(3), (7, 2, 0, 0), "another rank"),
+            (Some(3), (7, 0, 0, 0), "another rank"),
+            (Some(3), (7, 1, 1, 0), "another rank"),
+            (Some(3), (7, 1, 0, 2), "another rank"),
+            (Some(4), right, "another than this rank's"),
+            (None, right, "this rank has none"),
+        ];
+        let refused = cases.map(|(secret, says, words)| {
+            // Before rank 1, with whom the waiting ends.
+            let stream = TcpStream::connect(address).expect("it listens");
+            let calling = std::thread::spawn(move || call(stream, &with(secret), says).expect_err(words));
+            (calling, words)
         });
         let [first, second] = listeners;
-        let shared = table.clone();
+        let (shared, theirs) = (table.clone(), ours.clone());
         let other =
-            std::thread::spawn(move || mesh(1, &shared, Some(secret)).connect(&second, &Failure::default()));
-        let mut own =
-            mesh(0, &table, Some(secret)).connect(&first, &Failure::default()).expect("rank 1 came");
+            std::thread::spawn(move || mesh(1, &shared, &theirs).connect(&second, &Failure::default()));
+        let mut own = mesh(0, &table, &ours).connect(&first, &Failure::default()).expect("rank 1 came");
         let mut other = other.join().expect("no panic").expect("rank 0 listens");
-        for (lane, text) in [b"first", b"secnd"].into_iter().enumerate() {
-            other[0][lane].write_all(text).expect("connected");
-            let mut heard = [0; 5];
-            own[1][lane].read_exact(&mut heard).expect("connected");
-            assert_eq!(&heard, text);
+        let patience = |failure| Patience { failure, timeout: Duration::from_secs(20) };
+        let [mut own, mut other] = [own.remove(1), other.remove(0)]
+            .map(|lanes| Tcp::new(lanes, patience(Arc::default())).expect("a link"));
+        own.send([b"head", &[9; 200_000]]).expect("connected");
+        let (mut head, mut body) = ([0; 4], vec![0; 200_000]);
+        other.receive(Section::Header, &mut head).expect("connected");
+        other.receive(Section::Payload, &mut body).expect("connected");
+        assert!(&head == b"head" && body == [9; 200_000]);
+        for (calling, words) in refused {
+            let why = calling.join().expect("no panic");
+            assert!(why.contains(words), "{why}");
         }
-        assert!(wrong.join().expect("no panic").contains("another than this rank's"));
-        assert!(none.join().expect("no panic").contains("this rank has none"));
-        strangers.extend(knowing.into_iter().map(|stranger| stranger.join().expect("no panic")));
+        drop(strangers);
     }
 
     #[test]
@@ -270,7 +271,7 @@ mod tests {
         let table = Table { data: vec![address; 3], processes: Vec::new(), token: 7 };
         let failure = Failure::default();
         failure.set(Cause::Lost(2));
-        let error = mesh(0, &table, None).connect(&listener, &failure).expect_err("broken");
+        let error = mesh(0, &table, &with(None)).connect(&listener, &failure).expect_err("broken");
         assert!(error.to_string().contains("rank 2 was lost"), "{error}");
     }
 }

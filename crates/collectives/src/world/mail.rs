@@ -3,21 +3,21 @@
 //! door, and are passed on to the control plane.
 
 use std::net::{SocketAddr, TcpListener};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
 
-use super::doors::{Errand, GREETING, Key, read_greeting};
-use super::handshake;
-use super::secret::Purpose;
-use crate::control::{Caller, Connection, ControlPlane};
+use super::doors::Key;
+use super::hello::Plane;
+use crate::control::{Caller, ControlPlane};
 use crate::error::{CommError, Result};
+use crate::failure::Cause;
 use crate::mailbox::{Channel, Inbox, Mail, has_left};
+use crate::sealed::is_altered;
 
 /// Before each message: the communicator, the channel, the length, and over a simulated link when it has left.
 const HEADER: usize = 24;
@@ -26,7 +26,7 @@ const HEADER: usize = 24;
 const LONGEST: usize = 1 << 32;
 
 /// What is reserved for a message before it comes: whoever announces more has to send it.
-const RESERVED: usize = 16 << 20;
+const RESERVED: usize = 1 << 20;
 
 /// Bytes that may wait for a connection; a sender that is further ahead waits.
 const QUEUE: usize = 64 << 20;
@@ -120,7 +120,7 @@ impl ProcessMail {
     ) -> Result<Arc<Self>> {
         let outgoing = post.addresses.iter().map(|_| Mutex::default()).collect();
         let post = Arc::new(post);
-        control.spawn(Box::pin(accept(post.clone(), listener)))?;
+        control.spawn(Box::pin(accept(post.clone(), listener, Arc::downgrade(control))))?;
         Ok(Arc::new(Self { post, control: control.clone(), timeout, outgoing }))
     }
 
@@ -193,11 +193,11 @@ impl Mail for ProcessMail {
 /// Opens the connection to a rank and writes what is for it.
 async fn deliver(post: Arc<Post>, to: usize, mut messages: UnboundedReceiver<Vec<u8>>, flow: Arc<Flow>) {
     let writing = async {
-        let mut stream =
-            match timeout(INTRODUCTION, post.key.open(post.addresses[to], Errand::Messages)).await {
-                Ok(called) => called?,
-                Err(_) => return Err("it does not answer".to_owned()),
-            };
+        let mut stream = match timeout(INTRODUCTION, post.key.open(to, post.addresses[to], Plane::Mail)).await
+        {
+            Ok(called) => called?,
+            Err(_) => return Err("it does not answer".to_owned()),
+        };
         let lost = |error: std::io::Error| format!("the connection broke: {error}");
         while let Some(message) = messages.recv().await {
             stream.write_all(&message).await.map_err(lost)?;
@@ -216,7 +216,7 @@ async fn deliver(post: Arc<Post>, to: usize, mut messages: UnboundedReceiver<Vec
 }
 
 /// Lets in whoever proves to be a rank of this world, and reads what it sends.
-async fn accept(post: Arc<Post>, listener: TcpListener) {
+async fn accept(post: Arc<Post>, listener: TcpListener, control: Weak<ControlPlane>) {
     let listener = listener.set_nonblocking(true).and_then(|()| tokio::net::TcpListener::from_std(listener));
     let listener = match listener {
         Ok(listener) => listener,
@@ -227,17 +227,21 @@ async fn accept(post: Arc<Post>, listener: TcpListener) {
     while let Ok(door) = doors.clone().acquire_owned().await {
         match listener.accept().await {
             Ok((stream, from)) => {
-                let post = post.clone();
+                let (post, control) = (post.clone(), control.clone());
                 tokio::spawn(async move {
-                    let introduced = match timeout(INTRODUCTION, introduce(&post, stream)).await {
+                    let introduced = match timeout(INTRODUCTION, post.key.answer(stream)).await {
                         Ok(introduced) => introduced,
                         Err(_) => Err("it did not introduce itself".to_owned()),
                     };
                     drop(door);
                     match introduced {
-                        Ok((rank, Errand::Messages, stream)) => read(&post, rank, stream).await,
                         // A control plane that has ended needs nobody.
-                        Ok((rank, Errand::Hub, stream)) => drop(post.callers.send((rank, stream))),
+                        Ok((rank, Plane::Succession, stream)) => drop(post.callers.send((rank, stream))),
+                        Ok((rank, _, stream)) => match read(&post.inbox, rank, stream).await {
+                            Err(error) if is_altered(&error) => alarm(&post, &control, rank),
+                            // Whether it left or was lost is for the control plane to say.
+                            _ => {}
+                        },
                         Err(reason) => tracing::warn!(%from, %reason, "refused a connection for messages"),
                     }
                 });
@@ -250,40 +254,76 @@ async fn accept(post: Arc<Post>, listener: TcpListener) {
     }
 }
 
-/// The rank at the other end of a connection and what it wants, or why it is refused.
-async fn introduce(post: &Post, stream: TcpStream) -> Result<(usize, Errand, Connection), String> {
-    let lost = |error: std::io::Error| format!("the connection broke: {error}");
-    let key = &post.key;
-    let mut stream = handshake::control(stream, key.tls.as_ref(), false).await?;
-    handshake::answer_async(&mut stream, key.secret.as_ref(), Purpose::Mail).await?;
-    let mut greeting = [0; GREETING];
-    stream.read_exact(&mut greeting).await.map_err(lost)?;
-    let (token, rank, errand) = read_greeting(greeting);
-    if token != key.token {
-        return Err("it means another world".into());
+/// Breaks the world: what a rank has sent was altered on its way, so that messages are missing.
+fn alarm(post: &Post, control: &Weak<ControlPlane>, rank: usize) {
+    if let Some(control) = control.upgrade() {
+        let reason = format!("a message of rank {rank} was altered on its way");
+        control.alert(Cause::Aborted(post.inbox.own(), reason));
     }
-    if rank >= post.addresses.len() || rank == post.inbox.own() {
-        return Err(format!("it says that it is rank {rank}"));
-    }
-    Ok((rank, errand, stream))
 }
 
 /// Puts what a rank sends into the inbox, until it leaves.
-async fn read(post: &Post, rank: usize, mut stream: Connection) {
+pub(super) async fn read(
+    inbox: &Inbox,
+    rank: usize,
+    mut stream: impl AsyncRead + Unpin,
+) -> std::io::Result<()> {
     let mut header = [0; HEADER];
-    // Whether it left or was lost is for the control plane to say.
-    while stream.read_exact(&mut header).await.is_ok() {
+    loop {
+        stream.read_exact(&mut header).await?;
         let short = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| header[at + i]));
         let channel = Channel { communicator: short(0), number: short(4) };
         let long = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| header[at + i]));
         let (length, left) = (long(8), long(16));
         if length > LONGEST as u64 {
-            return tracing::warn!(rank, length, "a rank announces a message of impossible length");
+            tracing::warn!(rank, length, "a rank announces a message of impossible length");
+            return Ok(());
         }
         let mut bytes = Vec::with_capacity((length as usize).min(RESERVED));
-        let read = (&mut stream).take(length).read_to_end(&mut bytes).await;
-        if read.is_err() || bytes.len() as u64 != length || !post.inbox.put(rank, channel, bytes, left) {
-            return;
+        (&mut stream).take(length).read_to_end(&mut bytes).await?;
+        if bytes.len() as u64 != length || !inbox.put(rank, channel, bytes, left) {
+            return Ok(());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::encryption::{Credentials, Encryption};
+    use super::super::secret::Secret;
+    use super::super::tampering::{HANDSHAKE, proxy};
+    use super::*;
+    use crate::control::{Command, Watched};
+
+    #[test]
+    fn an_altered_message_breaks_the_world_by_name() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let secret = Some(Secret::new(&[5; 16]).expect("long"));
+        let credentials = Credentials { secret, encryption: Encryption::All };
+        let watched = Watched::default();
+        let (control, mut commands) = ControlPlane::remote(watched.clone());
+        let (control, (callers, _)) = (Arc::new(control), unbounded_channel());
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let key = |own| Key { own, world_size: 2, token: 9, credentials: credentials.clone() };
+        let post = Arc::new(Post {
+            inbox: Inbox::new(0, watched.failure.clone(), None),
+            addresses: vec![address; 2],
+            key: key(0),
+            callers,
+        });
+        runtime.block_on(async {
+            tokio::spawn(accept(post.clone(), listener, Arc::downgrade(&control)));
+            let way = proxy(address, HANDSHAKE + 30);
+            let mut stream = key(1).open(0, way, Plane::Mail).await.expect("a rank");
+            stream.write_all(&[0; HEADER + 50]).await.expect("it reads");
+            stream.flush().await.expect("it reads");
+            let told = timeout(Duration::from_secs(10), commands.recv()).await.expect("in time");
+            let Some(Command::Broken(Cause::Aborted(0, reason), _)) = told else {
+                panic!("nothing of the kind")
+            };
+            assert_eq!(reason, "a message of rank 1 was altered on its way");
+        });
+        assert!(watched.failure.is_set());
     }
 }

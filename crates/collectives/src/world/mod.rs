@@ -3,11 +3,16 @@
 mod config;
 mod connect;
 mod doors;
+mod encryption;
 mod environment;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod handshake;
+mod hello;
 mod host;
 mod interface;
 mod mail;
+mod noise;
 mod pmi;
 mod processes;
 mod regroup;
@@ -15,14 +20,15 @@ mod rendezvous;
 mod scontrol;
 mod search;
 mod secret;
+#[cfg(test)]
+mod tampering;
 mod threads;
-mod tls;
 
 pub use config::WorldConfig;
+pub use encryption::Encryption;
 pub use regroup::{Regrouped, regroup};
 pub use secret::Secret;
 pub use threads::{threads, threads_over};
-pub use tls::Tls;
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -40,6 +46,7 @@ use crate::mailbox::Inbox;
 use crate::patience::Patience;
 use crate::simulated::Port;
 use doors::Key;
+use encryption::Credentials;
 use mail::{Post, ProcessMail};
 use processes::Process;
 
@@ -132,21 +139,20 @@ fn meet(config: &WorldConfig, listener: Option<TcpListener>, watched: &Watched) 
         rendezvous::meet(config, listener, data.local_addr().map_err(io)?, watched.clone(), calling)?;
     let connector =
         Process { config: config.clone(), address: table.data[config.rank].ip(), token: table.token };
-    let tls = config.tls_configs()?;
     let port = config.link.map(|link| Arc::new(Port::new(link)));
     let inside = config.host_link.map(|link| Arc::new(Port::new(link)));
     let post = Post {
         inbox: Inbox::new(config.rank, failure.clone(), port.clone()),
         addresses: table.data.clone(),
-        key: Key { own: config.rank, token: table.token, secret: config.secret.clone(), tls: tls.clone() },
+        key: config.key(table.token),
         callers,
     };
+    let credentials = config.credentials();
     let connections = connect::Connections {
         rank: config.rank,
         table: Arc::new(table),
         lanes: config.streams,
-        secret: config.secret.as_ref(),
-        tls: tls.as_ref(),
+        credentials: &credentials,
         timeout: config.connect_timeout,
     };
     let streams = connections.connect(&data, &failure)?;
@@ -193,9 +199,14 @@ fn on_one_machine(config: &WorldConfig, backend: &mut Backend) -> Result<()> {
 }
 
 impl WorldConfig {
-    /// What encrypted connections show and ask for, if connections are encrypted.
-    fn tls_configs(&self) -> Result<Option<tls::TlsConfigs>> {
-        self.tls.as_ref().map(tls::TlsConfigs::read).transpose()
+    /// What connections of this world have to show.
+    fn credentials(&self) -> Credentials {
+        Credentials { secret: self.secret.clone(), encryption: self.encryption }
+    }
+
+    /// What this rank needs to call others of the world with this token, and to be called.
+    fn key(&self, token: u64) -> Key {
+        Key { own: self.rank, world_size: self.world_size, token, credentials: self.credentials() }
     }
 
     /// Where ranks meet, for errors.

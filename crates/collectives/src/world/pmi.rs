@@ -116,6 +116,32 @@ fn talk(
     Ok(Told { job: format!("mpiexec {table}"), addresses })
 }
 
+/// What a server of PMI says whose answers are these.
+#[cfg(feature = "fuzzing")]
+pub(super) fn told_by(answers: &[u8], rank: u64) -> Result<Told> {
+    /// Reads from a recording; what is written goes nowhere.
+    struct Recording<'a>(&'a [u8]);
+
+    impl std::io::Read for Recording<'_> {
+        fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+            self.0.read(into)
+        }
+    }
+
+    impl std::io::Write for Recording<'_> {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let mut server = Server { stream: Recording(answers) };
+    talk(&mut server, rank, true, || vec![IpAddr::from([10, 0, 0, 1])])
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::{Cursor, Read, Write};

@@ -52,13 +52,12 @@ fn connect(
     listener: &TcpListener,
     backend: &Backend,
 ) -> Result<Links> {
-    let tls = config.tls_configs()?;
+    let credentials = config.credentials();
     let connections = Connections {
         rank,
         table: Arc::new(table),
         lanes: config.streams,
-        secret: config.secret.as_ref(),
-        tls: tls.as_ref(),
+        credentials: &credentials,
         timeout: config.connect_timeout,
     };
     links(config, connections.connect(listener, &backend.shared.failure)?, &backend.patience)

@@ -10,11 +10,11 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::config::WorldConfig;
 use super::connect::Table;
-use super::doors::{Doors, Key};
+use super::doors::Doors;
 use super::handshake;
+use super::hello::{Hello, Plane};
 use super::host;
 use super::search;
-use super::secret::Purpose;
 use crate::control::frame::{self, Message, PROTOCOL};
 use crate::control::{self, Caller, Connection, ControlPlane, Heartbeat, Met, Process, Succession, Watched};
 use crate::error::{CommError, Result};
@@ -34,7 +34,6 @@ pub(super) fn meet(
     callers: UnboundedReceiver<Caller>,
 ) -> Result<(ControlPlane, Table)> {
     let io = |error: std::io::Error| config.rendezvous(error.to_string());
-    let tls = config.tls_configs()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(io)?;
     let (met, result) = crossbeam_channel::bounded(1);
     let (control, commands) = ControlPlane::remote(watched.clone());
@@ -59,8 +58,8 @@ pub(super) fn meet(
                 match outcome {
                     Err(error) => drop(met.send(Err(error))),
                     Ok((table, connections)) => {
-                        let (own, secret) = (shared.rank, shared.secret.clone());
-                        let key = Key { own, token: table.token, secret, tls };
+                        let own = shared.rank;
+                        let key = shared.key(table.token);
                         let doors = Arc::new(Doors { table: Arc::new(table.clone()), key });
                         drop(met.send(Ok(table)));
                         let heartbeat = Heartbeat {
@@ -88,7 +87,6 @@ async fn host(
     let io = |error: std::io::Error| config.rendezvous(error.to_string());
     listener.set_nonblocking(true).map_err(io)?;
     let listener = tokio::net::TcpListener::from_std(listener).map_err(io)?;
-    let tls = config.tls_configs()?;
     let deadline = Instant::now() + config.connect_timeout;
     let mut table: Vec<Option<(SocketAddr, Process)>> = vec![None; config.world_size];
     table[0] = Some((data, host::process(config)));
@@ -103,13 +101,13 @@ async fn host(
                         tracing::warn!(%from, "rendezvous: too many strangers at once; refused one");
                         continue;
                     }
-                    let (secret, tls) = (config.secret.clone(), tls.clone());
+                    let credentials = config.credentials();
                     introductions.spawn(async move {
                         let first = timeout(INTRODUCTION, async {
-                            let mut stream = handshake::control(stream, tls.as_ref(), false).await?;
-                            handshake::answer_async(&mut stream, secret.as_ref(), Purpose::Control).await?;
+                            let (hello, mut stream) =
+                                handshake::answer_async(stream, &credentials, means_rendezvous).await?;
                             let message = frame::read(&mut stream).await.map_err(|error| error.to_string())?;
-                            Ok::<_, String>((stream, message))
+                            Ok::<_, String>((hello, stream, message))
                         });
                         (from, first.await)
                     });
@@ -118,7 +116,7 @@ async fn host(
             },
             Some(introduced) = introductions.join_next() => {
                 let Ok((from, first)) = introduced else { continue };
-                let (mut stream, message) = match first {
+                let (hello, mut stream, message) = match first {
                     Ok(Ok(introduced)) => introduced,
                     Ok(Err(reason)) => {
                         tracing::warn!(%from, %reason, "rendezvous: refused a connection");
@@ -129,7 +127,7 @@ async fn host(
                         continue;
                     }
                 };
-                match admit(config, &table, &message) {
+                match admit(config, &table, &hello, &message) {
                     // One that has gone again may come again.
                     Ok((rank, place)) => match frame::write(&mut stream, &Message::Admitted).await {
                         Ok(()) => {
@@ -181,10 +179,19 @@ fn missing(table: &[Option<(SocketAddr, Process)>]) -> Vec<usize> {
     table.iter().enumerate().filter(|(_, place)| place.is_none()).map(|(rank, _)| rank).collect()
 }
 
+/// Whether a caller means rank 0's meeting place.
+fn means_rendezvous(hello: &Hello) -> Result<(), String> {
+    match (hello.plane, hello.callee) {
+        (Plane::Rendezvous, 0) => Ok(()),
+        _ => Err("it came to the wrong port".to_owned()),
+    }
+}
+
 /// The rank of a registration, its data address and its process, or what to answer to one that is refused.
-fn admit(
+pub(super) fn admit(
     config: &WorldConfig,
     table: &[Option<(SocketAddr, Process)>],
+    hello: &Hello,
     message: &Message,
 ) -> Result<(usize, (SocketAddr, Process)), Message> {
     let refused = |reason: String| Err(Message::Refused { reason });
@@ -199,6 +206,12 @@ fn admit(
     }
     if *world_size != config.world_size {
         return refused(format!("a world of {world_size} ranks; this one has {}", config.world_size));
+    }
+    if (hello.caller, hello.world_size) != (*rank as u64, *world_size as u64) {
+        return refused(format!(
+            "rank {rank} has shaken hands as rank {} of {}",
+            hello.caller, hello.world_size
+        ));
     }
     match table.get(*rank) {
         Some(None) => Ok((*rank, (*data, process.clone()))),

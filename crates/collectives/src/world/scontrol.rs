@@ -18,7 +18,7 @@ pub(super) fn reach(node: &str) -> String {
 }
 
 /// The address in what `scontrol show node` prints.
-fn address_of(said: &str) -> Option<String> {
+pub(super) fn address_of(said: &str) -> Option<String> {
     let words = said.split_whitespace().filter_map(|word| word.strip_prefix("NodeAddr="));
     words.map(str::to_owned).find(|address| !address.is_empty())
 }

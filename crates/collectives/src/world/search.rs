@@ -12,10 +12,9 @@ use tokio::time::{Instant, timeout_at};
 use super::config::WorldConfig;
 use super::connect::Table;
 use super::handshake;
+use super::hello::{Hello, Plane};
 use super::host;
 use super::rendezvous::INTRODUCTION;
-use super::secret::Purpose;
-use super::tls::TlsConfigs;
 use crate::control::Connection;
 use crate::control::frame::{self, Message, PROTOCOL};
 use crate::error::{CommError, Result};
@@ -45,11 +44,11 @@ pub(super) async fn join(
 ) -> Result<(Table, Connection)> {
     let deadline = Instant::now() + config.connect_timeout;
     let mut knocking = JoinSet::new();
-    let (place, tls) = (config.master_address()?, config.tls_configs()?);
+    let place = config.master_address()?;
     let shared = Arc::new(config.clone());
     for port in config.ports() {
-        let (config, tls, address) = (shared.clone(), tls.clone(), SocketAddr::new(place.ip(), port));
-        knocking.spawn(async move { (port, knock(&config, tls.as_ref(), address, data, deadline).await) });
+        let (config, address) = (shared.clone(), SocketAddr::new(place.ip(), port));
+        knocking.spawn(async move { (port, knock(&config, address, data, deadline).await) });
     }
     let mut strangers = Vec::new();
     let (address, mut stream) = loop {
@@ -124,7 +123,6 @@ fn unfound(config: &WorldConfig, mut strangers: Vec<(u16, String)>) -> CommError
 /// the end; where there are several, rank 0 may yet come.
 async fn knock(
     config: &WorldConfig,
-    tls: Option<&TlsConfigs>,
     address: SocketAddr,
     data: SocketAddr,
     deadline: Instant,
@@ -142,7 +140,7 @@ async fn knock(
             Ok(Ok(stream)) => {
                 // Who says nothing at one of several ports may be anybody; at the only one it is rank 0, which is slow.
                 let patience = if only { deadline } else { deadline.min(Instant::now() + INTRODUCTION) };
-                match timeout_at(patience, introduce(config, tls, stream, data)).await {
+                match timeout_at(patience, introduce(config, stream, data)).await {
                     Ok(Answer::Admitted(stream)) => return Ok(stream),
                     Ok(Answer::Refused(reason)) => return Err(Unmet::Refused(reason)),
                     Ok(Answer::Stranger(words)) if only => return Err(Unmet::Strange(words)),
@@ -166,23 +164,23 @@ async fn knock(
 }
 
 /// Says who this rank is and hears what the other side says to that.
-async fn introduce(
-    config: &WorldConfig,
-    tls: Option<&TlsConfigs>,
-    stream: TcpStream,
-    data: SocketAddr,
-) -> Answer {
+async fn introduce(config: &WorldConfig, stream: TcpStream, data: SocketAddr) -> Answer {
     // The address that rank 0 sees is the one that others reach, unless this rank listens on a fixed one.
     let reachable = match (data.ip().is_unspecified(), stream.local_addr()) {
         (true, Ok(own)) => SocketAddr::new(own.ip(), data.port()),
         _ => data,
     };
-    let shaking = async {
-        let mut stream = handshake::control(stream, tls, true).await?;
-        handshake::call_async(&mut stream, config.secret.as_ref(), Purpose::Control).await?;
-        Ok::<_, String>(stream)
+    let hello = Hello {
+        plane: Plane::Rendezvous,
+        has_secret: false,
+        sealed: false,
+        lane: 0,
+        token: 0,
+        caller: config.rank as u64,
+        callee: 0,
+        world_size: config.world_size as u64,
     };
-    let mut stream = match shaking.await {
+    let mut stream = match handshake::call_async(stream, &config.credentials(), hello).await {
         Ok(stream) => stream,
         Err(why) => return Answer::Stranger(why),
     };

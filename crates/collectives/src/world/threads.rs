@@ -79,18 +79,26 @@ pub fn threads_over(world_size: usize, link: SimulatedLink) -> Result<Vec<Commun
 }
 
 fn world(world_size: usize, link: Option<SimulatedLink>) -> Result<Vec<Communicator>> {
-    let ports: Vec<_> = (0..world_size).map(|_| link.map(|link| Arc::new(Port::new(link)))).collect();
     let watched: Vec<Watched> = (0..world_size).map(|_| Watched::default()).collect();
+    let failures: Vec<_> = watched.iter().map(|rank| rank.failure.clone()).collect();
+    let links = local::world(&failures, DEFAULT_OP_TIMEOUT);
+    over(links.into_iter().zip(engine::of_threads(world_size)).collect(), watched, link)
+}
+
+/// The communicators of a world of threads that have these links to each other, and memory where there is any.
+pub(super) fn over(
+    ends: Vec<End>,
+    watched: Vec<Watched>,
+    link: Option<SimulatedLink>,
+) -> Result<Vec<Communicator>> {
+    let world_size = ends.len();
+    let ports: Vec<_> = (0..world_size).map(|_| link.map(|link| Arc::new(Port::new(link)))).collect();
     let failures: Vec<_> = watched.iter().map(|rank| rank.failure.clone()).collect();
     let timeout = DEFAULT_OP_TIMEOUT;
     let control = Arc::new(ControlPlane::local(watched.clone()));
-    let links = local::world(&failures, timeout);
-    let memories = engine::of_threads(world_size);
     let mail = LocalMail::world(&failures, &ports);
     let nursery = Arc::new(Nursery { failures, timeout, new: Mutex::default() });
-    links
-        .into_iter()
-        .zip(memories)
+    ends.into_iter()
         .zip(watched)
         .zip(mail.into_iter().zip(ports))
         .enumerate()

@@ -3,8 +3,13 @@
 use crate::error::{Checked, DataError, Result};
 use std::path::{Path, PathBuf};
 
-/// The most shards that a path may mean: more is a slip of the pen.
+/// The most shards that a path may mean: more is a slip of the pen. So are longer paths with braces, more braces, and numbers with more
+/// digits than any number of shards has.
 const MOST: usize = 1_000_000;
+const LONGEST: usize = 4096;
+const MOST_BYTES: usize = 256 << 20;
+const MOST_BRACES: usize = 16;
+const MOST_DIGITS: usize = 20;
 
 /// The shards of a path, in order. Braces hold a range of whole numbers, `{000..012}`, with as many digits as its ends where
 /// these have as many, or a list, `{a,b,c}`; several braces are combined, the last one changing fastest; paths are put together
@@ -17,6 +22,13 @@ pub fn expand(path: &str) -> Result<Vec<PathBuf>> {
     for part in path.split("::") {
         if part.is_empty() {
             return Err(problem(path, "a path between `::` is empty"));
+        }
+        let open = part.matches('{').count();
+        if open > MOST_BRACES || (open > 0 && part.len() > LONGEST) {
+            return Err(problem(
+                part.get(..100).unwrap_or_default(),
+                "more or longer braces than paths have",
+            ));
         }
         for name in braces(part).map_err(|reason| problem(path, reason))? {
             let file = PathBuf::from(name);
@@ -69,8 +81,9 @@ fn braces(pattern: &str) -> Checked<Vec<String>> {
         None => return Err(format!("`{{{inside}}}` is neither a range `{{0..9}}` nor a list `{{a,b}}`")),
     };
     let after = braces(after)?;
-    if choices.len().saturating_mul(after.len()) > MOST {
-        return Err(format!("more than {MOST} shards"));
+    let names = choices.len().saturating_mul(after.len());
+    if names > MOST || names.saturating_mul(pattern.len()) > MOST_BYTES {
+        return Err(format!("more than {MOST} shards, or names of more than {MOST_BYTES} bytes in all"));
     }
     Ok(choices
         .iter()
@@ -82,6 +95,9 @@ fn range(from: &str, to: &str) -> Checked<Vec<String>> {
     let number = |text: &str| {
         text.parse::<usize>().map_err(|_| format!("`{text}` in `{{{from}..{to}}}` is no whole number"))
     };
+    if from.len().max(to.len()) > MOST_DIGITS {
+        return Err(format!("numbers of more than {MOST_DIGITS} digits"));
+    }
     let (first, last) = (number(from)?, number(to)?);
     if first > last || last - first >= MOST {
         return Err(format!("`{{{from}..{to}}}` does not go up, or is of more than {MOST}"));
@@ -120,6 +136,8 @@ mod tests {
             "{0..99999999}",
             "a.tar::",
             "{0..9999}{0..9999}",
+            "{0..000000000000000000000000000001}",
+            &"{0..1}".repeat(17),
         ] {
             assert!(expand(bad).is_err(), "{bad}");
         }

@@ -30,12 +30,12 @@ pub(super) struct RankArgs {
 /// A rank on the leash of a supervisor.
 pub(super) fn run(program: &Program, args: &RankArgs) -> Result<(), CliError> {
     let stop = StopFlag::default();
-    if !Leash::follow(&stop) {
-        return Err(CliError::Usage("`rank` is started by `phalanx train`".to_owned()));
-    }
+    let leash = Leash::follow(&stop).map_err(CliError::failed)?;
+    let leash = leash.ok_or_else(|| CliError::Usage("`rank` is started by `phalanx train`".to_owned()))?;
     let folder = RunFolder::open(&args.folder).map_err(CliError::failed)?;
     let world = engine::launcher_world().map_err(CliError::failed)?;
     let world = world.ok_or_else(|| CliError::Usage("`rank` finds no launcher's environment".to_owned()))?;
+    let world = world.with_secret(leash.secret);
     let resolved = program.catalogue().resolve_run(&folder.config())?;
     let task = task_of(program, &resolved.config)?;
     let kept = match std::env::var_os(KEEPS_OUTPUT) {

@@ -1,6 +1,6 @@
 //! Every key of the configuration: its type, its default and its meaning.
 
-use phalanx_collectives::{Algorithm, Clock};
+use phalanx_collectives::{Algorithm, Clock, Encryption};
 use phalanx_data::Tail;
 use phalanx_data::transform::{Filter, Normalise, ResizeMode};
 use phalanx_models::diffusion::samplers::SamplerKind;
@@ -16,7 +16,7 @@ use super::section::{KeyDoc, KeyType, Mismatch, choices, library_choices, sectio
 use crate::trace::TraceSteps;
 
 library_choices! {
-    Algorithm, BetaSchedule, Clock, CodecKind, CodecScope, CodecWhen, Filter, Overlap, Precision, Prediction, ResizeMode, SamplerKind, Tail,
+    Algorithm, BetaSchedule, Clock, CodecKind, CodecScope, CodecWhen, Encryption, Filter, Overlap, Precision, Prediction, ResizeMode, SamplerKind, Tail,
     Topology
 }
 
@@ -287,6 +287,9 @@ sections! {
     comm: CommConfig {
         /// Which way gradients and sharded parameters go; a strategy that cannot go that way is refused.
         algorithm: Algorithm = Algorithm::Auto;
+        /// Which connections are encrypted where ranks share a secret: `none`; `control`, those by which ranks meet and watch each
+        /// other; `all`, also those of data, which needs a secret (`PHALANX_SECRET_FILE`; ranks that are started here have one).
+        encryption: Encryption = Encryption::Control;
         /// A slower network than there is, for experiments on one machine: each rank's messages take as long as over a link of its own,
         /// such as `10Gbit,20us`, and ranks share no memory; empty = none.
         link: String = String::new();

@@ -1,6 +1,6 @@
 //! What a rank computes on: the processor, or a GPU.
 
-use phalanx_collectives::{Algorithm, Communicator};
+use phalanx_collectives::{Algorithm, Communicator, Encryption};
 use phalanx_sharding::{CodecKind, Strategy};
 use phalanx_tensor::Place;
 
@@ -270,12 +270,9 @@ fn only_on_processors(config: &Config, world: &Communicator) -> Option<String> {
         return Some(format!("comm.algorithm = \"{}\", and NCCL chooses the way itself", comm.algorithm));
     }
     let several = world.hosts().windows(2).any(|pair| pair[0] != pair[1]);
-    let encrypted = ["PHALANX_TLS_CERTIFICATE", "PHALANX_TLS_KEY", "PHALANX_TLS_AUTHORITY"]
-        .iter()
-        .find(|name| std::env::var_os(name).is_some());
-    encrypted
-        .filter(|_| several)
-        .map(|name| format!("{name} asks for encryption between hosts, and NCCL does not encrypt"))
+    (several && comm.encryption == Encryption::All).then(|| {
+        "comm.encryption = \"all\" asks for encryption between hosts, and NCCL does not encrypt".to_owned()
+    })
 }
 
 /// What the GPU of a run does, and what that costs.

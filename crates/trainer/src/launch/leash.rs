@@ -2,20 +2,38 @@
 
 use std::io::BufRead;
 
+use phalanx_collectives::{CommError, Secret};
+
 use super::stop::StopFlag;
 use super::{ABORTED, SUPERVISED};
 
+/// What the first line says before the ranks' secret, which it may lack.
+const SECRET: &str = "secret";
+
 /// A supervised rank's end of the pipe from its parent.
 #[derive(Debug)]
-pub struct Leash;
+pub struct Leash {
+    /// What the ranks have been given to prove to each other; none where they find it elsewhere.
+    pub secret: Option<Secret>,
+}
 
 impl Leash {
     /// Follows the leash if this process has one: from now on the parent's `stop` raises `stop`, and `abort`
-    /// or the parent's end ends this process with the code [`ABORTED`]. False if the process has no leash.
-    pub fn follow(stop: &StopFlag) -> bool {
+    /// or the parent's end ends this process with the code [`ABORTED`]. Nothing if the process has no leash.
+    ///
+    /// # Errors
+    /// If what the parent gives for a secret is none.
+    pub fn follow(stop: &StopFlag) -> Result<Option<Self>, CommError> {
         if std::env::var_os(SUPERVISED).is_none() {
-            return false;
+            return Ok(None);
         }
+        let mut lines = std::io::stdin().lock().lines();
+        let Some(Ok(first)) = lines.next() else { std::process::exit(ABORTED.into()) };
+        let secret = match first.strip_prefix(SECRET).map(str::trim) {
+            None | Some("") => None,
+            Some(text) => Some(Secret::new(text.as_bytes())?),
+        };
+        drop(lines);
         let stop = stop.clone();
         // The thread is never joined: it ends with the process, or ends it.
         std::thread::spawn(move || {
@@ -30,6 +48,28 @@ impl Leash {
             }
             std::process::exit(ABORTED.into());
         });
-        true
+        Ok(Some(Self { secret }))
+    }
+}
+
+/// The first line of a leash: a fresh secret, unless the ranks find one where their environment says.
+pub(super) fn first_line() -> std::io::Result<String> {
+    if std::env::var_os("PHALANX_SECRET_FILE").is_some() {
+        return Ok(format!("{SECRET}\n"));
+    }
+    let mut random = [0; 32];
+    getrandom::fill(&mut random).map_err(|error| std::io::Error::other(error.to_string()))?;
+    let digits: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!("{SECRET} {digits}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_fresh_and_long() {
+        let (one, two) = (first_line().expect("random numbers"), first_line().expect("random numbers"));
+        assert!(one != two && one.starts_with("secret ") && one.len() == 72);
     }
 }

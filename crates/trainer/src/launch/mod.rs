@@ -2,7 +2,8 @@
 //!
 //! The [`Supervisor`] starts the ranks with torchrun's environment variables on the loopback interface, so that
 //! a rank cannot tell whether it was started here, by torchrun or by a cluster's scheduler. What it adds is a
-//! pipe to each rank's standard input, the *leash*: a line `stop` asks the ranks to finish the step that they
+//! pipe to each rank's standard input, the *leash*: the first line is a secret that only these ranks know, by which they keep
+//! out other users of the machine; a line `stop` asks the ranks to finish the step that they
 //! are in, a line `abort` ends them at once, and so does the end of the pipe, which the operating system
 //! provides even if the parent is killed. So nothing is ever left running.
 //!

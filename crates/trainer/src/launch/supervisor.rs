@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use super::report::FailureReport;
-use super::{ABORTED, KEEPS_OUTPUT, SUPERVISED};
+use super::{ABORTED, KEEPS_OUTPUT, SUPERVISED, leash};
 
 /// How often the ranks are looked at.
 const POLL: Duration = Duration::from_millis(10);
@@ -189,6 +189,7 @@ impl Supervisor {
             .and_then(|listener| listener.local_addr())
             .map_err(LaunchError::Port)?
             .port();
+        let secret = leash::first_line().map_err(|source| LaunchError::Spawn { rank: 0, source })?;
         let mut ranks = Ranks(Vec::with_capacity(self.ranks));
         for rank in 0..self.ranks {
             // A report of an earlier attempt in the same folder must not be taken for this one's.
@@ -220,7 +221,10 @@ impl Supervisor {
             #[cfg(unix)]
             std::os::unix::process::CommandExt::process_group(&mut command, 0);
             let child = command.spawn().map_err(|source| LaunchError::Spawn { rank, source })?;
-            ranks.0.push(Rank { rank, child, ended: None, missed: false });
+            let mut rank = Rank { rank, child, ended: None, missed: false };
+            // Not by its arguments or its environment, which others can list.
+            rank.tell(&secret);
+            ranks.0.push(rank);
         }
         Ok(ranks)
     }

@@ -103,7 +103,10 @@ impl TraceFile {
                 .iter()
                 .filter_map(|clock| clock["uncertainty_us"].as_f64())
                 .fold(0.0, f64::max),
-            left_out: clocks.iter().filter_map(|clock| clock["left_out"].as_u64()).sum(),
+            left_out: clocks
+                .iter()
+                .filter_map(|clock| clock["left_out"].as_u64())
+                .fold(0, u64::saturating_add),
             spans: Vec::new(),
         };
         let (mut starts, mut ends) = (BTreeMap::new(), Vec::new());

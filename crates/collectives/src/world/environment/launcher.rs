@@ -233,16 +233,17 @@ fn first_host(list: &str) -> String {
 
 /// The tasks of a node in SLURM's list: `2(x3),1` gives three nodes two tasks and the fourth one.
 fn tasks_of_node(list: &str, node: u64) -> Option<u64> {
-    let mut first = 0;
+    let mut first = 0_u64;
     for part in list.split(',') {
         let (tasks, nodes) = match part.split_once("(x") {
             Some((tasks, nodes)) => (tasks, nodes.trim_end_matches(')').parse().ok()?),
             None => (part, 1),
         };
-        if (first..first + nodes).contains(&node) {
+        let end = first.saturating_add(nodes);
+        if (first..end).contains(&node) {
             return tasks.trim().parse().ok();
         }
-        first += nodes;
+        first = end;
     }
     None
 }

@@ -13,7 +13,6 @@ use super::config::WorldConfig;
 use super::interface;
 use super::pmi;
 use super::secret::Secret;
-use super::tls::Tls;
 use crate::algorithms::cost::CostModel;
 use crate::error::{CommError, Result};
 use crate::operation::Algorithm;
@@ -110,12 +109,17 @@ pub(super) fn read(get: Lookup<'_>, ask: &Ask<'_>) -> Result<Option<WorldConfig>
         host: get("PHALANX_HOST").map(|name| name.trim().to_owned()),
         streams,
         secret: secret(get)?,
-        tls: tls(get)?,
         costs: costs(get)?,
         algorithm,
         flight_recorder: get("PHALANX_FLIGHT_RECORDER").map(Into::into),
         ..local
     }))
+}
+
+/// Whether launchers have set such variables, as far as that needs no network.
+#[cfg(feature = "fuzzing")]
+pub(super) fn is_placed(get: Lookup<'_>, ask: &Ask<'_>) -> bool {
+    launcher::place(get, ask).is_ok_and(|place| place.is_some())
 }
 
 /// The costs in the file that the environment names.
@@ -127,38 +131,16 @@ fn costs(get: Lookup<'_>) -> Result<Option<CostModel>> {
     costs.map(Some).map_err(|error| wrong(NAME, format!("{path} holds no costs of links: {error}")))
 }
 
-/// The certificates that the environment names the files of: all three or none.
-fn tls(get: Lookup<'_>) -> Result<Option<Tls>> {
-    const NAMES: [&str; 3] = ["PHALANX_TLS_CERTIFICATE", "PHALANX_TLS_KEY", "PHALANX_TLS_AUTHORITY"];
-    let found = NAMES.map(get);
-    if found.iter().all(Option::is_none) {
-        return Ok(None);
-    }
-    match found {
-        [Some(certificate), Some(key), Some(authority)] => {
-            let (certificate, key, authority) = (certificate.into(), key.into(), authority.into());
-            Ok(Some(Tls { certificate, key, authority }))
-        }
-        found => {
-            let missing = NAMES.into_iter().zip(found).find(|(_, value)| value.is_none());
-            let missing = missing.map_or(NAMES[0], |(name, _)| name);
-            Err(wrong(missing, "is not set, though others of the three for TLS are"))
-        }
-    }
-}
-
-/// The secret that the environment holds or names the file of.
+/// The secret in the file that the environment names. What is in the environment itself can be read by other processes of the
+/// user, is inherited by whatever is started, and ends up in listings.
 fn secret(get: Lookup<'_>) -> Result<Option<Secret>> {
-    match (get("PHALANX_SECRET"), get("PHALANX_SECRET_FILE")) {
-        (Some(_), Some(_)) => {
-            Err(wrong("PHALANX_SECRET", "is set, and so is PHALANX_SECRET_FILE; one is enough"))
-        }
-        (Some(text), None) => Secret::new(text.trim().as_bytes())
-            .map(Some)
-            .map_err(|error| wrong("PHALANX_SECRET", error.to_string())),
-        (None, Some(path)) => Secret::from_file(Path::new(&path))
-            .map(Some)
-            .map_err(|error| wrong("PHALANX_SECRET_FILE", error.to_string())),
-        (None, None) => Ok(None),
+    const NAME: &str = "PHALANX_SECRET_FILE";
+    if get("PHALANX_SECRET").is_some() {
+        let problem = format!(
+            "a secret in the environment is seen by others; write it to a file of mode 600 and name that in {NAME}"
+        );
+        return Err(wrong("PHALANX_SECRET", problem));
     }
+    let read = get(NAME).map(|path| Secret::from_file(Path::new(&path)));
+    read.transpose().map_err(|error| wrong(NAME, error.to_string()))
 }

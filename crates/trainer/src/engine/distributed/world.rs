@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use phalanx_collectives::{Communicator, WorldConfig, connect_unless};
+use phalanx_collectives::{Communicator, Secret, WorldConfig, connect_unless};
 use phalanx_sharding::Ranks;
 
 use crate::config::Config;
@@ -40,6 +40,15 @@ impl World {
     /// A rank that is a thread of this process, as [`phalanx_collectives::threads`] makes them.
     pub fn thread(communicator: Communicator) -> Self {
         Self { link: Link::Thread(communicator) }
+    }
+
+    /// The same place, whose ranks prove to each other that they know this secret, if there is one.
+    #[must_use]
+    pub fn with_secret(mut self, secret: Option<Secret>) -> Self {
+        if let (Link::Process(config), Some(secret)) = (&mut self.link, secret) {
+            config.secret = Some(secret);
+        }
+        self
     }
 
     /// This rank, from 0.

@@ -86,6 +86,10 @@ impl Index {
             let found = index.format;
             return Err(damaged(format!("has format {found}; this program reads formats 1 to {FORMAT}")));
         }
+        let is_plain = |name: &str| Path::new(name).file_name().is_some_and(|plain| plain == name);
+        if let Some(file) = index.files.iter().find(|file| !is_plain(&file.name)) {
+            return Err(damaged(format!("names the file {:?}, which is not one of its folder", file.name)));
+        }
         if let Some(piece) = index.tensors.iter().find(|piece| !piece.is_sound(&index.files)) {
             return Err(damaged(format!(
                 "says that {} of {} `{}` of shape {:?} are in {}, which cannot be",
@@ -121,8 +125,10 @@ impl Index {
 }
 
 impl Piece {
+    /// Whether its elements can be in a file that there is: each takes a byte at least.
     fn is_sound(&self, files: &[FileEntry]) -> bool {
-        self.region.fits(&self.shape) && files.iter().any(|file| file.name == self.file)
+        let holds = |file: &FileEntry| file.name == self.file && self.region.len() as u64 <= file.bytes;
+        self.region.fits(&self.shape) && files.iter().any(holds)
     }
 }
 

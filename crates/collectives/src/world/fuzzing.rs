@@ -1,0 +1,190 @@
+//! Readers of bytes that other processes send, for the fuzzer of this workspace. Each takes any bytes; what it must never do is to
+//! panic, and what else it must hold is asserted here.
+
+use tokio::io::AsyncReadExt;
+
+use super::config::WorldConfig;
+use super::encryption::{Credentials, Encryption};
+use super::environment::{self, Ask};
+use super::hello::{HELLO, Hello, Plane};
+use super::noise::{Answerer, Caller};
+use super::rendezvous::admit;
+use super::secret::Secret;
+use super::{host, mail, pmi, scontrol};
+use crate::algorithms::cost::CostModel;
+use crate::control::frame::{self, Message};
+use crate::failure::Failure;
+use crate::mailbox::Inbox;
+use crate::operation::{Algorithm, Kind, Tag};
+use crate::sealed;
+
+fn on_a_runtime<R>(work: impl Future<Output = R>) -> R {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.unwrap_or_else(|error| unreachable!("a runtime: {error}")).block_on(work)
+}
+
+async fn all_frames(mut bytes: &[u8]) -> Vec<Message> {
+    let mut messages = Vec::new();
+    while let Ok(message) = frame::read(&mut bytes).await {
+        messages.push(message);
+    }
+    messages
+}
+
+/// Frames of the control plane, one after the other. What is read can be written, and read again.
+pub fn frames(bytes: &[u8]) {
+    on_a_runtime(async {
+        let messages = all_frames(bytes).await;
+        let mut written = Vec::new();
+        for message in &messages {
+            frame::write(&mut written, message).await.unwrap_or_else(|error| unreachable!("memory: {error}"));
+        }
+        assert_eq!(all_frames(&written).await.len(), messages.len());
+    });
+}
+
+/// A frame as ranks write it.
+pub fn frame_of(json: &str) -> Vec<u8> {
+    [&(json.len() as u32).to_be_bytes(), json.as_bytes()].concat()
+}
+
+/// Registrations with a rank 0 of four ranks, by callers whose hello is the first bytes. Nobody takes a place that is taken.
+pub fn registrations(bytes: &[u8]) {
+    let config = WorldConfig { job: "job".into(), ..WorldConfig::local(0, 4, 1) };
+    let own = ([127, 0, 0, 1], 1).into();
+    let mut table = vec![None; config.world_size];
+    table[0] = Some((own, host::process(&config)));
+    let Some((said, rest)) = bytes.split_first_chunk::<HELLO>() else { return };
+    let Ok(hello) = Hello::read(said) else { return };
+    for message in on_a_runtime(all_frames(rest)) {
+        if let Ok((rank, place)) = admit(&config, &table, &hello, &message) {
+            assert!(table[rank].is_none() && hello.caller == rank as u64);
+            table[rank] = Some(place);
+        }
+    }
+}
+
+/// A hello as rank `caller` says it at the rendezvous.
+pub fn hello_of(caller: u64) -> [u8; HELLO] {
+    hello(Plane::Rendezvous, caller, 0).to_bytes()
+}
+
+fn hello(plane: Plane, caller: u64, callee: u64) -> Hello {
+    Hello { plane, has_secret: false, sealed: false, lane: 0, token: 0, caller, callee, world_size: 4 }
+}
+
+fn credentials() -> Option<Credentials> {
+    Some(Credentials { secret: Some(Secret::new(&[7; 16]).ok()?), encryption: Encryption::All })
+}
+
+/// What a caller with the secret says first; the keys are fresh.
+pub fn first_words() -> Vec<u8> {
+    let caller = credentials().and_then(|ours| Caller::new(&ours, hello(Plane::Data, 1, 0)).ok());
+    caller.map_or_else(Vec::new, |(_, first)| first)
+}
+
+/// A handshake with somebody who does not know the secret: the first byte says who calls. It never comes to an end.
+pub fn handshakes(bytes: &[u8]) {
+    let (Some(ours), Some((role, said))) = (credentials(), bytes.split_first()) else { return };
+    if *role % 2 == 0 {
+        let Some((first, rest)) = said.split_first_chunk::<HELLO>() else { return };
+        let Ok((mut answerer, follows)) = Answerer::new(&ours, first, |_| Ok(())) else { return };
+        let Some((message, rest)) = rest.split_at_checked(follows) else { return };
+        let Ok((_, follows)) = answerer.answer(message) else { return };
+        let proof = rest.get(..follows).unwrap_or(rest);
+        assert!(answerer.finish(proof).is_err(), "somebody was let in");
+    } else {
+        let Ok((caller, _)) = Caller::new(&ours, hello(Plane::Data, 1, 0)) else { return };
+        let Some((verdict, rest)) = said.split_first() else { return };
+        let Ok(follows) = caller.hear(*verdict) else { return };
+        assert!(caller.finish(rest.get(..follows).unwrap_or(rest)).is_err(), "somebody was believed");
+    }
+}
+
+/// A stream of encrypted records that is changed on its way: each three bytes say where and how. What is read is what was sent, as
+/// far as it goes.
+pub fn records(bytes: &[u8]) {
+    let Some(ours) = credentials() else { return };
+    let begun = Caller::new(&ours, hello(Plane::Data, 1, 0));
+    let Ok((caller, first)) = begun else { return };
+    let Some((said, message)) = first.split_first_chunk::<HELLO>() else { return };
+    let Ok((mut answerer, _)) = Answerer::new(&ours, said, |_| Ok(())) else { return };
+    let Ok((answer, _)) = answerer.answer(message) else { return };
+    let Ok((proof, Some((mut sealer, _)))) = caller.finish(&answer[1..]) else { return };
+    let Ok((_, Some((_, mut opener)))) = answerer.finish(&proof) else { return };
+    let sent: Vec<u8> = (0..3000_u32).map(|at| (at * 7) as u8).collect();
+    let mut way = Vec::new();
+    for part in sent.chunks(500) {
+        let sealed = sealer.records(part, &mut way, usize::MAX);
+        assert_eq!(sealed.ok(), Some(part.len()));
+    }
+    for change in bytes.chunks_exact(3) {
+        let at = usize::from(u16::from_le_bytes([change[0], change[1]])) % way.len().max(1);
+        match change[2] % 4 {
+            0 => way.truncate(at),
+            1 if at < way.len() => drop(way.remove(at)),
+            2 => way.insert(at, change[2]),
+            _ if at < way.len() => way[at] ^= change[2] | 1,
+            _ => {}
+        }
+    }
+    opener.room(way.len())[..way.len()].copy_from_slice(&way);
+    opener.put(way.len());
+    let (mut read, mut some) = (Vec::new(), [0; 700]);
+    while let Ok(Some(count @ 1..)) = opener.take(&mut some) {
+        read.extend_from_slice(&some[..count]);
+    }
+    assert!(sent.starts_with(&read), "what was read is not what was sent");
+    assert!(sealed::is_altered(&sealed::Altered.into()));
+}
+
+/// Messages that belong to no operation, of rank 1.
+pub fn mail(bytes: &[u8]) {
+    let inbox = Inbox::new(0, Failure::default().into(), None);
+    on_a_runtime(async {
+        // Whether the stream ends well is for whoever asked for messages.
+        let _ = mail::read(&inbox, 1, bytes.take(1 << 20)).await;
+    });
+}
+
+/// What headers say of operations. What is known is written as it was read.
+pub fn tags(bytes: &[u8]) {
+    for word in bytes.chunks_exact(16) {
+        let short = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| word[at + i]));
+        let count = u64::from_le_bytes(std::array::from_fn(|i| word[8 + i]));
+        if let Some(tag) = Tag::unpacked((short(0), short(4), count)) {
+            assert_eq!(tag.packed(), (short(0), short(4), count));
+            assert!(!tag.describe(count).is_empty() && !tag.name().is_empty());
+        }
+    }
+}
+
+/// Variables of launchers, one `NAME=value` a line, and what is asked for besides.
+pub fn launchers(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let get = |name: &str| {
+        text.lines()
+            .find_map(|line| line.split_once('=').filter(|found| found.0 == name))
+            .map(|found| found.1.to_owned())
+    };
+    let told = |rank, _| pmi::told_by(get("PMI").unwrap_or_default().replace('|', "\n").as_bytes(), rank);
+    let node = |node: &str| scontrol::address_of(&text).unwrap_or_else(|| node.to_owned());
+    environment::is_placed(&get, &Ask { pmi: &told, node: &node });
+}
+
+/// Answers of a launcher's server.
+pub fn pmi(bytes: &[u8]) {
+    for rank in [0, 3] {
+        if let Ok(told) = pmi::told_by(bytes, rank) {
+            assert!(told.job.starts_with("mpiexec "));
+        }
+    }
+}
+
+/// Costs of links that were stored, and what is predicted by them.
+pub fn costs(bytes: &[u8]) {
+    let Ok(model) = serde_json::from_slice::<CostModel>(bytes) else { return };
+    for algorithm in Algorithm::ALL {
+        let _ = model.of(Kind::AllReduce, algorithm, 1 << 20, &[2, 2]);
+    }
+}
