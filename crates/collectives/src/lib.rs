@@ -146,8 +146,8 @@ pub use rehearsal::Rehearsal;
 pub use simulated::{Clock, SimulatedLink};
 pub use stats::CommStats;
 pub use world::{
-    Regrouped, Secret, Tls, WorldConfig, connect, connect_unless, connect_with_listener, regroup, threads,
-    threads_over,
+    Newcomers, Regrouped, Secret, Tls, WorldConfig, connect, connect_unless, connect_with_listener, regroup,
+    regroup_with, threads, threads_over,
 };
 
 /// The examples of this crate's README, as tests.

@@ -19,7 +19,7 @@ mod threads;
 mod tls;
 
 pub use config::WorldConfig;
-pub use regroup::{Regrouped, regroup};
+pub use regroup::{Newcomers, Regrouped, regroup, regroup_with};
 pub use secret::Secret;
 pub use threads::{threads, threads_over};
 pub use tls::Tls;
