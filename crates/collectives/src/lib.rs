@@ -151,8 +151,8 @@ pub use stats::CommStats;
 #[doc(hidden)]
 pub use world::fuzzing;
 pub use world::{
-    Encryption, Regrouped, Secret, WorldConfig, connect, connect_unless, connect_with_listener, regroup,
-    threads, threads_over,
+    Encryption, Newcomers, Regrouped, Secret, WorldConfig, connect, connect_unless, connect_with_listener,
+    regroup, regroup_with, threads, threads_over,
 };
 
 /// The examples of this crate's README, as tests.

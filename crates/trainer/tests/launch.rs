@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use phalanx_trainer::launch::{ABORTED, Ended, FailureReport, LaunchError, Leash, StopFlag, Supervisor};
+use phalanx_trainer::launch::{
+    ABORTED, Ended, FailureReport, LaunchError, Leash, Replacements, StopFlag, Supervisor,
+};
 
 /// The variable that makes this program one of its ranks and says how it behaves.
 const ROLE: &str = "PHALANX_TEST_ROLE";
@@ -113,7 +115,9 @@ fn supervise(
         logs.display().to_string(),
     ];
     let (program, logs) = ("env".into(), logs.to_owned());
-    Supervisor { program, arguments, ranks, logs, least: None, quiet: false }.run(interrupts)
+    let replacements = Replacements::default();
+    Supervisor { program, arguments, ranks, logs, least: None, replacements, secret_file: None, quiet: false }
+        .run(interrupts)
 }
 
 fn alive(pid: &str) -> bool {

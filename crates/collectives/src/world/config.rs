@@ -117,9 +117,16 @@ impl WorldConfig {
     /// # Errors
     /// [`CommError::Environment`] naming the variable that is missing or malformed.
     pub fn from_env() -> Result<Option<Self>> {
-        let get = |name: &str| std::env::var(name).ok();
+        Self::from_variables(&|name| std::env::var(name).ok())
+    }
+
+    /// The place that variables give this process that `get` looks up, as [`WorldConfig::from_env`] reads those of the environment.
+    ///
+    /// # Errors
+    /// [`CommError::Environment`] naming the variable that is missing or malformed.
+    pub fn from_variables(get: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>> {
         let pmi = |rank, exchange| super::pmi::ask(get("PMI_FD").as_deref(), rank, exchange);
-        super::environment::read(&get, &Ask { pmi: &pmi, node: &super::scontrol::reach })
+        super::environment::read(get, &Ask { pmi: &pmi, node: &super::scontrol::reach })
     }
 
     /// The ports where rank 0 may listen.

@@ -4,11 +4,14 @@
 //! did, the hub answers, once all have, who they are and where it waits for them, and they meet there as any world does. The hub
 //! is rank 0, and if that is lost the lowest rank that lives, at whose door the others have knocked. Who is lost meanwhile is left
 //! out by the next attempt.
+//!
+//! Newcomers can be met in the same way, by a world that has lost nobody, too: the hub says where it waits and which ranks are to
+//! come, and whoever has heard of it comes there as one of these ranks.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::config::WorldConfig;
 use super::meet;
@@ -24,8 +27,25 @@ pub struct Regrouped {
     pub communicator: Communicator,
     /// This rank's place among them.
     pub config: WorldConfig,
-    /// By rank, its number in the world that broke.
+    /// By rank, its number in the world that broke, as far as the rank was there. Newcomers come after these.
     pub members: Vec<usize>,
+}
+
+/// Those who are to come to the members of a world.
+pub struct Newcomers<'a> {
+    /// How many; every member says as many.
+    pub count: usize,
+    /// How long they are waited for; after that the members meet without them.
+    pub patience: Duration,
+    /// Called on the rank that the others meet at, with the place of the first newcomer: the next ones follow in rank. It has to let
+    /// the newcomers know, who then [`super::connect`] by it.
+    pub announce: &'a dyn Fn(&WorldConfig),
+}
+
+impl std::fmt::Debug for Newcomers<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Newcomers").field("count", &self.count).finish_non_exhaustive()
+    }
 }
 
 /// Brings together those who are left of a world that was made by `config` and in which ranks were lost: all of them call this,
@@ -42,13 +62,27 @@ pub struct Regrouped {
 /// hub has left; [`CommError::Aborted`] if the world has broken because a rank gave up, which is no loss;
 /// [`CommError::NotOffered`] between threads of a process; and those of [`super::connect`].
 pub fn regroup(broken: &Communicator, config: &WorldConfig) -> Result<Regrouped> {
-    let control = broken.control()?;
-    if let Err(error @ CommError::Aborted { .. }) = broken.check() {
+    regroup_with(broken, config, None)
+}
+
+/// Brings together the members of a world, of which some may be lost, as [`regroup`] does, and newcomers with them. All members call
+/// this, with as many newcomers, and keep `world` until it returns. If the newcomers do not come, or somebody is lost meanwhile, the
+/// members meet without them.
+///
+/// # Errors
+/// Those of [`regroup`].
+pub fn regroup_with(
+    world: &Communicator,
+    config: &WorldConfig,
+    mut newcomers: Option<&Newcomers<'_>>,
+) -> Result<Regrouped> {
+    let control = world.control()?;
+    if let Err(error @ CommError::Aborted { .. }) = world.check() {
         return Err(error);
     }
     let until = Instant::now() + config.op_timeout;
     loop {
-        match attempt(&control, config, until) {
+        match attempt(&control, config, until, newcomers.take()) {
             Ok(regrouped) => return Ok(regrouped),
             Err(error) if Instant::now() >= until || is_final(&error) => return Err(error),
             Err(error) => tracing::warn!(%error, "those who are left have not met; they try again"),
@@ -67,7 +101,12 @@ fn is_final(error: &CommError) -> bool {
     )
 }
 
-fn attempt(control: &Control, config: &WorldConfig, until: Instant) -> Result<Regrouped> {
+fn attempt(
+    control: &Control,
+    config: &WorldConfig,
+    until: Instant,
+    newcomers: Option<&Newcomers<'_>>,
+) -> Result<Regrouped> {
     let io = |error: std::io::Error| config.rendezvous(format!("for those who are left: {error}"));
     // Whether this rank is the hub is known when all have asked.
     let listener = TcpListener::bind(SocketAddr::new(config.bind_addr, 0)).map_err(io)?;
@@ -75,14 +114,16 @@ fn attempt(control: &Control, config: &WorldConfig, until: Instant) -> Result<Re
     let left = control.regroup(port, until.saturating_duration_since(Instant::now()))?;
     let rank = left.members.iter().position(|member| *member == config.rank);
     let rank = rank.ok_or_else(|| config.rendezvous("those who are left count this rank among the lost"))?;
+    let connect_timeout = config.connect_timeout;
     // Rank 0 is found by the name that all know.
     let at = if left.members[0] == 0 { config.master_addr.clone() } else { left.at.to_string() };
     let config = WorldConfig {
         rank,
-        world_size: left.members.len(),
+        world_size: left.members.len() + newcomers.map_or(0, |newcomers| newcomers.count),
         master_addr: at,
         master_port: left.port,
         master_ports: 1,
+        connect_timeout: newcomers.map_or(config.connect_timeout, |newcomers| newcomers.patience),
         ..config.clone()
     };
     let watched = Watched::default();
@@ -93,9 +134,15 @@ fn attempt(control: &Control, config: &WorldConfig, until: Instant) -> Result<Re
             failure.set(Cause::Aborted(rank, "somebody who was to come is lost".to_owned()));
         }
     });
+    if let Some(newcomers) = newcomers.filter(|_| rank == 0) {
+        // Members know rank 0 by the name that they have met at before; newcomers by its address.
+        let place =
+            WorldConfig { rank: left.members.len(), master_addr: left.at.to_string(), ..config.clone() };
+        (newcomers.announce)(&place);
+    }
     let met = meet(&config, (rank == 0).then_some(listener), &watched);
     is_meeting.store(false, Ordering::SeqCst);
     let communicator = met?;
     communicator.check()?;
-    Ok(Regrouped { communicator, config, members: left.members })
+    Ok(Regrouped { communicator, config: WorldConfig { connect_timeout, ..config }, members: left.members })
 }

@@ -53,6 +53,18 @@ impl Interrupts {
         })
     }
 
+    /// Listens for a process that is a rank among others and may leave these: the first signal raises `leave`, the second ends the
+    /// process.
+    pub(super) fn leave_first(leave: &StopFlag) -> Result<Self, CliError> {
+        let leave = leave.clone();
+        Self::listen_and(move |interrupts| {
+            if interrupts.count() > 1 {
+                std::process::exit(interrupts.exit_code().into());
+            }
+            leave.raise();
+        })
+    }
+
     fn listen_and(heard: impl Fn(&Self) + Send + 'static) -> Result<Self, CliError> {
         let own = Self::default();
         let flags = SIGNALS.iter().map(|signal| {

@@ -12,6 +12,7 @@ mod export;
 mod hash;
 mod interrupts;
 mod jobs;
+mod join;
 mod log;
 mod parity;
 mod plan;
@@ -48,6 +49,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Train(train::TrainArgs),
+    Join(join::JoinArgs),
     Watch(watch::WatchArgs),
     Plan(plan::PlanArgs),
     Sample(sample::SampleArgs),
@@ -116,6 +118,7 @@ pub fn main(program: &Program) -> ExitCode {
     let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit());
     let outcome = match cli.command {
         Command::Train(args) => train::run(program, &args),
+        Command::Join(args) => join::run(program, &args),
         Command::Watch(args) => watch::run(&args),
         Command::Plan(args) => plan::run(program, &args),
         Command::Sample(args) => sample::run(program, &args),

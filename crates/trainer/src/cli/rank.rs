@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::interrupts::{Interrupts, stop_before_the_end};
+use super::join::Joining;
 use super::train::{RUNS, write_config};
 use super::{CliError, log, task_of, with_causes};
 use crate::Program;
@@ -15,7 +16,7 @@ use crate::engine::{
     self, Event, Observer, ReplicaFailure, RunEnd, Started, StepReport, Task, TrainError, World,
 };
 use crate::launch::{ABORTED, FailureReport, KEEPS_OUTPUT, Leash, REPLICA_THREAD, RankFailure, StopFlag};
-use crate::run::{RunError, RunFolder, Summary};
+use crate::run::{JoinTicket, RunError, RunFolder, Summary};
 
 /// Runs one rank of a run whose folder exists; `phalanx train` starts these.
 #[derive(Debug, Args)]
@@ -25,6 +26,9 @@ pub(super) struct RankArgs {
     /// Prints nothing.
     #[arg(long)]
     quiet: bool,
+    /// Joins those who have begun, under this number.
+    #[arg(long)]
+    join: Option<usize>,
 }
 
 /// A rank on the leash of a supervisor.
@@ -33,15 +37,34 @@ pub(super) fn run(program: &Program, args: &RankArgs) -> Result<(), CliError> {
     let leash = Leash::follow(&stop).map_err(CliError::failed)?;
     let leash = leash.ok_or_else(|| CliError::Usage("`rank` is started by `phalanx train`".to_owned()))?;
     let folder = RunFolder::open(&args.folder).map_err(CliError::failed)?;
-    let world = engine::launcher_world().map_err(CliError::failed)?;
-    let world = world.ok_or_else(|| CliError::Usage("`rank` finds no launcher's environment".to_owned()))?;
-    let world = world.with_secret(leash.secret);
     let resolved = program.catalogue().resolve_run(&folder.config())?;
     let task = task_of(program, &resolved.config)?;
-    let kept = match std::env::var_os(KEEPS_OUTPUT) {
-        Some(_) => KeptOutput::redirect(&folder.log(world.rank())).map_err(CliError::failed)?,
-        None => KeptOutput::default(),
+    let keep_output = |rank| match std::env::var_os(KEEPS_OUTPUT) {
+        Some(_) => KeptOutput::redirect(&folder.log(rank)).map_err(CliError::failed),
+        None => Ok(KeptOutput::default()),
     };
+    let leave = StopFlag::default();
+    if resolved.config.elastic().is_some() {
+        // A signal to one rank is meant for it alone.
+        let flag = leave.clone();
+        Interrupts::leave_first(&flag)?;
+    }
+    if let Some(number) = args.join {
+        let joining =
+            Joining { task: &task, folder: &folder, resolved: &resolved, stop: &stop, leave: &leave };
+        let ticket = JoinTicket::of(&folder.joins(), number);
+        return match joining.take_part(ticket, args.quiet, keep_output(number)?) {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                let _ = FailureReport::now(number, with_causes(&error), true).write(&folder.logs());
+                Err(CliError::Reported)
+            }
+        };
+    }
+    let world = engine::launcher_world().map_err(CliError::failed)?;
+    let world = world.ok_or_else(|| CliError::Usage("`rank` finds no launcher's environment".to_owned()))?;
+    let world = world.with_secret(leash.secret).leaving_on(&leave);
+    let kept = keep_output(world.rank())?;
     let is_first = world.rank() == 0;
     let observer = || observer(args.quiet, is_first, kept);
     if engine::in_one_process(&resolved.config) {
@@ -210,7 +233,7 @@ fn told_to_end(rank: usize, error: &TrainError, code: u8) -> CliError {
 }
 
 /// Sends this process's log, and what is left of a panic, into the run's folder.
-fn prepare(folder: &RunFolder, resolved: &Resolved, rank: usize) -> Result<(), CliError> {
+pub(super) fn prepare(folder: &RunFolder, resolved: &Resolved, rank: usize) -> Result<(), CliError> {
     log::to_file(&folder.log(rank), !resolved.config.log.trace.is_none())?;
     let quiet = std::env::var_os(crate::launch::SUPERVISED).is_some();
     FailureReport::on_panic(&folder.logs(), rank, move |message| {
@@ -225,7 +248,7 @@ fn prepare(folder: &RunFolder, resolved: &Resolved, rank: usize) -> Result<(), C
 }
 
 /// Writes down why a rank has failed, in the log and for a supervisor; the message.
-fn report(folder: &RunFolder, rank: usize, error: &TrainError) -> String {
+pub(super) fn report(folder: &RunFolder, rank: usize, error: &TrainError) -> String {
     let message = with_causes(error);
     tracing::error!("{message}");
     let report = FailureReport::now(rank, message.clone(), error.is_consequence());

@@ -12,8 +12,8 @@ use crate::config::{Detail, Resolved};
 use crate::console::{KeptOutput, out};
 use crate::dashboard;
 use crate::engine::{self, FirstRun, RunEnd};
-use crate::launch::{Ended, StopFlag, Supervisor};
-use crate::run::{RunError, RunFolder, Summary, write_aside};
+use crate::launch::{Ended, Replacements, StopFlag, Supervisor};
+use crate::run::{JoinTicket, RunError, RunFolder, Summary, write_aside};
 use crate::trace::TraceSteps;
 
 /// Trains a model. Ctrl-C finishes the step and leaves a checkpoint; a second one ends at once.
@@ -30,6 +30,9 @@ pub(super) struct TrainArgs {
     /// How many processes besides only serve parameters, under ps-bsp, ps-ssp and ps-asp.
     #[arg(long)]
     servers: Option<u32>,
+    /// Ranks may die, leave and join while training goes on, as long as so many are left and at most so many take part.
+    #[arg(long, value_name = "MIN:MAX", value_parser = bounds)]
+    elastic: Option<(u32, u32)>,
     /// How ranks share the work.
     #[arg(long)]
     strategy: Option<String>,
@@ -103,6 +106,13 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
                 "{key} names no run; ranks that a launcher has started train one run: train {preset} before, and set {key}"
             )));
         }
+        if resolved.config.elastic().is_some() && !in_one_process {
+            return Err(CliError::Usage(
+                "elastic.min: a launcher ends all ranks of a job when one dies, and knows nothing of ranks that come; start the run with \
+                 `train --ranks N` on one machine, and `join` from others"
+                    .to_owned(),
+            ));
+        }
         if args.tui {
             return Err(CliError::Usage(
                 "--tui is for trainings that start their ranks themselves; look at this one with `watch` and its folder"
@@ -126,7 +136,8 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
     };
     write_config(&folder, &resolved).map_err(CliError::failed)?;
     let stop = StopFlag::default();
-    let interrupts = match !tui && (resolved.config.world_size() == 1 || in_one_process) {
+    let is_alone = resolved.config.world_size() == 1 && resolved.config.elastic().is_none();
+    let interrupts = match !tui && (is_alone || in_one_process) {
         true => Interrupts::stop_first(&stop)?,
         false => Interrupts::listen()?,
     };
@@ -156,7 +167,7 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
 /// What a run's end is to whoever has started the program.
 fn ended(args: &TrainArgs, end: RunEnd) -> Result<(), CliError> {
     match (end, args.interrupted_code) {
-        (RunEnd::Finished, _) | (_, 0) => Ok(()),
+        (RunEnd::Finished | RunEnd::Left, _) | (_, 0) => Ok(()),
         (RunEnd::Interrupted, code) => Err(CliError::Ended { message: String::new(), code }),
     }
 }
@@ -220,7 +231,8 @@ fn run_ranks(
     let task = task_of(program, &resolved.config)?;
     let (mut ranks, in_one_process) =
         (resolved.config.world_size(), engine::in_one_process(&resolved.config));
-    if !tui && (ranks == 1 || in_one_process) {
+    let elastic = resolved.config.elastic();
+    if !tui && (ranks == 1 && elastic.is_none() || in_one_process) {
         return rank::run_here(
             &task,
             folder,
@@ -237,8 +249,29 @@ fn run_ranks(
     arguments.extend(tui.then(|| "--quiet".to_owned()));
     let sync = &resolved.config.sync;
     let least = (sync.min_workers > 0).then_some(sync.min_workers + sync.servers);
-    let logs = folder.logs();
-    let supervisor = Supervisor { program: executable, arguments, ranks, logs, least, quiet: tui };
+    // Where too few are left of a world that may change, those say so themselves, when they have saved.
+    let least = least.or(elastic.is_some().then_some(1));
+    let joins = folder.joins();
+    if elastic.is_some() && joins.exists() {
+        // Whoever waited for an earlier attempt sees that it is over.
+        std::fs::remove_dir_all(&joins).map_err(CliError::failed)?;
+    }
+    let claim = move || {
+        let ticket = JoinTicket::claim(&joins, ranks);
+        ticket.map(|ticket| ticket.number()).map_err(|error| error.to_string())
+    };
+    let replacements = Replacements::new(resolved.config.elastic.respawn, claim);
+    let (logs, secret_file) = (folder.logs(), elastic.is_some().then(|| folder.secret()));
+    let supervisor = Supervisor {
+        program: executable,
+        arguments,
+        ranks,
+        logs,
+        least,
+        replacements,
+        secret_file,
+        quiet: tui,
+    };
     let told = std::cell::Cell::new(false);
     let ended = match tui {
         true => tui::supervise(&supervisor, folder, program.name(), interrupts),
@@ -279,6 +312,14 @@ pub(super) fn configuration(
     if let Some(ranks) = args.ranks {
         set(format!("--ranks {ranks}"), "train.ranks", Value::Integer(ranks.into()))?;
     }
+    if let Some((least, most)) = args.elastic {
+        let option = format!("--elastic {least}:{most}");
+        set(option.clone(), "elastic.min", Value::Integer(least.into()))?;
+        set(option.clone(), "elastic.max", Value::Integer(most.into()))?;
+        if args.ranks.is_none() {
+            set(option, "train.ranks", Value::Integer(most.into()))?;
+        }
+    }
     if let Some(servers) = args.servers {
         set(format!("--servers {servers}"), "sync.servers", Value::Integer(servers.into()))?;
     }
@@ -304,6 +345,13 @@ pub(super) fn configuration(
     }
     resolved.validate()?;
     Ok(resolved)
+}
+
+/// Reads `MIN:MAX`.
+fn bounds(text: &str) -> Result<(u32, u32), String> {
+    let number = |text: &str| text.trim().parse::<u32>().ok().filter(|number| *number > 0);
+    let both = text.split_once(':').and_then(|(least, most)| Some((number(least)?, number(most)?)));
+    both.filter(|(least, most)| least <= most).ok_or_else(|| "expected MIN:MAX, such as 2:4".to_owned())
 }
 
 /// Takes `--data KIND=PATH` over.

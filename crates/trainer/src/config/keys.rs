@@ -362,6 +362,19 @@ sections! {
         min_workers: usize = 0;
     }
 
+    /// Worlds that change while training goes on, under strategies whose ranks take every step together.
+    elastic: ElasticConfig {
+        /// The run goes on without ranks that die or leave as long as so many are left; 0 = a death ends the run.
+        min: usize = 0;
+        /// At most so many ranks take part; who joins beyond that waits until there is room. 0 = train.ranks.
+        max: usize = 0;
+        /// So many ranks, over the whole run, are started anew by the launcher when ranks on its machine have died.
+        respawn: usize = 0;
+        /// zero1, zero2, fsdp: 1 = each rank keeps a copy of its neighbour's shard in memory, made anew in every step, so that a rank can
+        /// be lost; 0 = none, and the run then goes on from its newest checkpoint.
+        redundancy: usize = 0;
+    }
+
     /// What is done to a run on purpose, to see what becomes of it: tools for experiments.
     chaos: ChaosConfig {
         /// Ranks that are slow in every step, `;` between them: `rank=1,ms=50,jitter=0.2` sleeps for 40 to 60 ms, `rank=1,times=3`

@@ -16,6 +16,7 @@ mod settings;
 mod origin;
 
 mod codec;
+mod elastic;
 mod layer;
 mod link;
 mod logical;
@@ -32,8 +33,8 @@ pub use toml::Value;
 pub use catalogue::{Catalogue, TaskSchema};
 pub use keys::{
     Bind, ChaosConfig, CheckpointConfig, CodecConfig, CommConfig, Config, DataConfig, DataKind, DeviceKind,
-    EvalConfig, LogConfig, ModelConfig, Offload, OptimConfig, OptimKind, QualityConfig, SampleConfig,
-    ScheduleConfig, ScheduleKind, SyncConfig, TrainConfig, WatchConfig, WeightCodec,
+    ElasticConfig, EvalConfig, LogConfig, ModelConfig, Offload, OptimConfig, OptimKind, QualityConfig,
+    SampleConfig, ScheduleConfig, ScheduleKind, SyncConfig, TrainConfig, WatchConfig, WeightCodec,
 };
 pub use origin::{ConfigError, Origin, nearest};
 pub use render::{Detail, diff};

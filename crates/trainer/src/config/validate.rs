@@ -206,5 +206,6 @@ impl Config {
         self.check_codec(relations, &train.strategy);
         self.check_synchrony(relations);
         self.check_logical_ranks(relations);
+        self.check_elastic(relations);
     }
 }

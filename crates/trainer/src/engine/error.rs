@@ -89,6 +89,31 @@ pub enum TrainError {
         /// Who, workers included, and on which host.
         dead: Vec<String>,
     },
+    /// Ranks have died or left, and those who are left are too few; they have saved what there is, if checkpoints are wanted.
+    #[error(
+        "{} died or left; {left} of at least {least} ranks are left (elastic.min), after step {step}{}; start the run again with --resume",
+        gone.join(", "), if *saved { ", which is saved" } else { "" }
+    )]
+    TooFew {
+        /// Who, and on which host.
+        gone: Vec<String>,
+        /// How many ranks are left.
+        left: usize,
+        /// With how many the run goes on.
+        least: usize,
+        /// The last step that was finished.
+        step: u64,
+        /// Whether it is saved.
+        saved: bool,
+    },
+    /// Nobody who is left has what the run would go on from, and no checkpoint has it either.
+    #[error("what rank {lost} had of the state after step {step} is lost, and there is no checkpoint")]
+    StateLost {
+        /// One of those who had it, by the number when the run began.
+        lost: usize,
+        /// The newest step of which anybody has something.
+        step: u64,
+    },
     /// Those who are left have met without this rank, and gone on.
     #[error(
         "ranks on {host} have gone on without this rank, at least to step {step}: what it has is left out, and the run is theirs"
@@ -140,6 +165,11 @@ impl TrainError {
     /// Whether the rank was told to end while it still looked for the others, which is no failure.
     pub fn is_cancelled(&self) -> bool {
         matches!(self, Self::Comm(CommError::Cancelled { .. }))
+    }
+
+    /// Whether the rank has not met the others, so that nothing was begun.
+    pub fn is_unmet(&self) -> bool {
+        matches!(self, Self::Comm(CommError::Rendezvous { .. } | CommError::Missing { .. }))
     }
 
     /// Whether another rank's failure caused this one, so that the other's is the one to tell.

@@ -1,6 +1,7 @@
 //! A rank's end of the pipe from its parent.
 
-use std::io::BufRead;
+use std::io::{BufRead, Write as _};
+use std::path::Path;
 
 use phalanx_collectives::{CommError, Secret};
 
@@ -52,15 +53,27 @@ impl Leash {
     }
 }
 
-/// The first line of a leash: a fresh secret, unless the ranks find one where their environment says.
-pub(super) fn first_line() -> std::io::Result<String> {
-    if std::env::var_os("PHALANX_SECRET_FILE").is_some() {
+/// The variable that names a file with the ranks' secret.
+pub(super) const SECRET_FILE: &str = "PHALANX_SECRET_FILE";
+
+/// The first line of a leash: a fresh secret, unless the ranks find one where their environment says. With a file the secret is
+/// written there, for its owner alone, and ranks find it there too.
+pub(super) fn first_line(file: Option<&Path>) -> std::io::Result<String> {
+    if std::env::var_os(SECRET_FILE).is_some() {
         return Ok(format!("{SECRET}\n"));
     }
     let mut random = [0; 32];
     getrandom::fill(&mut random).map_err(|error| std::io::Error::other(error.to_string()))?;
     let digits: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(format!("{SECRET} {digits}\n"))
+    let Some(file) = file else { return Ok(format!("{SECRET} {digits}\n")) };
+    // One that is left of a run that was killed may not be written to.
+    let _ = std::fs::remove_file(file);
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(file)?.write_all(digits.as_bytes())?;
+    Ok(format!("{SECRET}\n"))
 }
 
 #[cfg(test)]
@@ -69,7 +82,8 @@ mod tests {
 
     #[test]
     fn a_secret_is_fresh_and_long() {
-        let (one, two) = (first_line().expect("random numbers"), first_line().expect("random numbers"));
+        let (one, two) =
+            (first_line(None).expect("random numbers"), first_line(None).expect("random numbers"));
         assert!(one != two && one.starts_with("secret ") && one.len() == 72);
     }
 }

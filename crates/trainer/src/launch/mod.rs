@@ -20,7 +20,7 @@ pub use leash::Leash;
 pub use report::FailureReport;
 pub(crate) use stop::Hearing;
 pub use stop::StopFlag;
-pub use supervisor::{Ended, LaunchError, RankFailure, Supervisor};
+pub use supervisor::{Ended, LaunchError, RankFailure, Replacements, Supervisor};
 
 /// The variable that tells a rank that its standard input is a leash.
 pub const SUPERVISED: &str = "PHALANX_SUPERVISED";

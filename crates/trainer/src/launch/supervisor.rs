@@ -5,8 +5,10 @@ use std::io::{self, Write as _};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::leash::SECRET_FILE;
 use super::report::FailureReport;
 use super::{ABORTED, KEEPS_OUTPUT, SUPERVISED, leash};
 
@@ -41,6 +43,14 @@ pub enum LaunchError {
         rank: usize,
         /// Why not.
         source: io::Error,
+    },
+    /// No rank can be started in place of one that has died.
+    #[error("cannot start a rank in place of rank {dead}: {problem}")]
+    Replace {
+        /// The rank that has died.
+        dead: usize,
+        /// Why not.
+        problem: String,
     },
     /// A rank cannot be waited for.
     #[error("cannot wait for rank {rank}: {source}")]
@@ -91,8 +101,36 @@ pub struct Supervisor {
     pub logs: PathBuf,
     /// How many ranks must be left when others die without a word, so that those go on; all, if that is `None`.
     pub least: Option<usize>,
+    /// What is started in place of ranks that have died.
+    pub replacements: Replacements,
+    /// Where the ranks' secret is kept while they run, for processes that join them; nothing if only the ranks are to know it.
+    pub secret_file: Option<PathBuf>,
     /// Whether the outputs of rank 0 go to its log too, and not to this process's own.
     pub quiet: bool,
+}
+
+/// What gives a replacement its number, which no rank of the run has had, or says why it cannot.
+type Claim = Arc<dyn Fn() -> Result<usize, String> + Send + Sync>;
+
+/// Ranks that are started in place of others that have died, to join those who are left.
+#[derive(Clone, Default)]
+pub struct Replacements {
+    /// How many there may be.
+    most: usize,
+    claim: Option<Claim>,
+}
+
+impl Replacements {
+    /// Up to `most`, each of which gets its number from `claim`.
+    pub fn new(most: usize, claim: impl Fn() -> Result<usize, String> + Send + Sync + 'static) -> Self {
+        Self { most, claim: Some(Arc::new(claim)) }
+    }
+}
+
+impl std::fmt::Debug for Replacements {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Replacements").field("most", &self.most).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
@@ -102,6 +140,19 @@ struct Rank {
     ended: Option<(Instant, ExitStatus)>,
     /// Whether the others go on without it.
     missed: bool,
+    /// Whether another was started in its place, if one may be.
+    replaced: bool,
+}
+
+/// A file with the ranks' secret, which is there as long as they are.
+struct Kept<'a>(Option<&'a Path>);
+
+impl Drop for Kept<'_> {
+    fn drop(&mut self) {
+        if let Some(file) = self.0 {
+            let _ = std::fs::remove_file(file);
+        }
+    }
 }
 
 /// Kills what still runs when the supervisor leaves early, whatever the reason.
@@ -131,7 +182,9 @@ impl Supervisor {
     /// # Errors
     /// The failure that ended the job: the first that was a rank's own.
     pub fn run(&self, interrupts: impl Fn() -> usize) -> Result<Ended, LaunchError> {
-        let mut ranks = self.start()?;
+        let kept = Kept(self.secret_file.as_deref());
+        let secret = leash::first_line(kept.0).map_err(|source| LaunchError::Spawn { rank: 0, source })?;
+        let mut ranks = self.start(&secret)?;
         let mut asked_to_stop = false;
         let mut first_failure = None;
         loop {
@@ -139,6 +192,9 @@ impl Supervisor {
                 rank.poll()?;
             }
             self.note_deaths(&mut ranks.0);
+            if !asked_to_stop {
+                self.replace(&mut ranks.0, &secret)?;
+            }
             if ranks.0.iter().all(|rank| rank.ended.is_some()) {
                 let obeyed = asked_to_stop && ranks.0.iter().any(Rank::has_obeyed);
                 return match self.failure(&ranks.0, &[], asked_to_stop) {
@@ -184,49 +240,82 @@ impl Supervisor {
         }
     }
 
-    fn start(&self) -> Result<Ranks, LaunchError> {
+    fn start(&self, secret: &str) -> Result<Ranks, LaunchError> {
         let port = TcpListener::bind(("127.0.0.1", 0))
             .and_then(|listener| listener.local_addr())
             .map_err(LaunchError::Port)?
             .port();
-        let secret = leash::first_line().map_err(|source| LaunchError::Spawn { rank: 0, source })?;
         let mut ranks = Ranks(Vec::with_capacity(self.ranks));
         for rank in 0..self.ranks {
-            // A report of an earlier attempt in the same folder must not be taken for this one's.
-            let _ = std::fs::remove_file(FailureReport::path(&self.logs, rank));
-            let mut command = Command::new(&self.program);
-            command
-                .args(&self.arguments)
-                .env("RANK", rank.to_string())
-                .env("WORLD_SIZE", self.ranks.to_string())
-                .env("LOCAL_RANK", rank.to_string())
-                .env("LOCAL_WORLD_SIZE", self.ranks.to_string())
-                .env("MASTER_ADDR", "127.0.0.1")
-                .env("MASTER_PORT", port.to_string())
-                .env(SUPERVISED, "1")
-                .stdin(Stdio::piped());
-            if rank > 0 || self.quiet {
-                let path = FailureReport::log_path(&self.logs, rank);
-                let open = || OpenOptions::new().create(true).append(true).open(&path);
-                let outputs = open().and_then(|log| Ok((log.try_clone()?, log)));
-                let (out, err) = outputs.map_err(|source| LaunchError::Log { path: path.clone(), source })?;
-                command.stderr(err);
-                if cfg!(unix) && self.least.is_some() && !self.quiet {
-                    command.env(KEEPS_OUTPUT, "1");
-                } else {
-                    command.stdout(out);
-                }
-            }
-            // A terminal sends Ctrl-C to its whole foreground group; the ranks are to hear of it from here, once.
-            #[cfg(unix)]
-            std::os::unix::process::CommandExt::process_group(&mut command, 0);
-            let child = command.spawn().map_err(|source| LaunchError::Spawn { rank, source })?;
-            let mut rank = Rank { rank, child, ended: None, missed: false };
-            // Not by its arguments or its environment, which others can list.
-            rank.tell(&secret);
-            ranks.0.push(rank);
+            let place = [
+                ("RANK", rank.to_string()),
+                ("WORLD_SIZE", self.ranks.to_string()),
+                ("LOCAL_RANK", rank.to_string()),
+                ("LOCAL_WORLD_SIZE", self.ranks.to_string()),
+                ("MASTER_ADDR", "127.0.0.1".to_owned()),
+                ("MASTER_PORT", port.to_string()),
+            ];
+            ranks.0.push(self.spawn(rank, &[], &place, secret)?);
         }
         Ok(ranks)
+    }
+
+    /// Starts one rank.
+    fn spawn(
+        &self,
+        rank: usize,
+        more: &[String],
+        place: &[(&str, String)],
+        secret: &str,
+    ) -> Result<Rank, LaunchError> {
+        // A report of an earlier attempt in the same folder must not be taken for this one's.
+        let _ = std::fs::remove_file(FailureReport::path(&self.logs, rank));
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments).args(more).env(SUPERVISED, "1").stdin(Stdio::piped());
+        command.envs(place.iter().map(|(name, value)| (name, value)));
+        if let Some(file) = self.secret_file.as_ref().filter(|_| std::env::var_os(SECRET_FILE).is_none()) {
+            command.env(SECRET_FILE, file);
+        }
+        if rank > 0 || self.quiet {
+            let path = FailureReport::log_path(&self.logs, rank);
+            let open = || OpenOptions::new().create(true).append(true).open(&path);
+            let outputs = open().and_then(|log| Ok((log.try_clone()?, log)));
+            let (out, err) = outputs.map_err(|source| LaunchError::Log { path: path.clone(), source })?;
+            command.stderr(err);
+            if cfg!(unix) && self.least.is_some() && !self.quiet {
+                command.env(KEEPS_OUTPUT, "1");
+            } else {
+                command.stdout(out);
+            }
+        }
+        // A terminal sends Ctrl-C to its whole foreground group; the ranks are to hear of it from here, once.
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let child = command.spawn().map_err(|source| LaunchError::Spawn { rank, source })?;
+        let mut rank = Rank { rank, child, ended: None, missed: false, replaced: false };
+        // Not by its arguments or its environment, which others can list.
+        rank.tell(secret);
+        Ok(rank)
+    }
+
+    /// Starts others in place of ranks that have died, as many as there may be.
+    fn replace(&self, ranks: &mut Vec<Rank>, secret: &str) -> Result<(), LaunchError> {
+        let runs = ranks.iter().any(|rank| rank.ended.is_none());
+        for at in 0..ranks.len() {
+            let rank = &mut ranks[at];
+            if !rank.missed || rank.replaced {
+                continue;
+            }
+            rank.replaced = true;
+            let dead = rank.rank;
+            let Replacements { most, claim: Some(claim) } = &self.replacements else { continue };
+            if !runs || ranks.len() >= self.ranks + most {
+                continue;
+            }
+            let number = claim().map_err(|problem| LaunchError::Replace { dead, problem })?;
+            ranks.push(self.spawn(number, &["--join".to_owned(), number.to_string()], &[], secret)?);
+        }
+        Ok(())
     }
 
     /// Finds ranks that have died without a word, or that the others have left out, while enough are left to go on, and writes
@@ -239,7 +328,10 @@ impl Supervisor {
             if !died || rank.missed {
                 continue;
             }
-            if FailureReport::read(&self.logs, rank.rank).is_some_and(|report| !report.left_out) {
+            // One that has come later, and has failed because of others, is missed like one that has died.
+            let came = rank.rank >= self.ranks;
+            let is_own = |report: FailureReport| !report.left_out && !(came && report.consequence);
+            if FailureReport::read(&self.logs, rank.rank).is_some_and(is_own) {
                 continue;
             }
             let fails = |rank: &&Rank| matches!(rank.ended, Some((_, status)) if !status.success());

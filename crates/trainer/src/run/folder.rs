@@ -119,6 +119,7 @@ impl RunFolder {
             "metrics-by-rank.jsonl",
             "state.json",
             "requests",
+            "joins",
             "checkpoints",
             "samples",
             "logs",
@@ -206,6 +207,16 @@ impl RunFolder {
     /// The folder of what users ask the run for.
     pub fn requests(&self) -> PathBuf {
         self.0.join("requests")
+    }
+
+    /// The folder of processes that want to take part.
+    pub fn joins(&self) -> PathBuf {
+        self.0.join("joins")
+    }
+
+    /// The file with the secret of ranks that others may join, while they run.
+    pub fn secret(&self) -> PathBuf {
+        self.0.join("secret")
     }
 
     /// How the run ended.

@@ -7,6 +7,7 @@
 //! | `metrics-by-rank.jsonl` | where ranks do not take every step together, a line for each rank and step: when it was done, and its own losses |
 //! | `state.json` | what the run is doing now: see [`RunState`] |
 //! | `requests/` | what users have asked the run for, and it has not heard yet: see [`Request`] |
+//! | `joins/` | processes that want to take part, where the world may change: see [`JoinTicket`] |
 //! | `summary.json` | how the run ended, what it reached and what it cost |
 //! | `checkpoints/` | [`checkpoint`]s: safetensors and a JSON index |
 //! | `samples/` | grids of pictures, as PNG |
@@ -28,6 +29,7 @@ mod curves;
 mod energy;
 mod folder;
 mod grid;
+mod joins;
 mod machine;
 mod metrics;
 mod picture;
@@ -44,12 +46,13 @@ pub use curves::curves_svg;
 pub use energy::{EnergyKind, EnergyPart, EnergySummary};
 pub use folder::{RunError, RunFolder};
 pub use grid::Grid;
+pub use joins::{Invitation, JoinTicket, Waiting};
 pub(crate) use machine::host_name;
 pub use machine::{Machine, peak_memory, resident_memory};
 pub use metrics::{Line, MetricsWriter, read_metrics};
 pub use picture::{read_mask, read_picture};
 pub use request::Request;
 pub use state::{Doing, RunState};
-pub use summary::{DeadRank, RankSummary, Summary, SyncSummary};
+pub use summary::{DeadRank, RankSummary, Summary, SyncSummary, WorldChange};
 pub use synchrony_picture::synchrony_svg;
 pub use tensorboard::EventFile;

@@ -99,6 +99,23 @@ pub struct DeadRank {
     pub cause: Option<String>,
 }
 
+/// A world that followed another one while training went on.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct WorldChange {
+    /// The last step that was done before.
+    pub after_step: u64,
+    /// Ranks that were lost or left, by their numbers in the run.
+    pub left: Vec<usize>,
+    /// Ranks that came, by their numbers in the run.
+    pub came: Vec<usize>,
+    /// Ranks that went on.
+    pub ranks: usize,
+    /// Seconds from when the change was noticed until the next step was done; `null` if none was.
+    pub seconds: Option<f64>,
+    /// Bytes of state that ranks gave each other for it.
+    pub bytes: u64,
+}
+
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Summary {
@@ -133,6 +150,9 @@ pub struct Summary {
     /// Workers that have died without ending the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dead: Vec<DeadRank>,
+    /// The worlds that followed the first one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<WorldChange>,
     /// The machine of rank 0.
     pub machine: Machine,
 }

@@ -38,8 +38,20 @@ pub(in crate::engine) enum StopReason {
 pub(in crate::engine) enum Agreed {
     /// To stop for good.
     Stop(StopReason),
-    /// What a user has asked for; they go on after it.
-    Interlude(Request),
+    /// Something between two steps; they go on after it.
+    Interlude(Interlude),
+}
+
+/// What all ranks do between the same two steps.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::engine) enum Interlude {
+    /// What a user has asked for.
+    Asked(Request),
+    /// These newcomers, by their numbers in the run, take part from the next step on.
+    Join(Vec<usize>),
+    /// The rank of this number in the run takes part no longer.
+    Leave(usize),
 }
 
 /// How long rank 0 sleeps at most between two looks at what the others have said.
@@ -64,7 +76,7 @@ pub(in crate::engine) struct Alone {
 #[derive(Debug, Default)]
 struct Asked {
     stop: Option<StopReason>,
-    interludes: VecDeque<Request>,
+    interludes: VecDeque<Interlude>,
 }
 
 impl Alone {
@@ -127,7 +139,7 @@ impl Job {
 
     /// Asks all ranks for an interlude before the same point; returns at once. Requests are met in the order in which they are
     /// made on a rank.
-    pub(in crate::engine) fn request(&self, request: Request) -> Result<(), TrainError> {
+    pub(in crate::engine) fn request(&self, request: Interlude) -> Result<(), TrainError> {
         match self {
             Self::Alone(alone) => {
                 alone.asked().interludes.push_back(request);
@@ -231,18 +243,21 @@ mod tests {
         for jobs in [vec![Job::alone()], shared.collect()] {
             let first = &jobs[0];
             jobs.iter().for_each(|job| assert_eq!(job.begin(4).expect("nobody has asked"), None));
-            first.request(Request::Save).expect("asks");
-            first.request(Request::Pause).expect("asks");
+            first.request(Interlude::Asked(Request::Save)).expect("asks");
+            first.request(Interlude::Asked(Request::Pause)).expect("asks");
             for job in &jobs {
                 for request in [Request::Save, Request::Pause] {
-                    assert_eq!(job.begin(5).expect("agreed"), Some(Agreed::Interlude(request)));
+                    assert_eq!(
+                        job.begin(5).expect("agreed"),
+                        Some(Agreed::Interlude(Interlude::Asked(request)))
+                    );
                 }
                 assert_eq!(job.next(Duration::ZERO).expect("nobody has asked"), None);
             }
-            first.request(Request::Resume).expect("asks");
+            first.request(Interlude::Asked(Request::Resume)).expect("asks");
             for job in &jobs {
                 let heard = job.next(Duration::from_secs(20)).expect("agreed");
-                assert_eq!(heard, Some(Agreed::Interlude(Request::Resume)));
+                assert_eq!(heard, Some(Agreed::Interlude(Interlude::Asked(Request::Resume))));
                 assert_eq!(job.begin(5).expect("goes on"), None);
             }
             first.request_stop(&StopReason::Asked).expect("asks");

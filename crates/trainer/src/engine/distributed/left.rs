@@ -1,5 +1,8 @@
 //! Going on without ranks that have died: who is left meets again, under new numbers.
 
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
 use phalanx_collectives::{Control, Regrouped, WorldConfig, regroup};
 
 use super::{Distributed, Job};
@@ -9,17 +12,25 @@ use crate::launch::StopFlag;
 
 /// What a rank knows of the processes that the run began with.
 pub(super) struct Roster {
+    /// The number of this rank when the run began, or when it came.
+    pub(super) number: usize,
     /// This rank's place in the present world.
     pub(super) config: WorldConfig,
     pub(super) stop: StopFlag,
-    /// By rank of the present world: its number when the run began.
+    /// Raised when this rank alone is to leave.
+    pub(super) leave: StopFlag,
+    /// By rank of the present world: its number when the run began, or when it came.
     pub(super) members: Vec<usize>,
-    /// By number when the run began: the host's name.
-    pub(super) hosts: Vec<String>,
+    /// By this number: the host's name.
+    pub(super) hosts: BTreeMap<usize, String>,
     /// How many of them are workers: the first.
     pub(super) workers: usize,
     /// With how many workers the run goes on.
     pub(super) least: usize,
+    /// How many ranks there may be in worlds that change.
+    pub(super) elastic: Option<RangeInclusive<usize>>,
+    /// Whether this rank came when the others had begun.
+    pub(super) has_joined: bool,
     /// How often those who are left have met.
     pub(super) meetings: u64,
 }
@@ -79,7 +90,7 @@ impl Distributed {
         let Regrouped { communicator, config: place, members: places } = regroup(world, &roster.config)?;
         let gone = (0..ranks).filter(|rank| !places.contains(rank)).map(|rank| roster.members[rank]);
         let dead: Vec<Dead> = gone
-            .map(|rank| Dead { rank, host: roster.hosts.get(rank).cloned().unwrap_or_default() })
+            .map(|rank| Dead { rank, host: roster.hosts.get(&rank).cloned().unwrap_or_default() })
             .collect();
         if dead.is_empty() {
             // It broke for another reason, and would again.

@@ -2,6 +2,7 @@
 
 mod clock;
 mod cores;
+mod epoch;
 mod job;
 mod left;
 mod listeners;
@@ -9,6 +10,7 @@ mod network;
 mod shares;
 mod world;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -16,14 +18,14 @@ use phalanx_collectives::{Clock, CommStats, Communicator, ReduceOp, WorldConfig,
 use phalanx_sharding::{ProcessMesh, Ranks, Strategy};
 
 pub(in crate::engine) use cores::Cores;
-pub(in crate::engine) use job::{Agreed, Job, StopReason};
+pub(in crate::engine) use job::{Agreed, Interlude, Job, StopReason};
 pub(in crate::engine) use left::Before;
 use left::Roster;
 pub(in crate::engine) use listeners::listener;
 pub(in crate::engine) use network::{BatchGroups, Network, sync_options};
 pub(in crate::engine) use shares::{Share, Shares};
 use world::Link;
-pub use world::{World, in_one_process, launcher_world};
+pub use world::{World, in_one_process, invited_world, launcher_world};
 
 use super::device::Device;
 use super::error::TrainError;
@@ -93,6 +95,8 @@ pub(in crate::engine) struct Distributed {
     job: Job,
     /// Asks for a stop the moment that this rank is told to, as long as this lives.
     told: Option<Hearing>,
+    /// Asks the others to go on without this rank the moment that it is told to leave.
+    leaving: Option<Hearing>,
     /// How many ranks only serve.
     servers: usize,
     /// Who is who, if ranks are processes.
@@ -117,7 +121,11 @@ impl Distributed {
         let hosts = if link.is_some() { config.comm.hosts } else { 1 };
         let encryption = config.comm.encryption;
         let communicator = match &world.link {
-            Link::Process(config) if config.world_size > 1 => {
+            // A world that may grow is one from the beginning.
+            Link::Process(config_of_world)
+                if config_of_world.world_size > 1 || config.elastic().is_some() =>
+            {
+                let config = config_of_world;
                 let flight_recorder = config.flight_recorder.clone().or_else(|| Some(logs.to_owned()));
                 let mut config = WorldConfig {
                     flight_recorder,
@@ -148,9 +156,16 @@ impl Distributed {
         let strategy = config.train.strategy;
         let job = communicator.as_ref().map_or_else(|| Ok(Job::alone()), Job::shared)?;
         let device = match &communicator {
+            // The others have settled that before.
+            Some(_) if world.joins.is_some() => Device::processor(),
             Some(world) => Device::among(config, world)?,
             None => Device::alone(config)?,
         };
+        if config.elastic().is_some() && !device.place().is_host() {
+            let problem =
+                "elastic.min: the communicators of GPUs do not outlive a rank; set train.device = cpu";
+            return Err(TrainError::Setup(problem.to_owned()));
+        }
         if (link.is_some() || config.comm.clock == Clock::Cpu) && !device.place().is_host() {
             let problem = "comm.link and comm.clock are for CPUs; set train.device = cpu".to_owned();
             return Err(TrainError::Setup(problem));
@@ -172,22 +187,29 @@ impl Distributed {
             strategy: Some(strategy),
             job,
             told: None,
+            leaving: None,
             servers: config.sync.servers,
             roster: None,
             are_threads,
         };
         if let Some(config_of_world) = place {
             this.roster = Some(Roster {
-                members: (0..config_of_world.world_size).collect(),
+                number: world.joins.unwrap_or(config_of_world.rank),
+                members: Vec::new(),
                 config: config_of_world,
                 stop: stop.clone(),
-                hosts: this.gather_text(&host_name())?,
+                leave: world.leave.clone(),
+                hosts: BTreeMap::new(),
                 workers: this.data_size(),
                 least: config.sync.min_workers,
+                elastic: config.elastic(),
+                has_joined: world.joins.is_some(),
                 meetings: 0,
             });
+            this.introduce()?;
         }
         this.told = Some(this.asks_when(stop));
+        this.leaving = this.leaves_when();
         Ok(this)
     }
 
@@ -210,6 +232,7 @@ impl Distributed {
             strategy: None,
             job: Job::alone(),
             told: None,
+            leaving: None,
             servers: 0,
             roster: None,
             are_threads: false,
@@ -223,7 +246,7 @@ impl Distributed {
         let (job, world) = (Job::shared(&communicator)?, Some(communicator.clone()));
         let mesh = Some(ProcessMesh::data_parallel(communicator)?);
         let device = Device::processor();
-        let (strategy, told, roster) = (None, None, None);
+        let (strategy, told, leaving, roster) = (None, None, None, None);
         Ok(Self {
             device,
             world,
@@ -231,6 +254,7 @@ impl Distributed {
             strategy,
             job,
             told,
+            leaving,
             servers: 0,
             roster,
             are_threads: true,
@@ -342,6 +366,25 @@ impl Distributed {
         }
     }
 
+    /// Gives bytes to the next rank, and returns those of the one before. Every rank calls this at the same place.
+    pub(in crate::engine) fn pass_on(&self, bytes: &[u8]) -> Result<Vec<u8>, TrainError> {
+        let Some(world) = self.world().filter(|world| world.world_size() > 1) else {
+            return Ok(bytes.to_vec());
+        };
+        let (rank, ranks) = (world.rank(), world.world_size());
+        let (next, before) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
+        let mut length = [0_i64];
+        world.send_recv(&[bytes.len() as i64], next, &mut length, before)?;
+        let mut received = vec![0; usize::try_from(length[0]).unwrap_or(0)];
+        world.send_recv(bytes, next, &mut received, before)?;
+        Ok(received)
+    }
+
+    /// Replaces bytes by those of rank `root`, of as many.
+    pub(in crate::engine) fn broadcast_bytes(&self, bytes: &mut [u8], root: usize) -> Result<(), TrainError> {
+        self.world().map_or(Ok(()), |world| Ok(world.broadcast(bytes, root)?))
+    }
+
     /// Replaces each number by its sum over the ranks.
     pub(in crate::engine) fn sum(&self, values: &mut [f64]) -> Result<(), TrainError> {
         self.world().map_or(Ok(()), |world| Ok(world.all_reduce(values, ReduceOp::Sum)?))
@@ -391,7 +434,7 @@ impl Distributed {
     pub(in crate::engine) fn part<R>(mut self, outcome: Result<R, TrainError>) -> Result<R, TrainError> {
         match &outcome {
             Ok(_) => {
-                self.told = None;
+                (self.told, self.leaving) = (None, None);
                 if let Some(world) = self.world.clone() {
                     // What a GPU's communicators have to close goes before the world that watches over them.
                     self.mesh = None;

@@ -1,5 +1,6 @@
 //! A rank's place among the others.
 
+use std::path::Path;
 use std::time::Duration;
 
 use phalanx_collectives::{Communicator, Secret, WorldConfig, connect_unless};
@@ -8,11 +9,19 @@ use phalanx_sharding::Ranks;
 use crate::config::Config;
 use crate::engine::error::TrainError;
 use crate::launch::{SUPERVISED, StopFlag};
+use crate::run::Invitation;
+
+/// How long a newcomer looks for those who have asked it in a moment ago.
+const MEETING: Duration = Duration::from_secs(10);
 
 /// A rank among others: its place, and how to reach them.
 #[derive(Debug, Clone)]
 pub struct World {
     pub(in crate::engine) link: Link,
+    /// The number of a rank that comes to others who have begun.
+    pub(in crate::engine) joins: Option<usize>,
+    /// Raised when this rank alone is to leave.
+    pub(in crate::engine) leave: StopFlag,
 }
 
 /// How a rank reaches the others.
@@ -29,17 +38,21 @@ pub(in crate::engine) enum Link {
 impl World {
     /// The only rank.
     pub fn alone() -> Self {
-        Self { link: Link::Alone }
+        Self::by(Link::Alone)
     }
 
     /// A rank in a world that the caller has described.
     pub fn new(config: WorldConfig) -> Self {
-        Self { link: Link::Process(Box::new(config)) }
+        Self::by(Link::Process(Box::new(config)))
     }
 
     /// A rank that is a thread of this process, as [`phalanx_collectives::threads`] makes them.
     pub fn thread(communicator: Communicator) -> Self {
-        Self { link: Link::Thread(communicator) }
+        Self::by(Link::Thread(communicator))
+    }
+
+    fn by(link: Link) -> Self {
+        Self { link, joins: None, leave: StopFlag::default() }
     }
 
     /// The same place, whose ranks prove to each other that they know this secret, if there is one.
@@ -49,6 +62,23 @@ impl World {
             config.secret = Some(secret);
         }
         self
+    }
+
+    /// The rank as one that comes to others who have begun, under a number that no other rank of the run has had.
+    #[must_use]
+    pub fn joining(self, number: usize) -> Self {
+        Self { joins: Some(number), ..self }
+    }
+
+    /// The rank as one that leaves when the flag is raised, if the others can go on without it.
+    #[must_use]
+    pub fn leaving_on(self, leave: &StopFlag) -> Self {
+        Self { leave: leave.clone(), ..self }
+    }
+
+    /// The number of this rank in the run: its rank, unless it joins.
+    pub fn number(&self) -> usize {
+        self.joins.unwrap_or_else(|| self.rank())
     }
 
     /// This rank, from 0.
@@ -132,4 +162,30 @@ pub fn launcher_world() -> Result<Option<World>, TrainError> {
         config.connect_timeout = Duration::from_secs(9);
     }
     Ok(Some(World::new(config)))
+}
+
+/// The place that others have given this process, who have begun before it. Their secret is where the environment says, or else in
+/// `secret_file`, if it is there.
+///
+/// # Errors
+/// If the environment says something about interfaces or secrets that cannot be; the message names the variable.
+pub fn invited_world(invitation: &Invitation, secret_file: &Path) -> Result<World, TrainError> {
+    let Invitation { rank, world_size, local_world_size, address, port, job } = invitation;
+    let told = |name: &str| match name {
+        "RANK" => Some(rank.to_string()),
+        "WORLD_SIZE" => Some(world_size.to_string()),
+        "LOCAL_RANK" => Some((rank % local_world_size.max(&1)).to_string()),
+        "LOCAL_WORLD_SIZE" => Some(local_world_size.to_string()),
+        "MASTER_ADDR" => Some(address.clone()),
+        "MASTER_PORT" | "PHALANX_PORT" => Some(port.to_string()),
+        "PHALANX_SECRET_FILE" => std::env::var(name)
+            .ok()
+            .or_else(|| secret_file.is_file().then(|| secret_file.to_string_lossy().into_owned())),
+        // What a launcher says of this process is not about that world.
+        name if name.starts_with("PHALANX_") => std::env::var(name).ok(),
+        _ => None,
+    };
+    let missing = || TrainError::Setup("an invitation has no place in it".to_owned());
+    let config = WorldConfig::from_variables(&told)?.ok_or_else(missing)?;
+    Ok(World::new(WorldConfig { job: job.clone(), connect_timeout: MEETING, ..config }))
 }

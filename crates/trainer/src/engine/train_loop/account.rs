@@ -6,6 +6,7 @@ use phalanx_sharding::SyncStats;
 use serde::{Deserialize, Serialize};
 
 use super::Run;
+use super::elastic::Elastic;
 use crate::engine::distributed::Network;
 use crate::engine::error::TrainError;
 use crate::launch::FailureReport;
@@ -36,7 +37,7 @@ pub(super) fn gather(run: &Run<'_>) -> Result<(Vec<RankSummary>, EnergySummary),
         peak_memory().map_or(-1.0, |bytes| bytes as f64),
         parameters as f64,
         gradients as f64,
-        optimizer as f64,
+        (optimizer + run.bytes_of_copies()) as f64,
         traffic.bytes_sent as f64,
         traffic.bytes_received as f64,
         whole.communication.as_secs_f64(),
@@ -124,6 +125,7 @@ pub(super) fn summary(
         energy: Some(energy),
         ranks,
         dead: dead(run),
+        changes: run.elastic.as_ref().map(Elastic::changes).unwrap_or_default(),
         machine: Machine::detect(),
     }
 }

@@ -50,6 +50,9 @@ impl Run<'_> {
         error: TrainError,
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
+        if self.distributed.is_elastic() {
+            return self.go_on_elsewhere(error, observer);
+        }
         if !error.is_loss() || self.broken.is_some() || !self.distributed.outlives_a_death() {
             return Err(error);
         }
@@ -145,7 +148,7 @@ impl Run<'_> {
     }
 
     /// The lines of metrics of steps that this rank has done.
-    fn lines_there(&self) -> Result<Vec<crate::run::Line>, TrainError> {
+    pub(super) fn lines_there(&self) -> Result<Vec<crate::run::Line>, TrainError> {
         let path = self.folder.metrics();
         let mut lines = if path.exists() { read_metrics(&path)? } else { Vec::new() };
         lines.retain(|line| line.step() <= self.state.step);
@@ -156,7 +159,7 @@ impl Run<'_> {
     fn attend_to_the_rest(&mut self, written: u64, observer: &mut dyn Observer) -> Result<(), TrainError> {
         let meetings = self.distributed.meetings();
         match &mut self.desk {
-            Some(desk) => desk.go_on(meetings)?,
+            Some(desk) => desk.go_on(meetings, self.distributed.data_size())?,
             None => {
                 let started = self.started();
                 tracing::warn!(
@@ -178,7 +181,7 @@ impl Run<'_> {
     }
 
     /// The last losses and measures that are written, for the summary.
-    fn take_over_last(&mut self) -> Result<(), TrainError> {
+    pub(super) fn take_over_last(&mut self) -> Result<(), TrainError> {
         let losses = self.state.training.phases().into_iter().map(|phase| named(&phase.name, "loss"));
         let losses: BTreeSet<String> = losses.collect();
         for line in self.lines_there()? {
@@ -193,7 +196,7 @@ impl Run<'_> {
 }
 
 /// What the ranks of a world that broke had agreed to stop for, if it was what ends a run wherever it is.
-fn stop_of(control: &Control) -> Option<StopReason> {
+pub(super) fn stop_of(control: &Control) -> Option<StopReason> {
     let reason = serde_json::from_str(&control.stop()?.reason).ok()?;
     matches!(reason, StopReason::Asked | StopReason::NotFinite { .. }).then_some(reason)
 }

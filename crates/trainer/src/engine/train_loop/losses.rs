@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use phalanx_collectives::Notice;
+use phalanx_collectives::{Control, Notice};
 use phalanx_sharding::ShardTree;
 
 use crate::engine::TrainError;
@@ -174,6 +174,14 @@ impl Losses {
 
     fn forget(&mut self, written: u64) {
         forget_before(&mut self.kept, written + 1);
+    }
+
+    /// What others have told this rank of steps that were not brought together, also in the world that broke.
+    pub(super) fn heard(&mut self, control: &Control) -> Vec<Told> {
+        while let Some(notice) = control.left_behind(NAME) {
+            keep(&mut self.told, &notice);
+        }
+        self.told.values().flatten().cloned().collect()
     }
 
     /// Goes on with what those who are left had told, and what those had who have died.

@@ -52,6 +52,11 @@ impl Spent {
 }
 
 impl Meter {
+    /// Counts from the time on that others have trained already.
+    pub(super) fn begin_after(&mut self, trained: Duration) {
+        self.whole.steps = trained;
+    }
+
     /// Counts one step.
     pub(super) fn add(&mut self, step: &Spent) {
         self.window.add(step);

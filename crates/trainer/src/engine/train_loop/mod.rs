@@ -4,6 +4,7 @@ mod account;
 mod after;
 mod by_rank;
 mod chaos;
+mod elastic;
 mod left;
 mod losses;
 mod meter;
@@ -28,17 +29,19 @@ pub use replicas::{ReplicaFailure, train_replicas};
 
 use by_rank::ByRank;
 use chaos::Delay;
+use elastic::Elastic;
 use losses::Losses;
 use meter::Meter;
 use requests::Desk;
 use state::TrainState;
 use step::Taken;
+use steps::Ended;
 use traced::Traced;
 
 use super::checkpoint::{Saver, find_checkpoint};
 use super::data::Data;
 use super::device::Gauge;
-use super::distributed::{Distributed, Network, Shares, StopReason, World};
+use super::distributed::{Distributed, Interlude, Network, Shares, StopReason, World};
 use super::observer::{Event, Observer, Started, StepReport};
 use super::quality::Quality;
 use super::repeated::Repeated;
@@ -47,7 +50,7 @@ use super::watch::Watch;
 use super::{Plan, TrainError, precision};
 use crate::config::{Config, Resolved};
 use crate::launch::StopFlag;
-use crate::run::{DeadRank, EventFile, Request, RunFolder, Summary};
+use crate::run::{DeadRank, EventFile, RunFolder, Summary};
 use crate::usage::Sampler;
 
 /// How a run has ended that has not failed.
@@ -57,6 +60,8 @@ pub enum RunEnd {
     Finished,
     /// A rank was told to stop; all have saved the same step.
     Interrupted,
+    /// This rank was told to leave, and the others go on.
+    Left,
 }
 
 /// Trains a task as one rank of `world`, going on from the newest complete checkpoint in `folder` if there is one, until
@@ -88,6 +93,20 @@ pub fn train(
     let trained: Result<RunEnd, TrainError> = train();
     drop(rank);
     trained.inspect_err(|_| traced::give_up(config, folder, world))
+}
+
+/// Finds what a rank of a run needs, and builds its networks without values: what goes wrong in that goes wrong before anybody waits
+/// for the rank.
+///
+/// # Errors
+/// See [`TrainError`].
+pub fn rehearse(task: &Task, config: &Config) -> Result<(), TrainError> {
+    let (place, alone) = (Place::host(), Distributed::none());
+    let data = Data::open(config, task.open_data(config), &alone, &place, 0)?;
+    let (images, batch) = (data.train_len(), config.train.global_batch);
+    Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
+    task.build(config, Some(data.num_classes()), Weights::Absent, &place)?;
+    Ok(())
 }
 
 /// One rank of a run.
@@ -132,6 +151,8 @@ pub(super) struct Run<'a> {
     shares: Shares,
     /// Who has died.
     dead: Vec<DeadRank>,
+    /// What is kept for other worlds, if the run may go on in some.
+    elastic: Option<Elastic<'a>>,
     /// The last step of which others have done all that follows it when a rank was lost.
     met: u64,
     /// The step of a checkpoint that was not complete when a rank was lost.
@@ -139,7 +160,7 @@ pub(super) struct Run<'a> {
     /// On rank 0, where users are heard.
     desk: Option<Desk>,
     /// What all ranks have agreed to do before the next step.
-    asked: VecDeque<Request>,
+    asked: VecDeque<Interlude>,
     /// On rank 0, where ranks do not take every step together: what each has told.
     by_rank: Option<ByRank>,
     /// Seconds of training before this run was resumed, as its metrics say.
@@ -162,7 +183,7 @@ pub(super) struct Run<'a> {
 impl<'a> Run<'a> {
     /// Makes everything that a rank trains with; if that fails, the other ranks hear of it.
     fn new(
-        task: &Task,
+        task: &'a Task,
         folder: &'a RunFolder,
         config: &'a Config,
         distributed: Distributed,
@@ -198,6 +219,7 @@ impl<'a> Run<'a> {
             is_traced: false,
             shares: Shares::new(distributed.share()),
             dead: Vec::new(),
+            elastic: Elastic::of(config, task),
             met: 0,
             unsaved: None,
             desk: None,
@@ -253,6 +275,10 @@ impl<'a> Run<'a> {
         // What networks share with the others goes before what the ranks share.
         let Self { distributed, state, .. } = self;
         drop(state);
+        if matches!(trained, Ok(RunEnd::Left)) {
+            distributed.leave_silently();
+            return trained;
+        }
         distributed.part(trained)
     }
 
@@ -262,8 +288,11 @@ impl<'a> Run<'a> {
         start: Instant,
         observer: &mut dyn Observer,
     ) -> Result<RunEnd, TrainError> {
-        self.resume(observer)?;
-        if self.state.step >= self.plan.stop {
+        match self.distributed.has_joined() {
+            true => self.take_part(observer)?,
+            false => self.resume(observer)?,
+        }
+        if self.state.step >= self.plan.stop && !self.distributed.has_joined() {
             let (step, stop) = (self.state.step, self.plan.stop);
             observer
                 .event(&Event::Note(format!("nothing to do: {step} of {stop} steps are done; see --steps")));
@@ -282,7 +311,20 @@ impl<'a> Run<'a> {
         self.sample_usage()?;
         self.traced = Traced::begin(self.config, &self.distributed)?;
         let (interrupted, summary) = loop {
-            match self.steps(observer).and_then(|stopped| self.conclude(stopped, start)) {
+            let ended = match self.steps(observer) {
+                Ok(Ended::Through { interrupted }) => self.conclude(interrupted, start),
+                Ok(Ended::World(reason @ Interlude::Leave(number)))
+                    if number == self.distributed.number() =>
+                {
+                    return self.leave(&reason, observer);
+                }
+                Ok(Ended::World(reason)) => match self.change_worlds(&reason, observer) {
+                    Ok(()) => continue,
+                    Err(error) => Err(error),
+                },
+                Err(error) => Err(error),
+            };
+            match ended {
                 Ok(ended) => break ended,
                 Err(error) => self.go_on_without(error, observer)?,
             }

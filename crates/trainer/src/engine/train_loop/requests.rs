@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::Run;
 use crate::engine::TrainError;
-use crate::engine::distributed::{Agreed, Job, StopReason};
+use crate::engine::distributed::{Agreed, Interlude, Job, StopReason};
 use crate::engine::observer::{Event, Observer, Started};
-use crate::run::{Doing, MetricsWriter, Request, RunError, RunFolder, RunState, host_name};
+use crate::run::{Doing, MetricsWriter, Request, RunError, RunFolder, RunState, Waiting, host_name};
 
 /// How often rank 0 looks whether somebody has asked for something.
 const LOOK: Duration = Duration::from_millis(100);
@@ -24,6 +24,18 @@ pub(super) struct Desk {
     written: Instant,
     /// Whether the last that users wanted of the two was a pause.
     pause_wanted: bool,
+    /// Who waits to be let in, and whether some were asked in and have not come yet.
+    waiting: Waiting,
+    are_asked_in: bool,
+}
+
+/// Why no further step is begun in this world.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Break {
+    /// The run stops.
+    Stop(StopReason),
+    /// It goes on in another world, for this reason.
+    World(Interlude),
 }
 
 impl Desk {
@@ -54,13 +66,14 @@ impl Desk {
         Ok(desk)
     }
 
-    /// Stays at the desk, when those who are left have met so many times.
+    /// Stays at the desk, when those who are left have met so many times, and so many train.
     ///
     /// # Errors
     /// [`TrainError::LeftBehind`] if others have gone on without this rank.
-    pub(super) fn go_on(&mut self, meetings: u64) -> Result<(), TrainError> {
+    pub(super) fn go_on(&mut self, meetings: u64, ranks: usize) -> Result<(), TrainError> {
         before(&self.folder, meetings)?;
-        self.state.meetings = meetings;
+        (self.state.meetings, self.state.world_size) = (meetings, ranks);
+        self.are_asked_in = false;
         Ok(self.write()?)
     }
 
@@ -82,8 +95,16 @@ impl Desk {
             process: std::process::id(),
             meetings,
         };
-        let now = Instant::now();
-        Self { folder: folder.clone(), state, looked: now, written: now, pause_wanted }
+        let (now, waiting) = (Instant::now(), Waiting::at(&folder.joins()));
+        Self {
+            folder: folder.clone(),
+            state,
+            looked: now,
+            written: now,
+            pause_wanted,
+            waiting,
+            are_asked_in: false,
+        }
     }
 
     /// Writes the state, unless others have gone on without this rank and write theirs.
@@ -93,12 +114,27 @@ impl Desk {
         if theirs { Ok(()) } else { self.state.write(&path) }
     }
 
-    /// Passes on what was asked for since the last look, unless that was a moment ago, and tells how far the run is.
-    fn attend(&mut self, step: u64, job: &Job, observer: &mut dyn Observer) -> Result<(), TrainError> {
+    /// Passes on what was asked for since the last look, unless that was a moment ago, and tells how far the run is. There is `room`
+    /// for so many more ranks.
+    fn attend(
+        &mut self,
+        step: u64,
+        room: usize,
+        job: &Job,
+        observer: &mut dyn Observer,
+    ) -> Result<(), TrainError> {
         if self.looked.elapsed() < LOOK {
             return Ok(());
         }
         self.looked = Instant::now();
+        if room > 0 && !self.are_asked_in {
+            let mut come = self.waiting.look()?;
+            come.truncate(room);
+            if !come.is_empty() {
+                self.are_asked_in = true;
+                job.request(Interlude::Join(come))?;
+            }
+        }
         for request in Request::take(&self.folder.requests())? {
             let request = match request {
                 Ok(request) => request,
@@ -123,7 +159,7 @@ impl Desk {
                         Request::Resume => false,
                         _ => self.pause_wanted,
                     };
-                    job.request(other)?;
+                    job.request(Interlude::Asked(other))?;
                 }
             }
         }
@@ -140,7 +176,13 @@ impl Desk {
 
     /// Asks for the pause again that was wanted in a world that broke.
     pub(super) fn ask_again(&self, job: &Job) -> Result<(), TrainError> {
-        if self.pause_wanted { job.request(Request::Pause) } else { Ok(()) }
+        if self.pause_wanted { job.request(Interlude::Asked(Request::Pause)) } else { Ok(()) }
+    }
+
+    /// Leaves it to whoever takes over, without a word.
+    pub(super) fn hand_over(self) {
+        // The run has neither ended nor failed.
+        let _kept = std::mem::ManuallyDrop::new(self);
     }
 
     /// Tells that the run has ended after a step and left its summary; without this, that it has failed.
@@ -172,13 +214,13 @@ fn before(folder: &RunFolder, meetings: u64) -> Result<Option<RunState>, TrainEr
 }
 
 impl Run<'_> {
-    /// Begins the next step, after whatever all ranks have agreed to do before it. If they have agreed to stop before it:
+    /// Begins the next step, after whatever all ranks have agreed to do before it. If they have agreed to take none in this world:
     /// why.
     pub(super) fn begin_step(
         &mut self,
         mut metrics: Option<&mut MetricsWriter>,
         observer: &mut dyn Observer,
-    ) -> Result<Option<StopReason>, TrainError> {
+    ) -> Result<Option<Break>, TrainError> {
         loop {
             self.attend(observer)?;
             let asked = match self.asked.pop_front() {
@@ -187,14 +229,17 @@ impl Run<'_> {
             };
             match asked {
                 None => return Ok(None),
-                Some(Agreed::Stop(reason)) => return Ok(Some(reason)),
-                Some(Agreed::Interlude(Request::Save)) => self.save_now(metrics.as_deref_mut(), observer)?,
-                Some(Agreed::Interlude(Request::Pause)) => {
-                    if let Some(reason) = self.pause(metrics.as_deref_mut(), observer)? {
-                        return Ok(Some(reason));
+                Some(Agreed::Stop(reason)) => return Ok(Some(Break::Stop(reason))),
+                Some(Agreed::Interlude(Interlude::Asked(request))) => match request {
+                    Request::Save => self.save_now(metrics.as_deref_mut(), observer)?,
+                    Request::Pause => {
+                        if let Some(reason) = self.pause(metrics.as_deref_mut(), observer)? {
+                            return Ok(Some(Break::Stop(reason)));
+                        }
                     }
-                }
-                Some(Agreed::Interlude(Request::Resume | Request::Stop)) => {}
+                    Request::Resume | Request::Stop => {}
+                },
+                Some(Agreed::Interlude(other)) => return Ok(Some(Break::World(other))),
             }
         }
     }
@@ -231,11 +276,16 @@ impl Run<'_> {
                 None => self.distributed.job().next(LOOK)?,
             };
             match asked {
-                None | Some(Agreed::Interlude(Request::Pause | Request::Stop)) => {}
-                Some(Agreed::Interlude(Request::Resume)) => break None,
-                Some(Agreed::Interlude(Request::Save)) => {
+                None | Some(Agreed::Interlude(Interlude::Asked(Request::Pause | Request::Stop))) => {}
+                Some(Agreed::Interlude(Interlude::Asked(Request::Resume))) => break None,
+                Some(Agreed::Interlude(Interlude::Asked(Request::Save))) => {
                     self.save_now(metrics.as_deref_mut(), observer)?;
                     self.settle(observer)?;
+                }
+                // Whoever is in the next world pauses again.
+                Some(Agreed::Interlude(other)) => {
+                    self.asked.push_front(other);
+                    break None;
                 }
                 Some(Agreed::Stop(reason)) => break Some(reason),
             }
@@ -260,7 +310,7 @@ impl Run<'_> {
     /// Hears users, on rank 0.
     fn attend(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
         let Some(desk) = &mut self.desk else { return Ok(()) };
-        desk.attend(self.state.step, self.distributed.job(), observer)
+        desk.attend(self.state.step, self.distributed.room(), self.distributed.job(), observer)
     }
 
     /// Tells, on rank 0, that the run does something else now.
@@ -295,7 +345,7 @@ mod tests {
         first.tell(Doing::Training, 6).expect("nothing to write");
         let there = RunState::read(&folder.state()).expect("reads");
         assert_eq!((there.meetings, there.step), (1, 3));
-        for late in [first.go_on(1), Desk::take_over(&folder, &started, 1, true).map(drop)] {
+        for late in [first.go_on(1, 2), Desk::take_over(&folder, &started, 1, true).map(drop)] {
             assert!(matches!(late, Err(TrainError::LeftBehind { step: 3, .. })), "{late:?}");
         }
         drop(first);

@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use phalanx_sharding::{Layout, ParallelStrategy, Reduced, SyncStats};
+use candle_core::Tensor;
+use phalanx_sharding::{Layout, ParallelStrategy, Reduced, ShardRole, SyncStats};
 use phalanx_tensor::{Context, Listener, LossFactor, TensorError};
 use serde_json::{Map, Value};
 
@@ -15,7 +16,7 @@ use crate::engine::distributed::{Distributed, Network, listener};
 use crate::engine::observer::UpdateReport;
 use crate::engine::training::{AnyTraining, Built};
 use crate::engine::{Plan, TrainError};
-use crate::run::checkpoint::{Checkpoint, NewFile};
+use crate::run::checkpoint::{Checkpoint, Held, HeldPiece, NewFile, Reader};
 
 /// The networks of a training, what changes with them, and how far they are.
 pub(super) struct TrainState {
@@ -133,7 +134,12 @@ impl TrainState {
 
     /// The phases that the next step has, in order.
     pub(super) fn due(&self) -> Vec<usize> {
-        (0..self.phases.len()).filter(|phase| self.phases[*phase].steps.contains(&self.step)).collect()
+        self.due_in(self.step)
+    }
+
+    /// The phases that a step has, counted from 0, in order.
+    pub(super) fn due_in(&self, step: u64) -> Vec<usize> {
+        (0..self.phases.len()).filter(|phase| self.phases[*phase].steps.contains(&step)).collect()
     }
 
     /// How the names of parameters begin that are constants in a phase.
@@ -221,6 +227,65 @@ impl TrainState {
         result
     }
 
+    /// Gives back what goes with sharing and training the networks. Nothing else is done with this state any more.
+    pub(super) fn release(&mut self) {
+        self.listener = None;
+        self.trainables.clear();
+        self.frozen.clear();
+    }
+
+    /// Copies what this rank has of everything that changes, into memory and without asking anybody: between two steps, in a world
+    /// that may be broken.
+    pub(super) fn held(&mut self) -> Result<Held, TrainError> {
+        for trainable in &mut self.trainables {
+            trainable.hide_averages()?;
+        }
+        let (mut cut, mut state) = (None, Map::new());
+        for network in self.networks() {
+            let role = network.role()?;
+            // It has a copy of whatever others would save.
+            let replicated = role.parameters == Layout::Replicated && role.optimizer == Layout::Replicated;
+            let role = ShardRole { shard: 0, replica: 0, ..role };
+            let cut = cut.get_or_insert_with(|| Cut::new(role));
+            cut.learn_places(network.store(), network.parallel()?.params());
+            match replicated {
+                true => cut.whole_values(network.store())?,
+                false => cut.own_values(network.store())?,
+            }
+        }
+        let Some(mut cut) = cut else { return Ok(Held::default()) };
+        for trainable in &self.trainables {
+            let role = ShardRole { shard: 0, replica: 0, ..trainable.network.role()? };
+            trainable.save(role, Ok, &mut cut, &mut state)?;
+            state.insert("strategy".to_owned(), Value::from(trainable.network.parallel()?.name()));
+        }
+        let files = cut.files();
+        let pieces = files.iter().flat_map(|file| &file.pieces).map(HeldPiece::copy);
+        Ok(Held { step: self.step, state, pieces: pieces.collect::<Result<_, _>>()? })
+    }
+
+    /// The names of all parameters and buffers.
+    pub(super) fn names(&self) -> Vec<String> {
+        let stores = self.networks().map(Network::store);
+        let of_store = |store: &phalanx_tensor::ParamStore| {
+            let params = store.params().iter().map(|param| param.name().to_owned());
+            params.chain(store.buffers().iter().map(|buffer| buffer.name().to_owned())).collect::<Vec<_>>()
+        };
+        stores.flat_map(of_store).collect()
+    }
+
+    /// Copies of all buffers, in order.
+    pub(super) fn buffers(&self) -> Result<Vec<Tensor>, TrainError> {
+        let buffers = self.networks().flat_map(|network| network.store().buffers());
+        buffers.map(|buffer| Ok(buffer.to_host()?.copy().map_err(TensorError::from)?)).collect()
+    }
+
+    /// Puts copies of all buffers back.
+    pub(super) fn set_buffers(&self, copies: &[Tensor]) -> Result<(), TrainError> {
+        let buffers = self.networks().flat_map(|network| network.store().buffers());
+        buffers.zip(copies).try_for_each(|(buffer, copy)| Ok(buffer.set(copy)?))
+    }
+
     /// Exchanges weights and averages.
     fn swap(&mut self) -> Result<(), TrainError> {
         self.trainables.iter_mut().try_for_each(Trainable::swap_averages)
@@ -268,7 +333,7 @@ impl TrainState {
             }
         }
         for trainable in &self.trainables {
-            trainable.save(distributed, &mut cut, state)?;
+            trainable.save(role, |own| trainable.counts(distributed, own), &mut cut, state)?;
         }
         let mut kept = Vec::new();
         for network in self.networks() {
@@ -297,23 +362,33 @@ impl TrainState {
         distributed: &Distributed,
         checkpoint: &Checkpoint,
     ) -> Result<u64, TrainError> {
-        let reader = checkpoint.reader();
+        self.load_from(distributed, &checkpoint.reader(), checkpoint.step(), checkpoint.state())
+    }
+
+    /// Goes on after step `step` from what a reader has, in files or in memory, and what the index says besides.
+    pub(super) fn load_from(
+        &mut self,
+        distributed: &Distributed,
+        reader: &Reader,
+        step: u64,
+        saved: &Map<String, Value>,
+    ) -> Result<u64, TrainError> {
         reader.check_model(self.networks().map(Network::store))?;
         for network in self.networks() {
             reader.read_model(network.store())?;
             if !self.forgets_codecs {
-                let kept = codec_state(&reader, network.name(), distributed.rank(), distributed.size())?;
+                let kept = codec_state(reader, network.name(), distributed.rank(), distributed.size())?;
                 network.parallel()?.load_codec_state(kept)?;
             }
         }
-        let saved = checkpoint.state().get("strategy").and_then(Value::as_str);
+        let strategy = saved.get("strategy").and_then(Value::as_str);
         for trainable in &mut self.trainables {
-            trainable.load(checkpoint, &reader)?;
-            trainable.resume_at(checkpoint.step())?;
+            trainable.load((step, saved), reader)?;
+            trainable.resume_at(step)?;
             // Whatever other strategies had besides is of no use to this one, which begins with the weights of all.
-            if saved == Some(trainable.network.parallel()?.name()) {
+            if strategy == Some(trainable.network.parallel()?.name()) {
                 let name = trainable.network.name();
-                let own = own_state(&reader, name, distributed.rank(), distributed.size())?;
+                let own = own_state(reader, name, distributed.rank(), distributed.size())?;
                 if own.is_empty() && trainable.network.parallel()?.diverges() {
                     tracing::warn!(
                         "the checkpoint is of another number of ranks: what {} keeps between meetings begins anew, and all ranks begin \
@@ -326,7 +401,7 @@ impl TrainState {
                 trainable.network.parallel()?.load_own_state(of_strategy)?;
             }
         }
-        self.step = checkpoint.step();
+        self.step = step;
         Ok(reader.bytes_read())
     }
 }

@@ -93,6 +93,7 @@ impl Run<'_> {
         let sums = self.gradients(phase, share, &mut steps)?;
         let reduced = steps.into_iter().map(|step| Ok(step.reduce()?));
         let reduced = reduced.collect::<Result<Vec<_>, TrainError>>()?;
+        self.agree_on_buffers()?;
         let updating = tracing::trace_span!(target: "phalanx_trace::compute", "update");
         Ok((sums, updating.in_scope(|| self.state.update(phase, reduced, &self.distributed))?))
     }
@@ -124,6 +125,7 @@ impl Run<'_> {
             (self.meter.whole().steps + spent.steps + clock.now().saturating_sub(begun)).as_secs_f64();
         let rank = self.distributed.first_number(self.distributed.rank());
         let told = Told { rank, step: report.step, seconds, shards: shards.unwrap_or_default(), sums };
+        self.keep_told(&told);
         let told = self.losses.tell(&self.distributed, told);
         if self.state.is_lockstep() {
             told?;

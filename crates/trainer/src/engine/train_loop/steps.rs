@@ -4,24 +4,34 @@ use super::Run;
 use super::after::{evaluate_run, judge_run, tell_saved};
 use super::by_rank::ByRank;
 use super::losses::Told;
+use super::requests::Break;
 use super::step::Taken;
 use crate::config::Config;
 use crate::engine::TrainError;
 use crate::engine::data::Feed;
-use crate::engine::distributed::StopReason;
+use crate::engine::distributed::{Interlude, StopReason};
 use crate::engine::observer::{Event, Observer, StepReport};
 use crate::run::MetricsWriter;
 
+/// How the steps of a world have ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// The run has come to its last step, or was interrupted.
+    Through { interrupted: bool },
+    /// It goes on in another world, for this reason.
+    World(Interlude),
+}
+
 impl Run<'_> {
-    /// Trains to the end of the plan, or until a stop is asked for. True if it was.
+    /// Trains to the end of the plan, until a stop is asked for, or until the world is to be another.
     ///
     /// Each step is a point before which all ranks can stop, and what follows it is another.
-    pub(super) fn steps(&mut self, observer: &mut dyn Observer) -> Result<bool, TrainError> {
+    pub(super) fn steps(&mut self, observer: &mut dyn Observer) -> Result<Ended, TrainError> {
         let mut metrics = None;
         if self.is_first() {
             let opened = MetricsWriter::open(&self.folder.metrics(), self.state.step)?;
             // Those who go on without others, or have taken over, open it again, and know the rest.
-            if self.by_rank.is_none() {
+            if self.distributed.meetings() == 0 {
                 self.seconds_before =
                     opened.last().and_then(|line| line.number("seconds")).unwrap_or_default();
                 if !self.state.is_lockstep() {
@@ -41,9 +51,24 @@ impl Run<'_> {
                 if self.state.step >= self.plan.stop {
                     break;
                 }
-                stopped = self.begin_step(metrics.as_mut(), observer)?;
-                if stopped.is_some() {
-                    break;
+                match self.begin_step(metrics.as_mut(), observer)? {
+                    None => {}
+                    Some(Break::Stop(reason)) => {
+                        stopped = Some(reason);
+                        break;
+                    }
+                    // Without it too few would be left: the run stops as if all had been asked to.
+                    Some(Break::World(Interlude::Leave(_)))
+                        if self.distributed.data_size() <= self.distributed.least() =>
+                    {
+                        stopped = Some(StopReason::Asked);
+                        break;
+                    }
+                    Some(Break::World(reason)) => {
+                        self.tell_of_all_taken(metrics.as_mut(), observer)?;
+                        self.settle(observer)?;
+                        return Ok(Ended::World(reason));
+                    }
                 }
                 if self.shares.changes_at(self.state.step) {
                     feed = self.feed()?;
@@ -54,7 +79,9 @@ impl Run<'_> {
                 let span =
                     tracing::trace_span!(target: "phalanx_trace::step", "step", step = self.state.step + 1);
                 let _inside = span.entered();
+                self.keep_for_undoing()?;
                 let taken = self.step(&mut feed)?;
+                self.finish_step()?;
                 self.take_note(taken, metrics.as_mut(), observer)?;
             }
             stopped = self.follow(metrics.as_mut(), observer)?;
@@ -75,7 +102,7 @@ impl Run<'_> {
             let loss = loss.parse().unwrap_or(f64::NAN);
             return Err(TrainError::NotFinite { step, phase, loss, elsewhere: true });
         }
-        Ok(interrupted)
+        Ok(Ended::Through { interrupted })
     }
 
     /// The batches from the next step on.
@@ -101,6 +128,7 @@ impl Run<'_> {
         }
         let (report, phases) = self.read(taken)?;
         let due = self.is_line_due(step, last);
+        self.keep_report(&report);
         match self.state.is_lockstep() {
             true => self.untold = Some((report, due)),
             false => self.behind.push_back((report, phases, due)),
@@ -252,7 +280,7 @@ impl Run<'_> {
     }
 
     /// Whether a step has a line of metrics.
-    fn is_line_due(&self, step: u64, last: bool) -> bool {
+    pub(super) fn is_line_due(&self, step: u64, last: bool) -> bool {
         step == 1 || self.plan.is_due(self.config.log.every, step, last)
     }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::{DType, Device, Tensor};
-use phalanx_sharding::{CatchUp, Reduced, Rule, UpdateRule};
+use phalanx_sharding::{CatchUp, Reduced, Rule, ShardRole, UpdateRule};
 use phalanx_tensor::backend::{Arriving, ScaledStep};
 use phalanx_tensor::optim::{
     Ema, ExactSquares, LossScale, LossScaleState, Optimizer, Schedule, clip_by_squares, clip_to_norm,
@@ -20,7 +20,7 @@ use crate::engine::distributed::{Distributed, Network};
 use crate::engine::observer::UpdateReport;
 use crate::engine::training::Measure;
 use crate::engine::{Plan, TrainError, optimize, precision};
-use crate::run::checkpoint::{Checkpoint, EMA, MODEL, Reader};
+use crate::run::checkpoint::{EMA, MODEL, Reader};
 
 /// How the names of a rank's own state of the optimizer and of averages begin.
 const OPTIMIZER: &str = "optimizer.";
@@ -273,6 +273,14 @@ impl Trainable {
         Ok(())
     }
 
+    /// Has the weights in their place again where averages are, in the memory of this rank alone.
+    pub(super) fn hide_averages(&mut self) -> Result<(), TrainError> {
+        if std::mem::take(&mut self.shows_averages) {
+            swap(&self.updater, self.network.parallel()?.params())?;
+        }
+        Ok(())
+    }
+
     /// Shares the network anew among those who are left of a world that was broken after `step` steps: each goes on from what it
     /// has. They take the steps from `until` on alike, and each has taken its part among `ranks` ranks before.
     pub(super) fn go_on(
@@ -312,15 +320,15 @@ impl Trainable {
         updater.optimizer.state_bytes() + updater.ema.as_ref().map_or(0, Ema::bytes)
     }
 
-    /// Copies what this rank has to write of the optimizer's state and of averages, and adds to `state` what the index has to
-    /// say. Every rank calls this at the same place.
+    /// Copies what a rank of this role has to write of the optimizer's state and of averages, and adds to `state` what the index has
+    /// to say, of the counts of steps as `counts_of_all` knows them.
     pub(super) fn save(
         &self,
-        distributed: &Distributed,
+        role: ShardRole,
+        counts_of_all: impl FnOnce([u64; 2]) -> Result<[u64; 2], TrainError>,
         cut: &mut Cut,
         state: &mut Map<String, Value>,
     ) -> Result<(), TrainError> {
-        let role = self.network.role()?;
         // The counts are the same on all ranks that update; those that write none of the state ask for that of nothing.
         let params = if role.saves(role.optimizer) { self.network.parallel()?.params() } else { &[] };
         let updater = self.updater();
@@ -333,7 +341,7 @@ impl Trainable {
         }
         drop(updater);
         cut.state(named);
-        let [steps, updates] = self.counts(distributed, counts)?;
+        let [steps, updates] = counts_of_all(counts)?;
         let mut tell = |key: &str, value: Value| state.insert(self.key(key), value);
         tell("optimizer_steps", Value::from(steps));
         let scale = self.loss_scale.as_ref().map(LossScale::state);
@@ -348,8 +356,9 @@ impl Trainable {
         Ok(())
     }
 
-    /// How many steps the optimizer and averages have taken, where those of some ranks take none.
-    fn counts(&self, distributed: &Distributed, own: [u64; 2]) -> Result<[u64; 2], TrainError> {
+    /// How many steps the optimizer and averages have taken, where those of some ranks take none. Every rank calls this at the same
+    /// place.
+    pub(super) fn counts(&self, distributed: &Distributed, own: [u64; 2]) -> Result<[u64; 2], TrainError> {
         if !distributed.has_servers() {
             return Ok(own);
         }
@@ -401,11 +410,14 @@ impl Trainable {
     }
 
     /// Reads what this rank holds of the optimizer's state and of averages, and nothing else.
-    pub(super) fn load(&mut self, checkpoint: &Checkpoint, reader: &Reader) -> Result<(), TrainError> {
-        let saved = checkpoint.state();
+    pub(super) fn load(
+        &mut self,
+        (step, saved): (u64, &Map<String, Value>),
+        reader: &Reader,
+    ) -> Result<(), TrainError> {
         let count = |key: &str| saved.get(&self.key(key)).and_then(Value::as_u64);
         let (steps, updates) = (count("optimizer_steps"), count("ema_updates"));
-        let [steps, updates] = [steps, updates].map(|count| count.unwrap_or(checkpoint.step()));
+        let [steps, updates] = [steps, updates].map(|count| count.unwrap_or(step));
         let scale = saved.get(&self.key("loss_scale")).and_then(Value::as_f64);
         let [good_steps, left_out] =
             ["loss_scale_good_steps", "loss_scale_left_out"].map(|key| count(key).unwrap_or(0));

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Shape, Tensor};
 use phalanx_tensor::host::copy_host;
@@ -28,6 +29,8 @@ pub struct Reader {
     /// By kind and then by name.
     pieces: BTreeMap<String, BTreeMap<String, Vec<Piece>>>,
     files: RefCell<BTreeMap<String, Rc<TensorFile>>>,
+    /// Elements that are in memory, by kind, name and place among the pieces of these; those of other pieces are in files.
+    held: BTreeMap<(String, String), Vec<Arc<Vec<u8>>>>,
 }
 
 impl Reader {
@@ -37,7 +40,23 @@ impl Reader {
             let of_kind = pieces.entry(piece.kind.clone()).or_default();
             of_kind.entry(piece.name.clone()).or_default().push(piece.clone());
         }
-        Self { folder: checkpoint.folder.clone(), pieces, files: RefCell::default() }
+        Self { folder: checkpoint.folder.clone(), pieces, files: RefCell::default(), held: BTreeMap::new() }
+    }
+
+    /// A reader of pieces in memory.
+    pub(super) fn of_memory(all: impl IntoIterator<Item = (Piece, Arc<Vec<u8>>)>) -> Self {
+        let mut this = Self {
+            folder: "memory".into(),
+            pieces: BTreeMap::new(),
+            files: RefCell::default(),
+            held: BTreeMap::new(),
+        };
+        for (piece, bytes) in all {
+            let name = (piece.kind.clone(), piece.name.clone());
+            this.held.entry(name.clone()).or_default().push(bytes);
+            this.pieces.entry(name.0).or_default().entry(name.1).or_default().push(piece);
+        }
+        this
     }
 
     /// The kinds that there are, [`MODEL`] among them.
@@ -86,20 +105,27 @@ impl Reader {
             return Err(lists(region));
         }
         let size = self.element_size(kind, name)?;
+        let held = self.held.get(&(kind.to_owned(), name.to_owned()));
         let there: Vec<(&Piece, Vec<Run>)> =
             pieces.iter().map(|piece| (piece, piece.region.runs(shape))).collect();
         for window in windows(region.runs(shape), WINDOW / size) {
             let (first, count) = (window[0].first, window.iter().map(|run| run.len).sum::<usize>());
             let mut bytes = vec![0; count * size];
             let mut missing = window;
-            for (piece, runs) in &there {
+            for (at, (piece, runs)) in there.iter().enumerate() {
                 let (shared, left) = find(&missing, runs);
-                if !shared.is_empty() {
-                    let file = self.file(piece)?;
-                    let read = fetch(&file, &piece.key, &shared, (first, size), &mut bytes);
-                    read.map_err(|error| self.unreadable(piece, &error))?;
-                    missing = left;
+                if shared.is_empty() {
+                    continue;
                 }
+                match held {
+                    Some(held) => self.copy_held((piece, &held[at]), &shared, (first, size), &mut bytes)?,
+                    None => {
+                        let file = self.file(piece)?;
+                        let read = fetch(&file, &piece.key, &shared, (first, size), &mut bytes);
+                        read.map_err(|error| self.unreadable(piece, &error))?;
+                    }
+                }
+                missing = left;
             }
             if let Some(run) = missing.first() {
                 return Err(lists(&Region::from(run.start..run.end())));
@@ -247,6 +273,30 @@ impl Reader {
                 list(&strange)
             ))),
         }
+    }
+
+    /// Copies what a piece in memory shares with a window into the window's bytes, `first` being the window's first element.
+    fn copy_held(
+        &self,
+        (piece, held): (&Piece, &[u8]),
+        shared: &[Shared],
+        (first, size): (usize, usize),
+        window: &mut [u8],
+    ) -> Result<(), CheckpointError> {
+        if held.len() != piece.region.len() * size {
+            let (kind, name) = (&piece.kind, &piece.name);
+            return Err(self.unfit(format!(
+                "{} bytes are not {} of {kind} `{name}`",
+                held.len(),
+                piece.region
+            )));
+        }
+        for part in shared {
+            let begin = (part.wanted - first) * size;
+            let found = &held[part.there * size..(part.there + part.len) * size];
+            window[begin..begin + found.len()].copy_from_slice(found);
+        }
+        Ok(())
     }
 
     fn file(&self, piece: &Piece) -> Result<Rc<TensorFile>, CheckpointError> {

@@ -1,0 +1,146 @@
+//! Copies of shards: under strategies that shard, what this rank holds after its last steps, and what the rank before it holds, in
+//! memory. A step is finished once they are made, as from then on any rank can be lost (Gemini, Wang et al. 2023, keeps checkpoints
+//! in the memory of neighbours in the same way).
+//!
+//! While copies travel ranks may know of different steps; they keep those of the last two, of which the older one is complete.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use crate::engine::TrainError;
+use crate::engine::distributed::Distributed;
+use crate::run::checkpoint::{Held, HeldPiece, Piece, bytes_of};
+
+/// Of so many steps there are copies.
+const KEPT: usize = 2;
+
+/// The copies of a rank.
+#[derive(Debug, Default)]
+pub(super) struct Copies {
+    own: VecDeque<Held>,
+    neighbours: VecDeque<Held>,
+    /// What the neighbour's copies are of: the same in all steps of a world.
+    layout: Option<Vec<Piece>>,
+}
+
+impl Copies {
+    /// Forgets all, as another world begins.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Whether there is a copy of what this rank holds after a step.
+    pub(super) fn has(&self, step: u64) -> bool {
+        self.own.back().is_some_and(|held| held.step == step)
+    }
+
+    /// Bytes of all copies.
+    pub(super) fn bytes(&self) -> u64 {
+        self.own.iter().chain(&self.neighbours).map(|held| held.bytes() as u64).sum()
+    }
+
+    /// Keeps a copy of what this rank holds.
+    pub(super) fn keep(&mut self, held: Held) {
+        push(&mut self.own, held);
+    }
+
+    /// Gives the last copy to the next rank, and takes that of the one before. Every rank calls this at the same place.
+    pub(super) fn exchange(&mut self, distributed: &Distributed) -> Result<(), TrainError> {
+        let Some(own) = self.own.back().filter(|_| distributed.size() > 1) else { return Ok(()) };
+        let garbled = |error: serde_json::Error| {
+            TrainError::Setup(format!("what a neighbour says of its shard is garbled: {error}"))
+        };
+        let new = self.layout.is_none();
+        let pieces: Vec<&Piece> =
+            if new { own.pieces.iter().map(|held| &held.piece).collect() } else { Vec::new() };
+        let head = serde_json::to_vec(&(own.step, &own.state, &pieces)).map_err(garbled)?;
+        let head = distributed.pass_on(&head)?;
+        let (step, state, pieces): (u64, Map<String, Value>, Vec<Piece>) =
+            serde_json::from_slice(&head).map_err(garbled)?;
+        let mut bytes = Vec::with_capacity(own.bytes());
+        own.pieces.iter().for_each(|held| bytes.extend_from_slice(&held.bytes));
+        let bytes = distributed.pass_on(&bytes)?;
+        let layout = self.layout.get_or_insert(pieces);
+        let (mut pieces, mut from) = (Vec::with_capacity(layout.len()), 0);
+        for piece in layout.iter() {
+            let to = from + bytes_of(piece)?;
+            let part = bytes.get(from..to).ok_or_else(|| {
+                TrainError::Setup(format!("a neighbour's shard has {} bytes, and is cut off", bytes.len()))
+            })?;
+            pieces.push(HeldPiece { piece: piece.clone(), bytes: Arc::new(part.to_vec()) });
+            from = to;
+        }
+        push(&mut self.neighbours, Held { step, state, pieces });
+        Ok(())
+    }
+
+    /// What there is of each step, the newest first: this rank's part, and its neighbour's.
+    pub(super) fn versions(&self) -> Vec<Held> {
+        let both = |own: &Held| {
+            let mut all = own.clone();
+            let other = self.neighbours.iter().filter(|other| other.step == own.step);
+            all.pieces.extend(other.flat_map(|other| other.pieces.iter().cloned()));
+            all
+        };
+        self.own.iter().rev().map(both).collect()
+    }
+}
+
+fn push(kept: &mut VecDeque<Held>, held: Held) {
+    kept.retain(|other| other.step != held.step);
+    kept.push_back(held);
+    while kept.len() > KEPT {
+        kept.pop_front();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use phalanx_collectives::threads;
+
+    use super::*;
+    use crate::run::checkpoint::{MODEL, Region};
+
+    fn held(step: u64, rank: usize) -> Held {
+        let piece = Piece {
+            kind: MODEL.to_owned(),
+            name: "w".to_owned(),
+            dtype: "u8".to_owned(),
+            shape: vec![9],
+            region: Region::from(3 * rank..3 * rank + 3),
+            file: String::new(),
+            key: "w".to_owned(),
+        };
+        let bytes = Arc::new(vec![step as u8, rank as u8, 7]);
+        Held { step, pieces: vec![HeldPiece { piece, bytes }], ..Held::default() }
+    }
+
+    #[test]
+    fn each_has_what_the_one_before_it_has_of_the_last_two_steps() {
+        let ranks = threads(3).expect("threads").into_iter().map(|communicator| {
+            std::thread::spawn(move || {
+                let distributed = Distributed::among(communicator).expect("threads have a control plane");
+                let (rank, mut copies) = (distributed.rank(), Copies::default());
+                for step in 4..8 {
+                    copies.keep(held(step, rank));
+                    assert!(copies.has(step) && !copies.has(step + 1));
+                    // In the last step the world breaks before copies have travelled.
+                    if step < 7 {
+                        copies.exchange(&distributed).expect("all are here");
+                    }
+                }
+                let versions = copies.versions();
+                assert_eq!(versions[0], held(7, rank));
+                let mut both = held(6, rank);
+                both.pieces.extend(held(6, (rank + 2) % 3).pieces);
+                assert_eq!(versions[1], both);
+                assert_eq!((versions.len(), copies.bytes()), (2, 12));
+            })
+        });
+        for rank in ranks.collect::<Vec<_>>() {
+            rank.join().expect("no panic");
+        }
+    }
+}
