@@ -33,7 +33,7 @@ struct Rank {
 }
 
 impl Cores {
-    /// Finds out about all ranks, and binds this one if that is wanted. Every rank of `world` calls this at the same place.
+    /// Binds this rank if that is wanted, and finds out about all. Every rank of `world` calls this at the same place.
     ///
     /// # Errors
     /// [`TrainError::Setup`] if ranks shall have cores of their own and a host has fewer cores than ranks, or does not let them be bound.
@@ -42,25 +42,22 @@ impl Cores {
         world: Option<&Communicator>,
         are_threads: bool,
     ) -> Result<Self, TrainError> {
-        let (rank, mut hosts) = world.map_or((0, vec![0]), |world| (world.rank(), world.hosts().to_vec()));
-        if config.comm.simulated()?.is_some() {
-            // Simulated hosts are one machine.
-            hosts.fill(0);
+        if config.train.bind == Bind::Cores {
+            let failed = |problem: String| TrainError::Setup(format!("train.bind = cores: {problem}"));
+            let (rank, all) = meet(config, world)?;
+            let cores = part(&all, rank).map_err(failed)?;
+            let told = |error| failed(format!("cores {} cannot be kept to: {error}", ranges(&cores)));
+            system::bind(&cores, are_threads).map_err(told)?;
         }
-        let mut own = Rank { host: hosts[rank], cores: system::allowed(), of_host: system::cores() };
-        let mut all = exchange(world, &own, &hosts)?;
-        if config.train.bind == Bind::Cores && !own.cores.is_empty() {
-            let cores = part(&all, rank)
-                .map_err(|problem| TrainError::Setup(format!("train.bind = cores: {problem}")))?;
-            system::bind(&cores, are_threads).map_err(|error| {
-                TrainError::Setup(format!(
-                    "train.bind = cores: cores {} cannot be kept to: {error}",
-                    ranges(&cores)
-                ))
-            })?;
-            own.cores = cores;
-            all = exchange(world, &own, &hosts)?;
-        }
+        Self::look(config, world)
+    }
+
+    /// Finds out about all ranks. Every rank of `world` calls this at the same place.
+    ///
+    /// # Errors
+    /// The transport's.
+    pub(super) fn look(config: &Config, world: Option<&Communicator>) -> Result<Self, TrainError> {
+        let (rank, all) = meet(config, world)?;
         Ok(Self {
             share: share(&all, rank),
             words: words(&all),
@@ -87,17 +84,20 @@ impl Cores {
     }
 }
 
-/// What all ranks tell of themselves.
-fn exchange(world: Option<&Communicator>, own: &Rank, hosts: &[usize]) -> Result<Vec<Rank>, TrainError> {
-    let Some(world) = world else { return Ok(vec![own.clone()]) };
-    let numbers: Vec<i64> =
-        std::iter::once(own.of_host).chain(own.cores.iter().copied()).map(|number| number as i64).collect();
-    let told = world.all_gatherv(&numbers)?;
+/// This rank, and what all ranks tell of themselves.
+fn meet(config: &Config, world: Option<&Communicator>) -> Result<(usize, Vec<Rank>), TrainError> {
+    let (cores, of_host) = (system::allowed(), system::cores());
+    let Some(world) = world else { return Ok((0, vec![Rank { host: 0, cores, of_host }])) };
+    let numbers: Vec<i64> = std::iter::once(of_host).chain(cores).map(|number| number as i64).collect();
+    // Simulated hosts are one machine.
+    let is_one = config.comm.simulated()?.is_some();
     let rank = |(numbers, host): (&Vec<i64>, &usize)| {
         let mut numbers = numbers.iter().map(|number| *number as usize);
-        Rank { host: *host, of_host: numbers.next().unwrap_or(0), cores: numbers.collect() }
+        let of_host = numbers.next().unwrap_or(0);
+        Rank { host: if is_one { 0 } else { *host }, of_host, cores: numbers.collect() }
     };
-    Ok(told.iter().zip(hosts).map(rank).collect())
+    let told = world.all_gatherv(&numbers)?;
+    Ok((world.rank(), told.iter().zip(world.hosts()).map(rank).collect()))
 }
 
 /// The ranks of a rank's host.

@@ -3,7 +3,7 @@
 use phalanx_collectives::{Communicator, Newcomers, Regrouped, WorldConfig, regroup_with};
 
 use super::left::{Before, Dead};
-use super::{Distributed, Interlude, Job};
+use super::{Cores, Distributed, Interlude, Job};
 use crate::config::Config;
 use crate::engine::error::TrainError;
 use crate::launch::Hearing;
@@ -132,6 +132,7 @@ impl Distributed {
         self.job = Job::shared(&communicator)?;
         let strategy = config.train.strategy;
         self.mesh = Some(strategy.mesh(self.device.connected(&communicator, strategy)?, 0)?);
+        self.cores = Cores::look(config, Some(&communicator))?;
         self.world = Some(communicator);
         self.introduce()?;
         self.told = Some(self.asks_when(&stop));

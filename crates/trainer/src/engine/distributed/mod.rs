@@ -178,7 +178,11 @@ impl Distributed {
             }
         })?;
         let are_threads = matches!(world.link, Link::Thread(_));
-        let cores = Cores::of(config, communicator.as_ref(), are_threads)?;
+        let cores = match world.joins {
+            // The others keep to their cores.
+            Some(_) => Cores::look(config, communicator.as_ref())?,
+            None => Cores::of(config, communicator.as_ref(), are_threads)?,
+        };
         let mut this = Self {
             device,
             cores,
