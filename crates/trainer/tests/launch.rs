@@ -111,7 +111,7 @@ fn supervise(
         logs.display().to_string(),
     ];
     let (program, logs) = ("env".into(), logs.to_owned());
-    Supervisor { program, arguments, ranks, logs, least: None, quiet: false }.run(interrupts)
+    Supervisor { program, arguments, ranks, logs, least: None, quiet: false, place: None }.run(interrupts)
 }
 
 fn alive(pid: &str) -> bool {

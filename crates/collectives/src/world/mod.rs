@@ -36,6 +36,7 @@ use crate::control::Watched;
 use crate::engine::{Backend, Ending, Shared};
 use crate::error::{CommError, Result};
 use crate::failure::Cause;
+use crate::flight::FlightWriter;
 use crate::mailbox::Inbox;
 use crate::patience::Patience;
 use crate::simulated::Port;
@@ -141,6 +142,7 @@ fn meet(config: &WorldConfig, listener: Option<TcpListener>, watched: &Watched) 
         key: Key { own: config.rank, token: table.token, secret: config.secret.clone(), tls: tls.clone() },
         callers,
     };
+    let everybody = table.processes.clone();
     let connections = connect::Connections {
         rank: config.rank,
         table: Arc::new(table),
@@ -155,6 +157,10 @@ fn meet(config: &WorldConfig, listener: Option<TcpListener>, watched: &Watched) 
     let control = Arc::new(control);
     // All connections for operations are there, so that whoever still comes to the port has a message.
     let mail = ProcessMail::begin(post, data, &control, timeout)?;
+    let flight = config
+        .flight_recorder
+        .clone()
+        .map(|folder| FlightWriter::of(folder, (config.rank, host::name(config)), everybody, watched));
     let shared = Shared {
         failure,
         control,
@@ -164,7 +170,7 @@ fn meet(config: &WorldConfig, listener: Option<TcpListener>, watched: &Watched) 
         inside,
         mail,
         connector: Arc::new(connector),
-        dump: config.flight_recorder.clone(),
+        flight,
     };
     let ending = Ending::of_world(&shared, config.rank);
     let mut backend = Backend::new(config.rank, 0, (0..config.world_size).collect(), links, shared);

@@ -105,7 +105,7 @@ fn world(world_size: usize, link: Option<SimulatedLink>) -> Result<Vec<Communica
                 inside: None,
                 mail,
                 connector,
-                dump: None,
+                flight: None,
             };
             let ending = Ending::of_world(&shared, rank);
             let mut backend = Backend::new(rank, 0, (0..world_size).collect(), links, shared);

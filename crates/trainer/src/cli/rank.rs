@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use phalanx_collectives::FlightRecord;
 
 use super::interrupts::{Interrupts, stop_before_the_end};
 use super::train::{RUNS, write_config};
@@ -30,12 +31,17 @@ pub(super) struct RankArgs {
 /// A rank on the leash of a supervisor.
 pub(super) fn run(program: &Program, args: &RankArgs) -> Result<(), CliError> {
     let stop = StopFlag::default();
+    let secret = Leash::secret();
     if !Leash::follow(&stop) {
         return Err(CliError::Usage("`rank` is started by `phalanx train`".to_owned()));
     }
     let folder = RunFolder::open(&args.folder).map_err(CliError::failed)?;
     let world = engine::launcher_world().map_err(CliError::failed)?;
     let world = world.ok_or_else(|| CliError::Usage("`rank` finds no launcher's environment".to_owned()))?;
+    let world = match secret {
+        Some(secret) => world.with_secret(&secret).map_err(CliError::failed)?,
+        None => world,
+    };
     let resolved = program.catalogue().resolve_run(&folder.config())?;
     let task = task_of(program, &resolved.config)?;
     let kept = match std::env::var_os(KEEPS_OUTPUT) {
@@ -212,6 +218,8 @@ fn told_to_end(rank: usize, error: &TrainError, code: u8) -> CliError {
 /// Sends this process's log, and what is left of a panic, into the run's folder.
 fn prepare(folder: &RunFolder, resolved: &Resolved, rank: usize) -> Result<(), CliError> {
     log::to_file(&folder.log(rank), !resolved.config.log.trace.is_none())?;
+    // A record of an earlier attempt in the same folder must not be taken for this one's.
+    let _ = std::fs::remove_file(FlightRecord::path(&folder.logs(), rank));
     let quiet = std::env::var_os(crate::launch::SUPERVISED).is_some();
     FailureReport::on_panic(&folder.logs(), rank, move |message| {
         tracing::error!("{message}");

@@ -3,13 +3,21 @@
 use std::io::BufRead;
 
 use super::stop::StopFlag;
-use super::{ABORTED, SUPERVISED};
+use super::{ABORTED, KEEPS_SECRET, SUPERVISED};
 
 /// A supervised rank's end of the pipe from its parent.
 #[derive(Debug)]
 pub struct Leash;
 
 impl Leash {
+    /// The secret of this rank's world, if its parent says one; before the leash is followed.
+    pub fn secret() -> Option<String> {
+        std::env::var_os(KEEPS_SECRET)?;
+        let mut line = String::new();
+        std::io::stdin().lock().read_line(&mut line).ok()?;
+        Some(line.trim_end().to_owned())
+    }
+
     /// Follows the leash if this process has one: from now on the parent's `stop` raises `stop`, and `abort`
     /// or the parent's end ends this process with the code [`ABORTED`]. False if the process has no leash.
     pub fn follow(stop: &StopFlag) -> bool {

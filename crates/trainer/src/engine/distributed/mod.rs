@@ -108,14 +108,20 @@ impl Distributed {
         logs: &Path,
         stop: &StopFlag,
     ) -> Result<Self, TrainError> {
-        let mut place = None;
+        let (mut place, timeout) = (None, config.comm.timeout);
         let (link, host_link) = (config.comm.simulated()?, config.comm.simulated_inside()?);
         let hosts = if link.is_some() { config.comm.hosts } else { 1 };
         let communicator = match &world.link {
             Link::Process(config) if config.world_size > 1 => {
                 let flight_recorder = config.flight_recorder.clone().or_else(|| Some(logs.to_owned()));
-                let mut config =
-                    WorldConfig { flight_recorder, link, host_link, ..WorldConfig::clone(config) };
+                let op_timeout = Duration::from_secs_f64(timeout);
+                let mut config = WorldConfig {
+                    flight_recorder,
+                    link,
+                    host_link,
+                    op_timeout,
+                    ..WorldConfig::clone(config)
+                };
                 if hosts > 1 {
                     let number = config.rank * hosts / config.world_size;
                     config.host = Some(format!("simulated host {number}"));

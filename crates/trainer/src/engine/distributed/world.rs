@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use phalanx_collectives::{Communicator, WorldConfig, connect_unless};
+use phalanx_collectives::{Communicator, Secret, WorldConfig, connect_unless};
 use phalanx_sharding::Ranks;
 
 use crate::config::Config;
 use crate::engine::error::TrainError;
-use crate::launch::{SUPERVISED, StopFlag};
+use crate::launch::{KEEPS_SECRET, SUPERVISED, StopFlag};
 
 /// A rank among others: its place, and how to reach them.
 #[derive(Debug, Clone)]
@@ -44,6 +44,17 @@ impl World {
     pub fn thread(communicator: Communicator) -> Self {
         let local_size = communicator.world_size();
         Self { link: Link::Thread(communicator), local_size }
+    }
+
+    /// With a secret that all connections between ranks must prove to know.
+    ///
+    /// # Errors
+    /// [`TrainError::Comm`] if it is so short that it could be guessed.
+    pub fn with_secret(mut self, secret: &str) -> Result<Self, TrainError> {
+        if let Link::Process(config) = &mut self.link {
+            config.secret = Some(Secret::new(secret.as_bytes())?);
+        }
+        Ok(self)
     }
 
     /// This rank, from 0.
@@ -129,8 +140,9 @@ pub fn in_one_process(config: &Config) -> bool {
 pub fn launcher_world() -> Result<Option<World>, TrainError> {
     let Some(mut config) = WorldConfig::from_env()? else { return Ok(None) };
     if std::env::var_os(SUPERVISED).is_some() {
-        // All ranks were started within one moment on this machine; one that is not there soon never comes.
-        config.connect_timeout = Duration::from_secs(9);
+        // All ranks were started within one moment; one that is not there soon never comes. Connections to hosts take longer.
+        let by_ssh = std::env::var_os(KEEPS_SECRET).is_some();
+        config.connect_timeout = Duration::from_secs(if by_ssh { 60 } else { 9 });
     }
     Ok(Some(World::new(config)))
 }
