@@ -1,5 +1,5 @@
 //! The benchmarks: `cargo xtask bench kernels`, `bench train`, `bench collectives`, `bench codecs`, `bench memory`,
-//! `bench strategies` and `bench versions`.
+//! `bench strategies` and `bench versions`; and `cargo xtask chaos`, trainings that are disturbed.
 //!
 //! Every figure is a median of rounds. With `--peer torch` the same work is done by PyTorch in the same call, one
 //! round of ours and one of theirs in turn, so that whatever else the machine does meets both; the ratio is the
@@ -7,6 +7,7 @@
 //! memory, are measured first, and results are also given as parts of them.
 #![forbid(unsafe_code)]
 
+mod chaos;
 mod codecs;
 mod collectives;
 mod kernels;
@@ -56,6 +57,8 @@ enum Command {
     Strategies(strategies::StrategiesArgs),
     /// Training steps of this build beside those of another
     Versions(versions::VersionsArgs),
+    /// Trainings that are killed, stopped and cut off, and resumed
+    Chaos(chaos::ChaosArgs),
 }
 
 /// What all benchmarks take.
@@ -114,5 +117,6 @@ fn measure() -> anyhow::Result<()> {
         Command::Memory(args) => memory::run(&args),
         Command::Strategies(args) => strategies::run(&args),
         Command::Versions(args) => versions::run(&args),
+        Command::Chaos(args) => chaos::run(&args),
     }
 }

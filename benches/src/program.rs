@@ -18,6 +18,13 @@ pub(crate) fn as_phalanx() -> Option<ExitCode> {
     std::env::var_os(AS_PHALANX).map(|_| phalanx_trainer::main(&Program::phalanx()))
 }
 
+/// The program `phalanx`, to be given arguments.
+pub(crate) fn phalanx() -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.env(AS_PHALANX, "1");
+    Ok(command)
+}
+
 /// A training to run.
 #[derive(Debug, Clone)]
 pub(crate) struct Training {
@@ -52,14 +59,8 @@ impl Training {
     /// Runs it in `folder` and reads its summary; `told` hears every line of a step.
     pub(crate) fn run(&self, folder: &Path, mut told: impl FnMut(&str)) -> Result<Summary> {
         let (config, out) = (self.write(folder)?, folder.join(&self.name));
-        let mut command = Command::new(std::env::current_exe()?);
-        command
-            .env(AS_PHALANX, "1")
-            .arg("train")
-            .arg(&config)
-            .args(["--data", &self.data])
-            .arg("--out")
-            .arg(&out);
+        let mut command = phalanx()?;
+        command.arg("train").arg(&config).args(["--data", &self.data]).arg("--out").arg(&out);
         for set in &self.sets {
             command.args(["--set", set]);
         }

@@ -15,7 +15,7 @@ Usage: cargo xtask COMMAND [ARGUMENTS]
   submit, status, logs, cancel   the training as a job of SLURM
   report, serve, watch, trace     pages, live pages, a dashboard and timelines of runs
   study [NAME], sweep FILE.toml  many trainings, and tables and pictures of what came of them
-  sample, eval, export, parity, config, doctor
+  sample, eval, export, parity, config, doctor, diagnose
                                  the same for the other commands of `phalanx`
   bench kernels|train|collectives ...
                                  measures, with --peer beside PyTorch
@@ -23,6 +23,8 @@ Usage: cargo xtask COMMAND [ARGUMENTS]
   bench memory ...               what strategies hold, predicted and measured
   bench strategies ...           trains by every strategy and writes one table and a picture
   bench versions ...             training steps of this build beside those of another
+  chaos --seed S --schedules N   small trainings that are killed, stopped and cut off at drawn instants, and resumed: each must end in the
+                                 weights of the undisturbed one, or with a named error
   test [--full] ...              runs all tests; with --full also those that are ignored for their length, and where
                                  PHALANX_CUDA_TOOLKIT names a CUDA toolkit, its compiler takes every kernel of the GPU
   test --gpu                     runs what a machine with GPUs can show, on its own GPUs and libraries: kernels, ops,
@@ -42,7 +44,7 @@ Usage: cargo xtask COMMAND [ARGUMENTS]
 /// Commands of the program that are passed on as they are.
 const PASSED_ON: &[&str] = &[
     "train", "plan", "submit", "status", "logs", "cancel", "study", "sweep", "report", "serve", "watch",
-    "trace", "sample", "eval", "export", "parity", "config", "doctor",
+    "trace", "sample", "eval", "export", "parity", "config", "doctor", "diagnose",
 ];
 
 fn main() -> ExitCode {
@@ -71,16 +73,8 @@ fn main() -> ExitCode {
             }
             cargo(&all)
         }
-        "bench" => {
-            // In the current folder, which paths in the arguments are meant from.
-            let mut command = Command::new(cargo_path());
-            command.args(["run", "--release", "--package", "phalanx-benches", "--manifest-path"]);
-            command.arg(root().join("Cargo.toml")).arg("--").args(&arguments);
-            // As `phalanx` runs: candle's own threads would spin beside those of the kernels, and the allocator would
-            // give pages back between steps.
-            let settings = [("CANDLE_NUM_THREADS", "1"), ("MIMALLOC_PURGE_DELAY", "10000")];
-            run(command.envs(settings))
-        }
+        "bench" => bench(&arguments),
+        "chaos" => bench(&prefixed(&["chaos"], &arguments)),
         "docs" => match build() {
             Ok(Some(failed)) => Ok(failed),
             Ok(None) => docs::docs(&arguments, &root(), &target()),
@@ -103,6 +97,16 @@ fn main() -> ExitCode {
         eprintln!("error: {message}");
         ExitCode::FAILURE
     })
+}
+
+/// Builds the benchmarks in release mode and runs one of them, in the current folder, which paths in the arguments are meant from.
+fn bench(arguments: &[impl AsRef<std::ffi::OsStr>]) -> Result<ExitCode, String> {
+    let mut command = Command::new(cargo_path());
+    command.args(["run", "--release", "--package", "phalanx-benches", "--manifest-path"]);
+    command.arg(root().join("Cargo.toml")).arg("--").args(arguments);
+    // As `phalanx` runs: candle's own threads would spin beside those of the kernels, and the allocator would give pages back
+    // between steps.
+    run(command.envs([("CANDLE_NUM_THREADS", "1"), ("MIMALLOC_PURGE_DELAY", "10000")]))
 }
 
 /// Builds the program in release mode and runs one of its commands in the current folder.

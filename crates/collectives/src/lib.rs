@@ -60,8 +60,9 @@
 //! To be read in the order of this file; each module uses only those before it. `dtype`, `operation`, `partition` and
 //! `reduce` say what is moved, in which operation, cut how and with which arithmetic; `failure`, `patience` and `recorder`
 //! what ranks know of trouble. `shared` has the operations through memory that ranks of a host share, which need no messages;
-//! `buffer` is what callers hand over, `sealed` has records of encrypted connections, and a `transport` moves bytes: channels between threads, pipes in shared memory, or
-//! TCP. `algorithms` are sequences of sends and receives that know neither; `control` keeps watch over the ranks, and
+//! `buffer` is what callers hand over, `sealed` has records of encrypted connections, and a `transport` moves bytes: channels
+//! between threads, pipes in shared memory, or TCP. `algorithms` are sequences of sends and receives that know neither; `control`
+//! keeps watch over the ranks, `flight` writes down what this one did when the world breaks, with the stacks of its threads, and
 //! `mailbox` has messages from any rank. An `engine`
 //! puts these together: it numbers an operation, chooses its algorithm and frames its messages with headers that the receiver
 //! checks. A `communicator` runs its operations on the caller's thread or on the communication thread, and returns `handle`s.
@@ -118,6 +119,7 @@ mod algorithms;
 mod rehearsal;
 
 mod control;
+mod flight;
 mod mailbox;
 
 mod engine;
@@ -139,6 +141,7 @@ pub use communicator::{Communicator, SharedBuffer};
 pub use control::{Control, Notice, Stop};
 pub use dtype::{DType, Element, ReduceOp};
 pub use error::{BoxError, CommError, Result};
+pub use flight::{FlightRecord, MappedFile, PeerRecord, Stacks, ThreadRecord, ThreadStack};
 pub use handle::Handle;
 #[cfg(feature = "mpi")]
 pub use mpi::connect_mpi;

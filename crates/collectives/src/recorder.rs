@@ -1,7 +1,7 @@
 //! The flight recorder: the last operations of this rank, told when something goes wrong.
 
-use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
@@ -38,6 +38,12 @@ pub struct OperationRecord {
     pub dtype: String,
     /// The way of its bytes.
     pub algorithm: String,
+    /// What its caller says it is about, such as the bucket of gradients; empty where it says nothing.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub label: String,
+    /// Of messages between two ranks the other one, by its number in the communicator; none where all ranks take part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<usize>,
     /// How far it has come.
     pub state: OperationState,
     /// Seconds since the world began when it started.
@@ -60,6 +66,7 @@ struct Entry {
     sequence: u64,
     scope: Scope,
     tag: Tag,
+    label: Option<Arc<str>>,
     state: OperationState,
     started: Instant,
     ended: Instant,
@@ -69,11 +76,13 @@ struct Entry {
 pub(crate) struct Recorder {
     begun: Instant,
     entries: Mutex<VecDeque<Entry>>,
+    /// The ranks of each communicator, by their numbers in the world.
+    members: Mutex<BTreeMap<u32, Vec<usize>>>,
 }
 
 impl Default for Recorder {
     fn default() -> Self {
-        Self { begun: Instant::now(), entries: Mutex::default() }
+        Self { begun: Instant::now(), entries: Mutex::default(), members: Mutex::default() }
     }
 }
 
@@ -89,7 +98,36 @@ impl Recorder {
         if entries.len() == KEPT {
             entries.pop_front();
         }
-        entries.push_back(Entry { communicator, sequence, scope, tag, state, started: now, ended: now });
+        let label = None;
+        entries.push_back(Entry {
+            communicator,
+            sequence,
+            scope,
+            tag,
+            label,
+            state,
+            started: now,
+            ended: now,
+        });
+    }
+
+    /// Says what the operation that was begun last on a communicator is about.
+    pub(crate) fn label(&self, communicator: u32, label: &Arc<str>) {
+        let mut entries = self.entries();
+        if let Some(entry) = entries.iter_mut().rev().find(|entry| entry.communicator == communicator) {
+            entry.label = Some(label.clone());
+        }
+    }
+
+    /// Says who is in a communicator.
+    pub(crate) fn meet(&self, communicator: u32, members: &[usize]) {
+        let mut known = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        known.insert(communicator, members.to_vec());
+    }
+
+    /// Who is in each communicator.
+    pub(crate) fn members(&self) -> BTreeMap<u32, Vec<usize>> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn end(&self, communicator: u32, well: bool) {
@@ -125,6 +163,11 @@ impl Recorder {
         Doing { sequence, last }
     }
 
+    /// Seconds since the world began.
+    pub(crate) fn seconds(&self) -> f64 {
+        self.begun.elapsed().as_secs_f64()
+    }
+
     /// All that is kept, the oldest first.
     pub(crate) fn recent(&self) -> Vec<OperationRecord> {
         let record = |entry: &Entry| {
@@ -137,6 +180,11 @@ impl Recorder {
                 bytes: entry.tag.bytes() as u64,
                 dtype: entry.tag.dtype.name().to_owned(),
                 algorithm: entry.tag.algorithm.name().to_owned(),
+                label: entry.label.as_deref().unwrap_or_default().to_owned(),
+                peer: match entry.scope {
+                    Scope::World => None,
+                    Scope::To(rank) | Scope::From(rank) => Some(rank),
+                },
                 state: entry.state,
                 started: (entry.started - self.begun).as_secs_f64(),
                 seconds: took.as_secs_f64(),

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use phalanx_collectives::{
-    BoxError, CommError, Communicator, DType, FlatBuffer, OperationRecord, OperationState, ReduceOp, Secret,
+    BoxError, CommError, Communicator, DType, FlatBuffer, FlightRecord, OperationState, ReduceOp, Secret,
     SliceMut, WorldConfig, connect, connect_with_listener, threads,
 };
 
@@ -234,10 +234,11 @@ fn the_flight_recorder_tells_what_went_before() {
         assert_eq!((last.operation.as_str(), last.sequence), ("all-reduce (sum)", 100));
         assert_eq!((last.dtype.as_str(), last.state), ("f32", OperationState::Failed));
         assert!(recent[..63].iter().all(|op| op.state == OperationState::Done && op.bytes == 3));
-        let text =
-            std::fs::read(folder.join(format!("rank-{rank}.operations.json"))).expect("it was written down");
-        let written: Vec<OperationRecord> = serde_json::from_slice(&text).expect("as JSON");
-        assert_eq!(written.last().map(|op| op.sequence), Some(100));
+        let written = FlightRecord::read(&FlightRecord::path(&folder, rank)).expect("it was written down");
+        assert_eq!(written.operations.last().map(|op| op.sequence), Some(100));
+        assert_eq!((written.rank, written.world_size), (rank, 3));
+        assert_eq!(written.communicators, [(0, vec![0, 1, 2])]);
+        assert!(written.cause.contains("gave up"), "{}", written.cause);
     }
     std::fs::remove_dir_all(&folder).expect("it is there");
 }

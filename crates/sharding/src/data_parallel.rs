@@ -68,6 +68,8 @@ pub struct DataParallel {
     strategy: Strategy,
     /// The buckets, in forward order.
     params: Vec<FlatParam>,
+    /// What the flight recorder says of operations on each of them.
+    labels: Vec<Arc<str>>,
     /// Trainable buckets, last first: the order of reduction.
     order: Vec<usize>,
     /// The number of each block, where parameters come and go with blocks.
@@ -231,7 +233,12 @@ impl DataParallel {
                 buckets[index].push(at);
             }
         }
+        let labels = params.iter().enumerate().map(|(at, param)| {
+            let first = param.entries().first().map_or("nothing", |entry| entry.name.as_str());
+            Arc::from(format!("bucket {at}, from {first}"))
+        });
         let this = Self {
+            labels: labels.collect(),
             comm: timely(comm),
             mesh,
             shards,
@@ -422,9 +429,10 @@ impl ParallelStrategy for DataParallel {
             match (param.state(), param.values()) {
                 (ParamState::Gathered, _) => param.reshard()?,
                 (ParamState::Full, Some(full)) if param.trainable() && self.is_sharded() => {
+                    let shards = self.shards.about(&self.labels[at]);
                     coming.push(match self.strategy.layout.optimizer {
-                        Layout::Leader => self.shards.broadcast_async(InPlace::new(full)?, LEADER),
-                        _ => self.shards.all_gather_in_place_async(InPlace::new(full)?),
+                        Layout::Leader => shards.broadcast_async(InPlace::new(full)?, LEADER),
+                        _ => shards.all_gather_in_place_async(InPlace::new(full)?),
                     });
                 }
                 _ => {}

@@ -304,6 +304,21 @@ impl Strategy {
         self.synchrony == Synchrony::EveryStep
     }
 
+    /// Whether ranks hold the same after every step, so that a difference between them is a fault.
+    ///
+    /// # Errors
+    /// [`ShardingError::Strategy`] saying why there is nothing to compare.
+    pub fn has_replicas(&self) -> Result<()> {
+        let problem = if !self.is_bulk_synchronous() {
+            "has ranks whose weights differ between meetings; dp, ddp, zero1, zero2 and hsdp have replicas to compare"
+        } else if self.layout.parameters == Layout::Sharded && self.axis == ShardAxis::World {
+            "keeps every parameter on one rank only, so that there are no replicas to compare; hsdp has some"
+        } else {
+            return Ok(());
+        };
+        Err(ShardingError::strategy(self.name, problem.to_owned()))
+    }
+
     /// Whether ranks are never further apart than so many steps. Where they may be any number apart, what all have to do before
     /// one and the same step waits for the slowest of them to come that far.
     pub fn bounds_leads(&self) -> bool {

@@ -1,6 +1,6 @@
 //! A flat tensor's host memory, open for somebody outside: what communication reduces in place.
 
-use candle_core::{DType, Tensor};
+use candle_core::{CpuStorage, DType, Storage, Tensor};
 
 use crate::storage::with_slice_mut;
 use crate::{Result, TensorError};
@@ -24,6 +24,25 @@ pub fn with_host_slice_mut<R>(tensor: &Tensor, f: impl FnOnce(HostSliceMut<'_>) 
         DType::F32 => with_slice_mut::<f32, _>(OP, tensor, |values| Ok(f(HostSliceMut::F32(values)))),
         DType::F64 => with_slice_mut::<f64, _>(OP, tensor, |values| Ok(f(HostSliceMut::F64(values)))),
         other => Err(TensorError::dtype(OP, other)),
+    }
+}
+
+/// Runs `f` on the bytes of a contiguous CPU tensor's elements, as this machine orders them, under its read lock.
+///
+/// # Errors
+/// If the tensor is not contiguous, not on the CPU, or of another element type than f32, f64 and i64.
+pub fn with_host_bytes<R>(tensor: &Tensor, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
+    const OP: &str = "host bytes";
+    let (storage, layout) = tensor.storage_and_layout();
+    let Some((start, end)) = layout.contiguous_offsets() else {
+        return Err(TensorError::shape(OP, "expected a contiguous tensor"));
+    };
+    match &*storage {
+        Storage::Cpu(CpuStorage::F32(values)) => Ok(f(bytemuck::cast_slice(&values[start..end]))),
+        Storage::Cpu(CpuStorage::F64(values)) => Ok(f(bytemuck::cast_slice(&values[start..end]))),
+        Storage::Cpu(CpuStorage::I64(values)) => Ok(f(bytemuck::cast_slice(&values[start..end]))),
+        Storage::Cpu(_) => Err(TensorError::dtype(OP, tensor.dtype())),
+        _ => Err(TensorError::NotOnHost { op: OP, backend: "candle" }),
     }
 }
 

@@ -116,6 +116,8 @@ pub mod cluster;
 
 pub mod checkup;
 
+pub mod diagnose;
+
 pub mod report;
 
 pub mod live;

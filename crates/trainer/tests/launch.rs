@@ -115,9 +115,19 @@ fn supervise(
         logs.display().to_string(),
     ];
     let (program, logs) = ("env".into(), logs.to_owned());
-    let replacements = Replacements::default();
-    Supervisor { program, arguments, ranks, logs, least: None, replacements, secret_file: None, quiet: false }
-        .run(interrupts)
+    let (replacements, secret_file, place) = (Replacements::default(), None, None);
+    Supervisor {
+        program,
+        arguments,
+        ranks,
+        logs,
+        least: None,
+        replacements,
+        secret_file,
+        quiet: false,
+        place,
+    }
+    .run(interrupts)
 }
 
 fn alive(pid: &str) -> bool {

@@ -210,6 +210,7 @@ fn no_rank_waits_in_an_operation_while_all_are_paused() {
             .collect();
         sets.extend([format!("train.strategy={strategy}"), format!("sync.servers={servers}")]);
         sets.extend([format!("train.ranks={}", 3 - servers), "train.steps=2000".to_owned()]);
+        sets.push("comm.timeout=3".to_owned());
         let resolved = phalanx.resolve("tiny", &sets).expect("composes");
         resolved.validate().expect("can be");
         let folder =
@@ -224,8 +225,7 @@ fn no_rank_waits_in_an_operation_while_all_are_paused() {
                 // Both are shorter than the pause.
                 let patience = Duration::from_secs(3);
                 let local = WorldConfig::local(rank, 3, port);
-                let world =
-                    World::new(WorldConfig { op_timeout: patience, heartbeat_timeout: patience, ..local });
+                let world = World::new(WorldConfig { heartbeat_timeout: patience, ..local });
                 let task = phalanx.task_of(&resolved.config).expect("one of its own");
                 train(task, folder, resolved, &world, stop, Box::new(Silent))
             }

@@ -9,6 +9,7 @@ const SAFE: &[&str] = &["data", "models", "sharding", "trainer"];
 
 /// The modules that may contain `unsafe`.
 const UNSAFE_MODULES: &[&str] = &[
+    "crates/collectives/src/flight/stacks/signal.rs",
     "crates/collectives/src/mpi/collective.rs",
     "crates/collectives/src/mpi/raw.rs",
     "crates/collectives/src/nccl/library.rs",

@@ -129,14 +129,15 @@ impl Communicator {
             Part::Exchange { out, inn, .. } => Facts::Exchange { out: lengths(out), inn: lengths(inn) },
             Part::Chunk | Part::Apart(_) => Facts::Same(String::new()),
         };
-        let (counters, wish) = (self.inner.counters.clone(), self.wish);
+        let (counters, wish, label) = (self.inner.counters.clone(), self.wish, self.label.clone());
         // Before the operation is issued, which may have to wait for ranks that have come to another one.
         let agree: Job = Box::new(move |engine| {
             engine.in_background(true);
             // If it fails, the engine breaks the world, and that is how others hear of it.
             let span = span::agreement(tag);
-            let _ =
-                perform(engine, &counters, (Scope::World, tag, wish), &span, |engine| engine.agree(&facts));
+            let _ = perform(engine, &counters, (Scope::World, tag, wish), label.as_ref(), &span, |engine| {
+                engine.agree(&facts)
+            });
             engine.in_background(false);
         });
         self.queue_job(jobs, agree)?;

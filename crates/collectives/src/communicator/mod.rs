@@ -77,6 +77,8 @@ pub struct Communicator {
     wish: Wish,
     /// Whether nothing is left to the communication thread.
     blocking: bool,
+    /// What its operations are about, for the flight recorder.
+    label: Option<Arc<str>>,
 }
 
 struct Inner {
@@ -126,6 +128,7 @@ fn perform<R>(
     engine: &mut dyn Engine,
     counters: &Counters,
     (scope, tag, wish): (Scope, Tag, Wish),
+    label: Option<&Arc<str>>,
     span: &Span,
     run: impl FnOnce(&mut dyn Engine) -> Result<R>,
 ) -> Result<R> {
@@ -135,6 +138,9 @@ fn perform<R>(
     // An operation that is not to be had here was never begun.
     if let Err(error @ CommError::Argument { .. }) = begun {
         return Err(error);
+    }
+    if let Some(label) = label {
+        engine.label(label);
     }
     span::begun(span, engine, scope);
     let result = begun.and_then(|()| guarded(|| run(engine)));
@@ -208,7 +214,7 @@ impl Communicator {
             control,
             splits: AtomicU32::new(0),
         };
-        Ok(Self { inner: Arc::new(inner), wish: Wish::Prefer(prefer), blocking: false })
+        Ok(Self { inner: Arc::new(inner), wish: Wish::Prefer(prefer), blocking: false, label: None })
     }
 
     /// This rank, from 0.
@@ -272,6 +278,12 @@ impl Communicator {
         Self { blocking: true, ..self.clone() }
     }
 
+    /// This communicator with operations that the flight recorder says this of, such as the bucket of gradients that they are about.
+    #[must_use]
+    pub fn about(&self, label: &Arc<str>) -> Self {
+        Self { label: Some(label.clone()), ..self.clone() }
+    }
+
     /// Whether asynchronous operations run on the thread that issues them: see [`Communicator::blocking`].
     pub fn is_blocking(&self) -> bool {
         self.blocking
@@ -306,7 +318,7 @@ impl Communicator {
             return Handle::of(self.run(scope, tag, run), self.inner.counters.clone());
         }
         let (sender, receiver) = bounded(1);
-        let (counters, wish) = (self.inner.counters.clone(), self.wish);
+        let (counters, wish, label) = (self.inner.counters.clone(), self.wish, self.label.clone());
         let (answer, moving) = (sender.clone(), self.inner.moving.clone());
         let span = span::operation(tag);
         let course = Course::begin(counters.clock());
@@ -314,7 +326,7 @@ impl Communicator {
         let job: Job = Box::new(move |engine| {
             let result = theirs.run(|| {
                 engine.in_background(true);
-                let result = perform(engine, &counters, (scope, tag, wish), &span, run);
+                let result = perform(engine, &counters, (scope, tag, wish), label.as_ref(), &span, run);
                 engine.in_background(false);
                 result
             });
@@ -374,7 +386,8 @@ impl Communicator {
     /// Runs an operation on this thread.
     fn run<R>(&self, scope: Scope, tag: Tag, run: impl FnOnce(&mut dyn Engine) -> Result<R>) -> Result<R> {
         let span = span::operation(tag);
-        self.inline(|engine, counters| perform(engine, counters, (scope, tag, self.wish), &span, run))
+        let label = self.label.as_ref();
+        self.inline(|engine, counters| perform(engine, counters, (scope, tag, self.wish), label, &span, run))
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {

@@ -18,7 +18,7 @@ mod succession;
 pub use handle::Control;
 pub use job::{Notice, Stop};
 
-pub(crate) use process::Process;
+pub(crate) use process::{Look, Process};
 pub(crate) use succession::{Caller, Calling, Doors, Succession};
 
 use std::net::IpAddr;

@@ -18,6 +18,15 @@ pub(crate) struct Process {
     began: Option<u64>,
 }
 
+/// What the system says of a process: the letters of its state and of its threads', with their numbers and names
+/// (proc_pid_stat(5)).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Look {
+    pub(crate) id: u32,
+    pub(crate) state: char,
+    pub(crate) threads: Vec<(u32, String, char)>,
+}
+
 impl Process {
     /// This process, on the machine that is called `host`.
     pub(crate) fn this(host: String) -> Self {
@@ -37,6 +46,25 @@ impl Process {
                 error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(NO_SUCH_PROCESS)
             }
         }
+    }
+
+    /// What the system says of it and its threads, seen from a process of the machine `host`: nothing once it has ended, or if it is
+    /// of another machine.
+    pub(crate) fn look(&self, host: &str) -> Option<Look> {
+        let began = self.began.filter(|_| self.host == host)?;
+        let (state, of_number) = parse(&stat_of(self.id).ok()?)?;
+        if of_number != began {
+            return None;
+        }
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.id)).into_iter().flatten();
+        let threads = threads.filter_map(|entry| {
+            let entry = entry.ok()?;
+            let read = |file: &str| std::fs::read_to_string(entry.path().join(file)).ok();
+            let (state, _) = parse(&read("stat")?)?;
+            let id = entry.file_name().to_str()?.parse().ok()?;
+            Some((id, read("comm")?.trim().to_owned(), state))
+        });
+        Some(Look { id: self.id, state, threads: threads.collect() })
     }
 
     /// The machine.

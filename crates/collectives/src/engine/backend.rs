@@ -1,6 +1,5 @@
 //! This crate's own engine: checked messages over links, and memory that ranks of a host share.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use crate::control::ControlPlane;
 use crate::dtype::DType;
 use crate::error::{CommError, Result};
 use crate::failure::{Cause, Failure};
+use crate::flight::FlightWriter;
 use crate::mailbox::Mail;
 use crate::operation::{Algorithm, Kind, Scope, Sequences, Tag};
 use crate::patience::{LinkError, Patience};
@@ -40,23 +40,8 @@ pub(crate) struct Shared {
     pub(crate) mail: Arc<dyn Mail>,
     /// How this rank reaches others, for communicators of some of them.
     pub(crate) connector: Arc<dyn Connector>,
-    /// The folder for the flight recorder's last words.
-    pub(crate) dump: Option<PathBuf>,
-}
-
-impl Shared {
-    /// Writes down the last operations, if that is wanted and was not done.
-    pub(crate) fn dump(&self, rank: usize) {
-        let Some(folder) = &self.dump else { return };
-        let path = folder.join(format!("rank-{rank}.operations.json"));
-        let written = std::fs::create_dir_all(folder)
-            .and_then(|()| serde_json::to_vec_pretty(&self.recorder.recent()).map_err(Into::into))
-            .and_then(|text| std::fs::write(&path, text));
-        match written {
-            Ok(()) => tracing::error!(path = %path.display(), "wrote the last operations of this rank"),
-            Err(error) => tracing::error!(path = %path.display(), %error, "cannot write the last operations"),
-        }
-    }
+    /// Who writes down what this rank did when the world breaks, if that is wanted.
+    pub(crate) flight: Option<Arc<FlightWriter>>,
 }
 
 /// One communicator's view of its ranks.
@@ -80,8 +65,6 @@ pub(crate) struct Backend {
     pub(crate) sent: u64,
     pub(crate) received: u64,
     pub(crate) costs: Option<CostModel>,
-    /// Whether the flight recorder has had its last word.
-    pub(crate) dumped: bool,
     /// Received pieces land here before they are reduced; 64-bit words, so that any element type is aligned.
     pub(crate) scratch: Vec<u64>,
 }
@@ -90,6 +73,7 @@ impl Backend {
     /// An engine for the world's ranks `members`, of which this is number `rank`; all on hosts of their own, as yet.
     pub(crate) fn new(rank: usize, id: u32, members: Vec<usize>, links: Links, shared: Shared) -> Self {
         let world_size = members.len();
+        shared.recorder.meet(id, &members);
         Self {
             rank,
             world_size,
@@ -106,7 +90,6 @@ impl Backend {
             sent: 0,
             received: 0,
             costs: None,
-            dumped: false,
             scratch: Vec::new(),
         }
     }

@@ -183,6 +183,9 @@ pub(crate) trait Engine: Send {
         None
     }
 
+    /// Says what the operation that was begun is about, for [`Engine::recent`].
+    fn label(&self, _label: &Arc<str>) {}
+
     /// What this rank did last, the oldest first.
     fn recent(&self) -> Vec<OperationRecord>;
 

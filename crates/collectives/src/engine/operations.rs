@@ -133,9 +133,8 @@ impl Engine for Backend {
         if let Some(cause) = cause {
             self.shared.control.report(own, cause);
         }
-        if !self.dumped {
-            self.dumped = true;
-            self.shared.dump(own);
+        if let Some(flight) = &self.shared.flight {
+            flight.write();
         }
     }
 
@@ -309,6 +308,10 @@ impl Engine for Backend {
 
     fn failure(&self) -> Option<Arc<Failure>> {
         Some(self.shared.failure.clone())
+    }
+
+    fn label(&self, label: &Arc<str>) {
+        self.shared.recorder.label(self.id, label);
     }
 
     fn recent(&self) -> Vec<OperationRecord> {

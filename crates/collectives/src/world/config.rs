@@ -59,7 +59,7 @@ pub struct WorldConfig {
     /// What links cost, from an earlier world of this kind ([`crate::Communicator::costs`]); the same on every rank.
     /// Nothing is measured then, and the choices of [`Algorithm::Auto`] are those of that world.
     pub costs: Option<CostModel>,
-    /// The folder to which the last operations of this rank are written when one fails, as `rank-N.operations.json`.
+    /// The folder to which this rank writes what it did last when the world breaks, as `rank-N.flight.json` ([`crate::FlightRecord`]).
     pub flight_recorder: Option<PathBuf>,
     /// How long to wait for all ranks.
     pub connect_timeout: Duration,

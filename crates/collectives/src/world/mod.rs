@@ -42,6 +42,7 @@ use crate::control::Watched;
 use crate::engine::{Backend, Ending, Shared};
 use crate::error::{CommError, Result};
 use crate::failure::Cause;
+use crate::flight::FlightWriter;
 use crate::mailbox::Inbox;
 use crate::patience::Patience;
 use crate::simulated::Port;
@@ -148,6 +149,7 @@ fn meet(config: &WorldConfig, listener: Option<TcpListener>, watched: &Watched) 
         callers,
     };
     let credentials = config.credentials();
+    let everybody = table.processes.clone();
     let connections = connect::Connections {
         rank: config.rank,
         table: Arc::new(table),
@@ -161,6 +163,10 @@ fn meet(config: &WorldConfig, listener: Option<TcpListener>, watched: &Watched) 
     let control = Arc::new(control);
     // All connections for operations are there, so that whoever still comes to the port has a message.
     let mail = ProcessMail::begin(post, data, &control, timeout)?;
+    let flight = config
+        .flight_recorder
+        .clone()
+        .map(|folder| FlightWriter::of(folder, (config.rank, host::name(config)), everybody, watched));
     let shared = Shared {
         failure,
         control,
@@ -170,7 +176,7 @@ fn meet(config: &WorldConfig, listener: Option<TcpListener>, watched: &Watched) 
         inside,
         mail,
         connector: Arc::new(connector),
-        dump: config.flight_recorder.clone(),
+        flight,
     };
     let ending = Ending::of_world(&shared, config.rank);
     let mut backend = Backend::new(config.rank, 0, (0..config.world_size).collect(), links, shared);

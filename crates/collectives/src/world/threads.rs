@@ -113,7 +113,7 @@ pub(super) fn over(
                 inside: None,
                 mail,
                 connector,
-                dump: None,
+                flight: None,
             };
             let ending = Ending::of_world(&shared, rank);
             let mut backend = Backend::new(rank, 0, (0..world_size).collect(), links, shared);

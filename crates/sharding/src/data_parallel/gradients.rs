@@ -100,12 +100,13 @@ impl DataParallel {
         let (full, shard) = param.begin_reduce(layout.scatters())?;
         if let Some((logical, shards)) = self.logical.as_ref().zip(step.shards.as_mut()) {
             let sums = shards.close(bucket, &full, logical.spares())?;
-            let message = Message::Logical(logical.start(sums, shard.clone()));
+            let message = Message::Logical(logical.start(&self.labels[bucket], sums, shard.clone()));
             let sum = shard.unwrap_or(full);
             step.running.push_back(Reduction { bucket, sum, message, wire_bytes: 0, crosses: false });
             step.started += 1;
             return Ok(());
         }
+        let shards = self.shards.about(&self.labels[bucket]);
         let (message, wire_bytes) = match (&shard, &self.coding) {
             (_, Some(coding)) => {
                 let pending = coding.start(bucket, full.clone(), shard.clone());
@@ -127,7 +128,7 @@ impl DataParallel {
                 }
                 let bytes = self.rounding.bytes(&sent);
                 let buffers = (InPlace::new(sent)?, InPlace::new(room)?);
-                let handle = self.shards.reduce_scatter_into_async(buffers.0, buffers.1, ReduceOp::Sum);
+                let handle = shards.reduce_scatter_into_async(buffers.0, buffers.1, ReduceOp::Sum);
                 (Message::Scattered(handle), bytes)
             }
             (None, None) => {
@@ -135,11 +136,11 @@ impl DataParallel {
                 let bytes = self.rounding.bytes(&sent);
                 let buffer = InPlace::new(sent)?;
                 let handle = match layout.gradients {
-                    Layout::Replicated => self.shards.all_reduce_async(buffer, ReduceOp::Sum),
-                    Layout::Leader => self.shards.reduce_async(buffer, ReduceOp::Sum, LEADER),
+                    Layout::Replicated => shards.all_reduce_async(buffer, ReduceOp::Sum),
+                    Layout::Leader => shards.reduce_async(buffer, ReduceOp::Sum, LEADER),
                     Layout::Sharded => {
                         param.free_unreduced_grads()?;
-                        self.shards.reduce_scatter_in_place_async(buffer, ReduceOp::Sum)
+                        shards.reduce_scatter_in_place_async(buffer, ReduceOp::Sum)
                     }
                 };
                 (Message::InPlace(handle), bytes)

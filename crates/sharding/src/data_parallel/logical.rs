@@ -22,7 +22,7 @@ const BLOCK: usize = 1 << 12;
 /// Sums gradients along the tree over logical ranks.
 #[derive(Debug)]
 pub(super) struct Logical {
-    sum: Arc<TreeSum>,
+    sum: TreeSum,
     worker: Worker,
     /// How long the thread that trains has waited.
     waited: Mutex<Duration>,
@@ -55,7 +55,7 @@ impl Logical {
         (buckets, beside): (usize, bool),
     ) -> Result<Self> {
         Ok(Self {
-            sum: Arc::new(TreeSum { placed, gradients, comm, shards, replicas }),
+            sum: TreeSum { placed, gradients, comm, shards, replicas },
             worker: Worker::start("logical", beside)?,
             waited: Mutex::default(),
             spares: Spares::new(buckets),
@@ -70,8 +70,13 @@ impl Logical {
 
     /// Sums a bucket's gradients, of which `sums` are those of this rank's whole subtrees: into `shard`, the elements that this rank
     /// owns, or into the last of these.
-    pub(super) fn start(&self, sums: Sums, shard: Option<FlatStorage>) -> Pending<Vec<FlatStorage>> {
-        let sum = self.sum.clone();
+    pub(super) fn start(
+        &self,
+        label: &Arc<str>,
+        sums: Sums,
+        shard: Option<FlatStorage>,
+    ) -> Pending<Vec<FlatStorage>> {
+        let sum = self.sum.about(label);
         self.worker.run(move || sum.run(sums, shard.as_ref()))
     }
 
@@ -102,6 +107,12 @@ impl Logical {
 }
 
 impl TreeSum {
+    /// With operations that the flight recorder says this of.
+    fn about(&self, label: &Arc<str>) -> Self {
+        let replicas = self.replicas.as_ref().map(|replicas| replicas.about(label));
+        Self { comm: self.comm.about(label), replicas, ..*self }
+    }
+
     /// The elements of a bucket whose sum falls to a rank to compute.
     fn falls_to(&self, rank: usize, len: usize) -> Range<usize> {
         match self.gradients {

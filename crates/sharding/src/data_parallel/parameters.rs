@@ -180,7 +180,8 @@ impl DataParallel {
             let param = &self.params[at];
             let (full, shard) = param.begin_gather()?;
             let gather = |shard| {
-                Ok(self.shards.all_gather_into_async(InPlace::new(full.clone())?, shard)) as Result<_>
+                let shards = self.shards.about(&self.labels[at]);
+                Ok(shards.all_gather_into_async(InPlace::new(full.clone())?, shard)) as Result<_>
             };
             let coming = match (param.is_offloaded(), self.has_all()) {
                 (false, _) => Coming::Exact(gather(InPlace::new(shard)?)?, Sent::there()),

@@ -51,11 +51,16 @@ impl BatchNorm2d {
     /// # Errors
     /// If a name is taken.
     pub fn with_init(scope: &Scope, channels: usize, config: BatchNormConfig, weight: Init) -> Result<Self> {
+        // Without statistics over the batch of all, each rank's follow its own samples.
+        let statistics = |name, value| match config.sync {
+            true => scope.shared_buffer(name, channels, value),
+            false => scope.buffer(name, channels, value),
+        };
         Ok(Self {
             weight: scope.param("weight", channels, weight)?,
             bias: scope.param("bias", channels, Init::ZEROS)?,
-            running_mean: scope.buffer("running_mean", channels, 0.0)?,
-            running_var: scope.buffer("running_var", channels, 1.0)?,
+            running_mean: statistics("running_mean", 0.0)?,
+            running_var: statistics("running_var", 1.0)?,
             num_batches: scope.counter("num_batches_tracked")?,
             config,
         })

@@ -9,16 +9,28 @@ use crate::{Result, TensorError};
 
 /// A named array that is saved with the model and never seen by an optimizer. Clones are handles.
 #[derive(Debug, Clone)]
-pub struct Buffer(Arc<(String, RwLock<Array>)>);
+pub struct Buffer(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    name: String,
+    value: RwLock<Array>,
+    is_shared: bool,
+}
 
 impl Buffer {
-    pub(super) fn new(name: String, value: Array) -> Self {
-        Self(Arc::new((name, RwLock::new(value))))
+    pub(super) fn new(name: String, value: Array, is_shared: bool) -> Self {
+        Self(Arc::new(Inner { name, value: RwLock::new(value), is_shared }))
     }
 
     /// The name in the reference state dict.
     pub fn name(&self) -> &str {
-        &self.0.0
+        &self.0.name
+    }
+
+    /// Whether every rank that has samples of a step moves it alike ([`super::Scope::shared_buffer`]).
+    pub fn is_shared(&self) -> bool {
+        self.0.is_shared
     }
 
     /// The shape.
@@ -28,7 +40,7 @@ impl Buffer {
 
     /// The current value.
     pub fn array(&self) -> Array {
-        self.0.1.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.value.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The current value on the host, copied there if it lies on a device.
@@ -55,7 +67,7 @@ impl Buffer {
     /// If the shape or the element type differs.
     pub fn set_array(&self, value: Array) -> Result<()> {
         const OP: &str = "set buffer";
-        let mut current = self.0.1.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.0.value.write().unwrap_or_else(PoisonError::into_inner);
         if current.shape() != value.shape() {
             return Err(TensorError::unequal(OP, current.shape(), value.shape()));
         }

@@ -212,7 +212,16 @@ impl Scope {
     /// # Errors
     /// [`TensorError::DuplicateName`] if the name is taken.
     pub fn buffer(&self, name: &str, shape: impl Into<Shape>, value: f64) -> Result<Buffer> {
-        self.register_buffer(name, self.place.full(value, shape, self.dtype)?)
+        self.register_buffer(name, self.place.full(value, shape, self.dtype)?, false)
+    }
+
+    /// Registers a buffer as [`Scope::buffer`] does, which all ranks that have samples of a step move alike, by what they know of
+    /// the whole batch.
+    ///
+    /// # Errors
+    /// [`TensorError::DuplicateName`] if the name is taken.
+    pub fn shared_buffer(&self, name: &str, shape: impl Into<Shape>, value: f64) -> Result<Buffer> {
+        self.register_buffer(name, self.place.full(value, shape, self.dtype)?, true)
     }
 
     /// Registers a 64-bit integer counter, starting at zero, such as `num_batches_tracked`.
@@ -220,17 +229,17 @@ impl Scope {
     /// # Errors
     /// [`TensorError::DuplicateName`] if the name is taken.
     pub fn counter(&self, name: &str) -> Result<Buffer> {
-        self.register_buffer(name, self.place.put(&Tensor::new(0_i64, &Device::Cpu)?)?)
+        self.register_buffer(name, self.place.put(&Tensor::new(0_i64, &Device::Cpu)?)?, false)
     }
 
-    fn register_buffer(&self, name: &str, value: Array) -> Result<Buffer> {
+    fn register_buffer(&self, name: &str, value: Array, is_shared: bool) -> Result<Buffer> {
         let name = self.full(name);
         let mut registry = self.registry.borrow_mut();
         let entry = Entry::Buffer(registry.buffers.len());
         if registry.by_name.insert(name.clone(), entry).is_some() {
             return Err(TensorError::DuplicateName(name));
         }
-        let buffer = Buffer::new(name, value);
+        let buffer = Buffer::new(name, value, is_shared);
         registry.buffers.push(buffer.clone());
         Ok(buffer)
     }

@@ -5,11 +5,13 @@
 //! by a second signal, or by a first one while ranks still looked for each other.
 
 mod config;
+mod diagnose;
 mod doctor;
 mod environment;
 mod eval;
 mod export;
 mod hash;
+mod hosts;
 mod interrupts;
 mod jobs;
 mod join;
@@ -68,8 +70,11 @@ enum Command {
     Trace(trace::TraceArgs),
     Parity(parity::ParityArgs),
     Doctor(doctor::DoctorArgs),
+    Diagnose(diagnose::DiagnoseArgs),
     #[command(hide = true)]
     Rank(rank::RankArgs),
+    #[command(hide = true)]
+    HostRanks,
 }
 
 /// Why a command did not do what it should.
@@ -137,7 +142,9 @@ pub fn main(program: &Program) -> ExitCode {
         Command::Trace(args) => trace::run(&args),
         Command::Parity(args) => parity::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Diagnose(args) => diagnose::run(&args),
         Command::Rank(args) => rank::run(program, &args),
+        Command::HostRanks => hosts::carry_out(),
     };
     let error = match outcome {
         Ok(()) => return ExitCode::SUCCESS,

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use phalanx_collectives::FlightRecord;
 
 use super::interrupts::{Interrupts, stop_before_the_end};
 use super::join::Joining;
@@ -235,6 +236,8 @@ fn told_to_end(rank: usize, error: &TrainError, code: u8) -> CliError {
 /// Sends this process's log, and what is left of a panic, into the run's folder.
 pub(super) fn prepare(folder: &RunFolder, resolved: &Resolved, rank: usize) -> Result<(), CliError> {
     log::to_file(&folder.log(rank), !resolved.config.log.trace.is_none())?;
+    // A record of an earlier attempt in the same folder must not be taken for this one's.
+    let _ = std::fs::remove_file(FlightRecord::path(&folder.logs(), rank));
     let quiet = std::env::var_os(crate::launch::SUPERVISED).is_some();
     FailureReport::on_panic(&folder.logs(), rank, move |message| {
         tracing::error!("{message}");

@@ -68,6 +68,12 @@ pub(super) fn run(program: &Program, args: &SubmitArgs) -> Result<(), CliError> 
             "--ranks is --nodes times --ranks-per-node here; leave it out".to_owned(),
         ));
     }
+    if args.train.hosts.is_some() {
+        return Err(CliError::Usage(
+            "--hosts is for trainings that are started by ssh; a job gets its hosts from the cluster"
+                .to_owned(),
+        ));
+    }
     if args.train.tui {
         return Err(CliError::Usage(
             "a job has no terminal for --tui; look at it with `watch` and its run's folder".to_owned(),

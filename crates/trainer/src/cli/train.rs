@@ -3,16 +3,18 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use phalanx_collectives::FlightRecord;
 use toml::Value;
 
+use super::hosts::ByHost;
 use super::interrupts::{Interrupts, announce};
 use super::{CliError, rank, task_of, tui};
 use crate::Program;
 use crate::config::{Detail, Resolved};
-use crate::console::{KeptOutput, out};
+use crate::console::{KeptOutput, err, out};
 use crate::dashboard;
 use crate::engine::{self, FirstRun, RunEnd};
-use crate::launch::{Ended, Replacements, StopFlag, Supervisor};
+use crate::launch::{Ended, Hosts, Replacements, StopFlag, Supervisor};
 use crate::run::{JoinTicket, RunError, RunFolder, Summary, write_aside};
 use crate::trace::TraceSteps;
 
@@ -27,6 +29,13 @@ pub(super) struct TrainArgs {
     /// How many ranks train together.
     #[arg(long)]
     pub(super) ranks: Option<u32>,
+    /// Starts the ranks on several hosts by ssh: `a:4,b:4`, or a file with a host and its ranks in each line. The program and the run's
+    /// folder must be at the same place on all of them.
+    #[arg(long, value_name = "HOST:RANKS,…|FILE", conflicts_with_all = ["tui", "servers"])]
+    pub(super) hosts: Option<String>,
+    /// With --hosts: the ssh program with its options.
+    #[arg(long, value_name = "COMMAND", requires = "hosts", default_value = super::hosts::SSH)]
+    ssh: String,
     /// How many processes besides only serve parameters, under ps-bsp, ps-ssp and ps-asp.
     #[arg(long)]
     servers: Option<u32>,
@@ -84,6 +93,10 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
         _ => None,
     };
     let resolved = configuration(program, args, existing.as_ref())?;
+    let by_host = args.hosts.as_deref().map(|hosts| ByHost::read(hosts, &args.ssh)).transpose()?;
+    if let Some(by_host) = &by_host {
+        by_host.check(&resolved)?;
+    }
     let task = task_of(program, &resolved.config)?;
     let first = task.first_run(&resolved.config);
     if args.dry_run {
@@ -110,6 +123,12 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
             return Err(CliError::Usage(
                 "elastic.min: a launcher ends all ranks of a job when one dies, and knows nothing of ranks that come; start the run with \
                  `train --ranks N` on one machine, and `join` from others"
+                    .to_owned(),
+            ));
+        }
+        if by_host.is_some() {
+            return Err(CliError::Usage(
+                "--hosts is for trainings that start their ranks themselves; a launcher has started this one"
                     .to_owned(),
             ));
         }
@@ -141,19 +160,20 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
         true => Interrupts::stop_first(&stop)?,
         false => Interrupts::listen()?,
     };
+    let by_host = by_host.as_ref();
     // What is interrupted while its first run is trained goes on with that.
     let place = first_folder(&folder);
     if place.join("config.toml").is_file() && !is_finished(&place) {
         let of_first = RunFolder::open(&place).map_err(CliError::failed)?;
         let resolved = program.catalogue().resolve_run(&of_first.config())?;
         out(&format!("before: {} in {}", resolved.config.model.kind, place.display()));
-        run_ranks(program, &of_first, &resolved, (&interrupts, &stop), tui)?;
+        run_ranks(program, &of_first, &resolved, (&interrupts, &stop), (tui, by_host))?;
         if interrupts.count() > 0 {
             let message = format!("the run in {} was interrupted; go on with --resume", place.display());
             return Err(CliError::Ended { message, code: interrupts.exit_code() });
         }
     }
-    run_ranks(program, &folder, &resolved, (&interrupts, &stop), tui).inspect_err(|_| {
+    run_ranks(program, &folder, &resolved, (&interrupts, &stop), (tui, by_host)).inspect_err(|_| {
         // Whoever mends the command can give it again; what went wrong is what is told, whether this succeeds or not.
         if is_new {
             let _ = folder.give_up_unless_begun();
@@ -226,13 +246,13 @@ fn run_ranks(
     folder: &RunFolder,
     resolved: &Resolved,
     (interrupts, stop): (&Interrupts, &StopFlag),
-    tui: bool,
+    (tui, by_host): (bool, Option<&ByHost>),
 ) -> Result<(), CliError> {
     let task = task_of(program, &resolved.config)?;
     let (mut ranks, in_one_process) =
         (resolved.config.world_size(), engine::in_one_process(&resolved.config));
     let elastic = resolved.config.elastic();
-    if !tui && (ranks == 1 && elastic.is_none() || in_one_process) {
+    if !tui && by_host.is_none() && (ranks == 1 && elastic.is_none() || in_one_process) {
         return rank::run_here(
             &task,
             folder,
@@ -262,28 +282,41 @@ fn run_ranks(
     };
     let replacements = Replacements::new(resolved.config.elastic.respawn, claim);
     let (logs, secret_file) = (folder.logs(), elastic.is_some().then(|| folder.secret()));
-    let supervisor = Supervisor {
-        program: executable,
-        arguments,
-        ranks,
-        logs,
-        least,
-        replacements,
-        secret_file,
-        quiet: tui,
-    };
     let told = std::cell::Cell::new(false);
-    let ended = match tui {
-        true => tui::supervise(&supervisor, folder, program.name(), interrupts),
-        false => supervisor.run(|| {
-            let count = interrupts.count();
-            if count == 1 && !told.replace(true) {
-                announce();
-            }
-            count
-        }),
+    let interrupted = || {
+        let count = interrupts.count();
+        if count == 1 && !told.replace(true) {
+            announce();
+        }
+        count
     };
-    let message = match ended.map_err(CliError::failed)? {
+    let ended = match by_host {
+        Some(by_host) => by_host.supervisor(&executable, folder)?.run(interrupted).map_err(CliError::failed),
+        None => {
+            let supervisor = Supervisor {
+                program: executable,
+                arguments,
+                ranks,
+                logs,
+                least,
+                replacements,
+                secret_file,
+                quiet: tui,
+                place: None,
+            };
+            let ended = match tui {
+                true => tui::supervise(&supervisor, folder, program.name(), interrupts),
+                false => supervisor.run(interrupted),
+            };
+            ended.map_err(CliError::failed)
+        }
+    };
+    let ended = ended.inspect_err(|_| {
+        if (0..ranks).any(|rank| FlightRecord::path(&folder.logs(), rank).exists()) {
+            err(&format!("what each rank did: {} diagnose {}", program.name(), folder.path().display()));
+        }
+    });
+    let message = match ended? {
         Ended::Finished => return Ok(()),
         Ended::BeforeMeeting => "told to end while the ranks looked for each other; nothing was trained",
         Ended::Aborted => "aborted",
@@ -308,7 +341,17 @@ pub(super) fn configuration(
         }
         (config, _) => catalogue.resolve(config.as_deref().or(catalogue.default_preset()), &args.sets)?,
     };
+    let servers = resolved.config.sync.servers;
     let mut set = |option: String, key: &str, value: Value| resolved.set_value(&option, key, value);
+    if let (Some(hosts), None) = (&args.hosts, args.ranks) {
+        let hosts = Hosts::read(hosts).map_err(|error| CliError::Usage(error.to_string()))?;
+        let ranks = hosts.ranks().saturating_sub(servers).max(1);
+        set(
+            format!("--hosts {}", args.hosts.as_deref().unwrap_or_default()),
+            "train.ranks",
+            Value::Integer(ranks as i64),
+        )?;
+    }
     if let Some(ranks) = args.ranks {
         set(format!("--ranks {ranks}"), "train.ranks", Value::Integer(ranks.into()))?;
     }

@@ -249,6 +249,9 @@ sections! {
         /// Shards that each step's images are cut into whatever ranks there are, at most one rank each; all that is summed over a step is
         /// summed along a tree over them, so that any number of ranks ends in the same bits. 0 = as many as there are ranks.
         logical_ranks: usize = 0;
+        /// Every so many steps ranks compare hashes of what they hold alike (parameters, state of the optimizer, averages, statistics of
+        /// synchronised batch norm); the first that differs ends the run and is named, with the rank that has it; 0 = never.
+        check_replicas: u64 = 0;
         /// Compute threads of each rank; 0 = the cores that it may run on, those that it shares with ranks of its host divided among them.
         threads: usize = 0;
         /// Which cores each rank keeps to; `cores` = an equal part of those that ranks of a host share. Linux only.
@@ -301,6 +304,8 @@ sections! {
         /// What time it is: `wall`, the machine's; `cpu`, for experiments with more ranks than cores: a rank's clock goes on while it
         /// computes, as on a core of its own, and by what its messages take over `comm.link`.
         clock: Clock = Clock::Wall;
+        /// Seconds that an operation between ranks may take before the run ends with a report of who has not come to it.
+        timeout: f64 = 600.0;
     }
 
     /// What gradients and gathered parameters are between ranks.
@@ -380,6 +385,12 @@ sections! {
         /// Ranks that are slow in every step, `;` between them: `rank=1,ms=50,jitter=0.2` sleeps for 40 to 60 ms, `rank=1,times=3`
         /// makes steps three times as long; empty = none.
         delay: String = String::new();
+        /// Bits that change by themselves, `;` between them: `rank=1,step=20` flips the lowest bit of one weight of rank 1 after step 20,
+        /// `rank=1,step=20,param=NAME,bit=30` another one of a certain parameter; empty = none.
+        flip: String = String::new();
+        /// Ranks that hang, `;` between them: `rank=1,step=20,in=data,ms=5000` waits for so long for the batch of step 20, `in=compute`
+        /// at the end of the step; empty = none.
+        stall: String = String::new();
     }
 
     /// The optimizer.

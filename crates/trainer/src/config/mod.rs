@@ -15,6 +15,7 @@ mod settings;
 
 mod origin;
 
+mod chaos;
 mod codec;
 mod elastic;
 mod layer;
@@ -31,6 +32,7 @@ mod catalogue;
 pub use toml::Value;
 
 pub use catalogue::{Catalogue, TaskSchema};
+pub use chaos::{BitFlip, SlowRank, Stall, StallPlace};
 pub use keys::{
     Bind, ChaosConfig, CheckpointConfig, CodecConfig, CommConfig, Config, DataConfig, DataKind, DeviceKind,
     ElasticConfig, EvalConfig, LogConfig, ModelConfig, Offload, OptimConfig, OptimKind, QualityConfig,
@@ -40,7 +42,6 @@ pub use origin::{ConfigError, Origin, nearest};
 pub use render::{Detail, diff};
 pub use section::{KeyDoc, KeyType, Mismatch};
 pub use settings::{Settings, TaskSettings};
-pub use synchrony::SlowRank;
 pub use validate::Relations;
 
 use std::collections::BTreeMap;

@@ -205,6 +205,13 @@ impl Config {
         self.check_link(relations);
         self.check_codec(relations, &train.strategy);
         self.check_synchrony(relations);
+        self.check_chaos(relations);
+        self.check_replicas(relations);
+        relations.require(
+            (0.1..=86_400.0).contains(&comm.timeout),
+            "comm.timeout",
+            format!("comm.timeout = {} is not from 0.1 to 86400 seconds", comm.timeout),
+        );
         self.check_logical_ranks(relations);
         self.check_elastic(relations);
     }

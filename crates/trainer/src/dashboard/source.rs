@@ -167,7 +167,7 @@ mod tests {
         fs::write(folder.logs().join("rank-1.log"), "hello\n").expect("writes");
         fs::write(folder.logs().join("rank-0.usage.jsonl"), "{\"step\":1,\"cpu_percent\":50.0}\n")
             .expect("writes");
-        fs::write(folder.logs().join("rank-0.operations.json"), "{}").expect("writes");
+        fs::write(folder.logs().join("rank-0.flight.json"), "{}").expect("writes");
         let state = RunState { step: 1, total: 8, host: "elsewhere".into(), ..RunState::default() };
         state.write(&folder.state()).expect("writes");
         assert!(source.look(&mut model));

@@ -81,6 +81,16 @@ pub enum TrainError {
         /// With how many the run would go on.
         least: usize,
     },
+    /// Ranks hold different values of what they are to hold alike.
+    #[error("after step {step}: {found}")]
+    Diverged {
+        /// The step, counted from 1.
+        step: u64,
+        /// What differs, and between whom.
+        found: Box<Divergence>,
+        /// Whether this rank leaves the telling to another one.
+        elsewhere: bool,
+    },
     /// Parameter servers have died, and with them the parameters that they had.
     #[error(
         "{} died, a parameter server, with the parameters that it had; start the run again with --resume", dead.join(", ")
@@ -147,6 +157,52 @@ pub enum TrainError {
     Checkpoint(#[from] CheckpointError),
 }
 
+/// What ranks hold differently that are to hold it alike.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Divergence {
+    /// `model`, `ema`, or a kind of the optimizer's state.
+    pub kind: String,
+    /// The first parameter or buffer that differs.
+    pub name: String,
+    /// The ranks that differ from a majority; none if there is no majority.
+    pub odd: Vec<usize>,
+    /// All ranks that are to hold the same.
+    pub ranks: Vec<usize>,
+    /// The hosts of the odd ranks, or of all, if there are none.
+    pub hosts: Vec<String>,
+    /// How many further tensors differ.
+    pub further: usize,
+}
+
+impl std::fmt::Display for Divergence {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { kind, name, odd, ranks, hosts, further } = self;
+        let list = |ranks: &[usize]| ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+        let mut hosts = hosts.clone();
+        hosts.dedup();
+        let hosts = hosts.join(", ");
+        let noun = |ranks: &[usize]| if ranks.len() == 1 { "rank" } else { "ranks" };
+        if odd.is_empty() {
+            write!(
+                f,
+                "ranks {} hold different bits of `{name}` ({kind}), and nobody is in the majority",
+                list(ranks)
+            )?;
+        } else {
+            let others: Vec<usize> = ranks.iter().copied().filter(|rank| !odd.contains(rank)).collect();
+            write!(f, "{} {} of {hosts} holds other bits of `{name}` ({kind})", noun(odd), list(odd))?;
+            write!(f, " than {} {}", noun(&others), list(&others))?;
+        }
+        if *further > 0 {
+            write!(f, ", and of {further} further tensors")?;
+        }
+        write!(
+            f,
+            ": silent data corruption, by memory, a processor or a library; look at the machine ({hosts}) before going on with --resume"
+        )
+    }
+}
+
 #[cfg(feature = "cuda")]
 impl From<phalanx_cuda::GpuError> for TrainError {
     fn from(error: phalanx_cuda::GpuError) -> Self {
@@ -175,7 +231,9 @@ impl TrainError {
     /// Whether another rank's failure caused this one, so that the other's is the one to tell.
     pub fn is_consequence(&self) -> bool {
         match self {
-            Self::NotFinite { elsewhere, .. } | Self::Overflow { elsewhere, .. } => *elsewhere,
+            Self::NotFinite { elsewhere, .. }
+            | Self::Overflow { elsewhere, .. }
+            | Self::Diverged { elsewhere, .. } => *elsewhere,
             Self::Checkpoint(CheckpointError::Elsewhere { .. })
             | Self::Died { .. }
             | Self::ServerDied { .. }

@@ -43,7 +43,7 @@ mod train_loop;
 pub use checkpoint::newest_checkpoint;
 pub use data::Batch;
 pub use distributed::{World, in_one_process, invited_world, launcher_world};
-pub use error::TrainError;
+pub use error::{Divergence, TrainError};
 pub use inference::{ModelPlan, describe, evaluate_run, evaluate_weights, plan_memory, sample_run};
 pub use observer::{Event, Observer, PhaseReport, Silent, Started, StepReport, UpdateReport, named};
 pub use plan::Plan;

@@ -53,6 +53,11 @@ impl Leash {
     }
 }
 
+/// The first line of a leash that gives a secret.
+pub(super) fn line_of(secret: &str) -> String {
+    format!("{SECRET} {secret}\n")
+}
+
 /// The variable that names a file with the ranks' secret.
 pub(super) const SECRET_FILE: &str = "PHALANX_SECRET_FILE";
 
@@ -65,7 +70,7 @@ pub(super) fn first_line(file: Option<&Path>) -> std::io::Result<String> {
     let mut random = [0; 32];
     getrandom::fill(&mut random).map_err(|error| std::io::Error::other(error.to_string()))?;
     let digits: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-    let Some(file) = file else { return Ok(format!("{SECRET} {digits}\n")) };
+    let Some(file) = file else { return Ok(line_of(&digits)) };
     // One that is left of a run that was killed may not be written to.
     let _ = std::fs::remove_file(file);
     let mut options = std::fs::OpenOptions::new();

@@ -7,20 +7,30 @@
 //! are in, a line `abort` ends them at once, and so does the end of the pipe, which the operating system
 //! provides even if the parent is killed. So nothing is ever left running.
 //!
+//! On several hosts a [`RemoteSupervisor`] has an ssh connection to each, at whose other end an [`Order`] is carried out by a
+//! [`Supervisor`] of the ranks there; the connection is the leash of these.
+//!
 //! A rank that fails says why in a small file beside its log, its [`FailureReport`], together with whether
 //! the failure is its own or the consequence of another rank's. The supervisor tells the first that was a
 //! rank's own, and ends the others.
 
+mod hosts;
 mod leash;
 mod report;
 mod stop;
 mod supervisor;
 
+mod agent;
+mod remote;
+
+pub use agent::{AgentError, Order};
+pub use hosts::{Hosts, HostsError};
 pub use leash::Leash;
+pub use remote::{RemoteError, RemoteSupervisor};
 pub use report::FailureReport;
 pub(crate) use stop::Hearing;
 pub use stop::StopFlag;
-pub use supervisor::{Ended, LaunchError, RankFailure, Replacements, Supervisor};
+pub use supervisor::{Ended, LaunchError, Place, RankFailure, Replacements, Supervisor};
 
 /// The variable that tells a rank that its standard input is a leash.
 pub const SUPERVISED: &str = "PHALANX_SUPERVISED";

@@ -1,12 +1,15 @@
 //! Starts ranks, watches them, and ends them together.
 
+use std::collections::BTreeMap;
 use std::fs::OpenOptions;
-use std::io::{self, Write as _};
+use std::io::{self, BufRead as _, Write as _};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use phalanx_collectives::FlightRecord;
 
 use super::leash::SECRET_FILE;
 use super::report::FailureReport;
@@ -16,6 +19,8 @@ use super::{ABORTED, KEEPS_OUTPUT, SUPERVISED, leash};
 const POLL: Duration = Duration::from_millis(10);
 /// How long reports are waited for after a rank's own failure, so that of two the earlier one is told.
 const SETTLE: Duration = Duration::from_millis(100);
+/// How long those that run are waited for to write down what they did, once one has: a rank that is stopped cannot.
+const RECORDING: Duration = Duration::from_secs(1);
 /// How long the cause of a rank's consequential failure is waited for.
 const CAUSE: Duration = Duration::from_secs(4);
 /// How long a rank may take to obey `abort` before it is killed.
@@ -107,6 +112,32 @@ pub struct Supervisor {
     pub secret_file: Option<PathBuf>,
     /// Whether the outputs of rank 0 go to its log too, and not to this process's own.
     pub quiet: bool,
+    /// Which of the ranks of several hosts these are, if they are not all.
+    pub place: Option<Place>,
+}
+
+/// The ranks of one host among those of several.
+#[derive(Clone)]
+pub struct Place {
+    /// The first rank here.
+    pub first: usize,
+    /// How many there are on all hosts.
+    pub world_size: usize,
+    /// Where rank 0 is.
+    pub master: String,
+    /// This host, as people know it.
+    pub host: String,
+    /// Further variables of the ranks' environment.
+    pub environment: BTreeMap<String, String>,
+    /// What connections between ranks must prove to know: ranks hear it over their standard input.
+    pub secret: String,
+}
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { first, world_size, host, .. } = self;
+        write!(f, "ranks from {first} of {world_size} on {host}")
+    }
 }
 
 /// What gives a replacement its number, which no rank of the run has had, or says why it cannot.
@@ -183,7 +214,10 @@ impl Supervisor {
     /// The failure that ended the job: the first that was a rank's own.
     pub fn run(&self, interrupts: impl Fn() -> usize) -> Result<Ended, LaunchError> {
         let kept = Kept(self.secret_file.as_deref());
-        let secret = leash::first_line(kept.0).map_err(|source| LaunchError::Spawn { rank: 0, source })?;
+        let secret = match &self.place {
+            Some(place) => leash::line_of(&place.secret),
+            None => leash::first_line(kept.0).map_err(|source| LaunchError::Spawn { rank: 0, source })?,
+        };
         let mut ranks = self.start(&secret)?;
         let mut asked_to_stop = false;
         let mut first_failure = None;
@@ -211,7 +245,7 @@ impl Supervisor {
             if ranks.0.iter().any(failed) {
                 let since: &Instant = first_failure.get_or_insert_with(Instant::now);
                 let own = ranks.0.iter().any(|rank| failed(rank) && !self.report(rank).consequence);
-                if since.elapsed() > if own { SETTLE } else { CAUSE } {
+                if since.elapsed() > self.patience(&ranks.0, own) {
                     let running: Vec<usize> =
                         ranks.0.iter().filter(|rank| rank.ended.is_none()).map(|rank| rank.rank).collect();
                     end(&mut ranks.0)?;
@@ -245,12 +279,15 @@ impl Supervisor {
             .and_then(|listener| listener.local_addr())
             .map_err(LaunchError::Port)?
             .port();
+        let (first, world_size) =
+            self.place.as_ref().map_or((0, self.ranks), |place| (place.first, place.world_size));
         let mut ranks = Ranks(Vec::with_capacity(self.ranks));
-        for rank in 0..self.ranks {
+        for local in 0..self.ranks {
+            let rank = first + local;
             let place = [
                 ("RANK", rank.to_string()),
-                ("WORLD_SIZE", self.ranks.to_string()),
-                ("LOCAL_RANK", rank.to_string()),
+                ("WORLD_SIZE", world_size.to_string()),
+                ("LOCAL_RANK", local.to_string()),
                 ("LOCAL_WORLD_SIZE", self.ranks.to_string()),
                 ("MASTER_ADDR", "127.0.0.1".to_owned()),
                 ("MASTER_PORT", port.to_string()),
@@ -270,13 +307,20 @@ impl Supervisor {
     ) -> Result<Rank, LaunchError> {
         // A report of an earlier attempt in the same folder must not be taken for this one's.
         let _ = std::fs::remove_file(FailureReport::path(&self.logs, rank));
+        let _ = std::fs::remove_file(FlightRecord::path(&self.logs, rank));
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).args(more).env(SUPERVISED, "1").stdin(Stdio::piped());
         command.envs(place.iter().map(|(name, value)| (name, value)));
         if let Some(file) = self.secret_file.as_ref().filter(|_| std::env::var_os(SECRET_FILE).is_none()) {
             command.env(SECRET_FILE, file);
         }
-        if rank > 0 || self.quiet {
+        if let Some(place) = &self.place {
+            // Rank 0 takes the first free one of the ports that belong to the job's name.
+            command.env("MASTER_ADDR", &place.master).env_remove("MASTER_PORT").envs(&place.environment);
+        }
+        if let (Some(_), 1..) = (&self.place, rank) {
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        } else if rank > 0 || self.quiet {
             let path = FailureReport::log_path(&self.logs, rank);
             let open = || OpenOptions::new().create(true).append(true).open(&path);
             let outputs = open().and_then(|log| Ok((log.try_clone()?, log)));
@@ -295,6 +339,11 @@ impl Supervisor {
         let mut rank = Rank { rank, child, ended: None, missed: false, replaced: false };
         // Not by its arguments or its environment, which others can list.
         rank.tell(secret);
+        if let Some(place) = &self.place {
+            let before = format!("[rank {} on {}] ", rank.rank, place.host);
+            prefix(rank.child.stdout.take(), before.clone());
+            prefix(rank.child.stderr.take(), before);
+        }
         Ok(rank)
     }
 
@@ -341,6 +390,18 @@ impl Supervisor {
                 ranks[at].missed = true;
             }
         }
+    }
+
+    /// How long those that run are waited for once a rank has failed: by its `own` fault, or because of another's.
+    fn patience(&self, ranks: &[Rank], own: bool) -> Duration {
+        // One that is stopped tells no cause and writes nothing.
+        let able = |rank: &Rank| rank.ended.is_none() && !rank.is_stopped();
+        let has_written = |rank: &Rank| FlightRecord::path(&self.logs, rank.rank).exists();
+        let cause = if own || !ranks.iter().any(able) { SETTLE } else { CAUSE };
+        // Where nobody has written anything the ranks had not met.
+        let writes =
+            ranks.iter().any(has_written) && ranks.iter().any(|rank| able(rank) && !has_written(rank));
+        cause + if writes { RECORDING } else { Duration::ZERO }
     }
 
     /// What an ended rank reported, or what its end says.
@@ -393,6 +454,12 @@ impl Rank {
         self.ended.is_some_and(|(_, status)| status.code() == Some(ABORTED.into()))
     }
 
+    /// Whether a signal has stopped it, where the system says so (proc_pid_stat(5)).
+    fn is_stopped(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
+        stat.rsplit_once(')').is_some_and(|(_, state)| state.trim_start().starts_with(['T', 't']))
+    }
+
     fn poll(&mut self) -> Result<(), LaunchError> {
         if self.ended.is_none() {
             let status =
@@ -408,6 +475,17 @@ impl Rank {
             let _ = leash.write_all(line.as_bytes()).and_then(|()| leash.flush());
         }
     }
+}
+
+/// Passes the lines of a rank on to this process's standard error, each with `before` before it, until there are no more.
+fn prefix(output: Option<impl io::Read + Send + 'static>, before: String) {
+    let Some(output) = output else { return };
+    std::thread::spawn(move || {
+        for line in io::BufReader::new(output).lines().map_while(Result::ok) {
+            // In one piece, so that lines of several ranks do not mix; nobody may be listening any more.
+            let _ = io::stderr().write_all(format!("{before}{line}\n").as_bytes());
+        }
+    });
 }
 
 /// Tells all ranks to end, and kills those that do not within [`GRACE`].

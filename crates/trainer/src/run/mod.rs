@@ -19,7 +19,7 @@
 //! | `logs/rank-N.log` | what each rank has to say |
 //! | `logs/rank-N.usage.jsonl` | what each rank used, about once a second ([`crate::usage`]) |
 //! | `trace.json` | what all ranks did when, if that was asked for ([`crate::trace`]) |
-//! | `logs/rank-N.operations.json` | what a rank last did with the others, if that failed |
+//! | `logs/rank-N.flight.json` | what a rank last did with the others, if that failed, and its stacks; `phalanx diagnose` reads them |
 
 pub(crate) mod atomic;
 mod chart;

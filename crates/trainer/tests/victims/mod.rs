@@ -10,6 +10,7 @@ pub(crate) fn ranks_of(launcher: &Child) -> Vec<u32> {
 }
 
 /// Kills a process at once.
+#[allow(dead_code, reason = "not every test kills")]
 pub(crate) fn kill(id: u32) {
     assert!(Command::new("kill").args(["-9", &id.to_string()]).status().expect("kill runs").success());
 }

@@ -102,6 +102,8 @@ fn torchrun(get: Lookup<'_>) -> Result<Place> {
     // each agent counts its own.
     let agent_is_there = get("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|text| text.trim() == "True");
     let (job, port) = match (agent_is_there, given) {
+        // Supervisors of this project on several hosts cannot know a free port of rank 0's.
+        _ if get("PHALANX_JOB").is_some() => (get("PHALANX_JOB").unwrap_or_default(), None),
         (true, Some(store)) => {
             let run = get("TORCHELASTIC_RUN_ID").unwrap_or_default();
             (format!("torchrun {}:{store} {run}", master.address), None)

@@ -116,7 +116,7 @@ impl Distributed {
         logs: &Path,
         stop: &StopFlag,
     ) -> Result<Self, TrainError> {
-        let mut place = None;
+        let (mut place, timeout) = (None, config.comm.timeout);
         let (link, host_link) = (config.comm.simulated()?, config.comm.simulated_inside()?);
         let hosts = if link.is_some() { config.comm.hosts } else { 1 };
         let encryption = config.comm.encryption;
@@ -127,11 +127,13 @@ impl Distributed {
             {
                 let config = config_of_world;
                 let flight_recorder = config.flight_recorder.clone().or_else(|| Some(logs.to_owned()));
+                let op_timeout = Duration::from_secs_f64(timeout);
                 let mut config = WorldConfig {
                     flight_recorder,
                     encryption,
                     link,
                     host_link,
+                    op_timeout,
                     ..WorldConfig::clone(config)
                 };
                 if hosts > 1 {

@@ -158,8 +158,9 @@ pub fn in_one_process(config: &Config) -> bool {
 pub fn launcher_world() -> Result<Option<World>, TrainError> {
     let Some(mut config) = WorldConfig::from_env()? else { return Ok(None) };
     if std::env::var_os(SUPERVISED).is_some() {
-        // All ranks were started within one moment on this machine; one that is not there soon never comes.
-        config.connect_timeout = Duration::from_secs(9);
+        // All ranks were started within one moment; one that is not there soon never comes. Connections to hosts take longer.
+        let by_ssh = std::env::var_os("MASTER_PORT").is_none();
+        config.connect_timeout = Duration::from_secs(if by_ssh { 60 } else { 9 });
     }
     Ok(Some(World::new(config)))
 }

@@ -1,11 +1,13 @@
-//! Ranks that are slow on purpose: a tool for experiments on one machine.
+//! Ranks that are slow, hang, or hold a wrong bit, on purpose: tools for experiments on one machine.
 
 use std::time::Duration;
 
 use phalanx_collectives::Clock;
 use phalanx_tensor::Key;
 
-use crate::config::Config;
+use super::state::TrainState;
+use crate::config::{BitFlip, Config, Stall, StallPlace};
+use crate::engine::TrainError;
 
 /// What holds a rank up in every step.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,6 +42,38 @@ impl Delay {
     /// Sleeps at the end of a step, by this clock.
     pub(super) fn hold_up(&self, clock: Clock, step: u64, taken: Duration) {
         clock.sleep(self.length(step, taken));
+    }
+}
+
+/// What goes wrong on a rank, once each.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Faults {
+    flips: Vec<BitFlip>,
+    stalls: Vec<Stall>,
+}
+
+impl Faults {
+    /// Those of a rank.
+    pub(super) fn of(config: &Config, rank: usize) -> Self {
+        let (mut flips, mut stalls) =
+            (config.chaos.flips().unwrap_or_default(), config.chaos.stalls().unwrap_or_default());
+        flips.retain(|flip| flip.rank == rank);
+        stalls.retain(|stall| stall.rank == rank);
+        Self { flips, stalls }
+    }
+
+    /// Hangs, if it is to in this step (counted from 1) at this place.
+    pub(super) fn stall(&self, place: StallPlace, step: u64) {
+        for stall in self.stalls.iter().filter(|stall| (stall.place, stall.step) == (place, step)) {
+            tracing::warn!("chaos.stall: hangs for {} ms in step {step}", stall.ms);
+            std::thread::sleep(Duration::from_secs_f64(stall.ms / 1000.0));
+        }
+    }
+
+    /// Flips what is to be flipped after the step that was just taken.
+    pub(super) fn flip(&self, state: &TrainState) -> Result<(), TrainError> {
+        let mut due = self.flips.iter().filter(|flip| flip.step == state.step);
+        due.try_for_each(|flip| state.flip(flip.param.as_deref(), flip.bit))
     }
 }
 

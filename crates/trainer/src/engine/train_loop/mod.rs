@@ -9,6 +9,7 @@ mod left;
 mod losses;
 mod meter;
 mod replicas;
+mod replicas_check;
 mod requests;
 mod shards;
 mod state;
@@ -28,7 +29,7 @@ use serde_json::{Map, Value};
 pub use replicas::{ReplicaFailure, train_replicas};
 
 use by_rank::ByRank;
-use chaos::Delay;
+use chaos::{Delay, Faults};
 use elastic::Elastic;
 use losses::Losses;
 use meter::Meter;
@@ -169,6 +170,8 @@ pub(super) struct Run<'a> {
     events: Option<EventFile>,
     /// What makes this rank slow on purpose.
     delay: Option<Delay>,
+    /// What goes wrong on it on purpose.
+    faults: Faults,
     saver: Saver,
     /// Who judges what is drawn, if anybody does.
     quality: Option<Quality>,
@@ -228,6 +231,7 @@ impl<'a> Run<'a> {
             seconds_before: 0.0,
             events: None,
             delay: Delay::of(config, distributed.rank()),
+            faults: Faults::of(config, distributed.rank()),
             saver: Saver::new(folder, config),
             quality,
             broken: None,

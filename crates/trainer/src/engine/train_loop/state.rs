@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use phalanx_sharding::{Layout, ParallelStrategy, Reduced, ShardRole, SyncStats};
+use phalanx_tensor::host::{HostSliceMut, with_host_bytes, with_host_slice_mut};
 use phalanx_tensor::{Context, Listener, LossFactor, TensorError};
 use serde_json::{Map, Value};
 
+use super::replicas_check::Fingerprint;
 use super::trainable::{Coming, Trainable, is_optimizers};
 use crate::config::Config;
 use crate::engine::checkpoint::{Cut, codec_file, codec_state, own_file, own_state};
@@ -16,7 +18,7 @@ use crate::engine::distributed::{Distributed, Network, listener};
 use crate::engine::observer::UpdateReport;
 use crate::engine::training::{AnyTraining, Built};
 use crate::engine::{Plan, TrainError};
-use crate::run::checkpoint::{Checkpoint, Held, HeldPiece, NewFile, Reader};
+use crate::run::checkpoint::{Checkpoint, Held, HeldPiece, MODEL, NewFile, Reader};
 
 /// The networks of a training, what changes with them, and how far they are.
 pub(super) struct TrainState {
@@ -303,6 +305,73 @@ impl TrainState {
         }
         sum[2] += self.trainables.iter().map(|trainable| trainable.state_bytes() as u64).sum::<u64>();
         sum
+    }
+
+    /// Which shard is this rank's, and the hashes of what other ranks hold alike; of statistics of synchronised batch norm too, if they
+    /// are `alike`. Every rank calls this at the same place.
+    pub(super) fn fingerprints(&self, alike: bool) -> Result<(usize, Vec<Fingerprint>), TrainError> {
+        let role = self.trainables[0].network.role()?;
+        let mut all = Vec::new();
+        let mut add = |kind: &str, name: String, is_whole: bool, values: &Tensor| {
+            let hash = with_host_bytes(values, |bytes| blake3::hash(bytes).to_hex().to_string())?;
+            all.push(Fingerprint { kind: kind.to_owned(), name, is_whole, hash });
+            Ok::<_, TrainError>(())
+        };
+        for network in self.networks() {
+            let replicated = role.parameters != Layout::Sharded && !network.has_all_on_host();
+            if replicated {
+                network.unshard()?;
+            }
+            for param in network.parallel()?.params() {
+                let Some((values, entries)) = param.kept() else { continue };
+                let (is_whole, values) = (values.len() == param.len(), values.to_host()?);
+                for entry in entries {
+                    let (start, len) = (entry.range.start, entry.range.len());
+                    let part = values.narrow(0, start, len).map_err(TensorError::from)?;
+                    add(MODEL, entry.name, is_whole, &part)?;
+                }
+            }
+            if replicated {
+                network.reshard()?;
+            }
+            for buffer in network.store().buffers().iter().filter(|buffer| alike && buffer.is_shared()) {
+                add(MODEL, buffer.name().to_owned(), true, &buffer.to_host()?)?;
+            }
+        }
+        if role.optimizer != Layout::Leader {
+            let is_whole = role.optimizer == Layout::Replicated;
+            for trainable in &self.trainables {
+                for (key, values) in trainable.named_state()? {
+                    let (kind, name) = key.split_once('.').unwrap_or(("", &key));
+                    add(kind, name.to_owned(), is_whole, &values)?;
+                }
+            }
+        }
+        Ok((role.shard, all))
+    }
+
+    /// Flips a bit of a parameter's first element that this rank has, where it lies, as if it had changed by itself; of the first
+    /// parameter, if none is named.
+    pub(super) fn flip(&self, named: Option<&str>, bit: u32) -> Result<(), TrainError> {
+        for network in self.networks() {
+            for param in network.parallel()?.params() {
+                let Some((values, entries)) = param.kept() else { continue };
+                let Some(entry) = entries.iter().find(|entry| named.is_none_or(|name| entry.name == name))
+                else {
+                    continue;
+                };
+                let host = values.to_host()?.copy().map_err(TensorError::from)?;
+                let at = entry.range.start;
+                with_host_slice_mut(&host, |slice| match slice {
+                    HostSliceMut::F32(slice) => slice[at] = f32::from_bits(slice[at].to_bits() ^ (1 << bit)),
+                    HostSliceMut::F64(slice) => slice[at] = f64::from_bits(slice[at].to_bits() ^ (1 << bit)),
+                })?;
+                tracing::warn!("chaos.flip has flipped bit {bit} of `{}`", entry.name);
+                return Ok(values.put(&host)?);
+            }
+        }
+        let name = named.unwrap_or("any parameter");
+        Err(TrainError::Setup(format!("chaos.flip: this rank holds nothing of `{name}`")))
     }
 
     /// Copies what this rank has to write of a checkpoint, and adds to `state` what the index has to say. Every rank calls

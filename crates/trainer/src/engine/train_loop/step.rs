@@ -7,6 +7,7 @@ use super::Run;
 use super::losses::{Told, reports};
 use super::meter::{Spent, timed};
 use super::state::Later;
+use crate::config::StallPlace;
 use crate::engine::data::{Feed, MicroBatch, StepSamples};
 use crate::engine::distributed::{Network, StopReason, Traffic};
 use crate::engine::observer::UpdateReport;
@@ -45,7 +46,12 @@ impl Run<'_> {
         let mut spent = Spent::default();
         let step = self.state.step;
         let waiting = tracing::trace_span!(target: "phalanx_trace::data", "wait for a batch");
-        let share = waiting.in_scope(|| timed(clock, &mut spent.data, || feed.next()))?;
+        let share = waiting.in_scope(|| {
+            timed(clock, &mut spent.data, || {
+                self.faults.stall(StallPlace::Data, step + 1);
+                feed.next()
+            })
+        })?;
         // Batches that come from another rank count as data.
         let before = self.distributed.traffic(self.state.networks());
         let due = self.state.due();
@@ -71,7 +77,9 @@ impl Run<'_> {
             let span = tracing::trace_span!(target: "phalanx_trace::compute", "hold up on purpose");
             span.in_scope(|| delay.hold_up(clock, step, clock.now().saturating_sub(begun)));
         }
+        self.faults.stall(StallPlace::Compute, step + 1);
         self.state.step += 1;
+        self.faults.flip(&self.state)?;
         spent.steps = clock.now().saturating_sub(begun);
         // The communicator counts all waiting, also that of batch norms in the middle of the model.
         let so_far = self.distributed.traffic(self.state.networks());

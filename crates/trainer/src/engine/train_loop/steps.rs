@@ -147,6 +147,10 @@ impl Run<'_> {
             tell_saved(observer, saved);
         }
         let stopped = self.begin_following()?;
+        if stopped.is_none() && self.met < step {
+            // Before anything is saved of what may be wrong.
+            self.check_replicas()?;
+        }
         let follows = match self.state.is_lockstep() {
             // Of a step that nobody has read yet nothing is due.
             true => self.untold.is_some(),

@@ -372,18 +372,23 @@ impl Trainable {
         }))
     }
 
-    /// What this rank has of the optimizer's state and of averages, as numbers by name: where each rank has its own.
-    pub(super) fn own_state(&self) -> Result<Vec<(String, Vec<f32>)>, TrainError> {
+    /// What this rank has of the optimizer's state and of averages, by name: `{kind}.{parameter}`.
+    pub(super) fn named_state(&self) -> Result<Vec<(String, Tensor)>, TrainError> {
         let (params, updater) = (self.network.parallel()?.params(), self.updater());
         let (_, mut named) = updater.optimizer.state(params)?;
         if let Some(ema) = &updater.ema {
             named.extend(ema.state(params)?.1);
         }
+        Ok(named)
+    }
+
+    /// That, as numbers by name: where each rank has its own.
+    pub(super) fn own_state(&self) -> Result<Vec<(String, Vec<f32>)>, TrainError> {
         let flat = |(name, tensor): (String, Tensor)| {
             let values = tensor.flatten_all().and_then(|flat| flat.to_vec1()).map_err(TensorError::from)?;
             Ok((format!("{OPTIMIZER}{name}"), values))
         };
-        named.into_iter().map(flat).collect()
+        self.named_state()?.into_iter().map(flat).collect()
     }
 
     /// Takes over what [`Trainable::own_state`] gave, after the state that all had in common.

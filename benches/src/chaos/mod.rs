@@ -1,0 +1,238 @@
+//! `cargo xtask chaos`: trainings that are killed, stopped and cut off at drawn instants, and resumed until they are finished.
+//!
+//! What is drawn follows from the seed. Every training has logical ranks, so that it must end in the weights of the undisturbed one,
+//! whatever happened to it and whoever went on with it. An attempt that does not end well must say why; one that does not end at all
+//! within the deadline is a failure.
+
+mod attempt;
+mod events;
+mod processes;
+mod relay;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use phalanx_trainer::run::checkpoint::{Checkpoint, Hashes};
+use serde_json::json;
+
+use attempt::{Attempt, Outcome};
+use events::{Kind, Schedule};
+
+use crate::rounds::median;
+
+/// Draws schedules of failures and sees what becomes of small trainings.
+#[derive(Debug, Args)]
+pub(crate) struct ChaosArgs {
+    /// What everything drawn follows from
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How many trainings
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    schedules: u64,
+    /// The first of them, to see one again
+    #[arg(long, default_value_t = 0)]
+    first: u64,
+    /// Ends after the schedule that is under way by then
+    #[arg(long)]
+    minutes: Option<f64>,
+    /// Seconds within which an attempt must end
+    #[arg(long, default_value_t = 90.0)]
+    deadline: f64,
+    /// Draws events of this kind alone
+    #[arg(long, value_enum)]
+    only: Option<Kind>,
+    /// The folder of the trainings; those that ended right are removed
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Writes the results here too
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What all trainings are: steps of a few milliseconds, of which a checkpoint follows every other.
+pub(crate) const TRAINING: &[&str] = &[
+    "model.kind=mlp",
+    "model.mlp_width=48",
+    "model.mlp_depth=2",
+    "model.image_size=16",
+    "optim.kind=adamw",
+    "train.global_batch=12",
+    "train.threads=1",
+    "train.steps=24",
+    "train.logical_ranks=4",
+    "train.ema=0.9",
+    "train.clip_norm=1",
+    "log.every=1",
+    "log.usage_seconds=0",
+    "data.images=60",
+    "data.test_images=12",
+    "eval.enabled=false",
+    "sample.rows=1",
+    "sample.columns=1",
+    "checkpoint.every=2",
+    "comm.timeout=8",
+];
+
+/// What has come of all schedules.
+#[derive(Debug, Default)]
+struct Tally {
+    schedules: u64,
+    ended_right: u64,
+    attempts: u64,
+    undisturbed_ends: u64,
+    named_errors: u64,
+    resumed: u64,
+    /// How often an event of a kind came to pass.
+    events: BTreeMap<&'static str, u64>,
+    recoveries: Vec<f64>,
+    failures: Vec<String>,
+}
+
+pub(crate) fn run(args: &ChaosArgs) -> Result<()> {
+    let place = crate::program::folder(args.out.as_deref(), "chaos")?;
+    let deadline = Duration::from_secs_f64(args.deadline);
+    let expected = undisturbed(&place, deadline)?;
+    let (begun, mut tally) = (Instant::now(), Tally::default());
+    for number in args.first..args.first + args.schedules {
+        if args.minutes.is_some_and(|minutes| begun.elapsed().as_secs_f64() > 60.0 * minutes) {
+            println!("the time is up after {} schedules", tally.schedules);
+            break;
+        }
+        let schedule = Schedule::draw(args.seed, number, args.only);
+        tally.schedules += 1;
+        let folder = place.join(format!("schedule-{number}"));
+        std::fs::create_dir_all(&folder)?;
+        match follow(&schedule, &folder, &expected, deadline, &mut tally) {
+            Ok(()) => {
+                tally.ended_right += 1;
+                println!("{number:5}  right   {schedule}");
+                std::fs::remove_dir_all(&folder)
+                    .with_context(|| format!("cannot remove {}", folder.display()))?;
+            }
+            Err(error) => {
+                println!("{number:5}  FAILED  {schedule}\n       {error:#}");
+                tally.failures.push(format!("schedule {number}: {error:#}"));
+            }
+        }
+    }
+    tally.print(begun.elapsed());
+    crate::write(args.json.as_deref(), &tally.json(args.seed))?;
+    if !tally.failures.is_empty() {
+        bail!("{} schedules failed; their folders are in {}", tally.failures.len(), place.display());
+    }
+    std::fs::remove_dir_all(&place).with_context(|| format!("cannot remove {}", place.display()))
+}
+
+/// What the training comes to by one rank that nothing happens to.
+fn undisturbed(place: &std::path::Path, deadline: Duration) -> Result<Hashes> {
+    let folder = place.join("undisturbed");
+    std::fs::create_dir_all(&folder)?;
+    let attempt = Attempt { ranks: 1, strategy: "ddp", resumes: false, event: None, settings: &[] };
+    match attempt.run(&folder, deadline)?.outcome {
+        Outcome::Finished => hashes(&folder),
+        Outcome::Failed { said } => bail!("the undisturbed training failed: {said}"),
+    }
+}
+
+fn hashes(folder: &std::path::Path) -> Result<Hashes> {
+    let (newest, damaged) = Checkpoint::newest(&folder.join("run/checkpoints"));
+    if let Some(problem) = damaged.first() {
+        bail!("a checkpoint is damaged: {problem}");
+    }
+    let newest = newest.context("there is no checkpoint")?;
+    let computed = newest.computed_hashes()?;
+    if computed != newest.hashes()? {
+        bail!("the index of the last checkpoint has other hashes than its files");
+    }
+    Ok(computed)
+}
+
+/// Follows a schedule to the end of its training.
+fn follow(
+    schedule: &Schedule,
+    folder: &std::path::Path,
+    expected: &Hashes,
+    deadline: Duration,
+    tally: &mut Tally,
+) -> Result<()> {
+    let mut since_event = None::<Instant>;
+    for (at, attempt) in schedule.attempts().enumerate() {
+        tally.attempts += 1;
+        tally.resumed += u64::from(attempt.resumes);
+        let done = attempt.run(folder, deadline).with_context(|| format!("attempt {}", at + 1))?;
+        if let (Some(event), Some(first)) = (since_event.take(), done.first_step) {
+            tally.recoveries.push(first.saturating_duration_since(event).as_secs_f64());
+        }
+        if let Some(event) = attempt.event.filter(|_| done.event.is_some()) {
+            *tally.events.entry(event.kind.name()).or_default() += 1;
+        }
+        match done.outcome {
+            Outcome::Finished => {
+                tally.undisturbed_ends += u64::from(done.event.is_none());
+                let found = hashes(folder)?;
+                if found != *expected {
+                    bail!("it ended in other bits: {found:?} in place of {expected:?}");
+                }
+                return Ok(());
+            }
+            Outcome::Failed { said } => {
+                check_named(&said)?;
+                tally.named_errors += 1;
+                since_event = done.event;
+            }
+        }
+    }
+    bail!("the last attempt, to which nothing happened, has not ended well")
+}
+
+/// Whether what was said at the end of an attempt names what was wrong.
+fn check_named(said: &str) -> Result<()> {
+    let line = said.lines().find(|line| line.contains("error: "));
+    let Some(line) = line else { bail!("it ended without a named error: {said:?}") };
+    let names = ["rank ", "connection", "checkpoint", "ranks "].iter().any(|word| line.contains(word));
+    if line.contains("panicked") || !names {
+        bail!("it ended without a named error: {said:?}");
+    }
+    Ok(())
+}
+
+impl Tally {
+    fn recovery(&self) -> Option<(f64, f64)> {
+        let seconds = self.recoveries.clone();
+        let worst = seconds.iter().copied().reduce(f64::max)?;
+        Some((median(seconds), worst))
+    }
+
+    fn print(&self, took: Duration) {
+        let events = self.events.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>();
+        println!("\nschedules               {:6}", self.schedules);
+        println!("ended right             {:6}   the hashes of the undisturbed training", self.ended_right);
+        println!("attempts                {:6}   {} of them resumed", self.attempts, self.resumed);
+        println!("ended by a named error  {:6}", self.named_errors);
+        println!("events                  {:6}   {}", self.events.values().sum::<u64>(), events.join(", "));
+        println!("failed, or hung         {:6}", self.failures.len());
+        if let Some((median, worst)) = self.recovery() {
+            println!(
+                "recovery                {median:6.2} s median, {worst:.2} s worst: from the event to the next step that is done"
+            );
+        }
+        println!("took                    {:6.0} s", took.as_secs_f64());
+    }
+
+    fn json(&self, seed: u64) -> serde_json::Value {
+        json!({
+            "seed": seed,
+            "schedules": self.schedules,
+            "ended_right": self.ended_right,
+            "attempts": self.attempts,
+            "resumed": self.resumed,
+            "named_errors": self.named_errors,
+            "events": self.events,
+            "recovery_seconds": self.recoveries,
+            "failures": self.failures,
+        })
+    }
+}

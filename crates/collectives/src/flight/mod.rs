@@ -1,0 +1,210 @@
+//! What a rank leaves behind when its world breaks: its last operations, what the system says of the other ranks of its host, and,
+//! where something hangs or disagrees, the stack of each of its threads.
+//!
+//! It is written by a thread of its own as soon as this rank hears that the world is broken, whatever its other threads do, so that a
+//! rank that computes, reads data or sleeps leaves its record too. One that is stopped cannot; the others of its host say so.
+
+mod stacks;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+pub use stacks::{MappedFile, Stacks, ThreadStack};
+
+use crate::control::{Look, Process, Watched};
+use crate::failure::{Cause, Failure};
+use crate::recorder::{OperationRecord, Recorder};
+
+/// What a rank did before its world broke, and what it saw then.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FlightRecord {
+    /// The rank.
+    pub rank: usize,
+    /// How many ranks there were.
+    pub world_size: usize,
+    /// Its machine.
+    pub host: String,
+    /// Its process.
+    pub process: u32,
+    /// When it was written, in milliseconds since 1970.
+    pub time_ms: u64,
+    /// That moment, in seconds since this rank's world began, as operations have theirs.
+    pub seconds: f64,
+    /// Why the world is broken, as far as this rank knows.
+    pub cause: String,
+    /// The rank that is lost or has given up, if this is known.
+    pub named: Option<usize>,
+    /// The ranks of each communicator that it is in, by the communicator's number.
+    pub communicators: Vec<(u32, Vec<usize>)>,
+    /// Its last operations, the oldest first.
+    pub operations: Vec<OperationRecord>,
+    /// The other ranks of its host whose processes are there.
+    pub peers: Vec<PeerRecord>,
+    /// The stacks of its threads, if something hangs or disagrees.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stacks: Option<Stacks>,
+}
+
+/// What the system says of another rank's process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerRecord {
+    /// The rank.
+    pub rank: usize,
+    /// Its process.
+    pub process: u32,
+    /// What it does, in a word: `runs`, `sleeps`, `stopped` (by a signal), `waits for a disk`, `traced`, `ended`.
+    pub state: String,
+    /// What its threads do.
+    pub threads: Vec<ThreadRecord>,
+}
+
+/// What a thread does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadRecord {
+    /// Its number.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// What it does, as in [`PeerRecord::state`].
+    pub state: String,
+}
+
+/// The letters of proc_pid_stat(5) in words.
+fn in_words(state: char) -> String {
+    match state {
+        'R' => "runs",
+        'S' | 'I' => "sleeps",
+        'T' => "stopped",
+        't' => "traced",
+        'D' => "waits for a disk",
+        'Z' | 'X' | 'x' => "ended",
+        _ => "does something unknown",
+    }
+    .to_owned()
+}
+
+impl PeerRecord {
+    fn new(rank: usize, look: Look) -> Self {
+        let thread = |(id, name, state)| ThreadRecord { id, name, state: in_words(state) };
+        let threads = look.threads.into_iter().map(thread).collect();
+        Self { rank, process: look.id, state: in_words(look.state), threads }
+    }
+}
+
+impl FlightRecord {
+    /// Where rank `rank` leaves its record.
+    pub fn path(folder: &Path, rank: usize) -> PathBuf {
+        folder.join(format!("rank-{rank}.flight.json"))
+    }
+
+    /// Reads the record of a rank.
+    ///
+    /// # Errors
+    /// If there is none, or it is not one.
+    pub fn read(path: &Path) -> std::io::Result<Self> {
+        Ok(serde_json::from_slice(&std::fs::read(path)?)?)
+    }
+
+    /// Writes it; whoever reads it meanwhile finds all of it or what was there before.
+    fn write(&self, folder: &Path) -> std::io::Result<()> {
+        std::fs::create_dir_all(folder)?;
+        let aside = folder.join(format!(".rank-{}.flight.json", self.rank));
+        std::fs::write(&aside, serde_json::to_vec_pretty(self)?)?;
+        std::fs::rename(aside, Self::path(folder, self.rank))
+    }
+}
+
+/// What people call this machine.
+fn host_name() -> String {
+    let known =
+        std::fs::read_to_string("/proc/sys/kernel/hostname").ok().or_else(|| std::env::var("HOSTNAME").ok());
+    known.map_or_else(|| "this host".to_owned(), |name| name.trim().to_owned())
+}
+
+/// Writes the record of a rank, once.
+pub(crate) struct FlightWriter {
+    folder: PathBuf,
+    rank: usize,
+    /// What tells this machine from others.
+    machine: String,
+    /// The processes of all ranks.
+    everybody: Vec<Process>,
+    failure: Arc<Failure>,
+    recorder: Arc<Recorder>,
+    written: Mutex<bool>,
+}
+
+impl FlightWriter {
+    /// Writes to `folder` when the world of this rank breaks.
+    pub(crate) fn of(
+        folder: PathBuf,
+        (rank, machine): (usize, String),
+        everybody: Vec<Process>,
+        watched: &Watched,
+    ) -> Arc<Self> {
+        let Watched { failure, recorder, .. } = watched.clone();
+        let writer = Self { folder, rank, machine, everybody, failure, recorder, written: Mutex::default() };
+        let writer = Arc::new(writer);
+        let waiting: Weak<Self> = Arc::downgrade(&writer);
+        watched.failure.on_break(move || {
+            // Whoever has found out has more urgent things to do, and holds the lock of what is read here.
+            if let Some(writer) = waiting.upgrade() {
+                let name = format!("phalanx-flight-{}", writer.rank);
+                let started = std::thread::Builder::new().name(name).spawn(move || writer.write());
+                drop(started);
+            }
+        });
+        writer
+    }
+
+    /// Writes it, unless that was done, or waits until it is.
+    pub(crate) fn write(&self) {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        if *written {
+            return;
+        }
+        *written = true;
+        let cause = self.failure.get();
+        let mut record = self.record(cause.as_ref());
+        let mut outcome = record.write(&self.folder);
+        // A rank that is lost says enough by that; and who goes on without it is not to be disturbed.
+        if matches!(cause, Some(Cause::Aborted(..))) {
+            record.stacks = stacks::collect();
+            outcome = outcome.and_then(|()| record.write(&self.folder));
+        }
+        let path = FlightRecord::path(&self.folder, self.rank);
+        match outcome {
+            Ok(()) => tracing::error!(path = %path.display(), "wrote what this rank did last"),
+            Err(error) => {
+                tracing::error!(path = %path.display(), %error, "cannot write what this rank did last")
+            }
+        }
+    }
+
+    fn record(&self, cause: Option<&Cause>) -> FlightRecord {
+        let named = cause.map(|cause| match cause {
+            Cause::Lost(rank) | Cause::Aborted(rank, _) => *rank,
+        });
+        let peers = self.everybody.iter().enumerate().filter(|(rank, _)| *rank != self.rank);
+        let peers =
+            peers.filter_map(|(rank, process)| Some(PeerRecord::new(rank, process.look(&self.machine)?)));
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        FlightRecord {
+            rank: self.rank,
+            world_size: self.everybody.len(),
+            host: host_name(),
+            process: std::process::id(),
+            time_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
+            seconds: self.recorder.seconds(),
+            cause: cause.map_or_else(|| "an operation failed here".to_owned(), ToString::to_string),
+            named,
+            communicators: self.recorder.members().into_iter().collect(),
+            operations: self.recorder.recent(),
+            peers: peers.collect(),
+            stacks: None,
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Operations of all ranks beside each other: where they first differ, and who has not come to which.
+
+use std::collections::BTreeMap;
+
+use phalanx_collectives::{FlightRecord, OperationRecord, OperationState};
+use serde::Serialize;
+
+/// Ranks that have begun an operation and wait for others.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Wait {
+    /// The operation: its name, number and elements, and what it is about.
+    pub operation: String,
+    /// The ranks of its communicator.
+    pub among: Vec<usize>,
+    /// Those who have come to it.
+    pub waiting: Vec<usize>,
+    /// Those who have not.
+    pub missing: Vec<usize>,
+    /// Seconds for which the first of those who wait have.
+    pub seconds: f64,
+}
+
+/// The first operation at which ranks did different things.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FirstDifference {
+    /// Its number in its communicator.
+    pub sequence: u64,
+    /// The ranks of the communicator.
+    pub among: Vec<usize>,
+    /// What ranks have issued, those of the most ranks first.
+    pub issued: Vec<Different>,
+}
+
+/// What some of the ranks have issued.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Different {
+    /// The ranks.
+    pub ranks: Vec<usize>,
+    /// The operation.
+    pub operation: String,
+}
+
+/// An operation in words.
+pub(super) fn in_words(operation: &OperationRecord) -> String {
+    let OperationRecord { operation: name, sequence, bytes, dtype, label, peer, .. } = operation;
+    let size = if *bytes > 0 { format!(" of {bytes} bytes of {dtype}") } else { String::new() };
+    let peer = peer.map_or_else(String::new, |peer| format!(" with rank {peer}"));
+    let label = if label.is_empty() { String::new() } else { format!(" ({label})") };
+    format!("{name} #{sequence}{size}{peer}{label}")
+}
+
+/// Seconds from the end of a rank's last operation to when its record was written.
+pub(super) fn idle(last: &OperationRecord, record: Option<&FlightRecord>) -> f64 {
+    match (last.state, record) {
+        (OperationState::Done, Some(record)) => (record.seconds - (last.started + last.seconds)).max(0.0),
+        _ => 0.0,
+    }
+}
+
+/// The collective operations of each communicator, which its number and its ranks name, by rank.
+type ByCommunicator<'a> = BTreeMap<(u32, &'a [usize]), BTreeMap<usize, Vec<&'a OperationRecord>>>;
+
+fn by_communicator(records: &[FlightRecord]) -> ByCommunicator<'_> {
+    let mut all = ByCommunicator::new();
+    for record in records {
+        for (number, members) in &record.communicators {
+            let own = record.operations.iter();
+            let own = own.filter(|one| one.communicator == *number && one.peer.is_none()).collect();
+            all.entry((*number, members.as_slice())).or_default().insert(record.rank, own);
+        }
+    }
+    all
+}
+
+/// What tells two operations of the same number apart.
+fn identity(operation: &OperationRecord) -> (&str, u64, &str) {
+    (&operation.operation, operation.bytes, &operation.dtype)
+}
+
+/// The first operation, by when it began, at which ranks did different things.
+pub(super) fn first_difference(records: &[FlightRecord]) -> Option<FirstDifference> {
+    let mut found: Option<(f64, FirstDifference)> = None;
+    for ((_, members), ranks) in by_communicator(records) {
+        let mut numbers: BTreeMap<u64, Vec<(usize, &OperationRecord)>> = BTreeMap::new();
+        for (rank, operations) in &ranks {
+            for one in operations {
+                numbers.entry(one.sequence).or_default().push((*rank, one));
+            }
+        }
+        for (sequence, issued) in numbers {
+            if issued.iter().all(|(_, one)| identity(one) == identity(issued[0].1)) {
+                continue;
+            }
+            let began = issued.iter().map(|(_, one)| one.started).fold(f64::INFINITY, f64::min);
+            let mut groups: BTreeMap<_, Different> = BTreeMap::new();
+            for (rank, one) in issued {
+                let group = groups.entry(identity(one));
+                let group =
+                    group.or_insert_with(|| Different { ranks: Vec::new(), operation: in_words(one) });
+                group.ranks.push(rank);
+            }
+            let mut issued: Vec<Different> = groups.into_values().collect();
+            issued.sort_by_key(|different| (usize::MAX - different.ranks.len(), different.ranks.clone()));
+            if found.as_ref().is_none_or(|(earlier, _)| began < *earlier) {
+                found = Some((began, FirstDifference { sequence, among: members.to_vec(), issued }));
+            }
+            break;
+        }
+    }
+    found.map(|(_, found)| found)
+}
+
+/// Who waits for whom, the longest wait first.
+pub(super) fn waits(records: &[FlightRecord]) -> Vec<Wait> {
+    let mut waits = Vec::new();
+    for ((_, members), ranks) in by_communicator(records) {
+        let last = |rank: &usize| ranks.get(rank).and_then(|own| own.last().copied());
+        let Some(newest) = members.iter().filter_map(|rank| Some(last(rank)?.sequence)).max() else {
+            continue;
+        };
+        let here = |rank: &usize| last(rank).filter(|one| one.sequence == newest);
+        let (waiting, missing): (Vec<usize>, Vec<usize>) =
+            members.iter().partition(|rank| here(rank).is_some());
+        let open = |rank: &usize| here(rank).filter(|one| one.state != OperationState::Done);
+        let Some(first) = waiting.iter().find_map(open) else { continue };
+        let seconds = waiting.iter().filter_map(open).map(|one| one.seconds).fold(0.0, f64::max);
+        let among = members.to_vec();
+        waits.push(Wait { operation: in_words(first), among, waiting, missing, seconds });
+    }
+    for record in records {
+        let open = record.operations.iter().filter(|one| one.state != OperationState::Done);
+        for one in open {
+            let Some(peer) = one.peer else { continue };
+            let members = record.communicators.iter().find(|(number, _)| *number == one.communicator);
+            let Some((_, members)) = members else { continue };
+            let missing = members.get(peer).copied().into_iter().collect();
+            let (operation, waiting) = (in_words(one), vec![record.rank]);
+            waits.push(Wait { operation, among: members.clone(), waiting, missing, seconds: one.seconds });
+        }
+    }
+    waits.sort_by(|one, other| other.seconds.total_cmp(&one.seconds));
+    waits
+}

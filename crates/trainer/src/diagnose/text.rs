@@ -1,0 +1,109 @@
+//! A diagnosis in lines.
+
+use super::suspects::list;
+use super::{Diagnosis, RankState};
+
+/// Of a failure so many characters are told in a rank's line.
+const LONGEST: usize = 120;
+
+/// Of a stack so many functions are told of a rank that nothing speaks against.
+const SHORT: usize = 12;
+
+impl Diagnosis {
+    /// What there is to tell, line by line; of all ranks the whole stacks, if so wanted, and otherwise those of suspects and the
+    /// beginning of the others'.
+    pub fn text(&self, whole: bool) -> Vec<String> {
+        let mut lines = vec![format!("the world of {} ranks broke: {}", self.world_size, self.cause)];
+        lines.push(String::new());
+        match self.suspects.is_empty() {
+            true => lines.push("the records point at nobody".to_owned()),
+            false => lines.push("whom the records point at:".to_owned()),
+        }
+        for suspect in &self.suspects {
+            lines.push(format!("  rank {}: {}", suspect.rank, suspect.because));
+        }
+        if !self.waits.is_empty() {
+            lines.extend([String::new(), "who waited for whom:".to_owned()]);
+        }
+        for wait in &self.waits {
+            let missing = match wait.missing.is_empty() {
+                true => "all have come to it".to_owned(),
+                false => format!("for {}", list(&wait.missing)),
+            };
+            lines.push(format!(
+                "  {} {:.1} s in {}: {missing}",
+                list(&wait.waiting),
+                wait.seconds,
+                wait.operation
+            ));
+        }
+        if let Some(first) = &self.first_difference {
+            let among = list(&first.among);
+            lines.extend([
+                String::new(),
+                format!("the first difference, operation {} of {among}:", first.sequence),
+            ]);
+            for one in &first.issued {
+                lines.push(format!("  {}: {}", list(&one.ranks), one.operation));
+            }
+        }
+        lines.extend([String::new(), "ranks:".to_owned()]);
+        lines.extend(self.ranks.iter().map(line));
+        for rank in self.ranks.iter().filter(|rank| !rank.threads.is_empty()) {
+            let is_suspect = self.suspects.iter().any(|suspect| suspect.rank == rank.rank);
+            lines.push(String::new());
+            lines.extend(stacks(rank, if whole || is_suspect { usize::MAX } else { SHORT }));
+        }
+        lines
+    }
+}
+
+/// What is known of a rank, in a line.
+fn line(state: &RankState) -> String {
+    let RankState { rank, host, process, has_record, seen, failure, last_operation, idle_seconds, .. } =
+        state;
+    let mut line = format!("  rank {rank}");
+    if let Some(host) = host {
+        line.push_str(&format!(" on {host}"));
+    }
+    if let Some(process) = process {
+        line.push_str(&format!(", process {process}"));
+    }
+    match (has_record, seen) {
+        (false, Some(seen)) => line.push_str(&format!(", no record, seen: {seen}")),
+        (false, None) => line.push_str(", no record"),
+        (true, _) => {}
+    }
+    if let Some(last) = last_operation {
+        line.push_str(&format!(", last: {last}"));
+        if let Some(idle) = idle_seconds.filter(|idle| *idle > 0.05) {
+            line.push_str(&format!(" {idle:.1} s before"));
+        }
+    }
+    if let Some(failure) = failure {
+        let whole = failure.lines().next().unwrap_or_default();
+        let short: String = whole.chars().take(LONGEST).collect();
+        let more = if short.len() < whole.len() { "…" } else { "" };
+        line.push_str(&format!(", failed: {short}{more}"));
+    }
+    line
+}
+
+/// The stacks of a rank.
+fn stacks(rank: &RankState, longest: usize) -> Vec<String> {
+    let mut lines = vec![format!("stacks of rank {}:", rank.rank)];
+    for thread in &rank.threads {
+        lines.push(format!("  thread {} ({})", thread.name, thread.id));
+        if thread.frames.is_empty() {
+            lines.push("    has not answered".to_owned());
+        }
+        for frame in thread.frames.iter().take(longest) {
+            let source = frame.source.as_deref().map_or_else(String::new, |source| format!("  {source}"));
+            lines.push(format!("    {}{source}", frame.function));
+        }
+        if thread.frames.len() > longest {
+            lines.push(format!("    and {} further functions", thread.frames.len() - longest));
+        }
+    }
+    lines
+}
