@@ -46,7 +46,7 @@ impl World {
         Self { link: Link::Thread(communicator), local_size }
     }
 
-    /// The same place, whose ranks prove to each other that they know this secret, if there is one.
+    /// This place in a world whose ranks prove to each other that they know this secret, if there is one.
     #[must_use]
     pub fn with_secret(mut self, secret: Option<Secret>) -> Self {
         if let (Link::Process(config), Some(secret)) = (&mut self.link, secret) {
