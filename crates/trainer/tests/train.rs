@@ -392,7 +392,7 @@ fn begin(place: &Place, strategy: &str) -> Child {
     begin_with(place, strategy, &[])
 }
 
-/// The same, with more in its environment.
+/// A training that would take hours, begun with more in its environment.
 fn begin_with(place: &Place, strategy: &str, environment: &[(&str, &Path)]) -> Child {
     let line = format!(
         "train tiny --ranks 3 --strategy {strategy} --set train.global_batch=12 --steps 1000000 --out run"

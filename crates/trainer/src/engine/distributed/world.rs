@@ -55,7 +55,7 @@ impl World {
         Self { link, joins: None, leave: StopFlag::default() }
     }
 
-    /// The same place, whose ranks prove to each other that they know this secret, if there is one.
+    /// This place in a world whose ranks prove to each other that they know this secret, if there is one.
     #[must_use]
     pub fn with_secret(mut self, secret: Option<Secret>) -> Self {
         if let (Link::Process(config), Some(secret)) = (&mut self.link, secret) {

@@ -1,0 +1,88 @@
+//! `phalanx-fuzz`: drawn and damaged bytes for readers, for as long as one likes.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Parser;
+use phalanx_fuzz::run::{attempt, run};
+use phalanx_fuzz::targets::{TARGETS, Target};
+
+/// Gives drawn and damaged bytes to every reader of bytes from outside.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Readers; all if none is named
+    targets: Vec<String>,
+    /// For how long in all, shared alike
+    #[arg(long, default_value_t = 1.0)]
+    minutes: f64,
+    /// Fixes what is drawn
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Where inputs are left that failed
+    #[arg(long, default_value = "target/fuzz")]
+    out: PathBuf,
+    /// Reads this file instead, once
+    #[arg(long, value_name = "FILE")]
+    input: Option<PathBuf>,
+    /// Lists the readers
+    #[arg(long)]
+    list: bool,
+}
+
+fn chosen(names: &[String]) -> Result<Vec<&'static Target>> {
+    let named = |name: &String| {
+        let known = || TARGETS.iter().map(|target| target.name).collect::<Vec<_>>().join(", ");
+        TARGETS
+            .iter()
+            .find(|target| target.name == *name)
+            .with_context(|| format!("no reader `{name}`; there are {}", known()))
+    };
+    if names.is_empty() { Ok(TARGETS.iter().collect()) } else { names.iter().map(named).collect() }
+}
+
+fn main() -> Result<ExitCode> {
+    let arguments = Arguments::parse();
+    let targets = chosen(&arguments.targets)?;
+    if arguments.list {
+        for target in targets {
+            println!("{:<16} {}", target.name, target.about);
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(path) = &arguments.input {
+        let [target] = targets.as_slice() else { bail!("--input is read by one reader: name it") };
+        let input = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let (problem, memory, took) = attempt(target, &input);
+        println!(
+            "{}: {memory} bytes of memory, {took:.1?}, {}",
+            target.name,
+            problem.as_deref().unwrap_or("sound")
+        );
+        return Ok(if problem.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS });
+    }
+    std::panic::set_hook(Box::new(|_| {}));
+    let share = Duration::from_secs_f64(arguments.minutes * 60.0 / targets.len() as f64);
+    let mut failed = false;
+    for target in targets {
+        let until = Instant::now() + share;
+        let outcome = run(target, arguments.seed, 0, |_| Instant::now() >= until, 10)?;
+        println!(
+            "{:<16} {:>9} cases, at most {:>4} MiB and {:>5} ms, {} failures",
+            target.name,
+            outcome.cases,
+            outcome.memory >> 20,
+            outcome.longest.as_millis(),
+            outcome.failures.len()
+        );
+        for failure in &outcome.failures {
+            failed = true;
+            let path = arguments.out.join(format!("{}-{}-{}", target.name, arguments.seed, failure.case));
+            std::fs::create_dir_all(&arguments.out)?;
+            std::fs::write(&path, &failure.input)?;
+            println!("  {}: {}", path.display(), failure.problem);
+        }
+    }
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}

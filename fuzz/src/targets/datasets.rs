@@ -1,0 +1,356 @@
+//! Data sets: tables, lists, archives and pictures.
+
+use std::sync::Arc;
+
+use image::ImageFormat;
+use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+use phalanx_data::shards::expand;
+use phalanx_data::{
+    ClipTokenizer, CocoCaptions, CocoConfig, CubConfig, CubDataset, Dataset, Exclusions, ShardsConfig,
+    ShardsDataset, Split, TextFile, TextFileConfig, TextSample, TextUnit, open_cifar10,
+};
+
+use super::files::{self, folder};
+use super::pictures::picture;
+use super::{Target, no_form};
+use crate::mutate;
+use crate::random::Random;
+
+fn tar(members: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut archive = tar::Builder::new(Vec::new());
+    for (name, contents) in members {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(contents.len() as u64);
+        header.set_mode(0o644);
+        let _ = archive.append_data(&mut header, name, *contents);
+    }
+    archive.into_inner().unwrap_or_default()
+}
+
+fn shards() -> Vec<Vec<u8>> {
+    let image = picture(ImageFormat::Png);
+    let long = format!("{}.png", "x".repeat(150));
+    vec![
+        tar(&[
+            ("a.png", &image),
+            ("a.txt", b"a picture"),
+            ("a.cls", b"3"),
+            ("b.png", &image),
+            ("b.json", b"{\"caption\": \"two\"}"),
+        ]),
+        tar(&[(&long, &image), (&long.replace("png", "txt"), b"long")]),
+        tar(&[]),
+    ]
+}
+
+/// Changes the header of a member, and gives it its checksum.
+fn member(input: &mut Vec<u8>, random: &mut Random) -> bool {
+    const BLOCK: usize = 512;
+    let blocks = input.len() / BLOCK;
+    if blocks == 0 {
+        return false;
+    }
+    let at = random.below(blocks) * BLOCK;
+    let mut header = input[at..at + BLOCK].to_vec();
+    mutate::bytes(&mut header, b"77777777777", &["0", "7", "\0", "ustar", "L", "x"], random);
+    header.resize(BLOCK, 0);
+    header[148..156].fill(b' ');
+    let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
+    header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    input[at..at + BLOCK].copy_from_slice(&header);
+    true
+}
+
+fn read_shards(bytes: &[u8]) {
+    let place = folder();
+    let path = place.path().join("s.tar");
+    if std::fs::write(&path, bytes).is_err() {
+        return;
+    }
+    // The index in memory, made and stored, and as it is stored.
+    for index in [None, Some(place.path().join("index")), Some(place.path().join("index"))] {
+        let shards = vec![path.clone()];
+        let config = ShardsConfig { name: "s".into(), shards, index, classes: None, caption_seed: 0 };
+        let Ok(shards) = ShardsDataset::open(&config) else { return };
+        for sample in 0..shards.len().min(3) {
+            let _ = shards.get(sample, 0);
+            let _ = shards.source(sample);
+        }
+    }
+}
+
+pub(super) const SHARDS: Target = Target {
+    name: "shards",
+    about: "tar shards and what is in them",
+    seeds: shards,
+    words: &["ustar", ".png", ".json", "77777777777", "././@LongLink"],
+    change: member,
+    read: read_shards,
+    cases: 200,
+    memory: 48 << 20,
+};
+
+pub(super) const PATTERNS: Target = Target {
+    name: "patterns",
+    about: "paths of shards with braces",
+    seeds: || {
+        ["s-{000..012}.tar", "{a,b}-{0..3}.tar::x.tar", "{0..9}{0..9}"]
+            .map(|text| text.as_bytes().to_vec())
+            .to_vec()
+    },
+    words: &["{", "}", "..", ",", "::", "{0..1}", "000000000000", "99"],
+    change: no_form,
+    read: |bytes| drop(expand(&String::from_utf8_lossy(bytes).replace('/', "-"))),
+    cases: 300,
+    // A million names are meant to be possible.
+    memory: 1 << 30,
+};
+
+fn coco() -> Vec<Vec<u8>> {
+    let json = r#"{"images":[{"id":1,"file_name":"a.png"},{"id":2,"file_name":"b.png"}],"annotations":[{"image_id":1,"caption":"one"},{"image_id":2,"caption":"two words"},{"image_id":1,"caption":"x"}]}"#;
+    let image = picture(ImageFormat::Png);
+    vec![files::join([
+        ("annotations/captions_train2014.json", json.as_bytes()),
+        ("train2014/a.png", &image),
+        ("exclusions", b"b.png\n"),
+    ])]
+}
+
+fn read_coco(bytes: &[u8]) {
+    let place = folder();
+    files::write(bytes, place.path());
+    let excluded = Exclusions::read(place.path().join("exclusions")).unwrap_or_default();
+    let config = CocoConfig { path: place.path().to_owned(), split: Split::Train, caption_seed: 1, excluded };
+    let Ok(coco) = CocoCaptions::open(&config) else { return };
+    for sample in 0..coco.len().min(3) {
+        let _ = coco.get(sample, 0);
+    }
+}
+
+pub(super) const COCO: Target = Target {
+    name: "coco",
+    about: "captions of MS-COCO, and lists of exclusions",
+    seeds: coco,
+    words: &["\"id\":", "\"image_id\":", "../", "\n"],
+    change: files::change,
+    read: read_coco,
+    cases: 200,
+    memory: 48 << 20,
+};
+
+fn cub() -> Vec<Vec<u8>> {
+    let image = picture(ImageFormat::Jpeg);
+    vec![files::join([
+        ("classes.txt", b"1 001.Gull\n2 002.Wren\n".as_slice()),
+        ("images.txt", b"1 001.Gull/a.jpg\n2 002.Wren/b.jpg\n"),
+        ("image_class_labels.txt", b"1 1\n2 2\n"),
+        ("train_test_split.txt", b"1 1\n2 1\n"),
+        ("bounding_boxes.txt", b"1 1.0 1.0 4.0 4.0\n2 0.0 0.0 8.0 7.0\n"),
+        ("images/001.Gull/a.jpg", &image),
+        ("images/002.Wren/b.jpg", &image),
+        ("text/001.Gull/a.txt", b"a gull\na bird\n"),
+        ("text/002.Wren/b.txt", b"a wren\n"),
+    ])]
+}
+
+fn read_cub(bytes: &[u8]) {
+    let place = folder();
+    files::write(bytes, place.path());
+    let Ok(cub) = CubDataset::open(&CubConfig::new(place.path(), Split::Train)) else { return };
+    for sample in 0..cub.len().min(2) {
+        let _ = cub.get(sample, 0);
+    }
+}
+
+pub(super) const CUB: Target = Target {
+    name: "cub",
+    about: "tables of CUB-200-2011",
+    seeds: cub,
+    words: &["\n", " ", "1e30", "-1", "NaN", "inf", "18446744073709551615"],
+    change: files::change,
+    read: read_cub,
+    cases: 150,
+    memory: 48 << 20,
+};
+
+fn record(label: u8) -> Vec<u8> {
+    std::iter::once(label).chain((0..3072_u32).map(|at| at as u8)).collect()
+}
+
+pub(super) fn open_images(bytes: &[u8]) {
+    let place = folder();
+    files::write(bytes, place.path());
+    let Ok(images) = open_cifar10(place.path(), Split::Train) else { return };
+    for sample in 0..images.len().min(3) {
+        let _ = images.get(sample, 0);
+    }
+}
+
+pub(super) const CIFAR_BINARY: Target = Target {
+    name: "cifar_binary",
+    about: "CIFAR-10's binary files",
+    seeds: || {
+        let two = [record(1), record(9)].concat();
+        let names = b"airplane\nautomobile\nbird\ncat\ndeer\ndog\nfrog\nhorse\nship\ntruck\n";
+        vec![files::join([("data_batch_1.bin", two.as_slice()), ("batches.meta.txt", names)])]
+    },
+    words: &["\n"],
+    change: files::change,
+    read: open_images,
+    cases: 150,
+    memory: 48 << 20,
+};
+
+fn parquet() -> Vec<Vec<u8>> {
+    let write = || -> parquet::errors::Result<Vec<u8>> {
+        let schema = "message schema { optional group img { optional binary bytes; optional binary path (UTF8); } optional int64 label; }";
+        let schema = Arc::new(parse_message_type(schema)?);
+        let mut bytes = Vec::new();
+        let properties = Arc::new(WriterProperties::builder().build());
+        let mut writer = SerializedFileWriter::new(&mut bytes, schema, properties)?;
+        let image = ByteArray::from(picture(ImageFormat::Png));
+        for _ in 0..2 {
+            let mut group = writer.next_row_group()?;
+            if let Some(mut column) = group.next_column()? {
+                column.typed::<ByteArrayType>().write_batch(
+                    &[image.clone(), image.clone()],
+                    Some(&[2, 2]),
+                    None,
+                )?;
+                column.close()?;
+            }
+            if let Some(mut column) = group.next_column()? {
+                column.typed::<ByteArrayType>().write_batch(&[], Some(&[1, 1]), None)?;
+                column.close()?;
+            }
+            if let Some(mut column) = group.next_column()? {
+                column.typed::<Int64Type>().write_batch(&[1, 2], Some(&[1, 1]), None)?;
+                column.close()?;
+            }
+            group.close()?;
+        }
+        writer.close()?;
+        Ok(bytes)
+    };
+    let bytes = write();
+    assert!(bytes.is_ok(), "a table is written");
+    bytes.into_iter().collect()
+}
+
+fn read_parquet(bytes: &[u8]) {
+    let place = folder();
+    if std::fs::write(place.path().join("train-00000.parquet"), bytes).is_ok() {
+        let Ok(images) = open_cifar10(place.path(), Split::Train) else { return };
+        for sample in 0..images.len().min(3) {
+            let _ = images.get(sample, 0);
+        }
+    }
+}
+
+/// Changes the metadata at the end, and gives it its length.
+fn footer(input: &mut Vec<u8>, random: &mut Random) -> bool {
+    let Some((_, tail)) = input.split_last_chunk::<8>() else { return false };
+    let length = u32::from_le_bytes(std::array::from_fn(|at| tail[at])) as usize;
+    let Some(start) = (input.len() - 8).checked_sub(length) else { return false };
+    let mut metadata = input[start..input.len() - 8].to_vec();
+    mutate::bytes(&mut metadata, b"\x15\x02\x19\x1c", &["huggingface", "label", "img"], random);
+    input.truncate(start);
+    input.extend_from_slice(&metadata);
+    input.extend_from_slice(&(metadata.len() as u32).to_le_bytes());
+    input.extend_from_slice(b"PAR1");
+    true
+}
+
+pub(super) const PARQUET: Target = Target {
+    name: "parquet",
+    about: "images in parquet",
+    seeds: parquet,
+    words: &["PAR1", "huggingface", "label"],
+    change: footer,
+    read: read_parquet,
+    cases: 200,
+    memory: 48 << 20,
+};
+
+fn merges() -> Vec<Vec<u8>> {
+    let mut text = String::from("#version: 0.2\n");
+    for (at, first) in ('a'..='z').enumerate() {
+        let second = char::from(b'a' + ((at * 7) % 26) as u8);
+        text += &format!("{first} {second}\n{first}{second} e</w>\n");
+    }
+    vec![text.clone().into_bytes(), compressed(text.as_bytes())]
+}
+
+fn compressed(text: &[u8]) -> Vec<u8> {
+    use std::io::Write as _;
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    let _ = encoder.write_all(text);
+    encoder.finish().unwrap_or_default()
+}
+
+fn read_merges(bytes: &[u8]) {
+    let place = folder();
+    let path = place.path().join("merges.txt");
+    if std::fs::write(&path, bytes).is_err() {
+        return;
+    }
+    let _ = ClipTokenizer::from_merges_file(&path);
+    let Ok(tokenizer) = ClipTokenizer::from_merges_text(&path, 514 + 40) else { return };
+    for text in ["a bird", "ééé 12 <|endoftext|>", ""] {
+        let ids = tokenizer.tokenize(text);
+        assert!(ids.iter().all(|id| (*id as usize) < tokenizer.vocab()));
+        let _ = tokenizer.decode(&ids);
+    }
+}
+
+pub(super) const MERGES: Target = Target {
+    name: "merges",
+    about: "a tokenizer's merges, plain and compressed",
+    seeds: merges,
+    words: &["</w>", " ", "\n", "é", "\u{10ffff}"],
+    change: no_form,
+    read: read_merges,
+    cases: 200,
+    memory: 48 << 20,
+};
+
+fn read_text(bytes: &[u8]) {
+    let configs = [
+        (TextUnit::Characters, TextSample::Lines { max_tokens: 16 }),
+        (TextUnit::Bytes, TextSample::Lines { max_tokens: 2 }),
+    ];
+    for (unit, sample) in configs {
+        for split in [Split::Train, Split::Test] {
+            let config = TextFileConfig { split, unit, sample, test_percent: 20 };
+            let Ok(text) = TextFile::from_bytes("t", bytes.to_vec(), config) else { continue };
+            for sample in 0..text.len().min(5) {
+                let _ = text.get(sample, 0);
+            }
+        }
+    }
+    // A text to be tokenized comes from anywhere, too.
+    static CLIP: std::sync::OnceLock<Option<ClipTokenizer>> = std::sync::OnceLock::new();
+    if let Some(tokenizer) = CLIP.get_or_init(|| ClipTokenizer::new().ok()) {
+        let text = String::from_utf8_lossy(&bytes[..bytes.len().min(2000)]);
+        assert_eq!(tokenizer.encode_truncated(&text, 77).len(), 77);
+    }
+}
+
+pub(super) const TEXT_LINES: Target = Target {
+    name: "text_lines",
+    about: "texts: as data, and as captions for the tokenizer",
+    seeds: || {
+        ["one line\nand another\n\nthe end\n", "A &amp;lt; photo of “five” 3½ cats’ ĳ\r\n<|endoftext|>"]
+            .map(|text| text.as_bytes().to_vec())
+            .to_vec()
+    },
+    words: &["&amp;", "&#x110000;", "<|startoftext|>", "\u{feff}", "\u{200d}", "\r\n", "ﬃ"],
+    change: no_form,
+    read: read_text,
+    cases: 200,
+    // The table of CLIP's tokenizer is made with the first text.
+    memory: 256 << 20,
+};

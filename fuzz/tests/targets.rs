@@ -1,0 +1,43 @@
+//! A few hundred cases for every reader, and all inputs that failed once.
+
+use std::sync::Mutex;
+
+use phalanx_fuzz::run::run;
+use phalanx_fuzz::targets::{TARGETS, Target};
+
+/// Memory is counted for the whole process, so readers read one after the other.
+static ONE: Mutex<()> = Mutex::new(());
+
+fn check(name: &str) {
+    let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let target: &Target = TARGETS.iter().find(|target| target.name == name).expect("a reader");
+    let known = target.corpus().len() as u64;
+    let outcome = run(target, 1, 0, |cases| cases >= known + target.cases, 3).expect("files of ours");
+    let problems: Vec<String> = outcome
+        .failures
+        .iter()
+        .map(|failure| format!("case {}: {}", failure.case, failure.problem))
+        .collect();
+    assert!(problems.is_empty(), "{name}: {problems:#?}; `cargo xtask fuzz {name}` leaves the inputs");
+    assert!(known >= 1 && outcome.cases >= 100);
+}
+
+macro_rules! readers {
+    ($($name:ident)+) => {
+        $( #[test] fn $name() { check(stringify!($name)); } )+
+
+        #[test]
+        fn every_reader_is_tried() {
+            let tried = [$(stringify!($name)),+];
+            let all: Vec<_> = TARGETS.iter().map(|target| target.name).collect();
+            assert_eq!(all, tried);
+        }
+    };
+}
+
+readers! {
+    frames registrations handshakes records mail tags launchers pmi costs
+    safetensors tensor_ranges pickle
+    shards patterns coco cub cifar_binary parquet merges text_lines pictures
+    checkpoint trace config sweep run_folder http
+}
