@@ -49,14 +49,14 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Train(train::TrainArgs),
+    Train(Box<train::TrainArgs>),
     Watch(watch::WatchArgs),
     Plan(plan::PlanArgs),
     Sample(sample::SampleArgs),
     Eval(eval::EvalArgs),
     Export(export::ExportArgs),
     Hash(hash::HashArgs),
-    Submit(submit::SubmitArgs),
+    Submit(Box<submit::SubmitArgs>),
     Status(jobs::StatusArgs),
     Logs(jobs::LogsArgs),
     Cancel(jobs::CancelArgs),
