@@ -129,7 +129,7 @@ impl Schedule {
     pub(crate) fn attempts(&self) -> impl Iterator<Item = Attempt<'_>> {
         self.attempts.iter().enumerate().map(|(at, (ranks, strategy, event))| Attempt {
             ranks: *ranks,
-            strategy: *strategy,
+            strategy,
             resumes: at > 0,
             event: *event,
             settings: &self.settings,

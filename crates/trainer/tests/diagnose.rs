@@ -84,7 +84,12 @@ fn a_rank_that_is_stopped_is_named_by_the_others() {
     assert_eq!(found.suspects[0].rank, 2, "{found:#?}");
     assert!(found.suspects[0].because.contains(&format!("(process {stopped}) is stopped")), "{found:#?}");
     assert!(!found.ranks[2].has_record && found.ranks[0].has_record && found.ranks[1].has_record);
-    assert!(diagnosed(place.path(), "").contains("rank 2: its process"));
+    let told = diagnosed(place.path(), "");
+    assert!(
+        told.contains("rank 2: its process") && told.contains("threads of rank 2, as others saw them: "),
+        "{told}"
+    );
+    assert!(told.contains("phalanx-control stopped"), "{told}");
 }
 
 #[test]

@@ -179,7 +179,7 @@ impl FlightWriter {
         match outcome {
             Ok(()) => tracing::error!(path = %path.display(), "wrote what this rank did last"),
             Err(error) => {
-                tracing::error!(path = %path.display(), %error, "cannot write what this rank did last")
+                tracing::error!(path = %path.display(), %error, "cannot write what this rank did last");
             }
         }
     }

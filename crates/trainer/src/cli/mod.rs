@@ -50,7 +50,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Train(train::TrainArgs),
+    Train(Box<train::TrainArgs>),
     Join(join::JoinArgs),
     Watch(watch::WatchArgs),
     Plan(plan::PlanArgs),
@@ -58,7 +58,7 @@ enum Command {
     Eval(eval::EvalArgs),
     Export(export::ExportArgs),
     Hash(hash::HashArgs),
-    Submit(submit::SubmitArgs),
+    Submit(Box<submit::SubmitArgs>),
     Status(jobs::StatusArgs),
     Logs(jobs::LogsArgs),
     Cancel(jobs::CancelArgs),

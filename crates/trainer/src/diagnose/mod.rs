@@ -72,6 +72,8 @@ pub struct RankState {
     pub has_record: bool,
     /// What others of its host saw it do: `stopped`, for one.
     pub seen: Option<String>,
+    /// What they saw its threads do, if it has left no record itself: the name of each, and the word for it.
+    pub seen_threads: Vec<(String, String)>,
     /// Why it failed, if it has said so.
     pub failure: Option<String>,
     /// Its last operation, in words.
@@ -134,6 +136,9 @@ fn state(rank: usize, logs: &Path, records: &[FlightRecord], symbols: &mut stack
         process: own.map(|own| own.process).or(told.map(|peer| peer.process)),
         has_record: own.is_some(),
         seen: told.map(|peer| peer.state.clone()),
+        seen_threads: told.filter(|_| own.is_none()).map_or_else(Vec::new, |peer| {
+            peer.threads.iter().map(|thread| (thread.name.clone(), thread.state.clone())).collect()
+        }),
         failure: failure.filter(|report| !report.consequence).map(|report| report.message),
         last_operation: last.map(|last| match last.state {
             OperationState::Done => operations::in_words(last),

@@ -49,6 +49,15 @@ impl Diagnosis {
         }
         lines.extend([String::new(), "ranks:".to_owned()]);
         lines.extend(self.ranks.iter().map(line));
+        for rank in self.ranks.iter().filter(|rank| !rank.seen_threads.is_empty()) {
+            let threads: Vec<String> =
+                rank.seen_threads.iter().map(|(name, state)| format!("{name} {state}")).collect();
+            lines.push(format!(
+                "  threads of rank {}, as others saw them: {}",
+                rank.rank,
+                threads.join(", ")
+            ));
+        }
         for rank in self.ranks.iter().filter(|rank| !rank.threads.is_empty()) {
             let is_suspect = self.suspects.iter().any(|suspect| suspect.rank == rank.rank);
             lines.push(String::new());
