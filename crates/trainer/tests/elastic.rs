@@ -310,6 +310,74 @@ fn the_launcher_starts_others_in_place_of_those_that_die() {
 }
 
 #[test]
+fn shards_of_the_lost_come_from_neighbours_or_replicas() {
+    let line = format!("{MLP} --set train.logical_ranks=4 --set train.steps=60 --set eval.every=20");
+    let (expected, curve) = undisturbed(&line);
+    for (strategy, set, victims) in [
+        ("fsdp", "--set elastic.redundancy=1", &[1, 0][..]),
+        ("zero1", "--set elastic.redundancy=1", &[0]),
+        ("zero2", "--set elastic.redundancy=1", &[2]),
+        ("hsdp", "", &[3]),
+    ] {
+        let place = tempfile::tempdir().expect("a folder");
+        let line = format!("{line} --strategy {strategy} {set} --elastic 2:4 {}", held_up(4, 12));
+        let mut running = Running::start(place.path(), &line);
+        for (at, victim) in victims.iter().enumerate() {
+            let after = 7 + 16 * at as u64;
+            running.wait_for("more steps", |run| run.step() >= after);
+            std::thread::sleep(Duration::from_millis(9));
+            kill(running.ranks()[*victim]);
+        }
+        let run = running.place.clone();
+        let told = running.end_well();
+        assert_eq!(hashes(&run), expected, "{strategy}");
+        compare_losses(&run, &curve, victims.len());
+        assert_eq!((told.world_size, told.changes.len()), (4 - victims.len(), victims.len()), "{strategy}");
+        assert!(told.changes.iter().all(|change| change.bytes > 0), "{strategy}: {:?}", told.changes);
+        assert!(!logs_of(&run).contains("go back to the checkpoint"), "{strategy}");
+    }
+}
+
+#[test]
+fn ranks_with_shards_leave_and_come() {
+    let line = format!("{MLP} --set train.logical_ranks=4 --set train.steps=150");
+    let (expected, curve) = undisturbed(&line);
+    let place = tempfile::tempdir().expect("a folder");
+    let line = format!("{line} --strategy fsdp --elastic 2:4 {}", held_up(4, 12));
+    let mut running = Running::start(place.path(), &line);
+    running.wait_for("step 8", |run| run.step() >= 8);
+    // Nobody keeps copies: it gives its shard to the next rank before it goes.
+    terminate(running.ranks()[2]);
+    running.wait_for("three ranks", |run| run.size() == 3);
+    running.join();
+    running.wait_for("four ranks", |run| run.size() == 4);
+    let run = running.place.clone();
+    let told = running.end_well();
+    assert_eq!(hashes(&run), expected);
+    compare_losses(&run, &curve, 0);
+    assert_eq!(told.world_size, 4);
+}
+
+#[test]
+fn where_nobody_has_a_shard_all_go_back_to_the_newest_checkpoint() {
+    let line = format!("{MLP} --set train.logical_ranks=3 --set train.steps=50 --set checkpoint.every=10");
+    let (expected, curve) = undisturbed(&line);
+    let place = tempfile::tempdir().expect("a folder");
+    let mut running =
+        Running::start(place.path(), &format!("{line} --strategy fsdp --elastic 1:3 {}", held_up(3, 12)));
+    running.wait_for("a checkpoint", |run| {
+        run.step() >= 14 && !Checkpoint::list(&run.place.join("checkpoints")).is_empty()
+    });
+    kill(running.ranks()[1]);
+    let run = running.place.clone();
+    let told = running.end_well();
+    assert_eq!(hashes(&run), expected);
+    compare_losses(&run, &curve, 1);
+    assert_eq!(told.world_size, 2);
+    assert!(logs_of(&run).contains("all go back to the checkpoint of step 10"), "{}", logs_of(&run));
+}
+
+#[test]
 fn too_few_save_and_say_so() {
     let line = format!("{MLP} --set train.logical_ranks=3 --set train.steps=40 --set eval.enabled=false");
     let (expected, _) = undisturbed(&line);
@@ -336,8 +404,8 @@ fn too_few_save_and_say_so() {
 fn what_cannot_change_is_refused_by_name() {
     let place = tempfile::tempdir().expect("a folder");
     for (line, problem) in [
-        ("--elastic 2:4 --strategy gossip", "gossip"),
-        ("--elastic 2:4 --strategy d-psgd", "ddp does"),
+        ("--elastic 2:4 --strategy d-psgd", "fsdp and hsdp do"),
+        ("--elastic 2:4 --set elastic.redundancy=1", "zero1, zero2 and fsdp"),
         ("--elastic 2:4 --set train.device=cuda", "set train.device = cpu"),
         ("--elastic 2:4 --set train.logical_ranks=3", "train.logical_ranks = 3"),
         ("--elastic 2:4 --set codec.kind=int8", "codec.kind"),

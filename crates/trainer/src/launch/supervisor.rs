@@ -436,9 +436,13 @@ impl Supervisor {
             let on_purpose = ended_here.contains(&rank.rank) || (asked && rank.has_obeyed());
             let reported = FailureReport::read(&self.logs, rank.rank).is_some();
             // A rank that was ended on purpose counts only if it has complained by itself before.
-            (!status.success() && (!on_purpose || reported)).then(|| (self.report(rank), when))
+            (!status.success() && (!on_purpose || reported)).then(|| (self.report(rank), rank.missed, when))
         });
-        Some(failed.min_by_key(|(report, when)| (report.consequence, report.time_ms, *when))?.0)
+        // Those who have gone on without a rank say what has ended them.
+        let order = |(report, missed, when): &(FailureReport, bool, Instant)| {
+            (report.consequence, *missed, report.time_ms, *when)
+        };
+        Some(failed.min_by_key(order)?.0)
     }
 
     /// The error that tells a rank's failure.

@@ -133,7 +133,7 @@ impl Run<'_> {
         let unsaved = self.saver.interrupt().or(self.unsaved);
         let written = match is_first && self.desk.is_none() {
             // Whoever takes over knows it by what is there.
-            true => self.lines_there()?.last().map_or(0, crate::run::Line::step),
+            true => self.lines_until(step)?.last().map_or(0, crate::run::Line::step),
             false => self.losses.written(),
         };
         let (due, last) = (self.config.sample.every, step == self.plan.stop);
@@ -147,11 +147,11 @@ impl Run<'_> {
         Ok(Standing { step, followed, unsaved, evaluated, written, lacks_samples })
     }
 
-    /// The lines of metrics of steps that this rank has done.
-    pub(super) fn lines_there(&self) -> Result<Vec<crate::run::Line>, TrainError> {
+    /// The lines of metrics of steps up to one.
+    pub(super) fn lines_until(&self, step: u64) -> Result<Vec<crate::run::Line>, TrainError> {
         let path = self.folder.metrics();
         let mut lines = if path.exists() { read_metrics(&path)? } else { Vec::new() };
-        lines.retain(|line| line.step() <= self.state.step);
+        lines.retain(|line| line.step() <= step);
         Ok(lines)
     }
 
@@ -184,7 +184,7 @@ impl Run<'_> {
     pub(super) fn take_over_last(&mut self) -> Result<(), TrainError> {
         let losses = self.state.training.phases().into_iter().map(|phase| named(&phase.name, "loss"));
         let losses: BTreeSet<String> = losses.collect();
-        for line in self.lines_there()? {
+        for line in self.lines_until(self.state.step)? {
             for (name, value) in line.numbers() {
                 if losses.contains(name) || name.starts_with("test_") {
                     self.last.insert(name.to_owned(), value.into());

@@ -21,8 +21,10 @@ const KEPT: usize = 2;
 pub(super) struct Copies {
     own: VecDeque<Held>,
     neighbours: VecDeque<Held>,
-    /// What the neighbour's copies are of: the same in all steps of a world.
-    layout: Option<Vec<Piece>>,
+    /// What the neighbour's copies are of, as it has said last, and what this rank has said of its own: optimizers have more to keep
+    /// after their first step.
+    layout: Vec<Piece>,
+    said: Vec<Piece>,
 }
 
 impl Copies {
@@ -52,19 +54,23 @@ impl Copies {
         let garbled = |error: serde_json::Error| {
             TrainError::Setup(format!("what a neighbour says of its shard is garbled: {error}"))
         };
-        let new = self.layout.is_none();
-        let pieces: Vec<&Piece> =
-            if new { own.pieces.iter().map(|held| &held.piece).collect() } else { Vec::new() };
-        let head = serde_json::to_vec(&(own.step, &own.state, &pieces)).map_err(garbled)?;
+        let pieces = || own.pieces.iter().map(|held| &held.piece);
+        let new: Vec<&Piece> = if pieces().eq(&self.said) { Vec::new() } else { pieces().collect() };
+        let head = serde_json::to_vec(&(own.step, &own.state, &new)).map_err(garbled)?;
         let head = distributed.pass_on(&head)?;
         let (step, state, pieces): (u64, Map<String, Value>, Vec<Piece>) =
             serde_json::from_slice(&head).map_err(garbled)?;
         let mut bytes = Vec::with_capacity(own.bytes());
         own.pieces.iter().for_each(|held| bytes.extend_from_slice(&held.bytes));
         let bytes = distributed.pass_on(&bytes)?;
-        let layout = self.layout.get_or_insert(pieces);
-        let (mut pieces, mut from) = (Vec::with_capacity(layout.len()), 0);
-        for piece in layout.iter() {
+        if !new.is_empty() {
+            self.said = new.into_iter().cloned().collect();
+        }
+        if !pieces.is_empty() {
+            self.layout = pieces;
+        }
+        let (mut pieces, mut from) = (Vec::with_capacity(self.layout.len()), 0);
+        for piece in &self.layout {
             let to = from + bytes_of(piece)?;
             let part = bytes.get(from..to).ok_or_else(|| {
                 TrainError::Setup(format!("a neighbour's shard has {} bytes, and is cut off", bytes.len()))

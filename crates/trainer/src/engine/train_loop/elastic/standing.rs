@@ -169,7 +169,7 @@ impl Run<'_> {
         let followed = self.followed.min(step);
         let unsaved = self.saver.interrupt().or(self.unsaved);
         let is_first = self.distributed.rank() == 0;
-        let written = self.lines_there()?.last().map_or(0, crate::run::Line::step);
+        let written = self.lines_until(step)?.last().map_or(0, crate::run::Line::step);
         let (due, last) = (self.config.sample.every, step == self.plan.stop);
         let lacks_samples = is_first
             && self.desk.is_none()
