@@ -37,8 +37,9 @@ const NOTES_KEPT: u32 = 4;
 /// The operation that a rank began last, whether it goes through the slot exchange or by messages.
 const CURRENT: usize = 320;
 
-/// In place of a sequence number while the rest is being written.
-const UNSURE: u32 = u32::MAX;
+/// In place of a sequence number, which is stored one higher, while the rest is being written, and before a rank has come to the
+/// memory, which begins as zeros.
+const UNSURE: u32 = 0;
 
 /// Why an operation through the slot exchange failed; ranks are the slot exchange's.
 #[derive(Debug, PartialEq, Eq)]
@@ -129,10 +130,7 @@ impl SlotExchange {
     pub(crate) fn new(memory: SharedMemory, rank: usize, world: usize) -> Self {
         let looks = wait::looks(world);
         let (piece, background, cross_memory, scratch) = (0, false, None, Vec::new());
-        let slots = Self { memory, rank, world, piece, looks, background, cross_memory, scratch };
-        // No operation yet: the memory's zeros would be the first.
-        slots.word(rank, CURRENT).store(UNSURE, Ordering::Release);
-        slots
+        Self { memory, rank, world, piece, looks, background, cross_memory, scratch }
     }
 
     /// This exchange with a way to read others' buffers where they lie.
@@ -189,7 +187,7 @@ impl SlotExchange {
         for (i, value) in rest.into_iter().enumerate() {
             word(i + 1).store(value, Ordering::Release);
         }
-        word(0).store(sequence, Ordering::Release);
+        word(0).store(sequence.wrapping_add(1), Ordering::Release);
     }
 
     /// What `rank` is at, if that shows that it will not come to the operation of `note`.
@@ -199,7 +197,7 @@ impl SlotExchange {
         let [code, root, low, high] = [word(1), word(2), word(3), word(4)];
         let tag = (code, root, u64::from(low) | u64::from(high) << 32);
         let steady = before != UNSURE && word(0) == before;
-        let ahead = before.wrapping_sub(note.sequence as u32) as i32;
+        let ahead = before.wrapping_sub(1).wrapping_sub(note.sequence as u32) as i32;
         let other = ahead > 0 || (ahead == 0 && tag != note.tag);
         let sequence = note.sequence.wrapping_add_signed(i64::from(ahead));
         (steady && other).then_some(SlotError::Mismatch { rank, note: Note { sequence, tag } })

@@ -2,8 +2,10 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #include "world.h"
 
@@ -12,8 +14,7 @@ using namespace software_gpu;
 // How much of an allocation is filled with NaN; the rest of a larger one, which no test reads unwritten, is zeros.
 constexpr size_t FILLED = 16 << 20;
 
-static CUresult allocate(uint64_t *pointer, size_t bytes, Stream *stream) {
-    if (!current) return INVALID_CONTEXT;
+static CUresult take(uint64_t *pointer, size_t bytes, Stream *stream) {
     std::lock_guard<std::mutex> guard(world().lock);
     const auto device = static_cast<size_t>(current->device);
     if (world().used[device] + bytes > total_memory()) return OUT_OF_MEMORY;
@@ -42,6 +43,25 @@ static CUresult allocate(uint64_t *pointer, size_t bytes, Stream *stream) {
     const uint64_t base = memory->base;
     world().memories.emplace(base, std::move(memory));
     return SUCCESS;
+}
+
+// Whether anything of a device was freed whose stream has not come to that.
+static bool frees_are_due(int device) {
+    std::lock_guard<std::mutex> guard(world().lock);
+    for (const auto &entry : world().memories)
+        if (entry.second->device == device && entry.second->freed) return true;
+    return false;
+}
+
+// A driver's pool gives again what was freed before in a stream, so that a host may be thousands of allocations ahead; here each has
+// pages of its own, of which a process has only so many, so the host waits until some are free.
+static CUresult allocate(uint64_t *pointer, size_t bytes, Stream *stream) {
+    if (!current) return INVALID_CONTEXT;
+    for (;;) {
+        const CUresult result = take(pointer, bytes, stream);
+        if (result != OUT_OF_MEMORY || !stream || !frees_are_due(current->device)) return result;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
 }
 
 // What lies between the end of an allocation and its page was full of ones.

@@ -138,6 +138,7 @@ impl Run<'_> {
             return Ok(());
         }
         elastic.members = self.distributed.numbers();
+        elastic.reached = self.state.step;
         let in_step = std::mem::take(&mut elastic.in_step);
         match elastic.undo.take() {
             Some(Undo::All(held)) => {
@@ -224,7 +225,7 @@ impl Run<'_> {
 
     /// Goes back to the newest checkpoint, as nobody has what a lost rank held.
     fn go_back(&mut self, all: &[Standing], observer: &mut dyn Observer) -> Result<Common, TrainError> {
-        let step = all.iter().filter_map(Standing::step).max().unwrap_or(0);
+        let step = all.iter().map(|standing| standing.reached).max().unwrap_or(0);
         let lost = self.dead.last().map_or(0, |dead| dead.rank);
         let (newest, damaged) = find_checkpoint(&self.distributed, self.folder)?;
         for problem in damaged {
@@ -266,8 +267,8 @@ impl Run<'_> {
         self.unsaved = first.unsaved;
         self.losses = Losses::default();
         self.losses.begin_after(first.written.min(step));
-        let members = || all.iter().filter(|standing| standing.step().is_some());
-        if all[self.distributed.rank()].step().is_none() {
+        let members = || all.iter().filter(|standing| !standing.is_new);
+        if all[self.distributed.rank()].is_new {
             // A newcomer knows nothing of what was before.
             if let Some(known) = members().next() {
                 (self.dead, self.stops) = (known.dead.clone(), known.stops.clone());
@@ -363,7 +364,7 @@ impl Run<'_> {
             observer.event(&Event::Died { rank, host, from_step, left: ranks });
         }
         let numbers = self.distributed.numbers();
-        let came = numbers.iter().zip(all).filter(|(_, standing)| standing.step().is_none());
+        let came = numbers.iter().zip(all).filter(|(_, standing)| standing.is_new);
         change.came = came.map(|(number, _)| *number).collect();
         for number in &change.came {
             let text = format!("rank {number} takes part from step {} on, one of {ranks}", after_step + 1);

@@ -45,6 +45,8 @@ pub(in crate::engine::train_loop) struct Elastic<'a> {
     task: &'a Task,
     /// How the step that is under way is undone.
     undo: Option<Undo>,
+    /// Steps that this rank had done when its world broke.
+    reached: u64,
     /// What this rank holds of one step or of several, from when its world has broken until it goes on in another.
     held: Vec<Held>,
     /// Copies of the last steps, where state is sharded, and whether a step is under way that may have changed a part of it.
@@ -86,6 +88,7 @@ impl<'a> Elastic<'a> {
             in_step: false,
             is_sharded,
             redundant,
+            reached: 0,
             held: Vec::new(),
             members: Vec::new(),
             told: VecDeque::new(),

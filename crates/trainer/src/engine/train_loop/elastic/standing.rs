@@ -29,7 +29,11 @@ impl From<&Held> for Version {
 /// Where a rank is.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Standing {
-    /// What it holds, of one step or of several; nothing if it has just come.
+    /// Whether it has just come.
+    pub(super) is_new: bool,
+    /// Steps that it has done.
+    pub(super) reached: u64,
+    /// What it holds, of one step or of several; nothing where that was changed in part and there are no copies.
     pub(super) versions: Vec<Version>,
     /// The last step of which it has done all that follows.
     pub(super) followed: u64,
@@ -53,11 +57,6 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    /// The newest step of which it holds something; none if it has just come.
-    pub(super) fn step(&self) -> Option<u64> {
-        self.versions.iter().map(|version| version.step).max()
-    }
-
     /// What it holds of the state after a step.
     pub(super) fn version(&self, step: u64) -> Option<&Version> {
         self.versions.iter().find(|version| version.step == step)
@@ -161,11 +160,11 @@ pub(super) fn told_of(all: &[Standing], step: u64, ranks: usize, logical: Option
 impl Run<'_> {
     /// Where this rank is, in the world that it has come to from another one, or as a newcomer.
     pub(super) fn standing_in_new_world(&mut self, before: Option<&Before>) -> Result<Standing, TrainError> {
-        let held = self.elastic.as_ref().map_or(&[][..], |elastic| &elastic.held);
-        let versions: Vec<Version> = held.iter().map(Version::from).collect();
-        let Some(step) = versions.iter().map(|version| version.step).max() else {
-            return Ok(Standing::default());
+        let Some(elastic) = self.elastic.as_ref().filter(|_| before.is_some()) else {
+            return Ok(Standing { is_new: true, ..Standing::default() });
         };
+        let versions: Vec<Version> = elastic.held.iter().map(Version::from).collect();
+        let step = elastic.reached;
         let followed = self.followed.min(step);
         let unsaved = self.saver.interrupt().or(self.unsaved);
         let is_first = self.distributed.rank() == 0;
@@ -185,6 +184,8 @@ impl Run<'_> {
         }
         let changes = self.elastic.as_ref().map(|elastic| elastic.changes.clone()).unwrap_or_default();
         Ok(Standing {
+            is_new: false,
+            reached: step,
             versions,
             followed,
             unsaved,
