@@ -20,9 +20,9 @@ fn once(input: &mut Vec<u8>, other: &[u8], words: &[&str], random: &mut Random) 
     match random.below(12) {
         0 if at < len => input[at] ^= 1 << random.below(8),
         1 if at < len => {
-            input[at] = *random.pick(&[0, 1, 0x7f, 0x80, 0xff, b'0', b'9', b'{', b'"', b'\n', b'/'])
+            input[at] = *random.pick(&[0, 1, 0x7f, 0x80, 0xff, b'0', b'9', b'{', b'"', b'\n', b'/']);
         }
-        2 if at < len => input[at] = random.next() as u8,
+        2 if at < len => input[at] = random.number() as u8,
         3 => drop(input.drain(piece)),
         4 => {
             let copy = input[piece].to_vec();
@@ -62,16 +62,16 @@ fn once(input: &mut Vec<u8>, other: &[u8], words: &[&str], random: &mut Random) 
         }
         // Something deep.
         11 if random.once_in(8) => {
-            let opening = *random.pick(&[b'[', b'{', b'(', b'\\', b'<']);
+            let opening = *random.pick(b"[{(\\<");
             input.splice(at..at, std::iter::repeat_n(opening, 1 + random.below(20_000)));
         }
-        _ => input.extend((0..random.below(8)).map(|_| random.next() as u8)),
+        _ => input.extend((0..random.below(8)).map(|_| random.number() as u8)),
     }
 }
 
 /// Any bytes.
 pub fn noise(random: &mut Random) -> Vec<u8> {
-    (0..random.below(300)).map(|_| random.next() as u8).collect()
+    (0..random.below(300)).map(|_| random.number() as u8).collect()
 }
 
 #[cfg(test)]

@@ -17,11 +17,11 @@ impl Random {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
         let mut random = Self(seed ^ name);
-        Self(random.next() ^ case.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        Self(random.number() ^ case.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
     /// Any number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -31,7 +31,7 @@ impl Random {
 
     /// A number below `limit`; 0 if that is 0.
     pub fn below(&mut self, limit: usize) -> usize {
-        if limit == 0 { 0 } else { (self.next() % limit as u64) as usize }
+        if limit == 0 { 0 } else { (self.number() % limit as u64) as usize }
     }
 
     /// Whether something happens that does so once in `times`.
@@ -55,7 +55,7 @@ impl Random {
             2 => {
                 *self.pick(&[0x7f, 0xff, 0x7fff, 0xffff, 0x7fff_ffff, 0xffff_ffff, i64::MAX as u64, u64::MAX])
             }
-            _ => self.next(),
+            _ => self.number(),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use peak_alloc::PeakAlloc;
 
@@ -20,8 +20,25 @@ static MEMORY: PeakAlloc = PeakAlloc;
 /// or of compressed data some hundreds.
 const FACTOR: usize = 4096;
 
-/// How long a case may take. Most take a millisecond; machines that do much else are slow.
+/// How long a case may take of the processor. Most take a millisecond.
 pub const LONGEST: Duration = Duration::from_secs(10);
+
+/// After how long a reader is taken not to come back, on a machine that may do much else.
+const NEVER: Duration = Duration::from_secs(300);
+
+/// What this thread has taken of the processor.
+#[cfg(unix)]
+fn clock() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
+}
+
+/// The time, where what a thread takes is not known.
+#[cfg(not(unix))]
+fn clock() -> Duration {
+    static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+    START.get_or_init(std::time::Instant::now).elapsed()
+}
 
 /// A case that failed.
 #[derive(Debug)]
@@ -71,9 +88,9 @@ fn under_way(target: &Target) -> PathBuf {
 /// Reads one input; what went wrong, if something did, and what it took.
 pub fn attempt(target: &Target, input: &[u8]) -> (Option<String>, usize, Duration) {
     MEMORY.reset_peak_usage();
-    let (before, start) = (MEMORY.current_usage(), Instant::now());
+    let (before, start) = (MEMORY.current_usage(), clock());
     let read = catch_unwind(AssertUnwindSafe(|| (target.read)(input)));
-    let (memory, took) = (MEMORY.peak_usage().saturating_sub(before), start.elapsed());
+    let (memory, took) = (MEMORY.peak_usage().saturating_sub(before), clock().saturating_sub(start));
     let problem = match read {
         Err(payload) => {
             let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
@@ -105,7 +122,7 @@ pub fn run(
     // A reader that does not come back cannot be stopped, so it ends the process.
     let watch = std::thread::spawn(move || {
         loop {
-            match beats.recv_timeout(2 * LONGEST) {
+            match beats.recv_timeout(NEVER) {
                 Ok(()) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {

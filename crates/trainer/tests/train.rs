@@ -502,9 +502,9 @@ fn contents(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     for entry in fs::read_dir(folder).expect("a folder").filter_map(Result::ok) {
         let path = entry.path();
         if path.is_dir() {
-            all.extend(contents(&path))
+            all.extend(contents(&path));
         } else {
-            all.push((path.clone(), fs::read(path).expect("reads")))
+            all.push((path.clone(), fs::read(path).expect("reads")));
         }
     }
     all

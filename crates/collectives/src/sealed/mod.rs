@@ -39,7 +39,8 @@ impl From<Altered> for io::Error {
 
 /// Whether reading failed because something was altered on its way.
 pub(crate) fn is_altered(error: &io::Error) -> bool {
-    error.get_ref().is_some_and(|inner| inner.is::<Altered>())
+    let Some(inner) = error.get_ref() else { return false };
+    inner.is::<Altered>()
 }
 
 /// The keys of both directions. Records are numbered by who seals and who opens them, so that the two need not wait for each other.

@@ -1,8 +1,10 @@
 //! Reading and writing files of named tensors.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
+use candle_core::pickle::PthTensors;
 use candle_core::{Device, Tensor};
 
 use super::atomic::atomic_write;
@@ -66,14 +68,13 @@ pub fn load_weights(path: &Path) -> Result<Vec<(String, Tensor)>> {
             if let Err(source) = std::fs::metadata(path) {
                 return Err(TensorError::Io { action: "read", path: path.to_owned(), source });
             }
-            let plain = candle_core::pickle::read_all(path);
-            let found = match plain {
+            let found = match read_pickle(path, None) {
                 Ok(tensors) if !tensors.is_empty() => tensors,
-                first => match candle_core::pickle::read_all_with_key(path, Some("state_dict")) {
+                first => match read_pickle(path, Some("state_dict")) {
                     Ok(tensors) => tensors,
                     Err(nested) => {
-                        let error = first.err().unwrap_or(nested);
-                        return Err(wrong(path, format!("candle cannot read this PyTorch file: {error}")));
+                        let problem = first.err().unwrap_or(nested);
+                        return Err(wrong(path, format!("candle cannot read this PyTorch file: {problem}")));
                     }
                 },
             };
@@ -83,6 +84,30 @@ pub fn load_weights(path: &Path) -> Result<Vec<(String, Tensor)>> {
             Ok(found.into_iter().collect::<BTreeMap<_, _>>().into_iter().collect())
         }
         _ => Err(wrong(path, "unknown kind of file; expected .safetensors, .pth, .pt or .bin")),
+    }
+}
+
+/// The tensors of a file of PyTorch, or of what it has under a key.
+fn read_pickle(path: &Path, key: Option<&str>) -> Result<Vec<(String, Tensor)>, String> {
+    let read = || -> candle_core::Result<Vec<(String, Tensor)>> {
+        let file = PthTensors::new(path, key)?;
+        let there = std::fs::metadata(path)?.len();
+        let mut tensors = Vec::new();
+        for (name, info) in file.tensor_infos() {
+            // PyTorch does not compress, so nothing is larger than its file, whatever it claims.
+            let size = info.dtype.size_in_bytes() as u64;
+            let bytes = info.layout.dims().iter().try_fold(size, |bytes, dim| bytes.checked_mul(*dim as u64));
+            if bytes.is_none_or(|bytes| bytes > there) {
+                candle_core::bail!("`{name}` has shape {:?}, more than the file holds", info.layout.dims());
+            }
+            tensors.extend(file.get(name)?.map(|tensor| (name.clone(), tensor)));
+        }
+        Ok(tensors)
+    };
+    // candle panics at some damaged files; for who reads them these are files that cannot be read.
+    match catch_unwind(AssertUnwindSafe(read)) {
+        Ok(read) => read.map_err(|error| error.to_string()),
+        Err(_) => Err("it is damaged".to_owned()),
     }
 }
 
