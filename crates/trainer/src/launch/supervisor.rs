@@ -379,7 +379,7 @@ impl Supervisor {
             }
             // One that has come later, and has failed because of others, is missed like one that has died.
             let came = rank.rank >= self.ranks;
-            let is_own = |report: FailureReport| !report.left_out && !(came && report.consequence);
+            let is_own = |report: FailureReport| !(report.left_out || came && report.consequence);
             if FailureReport::read(&self.logs, rank.rank).is_some_and(is_own) {
                 continue;
             }

@@ -157,7 +157,7 @@ impl Run<'_> {
             }
         }
         // A step that is given up may have changed a part of a shard; of what is replicated it has changed nothing.
-        if !(elastic.is_sharded && in_step) && !is_known(self.state.step, &versions) {
+        if !(is_known(self.state.step, &versions) || elastic.is_sharded && in_step) {
             versions.push(self.state.held()?);
         }
         elastic.held = versions;
