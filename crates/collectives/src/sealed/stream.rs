@@ -152,9 +152,9 @@ mod tests {
                 let mut records = Vec::new();
                 wire.read_to_end(&mut records).await.expect("written");
                 if cut {
-                    records.truncate(records.len() - 1)
+                    records.truncate(records.len() - 1);
                 } else {
-                    records[5] ^= 4
+                    records[5] ^= 4;
                 }
                 let mut far =
                     SealedStream::new(tokio::io::join(records.as_slice(), tokio::io::sink()), answerer);

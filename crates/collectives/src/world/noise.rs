@@ -250,12 +250,15 @@ mod tests {
         bytes[..HELLO].try_into().expect("a hello")
     }
 
+    /// What the caller and the answerer go on with, by encryption if they agreed on it.
+    type BothEnds = (Option<Ends>, Option<Ends>);
+
     /// A handshake, and each of its messages as they are changed on their way.
     fn shake(
         caller: &Credentials,
         answerer: &Credentials,
         mut on_the_way: impl FnMut(usize, &mut Vec<u8>),
-    ) -> Result<(Option<Ends>, Option<Ends>), (Refusal, &'static str)> {
+    ) -> Result<BothEnds, (Refusal, &'static str)> {
         let (calling, mut said) = Caller::new(caller, hello(Plane::Data)).expect("begun");
         on_the_way(0, &mut said);
         let turned = |turned: Turned| match turned.answer.map(|byte| calling.hear(byte)) {
