@@ -1,13 +1,14 @@
 //! What happens to a training, drawn.
 
 use std::fmt;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use phalanx_tensor::Key;
 
 use super::attempt::Attempt;
 
-/// What can happen. Worlds whose ranks join and leave while training goes on will have kinds of their own.
+/// What can happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
     /// A rank is killed at any instant.
@@ -16,10 +17,14 @@ pub(crate) enum Kind {
     Saving,
     /// A rank is stopped, and goes on after a while that others may wait for or not.
     Stop,
-    /// A rank's connection to rank 0 is cut.
+    /// All connections of a rank are cut.
     Cut,
     /// The launcher is killed, and with it its ranks.
     Launcher,
+    /// One more rank comes while training goes on.
+    Join,
+    /// A rank leaves while training goes on.
+    Leave,
 }
 
 impl Kind {
@@ -30,7 +35,14 @@ impl Kind {
             Self::Stop => "stops",
             Self::Cut => "cuts",
             Self::Launcher => "killed launchers",
+            Self::Join => "joins",
+            Self::Leave => "leaves",
         }
+    }
+
+    /// Whether it is about worlds that change while training goes on.
+    fn is_of_elastic_worlds(self) -> bool {
+        matches!(self, Self::Join | Self::Leave)
     }
 }
 
@@ -38,7 +50,7 @@ impl Kind {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Event {
     pub(crate) kind: Kind,
-    /// The rank.
+    /// The rank; where ranks have come and gone, the so-many-th of those who are there, counted round.
     pub(crate) rank: usize,
     /// After so many steps of this attempt; before the ranks have met if it is 0.
     pub(crate) steps: u64,
@@ -48,23 +60,46 @@ pub(crate) struct Event {
     pub(crate) lasts_ms: f64,
 }
 
-/// What happens to a training: to each of its attempts one event, and nothing to the last.
+impl Event {
+    /// Whether it comes after `steps` steps, and its delay.
+    pub(crate) fn is_due(&self, steps: u64, is_saving: impl FnOnce() -> bool) -> bool {
+        steps >= self.steps && (self.kind != Kind::Saving || is_saving())
+    }
+
+    /// Whether its delay counts from the beginning of the attempt.
+    pub(crate) fn is_before_the_first_step(&self) -> bool {
+        self.steps == 0 && self.kind != Kind::Saving
+    }
+
+    pub(crate) fn delay(&self) -> Duration {
+        Duration::from_secs_f64(self.ms / 1e3)
+    }
+
+    /// For how long a stop lasts.
+    pub(crate) fn lasts(&self) -> Duration {
+        Duration::from_secs_f64(self.lasts_ms / 1e3)
+    }
+}
+
+/// What happens to a training: something to each of its attempts, and nothing to the last.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Schedule {
-    attempts: Vec<(usize, &'static str, Option<Event>)>,
-    settings: Vec<String>,
+    pub(crate) attempts: Vec<Attempt>,
+    pub(crate) settings: Vec<String>,
 }
 
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (ranks, strategy, event) in &self.attempts {
-            write!(f, "{strategy} x{ranks}")?;
-            if let Some(Event { kind, rank, steps, ms, lasts_ms }) = event {
+        for (at, Attempt { ranks, strategy, elastic, events }) in self.attempts.iter().enumerate() {
+            write!(f, "{}{strategy} x{ranks}", if at > 0 { "; " } else { "" })?;
+            if let Some(replacements) = elastic {
+                write!(f, " elastic, {replacements} replaced")?;
+            }
+            for Event { kind, rank, steps, ms, lasts_ms } in events {
                 write!(f, ", {} rank {rank} after step +{steps} +{ms:.1} ms", kind.name())?;
                 if *kind == Kind::Stop {
                     write!(f, " for {lasts_ms:.0} ms")?;
                 }
-                write!(f, "; ")?;
             }
         }
         Ok(())
@@ -97,6 +132,9 @@ impl Drawn {
 }
 
 impl Schedule {
+    /// With how many ranks a world goes on at most.
+    pub(crate) const MOST: usize = 4;
+
     /// The so-many-th of a seed.
     pub(crate) fn draw(seed: u64, number: u64, only: Option<Kind>) -> Self {
         let mut drawn = Drawn { key: Key::new(seed).stream("chaos").stream(&number.to_string()), next: 0 };
@@ -104,37 +142,63 @@ impl Schedule {
         let disturbed = 1 + drawn.below(3);
         let mut attempts = Vec::new();
         for _ in 0..disturbed {
-            let (ranks, strategy) = crew(&mut drawn);
-            let kinds =
-                [Kind::Kill, Kind::Kill, Kind::Saving, Kind::Saving, Kind::Stop, Kind::Cut, Kind::Launcher];
-            let kind = only.unwrap_or(drawn.one_of(&kinds));
-            // A cut is one of rank 0's connections, and needs a rank besides.
-            let ranks = if kind == Kind::Cut { ranks.max(2) } else { ranks };
-            let rank = if kind == Kind::Cut { 1 + drawn.below(ranks - 1) } else { drawn.below(ranks) };
-            let steps = drawn.below(11) as u64;
-            let ms = match kind {
-                Kind::Saving => 20.0 * drawn.part() * drawn.part(),
-                _ if steps == 0 => 600.0 * drawn.part(),
-                _ => 40.0 * drawn.part(),
-            };
-            let lasts_ms = if drawn.below(4) == 0 { 20_000.0 } else { 1500.0 * drawn.part() };
-            attempts.push((ranks, strategy, Some(Event { kind, rank, steps, ms, lasts_ms })));
+            let changes = drawn.below(5) < 2;
+            let is_elastic = only.map_or(changes, Kind::is_of_elastic_worlds);
+            attempts.push(if is_elastic { elastic(&mut drawn, only) } else { fixed(&mut drawn, only) });
         }
         let (ranks, strategy) = crew(&mut drawn);
-        attempts.push((ranks, strategy, None));
+        attempts.push(Attempt { ranks, strategy, elastic: None, events: Vec::new() });
         Self { attempts, settings }
     }
+}
 
-    /// Its attempts, in order.
-    pub(crate) fn attempts(&self) -> impl Iterator<Item = Attempt<'_>> {
-        self.attempts.iter().enumerate().map(|(at, (ranks, strategy, event))| Attempt {
-            ranks: *ranks,
-            strategy,
-            resumes: at > 0,
-            event: *event,
-            settings: &self.settings,
-        })
-    }
+/// An attempt that ends with what happens to it.
+fn fixed(drawn: &mut Drawn, only: Option<Kind>) -> Attempt {
+    let (ranks, strategy) = crew(drawn);
+    let kinds = [Kind::Kill, Kind::Kill, Kind::Saving, Kind::Saving, Kind::Stop, Kind::Cut, Kind::Launcher];
+    let kind = only.unwrap_or(drawn.one_of(&kinds));
+    let steps = drawn.below(11) as u64;
+    Attempt { ranks, strategy, elastic: None, events: vec![event(drawn, kind, ranks, steps)] }
+}
+
+/// An attempt that goes on through what happens to it, if enough ranks are left.
+fn elastic(drawn: &mut Drawn, only: Option<Kind>) -> Attempt {
+    let (ranks, strategy) = crew(drawn);
+    let kinds = [
+        Kind::Join,
+        Kind::Join,
+        Kind::Join,
+        Kind::Kill,
+        Kind::Kill,
+        Kind::Leave,
+        Kind::Leave,
+        Kind::Saving,
+        Kind::Stop,
+        Kind::Cut,
+        Kind::Launcher,
+    ];
+    let count = 1 + drawn.below(4);
+    let mut steps: Vec<u64> = (0..count).map(|_| drawn.below(19) as u64).collect();
+    steps.sort_unstable();
+    let events = steps.into_iter().map(|steps| {
+        let kind = only.unwrap_or(drawn.one_of(&kinds));
+        // Nothing can be joined before it is there.
+        let steps = if kind == Kind::Join { steps.max(1) } else { steps };
+        event(drawn, kind, Schedule::MOST, steps)
+    });
+    let events = events.collect();
+    Attempt { ranks, strategy, elastic: Some(drawn.below(3)), events }
+}
+
+fn event(drawn: &mut Drawn, kind: Kind, ranks: usize, steps: u64) -> Event {
+    let rank = drawn.below(ranks);
+    let ms = match kind {
+        Kind::Saving => 20.0 * drawn.part() * drawn.part(),
+        _ if steps == 0 => 600.0 * drawn.part(),
+        _ => 40.0 * drawn.part(),
+    };
+    let lasts_ms = if drawn.below(4) == 0 { 20_000.0 } else { 1500.0 * drawn.part() };
+    Event { kind, rank, steps, ms, lasts_ms }
 }
 
 /// How many ranks there are, and how they share the work.
@@ -155,16 +219,21 @@ mod tests {
         let schedules = all(7);
         assert_eq!(schedules, all(7));
         assert_ne!(schedules, all(8));
-        let kinds: Vec<Kind> =
-            schedules.iter().flat_map(|one| one.attempts().filter_map(|one| Some(one.event?.kind))).collect();
+        let attempts = || schedules.iter().flat_map(|one| &one.attempts);
         for kind in Kind::value_variants() {
-            assert!(kinds.contains(kind), "{kind:?}");
+            assert!(attempts().any(|one| one.events.iter().any(|event| event.kind == *kind)), "{kind:?}");
+            let only = Schedule::draw(7, 1, Some(*kind));
+            assert!(only.attempts.iter().flat_map(|one| &one.events).all(|event| event.kind == *kind));
         }
         for schedule in &schedules {
-            let attempts: Vec<_> = schedule.attempts().collect();
-            assert!(attempts.iter().skip(1).all(|one| one.resumes) && !attempts[0].resumes);
-            assert!(attempts.last().is_some_and(|last| last.event.is_none()), "the last is left alone");
-            assert!(attempts.iter().all(|one| one.event.is_none_or(|event| event.rank < one.ranks)));
+            let (last, disturbed) = schedule.attempts.split_last().expect("attempts");
+            assert!(last.events.is_empty() && last.elastic.is_none(), "the last is left alone");
+            assert!(disturbed.iter().all(|one| !one.events.is_empty()));
+        }
+        for attempt in attempts() {
+            let of_elastic = attempt.events.iter().any(|event| event.kind.is_of_elastic_worlds());
+            assert!(attempt.elastic.is_some() || !of_elastic && attempt.events.len() <= 1);
+            assert!(attempt.events.is_sorted_by_key(|event| event.steps));
         }
     }
 }

@@ -1,4 +1,5 @@
-//! `cargo xtask chaos`: trainings that are killed, stopped and cut off at drawn instants, and resumed until they are finished.
+//! `cargo xtask chaos`: trainings that are killed, stopped and cut off, and whose ranks come and leave, at drawn instants, resumed
+//! until they are finished.
 //!
 //! What is drawn follows from the seed. Every training has logical ranks, so that it must end in the weights of the undisturbed one,
 //! whatever happened to it and whoever went on with it. An attempt that does not end well must say why; one that does not end at all
@@ -7,7 +8,7 @@
 mod attempt;
 mod events;
 mod processes;
-mod relay;
+mod running;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,7 +19,7 @@ use clap::Args;
 use phalanx_trainer::run::checkpoint::{Checkpoint, Hashes};
 use serde_json::json;
 
-use attempt::{Attempt, Outcome};
+use attempt::{Attempt, Done, Outcome};
 use events::{Kind, Schedule};
 
 use crate::rounds::median;
@@ -82,12 +83,16 @@ struct Tally {
     schedules: u64,
     ended_right: u64,
     attempts: u64,
-    undisturbed_ends: u64,
     named_errors: u64,
+    saved: u64,
     resumed: u64,
     /// How often an event of a kind came to pass.
     events: BTreeMap<&'static str, u64>,
-    recoveries: Vec<f64>,
+    /// Worlds that followed another while training went on.
+    changes: u64,
+    /// Seconds from an event to the next step, of trainings that were resumed, and of those that went on.
+    resuming: Vec<f64>,
+    going_on: Vec<f64>,
     failures: Vec<String>,
 }
 
@@ -130,9 +135,10 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<()> {
 fn undisturbed(place: &std::path::Path, deadline: Duration) -> Result<Hashes> {
     let folder = place.join("undisturbed");
     std::fs::create_dir_all(&folder)?;
-    let attempt = Attempt { ranks: 1, strategy: "ddp", resumes: false, event: None, settings: &[] };
-    match attempt.run(&folder, deadline)?.outcome {
+    let attempt = Attempt { ranks: 1, strategy: "ddp", elastic: None, events: Vec::new() };
+    match attempt.run(&folder, &[], deadline)?.outcome {
         Outcome::Finished => hashes(&folder),
+        Outcome::Saved => bail!("the undisturbed training was interrupted"),
         Outcome::Failed { said } => bail!("the undisturbed training failed: {said}"),
     }
 }
@@ -159,29 +165,35 @@ fn follow(
     tally: &mut Tally,
 ) -> Result<()> {
     let mut since_event = None::<Instant>;
-    for (at, attempt) in schedule.attempts().enumerate() {
+    for (at, attempt) in schedule.attempts.iter().enumerate() {
         tally.attempts += 1;
-        tally.resumed += u64::from(attempt.resumes);
-        let done = attempt.run(folder, deadline).with_context(|| format!("attempt {}", at + 1))?;
-        if let (Some(event), Some(first)) = (since_event.take(), done.first_step) {
-            tally.recoveries.push(first.saturating_duration_since(event).as_secs_f64());
+        tally.resumed += u64::from(at > 0);
+        let done = attempt.run(folder, &schedule.settings, deadline);
+        let Done { outcome, events, first_step, changes } =
+            done.with_context(|| format!("attempt {}", at + 1))?;
+        if let (Some(event), Some(first)) = (since_event.take(), first_step) {
+            tally.resuming.push(first.saturating_duration_since(event).as_secs_f64());
         }
-        if let Some(event) = attempt.event.filter(|_| done.event.is_some()) {
-            *tally.events.entry(event.kind.name()).or_default() += 1;
+        for (kind, _) in &events {
+            *tally.events.entry(kind.name()).or_default() += 1;
         }
-        match done.outcome {
+        tally.changes += changes.len() as u64;
+        // A rank that came or left by agreement was not lost.
+        let lost = changes.iter().filter(|change| !change.left.is_empty() && change.came.is_empty());
+        tally.going_on.extend(lost.filter_map(|change| change.seconds));
+        match outcome {
             Outcome::Finished => {
-                tally.undisturbed_ends += u64::from(done.event.is_none());
                 let found = hashes(folder)?;
                 if found != *expected {
                     bail!("it ended in other bits: {found:?} in place of {expected:?}");
                 }
                 return Ok(());
             }
+            Outcome::Saved => tally.saved += 1,
             Outcome::Failed { said } => {
                 check_named(&said)?;
                 tally.named_errors += 1;
-                since_event = done.event;
+                since_event = events.last().map(|(_, at)| *at);
             }
         }
     }
@@ -200,23 +212,21 @@ fn check_named(said: &str) -> Result<()> {
 }
 
 impl Tally {
-    fn recovery(&self) -> Option<(f64, f64)> {
-        let seconds = self.recoveries.clone();
-        let worst = seconds.iter().copied().reduce(f64::max)?;
-        Some((median(seconds), worst))
-    }
-
     fn print(&self, took: Duration) {
         let events = self.events.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>();
         println!("\nschedules               {:6}", self.schedules);
         println!("ended right             {:6}   the hashes of the undisturbed training", self.ended_right);
         println!("attempts                {:6}   {} of them resumed", self.attempts, self.resumed);
-        println!("ended by a named error  {:6}", self.named_errors);
+        println!("ended by a named error  {:6}   {} more were asked to end, and saved", self.named_errors, self.saved);
         println!("events                  {:6}   {}", self.events.values().sum::<u64>(), events.join(", "));
         println!("failed, or hung         {:6}", self.failures.len());
-        if let Some((median, worst)) = self.recovery() {
+        println!("worlds that changed     {:6}   while training went on", self.changes);
+        for (what, seconds) in [("going on", &self.going_on), ("resumed", &self.resuming)] {
+            let Some(worst) = seconds.iter().copied().reduce(f64::max) else { continue };
             println!(
-                "recovery                {median:6.2} s median, {worst:.2} s worst: from the event to the next step that is done"
+                "recovery, {what:13} {:6.2} s median, {worst:.2} s worst of {}: from a loss to the next step that is done",
+                median(seconds.clone()),
+                seconds.len()
             );
         }
         println!("took                    {:6.0} s", took.as_secs_f64());
@@ -231,7 +241,10 @@ impl Tally {
             "resumed": self.resumed,
             "named_errors": self.named_errors,
             "events": self.events,
-            "recovery_seconds": self.recoveries,
+            "saved": self.saved,
+            "changes": self.changes,
+            "seconds_to_resume": self.resuming,
+            "seconds_to_go_on": self.going_on,
             "failures": self.failures,
         })
     }

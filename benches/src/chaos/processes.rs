@@ -1,8 +1,11 @@
 //! Processes that a training consists of, as the system lists them, and signals to them.
 
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd as _;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 /// The processes that `parent` has started, with the ranks that their environments say.
 pub(crate) fn ranks_of(parent: u32) -> Vec<(usize, u32)> {
@@ -32,4 +35,27 @@ pub(crate) fn signal(process: u32, name: &str) -> Result<()> {
     kill.args([&format!("-{name}"), &process.to_string()]).stderr(Stdio::null());
     kill.status().context("cannot run kill")?;
     Ok(())
+}
+
+/// Shuts all TCP connections of a process, as a network does that fails; whether there was one. Both ends find it closed.
+pub(crate) fn cut(process: u32) -> Result<bool> {
+    let Some(id) = i32::try_from(process).ok().and_then(Pid::from_raw) else { return Ok(false) };
+    // Whoever has ended meanwhile has no connections.
+    let Ok(handle) = pidfd_open(id, PidfdFlags::empty()) else { return Ok(false) };
+    let mut found = false;
+    for entry in std::fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().filter_map(Result::ok) {
+        let is_socket =
+            std::fs::read_link(entry.path()).is_ok_and(|to| to.to_string_lossy().starts_with("socket:"));
+        let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok()).filter(|_| is_socket)
+        else {
+            continue;
+        };
+        let Ok(socket) = pidfd_getfd(handle.as_fd(), number, PidfdGetfdFlags::empty()) else { continue };
+        let socket = TcpStream::from(socket);
+        // What has no address at its other end is no connection over a network.
+        if socket.peer_addr().is_ok() && socket.shutdown(Shutdown::Both).is_ok() {
+            found = true;
+        }
+    }
+    Ok(found)
 }

@@ -39,7 +39,8 @@ pub(super) const PICTURES: Target = Target {
     change: damaged,
     read: open_images,
     cases: 200,
-    memory: 48 << 20,
+    // Pictures of up to 256 MiB of pixels are decoded, for which a decoder may take twice as much.
+    memory: 560 << 20,
 };
 
 /// Changes a chunk of a PNG, and gives it its length and checksum; of other pictures, and now and then, any bytes.

@@ -1,6 +1,7 @@
 //! Files of weights: safetensors in and out, whole or by ranges of elements, and PyTorch's `.pth` in.
 
 mod atomic;
+mod pickle;
 mod ranges;
 mod weights;
 mod write;

@@ -8,6 +8,7 @@ use candle_core::pickle::PthTensors;
 use candle_core::{Device, Tensor};
 
 use super::atomic::atomic_write;
+use super::pickle;
 use super::write::{TensorHeader, sort_for_safetensors, write_elements, write_header};
 use crate::store::{LoadReport, ParamStore};
 use crate::{Result, TensorError};
@@ -68,6 +69,8 @@ pub fn load_weights(path: &Path) -> Result<Vec<(String, Tensor)>> {
             if let Err(source) = std::fs::metadata(path) {
                 return Err(TensorError::Io { action: "read", path: path.to_owned(), source });
             }
+            pickle::check(path)
+                .map_err(|problem| wrong(path, format!("this PyTorch file is not read: {problem}")))?;
             let found = match read_pickle(path, None) {
                 Ok(tensors) if !tensors.is_empty() => tensors,
                 first => match read_pickle(path, Some("state_dict")) {

@@ -1,0 +1,125 @@
+//! The processes of an attempt, while they run.
+
+use std::io::Read as _;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+
+use super::events::{Event, Kind};
+use super::processes::{cut, ranks_of, signal};
+
+/// The launcher, and whoever joins; all are killed when this is dropped.
+pub(crate) struct Running {
+    /// The launcher first.
+    children: Vec<Child>,
+    /// What each has said, once it has ended.
+    said: Vec<std::thread::JoinHandle<String>>,
+    /// Who was killed or stopped on purpose.
+    struck: Vec<u32>,
+    /// Processes that are stopped, and when they are to go on.
+    stopped: Vec<(u32, Instant)>,
+}
+
+/// How the processes of an attempt have ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// Whether the launcher ended well, and what it said.
+    pub(crate) launcher: (bool, String),
+    /// Whether it was killed on purpose.
+    pub(crate) launcher_was_killed: bool,
+    /// What those have said who had joined and did not end well, unless something was done to them.
+    pub(crate) joined: Vec<String>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        for process in self.living() {
+            let _ = signal(process, "KILL");
+        }
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Running {
+    pub(crate) fn begin(launcher: Command) -> Result<Self> {
+        let mut running =
+            Self { children: Vec::new(), said: Vec::new(), struck: Vec::new(), stopped: Vec::new() };
+        running.add(launcher)?;
+        Ok(running)
+    }
+
+    fn add(&mut self, mut command: Command) -> Result<()> {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().context("cannot start phalanx")?;
+        let mut errors = child.stderr.take().context("the program has an error stream")?;
+        self.said.push(std::thread::spawn(move || {
+            let mut said = Vec::new();
+            // What cannot be read is no message.
+            let _ = errors.read_to_end(&mut said);
+            String::from_utf8_lossy(&said).into_owned()
+        }));
+        self.children.push(child);
+        Ok(())
+    }
+
+    /// The processes that train: the launcher's by rank, then those who joined.
+    fn living(&self) -> Vec<u32> {
+        let launched = ranks_of(self.children[0].id()).into_iter().map(|(_, id)| id);
+        launched.chain(self.children[1..].iter().map(Child::id)).collect()
+    }
+
+    /// Has an event come to pass; whether there was somebody to whom it could.
+    pub(crate) fn disturb(&mut self, event: Event, join: impl Fn() -> Result<Command>) -> Result<bool> {
+        match event.kind {
+            Kind::Join => self.add(join()?)?,
+            Kind::Launcher => {
+                self.struck.push(self.children[0].id());
+                signal(self.children[0].id(), "KILL")?;
+            }
+            Kind::Kill | Kind::Saving | Kind::Stop | Kind::Cut | Kind::Leave => {
+                let living = self.living();
+                let Some(at) = event.rank.checked_rem(living.len()) else { return Ok(false) };
+                let target = living[at];
+                self.struck.push(target);
+                match event.kind {
+                    Kind::Stop => {
+                        signal(target, "STOP")?;
+                        self.stopped.push((target, Instant::now() + event.lasts()));
+                    }
+                    Kind::Cut => return cut(target),
+                    Kind::Leave => signal(target, "TERM")?,
+                    _ => signal(target, "KILL")?,
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Has those go on who were stopped for long enough.
+    pub(crate) fn wake(&mut self) -> Result<()> {
+        let now = Instant::now();
+        for (process, _) in self.stopped.extract_if(.., |(_, at)| *at <= now) {
+            signal(process, "CONT")?;
+        }
+        Ok(())
+    }
+
+    /// How all have ended, if they have.
+    pub(crate) fn ended(&mut self) -> Result<Option<Ended>> {
+        let statuses = self.children.iter_mut().map(Child::try_wait).collect::<std::io::Result<Vec<_>>>();
+        let statuses: Option<Vec<ExitStatus>> =
+            statuses.context("cannot wait for phalanx")?.into_iter().collect();
+        let Some(statuses) = statuses else { return Ok(None) };
+        let mut said: Vec<String> =
+            self.said.drain(..).map(|said| said.join().unwrap_or_default()).collect();
+        let spared = |at: usize| !self.struck.contains(&self.children[at].id());
+        let joined = (1..said.len()).filter(|at| !statuses[*at].success() && spared(*at));
+        let joined = joined.map(|at| said[at].clone()).collect();
+        let launcher = (statuses[0].success(), std::mem::take(&mut said[0]));
+        Ok(Some(Ended { launcher, launcher_was_killed: !spared(0), joined }))
+    }
+}
