@@ -217,7 +217,10 @@ impl Tally {
         println!("\nschedules               {:6}", self.schedules);
         println!("ended right             {:6}   the hashes of the undisturbed training", self.ended_right);
         println!("attempts                {:6}   {} of them resumed", self.attempts, self.resumed);
-        println!("ended by a named error  {:6}   {} more were asked to end, and saved", self.named_errors, self.saved);
+        println!(
+            "ended by a named error  {:6}   {} more were asked to end, and saved",
+            self.named_errors, self.saved
+        );
         println!("events                  {:6}   {}", self.events.values().sum::<u64>(), events.join(", "));
         println!("failed, or hung         {:6}", self.failures.len());
         println!("worlds that changed     {:6}   while training went on", self.changes);

@@ -43,10 +43,12 @@ pub(crate) fn cut(process: u32) -> Result<bool> {
     // Whoever has ended meanwhile has no connections.
     let Ok(handle) = pidfd_open(id, PidfdFlags::empty()) else { return Ok(false) };
     let mut found = false;
-    for entry in std::fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().filter_map(Result::ok) {
+    for entry in std::fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().filter_map(Result::ok)
+    {
         let is_socket =
             std::fs::read_link(entry.path()).is_ok_and(|to| to.to_string_lossy().starts_with("socket:"));
-        let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok()).filter(|_| is_socket)
+        let Some(number) =
+            entry.file_name().to_str().and_then(|name| name.parse().ok()).filter(|_| is_socket)
         else {
             continue;
         };

@@ -114,8 +114,7 @@ impl Running {
         let statuses: Option<Vec<ExitStatus>> =
             statuses.context("cannot wait for phalanx")?.into_iter().collect();
         let Some(statuses) = statuses else { return Ok(None) };
-        let mut said: Vec<String> =
-            self.said.drain(..).map(|said| said.join().unwrap_or_default()).collect();
+        let mut said: Vec<String> = self.said.drain(..).map(|said| said.join().unwrap_or_default()).collect();
         let spared = |at: usize| !self.struck.contains(&self.children[at].id());
         let joined = (1..said.len()).filter(|at| !statuses[*at].success() && spared(*at));
         let joined = joined.map(|at| said[at].clone()).collect();

@@ -173,7 +173,15 @@ impl Device {
     /// # Errors
     /// If the driver fails.
     pub fn uuid(&self) -> Result<String> {
-        driver::device_uuid(self.index())
+        Self::uuid_of(self.index())
+    }
+
+    /// The identity of a GPU, which is not opened for it.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    pub fn uuid_of(index: usize) -> Result<String> {
+        driver::device_uuid(index)
     }
 
     /// Which GPU it is, from 0.

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use phalanx_collectives::Clock;
 use phalanx_sharding::{CodecKind, Layout, Ranks, ShardAxis};
 
-use super::keys::{Config, DeviceKind, Offload, WeightCodec};
+use super::keys::{Config, Offload, WeightCodec};
 use super::validate::Relations;
 
 impl Config {
@@ -80,9 +80,9 @@ impl Config {
                 "what codecs keep from step to step belongs to ranks that may be lost; set codec.kind and codec.weights to none".to_owned(),
             ),
             (
-                train.device != DeviceKind::Cuda,
-                "train.device",
-                "the communicators of GPUs do not outlive a rank; set train.device = cpu".to_owned(),
+                !train.graphs,
+                "train.graphs",
+                "what is recorded belongs to a world that stays as it is; set it to false".to_owned(),
             ),
             (
                 matches!(train.offload, Offload::None | Offload::Optimizer),

@@ -11,6 +11,9 @@ use crate::usage::GpuReading;
 /// Why no GPU is taken where there are logical ranks.
 const BY_PROCESSORS: &str = "train.logical_ranks are computed by processors, whose kernels give the same bits on any number of threads";
 
+/// What a rank tells of its device that has no GPU.
+pub(in crate::engine) const HOST: &str = "-";
+
 /// What a rank computes on. Clones are handles.
 #[derive(Debug, Clone)]
 pub(in crate::engine) struct Device {
@@ -91,6 +94,55 @@ impl Device {
                 )
             }
         }
+    }
+
+    /// What a rank computes on that comes to others who have begun: a processor, if that is what they compute on, or else the
+    /// `nth` of the GPUs that it sees and that nobody of its host has, from 0. `taken` are [`Device::told`] of the others, and of
+    /// those of its host.
+    ///
+    /// # Errors
+    /// [`TrainError::Setup`] if there is none.
+    pub(in crate::engine) fn beside(
+        config: &Config,
+        [everywhere, here]: [&[String]; 2],
+        nth: usize,
+    ) -> Result<Self, TrainError> {
+        if everywhere.iter().all(|told| told == HOST) {
+            return Ok(Self::processor());
+        }
+        let by_nccl = !config.train.strategy.exchanges_on_host();
+        Self::free(here, nth)
+            .and_then(|index| Self::gpu(index, by_nccl, DeviceKind::Cuda))
+            .map_err(|why| TrainError::Setup(format!("the others train on GPUs, and here is none: {why}")))
+    }
+
+    /// The number of the `nth` GPU that is not among those of these identities.
+    #[cfg(feature = "cuda")]
+    fn free(taken: &[String], nth: usize) -> Result<usize, String> {
+        let words = |error: phalanx_cuda::GpuError| error.to_string();
+        phalanx_cuda::libraries::Library::Driver.find().map_err(words)?;
+        let count = phalanx_cuda::Device::count().map_err(words)?;
+        let mut rest = nth;
+        for index in 0..count {
+            let identity = phalanx_cuda::Device::uuid_of(index).map_err(words)?;
+            if !taken.contains(&identity) {
+                match rest.checked_sub(1) {
+                    Some(fewer) => rest = fewer,
+                    None => return Ok(index),
+                }
+            }
+        }
+        Err(format!("all {count} GPUs are other ranks'"))
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn free(_: &[String], _: usize) -> Result<usize, String> {
+        Err("this program was built without its feature `cuda`".to_owned())
+    }
+
+    /// What others need to know of it: [`HOST`], or the identity of the GPU.
+    pub(in crate::engine) fn told(&self) -> String {
+        if self.place.is_host() { HOST.to_owned() } else { self.identity() }
     }
 
     /// The processor, if it may be chosen.

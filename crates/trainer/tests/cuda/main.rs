@@ -15,6 +15,7 @@ mod trainings;
 mod offload;
 
 mod codecs;
+mod elastic;
 mod graphs;
 mod images;
 mod loss_scale;

@@ -5,6 +5,7 @@ use phalanx_collectives::{Communicator, Newcomers, Regrouped, WorldConfig, regro
 use super::left::{Before, Dead};
 use super::{Cores, Distributed, Interlude, Job};
 use crate::config::Config;
+use crate::engine::device::{Device, HOST};
 use crate::engine::error::TrainError;
 use crate::launch::Hearing;
 use crate::run::host_name;
@@ -65,16 +66,32 @@ impl Distributed {
 
     /// Has all ranks know each other's numbers and hosts. Every rank calls this at the same place.
     pub(super) fn introduce(&mut self) -> Result<(), TrainError> {
-        let told = self.gather_text(&format!("{} {}", self.number(), host_name()))?;
+        let told = self.gather_text(&format!("{} {} {}", self.number(), host_name(), self.device.told()))?;
         let Some(roster) = &mut self.roster else { return Ok(()) };
         roster.members.clear();
+        roster.devices.clear();
         for told in told {
-            let (number, host) = told.split_once(' ').unwrap_or((&told, ""));
-            let garbled = |_| TrainError::Setup(format!("a rank says that it is `{told}`"));
-            let number = number.parse().map_err(garbled)?;
+            let garbled = || TrainError::Setup(format!("a rank says that it is `{told}`"));
+            let (number, rest) = told.split_once(' ').ok_or_else(garbled)?;
+            let (host, device) = rest.split_once(' ').ok_or_else(garbled)?;
+            let number = number.parse().map_err(|_| garbled())?;
             roster.members.push(number);
             roster.hosts.insert(number, host.to_owned());
+            roster.devices.push(device.to_owned());
         }
+        Ok(())
+    }
+
+    /// Has a rank that comes compute on what the others compute on. Those who come with it choose in the order of their ranks.
+    pub(super) fn choose_device(&mut self, config: &Config) -> Result<(), TrainError> {
+        let (own, Some(roster)) = (self.rank(), &self.roster) else { return Ok(()) };
+        let host_of = |rank: &usize| &roster.hosts[&roster.members[*rank]];
+        let here: Vec<usize> = (0..self.size()).filter(|rank| host_of(rank) == host_of(&own)).collect();
+        // Ranks without a device are those who come, unless nobody has one.
+        let before = here.iter().filter(|rank| **rank < own && roster.devices[**rank] == HOST).count();
+        let beside: Vec<String> = here.iter().map(|rank| roster.devices[*rank].clone()).collect();
+        self.device = Device::beside(config, [&roster.devices, &beside], before)?;
+        tracing::info!("rank {} computes on: {}", roster.number, self.device.describe());
         Ok(())
     }
 
@@ -131,10 +148,10 @@ impl Distributed {
         let stop = roster.stop.clone();
         self.job = Job::shared(&communicator)?;
         let strategy = config.train.strategy;
-        self.mesh = Some(strategy.mesh(self.device.connected(&communicator, strategy)?, 0)?);
         self.cores = Cores::look(config, Some(&communicator))?;
         self.world = Some(communicator);
         self.introduce()?;
+        self.connect_devices(strategy)?;
         self.told = Some(self.asks_when(&stop));
         self.leaving = self.leaves_when();
         Ok((Before { control, places, ranks, dead }, Old(Some(world))))

@@ -23,6 +23,8 @@ pub(super) struct Roster {
     pub(super) members: Vec<usize>,
     /// By this number: the host's name.
     pub(super) hosts: BTreeMap<usize, String>,
+    /// By rank of the present world: what it computes on, by [`Device::told`](crate::engine::device::Device::told).
+    pub(super) devices: Vec<String>,
     /// How many of them are workers: the first.
     pub(super) workers: usize,
     /// With how many workers the run goes on.

@@ -158,27 +158,15 @@ impl Distributed {
         let strategy = config.train.strategy;
         let job = communicator.as_ref().map_or_else(|| Ok(Job::alone()), Job::shared)?;
         let device = match &communicator {
-            // The others have settled that before.
+            // The others have settled that before, and tell it when they introduce themselves.
             Some(_) if world.joins.is_some() => Device::processor(),
             Some(world) => Device::among(config, world)?,
             None => Device::alone(config)?,
         };
-        if config.elastic().is_some() && !device.place().is_host() {
-            let problem =
-                "elastic.min: the communicators of GPUs do not outlive a rank; set train.device = cpu";
-            return Err(TrainError::Setup(problem.to_owned()));
-        }
         if (link.is_some() || config.comm.clock == Clock::Cpu) && !device.place().is_host() {
             let problem = "comm.link and comm.clock are for CPUs; set train.device = cpu".to_owned();
             return Err(TrainError::Setup(problem));
         }
-        let mesh =
-            communicator.as_ref().map(|world| Ok(strategy.mesh(device.connected(world, strategy)?, 0)?));
-        let mesh = mesh.transpose().inspect_err(|error: &TrainError| {
-            if let Some(world) = &communicator {
-                world.abort(&error.to_string());
-            }
-        })?;
         let are_threads = matches!(world.link, Link::Thread(_));
         let cores = match world.joins {
             // The others keep to their cores.
@@ -189,7 +177,7 @@ impl Distributed {
             device,
             cores,
             world: communicator,
-            mesh,
+            mesh: None,
             strategy: Some(strategy),
             job,
             told: None,
@@ -202,6 +190,7 @@ impl Distributed {
             this.roster = Some(Roster {
                 number: world.joins.unwrap_or(config_of_world.rank),
                 members: Vec::new(),
+                devices: Vec::new(),
                 config: config_of_world,
                 stop: stop.clone(),
                 leave: world.leave.clone(),
@@ -213,10 +202,29 @@ impl Distributed {
                 meetings: 0,
             });
             this.introduce()?;
+            if world.joins.is_some() {
+                this.choose_device(config)?;
+            }
         }
+        let connected = this.connect_devices(strategy);
+        connected.inspect_err(|error| {
+            // Of a newcomer the others notice that it is lost, and go on.
+            if let Some(communicator) = this.world.as_ref().filter(|_| world.joins.is_none()) {
+                communicator.abort(&error.to_string());
+            }
+        })?;
         this.told = Some(this.asks_when(stop));
         this.leaving = this.leaves_when();
         Ok(this)
+    }
+
+    /// Connects what the ranks of the present world compute on, in the shape that the strategy wants. Every rank calls this at the
+    /// same place.
+    fn connect_devices(&mut self, strategy: Strategy) -> Result<(), TrainError> {
+        if let Some(world) = &self.world {
+            self.mesh = Some(strategy.mesh(self.device.connected(world, strategy)?, 0)?);
+        }
+        Ok(())
     }
 
     /// Has all ranks asked to stop the moment that this one is told to.

@@ -222,7 +222,7 @@ impl<'a> Run<'a> {
             is_traced: false,
             shares: Shares::new(distributed.share()),
             dead: Vec::new(),
-            elastic: Elastic::of(config, task),
+            elastic: Elastic::of(config, task, !distributed.device().place().is_host()),
             met: 0,
             unsaved: None,
             desk: None,

@@ -134,7 +134,7 @@ impl Run<'_> {
     /// Keeps what this rank has of the last steps that it has finished.
     fn hold(&mut self) -> Result<(), TrainError> {
         let Some(elastic) = &mut self.elastic else { return Ok(()) };
-        if !elastic.is_sharded && !elastic.held.is_empty() {
+        if !elastic.may_tear && !elastic.held.is_empty() {
             return Ok(());
         }
         elastic.members = self.distributed.numbers();
@@ -157,7 +157,7 @@ impl Run<'_> {
             }
         }
         // A step that is given up may have changed a part of a shard; of what is replicated it has changed nothing.
-        if !(is_known(self.state.step, &versions) || elastic.is_sharded && in_step) {
+        if !(is_known(self.state.step, &versions) || elastic.may_tear && in_step) {
             versions.push(self.state.held()?);
         }
         elastic.held = versions;

@@ -13,6 +13,10 @@
 //! Where state is sharded a step that is given up may leave parts of it at different steps. There each rank keeps copies of what it
 //! holds after each step, if its groups are replicas of each other (`hsdp`) or neighbours are to keep them, too ([`copies`]). Where
 //! nobody has what a lost rank held all go on from the newest checkpoint.
+//!
+//! A GPU does what it was given before the host notices that a rank is lost: it updates parameters by whatever an operation that
+//! was given up has left of the gradients. So each rank with a GPU waits for the end of each step, and has a copy of what it holds
+//! on the host, whatever the strategy.
 
 mod change;
 mod copies;
@@ -52,7 +56,9 @@ pub(in crate::engine::train_loop) struct Elastic<'a> {
     /// Copies of the last steps, where state is sharded, and whether a step is under way that may have changed a part of it.
     copies: Option<Copies>,
     in_step: bool,
-    is_sharded: bool,
+    /// Whether a step that is given up may have changed a part of the state: a shard, or what a GPU has.
+    may_tear: bool,
+    on_device: bool,
     /// Whether neighbours keep copies for each other.
     redundant: bool,
     /// The numbers of the ranks of that world.
@@ -77,16 +83,21 @@ enum Undo {
 
 impl<'a> Elastic<'a> {
     /// Nothing yet; `None` where the world does not change.
-    pub(in crate::engine::train_loop) fn of(config: &Config, task: &'a Task) -> Option<Self> {
+    pub(in crate::engine::train_loop) fn of(
+        config: &Config,
+        task: &'a Task,
+        on_device: bool,
+    ) -> Option<Self> {
         let is_sharded = config.train.strategy.layout.optimizer == Layout::Sharded;
         let redundant = config.elastic.redundancy > 0;
-        let copied = is_sharded && (redundant || !config.has_lone_shards());
+        let copied = on_device || is_sharded && (redundant || !config.has_lone_shards());
         config.elastic().map(|_| Self {
             task,
             undo: None,
             copies: copied.then(Copies::default),
             in_step: false,
-            is_sharded,
+            may_tear: is_sharded || on_device,
+            on_device,
             redundant,
             reached: 0,
             held: Vec::new(),
@@ -112,7 +123,7 @@ impl Run<'_> {
         let phases = self.state.due().len();
         let Some(elastic) = &mut self.elastic else { return Ok(()) };
         elastic.in_step = true;
-        if !elastic.is_sharded {
+        if !elastic.may_tear {
             elastic.undo = Some(match phases {
                 0 | 1 => Undo::Buffers(self.state.buffers()?),
                 _ => Undo::All(self.state.held()?),
@@ -136,7 +147,12 @@ impl Run<'_> {
         let Some(elastic) = &mut self.elastic else { return Ok(()) };
         let Some(copies) = elastic.copies.as_mut().filter(|copies| !copies.has(step)) else { return Ok(()) };
         let _copying = tracing::trace_span!(target: "phalanx_trace::saving", "copy shards").entered();
-        copies.keep(self.state.held()?);
+        let held = self.state.held()?;
+        if elastic.on_device {
+            // What was copied is the step's end if nobody was lost until it was.
+            self.distributed.check()?;
+        }
+        copies.keep(held);
         if elastic.redundant {
             copies.exchange(&self.distributed)?;
         }
