@@ -72,7 +72,7 @@ fn ranks_with_gpus_are_lost_and_others_come() {
         let log = fs::read_to_string(place.run("run").join("logs/rank-3.log")).expect("reads");
         assert!(log.contains("GPU 1, "), "it takes the GPU of the lost rank: {log}");
         let [whole, run] = ["whole", "run"].map(|run| column(&place.run(run), "loss"));
-        assert_eq!(whole.len(), run.len(), "{strategy}");
+        assert_eq!(whole.len(), run.len(), "{strategy}: {:?}", metrics(&place, "run"));
         let changed: Vec<u64> = changes.iter().filter_map(|change| change["after_step"].as_u64()).collect();
         for (step, (a, b)) in (1_u64..).zip(whole.iter().zip(&run)) {
             // Of the step in which a rank was lost its part of the loss may be missing.

@@ -125,8 +125,8 @@ impl Run<'_> {
             }
         };
         // Where a rank is lost, what a GPU was to compute of its gradients ends early. Where ranks do not take every step together
-        // the step counts all the same, and the loss is noticed before the next.
-        if self.distributed.mixes_unseen() {
+        // the step counts all the same, and the loss is noticed before the next; where the world may change its end was waited for.
+        if self.distributed.mixes_unseen() && self.elastic.is_none() {
             self.distributed.check()?;
         }
         let seconds =

@@ -120,9 +120,11 @@ impl Run<'_> {
     ) -> Result<(), TrainError> {
         let (step, last) = (self.state.step, self.state.step == self.plan.stop);
         self.tell_of_codecs(observer)?;
-        // What a device computes is read when it has the next step to do, unless something follows that wants it now.
+        // What a device computes is read when it has the next step to do, unless something follows that wants it now, or the step's
+        // end was waited for anyway: should a rank be lost, nobody else could tell of the step.
         self.tell_of_last(false, metrics, observer)?;
-        if !self.place.is_host() && !self.is_something_due(step, last) {
+        let is_over = self.place.is_host() || self.elastic.is_some();
+        if !is_over && !self.is_something_due(step, last) {
             self.taken = Some(taken);
             return Ok(());
         }

@@ -134,6 +134,11 @@ impl Run<'_> {
 
     /// The step is done, and finished once there are copies of what it has led to.
     pub(super) fn finish_step(&mut self) -> Result<(), TrainError> {
+        let on_device = self.elastic.as_ref().is_some_and(|elastic| elastic.on_device);
+        if on_device {
+            // Before that nobody knows whether it was done with all ranks.
+            self.copy_state()?;
+        }
         if let Some(elastic) = &mut self.elastic {
             (elastic.undo, elastic.in_step) = (None, false);
         }
