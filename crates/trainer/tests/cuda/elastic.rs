@@ -59,7 +59,7 @@ fn ranks_with_gpus_are_lost_and_others_come() {
         );
         let told = |steps: usize| metrics(&place, "run").len() >= steps;
         wait_for("three steps", || told(3));
-        kill(ranks_of(&running)[1]);
+        kill(ranks_of(&running)[2]);
         wait_for("another three steps", || told(8));
         let joined = start(&place, "join run");
         has_ended_well(strategy, running);
@@ -67,10 +67,10 @@ fn ranks_with_gpus_are_lost_and_others_come() {
         let summary = fs::read(place.run("run").join("summary.json")).expect("reads");
         let summary: Value = serde_json::from_slice(&summary).expect("is JSON");
         let changes = summary["changes"].as_array().expect("changes");
-        assert!(changes.len() == 2 && changes[0]["left"][0] == 1, "{strategy}: {changes:?}");
+        assert!(changes.len() == 2 && changes[0]["left"][0] == 2, "{strategy}: {changes:?}");
         assert_eq!(changes[1]["came"].as_array().map(Vec::len), Some(1), "{strategy}: {changes:?}");
         let log = fs::read_to_string(place.run("run").join("logs/rank-3.log")).expect("reads");
-        assert!(log.contains("GPU 1, "), "it takes the GPU of the lost rank: {log}");
+        assert!(log.contains("GPU 2, "), "it takes the GPU of the lost rank: {log}");
         let [whole, run] = ["whole", "run"].map(|run| column(&place.run(run), "loss"));
         assert_eq!(whole.len(), run.len(), "{strategy}: {:?}", metrics(&place, "run"));
         let changed: Vec<u64> = changes.iter().filter_map(|change| change["after_step"].as_u64()).collect();

@@ -84,9 +84,12 @@ impl Distributed {
 
     /// Has a rank that comes compute on what the others compute on. Those who come with it choose in the order of their ranks.
     pub(super) fn choose_device(&mut self, config: &Config) -> Result<(), TrainError> {
-        let (own, Some(roster)) = (self.rank(), &self.roster) else { return Ok(()) };
+        // Nobody shares networks before all know what they are computed on: the ranks are those of the world.
+        let (Some(world), Some(roster)) = (&self.world, &self.roster) else { return Ok(()) };
+        let own = world.rank();
         let host_of = |rank: &usize| &roster.hosts[&roster.members[*rank]];
-        let here: Vec<usize> = (0..self.size()).filter(|rank| host_of(rank) == host_of(&own)).collect();
+        let here: Vec<usize> =
+            (0..world.world_size()).filter(|rank| host_of(rank) == host_of(&own)).collect();
         // Ranks without a device are those who come, unless nobody has one.
         let before = here.iter().filter(|rank| **rank < own && roster.devices[**rank] == HOST).count();
         let beside: Vec<String> = here.iter().map(|rank| roster.devices[*rank].clone()).collect();

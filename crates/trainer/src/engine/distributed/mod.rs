@@ -195,7 +195,7 @@ impl Distributed {
                 stop: stop.clone(),
                 leave: world.leave.clone(),
                 hosts: BTreeMap::new(),
-                workers: this.data_size(),
+                workers: ranks - servers,
                 least: config.sync.min_workers,
                 elastic: config.elastic(),
                 has_joined: world.joins.is_some(),

@@ -93,13 +93,16 @@ impl Run<'_> {
     /// same place.
     fn hand_over(&mut self, reason: &Interlude) -> Result<(), TrainError> {
         let lone = self.config.has_lone_shards() && matches!(reason, Interlude::Leave(_));
-        let Some(elastic) = self.elastic.as_mut().filter(|elastic| lone && elastic.copies.is_none()) else {
+        let Some(elastic) = self.elastic.as_mut().filter(|elastic| lone && !elastic.redundant) else {
             return Ok(());
         };
         let mut copies = Copies::default();
         copies.keep(self.state.held()?);
         copies.exchange(&self.distributed)?;
-        elastic.held = copies.versions();
+        match &mut elastic.copies {
+            Some(own) => *own = copies,
+            None => elastic.held = copies.versions(),
+        }
         Ok(())
     }
 
