@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::CliError;
+use super::{CliError, SECRET_FILE};
 use crate::config::Resolved;
 use crate::engine;
 use crate::launch::{ABORTED, Ended, Hosts, Order, RemoteSupervisor};
@@ -13,8 +13,7 @@ use crate::run::RunFolder;
 pub(super) const SSH: &str = "ssh -o BatchMode=yes -o ServerAliveInterval=10 -o ServerAliveCountMax=3";
 
 /// Variables of this project that are each process's own, or secret.
-const NOT_PASSED_ON: &[&str] =
-    &[crate::launch::SUPERVISED, crate::launch::KEEPS_OUTPUT, "PHALANX_SECRET_FILE"];
+const NOT_PASSED_ON: &[&str] = &[crate::launch::SUPERVISED, crate::launch::KEEPS_OUTPUT, SECRET_FILE];
 
 /// Whose ranks are where, and by what they are started.
 #[derive(Debug, Clone)]
@@ -85,10 +84,10 @@ fn random() -> Result<String, CliError> {
 
 /// The secret that the user has given, or one for this run.
 fn secret() -> Result<String, CliError> {
-    match std::env::var_os("PHALANX_SECRET_FILE") {
+    match std::env::var_os(SECRET_FILE) {
         Some(path) => {
             let read = std::fs::read_to_string(&path);
-            let named = |error| CliError::failed(format!("PHALANX_SECRET_FILE {}: {error}", path.display()));
+            let named = |error| CliError::failed(format!("{SECRET_FILE} {}: {error}", path.display()));
             Ok(read.map_err(named)?.trim().to_owned())
         }
         None => random(),

@@ -15,6 +15,7 @@ mod hosts;
 mod interrupts;
 mod jobs;
 mod join;
+mod launched;
 mod log;
 mod parity;
 mod plan;
@@ -39,6 +40,9 @@ use crate::config::{Config, ConfigError};
 use crate::console::err;
 use crate::engine::{Judge, Task};
 use crate::run::RunFolder;
+
+/// The variable that names the file with the secret of connections between ranks.
+const SECRET_FILE: &str = "PHALANX_SECRET_FILE";
 
 /// Trains deep-learning models across ranks.
 #[derive(Debug, Parser)]

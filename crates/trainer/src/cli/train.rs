@@ -8,7 +8,7 @@ use toml::Value;
 
 use super::hosts::ByHost;
 use super::interrupts::{Interrupts, announce};
-use super::{CliError, rank, task_of, tui};
+use super::{CliError, launched, rank, task_of, tui};
 use crate::Program;
 use crate::config::{Detail, Resolved};
 use crate::console::{KeptOutput, err, out};
@@ -44,13 +44,13 @@ pub(super) struct TrainArgs {
     elastic: Option<(u32, u32)>,
     /// How ranks share the work.
     #[arg(long)]
-    strategy: Option<String>,
+    pub(super) strategy: Option<String>,
     /// A network that is simulated: bandwidth and latency of each rank's link, as in comm.link.
     #[arg(long, value_name = "10Gbit,20us")]
     link: Option<String>,
     /// The images: shapes, cifar10=PATH, or folder=PATH.
     #[arg(long, value_name = "KIND=PATH")]
-    data: Option<String>,
+    pub(super) data: Option<String>,
     /// Stops after this step, counted from the start of the run; the schedules stay those of the configuration.
     #[arg(long, conflicts_with = "epochs")]
     steps: Option<u32>,
@@ -119,13 +119,6 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
                 "{key} names no run; ranks that a launcher has started train one run: train {preset} before, and set {key}"
             )));
         }
-        if resolved.config.elastic().is_some() && !in_one_process {
-            return Err(CliError::Usage(
-                "elastic.min: a launcher ends all ranks of a job when one dies, and knows nothing of ranks that come; start the run with \
-                 `train --ranks N` on one machine, and `join` from others"
-                    .to_owned(),
-            ));
-        }
         if by_host.is_some() {
             return Err(CliError::Usage(
                 "--hosts is for trainings that start their ranks themselves; a launcher has started this one"
@@ -139,7 +132,8 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
             ));
         }
         if !in_one_process {
-            let end = rank::run_launched(&task, &resolved, existing, args.out.as_deref(), &world)?;
+            launched::check_elastic(&resolved, &world)?;
+            let end = launched::run(&task, &resolved, existing, args.out.as_deref(), &world)?;
             return ended(args, end);
         }
     }

@@ -54,6 +54,13 @@ pub(super) fn show(program: &Program, args: &SubmitArgs) -> Result<(), CliError>
     train.ranks = u32::try_from(args.nodes).ok();
     let resolved = configuration(program, &train, None)?;
     check(program, &resolved)?;
+    if resolved.config.elastic().is_some() {
+        return refuse(
+            "elastic.min: a pod that is made again looks for all others anew, and those who are left have gone on without it; leave out \
+             --elastic, and take --requeue, which goes on from the newest checkpoint"
+                .to_owned(),
+        );
+    }
     let name = pod_name(&resolved.name);
     let run = args.train.out.as_ref().map_or_else(|| name.clone(), |out| out.display().to_string());
     let run = run.trim_start_matches("/runs/").to_owned();

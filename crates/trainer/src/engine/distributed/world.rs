@@ -102,7 +102,8 @@ impl World {
     /// Checks that the configured strategy can be followed here.
     ///
     /// # Errors
-    /// [`TrainError::Setup`] if it wants all ranks in one process and these are several.
+    /// [`TrainError::Setup`] if it wants all ranks in one process and these are several, or if these are more or fewer than a world that
+    /// changes may have.
     pub fn check(&self, config: &Config) -> Result<(), TrainError> {
         if in_one_process(config) && self.size() > 1 && matches!(self.link, Link::Process(_)) {
             return Err(TrainError::Setup(format!(
@@ -112,7 +113,15 @@ impl World {
                 self.size()
             )));
         }
-        Ok(())
+        match config.elastic() {
+            Some(bounds) if !bounds.contains(&self.size()) => Err(TrainError::Setup(format!(
+                "a launcher has started {} ranks, and there may be {} (elastic.min) to {} (elastic.max)",
+                self.size(),
+                bounds.start(),
+                bounds.end()
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// A text that rank 0 makes once all ranks have met, on every rank. They part afterwards, to meet again for the training:
