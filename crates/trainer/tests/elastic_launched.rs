@@ -165,6 +165,33 @@ fn a_job_that_is_told_to_end_saves_one_step_and_nobody_leaves() {
 }
 
 #[test]
+fn ranks_that_a_user_has_leave_do_so_one_after_the_other() {
+    let place = tempfile::tempdir().expect("a folder");
+    let job = Job::start(place.path(), 3, &format!("--set train.steps=130 --elastic 1:4 {}", held_up(3)));
+    let members = |job: &Job| RunState::read(&job.run.join("state.json")).map(|state| state.members);
+    job.wait_for("who takes part", |job| members(job).is_ok_and(|members| members.len() == 3));
+    let host = members(&job).expect("there")[&1].clone();
+    for (line, problem) in [
+        ("leave run --rank 7", "0, 1, 2 do"),
+        ("leave run --host nowhere", "no rank is on nowhere"),
+        (&format!("leave run --host {host}"), "elastic.min = 1"),
+    ] {
+        let output = phalanx(place.path(), line).output().expect("phalanx runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && said.contains(problem), "{line}: {said}");
+    }
+    let output = phalanx(place.path(), "leave run --rank 0,2").output().expect("phalanx runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let logs = job.run.clone();
+    let (ended, told) = job.end();
+    assert!(ended.iter().all(|ended| ended.status.success()), "{ended:?} {}", logs.display());
+    let changes: Vec<_> = told.changes.iter().map(|change| change.left.clone()).collect();
+    // Whoever hears users goes last.
+    assert_eq!(changes, [[2], [0]]);
+    assert_eq!((told.status.as_str(), told.step, told.world_size), ("finished", 130, 1));
+}
+
+#[test]
 fn launchers_that_end_all_ranks_are_refused_by_name() {
     let place = tempfile::tempdir().expect("a folder");
     let rank = [("RANK", "0"), ("WORLD_SIZE", "5"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "1")];

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::{CliError, SECRET_FILE};
+use super::CliError;
 use crate::config::Resolved;
 use crate::engine;
-use crate::launch::{ABORTED, Ended, Hosts, Order, RemoteSupervisor};
+use crate::launch::{ABORTED, Ended, Hosts, Order, RemoteSupervisor, SECRET_FILE};
 use crate::run::RunFolder;
 
 /// What connects to hosts unless told otherwise: it asks nobody for passwords, and notices within half a minute that a host is gone.
@@ -100,7 +100,7 @@ pub(super) fn carry_out() -> Result<(), CliError> {
     let order = Order::read().map_err(|error| CliError::Usage(error.to_string()))?;
     match order.carry_out(program) {
         Ok(Ended::Finished) => Ok(()),
-        Ok(Ended::BeforeMeeting | Ended::Aborted) => {
+        Ok(Ended::BeforeMeeting | Ended::Aborted | Ended::Interrupted) => {
             Err(CliError::Ended { message: String::new(), code: ABORTED })
         }
         // The launcher tells the failures of ranks, from what they have reported.

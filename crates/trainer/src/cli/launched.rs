@@ -3,16 +3,25 @@
 use std::path::Path;
 use std::time::Duration;
 
+use super::CliError;
 use super::interrupts::{Interrupts, stop_before_the_end};
 use super::rank::{observer, told_to_end, train};
 use super::train::{RUNS, write_config};
-use super::{CliError, SECRET_FILE};
-use crate::cluster::{Survival, survival};
-use crate::config::Resolved;
+use crate::cluster::{Survival, Torchrun, survival};
+use crate::config::{Config, Resolved};
 use crate::console::{KeptOutput, err};
-use crate::engine::{RunEnd, Task, TrainError, World};
-use crate::launch::StopFlag;
+use crate::engine::{FirstRun, RunEnd, Task, TrainError, World};
+use crate::launch::{ABORTED, Leash, SECRET_FILE, StopFlag};
 use crate::run::{JoinTicket, RunError, RunFolder};
+
+/// Refuses a training that begins with another one.
+pub(super) fn check_first(task: &Task, config: &Config) -> Result<(), CliError> {
+    let Some(FirstRun { preset, .. }) = task.first_run(config) else { return Ok(()) };
+    let key = task.first_key().unwrap_or_default();
+    Err(CliError::Usage(format!(
+        "{key} names no run; ranks that a launcher has started train one run: train {preset} before, and set {key}"
+    )))
+}
 
 /// Refuses a world that changes where the launcher is known to end all ranks when one dies, and says what may make it do so.
 pub(super) fn check_elastic(resolved: &Resolved, world: &World) -> Result<(), CliError> {
@@ -42,9 +51,32 @@ pub(super) fn run(
     world: &World,
 ) -> Result<RunEnd, CliError> {
     let stop = StopFlag::default();
+    // Ranks of a host that one process has started hear by it what that is told.
+    let leash = Leash::follow(&stop).map_err(CliError::failed)?;
+    let is_supervised = leash.is_some();
+    let world = &world.clone().with_secret(leash.and_then(|leash| leash.secret));
     let interrupts = Interrupts::stop_first(&stop)?;
+    let told_code = || if is_supervised { ABORTED } else { interrupts.exit_code() };
+    let torchrun = Torchrun::of(&|name| std::env::var(name).ok());
+    if out.is_none()
+        && existing.is_none()
+        && world.rank() == 0
+        && torchrun.as_ref().is_some_and(Torchrun::restarts)
+    {
+        err(
+            "warning: ranks that torchrun starts again find their run by --out DIR, which is not given: they will begin another one",
+        );
+    }
     let create = || -> Result<RunFolder, RunError> {
+        if let Some(out) = out.filter(|out| torchrun.as_ref().is_some_and(|torchrun| torchrun.has_begun(out)))
+        {
+            // Its agent has started the same command again.
+            return RunFolder::open(out);
+        }
         let folder = RunFolder::create(out, Path::new(RUNS), &resolved.name)?;
+        if let Some(torchrun) = &torchrun {
+            torchrun.begin(folder.path()).map_err(RunError::io("write", folder.path()))?;
+        }
         write_config(&folder, resolved)?;
         Ok(folder)
     };
@@ -56,7 +88,7 @@ pub(super) fn run(
         (None, None) => {
             let name = || Ok::<_, TrainError>(create()?.path().display().to_string());
             let path = world.agree(&stop, name).map_err(|error| match error.is_cancelled() {
-                true => told_to_end(world.rank(), &error, interrupts.exit_code()),
+                true => told_to_end(world.rank(), &error, told_code()),
                 false => CliError::failed(error),
             })?;
             RunFolder::join(Path::new(&path)).map_err(CliError::failed)?
@@ -72,7 +104,11 @@ pub(super) fn run(
         stop_before_the_end(&stop, Duration::from_secs(config.checkpoint.limit_margin), rank == 0)?;
     }
     let observer = || observer(false, rank == 0, KeptOutput::default());
-    train(task, &folder, resolved, world, &stop, observer, || interrupts.exit_code())
+    train(task, &folder, resolved, world, &stop, observer, told_code).map_err(|error| match error {
+        // The supervisor tells it, from the report that the rank has written.
+        CliError::Failed(_) if is_supervised => CliError::Reported,
+        error => error,
+    })
 }
 
 /// Clears away what an earlier attempt in the same folder has left for processes that join, and keeps them from numbers that ranks of

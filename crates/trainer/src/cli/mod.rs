@@ -16,7 +16,9 @@ mod interrupts;
 mod jobs;
 mod join;
 mod launched;
+mod leave;
 mod log;
+mod node;
 mod parity;
 mod plan;
 mod rank;
@@ -41,9 +43,6 @@ use crate::console::err;
 use crate::engine::{Judge, Task};
 use crate::run::RunFolder;
 
-/// The variable that names the file with the secret of connections between ranks.
-const SECRET_FILE: &str = "PHALANX_SECRET_FILE";
-
 /// Trains deep-learning models across ranks.
 #[derive(Debug, Parser)]
 #[command(name = "phalanx", version, about, max_term_width = 110, propagate_version = true)]
@@ -56,6 +55,7 @@ struct Cli {
 enum Command {
     Train(Box<train::TrainArgs>),
     Join(join::JoinArgs),
+    Leave(leave::LeaveArgs),
     Watch(watch::WatchArgs),
     Plan(plan::PlanArgs),
     Sample(sample::SampleArgs),
@@ -128,6 +128,7 @@ pub fn main(program: &Program) -> ExitCode {
     let outcome = match cli.command {
         Command::Train(args) => train::run(program, &args),
         Command::Join(args) => join::run(program, &args),
+        Command::Leave(args) => leave::run(program, &args),
         Command::Watch(args) => watch::run(&args),
         Command::Plan(args) => plan::run(program, &args),
         Command::Sample(args) => sample::run(program, &args),

@@ -78,6 +78,13 @@ pub(super) fn run(program: &Program, args: &SubmitArgs) -> Result<(), CliError> 
                 .to_owned(),
         ));
     }
+    if args.train.node.is_given() {
+        return Err(CliError::Usage(
+            "--nnodes and what goes with it are for hosts of which somebody starts one process each; a job takes --nodes and \
+             --ranks-per-node"
+                .to_owned(),
+        ));
+    }
     if args.train.tui {
         return Err(CliError::Usage(
             "a job has no terminal for --tui; look at it with `watch` and its run's folder".to_owned(),

@@ -22,6 +22,7 @@ mod limit;
 mod queue;
 mod record;
 mod survival;
+mod torchrun;
 
 pub use error::ClusterError;
 pub use job::{Job, TASK, Work, tasks_of_array};
@@ -30,3 +31,4 @@ pub use limit::{seconds_of, time_left};
 pub use queue::{Queued, Slurm};
 pub use record::JobRecord;
 pub use survival::{Survival, survival};
+pub use torchrun::Torchrun;

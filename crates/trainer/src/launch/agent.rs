@@ -132,8 +132,9 @@ impl Order {
                 master: self.master,
                 host: self.host,
                 environment: self.environment,
-                secret: self.secret,
+                secret: Some(self.secret),
             }),
+            interrupted_code: None,
         };
         let asked = Arc::new(AtomicUsize::new(0));
         let heard = asked.clone();

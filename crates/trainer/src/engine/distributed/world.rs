@@ -167,9 +167,9 @@ pub fn in_one_process(config: &Config) -> bool {
 pub fn launcher_world() -> Result<Option<World>, TrainError> {
     let Some(mut config) = WorldConfig::from_env()? else { return Ok(None) };
     if std::env::var_os(SUPERVISED).is_some() {
-        // All ranks were started within one moment; one that is not there soon never comes. Connections to hosts take longer.
-        let by_ssh = std::env::var_os("MASTER_PORT").is_none();
-        config.connect_timeout = Duration::from_secs(if by_ssh { 60 } else { 9 });
+        // Ranks of one host were started within one moment; one that is not there soon never comes. Others may take longer.
+        let is_here = config.local_world_size == config.world_size;
+        config.connect_timeout = Duration::from_secs(if is_here { 9 } else { 60 });
     }
     Ok(Some(World::new(config)))
 }
