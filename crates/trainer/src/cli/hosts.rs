@@ -41,8 +41,6 @@ impl ByHost {
             "elastic.min: start the run on one of the hosts, and `join` from the others".to_owned()
         } else if engine::in_one_process(config) {
             format!("train.strategy = {} has all ranks as threads of one process", config.train.strategy)
-        } else if config.sync.min_workers > 0 {
-            "sync.min_workers: runs that go on without ranks are started on several hosts by torchrun, srun or mpirun".to_owned()
         } else if ranks != world_size {
             format!("it has {ranks} ranks, but the run has {world_size} (train.ranks and sync.servers)")
         } else {
@@ -51,11 +49,12 @@ impl ByHost {
         Err(CliError::Usage(format!("--hosts: {problem}")))
     }
 
-    /// What runs the ranks of a run whose folder all hosts see.
+    /// What runs the ranks of a run whose folder all hosts see, and which `survives` ranks that are lost.
     pub(super) fn supervisor(
         &self,
         program: &Path,
         folder: &RunFolder,
+        survives: bool,
     ) -> Result<RemoteSupervisor, CliError> {
         let folder = std::path::absolute(folder.path()).map_err(CliError::failed)?;
         let mut environment: BTreeMap<String, String> = std::env::vars()
@@ -71,6 +70,7 @@ impl ByHost {
             folder,
             environment,
             secret: secret()?,
+            survives,
         })
     }
 }

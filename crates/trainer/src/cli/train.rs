@@ -286,7 +286,10 @@ fn run_ranks(
         count
     };
     let ended = match by_host {
-        Some(by_host) => by_host.supervisor(&executable, folder)?.run(interrupted).map_err(CliError::failed),
+        Some(by_host) => by_host
+            .supervisor(&executable, folder, resolved.config.sync.min_workers > 0)?
+            .run(interrupted)
+            .map_err(CliError::failed),
         None => {
             let supervisor = Supervisor {
                 program: executable,

@@ -36,6 +36,8 @@ pub struct Order {
     pub master: String,
     /// What connections between ranks must prove to know.
     pub secret: String,
+    /// Whether those who are left go on when ranks die; how many must be, they know themselves.
+    pub survives: bool,
 }
 
 impl std::fmt::Debug for Order {
@@ -122,7 +124,7 @@ impl Order {
             arguments: self.arguments,
             ranks,
             logs: self.folder.join("logs"),
-            least: None,
+            least: self.survives.then_some(0),
             replacements: Replacements::default(),
             secret_file: None,
             quiet: false,

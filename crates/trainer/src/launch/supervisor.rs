@@ -391,7 +391,7 @@ impl Supervisor {
             }
             if ranks.len() - ranks.iter().filter(|rank| rank.has_failed()).count() >= least {
                 // If it cannot be written, the end of the run says who is missing, and not why.
-                let _ = self.report(rank).write(&self.logs);
+                let _ = FailureReport { died: true, ..self.report(rank) }.write(&self.logs);
                 ranks[at].missed = true;
             }
         }
