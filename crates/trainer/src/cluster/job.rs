@@ -96,9 +96,15 @@ impl Job {
         };
         let _ = write!(script, "\nrun={place}\n{}", self.work(program));
         if self.requeue {
-            script.push_str(
+            // Where all ranks of an elastic job have left, those that joined it may still train.
+            let over = match self.work {
+                Work::Elastic => "grep -q '\"doing\": \"ended\"' \"$run/state.json\" && ",
+                Work::Train | Work::Join => "",
+            };
+            let _ = write!(
+                script,
                 "\n# Ranks that were told to stop have saved and end well. Who cancels a job does not want it back.\n\
-                 if [ \"$code\" -eq 0 ] && grep -q '\"status\": \"interrupted\"' \"$run/summary.json\"; then\n\
+                 if [ \"$code\" -eq 0 ] && {over}grep -q '\"status\": \"interrupted\"' \"$run/summary.json\"; then\n\
                  \x20 case \"$(squeue --noheader --format=%T --jobs=\"$SLURM_JOB_ID\" 2>/dev/null)\" in\n\
                  \x20   RUNNING) scontrol requeue \"$SLURM_JOB_ID\" ;;\n\
                  \x20 esac\n\
@@ -215,6 +221,10 @@ mod tests {
             for line in ["#SBATCH --no-kill", "#SBATCH --signal=USR1@60", &line] {
                 assert!(script.lines().any(|own| own == line), "{line}\n{script}");
             }
+        }
+        for script in [&script, &elastic, &join] {
+            let checked = std::process::Command::new("sh").args(["-n", "-c", script]).status();
+            assert!(checked.expect("a shell").success(), "{script}");
         }
         assert!(elastic.contains("PHALANX_SECRET_FILE") && !join.contains("PHALANX_SECRET_FILE"), "{join}");
         let array = Job { array: Some("0-3".into()), requeue: false, ..job };
