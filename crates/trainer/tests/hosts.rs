@@ -51,6 +51,18 @@ fn wait_for_steps(place: &Path, launcher: &mut Child, steps: usize) {
     }
 }
 
+/// Cuts the connection to a host, and ends what stands for ssh there.
+fn cut(place: &Path, host: &str) {
+    let calls = std::fs::read_to_string(place.join("calls")).expect("it was called");
+    let call = calls.lines().find(|call| call.contains(host)).expect("it was called");
+    let number = call.split_whitespace().next().expect("its number");
+    // By the system call: the program `kill` of some systems takes the number of a group for all processes that there are.
+    let group =
+        number.parse().ok().and_then(rustix::process::Pid::from_raw).expect("the number of a process");
+    assert!(group.as_raw_nonzero().get() > 1);
+    rustix::process::kill_process_group(group, rustix::process::Signal::KILL).expect("it is there");
+}
+
 /// Whether a process with these words in its command line is there.
 fn is_there(words: &str) -> bool {
     Command::new("pgrep").args(["-f", words]).output().expect("pgrep runs").status.success()
@@ -111,20 +123,30 @@ fn a_connection_that_breaks_ends_the_run_by_its_host() {
     let line = "--hosts 127.0.0.1:1,localhost:1 --set train.steps=100000";
     let mut launcher = start(place.path(), &script, line);
     wait_for_steps(place.path(), &mut launcher, 3);
-    let calls = std::fs::read_to_string(place.path().join("calls")).expect("it was called");
-    let call = calls.lines().find(|call| call.contains("localhost")).expect("it was called");
-    let number = call.split_whitespace().next().expect("its number");
-    // By the system call: the program `kill` of some systems takes the number of a group for all processes that there are.
-    let group =
-        number.parse().ok().and_then(rustix::process::Pid::from_raw).expect("the number of a process");
-    assert!(group.as_raw_nonzero().get() > 1);
-    rustix::process::kill_process_group(group, rustix::process::Signal::KILL).expect("it is there");
+    cut(place.path(), "localhost");
     let begun = Instant::now();
     let (ended_well, _, said) = end(launcher);
     assert!(!ended_well && begun.elapsed() < Duration::from_secs(30));
     assert!(said.contains("the connection to localhost (rank 1) has ended"), "{said}");
     std::thread::sleep(Duration::from_millis(300));
     assert!(!is_there(&place.path().join("run").display().to_string()), "a rank is left");
+}
+
+#[test]
+fn runs_that_outlive_ranks_outlive_a_host() {
+    let place = tempfile::tempdir().expect("a folder");
+    let script = ssh(place.path(), "if [ $host = localhost ]; then cat | sh -c \"$*\"; exit 255; fi");
+    let line = "--hosts 127.0.0.1:2,localhost:2 --strategy d-psgd --set sync.min_workers=1 --set train.steps=150 --set \
+                chaos.delay=rank=0,ms=10;rank=1,ms=10;rank=2,ms=10;rank=3,ms=10";
+    let mut launcher = start(place.path(), &script, line);
+    wait_for_steps(place.path(), &mut launcher, 3);
+    cut(place.path(), "localhost");
+    let (ended_well, _, said) = end(launcher);
+    assert!(ended_well, "{said}");
+    let told = Summary::read(&place.path().join("run/summary.json")).expect("a summary");
+    let mut dead: Vec<usize> = told.dead.iter().map(|dead| dead.rank).collect();
+    dead.sort_unstable();
+    assert_eq!((told.status.as_str(), told.step, dead), ("finished", 150, vec![2, 3]));
 }
 
 #[test]

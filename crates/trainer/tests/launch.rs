@@ -126,6 +126,7 @@ fn supervise(
         secret_file,
         quiet: false,
         place,
+        interrupted_code: None,
     }
     .run(interrupts)
 }

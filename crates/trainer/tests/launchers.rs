@@ -1,5 +1,7 @@
 //! The program under the launchers that people use, where they are installed, and told to end while it looks for its ranks.
 
+mod victims;
+
 use std::io::Read as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -195,4 +197,46 @@ fn ranks_that_are_interrupted_say_so_by_their_code() {
         let output = ended(rank, PATIENCE);
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     }
+}
+
+/// The agent ends all ranks when one dies, and starts the same command again; a launch of its own is refused the folder.
+#[cfg(target_os = "linux")]
+#[test]
+fn ranks_that_torchrun_starts_again_go_on_with_their_run() {
+    let launcher = &LAUNCHERS[0];
+    if !launcher.is_there() {
+        println!("{} is not installed: nothing to try", launcher.name);
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let start = || {
+        let mut command = Command::new(launcher.name);
+        command.args(launcher.arguments.iter().filter(|argument| **argument != "--no-python"));
+        command.args(["--max-restarts", "1", "--no-python", env!("CARGO_BIN_EXE_phalanx")]);
+        command.args(["train", "tiny", "--out", "run"]);
+        for set in ["train.steps=150", "checkpoint.every=5", "log.every=1", "chaos.delay=rank=0,ms=20"] {
+            command.args(["--set", set]);
+        }
+        command.current_dir(folder.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.spawn().expect("the launcher starts")
+    };
+    let metrics = folder.path().join("run/metrics.jsonl");
+    let lines = || std::fs::read_to_string(&metrics).map_or(0, |text| text.lines().count());
+    let (launched, since) = (start(), Instant::now());
+    while lines() < 12 {
+        assert!(since.elapsed() < PATIENCE, "no step");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    victims::kill(victims::ranks_of(&launched)[1]);
+    let output = ended(launched, PATIENCE);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    let summary = std::fs::read(folder.path().join("run/summary.json")).expect("a summary");
+    let summary: serde_json::Value = serde_json::from_slice(&summary).expect("JSON");
+    assert_eq!((&summary["status"], &summary["step"], lines()), (&"finished".into(), &150.into(), 150));
+    let log = std::fs::read_to_string(folder.path().join("run/logs/rank-0.log")).expect("a log");
+    assert!(log.contains("resumes after step"), "{log}");
+    let output = ended(start(), PATIENCE);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("already holds a run"), "{said}");
 }

@@ -6,15 +6,14 @@ use std::path::Path;
 use super::CliError;
 use crate::config::Resolved;
 use crate::engine;
-use crate::launch::{ABORTED, Ended, Hosts, Order, RemoteSupervisor};
+use crate::launch::{ABORTED, Ended, Hosts, Order, RemoteSupervisor, SECRET_FILE};
 use crate::run::RunFolder;
 
 /// What connects to hosts unless told otherwise: it asks nobody for passwords, and notices within half a minute that a host is gone.
 pub(super) const SSH: &str = "ssh -o BatchMode=yes -o ServerAliveInterval=10 -o ServerAliveCountMax=3";
 
 /// Variables of this project that are each process's own, or secret.
-const NOT_PASSED_ON: &[&str] =
-    &[crate::launch::SUPERVISED, crate::launch::KEEPS_OUTPUT, "PHALANX_SECRET_FILE"];
+const NOT_PASSED_ON: &[&str] = &[crate::launch::SUPERVISED, crate::launch::KEEPS_OUTPUT, SECRET_FILE];
 
 /// Whose ranks are where, and by what they are started.
 #[derive(Debug, Clone)]
@@ -42,8 +41,6 @@ impl ByHost {
             "elastic.min: start the run on one of the hosts, and `join` from the others".to_owned()
         } else if engine::in_one_process(config) {
             format!("train.strategy = {} has all ranks as threads of one process", config.train.strategy)
-        } else if config.sync.min_workers > 0 {
-            "sync.min_workers: runs that go on without ranks are started on several hosts by torchrun, srun or mpirun".to_owned()
         } else if ranks != world_size {
             format!("it has {ranks} ranks, but the run has {world_size} (train.ranks and sync.servers)")
         } else {
@@ -52,11 +49,12 @@ impl ByHost {
         Err(CliError::Usage(format!("--hosts: {problem}")))
     }
 
-    /// What runs the ranks of a run whose folder all hosts see.
+    /// What runs the ranks of a run whose folder all hosts see, and which `survives` ranks that are lost.
     pub(super) fn supervisor(
         &self,
         program: &Path,
         folder: &RunFolder,
+        survives: bool,
     ) -> Result<RemoteSupervisor, CliError> {
         let folder = std::path::absolute(folder.path()).map_err(CliError::failed)?;
         let mut environment: BTreeMap<String, String> = std::env::vars()
@@ -72,6 +70,7 @@ impl ByHost {
             folder,
             environment,
             secret: secret()?,
+            survives,
         })
     }
 }
@@ -85,10 +84,10 @@ fn random() -> Result<String, CliError> {
 
 /// The secret that the user has given, or one for this run.
 fn secret() -> Result<String, CliError> {
-    match std::env::var_os("PHALANX_SECRET_FILE") {
+    match std::env::var_os(SECRET_FILE) {
         Some(path) => {
             let read = std::fs::read_to_string(&path);
-            let named = |error| CliError::failed(format!("PHALANX_SECRET_FILE {}: {error}", path.display()));
+            let named = |error| CliError::failed(format!("{SECRET_FILE} {}: {error}", path.display()));
             Ok(read.map_err(named)?.trim().to_owned())
         }
         None => random(),
@@ -101,7 +100,7 @@ pub(super) fn carry_out() -> Result<(), CliError> {
     let order = Order::read().map_err(|error| CliError::Usage(error.to_string()))?;
     match order.carry_out(program) {
         Ok(Ended::Finished) => Ok(()),
-        Ok(Ended::BeforeMeeting | Ended::Aborted) => {
+        Ok(Ended::BeforeMeeting | Ended::Aborted | Ended::Interrupted) => {
             Err(CliError::Ended { message: String::new(), code: ABORTED })
         }
         // The launcher tells the failures of ranks, from what they have reported.

@@ -44,6 +44,9 @@ pub(super) struct CancelArgs {
     /// Folders of runs that were submitted.
     #[arg(required = true)]
     runs: Vec<PathBuf>,
+    /// Ends only the jobs that have joined them (`submit --join`): their ranks leave, and the runs go on.
+    #[arg(long)]
+    joined: bool,
 }
 
 pub(super) fn status(args: &StatusArgs) -> Result<(), CliError> {
@@ -54,20 +57,45 @@ pub(super) fn status(args: &StatusArgs) -> Result<(), CliError> {
     let head = ["run", "job", "state", "where", "ran", "left", "step", "loss"].map(str::to_owned);
     let mut rows = vec![head.to_vec()];
     for run in &runs {
-        let record = JobRecord::read(run)?;
-        let queued = Slurm.queued(record.id)?;
-        match record.array {
-            false => rows.push(row(run, &record.id.to_string(), queued.first())),
-            true => {
-                for task in tasks(run).map_err(CliError::failed)? {
-                    let id = format!("{}_{}", record.id, task.0);
-                    let of_it = queued.iter().find(|queued| queued.id == id);
-                    rows.push(row(&task.1, &id, of_it));
-                }
+        let joining = JobRecord::joining(run).unwrap_or_default();
+        let record = match JobRecord::read(run) {
+            // What a launcher has started may be joined by jobs.
+            Err(_) if !joining.is_empty() => None,
+            read => Some(read?),
+        };
+        let queued = record.as_ref().map_or_else(|| Ok(Vec::new()), |record| Slurm.queued(record.id))?;
+        if let Some(record) = record {
+            of_job(&mut rows, run, &record, &queued)?;
+        }
+        for joining in joining {
+            // Those that are over have left nothing to be told.
+            for queued in Slurm.queued(joining.id)?.iter().take(1) {
+                let mut told = row(run, &joining.id.to_string(), Some(queued));
+                told[0] = format!("{} (joins)", told[0]);
+                rows.push(told);
             }
         }
     }
     format::columns(&rows).iter().for_each(|line| out(line.trim_end()));
+    Ok(())
+}
+
+/// The lines of the job that trains a run, of an array one for each task.
+fn of_job(
+    rows: &mut Vec<Vec<String>>,
+    run: &Path,
+    record: &JobRecord,
+    queued: &[Queued],
+) -> Result<(), CliError> {
+    if !record.array {
+        rows.push(row(run, &record.id.to_string(), queued.first()));
+        return Ok(());
+    }
+    for task in tasks(run).map_err(CliError::failed)? {
+        let id = format!("{}_{}", record.id, task.0);
+        let of_it = queued.iter().find(|queued| queued.id == id);
+        rows.push(row(&task.1, &id, of_it));
+    }
     Ok(())
 }
 
@@ -168,13 +196,18 @@ fn new_text(path: &Path, read: &mut u64) -> Result<Option<String>, RunError> {
 
 pub(super) fn cancel(args: &CancelArgs) -> Result<(), CliError> {
     for run in &args.runs {
-        let record = JobRecord::read(run)?;
-        if Slurm.queued(record.id)?.is_empty() {
-            out(&format!("job {} of {} is over", record.id, run.display()));
-            continue;
+        let records = match args.joined {
+            true => JobRecord::joining(run)?,
+            false => vec![JobRecord::read(run)?],
+        };
+        for record in records {
+            if Slurm.queued(record.id)?.is_empty() {
+                out(&format!("job {} of {} is over", record.id, run.display()));
+                continue;
+            }
+            Slurm.cancel(record.id)?;
+            out(&format!("job {} of {} is told to end", record.id, run.display()));
         }
-        Slurm.cancel(record.id)?;
-        out(&format!("job {} of {} is told to end", record.id, run.display()));
     }
     Ok(())
 }

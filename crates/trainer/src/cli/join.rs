@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::interrupts::Interrupts;
+use super::interrupts::{Interrupts, stop_before_the_end};
 use super::train::configuration_of;
 use super::{CliError, rank, task_of};
 use crate::Program;
@@ -44,6 +44,16 @@ pub(super) fn run(program: &Program, args: &JoinArgs) -> Result<(), CliError> {
     let task = task_of(program, &resolved.config)?;
     let (leave, stop) = (StopFlag::default(), StopFlag::default());
     let _interrupts = Interrupts::leave_first(&leave)?;
+    // A task of a job leaves before that job's time is up, whatever time the others have.
+    stop_before_the_end(&leave, Duration::from_secs(resolved.config.checkpoint.limit_margin), false)?;
+    // A run that begins clears away what waited for an earlier attempt.
+    while !folder.state().exists() {
+        if leave.is_raised() {
+            out("the run has not begun");
+            return Ok(());
+        }
+        std::thread::sleep(POLL);
+    }
     let ticket =
         JoinTicket::claim(&folder.joins(), resolved.config.world_size()).map_err(CliError::failed)?;
     let number = ticket.number();

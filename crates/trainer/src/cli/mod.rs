@@ -15,7 +15,10 @@ mod hosts;
 mod interrupts;
 mod jobs;
 mod join;
+mod launched;
+mod leave;
 mod log;
+mod node;
 mod parity;
 mod plan;
 mod rank;
@@ -52,6 +55,7 @@ struct Cli {
 enum Command {
     Train(Box<train::TrainArgs>),
     Join(join::JoinArgs),
+    Leave(leave::LeaveArgs),
     Watch(watch::WatchArgs),
     Plan(plan::PlanArgs),
     Sample(sample::SampleArgs),
@@ -124,6 +128,7 @@ pub fn main(program: &Program) -> ExitCode {
     let outcome = match cli.command {
         Command::Train(args) => train::run(program, &args),
         Command::Join(args) => join::run(program, &args),
+        Command::Leave(args) => leave::run(program, &args),
         Command::Watch(args) => watch::run(&args),
         Command::Plan(args) => plan::run(program, &args),
         Command::Sample(args) => sample::run(program, &args),

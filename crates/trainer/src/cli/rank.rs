@@ -1,14 +1,12 @@
 //! Being one rank of a run, whoever started it.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
 use clap::Args;
 use phalanx_collectives::FlightRecord;
 
-use super::interrupts::{Interrupts, stop_before_the_end};
+use super::interrupts::Interrupts;
 use super::join::Joining;
-use super::train::{RUNS, write_config};
 use super::{CliError, log, task_of, with_causes};
 use crate::Program;
 use crate::config::Resolved;
@@ -17,7 +15,7 @@ use crate::engine::{
     self, Event, Observer, ReplicaFailure, RunEnd, Started, StepReport, Task, TrainError, World,
 };
 use crate::launch::{ABORTED, FailureReport, KEEPS_OUTPUT, Leash, REPLICA_THREAD, RankFailure, StopFlag};
-use crate::run::{JoinTicket, RunError, RunFolder, Summary};
+use crate::run::{JoinTicket, RunFolder, Summary};
 
 /// Runs one rank of a run whose folder exists; `phalanx train` starts these.
 #[derive(Debug, Args)]
@@ -167,47 +165,9 @@ pub(super) fn run_here(
     })
 }
 
-/// A rank that torchrun, SLURM or MPI has started.
-pub(super) fn run_launched(
-    task: &Task,
-    resolved: &Resolved,
-    existing: Option<RunFolder>,
-    out: Option<&Path>,
-    world: &World,
-) -> Result<RunEnd, CliError> {
-    let stop = StopFlag::default();
-    let interrupts = Interrupts::stop_first(&stop)?;
-    let create = || -> Result<RunFolder, RunError> {
-        let folder = RunFolder::create(out, Path::new(RUNS), &resolved.name)?;
-        write_config(&folder, resolved)?;
-        Ok(folder)
-    };
-    let folder = match (existing, out) {
-        (Some(folder), _) => folder,
-        (None, Some(_)) if world.rank() == 0 => create().map_err(CliError::failed)?,
-        (None, Some(out)) => RunFolder::join(out).map_err(CliError::failed)?,
-        // The name has the time in it, which is rank 0's.
-        (None, None) => {
-            let name = || Ok::<_, TrainError>(create()?.path().display().to_string());
-            let path = world.agree(&stop, name).map_err(|error| match error.is_cancelled() {
-                true => told_to_end(world.rank(), &error, interrupts.exit_code()),
-                false => CliError::failed(error),
-            })?;
-            RunFolder::join(Path::new(&path)).map_err(CliError::failed)?
-        }
-    };
-    let (rank, config) = (world.rank(), &resolved.config);
-    // Where the run goes on without rank 0, any rank may have to know.
-    if rank == 0 || config.sync.min_workers > 0 {
-        stop_before_the_end(&stop, Duration::from_secs(config.checkpoint.limit_margin), rank == 0)?;
-    }
-    let observer = || observer(false, rank == 0, KeptOutput::default());
-    train(task, &folder, resolved, world, &stop, observer, || interrupts.exit_code())
-}
-
 /// Trains as one rank and reports a failure into the run's folder. A rank that was told to end before it had met the others is
 /// no failure; it ends with the code that `told_code` gives.
-fn train(
+pub(super) fn train(
     task: &Task,
     folder: &RunFolder,
     resolved: &Resolved,
@@ -229,7 +189,7 @@ fn train(
 }
 
 /// How a rank ends that was told to before it had met the others.
-fn told_to_end(rank: usize, error: &TrainError, code: u8) -> CliError {
+pub(super) fn told_to_end(rank: usize, error: &TrainError, code: u8) -> CliError {
     CliError::Ended { message: format!("rank {rank}: {error}; nothing was trained"), code }
 }
 

@@ -1,15 +1,16 @@
 //! `phalanx submit`: checks a training, makes its folder, and gives it to SLURM as a job, or shows what Kubernetes is to be given.
 
+mod joining;
 mod kubernetes;
 
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::train::{RUNS, TrainArgs, configuration, write_config};
+use super::train::{RUNS, TrainArgs, configuration, configuration_of, write_config};
 use super::{CliError, task_of};
 use crate::Program;
-use crate::cluster::{ClusterError, Job, JobRecord, Slurm, TASK, tasks_of_array};
+use crate::cluster::{ClusterError, Job, JobRecord, Slurm, TASK, Work, tasks_of_array};
 use crate::config::Resolved;
 use crate::console::out;
 use crate::engine;
@@ -55,6 +56,9 @@ pub(super) struct SubmitArgs {
     /// Further options of sbatch, as in --sbatch=--constraint=a100; may be given several times.
     #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
     sbatch: Vec<String>,
+    /// Submits ranks that join this run, which is of another job, a launcher or a person, and leave it when this job is told to end.
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "out", "resume", "elastic", "array", "requeue", "kubernetes"])]
+    join: Option<PathBuf>,
     #[command(flatten)]
     kubernetes: kubernetes::KubernetesArgs,
 }
@@ -74,6 +78,13 @@ pub(super) fn run(program: &Program, args: &SubmitArgs) -> Result<(), CliError> 
                 .to_owned(),
         ));
     }
+    if args.train.node.is_given() {
+        return Err(CliError::Usage(
+            "--nnodes and what goes with it are for hosts of which somebody starts one process each; a job takes --nodes and \
+             --ranks-per-node"
+                .to_owned(),
+        ));
+    }
     if args.train.tui {
         return Err(CliError::Usage(
             "a job has no terminal for --tui; look at it with `watch` and its run's folder".to_owned(),
@@ -82,24 +93,14 @@ pub(super) fn run(program: &Program, args: &SubmitArgs) -> Result<(), CliError> 
     if args.kubernetes.kubernetes {
         return kubernetes::show(program, args);
     }
+    if let Some(run) = &args.join {
+        return joining::submit(program, args, run);
+    }
     let executable = std::env::current_exe().map_err(CliError::failed)?;
     let folders = runs(program, args)?;
     let (place, name) = (folders.place, folders.name);
-    let job = Job {
-        name,
-        nodes: args.nodes,
-        ranks_per_node: args.ranks_per_node,
-        cpus_per_rank: args.cpus_per_rank,
-        gpus_per_node: args.gpus_per_node,
-        time: args.time.clone(),
-        partition: args.partition.clone(),
-        account: args.account.clone(),
-        requeue: args.requeue,
-        array: args.array.clone(),
-        warning: args.warning,
-        options: args.sbatch.clone(),
-    };
-    let script = job.script(&executable, &place);
+    let work = if folders.is_elastic { Work::Elastic } else { Work::Train };
+    let script = args.job(work, name).script(&executable, &place);
     if args.train.dry_run {
         out(script.trim_end());
         return Ok(());
@@ -128,6 +129,32 @@ pub(super) fn run(program: &Program, args: &SubmitArgs) -> Result<(), CliError> 
     Ok(())
 }
 
+impl SubmitArgs {
+    /// How many ranks there are on all hosts.
+    fn ranks(&self) -> usize {
+        self.nodes.saturating_mul(self.ranks_per_node)
+    }
+
+    /// What is asked of SLURM.
+    fn job(&self, work: Work, name: String) -> Job {
+        Job {
+            work,
+            name,
+            nodes: self.nodes,
+            ranks_per_node: self.ranks_per_node,
+            cpus_per_rank: self.cpus_per_rank,
+            gpus_per_node: self.gpus_per_node,
+            time: self.time.clone(),
+            partition: self.partition.clone(),
+            account: self.account.clone(),
+            requeue: self.requeue,
+            array: self.array.clone(),
+            warning: self.warning,
+            options: self.sbatch.clone(),
+        }
+    }
+}
+
 /// What is to be trained where.
 struct Runs {
     /// The folder of the job: that of its run, or that with the runs of an array's tasks.
@@ -135,6 +162,8 @@ struct Runs {
     name: String,
     /// Runs whose folders must be made.
     new: Vec<(PathBuf, Resolved)>,
+    /// Whether ranks may come and go.
+    is_elastic: bool,
 }
 
 fn runs(program: &Program, args: &SubmitArgs) -> Result<Runs, CliError> {
@@ -153,12 +182,21 @@ fn runs(program: &Program, args: &SubmitArgs) -> Result<Runs, CliError> {
         }
         let place = absolute(folder.path())?;
         let name = place.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        return Ok(Runs { place, name, new: Vec::new() });
+        let config = configuration_of(program, &folder)?.config;
+        if let Some(bounds) = config.elastic().filter(|bounds| !bounds.contains(&args.ranks())) {
+            return Err(CliError::Usage(format!(
+                "{} ranks are not from elastic.min = {} to elastic.max = {}",
+                args.ranks(),
+                bounds.start(),
+                bounds.end()
+            )));
+        }
+        return Ok(Runs { place, name, new: Vec::new(), is_elastic: config.elastic().is_some() });
     }
     let resolved = |sets: Vec<String>| -> Result<Resolved, CliError> {
         let mut given = train.clone();
         given.sets = sets;
-        given.ranks = u32::try_from(args.nodes * args.ranks_per_node).ok();
+        given.ranks = u32::try_from(args.ranks()).ok();
         let resolved = configuration(program, &given, None)?;
         check(program, &resolved)?;
         Ok(resolved)
@@ -166,7 +204,8 @@ fn runs(program: &Program, args: &SubmitArgs) -> Result<Runs, CliError> {
     let Some(array) = &args.array else {
         let resolved = resolved(train.sets.clone())?;
         let place = absolute(&place_of(train, &resolved.name))?;
-        return Ok(Runs { place: place.clone(), name: resolved.name.clone(), new: vec![(place, resolved)] });
+        let (name, is_elastic) = (resolved.name.clone(), resolved.config.elastic().is_some());
+        return Ok(Runs { place: place.clone(), name, new: vec![(place, resolved)], is_elastic });
     };
     let mut sets = train.sets.clone();
     if !sets.iter().any(|set| set.contains(TASK)) {
@@ -178,9 +217,10 @@ fn runs(program: &Program, args: &SubmitArgs) -> Result<Runs, CliError> {
     };
     let tasks = tasks_of_array(array)?.into_iter().map(of_task).collect::<Result<Vec<_>, CliError>>()?;
     let name = tasks.first().map(|(_, resolved)| resolved.name.clone()).unwrap_or_default();
+    let is_elastic = tasks.iter().any(|(_, resolved)| resolved.config.elastic().is_some());
     let place = absolute(&place_of(train, &name))?;
     let new = tasks.into_iter().map(|(task, resolved)| (place.join(format!("task-{task}")), resolved));
-    Ok(Runs { new: new.collect(), place, name })
+    Ok(Runs { new: new.collect(), place, name, is_elastic })
 }
 
 fn place_of(train: &TrainArgs, name: &str) -> PathBuf {

@@ -8,7 +8,8 @@ use toml::Value;
 
 use super::hosts::ByHost;
 use super::interrupts::{Interrupts, announce};
-use super::{CliError, rank, task_of, tui};
+use super::node::NodeArgs;
+use super::{CliError, launched, node, rank, task_of, tui};
 use crate::Program;
 use crate::config::{Detail, Resolved};
 use crate::console::{KeptOutput, err, out};
@@ -33,6 +34,8 @@ pub(super) struct TrainArgs {
     /// folder must be at the same place on all of them.
     #[arg(long, value_name = "HOST:RANKS,…|FILE", conflicts_with_all = ["tui", "servers"])]
     pub(super) hosts: Option<String>,
+    #[command(flatten)]
+    pub(super) node: NodeArgs,
     /// With --hosts: the ssh program with its options.
     #[arg(long, value_name = "COMMAND", requires = "hosts", default_value = super::hosts::SSH)]
     ssh: String,
@@ -44,13 +47,13 @@ pub(super) struct TrainArgs {
     elastic: Option<(u32, u32)>,
     /// How ranks share the work.
     #[arg(long)]
-    strategy: Option<String>,
+    pub(super) strategy: Option<String>,
     /// A network that is simulated: bandwidth and latency of each rank's link, as in comm.link.
     #[arg(long, value_name = "10Gbit,20us")]
     link: Option<String>,
     /// The images: shapes, cifar10=PATH, or folder=PATH.
     #[arg(long, value_name = "KIND=PATH")]
-    data: Option<String>,
+    pub(super) data: Option<String>,
     /// Stops after this step, counted from the start of the run; the schedules stay those of the configuration.
     #[arg(long, conflicts_with = "epochs")]
     steps: Option<u32>,
@@ -74,7 +77,7 @@ pub(super) struct TrainArgs {
     pub(super) dry_run: bool,
     /// The exit code of a run that was interrupted and has saved, for schedulers that are to start it again (75 is usual).
     #[arg(long, value_name = "CODE", default_value_t = 0)]
-    interrupted_code: u8,
+    pub(super) interrupted_code: u8,
 }
 
 /// Where runs go unless told otherwise.
@@ -110,22 +113,13 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
         return Ok(());
     }
     let in_one_process = engine::in_one_process(&resolved.config);
+    if let Some(place) = args.node.place()? {
+        return node::run(program, args, &resolved, &task, &place);
+    }
     let tui = args.tui && dashboard::is_terminal();
     if let Some(world) = engine::launcher_world().map_err(|error| CliError::Usage(error.to_string()))? {
         world.check(&resolved.config).map_err(|error| CliError::Usage(error.to_string()))?;
-        if let Some(FirstRun { preset, .. }) = &first {
-            let key = key_of(&task);
-            return Err(CliError::Usage(format!(
-                "{key} names no run; ranks that a launcher has started train one run: train {preset} before, and set {key}"
-            )));
-        }
-        if resolved.config.elastic().is_some() && !in_one_process {
-            return Err(CliError::Usage(
-                "elastic.min: a launcher ends all ranks of a job when one dies, and knows nothing of ranks that come; start the run with \
-                 `train --ranks N` on one machine, and `join` from others"
-                    .to_owned(),
-            ));
-        }
+        launched::check_first(&task, &resolved.config)?;
         if by_host.is_some() {
             return Err(CliError::Usage(
                 "--hosts is for trainings that start their ranks themselves; a launcher has started this one"
@@ -139,7 +133,8 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
             ));
         }
         if !in_one_process {
-            let end = rank::run_launched(&task, &resolved, existing, args.out.as_deref(), &world)?;
+            launched::check_elastic(&resolved, &world)?;
+            let end = launched::run(&task, &resolved, existing, args.out.as_deref(), &world)?;
             return ended(args, end);
         }
     }
@@ -291,7 +286,10 @@ fn run_ranks(
         count
     };
     let ended = match by_host {
-        Some(by_host) => by_host.supervisor(&executable, folder)?.run(interrupted).map_err(CliError::failed),
+        Some(by_host) => by_host
+            .supervisor(&executable, folder, resolved.config.sync.min_workers > 0)?
+            .run(interrupted)
+            .map_err(CliError::failed),
         None => {
             let supervisor = Supervisor {
                 program: executable,
@@ -303,6 +301,7 @@ fn run_ranks(
                 secret_file,
                 quiet: tui,
                 place: None,
+                interrupted_code: None,
             };
             let ended = match tui {
                 true => tui::supervise(&supervisor, folder, program.name(), interrupts),
@@ -317,7 +316,7 @@ fn run_ranks(
         }
     });
     let message = match ended? {
-        Ended::Finished => return Ok(()),
+        Ended::Finished | Ended::Interrupted => return Ok(()),
         Ended::BeforeMeeting => "told to end while the ranks looked for each other; nothing was trained",
         Ended::Aborted => "aborted",
     };
@@ -351,6 +350,10 @@ pub(super) fn configuration(
             "train.ranks",
             Value::Integer(ranks as i64),
         )?;
+    }
+    if let Some(place) = args.node.place()? {
+        let ranks = place.world_size().saturating_sub(servers).max(1);
+        set(format!("--nnodes {}", place.nodes), "train.ranks", Value::Integer(ranks as i64))?;
     }
     if let Some(ranks) = args.ranks {
         set(format!("--ranks {ranks}"), "train.ranks", Value::Integer(ranks.into()))?;

@@ -11,9 +11,23 @@ pub const TASK: &str = "{task}";
 /// The most tasks of an array.
 const MOST_TASKS: u64 = 10_000;
 
+/// What a job's ranks do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Work {
+    /// They train a run, all together: when one fails the others are ended.
+    #[default]
+    Train,
+    /// They train a run whose world may change: those who are left go on.
+    Elastic,
+    /// They join a run of another job, each for itself, and leave it again.
+    Join,
+}
+
 /// What a job asks the scheduler for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Job {
+    /// What its ranks do.
+    pub work: Work,
     /// The job's name.
     pub name: String,
     /// How many hosts.
@@ -66,6 +80,10 @@ impl Job {
         if self.time.is_some() && self.warning > 0 {
             option(format!("--signal=USR1@{}", self.warning));
         }
+        if self.work != Work::Train {
+            // A node that is lost takes its ranks with it, and not the job.
+            option("--no-kill".to_owned());
+        }
         option(if self.requeue { "--requeue" } else { "--no-requeue" }.to_owned());
         option("--open-mode=append".to_owned());
         let output =
@@ -76,17 +94,17 @@ impl Job {
             Some(_) => format!("{}\"/task-$SLURM_ARRAY_TASK_ID\"", quoted(run)),
             None => quoted(run),
         };
-        let cpus = self.cpus_per_rank.map_or_else(String::new, |cpus| format!("--cpus-per-task={cpus} "));
-        let _ = write!(
-            script,
-            "\n# Goes on with the run where it is, also when the job was queued again.\nrun={place}\n\
-             srun --kill-on-bad-exit=1 {cpus}{} train --resume --out \"$run\"\ncode=$?\n",
-            quoted(program)
-        );
+        let _ = write!(script, "\nrun={place}\n{}", self.work(program));
         if self.requeue {
-            script.push_str(
+            // Where all ranks of an elastic job have left, those that joined it may still train.
+            let over = match self.work {
+                Work::Elastic => "grep -q '\"doing\": \"ended\"' \"$run/state.json\" && ",
+                Work::Train | Work::Join => "",
+            };
+            let _ = write!(
+                script,
                 "\n# Ranks that were told to stop have saved and end well. Who cancels a job does not want it back.\n\
-                 if [ \"$code\" -eq 0 ] && grep -q '\"status\": \"interrupted\"' \"$run/summary.json\"; then\n\
+                 if [ \"$code\" -eq 0 ] && {over}grep -q '\"status\": \"interrupted\"' \"$run/summary.json\"; then\n\
                  \x20 case \"$(squeue --noheader --format=%T --jobs=\"$SLURM_JOB_ID\" 2>/dev/null)\" in\n\
                  \x20   RUNNING) scontrol requeue \"$SLURM_JOB_ID\" ;;\n\
                  \x20 esac\n\
@@ -95,6 +113,38 @@ impl Job {
         }
         script.push_str("exit \"$code\"\n");
         script
+    }
+
+    /// The part of the script that starts the ranks and waits for them.
+    fn work(&self, program: &Path) -> String {
+        let cpus = self.cpus_per_rank.map_or_else(String::new, |cpus| format!("--cpus-per-task={cpus} "));
+        let program = quoted(program);
+        // What ranks of a world do that may change when one of them ends: nothing, however long the others go on.
+        let outliving = format!("srun --no-kill --kill-on-bad-exit=0 --wait=0 {cpus}{program}");
+        match self.work {
+            Work::Train => format!(
+                "# Goes on with the run where it is, also when the job was queued again.\n\
+                 srun --kill-on-bad-exit=1 {cpus}{program} train --resume --out \"$run\"\ncode=$?\n"
+            ),
+            Work::Elastic => format!(
+                "# What ranks prove to know to each other, new in every life of the job; who joins finds it there.\n\
+                 if [ -z \"$PHALANX_SECRET_FILE\" ]; then\n\
+                 \x20 export PHALANX_SECRET_FILE=\"$run/secret\"\n\
+                 \x20 rm -f \"$run/secret\"\n\
+                 \x20 (umask 077; od -An -v -N32 -tx1 /dev/urandom | tr -d ' \\n' > \"$run/secret\")\n\
+                 fi\n\
+                 # Goes on with the run where it is, also when the job was queued again.\n\
+                 rm -f \"$run/state.json\"\n\
+                 {outliving} train --resume --out \"$run\"\ncode=$?\n\
+                 [ \"$PHALANX_SECRET_FILE\" = \"$run/secret\" ] && rm -f \"$run/secret\"\n\
+                 # Ranks that were lost have srun fail; the run says itself whether it has ended well.\n\
+                 if grep -q '\"doing\": \"ended\"' \"$run/state.json\" 2>/dev/null; then code=0; fi\n"
+            ),
+            Work::Join => format!(
+                "# Each task takes part when there is room, and leaves when the job is told to end.\n\
+                 {outliving} join \"$run\"\ncode=$?\n"
+            ),
+        }
     }
 }
 
@@ -145,6 +195,7 @@ mod tests {
             ..Job::default()
         };
         let script = job.script(Path::new("/a b/phalanx"), Path::new("/it's/run"));
+        assert!(!script.contains("--no-kill"), "{script}");
         for line in [
             "#SBATCH --nodes=2",
             "#SBATCH --ntasks-per-node=3",
@@ -160,6 +211,22 @@ mod tests {
             assert!(script.lines().any(|own| own == line), "{line}\n{script}");
         }
         assert!(script.contains("scontrol requeue") && !script.contains("gpus"), "{script}");
+        let elastic =
+            Job { work: Work::Elastic, ..job.clone() }.script(Path::new("phalanx"), Path::new("/run"));
+        let join = Job { work: Work::Join, requeue: false, ..job.clone() };
+        let join = join.script(Path::new("phalanx"), Path::new("/run"));
+        let outliving = "srun --no-kill --kill-on-bad-exit=0 --wait=0 --cpus-per-task=4 'phalanx'";
+        for (script, command) in [(&elastic, "train --resume --out"), (&join, "join")] {
+            let line = format!("{outliving} {command} \"$run\"");
+            for line in ["#SBATCH --no-kill", "#SBATCH --signal=USR1@60", &line] {
+                assert!(script.lines().any(|own| own == line), "{line}\n{script}");
+            }
+        }
+        for script in [&script, &elastic, &join] {
+            let checked = std::process::Command::new("sh").args(["-n", "-c", script]).status();
+            assert!(checked.expect("a shell").success(), "{script}");
+        }
+        assert!(elastic.contains("PHALANX_SECRET_FILE") && !join.contains("PHALANX_SECRET_FILE"), "{join}");
         let array = Job { array: Some("0-3".into()), requeue: false, ..job };
         let script = array.script(Path::new("phalanx"), Path::new("/runs/x"));
         assert!(script.contains("run='/runs/x'\"/task-$SLURM_ARRAY_TASK_ID\"\n"), "{script}");

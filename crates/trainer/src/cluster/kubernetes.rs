@@ -1,7 +1,8 @@
-//! What a training asks Kubernetes for: an indexed Job with a pod for each rank, the name by which they find rank 0, and the
+//! What a training asks Kubernetes for: an indexed Job with a pod for each rank, or for as many as a node has GPUs, the name by which they find rank 0, and the
 //! configuration that they train.
 //!
-//! The manifest is for `kubectl apply`, on Kubernetes 1.27 and later. Where a pod is, its index says: it is the rank. Ranks
+//! The manifest is for `kubectl apply`, on Kubernetes 1.27 and later. Where a pod is, its index says: it is the rank, or, where pods have
+//! several, torchrun's `--node-rank` of the process that starts them. Ranks
 //! meet at the pod of index 0, whose name the headless service makes known. The run's folder is in a volume that all pods
 //! mount, and is made by whichever comes first; every pod goes on with what is there, so a Job whose pods are made again goes
 //! on from the newest checkpoint.
@@ -17,13 +18,15 @@ const RETRIES: usize = 100;
 /// The longest name: a pod's host name is this, a dash and its index, and has at most 63 characters.
 const LONGEST_NAME: usize = 52;
 
-/// A training whose ranks are pods.
+/// A training whose ranks are pods, or processes in them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pods {
     /// The Job's name, its service's and its configuration's; see [`pod_name`].
     pub name: String,
-    /// How many pods, each of which is a rank.
-    pub ranks: usize,
+    /// How many pods.
+    pub pods: usize,
+    /// Ranks in each of them; 0 is one.
+    pub ranks_per_pod: usize,
     /// The image that has the program.
     pub image: String,
     /// The program's path in the image.
@@ -34,7 +37,7 @@ pub struct Pods {
     pub run: String,
     /// The configuration, as the run's `config.toml` has it.
     pub config: String,
-    /// Cores of each pod.
+    /// Cores of each rank.
     pub cpus: Option<usize>,
     /// GPUs of each pod.
     pub gpus: Option<usize>,
@@ -74,8 +77,8 @@ impl Pods {
              \x20   batch.kubernetes.io/job-name: {name}\n---\n\
              apiVersion: batch/v1\nkind: Job\nmetadata:\n  name: {name}\nspec:\n  completionMode: Indexed\n\
              \x20 completions: {0}\n  parallelism: {0}\n  backoffLimit: {1}\n",
-            self.ranks,
-            if self.requeue { RETRIES * self.ranks } else { 0 },
+            self.pods,
+            if self.requeue { RETRIES * self.pods } else { 0 },
         );
         if let Some(seconds) = self.seconds {
             let _ = writeln!(text, "  activeDeadlineSeconds: {seconds}");
@@ -99,24 +102,24 @@ impl Pods {
         for line in self.script().lines() {
             let _ = writeln!(text, "          {line}");
         }
-        text.push_str(
-            "        env:\n        - name: RANK\n          valueFrom:\n            fieldRef:\n\
+        let _ = write!(
+            text,
+            "        env:\n        - name: {}\n          valueFrom:\n            fieldRef:\n\
              \x20             fieldPath: metadata.annotations['batch.kubernetes.io/job-completion-index']\n",
+            self.index(),
         );
         let master = format!("{name}-0.{name}");
-        let world = self.ranks.to_string();
-        for (key, value) in [
-            ("WORLD_SIZE", world.as_str()),
-            ("LOCAL_RANK", "0"),
-            ("LOCAL_WORLD_SIZE", "1"),
-            ("MASTER_ADDR", &master),
-            ("MASTER_PORT", "29500"),
-        ] {
+        let world = self.pods.to_string();
+        // Pods that start several ranks tell each of them its place.
+        let alone = [("WORLD_SIZE", world.as_str()), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")];
+        let alone = alone.into_iter().filter(|_| self.ranks_per_pod <= 1);
+        for (key, value) in alone.chain([("MASTER_ADDR", master.as_str()), ("MASTER_PORT", "29500")]) {
             let _ = writeln!(text, "        - name: {key}\n          value: {}", scalar(value));
         }
         if self.cpus.is_some() || self.gpus.is_some() {
             text.push_str("        resources:\n          limits:\n");
-            for (kind, number) in [("cpu", self.cpus), ("nvidia.com/gpu", self.gpus)] {
+            let cpus = self.cpus.map(|cpus| cpus * self.ranks_per_pod.max(1));
+            for (kind, number) in [("cpu", cpus), ("nvidia.com/gpu", self.gpus)] {
                 if let Some(number) = number {
                     let _ = writeln!(text, "            {kind}: {number}");
                 }
@@ -133,18 +136,32 @@ impl Pods {
         text
     }
 
+    /// The variable with the pod's index.
+    fn index(&self) -> &'static str {
+        if self.ranks_per_pod > 1 { "NODE_RANK" } else { "RANK" }
+    }
+
     /// What each pod runs.
     fn script(&self) -> String {
+        let place = match self.ranks_per_pod {
+            0 | 1 => String::new(),
+            ranks => format!(
+                " --nnodes {} --node-rank \"$NODE_RANK\" --nproc-per-node {ranks} --master-addr \"$MASTER_ADDR\" --master-port \
+                 \"$MASTER_PORT\"",
+                self.pods
+            ),
+        };
         format!(
             "run={run}\n\
              # Whichever pod comes first makes the run's folder; a configuration that is there already stays.\n\
              mkdir -p \"$run\"\n\
              if ! [ -f \"$run/config.toml\" ]; then\n\
-             \x20 cp /etc/phalanx/config.toml \"$run/.config.$RANK\" && mv \"$run/.config.$RANK\" \"$run/config.toml\"\n\
+             \x20 cp /etc/phalanx/config.toml \"$run/.config.${index}\" && mv \"$run/.config.${index}\" \"$run/config.toml\"\n\
              fi\n\
              # The name of rank 0's pod is known some seconds after the pod was made.\n\
              for second in $(seq 300); do getent hosts \"$MASTER_ADDR\" >/dev/null && break; sleep 1; done\n\
-             exec {program} train --resume --interrupted-code {INTERRUPTED} --out \"$run\"\n",
+             exec {program} train{place} --resume --interrupted-code {INTERRUPTED} --out \"$run\"\n",
+            index = self.index(),
             run = word(&format!("/runs/{}", self.run)),
             program = word(&self.program),
         )
@@ -168,7 +185,7 @@ mod tests {
     fn pods() -> Pods {
         Pods {
             name: "cvae".into(),
-            ranks: 4,
+            pods: 4,
             image: "registry.example/phalanx:1".into(),
             program: "phalanx".into(),
             claim: "shared".into(),
@@ -195,7 +212,7 @@ mod tests {
         ] {
             assert!(manifest.lines().any(|own| own == line), "{line}\n{manifest}");
         }
-        for word in ["limits", "Deadline", "DisruptionTarget"] {
+        for word in ["limits", "Deadline", "DisruptionTarget", "NODE_RANK", "nnodes"] {
             assert!(!manifest.contains(word), "{word}\n{manifest}");
         }
         let more =
@@ -209,6 +226,23 @@ mod tests {
         ] {
             assert!(more.lines().any(|own| own == line), "{line}\n{more}");
         }
+    }
+
+    #[test]
+    fn a_pod_of_several_ranks_starts_them_by_their_place() {
+        let manifest = Pods { ranks_per_pod: 8, cpus: Some(3), gpus: Some(8), ..pods() }.manifest();
+        for line in [
+            "  completions: 4",
+            "        - name: NODE_RANK",
+            "            cpu: 24",
+            "            nvidia.com/gpu: 8",
+            "          exec 'phalanx' train --nnodes 4 --node-rank \"$NODE_RANK\" --nproc-per-node 8 --master-addr \"$MASTER_ADDR\" \
+             --master-port \"$MASTER_PORT\" --resume --interrupted-code 75 --out \"$run\"",
+        ] {
+            assert!(manifest.lines().any(|own| own == line), "{line}\n{manifest}");
+        }
+        // What torchrun would set is each rank's own.
+        assert!(!manifest.contains("WORLD_SIZE") && !manifest.contains("name: RANK"), "{manifest}");
     }
 
     #[test]
@@ -226,7 +260,10 @@ mod tests {
 
     #[test]
     fn what_a_pod_runs_is_a_script_of_the_shell() {
-        let checked = std::process::Command::new("sh").args(["-n", "-c", &pods().script()]).status();
-        assert!(checked.expect("a shell").success(), "{}", pods().script());
+        for ranks_per_pod in [1, 8] {
+            let script = Pods { ranks_per_pod, ..pods() }.script();
+            let checked = std::process::Command::new("sh").args(["-n", "-c", &script]).status();
+            assert!(checked.expect("a shell").success(), "{script}");
+        }
     }
 }

@@ -21,10 +21,14 @@ mod kubernetes;
 mod limit;
 mod queue;
 mod record;
+mod survival;
+mod torchrun;
 
 pub use error::ClusterError;
-pub use job::{Job, TASK, tasks_of_array};
+pub use job::{Job, TASK, Work, tasks_of_array};
 pub use kubernetes::{INTERRUPTED, Pods, pod_name};
 pub use limit::{seconds_of, time_left};
 pub use queue::{Queued, Slurm};
 pub use record::JobRecord;
+pub use survival::{Survival, survival};
+pub use torchrun::Torchrun;

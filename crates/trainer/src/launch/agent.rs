@@ -36,6 +36,8 @@ pub struct Order {
     pub master: String,
     /// What connections between ranks must prove to know.
     pub secret: String,
+    /// Whether those who are left go on when ranks die; how many must be, they know themselves.
+    pub survives: bool,
 }
 
 impl std::fmt::Debug for Order {
@@ -122,7 +124,7 @@ impl Order {
             arguments: self.arguments,
             ranks,
             logs: self.folder.join("logs"),
-            least: None,
+            least: self.survives.then_some(0),
             replacements: Replacements::default(),
             secret_file: None,
             quiet: false,
@@ -132,8 +134,9 @@ impl Order {
                 master: self.master,
                 host: self.host,
                 environment: self.environment,
-                secret: self.secret,
+                secret: Some(self.secret),
             }),
+            interrupted_code: None,
         };
         let asked = Arc::new(AtomicUsize::new(0));
         let heard = asked.clone();

@@ -59,7 +59,7 @@ pub(super) fn line_of(secret: &str) -> String {
 }
 
 /// The variable that names a file with the ranks' secret.
-pub(super) const SECRET_FILE: &str = "PHALANX_SECRET_FILE";
+pub const SECRET_FILE: &str = "PHALANX_SECRET_FILE";
 
 /// The first line of a leash: a fresh secret, unless the ranks find one where their environment says. With a file the secret is
 /// written there, for its owner alone, and ranks find it there too.

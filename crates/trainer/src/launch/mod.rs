@@ -25,7 +25,7 @@ mod remote;
 
 pub use agent::{AgentError, Order};
 pub use hosts::{Hosts, HostsError};
-pub use leash::Leash;
+pub use leash::{Leash, SECRET_FILE};
 pub use remote::{RemoteError, RemoteSupervisor};
 pub use report::FailureReport;
 pub(crate) use stop::Hearing;

@@ -89,6 +89,8 @@ pub struct RemoteSupervisor {
     pub environment: BTreeMap<String, String>,
     /// What connections between ranks must prove to know.
     pub secret: String,
+    /// Whether ranks, and whole hosts, may be lost while the others go on.
+    pub survives: bool,
 }
 
 /// A connection to a host.
@@ -177,7 +179,8 @@ impl RemoteSupervisor {
                 one.poll()?;
             }
             let ended = all.0.iter().all(|one| one.ended.is_some());
-            if all.0.iter().any(Connection::has_failed) {
+            let goes_on = self.survives && self.goes_on(&logs, &all.0);
+            if !goes_on && all.0.iter().any(Connection::has_failed) {
                 let since = *failing.get_or_insert_with(Instant::now);
                 let known = self.reports(&logs).iter().any(|report| !report.consequence);
                 if ended || since.elapsed() > if known { SETTLE } else { CAUSE } {
@@ -188,7 +191,9 @@ impl RemoteSupervisor {
                     return Err(self.failure(&logs, cut));
                 }
             } else if ended {
-                let before = all.0.iter().any(|one| one.ended.is_some_and(|status| !status.success()));
+                let obeyed =
+                    |one: &Connection| one.ended.is_some_and(|status| status.code() == Some(ABORTED.into()));
+                let before = all.0.iter().any(obeyed);
                 return Ok(if before { Ended::BeforeMeeting } else { Ended::Finished });
             }
             match interrupts() {
@@ -223,6 +228,7 @@ impl RemoteSupervisor {
                 world_size: self.hosts.ranks(),
                 master: self.hosts.master().to_owned(),
                 secret: self.secret.clone(),
+                survives: self.survives,
             };
             let spawn = |source| RemoteError::Spawn {
                 command: self.ssh.first().cloned().unwrap_or_default(),
@@ -247,6 +253,12 @@ impl RemoteSupervisor {
             all.0.push(one);
         }
         Ok(all)
+    }
+
+    /// Whether the others go on without the hosts that have failed: there are some, and no rank has said that it was its own fault.
+    fn goes_on(&self, logs: &Path, all: &[Connection]) -> bool {
+        let some_left = all.iter().any(|one| !one.has_failed());
+        some_left && !self.reports(logs).iter().any(FailureReport::is_own_fault)
     }
 
     fn reports(&self, logs: &Path) -> Vec<FailureReport> {

@@ -21,6 +21,9 @@ pub struct FailureReport {
     /// Whether the other ranks go on without it.
     #[serde(default)]
     pub left_out: bool,
+    /// Whether its process has ended without a word, and others go on.
+    #[serde(default)]
+    pub died: bool,
 }
 
 impl FailureReport {
@@ -33,6 +36,7 @@ impl FailureReport {
             message: message.into(),
             consequence,
             left_out: false,
+            died: false,
         }
     }
 
@@ -59,6 +63,11 @@ impl FailureReport {
         let aside = logs.join(format!(".rank-{}.error.json", self.rank));
         std::fs::write(&aside, serde_json::to_vec(self)?)?;
         std::fs::rename(aside, path)
+    }
+
+    /// Whether the rank has failed by itself, which ends a run also where it outlives ranks.
+    pub fn is_own_fault(&self) -> bool {
+        !self.consequence && !self.left_out && !self.died
     }
 
     /// Reads the report of `rank`, if it left one.

@@ -91,6 +91,8 @@ pub enum Ended {
     BeforeMeeting,
     /// They were ended at once on request.
     Aborted,
+    /// They were told to stop, here or elsewhere, and have saved: ranks say so by [`Supervisor::interrupted_code`].
+    Interrupted,
 }
 
 /// What is needed to run one program as several ranks on this machine.
@@ -114,6 +116,8 @@ pub struct Supervisor {
     pub quiet: bool,
     /// Which of the ranks of several hosts these are, if they are not all.
     pub place: Option<Place>,
+    /// What ranks end with, besides 0, that were told to stop and have saved.
+    pub interrupted_code: Option<u8>,
 }
 
 /// The ranks of one host among those of several.
@@ -129,8 +133,9 @@ pub struct Place {
     pub host: String,
     /// Further variables of the ranks' environment.
     pub environment: BTreeMap<String, String>,
-    /// What connections between ranks must prove to know: ranks hear it over their standard input.
-    pub secret: String,
+    /// What connections between ranks must prove to know: ranks hear it over their standard input. Nothing if they find it elsewhere, or
+    /// have none.
+    pub secret: Option<String>,
 }
 
 impl std::fmt::Debug for Place {
@@ -173,6 +178,8 @@ struct Rank {
     missed: bool,
     /// Whether another was started in its place, if one may be.
     replaced: bool,
+    /// What it ends with if it was interrupted and has saved.
+    interrupted_code: Option<u8>,
 }
 
 /// A file with the ranks' secret, which is there as long as they are.
@@ -215,7 +222,7 @@ impl Supervisor {
     pub fn run(&self, interrupts: impl Fn() -> usize) -> Result<Ended, LaunchError> {
         let kept = Kept(self.secret_file.as_deref());
         let secret = match &self.place {
-            Some(place) => leash::line_of(&place.secret),
+            Some(place) => leash::line_of(place.secret.as_deref().unwrap_or_default()),
             None => leash::first_line(kept.0).map_err(|source| LaunchError::Spawn { rank: 0, source })?,
         };
         let mut ranks = self.start(&secret)?;
@@ -235,13 +242,12 @@ impl Supervisor {
                     // Ranks that wait for one that has obeyed complain that it is gone.
                     Some(report) if !(obeyed && report.consequence) => Err(self.told(report)),
                     _ if obeyed => Ok(Ended::BeforeMeeting),
+                    _ if ranks.0.iter().any(Rank::was_interrupted) => Ok(Ended::Interrupted),
                     _ => Ok(Ended::Finished),
                 };
             }
-            let failed = |rank: &Rank| {
-                let failed = matches!(rank.ended, Some((_, status)) if !status.success());
-                failed && !rank.missed && !(asked_to_stop && rank.has_obeyed())
-            };
+            let failed =
+                |rank: &Rank| rank.has_failed() && !rank.missed && !(asked_to_stop && rank.has_obeyed());
             if ranks.0.iter().any(failed) {
                 let since: &Instant = first_failure.get_or_insert_with(Instant::now);
                 let own = ranks.0.iter().any(|rank| failed(rank) && !self.report(rank).consequence);
@@ -336,7 +342,8 @@ impl Supervisor {
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let child = command.spawn().map_err(|source| LaunchError::Spawn { rank, source })?;
-        let mut rank = Rank { rank, child, ended: None, missed: false, replaced: false };
+        let interrupted_code = self.interrupted_code;
+        let mut rank = Rank { rank, child, ended: None, missed: false, replaced: false, interrupted_code };
         // Not by its arguments or its environment, which others can list.
         rank.tell(secret);
         if let Some(place) = &self.place {
@@ -373,8 +380,7 @@ impl Supervisor {
         let Some(least) = self.least else { return };
         for at in 0..ranks.len() {
             let rank = &ranks[at];
-            let died = matches!(rank.ended, Some((_, status)) if !status.success() && !rank.has_obeyed());
-            if !died || rank.missed {
+            if !rank.has_failed() || rank.has_obeyed() || rank.missed {
                 continue;
             }
             // One that has come later, and has failed because of others, is missed like one that has died.
@@ -383,10 +389,9 @@ impl Supervisor {
             if FailureReport::read(&self.logs, rank.rank).is_some_and(is_own) {
                 continue;
             }
-            let fails = |rank: &&Rank| matches!(rank.ended, Some((_, status)) if !status.success());
-            if ranks.len() - ranks.iter().filter(fails).count() >= least {
+            if ranks.len() - ranks.iter().filter(|rank| rank.has_failed()).count() >= least {
                 // If it cannot be written, the end of the run says who is missing, and not why.
-                let _ = self.report(rank).write(&self.logs);
+                let _ = FailureReport { died: true, ..self.report(rank) }.write(&self.logs);
                 ranks[at].missed = true;
             }
         }
@@ -427,16 +432,16 @@ impl Supervisor {
     /// The first failure by a rank's own fault, or else the first; ranks in `ended_here` were ended on purpose, and those that
     /// were `asked` to stop may have obeyed.
     fn failure(&self, ranks: &[Rank], ended_here: &[usize], asked: bool) -> Option<FailureReport> {
-        let succeeded = |rank: &Rank| matches!(rank.ended, Some((_, status)) if status.success());
+        let succeeded = |rank: &Rank| rank.ended.is_some() && !rank.has_failed();
         if ranks.iter().any(succeeded) && ranks.iter().all(|rank| rank.missed || succeeded(rank)) {
             return None;
         }
         let failed = ranks.iter().filter_map(|rank| {
-            let (when, status) = rank.ended?;
+            let (when, _) = rank.ended?;
             let on_purpose = ended_here.contains(&rank.rank) || (asked && rank.has_obeyed());
             let reported = FailureReport::read(&self.logs, rank.rank).is_some();
             // A rank that was ended on purpose counts only if it has complained by itself before.
-            (!status.success() && (!on_purpose || reported)).then(|| (self.report(rank), rank.missed, when))
+            (rank.has_failed() && (!on_purpose || reported)).then(|| (self.report(rank), rank.missed, when))
         });
         // Those who have gone on without a rank say what has ended them.
         let order = |(report, missed, when): &(FailureReport, bool, Instant)| {
@@ -453,6 +458,17 @@ impl Supervisor {
 }
 
 impl Rank {
+    /// Whether it has ended as one that was interrupted and has saved.
+    fn was_interrupted(&self) -> bool {
+        let code = self.interrupted_code.map(i32::from);
+        code.is_some() && self.ended.is_some_and(|(_, status)| status.code() == code)
+    }
+
+    /// Whether it has ended, and not well.
+    fn has_failed(&self) -> bool {
+        self.ended.is_some_and(|(_, status)| !status.success()) && !self.was_interrupted()
+    }
+
     /// Whether it has ended as one that was asked to before it had met the others.
     fn has_obeyed(&self) -> bool {
         self.ended.is_some_and(|(_, status)| status.code() == Some(ABORTED.into()))

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -58,6 +59,18 @@ impl JoinTicket {
             }
         }
         Err(RunError::Malformed { path: joins.to_owned(), problem: "has no number left".to_owned() })
+    }
+
+    /// Keeps newcomers from these numbers, which ranks of the run have.
+    ///
+    /// # Errors
+    /// If the folder cannot be written.
+    pub fn reserve(joins: &Path, numbers: Range<usize>) -> Result<(), RunError> {
+        for number in numbers {
+            let folder = joins.join(number.to_string());
+            fs::create_dir_all(&folder).map_err(RunError::io("create", &folder))?;
+        }
+        Ok(())
     }
 
     /// That of a process whose number was claimed for it.

@@ -8,6 +8,7 @@
 //! | `state.json` | what the run is doing now: see [`RunState`] |
 //! | `requests/` | what users have asked the run for, and it has not heard yet: see [`Request`] |
 //! | `joins/` | processes that want to take part, where the world may change: see [`JoinTicket`] |
+//! | `job.sh`, `job.json`; `join.sh`, `join-N.json` | the job that trains it, and jobs that join it ([`crate::cluster`]) |
 //! | `summary.json` | how the run ended, what it reached and what it cost |
 //! | `checkpoints/` | [`checkpoint`]s: safetensors and a JSON index |
 //! | `samples/` | grids of pictures, as PNG |

@@ -25,17 +25,36 @@ pub enum Request {
     Save,
     /// To save a checkpoint and end.
     Stop,
+    /// To go on without the rank of this number, which leaves; where the world may change.
+    Leave(usize),
 }
 
 impl Request {
-    /// Its name: `pause`, `resume`, `save` or `stop`.
+    /// Its name: `pause`, `resume`, `save`, `stop` or `leave`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pause => "pause",
             Self::Resume => "resume",
             Self::Save => "save",
             Self::Stop => "stop",
+            Self::Leave(_) => "leave",
         }
+    }
+
+    /// What its file says: its name, and of `leave` the rank's number behind it.
+    fn text(self) -> String {
+        match self {
+            Self::Leave(number) => format!("leave {number}"),
+            other => other.name().to_owned(),
+        }
+    }
+
+    /// What a file says.
+    fn parse(text: &str) -> Option<Self> {
+        let leave =
+            text.strip_prefix("leave ").and_then(|number| number.trim().parse().ok()).map(Self::Leave);
+        let all = [Self::Pause, Self::Resume, Self::Save, Self::Stop];
+        leave.or_else(|| all.into_iter().find(|request| request.name() == text))
     }
 
     /// Why a run by a strategy of this name cannot do it, if it cannot.
@@ -64,7 +83,7 @@ impl Request {
         let name = format!("{now:020}-{}-{count}", std::process::id());
         let (aside, path) = (folder.join(format!(".{name}")), folder.join(name));
         // Renamed into place so that nobody reads half of it.
-        fs::write(&aside, self.name()).map_err(RunError::io("write", &aside))?;
+        fs::write(&aside, self.text()).map_err(RunError::io("write", &aside))?;
         fs::rename(&aside, &path).map_err(RunError::io("write", &path))?;
         Ok(path)
     }
@@ -82,8 +101,7 @@ impl Request {
             let bytes = fs::read(&path).map_err(RunError::io("read", &path))?;
             fs::remove_file(&path).map_err(RunError::io("remove", &path))?;
             let text = String::from_utf8_lossy(&bytes).trim().to_owned();
-            let all = [Self::Pause, Self::Resume, Self::Save, Self::Stop];
-            Ok(all.into_iter().find(|request| request.name() == text).ok_or(text))
+            Ok(Self::parse(&text).ok_or(text))
         };
         names.into_iter().map(|name| take(folder.join(name))).collect()
     }
@@ -98,7 +116,7 @@ mod tests {
         let place = tempfile::tempdir().expect("a folder");
         let folder = place.path().join("requests");
         assert_eq!(Request::take(&folder).expect("no folder is no request"), []);
-        let asked = [Request::Save, Request::Pause, Request::Resume, Request::Stop];
+        let asked = [Request::Save, Request::Pause, Request::Resume, Request::Leave(12), Request::Stop];
         let files = asked.map(|request| request.post(&folder).expect("writes"));
         assert!(files.iter().all(|file| file.exists()));
         fs::write(folder.join(".half"), "sa").expect("writes");

@@ -1,5 +1,6 @@
 //! `state.json`: what a run is doing now, for those who watch it.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -57,6 +58,9 @@ pub struct RunState {
     /// rank 0 here.
     #[serde(default)]
     pub meetings: u64,
+    /// Where the world may change: who takes part, by number, and on which host.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub members: BTreeMap<usize, String>,
 }
 
 impl RunState {

@@ -2,6 +2,7 @@
 //! minutes.
 
 mod cluster;
+mod elastic;
 
 use std::fs;
 use std::path::Path;
@@ -24,6 +25,8 @@ fn jobs_of_a_real_slurm() {
     a_cancelled_job_saves_and_stays_away(&cluster);
     a_job_stops_before_its_time_is_up(&cluster);
     tasks_of_an_array_have_seeds_of_their_own(&cluster);
+    elastic::a_job_goes_on_while_its_ranks_change(&cluster);
+    elastic::a_cancelled_job_ends_in_one_step(&cluster);
 }
 
 /// A batch script without `srun` is no rank; a step on uneven nodes is a world; a step on a part of the allocation begins there.
@@ -54,12 +57,16 @@ fn what_cannot_be_a_job_is_refused(cluster: &Cluster) {
         ("submit tiny --array 3-1 --out x", "names no tasks"),
         ("submit tiny --partition none --out gone", "sbatch says"),
         ("status gone-too", "was not submitted"),
+        ("submit tiny --elastic 2:3 --ranks-per-node 4 --out x", "elastic.max"),
+        ("submit --join alone", "world does not change"),
+        ("submit --join alone --requeue", "cannot be used with"),
     ] {
         let output = cluster.phalanx(line);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && said.contains(words), "{line}: {said}");
     }
     let script = cluster.succeed("submit tiny --nodes 2 --ranks-per-node 2 --time 5 --dry-run --out dry");
+    assert!(script.contains("--kill-on-bad-exit=1") && !script.contains("--no-kill"), "{script}");
     assert!(script.contains("#SBATCH --nodes=2") && !cluster.path("dry").exists(), "{script}");
 }
 

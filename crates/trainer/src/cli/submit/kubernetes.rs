@@ -1,4 +1,4 @@
-//! `phalanx submit --kubernetes`: the manifest of a Job whose pods are ranks.
+//! `phalanx submit --kubernetes`: the manifest of a Job whose pods are ranks, or start those of a node.
 
 use clap::Args;
 
@@ -13,7 +13,8 @@ use crate::console::out;
 /// What only Kubernetes asks for.
 #[derive(Debug, Args)]
 pub(super) struct KubernetesArgs {
-    /// Writes a manifest of Kubernetes instead of a job of SLURM: an indexed Job of --nodes pods, a rank in each. Needs --dry-run,
+    /// Writes a manifest of Kubernetes instead of a job of SLURM: an indexed Job of --nodes pods with --ranks-per-node
+    /// ranks in each. Needs --dry-run,
     /// --image and --volume-claim; give what it prints to `kubectl apply -f -`.
     #[arg(long, requires = "dry_run", requires = "image", requires = "volume_claim")]
     pub(super) kubernetes: bool,
@@ -38,10 +39,12 @@ pub(super) fn show(program: &Program, args: &SubmitArgs) -> Result<(), CliError>
             return refuse(format!("{option} is for SLURM; Kubernetes has none, leave it out"));
         }
     }
-    if args.ranks_per_node != 1 {
+    if let Some(gpus) =
+        args.gpus_per_node.filter(|gpus| args.ranks_per_node > 1 && *gpus != args.ranks_per_node)
+    {
         return refuse(format!(
-            "a pod is one rank: take --nodes {} without --ranks-per-node",
-            args.nodes * args.ranks_per_node
+            "--gpus-per-node {gpus}: each of the {0} ranks of a pod takes a GPU; take --gpus-per-node {0}",
+            args.ranks_per_node
         ));
     }
     if args.train.resume {
@@ -51,9 +54,16 @@ pub(super) fn show(program: &Program, args: &SubmitArgs) -> Result<(), CliError>
         );
     }
     let mut train = args.train.clone();
-    train.ranks = u32::try_from(args.nodes).ok();
+    train.ranks = u32::try_from(args.ranks()).ok();
     let resolved = configuration(program, &train, None)?;
     check(program, &resolved)?;
+    if resolved.config.elastic().is_some() {
+        return refuse(
+            "elastic.min: a pod that is made again looks for all others anew, and those who are left have gone on without it; leave out \
+             --elastic, and take --requeue, which goes on from the newest checkpoint"
+                .to_owned(),
+        );
+    }
     let name = pod_name(&resolved.name);
     let run = args.train.out.as_ref().map_or_else(|| name.clone(), |out| out.display().to_string());
     let run = run.trim_start_matches("/runs/").to_owned();
@@ -62,7 +72,8 @@ pub(super) fn show(program: &Program, args: &SubmitArgs) -> Result<(), CliError>
     }
     let pods = Pods {
         name,
-        ranks: args.nodes,
+        pods: args.nodes,
+        ranks_per_pod: args.ranks_per_node,
         image: args.kubernetes.image.clone().unwrap_or_default(),
         program: program.name().to_owned(),
         claim: args.kubernetes.volume_claim.clone().unwrap_or_default(),

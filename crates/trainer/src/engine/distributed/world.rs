@@ -102,7 +102,8 @@ impl World {
     /// Checks that the configured strategy can be followed here.
     ///
     /// # Errors
-    /// [`TrainError::Setup`] if it wants all ranks in one process and these are several.
+    /// [`TrainError::Setup`] if it wants all ranks in one process and these are several, or if these are more or fewer than a world that
+    /// changes may have.
     pub fn check(&self, config: &Config) -> Result<(), TrainError> {
         if in_one_process(config) && self.size() > 1 && matches!(self.link, Link::Process(_)) {
             return Err(TrainError::Setup(format!(
@@ -112,7 +113,15 @@ impl World {
                 self.size()
             )));
         }
-        Ok(())
+        match config.elastic() {
+            Some(bounds) if !bounds.contains(&self.size()) => Err(TrainError::Setup(format!(
+                "a launcher has started {} ranks, and there may be {} (elastic.min) to {} (elastic.max)",
+                self.size(),
+                bounds.start(),
+                bounds.end()
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// A text that rank 0 makes once all ranks have met, on every rank. They part afterwards, to meet again for the training:
@@ -158,9 +167,9 @@ pub fn in_one_process(config: &Config) -> bool {
 pub fn launcher_world() -> Result<Option<World>, TrainError> {
     let Some(mut config) = WorldConfig::from_env()? else { return Ok(None) };
     if std::env::var_os(SUPERVISED).is_some() {
-        // All ranks were started within one moment; one that is not there soon never comes. Connections to hosts take longer.
-        let by_ssh = std::env::var_os("MASTER_PORT").is_none();
-        config.connect_timeout = Duration::from_secs(if by_ssh { 60 } else { 9 });
+        // Ranks of one host were started within one moment; one that is not there soon never comes. Others may take longer.
+        let is_here = config.local_world_size == config.world_size;
+        config.connect_timeout = Duration::from_secs(if is_here { 9 } else { 60 });
     }
     Ok(Some(World::new(config)))
 }

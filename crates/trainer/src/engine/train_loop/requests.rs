@@ -1,11 +1,12 @@
 //! What users ask a run for while it goes on: rank 0, or whoever has taken over from it, hears it, and all ranks do it between the
 //! same two steps.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::Run;
 use crate::engine::TrainError;
-use crate::engine::distributed::{Agreed, Interlude, Job, StopReason};
+use crate::engine::distributed::{Agreed, Distributed, Interlude, Job, StopReason};
 use crate::engine::observer::{Event, Observer, Started};
 use crate::run::{Doing, MetricsWriter, Request, RunError, RunFolder, RunState, Waiting, host_name};
 
@@ -27,6 +28,9 @@ pub(super) struct Desk {
     /// Who waits to be let in, and whether some were asked in and have not come yet.
     waiting: Waiting,
     are_asked_in: bool,
+    /// Ranks that are to leave, and whether one was told to and has not left yet.
+    leaving: Vec<usize>,
+    is_one_leaving: bool,
 }
 
 /// Why no further step is begun in this world.
@@ -73,7 +77,7 @@ impl Desk {
     pub(super) fn go_on(&mut self, meetings: u64, ranks: usize) -> Result<(), TrainError> {
         before(&self.folder, meetings)?;
         (self.state.meetings, self.state.world_size) = (meetings, ranks);
-        self.are_asked_in = false;
+        (self.are_asked_in, self.is_one_leaving) = (false, false);
         Ok(self.write()?)
     }
 
@@ -94,6 +98,7 @@ impl Desk {
             host: host_name(),
             process: std::process::id(),
             meetings,
+            members: BTreeMap::new(),
         };
         let (now, waiting) = (Instant::now(), Waiting::at(&folder.joins()));
         Self {
@@ -104,6 +109,8 @@ impl Desk {
             pause_wanted,
             waiting,
             are_asked_in: false,
+            leaving: Vec::new(),
+            is_one_leaving: false,
         }
     }
 
@@ -114,19 +121,19 @@ impl Desk {
         if theirs { Ok(()) } else { self.state.write(&path) }
     }
 
-    /// Passes on what was asked for since the last look, unless that was a moment ago, and tells how far the run is. There is `room`
-    /// for so many more ranks.
+    /// Passes on what was asked for since the last look, unless that was a moment ago, and tells how far the run is.
     fn attend(
         &mut self,
         step: u64,
-        room: usize,
-        job: &Job,
+        distributed: &Distributed,
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
         if self.looked.elapsed() < LOOK {
             return Ok(());
         }
         self.looked = Instant::now();
+        let (job, room) = (distributed.job(), distributed.room());
+        self.tell_members(distributed)?;
         if room > 0 && !self.are_asked_in {
             let mut come = self.waiting.look()?;
             come.truncate(room);
@@ -139,13 +146,15 @@ impl Desk {
             let request = match request {
                 Ok(request) => request,
                 Err(text) => {
-                    let problem = format!("asked for `{text}`; a run knows pause, resume, save and stop");
+                    let problem =
+                        format!("asked for `{text}`; a run knows pause, resume, save, stop and leave N");
                     tracing::warn!("{problem}");
                     observer.event(&Event::Note(format!("warning: {problem}")));
                     continue;
                 }
             };
-            if let Some(why) = request.refusal(&self.state.strategy) {
+            let refusal = request.refusal(&self.state.strategy);
+            if let Some(why) = refusal.or_else(|| self.refuses_to_leave(request, distributed)) {
                 tracing::warn!("{why}");
                 observer.event(&Event::Note(format!("warning: {why}")));
                 continue;
@@ -153,6 +162,7 @@ impl Desk {
             tracing::info!("asked to {} after step {step}", request.name());
             match request {
                 Request::Stop => job.request_stop(&StopReason::Asked)?,
+                Request::Leave(number) => self.leaving.push(number),
                 other => {
                     self.pause_wanted = match other {
                         Request::Pause => true,
@@ -163,8 +173,50 @@ impl Desk {
                 }
             }
         }
+        self.have_one_leave(distributed)?;
         if self.written.elapsed() >= WRITE && self.state.step != step {
             self.tell(self.state.doing, step)?;
+        }
+        Ok(())
+    }
+
+    /// Says who takes part, once it has changed.
+    fn tell_members(&mut self, distributed: &Distributed) -> Result<(), RunError> {
+        if !distributed.is_elastic() {
+            return Ok(());
+        }
+        let numbers = distributed.numbers();
+        if !numbers.iter().eq(self.state.members.keys()) {
+            let hosts = numbers.iter().map(|number| (*number, distributed.host_of(*number)));
+            self.state.members = hosts.collect();
+            self.write()?;
+        }
+        Ok(())
+    }
+
+    /// Why a rank is not told to leave, if that is what is asked for and it cannot.
+    fn refuses_to_leave(&self, request: Request, distributed: &Distributed) -> Option<String> {
+        let Request::Leave(number) = request else { return None };
+        if !distributed.is_elastic() {
+            return Some("a rank can leave where the world may change (train --elastic MIN:MAX)".to_owned());
+        }
+        if !distributed.numbers().contains(&number) || self.leaving.contains(&number) {
+            return Some(format!("rank {number} does not take part, or leaves already"));
+        }
+        let left = distributed.data_size().saturating_sub(self.leaving.len() + 1);
+        (left < distributed.least()).then(|| {
+            format!("without rank {number} {left} would be left, and elastic.min = {}", distributed.least())
+        })
+    }
+
+    /// Has ranks leave, one after the other: each time all others meet again. The one at the desk is the last.
+    fn have_one_leave(&mut self, distributed: &Distributed) -> Result<(), TrainError> {
+        self.leaving.retain(|number| distributed.numbers().contains(number));
+        let own = distributed.number();
+        let next = self.leaving.iter().copied().min_by_key(|number| (*number == own, *number));
+        if let Some(number) = next.filter(|_| !self.is_one_leaving) {
+            self.is_one_leaving = true;
+            distributed.job().request(Interlude::Leave(number))?;
         }
         Ok(())
     }
@@ -237,7 +289,7 @@ impl Run<'_> {
                             return Ok(Some(Break::Stop(reason)));
                         }
                     }
-                    Request::Resume | Request::Stop => {}
+                    Request::Resume | Request::Stop | Request::Leave(_) => {}
                 },
                 Some(Agreed::Interlude(other)) => return Ok(Some(Break::World(other))),
             }
@@ -276,7 +328,10 @@ impl Run<'_> {
                 None => self.distributed.job().next(LOOK)?,
             };
             match asked {
-                None | Some(Agreed::Interlude(Interlude::Asked(Request::Pause | Request::Stop))) => {}
+                None
+                | Some(Agreed::Interlude(Interlude::Asked(
+                    Request::Pause | Request::Stop | Request::Leave(_),
+                ))) => {}
                 Some(Agreed::Interlude(Interlude::Asked(Request::Resume))) => break None,
                 Some(Agreed::Interlude(Interlude::Asked(Request::Save))) => {
                     self.save_now(metrics.as_deref_mut(), observer)?;
@@ -310,7 +365,7 @@ impl Run<'_> {
     /// Hears users, on rank 0.
     fn attend(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
         let Some(desk) = &mut self.desk else { return Ok(()) };
-        desk.attend(self.state.step, self.distributed.room(), self.distributed.job(), observer)
+        desk.attend(self.state.step, &self.distributed, observer)
     }
 
     /// Tells, on rank 0, that the run does something else now.
