@@ -410,3 +410,42 @@ fn what_cannot_change_is_refused_by_name() {
         assert!(!output.status.success() && said.contains(problem), "{line}: {said}");
     }
 }
+
+/// The autoencoder and a ResNet-18 with batch norm by four ranks, two, three and one come to the hashes of one rank alone.
+#[test]
+#[ignore = "whole networks: cargo xtask test --full"]
+fn four_become_two_three_and_one() {
+    let resnet = "--set model.kind=resnet18 --set model.width=4 --set model.image_size=32 --set model.sync_batch_norm=false \
+        --set optim.kind=sgd --set optim.lr=0.05";
+    for model in ["", resnet] {
+        let line =
+            format!("{model} --set train.logical_ranks=4 --set train.steps=40 --set eval.enabled=false");
+        let (expected, _) = undisturbed(&line);
+        for strategy in ["ddp", "fsdp --set elastic.redundancy=1"] {
+            let place = tempfile::tempdir().expect("a folder");
+            let line = format!("{line} --strategy {strategy} --elastic 1:4 {}", held_up(4, 60));
+            let mut running = Running::start(place.path(), &line);
+            for (left, came, size) in [("0,2", false, 2), ("", true, 3), ("1,3", false, 1)] {
+                let before = running.step();
+                running.wait_for("three steps", |run| run.step() >= before + 3);
+                if came {
+                    running.join();
+                } else {
+                    let output = phalanx(place.path(), &format!("leave run --rank {left}")).output();
+                    assert!(output.expect("phalanx runs").status.success(), "{strategy}");
+                }
+                running.wait_for("the next world", |run| run.size() == size);
+            }
+            let run = running.place.clone();
+            running.end();
+            assert_eq!(hashes(&run), expected, "{model} {strategy}");
+            let sizes: Vec<usize> = Summary::read(&run.join("summary.json"))
+                .expect("a summary")
+                .changes
+                .iter()
+                .map(|change| change.ranks)
+                .collect();
+            assert_eq!(sizes, [3, 2, 3, 2, 1], "{model} {strategy}");
+        }
+    }
+}

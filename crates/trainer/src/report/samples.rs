@@ -32,6 +32,8 @@ pub(crate) struct Samples {
 
 /// The most bytes of a picture that is shown.
 const MAX_BYTES: u64 = 16 << 20;
+/// How often a picture is halved at most.
+const MOST_HALVINGS: u32 = 6;
 /// The most prompts that are listed.
 const MAX_PROMPTS: usize = 256;
 
@@ -65,6 +67,32 @@ impl Samples {
         let prompts = String::from_utf8_lossy(&prompts);
         samples.prompts = prompts.lines().take(MAX_PROMPTS).map(str::to_owned).collect();
         samples
+    }
+}
+
+impl Sample {
+    /// The picture in at most so many bytes: as it is, or so many times smaller that it fits. A picture that is no longer one is
+    /// left as it is.
+    pub(crate) fn within(&self, bytes: usize) -> Self {
+        if self.png.len() <= bytes {
+            return self.clone();
+        }
+        let smaller =
+            image::load_from_memory_with_format(&self.png, image::ImageFormat::Png).ok().and_then(|image| {
+                (1..=MOST_HALVINGS).find_map(|halvings| {
+                    let (width, height) = ((self.width >> halvings).max(1), (self.height >> halvings).max(1));
+                    let mut png = std::io::Cursor::new(Vec::new());
+                    image.thumbnail_exact(width, height).write_to(&mut png, image::ImageFormat::Png).ok()?;
+                    let png = png.into_inner();
+                    (png.len() <= bytes || halvings == MOST_HALVINGS).then(|| Self {
+                        png,
+                        width,
+                        height,
+                        ..self.clone()
+                    })
+                })
+            });
+        smaller.unwrap_or_else(|| self.clone())
     }
 }
 
@@ -116,5 +144,34 @@ mod tests {
         assert!(samples.damaged[0].contains("step-00000001.png is no picture"), "{:?}", samples.damaged);
         assert!(samples.damaged[1].contains("is cut off"), "{:?}", samples.damaged);
         assert!(Samples::read(&folder.path().join("none"), 4).shown.is_empty());
+    }
+
+    #[test]
+    fn large_pictures_are_made_smaller_until_they_fit() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let noise =
+            |x: u32, y: u32| (x.wrapping_mul(2_654_435_761) ^ y.wrapping_mul(40_503)).wrapping_mul(97) >> 7;
+        let picture = image::RgbImage::from_fn(200, 100, |x, y| {
+            image::Rgb([noise(x, y) as u8, noise(y, x) as u8, noise(x + 7, y) as u8])
+        });
+        picture.save(folder.path().join("step-00000001.png")).expect("saves");
+        let samples = Samples::read(folder.path(), 1);
+        let whole = &samples.shown[0];
+        assert_eq!(whole.within(whole.png.len()), *whole);
+        let small = whole.within(whole.png.len() - 1);
+        assert!(small.png.len() < whole.png.len() && (small.width, small.height) == (100, 50));
+        let smaller = whole.within(6000);
+        assert!(
+            smaller.png.len() <= 6000 && smaller.width * 2 == smaller.height * 4,
+            "{}",
+            smaller.png.len()
+        );
+        assert_eq!(read_size(&smaller.png), (smaller.width, smaller.height));
+        assert_eq!(whole.within(0).width, 3, "no smaller than that");
+    }
+
+    fn read_size(png: &[u8]) -> (u32, u32) {
+        let image = image::load_from_memory(png).expect("a picture");
+        (image.width(), image.height())
     }
 }

@@ -8,6 +8,11 @@ use base64::engine::general_purpose::STANDARD;
 use super::Page;
 use crate::report::html::escape;
 use crate::report::run::RunData;
+use crate::report::samples::Sample;
+
+/// Bytes of all pictures of a page together, and of one at least: pictures of many runs are made smaller until they fit.
+const BYTES: usize = 8 << 20;
+const LEAST: usize = 24 << 10;
 
 impl Page<'_> {
     /// The pictures of all runs that drew any.
@@ -18,21 +23,23 @@ impl Page<'_> {
         if drawn.is_empty() {
             return;
         }
+        let pictures: usize = drawn.iter().map(|(_, run)| run.samples.shown.len()).sum();
+        let each = (BYTES / pictures).max(LEAST);
         self.section("Samples");
         self.push("<div class=\"samples\">");
         for (number, run) in drawn {
-            let html = samples(run, number, report.runs.len() > 1);
+            let html = samples(run, number, report.runs.len() > 1, each);
             self.push(&html);
         }
         self.push("</div></section>");
     }
 }
 
-/// The pictures of a run. Without scripts the last one is seen.
-fn samples(run: &RunData, number: usize, named: bool) -> String {
+/// The pictures of a run, of at most so many bytes each. Without scripts the last one is seen.
+fn samples(run: &RunData, number: usize, named: bool, bytes: usize) -> String {
     let samples = &run.samples;
     let mut html = format!("<figure class=\"sample\" id=\"sample-{number}\">");
-    let caption = match (named, samples.all > samples.shown.len()) {
+    let mut caption = match (named, samples.all > samples.shown.len()) {
         (true, false) => run.name.clone(),
         (false, false) => "grids of samples".to_owned(),
         (named, true) => format!(
@@ -42,9 +49,14 @@ fn samples(run: &RunData, number: usize, named: bool) -> String {
             samples.all
         ),
     };
+    let shown: Vec<Sample> = samples.shown.iter().map(|sample| sample.within(bytes)).collect();
+    let pairs = || shown.iter().zip(&samples.shown);
+    if let Some((small, whole)) = pairs().find(|(small, whole)| small.width < whole.width) {
+        let _ = write!(caption, ", {} pixels across in place of {}", small.width, whole.width);
+    }
     let _ = write!(html, "<figcaption>{}</figcaption><div class=\"pictures\">", escape(&caption));
     let last = samples.shown.len() - 1;
-    for (at, sample) in samples.shown.iter().enumerate() {
+    for (at, sample) in shown.iter().enumerate() {
         let _ = write!(
             html,
             "<img width=\"{}\" height=\"{}\" alt=\"Samples after step {}\" data-step=\"{}\" src=\"data:image/png;base64,{}\"{}>",
