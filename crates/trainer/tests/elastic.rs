@@ -398,7 +398,7 @@ fn what_cannot_change_is_refused_by_name() {
     for (line, problem) in [
         ("--elastic 2:4 --strategy d-psgd", "fsdp and hsdp do"),
         ("--elastic 2:4 --set elastic.redundancy=1", "zero1, zero2 and fsdp"),
-        ("--elastic 2:4 --set train.device=cuda", "set train.device = cpu"),
+        ("--elastic 2:4 --set train.graphs=true", "train.graphs"),
         ("--elastic 2:4 --set train.logical_ranks=3", "train.logical_ranks = 3"),
         ("--elastic 2:4 --set codec.kind=int8", "codec.kind"),
         ("--elastic 4:2", "MIN:MAX"),

@@ -84,11 +84,3 @@ fn ranks_with_gpus_are_lost_and_others_come() {
         }
     }
 }
-
-#[test]
-fn graphs_of_worlds_that_change_are_refused() {
-    let Some(place) = Place::new() else { return };
-    let line = "train tiny --steps 1 --set train.ranks=2 --elastic 1:2 --set train.graphs=true --out refused";
-    let said = place.fail(line);
-    assert!(said.contains("train.graphs"), "{said}");
-}
