@@ -111,7 +111,11 @@ fn ranks_that_issue_different_operations_are_told_apart() {
                 let comm = comm.about(&"the last layer".into());
                 let mut values = [1.0_f32; 8];
                 let failed = match rank {
-                    1 => comm.broadcast(&mut values, 0),
+                    1 => {
+                        // The others are to have begun: whoever hears of the end before that has nothing to be told of.
+                        std::thread::sleep(Duration::from_millis(500));
+                        comm.broadcast(&mut values, 0)
+                    }
                     _ => comm.all_reduce(&mut values, ReduceOp::Sum),
                 };
                 failed.expect_err("they disagree");
