@@ -22,6 +22,7 @@ pub(crate) fn read(files: &[PathBuf], fallback: Vec<String>) -> Result<(EncodedI
     let mut class_names: Option<Vec<String>> = None;
     for path in files {
         let file = std::fs::File::open(path).map_err(|error| DataError::io(path, error))?;
+        let there = file.metadata().map_err(|error| DataError::io(path, error))?.len();
         let reader = SerializedFileReader::new(file).map_err(|error| broken(path, &error))?;
         let metadata = reader.metadata().file_metadata();
         let said = metadata
@@ -38,6 +39,7 @@ pub(crate) fn read(files: &[PathBuf], fallback: Vec<String>) -> Result<(EncodedI
         let num_classes = class_names.as_ref().unwrap_or(&fallback).len();
         let image_column = find_column(metadata.schema_descr(), &IMAGE_COLUMNS, path)?;
         let label_column = find_column(metadata.schema_descr(), &[LABEL_COLUMN], path)?;
+        check_places(&reader, &[image_column, label_column], there, path)?;
         images.begin_file(path);
         let mut row = 0;
         for group in 0..reader.num_row_groups() {
@@ -72,6 +74,26 @@ fn find_column(schema: &SchemaDescriptor, names: &[&str], file: &Path) -> Result
             reason: format!("no column {}; it has {}", names.join(" or "), found.join(", ")),
         }
     })
+}
+
+/// Checks that columns lie within a file of so many bytes, as its reader takes for granted.
+fn check_places<R: FileReader>(reader: &R, columns: &[usize], there: u64, file: &Path) -> Result<()> {
+    for (number, group) in reader.metadata().row_groups().iter().enumerate() {
+        for column in columns.iter().map(|column| group.column(*column)) {
+            let first = column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset());
+            let end = u64::try_from(first).ok().zip(u64::try_from(column.compressed_size()).ok());
+            let end = end.and_then(|(first, size)| first.checked_add(size));
+            if end.is_none_or(|end| end > there) {
+                let reason = format!(
+                    "column {} of row group {number} has {} bytes from byte {first} on, which are not all in a file of {there}",
+                    column.column_path().string(),
+                    column.compressed_size()
+                );
+                return Err(DataError::Parquet { file: file.to_path_buf(), reason });
+            }
+        }
+    }
+    Ok(())
 }
 
 fn read_images(
