@@ -1,11 +1,8 @@
 //! Processes that a training consists of, as the system lists them, and signals to them.
 
-use std::net::{Shutdown, TcpStream};
-use std::os::fd::AsFd as _;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result};
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 /// The processes that `parent` has started, with the ranks that their environments say.
 pub(crate) fn ranks_of(parent: u32) -> Vec<(usize, u32)> {
@@ -38,7 +35,13 @@ pub(crate) fn signal(process: u32, name: &str) -> Result<()> {
 }
 
 /// Shuts all TCP connections of a process, as a network does that fails; whether there was one. Both ends find it closed.
+#[cfg(target_os = "linux")]
 pub(crate) fn cut(process: u32) -> Result<bool> {
+    use std::net::{Shutdown, TcpStream};
+    use std::os::fd::AsFd as _;
+
+    use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
     let Some(id) = i32::try_from(process).ok().and_then(Pid::from_raw) else { return Ok(false) };
     // Whoever has ended meanwhile has no connections.
     let Ok(handle) = pidfd_open(id, PidfdFlags::empty()) else { return Ok(false) };
@@ -60,4 +63,9 @@ pub(crate) fn cut(process: u32) -> Result<bool> {
         }
     }
     Ok(found)
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn cut(_: u32) -> Result<bool> {
+    anyhow::bail!("connections of other processes are cut on Linux alone")
 }
