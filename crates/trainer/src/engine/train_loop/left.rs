@@ -22,7 +22,7 @@ use crate::engine::observer::{Event, Observer, named};
 use crate::run::{DeadRank, read_metrics};
 
 /// The step from which on the others share the work of one that has died, as long as they have not agreed on it.
-const UNKNOWN: u64 = u64::MAX;
+pub(super) const UNKNOWN: u64 = u64::MAX;
 
 /// Where a rank was when another was lost.
 #[derive(Debug, Serialize, Deserialize)]
@@ -109,7 +109,12 @@ impl Run<'_> {
         let share = self.distributed.share();
         self.shares.change(until, share);
         if self.is_first() {
-            self.attend_to_the_rest(first.written, observer)?;
+            if self.desk.is_none() {
+                self.by_rank = Some(ByRank::open(self.folder, first.written, self.seconds_before)?);
+                self.behind.retain(|(report, ..)| report.step > first.written);
+                self.losses.begin_after(first.written);
+            }
+            self.keep_the_desk(first.written, observer)?;
         }
         for dead in self.dead.iter_mut().filter(|dead| dead.from_step == UNKNOWN) {
             dead.from_step = until + 1;
@@ -136,15 +141,20 @@ impl Run<'_> {
             true => self.lines_until(step)?.last().map_or(0, crate::run::Line::step),
             false => self.losses.written(),
         };
+        let lacks_samples = self.lacks_samples(step);
+        let (followed, evaluated) = (self.followed, self.evaluated.clone());
+        Ok(Standing { step, followed, unsaved, evaluated, written, lacks_samples })
+    }
+
+    /// Whether samples of a step are missing, on a rank that takes over from the one that was to draw them.
+    pub(super) fn lacks_samples(&self, step: u64) -> bool {
         let (due, last) = (self.config.sample.every, step == self.plan.stop);
-        let lacks_samples = is_first
+        self.is_first()
             && self.desk.is_none()
             && step > 0
             && self.state.training.draws()
             && self.plan.is_due(due, step, last)
-            && !self.samples_of(step).exists();
-        let (followed, evaluated) = (self.followed, self.evaluated.clone());
-        Ok(Standing { step, followed, unsaved, evaluated, written, lacks_samples })
+            && !self.samples_of(step).exists()
     }
 
     /// The lines of metrics of steps up to one.
@@ -155,8 +165,12 @@ impl Run<'_> {
         Ok(lines)
     }
 
-    /// What the first rank of those who are left does for all: goes on with it, or takes it over. Metrics are written up to a step.
-    fn attend_to_the_rest(&mut self, written: u64, observer: &mut dyn Observer) -> Result<(), TrainError> {
+    /// What the first rank does for all: goes on with it, or takes it over. Metrics are written up to a step.
+    pub(super) fn keep_the_desk(
+        &mut self,
+        written: u64,
+        observer: &mut dyn Observer,
+    ) -> Result<(), TrainError> {
         let meetings = self.distributed.meetings();
         match &mut self.desk {
             Some(desk) => desk.go_on(meetings, self.distributed.data_size())?,
@@ -167,9 +181,6 @@ impl Run<'_> {
                     written + 1
                 );
                 self.desk = Some(Desk::take_over(self.folder, &started, meetings, self.pauses)?);
-                self.by_rank = Some(ByRank::open(self.folder, written, self.seconds_before)?);
-                self.behind.retain(|(report, ..)| report.step > written);
-                self.losses.begin_after(written);
                 self.take_over_last()?;
                 observer.take_over(&started);
             }
@@ -181,7 +192,7 @@ impl Run<'_> {
     }
 
     /// The last losses and measures that are written, for the summary.
-    pub(super) fn take_over_last(&mut self) -> Result<(), TrainError> {
+    fn take_over_last(&mut self) -> Result<(), TrainError> {
         let losses = self.state.training.phases().into_iter().map(|phase| named(&phase.name, "loss"));
         let losses: BTreeSet<String> = losses.collect();
         for line in self.lines_until(self.state.step)? {

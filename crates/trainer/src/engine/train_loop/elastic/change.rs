@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use phalanx_collectives::WorldConfig;
 
 use super::super::Run;
+use super::super::left::UNKNOWN;
 use super::super::losses::Losses;
-use super::super::requests::Desk;
 use super::super::state::TrainState;
 use super::Undo;
 use super::copies::Copies;
@@ -20,9 +20,6 @@ use crate::engine::train_loop::RunEnd;
 use crate::engine::training::Weights;
 use crate::run::checkpoint::Held;
 use crate::run::{DeadRank, Invitation, JoinTicket, WorldChange};
-
-/// The steps from which on others do a dead rank's work, as long as they have not agreed on it.
-const UNKNOWN: u64 = u64::MAX;
 
 impl Run<'_> {
     /// Goes on in another world after ranks were lost, if that is what has ended the steps.
@@ -323,28 +320,6 @@ impl Run<'_> {
             epoch: self.plan.place(step - 1).0,
             ..StepReport::default()
         })
-    }
-
-    /// What the first rank does for all: goes on with it, or takes it over. Metrics are written up to a step.
-    fn keep_the_desk(&mut self, written: u64, observer: &mut dyn Observer) -> Result<(), TrainError> {
-        let meetings = self.distributed.meetings();
-        match &mut self.desk {
-            Some(desk) => desk.go_on(meetings, self.distributed.data_size())?,
-            None => {
-                let started = self.started();
-                tracing::warn!(
-                    "this rank takes over from rank 0: it writes metrics from step {} on",
-                    written + 1
-                );
-                self.desk = Some(Desk::take_over(self.folder, &started, meetings, self.pauses)?);
-                self.take_over_last()?;
-                observer.take_over(&started);
-            }
-        }
-        match &self.desk {
-            Some(desk) => desk.ask_again(self.distributed.job()),
-            None => Ok(()),
-        }
     }
 
     /// Tells who is gone, who has come, and what that has cost so far.

@@ -167,15 +167,8 @@ impl Run<'_> {
         let step = elastic.reached;
         let followed = self.followed.min(step);
         let unsaved = self.saver.interrupt().or(self.unsaved);
-        let is_first = self.distributed.rank() == 0;
         let written = self.lines_until(step)?.last().map_or(0, crate::run::Line::step);
-        let (due, last) = (self.config.sample.every, step == self.plan.stop);
-        let lacks_samples = is_first
-            && self.desk.is_none()
-            && step > 0
-            && self.state.training.draws()
-            && self.plan.is_due(due, step, last)
-            && !self.samples_of(step).exists();
+        let lacks_samples = self.lacks_samples(step);
         let own = self.elastic.iter().flat_map(|elastic| &elastic.told).map(Bits::from);
         let mut told: Vec<Bits> = own.collect();
         if let Some(before) = before {
