@@ -131,8 +131,8 @@ impl DataParallel {
     /// # Errors
     /// [`ShardingError::Mesh`] if the mesh lacks an axis, [`ShardingError::Strategy`] if the strategy cannot go by the
     /// algorithm, gathers no parameters that could be quantised, or cannot have them kept on the host, [`ShardingError::Codec`] if the codec does not know the
-    /// gradients' type or the processor that computes them, or there are logical ranks, [`ShardingError::LogicalRanks`] and
-    /// [`ShardingError::LogicalDevice`] if these are too few or lie on GPUs; otherwise as [`DataParallel::new`].
+    /// gradients' type or the processor that computes them, or there are logical ranks, [`ShardingError::LogicalRanks`] if these are too
+    /// few; otherwise as [`DataParallel::new`].
     pub fn with_options(
         store: &ParamStore,
         mesh: ProcessMesh,
@@ -170,9 +170,6 @@ impl DataParallel {
         let placed = placed.transpose()?;
         if placed.is_some() {
             options.sums_exactly()?;
-            if params.iter().any(|param| !param.place().is_host()) {
-                return Err(ShardingError::LogicalDevice);
-            }
         }
         check_same_model(store, &comm)?;
         let (shards, replicas) = match strategy.axis {

@@ -75,11 +75,6 @@ pub enum ShardingError {
         /// How many ranks.
         ranks: usize,
     },
-    /// Logical ranks compute on processors.
-    #[error(
-        "logical ranks are computed by processors, whose kernels give the same bits on any number of threads; set train.device = cpu"
-    )]
-    LogicalDevice,
     /// Two ranks built different models.
     #[error("rank {rank} built another model than rank 0: {difference}")]
     ModelsDiffer {

@@ -173,7 +173,7 @@ fn what_cannot_be_is_refused_by_name() {
         ("codec.kind=int8 train.ranks=2", "codecs round"),
         ("codec.kind=lossless train.ranks=2", "add up in the order of ranks"),
         ("train.strategy=fsdp codec.weights=bf16 train.ranks=2", "set both to none"),
-        ("train.device=cuda", "set train.device = cpu"),
+        ("train.device=cuda train.graphs=true", "set train.graphs = false"),
         ("train.logical_ranks=12", "is not at least train.logical_ranks 12"),
     ] {
         let said = refused(settings);

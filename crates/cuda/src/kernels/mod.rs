@@ -12,7 +12,7 @@
 //! # To add a kernel
 //!
 //! 1. A template and its instances in `kernels/FAMILY.cu`, declared by `KERNEL(name_TYPE, threads, parameters…)` of the prelude
-//!    within `FOR_TYPE(…)`; a new file is a line in `sources.rs`. There are no headers, no sums by atomics, and sizes of 64 bits
+//!    within `FOR_TYPE(…)`; a new file is a line in `sources.rs`. There are no headers, no sums of floats by atomics, and sizes of 64 bits
 //!    where elements are counted. Packs of 16 bytes (`each`, `load`, `store`) where memory's speed counts, with a way for
 //!    addresses that are not aligned. What only a GPU has gets a plain twin under `PHALANX_FIBRES`.
 //! 2. A launcher here, which checks what it is given.
@@ -42,6 +42,7 @@ mod batch_norm;
 mod group_norm;
 
 mod depthwise;
+mod exact_squares;
 mod images;
 mod lookups;
 mod losses;
@@ -69,6 +70,7 @@ pub use codec_low_rank::{
 };
 pub use depthwise::{depthwise, depthwise_backward_input, depthwise_backward_weight, depthwise_supports};
 pub use elementwise::{affine, neg, unary, unary_backward};
+pub use exact_squares::{exact_squares, exact_squares_value};
 pub use gated::{geglu, geglu_backward};
 pub use group_norm::{group_norm, group_norm_backward};
 pub use images::{ImageBatch, images, put_rows};

@@ -77,6 +77,7 @@ families! {
     RANDOM = "random";
     LOSSES = "losses";
     UPDATES = "updates";
+    EXACT_SQUARES = "exact_squares";
     IMAGES = "images";
     CODEC_CHUNKS = "codec_chunks";
     CODEC_ENTRIES = "codec_entries";

@@ -13,6 +13,7 @@ mod batch_norms;
 mod codecs;
 mod elements;
 mod entries;
+mod exact;
 mod last;
 mod low_rank;
 mod maps;

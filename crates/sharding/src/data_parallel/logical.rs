@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use phalanx_collectives::{CommStats, Communicator};
+use phalanx_tensor::FlatStorage;
 use phalanx_tensor::host::HostSliceMut;
-use phalanx_tensor::{FlatStorage, Place};
 
 use super::shards::{ShardSlots, Spares, Sums};
 use crate::beside::{Pending, Worker};
@@ -166,7 +166,7 @@ impl TreeSum {
         let nodes: Vec<Vec<Range<usize>>> = (0..ranks).map(|rank| tree.nodes(self.placed.of(rank))).collect();
         let before = |rank: usize| nodes[..rank].iter().map(Vec::len).sum::<usize>();
         let (count, len) = (before(ranks), own.len());
-        let room = FlatStorage::unwritten((count * len).max(1), full.dtype(), &Place::host())?;
+        let room = full.room_beside((count * len).max(1))?;
         for round in 0..nodes.iter().map(Vec::len).max().unwrap_or(0) {
             let sent = sums.get(round);
             let out = |rank| if sent.is_some() { self.falls_to(rank, full.len()) } else { 0..0 };
@@ -180,10 +180,15 @@ impl TreeSum {
             self.comm.all_to_allv_into((&mut InPlace::new(sent)?, &out), (to, &inn))?;
         }
         let additions = tree.additions(&nodes.concat());
-        room.with_slice_mut(|slice| match slice {
-            HostSliceMut::F32(values) => add_up(values, len, &additions),
-            HostSliceMut::F64(values) => add_up(values, len, &additions),
-        })?;
+        if room.array().is_host() {
+            room.with_slice_mut(|slice| match slice {
+                HostSliceMut::F32(values) => add_up(values, len, &additions),
+                HostSliceMut::F64(values) => add_up(values, len, &additions),
+            })?;
+        } else {
+            let part = |at: usize| room.narrow(at * len..(at + 1) * len);
+            additions.iter().try_for_each(|[left, right]| part(*left)?.add(&part(*right)?))?;
+        }
         Ok(room.narrow(0..len)?)
     }
 }

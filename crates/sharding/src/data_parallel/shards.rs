@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use phalanx_tensor::host::HostSliceMut;
 use phalanx_tensor::{FlatParam, FlatStorage, UnreducedGrads};
 
 use crate::logical::ShardTree;
@@ -153,7 +152,7 @@ impl ShardSlots {
         let last = self.own.end - 1;
         let mut sums = std::mem::take(&mut self.sums[bucket]);
         self.tree.push(&mut sums, (last..self.own.end, full.clone()), |left, right| {
-            add(&right, &left)?;
+            right.add(&left)?;
             spares.keep(bucket, left);
             Ok::<_, ShardingError>(right)
         })?;
@@ -165,25 +164,9 @@ impl ShardSlots {
         let shard = self.own.start + self.added[bucket];
         self.added[bucket] += 1;
         self.tree.push(&mut self.sums[bucket], (shard..shard + 1, gradients), |left, right| {
-            add(&left, &right)?;
+            left.add(&right)?;
             spares.keep(bucket, right);
             Ok(left)
         })
     }
-}
-
-/// Adds numbers to others.
-fn add(to: &FlatStorage, from: &FlatStorage) -> Result<()> {
-    fn each<T: Copy + std::ops::AddAssign>(to: &mut [T], from: &[T]) {
-        to.iter_mut().zip(from).for_each(|(to, from)| *to += *from);
-    }
-    let added = to.with_slice_mut(|to| {
-        from.with_slice_mut(|from| match (to, from) {
-            (HostSliceMut::F32(to), HostSliceMut::F32(from)) => each(to, from),
-            (HostSliceMut::F64(to), HostSliceMut::F64(from)) => each(to, from),
-            // Both are gradients of one bucket.
-            _ => {}
-        })
-    });
-    Ok(added??)
 }

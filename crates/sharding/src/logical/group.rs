@@ -4,15 +4,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use phalanx_collectives::CommError;
-use phalanx_tensor::host::HostSliceMut;
 use phalanx_tensor::{Array, FlatStorage, HookResult, ProcessGroup};
 
 use super::placement::LogicalRanks;
 use super::tree::ShardTree;
 use super::turns::ShardTurns;
-use crate::{Result, ShardingError};
+use crate::Result;
 
 /// The first `members` logical ranks, as one of them sees them. Their operations are those of all ranks that have some of them;
 /// sums are taken along the tree over the shards, in f64.
@@ -97,29 +96,17 @@ impl ShardGroup {
     }
 }
 
-/// The elements of an array of the host in f64.
+/// The elements of an array in f64.
 fn read(values: &Array) -> Result<Vec<f64>> {
-    Ok(open(values)?.with_slice_mut(|slice| match slice {
-        HostSliceMut::F32(values) => values.iter().map(|value| f64::from(*value)).collect(),
-        HostSliceMut::F64(values) => values.to_vec(),
-    })?)
+    let flat = values.to_host()?.flatten_all()?;
+    Ok(flat.to_dtype(DType::F64)?.to_vec1()?)
 }
 
 /// Overwrites elements from `start` on.
 fn write(values: &Array, start: usize, numbers: &[f64]) -> Result<()> {
-    Ok(open(values)?.with_slice_mut(|slice| match slice {
-        HostSliceMut::F32(values) => {
-            values[start..].iter_mut().zip(numbers).for_each(|(to, number)| *to = *number as f32);
-        }
-        HostSliceMut::F64(values) => values[start..][..numbers.len()].copy_from_slice(numbers),
-    })?)
-}
-
-fn open(values: &Array) -> Result<FlatStorage> {
-    match values.is_host() {
-        true => Ok(FlatStorage::new(values.reshape(values.elem_count())?)?),
-        false => Err(ShardingError::LogicalDevice),
-    }
+    let flat = FlatStorage::new(values.reshape(values.elem_count())?)?;
+    let numbers = Tensor::new(numbers, &Device::Cpu)?.to_dtype(flat.dtype())?;
+    Ok(flat.narrow(start..start + numbers.elem_count())?.put(&numbers)?)
 }
 
 impl ProcessGroup for ShardGroup {
@@ -159,8 +146,8 @@ mod tests {
     use phalanx_collectives::threads;
 
     use super::*;
-    use crate::RankGroup;
     use crate::mesh::part;
+    use crate::{RankGroup, ShardingError};
 
     /// What each of `members` shards has after an operation on `ranks` ranks.
     fn run(

@@ -66,6 +66,19 @@ pub trait Updates {
     /// If the element type is not supported.
     fn sum_of_squares(&self, x: &Array) -> Result<Array>;
 
+    /// The sum of the squares of all elements, of f32, without rounding: its digits, `[22]` of f64, which, added up over parts element
+    /// by element, are those of the whole ([`phalanx_kernels::ExactSquares::digits`]).
+    ///
+    /// # Errors
+    /// If the element type is not f32.
+    fn exact_squares(&self, x: &Array) -> Result<Array>;
+
+    /// The number that the digits of [`Updates::exact_squares`] mean, rounded down: a scalar of f64.
+    ///
+    /// # Errors
+    /// If there are not as many numbers of f64 as there are digits.
+    fn exact_squares_value(&self, digits: &Array) -> Result<Array>;
+
     /// to ← factor·to, where `factor` is a scalar of f64.
     ///
     /// # Errors

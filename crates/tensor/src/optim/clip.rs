@@ -1,13 +1,12 @@
 //! Clipping gradients by their global norm (Pascanu et al. 2013).
 
-use candle_core::DType;
+use candle_core::{DType, Shape};
 use phalanx_kernels::ExactSquares;
 
 use super::owned;
 use crate::backend::{Array, Place};
-use crate::host::HostSliceMut;
 use crate::store::FlatParam;
-use crate::{Context, Result, TensorError};
+use crate::{Context, Result};
 
 /// The sum of squares over the gradients of owned elements, in f64 and a fixed order: a scalar where the gradients lie, on the host
 /// if some lie there. Ranks that own shards add theirs up.
@@ -15,45 +14,44 @@ use crate::{Context, Result, TensorError};
 /// # Errors
 /// The back end's.
 pub fn grad_sum_of_squares(params: &[FlatParam], context: &Context) -> Result<Array> {
+    total(params, (().into(), context), |grads| grads.backend(context).sum_of_squares(grads))
+}
+
+/// The sum of squares over the gradients of owned elements, exactly, so that it does not depend on which rank owns which of them: its
+/// digits, where [`grad_sum_of_squares`] has the sum. Ranks that own shards add theirs up, and
+/// [`exact_squares_value`](crate::backend::Updates::exact_squares_value) says what they mean.
+///
+/// # Errors
+/// If gradients are not f32; and the back end's.
+pub fn exact_grad_squares(params: &[FlatParam], context: &Context) -> Result<Array> {
+    total(params, (ExactSquares::DIGITS.into(), context), |grads| grads.backend(context).exact_squares(grads))
+}
+
+/// What `of` makes of the gradients of each group of owned elements, added up: numbers of f64 of a shape, where the gradients lie, on
+/// the host if some lie there.
+fn total(
+    params: &[FlatParam],
+    (shape, context): (Shape, &Context),
+    of: impl Fn(&Array) -> Result<Array>,
+) -> Result<Array> {
     let mut total: Option<Array> = None;
     let on_host = params.iter().any(|param| param.trainable() && param.home().is_host());
     for param in owned(params) {
         let Some(grads) = param.owned_grads()? else { continue };
-        let backend = grads.array().backend(context);
         for (at, _) in param.owned_groups() {
-            let squares = backend.sum_of_squares(grads.narrow(at)?.array())?;
-            let squares = if on_host { squares.to_host()?.into() } else { squares };
+            let part = of(grads.narrow(at)?.array())?;
+            let part = if on_host { part.to_host()?.into() } else { part };
             match &total {
-                Some(total) => total.backend(context).accumulate(total, &squares)?,
-                None => total = Some(squares),
+                Some(total) => total.backend(context).accumulate(total, &part)?,
+                None => total = Some(part),
             }
         }
     }
     match total {
         Some(total) => Ok(total),
-        None if on_host => Place::host().full(0.0, (), DType::F64),
-        None => params.first().map_or(&Place::host(), FlatParam::place).full(0.0, (), DType::F64),
+        None if on_host => Place::host().full(0.0, shape, DType::F64),
+        None => params.first().map_or(&Place::host(), FlatParam::place).full(0.0, shape, DType::F64),
     }
-}
-
-/// The sum of squares over the gradients of owned elements, exactly, so that it does not depend on which rank owns which of them:
-/// ranks that own shards add their [`ExactSquares::digits`] up.
-///
-/// # Errors
-/// If gradients are not f32, or lie on a device.
-pub fn exact_grad_squares(params: &[FlatParam], context: &Context) -> Result<ExactSquares> {
-    let mut squares = ExactSquares::default();
-    for param in owned(params) {
-        let Some(grads) = param.owned_grads()? else { continue };
-        grads.with_slice_mut(|values| match values {
-            HostSliceMut::F32(values) => {
-                squares.add(context, values);
-                Ok(())
-            }
-            HostSliceMut::F64(_) => Err(TensorError::dtype("exact sum of squares", DType::F64)),
-        })??;
-    }
-    Ok(squares)
 }
 
 /// Multiplies the gradients of owned elements by `factor`.

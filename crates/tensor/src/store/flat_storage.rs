@@ -25,6 +25,17 @@ impl FlatStorage {
         Ok(Self(place.unwritten_flat(len, dtype)?))
     }
 
+    /// Memory of unspecified content beside these elements and of their type, for whoever overwrites all of it before anybody reads any.
+    ///
+    /// # Errors
+    /// If the memory cannot be had.
+    pub fn room_beside(&self, len: usize) -> Result<Self> {
+        match self.0.device_backend() {
+            Some(backend) => Ok(Self(backend.unwritten(&len.into(), self.dtype())?)),
+            None => Self::unwritten(len, self.dtype(), &Place::host()),
+        }
+    }
+
     /// Memory of zeros.
     ///
     /// # Errors
@@ -181,6 +192,30 @@ impl FlatStorage {
         self.0.copy_from(&source.0)
     }
 
+    /// Adds the elements of `addend`, which lie beside these and are as many and of their type, on the calling thread or by the device.
+    ///
+    /// # Errors
+    /// If they are of another number or type, or lie elsewhere.
+    pub fn add(&self, addend: &Self) -> Result<()> {
+        fn each<T: Copy + std::ops::AddAssign>(to: &mut [T], from: &[T]) {
+            to.iter_mut().zip(from).for_each(|(to, from)| *to += *from);
+        }
+        if (self.len(), self.dtype()) != (addend.len(), addend.dtype()) {
+            let of = |flat: &Self| format!("{} elements of {}", flat.len(), flat.dtype().as_str());
+            return Err(TensorError::shape("add", format!("{} to {}", of(addend), of(self))));
+        }
+        if let Some(backend) = self.0.device_backend() {
+            return if self.is_empty() { Ok(()) } else { backend.accumulate(&self.0, &addend.0) };
+        }
+        self.with_slice_mut(|to| {
+            addend.with_slice_mut(|from| match (to, from) {
+                (HostSliceMut::F32(to), HostSliceMut::F32(from)) => each(to, from),
+                (HostSliceMut::F64(to), HostSliceMut::F64(from)) => each(to, from),
+                _ => {}
+            })
+        })?
+    }
+
     /// Overwrites the elements by those of `source`, which may lie on the other side of the bus.
     ///
     /// # Errors
@@ -246,6 +281,11 @@ mod tests {
         let values = |flat: &FlatStorage| flat.tensor().expect("of the host").to_vec1::<f32>().expect("f32");
         assert_eq!(values(&whole), [0.0, 0.0, 1.0, 1.0, 1.0, 0.0]);
         assert_eq!((values(&copy), copy.bytes()), (vec![0.0; 3], 12));
+        part.add(&copy).expect("as many");
+        part.add(&whole.narrow(2..5).expect("inside").copy().expect("small")).expect("as many");
+        assert_eq!(values(&whole), [0.0, 0.0, 2.0, 2.0, 2.0, 0.0]);
+        let problem = part.add(&whole).expect_err("more").to_string();
+        assert!(problem.contains("6 elements of f32 to 3 elements of f32"), "{problem}");
         assert!(whole.narrow(5..7).is_err());
         let square = Tensor::zeros((2, 3), DType::F32, &Device::Cpu).expect("small");
         assert!(FlatStorage::new(square).is_err());

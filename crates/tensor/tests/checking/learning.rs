@@ -288,6 +288,14 @@ impl Updates for Checking {
         self.hide(&self.cpu().sum_of_squares(&self.open("gradient norm", x)?)?)
     }
 
+    fn exact_squares(&self, x: &Array) -> Result<Array> {
+        self.hide(&self.cpu().exact_squares(&self.open("exact gradient norm", x)?)?)
+    }
+
+    fn exact_squares_value(&self, digits: &Array) -> Result<Array> {
+        self.hide(&self.cpu().exact_squares_value(&self.open("exact gradient norm", digits)?)?)
+    }
+
     fn scale_by(&self, to: &Array, factor: &Array) -> Result<()> {
         self.cpu().scale_by(&self.open("scale", to)?, &self.open("scale", factor)?)
     }

@@ -2,7 +2,7 @@
 
 use phalanx_sharding::{CodecKind, LogicalRanks};
 
-use super::keys::{Config, DeviceKind, WeightCodec};
+use super::keys::{Config, WeightCodec};
 use super::validate::Relations;
 
 impl Config {
@@ -45,9 +45,9 @@ impl Config {
             ),
         );
         relations.require(
-            train.device != DeviceKind::Cuda,
+            !train.graphs,
             KEY,
-            format!("{KEY} = {logical} is for processors, whose kernels give the same bits on any number of threads; set train.device = cpu"),
+            format!("{KEY} = {logical} with train.graphs = true: logical ranks take turns, which is not recorded; set train.graphs = false"),
         );
         relations.require(
             sync.servers == 0,

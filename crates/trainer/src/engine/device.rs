@@ -8,9 +8,6 @@ use super::error::TrainError;
 use crate::config::{Config, DeviceKind, Offload};
 use crate::usage::GpuReading;
 
-/// Why no GPU is taken where there are logical ranks.
-const BY_PROCESSORS: &str = "train.logical_ranks are computed by processors, whose kernels give the same bits on any number of threads";
-
 /// What a rank tells of its device that has no GPU.
 pub(in crate::engine) const HOST: &str = "-";
 
@@ -33,9 +30,6 @@ impl Device {
         if wanted == DeviceKind::Cpu {
             return Ok(Self::processor());
         }
-        if config.logical_ranks().is_some() {
-            return Self::without(wanted, BY_PROCESSORS);
-        }
         match Self::gpu(0, false, wanted) {
             Ok(gpu) => Ok(gpu),
             Err(why) => Self::without(wanted, &why),
@@ -51,9 +45,6 @@ impl Device {
         let wanted = config.train.device;
         if wanted == DeviceKind::Cpu {
             return Ok(Self::processor());
-        }
-        if config.logical_ranks().is_some() {
-            return Self::without(wanted, BY_PROCESSORS);
         }
         if let Some(why) = only_on_processors(config, world) {
             return Self::without(wanted, &why);

@@ -19,6 +19,7 @@ mod elastic;
 mod graphs;
 mod images;
 mod loss_scale;
+mod logical;
 mod machine;
 mod ranks;
 mod synchrony;

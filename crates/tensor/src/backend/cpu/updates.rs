@@ -2,8 +2,10 @@
 
 use std::borrow::Cow;
 
-use candle_core::{Device, Tensor};
-use phalanx_kernels::{adam_step, clip_factor, ema_step, loss_scale_step, scale, sgd_step, sum_of_squares};
+use candle_core::{DType, Device, Tensor};
+use phalanx_kernels::{
+    ExactSquares, adam_step, clip_factor, ema_step, loss_scale_step, scale, sgd_step, sum_of_squares,
+};
 
 use crate::backend::{
     AdamOptions, Array, EmaOptions, LOSS_SCALE_STATE, LossScaleOptions, ScaledStep, SgdOptions, Updates,
@@ -118,6 +120,27 @@ impl Updates for Context {
             Ok::<_, TensorError>(sum_of_squares(self, read.slice::<T>()?))
         })?;
         Ok(tensor_from(vec![total], ())?.into())
+    }
+
+    fn exact_squares(&self, x: &Array) -> Result<Array> {
+        const OP: &str = "exact gradient norm";
+        if x.dtype() != DType::F32 {
+            return Err(TensorError::dtype(OP, x.dtype()));
+        }
+        let read = Contiguous::locked(OP, x.host(OP)?)?;
+        let mut squares = ExactSquares::default();
+        squares.add(self, read.slice::<f32>()?);
+        Ok(tensor_from(squares.digits().to_vec(), ExactSquares::DIGITS)?.into())
+    }
+
+    fn exact_squares_value(&self, digits: &Array) -> Result<Array> {
+        const OP: &str = "exact gradient norm";
+        let read = Contiguous::locked(OP, digits.host(OP)?)?;
+        let digits = read.slice::<f64>()?;
+        let problem = || format!("{} digits; there are {}", digits.len(), ExactSquares::DIGITS);
+        let digits: &[f64; ExactSquares::DIGITS] =
+            digits.try_into().map_err(|_| TensorError::shape(OP, problem()))?;
+        Ok(tensor_from(vec![ExactSquares::from_digits(digits).value()], ())?.into())
     }
 
     fn scale_by(&self, to: &Array, factor: &Array) -> Result<()> {

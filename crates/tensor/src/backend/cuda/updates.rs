@@ -77,6 +77,17 @@ impl Updates for Cuda {
         Ok(self.array(kernels::sum_of_squares(self.gpu(), self.slice("gradient norm", x)?)?, ()))
     }
 
+    fn exact_squares(&self, x: &Array) -> Result<Array> {
+        let digits = kernels::exact_squares(self.gpu(), self.slice("exact gradient norm", x)?)?;
+        let count = digits.len();
+        Ok(self.array(digits, count))
+    }
+
+    fn exact_squares_value(&self, digits: &Array) -> Result<Array> {
+        let digits = self.slice("exact gradient norm", digits)?;
+        Ok(self.array(kernels::exact_squares_value(self.gpu(), digits)?, ()))
+    }
+
     fn scale_by(&self, to: &Array, factor: &Array) -> Result<()> {
         const OP: &str = "scale";
         Ok(kernels::scale_by(self.gpu(), self.slice(OP, to)?, self.slice(OP, factor)?)?)

@@ -57,8 +57,9 @@ impl Run<'_> {
         let (constants, number) = (state.constants(phase), state.step);
         let (context, place, config) = (&self.context, &self.place, self.config);
         let shared = self.key.stream("train").step(number);
-        let run = |shard: usize| -> Result<Vec<f64>, TrainError> {
-            let mut sums = vec![0.0; numbers];
+        // What a device has computed by then is read when all are through, and perhaps later.
+        let run = |shard: usize| -> Result<Vec<Vec<Measure>>, TrainError> {
+            let mut sums: Vec<Vec<Measure>> = (0..numbers).map(|_| Vec::with_capacity(each)).collect();
             let micro_batches = &share.micro_batches[(shard - own.start) * each..][..each];
             for (index, (MicroBatch { batch, offset, ranks: members }, ranks)) in
                 micro_batches.iter().zip(&ranks).enumerate()
@@ -86,9 +87,7 @@ impl Run<'_> {
                 let forward = tracing::trace_span!(target: "phalanx_trace::compute", "forward");
                 let loss = forward.in_scope(|| training.loss(phase, &step))?;
                 let measured = std::iter::once(Measure::of(&loss.value)?).chain(loss.measures);
-                for (sum, part) in sums.iter_mut().zip(measured) {
-                    *sum += part.take()?;
-                }
+                sums.iter_mut().zip(measured).for_each(|(sum, part)| sum.push(part));
                 let backward = tracing::trace_span!(target: "phalanx_trace::compute", "backward");
                 backward.in_scope(|| tape.backward_scaled(&loss.value, factor.clone()))?;
             }
@@ -96,8 +95,14 @@ impl Run<'_> {
         };
         let of_shards = turns.run(run)?;
         gathered().try_for_each(Network::reshard)?;
-        let of_number = |at: usize| of_shards.iter().map(|sums| Measure::from(sums[at])).collect();
-        Ok((0..numbers).map(of_number).collect())
+        let mut of_numbers: Vec<Vec<Measure>> = (0..numbers).map(|_| Vec::with_capacity(own.len())).collect();
+        for sums in of_shards {
+            of_numbers
+                .iter_mut()
+                .zip(sums)
+                .for_each(|(of_number, parts)| of_number.push(Measure::sum(parts)));
+        }
+        Ok(of_numbers)
     }
 }
 

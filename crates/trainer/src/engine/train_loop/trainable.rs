@@ -4,12 +4,12 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{Device, Tensor};
 use phalanx_sharding::{CatchUp, Reduced, Rule, ShardRole, UpdateRule};
 use phalanx_tensor::backend::{Arriving, ScaledStep};
 use phalanx_tensor::optim::{
-    Ema, ExactSquares, LossScale, LossScaleState, Optimizer, Schedule, clip_by_squares, clip_to_norm,
-    exact_grad_squares, grad_sum_of_squares,
+    Ema, LossScale, LossScaleState, Optimizer, Schedule, clip_by_squares, clip_to_norm, exact_grad_squares,
+    grad_sum_of_squares,
 };
 use phalanx_tensor::{Array, Context, FlatParam, LossFactor, Place, TensorError, Value as Variable};
 use serde_json::{Map, Value};
@@ -203,12 +203,9 @@ impl Trainable {
             return Ok(squares);
         }
         // Which rank owns which of them must not show.
-        let own = exact_grad_squares(params, context)?.digits();
-        let digits = Array::from(Tensor::new(&own, &Device::Cpu).map_err(TensorError::from)?);
+        let digits = exact_grad_squares(params, context)?;
         reduced.sum(&digits)?;
-        let mut all = own;
-        all.copy_from_slice(&digits.tensor()?.to_vec1::<f64>().map_err(TensorError::from)?);
-        Ok(Place::host().full(ExactSquares::from_digits(&all).value(), (), DType::F64)?)
+        Ok(digits.backend(context).exact_squares_value(&digits)?)
     }
 
     /// Completes the report of an update of step `step` (counted from 1) by what has come of it, for which this waits.

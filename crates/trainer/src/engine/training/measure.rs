@@ -10,7 +10,7 @@ use crate::engine::error::TrainError;
 #[derive(Debug)]
 pub struct Measure(Number);
 
-type Wait = Box<dyn FnOnce() -> Result<f64, TrainError>>;
+type Wait = Box<dyn FnOnce() -> Result<f64, TrainError> + Send>;
 
 enum Number {
     Known(f64),
@@ -44,13 +44,24 @@ impl Measure {
     /// If the elements are no floating-point numbers; and those of `read`, if it reads them at once.
     pub fn read(
         value: &Value,
-        read: impl FnOnce(&Tensor) -> Result<f64, TrainError> + 'static,
+        read: impl FnOnce(&Tensor) -> Result<f64, TrainError> + Send + 'static,
     ) -> Result<Self, TrainError> {
         let arriving = value.array()?.begin_numbers()?;
         Ok(Self(match arriving.is_here() {
             true => Number::Known(read(&arriving.take()?)?),
             false => Number::Coming(Box::new(move || read(&arriving.take()?))),
         }))
+    }
+
+    /// The sum of several, in order; the only one is as it is.
+    pub(in crate::engine) fn sum(mut measures: Vec<Self>) -> Self {
+        match measures.pop() {
+            Some(only) if measures.is_empty() => only,
+            last => {
+                measures.extend(last);
+                Self(Number::Coming(Box::new(move || measures.into_iter().map(Self::take).sum())))
+            }
+        }
     }
 
     /// The mean of several; of none it is NaN.
