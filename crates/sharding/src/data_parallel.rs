@@ -344,7 +344,8 @@ impl Listener for DataParallel {
         let on_host = param.place().is_host();
         let done = |reduction: &Reduction| on_host && self.replicas.is_none() && reduction.is_done();
         let leaves = self.is_offloaded();
-        let crowded = |running: usize| (scatters || leaves) && running > self.options.prefetch.max(1);
+        let crowds = (scatters || leaves) && !self.sums_on_device();
+        let crowded = |running: usize| crowds && running > self.options.prefetch.max(1);
         while step.running.front().is_some_and(done) || crowded(step.running.len()) {
             let Some(oldest) = step.running.pop_front() else { break };
             self.finish(step, oldest)?;

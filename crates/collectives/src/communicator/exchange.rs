@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use super::{Communicator, open};
 use crate::buffer::{FlatBuffer, on_slice};
+use crate::engine::Engine;
 use crate::error::{CommError, Result};
+use crate::handle::Handle;
 use crate::operation::{Kind, Scope, Tag};
 
 const NAME: &str = "all-to-allv";
@@ -23,34 +25,31 @@ impl Communicator {
         (to, inn): (&mut P, &[Range<usize>]),
     ) -> Result<()> {
         self.check_exchange((from, out), (to, inn))?;
-        let (dtype, lengths) = (from.dtype(), (from.len(), to.len()));
-        let tag = Tag::new(Kind::AllToAllV, dtype, 0);
+        let tag = Tag::new(Kind::AllToAllV, from.dtype(), 0);
         if let Some(under_way) = self.exchange_on_device(tag, (from, out), (to, inn))? {
             return under_way.hand_over();
         }
-        self.run(Scope::World, tag, |engine| {
-            let size = dtype.size();
-            let place = |part: &Range<usize>| part.start * size..part.end * size;
-            let mut all = Vec::new();
-            open(from, (dtype, lengths.0), &mut |slice| {
-                let bytes: &[u8] = on_slice!(slice, |values| bytemuck::cast_slice(values));
-                let parts: Vec<&[u8]> = out.iter().map(|part| &bytes[place(part)]).collect();
-                all = engine.all_to_all(&parts)?;
-                Ok(())
-            })?;
-            open(to, (dtype, lengths.1), &mut |slice| {
-                let bytes: &mut [u8] = on_slice!(slice, |values| bytemuck::cast_slice_mut(values));
-                for (rank, (got, part)) in all.iter().zip(inn).enumerate() {
-                    if got.len() != part.len() * size {
-                        let ours = format!("{} elements of rank {rank}", part.len());
-                        let theirs = format!("{} elements", got.len() / size);
-                        return Err(CommError::Mismatch { rank, ours, theirs });
-                    }
-                    bytes[place(part)].copy_from_slice(got);
-                }
-                Ok(())
-            })
-        })
+        self.run(Scope::World, tag, |engine| exchange(engine, (from, out), (to, inn)))
+    }
+
+    /// [`Communicator::all_to_allv_into`] without waiting: both buffers come back from [`Handle::wait`].
+    pub fn all_to_allv_into_async<B: FlatBuffer, P: FlatBuffer>(
+        &self,
+        (mut from, out): (B, Vec<Range<usize>>),
+        (mut to, inn): (P, Vec<Range<usize>>),
+    ) -> Handle<(B, P)> {
+        let tag = Tag::new(Kind::AllToAllV, from.dtype(), 0);
+        let begun = self
+            .check_exchange((&from, &out), (&to, &inn))
+            .and_then(|()| self.exchange_on_device(tag, (&mut from, &out), (&mut to, &inn)));
+        match begun {
+            Err(error) => Handle::failed(error, self.inner.counters.clone()),
+            Ok(Some(under_way)) => Handle::on_device((from, to), under_way, self.inner.counters.clone()),
+            Ok(None) => self.issue(Scope::World, tag, move |engine| {
+                exchange(engine, (&mut from, &out), (&mut to, &inn))?;
+                Ok((from, to))
+            }),
+        }
     }
 
     fn check_exchange<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
@@ -74,4 +73,34 @@ impl Communicator {
         }
         Ok(())
     }
+}
+
+/// The exchange between buffers of the host.
+fn exchange<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
+    engine: &mut dyn Engine,
+    (from, out): (&mut B, &[Range<usize>]),
+    (to, inn): (&mut P, &[Range<usize>]),
+) -> Result<()> {
+    let (dtype, lengths) = (from.dtype(), (from.len(), to.len()));
+    let size = dtype.size();
+    let place = |part: &Range<usize>| part.start * size..part.end * size;
+    let mut all = Vec::new();
+    open(from, (dtype, lengths.0), &mut |slice| {
+        let bytes: &[u8] = on_slice!(slice, |values| bytemuck::cast_slice(values));
+        let parts: Vec<&[u8]> = out.iter().map(|part| &bytes[place(part)]).collect();
+        all = engine.all_to_all(&parts)?;
+        Ok(())
+    })?;
+    open(to, (dtype, lengths.1), &mut |slice| {
+        let bytes: &mut [u8] = on_slice!(slice, |values| bytemuck::cast_slice_mut(values));
+        for (rank, (got, part)) in all.iter().zip(inn).enumerate() {
+            if got.len() != part.len() * size {
+                let ours = format!("{} elements of rank {rank}", part.len());
+                let theirs = format!("{} elements", got.len() / size);
+                return Err(CommError::Mismatch { rank, ours, theirs });
+            }
+            bytes[place(part)].copy_from_slice(got);
+        }
+        Ok(())
+    })
 }

@@ -110,8 +110,14 @@ pub(crate) fn check_device<T: Element + DeviceRepr>(
             let (mut whole, mut buffer) = (here(own), here(&untouched));
             comm.all_to_allv_into((&mut whole, &out), (&mut buffer, &inn)).expect("sound");
             assert!(buffer.values() == expected, "all-to-all of {out:?} to {inn:?}");
-            let (mut whole, mut on_host) = (own.clone(), untouched);
+            let from = (here(own), out.clone());
+            let later = comm.all_to_allv_into_async(from, (here(&untouched), inn.clone()));
+            assert!(later.wait().expect("sound").1.values() == expected, "all-to-all of {out:?}, later");
+            let (mut whole, mut on_host) = (own.clone(), untouched.clone());
             comm.all_to_allv_into((&mut whole, &out), (&mut on_host, &inn)).expect("sound");
+            let from = (own.clone(), out.clone());
+            let later = comm.all_to_allv_into_async(from, (untouched, inn.clone()));
+            assert!(later.wait().expect("sound").1 == expected, "all-to-all of {out:?} on the host, later");
             assert!(on_host == expected && whole == *own, "all-to-all of {out:?} to {inn:?} on the host");
         }
         let boxed: Box<dyn FlatBuffer> = Box::new(here(own));

@@ -7,6 +7,7 @@ use phalanx_tensor::FlatStorage;
 
 use super::DataParallel;
 use super::coding::Coded;
+use super::logical::Summing;
 use super::shards::ShardSlots;
 use crate::Result;
 use crate::beside::Pending;
@@ -67,7 +68,7 @@ enum Message {
     /// What a codec makes of them.
     Coded(Pending<Coded>),
     /// What logical ranks have come to, along the tree over them.
-    Logical(Pending<Vec<FlatStorage>>),
+    Logical(Summing),
     /// Nothing travels: there is nobody to add to.
     Alone,
 }
@@ -78,15 +79,25 @@ impl Reduction {
             Message::InPlace(handle) => handle.is_done(),
             Message::Scattered(handle) => handle.is_done(),
             Message::Coded(pending) => pending.is_done(),
-            Message::Logical(pending) => pending.is_done(),
+            Message::Logical(summing) => summing.is_done(),
             Message::Alone => true,
         }
     }
 }
 
 impl DataParallel {
+    /// Whether logical ranks' gradients lie on a device. Which bucket is finished before which is started then follows from their
+    /// order alone: ranks have different numbers of logical ranks, and all must give their devices the same operations.
+    pub(super) fn sums_on_device(&self) -> bool {
+        self.logical.is_some() && self.params.iter().any(|param| !param.place().is_host())
+    }
+
     /// Starts the reduction of the next bucket in order.
     pub(super) fn start(&self, step: &mut Reductions) -> Result<()> {
+        while self.sums_on_device() && step.running.len() > self.options.prefetch.max(1) {
+            let Some(oldest) = step.running.pop_front() else { break };
+            self.finish(step, oldest)?;
+        }
         let (bucket, layout) = (self.order[step.started], self.strategy.layout);
         let param = &self.params[bucket];
         // What is issued inside of it is this bucket's.
@@ -100,7 +111,7 @@ impl DataParallel {
         let (full, shard) = param.begin_reduce(layout.scatters())?;
         if let Some((logical, shards)) = self.logical.as_ref().zip(step.shards.as_mut()) {
             let sums = shards.close(bucket, &full, logical.spares())?;
-            let message = Message::Logical(logical.start(&self.labels[bucket], sums, shard.clone()));
+            let message = Message::Logical(logical.start(&self.labels[bucket], sums, shard.clone())?);
             let sum = shard.unwrap_or(full);
             step.running.push_back(Reduction { bucket, sum, message, wire_bytes: 0, crosses: false });
             step.started += 1;
@@ -162,10 +173,11 @@ impl DataParallel {
             (Message::InPlace(handle), _) => self.rounding.received(handle.wait()?.flat(), &sum)?,
             (Message::Coded(pending), Some(coding)) => coding.wait(pending)?,
             (Message::Coded(pending), None) => drop(pending.wait()?),
-            (Message::Logical(pending), _) => match &self.logical {
-                Some(logical) => logical.wait(bucket, pending)?,
-                None => drop(pending.wait()?),
-            },
+            (Message::Logical(summing), _) => {
+                if let Some(logical) = &self.logical {
+                    logical.wait(bucket, summing)?;
+                }
+            }
             (Message::Alone, _) => {}
         }
         let layout = self.strategy.layout;

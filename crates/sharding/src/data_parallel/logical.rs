@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use phalanx_collectives::{CommStats, Communicator};
+use phalanx_collectives::{CommStats, Communicator, Handle};
 use phalanx_tensor::FlatStorage;
 use phalanx_tensor::host::HostSliceMut;
 
@@ -29,9 +29,48 @@ pub(super) struct Logical {
     spares: Spares,
 }
 
+/// A bucket whose gradients are being summed.
+#[derive(Debug)]
+pub(super) enum Summing {
+    /// By the thread beside the one that trains; what comes back is memory that is not needed any more.
+    Beside(Pending<Vec<FlatStorage>>),
+    /// By a device, which has been given what travels and not yet what is added up.
+    OnDevice(Box<(TreeSum, Begun)>),
+}
+
+impl Summing {
+    pub(super) fn is_done(&self) -> bool {
+        match self {
+            Self::Beside(pending) => pending.is_done(),
+            Self::OnDevice(_) => false,
+        }
+    }
+}
+
+/// Sums that are on their way between ranks.
+#[derive(Debug)]
+pub(super) struct Begun {
+    sums: Sums,
+    full: FlatStorage,
+    shard: Option<FlatStorage>,
+    /// The elements that this rank adds up.
+    own: Range<usize>,
+    exchange: Option<Exchange>,
+}
+
+/// The sums of all ranks' subtrees over some elements, on their way to the rank that adds them up.
+#[derive(Debug)]
+struct Exchange {
+    coming: Vec<Handle<(InPlace, InPlace)>>,
+    /// Of each subtree as many elements.
+    room: FlatStorage,
+    len: usize,
+    additions: Vec<[usize; 2]>,
+}
+
 /// What both threads know.
 #[derive(Debug)]
-struct TreeSum {
+pub(super) struct TreeSum {
     placed: LogicalRanks,
     /// Who has which sums after all.
     gradients: Layout,
@@ -54,6 +93,8 @@ impl Logical {
         (comm, shards, replicas): (Communicator, usize, Option<Communicator>),
         (buckets, beside): (usize, bool),
     ) -> Result<Self> {
+        // What travels between hosts is waited for on the thread beside the one that trains.
+        let comm = comm.blocking();
         Ok(Self {
             sum: TreeSum { placed, gradients, comm, shards, replicas },
             worker: Worker::start("logical", beside)?,
@@ -69,24 +110,29 @@ impl Logical {
     }
 
     /// Sums a bucket's gradients, of which `sums` are those of this rank's whole subtrees: into `shard`, the elements that this rank
-    /// owns, or into the last of these.
-    pub(super) fn start(
-        &self,
-        label: &Arc<str>,
-        sums: Sums,
-        shard: Option<FlatStorage>,
-    ) -> Pending<Vec<FlatStorage>> {
+    /// owns, or into the last of these. Gradients of a device travel beside what it computes until they are waited for.
+    ///
+    /// # Errors
+    /// Those of communication, of gradients of a device.
+    pub(super) fn start(&self, label: &Arc<str>, sums: Sums, shard: Option<FlatStorage>) -> Result<Summing> {
         let sum = self.sum.about(label);
-        self.worker.run(move || sum.run(sums, shard.as_ref()))
+        if sums.iter().any(|(_, sum)| !sum.array().is_host()) {
+            let begun = sum.begin(sums, shard)?;
+            return Ok(Summing::OnDevice(Box::new((sum, begun))));
+        }
+        Ok(Summing::Beside(self.worker.run(move || sum.finish(sum.begin(sums, shard)?))))
     }
 
     /// Waits for a bucket.
     ///
     /// # Errors
     /// Those of communication.
-    pub(super) fn wait(&self, bucket: usize, pending: Pending<Vec<FlatStorage>>) -> Result<()> {
+    pub(super) fn wait(&self, bucket: usize, summing: Summing) -> Result<()> {
         let start = Instant::now();
-        let spare = pending.wait()?;
+        let spare = match summing {
+            Summing::Beside(pending) => pending.wait()?,
+            Summing::OnDevice(begun) => begun.0.finish(begun.1)?,
+        };
         *self.waited.lock().unwrap_or_else(PoisonError::into_inner) += start.elapsed();
         spare.into_iter().for_each(|spare| self.spares.keep(bucket, spare));
         Ok(())
@@ -127,25 +173,32 @@ impl TreeSum {
         }
     }
 
-    /// Sums, and returns the memory that is not needed any more.
-    fn run(&self, mut sums: Sums, shard: Option<&FlatStorage>) -> Result<Vec<FlatStorage>> {
-        let (rank, ranks) = (self.comm.rank(), self.comm.world_size());
+    /// Sends the sums on their way.
+    fn begin(&self, sums: Sums, shard: Option<FlatStorage>) -> Result<Begun> {
         let (_, full) = sums.last().ok_or(ShardingError::Step("there are no gradients to sum"))?;
         let full = full.clone();
-        let own = self.falls_to(rank, full.len());
-        let summed = match ranks {
-            1 => full.clone(),
-            _ => self.exchange(&sums, &full, &own)?,
+        let own = self.falls_to(self.comm.rank(), full.len());
+        let exchange = match self.comm.world_size() {
+            1 => None,
+            _ => Some(self.exchange(&sums, &full, &own)?),
         };
+        Ok(Begun { sums, full, shard, own, exchange })
+    }
+
+    /// Adds up what has come, brings it where it belongs, and returns the memory that is not needed any more.
+    fn finish(&self, begun: Begun) -> Result<Vec<FlatStorage>> {
+        let Begun { mut sums, full, shard, own, exchange } = begun;
+        let (rank, alone) = (self.comm.rank(), exchange.is_none());
+        let summed = exchange.map_or_else(|| Ok(full.clone()), Exchange::end)?;
         match (shard, self.gradients) {
             (Some(shard), _) => {
                 let at = own.start - chunk(full.len(), self.shards, rank % self.shards).start;
                 shard.narrow(at..at + own.len())?.copy_from(&summed)?;
                 if let Some(replicas) = &self.replicas {
-                    replicas.all_gather_in_place(&mut InPlace::new(shard.clone())?)?;
+                    replicas.all_gather_in_place(&mut InPlace::new(shard)?)?;
                 }
             }
-            (None, _) if ranks == 1 => {}
+            (None, _) if alone => {}
             (None, gradients) => {
                 if !own.is_empty() {
                     full.narrow(own)?.copy_from(&summed)?;
@@ -159,14 +212,15 @@ impl TreeSum {
         Ok(sums.into_iter().map(|(_, sum)| sum).collect())
     }
 
-    /// Brings the sums of all ranks' subtrees over elements `own` here, and adds them up.
-    fn exchange(&self, sums: &Sums, full: &FlatStorage, own: &Range<usize>) -> Result<FlatStorage> {
+    /// Brings the sums of all ranks' subtrees over elements `own` here.
+    fn exchange(&self, sums: &Sums, full: &FlatStorage, own: &Range<usize>) -> Result<Exchange> {
         let ranks = self.comm.world_size();
         let tree = self.placed.tree();
         let nodes: Vec<Vec<Range<usize>>> = (0..ranks).map(|rank| tree.nodes(self.placed.of(rank))).collect();
         let before = |rank: usize| nodes[..rank].iter().map(Vec::len).sum::<usize>();
         let (count, len) = (before(ranks), own.len());
         let room = full.room_beside((count * len).max(1))?;
+        let mut coming = Vec::new();
         for round in 0..nodes.iter().map(Vec::len).max().unwrap_or(0) {
             let sent = sums.get(round);
             let out = |rank| if sent.is_some() { self.falls_to(rank, full.len()) } else { 0..0 };
@@ -174,12 +228,21 @@ impl TreeSum {
                 true => (before(rank) + round) * len..(before(rank) + round + 1) * len,
                 false => 0..0,
             };
-            let (out, inn): (Vec<_>, Vec<_>) = (0..ranks).map(|rank| (out(rank), inn(rank))).unzip();
-            let sent = sent.map_or(full, |(_, sum)| sum).clone();
-            let to = &mut InPlace::new(room.clone())?;
-            self.comm.all_to_allv_into((&mut InPlace::new(sent)?, &out), (to, &inn))?;
+            let (out, inn) = ((0..ranks).map(out).collect(), (0..ranks).map(inn).collect());
+            let sent = InPlace::new(sent.map_or(full, |(_, sum)| sum).clone())?;
+            coming.push(self.comm.all_to_allv_into_async((sent, out), (InPlace::new(room.clone())?, inn)));
         }
-        let additions = tree.additions(&nodes.concat());
+        Ok(Exchange { coming, room, len, additions: tree.additions(&nodes.concat()) })
+    }
+}
+
+impl Exchange {
+    /// Waits for what comes, and adds it up.
+    fn end(self) -> Result<FlatStorage> {
+        let Self { coming, room, len, additions } = self;
+        for handle in coming {
+            handle.wait()?;
+        }
         if room.array().is_host() {
             room.with_slice_mut(|slice| match slice {
                 HostSliceMut::F32(values) => add_up(values, len, &additions),

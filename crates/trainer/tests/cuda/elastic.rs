@@ -37,7 +37,8 @@ fn has_ended_well(what: &str, process: Child) {
     assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A rank of three is killed and another comes in its place; the losses are those of three that nothing happens to.
+/// A rank of three is killed and another comes in its place; the losses are those of three that nothing happens to, and with logical
+/// ranks the weights are those of one GPU alone.
 #[test]
 fn ranks_with_gpus_are_lost_and_others_come() {
     let Some(place) = Place::new() else { return };
@@ -50,13 +51,12 @@ fn ranks_with_gpus_are_lost_and_others_come() {
         );
         let alone = line.replace(" --set elastic.redundancy=1", "");
         place.succeed(&format!("{alone} --set train.ranks=3 --set train.device=cpu --out whole"));
+        let line = format!("{line} --set train.logical_ranks=3 --set train.device=cuda");
+        let one = line.replace(strategy, "ddp");
+        place.succeed(&format!("{one} --set train.ranks=1 --out one"));
         let slow = (0..3).map(|rank| format!("rank={rank},ms=25")).collect::<Vec<_>>().join(";");
-        let running = start(
-            &place,
-            &format!(
-                "{line} --set train.device=cuda --ranks 3 --elastic 2:3 --set chaos.delay={slow} --out run"
-            ),
-        );
+        let running =
+            start(&place, &format!("{line} --ranks 3 --elastic 2:3 --set chaos.delay={slow} --out run"));
         let told = |steps: usize| metrics(&place, "run").len() >= steps;
         wait_for("three steps", || told(3));
         kill(ranks_of(&running)[2]);
@@ -79,7 +79,9 @@ fn ranks_with_gpus_are_lost_and_others_come() {
             let near = if changed.contains(&step) || changed.contains(&(step - 1)) { 0.2 } else { 1e-4 };
             assert!((a - b).abs() <= near * a.abs(), "{strategy}, step {step}: {b} beside {a}; {changes:?}");
         }
-        for run in ["whole", "run"] {
+        let [one, run] = ["one", "run"].map(|run| place.succeed(&format!("hash {run} --state")));
+        assert_eq!(one, run, "{strategy}: {changes:?}");
+        for run in ["whole", "one", "run"] {
             fs::remove_dir_all(place.run(run)).expect("removes");
         }
     }
