@@ -63,6 +63,7 @@ fn the_device_says_what_it_is_and_what_is_missing() {
         assert_eq!(Gpu::new(2, &Options::default()).unwrap_err(), GpuError::NoDevice { index: 2, count: 2 });
         let gpu = gpu();
         let description = gpu.device().description();
+        assert_eq!(gpu.device().pci_address().unwrap(), "fff0:01:00.0");
         assert_eq!((description.capability, description.multiprocessors), ((9, 0), 4));
         assert!(description.name.contains("software GPU"));
         let other = Gpu::new(1, &Options::default()).unwrap();

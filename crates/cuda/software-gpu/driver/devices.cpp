@@ -35,12 +35,16 @@ API cuDeviceGetUuid_v2(char *uuid, int device) {
 }
 API cuDeviceGetUuid(char *uuid, int device) { return cuDeviceGetUuid_v2(uuid, device); }
 API cuDeviceTotalMem_v2(size_t *bytes, int) { *bytes = total_memory(); return SUCCESS; }
-API cuDeviceGetAttribute(int *value, int attribute, int) {
+API cuDeviceGetAttribute(int *value, int attribute, int device) {
     switch (attribute) {
     case 1: *value = 1024; break;            // threads of a block
     case 8: *value = 48 << 10; break;        // shared memory of a block
     case 10: *value = 32; break;             // a warp
     case 16: *value = 4; break;              // multiprocessors
+    // The bus, the place on it, and the domain, of which no machine has so many.
+    case 33: *value = device + 1; break;
+    case 34: *value = 0; break;
+    case 50: *value = 0xfff0; break;
     // compute capability
     case 75: *value = static_cast<int>(setting("SOFTWARE_GPU_CAPABILITY", 90) / 10); break;
     case 76: *value = static_cast<int>(setting("SOFTWARE_GPU_CAPABILITY", 90) % 10); break;

@@ -184,6 +184,19 @@ impl Device {
         driver::device_uuid(index)
     }
 
+    /// Where it is on the PCI bus, as Linux writes it: "0000:c1:00.0".
+    ///
+    /// # Errors
+    /// If the driver fails.
+    pub fn pci_address(&self) -> Result<String> {
+        let ask =
+            |attribute| self.0.context.attribute(attribute).map_err(failed("ask for a place on the bus"));
+        let domain = ask(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?;
+        let bus = ask(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?;
+        let device = ask(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?;
+        Ok(format!("{domain:04x}:{bus:02x}:{device:02x}.0"))
+    }
+
     /// Which GPU it is, from 0.
     pub fn index(&self) -> usize {
         self.0.context.ordinal()

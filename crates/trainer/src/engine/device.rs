@@ -257,6 +257,14 @@ impl Device {
         self.cuda.as_ref().map(phalanx_tensor::backend::Cuda::gpu)
     }
 
+    /// Where on the host's PCI bus the GPU is, if it is one and its driver tells.
+    pub(super) fn pci_address(&self) -> Option<String> {
+        #[cfg(feature = "cuda")]
+        return self.gpu_of().and_then(|gpu| gpu.device().pci_address().ok());
+        #[cfg(not(feature = "cuda"))]
+        None
+    }
+
     /// What tells the GPU from others of the host.
     #[cfg(feature = "cuda")]
     fn identity(&self) -> String {

@@ -151,7 +151,7 @@ impl Distributed {
         let stop = roster.stop.clone();
         self.job = Job::shared(&communicator)?;
         let strategy = config.train.strategy;
-        self.cores = Cores::look(config, Some(&communicator))?;
+        self.cores = Cores::look(config, &self.device, Some(&communicator))?;
         self.world = Some(communicator);
         self.introduce()?;
         self.connect_devices(strategy)?;

@@ -170,8 +170,8 @@ impl Distributed {
         let are_threads = matches!(world.link, Link::Thread(_));
         let cores = match world.joins {
             // The others keep to their cores.
-            Some(_) => Cores::look(config, communicator.as_ref())?,
-            None => Cores::of(config, communicator.as_ref(), are_threads)?,
+            Some(_) => Cores::look(config, &device, communicator.as_ref())?,
+            None => Cores::of(config, &device, communicator.as_ref(), are_threads)?,
         };
         let mut this = Self {
             device,

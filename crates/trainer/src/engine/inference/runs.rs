@@ -39,8 +39,10 @@ impl Ready {
         let mut built = task.build(config, Some(data.num_classes()), weights, device.place())?;
         load(&built)?;
         let listener = built.ready(config)?;
-        let context =
-            precision::context(config, Cores::of(config, None, false)?.threads(config.train.threads))?;
+        let context = precision::context(
+            config,
+            Cores::of(config, &device, None, false)?.threads(config.train.threads),
+        )?;
         let (precision, place) = (config.train.precision, device.place().clone());
         let session = Session { precision, place, listener, ..Session::evaluation(context.clone()) };
         Ok(Self { built, data, context, session })

@@ -1,13 +1,22 @@
 //! Which cores a rank may run on, as its launcher has bound it, and with `train.bind` those that it keeps to.
 //!
 //! Launchers bind ranks to cores (`srun --cpus-per-task`, `mpirun --map-by slot:PE=4`), or leave all of a host to all of its ranks.
-//! How many threads a rank computes with follows from that, and what does not fit is told.
+//! How many threads a rank computes with follows from that, and what does not fit is told: more threads than cores, or cores that are
+//! far from a rank's GPU.
+
+#[cfg(target_os = "linux")]
+mod system;
+
+#[cfg(not(target_os = "linux"))]
+#[path = "elsewhere.rs"]
+mod system;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use phalanx_collectives::Communicator;
 
+use super::super::device::Device;
 use super::super::error::TrainError;
 use crate::config::{Bind, Config};
 
@@ -30,34 +39,50 @@ struct Rank {
     cores: Vec<usize>,
     /// Cores that its host has.
     of_host: usize,
+    /// Those that its GPU is attached to; none if it has no GPU, or the system does not tell.
+    near: Vec<usize>,
+}
+
+impl Rank {
+    /// The cores that it may run on and that are nearest to what it computes on: all, where that makes no difference.
+    fn nearest(&self) -> Vec<usize> {
+        let near: Vec<usize> = self.cores.iter().copied().filter(|core| self.near.contains(core)).collect();
+        if near.is_empty() { self.cores.clone() } else { near }
+    }
 }
 
 impl Cores {
-    /// Binds this rank if that is wanted, and finds out about all. Every rank of `world` calls this at the same place.
+    /// Binds this rank, which computes on `device`, if that is wanted, and finds out about all. Every rank of `world` calls this at the
+    /// same place.
     ///
     /// # Errors
     /// [`TrainError::Setup`] if ranks shall have cores of their own and a host has fewer cores than ranks, or does not let them be bound.
     pub(in crate::engine) fn of(
         config: &Config,
+        device: &Device,
         world: Option<&Communicator>,
         are_threads: bool,
     ) -> Result<Self, TrainError> {
         if config.train.bind == Bind::Cores {
             let failed = |problem: String| TrainError::Setup(format!("train.bind = cores: {problem}"));
-            let (rank, all) = meet(config, world)?;
+            let (rank, all) = meet(config, device, world)?;
             let cores = part(&all, rank).map_err(failed)?;
             let told = |error| failed(format!("cores {} cannot be kept to: {error}", ranges(&cores)));
             system::bind(&cores, are_threads).map_err(told)?;
         }
-        Self::look(config, world)
+        Self::look(config, device, world)
     }
 
     /// Finds out about all ranks. Every rank of `world` calls this at the same place.
     ///
     /// # Errors
     /// The transport's.
-    pub(super) fn look(config: &Config, world: Option<&Communicator>) -> Result<Self, TrainError> {
-        let (rank, all) = meet(config, world)?;
+    pub(super) fn look(
+        config: &Config,
+        device: &Device,
+        world: Option<&Communicator>,
+    ) -> Result<Self, TrainError> {
+        let (rank, all) = meet(config, device, world)?;
         Ok(Self {
             share: share(&all, rank),
             words: words(&all),
@@ -85,18 +110,26 @@ impl Cores {
 }
 
 /// This rank, and what all ranks tell of themselves.
-fn meet(config: &Config, world: Option<&Communicator>) -> Result<(usize, Vec<Rank>), TrainError> {
+fn meet(
+    config: &Config,
+    device: &Device,
+    world: Option<&Communicator>,
+) -> Result<(usize, Vec<Rank>), TrainError> {
     let (cores, of_host) = (system::allowed(), system::cores());
-    let Some(world) = world else { return Ok((0, vec![Rank { host: 0, cores, of_host }])) };
-    let numbers: Vec<i64> = std::iter::once(of_host).chain(cores).map(|number| number as i64).collect();
+    let near = device.pci_address().map_or_else(Vec::new, |address| system::near(&address));
+    let Some(world) = world else { return Ok((0, vec![Rank { host: 0, cores, of_host, near }])) };
+    let told = [vec![of_host, cores.len()], cores, near].concat();
+    let told: Vec<i64> = told.into_iter().map(|number| number as i64).collect();
     // Simulated hosts are one machine.
     let is_one = config.comm.simulated()?.is_some();
     let rank = |(numbers, host): (&Vec<i64>, &usize)| {
         let mut numbers = numbers.iter().map(|number| *number as usize);
-        let of_host = numbers.next().unwrap_or(0);
-        Rank { host: if is_one { 0 } else { *host }, of_host, cores: numbers.collect() }
+        let mut next = || numbers.next().unwrap_or(0);
+        let (of_host, count) = (next(), next());
+        let cores = numbers.by_ref().take(count).collect();
+        Rank { host: if is_one { 0 } else { *host }, of_host, cores, near: numbers.collect() }
     };
-    let told = world.all_gatherv(&numbers)?;
+    let told = world.all_gatherv(&told)?;
     Ok((world.rank(), told.iter().zip(world.hosts()).map(rank).collect()))
 }
 
@@ -122,7 +155,8 @@ fn share(all: &[Rank], rank: usize) -> usize {
     ((parts + 1e-9) as usize).max(1)
 }
 
-/// The cores that a rank of several of a host has for itself: those that only it may run on, or an equal part of all that they share.
+/// The cores that a rank of several of a host has for itself: those that only it may run on, or an equal part of all that they share;
+/// ranks with GPUs on different NUMA nodes share what is near these.
 fn part(all: &[Rank], rank: usize) -> Result<Vec<usize>, String> {
     let users = users(all, rank);
     if all[rank].cores.iter().all(|core| users[core] == 1) {
@@ -136,7 +170,18 @@ fn part(all: &[Rank], rank: usize) -> Result<Vec<usize>, String> {
             ranges(&all[rank].cores)
         ));
     }
-    let (cores, place) = (&all[rank].cores, ranks.iter().position(|other| *other == rank).unwrap_or(0));
+    let near: Vec<Vec<usize>> = ranks.iter().map(|other| all[*other].nearest()).collect();
+    let own = all[rank].nearest();
+    let sharing = |cores: &Vec<usize>| near.iter().filter(|other| *other == cores).count();
+    let apart =
+        |one: &Vec<usize>, other: &Vec<usize>| one == other || !one.iter().any(|core| other.contains(core));
+    let divides =
+        near.iter().all(|one| near.iter().all(|other| apart(one, other)) && one.len() >= sharing(one));
+    let (cores, ranks): (&[usize], Vec<usize>) = match divides {
+        true => (&own, ranks.into_iter().filter(|other| all[*other].nearest() == own).collect()),
+        false => (&all[rank].cores, ranks),
+    };
+    let place = ranks.iter().position(|other| *other == rank).unwrap_or(0);
     if cores.len() < ranks.len() {
         return Err(format!("the host of rank {rank} has {} core(s) for {} ranks", cores.len(), ranks.len()));
     }
@@ -161,7 +206,8 @@ fn words(all: &[Rank]) -> String {
     words
 }
 
-/// Ranks with more threads than cores on hosts whose launcher, or whoever bound them, has left cores out.
+/// Ranks with more threads than cores on hosts whose launcher, or whoever bound them, has left cores out, and ranks all of whose cores
+/// are far from their GPU.
 fn problems(all: &[Rank], threads: impl Fn(usize) -> usize) -> Vec<String> {
     let mut problems = Vec::new();
     for (rank, own) in all.iter().enumerate().filter(|(_, own)| !own.cores.is_empty()) {
@@ -174,6 +220,13 @@ fn problems(all: &[Rank], threads: impl Fn(usize) -> usize) -> Vec<String> {
                  --cpus-per-task={0}, mpirun --map-by slot:PE={0}), or set train.threads",
                 threads(rank),
                 ranges(&own.cores)
+            ));
+        } else if !own.near.is_empty() && !own.cores.iter().any(|core| own.near.contains(core)) {
+            problems.push(format!(
+                "rank {rank} may run on core(s) {} only, and its GPU is near core(s) {}, so that all that goes to and from it takes a \
+                 longer way: have the launcher bind it there (srun --gpu-bind=closest), or bind nobody and set train.bind = cores",
+                ranges(&own.cores),
+                ranges(&own.near)
             ));
         } else if first && users.len() < own.of_host && together > users.len() {
             problems.push(format!(
@@ -206,84 +259,17 @@ fn ranges(cores: &[usize]) -> String {
     text
 }
 
-#[cfg(target_os = "linux")]
-mod system {
-    use std::fs;
-    use std::io;
-
-    use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
-
-    /// The cores that this thread may run on; those of one package next to each other, and threads of one core.
-    pub(super) fn allowed() -> Vec<usize> {
-        let Ok(set) = sched_getaffinity(None) else { return Vec::new() };
-        let mut cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect();
-        cores.sort_by_key(|core| (topology(*core, "physical_package_id"), topology(*core, "core_id"), *core));
-        cores
-    }
-
-    fn topology(core: usize, name: &str) -> usize {
-        let file = format!("/sys/devices/system/cpu/cpu{core}/topology/{name}");
-        fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
-    }
-
-    /// How many cores the host has, whoever may run on them.
-    pub(super) fn cores() -> usize {
-        let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-        let parts = online.trim().split(',').filter_map(|part| {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            Some(last.parse::<usize>().ok()? + 1 - first.parse::<usize>().ok()?)
-        });
-        match parts.sum() {
-            0 => allowed().len(),
-            cores => cores,
-        }
-    }
-
-    /// Keeps all threads of this process, or of those that are ranks this one, to some cores; threads that they start stay there too.
-    pub(super) fn bind(cores: &[usize], are_threads: bool) -> io::Result<()> {
-        let mut set = CpuSet::new();
-        cores.iter().for_each(|core| set.set(*core));
-        if are_threads {
-            return Ok(sched_setaffinity(None, &set)?);
-        }
-        for thread in fs::read_dir("/proc/self/task")?.flatten() {
-            let number = thread.file_name().to_str().and_then(|name| name.parse().ok());
-            if let Some(thread) = number.and_then(Pid::from_raw) {
-                match sched_setaffinity(Some(thread), &set) {
-                    // It has ended meanwhile.
-                    Err(rustix::io::Errno::SRCH) | Ok(()) => {}
-                    Err(error) => return Err(error.into()),
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-mod system {
-    use std::io;
-
-    /// Nobody is bound here, as far as one knows.
-    pub(super) fn allowed() -> Vec<usize> {
-        (0..cores()).collect()
-    }
-
-    pub(super) fn cores() -> usize {
-        std::thread::available_parallelism().map_or(1, usize::from)
-    }
-
-    pub(super) fn bind(_: &[usize], _: bool) -> io::Result<()> {
-        Err(io::Error::new(io::ErrorKind::Unsupported, "this system does not bind threads to cores"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn rank(host: usize, cores: std::ops::Range<usize>) -> Rank {
-        Rank { host, cores: cores.collect(), of_host: 16 }
+        Rank { host, cores: cores.collect(), of_host: 16, near: Vec::new() }
+    }
+
+    /// A rank whose GPU is near some cores.
+    fn with_gpu(cores: std::ops::Range<usize>, near: std::ops::Range<usize>) -> Rank {
+        Rank { near: near.collect(), ..rank(0, cores) }
     }
 
     #[test]
@@ -332,6 +318,36 @@ mod tests {
         );
         // A laptop has as many ranks as one likes.
         assert_eq!(problems(&vec![rank(0, 0..16); 40], |_| 1), Vec::<String>::new());
+    }
+
+    #[test]
+    fn ranks_keep_to_cores_that_are_near_their_gpus() {
+        let parts = |all: &[Rank]| -> Vec<String> {
+            (0..all.len()).map(|at| ranges(&part(all, at).expect("enough"))).collect()
+        };
+        let (low, high) = (with_gpu(0..16, 0..8), with_gpu(0..16, 8..16));
+        assert_eq!(
+            parts(&[high.clone(), low.clone(), low.clone(), high.clone()]),
+            ["8-11", "0-3", "4-7", "12-15"]
+        );
+        assert_eq!(parts(&[low.clone(), low.clone(), low.clone(), high]), ["0-1", "2-4", "5-7", "8-15"]);
+        // A node that has not enough cores, or GPUs that only some know the place of: equal parts of all.
+        let few = with_gpu(0..16, 0..1);
+        assert_eq!(parts(&[few.clone(), few]), ["0-7", "8-15"]);
+        assert_eq!(parts(&[low, rank(0, 0..16)]), ["0-7", "8-15"]);
+    }
+
+    #[test]
+    fn cores_far_from_a_gpu_are_told() {
+        let bound = [with_gpu(0..8, 0..8), with_gpu(4..8, 8..16)];
+        let told = problems(&bound, |_| 2);
+        assert!(
+            told.len() == 1
+                && told[0].contains("rank 1 may run on core(s) 4-7 only, and its GPU is near core(s) 8-15"),
+            "{told:?}"
+        );
+        // Who may also run near it is left to the system.
+        assert_eq!(problems(&[with_gpu(0..16, 8..16)], |_| 2), Vec::<String>::new());
     }
 
     #[test]
