@@ -42,6 +42,9 @@ pub(crate) struct ChaosArgs {
     /// Seconds within which an attempt must end
     #[arg(long, default_value_t = 90.0)]
     deadline: f64,
+    /// Keeps the folders of trainings that took more seconds than this to go on
+    #[arg(long, value_name = "SECONDS")]
+    keep_slow: Option<f64>,
     /// Draws events of this kind alone
     #[arg(long, value_enum)]
     only: Option<Kind>,
@@ -90,9 +93,9 @@ struct Tally {
     events: BTreeMap<&'static str, u64>,
     /// Worlds that followed another while training went on.
     changes: u64,
-    /// Seconds from an event to the next step, of trainings that were resumed, and of those that went on.
-    resuming: Vec<f64>,
-    going_on: Vec<f64>,
+    /// Seconds from an event to the next step, of trainings that were resumed, and of those that went on, with the schedule's number.
+    resuming: Vec<(u64, f64)>,
+    going_on: Vec<(u64, f64)>,
     failures: Vec<String>,
 }
 
@@ -100,7 +103,7 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<()> {
     let place = crate::program::folder(args.out.as_deref(), "chaos")?;
     let deadline = Duration::from_secs_f64(args.deadline);
     let expected = undisturbed(&place, deadline)?;
-    let (begun, mut tally) = (Instant::now(), Tally::default());
+    let (begun, mut tally, mut kept) = (Instant::now(), Tally::default(), false);
     for number in args.first..args.first + args.schedules {
         if args.minutes.is_some_and(|minutes| begun.elapsed().as_secs_f64() > 60.0 * minutes) {
             println!("the time is up after {} schedules", tally.schedules);
@@ -110,10 +113,18 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<()> {
         tally.schedules += 1;
         let folder = place.join(format!("schedule-{number}"));
         std::fs::create_dir_all(&folder)?;
-        match follow(&schedule, &folder, &expected, deadline, &mut tally) {
+        match follow((number, &schedule), &folder, &expected, deadline, &mut tally) {
             Ok(()) => {
                 tally.ended_right += 1;
                 println!("{number:5}  right   {schedule}");
+                let slow = |(other, seconds): &(u64, f64)| {
+                    *other == number && args.keep_slow.is_some_and(|most| *seconds > most)
+                };
+                if tally.going_on.iter().any(slow) {
+                    println!("       slow, kept in {}", folder.display());
+                    kept = true;
+                    continue;
+                }
                 std::fs::remove_dir_all(&folder)
                     .with_context(|| format!("cannot remove {}", folder.display()))?;
             }
@@ -127,6 +138,9 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<()> {
     crate::write(args.json.as_deref(), &tally.json(args.seed))?;
     if !tally.failures.is_empty() {
         bail!("{} schedules failed; their folders are in {}", tally.failures.len(), place.display());
+    }
+    if kept {
+        return Ok(());
     }
     std::fs::remove_dir_all(&place).with_context(|| format!("cannot remove {}", place.display()))
 }
@@ -158,7 +172,7 @@ fn hashes(folder: &std::path::Path) -> Result<Hashes> {
 
 /// Follows a schedule to the end of its training.
 fn follow(
-    schedule: &Schedule,
+    (number, schedule): (u64, &Schedule),
     folder: &std::path::Path,
     expected: &Hashes,
     deadline: Duration,
@@ -172,7 +186,7 @@ fn follow(
         let Done { outcome, events, first_step, changes } =
             done.with_context(|| format!("attempt {}", at + 1))?;
         if let (Some(event), Some(first)) = (since_event.take(), first_step) {
-            tally.resuming.push(first.saturating_duration_since(event).as_secs_f64());
+            tally.resuming.push((number, first.saturating_duration_since(event).as_secs_f64()));
         }
         for (kind, _) in &events {
             *tally.events.entry(kind.name()).or_default() += 1;
@@ -180,7 +194,7 @@ fn follow(
         tally.changes += changes.len() as u64;
         // A rank that came or left by agreement was not lost.
         let lost = changes.iter().filter(|change| !change.left.is_empty() && change.came.is_empty());
-        tally.going_on.extend(lost.filter_map(|change| change.seconds));
+        tally.going_on.extend(lost.filter_map(|change| Some((number, change.seconds?))));
         match outcome {
             Outcome::Finished => {
                 let found = hashes(folder)?;
@@ -211,6 +225,10 @@ fn check_named(said: &str) -> Result<()> {
     Ok(())
 }
 
+fn only_seconds(of_schedules: &[(u64, f64)]) -> Vec<f64> {
+    of_schedules.iter().map(|(_, seconds)| *seconds).collect()
+}
+
 impl Tally {
     fn print(&self, took: Duration) {
         let events = self.events.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>();
@@ -225,10 +243,14 @@ impl Tally {
         println!("failed, or hung         {:6}", self.failures.len());
         println!("worlds that changed     {:6}   while training went on", self.changes);
         for (what, seconds) in [("going on", &self.going_on), ("resumed", &self.resuming)] {
-            let Some(worst) = seconds.iter().copied().reduce(f64::max) else { continue };
+            let Some((worst, of)) =
+                seconds.iter().map(|(of, seconds)| (*seconds, of)).max_by(|a, b| a.0.total_cmp(&b.0))
+            else {
+                continue;
+            };
             println!(
-                "recovery, {what:13} {:6.2} s median, {worst:.2} s worst of {}: from a loss to the next step that is done",
-                median(seconds.clone()),
+                "recovery, {what:13} {:6.2} s median, {worst:.2} s worst (schedule {of}) of {}: from a loss to the next step that is done",
+                median(only_seconds(seconds)),
                 seconds.len()
             );
         }
@@ -246,8 +268,8 @@ impl Tally {
             "events": self.events,
             "saved": self.saved,
             "changes": self.changes,
-            "seconds_to_resume": self.resuming,
-            "seconds_to_go_on": self.going_on,
+            "seconds_to_resume": only_seconds(&self.resuming),
+            "seconds_to_go_on": only_seconds(&self.going_on),
             "failures": self.failures,
         })
     }
