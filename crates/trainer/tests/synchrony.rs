@@ -142,8 +142,10 @@ fn a_meeting_after_every_step_of_plain_gradient_descent_is_ddp() {
 #[test]
 fn every_strategy_learns_and_says_how_it_kept_step() {
     for row in PRESETS.iter().filter(|row| !row.is_bulk_synchronous()) {
+        // Updates that come late make large steps swing, the more the less time a worker gets.
+        let rate = if ["ps-asp", "ps-ssp"].contains(&row.name) { 0.0007 } else { 0.002 };
         let own = format!(
-            "train.steps=30 train.ranks=3 train.strategy={row} sync.every=4 log.every=5 train.ema=0.8"
+            "train.steps=30 train.ranks=3 train.strategy={row} sync.every=4 log.every=5 train.ema=0.8 optim.lr={rate}"
         );
         let (curve, summary, place) = train_once(&format!("{CVAE} {own}"));
         assert_eq!(curve.len(), 31, "{row}: every step and the test split");
