@@ -26,7 +26,8 @@ pub enum Survival {
 ///   line says, or `KillOnBadExit` of the cluster, they do not.
 /// - OpenMPI: `mpirun` ends a job whose process ends badly, unless `--enable-recovery` is given, which version 4 passes on as a
 ///   parameter that ranks see.
-/// - MPICH: Hydra's `mpiexec` cleans up, unless `-disable-auto-cleanup` is given, which ranks do not see.
+/// - MPICH: Hydra's `mpiexec` cleans up, unless `-disable-auto-cleanup` is given, which ranks do not see; of version 4.0 also then if
+///   a signal has killed the process that it started.
 pub fn survival(get: &dyn Fn(&str) -> Option<String>) -> Survival {
     let is_set = |name: &str| get(name).is_some();
     let is_on = |name: &str| get(name).is_some_and(|value| !matches!(value.trim(), "" | "0" | "false"));
@@ -51,7 +52,8 @@ pub fn survival(get: &dyn Fn(&str) -> Option<String>) -> Survival {
     }
     if is_set("PMI_RANK") && is_set("MPI_LOCALNRANKS") {
         return advised(
-            "mpiexec ends all ranks when one dies, unless it was started with -disable-auto-cleanup; a world that changes goes on only then",
+            "mpiexec ends all ranks when one dies, unless it was started with -disable-auto-cleanup, and if a signal kills one perhaps also \
+             then, unless a shell is between (sh -c '\"$@\"; exit $?' - phalanx train …); a world that changes goes on only then",
         );
     }
     if is_on("SLURM_KILL_BAD_EXIT") {

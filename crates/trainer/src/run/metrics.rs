@@ -124,6 +124,25 @@ pub fn read_metrics(path: &Path) -> Result<Vec<Line>, RunError> {
 mod tests {
     use super::*;
 
+    /// Lines are read and written again when a run goes on, and losses are compared to the bit.
+    #[test]
+    fn lines_that_are_written_again_keep_their_bits() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("metrics.jsonl");
+        let mut writer = MetricsWriter::open(&path, 0).expect("opens");
+        let mut number = 1.961_977_362_632_751_5_f64;
+        for step in 1..=400 {
+            writer.write(&Line::new(step).with("loss", number)).expect("writes");
+            number = (number * 1.37).sin().abs() + 1e-3;
+        }
+        drop(writer);
+        let before = std::fs::read_to_string(&path).expect("reads");
+        drop(MetricsWriter::open(&path, 399).expect("opens"));
+        let after = std::fs::read_to_string(&path).expect("reads");
+        assert_eq!(after.lines().count(), 399);
+        assert!(before.starts_with(&after), "some numbers have changed");
+    }
+
     #[test]
     fn resuming_takes_later_lines_out() {
         let folder = tempfile::tempdir().expect("a folder");
