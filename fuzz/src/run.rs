@@ -1,8 +1,10 @@
 //! Cases one after the other, and what counts as a failure: a panic, much memory for few bytes, a long time.
 
+use std::backtrace::Backtrace;
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::sync::Once;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -87,6 +89,9 @@ fn under_way(target: &Target) -> PathBuf {
 
 /// Reads one input; what went wrong, if something did, and what it took.
 pub fn attempt(target: &Target, input: &[u8]) -> (Option<String>, usize, Duration) {
+    // With RUST_BACKTRACE the first error that keeps a backtrace reads this program's own symbols, which is no reader's doing.
+    static SYMBOLS: Once = Once::new();
+    SYMBOLS.call_once(|| drop(Backtrace::capture().to_string()));
     MEMORY.reset_peak_usage();
     let (before, start) = (MEMORY.current_usage(), clock());
     let read = catch_unwind(AssertUnwindSafe(|| (target.read)(input)));

@@ -10,6 +10,7 @@ use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{ByteArray, DataType};
 use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
 use parquet::schema::types::SchemaDescriptor;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 /// The columns that may hold the compressed images, and the labels.
@@ -21,44 +22,59 @@ pub(crate) fn read(files: &[PathBuf], fallback: Vec<String>) -> Result<(EncodedI
     let mut images = EncodedImages::default();
     let mut class_names: Option<Vec<String>> = None;
     for path in files {
-        let file = std::fs::File::open(path).map_err(|error| DataError::io(path, error))?;
-        let there = file.metadata().map_err(|error| DataError::io(path, error))?.len();
-        let reader = SerializedFileReader::new(file).map_err(|error| broken(path, &error))?;
-        let metadata = reader.metadata().file_metadata();
-        let said = metadata
-            .key_value_metadata()
-            .and_then(|pairs| pairs.iter().find(|pair| pair.key == "huggingface"))
-            .and_then(|pair| pair.value.as_deref());
-        if let Some(names) = said.map(|json| names_of(json, path)).transpose()?.flatten() {
-            let before = class_names.get_or_insert_with(|| names.clone());
-            if *before != names {
-                let reason = format!("{names:?}, but the files before it have {before:?}");
-                return Err(DataError::ClassNames { path: path.clone(), reason });
-            }
-        }
-        let num_classes = class_names.as_ref().unwrap_or(&fallback).len();
-        let image_column = find_column(metadata.schema_descr(), &IMAGE_COLUMNS, path)?;
-        let label_column = find_column(metadata.schema_descr(), &[LABEL_COLUMN], path)?;
-        check_places(&reader, &[image_column, label_column], there, path)?;
-        images.begin_file(path);
-        let mut row = 0;
-        for group in 0..reader.num_row_groups() {
-            let group = reader.get_row_group(group).map_err(|error| broken(path, &error))?;
-            let (bytes, labels) = (
-                read_images(&*group, image_column, path, row)?,
-                read_labels(&*group, label_column, path, row)?,
-            );
-            if bytes.len() != labels.len() {
-                let reason = format!("{} images but {} labels from row {row}", bytes.len(), labels.len());
-                return Err(DataError::Parquet { file: path.clone(), reason });
-            }
-            for (bytes, label) in bytes.iter().zip(labels) {
-                images.push(bytes.data(), check_label(label, num_classes, path, row)?);
-                row += 1;
-            }
-        }
+        let read = AssertUnwindSafe(|| read_file(path, &fallback, (&mut images, &mut class_names)));
+        // Decoders of the crate take much for granted of what pages say of themselves, and panic where it is otherwise.
+        catch_unwind(read).unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let text = text.or_else(|| panic.downcast_ref().cloned()).unwrap_or_default();
+            let reason = format!("its pages are damaged, as reading them ended in: {text}");
+            Err(DataError::Parquet { file: path.clone(), reason })
+        })?;
     }
     Ok((images, class_names.unwrap_or(fallback)))
+}
+
+/// Adds a file's images and, if it names them, its classes.
+fn read_file(
+    path: &Path,
+    fallback: &[String],
+    (images, class_names): (&mut EncodedImages, &mut Option<Vec<String>>),
+) -> Result<()> {
+    let file = std::fs::File::open(path).map_err(|error| DataError::io(path, error))?;
+    let there = file.metadata().map_err(|error| DataError::io(path, error))?.len();
+    let reader = SerializedFileReader::new(file).map_err(|error| broken(path, &error))?;
+    let metadata = reader.metadata().file_metadata();
+    let said = metadata
+        .key_value_metadata()
+        .and_then(|pairs| pairs.iter().find(|pair| pair.key == "huggingface"))
+        .and_then(|pair| pair.value.as_deref());
+    if let Some(names) = said.map(|json| names_of(json, path)).transpose()?.flatten() {
+        let before = class_names.get_or_insert_with(|| names.clone());
+        if *before != names {
+            let reason = format!("{names:?}, but the files before it have {before:?}");
+            return Err(DataError::ClassNames { path: path.to_owned(), reason });
+        }
+    }
+    let num_classes = class_names.as_ref().map_or(fallback.len(), Vec::len);
+    let image_column = find_column(metadata.schema_descr(), &IMAGE_COLUMNS, path)?;
+    let label_column = find_column(metadata.schema_descr(), &[LABEL_COLUMN], path)?;
+    check_places(&reader, &[image_column, label_column], there, path)?;
+    images.begin_file(path);
+    let mut row = 0;
+    for group in 0..reader.num_row_groups() {
+        let group = reader.get_row_group(group).map_err(|error| broken(path, &error))?;
+        let (bytes, labels) =
+            (read_images(&*group, image_column, path, row)?, read_labels(&*group, label_column, path, row)?);
+        if bytes.len() != labels.len() {
+            let reason = format!("{} images but {} labels from row {row}", bytes.len(), labels.len());
+            return Err(DataError::Parquet { file: path.to_owned(), reason });
+        }
+        for (bytes, label) in bytes.iter().zip(labels) {
+            images.push(bytes.data(), check_label(label, num_classes, path, row)?);
+            row += 1;
+        }
+    }
+    Ok(())
 }
 
 fn broken(file: &Path, error: &dyn std::error::Error) -> DataError {
