@@ -93,7 +93,7 @@ impl Logical {
         (comm, shards, replicas): (Communicator, usize, Option<Communicator>),
         (buckets, beside): (usize, bool),
     ) -> Result<Self> {
-        // What travels between hosts is waited for on the thread beside the one that trains.
+        // Of the host's gradients the thread beside the one that trains waits for what travels; a device's are issued at once anyway.
         let comm = comm.blocking();
         Ok(Self {
             sum: TreeSum { placed, gradients, comm, shards, replicas },
