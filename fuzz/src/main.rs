@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
-use phalanx_fuzz::run::{attempt, run};
+use phalanx_fuzz::corpus::Corpus;
+use phalanx_fuzz::coverage;
+use phalanx_fuzz::run::{attempt, run, silence_readers};
 use phalanx_fuzz::targets::{TARGETS, Target};
 
 /// Gives drawn and damaged bytes to every reader of bytes from outside.
@@ -23,6 +25,9 @@ struct Arguments {
     /// Where inputs are left that failed
     #[arg(long, default_value = "target/fuzz")]
     out: PathBuf,
+    /// Where the inputs of readers are that are read first, and where a guided run keeps those that reach what none before did
+    #[arg(long, value_name = "FOLDER")]
+    corpus: Option<PathBuf>,
     /// Reads this file instead, once
     #[arg(long, value_name = "FILE")]
     input: Option<PathBuf>,
@@ -62,16 +67,29 @@ fn main() -> Result<ExitCode> {
         );
         return Ok(if problem.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS });
     }
-    std::panic::set_hook(Box::new(|_| {}));
+    silence_readers();
     let share = Duration::from_secs_f64(arguments.minutes * 60.0 / targets.len() as f64);
+    if coverage::edges() > 0 {
+        println!("guided by {} edges", coverage::edges());
+    }
     let mut failed = false;
     for target in targets {
         let until = Instant::now() + share;
-        let outcome = run(target, arguments.seed, 0, |_| Instant::now() >= until, 10)?;
+        let folder = arguments.corpus.as_ref().map(|corpus| corpus.join(target.name));
+        let mut corpus = Corpus::new(target, folder)?;
+        let outcome = run(target, &mut corpus, arguments.seed, |_| Instant::now() >= until, 10)?;
+        let reached = match corpus.reached() {
+            0 => String::new(),
+            reached => {
+                let last = outcome.news.as_secs_f64() / 60.0;
+                format!("{reached} reached by {} inputs, the last at {last:.1}, ", corpus.len())
+            }
+        };
         println!(
-            "{:<16} {:>9} cases, at most {:>4} MiB and {:>5} ms, {} failures",
+            "{:<16} {:>9} cases, {:>5.1} minutes of the processor, {reached}at most {:>4} MiB and {:>5} ms, {} failures",
             target.name,
             outcome.cases,
+            outcome.processor.as_secs_f64() / 60.0,
             outcome.memory >> 20,
             outcome.longest.as_millis(),
             outcome.failures.len()
@@ -82,6 +100,9 @@ fn main() -> Result<ExitCode> {
             std::fs::create_dir_all(&arguments.out)?;
             std::fs::write(&path, &failure.input)?;
             println!("  {}: {}", path.display(), failure.problem);
+        }
+        if coverage::edges() > 0 {
+            corpus.minimise(|input| drop(attempt(target, input)))?;
         }
     }
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })

@@ -1,15 +1,19 @@
 //! Cases one after the other, and what counts as a failure: a panic, much memory for few bytes, a long time.
 
 use std::backtrace::Backtrace;
-use std::io::Write as _;
+use std::fs::File;
+use std::io::{Seek as _, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
-use std::sync::Once;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use peak_alloc::PeakAlloc;
 
+use crate::corpus::Corpus;
+use crate::coverage;
 use crate::mutate;
 use crate::random::Random;
 use crate::targets::Target;
@@ -31,8 +35,19 @@ const NEVER: Duration = Duration::from_secs(300);
 /// What this thread has taken of the processor.
 #[cfg(unix)]
 fn clock() -> Duration {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    processor(rustix::time::ClockId::ThreadCPUTime)
+}
+
+#[cfg(unix)]
+fn processor(clock: rustix::time::ClockId) -> Duration {
+    let now = rustix::time::clock_gettime(clock);
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
+}
+
+/// What this process has taken of the processors: readers have threads.
+#[cfg(unix)]
+fn clock_of_all() -> Duration {
+    processor(rustix::time::ClockId::ProcessCPUTime)
 }
 
 /// The time, where what a thread takes is not known.
@@ -41,6 +56,9 @@ fn clock() -> Duration {
     static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
     START.get_or_init(std::time::Instant::now).elapsed()
 }
+
+#[cfg(not(unix))]
+use clock as clock_of_all;
 
 /// A case that failed.
 #[derive(Debug)]
@@ -60,24 +78,33 @@ pub struct Outcome {
     pub cases: u64,
     /// Those that failed first, one for each problem.
     pub failures: Vec<Failure>,
-    /// The most bytes that a case has taken, and the longest that one took.
+    /// What they took of the processor together.
+    pub processor: Duration,
+    /// What they had taken when one last reached what none before it did.
+    pub news: Duration,
+    /// The most bytes that a case has taken.
     pub memory: usize,
     /// The longest that one took.
     pub longest: Duration,
 }
 
 /// The input of a case: one of the corpus, changed, or now and then noise.
-pub fn input(target: &Target, corpus: &[Vec<u8>], seed: u64, case: u64) -> Vec<u8> {
+fn input(target: &Target, corpus: &Corpus, seed: u64, case: u64) -> Vec<u8> {
     let mut random = Random::of_case(seed, target.name, case);
     if corpus.is_empty() || random.once_in(50) {
         return mutate::noise(&mut random);
     }
-    let mut input = random.pick(corpus).clone();
-    if !random.once_in(3) && (target.change)(&mut input, &mut random) && random.once_in(2) {
+    let picked = corpus.pick(&mut random);
+    let mut input = picked.to_vec();
+    let is_changed = !random.once_in(3) && (target.change)(&mut input, &mut random);
+    if is_changed && random.once_in(2) && input.len() <= mutate::LONGEST {
         return input;
     }
-    let other = random.pick(corpus).clone();
-    mutate::bytes(&mut input, &other, target.words, &mut random);
+    if input.len() > mutate::LONGEST {
+        input = picked.to_vec();
+    }
+    let other = corpus.pick(&mut random);
+    mutate::bytes(&mut input, other, target.words, &mut random);
     input
 }
 
@@ -87,6 +114,19 @@ fn under_way(target: &Target) -> PathBuf {
     std::env::temp_dir().join(format!("phalanx-fuzz-{}-{}", target.name, std::process::id()))
 }
 
+/// Whether a reader reads.
+static READING: AtomicBool = AtomicBool::new(false);
+
+/// Leaves out what is printed of panics of readers, which are reported with their inputs.
+pub fn silence_readers() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !READING.load(Ordering::Relaxed) {
+            usual(panic);
+        }
+    }));
+}
+
 /// Reads one input; what went wrong, if something did, and what it took.
 pub fn attempt(target: &Target, input: &[u8]) -> (Option<String>, usize, Duration) {
     // With RUST_BACKTRACE the first error that keeps a backtrace reads this program's own symbols, which is no reader's doing.
@@ -94,7 +134,9 @@ pub fn attempt(target: &Target, input: &[u8]) -> (Option<String>, usize, Duratio
     SYMBOLS.call_once(|| drop(Backtrace::capture().to_string()));
     MEMORY.reset_peak_usage();
     let (before, start) = (MEMORY.current_usage(), clock());
+    READING.store(true, Ordering::Relaxed);
     let read = catch_unwind(AssertUnwindSafe(|| (target.read)(input)));
+    READING.store(false, Ordering::Relaxed);
     let (memory, took) = (MEMORY.peak_usage().saturating_sub(before), clock().saturating_sub(start));
     let problem = match read {
         Err(payload) => {
@@ -111,45 +153,52 @@ pub fn attempt(target: &Target, input: &[u8]) -> (Option<String>, usize, Duratio
     (problem, memory, took)
 }
 
-/// Tries cases from `first` on until `enough` says so, and at most `most` failures. Everything is fixed by the seed but how many
-/// cases there is time for.
+/// Ends the process if no case begins for long: a reader that does not come back cannot be stopped.
+fn watch(ended: &Receiver<()>, cases: &AtomicU64, input: &Path) {
+    let mut before = 0;
+    while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(NEVER) {
+        let now = cases.load(Ordering::Relaxed);
+        if now == before {
+            let text = format!("the reader does not come back; its input is in {}\n", input.display());
+            let _ = std::io::stderr().write_all(text.as_bytes());
+            std::process::exit(86);
+        }
+        before = now;
+    }
+}
+
+/// Tries cases until `enough` says so of how many there were, and at most `most` failures. Without counters of edges everything is
+/// fixed by the seed but how many cases there is time for; with them readers' threads have a part in what counts as new.
+///
+/// # Errors
+/// If inputs cannot be written.
 pub fn run(
     target: &Target,
+    corpus: &mut Corpus,
     seed: u64,
-    first: u64,
     enough: impl Fn(u64) -> bool,
     most: usize,
 ) -> std::io::Result<Outcome> {
-    let corpus = target.corpus();
     let path = under_way(target);
-    let (heard, beats) = channel::<()>();
-    let stuck = path.clone();
-    // A reader that does not come back cannot be stopped, so it ends the process.
-    let watch = std::thread::spawn(move || {
-        loop {
-            match beats.recv_timeout(NEVER) {
-                Ok(()) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
-                Err(RecvTimeoutError::Timeout) => {
-                    let text =
-                        format!("the reader does not come back; its input is in {}\n", stuck.display());
-                    let _ = std::io::stderr().write_all(text.as_bytes());
-                    std::process::exit(86);
-                }
-            }
-        }
-    });
+    let mut file = File::create(&path)?;
+    let (end, ended) = channel::<()>();
+    let (cases, of_watch) = (Arc::new(AtomicU64::new(0)), path.clone());
+    let begun = Arc::clone(&cases);
+    let watching = std::thread::spawn(move || watch(&ended, &cases, &of_watch));
     let mut outcome = Outcome::default();
     let mut problems: Vec<String> = Vec::new();
+    let start = clock_of_all();
     while outcome.failures.len() < most && !enough(outcome.cases) {
-        let case = first + outcome.cases;
+        let case = outcome.cases;
         // What was found before is read first, as it is.
-        let input = match usize::try_from(case).ok().and_then(|case| corpus.get(case)) {
-            Some(known) => known.clone(),
-            None => input(target, &corpus, seed, case),
-        };
-        std::fs::write(&path, &input)?;
-        let _ = heard.send(());
+        let known = usize::try_from(case).ok().and_then(|case| corpus.known().get(case)).cloned();
+        let is_known = known.is_some();
+        let input = known.unwrap_or_else(|| input(target, corpus, seed, case));
+        file.rewind()?;
+        file.write_all(&input)?;
+        file.set_len(input.len() as u64)?;
+        begun.fetch_add(1, Ordering::Relaxed);
+        coverage::clear();
         let (problem, memory, took) = attempt(target, &input);
         outcome.cases += 1;
         outcome.memory = outcome.memory.max(memory);
@@ -161,10 +210,13 @@ pub fn run(
                 problems.push(kind);
                 outcome.failures.push(Failure { case, problem, input });
             }
+        } else if corpus.learn(&input, is_known)? {
+            outcome.news = clock_of_all().saturating_sub(start);
         }
     }
-    drop(heard);
-    let _ = watch.join();
+    outcome.processor = clock_of_all().saturating_sub(start);
+    drop(end);
+    let _ = watching.join();
     std::fs::remove_file(&path)?;
     Ok(outcome)
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 
+use phalanx_fuzz::corpus::Corpus;
 use phalanx_fuzz::run::run;
 use phalanx_fuzz::targets::{TARGETS, Target};
 
@@ -11,8 +12,10 @@ static ONE: Mutex<()> = Mutex::new(());
 fn check(name: &str) {
     let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let target: &Target = TARGETS.iter().find(|target| target.name == name).expect("a reader");
-    let known = target.corpus().len() as u64;
-    let outcome = run(target, 1, 0, |cases| cases >= known + target.cases, 3).expect("files of ours");
+    let mut corpus = Corpus::new(target, None).expect("files of ours");
+    let known = corpus.len() as u64;
+    let enough = |cases| cases >= known + target.cases;
+    let outcome = run(target, &mut corpus, 1, enough, 3).expect("files of ours");
     let problems: Vec<String> = outcome
         .failures
         .iter()

@@ -2,6 +2,7 @@
 //! once on a fresh clone.
 
 mod docs;
+mod fuzz;
 mod gpu;
 
 use std::path::{Path, PathBuf};
@@ -33,8 +34,9 @@ Usage: cargo xtask COMMAND [ARGUMENTS]
                                  makes tables and pictures of the documentation again, by the commands beside them
   test --slurm                   starts a SLURM of two nodes on this machine (Debian: slurmctld slurmd slurm-client) and runs
                                  jobs on it: queued again, a lost node, cancelled, out of time
-  fuzz [READER ...] --minutes M --seed S
-                                 gives drawn and damaged bytes to every reader of bytes from outside; --list names them
+  fuzz [--guided] [READER ...] --minutes M --seed S
+                                 gives drawn and damaged bytes to every reader of bytes from outside; --list names them;
+                                 --guided counts which code is reached, and goes on from inputs that reach more
   tidy                           checks the house rules: dependency edges, file headers and lengths, printing
   ci                             what continuous integration runs
   help                           this text
@@ -80,8 +82,7 @@ fn main() -> ExitCode {
             Ok(None) => docs::docs(&arguments, &root(), &target()),
             Err(problem) => Err(problem),
         },
-        // With the checks of a development build, which find more; what is hot is optimised there too.
-        "fuzz" => cargo(&prefixed(&["run", "--quiet", "--package", "phalanx-fuzz", "--"], &arguments)),
+        "fuzz" => fuzz::fuzz(arguments),
         "tidy" => cargo(&prefixed(&["test", "--quiet", "--package", "xtask", "--test", "tidy"], &arguments)),
         "ci" => run(&mut Command::new(root().join(".ci").join("run"))),
         "help" | "--help" | "-h" => {

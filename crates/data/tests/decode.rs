@@ -96,27 +96,33 @@ fn alpha_is_laid_over_white_and_palettes_and_sixteen_bits_keep_their_colours() {
     );
 }
 
-/// A PNG of 2x2 pixels with a palette of three, the last of which is transparent.
-fn palette_png() -> Vec<u8> {
+/// A PNG of chunks, with their lengths and checksums.
+fn png(chunks: &[(&[u8], &[u8])]) -> Vec<u8> {
     let mut png = b"\x89PNG\r\n\x1a\n".to_vec();
-    let mut chunk = |kind: &[u8], data: &[u8]| {
+    for (kind, data) in chunks {
         png.extend((data.len() as u32).to_be_bytes());
         let begin = png.len();
-        png.extend(kind);
-        png.extend(data);
+        png.extend(*kind);
+        png.extend(*data);
         let mut crc = flate2::Crc::new();
         crc.update(&png[begin..]);
         png.extend(crc.sum().to_be_bytes());
-    };
-    chunk(b"IHDR", &[0, 0, 0, 2, 0, 0, 0, 2, 8, 3, 0, 0, 0]);
-    chunk(b"PLTE", &[208, 32, 40, 24, 160, 56, 1, 2, 3]);
-    chunk(b"tRNS", &[255, 255, 0]);
+    }
+    png
+}
+
+/// A PNG of 2x2 pixels with a palette of three, the last of which is transparent.
+fn palette_png() -> Vec<u8> {
     let rows = [0, 0, 1, 0, 0, 2];
     let mut packed = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
     std::io::Write::write_all(&mut packed, &rows).unwrap();
-    chunk(b"IDAT", &packed.finish().unwrap());
-    chunk(b"IEND", &[]);
-    png
+    png(&[
+        (b"IHDR", &[0, 0, 0, 2, 0, 0, 0, 2, 8, 3, 0, 0, 0]),
+        (b"PLTE", &[208, 32, 40, 24, 160, 56, 1, 2, 3]),
+        (b"tRNS", &[255, 255, 0]),
+        (b"IDAT", &packed.finish().unwrap()),
+        (b"IEND", &[]),
+    ])
 }
 
 #[test]
@@ -174,6 +180,25 @@ fn what_is_no_image_is_told_with_how_to_go_on() {
     let frame = huge.windows(2).position(|pair| pair == [0xff, 0xc0]).unwrap();
     huge[frame + 5..frame + 9].copy_from_slice(&[0xea, 0x60, 0xea, 0x60]);
     assert!(reason(&huge).contains("60000x60000"));
+}
+
+#[test]
+fn what_would_take_much_memory_is_refused_by_what_becomes_of_it() {
+    // By side and kind of colours: grey is three times as large as RGB, and what has alpha four bytes for each pixel.
+    for (side, colours, refused) in [
+        (9_400_u32, 2, false),
+        (9_400, 0, false),
+        (12_000, 0, true),
+        (8_100, 4, false),
+        (9_000, 4, true),
+        (9_000, 6, true),
+    ] {
+        let size = side.to_be_bytes();
+        let header = [&size[..], &size, &[8, colours, 0, 0, 0]].concat();
+        let picture = png(&[(b"IHDR", &header), (b"IDAT", b""), (b"IEND", b"")]);
+        let reason = reason(&picture);
+        assert_eq!(reason.contains(&format!("{side}x{side} pixels are more than")), refused, "{reason}");
+    }
 }
 
 #[test]

@@ -55,7 +55,8 @@ fn damaged(input: &mut Vec<u8>, random: &mut Random) -> bool {
         chunks.push(chunks[chunks.len() - 1] + 12 + length);
     }
     let at = chunks[random.below(chunks.len() - 1)];
-    let Some(body) = chunks.iter().find(|next| **next > at).and_then(|end| png.get(at + 4..end - 4)) else {
+    let end = chunks.iter().find(|next| **next > at && **next <= png.len());
+    let Some(body) = end.and_then(|end| png.get(at + 4..end - 4)) else {
         return files::change(input, random);
     };
     let (end, mut body) = (at + 8 + body.len(), body.to_vec());

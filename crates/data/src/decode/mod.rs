@@ -17,8 +17,9 @@ use image::{DynamicImage, GenericImageView, ImageDecoder, ImageFormat, ImageRead
 use std::io::Cursor;
 use std::path::Path;
 
-/// The largest picture that is decoded, in bytes of pixels: of RGB about 9,400 pixels wide and high, at which Pillow begins to warn
-/// of files that claim much and hold little. A decoder may take twice as much for a moment.
+/// The largest picture that is decoded, in bytes of pixels, as the file has them or as RGB, whichever are more: about 9,400 pixels
+/// wide and high, at which Pillow begins to warn of files that claim much and hold little. A decoder, or what turns its pixels into
+/// RGB, may take twice as much for a moment.
 const MAX_BYTES: u64 = 256 << 20;
 
 /// A rectangle in pixels.
@@ -48,7 +49,9 @@ pub(crate) fn decode_region(
     let refused = |error: image::ImageError| error.to_string();
     let mut decoder = ImageReader::with_format(Cursor::new(bytes), format).into_decoder().map_err(refused)?;
     let (width, height) = decoder.dimensions();
-    if decoder.total_bytes() > MAX_BYTES {
+    // What is laid over white has four bytes for each pixel before, and WebP's decoder takes so many with alpha and without.
+    let channels = if decoder.color_type().has_alpha() || format == ImageFormat::WebP { 4 } else { 3 };
+    if decoder.total_bytes().max(channels * u64::from(width) * u64::from(height)) > MAX_BYTES {
         return Err(format!(
             "{width}x{height} pixels are more than the {} MiB that are decoded",
             MAX_BYTES >> 20

@@ -6,6 +6,9 @@ use super::file::{Axis, Part, Range, SweepFile};
 /// Columns that are predicted from other rows.
 const PREDICTED: [&str; 3] = ["predicted_step_ms", "predicted_communication_ms", "predicted_exposed"];
 
+/// More are a slip: they would take weeks.
+const MOST_TRAININGS: usize = 10_000;
+
 /// The titles of axes, and their choices.
 type Titled = Vec<(String, Vec<String>)>;
 
@@ -77,6 +80,17 @@ impl SweepFile {
         Ok(())
     }
 
+    /// How many trainings there are, those counted twice that parts have in common.
+    fn trainings(&self) -> usize {
+        let of = |part: &Part| {
+            let choices = |axis: &&Axis| axis.values.len() + axis.predicted.len() + axis.choices.len();
+            self.axes_of(part).iter().map(choices).fold(1_usize, usize::saturating_mul)
+        };
+        let rows = self.tables().iter().map(of).fold(0, usize::saturating_add);
+        let drawn = self.random.as_ref().map_or(1, |random| random.trials);
+        rows.saturating_mul(drawn).saturating_mul(self.seeds.len())
+    }
+
     /// Refuses what cannot be, and says what would be right.
     pub(super) fn check(&self) -> Result<(), String> {
         for axis in self.axes.iter().chain(self.parts.iter().flat_map(|part| &part.axes)) {
@@ -101,6 +115,9 @@ impl SweepFile {
                     return Err(format!("[[axis]] {key} has values and choices; it is one or the other"));
                 }
                 _ => {}
+            }
+            if let Some((value, times)) = axis.too_large() {
+                return Err(format!("[[axis]] {title}: {value} times what `{times}` says is too large"));
             }
             let choices = axis.all_choices();
             let twice = (1..choices.len())
@@ -130,6 +147,12 @@ impl SweepFile {
                     _ => {}
                 }
             }
+        }
+        let trainings = self.trainings();
+        if trainings > MOST_TRAININGS {
+            return Err(format!(
+                "these are {trainings} trainings; at most {MOST_TRAININGS} can be asked for"
+            ));
         }
         if let Some(target) = &self.target
             && (!target.below.is_finite() || target.window == 0)

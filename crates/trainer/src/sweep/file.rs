@@ -169,13 +169,25 @@ pub struct Choice {
 }
 
 impl Axis {
+    /// A value and a key of `times` whose product is no integer of 64 bits.
+    pub(super) fn too_large(&self) -> Option<(i64, &str)> {
+        let values = self.values.iter().chain(&self.predicted).filter_map(toml::Value::as_integer);
+        let of_value = |value: i64| {
+            let beyond = |times: &i64| times.checked_mul(value).is_none();
+            self.times.iter().find(|(_, times)| beyond(times)).map(|(key, _)| (value, key.as_str()))
+        };
+        values.into_iter().find_map(of_value)
+    }
+
     /// Its choices; values are choices that set the key.
     pub fn all_choices(&self) -> Vec<Choice> {
         let Some(key) = &self.key else { return self.choices.clone() };
         let of = |value: &toml::Value, predicted: bool| {
             let mut set = vec![format!("{key}={value}")];
             let number = value.as_integer().unwrap_or(1);
-            set.extend(self.times.iter().map(|(key, times)| format!("{key}={}", times * number)));
+            set.extend(
+                self.times.iter().map(|(key, times)| format!("{key}={}", times.saturating_mul(number))),
+            );
             Choice { name: choice_name(value), set, predicted, slow: false }
         };
         let trained = self.values.iter().map(|value| of(value, false));
@@ -361,6 +373,14 @@ mod tests {
             (
                 "[[axis]]\nkey = \"train.ranks\"\nvalues = [1]\npredicted = [16]",
                 "[predict] names the choices",
+            ),
+            (
+                "[[axis]]\nkey = \"train.ranks\"\nvalues = [4611686018427387904]\ntimes = { \"train.global_batch\" = 2 }",
+                "4611686018427387904 times what `train.global_batch` says is too large",
+            ),
+            (
+                "[random]\ntrials = 9223372036854775807\n[random.keys]\n\"optim.lr\" = {from = 0, to = 1}",
+                "at most 10000",
             ),
             (
                 "[[axis]]\nkey = \"optim.kind\"\nvalues = [\"sgd\"]\ntimes = { \"train.global_batch\" = 16 }",
