@@ -41,6 +41,6 @@ macro_rules! readers {
 readers! {
     frames registrations handshakes records mail tags launchers pmi costs
     safetensors tensor_ranges pickle
-    shards patterns coco cub cifar_binary parquet merges text_lines pictures
+    shards shard_index patterns coco cub cifar_binary parquet merges text_lines pictures
     checkpoint trace config sweep run_folder http
 }

@@ -106,6 +106,21 @@ fn classes_have_names_and_make_captions_where_there_are_none() {
     write(&place.path().join("classes.txt"), "cat\n");
     let few = open(place.path(), None).unwrap_err().to_string();
     assert!(few.contains("classes.txt: class names: 1 names, but a sample is of class 1"), "{few}");
+    // Names are made of numbers, but not of any.
+    std::fs::remove_file(place.path().join("classes.txt")).unwrap();
+    assert_eq!(open(place.path(), None).unwrap().class_names(), ["0", "1"]);
+    for class in ["7902654", "4294967295"] {
+        let shard = tar(&[("a.jpg", &image), ("a.cls", class.as_bytes())]);
+        write(&place.path().join("one.tar"), shard);
+        let index = place.path().join("index");
+        for index in [None, Some(index.as_path()), Some(index.as_path())] {
+            let many = open(place.path(), index).unwrap_err().to_string();
+            assert!(
+                many.contains(&format!("classes.txt: class names: a sample is of class {class}")),
+                "{many}"
+            );
+        }
+    }
 }
 
 /// The captions of every step of two epochs, read by so many ranks from a step on.

@@ -1,4 +1,4 @@
-//! Data sets: tables, lists, archives and pictures.
+//! Data sets: tables and lists.
 
 use std::sync::Arc;
 
@@ -7,10 +7,9 @@ use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
-use phalanx_data::shards::expand;
 use phalanx_data::{
-    ClipTokenizer, CocoCaptions, CocoConfig, CubConfig, CubDataset, Dataset, Exclusions, ShardsConfig,
-    ShardsDataset, Split, TextFile, TextFileConfig, TextSample, TextUnit, open_cifar10,
+    ClipTokenizer, CocoCaptions, CocoConfig, CubConfig, CubDataset, Dataset, Exclusions, Split, TextFile,
+    TextFileConfig, TextSample, TextUnit, open_cifar10,
 };
 
 use super::files::{self, folder};
@@ -18,97 +17,6 @@ use super::pictures::picture;
 use super::{Target, no_form};
 use crate::mutate;
 use crate::random::Random;
-
-fn tar(members: &[(&str, &[u8])]) -> Vec<u8> {
-    let mut archive = tar::Builder::new(Vec::new());
-    for (name, contents) in members {
-        let mut header = tar::Header::new_gnu();
-        header.set_size(contents.len() as u64);
-        header.set_mode(0o644);
-        let _ = archive.append_data(&mut header, name, *contents);
-    }
-    archive.into_inner().unwrap_or_default()
-}
-
-fn shards() -> Vec<Vec<u8>> {
-    let image = picture(ImageFormat::Png);
-    let long = format!("{}.png", "x".repeat(150));
-    vec![
-        tar(&[
-            ("a.png", &image),
-            ("a.txt", b"a picture"),
-            ("a.cls", b"3"),
-            ("b.png", &image),
-            ("b.json", b"{\"caption\": \"two\"}"),
-        ]),
-        tar(&[(&long, &image), (&long.replace("png", "txt"), b"long")]),
-        tar(&[]),
-    ]
-}
-
-/// Changes the header of a member, and gives it its checksum.
-#[allow(clippy::ptr_arg, reason = "changes of other forms make inputs longer")]
-fn member(input: &mut Vec<u8>, random: &mut Random) -> bool {
-    const BLOCK: usize = 512;
-    let blocks = input.len() / BLOCK;
-    if blocks == 0 {
-        return false;
-    }
-    let at = random.below(blocks) * BLOCK;
-    let mut header = input[at..at + BLOCK].to_vec();
-    mutate::bytes(&mut header, b"77777777777", &["0", "7", "\0", "ustar", "L", "x"], random);
-    header.resize(BLOCK, 0);
-    header[148..156].fill(b' ');
-    let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
-    header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-    input[at..at + BLOCK].copy_from_slice(&header);
-    true
-}
-
-fn read_shards(bytes: &[u8]) {
-    let place = folder();
-    let path = place.path().join("s.tar");
-    if std::fs::write(&path, bytes).is_err() {
-        return;
-    }
-    // The index in memory, made and stored, and as it is stored.
-    for index in [None, Some(place.path().join("index")), Some(place.path().join("index"))] {
-        let shards = vec![path.clone()];
-        let config = ShardsConfig { name: "s".into(), shards, index, classes: None, caption_seed: 0 };
-        let Ok(shards) = ShardsDataset::open(&config) else { return };
-        for sample in 0..shards.len().min(3) {
-            let _ = shards.get(sample, 0);
-            let _ = shards.source(sample);
-        }
-    }
-}
-
-pub(super) const SHARDS: Target = Target {
-    name: "shards",
-    about: "tar shards and what is in them",
-    seeds: shards,
-    words: &["ustar", ".png", ".json", "77777777777", "././@LongLink"],
-    change: member,
-    read: read_shards,
-    cases: 200,
-    memory: 48 << 20,
-};
-
-pub(super) const PATTERNS: Target = Target {
-    name: "patterns",
-    about: "paths of shards with braces",
-    seeds: || {
-        ["s-{000..012}.tar", "{a,b}-{0..3}.tar::x.tar", "{0..9}{0..9}"]
-            .map(|text| text.as_bytes().to_vec())
-            .to_vec()
-    },
-    words: &["{", "}", "..", ",", "::", "{0..1}", "000000000000", "99"],
-    change: no_form,
-    read: |bytes| drop(expand(&String::from_utf8_lossy(bytes).replace('/', "-"))),
-    cases: 300,
-    // A million names are meant to be possible.
-    memory: 1 << 30,
-};
 
 fn coco() -> Vec<Vec<u8>> {
     let json = r#"{"images":[{"id":1,"file_name":"a.png"},{"id":2,"file_name":"b.png"}],"annotations":[{"image_id":1,"caption":"one"},{"image_id":2,"caption":"two words"},{"image_id":1,"caption":"x"}]}"#;

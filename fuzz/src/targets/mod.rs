@@ -5,6 +5,7 @@ mod files;
 mod network;
 mod pictures;
 mod runs;
+mod shards;
 mod tensors;
 
 use std::path::Path;
@@ -65,8 +66,9 @@ pub static TARGETS: &[Target] = &[
     tensors::SAFETENSORS,
     tensors::TENSOR_RANGES,
     tensors::PICKLE,
-    datasets::SHARDS,
-    datasets::PATTERNS,
+    shards::SHARDS,
+    shards::SHARD_INDEX,
+    shards::PATTERNS,
     datasets::COCO,
     datasets::CUB,
     datasets::CIFAR_BINARY,

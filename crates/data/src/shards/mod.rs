@@ -212,12 +212,22 @@ impl Labelled for ShardsDataset {
     }
 }
 
+/// How many classes go without names: more than any data set of pictures has, and fewer than fill the memory. What has a larger
+/// number is a name's, a time's or a file's by mistake.
+const MOST_NAMELESS: usize = 1 << 20;
+
 /// The names of so many classes.
 fn class_names(config: &ShardsConfig, classes: usize) -> Result<Vec<String>> {
     let beside = config.shards[0].with_file_name("classes.txt");
     let file = match &config.classes {
         Some(file) => file,
         None if beside.is_file() && classes > 0 => &beside,
+        None if classes > MOST_NAMELESS => {
+            let class = classes - 1;
+            let reason =
+                format!("a sample is of class {class}; from {MOST_NAMELESS} on classes need names here");
+            return Err(DataError::ClassNames { path: beside, reason });
+        }
         None => return Ok((0..classes).map(|class| class.to_string()).collect()),
     };
     let lines = LinesFile::read(file)?;

@@ -45,29 +45,51 @@ pub(super) fn summary(shard: &Path, folder: &Path) -> Result<Option<(usize, usiz
         return Ok(None);
     }
     let length = file.metadata().map_err(|error| DataError::io(&path, error))?.len();
-    Ok(check_head(&head, shard)?.filter(|(samples, _)| length == (HEAD + ENTRY * samples) as u64))
+    let head = check_head(&head, shard)?.filter(|head| head.length() == Some(length));
+    Ok(head.map(|head| (head.samples, head.classes)))
 }
 
-fn check_head(head: &[u8], shard: &Path) -> Result<Option<(usize, usize)>> {
+/// What a head says of a shard as it is now.
+struct Head {
+    samples: usize,
+    classes: usize,
+    /// The shard's length in bytes.
+    shard: u64,
+}
+
+impl Head {
+    /// How long a file with this head is, in bytes.
+    fn length(&self) -> Option<u64> {
+        (self.samples as u64).checked_mul(ENTRY as u64)?.checked_add(HEAD as u64)
+    }
+}
+
+fn check_head(head: &[u8], shard: &Path) -> Result<Option<Head>> {
     let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| head[at + byte]));
     let (length, changed) = state_of(shard)?;
     let fits = head[..8] == MAGIC && number(8) == length && number(16) == changed;
-    Ok(fits.then(|| (number(24) as usize, number(32) as usize)))
+    let (samples, classes) = (usize::try_from(number(24)), usize::try_from(number(32)));
+    let (Ok(samples), Ok(classes), true) = (samples, classes, fits) else { return Ok(None) };
+    Ok(Some(Head { samples, classes, shard: length }))
 }
 
-/// A shard's index, if it is there and of the shard as it is now.
+/// A shard's index, if it is there, of the shard as it is now, and of what that can have.
 pub(super) fn read(shard: &Path, folder: &Path) -> Result<Option<ShardIndex>> {
     let Ok(bytes) = std::fs::read(file_of(shard, folder)?) else { return Ok(None) };
     if bytes.len() < HEAD {
         return Ok(None);
     }
     let (head, rest) = bytes.split_at(HEAD);
-    let Some((samples, _)) = check_head(head, shard)? else { return Ok(None) };
-    if rest.len() != ENTRY * samples {
+    let Some(head) = check_head(head, shard)? else { return Ok(None) };
+    if head.length() != Some(bytes.len() as u64) {
         return Ok(None);
     }
     let entries: Option<Vec<Entry>> = rest.chunks_exact(ENTRY).map(entry).collect();
-    Ok(entries.map(|entries| ShardIndex { entries }))
+    let within =
+        |span: Span| span.offset.checked_add(u64::from(span.len)).is_some_and(|end| end <= head.shard);
+    let is_whole = |entry: &Entry| within(entry.image) && entry.caption.is_none_or(|(span, _)| within(span));
+    let index = entries.map(|entries| ShardIndex { entries });
+    Ok(index.filter(|index| index.entries.iter().all(is_whole) && index.classes() == head.classes))
 }
 
 /// Writes a shard's index, whole or not at all, so that ranks may do so at the same time.
@@ -135,8 +157,8 @@ mod tests {
         std::fs::write(&shard, "contents").unwrap();
         let span = |offset, len| Span { offset, len };
         let entries = vec![
-            Entry { image: span(512, 9), caption: Some((span(1 << 40, 3), Caption::Json)), label: None },
-            Entry { image: span(2048, u32::MAX), caption: None, label: Some(7) },
+            Entry { image: span(5, 3), caption: Some((span(4, 3), Caption::Json)), label: None },
+            Entry { image: span(0, 8), caption: None, label: Some(7) },
             Entry { image: span(0, 0), caption: Some((span(1, 1), Caption::Text)), label: Some(0) },
         ];
         let index = ShardIndex { entries };
@@ -148,5 +170,41 @@ mod tests {
         std::fs::write(&shard, "other contents").unwrap();
         assert!(summary(&shard, place.path()).unwrap().is_none());
         assert!(read(&shard, place.path()).unwrap().is_none());
+    }
+
+    #[test]
+    fn entries_keep_their_numbers() {
+        let span = |offset, len| Span { offset, len };
+        for (caption, label) in [
+            (Some((span(1 << 40, 3), Caption::Json)), None),
+            (Some((span(u64::MAX, u32::MAX), Caption::Text)), Some(u32::MAX - 1)),
+            (None, Some(0)),
+        ] {
+            let whole = Entry { image: span(1 << 50, u32::MAX), caption, label };
+            assert_eq!(entry(&entry_bytes(&whole)), Some(whole));
+        }
+    }
+
+    #[test]
+    fn an_index_of_what_its_shard_cannot_have_is_none() {
+        let place = tempfile::tempdir().unwrap();
+        let shard = place.path().join("a.tar");
+        std::fs::write(&shard, "contents").unwrap();
+        let entry = |offset, len| Entry { image: Span { offset, len }, caption: None, label: Some(1) };
+        for (beyond, is_read) in [(entry(5, 3), true), (entry(5, 4), false), (entry(u64::MAX, 1), false)] {
+            write(&shard, place.path(), &ShardIndex { entries: vec![entry(0, 1), beyond] }).unwrap();
+            assert_eq!(read(&shard, place.path()).unwrap().is_some(), is_read, "{beyond:?}");
+        }
+        // Another number of samples and of classes than there are.
+        let path = file_of(&shard, place.path()).unwrap();
+        let sound = std::fs::read(&path).unwrap();
+        for (at, number) in [(24, 3_u64), (24, u64::MAX), (24, u64::MAX / 32 + 2), (32, 3), (32, u64::MAX)] {
+            let mut damaged = sound.clone();
+            damaged[at..at + 8].copy_from_slice(&number.to_le_bytes());
+            std::fs::write(&path, damaged).unwrap();
+            assert!(read(&shard, place.path()).unwrap().is_none(), "{number} at {at}");
+            let told = summary(&shard, place.path()).unwrap();
+            assert!(at == 32 || told.is_none(), "{number} at {at}: {told:?}");
+        }
     }
 }
