@@ -186,13 +186,10 @@ impl Checkpoint {
         let mut sums = Vec::new();
         for kind in reader.kinds() {
             for (name, shape) in reader.tensors(kind) {
-                let (Some(piece), Some(dtype)) =
-                    (reader.pieces(kind, name).first(), reader.dtype(kind, name))
-                else {
-                    continue;
-                };
+                let Some(piece) = reader.pieces(kind, name).first() else { continue };
                 let whole = Region::whole(shape);
-                let mut elements = Elements::new(TensorSum::of(piece), &whole, dtype.size_in_bytes());
+                let size = reader.element_size(kind, name)?;
+                let mut elements = Elements::new(TensorSum::of(piece), &whole, size);
                 reader.read_bytes(kind, name, &whole, |_, bytes| {
                     elements.take(bytes);
                     Ok(())

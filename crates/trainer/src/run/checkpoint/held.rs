@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use candle_core::DType;
 use phalanx_tensor::io::write_elements;
 use serde_json::{Map, Value};
 
@@ -79,11 +78,12 @@ impl Held {
 /// How many bytes a piece's elements take.
 ///
 /// # Errors
-/// [`CheckpointError::Unfit`] if their type is unknown.
+/// [`CheckpointError::Unfit`] if their type is unknown, or they are more than any memory has.
 pub fn bytes_of(piece: &Piece) -> Result<usize, CheckpointError> {
-    let dtype: DType =
-        piece.dtype.parse().map_err(|_| unfit(format!("`{}` is of an unknown type", piece.dtype)))?;
-    Ok(piece.region.len() * dtype.size_in_bytes())
+    let dtype =
+        piece.element_type().ok_or_else(|| unfit(format!("`{}` is of an unknown type", piece.dtype)))?;
+    let bytes = piece.region.len().checked_mul(dtype.size_in_bytes());
+    bytes.ok_or_else(|| unfit(format!("{} of `{}` is more than any memory has", piece.region, piece.name)))
 }
 
 /// Which of the pieces that ranks have, by rank, are all that there is, no element of them twice but where pieces overlap in part:
@@ -117,7 +117,7 @@ fn unfit(problem: String) -> CheckpointError {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::{Device, Tensor};
+    use candle_core::{DType, Device, Tensor};
 
     use super::*;
     use crate::run::checkpoint::{MODEL, Region};
@@ -147,6 +147,15 @@ mod tests {
         assert_eq!(chosen.iter().map(|chosen| chosen.rank).collect::<Vec<_>>(), [0, 2, 3]);
         let all = Held { step: 3, pieces: parts.to_vec(), ..Held::default() };
         assert_eq!((all.bytes(), bytes_of(&parts[0].piece).ok()), (36, Some(12)));
+        // Elements of half a byte, and more of them than there are bytes.
+        let of = |dtype: &str, region| Piece { dtype: dtype.to_owned(), region, ..parts[0].piece.clone() };
+        for damaged in [
+            of("f4", Region::from(0..3)),
+            of("f32", Region::from(0..usize::MAX)),
+            of("x", Region::from(0..3)),
+        ] {
+            assert!(bytes_of(&damaged).is_err(), "{damaged:?}");
+        }
         let reader = all.reader();
         let whole = reader.read(MODEL, "w").expect("reads").flatten_all().expect("flat");
         assert_eq!(whole.to_vec1::<f32>().expect("f32"), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use candle_core::DType;
 use phalanx_tensor::io::TensorFile;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -54,6 +55,13 @@ pub struct Piece {
     pub file: String,
     /// The tensor in that file, which has these elements alone, in their order.
     pub key: String,
+}
+
+impl Piece {
+    /// The type of its elements; `None` if there is none of that name whose elements take whole bytes.
+    pub(super) fn element_type(&self) -> Option<DType> {
+        self.dtype.parse().ok().filter(|dtype: &DType| dtype.size_in_bytes() > 0)
+    }
 }
 
 /// What is in a checkpoint.

@@ -339,10 +339,14 @@ impl Reader {
 
     /// The element type in which a tensor was saved; `None` if there is no such tensor or the index names no known type.
     pub fn dtype(&self, kind: &str, name: &str) -> Option<DType> {
-        self.pieces(kind, name).first()?.dtype.parse().ok()
+        self.pieces(kind, name).first()?.element_type()
     }
 
-    fn element_size(&self, kind: &str, name: &str) -> Result<usize, CheckpointError> {
+    /// How many bytes an element of a tensor takes.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Damaged`] if the index names no known type.
+    pub(super) fn element_size(&self, kind: &str, name: &str) -> Result<usize, CheckpointError> {
         let unknown = || {
             let problem = format!("names no known element type for {kind} `{name}`");
             CheckpointError::damaged(&self.folder.join(INDEX), problem)
