@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use phalanx_fuzz::corpus::Corpus;
 use phalanx_fuzz::coverage;
-use phalanx_fuzz::run::{attempt, run, silence_readers};
+use phalanx_fuzz::run::{attempt, run};
 use phalanx_fuzz::targets::{TARGETS, Target};
 
 /// Gives drawn and damaged bytes to every reader of bytes from outside.
@@ -67,7 +67,6 @@ fn main() -> Result<ExitCode> {
         );
         return Ok(if problem.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS });
     }
-    silence_readers();
     let share = Duration::from_secs_f64(arguments.minutes * 60.0 / targets.len() as f64);
     if coverage::edges() > 0 {
         println!("guided by {} edges", coverage::edges());

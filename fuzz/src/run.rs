@@ -5,9 +5,10 @@ use std::fs::File;
 use std::io::{Seek as _, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use peak_alloc::PeakAlloc;
@@ -114,17 +115,30 @@ fn under_way(target: &Target) -> PathBuf {
     std::env::temp_dir().join(format!("phalanx-fuzz-{}-{}", target.name, std::process::id()))
 }
 
-/// Whether a reader reads.
-static READING: AtomicBool = AtomicBool::new(false);
+/// Which thread reads, while one does.
+static READER: Mutex<Option<ThreadId>> = Mutex::new(None);
 
-/// Leaves out what is printed of panics of readers, which are reported with their inputs.
-pub fn silence_readers() {
-    let usual = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        if !READING.load(Ordering::Relaxed) {
-            usual(panic);
-        }
-    }));
+/// What a thread of a reader's own panicked with, which nobody may see else: servers go on.
+static ELSEWHERE: Mutex<Option<String>> = Mutex::new(None);
+
+fn locked<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Leaves out what is printed of readers' panics, which are reported with their inputs, and keeps those of other threads.
+fn hear_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            let reader = *locked(&READER);
+            match reader {
+                None => usual(panic),
+                Some(reader) if reader == std::thread::current().id() => {}
+                Some(_) => *locked(&ELSEWHERE) = Some(panic.to_string()),
+            }
+        }));
+    });
 }
 
 /// Reads one input; what went wrong, if something did, and what it took.
@@ -134,21 +148,23 @@ pub fn attempt(target: &Target, input: &[u8]) -> (Option<String>, usize, Duratio
     SYMBOLS.call_once(|| drop(Backtrace::capture().to_string()));
     MEMORY.reset_peak_usage();
     let (before, start) = (MEMORY.current_usage(), clock());
-    READING.store(true, Ordering::Relaxed);
+    *locked(&READER) = Some(std::thread::current().id());
     let read = catch_unwind(AssertUnwindSafe(|| (target.read)(input)));
-    READING.store(false, Ordering::Relaxed);
+    *locked(&READER) = None;
     let (memory, took) = (MEMORY.peak_usage().saturating_sub(before), clock().saturating_sub(start));
     let problem = match read {
         Err(payload) => {
             let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
-            Some(format!("panicked: {}", text.unwrap_or_default()))
+            // What a thread that was waited for has said is said of it in general else.
+            Some(format!("panicked: {}", locked(&ELSEWHERE).take().or(text).unwrap_or_default()))
         }
         Ok(()) if memory > target.memory + FACTOR * input.len() => {
             Some(format!("took {memory} bytes of memory for {} of input", input.len()))
         }
         Ok(()) if took > LONGEST => Some(format!("took {took:.1?}")),
-        Ok(()) => None,
+        // Of a thread that was not waited for it may be the case before.
+        Ok(()) => locked(&ELSEWHERE).take().map(|panic| format!("a thread of the reader's: {panic}")),
     };
     (problem, memory, took)
 }
@@ -179,6 +195,7 @@ pub fn run(
     enough: impl Fn(u64) -> bool,
     most: usize,
 ) -> std::io::Result<Outcome> {
+    hear_panics();
     let path = under_way(target);
     let mut file = File::create(&path)?;
     let (end, ended) = channel::<()>();

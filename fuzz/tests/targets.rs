@@ -25,6 +25,40 @@ fn check(name: &str) {
     assert!(known >= 1 && outcome.cases >= 100);
 }
 
+/// How a reader does not read, and words that are said of it.
+type Bad = (fn(&[u8]), &'static str);
+
+#[test]
+fn what_goes_wrong_in_a_reader_is_told() {
+    let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let bad: [Bad; 4] = [
+        (|_| panic!("at once"), "panicked: at once"),
+        (|_| drop(std::thread::spawn(|| panic!("elsewhere")).join()), "elsewhere"),
+        (|_| std::thread::scope(|scope| drop(scope.spawn(|| panic!("in a part")))), "in a part"),
+        (
+            |input| drop(std::hint::black_box(vec![1_u8; (64 << 20) + 5000 * input.len()])),
+            "bytes of memory for",
+        ),
+    ];
+    for (read, words) in bad {
+        let target = Target {
+            name: "bad",
+            about: "what no reader does",
+            seeds: || vec![b"input".to_vec()],
+            words: &[],
+            change: |_, _| false,
+            read,
+            cases: 1,
+            memory: 48 << 20,
+        };
+        let mut corpus = Corpus::new(&target, None).expect("no files");
+        let outcome = run(&target, &mut corpus, 1, |cases| cases >= 3, 1).expect("files of ours");
+        let [failure] = outcome.failures.as_slice() else { panic!("{words}: {outcome:?}") };
+        assert!(failure.problem.contains(words), "{failure:?}");
+        assert_eq!((failure.case, failure.input.as_slice()), (0, b"input".as_slice()));
+    }
+}
+
 macro_rules! readers {
     ($($name:ident)+) => {
         $( #[test] fn $name() { check(stringify!($name)); } )+

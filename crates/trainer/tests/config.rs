@@ -102,6 +102,11 @@ fn every_mistake_names_key_file_and_line() {
             "a.toml:2: model.widths: expected a non-negative integer, found the string \"x\"",
         ),
         (
+            &[("a.toml", "[model]\nkind = \"stackgan\"\ngf_dim = 2_147_483_648\n")],
+            &[],
+            "a.toml:3: model.gf_dim: expected an integer of at most 2147483647, found the integer 2147483648",
+        ),
+        (
             &[("a.toml", "[model]\nkind = \n")],
             &[],
             "a.toml:2: string values must be quoted, expected literal string",

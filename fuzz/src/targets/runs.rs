@@ -108,8 +108,8 @@ fn phalanx() -> &'static Program {
 }
 
 fn configs() -> Vec<Vec<u8>> {
-    let presets = phalanx().catalogue().presets.iter().take(8);
-    presets.map(|(_, text)| text.as_bytes().to_vec()).collect()
+    let presets = &phalanx().catalogue().presets;
+    presets.iter().map(|(_, text)| text.as_bytes().to_vec()).collect()
 }
 
 fn read_config(bytes: &[u8]) {

@@ -254,14 +254,19 @@ impl KeyType for u64 {
     }
 }
 
+/// No width, size or count of a training is greater. A relation between two of them can multiply both.
+const MOST: u32 = i32::MAX as u32;
+
 impl KeyType for usize {
     fn kind() -> String {
         u64::kind()
     }
 
     fn from_toml(value: &Value) -> Result<Self, Mismatch> {
-        let wrong = || Mismatch::new("a non-negative integer", value);
-        natural(value).and_then(|number| Self::try_from(number).ok()).ok_or_else(wrong)
+        let number = natural(value).ok_or_else(|| Mismatch::new("a non-negative integer", value))?;
+        let number = u32::try_from(number).ok().filter(|number| *number <= MOST);
+        let number = number.ok_or_else(|| Mismatch::new(format!("an integer of at most {MOST}"), value))?;
+        Ok(number as Self)
     }
 
     fn to_toml(&self) -> Value {
