@@ -188,20 +188,31 @@ fn whoever_is_killed_the_others_end_in_the_same_weights() {
     }
 }
 
+/// With statistics of whole batches ranks wait for each other within ops too, forward and backward.
 #[test]
-fn statistics_of_batch_norm_outlive_rank_0() {
-    let line = "--set model.kind=resnet18 --set model.width=4 --set model.image_size=32 --set model.sync_batch_norm=false --set \
-        optim.kind=sgd --set optim.lr=0.05 --set train.logical_ranks=3 --set train.steps=8 --set eval.enabled=false";
-    let (expected, _) = undisturbed(line);
-    let place = tempfile::tempdir().expect("a folder");
-    let mut running = Running::start(place.path(), &format!("{line} --elastic 2:3 {}", held_up(3, 60)));
-    running.wait_for("step 3", |run| run.step() >= 3);
-    std::thread::sleep(Duration::from_millis(30));
-    kill(running.ranks()[0]);
-    let run = running.place.clone();
-    let told = running.end_well();
-    assert_eq!((told.world_size, told.dead[0].rank), (2, 0));
-    assert_eq!(hashes(&run), expected);
+fn statistics_of_batch_norm_outlive_ranks() {
+    let model = "--set model.kind=resnet18 --set model.width=4 --set model.image_size=32 --set optim.kind=sgd --set \
+        optim.lr=0.05 --set train.logical_ranks=3 --set train.steps=8 --set eval.enabled=false";
+    for (sync, victim, ms, strategy) in [
+        (false, 0, 60, "ddp"),
+        (true, 1, 0, "ddp"),
+        (true, 0, 0, "ddp"),
+        (true, 2, 0, "fsdp --set elastic.redundancy=1"),
+    ] {
+        let case = format!("{sync} {victim} {strategy}");
+        let line = format!("{model} --set model.sync_batch_norm={sync}");
+        let (expected, _) = undisturbed(&line);
+        let place = tempfile::tempdir().expect("a folder");
+        let line = format!("{line} --strategy {strategy} --elastic 2:3 {}", held_up(3, ms));
+        let mut running = Running::start(place.path(), &line);
+        running.wait_for("step 3", |run| run.step() >= 3);
+        std::thread::sleep(Duration::from_millis(30));
+        kill(running.ranks()[victim]);
+        let run = running.place.clone();
+        let told = running.end_well();
+        assert_eq!((told.world_size, told.dead[0].rank), (2, victim), "{case}");
+        assert_eq!(hashes(&run), expected, "{case}");
+    }
 }
 
 #[test]
@@ -415,7 +426,7 @@ fn what_cannot_change_is_refused_by_name() {
 #[test]
 #[ignore = "whole networks: cargo xtask test --full"]
 fn four_become_two_three_and_one() {
-    let resnet = "--set model.kind=resnet18 --set model.width=4 --set model.image_size=32 --set model.sync_batch_norm=false \
+    let resnet = "--set model.kind=resnet18 --set model.width=4 --set model.image_size=32 --set model.sync_batch_norm=true \
         --set optim.kind=sgd --set optim.lr=0.05";
     for model in ["", resnet] {
         let line =

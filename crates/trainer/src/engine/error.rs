@@ -256,18 +256,23 @@ impl TrainError {
     /// What the communicator said, whoever has passed it on.
     fn communication(&self) -> Option<&CommError> {
         match self {
-            Self::Comm(error) | Self::Sharding(ShardingError::Comm(error)) => Some(error),
-            // An op that waited for other ranks passes on what the communicator said.
-            Self::Tensor(error) | Self::Sharding(ShardingError::Tensor(error)) => match error {
-                TensorError::Hook { source, .. } => match source.downcast_ref::<ShardingError>() {
-                    Some(ShardingError::Comm(error)) => Some(error),
-                    _ => source.downcast_ref::<CommError>(),
-                },
-                _ => None,
-            },
+            Self::Comm(error) => Some(error),
+            Self::Sharding(error) => said(error),
+            Self::Tensor(error) => said(error),
             _ => None,
         }
     }
+}
+
+/// What the communicator said, if that is what this came of. Ops that wait for other ranks pass it on, some within others.
+fn said<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a CommError> {
+    // Errors that are passed on in the same words are no sources of each other.
+    match error.downcast_ref::<ShardingError>() {
+        Some(ShardingError::Comm(error)) => return Some(error),
+        Some(ShardingError::Tensor(error)) => return said(error),
+        _ => {}
+    }
+    error.downcast_ref::<CommError>().or_else(|| said(error.source()?))
 }
 
 fn of_phase(phase: &str) -> String {
@@ -298,6 +303,8 @@ mod tests {
             ShardingError::from(lost()).into(),
             hook(Box::new(lost())).into(),
             hook(Box::new(ShardingError::from(lost()))).into(),
+            hook(Box::new(ShardingError::from(hook(Box::new(lost()))))).into(),
+            ShardingError::from(hook(Box::new(ShardingError::from(lost())))).into(),
             TrainError::NotFinite { step: 1, phase: String::new(), loss: f64::NAN, elsewhere: true },
             CheckpointError::Elsewhere { rank: 1, problem: "the disk is full".to_owned() }.into(),
         ];
