@@ -120,7 +120,7 @@ fn micro_batches_recomputation_and_threads_change_nothing_either() {
 fn batch_norm_over_all_logical_ranks_ends_in_the_same_bits() {
     check(
         &format!("{RESNET} model.sync_batch_norm=true"),
-        &[("ddp", 2), ("ddp", 3), ("ddp", 4), ("fsdp", 3), ("fsdp", 4)],
+        &[("ddp", 2), ("ddp", 3), ("ddp", 4), ("fsdp", 2), ("fsdp", 3), ("fsdp", 4)],
     );
 }
 
@@ -131,17 +131,43 @@ fn batch_norm_within_each_logical_rank_ends_in_the_same_bits() {
 
 #[test]
 fn runs_that_changed_their_world_end_in_the_bits_of_one_that_did_not() {
-    let settings = format!("{COMMON} {RESNET} model.sync_batch_norm=true train.steps=8 train.ema=0.9");
-    let place = tempfile::tempdir().expect("a folder");
-    let folder = new_run(place.path());
-    let mut curve = Vec::new();
-    for (stop, strategy, ranks) in [(2, "fsdp", 4), (4, "ddp", 2), (6, "zero2", 3), (8, "ddp", 1)] {
-        let own = format!("{settings} train.stop_step={stop} train.strategy={strategy} train.ranks={ranks}");
-        curve.extend(train_in(&folder, &own));
+    let resnet = format!("{RESNET} model.sync_batch_norm=true");
+    for (model, strategies) in
+        [(resnet.as_str(), [["ddp"; 4], ["fsdp", "ddp", "zero2", "ddp"]]), (CVAE, [["ddp"; 4], ["fsdp"; 4]])]
+    {
+        let settings = format!("{model} train.steps=8 train.ema=0.9");
+        let undisturbed = trained(&settings, "ddp", 3);
+        for strategies in strategies {
+            let place = tempfile::tempdir().expect("a folder");
+            let folder = new_run(place.path());
+            let mut curve = Vec::new();
+            for ((stop, ranks), strategy) in [(2, 4), (4, 2), (6, 3), (8, 1)].into_iter().zip(strategies) {
+                // One rank has nothing to share.
+                let strategy = if ranks == 1 { "ddp" } else { strategy };
+                let own = format!(
+                    "{COMMON} {settings} train.stop_step={stop} train.strategy={strategy} train.ranks={ranks}"
+                );
+                curve.extend(train_in(&folder, &own));
+            }
+            let moved = (curve, hashes(&folder));
+            assert_eq!(moved.0.len(), 8);
+            assert_eq!(moved, undisturbed, "{strategies:?}: {settings}");
+        }
     }
-    let moved = (curve, hashes(&folder));
-    assert_eq!(moved.0.len(), 8);
-    assert_eq!(moved, trained(&format!("{settings} train.steps=8"), "ddp", 3));
+}
+
+/// Which way bytes go adds nothing up in another order.
+#[test]
+fn the_way_that_messages_go_changes_nothing() {
+    for algorithm in ["ring", "tree", "halving-doubling"] {
+        let settings = format!("{CVAE} comm.algorithm={algorithm}");
+        let cells: &[(&str, usize)] =
+            if algorithm == "ring" { &[("ddp", 3), ("fsdp", 3)] } else { &[("ddp", 4)] };
+        let alone = trained(CVAE, "ddp", 1);
+        for (strategy, ranks) in cells {
+            assert_eq!(trained(&settings, strategy, *ranks), alone, "{strategy} on {ranks}: {settings}");
+        }
+    }
 }
 
 #[test]

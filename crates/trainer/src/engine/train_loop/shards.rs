@@ -42,11 +42,14 @@ impl Run<'_> {
         let own = placed.of(distributed.rank());
         let each = share.micro_batches.len() / own.len();
         // Logical ranks gather parameters block by block as many times as each rank has some, which must be equally many.
-        let uneven = !placed.is_even()
-            || share.micro_batches.iter().any(|micro_batch| micro_batch.ranks < placed.shards());
+        let some_have_none =
+            share.micro_batches.iter().any(|micro_batch| micro_batch.ranks < placed.shards());
+        let uneven = !placed.is_even() || some_have_none;
         let gathered = || state.networks().filter(|network| uneven && network.gathers());
         gathered().try_for_each(Network::unshard)?;
-        let together = !uneven || state.updated(phase).count() == 1;
+        // A rank whose last logical rank has no samples knows only at the end that a gradient is whole, and until then meets the others
+        // where they share statistics: those would wait for its gradients there.
+        let together = !some_have_none && (!uneven || state.updated(phase).count() == 1);
         let strategies: Vec<std::sync::Arc<dyn ParallelStrategy>> = state.strategies(phase)?;
         let turns = ShardTurns::new(own.clone(), strategies);
         // All ranks ask for the groups of all micro-batches, also those that have no samples of some.
