@@ -77,4 +77,5 @@ readers! {
     safetensors tensor_ranges pickle
     shards shard_index patterns coco cub cifar_binary parquet merges text_lines pictures
     checkpoint trace config sweep run_folder http
+    diffusers flight hosts
 }

@@ -339,6 +339,30 @@ fn what_is_missing_or_not_computed_is_named() {
             |folder| set(folder, "scheduler/scheduler_config.json", "beta_schedule", json!("sigmoid")),
             &["scheduler_config.json", "sigmoid", "scaled_linear"],
         ),
+        // What asks for more memory than there is.
+        (
+            |folder| {
+                set(
+                    folder,
+                    "scheduler/scheduler_config.json",
+                    "num_train_timesteps",
+                    json!(1_000_000_000_000_000_000_u64),
+                );
+            },
+            &["scheduler_config.json", "`num_train_timesteps` is 1000000000000000000", "from 1 to 1048576"],
+        ),
+        (
+            |folder| set(folder, "unet/config.json", "block_out_channels", json!([524_288, 1_048_576])),
+            &["unet", "the configuration asks for", "and the weights have"],
+        ),
+        (
+            |folder| set(folder, "text_encoder/config.json", "num_hidden_layers", json!(1_000_000)),
+            &["text_encoder/config.json", "`num_hidden_layers` is 1000000", "from 1 to 1024"],
+        ),
+        (
+            |folder| set(folder, "vae/config.json", "latent_channels", json!(0)),
+            &["vae/config.json", "`latent_channels` is 0", "from 1 to 1048576"],
+        ),
         (
             |folder| {
                 let path = folder.join("unet/diffusion_pytorch_model.safetensors");

@@ -261,6 +261,35 @@ fn ranks_leave_and_others_come() {
     assert!(told.changes[1].bytes > 0, "what has come has got its state from the others");
 }
 
+/// A run that listens beyond its own host says to those who come where that is.
+#[cfg(target_os = "linux")]
+#[test]
+fn who_joins_is_told_an_address_that_it_can_reach() {
+    for (interface, same) in [("127.0.0.5", true), ("127.0.0.0/8", true), ("0.0.0.0", false)] {
+        let place = tempfile::tempdir().expect("a folder");
+        let line = format!(
+            "train tiny {SMALL} {MLP} --set train.steps=60 --ranks 2 --elastic 1:3 {} --out run",
+            held_up(2, 30)
+        );
+        let launcher = phalanx(place.path(), &line).env("PHALANX_INTERFACE", interface).spawn();
+        let launcher = launcher.expect("phalanx runs");
+        let mut running = Running { place: place.path().join("run"), launcher, joined: Vec::new() };
+        running.wait_for("step 3", |run| run.step() >= 3);
+        running.join();
+        running.wait_for("an invitation", |run| run.place.join("joins/2/invitation.json").exists());
+        let invitation = std::fs::read(running.place.join("joins/2/invitation.json")).expect("it is there");
+        let invitation: serde_json::Value = serde_json::from_slice(&invitation).expect("sound");
+        let address: std::net::IpAddr =
+            invitation["address"].as_str().unwrap_or_default().parse().expect("one");
+        assert!(!address.is_unspecified(), "{interface}: {invitation}");
+        assert!(
+            !same || address.is_loopback() && (address.to_string() == interface || interface.contains('/'))
+        );
+        let told = running.end_well();
+        assert!(told.changes.iter().any(|change| !change.came.is_empty()), "{interface}: {told:?}");
+    }
+}
+
 #[test]
 fn two_become_four_and_whoever_is_one_too_many_waits() {
     let line = format!("{MLP} --set train.logical_ranks=4 --set train.steps=260");

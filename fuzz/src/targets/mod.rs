@@ -2,6 +2,7 @@
 
 mod datasets;
 mod files;
+mod folders;
 mod network;
 mod pictures;
 mod runs;
@@ -82,6 +83,9 @@ pub static TARGETS: &[Target] = &[
     runs::SWEEP,
     runs::RUN_FOLDER,
     runs::HTTP,
+    folders::DIFFUSERS,
+    folders::FLIGHT,
+    folders::HOSTS,
 ];
 
 /// The change of inputs that are JSON.

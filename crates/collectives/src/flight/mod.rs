@@ -18,6 +18,9 @@ use crate::control::{Look, Process, Watched};
 use crate::failure::{Cause, Failure};
 use crate::recorder::{OperationRecord, Recorder};
 
+/// The most ranks that a record can speak of.
+const MOST_RANKS: usize = 1 << 20;
+
 /// What a rank did before its world broke, and what it saw then.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FlightRecord {
@@ -105,7 +108,14 @@ impl FlightRecord {
     /// # Errors
     /// If there is none, or it is not one.
     pub fn read(path: &Path) -> std::io::Result<Self> {
-        Ok(serde_json::from_slice(&std::fs::read(path)?)?)
+        let record: Self = serde_json::from_slice(&std::fs::read(path)?)?;
+        let Self { rank, world_size, .. } = record;
+        if rank >= world_size || world_size > MOST_RANKS {
+            let problem =
+                format!("rank {rank} of {world_size} ranks; there can be {MOST_RANKS}, counted from 0");
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, problem));
+        }
+        Ok(record)
     }
 
     /// Writes it; whoever reads it meanwhile finds all of it or what was there before.

@@ -15,6 +15,9 @@ use crate::simulated::SimulatedLink;
 /// How long an operation may take by default.
 pub(super) const DEFAULT_OP_TIMEOUT: Duration = Duration::from_secs(600);
 
+/// Signs of life that may be late or missing before a rank counts as dead.
+const SIGNS: u32 = 2;
+
 /// A rank's place in a world, and where the world meets.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorldConfig {
@@ -129,6 +132,20 @@ impl WorldConfig {
         super::environment::read(get, &Ask { pmi: &pmi, node: &super::scontrol::reach })
     }
 
+    /// The place where an operation may take so long. Where that is longer than the ten minutes of [`WorldConfig::local`], ranks are
+    /// waited for as much longer, and count as dead after as much more silence: with an hour six times as long.
+    #[must_use]
+    pub fn with_timeout(self, op_timeout: Duration) -> Self {
+        let more = (op_timeout.as_secs_f64() / DEFAULT_OP_TIMEOUT.as_secs_f64()).max(1.0);
+        Self {
+            op_timeout,
+            connect_timeout: self.connect_timeout.mul_f64(more),
+            heartbeat_interval: self.heartbeat_interval.mul_f64(more),
+            heartbeat_timeout: self.heartbeat_timeout.mul_f64(more),
+            ..self
+        }
+    }
+
     /// The ports where rank 0 may listen.
     pub(super) fn ports(&self) -> std::ops::RangeInclusive<u16> {
         self.master_port..=self.master_port.saturating_add(self.master_ports.saturating_sub(1))
@@ -156,11 +173,63 @@ impl WorldConfig {
                 .to_owned()
         } else if self.link.is_some() && !cfg!(target_os = "linux") {
             "a simulated link needs Linux, whose clock all processes of a machine share".to_owned()
+        } else if self.heartbeat_interval.is_zero()
+            || self.heartbeat_timeout < SIGNS * self.heartbeat_interval
+        {
+            format!(
+                "a rank counts as dead after {:?} of silence, and gives signs of life every {:?}; the first must be at least {SIGNS} times as \
+                 long",
+                self.heartbeat_timeout, self.heartbeat_interval
+            )
+        } else if self.connect_timeout.is_zero() || self.op_timeout.is_zero() {
+            format!(
+                "ranks are waited for {:?}, and operations {:?}; both must be longer",
+                self.connect_timeout, self.op_timeout
+            )
         } else if self.host_link.is_some() && self.link.is_none() {
             "a link inside hosts is simulated where one between them is (WorldConfig::link)".to_owned()
         } else {
             return Ok(());
         };
         Err(CommError::Argument { operation: "connect", problem })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_times_follow_that_of_operations() {
+        let local = WorldConfig::local(0, 2, 1);
+        let times = |config: &WorldConfig| {
+            [config.op_timeout, config.connect_timeout, config.heartbeat_timeout, config.heartbeat_interval]
+                .map(|time| time.as_millis())
+        };
+        for (seconds, expected) in [
+            (600, [600_000, 60_000, 4_000, 500]),
+            // Who is impatient with operations is not with ranks that begin.
+            (20, [20_000, 60_000, 4_000, 500]),
+            (3600, [3_600_000, 360_000, 24_000, 3_000]),
+        ] {
+            let config = local.clone().with_timeout(Duration::from_secs(seconds));
+            assert_eq!(times(&config), expected);
+            assert_eq!(config.validate(), Ok(()));
+        }
+    }
+
+    #[test]
+    fn times_that_contradict_each_other_are_refused() {
+        let local = WorldConfig::local(0, 2, 1);
+        let ms = Duration::from_millis;
+        for (config, words) in [
+            (WorldConfig { heartbeat_timeout: ms(900), ..local.clone() }, "at least 2 times"),
+            (WorldConfig { heartbeat_interval: ms(0), ..local.clone() }, "signs of life"),
+            (WorldConfig { connect_timeout: ms(0), ..local.clone() }, "must be longer"),
+            (WorldConfig { op_timeout: ms(0), ..local.clone() }, "must be longer"),
+        ] {
+            let error = config.validate().expect_err(words).to_string();
+            assert!(error.contains(words), "{error}");
+        }
     }
 }

@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket}
 
 use if_addrs::IfAddr;
 
-/// The address that an interface's name, an address, or `auto` stands for; or what is wrong with it, in words.
+/// The address that an interface's name, an address, a network such as `10.1.0.0/16`, or `auto` stands for; or what is wrong with
+/// it, in words.
 pub(super) fn named(text: &str, master: &str, port: u16) -> Result<IpAddr, String> {
     if text == "auto" {
         return Ok(towards(master, port));
@@ -13,6 +14,17 @@ pub(super) fn named(text: &str, master: &str, port: u16) -> Result<IpAddr, Strin
         return Ok(address);
     }
     let all = if_addrs::get_if_addrs().map_err(|error| format!("cannot list the interfaces: {error}"))?;
+    if let Some((network, bits)) = text.split_once('/') {
+        let network = network.parse::<IpAddr>().map_err(|error| format!("`{text}`: {error}"))?;
+        let longest = if network.is_ipv6() { 128 } else { 32 };
+        let bits = bits.parse().ok().filter(|bits| *bits <= longest);
+        let bits = bits.ok_or_else(|| format!("`{text}`: a network has 0 to {longest} bits"))?;
+        let found = all.iter().map(if_addrs::Interface::ip).find(|own| is_in(*own, network, bits));
+        return found.ok_or_else(|| {
+            let own: Vec<_> = all.iter().map(|found| found.ip().to_string()).collect();
+            format!("no interface here is in the network {text}; there are {}", own.join(", "))
+        });
+    }
     // The master's family, if the interface has an address of both.
     let wants_v6 = resolve(master, port).is_some_and(|address| address.is_ipv6());
     let of_it = |v6: bool| all.iter().find(|found| found.name == text && found.ip().is_ipv6() == v6);
@@ -23,6 +35,43 @@ pub(super) fn named(text: &str, master: &str, port: u16) -> Result<IpAddr, Strin
     names.sort_unstable();
     names.dedup();
     Err(format!("`{text}` is no address, and no interface here; there are {}", names.join(", ")))
+}
+
+/// Whether the first `bits` of two addresses are alike.
+fn is_in(own: IpAddr, network: IpAddr, bits: u32) -> bool {
+    match (own, network) {
+        (IpAddr::V4(own), IpAddr::V4(network)) => {
+            (own.to_bits() ^ network.to_bits()).checked_shr(32 - bits).unwrap_or(0) == 0
+        }
+        (IpAddr::V6(own), IpAddr::V6(network)) => {
+            (own.to_bits() ^ network.to_bits()).checked_shr(128 - bits).unwrap_or(0) == 0
+        }
+        _ => false,
+    }
+}
+
+/// All addresses of the family by which the master is known; of IPv4, if by both.
+pub(super) fn any_like(master: &str, port: u16) -> IpAddr {
+    let mut found = (master, port).to_socket_addrs().into_iter().flatten().peekable();
+    match found.peek().is_some() && found.all(|address| address.is_ipv6()) {
+        true => Ipv6Addr::UNSPECIFIED.into(),
+        false => Ipv4Addr::UNSPECIFIED.into(),
+    }
+}
+
+/// Where somebody on this host reaches who listens at an address, which may be all of them.
+pub(super) fn within(listening: IpAddr) -> IpAddr {
+    match listening {
+        IpAddr::V4(any) if any.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(any) if any.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        one => one,
+    }
+}
+
+/// Where others, of whatever host, reach who listens at all addresses of a family.
+pub(super) fn beyond(any: IpAddr) -> IpAddr {
+    let own = own();
+    own.iter().find(|own| own.is_ipv6() == any.is_ipv6()).or(own.first()).copied().unwrap_or(any)
 }
 
 fn resolve(master: &str, port: u16) -> Option<SocketAddr> {
@@ -99,6 +148,44 @@ mod tests {
         }
         let error = named("ib7", "127.0.0.1", 80).expect_err("no such interface");
         assert!(error.contains("ib7"), "{error}");
+    }
+
+    #[test]
+    fn networks_are_those_of_an_interface() {
+        for (own, network, bits, is) in [
+            ("10.1.2.3", "10.1.0.0", 16, true),
+            ("10.2.2.3", "10.1.0.0", 16, false),
+            ("10.1.2.3", "10.1.2.3", 32, true),
+            ("10.1.2.3", "10.1.2.2", 32, false),
+            ("10.1.2.3", "203.0.113.0", 0, true),
+            ("fd00::2", "fd00::", 64, true),
+            ("fd00:1::2", "fd00::", 32, false),
+            ("fd00::2", "::", 0, true),
+            ("10.1.2.3", "::", 0, false),
+        ] {
+            let parse = |text: &str| text.parse::<IpAddr>().expect("an address");
+            assert_eq!(is_in(parse(own), parse(network), bits), is, "{own} {network}/{bits}");
+        }
+        assert!(named("127.0.0.0/8", "127.0.0.1", 80).expect("loopback").is_loopback());
+        for (text, words) in [
+            ("203.0.113.0/24", "no interface here is in the network"),
+            ("203.0.113.0/33", "0 to 32 bits"),
+            ("fd00::/129", "0 to 128 bits"),
+            ("eth0/8", "invalid IP address"),
+        ] {
+            let error = named(text, "127.0.0.1", 80).expect_err(text);
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn whoever_listens_at_all_addresses_is_reached_at_one() {
+        assert!(any_like("fd00::2", 80).is_ipv6() && any_like("203.0.113.2", 80).is_ipv4());
+        assert!(any_like("nonexistent.invalid", 80).is_ipv4());
+        for any in [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)] {
+            assert!(within(any).is_loopback() && !beyond(any).is_unspecified());
+            assert_eq!(within(any).is_ipv4(), any.is_ipv4());
+        }
     }
 
     #[test]

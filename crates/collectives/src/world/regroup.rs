@@ -8,13 +8,13 @@
 //! Newcomers can be met in the same way, by a world that has lost nobody, too: the hub says where it waits and which ranks are to
 //! come, and whoever has heard of it comes there as one of these ranks.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::config::WorldConfig;
-use super::meet;
+use super::{interface, meet};
 use crate::communicator::Communicator;
 use crate::control::{Control, Watched};
 use crate::error::{CommError, Result};
@@ -101,6 +101,17 @@ fn is_final(error: &CommError) -> bool {
     )
 }
 
+/// By what newcomers, who may be on any host, know the rank that all meet at and that listens at this address.
+fn from_beyond(config: &WorldConfig, at: IpAddr) -> String {
+    if !at.is_unspecified() {
+        return at.to_string();
+    }
+    // The name that members know it by, unless that is meant for its own host.
+    let name = &config.master_addr;
+    let own = name == "localhost" || name.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+    if own { interface::beyond(at).to_string() } else { name.clone() }
+}
+
 fn attempt(
     control: &Control,
     config: &WorldConfig,
@@ -135,9 +146,11 @@ fn attempt(
         }
     });
     if let Some(newcomers) = newcomers.filter(|_| rank == 0) {
-        // Members know rank 0 by the name that they have met at before; newcomers by its address.
-        let place =
-            WorldConfig { rank: left.members.len(), master_addr: left.at.to_string(), ..config.clone() };
+        let place = WorldConfig {
+            rank: left.members.len(),
+            master_addr: from_beyond(&config, left.at),
+            ..config.clone()
+        };
         (newcomers.announce)(&place);
     }
     let met = meet(&config, (rank == 0).then_some(listener), &watched);

@@ -76,6 +76,9 @@ named! {
     Prediction { Epsilon = "epsilon", Velocity = "v_prediction" }
 }
 
+/// The most timesteps of a schedule; those that people train with have a thousand.
+const MOST_STEPS: usize = 1 << 20;
+
 /// The noise of every timestep.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NoiseSchedule {
@@ -87,15 +90,15 @@ impl NoiseSchedule {
     /// A schedule of `steps` timesteps, of β from `range.0` to `range.1` (the cosine takes none).
     ///
     /// # Errors
-    /// If there are no steps, or β is not in (0, 1) or falls.
+    /// If there are fewer than 2 steps or more than 1,048,576, or β is not in (0, 1) or falls.
     pub fn new(kind: BetaSchedule, steps: usize, range: (f64, f64)) -> Result<Self> {
         let (first, last) = range;
-        if steps < 2 || !(first > 0.0 && first <= last && last < 1.0) {
+        if !(2..=MOST_STEPS).contains(&steps) || !(first > 0.0 && first <= last && last < 1.0) {
             let value = format!("{steps} steps from {first} to {last}");
             return Err(TensorError::Argument {
                 name: "schedule",
                 value,
-                expected: "expected at least 2 steps, and betas that rise within (0, 1)",
+                expected: "expected 2 to 1048576 steps, and betas that rise within (0, 1)",
             });
         }
         let part = |i: usize| i as f64 / (steps - 1) as f64;

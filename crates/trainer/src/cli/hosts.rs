@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use phalanx_collectives::{CommError, Secret};
+
 use super::CliError;
 use crate::config::Resolved;
 use crate::engine;
@@ -86,7 +88,11 @@ fn random() -> Result<String, CliError> {
 fn secret() -> Result<String, CliError> {
     match std::env::var_os(SECRET_FILE) {
         Some(path) => {
-            let read = std::fs::read_to_string(&path);
+            let path = Path::new(&path);
+            // As ranks read it that are given it themselves, on what the file and its secret must be.
+            let refused = |error: CommError| CliError::Usage(format!("{SECRET_FILE}: {error}"));
+            Secret::from_file(path).map_err(refused)?;
+            let read = std::fs::read_to_string(path);
             let named = |error| CliError::failed(format!("{SECRET_FILE} {}: {error}", path.display()));
             Ok(read.map_err(named)?.trim().to_owned())
         }

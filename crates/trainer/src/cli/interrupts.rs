@@ -99,6 +99,18 @@ impl Interrupts {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Counts as a signal too that the time of this process's job is nearly up.
+    pub(super) fn heed_the_end(&self, margin: Duration) -> Result<(), CliError> {
+        let own = self.clone();
+        before_the_end(margin, move || {
+            let is_first = own.count() == 0;
+            if is_first {
+                own.interrupt();
+            }
+            is_first
+        })
+    }
+
     /// How many signals have come.
     pub(super) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
@@ -113,13 +125,19 @@ impl Interrupts {
 /// Raises `stop` so long before the end of the time of this process's job that there is time to save; nothing where there is no
 /// job, or no end.
 pub(super) fn stop_before_the_end(stop: &StopFlag, margin: Duration, tells: bool) -> Result<(), CliError> {
+    let stop = stop.clone();
+    before_the_end(margin, move || stop.raise() && tells)
+}
+
+/// Calls `tell` so long before the end of the time of this process's job that there is time to save, and says so if that has told
+/// anybody.
+fn before_the_end(margin: Duration, tell: impl FnOnce() -> bool + Send + 'static) -> Result<(), CliError> {
     let Some(left) = time_left().filter(|_| !margin.is_zero()) else { return Ok(()) };
     // Of a short job no more than a quarter is kept for saving.
     let wait = left - margin.min(left / 4);
-    let stop = stop.clone();
     let waiting = move || {
         std::thread::sleep(wait);
-        if stop.raise() && tells {
+        if tell() {
             err("\nthe job's time is up soon: a step that is under way is finished, and saved");
         }
     };

@@ -87,7 +87,9 @@ pub(super) fn run(
         // The name has the time in it, which is rank 0's.
         (None, None) => {
             let name = || Ok::<_, TrainError>(create()?.path().display().to_string());
-            let path = world.agree(&stop, name).map_err(|error| match error.is_cancelled() {
+            let path = world.agree(&stop, resolved.config.comm.timeout, name).map_err(|error| match error
+                .is_cancelled()
+            {
                 true => told_to_end(world.rank(), &error, told_code()),
                 false => CliError::failed(error),
             })?;

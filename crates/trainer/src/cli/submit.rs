@@ -90,6 +90,17 @@ pub(super) fn run(program: &Program, args: &SubmitArgs) -> Result<(), CliError> 
             "a job has no terminal for --tui; look at it with `watch` and its run's folder".to_owned(),
         ));
     }
+    if args.train.interrupted_code > 0 {
+        return Err(CliError::Usage(
+            "--interrupted-code is for schedulers that are to start a run again by themselves; a job is queued again by --requeue"
+                .to_owned(),
+        ));
+    }
+    if args.train.trace.is_some() {
+        return Err(CliError::Usage(
+            "--trace is for one start of a run, and a job may begin again; take `train --trace` in a job of your own".to_owned(),
+        ));
+    }
     if args.kubernetes.kubernetes {
         return kubernetes::show(program, args);
     }
@@ -175,10 +186,10 @@ fn runs(program: &Program, args: &SubmitArgs) -> Result<Runs, CliError> {
             .as_deref()
             .ok_or_else(|| CliError::Usage("--resume needs --out DIR here".to_owned()))?;
         let folder = RunFolder::open(place).map_err(CliError::failed)?;
-        if !train.sets.is_empty() || train.config.is_some() || args.array.is_some() {
-            return Err(CliError::Usage(
-                "--resume goes on with the run as it is; leave out the preset, --set and --array".to_owned(),
-            ));
+        if let Some(option) = train.changes().or(args.array.is_some().then_some("--array")) {
+            return Err(CliError::Usage(format!(
+                "--resume goes on with the run as it is; leave out {option}"
+            )));
         }
         let place = absolute(folder.path())?;
         let name = place.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -1,13 +1,14 @@
 //! `phalanx train`: resolves the configuration, makes or finds the run's folder, and starts the ranks.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use phalanx_collectives::FlightRecord;
 use toml::Value;
 
 use super::hosts::ByHost;
-use super::interrupts::{Interrupts, announce};
+use super::interrupts::{Interrupts, announce, stop_before_the_end};
 use super::node::NodeArgs;
 use super::{CliError, launched, node, rank, task_of, tui};
 use crate::Program;
@@ -78,6 +79,25 @@ pub(super) struct TrainArgs {
     /// The exit code of a run that was interrupted and has saved, for schedulers that are to start it again (75 is usual).
     #[arg(long, value_name = "CODE", default_value_t = 0)]
     pub(super) interrupted_code: u8,
+}
+
+impl TrainArgs {
+    /// The first of the options given that a run's configuration would be another by.
+    pub(super) fn changes(&self) -> Option<&'static str> {
+        let options = [
+            ("the preset", self.config.is_some()),
+            ("--set", !self.sets.is_empty()),
+            ("--ranks", self.ranks.is_some()),
+            ("--servers", self.servers.is_some()),
+            ("--elastic", self.elastic.is_some()),
+            ("--strategy", self.strategy.is_some()),
+            ("--link", self.link.is_some()),
+            ("--data", self.data.is_some()),
+            ("--steps", self.steps.is_some()),
+            ("--epochs", self.epochs.is_some()),
+        ];
+        options.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
+    }
 }
 
 /// Where runs go unless told otherwise.
@@ -151,9 +171,18 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
     write_config(&folder, &resolved).map_err(CliError::failed)?;
     let stop = StopFlag::default();
     let is_alone = resolved.config.world_size() == 1 && resolved.config.elastic().is_none();
+    let margin = Duration::from_secs(resolved.config.checkpoint.limit_margin);
+    // A script or a shell of a job that starts the ranks itself; jobs whose launchers do are seen to by these.
     let interrupts = match !tui && (is_alone || in_one_process) {
-        true => Interrupts::stop_first(&stop)?,
-        false => Interrupts::listen()?,
+        true => {
+            stop_before_the_end(&stop, margin, true)?;
+            Interrupts::stop_first(&stop)?
+        }
+        false => {
+            let interrupts = Interrupts::listen()?;
+            interrupts.heed_the_end(margin)?;
+            interrupts
+        }
     };
     let by_host = by_host.as_ref();
     // What is interrupted while its first run is trained goes on with that.

@@ -5,6 +5,17 @@ use std::path::Path;
 
 use super::ClusterError;
 
+/// The part of a script that draws a secret, unless the user has given one.
+const SECRET: &str = "# What ranks prove to know to each other, new in every life of the job; who joins finds it there.\n\
+    if [ -z \"$PHALANX_SECRET_FILE\" ]; then\n\
+    \x20 export PHALANX_SECRET_FILE=\"$run/secret\"\n\
+    \x20 rm -f \"$run/secret\"\n\
+    \x20 (umask 077; od -An -v -N32 -tx1 /dev/urandom | tr -d ' \\n' > \"$run/secret\")\n\
+    fi\n";
+
+/// The part that takes it away again.
+const NO_SECRET: &str = "[ \"$PHALANX_SECRET_FILE\" = \"$run/secret\" ] && rm -f \"$run/secret\"\n";
+
 /// What stands for the number of an array's task.
 pub const TASK: &str = "{task}";
 
@@ -123,20 +134,13 @@ impl Job {
         let outliving = format!("srun --no-kill --kill-on-bad-exit=0 --wait=0 {cpus}{program}");
         match self.work {
             Work::Train => format!(
-                "# Goes on with the run where it is, also when the job was queued again.\n\
-                 srun --kill-on-bad-exit=1 {cpus}{program} train --resume --out \"$run\"\ncode=$?\n"
+                "{SECRET}# Goes on with the run where it is, also when the job was queued again.\n\
+                 srun --kill-on-bad-exit=1 {cpus}{program} train --resume --out \"$run\"\ncode=$?\n{NO_SECRET}"
             ),
             Work::Elastic => format!(
-                "# What ranks prove to know to each other, new in every life of the job; who joins finds it there.\n\
-                 if [ -z \"$PHALANX_SECRET_FILE\" ]; then\n\
-                 \x20 export PHALANX_SECRET_FILE=\"$run/secret\"\n\
-                 \x20 rm -f \"$run/secret\"\n\
-                 \x20 (umask 077; od -An -v -N32 -tx1 /dev/urandom | tr -d ' \\n' > \"$run/secret\")\n\
-                 fi\n\
-                 # Goes on with the run where it is, also when the job was queued again.\n\
+                "{SECRET}# Goes on with the run where it is, also when the job was queued again.\n\
                  rm -f \"$run/state.json\"\n\
-                 {outliving} train --resume --out \"$run\"\ncode=$?\n\
-                 [ \"$PHALANX_SECRET_FILE\" = \"$run/secret\" ] && rm -f \"$run/secret\"\n\
+                 {outliving} train --resume --out \"$run\"\ncode=$?\n{NO_SECRET}\
                  # Ranks that were lost have srun fail; the run says itself whether it has ended well.\n\
                  if grep -q '\"doing\": \"ended\"' \"$run/state.json\" 2>/dev/null; then code=0; fi\n"
             ),
@@ -226,7 +230,12 @@ mod tests {
             let checked = std::process::Command::new("sh").args(["-n", "-c", script]).status();
             assert!(checked.expect("a shell").success(), "{script}");
         }
-        assert!(elastic.contains("PHALANX_SECRET_FILE") && !join.contains("PHALANX_SECRET_FILE"), "{join}");
+        // Whoever joins looks for the secret of the run.
+        assert!(!join.contains("PHALANX_SECRET_FILE"), "{join}");
+        for script in [&script, &elastic] {
+            let drawn = script.find("/dev/urandom").expect("a secret");
+            assert!(drawn < script.find("srun").expect("ranks") && script.contains("rm -f \"$run/secret\""));
+        }
         let array = Job { array: Some("0-3".into()), requeue: false, ..job };
         let script = array.script(Path::new("phalanx"), Path::new("/runs/x"));
         assert!(script.contains("run='/runs/x'\"/task-$SLURM_ARRAY_TASK_ID\"\n"), "{script}");

@@ -35,6 +35,8 @@ pub struct Pods {
     pub claim: String,
     /// The run's folder in that volume.
     pub run: String,
+    /// The Secret that has what ranks prove to know to each other under the key `secret`, if there is one.
+    pub secret: Option<String>,
     /// The configuration, as the run's `config.toml` has it.
     pub config: String,
     /// Cores of each rank.
@@ -70,7 +72,7 @@ impl Pods {
         let config: String = self.config.lines().map(|line| format!("    {line}\n")).collect();
         let config = config.replace("    \n", "\n");
         let mut text = format!(
-            "# kubectl apply -f FILE; then kubectl logs --follow job/{name}\n\
+            "# kubectl apply -f FILE; then kubectl logs --follow job/{name}\n{2}\
              apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\ndata:\n  config.toml: |\n{config}---\n\
              apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\nspec:\n  clusterIP: None\n\
              \x20 # Ranks look for rank 0 before any of them is ready.\n  publishNotReadyAddresses: true\n  selector:\n\
@@ -79,6 +81,14 @@ impl Pods {
              \x20 completions: {0}\n  parallelism: {0}\n  backoffLimit: {1}\n",
             self.pods,
             if self.requeue { RETRIES * self.pods } else { 0 },
+            match &self.secret {
+                Some(secret) => format!(
+                    "# before: kubectl create secret generic {secret} --from-literal=secret=\"$(openssl rand -hex 32)\"\n"
+                ),
+                None =>
+                    "# Ranks prove nothing to each other, and nothing is encrypted, without --secret NAME.\n"
+                        .to_owned(),
+            },
         );
         if let Some(seconds) = self.seconds {
             let _ = writeln!(text, "  activeDeadlineSeconds: {seconds}");
@@ -113,7 +123,9 @@ impl Pods {
         // Pods that start several ranks tell each of them its place.
         let alone = [("WORLD_SIZE", world.as_str()), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")];
         let alone = alone.into_iter().filter(|_| self.ranks_per_pod <= 1);
-        for (key, value) in alone.chain([("MASTER_ADDR", master.as_str()), ("MASTER_PORT", "29500")]) {
+        let secret = self.secret.is_some().then_some(("PHALANX_SECRET_FILE", "/etc/phalanx-secret/secret"));
+        let places = [("MASTER_ADDR", master.as_str()), ("MASTER_PORT", "29500")];
+        for (key, value) in alone.chain(places).chain(secret) {
             let _ = writeln!(text, "        - name: {key}\n          value: {}", scalar(value));
         }
         if self.cpus.is_some() || self.gpus.is_some() {
@@ -128,11 +140,24 @@ impl Pods {
         let _ = write!(
             text,
             "        volumeMounts:\n        - {{name: runs, mountPath: /runs}}\n        - {{name: config, mountPath: /etc/phalanx}}\n\
-             \x20       - {{name: shm, mountPath: /dev/shm}}\n      volumes:\n      - name: runs\n        persistentVolumeClaim:\n\
+             \x20       - {{name: shm, mountPath: /dev/shm}}\n{}      volumes:\n      - name: runs\n        persistentVolumeClaim:\n\
              \x20         claimName: {}\n      - name: config\n        configMap:\n          name: {name}\n      - name: shm\n\
              \x20       emptyDir:\n          medium: Memory\n",
+            if self.secret.is_some() {
+                "        - {name: secret, mountPath: /etc/phalanx-secret}\n"
+            } else {
+                ""
+            },
             scalar(&self.claim),
         );
+        if let Some(secret) = &self.secret {
+            // Others than the owner may not read it, or ranks refuse it.
+            let _ = write!(
+                text,
+                "      - name: secret\n        secret:\n          secretName: {}\n          defaultMode: 0400\n",
+                scalar(secret)
+            );
+        }
         text
     }
 
@@ -214,6 +239,18 @@ mod tests {
         }
         for word in ["limits", "Deadline", "DisruptionTarget", "NODE_RANK", "nnodes"] {
             assert!(!manifest.contains(word), "{word}\n{manifest}");
+        }
+        let hidden = Pods { secret: Some("ranks".into()), ..pods() }.manifest();
+        for line in [
+            "# before: kubectl create secret generic ranks --from-literal=secret=\"$(openssl rand -hex 32)\"",
+            "        - name: PHALANX_SECRET_FILE",
+            "          value: \"/etc/phalanx-secret/secret\"",
+            "        - {name: secret, mountPath: /etc/phalanx-secret}",
+            "          secretName: \"ranks\"",
+            "          defaultMode: 0400",
+        ] {
+            assert!(hidden.lines().any(|own| own == line), "{line}\n{hidden}");
+            assert!(!manifest.contains(line), "{line}\n{manifest}");
         }
         let more =
             Pods { cpus: Some(3), gpus: Some(1), seconds: Some(7200), requeue: true, ..pods() }.manifest();

@@ -10,7 +10,6 @@ use super::ClusterError;
 /// Newer versions of SLURM tell the end (`SLURM_JOB_END_TIME`); of others `squeue` is asked.
 pub fn time_left() -> Option<Duration> {
     let job = std::env::var("SLURM_JOB_ID").ok()?;
-    std::env::var_os("SLURM_STEP_ID")?;
     if let Some(end) = std::env::var("SLURM_JOB_END_TIME").ok().and_then(|end| end.trim().parse().ok()) {
         let end = SystemTime::UNIX_EPOCH + Duration::from_secs(end);
         return Some(end.duration_since(SystemTime::now()).unwrap_or_default());

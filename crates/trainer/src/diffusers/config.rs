@@ -74,12 +74,12 @@ pub(super) fn unet(json: &Json) -> Result<(UNet2DConditionConfig, usize), Diffus
         out_channels: json.size("out_channels")?,
         block_out_channels: widths,
         attention,
-        layers_per_block: json.size_or("layers_per_block", 2)?,
+        layers_per_block: json.count_or("layers_per_block", 2)?,
         norm_num_groups: json.size_or("norm_num_groups", 32)?,
         cross_attention_dim: json.size("cross_attention_dim")?,
         projection_class_embeddings_input_dim: None,
         num_heads,
-        transformer_layers_per_block: json.size_or("transformer_layers_per_block", 1)?,
+        transformer_layers_per_block: json.count_or("transformer_layers_per_block", 1)?,
         use_linear_projection: json.flag_or("use_linear_projection", false)?,
         dropout: 0.0,
         zero_init: false,
@@ -114,7 +114,7 @@ pub(super) fn autoencoder(json: &Json) -> Result<(AutoencoderKLConfig, f64), Dif
         in_channels: 3,
         out_channels: 3,
         block_out_channels: json.sizes("block_out_channels")?,
-        layers_per_block: json.size_or("layers_per_block", 1)?,
+        layers_per_block: json.count_or("layers_per_block", 1)?,
         latent_channels: json.size_or("latent_channels", 4)?,
         norm_num_groups: json.size_or("norm_num_groups", 32)?,
     };
@@ -139,7 +139,7 @@ pub(super) fn text(json: &Json) -> Result<ClipTextConfig, DiffusersError> {
         vocab: json.size("vocab_size")?,
         width,
         heads: json.size("num_attention_heads")?,
-        layers: json.size("num_hidden_layers")?,
+        layers: json.count("num_hidden_layers")?,
         // The projected feature is not looked at.
         embed: width,
     })

@@ -6,6 +6,12 @@ use serde_json::Value;
 
 use super::DiffusersError;
 
+/// The greatest size that networks have: vocabularies have some hundred thousand tokens.
+const LARGEST: usize = 1 << 20;
+
+/// The most layers, blocks or heads that follow each other.
+const MOST: usize = 1 << 10;
+
 /// A JSON file, for messages that name it.
 #[derive(Debug)]
 pub(super) struct Json {
@@ -43,11 +49,22 @@ impl Json {
     }
 
     pub(super) fn size(&self, key: &str) -> Result<usize, DiffusersError> {
-        self.size_of(&self.value[key]).ok_or_else(|| self.wrong(key, "a positive integer"))
+        let expected = format!("an integer from 1 to {LARGEST}");
+        self.size_of(&self.value[key]).ok_or_else(|| self.wrong(key, &expected))
+    }
+
+    /// How many of something there are, each of which has parameters of its own.
+    pub(super) fn count(&self, key: &str) -> Result<usize, DiffusersError> {
+        let count = self.size(key)?;
+        if count <= MOST { Ok(count) } else { Err(self.wrong(key, &format!("an integer from 1 to {MOST}"))) }
+    }
+
+    pub(super) fn count_or(&self, key: &str, default: usize) -> Result<usize, DiffusersError> {
+        if self.get(key).is_some() { self.count(key) } else { Ok(default) }
     }
 
     fn size_of(&self, value: &Value) -> Option<usize> {
-        value.as_u64().and_then(|size| usize::try_from(size).ok()).filter(|size| *size > 0)
+        value.as_u64().and_then(|size| usize::try_from(size).ok()).filter(|size| (1..=LARGEST).contains(size))
     }
 
     pub(super) fn size_or(&self, key: &str, default: usize) -> Result<usize, DiffusersError> {
@@ -57,7 +74,9 @@ impl Json {
     pub(super) fn sizes(&self, key: &str) -> Result<Vec<usize>, DiffusersError> {
         let list = self.value[key].as_array();
         let sizes = list.and_then(|list| list.iter().map(|value| self.size_of(value)).collect());
-        sizes.ok_or_else(|| self.wrong(key, "a list of positive integers"))
+        let sizes = sizes.filter(|sizes: &Vec<usize>| sizes.len() <= MOST);
+        sizes
+            .ok_or_else(|| self.wrong(key, &format!("a list of at most {MOST} integers from 1 to {LARGEST}")))
     }
 
     pub(super) fn words(&self, key: &str) -> Result<Vec<String>, DiffusersError> {

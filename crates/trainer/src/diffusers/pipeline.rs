@@ -60,12 +60,26 @@ pub struct DiffusersPipeline {
     precision: Precision,
 }
 
-/// A network whose values are all overwritten by those of files.
-fn built<N>(build: impl FnOnce(&Scope) -> TensorResult<N>) -> TensorResult<(N, ParamStore)> {
-    let builder = StoreBuilder::new(BuildOptions::default());
-    // Nothing is learnt here.
-    let network = build(&builder.root().frozen())?;
-    Ok((network, builder.build()?))
+/// A network whose values are all overwritten by those of files, but for `own` that these may lack.
+fn built<N>(
+    weights: &Weights,
+    own: usize,
+    build: impl Fn(&Scope) -> TensorResult<N>,
+) -> Result<(N, ParamStore), DiffusersError> {
+    let store = |fill| -> TensorResult<(N, ParamStore)> {
+        let builder = StoreBuilder::new(BuildOptions { fill, ..BuildOptions::default() });
+        // Nothing is learnt here.
+        let network = build(&builder.root().frozen())?;
+        Ok((network, builder.build()?))
+    };
+    // What a configuration asks for takes memory only if the files have nearly as much; what they lack is then told by name.
+    let (asked, found) = (store(false)?.1.num_parameters(), weights.elements());
+    let most = found.saturating_mul(2).saturating_add(own).saturating_add(1 << 20);
+    if asked > most {
+        let problem = format!("the configuration asks for {asked} parameters, and the weights have {found}");
+        return Err(weights.wrong(problem));
+    }
+    Ok(store(true)?)
 }
 
 impl DiffusersPipeline {
@@ -105,14 +119,17 @@ impl DiffusersPipeline {
             return Err(DiffusersError::unfit(&unet_json.path, problem));
         }
 
-        let unet = built(|scope| UNet2DConditionModel::new(scope, &unet_config))?;
         let weights = Weights::open(&part("unet"), "diffusion_pytorch_model")?;
+        let unet = built(&weights, 0, |scope| UNet2DConditionModel::new(scope, &unet_config))?;
         weights.fill(&unet.1, |name| vec![name.to_owned()])?;
-        let vae = built(|scope| AutoencoderKL::new(scope, &vae_config))?;
         let weights = Weights::open(&part("vae"), "diffusion_pytorch_model")?;
+        let vae = built(&weights, 0, |scope| AutoencoderKL::new(scope, &vae_config))?;
         weights.fill(&vae.1, |name| vec![name.to_owned(), old_attention_name(name)])?;
-        let text = built(|scope| ClipTextEncoder::new(scope, &text_config))?;
-        fill_text(&text.1, &part("text_encoder"))?;
+        let weights = Weights::open(&part("text_encoder"), "model")?;
+        // The projection, which the pipeline does without.
+        let projection = text_config.width * text_config.embed;
+        let text = built(&weights, projection, |scope| ClipTextEncoder::new(scope, &text_config))?;
+        fill_text(&text.1, &weights)?;
         Ok(Self {
             tokenizer,
             pads_with_end,
@@ -217,10 +234,9 @@ fn old_attention_name(name: &str) -> String {
 }
 
 /// Reads the text encoder's weights, which are under Hugging Face's names and without a projection.
-fn fill_text(store: &ParamStore, folder: &Path) -> Result<(), DiffusersError> {
-    let wrong = |problem: String| DiffusersError::unfit(folder, problem);
-    let named =
-        openai_names(Weights::open(folder, "model")?.all()?).map_err(|error| wrong(error.to_string()))?;
+fn fill_text(store: &ParamStore, weights: &Weights) -> Result<(), DiffusersError> {
+    let wrong = |problem: String| weights.wrong(problem);
+    let named = openai_names(weights.all()?).map_err(|error| wrong(error.to_string()))?;
     let report = store.load_state_dict(named.iter().map(|(name, tensor)| (name.as_str(), tensor)));
     let report =
         report.map_err(|error| wrong(format!("{error}; config.json must be that of the weights")))?;

@@ -59,7 +59,15 @@ impl Weights {
         self.places.keys().map(String::as_str)
     }
 
-    fn wrong(&self, problem: String) -> DiffusersError {
+    /// How many numbers they are.
+    pub(super) fn elements(&self) -> usize {
+        let of_file = |file: &TensorFile| -> usize {
+            file.tensors().map(|header| header.shape.iter().product::<usize>()).sum()
+        };
+        self.files.iter().map(of_file).sum()
+    }
+
+    pub(super) fn wrong(&self, problem: String) -> DiffusersError {
         DiffusersError::unfit(&self.folder, problem)
     }
 

@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+/// The most ranks of a host.
+const MOST_RANKS: usize = 1 << 16;
+
 /// Hosts in the order of their ranks, with how many ranks each has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hosts(Vec<(String, usize)>);
@@ -61,7 +64,7 @@ impl Hosts {
             let (host, ranks) = host_of(entry).ok_or_else(wrong)?;
             // An option to ssh would be no host.
             let is_name = !host.is_empty() && !host.starts_with('-') && !host.contains(char::is_whitespace);
-            if !is_name || ranks == 0 {
+            if !is_name || !(1..=MOST_RANKS).contains(&ranks) {
                 return Err(wrong());
             }
             if hosts.iter().any(|(known, _)| *known == host) {
@@ -134,6 +137,7 @@ mod tests {
             ("", "names no host"),
             ("a:x", "no host"),
             ("a:0", "no host"),
+            ("a:65537,b:1", "no host"),
             ("-oProxyCommand=x:1", "no host"),
             ("a b c", "no host"),
             ("a:1,a:2", "twice"),

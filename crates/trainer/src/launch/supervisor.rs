@@ -295,7 +295,6 @@ impl Supervisor {
                 ("WORLD_SIZE", world_size.to_string()),
                 ("LOCAL_RANK", local.to_string()),
                 ("LOCAL_WORLD_SIZE", self.ranks.to_string()),
-                ("MASTER_ADDR", "127.0.0.1".to_owned()),
                 ("MASTER_PORT", port.to_string()),
             ];
             ranks.0.push(self.spawn(rank, &[], &place, secret)?);
@@ -317,6 +316,8 @@ impl Supervisor {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).args(more).env(SUPERVISED, "1").stdin(Stdio::piped());
         command.envs(place.iter().map(|(name, value)| (name, value)));
+        // They meet on loopback, or at the interface that the user has named.
+        command.env_remove("MASTER_ADDR");
         if let Some(file) = self.secret_file.as_ref().filter(|_| std::env::var_os(SECRET_FILE).is_none()) {
             command.env(SECRET_FILE, file);
         }

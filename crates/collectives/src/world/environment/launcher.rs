@@ -37,6 +37,20 @@ pub(super) struct Master {
     pub(super) address: String,
     /// Whether ranks may know rank 0 by different addresses, so that it listens at all that it has.
     pub(super) by_any_address: bool,
+    /// Whether all ranks are on one host and nobody has said where they meet, so that any interface of it will do.
+    pub(super) anywhere_here: bool,
+}
+
+impl Master {
+    /// At this name or address, and no other.
+    fn at(address: String) -> Self {
+        Self { address, by_any_address: false, anywhere_here: false }
+    }
+
+    /// At this name or address, while others may know it by another.
+    fn by_any_address(address: String) -> Self {
+        Self { by_any_address: true, ..Self::at(address) }
+    }
 }
 
 /// The place of this process, if a launcher has started it.
@@ -45,7 +59,7 @@ pub(super) fn place(get: Lookup<'_>, ask: &Ask<'_>) -> Result<Option<Place>> {
     let place = if is_set("RANK") || is_set("WORLD_SIZE") {
         torchrun(get)?
     } else if is_set("OMPI_COMM_WORLD_RANK") {
-        open_mpi(get)?
+        open_mpi(get, ask.node)?
     } else if is_set("PMI_RANK") && (is_set("MPI_LOCALNRANKS") || !is_set("SLURM_STEP_ID")) {
         // Inside of an allocation Hydra starts its helpers by `srun`, whose variables are then those of the helper.
         hydra(get, ask.pmi)?
@@ -74,9 +88,11 @@ fn numbers(
 
 /// The user's word on where rank 0 is, or loopback where no rank is elsewhere.
 fn told_or_here(get: Lookup<'_>, world_size: u64, local_size: Option<u64>) -> Option<Master> {
+    if let Some(address) = get("MASTER_ADDR") {
+        return Some(Master::at(address));
+    }
     let here = world_size == 1 || local_size == Some(world_size);
-    let address = get("MASTER_ADDR").or_else(|| here.then(|| "127.0.0.1".to_owned()))?;
-    Some(Master { address, by_any_address: false })
+    here.then(|| Master { anywhere_here: true, ..Master::at("127.0.0.1".to_owned()) })
 }
 
 fn port(get: Lookup<'_>, variable: &'static str) -> Result<Option<u16>> {
@@ -115,7 +131,7 @@ fn torchrun(get: Lookup<'_>) -> Result<Place> {
 
 /// OpenMPI 4 and 5. Version 4 tells the addresses of `mpirun`'s host, version 5 its name, inside of the job's; rank 0 is
 /// there, unless `mpirun` was told otherwise.
-fn open_mpi(get: Lookup<'_>) -> Result<Place> {
+fn open_mpi(get: Lookup<'_>, reach: &dyn Fn(&str) -> String) -> Result<Place> {
     let (rank, world_size, local_rank, local_size) = numbers(
         get,
         [
@@ -132,21 +148,22 @@ fn open_mpi(get: Lookup<'_>) -> Result<Place> {
     let elsewhere =
         || wrong("MASTER_ADDR", format!("is not set, and rank 0 is not on the host of mpirun; {advice}"));
     let by_launcher = || {
-        if let Some(address) = slurm_host(get) {
-            return Ok(Master { address, by_any_address: false });
+        // `mpirun` starts its helpers on the other nodes by `srun`, whose step is without the first.
+        if let Some(node) = slurm_host(get, &["SLURM_JOB_NODELIST", "SLURM_NODELIST"]) {
+            return Ok(Master::at(reach(&node)));
         }
         if let Some(uri) = get("OMPI_MCA_orte_hnp_uri") {
             if rank == 0 && get("OMPI_MCA_orte_local_daemon_uri").is_some_and(|own| own != uri) {
                 return Err(elsewhere());
             }
             let nearest = interface::nearest(&addresses_of_uri(&uri)).ok_or_else(unknown)?;
-            return Ok(Master { address: nearest.to_string(), by_any_address: true });
+            return Ok(Master::by_any_address(nearest.to_string()));
         }
         let host = name.as_deref().and_then(host_of_namespace).ok_or_else(unknown)?;
         if rank == 0 && get("PMIX_HOSTNAME").is_some_and(|own| own != host) {
             return Err(elsewhere());
         }
-        Ok(Master { address: host.to_owned(), by_any_address: true })
+        Ok(Master::by_any_address(host.to_owned()))
     };
     let master = told_or_here(get, world_size, local_size).map_or_else(by_launcher, Ok)?;
     let job = name.as_deref().map(|name| format!("mpirun {name}")).unwrap_or_default();
@@ -186,7 +203,7 @@ fn hydra(get: Lookup<'_>, ask_pmi: AskPmi<'_>) -> Result<Place> {
             let advice = "is not set, and rank 0 has not said which addresses it has; it is the host of rank 0, which can \
                           be given to all ranks by `mpiexec -genv MASTER_ADDR HOST`";
             let nearest = interface::nearest(&addresses).ok_or_else(|| wrong("MASTER_ADDR", advice))?;
-            (job, Master { address: nearest.to_string(), by_any_address: true })
+            (job, Master::by_any_address(nearest.to_string()))
         }
     };
     Ok(Place { rank, world_size, local_rank, local_size, job, port, master })
@@ -203,7 +220,7 @@ fn slurm(get: Lookup<'_>, reach: &dyn Fn(&str) -> String) -> Result<Place> {
             .and_then(|list| tasks_of_node(&list, node))
             .or(number(get, "SLURM_NTASKS_PER_NODE").ok().flatten());
     let master = told_or_here(get, world_size, local_size)
-        .or_else(|| slurm_host(get).map(|node| Master { address: reach(&node), by_any_address: false }))
+        .or_else(|| slurm_host(get, &NODES_OF_STEP).map(|node| Master::at(reach(&node))))
         .ok_or_else(|| {
             wrong("MASTER_ADDR", "is not set, and SLURM lists no nodes; it is the host of rank 0")
         })?;
@@ -214,10 +231,12 @@ fn slurm(get: Lookup<'_>, reach: &dyn Fn(&str) -> String) -> Result<Place> {
     Ok(Place { rank, world_size, local_rank, local_size, job, port, master })
 }
 
-/// The first node of the step, or else of the allocation: that of rank 0.
-fn slurm_host(get: Lookup<'_>) -> Option<String> {
-    let lists = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"];
-    lists.into_iter().find_map(get).map(|list| first_host(&list))
+/// Where the nodes of a step are listed: those of the step, or else of its allocation.
+const NODES_OF_STEP: [&str; 3] = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"];
+
+/// The first node of the first of these lists that there is: that of rank 0.
+fn slurm_host(get: Lookup<'_>, lists: &[&str]) -> Option<String> {
+    lists.iter().find_map(|list| get(list)).map(|list| first_host(&list))
 }
 
 /// The first host of SLURM's list: `gpu[03-07,9],login1` begins with `gpu03`.

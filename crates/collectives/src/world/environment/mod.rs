@@ -4,7 +4,6 @@ mod launcher;
 #[cfg(test)]
 mod tests;
 
-use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use launcher::Place;
@@ -67,7 +66,7 @@ fn ports_of(job: &str) -> u16 {
 /// Reads the place of this process from variables that `get` looks up, and from what it has to `ask`.
 pub(super) fn read(get: Lookup<'_>, ask: &Ask<'_>) -> Result<Option<WorldConfig>> {
     let Some(place) = launcher::place(get, ask)? else { return Ok(None) };
-    let Place { rank, world_size, local_rank, local_size, job, port, master } = place;
+    let Place { rank, world_size, local_rank, local_size, job, port, mut master } = place;
     let (master_port, master_ports) = match launcher::chosen_port(get)?.or(port) {
         Some(port) => (port, 1),
         None if job.is_empty() => (launcher::DEFAULT_PORT, 1),
@@ -76,9 +75,13 @@ pub(super) fn read(get: Lookup<'_>, ask: &Ask<'_>) -> Result<Option<WorldConfig>
     let bind_addr = match get("PHALANX_INTERFACE") {
         Some(text) => interface::named(text.trim(), &master.address, master_port)
             .map_err(|problem| wrong("PHALANX_INTERFACE", problem))?,
-        None if master.by_any_address => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        None if master.by_any_address => interface::any_like(&master.address, master_port),
         None => interface::towards(&master.address, master_port),
     };
+    if master.anywhere_here {
+        // Rank 0 listens there and nowhere else.
+        master.address = interface::within(bind_addr).to_string();
+    }
     let streams = match number(get, "PHALANX_STREAMS")? {
         Some(count @ 1..=64) => count as usize,
         Some(count) => return Err(wrong("PHALANX_STREAMS", format!("{count}; there can be 1 to 64"))),

@@ -155,6 +155,19 @@ fn rank_0_is_found_on_one_host_and_on_others() {
     // Inside an allocation of SLURM rank 0 is on its first node, wherever mpirun is.
     let allocated = [("OMPI_COMM_WORLD_SIZE", "4"), ("SLURM_JOB_NODELIST", "gpu[03-07,9],login1")];
     assert_eq!(placed(&changed(OPENMPI_5, &allocated)).master_addr, "gpu03");
+    // On the other nodes mpirun's helpers, and so their ranks, are of a step that is without the first one.
+    let helped =
+        [allocated.as_slice(), &[("SLURM_STEP_NODELIST", "gpu[04-07]"), ("SLURM_STEP_ID", "0")]].concat();
+    for recording in [OPENMPI_4, OPENMPI_5] {
+        assert_eq!(placed(&changed(recording, &helped)).master_addr, "gpu03");
+    }
+    // Where hosts have no addresses of IPv4.
+    let six = [
+        ("OMPI_COMM_WORLD_SIZE", "4"),
+        ("OMPI_MCA_orte_hnp_uri", "769130496.0;tcp6://[2001:db8::2]:55017"),
+        ("OMPI_MCA_orte_local_daemon_uri", "769130496.0;tcp6://[2001:db8::2]:55017"),
+    ];
+    assert_eq!(place(placed(&changed(OPENMPI_4, &six))), ("2001:db8::2".to_owned(), "::".to_owned()));
     // Rank 0 knows that it is not where the others would look for it.
     for (recording, own) in [
         (OPENMPI_4, ("OMPI_MCA_orte_local_daemon_uri", "769130496.1;tcp://203.0.113.3:40001")),
@@ -177,6 +190,27 @@ fn rank_0_is_found_on_one_host_and_on_others() {
     // A batch script without srun is no rank.
     let batch: Vec<_> = SRUN.iter().filter(|(name, _)| !name.starts_with("SLURM_STEP")).copied().collect();
     assert_eq!(with(&batch), Ok(None));
+}
+
+/// Ranks of one host meet where rank 0 listens, which is where the user says.
+#[test]
+fn ranks_of_one_host_meet_at_the_interface_that_is_named() {
+    let on_one: &[(&str, &str)] = &[("SLURM_STEP_TASKS_PER_NODE", "4"), ("SLURM_NODEID", "0")];
+    let here: Vec<_> = TORCHRUN.iter().filter(|(name, _)| *name != "MASTER_ADDR").copied().collect();
+    for recording in [changed(SRUN, on_one), changed(OPENMPI_4, &[]), changed(OPENMPI_5, &[]), here] {
+        for (named, master, bound) in [
+            ("127.0.0.9", "127.0.0.9", "127.0.0.9"),
+            ("0.0.0.0", "127.0.0.1", "0.0.0.0"),
+            ("::", "::1", "::"),
+            ("auto", "127.0.0.1", "127.0.0.1"),
+        ] {
+            let config = placed(&changed(&recording, &[("PHALANX_INTERFACE", named)]));
+            assert_eq!((config.master_addr.as_str(), config.bind_addr.to_string().as_str()), (master, bound));
+            // Who is told a place keeps to it.
+            let told = [("PHALANX_INTERFACE", named), ("MASTER_ADDR", "n1")];
+            assert_eq!(placed(&changed(&recording, &told)).master_addr, "n1");
+        }
+    }
 }
 
 #[test]

@@ -13,11 +13,8 @@ use crate::run::{RunError, RunFolder, timestamp, write_aside};
 /// Gives SLURM the job that joins the run in `run`, or shows its script.
 pub(super) fn submit(program: &Program, args: &SubmitArgs, run: &Path) -> Result<(), CliError> {
     let folder = RunFolder::open(run).map_err(CliError::failed)?;
-    let changes = !args.train.sets.is_empty() || args.train.data.is_some() || args.train.strategy.is_some();
-    if changes {
-        return Err(CliError::Usage(
-            "--join takes part in the run as it is; leave out --set, --data and --strategy".to_owned(),
-        ));
+    if let Some(option) = args.train.changes() {
+        return Err(CliError::Usage(format!("--join takes part in the run as it is; leave out {option}")));
     }
     if configuration_of(program, &folder)?.config.elastic().is_none() {
         return Err(CliError::Usage(format!(

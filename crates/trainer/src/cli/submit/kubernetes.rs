@@ -24,6 +24,9 @@ pub(super) struct KubernetesArgs {
     /// The claim of a volume that all pods can write: --out is a folder in it, and data.path begins with /runs.
     #[arg(long, value_name = "CLAIM", requires = "kubernetes")]
     volume_claim: Option<String>,
+    /// The Secret that has what ranks prove to know to each other, under the key `secret`; without it they prove nothing.
+    #[arg(long, value_name = "NAME", requires = "kubernetes")]
+    secret: Option<String>,
 }
 
 /// Prints the manifest.
@@ -78,6 +81,7 @@ pub(super) fn show(program: &Program, args: &SubmitArgs) -> Result<(), CliError>
         program: program.name().to_owned(),
         claim: args.kubernetes.volume_claim.clone().unwrap_or_default(),
         run,
+        secret: args.kubernetes.secret.clone(),
         config: resolved.to_toml(Detail::Values).trim_start().to_owned(),
         cpus: args.cpus_per_rank,
         gpus: args.gpus_per_node,

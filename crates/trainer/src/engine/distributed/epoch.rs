@@ -132,7 +132,9 @@ impl Distributed {
         };
         let control = world.control()?;
         let ranks = roster.members.len();
-        let coming = Newcomers { count: newcomers.len(), patience: PATIENCE, announce };
+        // As much longer as all other times are (`WorldConfig::with_timeout`).
+        let patience = PATIENCE.mul_f64((config.comm.timeout / 600.0).max(1.0));
+        let coming = Newcomers { count: newcomers.len(), patience, announce };
         let coming = (!newcomers.is_empty()).then_some(&coming);
         let Regrouped { communicator, config: place, members: places } =
             regroup_with(&world, &roster.config, coming)?;

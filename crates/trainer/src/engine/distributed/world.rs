@@ -125,7 +125,7 @@ impl World {
     }
 
     /// A text that rank 0 makes once all ranks have met, on every rank. They part afterwards, to meet again for the training:
-    /// what they say to each other then goes by what this has said. Only for ranks that are processes; the only rank just
+    /// what they say to each other then goes by what this has said. `timeout` is `comm.timeout`. Only for ranks that are processes; the only rank just
     /// makes its text.
     ///
     /// # Errors
@@ -134,12 +134,14 @@ impl World {
     pub fn agree(
         &self,
         stop: &StopFlag,
+        timeout: f64,
         make: impl FnOnce() -> Result<String, TrainError>,
     ) -> Result<String, TrainError> {
         let config = match &self.link {
             Link::Process(config) if config.world_size > 1 => config,
             _ => return make(),
         };
+        let config = &config.as_ref().clone().with_timeout(Duration::from_secs_f64(timeout));
         let communicator = connect_unless(config, || stop.is_raised())?;
         let mut text = Vec::new();
         if config.rank == 0 {
@@ -167,9 +169,10 @@ pub fn in_one_process(config: &Config) -> bool {
 pub fn launcher_world() -> Result<Option<World>, TrainError> {
     let Some(mut config) = WorldConfig::from_env()? else { return Ok(None) };
     if std::env::var_os(SUPERVISED).is_some() {
-        // Ranks of one host were started within one moment; one that is not there soon never comes. Others may take longer.
+        // Ranks of one host were started within one moment; one that is not there soon never comes. Hosts of which somebody starts
+        // one after the other may take longer, and pods that have yet to get their image.
         let is_here = config.local_world_size == config.world_size;
-        config.connect_timeout = Duration::from_secs(if is_here { 9 } else { 60 });
+        config.connect_timeout = Duration::from_secs(if is_here { 9 } else { 300 });
     }
     Ok(Some(World::new(config)))
 }

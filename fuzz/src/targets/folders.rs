@@ -1,0 +1,83 @@
+//! Folders and files that other programs have written: pipelines of diffusers, and lists of hosts; and what ranks that failed have left.
+
+use std::sync::Arc;
+
+use phalanx_tensor::{Context, Precision};
+use phalanx_trainer::diagnose::Diagnosis;
+use phalanx_trainer::diffusers::DiffusersPipeline;
+use phalanx_trainer::launch::Hosts;
+
+use super::files::{self, folder};
+use super::{Target, no_form};
+
+fn read_diffusers(bytes: &[u8]) {
+    let place = folder();
+    files::write(bytes, place.path());
+    let _ = DiffusersPipeline::open(place.path(), Arc::new(Context::new(1)), Precision::F32);
+}
+
+pub(super) const DIFFUSERS: Target = Target {
+    name: "diffusers",
+    about: "pipelines in the folders of diffusers",
+    seeds: || vec![include_bytes!("seeds/diffusers").to_vec()],
+    words: &[
+        "1000000000000000000",
+        "\"CrossAttnDownBlock2D\"",
+        "\"DownBlock2D\"",
+        "\"block_out_channels\":",
+        "\"shape\":[",
+        "null",
+    ],
+    change: files::change,
+    read: read_diffusers,
+    cases: 150,
+    memory: 48 << 20,
+};
+
+fn read_flight(bytes: &[u8]) {
+    let place = folder();
+    files::write(bytes, place.path());
+    if let Ok(found) = Diagnosis::of(place.path()) {
+        let _ = (found.text(true), serde_json::to_string(&found));
+    }
+}
+
+pub(super) const FLIGHT: Target = Target {
+    name: "flight",
+    about: "what ranks that failed have left of their last operations",
+    seeds: || vec![include_bytes!("seeds/flight").to_vec()],
+    words: &["18446744073709551615", "null", "\"rank\":", "\"sequence\":", "rank-9.flight.json"],
+    change: files::change,
+    read: read_flight,
+    cases: 150,
+    memory: 48 << 20,
+};
+
+fn read_hosts(bytes: &[u8]) {
+    let place = folder();
+    let path = place.path().join("hosts");
+    if std::fs::write(&path, bytes).is_ok()
+        && let Ok(hosts) = Hosts::read(&path.display().to_string())
+    {
+        let _ = hosts.ranks();
+    }
+    // An option is no name of a file.
+    let text = String::from_utf8_lossy(bytes).replace('/', "|");
+    let _ = Hosts::read(&text).map(|hosts| hosts.ranks());
+}
+
+pub(super) const HOSTS: Target = Target {
+    name: "hosts",
+    about: "host files",
+    seeds: || {
+        vec![
+            b"a:4\n# a comment\nnode1 slots=4\n[fe80::1]:2\nb\n".to_vec(),
+            b"a:4,b:18446744073709551615".to_vec(),
+        ]
+    },
+    words: &["slots=", ":", "[", "]", "#", "18446744073709551615", "-o", ","],
+    change: no_form,
+    read: read_hosts,
+    cases: 300,
+    memory: 48 << 20,
+};
