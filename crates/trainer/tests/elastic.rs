@@ -176,6 +176,11 @@ fn whoever_is_killed_the_others_end_in_the_same_weights() {
             // Nothing is waited for but the others.
             assert!(change.seconds.is_some_and(|seconds| seconds < 8.0), "{change:?}");
         }
+        let lines = lines_of(&run);
+        let recovered = lines.iter().filter_map(|line| line.number("recovery_seconds")).fold(0.0, f64::max);
+        let longest = told.changes.iter().filter_map(|change| change.seconds).fold(0.0, f64::max);
+        // Where rank 0 is lost before it has told, nobody else has the line.
+        assert!(recovered == longest || victims.contains(&0), "{recovered} {longest}");
         for dead in &told.dead {
             assert!(dead.cause.as_ref().is_some_and(|cause| cause.contains("signal 9")), "{dead:?}");
         }

@@ -93,7 +93,8 @@ impl NoiseSchedule {
     /// If there are fewer than 2 steps or more than 1,048,576, or β is not in (0, 1) or falls.
     pub fn new(kind: BetaSchedule, steps: usize, range: (f64, f64)) -> Result<Self> {
         let (first, last) = range;
-        if !(2..=MOST_STEPS).contains(&steps) || !(first > 0.0 && first <= last && last < 1.0) {
+        let is_range = first > 0.0 && first <= last && last < 1.0;
+        if !is_range || !(2..=MOST_STEPS).contains(&steps) {
             let value = format!("{steps} steps from {first} to {last}");
             return Err(TensorError::Argument {
                 name: "schedule",

@@ -120,6 +120,14 @@ choices! {
         Cuda = "cuda",
     }
 
+    /// What gradients and parameters go over between ranks.
+    Transport {
+        /// Memory that ranks of a host share, TCP between hosts, NCCL between GPUs.
+        Auto = "auto",
+        /// MPI's own operations, where its launcher has started the ranks and the program was built with MPI.
+        Mpi = "mpi",
+    }
+
     /// Which cores ranks keep to.
     Bind {
         /// Those that their launcher lets them run on.
@@ -290,6 +298,8 @@ sections! {
     comm: CommConfig {
         /// Which way gradients and sharded parameters go; a strategy that cannot go that way is refused.
         algorithm: Algorithm = Algorithm::Auto;
+        /// What gradients and parameters go over.
+        transport: Transport = Transport::Auto;
         /// Which connections are encrypted where ranks share a secret: `none`; `control`, those by which ranks meet and watch each
         /// other; `all`, also those of data, which needs a secret (`PHALANX_SECRET_FILE`; ranks that are started here have one).
         encryption: Encryption = Encryption::Control;
@@ -304,7 +314,8 @@ sections! {
         /// What time it is: `wall`, the machine's; `cpu`, for experiments with more ranks than cores: a rank's clock goes on while it
         /// computes, as on a core of its own, and by what its messages take over `comm.link`.
         clock: Clock = Clock::Wall;
-        /// Seconds that an operation between ranks may take before the run ends with a report of who has not come to it.
+        /// Seconds that an operation between ranks may take before the run ends with a report of who has not come to it. Above 600 all
+        /// other times grow with it: how long ranks are waited for at the beginning, and after what silence one counts as dead.
         timeout: f64 = 600.0;
     }
 

@@ -25,6 +25,7 @@ mod networks;
 mod render;
 mod synchrony;
 mod trace;
+mod transport;
 mod validate;
 
 mod catalogue;
@@ -36,7 +37,7 @@ pub use chaos::{BitFlip, SlowRank, Stall, StallPlace};
 pub use keys::{
     Bind, ChaosConfig, CheckpointConfig, CodecConfig, CommConfig, Config, DataConfig, DataKind, DeviceKind,
     ElasticConfig, EvalConfig, LogConfig, ModelConfig, Offload, OptimConfig, OptimKind, QualityConfig,
-    SampleConfig, ScheduleConfig, ScheduleKind, SyncConfig, TrainConfig, WatchConfig, WeightCodec,
+    SampleConfig, ScheduleConfig, ScheduleKind, SyncConfig, TrainConfig, Transport, WatchConfig, WeightCodec,
 };
 pub use origin::{ConfigError, Origin, nearest};
 pub use render::{Detail, diff};

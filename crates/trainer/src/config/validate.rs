@@ -202,6 +202,7 @@ impl Config {
         if let Err(error) = train.strategy.goes_by(comm.algorithm) {
             relations.require(false, "comm.algorithm", format!("comm.algorithm: {error}"));
         }
+        self.check_transport(relations);
         self.check_link(relations);
         self.check_codec(relations, &train.strategy);
         self.check_synchrony(relations);

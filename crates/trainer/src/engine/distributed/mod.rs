@@ -6,6 +6,7 @@ mod epoch;
 mod job;
 mod left;
 mod listeners;
+mod mpi;
 mod network;
 mod shares;
 mod world;
@@ -29,7 +30,7 @@ pub use world::{World, in_one_process, invited_world, launcher_world};
 
 use super::device::Device;
 use super::error::TrainError;
-use crate::config::Config;
+use crate::config::{Config, Transport};
 use crate::launch::{Hearing, StopFlag};
 use crate::run::host_name;
 
@@ -97,6 +98,8 @@ pub(in crate::engine) struct Distributed {
     told: Option<Hearing>,
     /// Asks the others to go on without this rank the moment that it is told to leave.
     leaving: Option<Hearing>,
+    /// What gradients and parameters go over.
+    transport: Transport,
     /// How many ranks only serve.
     servers: usize,
     /// Who is who, if ranks are processes.
@@ -127,14 +130,12 @@ impl Distributed {
             {
                 let config = config_of_world;
                 let flight_recorder = config.flight_recorder.clone().or_else(|| Some(logs.to_owned()));
-                let op_timeout = Duration::from_secs_f64(timeout);
                 let mut config = WorldConfig {
                     flight_recorder,
                     encryption,
                     link,
                     host_link,
-                    op_timeout,
-                    ..WorldConfig::clone(config)
+                    ..config.as_ref().clone().with_timeout(Duration::from_secs_f64(timeout))
                 };
                 if hosts > 1 {
                     let number = config.rank * hosts / config.world_size;
@@ -182,6 +183,7 @@ impl Distributed {
             job,
             told: None,
             leaving: None,
+            transport: config.comm.transport,
             servers: config.sync.servers,
             roster: None,
             are_threads,
@@ -222,7 +224,11 @@ impl Distributed {
     /// same place.
     fn connect_devices(&mut self, strategy: Strategy) -> Result<(), TrainError> {
         if let Some(world) = &self.world {
-            self.mesh = Some(strategy.mesh(self.device.connected(world, strategy)?, 0)?);
+            let ranks = match self.transport {
+                Transport::Auto => self.device.connected(world, strategy)?,
+                Transport::Mpi => mpi::connected(&self.device, world)?,
+            };
+            self.mesh = Some(strategy.mesh(ranks, 0)?);
         }
         Ok(())
     }
@@ -247,6 +253,7 @@ impl Distributed {
             job: Job::alone(),
             told: None,
             leaving: None,
+            transport: Transport::Auto,
             servers: 0,
             roster: None,
             are_threads: false,
@@ -269,6 +276,7 @@ impl Distributed {
             job,
             told,
             leaving,
+            transport: Transport::Auto,
             servers: 0,
             roster,
             are_threads: true,
@@ -421,7 +429,10 @@ impl Distributed {
 
     /// An error if a rank is lost, so that what was computed with it is not to be believed; waits for nothing.
     pub(in crate::engine) fn check(&self) -> Result<(), TrainError> {
-        self.mesh.as_ref().map_or(Ok(()), |mesh| Ok(mesh.world().check()?))
+        let mesh = self.mesh.as_ref().map(ProcessMesh::world);
+        // MPI does not tell who is lost.
+        let world = self.world.as_ref().filter(|_| self.transport == Transport::Mpi);
+        Ok(mesh.into_iter().chain(world).try_for_each(Communicator::check)?)
     }
 
     /// Whether what is computed here mixes with what comes from other ranks, and nobody has waited on the host for that to come: it
@@ -457,6 +468,10 @@ impl Distributed {
             }
             Err(error) if error.is_consequence() => {}
             Err(error) => self.abort(&error.to_string()),
+        }
+        if outcome.is_err() && self.transport == Transport::Mpi {
+            // MPI would wait for all at its end, who may wait for this rank. Its launcher ends them when this process has gone without.
+            std::mem::forget(self.mesh.take());
         }
         outcome
     }

@@ -7,6 +7,7 @@ use phalanx_sharding::SyncStats;
 use phalanx_tensor::Session;
 use serde_json::{Map, Value};
 
+use super::elastic::Elastic;
 use super::{Run, account};
 use crate::engine::checkpoint::Saved;
 use crate::engine::device::Gauge;
@@ -55,6 +56,9 @@ impl Run<'_> {
         if !self.dead.is_empty() {
             line = line.with("workers", self.distributed.data_size() as u64);
             line = line.with("dead", self.dead.iter().map(|dead| dead.rank as u64).collect::<Vec<_>>());
+        }
+        if let Some(seconds) = self.elastic.as_mut().and_then(Elastic::take_recovered) {
+            line = line.with("recovery_seconds", seconds);
         }
         if !collapsed.is_empty() {
             line = line.with("warnings", collapsed);

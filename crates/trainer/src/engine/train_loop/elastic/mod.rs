@@ -71,6 +71,8 @@ pub(in crate::engine::train_loop) struct Elastic<'a> {
     under_way: Option<(Instant, WorldChange)>,
     /// All changes before.
     changes: Vec<WorldChange>,
+    /// The longest of the times from noticing a change to the next step that was done, since one was last told.
+    recovered: Option<f64>,
 }
 
 /// What a step that is given up has changed.
@@ -106,7 +108,13 @@ impl<'a> Elastic<'a> {
             report: None,
             under_way: None,
             changes: Vec::new(),
+            recovered: None,
         })
+    }
+
+    /// Seconds from noticing a change to the next step that was done: the longest since this was last asked.
+    pub(in crate::engine::train_loop) fn take_recovered(&mut self) -> Option<f64> {
+        self.recovered.take()
     }
 
     /// All changes so far.
@@ -198,6 +206,7 @@ impl Run<'_> {
         if let Some((noticed, change)) = elastic.under_way.take() {
             let seconds = noticed.elapsed().as_secs_f64();
             tracing::info!("step {} is done {seconds:.3} s after the world changed", report.step);
+            elastic.recovered = Some(elastic.recovered.map_or(seconds, |longest| longest.max(seconds)));
             elastic.changes.push(WorldChange { seconds: Some(seconds), ..change });
         }
     }
