@@ -79,21 +79,24 @@ fn as_a_rank_of_another_process() {
         WorldConfig { shared_memory: words[3] == "shared", ..config(number(0), number(1), number(2) as u16) };
     let comm = connect(&config).expect("the others are there");
     if words[4] == "soak" {
-        return soak(&comm, words[5].parse().expect("a number"));
+        soak(&comm, words[5].parse().expect("a number"));
+        #[cfg(target_os = "linux")]
+        assert_eq!(shared_memory(), (config.shared_memory, Vec::new()));
+        return;
     }
     comm.barrier("begin").expect("all work");
     work_for_ever(&comm, words[4]);
 }
 
 /// This program again, as a rank.
-fn rank_process(role: &str) -> Child {
-    Command::new(std::env::current_exe().expect("this program"))
+fn rank_process(role: &str) -> Command {
+    let mut program = Command::new(std::env::current_exe().expect("this program"));
+    program
         .args(["--exact", "as_a_rank_of_another_process", "--nocapture"])
         .env(ROLE, role)
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("this program runs again")
+        .stderr(Stdio::null());
+    program
 }
 
 /// Starts `victim` as a process in a world of three whose other ranks are threads here, does `harm` to it in the
@@ -104,7 +107,7 @@ fn harm_one(victim: usize, shared: bool, name: &'static str, harm: impl Fn(&mut 
     // Rank 0 opens the meeting place itself when it is the one in a process of its own.
     let mut listener = (victim != 0).then_some(listener);
     let memory = if shared { "shared" } else { "apart" };
-    let mut child = rank_process(&format!("{victim},3,{port},{memory},{name}"));
+    let mut child = rank_process(&format!("{victim},3,{port},{memory},{name}")).spawn().expect("a rank");
     let (working, begun) = std::sync::mpsc::channel();
     let others: Vec<_> = (0..3)
         .filter(|rank| *rank != victim)
@@ -261,14 +264,13 @@ fn soak(comm: &Communicator, operations: usize) {
     comm.barrier("end").expect("sound");
 }
 
-/// Names of what a world could leave behind.
+/// Whether this process has memory of Phalanx that others see, and what it maps of memory that has a name, which would
+/// outlive a process that is killed.
 #[cfg(target_os = "linux")]
-fn leftovers() -> Vec<String> {
-    let folder = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
-    folder
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .filter(|name| name.contains("phalanx"))
-        .collect()
+fn shared_memory() -> (bool, Vec<String>) {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("of this process");
+    let anonymous = maps.lines().any(|line| line.ends_with("/memfd:phalanx-slots (deleted)"));
+    (anonymous, maps.lines().filter(|line| line.contains("/dev/shm/")).map(str::to_owned).collect())
 }
 
 #[test]
@@ -276,12 +278,17 @@ fn four_processes_do_many_mixed_operations() {
     const OPERATIONS: usize = 100_000;
     for memory in ["shared", "apart"] {
         let port = TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("bound").port();
-        let mut ranks: Vec<_> =
-            (0..4).map(|rank| rank_process(&format!("{rank},4,{port},{memory},soak,{OPERATIONS}"))).collect();
+        let temporary = tempfile::tempdir().expect("a folder");
+        let mut ranks: Vec<_> = (0..4)
+            .map(|rank| {
+                let role = format!("{rank},4,{port},{memory},soak,{OPERATIONS}");
+                rank_process(&role).env("TMPDIR", temporary.path()).spawn().expect("a rank")
+            })
+            .collect();
         for (rank, child) in ranks.iter_mut().enumerate() {
             assert!(child.wait().expect("a child").success(), "{memory}: rank {rank}");
         }
+        let left = std::fs::read_dir(temporary.path()).expect("a folder");
+        assert_eq!(left.count(), 0, "{memory}: files are left behind");
     }
-    #[cfg(target_os = "linux")]
-    assert_eq!(leftovers(), Vec::<String>::new());
 }
