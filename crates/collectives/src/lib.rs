@@ -154,8 +154,8 @@ pub use stats::CommStats;
 #[doc(hidden)]
 pub use world::fuzzing;
 pub use world::{
-    Encryption, Newcomers, Regrouped, Secret, WorldConfig, connect, connect_unless, connect_with_listener,
-    regroup, regroup_with, threads, threads_over,
+    Encryption, Launcher, Newcomers, Regrouped, Secret, WorldConfig, connect, connect_unless,
+    connect_with_listener, regroup, regroup_with, threads, threads_over,
 };
 
 /// The examples of this crate's README, as tests.

@@ -26,6 +26,7 @@ mod threads;
 
 pub use config::WorldConfig;
 pub use encryption::Encryption;
+pub use environment::Launcher;
 pub use regroup::{Newcomers, Regrouped, regroup, regroup_with};
 pub use secret::Secret;
 pub use threads::{threads, threads_over};

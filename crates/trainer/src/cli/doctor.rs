@@ -5,6 +5,7 @@ mod hosts;
 use std::path::PathBuf;
 
 use clap::Args;
+use phalanx_collectives::Launcher;
 use phalanx_tensor::Level;
 
 use super::CliError;
@@ -48,6 +49,9 @@ pub(super) fn run(args: &DoctorArgs) -> Result<(), CliError> {
         out(&format!("{name:<10} {value}"));
     }
     gpus();
+    if let Some(launcher) = Launcher::of(&|name| std::env::var(name).ok()) {
+        out(&format!("{:<10} {launcher}", "launcher"));
+    }
     for name in ["RANK", "WORLD_SIZE", "MASTER_ADDR", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"] {
         if let Some(value) = std::env::var_os(name) {
             out(&format!("{name:<10} {} (from the environment)", value.to_string_lossy()));

@@ -9,9 +9,9 @@ use super::ClusterError;
 ///
 /// Newer versions of SLURM tell the end (`SLURM_JOB_END_TIME`); of others `squeue` is asked.
 pub fn time_left() -> Option<Duration> {
-    let job = std::env::var("SLURM_JOB_ID").ok()?;
-    if let Some(end) = std::env::var("SLURM_JOB_END_TIME").ok().and_then(|end| end.trim().parse().ok()) {
-        let end = SystemTime::UNIX_EPOCH + Duration::from_secs(end);
+    let get = |name: &str| std::env::var(name).ok();
+    let job = get("SLURM_JOB_ID")?;
+    if let Some(end) = end(&get) {
         return Some(end.duration_since(SystemTime::now()).unwrap_or_default());
     }
     let asked = Command::new("squeue")
@@ -19,6 +19,12 @@ pub fn time_left() -> Option<Duration> {
         .stdin(Stdio::null())
         .output();
     asked.ok().and_then(|output| left(String::from_utf8_lossy(&output.stdout).trim()))
+}
+
+/// The job's end, where the variables that `get` looks up tell it.
+fn end(get: &dyn Fn(&str) -> Option<String>) -> Option<SystemTime> {
+    let seconds = get("SLURM_JOB_END_TIME")?.trim().parse().ok()?;
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
 }
 
 /// A time that is left, as SLURM writes it: `3:04`, `2:03:04`, `1-02:03:04`; other words mean that there is no end, or none yet.
@@ -64,6 +70,15 @@ pub fn seconds_of(text: &str) -> Result<u64, ClusterError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ends_of_jobs() {
+        let of = |text: &str| end(&|name| (name == "SLURM_JOB_END_TIME").then(|| text.to_owned()));
+        assert_eq!(of("1792500000"), Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_792_500_000)));
+        for text in ["", "never", "-1", "18446744073709551615"] {
+            assert_eq!(of(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn times_of_slurm() {

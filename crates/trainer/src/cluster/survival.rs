@@ -2,6 +2,8 @@
 //!
 //! SLURM, OpenMPI and MPICH leave it to options of their commands, of which ranks see little; torchrun's agents leave no choice.
 
+use phalanx_collectives::Launcher;
+
 /// What becomes of the others when a rank of a job dies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Survival {
@@ -29,40 +31,27 @@ pub enum Survival {
 /// - MPICH: Hydra's `mpiexec` cleans up, unless `-disable-auto-cleanup` is given, which ranks do not see; of version 4.0 also then if
 ///   a signal has killed the process that it started.
 pub fn survival(get: &dyn Fn(&str) -> Option<String>) -> Survival {
-    let is_set = |name: &str| get(name).is_some();
     let is_on = |name: &str| get(name).is_some_and(|value| !matches!(value.trim(), "" | "0" | "false"));
     let advised = |text: &str| Survival::Doubtful(text.to_owned());
-    if is_set("TORCHELASTIC_RUN_ID") || is_set("TORCHELASTIC_USE_AGENT_STORE") {
-        return Survival::Never {
+    match Launcher::of(get) {
+        Some(Launcher::Torchrun) => Survival::Never {
             launcher: "torchrun",
             why: "its agent ends all ranks of a host when one dies and starts them anew; start them by srun, mpirun or --ranks, or leave \
                   --elastic to torchrun: --max-restarts, and ranks go on from the newest checkpoint",
-        };
-    }
-    if is_set("RANK") || is_set("WORLD_SIZE") {
-        return Survival::Likely;
-    }
-    if is_set("OMPI_COMM_WORLD_RANK") {
-        if is_on("OMPI_MCA_orte_enable_recovery") {
-            return Survival::Likely;
-        }
-        return advised(
+        },
+        Some(Launcher::OpenMpi) if !is_on("OMPI_MCA_orte_enable_recovery") => advised(
             "mpirun ends all ranks when one dies, unless it was started with --enable-recovery; a world that changes goes on only then",
-        );
-    }
-    if is_set("PMI_RANK") && is_set("MPI_LOCALNRANKS") {
-        return advised(
+        ),
+        Some(Launcher::Mpich) => advised(
             "mpiexec ends all ranks when one dies, unless it was started with -disable-auto-cleanup, and if a signal kills one perhaps also \
              then, unless a shell is between (sh -c '\"$@\"; exit $?' - phalanx train …); a world that changes goes on only then",
-        );
-    }
-    if is_on("SLURM_KILL_BAD_EXIT") {
-        return advised(
+        ),
+        Some(Launcher::Slurm) if is_on("SLURM_KILL_BAD_EXIT") => advised(
             "SLURM_KILL_BAD_EXIT has srun end all ranks when one dies; a world that changes goes on only with srun --no-kill \
              --kill-on-bad-exit=0",
-        );
+        ),
+        Some(Launcher::Variables | Launcher::OpenMpi | Launcher::Slurm) | None => Survival::Likely,
     }
-    Survival::Likely
 }
 
 #[cfg(test)]
@@ -78,9 +67,9 @@ mod tests {
         };
         let torchrun = of(&[("RANK", "0"), ("WORLD_SIZE", "2"), ("TORCHELASTIC_RUN_ID", "none")]);
         assert!(matches!(torchrun, Survival::Never { launcher: "torchrun", .. }), "{torchrun:?}");
-        let slurm = ("SLURM_STEP_ID", "0");
+        let (step, task) = (("SLURM_STEP_ID", "0"), ("SLURM_PROCID", "0"));
         for (variables, advice) in [
-            (&[slurm, ("SLURM_KILL_BAD_EXIT", "1")][..], "--kill-on-bad-exit=0"),
+            (&[step, task, ("SLURM_KILL_BAD_EXIT", "1")][..], "--kill-on-bad-exit=0"),
             (&[("OMPI_COMM_WORLD_RANK", "0")], "--enable-recovery"),
             (&[("PMI_RANK", "0"), ("MPI_LOCALNRANKS", "2")], "-disable-auto-cleanup"),
         ] {
@@ -91,8 +80,10 @@ mod tests {
             );
         }
         for variables in [
-            &[slurm][..],
-            &[slurm, ("SLURM_KILL_BAD_EXIT", "0")],
+            &[step, task][..],
+            &[step, task, ("SLURM_KILL_BAD_EXIT", "0")],
+            // What a script starts by itself is no task of srun's.
+            &[task, ("SLURM_KILL_BAD_EXIT", "1")],
             &[("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_MCA_orte_enable_recovery", "1")],
             &[("RANK", "0"), ("WORLD_SIZE", "2")],
             &[],

@@ -1,12 +1,16 @@
-//! The one place that reads the environment: what launchers say ([`launcher`]), and what users add to it.
+//! The one place that reads the environment: who has started this process ([`Launcher`]), which [`place`] it was given, and what
+//! users add to it.
 
 mod launcher;
+mod place;
 #[cfg(test)]
 mod tests;
 
 use std::path::Path;
+use std::time::Duration;
 
-use launcher::Place;
+pub use launcher::Launcher;
+use place::Place;
 
 use super::config::WorldConfig;
 use super::interface;
@@ -34,6 +38,9 @@ const PORTS_OF_JOB: u16 = 16;
 
 /// The ports of all jobs: below those that systems give to whoever wants any (from 32768 on Linux, 49152 elsewhere).
 const PORTS: std::ops::Range<u16> = 20_000..32_288;
+
+/// How long ranks in pods of Kubernetes wait for each other, some of which have yet to get their image.
+const CONNECT_TIMEOUT_OF_PODS: Duration = Duration::from_secs(300);
 
 fn wrong(variable: &'static str, problem: impl Into<String>) -> CommError {
     CommError::Environment { variable, problem: problem.into() }
@@ -65,11 +72,11 @@ fn ports_of(job: &str) -> u16 {
 
 /// Reads the place of this process from variables that `get` looks up, and from what it has to `ask`.
 pub(super) fn read(get: Lookup<'_>, ask: &Ask<'_>) -> Result<Option<WorldConfig>> {
-    let Some(place) = launcher::place(get, ask)? else { return Ok(None) };
+    let Some(place) = place::place(get, ask)? else { return Ok(None) };
     let Place { rank, world_size, local_rank, local_size, job, port, mut master } = place;
-    let (master_port, master_ports) = match launcher::chosen_port(get)?.or(port) {
+    let (master_port, master_ports) = match place::chosen_port(get)?.or(port) {
         Some(port) => (port, 1),
-        None if job.is_empty() => (launcher::DEFAULT_PORT, 1),
+        None if job.is_empty() => (place::DEFAULT_PORT, 1),
         None => (ports_of(&job), PORTS_OF_JOB),
     };
     let bind_addr = match get("PHALANX_INTERFACE") {
@@ -101,7 +108,9 @@ pub(super) fn read(get: Lookup<'_>, ask: &Ask<'_>) -> Result<Option<WorldConfig>
         }
     };
     let local = WorldConfig::local(rank as usize, world_size as usize, master_port);
+    let in_pod = get("KUBERNETES_SERVICE_HOST").is_some();
     Ok(Some(WorldConfig {
+        connect_timeout: if in_pod { CONNECT_TIMEOUT_OF_PODS } else { local.connect_timeout },
         local_rank: local_rank as usize,
         local_world_size: local_size.map_or(1, |size| size as usize),
         job,
@@ -122,7 +131,7 @@ pub(super) fn read(get: Lookup<'_>, ask: &Ask<'_>) -> Result<Option<WorldConfig>
 /// Whether launchers have set such variables, as far as that needs no network.
 #[cfg(feature = "fuzzing")]
 pub(super) fn is_placed(get: Lookup<'_>, ask: &Ask<'_>) -> bool {
-    launcher::place(get, ask).is_ok_and(|place| place.is_some())
+    place::place(get, ask).is_ok_and(|place| place.is_some())
 }
 
 /// The costs in the file that the environment names.

@@ -86,12 +86,13 @@ const SRUN: &[(&str, &str)] = &[
 
 #[test]
 fn every_launcher_is_recognised() {
-    for (recording, ranks, local) in [
-        (TORCHRUN, (1, 2), (1, 2)),
-        (OPENMPI_4, (1, 2), (1, 2)),
-        (OPENMPI_5, (1, 2), (1, 2)),
-        (SRUN, (3, 4), (0, 1)),
+    for (recording, launcher, ranks, local) in [
+        (TORCHRUN, Launcher::Torchrun, (1, 2), (1, 2)),
+        (OPENMPI_4, Launcher::OpenMpi, (1, 2), (1, 2)),
+        (OPENMPI_5, Launcher::OpenMpi, (1, 2), (1, 2)),
+        (SRUN, Launcher::Slurm, (3, 4), (0, 1)),
     ] {
+        assert_eq!(Launcher::of(&look_up(recording)), Some(launcher), "{recording:?}");
         let config = placed(recording);
         assert_eq!((config.rank, config.world_size), ranks, "{recording:?}");
         assert_eq!((config.local_rank, config.local_world_size), local, "{recording:?}");
@@ -105,8 +106,20 @@ fn every_launcher_is_recognised() {
         assert_eq!(config.master_ports, 1);
         assert!(config.bind_addr.is_loopback());
     }
+    // The innermost counts: within a job of SLURM others start ranks too, among them helpers that are steps themselves.
+    for (recording, launcher) in [(OPENMPI_4, Launcher::OpenMpi), (MPICH, Launcher::Mpich)] {
+        assert_eq!(Launcher::of(&look_up(&changed(recording, SRUN))), Some(launcher));
+        let supervised = changed(recording, &[("RANK", "0"), ("WORLD_SIZE", "2")]);
+        assert_eq!(Launcher::of(&look_up(&supervised)), Some(Launcher::Variables));
+    }
+    // `srun --mpi=pmi2` speaks PMI as well.
+    assert_eq!(Launcher::of(&look_up(&changed(SRUN, &[("PMI_RANK", "3")]))), Some(Launcher::Slurm));
     assert_eq!(with(&[("HOME", "/nowhere")]), Ok(None));
     assert_eq!(placed(&[("RANK", "0"), ("WORLD_SIZE", "1")]).world_size, 1);
+    // In a pod, of a job whose other pods may still wait for their image.
+    let in_pod = [("KUBERNETES_SERVICE_HOST", "10.0.0.1"), ("KUBERNETES_SERVICE_PORT", "443")];
+    assert_eq!(placed(&changed(TORCHRUN, &in_pod)).connect_timeout.as_secs(), 300);
+    assert_eq!(placed(TORCHRUN).connect_timeout.as_secs(), 60);
     // By hand: a port of one's own.
     let by_hand = placed(&[
         ("RANK", "3"),

@@ -2,6 +2,8 @@
 //! watch over each other and agree stays with the control plane.
 
 use phalanx_collectives::Communicator;
+#[cfg(feature = "mpi")]
+use phalanx_collectives::Launcher;
 
 use super::Device;
 use crate::engine::error::TrainError;
@@ -20,8 +22,9 @@ pub(super) fn connected(device: &Device, world: &Communicator) -> Result<Communi
                 .to_owned(),
         ));
     }
-    let is_set = |name: &str| std::env::var_os(name).is_some();
-    if is_set("PMI_FD") && !(is_set("MASTER_ADDR") && is_set("MASTER_PORT")) {
+    let get = |name: &str| std::env::var(name).ok();
+    let told = get("MASTER_ADDR").is_some() && get("MASTER_PORT").is_some();
+    if Launcher::of(&get) == Some(Launcher::Mpich) && !told {
         // Whoever has asked the launcher has ended its conversation with it, which MPI begins with.
         return Err(TrainError::Setup(
             "comm.transport = mpi under MPICH's launcher needs MASTER_ADDR and MASTER_PORT, which it is asked for otherwise: mpiexec \

@@ -14,9 +14,6 @@ use crate::run::Invitation;
 /// How long a newcomer looks for those who have asked it in a moment ago.
 const MEETING: Duration = Duration::from_secs(10);
 
-/// Set in every pod of Kubernetes.
-const POD: &str = "KUBERNETES_SERVICE_HOST";
-
 /// A rank among others: its place, and how to reach them.
 #[derive(Debug, Clone)]
 pub struct World {
@@ -172,16 +169,10 @@ pub fn in_one_process(config: &Config) -> bool {
 pub fn launcher_world() -> Result<Option<World>, TrainError> {
     let Some(mut config) = WorldConfig::from_env()? else { return Ok(None) };
     let is_here = config.local_world_size == config.world_size;
-    let seconds = match std::env::var_os(SUPERVISED).is_some() {
-        // Ranks of one host were started within one moment; one that is not there soon never comes.
-        true if is_here => Some(9),
-        // Hosts of which somebody starts one after the other.
-        true => Some(300),
-        // Pods, of which some have yet to get their image.
-        false => std::env::var_os(POD).map(|_| 300),
-    };
-    if let Some(seconds) = seconds {
-        config.connect_timeout = Duration::from_secs(seconds);
+    if std::env::var_os(SUPERVISED).is_some() {
+        // Ranks of one host were started within one moment, and one that is not there soon never comes; hosts are started by
+        // somebody, one after the other.
+        config.connect_timeout = Duration::from_secs(if is_here { 9 } else { 300 });
     }
     Ok(Some(World::new(config)))
 }
