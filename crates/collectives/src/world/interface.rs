@@ -68,6 +68,13 @@ pub(super) fn within(listening: IpAddr) -> IpAddr {
     }
 }
 
+/// Where anybody reaches who listens at an address: if these are all of a family, at one that others than this host use too, where
+/// it has one.
+pub(super) fn reached(listening: IpAddr) -> IpAddr {
+    let outside = if listening.is_unspecified() { beyond(listening) } else { listening };
+    within(if outside.is_ipv6() == listening.is_ipv6() { outside } else { listening })
+}
+
 /// Where others, of whatever host, reach who listens at all addresses of a family.
 pub(super) fn beyond(any: IpAddr) -> IpAddr {
     let own = own();
@@ -137,6 +144,18 @@ mod tests {
         assert!(towards("127.0.0.1", 80).is_loopback());
         assert!(named("auto", "localhost", 80).expect("there is a way").is_loopback());
         assert_eq!(named("::1", "::1", 80), Ok(IpAddr::V6(Ipv6Addr::LOCALHOST)));
+    }
+
+    #[test]
+    fn who_listens_everywhere_is_known_by_an_address_of_that_family() {
+        for any in [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)] {
+            let at = reached(any);
+            assert!(!at.is_unspecified() && at.is_ipv6() == any.is_ipv6(), "{at}");
+            let goes_beyond = own().iter().any(|own| !own.is_loopback() && own.is_ipv6() == any.is_ipv6());
+            assert_eq!(at.is_loopback(), !goes_beyond, "{at}");
+        }
+        let one = IpAddr::V4(Ipv4Addr::new(10, 1, 2, 3));
+        assert_eq!(reached(one), one);
     }
 
     #[test]

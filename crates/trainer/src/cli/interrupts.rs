@@ -31,6 +31,8 @@ const SIGNALS: &[i32] = &[
 #[derive(Debug, Clone, Default)]
 pub(super) struct Interrupts {
     count: Arc<AtomicUsize>,
+    /// Whether the time of this process's job is nearly up, which counts as the first signal if it comes before one.
+    is_late: Arc<AtomicBool>,
     last: Arc<AtomicI32>,
 }
 
@@ -99,21 +101,24 @@ impl Interrupts {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts as a signal too that the time of this process's job is nearly up.
+    /// Counts as the first signal too that the time of this process's job is nearly up. What then comes as its scheduler's warning
+    /// asks for nothing more.
     pub(super) fn heed_the_end(&self, margin: Duration) -> Result<(), CliError> {
         let own = self.clone();
         before_the_end(margin, move || {
             let is_first = own.count() == 0;
             if is_first {
-                own.interrupt();
+                own.last.store(SIGINT, Ordering::Relaxed);
+                own.is_late.store(true, Ordering::Relaxed);
             }
             is_first
         })
     }
 
-    /// How many signals have come.
+    /// How often it was asked that the program end.
     pub(super) fn count(&self) -> usize {
-        self.count.load(Ordering::Relaxed)
+        let late = usize::from(self.is_late.load(Ordering::Relaxed));
+        self.count.load(Ordering::Relaxed).max(late)
     }
 
     /// The exit code of a program that the last signal has ended, as shells know it: 130 for Ctrl-C, 143 for TERM.

@@ -196,6 +196,11 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
             let message = format!("the run in {} was interrupted; go on with --resume", place.display());
             return Err(CliError::Ended { message, code: interrupts.exit_code() });
         }
+        // The time of the job may be up, or a key may have stopped it: what follows needs it whole.
+        if stop.is_raised() || !is_finished(&place) {
+            err(&format!("the run in {} is not finished; go on with --resume", place.display()));
+            return ended(args, RunEnd::Interrupted);
+        }
     }
     run_ranks(program, &folder, &resolved, (&interrupts, &stop), (tui, by_host)).inspect_err(|_| {
         // Whoever mends the command can give it again; what went wrong is what is told, whether this succeeds or not.

@@ -88,7 +88,7 @@ impl Job {
         for (name, text) in texts {
             text.iter().for_each(|text| option(format!("--{name}={text}")));
         }
-        if self.time.is_some() && self.warning > 0 {
+        if self.warning > 0 {
             option(format!("--signal=USR1@{}", self.warning));
         }
         if self.work != Work::Train {
@@ -130,12 +130,14 @@ impl Job {
     fn work(&self, program: &Path) -> String {
         let cpus = self.cpus_per_rank.map_or_else(String::new, |cpus| format!("--cpus-per-task={cpus} "));
         let program = quoted(program);
+        // Ranks need this script's variables, also where sbatch was told to pass none of its own (`--export=NONE`).
+        let given = format!("--export=ALL {cpus}");
         // What ranks of a world do that may change when one of them ends: nothing, however long the others go on.
-        let outliving = format!("srun --no-kill --kill-on-bad-exit=0 --wait=0 {cpus}{program}");
+        let outliving = format!("srun --no-kill --kill-on-bad-exit=0 --wait=0 {given}{program}");
         match self.work {
             Work::Train => format!(
                 "{SECRET}# Goes on with the run where it is, also when the job was queued again.\n\
-                 srun --kill-on-bad-exit=1 {cpus}{program} train --resume --out \"$run\"\ncode=$?\n{NO_SECRET}"
+                 srun --kill-on-bad-exit=1 {given}{program} train --resume --out \"$run\"\ncode=$?\n{NO_SECRET}"
             ),
             Work::Elastic => format!(
                 "{SECRET}# Goes on with the run where it is, also when the job was queued again.\n\
@@ -210,7 +212,7 @@ mod tests {
             "#SBATCH --requeue",
             "#SBATCH --constraint=fast",
             "run='/it'\\''s/run'",
-            "srun --kill-on-bad-exit=1 --cpus-per-task=4 '/a b/phalanx' train --resume --out \"$run\"",
+            "srun --kill-on-bad-exit=1 --export=ALL --cpus-per-task=4 '/a b/phalanx' train --resume --out \"$run\"",
         ] {
             assert!(script.lines().any(|own| own == line), "{line}\n{script}");
         }
@@ -219,7 +221,8 @@ mod tests {
             Job { work: Work::Elastic, ..job.clone() }.script(Path::new("phalanx"), Path::new("/run"));
         let join = Job { work: Work::Join, requeue: false, ..job.clone() };
         let join = join.script(Path::new("phalanx"), Path::new("/run"));
-        let outliving = "srun --no-kill --kill-on-bad-exit=0 --wait=0 --cpus-per-task=4 'phalanx'";
+        let outliving =
+            "srun --no-kill --kill-on-bad-exit=0 --wait=0 --export=ALL --cpus-per-task=4 'phalanx'";
         for (script, command) in [(&elastic, "train --resume --out"), (&join, "join")] {
             let line = format!("{outliving} {command} \"$run\"");
             for line in ["#SBATCH --no-kill", "#SBATCH --signal=USR1@60", &line] {

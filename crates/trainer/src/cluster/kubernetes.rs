@@ -12,6 +12,9 @@ use std::fmt::Write as _;
 /// What an interrupted rank ends with, so that its pod does not count as one that has done its work (`EX_TEMPFAIL`).
 pub const INTERRUPTED: u8 = 75;
 
+/// Where ranks of a pod read their secret: in memory.
+const SECRET: &str = "/dev/shm/phalanx-secret";
+
 /// Pods that are made again, of each rank, before a Job that may begin again fails for good.
 const RETRIES: usize = 100;
 
@@ -83,7 +86,7 @@ impl Pods {
             if self.requeue { RETRIES * self.pods } else { 0 },
             match &self.secret {
                 Some(secret) => format!(
-                    "# before: kubectl create secret generic {secret} --from-literal=secret=\"$(openssl rand -hex 32)\"\n"
+                    "# before: openssl rand -hex 32 | kubectl create secret generic {secret} --from-file=secret=/dev/stdin\n"
                 ),
                 None =>
                     "# Ranks prove nothing to each other, and nothing is encrypted, without --secret NAME.\n"
@@ -123,7 +126,7 @@ impl Pods {
         // Pods that start several ranks tell each of them its place.
         let alone = [("WORLD_SIZE", world.as_str()), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")];
         let alone = alone.into_iter().filter(|_| self.ranks_per_pod <= 1);
-        let secret = self.secret.is_some().then_some(("PHALANX_SECRET_FILE", "/etc/phalanx-secret/secret"));
+        let secret = self.secret.is_some().then_some(("PHALANX_SECRET_FILE", SECRET));
         let places = [("MASTER_ADDR", master.as_str()), ("MASTER_PORT", "29500")];
         for (key, value) in alone.chain(places).chain(secret) {
             let _ = writeln!(text, "        - name: {key}\n          value: {}", scalar(value));
@@ -151,10 +154,9 @@ impl Pods {
             scalar(&self.claim),
         );
         if let Some(secret) = &self.secret {
-            // Others than the owner may not read it, or ranks refuse it.
             let _ = write!(
                 text,
-                "      - name: secret\n        secret:\n          secretName: {}\n          defaultMode: 0400\n",
+                "      - name: secret\n        secret:\n          secretName: {}\n",
                 scalar(secret)
             );
         }
@@ -176,8 +178,13 @@ impl Pods {
                 self.pods
             ),
         };
+        // Modes and owners of a Secret's files follow the cluster's rules; ranks want a file that is theirs alone.
+        let secret = match self.secret {
+            Some(_) => format!("(umask 077; cat /etc/phalanx-secret/secret > {SECRET})\n"),
+            None => String::new(),
+        };
         format!(
-            "run={run}\n\
+            "{secret}run={run}\n\
              # Whichever pod comes first makes the run's folder; a configuration that is there already stays.\n\
              mkdir -p \"$run\"\n\
              if ! [ -f \"$run/config.toml\" ]; then\n\
@@ -242,12 +249,12 @@ mod tests {
         }
         let hidden = Pods { secret: Some("ranks".into()), ..pods() }.manifest();
         for line in [
-            "# before: kubectl create secret generic ranks --from-literal=secret=\"$(openssl rand -hex 32)\"",
+            "# before: openssl rand -hex 32 | kubectl create secret generic ranks --from-file=secret=/dev/stdin",
             "        - name: PHALANX_SECRET_FILE",
-            "          value: \"/etc/phalanx-secret/secret\"",
+            "          value: \"/dev/shm/phalanx-secret\"",
+            "          (umask 077; cat /etc/phalanx-secret/secret > /dev/shm/phalanx-secret)",
             "        - {name: secret, mountPath: /etc/phalanx-secret}",
             "          secretName: \"ranks\"",
-            "          defaultMode: 0400",
         ] {
             assert!(hidden.lines().any(|own| own == line), "{line}\n{hidden}");
             assert!(!manifest.contains(line), "{line}\n{manifest}");

@@ -87,7 +87,7 @@ pub(super) fn read(get: Lookup<'_>, ask: &Ask<'_>) -> Result<Option<WorldConfig>
     };
     if master.anywhere_here {
         // Rank 0 listens there and nowhere else.
-        master.address = interface::within(bind_addr).to_string();
+        master.address = interface::reached(bind_addr).to_string();
     }
     let streams = match number(get, "PHALANX_STREAMS")? {
         Some(count @ 1..=64) => count as usize,
