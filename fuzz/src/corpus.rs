@@ -138,12 +138,12 @@ impl Corpus {
     }
 
     /// Leaves in the folder what reaches the same by few bytes: all inputs are read again, the shortest first, and those go that reach
-    /// nothing new. Files that were not kept by a run stay.
+    /// nothing new. Files that were not kept by a run stay. These are what it returns.
     ///
     /// # Errors
     /// If a file cannot be written or removed.
-    pub fn minimise(&mut self, read: impl Fn(&[u8])) -> io::Result<()> {
-        let Some(folder) = &self.folder else { return Ok(()) };
+    pub fn minimise(&mut self, read: impl Fn(&[u8])) -> io::Result<Vec<Vec<u8>>> {
+        let Some(folder) = &self.folder else { return Ok(Vec::new()) };
         let folder = folder.clone();
         let mut all = self.inputs.clone();
         all.sort_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));
@@ -169,7 +169,7 @@ impl Corpus {
                 fs::remove_file(entry.path())?;
             }
         }
-        Ok(())
+        Ok(kept.into_values().collect())
     }
 }
 

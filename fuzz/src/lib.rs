@@ -5,10 +5,12 @@
 //! fails if it panics, takes memory out of proportion to what it was given, or does not come back in time ([`run`]).
 //!
 //! Inputs are changed by their form as far as that is known, so that damage lies behind checksums and lengths too. In a build with
-//! counters of edges ([`coverage`]) an input that reaches what none before it did is kept, and changed in its turn ([`corpus`]).
+//! counters of edges ([`coverage`]) an input that reaches what none before it did is kept, and changed in its turn ([`corpus`]); the
+//! shortest of them are in the tree ([`kept`]).
 #![deny(unsafe_code)]
 
 pub mod json;
+pub mod kept;
 pub mod mutate;
 pub mod random;
 pub mod targets;

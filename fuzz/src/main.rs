@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use phalanx_fuzz::corpus::Corpus;
-use phalanx_fuzz::coverage;
 use phalanx_fuzz::run::{attempt, run};
 use phalanx_fuzz::targets::{TARGETS, Target};
+use phalanx_fuzz::{coverage, kept};
 
 /// Gives drawn and damaged bytes to every reader of bytes from outside.
 #[derive(Debug, Parser)]
@@ -28,6 +28,9 @@ struct Arguments {
     /// Where the inputs of readers are that are read first, and where a guided run keeps those that reach what none before did
     #[arg(long, value_name = "FOLDER")]
     corpus: Option<PathBuf>,
+    /// Puts the shortest of what a guided run knows into the tree (`fuzz/corpus/READER.tar.gz`)
+    #[arg(long)]
+    keep: bool,
     /// Reads this file instead, once
     #[arg(long, value_name = "FILE")]
     input: Option<PathBuf>,
@@ -71,6 +74,9 @@ fn main() -> Result<ExitCode> {
     if coverage::edges() > 0 {
         println!("guided by {} edges", coverage::edges());
     }
+    if arguments.keep && (coverage::edges() == 0 || arguments.corpus.is_none()) {
+        bail!("--keep goes with --guided: without it nothing is known of what inputs reach");
+    }
     let mut failed = false;
     for target in targets {
         let until = Instant::now() + share;
@@ -101,7 +107,12 @@ fn main() -> Result<ExitCode> {
             println!("  {}: {}", path.display(), failure.problem);
         }
         if coverage::edges() > 0 {
-            corpus.minimise(|input| drop(attempt(target, input)))?;
+            let known = corpus.minimise(|input| drop(attempt(target, input)))?;
+            if arguments.keep {
+                let (all, place) = (known.len(), kept::place(target.name));
+                let kept = kept::write(&place, known)?;
+                println!("  {}: {kept} of {all} inputs", place.display());
+            }
         }
     }
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })

@@ -12,6 +12,7 @@ mod tensors;
 use std::path::Path;
 
 use crate::json;
+use crate::kept;
 use crate::random::Random;
 
 /// A reader of bytes from outside.
@@ -36,15 +37,20 @@ pub struct Target {
 }
 
 impl Target {
-    /// The inputs that changed ones are made of: those that the code makes, and the files of `corpus/NAME`, which are
-    /// inputs that have failed once.
+    /// The inputs that changed ones are made of: those that the code makes, the files of `corpus/NAME`, which are inputs that have
+    /// failed once, and the archive of what guided runs have found.
+    ///
+    /// # Panics
+    /// If that archive is damaged.
     pub fn corpus(&self) -> Vec<Vec<u8>> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(self.name);
         let mut files: Vec<_> =
             std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
         files.sort();
         let known = files.iter().filter_map(|file| std::fs::read(file).ok());
-        known.chain((self.seeds)()).collect()
+        let found = kept::read(&kept::place(self.name));
+        let found = found.unwrap_or_else(|error| panic!("the archive of {}: {error}", self.name));
+        known.chain((self.seeds)()).chain(found).collect()
     }
 }
 
