@@ -78,4 +78,6 @@ readers! {
     shards shard_index patterns coco cub cifar_binary parquet merges text_lines pictures
     checkpoint trace config sweep run_folder http
     diffusers flight hosts
+    codecs pushes strategy_messages control gathered stamps
+    requests jobs resumed parity_files lists embeddings
 }

@@ -90,6 +90,15 @@ pub enum CommError {
         /// What happened.
         problem: String,
     },
+    /// Those who are left of a world that has lost ranks have not all come to meet again ([`crate::regroup`]): one of them gives signs of
+    /// life and does nothing else.
+    #[error(
+        "those who are left have not met within {seconds:.0} s: one of them lives and does not come; its log says what it did last"
+    )]
+    Unmet {
+        /// How long they were waited for.
+        seconds: f64,
+    },
     /// Those who are left of a world that has lost ranks do not meet again ([`crate::regroup`]): they cannot tell that the others
     /// have not gone on without them.
     #[error(

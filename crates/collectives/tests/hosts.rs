@@ -122,7 +122,15 @@ impl Hosts {
             .env(ROLE, role)
             .envs([("RANK", rank.to_string()), ("WORLD_SIZE", world.to_string())])
             .envs([("MASTER_ADDR", self.addresses[0].clone()), ("MASTER_PORT", port.to_string())])
-            .env("PHALANX_INTERFACE", if self.namespaces.is_some() { "auto" } else { &self.addresses[host] })
+            .env(
+                "PHALANX_INTERFACE",
+                match (&self.namespaces, role) {
+                    (None, _) => self.addresses[host].as_str(),
+                    // As where rank 0 has its own name under a loopback address.
+                    (Some(_), "parts") => "0.0.0.0",
+                    (Some(_), _) => "auto",
+                },
+            )
             .envs([("PHALANX_HOST", format!("host {host}")), ("PHALANX_STREAMS", "2".into())])
             .env("PHALANX_SECRET_FILE", &self.secret)
             .stdout(Stdio::piped())
@@ -165,6 +173,7 @@ fn as_a_rank_on_a_host() {
     let comm = connect(&config).expect("the others are there");
     let answer = match role.as_str() {
         "measure" => measure(&comm),
+        "parts" => parts(&comm),
         _ => {
             comm.barrier("begin").expect("all work");
             loop {
@@ -180,6 +189,20 @@ fn as_a_rank_on_a_host() {
 
 fn lost(error: &CommError) -> Option<usize> {
     if let CommError::PeerLost { rank, .. } = error { Some(*rank) } else { None }
+}
+
+/// Sums of each rank's number over ranks of both hosts, of which every part has one more than the other host's.
+fn parts(comm: &Communicator) -> Json {
+    let rank = comm.rank();
+    let part = comm.split(Some(rank as u32 % 2), 0).expect("a sound world").expect("a colour");
+    let within =
+        comm.split(Some(u32::from(rank > 1)), -(rank as i64)).expect("a sound world").expect("a colour");
+    let sum = |comm: &Communicator| {
+        let mut number = [rank as i32];
+        comm.all_reduce(&mut number, ReduceOp::Sum).expect("a sound world");
+        number[0]
+    };
+    json!([sum(&part), sum(&within), sum(comm)])
 }
 
 /// Every algorithm over the slow link, and what it costs.
@@ -234,6 +257,16 @@ fn a_world_over_two_hosts_uses_memory_inside_and_tcp_between() {
         assert!(alpha("local") < DELAY / 1e3, "and not inside a host: {}", answers[0]);
         assert_eq!(answers[0]["auto"], "hierarchical", "a slow link is crossed once a host");
     }
+}
+
+#[test]
+fn parts_of_a_world_meet_across_hosts_though_rank_0_listens_everywhere() {
+    let hosts = Hosts::new();
+    let port = hosts.port();
+    let ranks: Vec<_> =
+        [0, 0, 1, 1].iter().enumerate().map(|(r, host)| hosts.rank(*host, r, 4, port, "parts")).collect();
+    let sums: Vec<Json> = ranks.into_iter().map(answer).collect();
+    assert_eq!(sums, [json!([2, 1, 6]), json!([4, 1, 6]), json!([2, 5, 6]), json!([4, 5, 6])]);
 }
 
 #[test]

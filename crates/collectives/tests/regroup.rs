@@ -73,20 +73,31 @@ fn as_a_rank_of_another_process() {
     let place: Vec<usize> = place.split(',').map(|word| word.parse().expect("a number")).collect();
     let host = (place[3] > 0).then(|| "elsewhere".to_owned());
     let config = WorldConfig { host, ..config(place[0], place[1], place[2] as u16) };
+    if place[3] == DEPARTS {
+        let comm = connect(&config).expect("the others are there");
+        comm.all_reduce(&mut [1_i32; 3], ReduceOp::Sum).expect("a sound world");
+        comm.control().expect("there is one").depart();
+        // Without a goodbye, as who goes on without this one meets again.
+        std::process::exit(0);
+    }
     // Of what this rank says nobody takes notice.
     let (says, _unheard) = channel();
     outlive(connect(&config).expect("the others are there"), config, &says);
 }
 
+/// Where a rank of another process is: on the host of this one, or on another; and whether it goes after an operation.
+const HERE: usize = 0;
+const ELSEWHERE: usize = 1;
+const DEPARTS: usize = 2;
+
 fn child(rank: usize, ranks: usize, port: u16) -> Child {
-    child_at(rank, ranks, port, false)
+    child_at(rank, ranks, port, HERE)
 }
 
-/// A rank that counts to another host than the ranks of this process, if it is `elsewhere`.
-fn child_at(rank: usize, ranks: usize, port: u16, elsewhere: bool) -> Child {
+fn child_at(rank: usize, ranks: usize, port: u16, place: usize) -> Child {
     Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", "as_a_rank_of_another_process", "--nocapture"])
-        .env(ROLE, format!("{rank},{ranks},{port},{}", u8::from(elsewhere)))
+        .env(ROLE, format!("{rank},{ranks},{port},{place}"))
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
@@ -170,10 +181,10 @@ fn the_last_goes_on_alone_and_nobody_where_a_rank_gave_up() {
     assert!(matches!(error, CommError::Aborted { rank: 1, .. }), "{error}");
 }
 
-/// What comes of ranks `own` of `ranks`, which are threads here, when rank 0 of another host is killed.
-fn without_a_rank_0_of_another_host(ranks: usize) -> Vec<Result<Vec<usize>, CommError>> {
+/// What comes of the other ranks, which are threads here, when rank 0 of another host is killed, or `departs`.
+fn without_a_rank_0_of_another_host(ranks: usize, departs: bool) -> Vec<Result<Vec<usize>, CommError>> {
     let port = free_port();
-    let mut first = child_at(0, ranks, port, true);
+    let mut first = child_at(0, ranks, port, if departs { DEPARTS } else { ELSEWHERE });
     let others: Vec<_> = (1..ranks)
         .map(|rank| {
             std::thread::spawn(move || {
@@ -186,11 +197,21 @@ fn without_a_rank_0_of_another_host(ranks: usize) -> Vec<Result<Vec<usize>, Comm
         })
         .collect();
     let others: Vec<_> = others.into_iter().map(|other| other.join().expect("no panic")).collect();
-    first.kill().expect("it lives");
-    first.wait().expect("it is dead");
-    let met = others.into_iter().map(|(comm, config)| {
+    if !departs {
+        first.kill().expect("it lives");
+    }
+    first.wait().expect("it has ended");
+    meet_again(others, Duration::ZERO)
+}
+
+/// What comes of ranks that meet again once their world has broken, the first of them so much later.
+fn meet_again(ranks: Vec<(Communicator, WorldConfig)>, late: Duration) -> Vec<Result<Vec<usize>, CommError>> {
+    let met = ranks.into_iter().enumerate().map(|(at, (comm, config))| {
         std::thread::spawn(move || {
             drop(work(&comm, |_| {}));
+            if at == 0 {
+                std::thread::sleep(late);
+            }
             let met = regroup(&comm, &config)?;
             met.communicator.barrier("all have met")?;
             Ok(met.members)
@@ -202,12 +223,14 @@ fn without_a_rank_0_of_another_host(ranks: usize) -> Vec<Result<Vec<usize>, Comm
 
 #[test]
 fn of_a_rank_0_that_may_live_elsewhere_only_more_than_half_are_independent() {
-    for met in without_a_rank_0_of_another_host(3) {
+    for met in without_a_rank_0_of_another_host(3, false) {
         assert_eq!(met, Ok(vec![1, 2]));
     }
     // Rank 0 of two might go on by itself, as far as the other can tell.
     let apart = CommError::Minority { left: vec![1], lost: vec![0], world_size: 2 };
-    assert_eq!(without_a_rank_0_of_another_host(2), [Err(apart)]);
+    assert_eq!(without_a_rank_0_of_another_host(2, false), [Err(apart)]);
+    // Unless it has said that it does not.
+    assert_eq!(without_a_rank_0_of_another_host(2, true), [Ok(vec![1])]);
 }
 
 /// Passes on what comes to the port that is returned to `port`, until the sender says so.
@@ -240,8 +263,8 @@ fn relay(port: u16) -> (u16, Sender<()>) {
     (own, cut)
 }
 
-#[test]
-fn a_rank_that_has_only_lost_its_hub_makes_no_second_world() {
+/// What comes of four ranks when the connection of rank 2 to rank 0 is cut, and rank 0 comes to meet the others so much later.
+fn without_a_connection(late: Duration) -> Vec<Result<Vec<usize>, CommError>> {
     let port = free_port();
     let (by_relay, cut) = relay(port);
     let ranks: Vec<_> = (0..4)
@@ -257,19 +280,22 @@ fn a_rank_that_has_only_lost_its_hub_makes_no_second_world() {
         .collect();
     let ranks: Vec<_> = ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect();
     cut.send(()).expect("it waits");
-    let met = ranks.into_iter().map(|(comm, config)| {
-        std::thread::spawn(move || {
-            drop(work(&comm, |_| {}));
-            let met = regroup(&comm, &config)?;
-            met.communicator.barrier("all have met")?;
-            Ok(met.members)
-        })
-    });
-    let met: Vec<JoinHandle<Result<Vec<usize>, CommError>>> = met.collect();
+    meet_again(ranks, late)
+}
+
+#[test]
+fn a_rank_that_has_only_lost_its_hub_comes_back_or_makes_no_second_world() {
+    // While nobody has gone on without it, it is let in again: nobody is missing.
+    for met in without_a_connection(Duration::from_millis(1500)) {
+        assert_eq!(met, Ok(vec![0, 1, 2, 3]));
+    }
+    let met = without_a_connection(Duration::ZERO);
+    let returned = met[2].is_ok();
     for (rank, met) in met.into_iter().enumerate() {
-        match (rank, met.join().expect("no panic")) {
+        match (rank, met) {
             // Who comes when the others have gone on finds nobody of their old world any more.
             (2, Err(CommError::LeftOut { rank: 2, .. } | CommError::Minority { .. })) => {}
+            (_, Ok(members)) if returned => assert_eq!(members, [0, 1, 2, 3]),
             (0 | 1 | 3, Ok(members)) => assert_eq!(members, [0, 1, 3]),
             (rank, other) => panic!("rank {rank}: {other:?}"),
         }

@@ -133,6 +133,7 @@ pub use collate::{
 };
 pub use cub::{CubCaptions, CubConfig, CubDataset};
 pub use dataset::{Dataset, Labelled, Split};
+pub use decode::decode as decode_image;
 pub use error::{DataError, Result};
 pub use exclusions::Exclusions;
 pub use held_images::HeldImages;

@@ -242,12 +242,12 @@ fn windows(within: Range<usize>, tokens: usize, stride: usize) -> Vec<Range<usiz
     let mut samples = Vec::new();
     let mut begin = within.start;
     while begin + 1 < within.end {
-        let end = (begin + tokens).min(within.end);
+        let end = begin.saturating_add(tokens).min(within.end);
         samples.push(begin..end);
         if end == within.end {
             break;
         }
-        begin += stride;
+        begin = begin.saturating_add(stride);
     }
     samples
 }

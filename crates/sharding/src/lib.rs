@@ -66,6 +66,9 @@ mod buffer;
 mod codec;
 mod data_parallel;
 mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod gossip;
 mod local_sgd;
 mod logical;
@@ -77,6 +80,8 @@ mod parameter_server;
 mod placement;
 pub mod plan;
 mod process_group;
+#[cfg(feature = "fuzzing")]
+mod rehearsed;
 mod replica;
 mod sharing;
 mod strategy;

@@ -124,6 +124,10 @@ pub mod live;
 
 mod cli;
 
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
+
 pub use cli::main;
 pub use engine::{Judgement, Loss, Setup, Step, TaskSpec, TrainError, Training, number};
 pub use program::Program;

@@ -1,5 +1,6 @@
 //! Folders and files that other programs have written: pipelines of diffusers, and lists of hosts; and what ranks that failed have left.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use phalanx_tensor::{Context, Precision};
@@ -8,7 +9,7 @@ use phalanx_trainer::diffusers::DiffusersPipeline;
 use phalanx_trainer::launch::Hosts;
 
 use super::files::{self, folder};
-use super::{Target, no_form};
+use super::{Target, elf, no_form};
 
 fn read_diffusers(bytes: &[u8]) {
     let place = folder();
@@ -34,9 +35,37 @@ pub(super) const DIFFUSERS: Target = Target {
     memory: 48 << 20,
 };
 
+/// What stands in records for the folder that they lie in, and for the length of the program there.
+const PLACE: &str = "/PLACE";
+const LENGTH: &str = "4242424242";
+
+/// Records of ranks that hung, and the same of a rank whose stacks are in a program that lies beside its record.
+fn flight() -> Vec<Vec<u8>> {
+    let plain = include_str!("seeds/flight");
+    let beside = plain.replace("/nonexistent/phalanx", &format!("{PLACE}/program"));
+    let beside = beside.replace("\"bytes\": 10}", &format!("\"bytes\": {LENGTH}}}"));
+    let beside = beside.replace("[[0, 4096], [0, 8192]]", "[[0, 4096], [0, 4225], [0, 8192], [0, 4100]]");
+    let program = files::join([("program", elf::program().as_slice())]);
+    vec![plain.as_bytes().to_vec(), [program.as_slice(), beside.as_bytes()].concat()]
+}
+
+/// Puts the folder, and the length of the program in it, into the records that lie there.
+fn place_program(folder: &Path) {
+    let length = std::fs::metadata(folder.join("program")).map_or(0, |found| found.len()).to_string();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        if let Ok(text) = std::fs::read_to_string(entry.path())
+            && text.contains(PLACE)
+        {
+            let text = text.replace(PLACE, &folder.display().to_string()).replace(LENGTH, &length);
+            let _ = std::fs::write(entry.path(), text);
+        }
+    }
+}
+
 fn read_flight(bytes: &[u8]) {
     let place = folder();
     files::write(bytes, place.path());
+    place_program(place.path());
     if let Ok(found) = Diagnosis::of(place.path()) {
         let _ = (found.text(true), serde_json::to_string(&found));
     }
@@ -45,7 +74,7 @@ fn read_flight(bytes: &[u8]) {
 pub(super) const FLIGHT: Target = Target {
     name: "flight",
     about: "what ranks that failed have left of their last operations",
-    seeds: || vec![include_bytes!("seeds/flight").to_vec()],
+    seeds: flight,
     words: &["18446744073709551615", "null", "\"rank\":", "\"sequence\":", "rank-9.flight.json"],
     change: files::change,
     read: read_flight,

@@ -1,12 +1,21 @@
 //! The readers, each with inputs that it reads and what is known of their form.
 
+mod asked;
+mod codecs;
+mod control;
 mod datasets;
+mod elf;
 mod files;
 mod folders;
+mod jobs;
+mod lists;
 mod network;
+mod parity;
 mod pictures;
+mod resumed;
 mod runs;
 mod shards;
+mod strategies;
 mod tensors;
 
 use std::path::Path;
@@ -92,6 +101,18 @@ pub static TARGETS: &[Target] = &[
     folders::DIFFUSERS,
     folders::FLIGHT,
     folders::HOSTS,
+    codecs::CODECS,
+    codecs::PUSHES,
+    strategies::STRATEGY_MESSAGES,
+    control::CONTROL,
+    control::GATHERED,
+    control::STAMPS,
+    asked::REQUESTS,
+    jobs::JOBS,
+    resumed::RESUMED,
+    parity::PARITY_FILES,
+    lists::LISTS,
+    lists::EMBEDDINGS,
 ];
 
 /// The change of inputs that are JSON.

@@ -9,9 +9,9 @@ use crate::random::Random;
 const PROCESS: &str = r#"{"host":"a","id":7,"began":12}"#;
 
 /// Messages of every kind with something in it.
-fn messages() -> Vec<String> {
+pub(super) fn messages() -> Vec<String> {
     let register = format!(
-        r#"{{"Register":{{"protocol":7,"job":"job","rank":2,"world_size":4,"data":"127.0.0.1:4000","process":{PROCESS}}}}}"#
+        r#"{{"Register":{{"protocol":8,"job":"job","rank":2,"world_size":4,"data":"127.0.0.1:4000","process":{PROCESS}}}}}"#
     );
     let table = format!(
         r#"{{"Table":{{"data":["127.0.0.1:1","[::1]:2"],"processes":[{PROCESS},{PROCESS}],"token":18446744073709551615}}}}"#
@@ -139,12 +139,32 @@ fn mail() -> Vec<Vec<u8>> {
     vec![message(3, b"abc"), [message(0, b""), message(5, b"hello")].concat(), message(1 << 32, b"little")]
 }
 
+/// Changes when one of the messages has left, and may have all come again.
+fn of_mail(input: &mut Vec<u8>, random: &mut Random) -> bool {
+    const HEADER: usize = 24;
+    let (mut at, mut all) = (0_usize, Vec::new());
+    while let Some(header) = input.get(at..).and_then(|rest| rest.first_chunk::<HEADER>()) {
+        all.push(at);
+        let length = u64::from_le_bytes(std::array::from_fn(|byte| header[8 + byte]));
+        at = at.saturating_add(HEADER).saturating_add(length as usize);
+    }
+    if all.is_empty() {
+        return false;
+    }
+    let at = *random.pick(&all) + 16;
+    input[at..at + 8].copy_from_slice(&random.awkward().to_le_bytes());
+    if random.once_in(2) {
+        input.extend_from_within(..);
+    }
+    true
+}
+
 pub(super) const MAIL: Target = Target {
     name: "mail",
     about: "messages of other ranks that belong to no operation",
     seeds: mail,
     words: &[],
-    change: no_form,
+    change: of_mail,
     read: fuzzing::mail,
     cases: 300,
     memory: 48 << 20,

@@ -6,16 +6,19 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
+use image::ImageFormat;
 use phalanx_trainer::Program;
+use phalanx_trainer::fuzzing;
 use phalanx_trainer::live::Server;
 use phalanx_trainer::report::{Options, Report};
 use phalanx_trainer::run::checkpoint::{Aside, Checkpoint, MODEL, NewFile, NewPiece, Region};
 use phalanx_trainer::run::{RunState, Summary, read_metrics};
 use phalanx_trainer::sweep::{STUDIES, SweepFile, Trials};
-use phalanx_trainer::trace::{TraceFile, TraceSummary};
+use phalanx_trainer::trace::{StepLanes, TraceFile, TraceSummary};
 
 use super::files::{self, folder};
-use super::{Target, no_form, of_json};
+use super::pictures::picture;
+use super::{Target, no_form, of_json, resumed};
 
 const STEP: &str = "step-00000003";
 
@@ -76,9 +79,9 @@ fn read_checkpoint(bytes: &[u8]) {
 pub(super) const CHECKPOINT: Target = Target {
     name: "checkpoint",
     about: "checkpoints: the index and the files it names",
-    seeds: checkpoint,
+    seeds: || checkpoint().into_iter().chain(resumed::older()).collect(),
     words: &["\"region\":", "[0,0]", "../", "one.safetensors"],
-    change: files::change,
+    change: resumed::sealed,
     read: read_checkpoint,
     cases: 150,
     memory: 48 << 20,
@@ -87,6 +90,10 @@ pub(super) const CHECKPOINT: Target = Target {
 fn read_trace(bytes: &[u8]) {
     if let Ok(file) = TraceFile::parse(&String::from_utf8_lossy(bytes)) {
         let _ = TraceSummary::of(&file);
+        for ranks in [0, 1, 8] {
+            let shown = StepLanes::of(&file, ranks);
+            assert!(shown.iter().all(|steps| steps.ranks.len() <= ranks), "more ranks than are to be shown");
+        }
     }
 }
 
@@ -169,12 +176,44 @@ pub(super) const SWEEP: Target = Target {
     memory: 48 << 20,
 };
 
+/// What a run leaves, and the same with what only some leave: metrics by rank, a second rank that failed, a picture, and what a sweep
+/// has found.
+fn run_folders() -> Vec<Vec<u8>> {
+    let plain = include_bytes!("seeds/run_folder");
+    let by_rank = b"{\"step\":1,\"rank\":0,\"seconds\":0.1,\"loss\":0.5}\n{\"step\":1,\"rank\":1,\"seconds\":0.2,\"loss\":0.25}\n{\"step\":2,\"rank\":1,\"seconds\":0.3,\"loss\":0.125}\n";
+    let usage = |second: u64| {
+        format!(
+            "{{\"time\":{},\"seconds\":{second},\"step\":{},\"rank\":1,\"host\":\"b\",\"cpu_percent\":98.5,\"resident_bytes\":104857600,\"parameter_bytes\":10485760,\"network_sent_bytes\":{},\"cpu_joules\":{second},\"data_seconds\":0.01,\"communication_exposed_seconds\":0.1,\"communication_hidden_seconds\":0.2,\"step_seconds\":{second},\"gpu_watts\":null,\"cpu_watts\":21.5,\"energy\":\"estimated\"}}\n",
+            1_795_434_339 + second,
+            10 * second,
+            second << 20
+        )
+    };
+    let usage = [usage(0), usage(1), usage(2)].concat();
+    let failure = br#"{"rank":1,"time_ms":1795434339249,"message":"no such image","consequence":false}"#;
+    let sweep = br#"{"study":"a study","about":"what it asks","measured":"on a host","meanings":{"loss":"the loss"},"target":{"loss":"loss","below":0.5},"tables":[{"title":"a table","axes":["ranks"],"columns":["loss","speed"],"notes":["a note"],"rows":[{"choices":{"ranks":"2"},"numbers":{"loss":{"mean":0.5,"deviation":0.1},"speed":{"mean":10.0}},"published":{"loss":0.4},"predicted":false,"energy":{"kind":"estimated"},"runs":["a"],"errors":["no"]}],"speedups":[{"title":"speed","series":[{"name":"dp","points":[[1,1.0],[2,1.9]]}]}]}]}"#;
+    let more = files::join([
+        ("metrics-by-rank.jsonl", by_rank.as_slice()),
+        ("results.json", sweep),
+        (
+            "logs/rank-1.log",
+            b"2026-11-23T11:45:39.224779Z  WARN phalanx_trainer: the link is slow\n\tand so on\n",
+        ),
+        ("logs/rank-1.usage.jsonl", usage.as_bytes()),
+        ("logs/rank-1.error.json", failure),
+        ("samples/step-00000001.png", &picture(ImageFormat::Png)),
+    ]);
+    vec![plain.to_vec(), [plain.as_slice(), &more].concat()]
+}
+
 fn read_run(bytes: &[u8]) {
     let place = folder();
     files::write(bytes, place.path());
     let _ = Summary::read(&place.path().join("summary.json"));
     let _ = RunState::read(&place.path().join("state.json"));
     let _ = read_metrics(&place.path().join("metrics.jsonl"));
+    let _ = read_metrics(&place.path().join("metrics-by-rank.jsonl"));
+    fuzzing::dashboard(place.path());
     if let Ok(report) = Report::collect(&[place.path().to_owned()], &Options::default()) {
         let _ = report.html();
     }
@@ -183,7 +222,7 @@ fn read_run(bytes: &[u8]) {
 pub(super) const RUN_FOLDER: Target = Target {
     name: "run_folder",
     about: "what a run leaves, as reports read it",
-    seeds: || vec![include_bytes!("seeds/run_folder").to_vec()],
+    seeds: run_folders,
     words: &["1e308", "-1e308", "null", "\"step\":", "\u{2028}", "</script>"],
     change: files::change,
     read: read_run,

@@ -10,7 +10,7 @@ use super::{Target, no_form};
 use crate::mutate;
 use crate::random::Random;
 
-fn tar(members: &[(&str, &[u8])]) -> Vec<u8> {
+pub(super) fn tar(members: &[(&str, &[u8])]) -> Vec<u8> {
     let mut archive = tar::Builder::new(Vec::new());
     for (name, contents) in members {
         let mut header = tar::Header::new_gnu();

@@ -30,7 +30,7 @@ fn safetensors() -> Vec<Vec<u8>> {
 }
 
 /// Changes the header, and gives it its length.
-fn header(input: &mut Vec<u8>, random: &mut Random) -> bool {
+pub(super) fn header(input: &mut Vec<u8>, random: &mut Random) -> bool {
     let Some((length, rest)) = input.split_first_chunk::<8>() else { return false };
     let Some(header) =
         usize::try_from(u64::from_le_bytes(*length)).ok().and_then(|length| rest.get(..length))

@@ -10,11 +10,14 @@ use super::Unmet;
 use super::process::Process;
 use crate::recorder::Doing;
 
-/// The longest message; whoever announces a longer one is not of this protocol.
+/// How many bytes of a table a rank may take: two addresses and the name of a host, in JSON.
+const MAX_OF_RANK: usize = 1 << 10;
+
+/// The longest message but for the table of a large world; whoever announces a longer one is not of this protocol.
 const MAX_FRAME: usize = 1 << 20;
 
 /// Changes whenever messages or headers do.
-pub(crate) const PROTOCOL: u32 = 7;
+pub(crate) const PROTOCOL: u32 = 8;
 
 /// What ranks and the meeting place tell each other.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -66,6 +69,8 @@ pub(crate) enum Message {
     Regrouped { members: Vec<usize>, port: u16 },
     /// Those who are left do not meet.
     Apart(Unmet),
+    /// A rank leaves those who go on without it, and goes on nowhere else: to the hub from the sender, or from the hub to all others.
+    Departed { rank: usize },
     /// The sender leaves in good order.
     Bye,
 }
@@ -79,10 +84,22 @@ pub(crate) async fn write(to: &mut (impl AsyncWrite + Unpin), message: &Message)
 }
 
 pub(crate) async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Message> {
+    read_within(from, MAX_FRAME).await
+}
+
+/// Reads a message where the table of a world of so many ranks is awaited, which grows with these.
+pub(crate) async fn read_table(
+    from: &mut (impl AsyncRead + Unpin),
+    world_size: usize,
+) -> io::Result<Message> {
+    read_within(from, MAX_FRAME.max(world_size.saturating_mul(MAX_OF_RANK))).await
+}
+
+async fn read_within(from: &mut (impl AsyncRead + Unpin), longest: usize) -> io::Result<Message> {
     let mut length = [0; 4];
     from.read_exact(&mut length).await?;
     let length = u32::from_be_bytes(length) as usize;
-    if length > MAX_FRAME {
+    if length > longest {
         return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a message of {length} bytes")));
     }
     // Memory grows with what comes: whoever announces much has to send it.

@@ -171,9 +171,14 @@ impl Control {
     /// are.
     pub(crate) fn regroup(&self, port: u16, at_most: Duration) -> Result<Regrouping> {
         // Nobody but the hub knows for whom all wait.
-        let operation = "the meeting of those who are left".to_owned();
-        let late = || Cause::Lost(0).error(operation, 0);
+        let late = || CommError::Unmet { seconds: at_most.as_secs_f64() };
         self.plane.regroup(port, at_most)?.ok_or_else(late)
+    }
+
+    /// Tells the others, who have agreed to go on without this rank, that it goes and goes on nowhere else, so that it counts on no
+    /// side of a network that is cut. Waits until they were told, for a second at most.
+    pub fn depart(&self) {
+        self.plane.depart();
     }
 
     /// The oldest notice of this name that came from a rank that is left, of a world that is broken; does not wait. What a rank

@@ -1,7 +1,7 @@
 //! The hub's side of the control plane: hears all ranks, passes news on, and counts votes. The hub is rank 0, and where that is
 //! lost the rank that has taken over.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use crossbeam_channel::Sender;
@@ -44,6 +44,8 @@ type Outgoing = (Message, Option<Sender<()>>);
 /// The hub's watch over the others.
 struct Hub {
     writers: Vec<(usize, UnboundedSender<Outgoing>)>,
+    /// By rank, the number of the connection by which it was let in last; ranks that never were have none.
+    lines: BTreeMap<usize, u64>,
     watched: Watched,
     succession: Succession,
     /// Whether it has followed one that was lost.
@@ -92,7 +94,12 @@ pub(super) async fn watch(
     let mut look = tokio::time::interval(Duration::from_millis(100));
     loop {
         tokio::select! {
-            Some((rank, message)) = heard.recv() => hub.hear(rank, message),
+            Some((rank, line, message)) = heard.recv() => {
+                // What an earlier connection of a rank still says, it is over.
+                if hub.lines.get(&rank) == Some(&line) {
+                    hub.hear(rank, message);
+                }
+            }
             Some(caller) = hub.succession.callers.recv() => hub.receive(caller),
             command = commands.recv() => match command {
                 Some(Command::Broken(cause, told)) => hub.tell(&cause.into(), Some(&told)),
@@ -107,11 +114,14 @@ pub(super) async fn watch(
                     hub.reunion.want(own);
                     hub.conclude_reunion();
                 }
+                Some(Command::Depart(told)) => {
+                    hub.tell(&Message::Departed { rank: hub.succession.own }, Some(&told));
+                }
                 Some(Command::Spawn(task)) => drop(tokio::spawn(task)),
                 Some(Command::Leave) | None => {
                     // The others are held until there is a verdict; all answer at once.
                     let _ = timeout(PARTING, async {
-                        while hub.vote.is_some() && let Some((rank, message)) = heard.recv().await {
+                        while hub.vote.is_some() && let Some((rank, _, message)) = heard.recv().await {
                             hub.hear(rank, message);
                         }
                     }).await;
@@ -146,6 +156,7 @@ impl Hub {
         let coming = if has_taken_over { (own + 1..world_size).collect() } else { Vec::new() };
         let mut hub = Self {
             writers: Vec::new(),
+            lines: BTreeMap::new(),
             watched,
             succession,
             has_taken_over,
@@ -174,21 +185,28 @@ impl Hub {
     fn add(&mut self, rank: usize, stream: Connection) {
         let (read, write) = tokio::io::split(stream);
         let own = self.succession.own;
-        tokio::spawn(listen((own, rank), read, self.heartbeat.timeout, self.to.clone()));
+        let line = self.lines.entry(rank).and_modify(|line| *line += 1).or_insert(0);
+        tokio::spawn(listen((own, rank, *line), read, self.heartbeat.timeout, self.to.clone()));
         let (writer, messages) = unbounded_channel();
         tokio::spawn(write_to(write, messages));
         self.writers.push((rank, writer));
     }
 
-    /// Lets a rank in that has lost the hub before this one, if this one has taken over and expects it.
+    /// Lets a rank in that has lost its hub: one that is expected by this one, which has taken over, or one that has lost this one while
+    /// nobody has agreed to go on without it, as where a connection was cut and not a host.
     fn receive(&mut self, (rank, stream): Caller) {
         let own = self.succession.own;
-        if !self.has_taken_over {
-            return send_away((rank, stream), format!("rank {own} lives, and has lost it"));
-        }
-        if !self.reunion.takes(rank) {
-            let reason = format!("rank {own} has taken over, and those who came in time go on without it");
+        let returns = self.lines.contains_key(&rank) && !self.reunion.has_met();
+        if !self.reunion.takes(rank) && !returns {
+            let has = if self.has_taken_over { "has taken over" } else { "lives" };
+            let reason = format!("rank {own} {has}, and those who came in time go on without it");
             return send_away((rank, stream), reason);
+        }
+        if self.writers.iter().any(|(known, _)| *known == rank) {
+            // It has noticed first that the connection between the two is gone.
+            let news = self.lose(rank);
+            self.watched.failure.set(news.clone());
+            self.tell(&news.into(), None);
         }
         self.add(rank, stream);
         if let Some((_, writer)) = self.writers.last() {
@@ -223,18 +241,15 @@ impl Hub {
                 self.reunion.ask(rank);
                 return self.conclude_reunion();
             }
-            Some(Message::Aborted { rank, reason }) => Cause::Aborted(rank, reason),
-            Some(Message::Lost { rank }) => Cause::Lost(rank),
-            Some(_) => return,
-            None => {
-                self.writers.retain(|(known, _)| *known != rank);
-                // Who is held hears of the loss, and there is nothing left to agree on.
-                self.vote = None;
-                self.requests.clear();
-                self.reunion.lose(rank);
-                tracing::warn!(rank, "a rank is gone");
-                Cause::Lost(rank)
+            Some(Message::Departed { .. }) => {
+                // Of itself alone a rank says that.
+                self.succession.departed.push(rank);
+                return self.tell(&Message::Departed { rank }, None);
             }
+            Some(Message::Aborted { rank: named, reason }) => Cause::Aborted(self.known(named, rank), reason),
+            Some(Message::Lost { rank: named }) => Cause::Lost(self.known(named, rank)),
+            Some(_) => return,
+            None => self.lose(rank),
         };
         self.watched.failure.set(news.clone());
         self.tell(&news.into(), None);
@@ -242,11 +257,28 @@ impl Hub {
         self.conclude_reunion();
     }
 
+    /// A rank's connection is gone: nothing more goes to it.
+    fn lose(&mut self, rank: usize) -> Cause {
+        self.writers.retain(|(known, _)| *known != rank);
+        // Who is held hears of the loss, and there is nothing left to agree on.
+        self.vote = None;
+        self.requests.clear();
+        self.reunion.lose(rank);
+        tracing::warn!(rank, "a rank is gone");
+        Cause::Lost(rank)
+    }
+
+    /// The rank that another one names, or, as there is none of that number, that one.
+    fn known(&self, named: usize, by: usize) -> usize {
+        if named < self.succession.world_size { named } else { by }
+    }
+
     /// Tells those who are left whom they will meet where, or that they will not, once all of them have asked.
     fn conclude_reunion(&mut self) {
         let others: Vec<usize> = self.writers.iter().map(|(rank, _)| *rank).collect();
-        let doors = self.succession.doors.clone();
-        let concluded = self.reunion.conclude(&others, |rank| doors.has_ended(rank));
+        let (doors, departed) = (self.succession.doors.clone(), &self.succession.departed);
+        let has_ended = |rank| departed.contains(&rank) || doors.has_ended(rank);
+        let concluded = self.reunion.conclude(&others, has_ended);
         let Some((agreed, Wanted { port, answer })) = concluded else { return };
         let answered = match agreed {
             Agreed::Meet(members) => {

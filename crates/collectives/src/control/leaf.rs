@@ -34,7 +34,7 @@ pub(super) async fn watch(
     let failure = &watched.failure;
     let (read, mut write) = tokio::io::split(stream);
     let (to, mut heard) = unbounded_channel::<Heard>();
-    tokio::spawn(listen((succession.own, hub), read, heartbeat.timeout, to));
+    tokio::spawn(listen((succession.own, hub, 0), read, heartbeat.timeout, to));
     let mut beat = tokio::time::interval(heartbeat.interval);
     let mut watching = true;
     let mut asking: Option<Sender<All>> = None;
@@ -50,51 +50,55 @@ pub(super) async fn watch(
     loop {
         tokio::select! {
             message = heard.recv(), if watching => match message {
-                Some((_, Some(Message::Lost { rank }))) => {
+                Some((_, _, Some(Message::Lost { rank }))) => {
                     failure.set(Cause::Lost(rank));
                     lose(&meeting, rank);
                 }
-                Some((_, Some(Message::Aborted { rank, reason }))) => drop(failure.set(Cause::Aborted(rank, reason))),
-                Some((_, Some(Message::Tell { question, communicator }))) => {
+                Some((_, _, Some(Message::Aborted { rank, reason }))) => drop(failure.set(Cause::Aborted(rank, reason))),
+                Some((_, _, Some(Message::Tell { question, communicator }))) => {
                     let doing = watched.recorder.doing(communicator);
                     let _ = frame::write(&mut write, &Message::Doing { question, doing }).await;
                 }
-                Some((_, Some(Message::All { doing }))) => {
+                Some((_, _, Some(Message::All { doing }))) => {
                     if let Some(asking) = asking.take() {
                         let _ = asking.send(doing);
                     }
                 }
-                Some((_, Some(Message::Regrouped { members, port }))) => {
-                    if let Some(wanted) = wanted.take() {
+                Some((_, _, Some(Message::Regrouped { members, port }))) => {
+                    // What no hub says is not answered: members are some of the ranks there were, in their order.
+                    let sound = members.is_sorted_by(|a, b| a < b)
+                        && members.last().is_some_and(|last| *last < succession.world_size);
+                    if let Some(wanted) = wanted.take_if(|_| sound) {
                         let meeting = meeting.insert(Arc::default()).clone();
                         let at = succession.doors.address(hub);
                         let _ = wanted.answer.send(Ok(Regrouping { members, port, at, meeting }));
                     }
                 }
-                Some((_, Some(Message::Apart(unmet)))) => {
+                Some((_, _, Some(Message::Apart(unmet)))) => {
                     if let Some(wanted) = wanted.take() {
                         let _ = wanted.answer.send(Err(unmet));
                     }
                 }
-                Some((_, Some(Message::Notice { name, payload }))) => {
+                Some((_, _, Some(Message::Notice { name, payload }))) => {
                     watched.job.deliver(name, Notice { from: hub, payload });
                 }
-                Some((_, Some(Message::Hold))) => {
+                Some((_, _, Some(Message::Hold))) => {
                     let step = watched.job.vote();
                     let _ = frame::write(&mut write, &Message::InStep { step }).await;
                 }
-                Some((_, Some(Message::StopAfter { after, rank, reason, goes_on }))) => {
+                Some((_, _, Some(Message::StopAfter { after, rank, reason, goes_on }))) => {
                     watched.job.decide(Stop { after, rank, reason, goes_on });
                 }
-                Some((_, Some(Message::Bye))) | None => {
+                Some((_, _, Some(Message::Departed { rank }))) => succession.departed.push(rank),
+                Some((_, _, Some(Message::Bye))) | None => {
                     watching = false;
                     wanted = None;
                     watched.job.leave();
                     // The hub waits for this end of the connection before it closes its own.
                     let _ = write.shutdown().await;
                 }
-                Some((_, Some(_))) => {}
-                Some((_, None)) => {
+                Some((_, _, Some(_))) => {}
+                Some((_, _, None)) => {
                     failure.set(Cause::Lost(hub));
                     lose(&meeting, hub);
                     return Ended::HubLost(wanted);
@@ -122,6 +126,10 @@ pub(super) async fn watch(
                 Some(Command::Announce(..)) => {}
                 Some(Command::Stop(Request { reason, goes_on })) => {
                     let _ = frame::write(&mut write, &Message::RequestStop { reason, goes_on }).await;
+                }
+                Some(Command::Depart(told)) => {
+                    let _ = frame::write(&mut write, &Message::Departed { rank: succession.own }).await;
+                    drop(told);
                 }
                 Some(Command::Spawn(task)) => drop(tokio::spawn(task)),
                 Some(Command::Leave) | None => {

@@ -6,6 +6,8 @@
 //! hub is followed by another, `handle` what programs call.
 
 pub(crate) mod frame;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod handle;
 mod hub;
 mod job;
@@ -50,6 +52,9 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 
 /// A connection of the control plane, plain or encrypted.
 pub(crate) type Connection = Box<dyn Duplex>;
+
+/// The most ranks of a world.
+pub(crate) const MOST_RANKS: usize = 1 << 16;
 
 /// How often ranks give signs of life, and after which silence one counts as dead.
 #[derive(Debug, Clone, Copy)]
@@ -96,6 +101,8 @@ pub(crate) enum Command {
     Stop(Request),
     /// This rank wants to meet those again that are left of a broken world.
     Regroup(Wanted),
+    /// This rank goes, while the others go on without it: tell everybody, then let go of the sender.
+    Depart(Sender<()>),
     /// Something to be done beside the watch, as long as this rank is in the world.
     Spawn(Task),
     Leave,
@@ -260,6 +267,14 @@ impl ControlPlane {
         }
     }
 
+    /// Tells the others that this rank goes on nowhere, and waits until they were told.
+    fn depart(&self) {
+        let (told, done) = bounded::<()>(0);
+        if self.command(Command::Depart(told)).is_ok() {
+            let _ = done.recv_timeout(TELLING);
+        }
+    }
+
     /// What the watch of rank `rank` writes: of processes there is this one's.
     fn watched(&self, rank: usize) -> &Watched {
         match self {
@@ -397,13 +412,13 @@ pub(crate) async fn watch(
     }
 }
 
-/// What is heard: a message of a rank, or that its connection broke.
-type Heard = (usize, Option<Message>);
+/// What is heard: a message of a rank, or that its connection broke; by which of its connections, as one may come anew.
+type Heard = (usize, u64, Option<Message>);
 
 /// Reads a connection until it breaks, is silent for too long, or says goodbye.
-/// What was altered on its way is this rank's `own` reason to give up.
+/// What was altered on its way is this rank's `own` reason to give up. `line` tells connections of one rank apart.
 async fn listen(
-    (own, rank): (usize, usize),
+    (own, rank, line): (usize, usize, u64),
     mut from: ReadHalf<Connection>,
     patience: Duration,
     to: UnboundedSender<Heard>,
@@ -412,19 +427,19 @@ async fn listen(
         match timeout(patience, frame::read(&mut from)).await {
             Ok(Ok(message)) => {
                 let last = matches!(message, Message::Bye);
-                if to.send((rank, Some(message))).is_err() || last {
+                if to.send((rank, line, Some(message))).is_err() || last {
                     return;
                 }
             }
             Ok(Err(error)) if is_altered(&error) => {
                 let reason =
                     format!("what came from rank {rank} on the control plane was altered on its way");
-                let _ = to.send((rank, Some(Message::Aborted { rank: own, reason })));
-                let _ = to.send((rank, None));
+                let _ = to.send((rank, line, Some(Message::Aborted { rank: own, reason })));
+                let _ = to.send((rank, line, None));
                 return;
             }
             Ok(Err(_)) | Err(_) => {
-                let _ = to.send((rank, None));
+                let _ = to.send((rank, line, None));
                 return;
             }
         }

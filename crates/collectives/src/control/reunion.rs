@@ -25,6 +25,8 @@ pub(super) struct Reunion {
     coming_until: Instant,
     /// Until when those who cannot be reached may turn out to have ended, where that matters.
     in_doubt_until: Option<Instant>,
+    /// Whether it was ever agreed on who meets: who was not among them is not let in any more.
+    has_met: bool,
     /// The meeting that was agreed on last: broken when somebody is lost who was counted on.
     meeting: Option<Arc<Failure>>,
 }
@@ -48,6 +50,7 @@ impl Reunion {
             coming,
             coming_until: Instant::now() + patience,
             in_doubt_until: None,
+            has_met: false,
             meeting: None,
         }
     }
@@ -70,6 +73,11 @@ impl Reunion {
         let before = self.coming.len();
         self.coming.retain(|coming| *coming != rank);
         self.coming.len() < before
+    }
+
+    /// Whether those who were lost and come back are too late.
+    pub(super) fn has_met(&self) -> bool {
+        self.has_met
     }
 
     /// A rank is lost.
@@ -100,6 +108,7 @@ impl Reunion {
         let lost = (0..self.world_size).filter(|rank| !left.contains(rank) && !has_ended(*rank));
         let lost: Vec<usize> = lost.collect();
         let agreed = if may_go_on(&left, &lost) {
+            self.has_met = true;
             Agreed::Meet(left)
         } else if now < *self.in_doubt_until.get_or_insert(now + ENDING) {
             return None;

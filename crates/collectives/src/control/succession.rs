@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::JoinHandle;
+use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout};
 
 use super::frame::{self, Message};
@@ -39,6 +41,8 @@ pub(crate) struct Succession {
     pub(crate) world_size: usize,
     pub(crate) doors: Arc<dyn Doors>,
     pub(crate) callers: UnboundedReceiver<Caller>,
+    /// Those who have said that they go on nowhere: they count as ended.
+    pub(super) departed: Vec<usize>,
     /// Those who have called while this rank had not noticed that the hub is lost, and when they did.
     held: Vec<(Caller, Instant)>,
 }
@@ -66,7 +70,7 @@ impl Succession {
         doors: Arc<dyn Doors>,
         callers: UnboundedReceiver<Caller>,
     ) -> Self {
-        Self { own, world_size, doors, callers, held: Vec::new() }
+        Self { own, world_size, doors, callers, departed: Vec::new(), held: Vec::new() }
     }
 
     /// Has somebody wait who calls before this rank has noticed anything.
@@ -119,6 +123,7 @@ impl Succession {
                         | Command::Ask(..)
                         | Command::Post(..)
                         | Command::Announce(..)
+                        | Command::Depart(..)
                         | Command::Stop(..),
                     ) => {}
                 },
@@ -137,19 +142,38 @@ impl Succession {
     }
 }
 
-/// Knocks at the doors of the ranks below `own`, each of which is given `patience` to open.
+/// Knocks at the doors of the ranks below `own`, a few of them at once, as those behind which nobody lives would each be waited for
+/// else. The lowest that answers counts. `patience` is how long a rank may be silent before it counts as lost.
 async fn walk(own: usize, doors: Arc<dyn Doors>, patience: Duration) -> Walk {
-    for rank in 0..own {
-        if doors.has_ended(rank) {
-            continue;
+    for first in (0..own).step_by(AT_ONCE) {
+        let ranks = (first..own.min(first + AT_ONCE)).filter(|rank| !doors.has_ended(*rank));
+        // The thread behind a door has nothing else to do: one that is silent for half of that time is stopped, or cut off.
+        let calls = ranks.map(|rank| (rank, tokio::spawn(timeout(patience / 2, doors.call(rank)))));
+        let calls: Vec<_> = calls.collect();
+        match first_of(calls, patience).await {
+            Walk::Nobody => {}
+            end => return end,
         }
-        let mut stream = match timeout(patience, doors.call(rank)).await {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(problem)) => {
+    }
+    Walk::Nobody
+}
+
+/// How many doors are knocked at together.
+const AT_ONCE: usize = 16;
+
+/// A call that is under way.
+type Called = JoinHandle<Result<Result<Connection, String>, Elapsed>>;
+
+/// What the first of some ranks says that opens.
+async fn first_of(calls: Vec<(usize, Called)>, patience: Duration) -> Walk {
+    for (rank, call) in calls {
+        let mut stream = match call.await {
+            Ok(Ok(Ok(stream))) => stream,
+            Ok(Ok(Err(problem))) => {
                 tracing::debug!(rank, %problem, "cannot reach a rank that might have taken over");
                 continue;
             }
-            Err(_) => continue,
+            Ok(Err(_)) | Err(_) => continue,
         };
         // It may notice as much later as silence may last before it counts.
         match timeout(2 * patience, frame::read(&mut stream)).await {

@@ -23,7 +23,7 @@ pub(crate) const HEADER: usize = 40;
 const MARK: [u8; 4] = *b"PHLX";
 
 /// How long the control plane gets to say why a connection broke, before the neighbour is blamed.
-const VERDICT: Duration = Duration::from_millis(1500);
+pub(super) const VERDICT: Duration = Duration::from_millis(1500);
 
 /// What all communicators of a rank share: the world's fate, the watch, and the flight recorder.
 #[derive(Clone)]

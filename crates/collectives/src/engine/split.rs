@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::backend::Backend;
+use super::backend::{Backend, VERDICT};
 use crate::error::Result;
 
 /// Some of a backend's ranks, for which a backend of their own is made.
@@ -43,7 +43,10 @@ impl Backend {
         let connector = self.shared.connector.clone();
         let part = connector.connect(self, Members { places, of_world, own, id });
         let part = part.map(Self::over_simulated_link);
-        // If the world broke meanwhile, that is why ranks did not meet.
-        part.map_err(|error| self.shared.failure.get().map_or(error, |cause| self.error(cause)))
+        // If the world broke meanwhile, that is why ranks did not meet; who is gone is known a moment after nobody answers there.
+        part.map_err(|error| {
+            let cause = self.shared.failure.wait(self.shared.control.verdict_after(VERDICT));
+            cause.map_or(error, |cause| self.error(cause))
+        })
     }
 }

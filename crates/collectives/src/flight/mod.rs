@@ -14,12 +14,9 @@ use serde::{Deserialize, Serialize};
 
 pub use stacks::{MappedFile, Stacks, ThreadStack};
 
-use crate::control::{Look, Process, Watched};
+use crate::control::{Look, MOST_RANKS, Process, Watched};
 use crate::failure::{Cause, Failure};
 use crate::recorder::{OperationRecord, Recorder};
-
-/// The most ranks that a record can speak of.
-const MOST_RANKS: usize = 1 << 20;
 
 /// What a rank did before its world broke, and what it saw then.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

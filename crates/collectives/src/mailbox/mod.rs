@@ -15,6 +15,9 @@ use std::time::Duration;
 use crate::error::{CommError, Result};
 use crate::failure::Cause;
 
+/// The longest message that belongs to no operation, in bytes.
+pub(crate) const LONGEST: usize = 1 << 32;
+
 /// What a message is matched by, besides its receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Channel {

@@ -11,7 +11,7 @@ use super::engine::World;
 use super::raw::{Comm, DATA, HEADER, SendRequest};
 use super::reductions::part_of;
 use crate::error::{CommError, Result};
-use crate::mailbox::{Channel, Inbox, Mail};
+use crate::mailbox::{Channel, Inbox, LONGEST, Mail};
 
 /// Before the pieces of a message: the communicator, the channel and the length.
 const ENVELOPE: usize = 16;
@@ -75,6 +75,11 @@ impl State {
             let short = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| envelope[at + i]));
             let channel = Channel { communicator: short(0), number: short(4) };
             let length = u64::from_le_bytes(std::array::from_fn(|i| envelope[8 + i])) as usize;
+            if length > LONGEST {
+                let problem =
+                    format!("rank {from} announces {length} bytes; a message has at most {LONGEST}");
+                return Err(CommError::Argument { operation: "mail over MPI", problem });
+            }
             let mut bytes = vec![0; length];
             for round in 0..length.div_ceil(piece) {
                 self.comm.receive(&mut bytes[part_of(0..length, round, piece)], from, DATA)?;

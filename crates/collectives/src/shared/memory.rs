@@ -60,8 +60,15 @@ impl SharedMemory {
         format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
     }
 
-    /// Memory that another process has made.
+    /// Memory that another process has made, at a path as [`SharedMemory::path_of`] gives it: no other file is opened, whatever the
+    /// other process says.
     pub(crate) fn open(path: &str, len: usize) -> std::io::Result<Self> {
+        let number = |text: &str| !text.is_empty() && text.bytes().all(|letter| letter.is_ascii_digit());
+        let place = path.strip_prefix("/proc/").and_then(|rest| rest.split_once("/fd/"));
+        if !place.is_some_and(|(process, file)| number(process) && number(file)) {
+            let problem = format!("{path} is no memory of another process");
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, problem));
+        }
         let file: File = OpenOptions::new().read(true).write(true).open(path)?;
         if file.metadata()?.len() != len as u64 {
             let problem = format!("{path} is not {len} bytes long");

@@ -37,7 +37,7 @@ impl Clock {
     pub fn sleep(self, time: Duration) {
         match self {
             Self::Wall => std::thread::sleep(time),
-            Self::Cpu => system::set_ahead(system::ahead() + time.as_nanos() as i64),
+            Self::Cpu => system::set_ahead(system::ahead().saturating_add(time.as_nanos() as i64)),
         }
     }
 
@@ -45,7 +45,8 @@ impl Clock {
     pub(crate) fn catch_up(self, due: u64) {
         let late = due.saturating_sub(if self == Self::Cpu { self.nanos() } else { due });
         if late > 0 {
-            system::set_ahead(system::ahead() + late as i64);
+            // What a damaged message says may be any time.
+            system::set_ahead(system::ahead().saturating_add_unsigned(late));
         }
     }
 

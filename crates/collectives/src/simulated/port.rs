@@ -33,7 +33,7 @@ impl Port {
     /// Receives so many bytes, of which the last has left the sender at `left`: when it is here.
     pub(crate) fn arrive(&self, left: u64, bytes: usize) -> u64 {
         let length = self.link.nanos(bytes);
-        let first = (left + self.link.latency.as_nanos() as u64).saturating_sub(length);
+        let first = left.saturating_add(self.link.latency.as_nanos() as u64).saturating_sub(length);
         self.incoming.lock().unwrap_or_else(PoisonError::into_inner).occupy(first, length)
     }
 }

@@ -24,14 +24,15 @@ impl Wire {
             }
             let free = piece.0.saturating_sub(at).min(left);
             if free > 0 {
-                taken.push((at, at + free));
-                (left, end) = (left - free, at + free);
+                taken.push((at, at.saturating_add(free)));
+                (left, end) = (left - free, at.saturating_add(free));
             }
             at = at.max(piece.1);
         }
         if left > 0 {
-            taken.push((at, at + left));
-            end = at + left;
+            // Far beyond all times is where a damaged message says that it was sent.
+            end = at.saturating_add(left);
+            taken.push((at, end));
         }
         self.occupied.extend(taken);
         self.occupied.sort_unstable();

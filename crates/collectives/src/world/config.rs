@@ -8,6 +8,7 @@ use super::encryption::Encryption;
 use super::environment::Ask;
 use super::secret::Secret;
 use crate::algorithms::cost::CostModel;
+use crate::control::MOST_RANKS;
 use crate::error::{CommError, Result};
 use crate::operation::Algorithm;
 use crate::simulated::SimulatedLink;
@@ -164,7 +165,9 @@ impl WorldConfig {
 
     /// Checks that the numbers make sense.
     pub(super) fn validate(&self) -> Result<()> {
-        let problem = if self.rank >= self.world_size {
+        let problem = if self.world_size > MOST_RANKS {
+            format!("a world of {} ranks; there can be {MOST_RANKS}", self.world_size)
+        } else if self.rank >= self.world_size {
             format!("rank {} does not exist in a world of {}", self.rank, self.world_size)
         } else if !(1..=64).contains(&self.streams) {
             format!("{} streams between two ranks; there can be 1 to 64", self.streams)

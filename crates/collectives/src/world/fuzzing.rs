@@ -1,6 +1,9 @@
 //! Readers of bytes that other processes send, for the fuzzer of this workspace. Each takes any bytes; what it must never do is to
 //! panic, and what else it must hold is asserted here.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use tokio::io::AsyncReadExt;
 
 use super::config::WorldConfig;
@@ -13,10 +16,15 @@ use super::secret::Secret;
 use super::{host, mail, pmi, scontrol};
 use crate::algorithms::cost::CostModel;
 use crate::control::frame::{self, Message};
+use crate::control::fuzzing::watched;
+use crate::engine::{Facts, measure};
 use crate::failure::Failure;
-use crate::mailbox::Inbox;
+use crate::mailbox::{Channel, Inbox};
 use crate::operation::{Algorithm, Kind, Tag};
+use crate::patience::{Broken, Patience};
 use crate::sealed;
+use crate::simulated::{Clock, Port, SimulatedLink};
+use crate::transport::{Delayed, Link, Section};
 
 fn on_a_runtime<R>(work: impl Future<Output = R>) -> R {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -138,13 +146,101 @@ pub fn records(bytes: &[u8]) {
     assert!(sealed::is_altered(&sealed::Altered.into()));
 }
 
-/// Messages that belong to no operation, of rank 1.
+/// Messages that belong to no operation, of rank 1, which come at once or over a simulated link.
 pub fn mail(bytes: &[u8]) {
-    let inbox = Inbox::new(0, Failure::default().into(), None);
-    on_a_runtime(async {
-        // Whether the stream ends well is for whoever asked for messages.
-        let _ = mail::read(&inbox, 1, bytes.take(1 << 20)).await;
+    let link = SimulatedLink { bandwidth: 1e9, latency: Duration::from_micros(20), clock: Clock::Wall };
+    for port in [None, Some(Arc::new(Port::new(link)))] {
+        let inbox = Inbox::new(0, Failure::default().into(), port);
+        on_a_runtime(async {
+            // Whether the stream ends well is for whoever asked for messages.
+            let _ = mail::read(&inbox, 1, bytes.take(1 << 20)).await;
+        });
+        let channel = Channel { communicator: 1, number: 2 };
+        while let Ok(Some((from, _))) = inbox.take(channel, Duration::ZERO) {
+            assert_eq!(from, 1);
+        }
+    }
+}
+
+/// A link that gives these bytes.
+struct Way(std::io::Cursor<Vec<u8>>);
+
+impl Link for Way {
+    fn send(&mut self, _: [&[u8]; 2]) -> Result<(), Broken> {
+        Ok(())
+    }
+
+    fn receive(&mut self, _: Section, into: &mut [u8]) -> Result<(), Broken> {
+        std::io::Read::read_exact(&mut self.0, into).map_err(|_| Broken::Closed)
+    }
+}
+
+/// Headers of a byte, each behind its time, and as many bytes as they say, over a simulated link whose clock only computing and
+/// messages move on. It is never set back.
+pub fn stamps(bytes: &[u8]) {
+    let link = SimulatedLink { bandwidth: 1e9, latency: Duration::from_micros(20), clock: Clock::Cpu };
+    let patience = Patience { failure: Arc::default(), timeout: Duration::from_secs(1) };
+    let way = Box::new(Way(std::io::Cursor::new(bytes.to_vec())));
+    let mut delayed = Delayed::new(way, Arc::new(Port::new(link)), patience);
+    // Every thread has a clock of its own.
+    let receiving = std::thread::spawn(move || {
+        let (mut header, mut payload) = ([0], [0; 255]);
+        let mut receive = || {
+            delayed.receive(Section::Header, &mut header)?;
+            delayed.receive(Section::Payload, &mut payload[..usize::from(header[0])])
+        };
+        let mut now = Clock::Cpu.nanos();
+        while receive().is_ok() {
+            let then = std::mem::replace(&mut now, Clock::Cpu.nanos());
+            assert!(then <= now, "a clock was set back from {then} to {now}");
+        }
     });
+    if let Err(panic) = receiving.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// What happens around a rank of four on the control plane, in JSON: which it is, whose processes have ended, and who says what.
+pub fn control(bytes: &[u8]) {
+    // What is no JSON is nothing that happens.
+    let _ = on_a_runtime(watched(bytes));
+}
+
+/// What ranks tell each other while they connect and before they exchange: this rank, how many there are, how long each one's words
+/// are, and these.
+pub fn gathered(bytes: &[u8]) {
+    let Some((&[own, world], rest)) = bytes.split_first_chunk::<2>() else { return };
+    let world = usize::from(world % 8) + 1;
+    let own = usize::from(own) % world;
+    let Some((lengths, mut rest)) = rest.split_at_checked(world) else { return };
+    let told = lengths.iter().map(|length| {
+        let (words, after) = rest.split_at(usize::from(*length).min(rest.len()));
+        rest = after;
+        words.to_vec()
+    });
+    let all: Vec<Vec<u8>> = told.collect();
+    let same = Facts::Same(String::from_utf8_lossy(&all[own]).into_owned()).check(&all, own);
+    assert!(same.is_err() || all.iter().all(|other| *other == all[own]), "what differs is the same");
+    let mut lengths = all[own].as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word) as usize);
+    let mut parts = || (0..world).map(|_| lengths.next().unwrap_or(0)).collect();
+    let exchange = Facts::Exchange { out: parts(), inn: parts() };
+    if let Err((rank, ..)) = exchange.check(&all, own) {
+        assert!(rank < world);
+    }
+    let model = measure::agreed(&all);
+    let mut turned = all;
+    turned.rotate_left(own);
+    assert_eq!(model, measure::agreed(&turned), "costs depend on the order of ranks");
+    for kind in Kind::ALL {
+        for algorithm in Algorithm::ALL {
+            let _ = (model.of(kind, algorithm, 1 << 20, &[2, 3]), model.of(kind, algorithm, 1, &[4]));
+        }
+    }
+}
+
+/// What a rank says of an exchange: how many elements it has for each rank, and how many it takes of each.
+pub fn exchange_of(out: &[usize], inn: &[usize]) -> Vec<u8> {
+    Facts::Exchange { out: out.to_vec(), inn: inn.to_vec() }.message()
 }
 
 /// What headers say of operations. What is known is written as it was read.

@@ -19,7 +19,11 @@ pub(super) fn named(text: &str, master: &str, port: u16) -> Result<IpAddr, Strin
         let longest = if network.is_ipv6() { 128 } else { 32 };
         let bits = bits.parse().ok().filter(|bits| *bits <= longest);
         let bits = bits.ok_or_else(|| format!("`{text}`: a network has 0 to {longest} bits"))?;
-        let found = all.iter().map(if_addrs::Interface::ip).find(|own| is_in(*own, network, bits));
+        let found = all
+            .iter()
+            .filter(|own| is_routed(own))
+            .map(if_addrs::Interface::ip)
+            .find(|own| is_in(*own, network, bits));
         return found.ok_or_else(|| {
             let own: Vec<_> = all.iter().map(|found| found.ip().to_string()).collect();
             format!("no interface here is in the network {text}; there are {}", own.join(", "))
@@ -27,7 +31,9 @@ pub(super) fn named(text: &str, master: &str, port: u16) -> Result<IpAddr, Strin
     }
     // The master's family, if the interface has an address of both.
     let wants_v6 = resolve(master, port).is_some_and(|address| address.is_ipv6());
-    let of_it = |v6: bool| all.iter().find(|found| found.name == text && found.ip().is_ipv6() == v6);
+    let of_it = |v6: bool| {
+        all.iter().find(|found| found.name == text && found.ip().is_ipv6() == v6 && is_routed(found))
+    };
     if let Some(found) = of_it(wants_v6).or_else(|| of_it(!wants_v6)) {
         return Ok(found.ip());
     }
@@ -35,6 +41,11 @@ pub(super) fn named(text: &str, master: &str, port: u16) -> Result<IpAddr, Strin
     names.sort_unstable();
     names.dedup();
     Err(format!("`{text}` is no address, and no interface here; there are {}", names.join(", ")))
+}
+
+/// Whether an address says by itself where it is: one of IPv6 that is of a link alone needs the name of the link.
+fn is_routed(own: &if_addrs::Interface) -> bool {
+    !(own.ip().is_ipv6() && own.is_link_local())
 }
 
 /// Whether the first `bits` of two addresses are alike.
@@ -104,6 +115,26 @@ pub(super) fn towards(master: &str, port: u16) -> IpAddr {
     route.map_or(any, |own| own.ip())
 }
 
+/// Where rank 0 has its meeting place, if it listens at `bound` otherwise and the others look for it at `master`, which `is_name`
+/// if it is no address: at the same, if they are in one network; or else, as `PHALANX_INTERFACE` chooses a network for what ranks
+/// exchange and not for how they find each other, where it is looked for.
+pub(super) fn meeting(bound: IpAddr, master: IpAddr, is_name: bool) -> IpAddr {
+    let any = || match bound {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    if bound.is_unspecified() || bound == master || bound.is_ipv6() != master.is_ipv6() {
+        bound
+    } else if master.is_loopback() {
+        // Many systems list their own name under a loopback address; others know it by another one.
+        if is_name { any() } else { master }
+    } else if own().contains(&master) {
+        master
+    } else {
+        bound
+    }
+}
+
 /// The addresses under which other hosts may know this one: those of its interfaces, loopback only if there is no other.
 pub(super) fn own() -> Vec<IpAddr> {
     let all = if_addrs::get_if_addrs().unwrap_or_default();
@@ -156,6 +187,27 @@ mod tests {
         }
         let one = IpAddr::V4(Ipv4Addr::new(10, 1, 2, 3));
         assert_eq!(reached(one), one);
+    }
+
+    #[test]
+    fn rank_0_is_met_where_it_is_looked_for() {
+        let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
+        let any = ip("0.0.0.0");
+        for (bound, master, is_name, meeting_place) in [
+            ("0.0.0.0", "10.0.0.1", true, "0.0.0.0"),
+            ("127.0.0.1", "127.0.0.1", false, "127.0.0.1"),
+            ("10.1.0.7", "127.0.1.1", true, "0.0.0.0"),
+            ("127.0.0.9", "127.0.0.1", false, "127.0.0.1"),
+            ("10.1.0.7", "203.0.113.9", true, "10.1.0.7"),
+            ("fd00::7", "10.0.0.1", true, "fd00::7"),
+        ] {
+            assert_eq!(meeting(ip(bound), ip(master), is_name), ip(meeting_place), "{bound} {master}");
+        }
+        // By an address of this host that is not the one at which it listens.
+        if let Some(own) = own().into_iter().find(|own| own.is_ipv4() && !own.is_loopback()) {
+            assert_eq!(meeting(ip("10.77.77.77"), own, true), own);
+            assert_eq!(meeting(any, own, true), any);
+        }
     }
 
     #[test]

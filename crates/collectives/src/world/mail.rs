@@ -16,14 +16,11 @@ use super::hello::Plane;
 use crate::control::{Caller, ControlPlane};
 use crate::error::{CommError, Result};
 use crate::failure::Cause;
-use crate::mailbox::{Channel, Inbox, Mail, has_left};
+use crate::mailbox::{Channel, Inbox, LONGEST, Mail, has_left};
 use crate::sealed::is_altered;
 
 /// Before each message: the communicator, the channel, the length, and over a simulated link when it has left.
 const HEADER: usize = 24;
-
-/// The longest message.
-const LONGEST: usize = 1 << 32;
 
 /// What is reserved for a message before it comes: whoever announces more has to send it.
 const RESERVED: usize = 1 << 20;

@@ -31,7 +31,7 @@ pub use regroup::{Newcomers, Regrouped, regroup, regroup_with};
 pub use secret::Secret;
 pub use threads::{threads, threads_over};
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -112,8 +112,9 @@ fn listen(config: &WorldConfig) -> Result<Option<TcpListener>> {
     if config.rank != 0 {
         return Ok(None);
     }
-    config.master_address()?;
-    let bind = |port| TcpListener::bind(SocketAddr::new(config.bind_addr, port));
+    let is_name = config.master_addr.parse::<IpAddr>().is_err() && config.master_addr != "localhost";
+    let at = interface::meeting(config.bind_addr, config.master_address()?.ip(), is_name);
+    let bind = |port| TcpListener::bind(SocketAddr::new(at, port));
     let mut last = None;
     for port in config.ports() {
         match bind(port) {
@@ -125,8 +126,7 @@ fn listen(config: &WorldConfig) -> Result<Option<TcpListener>> {
     let ports = if first == end { format!("{first}") } else { format!("any of the ports {first} to {end}") };
     let why = last.map_or_else(String::new, |error| error.to_string());
     Err(config.rendezvous(format!(
-        "cannot listen on {} at {ports}: {why}; PHALANX_PORT chooses another port for all ranks",
-        config.bind_addr
+        "cannot listen on {at} at {ports}: {why}; PHALANX_PORT chooses another port for all ranks"
     )))
 }
 
@@ -139,8 +139,8 @@ fn meet(config: &WorldConfig, listener: Option<TcpListener>, watched: &Watched) 
     let (callers, calling) = tokio::sync::mpsc::unbounded_channel();
     let (control, table) =
         rendezvous::meet(config, listener, data.local_addr().map_err(io)?, watched.clone(), calling)?;
-    let connector =
-        Process { config: config.clone(), address: table.data[config.rank].ip(), token: table.token };
+    let addresses = table.data.iter().map(SocketAddr::ip).collect();
+    let connector = Process { config: config.clone(), addresses, token: table.token };
     let port = config.link.map(|link| Arc::new(Port::new(link)));
     let inside = config.host_link.map(|link| Arc::new(Port::new(link)));
     let post = Post {

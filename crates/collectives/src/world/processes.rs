@@ -16,8 +16,8 @@ use crate::transport::{Link, Links, Wire};
 /// What a process needs to be reached.
 pub(super) struct Process {
     pub(super) config: WorldConfig,
-    /// The address under which others reach this rank.
-    pub(super) address: IpAddr,
+    /// By rank of the world, where this rank reaches it. A rank that listens everywhere cannot say it of itself.
+    pub(super) addresses: Vec<IpAddr>,
     /// What connections of this world show.
     pub(super) token: u64,
 }
@@ -29,13 +29,14 @@ impl Connector for Process {
         let listener = TcpListener::bind(SocketAddr::new(config.bind_addr, 0)).map_err(io)?;
         let port = listener.local_addr().map_err(io)?.port();
         let all = backend.everybody();
-        let address = SocketAddr::new(self.address, port).to_string();
-        let addresses = gathered::all_gather(backend, &all, address.as_bytes())?;
-        let address_of = |rank: &usize| {
-            let text = String::from_utf8_lossy(&addresses[*rank]).into_owned();
-            text.parse().map_err(|_| config.rendezvous(format!("rank {rank} listens at `{text}`")))
+        let ports = gathered::all_gather(backend, &all, port.to_string().as_bytes())?;
+        let address_of = |(place, rank): (&usize, &usize)| {
+            let text = String::from_utf8_lossy(&ports[*place]);
+            let address = self.addresses.get(*rank).zip(text.parse().ok());
+            let address = address.map(|(address, port)| SocketAddr::new(*address, port));
+            address.ok_or_else(|| config.rendezvous(format!("rank {rank} listens at port `{text}`")))
         };
-        let data = members.places.iter().map(address_of).collect::<Result<_>>()?;
+        let data = members.places.iter().zip(&members.of_world).map(address_of).collect::<Result<_>>()?;
         let token = self.token ^ u64::from(id) << 32 ^ u64::from(id);
         let links =
             connect(config, members.own, Table { data, processes: Vec::new(), token }, &listener, backend)?;

@@ -58,7 +58,7 @@ impl std::fmt::Debug for Newcomers<'_> {
 ///
 /// # Errors
 /// [`CommError::Minority`] if too few are left to tell that the others do not go on without them; [`CommError::LeftOut`] if they
-/// do; [`CommError::PeerLost`] if a rank that lives does not come within [`WorldConfig::op_timeout`]; [`CommError::Closed`] if the
+/// do; [`CommError::Unmet`] if a rank that lives does not come within [`WorldConfig::op_timeout`]; [`CommError::Closed`] if the
 /// hub has left; [`CommError::Aborted`] if the world has broken because a rank gave up, which is no loss;
 /// [`CommError::NotOffered`] between threads of a process; and those of [`super::connect`].
 pub fn regroup(broken: &Communicator, config: &WorldConfig) -> Result<Regrouped> {
@@ -98,6 +98,7 @@ fn is_final(error: &CommError) -> bool {
             | CommError::Closed
             | CommError::Minority { .. }
             | CommError::LeftOut { .. }
+            | CommError::Unmet { .. }
     )
 }
 
@@ -126,8 +127,9 @@ fn attempt(
     let rank = left.members.iter().position(|member| *member == config.rank);
     let rank = rank.ok_or_else(|| config.rendezvous("those who are left count this rank among the lost"))?;
     let connect_timeout = config.connect_timeout;
-    // Rank 0 is found by the name that all know.
-    let at = if left.members[0] == 0 { config.master_addr.clone() } else { left.at.to_string() };
+    // It listens where it does for operations too; who listens everywhere is found by the name that all know.
+    let by_name = left.members.first() == Some(&0) && left.at.is_unspecified();
+    let at = if by_name { config.master_addr.clone() } else { left.at.to_string() };
     let config = WorldConfig {
         rank,
         world_size: left.members.len() + newcomers.map_or(0, |newcomers| newcomers.count),
@@ -155,7 +157,7 @@ fn attempt(
     }
     let met = meet(&config, (rank == 0).then_some(listener), &watched);
     is_meeting.store(false, Ordering::SeqCst);
+    // Who is lost from now on is missed in the new world, by all of it, and they meet there.
     let communicator = met?;
-    communicator.check()?;
     Ok(Regrouped { communicator, config: WorldConfig { connect_timeout, ..config }, members: left.members })
 }

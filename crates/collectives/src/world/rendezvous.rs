@@ -22,6 +22,9 @@ use crate::error::{CommError, Result};
 /// How long a connection may take to introduce itself; strangers are not waited for.
 pub(super) const INTRODUCTION: Duration = Duration::from_secs(5);
 
+/// The longest name of a host: what the system allows, and more.
+const LONGEST_NAME: usize = 255;
+
 /// Introductions that may be under way at a time, beyond which callers are turned away.
 const DOORS: usize = 4096;
 
@@ -212,6 +215,9 @@ pub(super) fn admit(
             "rank {rank} has shaken hands as rank {} of {}",
             hello.caller, hello.world_size
         ));
+    }
+    if process.host.len() > LONGEST_NAME {
+        return refused(format!("a host whose name has {} bytes", process.host.len()));
     }
     match table.get(*rank) {
         Some(None) => Ok((*rank, (*data, process.clone()))),

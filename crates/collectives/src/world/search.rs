@@ -14,6 +14,7 @@ use super::connect::Table;
 use super::handshake;
 use super::hello::{Hello, Plane};
 use super::host;
+use super::interface;
 use super::rendezvous::INTRODUCTION;
 use crate::control::Connection;
 use crate::control::frame::{self, Message, PROTOCOL};
@@ -69,7 +70,7 @@ pub(super) async fn join(
     };
     drop(knocking);
     let table = tokio::select! {
-        table = timeout_at(deadline + LAST_WORD, frame::read(&mut stream)) => table,
+        table = timeout_at(deadline + LAST_WORD, frame::read_table(&mut stream, config.world_size)) => table,
         () = ended.notified() => return Err(config.cancelled("while other ranks than rank 0 were missing")),
     };
     match table {
@@ -165,8 +166,12 @@ async fn knock(
 
 /// Says who this rank is and hears what the other side says to that.
 async fn introduce(config: &WorldConfig, stream: TcpStream, data: SocketAddr) -> Answer {
-    // The address that rank 0 sees is the one that others reach, unless this rank listens on a fixed one.
+    // The address that rank 0 sees is the one that others reach, unless this rank listens on a fixed one. Who reaches rank 0 within
+    // its host, as by a host's own name under a loopback address, may have others on other hosts.
     let reachable = match (data.ip().is_unspecified(), stream.local_addr()) {
+        (true, Ok(own)) if own.ip().is_loopback() => {
+            SocketAddr::new(interface::reached(data.ip()), data.port())
+        }
         (true, Ok(own)) => SocketAddr::new(own.ip(), data.port()),
         _ => data,
     };

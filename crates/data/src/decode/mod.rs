@@ -31,8 +31,11 @@ pub(crate) struct Region {
     pub(crate) height: u32,
 }
 
-/// Decodes PNG, JPEG, BMP or WebP, by what the bytes begin with; says in words what is wrong with them.
-pub(crate) fn decode(bytes: &[u8]) -> Checked<RgbImage> {
+/// Decodes PNG, JPEG, BMP or WebP, by what the bytes begin with, as 8-bit RGB, upright, with what is transparent laid over white.
+///
+/// # Errors
+/// In words, what is wrong with them; also if it has more than 256 MiB of pixels.
+pub fn decode(bytes: &[u8]) -> Checked<RgbImage> {
     decode_region(bytes, |_, _| Ok(None))
 }
 

@@ -211,7 +211,10 @@ impl Kept {
     /// How often this was called before for this bucket.
     pub(super) fn count(&mut self) -> u64 {
         let count = match self.0.get(STEP) {
-            Some(Held::Host(held)) if held.len() == 2 => held[0] as u64 + held[1] as u64 * HALF,
+            // A number in a stranger's file may be any.
+            Some(Held::Host(held)) if held.len() == 2 => {
+                (held[0] as u64 % HALF) + (held[1] as u64 % HALF) * HALF
+            }
             _ => 0,
         };
         let next = count + 1;

@@ -12,6 +12,8 @@
 //! Messages and averages are the host's, also where a device computes: after the optimizer's step values come to the host, which
 //! averages them, and the averages go back.
 
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod pairs;
 mod rounds;
 

@@ -3,6 +3,9 @@
 //! A rank that asks sends what it has, s. The other has x, makes it x + d with d = (s − x)/2, and answers d, which the first
 //! takes off what it has by then. The sum over both is kept, whatever either has done meanwhile.
 
+#[cfg(feature = "fuzzing")]
+pub(super) mod fuzzing;
+
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -103,6 +106,8 @@ impl Pairs {
         let (rank, ranks) = (self.mail.rank(), self.mail.world_size());
         let neighbours = options.topology.sends_to(rank, ranks);
         let mut state = self.state();
+        // Nobody answers for this rank any more: the others are to hear of it, who wait for that.
+        self.check(&state)?;
         if neighbours.is_empty() || state.owed > 0 {
             return Ok(());
         }
@@ -121,14 +126,18 @@ impl Pairs {
         Ok(())
     }
 
+    /// Whether the thread that answers still does.
+    fn check(&self, state: &State) -> Result<()> {
+        let failed = state.failed.as_ref().map(|reason| ShardingError::state("ad-psgd", reason.clone()));
+        failed.map_or(Ok(()), Err)
+    }
+
     /// Waits until nobody owes this rank an answer.
     pub(super) fn settle(&self) -> Result<()> {
         let mut state = self.state();
         while state.owed > 0 {
             self.mail.check()?;
-            if let Some(reason) = &state.failed {
-                return Err(ShardingError::state("ad-psgd", reason.clone()));
-            }
+            self.check(&state)?;
             state = self.changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
         }
         Ok(())

@@ -11,7 +11,7 @@ use crate::synchrony::{SyncOptions, Topology};
 use crate::{Result, ShardingError};
 
 /// Where ranks listen.
-const CHANNEL: u32 = 1;
+pub(super) const CHANNEL: u32 = 1;
 
 /// A rank's part in the rounds.
 #[derive(Debug)]

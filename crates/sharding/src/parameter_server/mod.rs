@@ -29,6 +29,8 @@
 
 mod begin;
 mod encoded;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod places;
 mod server;
 mod worker;

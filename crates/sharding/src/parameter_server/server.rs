@@ -282,7 +282,7 @@ impl Server {
     }
 
     /// Does what a worker says; whether that was the last.
-    fn hear(&self, from: usize, message: Message) -> Result<bool> {
+    pub(super) fn hear(&self, from: usize, message: Message) -> Result<bool> {
         let mut state = self.state();
         if state.closed {
             return Ok(true);

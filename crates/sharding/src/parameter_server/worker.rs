@@ -114,7 +114,7 @@ impl ParameterServer {
             let Some(coming) = &mut state.coming else { return Ok(()) };
             match message.kind {
                 Kind::Unchanged => {
-                    coming.silent -= 1;
+                    coming.silent = coming.silent.saturating_sub(1);
                     coming.missing.iter_mut().for_each(|missing| *missing = missing.saturating_sub(1));
                 }
                 Kind::Values | Kind::ValuesCoded => {

@@ -90,18 +90,27 @@ pub fn load_weights(path: &Path) -> Result<Vec<(String, Tensor)>> {
     }
 }
 
+/// How many times the bytes of its file the tensors of a file of PyTorch may have, of which several may share what is stored.
+const TIED: u64 = 8;
+
 /// The tensors of a file of PyTorch, or of what it has under a key.
 fn read_pickle(path: &Path, key: Option<&str>) -> Result<Vec<(String, Tensor)>, String> {
     let read = || -> candle_core::Result<Vec<(String, Tensor)>> {
         let file = PthTensors::new(path, key)?;
         let there = std::fs::metadata(path)?.len();
         let mut tensors = Vec::new();
+        let mut all = 0_u64;
         for (name, info) in file.tensor_infos() {
-            // PyTorch does not compress, so nothing is larger than its file, whatever it claims.
+            // PyTorch does not compress, so nothing is larger than its file, whatever it claims. All together may be, where weights
+            // are tied, which are stored once and read into memory of their own each.
             let size = info.dtype.size_in_bytes() as u64;
             let bytes = info.layout.dims().iter().try_fold(size, |bytes, dim| bytes.checked_mul(*dim as u64));
             if bytes.is_none_or(|bytes| bytes > there) {
                 candle_core::bail!("`{name}` has shape {:?}, more than the file holds", info.layout.dims());
+            }
+            all = all.saturating_add(bytes.unwrap_or(u64::MAX));
+            if all > TIED * there {
+                candle_core::bail!("its tensors have more than {TIED} times the bytes of the file");
             }
             tensors.extend(file.get(name)?.map(|tensor| (name.clone(), tensor)));
         }

@@ -85,7 +85,7 @@ impl Checkup {
 
     /// The name of a rank's host.
     pub fn host_of(&self, rank: usize) -> &str {
-        &self.ranks[rank].host
+        self.ranks.get(rank).map_or("a host that is none", |rank| &rank.host)
     }
 }
 

@@ -59,7 +59,8 @@ impl ByHost {
         survives: bool,
     ) -> Result<RemoteSupervisor, CliError> {
         let folder = std::path::absolute(folder.path()).map_err(CliError::failed)?;
-        let mut environment: BTreeMap<String, String> = std::env::vars()
+        let mut environment: BTreeMap<String, String> = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .filter(|(name, _)| name.starts_with("PHALANX_") && !NOT_PASSED_ON.contains(&name.as_str()))
             .collect();
         environment.insert("PHALANX_JOB".to_owned(), format!("hosts {}", random()?));

@@ -11,7 +11,7 @@ use crate::cluster::time_left;
 use crate::console::err;
 use crate::launch::StopFlag;
 
-/// How often is looked whether a signal has come; signals of one kind within that time count once.
+/// How often is looked whether a signal has come.
 const POLL: Duration = Duration::from_millis(20);
 
 /// The signals: Ctrl-C, a scheduler's or launcher's request, a terminal that was closed.
@@ -28,6 +28,10 @@ const SIGNALS: &[i32] = &[
 ];
 
 /// What has come since the program listens. Clones share the answer.
+///
+/// Only Ctrl-C counts every time it comes. Schedulers repeat themselves: SLURM warns of a job's end, and sends `TERM` twice within
+/// milliseconds when it preempts a job, none of which asks for more than the first did. Who wants a program to end at once, and has
+/// no terminal, has `KILL`.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Interrupts {
     count: Arc<AtomicUsize>,
@@ -69,7 +73,9 @@ impl Interrupts {
 
     fn listen_and(heard: impl Fn(&Self) + Send + 'static) -> Result<Self, CliError> {
         let own = Self::default();
-        let flags = SIGNALS.iter().map(|signal| {
+        let ignored = ignored();
+        let heeded = SIGNALS.iter().filter(|signal| !ignored.contains(signal));
+        let flags = heeded.map(|signal| {
             let flag = Arc::new(AtomicBool::new(false));
             signal_hook::flag::register(*signal, flag.clone()).map(|_| (*signal, flag))
         });
@@ -78,7 +84,7 @@ impl Interrupts {
         let listening = move || {
             loop {
                 for (signal, flag) in &flags {
-                    if flag.swap(false, Ordering::Relaxed) {
+                    if flag.swap(false, Ordering::Relaxed) && interrupts.is_news(*signal) {
                         interrupts.last.store(*signal, Ordering::Relaxed);
                         interrupts.count.fetch_add(1, Ordering::Relaxed);
                         heard(&interrupts);
@@ -93,6 +99,20 @@ impl Interrupts {
             .spawn(listening)
             .map_err(CliError::failed)?;
         Ok(own)
+    }
+
+    /// Whether a signal asks for more than those before it did.
+    fn is_news(&self, signal: i32) -> bool {
+        signal == SIGINT || self.count() == 0
+    }
+
+    /// Listens for a process whose ranks another one holds by a leash, for signals that reach it nevertheless: those that are meant
+    /// for all processes of a job or a service. Each raises `stop`; when all are to end at once, the other one says.
+    pub(super) fn stop_quietly(stop: &StopFlag) -> Result<Self, CliError> {
+        let stop = stop.clone();
+        Self::listen_and(move |_| {
+            stop.raise();
+        })
     }
 
     /// Counts as Ctrl-C, which a terminal in raw mode sends as a key.
@@ -151,7 +171,55 @@ fn before_the_end(margin: Duration, tell: impl FnOnce() -> bool + Send + 'static
     Ok(())
 }
 
+/// The signals that whoever started this process has it ignore, which it goes on to do: `nohup` wants a program to outlive its
+/// terminal, and a shell without job control its programs in the background to outlive Ctrl-C. Known on Linux alone (proc_pid_status(5)).
+fn ignored() -> Vec<i32> {
+    ignored_of(&std::fs::read_to_string("/proc/self/status").unwrap_or_default())
+}
+
+fn ignored_of(status: &str) -> Vec<i32> {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    (1..=64).filter(|signal| mask >> (signal - 1) & 1 == 1).collect()
+}
+
 /// Says what a first signal does.
 pub(super) fn announce() {
     err("\nasked to stop: a step that is under way is finished first; interrupt again to end at once");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_ignored_from_the_start_is_told_by_the_system() {
+        let status = "Name:\tphalanx\nSigBlk:\t0000000000000002\nSigIgn:\t0000000000001003\nSigCgt:\t0000000000000004\n";
+        assert_eq!(ignored_of(status), [1, 2, 13]);
+        assert_eq!((ignored_of(""), ignored_of("SigIgn:\tnone\n")), (vec![], vec![]));
+    }
+
+    #[test]
+    fn schedulers_that_repeat_themselves_are_heard_once() {
+        const TERM: i32 = SIGTERM;
+        // Whether each signal of a row counts; the first is that a job's time is nearly up, where it is 0.
+        for row in [
+            [(TERM, true), (TERM, false), (SIGINT, true)],
+            [(10, true), (TERM, false), (TERM, false)],
+            [(SIGINT, true), (TERM, false), (SIGINT, true)],
+            [(0, true), (10, false), (TERM, false)],
+        ] {
+            let interrupts = Interrupts::default();
+            for (signal, counts) in row {
+                if signal == 0 {
+                    interrupts.is_late.store(true, Ordering::Relaxed);
+                    continue;
+                }
+                assert_eq!(interrupts.is_news(signal), counts, "{row:?}");
+                if counts {
+                    interrupts.count.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+    }
 }

@@ -47,6 +47,9 @@ pub(super) fn run(program: &Program, args: &RankArgs) -> Result<(), CliError> {
         // A signal to one rank is meant for it alone.
         let flag = leave.clone();
         Interrupts::leave_first(&flag)?;
+    } else {
+        // Some tell all processes to end at once: `systemctl stop`, a job's script without `srun`.
+        Interrupts::stop_quietly(&stop)?;
     }
     if let Some(number) = args.join {
         let joining =

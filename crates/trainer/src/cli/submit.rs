@@ -109,7 +109,7 @@ pub(super) fn run(program: &Program, args: &SubmitArgs) -> Result<(), CliError> 
     }
     let executable = std::env::current_exe().map_err(CliError::failed)?;
     let folders = runs(program, args)?;
-    let (place, name) = (folders.place, folders.name);
+    let (place, name) = (folders.place.clone(), folders.name.clone());
     let work = if folders.is_elastic { Work::Elastic } else { Work::Train };
     let script = args.job(work, name).script(&executable, &place);
     if args.train.dry_run {
@@ -120,13 +120,9 @@ pub(super) fn run(program: &Program, args: &SubmitArgs) -> Result<(), CliError> 
         let folder = RunFolder::create(Some(path), Path::new(RUNS), &resolved.name);
         write_config(&folder.map_err(CliError::failed)?, resolved).map_err(CliError::failed)?;
     }
-    let written = place.join("job.sh");
-    let logs = place.join("logs");
-    std::fs::create_dir_all(&logs).map_err(RunError::io("create", &logs)).map_err(CliError::failed)?;
-    write_aside(&written, script.as_bytes())
-        .map_err(RunError::io("write", &written))
-        .map_err(CliError::failed)?;
-    let id = Slurm.submit(&written)?;
+    // What was never queued leaves its folder to whoever mends the command.
+    let submitted = submitted(&script, &place).inspect_err(|_| folders.give_up());
+    let id = submitted?;
     let record =
         JobRecord { scheduler: "slurm".to_owned(), id, array: args.array.is_some(), submitted: timestamp() };
     record.write(&place)?;
@@ -138,6 +134,17 @@ pub(super) fn run(program: &Program, args: &SubmitArgs) -> Result<(), CliError> 
     out(&format!("job {id} trains {shown}"));
     out(&format!("  {0} status {shown}\n  {0} logs --follow {shown}\n  {0} cancel {shown}", program.name()));
     Ok(())
+}
+
+/// Writes a job's script into its folder and queues it: the job's number.
+fn submitted(script: &str, place: &Path) -> Result<u64, CliError> {
+    let written = place.join("job.sh");
+    let logs = place.join("logs");
+    std::fs::create_dir_all(&logs).map_err(RunError::io("create", &logs)).map_err(CliError::failed)?;
+    write_aside(&written, script.as_bytes())
+        .map_err(RunError::io("write", &written))
+        .map_err(CliError::failed)?;
+    Ok(Slurm.submit(&written)?)
 }
 
 impl SubmitArgs {
@@ -175,6 +182,19 @@ struct Runs {
     new: Vec<(PathBuf, Resolved)>,
     /// Whether ranks may come and go.
     is_elastic: bool,
+}
+
+impl Runs {
+    /// Leaves the folders that were made to whoever asks again.
+    fn give_up(&self) {
+        if !self.new.is_empty() {
+            let _ = std::fs::remove_file(self.place.join("job.sh"));
+        }
+        for (path, _) in &self.new {
+            // What went wrong before is what is told, whether this succeeds or not.
+            let _ = RunFolder::open(path).map(|folder| folder.give_up_unless_begun());
+        }
+    }
 }
 
 fn runs(program: &Program, args: &SubmitArgs) -> Result<Runs, CliError> {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use phalanx_collectives::FlightRecord;
+use phalanx_collectives::{FlightRecord, Launcher};
 use toml::Value;
 
 use super::hosts::ByHost;
@@ -139,6 +139,17 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
     let tui = args.tui && dashboard::is_terminal();
     if let Some(world) = engine::launcher_world().map_err(|error| CliError::Usage(error.to_string()))? {
         world.check(&resolved.config).map_err(|error| CliError::Usage(error.to_string()))?;
+        if let Some(ranks) = args.ranks
+            && !in_one_process
+            && resolved.config.world_size() != world.size()
+        {
+            return Err(CliError::Usage(format!(
+                "--ranks {ranks}: a launcher ({}) has started this process as one of {} ranks; leave --ranks out, or start the ranks by the \
+                 launcher",
+                launcher_name(),
+                world.size()
+            )));
+        }
         launched::check_first(&task, &resolved.config)?;
         if by_host.is_some() {
             return Err(CliError::Usage(
@@ -169,6 +180,10 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
         None => resolved,
     };
     write_config(&folder, &resolved).map_err(CliError::failed)?;
+    if resolved.config.elastic().is_some() {
+        // What is written of an attempt that is over would send those away who wait to join this one.
+        let _ = std::fs::remove_file(folder.state());
+    }
     let stop = StopFlag::default();
     let is_alone = resolved.config.world_size() == 1 && resolved.config.elastic().is_none();
     let margin = Duration::from_secs(resolved.config.checkpoint.limit_margin);
@@ -192,13 +207,9 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
         let resolved = program.catalogue().resolve_run(&of_first.config())?;
         out(&format!("before: {} in {}", resolved.config.model.kind, place.display()));
         run_ranks(program, &of_first, &resolved, (&interrupts, &stop), (tui, by_host))?;
-        if interrupts.count() > 0 {
-            let message = format!("the run in {} was interrupted; go on with --resume", place.display());
-            return Err(CliError::Ended { message, code: interrupts.exit_code() });
-        }
-        // The time of the job may be up, or a key may have stopped it: what follows needs it whole.
-        if stop.is_raised() || !is_finished(&place) {
-            err(&format!("the run in {} is not finished; go on with --resume", place.display()));
+        // A signal may have come, the time of the job may be up, or a key may have stopped it: what follows is another run.
+        if interrupts.count() > 0 || stop.is_raised() || !is_finished(&place) {
+            err("stopped before the run that builds on this one has begun; go on with --resume");
             return ended(args, RunEnd::Interrupted);
         }
     }
@@ -211,6 +222,12 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
     let is_interrupted =
         Summary::read(&folder.summary()).is_ok_and(|summary| summary.status == "interrupted");
     ended(args, if is_interrupted { RunEnd::Interrupted } else { RunEnd::Finished })
+}
+
+/// Who has started this process, in words.
+fn launcher_name() -> String {
+    let launcher = Launcher::of(&|name| std::env::var(name).ok());
+    launcher.map_or_else(|| "by its environment".to_owned(), |launcher| launcher.to_string())
 }
 
 /// What a run's end is to whoever has started the program.

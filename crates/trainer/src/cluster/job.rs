@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::ClusterError;
+use super::limit::seconds_of;
 
 /// The part of a script that draws a secret, unless the user has given one.
 const SECRET: &str = "# What ranks prove to know to each other, new in every life of the job; who joins finds it there.\n\
@@ -11,10 +12,13 @@ const SECRET: &str = "# What ranks prove to know to each other, new in every lif
     \x20 export PHALANX_SECRET_FILE=\"$run/secret\"\n\
     \x20 rm -f \"$run/secret\"\n\
     \x20 (umask 077; od -An -v -N32 -tx1 /dev/urandom | tr -d ' \\n' > \"$run/secret\")\n\
+    \x20 # Also where the script is told to end before its last line.\n\
+    \x20 trap 'rm -f \"$run/secret\"' EXIT\n\
     fi\n";
 
-/// The part that takes it away again.
-const NO_SECRET: &str = "[ \"$PHALANX_SECRET_FILE\" = \"$run/secret\" ] && rm -f \"$run/secret\"\n";
+/// How `squeue` and `scontrol` know this job, and of an array this task alone.
+const JOB: &str = "job=$SLURM_JOB_ID\n\
+    [ -z \"$SLURM_ARRAY_JOB_ID\" ] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID\n";
 
 /// What stands for the number of an array's task.
 pub const TASK: &str = "{task}";
@@ -72,7 +76,7 @@ impl Job {
         let mut option = |text: String| {
             let _ = writeln!(script, "#SBATCH {text}");
         };
-        option(format!("--job-name={}", self.name));
+        option(format!("--job-name={}", word(&self.name)));
         option(format!("--nodes={}", self.nodes));
         option(format!("--ntasks-per-node={}", self.ranks_per_node));
         let numbers = [("cpus-per-task", self.cpus_per_rank), ("gpus-per-node", self.gpus_per_node)];
@@ -88,8 +92,8 @@ impl Job {
         for (name, text) in texts {
             text.iter().for_each(|text| option(format!("--{name}={text}")));
         }
-        if self.warning > 0 {
-            option(format!("--signal=USR1@{}", self.warning));
+        if self.warning() > 0 {
+            option(format!("--signal=USR1@{}", self.warning()));
         }
         if self.work != Work::Train {
             // A node that is lost takes its ranks with it, and not the job.
@@ -97,9 +101,10 @@ impl Job {
         }
         option(if self.requeue { "--requeue" } else { "--no-requeue" }.to_owned());
         option("--open-mode=append".to_owned());
-        let output =
-            run.join("logs").join(if self.array.is_some() { "slurm-%A_%a.out" } else { "slurm-%j.out" });
-        option(format!("--output={}", output.display()));
+        // `%` begins what SLURM fills in.
+        let logs = run.join("logs").display().to_string().replace('%', "%%");
+        let file = if self.array.is_some() { "slurm-%A_%a.out" } else { "slurm-%j.out" };
+        option(format!("--output={}", word(&format!("{logs}/{file}"))));
         self.options.iter().for_each(|given| option(given.clone()));
         let place = match &self.array {
             Some(_) => format!("{}\"/task-$SLURM_ARRAY_TASK_ID\"", quoted(run)),
@@ -115,15 +120,22 @@ impl Job {
             let _ = write!(
                 script,
                 "\n# Ranks that were told to stop have saved and end well. Who cancels a job does not want it back.\n\
-                 if [ \"$code\" -eq 0 ] && {over}grep -q '\"status\": \"interrupted\"' \"$run/summary.json\"; then\n\
-                 \x20 case \"$(squeue --noheader --format=%T --jobs=\"$SLURM_JOB_ID\" 2>/dev/null)\" in\n\
-                 \x20   RUNNING) scontrol requeue \"$SLURM_JOB_ID\" ;;\n\
+                 {JOB}if [ \"$code\" -eq 0 ] && {over}grep -q '\"status\": \"interrupted\"' \"$run/summary.json\"; then\n\
+                 \x20 case \"$(squeue --noheader --format=%T --jobs=\"$job\" 2>/dev/null)\" in\n\
+                 \x20   RUNNING) scontrol requeue \"$job\" ;;\n\
                  \x20 esac\n\
                  fi\n",
             );
         }
         script.push_str("exit \"$code\"\n");
         script
+    }
+
+    /// Seconds before the end at which ranks are told to save: of a short job at most a quarter, as SLURM tells them at once if there
+    /// is less left than that, and half a minute more.
+    fn warning(&self) -> u64 {
+        let time = self.time.as_deref().and_then(|time| seconds_of(time).ok());
+        self.warning.min(time.map_or(u64::MAX, |seconds| seconds / 4))
     }
 
     /// The part of the script that starts the ranks and waits for them.
@@ -137,12 +149,12 @@ impl Job {
         match self.work {
             Work::Train => format!(
                 "{SECRET}# Goes on with the run where it is, also when the job was queued again.\n\
-                 srun --kill-on-bad-exit=1 {given}{program} train --resume --out \"$run\"\ncode=$?\n{NO_SECRET}"
+                 srun --kill-on-bad-exit=1 {given}{program} train --resume --out \"$run\"\ncode=$?\n"
             ),
             Work::Elastic => format!(
                 "{SECRET}# Goes on with the run where it is, also when the job was queued again.\n\
                  rm -f \"$run/state.json\"\n\
-                 {outliving} train --resume --out \"$run\"\ncode=$?\n{NO_SECRET}\
+                 {outliving} train --resume --out \"$run\"\ncode=$?\n\
                  # Ranks that were lost have srun fail; the run says itself whether it has ended well.\n\
                  if grep -q '\"doing\": \"ended\"' \"$run/state.json\" 2>/dev/null; then code=0; fi\n"
             ),
@@ -151,6 +163,16 @@ impl Job {
                  {outliving} join \"$run\"\ncode=$?\n"
             ),
         }
+    }
+}
+
+/// A value as one word of an `#SBATCH` line, which has rules of its own: quotes hold it together, and a backslash stands before what
+/// is none.
+fn word(text: &str) -> String {
+    let is_plain = |letter: char| letter.is_alphanumeric() || "-_./%+=:,@".contains(letter);
+    match text.chars().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"")),
     }
 }
 
@@ -176,6 +198,9 @@ pub fn tasks_of_array(text: &str) -> Result<Vec<u64>, ClusterError> {
             return Err(wrong(format!("`{part}` names no tasks, or more than {MOST_TASKS}")));
         }
         tasks.extend((first..=last).step_by(step as usize));
+        if tasks.len() as u64 > MOST_TASKS {
+            return Err(wrong(format!("its parts name more than {MOST_TASKS} tasks")));
+        }
     }
     tasks.sort_unstable();
     tasks.dedup();
@@ -209,6 +234,7 @@ mod tests {
             "#SBATCH --time=30",
             "#SBATCH --partition=p",
             "#SBATCH --signal=USR1@60",
+            "#SBATCH --output=\"/it's/run/logs/slurm-%j.out\"",
             "#SBATCH --requeue",
             "#SBATCH --constraint=fast",
             "run='/it'\\''s/run'",
@@ -246,12 +272,89 @@ mod tests {
     }
 
     #[test]
+    fn values_of_options_are_one_word() {
+        for (text, one) in [
+            ("cifar10-resnet18", "cifar10-resnet18"),
+            ("/runs/a b", "\"/runs/a b\""),
+            ("a#b", "\"a#b\""),
+            ("it's", "\"it's\""),
+            ("a\"b\\c", "\"a\\\"b\\\\c\""),
+        ] {
+            assert_eq!(word(text), one);
+        }
+        let script = Job::default().script(Path::new("phalanx"), Path::new("/runs/100%"));
+        assert!(script.contains("#SBATCH --output=/runs/100%%/logs/slurm-%j.out\n"), "{script}");
+    }
+
+    #[test]
+    fn a_short_job_is_not_warned_as_it_begins() {
+        let warning = |time: Option<&str>, warning: u64| {
+            Job { time: time.map(str::to_owned), warning, ..Job::default() }.warning()
+        };
+        for (time, asked, given) in
+            [(None, 120, 120), (Some("2:00:00"), 120, 120), (Some("2"), 120, 30), (Some("2:00"), 0, 0)]
+        {
+            assert_eq!(warning(time, asked), given, "{time:?}");
+        }
+    }
+
+    /// Runs a job's script with programs in the place of SLURM's, of which `srun` does this: the exit code, and what they were told.
+    #[cfg(unix)]
+    fn act(job: &Job, variables: &[(&str, &str)], srun: &str) -> (Option<i32>, String, bool) {
+        use std::os::unix::fs::PermissionsExt as _;
+        let place = tempfile::tempdir().expect("a folder");
+        let (told, run) = (place.path().join("told"), place.path().join("a run"));
+        let task = run.join("task-3");
+        std::fs::create_dir_all(&task).expect("a folder");
+        for run in [&run, &task] {
+            std::fs::write(run.join("summary.json"), "{\n  \"status\": \"interrupted\"\n}").expect("writes");
+        }
+        let squeue = format!("echo \"squeue $*\" >> '{0}'; echo RUNNING", told.display());
+        let scontrol = format!("echo \"scontrol $*\" >> '{0}'", told.display());
+        for (name, text) in [("srun", srun), ("squeue", &squeue), ("scontrol", &scontrol)] {
+            let path = place.path().join(name);
+            std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).expect("writes");
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
+        }
+        let path = format!("{}:{}", place.path().display(), std::env::var("PATH").unwrap_or_default());
+        let script = job.script(Path::new("phalanx"), &run);
+        let mut command = std::process::Command::new("bash");
+        command.args(["-c", &script]).env("PATH", path).env_remove("PHALANX_SECRET_FILE");
+        let status = command.envs(variables.iter().copied()).status().expect("bash runs");
+        let secret = [run.join("secret"), task.join("secret")].iter().any(|secret| secret.exists());
+        (status.code(), std::fs::read_to_string(told).unwrap_or_default(), secret)
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_job_asks_for_itself_again_and_of_an_array_for_its_own_task() {
+        let job = Job { requeue: true, ..Job::default() };
+        // The secret is there while ranks are.
+        let srun = "[ -s \"$PHALANX_SECRET_FILE\" ]";
+        let plain = act(&job, &[("SLURM_JOB_ID", "9")], srun);
+        let asked = "squeue --noheader --format=%T --jobs=9\nscontrol requeue 9\n".to_owned();
+        assert_eq!(plain, (Some(0), asked, false));
+        let array = Job { array: Some("0-3".into()), ..job.clone() };
+        let variables = [("SLURM_JOB_ID", "9"), ("SLURM_ARRAY_JOB_ID", "9"), ("SLURM_ARRAY_TASK_ID", "3")];
+        let asked = "squeue --noheader --format=%T --jobs=9_3\nscontrol requeue 9_3\n".to_owned();
+        assert_eq!(act(&array, &variables, srun), (Some(0), asked, false));
+        // A rank that fails, and a script that is told to end while ranks run.
+        assert_eq!(act(&job, &[("SLURM_JOB_ID", "9")], "exit 7"), (Some(7), String::new(), false));
+        let (code, told, secret) = act(&job, &[("SLURM_JOB_ID", "9")], "kill -TERM $PPID");
+        assert_eq!((told.as_str(), secret), ("", false), "{code:?}");
+    }
+
+    #[test]
     fn tasks_are_numbers_and_ranges() {
         assert_eq!(tasks_of_array("0-3,7").expect("sound"), [0, 1, 2, 3, 7]);
         assert_eq!(tasks_of_array("1-7:3%2").expect("sound"), [1, 4, 7]);
-        for (text, words) in
-            [("", "no number"), ("3-1", "names no tasks"), ("a", "`a`"), ("0-99999", "more than")]
-        {
+        for (text, words) in [
+            ("", "no number"),
+            ("3-1", "names no tasks"),
+            ("a", "`a`"),
+            ("0-99999", "more than"),
+            ("0-9999,0-9999", "more than"),
+        ] {
             let error = tasks_of_array(text).expect_err(text).to_string();
             assert!(error.contains(words) && error.contains("as in 0-3,7"), "{error}");
         }

@@ -64,7 +64,8 @@ pub fn pod_name(name: &str) -> String {
     if name.starts_with(|letter: char| letter.is_ascii_alphabetic()) {
         name.to_owned()
     } else {
-        format!("run-{name}").trim_end_matches('-').to_owned()
+        let name: String = format!("run-{name}").chars().take(LONGEST_NAME).collect();
+        name.trim_end_matches('-').to_owned()
     }
 }
 
@@ -107,6 +108,7 @@ impl Pods {
         let _ = write!(
             text,
             "  template:\n    spec:\n      subdomain: {name}\n      restartPolicy: Never\n\
+             \x20     # Else a service called `phalanx` would set PHALANX_PORT in all pods.\n      enableServiceLinks: false\n\
              \x20     terminationGracePeriodSeconds: {}\n      containers:\n      - name: rank\n        image: {}\n\
              \x20       command: [/bin/sh, -c]\n        args:\n        - |\n",
             self.warning.max(1),

@@ -10,7 +10,9 @@ use super::ClusterError;
 /// Newer versions of SLURM tell the end (`SLURM_JOB_END_TIME`); of others `squeue` is asked.
 pub fn time_left() -> Option<Duration> {
     let get = |name: &str| std::env::var(name).ok();
-    let job = get("SLURM_JOB_ID")?;
+    // Of an array this task alone: the last one's number is the array's, too.
+    let task = get("SLURM_ARRAY_JOB_ID").zip(get("SLURM_ARRAY_TASK_ID"));
+    let job = task.map_or_else(|| get("SLURM_JOB_ID"), |(array, task)| Some(format!("{array}_{task}")))?;
     if let Some(end) = end(&get) {
         return Some(end.duration_since(SystemTime::now()).unwrap_or_default());
     }
@@ -22,24 +24,29 @@ pub fn time_left() -> Option<Duration> {
 }
 
 /// The job's end, where the variables that `get` looks up tell it.
-fn end(get: &dyn Fn(&str) -> Option<String>) -> Option<SystemTime> {
+pub(crate) fn end(get: &dyn Fn(&str) -> Option<String>) -> Option<SystemTime> {
     let seconds = get("SLURM_JOB_END_TIME")?.trim().parse().ok()?;
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
 }
 
 /// A time that is left, as SLURM writes it: `3:04`, `2:03:04`, `1-02:03:04`; other words mean that there is no end, or none yet.
-fn left(text: &str) -> Option<Duration> {
+pub(crate) fn left(text: &str) -> Option<Duration> {
     let (days, clock) = match text.split_once('-') {
         Some((days, clock)) => (days.parse::<u64>().ok()?, clock),
         None => (0, text),
     };
     let parts = clock.split(':').map(|part| part.parse::<u64>().ok()).collect::<Option<Vec<_>>>()?;
-    let seconds = match parts[..] {
-        [minutes, seconds] => 60 * minutes + seconds,
-        [hours, minutes, seconds] => 3600 * hours + 60 * minutes + seconds,
+    let [hours, minutes, seconds] = match parts[..] {
+        [minutes, seconds] => [0, minutes, seconds],
+        [hours, minutes, seconds] => [hours, minutes, seconds],
         _ => return None,
     };
-    Some(Duration::from_secs(86_400 * days + seconds))
+    sum([(days, 86_400), (hours, 3600), (minutes, 60), (seconds, 1)]).map(Duration::from_secs)
+}
+
+/// Numbers of units, in seconds; `None` if nobody counts that far.
+fn sum(all: [(u64, u64); 4]) -> Option<u64> {
+    all.iter().try_fold(0_u64, |sum, (number, unit)| sum.checked_add(number.checked_mul(*unit)?))
 }
 
 /// The seconds of a time as it is asked of SLURM: `30` or `30:00` minutes, `2:00:00` hours, `1-12`, `1-12:30` or `1-12:30:00` days.
@@ -62,8 +69,7 @@ pub fn seconds_of(text: &str) -> Result<u64, ClusterError> {
         (_, [hours, minutes, seconds]) => (*hours, *minutes, *seconds),
         _ => return Err(wrong()),
     };
-    let all = [(days.unwrap_or(0), 86_400), (hours, 3600), (minutes, 60), (seconds, 1)];
-    let sum = all.iter().try_fold(0u64, |sum, (number, unit)| sum.checked_add(number.checked_mul(*unit)?));
+    let sum = sum([(days.unwrap_or(0), 86_400), (hours, 3600), (minutes, 60), (seconds, 1)]);
     sum.filter(|seconds| *seconds > 0).ok_or_else(wrong)
 }
 
@@ -88,6 +94,7 @@ mod tests {
             ("1-00:00:01", Some(86_401)),
             ("UNLIMITED", None),
             ("INVALID", None),
+            ("300000000000000-0:0:0", None),
             ("", None),
         ] {
             assert_eq!(left(text), seconds.map(Duration::from_secs), "{text}");

@@ -27,7 +27,11 @@ mod torchrun;
 pub use error::ClusterError;
 pub use job::{Job, TASK, Work, tasks_of_array};
 pub use kubernetes::{INTERRUPTED, Pods, pod_name};
+#[cfg(feature = "fuzzing")]
+pub(crate) use limit::{end, left};
 pub use limit::{seconds_of, time_left};
+#[cfg(feature = "fuzzing")]
+pub(crate) use queue::parse as queued;
 pub use queue::{Queued, Slurm};
 pub use record::JobRecord;
 pub use survival::{Survival, survival};

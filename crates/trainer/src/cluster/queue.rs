@@ -60,7 +60,7 @@ impl Slurm {
     }
 }
 
-fn parse(line: &str) -> Result<Queued, ClusterError> {
+pub(crate) fn parse(line: &str) -> Result<Queued, ClusterError> {
     let parts: Vec<&str> = line.split('|').collect();
     let [id, state, place, elapsed, left] = parts[..] else {
         return Err(ClusterError::Answer { program: "squeue", said: line.to_owned() });

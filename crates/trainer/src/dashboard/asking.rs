@@ -91,16 +91,16 @@ mod tests {
         let refused = asking.ask(&folder, Request::Save, &ended).expect("nothing is written");
         assert!(refused.is_err_and(|why| why.contains("the run is over")) && asking.is_done());
         assert!(asking.ask(&folder, Request::Save, &Status::Starting).expect("nothing is written").is_err());
-        assert!(Request::take(&folder.requests()).expect("reads").is_empty());
+        assert!(Request::take(&folder.requests()).is_empty());
 
         asking.ask(&folder, Request::Save, &Status::Training).expect("writes").expect("somebody may hear");
         assert!(asking.look(&Status::Training).is_empty() && !asking.is_done());
-        assert_eq!(Request::take(&folder.requests()).expect("reads"), [Ok(Request::Save)]);
+        assert_eq!(Request::take(&folder.requests()), [Ok(Request::Save)]);
         assert_eq!(asking.look(&Status::Training), [Ok("the run has heard: save".to_owned())]);
 
         asking.ask(&folder, Request::Pause, &Status::Training).expect("writes").expect("somebody may hear");
         let told = asking.look(&Status::Gone);
         assert_eq!(told, [Err("nobody has heard `pause`: the run is over".to_owned())]);
-        assert!(asking.is_done() && Request::take(&folder.requests()).expect("reads").is_empty());
+        assert!(asking.is_done() && Request::take(&folder.requests()).is_empty());
     }
 }

@@ -30,6 +30,9 @@ mod terminal;
 mod plain;
 mod show;
 
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
+
 #[cfg(test)]
 mod tests;
 

@@ -108,12 +108,13 @@ impl Source {
         if !self.is_new(&path) {
             return false;
         }
-        let Ok(picture) = image::open(&path) else {
+        let read = std::fs::read(&path).ok().and_then(|bytes| phalanx_data::decode_image(&bytes).ok());
+        let Some(picture) = read else {
             // It may be half written: it is looked at again.
             self.seen.remove(&path);
             return false;
         };
-        model.sample = Some(Sample { name, picture: Arc::new(picture.to_rgb8()) });
+        model.sample = Some(Sample { name, picture: Arc::new(picture) });
         true
     }
 

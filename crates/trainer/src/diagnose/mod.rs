@@ -9,9 +9,10 @@ mod stacks;
 mod suspects;
 mod text;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use phalanx_collectives::{FlightRecord, OperationState};
+use phalanx_collectives::{FlightRecord, OperationState, PeerRecord};
 use serde::Serialize;
 
 pub use operations::{Different, FirstDifference, Wait};
@@ -98,8 +99,17 @@ impl Diagnosis {
         let waits = operations::waits(&records);
         let first_difference = operations::first_difference(&records);
         let mut symbols = stacks::Symbols::default();
-        let ranks: Vec<RankState> =
-            (0..world_size).map(|rank| state(rank, logs, &records, &mut symbols)).collect();
+        let own: BTreeMap<usize, &FlightRecord> =
+            records.iter().map(|record| (record.rank, record)).collect();
+        let mut seen: BTreeMap<usize, Vec<&PeerRecord>> = BTreeMap::new();
+        for peer in records.iter().flat_map(|record| &record.peers) {
+            seen.entry(peer.rank).or_default().push(peer);
+        }
+        let state = |rank: usize| {
+            let seen = seen.get(&rank).map_or(&[][..], Vec::as_slice);
+            state(rank, logs, (own.get(&rank).copied(), seen), &mut symbols)
+        };
+        let ranks: Vec<RankState> = (0..world_size).map(state).collect();
         let suspects = suspects::suspects(&ranks, &waits, first_difference.as_ref(), first.named);
         Ok(Self { world_size, cause, suspects, first_difference, waits, ranks })
     }
@@ -121,11 +131,14 @@ fn read(logs: &Path) -> Result<Vec<FlightRecord>, DiagnoseError> {
     Ok(records)
 }
 
-fn state(rank: usize, logs: &Path, records: &[FlightRecord], symbols: &mut stacks::Symbols) -> RankState {
-    let own = records.iter().find(|record| record.rank == rank);
-    let peer = records.iter().flat_map(|record| &record.peers).filter(|peer| peer.rank == rank);
+/// What is known of a rank, by its own record and by what others saw of it.
+fn state(
+    rank: usize,
+    logs: &Path,
+    (own, seen): (Option<&FlightRecord>, &[&PeerRecord]),
+    symbols: &mut stacks::Symbols,
+) -> RankState {
     // Whoever saw it stopped saw something; that it slept or ran is no news.
-    let seen: Vec<_> = peer.collect();
     let is_odd = |state: &str| ["stopped", "traced", "waits for a disk", "ended"].contains(&state);
     let told = seen.iter().find(|peer| is_odd(&peer.state)).or(seen.first());
     let failure = FailureReport::read(logs, rank);

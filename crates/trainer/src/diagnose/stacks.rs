@@ -55,7 +55,9 @@ impl Symbols {
     /// The functions at an address, of which all but the last were inlined.
     fn look_up(&mut self, file: &MappedFile, distance: u64) -> Vec<Frame> {
         let loader = self.files.entry(file.path.clone()).or_insert_with(|| {
-            let is_same = std::fs::metadata(&file.path).is_ok_and(|found| found.len() == file.bytes);
+            // A record may come from elsewhere, and name what is no file.
+            let found = std::fs::metadata(&file.path).ok().filter(std::fs::Metadata::is_file);
+            let is_same = found.is_some_and(|found| found.len() == file.bytes);
             is_same.then(|| Loader::new(&file.path).ok()).flatten()
         });
         let mut found = Vec::new();

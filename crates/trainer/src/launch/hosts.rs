@@ -96,25 +96,29 @@ impl Hosts {
     }
 }
 
-/// The host of an entry, and its ranks.
+/// The host of an entry, as ssh knows it, and its ranks.
 fn host_of(entry: &str) -> Option<(String, usize)> {
     let mut words = entry.split_whitespace();
     let (first, rest) = (words.next()?, words.collect::<Vec<_>>());
     match rest.as_slice() {
-        [slots] => Some((bare(first).to_owned(), slots.strip_prefix("slots=")?.parse().ok()?)),
+        [slots] => Some((bare(first), slots.strip_prefix("slots=")?.parse().ok()?)),
         [] => match first.rsplit_once(':') {
             // An address of IPv6 stands in brackets if a number of ranks follows.
             Some((host, ranks)) if !host.contains(':') || host.ends_with(']') => {
-                Some((bare(host).to_owned(), ranks.parse().ok()?))
+                Some((bare(host), ranks.parse().ok()?))
             }
-            _ => Some((bare(first).to_owned(), 1)),
+            _ => Some((bare(first), 1)),
         },
         _ => None,
     }
 }
 
-fn bare(host: &str) -> &str {
-    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+/// A host without the brackets around an address of IPv6, which ssh takes for a part of a name; a user may stand before it.
+fn bare(host: &str) -> String {
+    let (user, host) =
+        host.rsplit_once('@').map_or(("", host), |(user, name)| (&host[..user.len() + 1], name));
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    format!("{user}{bare}")
 }
 
 #[cfg(test)]
@@ -128,6 +132,9 @@ mod tests {
         assert_eq!((hosts.ranks(), hosts.master()), (7, "a"));
         let six = Hosts::read("[fe80::1]:3,fe80::2").expect("two hosts");
         assert_eq!(six.places().collect::<Vec<_>>(), [("fe80::1", 0, 3), ("fe80::2", 3, 1)]);
+        let six = Hosts::read("me@[fd00::1]:4,[me@x]:2").expect("two hosts");
+        assert_eq!(six.places().collect::<Vec<_>>(), [("me@fd00::1", 0, 4), ("[me@x]", 4, 2)]);
+        assert_eq!(six.master(), "fd00::1");
         let place = tempfile::tempdir().expect("a folder");
         let file = place.path().join("hosts");
         std::fs::write(&file, "# two nodes\nnode1 slots=4\n\nnode2:2  # the old one\n").expect("writes");

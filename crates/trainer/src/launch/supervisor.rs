@@ -502,9 +502,14 @@ impl Rank {
 fn prefix(output: Option<impl io::Read + Send + 'static>, before: String) {
     let Some(output) = output else { return };
     std::thread::spawn(move || {
-        for line in io::BufReader::new(output).lines().map_while(Result::ok) {
-            // In one piece, so that lines of several ranks do not mix; nobody may be listening any more.
-            let _ = io::stderr().write_all(format!("{before}{line}\n").as_bytes());
+        let (mut output, mut line) = (io::BufReader::new(output), Vec::new());
+        while output.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
+            // In one piece, so that lines of several ranks do not mix; nobody may be listening any more. A library may say what is no
+            // UTF-8, after which there is more to hear.
+            let text = String::from_utf8_lossy(&line);
+            let _ = io::stderr()
+                .write_all(format!("{before}{}\n", text.trim_end_matches(['\r', '\n'])).as_bytes());
+            line.clear();
         }
     });
 }

@@ -28,8 +28,16 @@ pub(super) fn check(reference: &Reference<'_>) -> Result<Vec<Quantity>, ParityEr
     Ok(found)
 }
 
+/// The most workers of a reference, each of which is a thread.
+const MOST_WORKERS: usize = 64;
+
+/// The greatest count in a reference: of elements, or of rows.
+const MOST: u64 = 1 << 10;
+
+/// A count; none if it is far beyond what references have.
 fn whole(json: &Value, key: &str) -> usize {
-    json[key].as_u64().and_then(|number| usize::try_from(number).ok()).unwrap_or(0)
+    let known = json[key].as_u64().filter(|number| *number <= MOST);
+    known.and_then(|number| usize::try_from(number).ok()).unwrap_or(0)
 }
 
 fn wide(values: &[f32]) -> Vec<f64> {
@@ -116,7 +124,7 @@ fn entries(
 fn power_sgd(reference: &Reference<'_>, found: &mut Vec<Quantity>) -> Result<(), ParityError> {
     let json = &reference.json["powersgd"];
     let (rows, columns, rank) = (whole(json, "rows"), whole(json, "columns"), whole(json, "rank"));
-    let (workers, len) = (whole(json, "workers"), rows * columns);
+    let (workers, len) = (whole(json, "workers").min(MOST_WORKERS), rows * columns);
     let settings = CodecSettings { kind: CodecKind::PowerSgd, rank, ..Default::default() };
     let q = fill::sym("powersgd.Q", reference.seed, columns * rank, 1.0);
     let mut codecs = Vec::new();

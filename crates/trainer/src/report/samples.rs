@@ -78,7 +78,7 @@ impl Sample {
             return self.clone();
         }
         let smaller =
-            image::load_from_memory_with_format(&self.png, image::ImageFormat::Png).ok().and_then(|image| {
+            phalanx_data::decode_image(&self.png).ok().map(image::DynamicImage::from).and_then(|image| {
                 (1..=MOST_HALVINGS).find_map(|halvings| {
                     let (width, height) = ((self.width >> halvings).max(1), (self.height >> halvings).max(1));
                     let mut png = std::io::Cursor::new(Vec::new());

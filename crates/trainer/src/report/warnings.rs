@@ -1,5 +1,6 @@
 //! What went wrong in a run: collapsed networks, dead ranks, complaints in logs, damaged files.
 
+use std::collections::HashMap;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
@@ -20,7 +21,11 @@ pub(crate) struct Warning {
 
 /// The complaints of a run.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Warnings(Vec<(String, Warning)>);
+pub(crate) struct Warnings {
+    all: Vec<Warning>,
+    /// Where each is, by who complains and its text without numbers.
+    places: HashMap<String, usize>,
+}
 
 /// Bytes of a log that are looked at, from its end.
 const LOG_BYTES: u64 = 1 << 20;
@@ -28,14 +33,14 @@ const LOG_BYTES: u64 = 1 << 20;
 impl Warnings {
     /// All, in the order in which they came first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Warning> {
-        self.0.iter().map(|(_, warning)| warning)
+        self.all.iter()
     }
 
     /// Adds one; it is counted with one that differs in numbers alone.
     pub(crate) fn add(&mut self, from: &str, text: &str, step: Option<u64>) {
         let kind = format!("{from}: {}", without_numbers(text));
-        match self.0.iter_mut().find(|(known, _)| *known == kind) {
-            Some((_, warning)) => {
+        match self.places.get(&kind).map(|at| &mut self.all[*at]) {
+            Some(warning) => {
                 warning.count += 1;
                 if let (Some((_, last)), Some(step)) = (&mut warning.steps, step) {
                     *last = step.max(*last);
@@ -44,7 +49,8 @@ impl Warnings {
             None => {
                 let steps = step.map(|step| (step, step));
                 let warning = Warning { from: from.to_owned(), text: text.to_owned(), count: 1, steps };
-                self.0.push((kind, warning));
+                self.places.insert(kind, self.all.len());
+                self.all.push(warning);
             }
         }
     }

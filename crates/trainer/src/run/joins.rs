@@ -15,6 +15,9 @@ use serde::{Deserialize, Serialize};
 
 use super::RunError;
 
+/// Bytes of a file by which somebody says that they wait; it has fewer.
+const LONGEST: u64 = 4096;
+
 /// How old the last word of somebody who waits may be.
 const FRESH: Duration = Duration::from_secs(2);
 
@@ -157,7 +160,12 @@ impl Waiting {
                 continue;
             };
             // One that is being replaced is read by the next look.
-            let Ok(said) = fs::read_to_string(entry.path().join("waits")) else { continue };
+            let waits = entry.path().join("waits");
+            // Whoever lets others write there may find anything there.
+            if !fs::metadata(&waits).is_ok_and(|found| found.is_file() && found.len() <= LONGEST) {
+                continue;
+            }
+            let Ok(said) = fs::read_to_string(waits) else { continue };
             let when = match self.heard.remove(&number) {
                 None => None,
                 Some((before, when)) if before == said => when,

@@ -10,7 +10,7 @@ use super::RunError;
 fn read(path: &Path, size: usize, filter: FilterType) -> Result<RgbImage, RunError> {
     let malformed = |problem: String| RunError::Malformed { path: path.to_owned(), problem };
     let bytes = std::fs::read(path).map_err(RunError::io("read", path))?;
-    let picture = image::load_from_memory(&bytes).map_err(|error| malformed(error.to_string()))?.to_rgb8();
+    let picture = phalanx_data::decode_image(&bytes).map_err(malformed)?;
     let side = u32::try_from(size).map_err(|_| malformed(format!("cannot be resized to {size} pixels")))?;
     if picture.width() == 0 || picture.height() == 0 {
         return Err(malformed("it has no pixels".to_owned()));

@@ -3,7 +3,8 @@
 //! Any process that sees the folder can ask, also one of another host. Rank 0 looks between two steps, takes the files in
 //! the order of their names, which begin with the time, and removes each that it has heard.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,6 +13,9 @@ use phalanx_sharding::Strategy;
 use serde::{Deserialize, Serialize};
 
 use super::RunError;
+
+/// Bytes of a file that are read: a request has fewer.
+const LONGEST: u64 = 256;
 
 /// What a run can be asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,22 +92,32 @@ impl Request {
         Ok(path)
     }
 
-    /// Takes what was asked for, the oldest first, and removes it. A file that holds no request is told by its content.
+    /// Takes what was asked for, the oldest first, and removes it. A file that holds no request is told by its content. What is no
+    /// file is left, and so is one that may not be removed, or is gone again: whatever lies there, the run goes on.
     ///
-    /// # Errors
-    /// If a file cannot be read or removed; a folder that is not there holds none.
-    pub fn take(folder: &Path) -> Result<Vec<Result<Self, String>>, RunError> {
-        let Ok(entries) = fs::read_dir(folder) else { return Ok(Vec::new()) };
-        let mut names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
+    /// A folder that is not there holds none.
+    pub fn take(folder: &Path) -> Vec<Result<Self, String>> {
+        let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+        let files = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+        let mut names: Vec<_> = files.map(|entry| entry.file_name()).collect();
         names.retain(|name| !name.to_string_lossy().starts_with('.'));
         names.sort();
         let take = |path: PathBuf| {
-            let bytes = fs::read(&path).map_err(RunError::io("read", &path))?;
-            fs::remove_file(&path).map_err(RunError::io("remove", &path))?;
-            let text = String::from_utf8_lossy(&bytes).trim().to_owned();
-            Ok(Self::parse(&text).ok_or(text))
+            let read = File::open(&path).and_then(|file| {
+                let mut bytes = Vec::new();
+                file.take(LONGEST).read_to_end(&mut bytes).map(|_| bytes)
+            });
+            // One that stays would be heard again and again.
+            fs::remove_file(&path).ok()?;
+            Some(match read {
+                Ok(bytes) => {
+                    let text = String::from_utf8_lossy(&bytes).trim().to_owned();
+                    Self::parse(&text).ok_or(text)
+                }
+                Err(error) => Err(format!("{}, which cannot be read: {error}", path.display())),
+            })
         };
-        names.into_iter().map(|name| take(folder.join(name))).collect()
+        names.into_iter().filter_map(|name| take(folder.join(name))).collect()
     }
 }
 
@@ -115,7 +129,7 @@ mod tests {
     fn requests_are_taken_once_in_the_order_in_which_they_were_made() {
         let place = tempfile::tempdir().expect("a folder");
         let folder = place.path().join("requests");
-        assert_eq!(Request::take(&folder).expect("no folder is no request"), []);
+        assert_eq!(Request::take(&folder), [], "no folder is no request");
         let asked = [Request::Save, Request::Pause, Request::Resume, Request::Leave(12), Request::Stop];
         let files = asked.map(|request| request.post(&folder).expect("writes"));
         assert!(files.iter().all(|file| file.exists()));
@@ -123,8 +137,12 @@ mod tests {
         fs::write(folder.join("99999999999999999999-x"), "dance\n").expect("writes");
         let mut expected: Vec<Result<Request, String>> = asked.map(Ok).to_vec();
         expected.push(Err("dance".to_owned()));
-        assert_eq!(Request::take(&folder).expect("reads"), expected);
+        // Nothing that lies there ends the run, or is heard twice.
+        fs::create_dir(folder.join("00-folder")).expect("makes");
+        fs::write(folder.join("99999999999999999999-y"), "x".repeat(10_000)).expect("writes");
+        expected.push(Err("x".repeat(256)));
+        assert_eq!(Request::take(&folder), expected);
         assert!(!files.iter().any(|file| file.exists()));
-        assert_eq!(Request::take(&folder).expect("reads"), []);
+        assert_eq!(Request::take(&folder), []);
     }
 }

@@ -21,6 +21,8 @@ mod diffusion;
 use phalanx_models::ResNetVariant;
 
 pub(crate) use presets::PRESETS;
+#[cfg(feature = "fuzzing")]
+pub(crate) use stackgan::fuzzing;
 
 use crate::engine::Task;
 

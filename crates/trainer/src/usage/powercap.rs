@@ -121,7 +121,7 @@ impl Powercap {
     /// [`PowercapError`], if a counter can no longer be read.
     pub fn joules(&mut self) -> Result<f64, PowercapError> {
         for counter in &mut self.counters {
-            self.microjoules += counter.step()?;
+            self.microjoules = self.microjoules.saturating_add(counter.step()?);
         }
         Ok(self.microjoules as f64 * 1e-6)
     }

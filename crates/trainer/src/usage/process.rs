@@ -45,7 +45,7 @@ impl ProcessUsage {
     }
 
     /// Page faults and bytes of disks of the process whose folder in `/proc` this is.
-    fn of(folder: &Path) -> Self {
+    pub(crate) fn of(folder: &Path) -> Self {
         let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_default();
         let (stat, io) = (read("stat"), read("io"));
         // The second field is the program's name, in brackets that it may itself contain.

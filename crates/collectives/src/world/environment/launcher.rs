@@ -29,21 +29,28 @@ impl Launcher {
     /// ```
     pub fn of(get: &dyn Fn(&str) -> Option<String>) -> Option<Self> {
         let is_set = |name: &str| get(name).is_some();
+        let in_step = get("SLURM_STEP_ID").is_some_and(|step| is_of_srun(&step));
         if is_set("RANK") || is_set("WORLD_SIZE") {
             let agent = is_set("TORCHELASTIC_RUN_ID") || is_set("TORCHELASTIC_USE_AGENT_STORE");
             Some(if agent { Self::Torchrun } else { Self::Variables })
         } else if is_set("OMPI_COMM_WORLD_RANK") {
             Some(Self::OpenMpi)
-        } else if is_set("PMI_RANK") && (is_set("MPI_LOCALNRANKS") || !is_set("SLURM_STEP_ID")) {
+        } else if is_set("PMI_RANK") && (is_set("MPI_LOCALNRANKS") || !in_step) {
             // Inside of an allocation Hydra starts its helpers by `srun`, whose variables are then those of the helper.
             Some(Self::Mpich)
-        } else if is_set("SLURM_PROCID") && is_set("SLURM_STEP_ID") {
-            // A batch script has all of SLURM's variables but that of a step, and is no rank.
+        } else if is_set("SLURM_PROCID") && in_step {
+            // A batch script has all of SLURM's variables but that of a step that `srun` has begun, and is no rank.
             Some(Self::Slurm)
         } else {
             None
         }
     }
+}
+
+/// Whether `srun` has begun the step of this number. Batch scripts (`-5` since SLURM 26.05) and the shells of `salloc` that
+/// `LaunchParameters=use_interactive_step` has (`4294967290`) are steps with numbers above all others.
+fn is_of_srun(step: &str) -> bool {
+    step.trim().parse::<u32>().is_ok_and(|step| step < 0xffff_fff0)
 }
 
 impl fmt::Display for Launcher {

@@ -85,6 +85,18 @@ const SRUN: &[(&str, &str)] = &[
 ];
 
 #[test]
+fn steps_that_srun_has_not_begun_have_no_ranks() {
+    // A batch script of SLURM 26.05, the shell of `salloc` under `use_interactive_step`, and one without a step.
+    for step in ["-5", "4294967290", "4294967291", ""] {
+        let batch = changed(SRUN, &[("SLURM_STEP_ID", step), ("SLURM_PROCID", "0")]);
+        assert_eq!(Launcher::of(&look_up(&batch)), None, "{step}");
+        // What `mpiexec` starts there is MPICH's.
+        let inside = [batch.as_slice(), &[("PMI_RANK", "1"), ("PMI_SIZE", "2")]].concat();
+        assert_eq!(Launcher::of(&look_up(&inside)), Some(Launcher::Mpich), "{step}");
+    }
+}
+
+#[test]
 fn every_launcher_is_recognised() {
     for (recording, launcher, ranks, local) in [
         (TORCHRUN, Launcher::Torchrun, (1, 2), (1, 2)),

@@ -116,15 +116,15 @@ impl Distributed {
     }
 
     /// Begins the next world, with those who are left of the present one and newcomers of these numbers, whom `announce` lets know
-    /// where they come as which rank. Where nobody has died and none come after all it is the same ranks once more, if it was
-    /// `planned`. What this rank had in the old world has to go before that does.
+    /// where they come as which rank. Where nobody has died and none come after all it is the same ranks once more. What this rank had
+    /// in the old world has to go before that does.
     ///
     /// # Errors
-    /// [`TrainError::Comm`] if those who are left do not meet, or if it was not planned and nobody was lost.
+    /// [`TrainError::Comm`] if those who are left do not meet; and if it was not `planned` and nobody was lost, twice after one `step`.
     pub(in crate::engine) fn begin_epoch(
         &mut self,
         config: &Config,
-        (planned, newcomers): (bool, &[usize]),
+        (planned, newcomers, step): (bool, &[usize], u64),
         announce: &dyn Fn(&WorldConfig),
     ) -> Result<(Before, Old), TrainError> {
         let (Some(roster), Some(world)) = (&mut self.roster, self.world.clone()) else {
@@ -143,8 +143,7 @@ impl Distributed {
             .map(|rank| Dead { rank, host: roster.hosts.get(&rank).cloned().unwrap_or_default() })
             .collect();
         if dead.is_empty() && !planned {
-            // It broke for another reason, and would again.
-            world.check()?;
+            roster.break_without_loss(&world, step)?;
         }
         let members = places.iter().map(|place| roster.members[*place]);
         roster.members = members.chain(newcomers.iter().copied()).take(place.world_size).collect();
@@ -165,6 +164,9 @@ impl Distributed {
     /// Leaves the others to themselves, who know that this rank goes: they notice when this process has ended, and not before.
     pub(in crate::engine) fn leave_silently(mut self) {
         (self.told, self.leaving) = (None, None);
+        if let Some(control) = self.world.as_ref().and_then(|world| world.control().ok()) {
+            control.depart();
+        }
         // A goodbye of the rank that the control plane goes through would end it for all.
         let _kept = std::mem::ManuallyDrop::new(self);
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use phalanx_collectives::{Control, Regrouped, WorldConfig, regroup};
+use phalanx_collectives::{Communicator, Control, Regrouped, WorldConfig, regroup};
 
 use super::{Distributed, Job};
 use crate::config::Config;
@@ -35,6 +35,29 @@ pub(super) struct Roster {
     pub(super) has_joined: bool,
     /// How often those who are left have met.
     pub(super) meetings: u64,
+    /// After which step a world broke last of which nobody was missing.
+    pub(super) broke_after: Option<u64>,
+}
+
+impl Roster {
+    /// Judges that a world broke after a step and nobody is missing: a connection was cut, which the next world has anew. What breaks
+    /// that too before another step is done would go on for ever.
+    ///
+    /// # Errors
+    /// The second time, why it broke.
+    pub(super) fn break_without_loss(&mut self, world: &Communicator, step: u64) -> Result<(), TrainError> {
+        let why = match world.check() {
+            Ok(()) => "for a reason that is not known".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        if self.broke_after.replace(step) == Some(step) {
+            return Err(TrainError::Setup(format!(
+                "ranks that all live have lost each other twice after step {step}: {why}; what is between them cuts connections"
+            )));
+        }
+        tracing::warn!("nobody is missing; the world had broken: {why}");
+        Ok(())
+    }
 }
 
 /// A rank that has died.
@@ -78,12 +101,16 @@ impl Distributed {
         self.roster.as_ref().is_some_and(|roster| roster.least > 0 && self.data_size() > roster.least)
     }
 
-    /// Meets those who are left of a world that has lost ranks, and takes their numbers.
+    /// Meets those who are left of a world that has lost ranks after a step, and takes their numbers.
     ///
     /// # Errors
-    /// [`TrainError::Died`] if they cannot go on without those who are lost; [`TrainError::Comm`] if they do not meet, or
-    /// nobody was lost.
-    pub(in crate::engine) fn go_on_with_those_left(&mut self, config: &Config) -> Result<Before, TrainError> {
+    /// [`TrainError::Died`] if they cannot go on without those who are lost; [`TrainError::Comm`] if they do not meet; and if nobody
+    /// was lost, twice after one step.
+    pub(in crate::engine) fn go_on_with_those_left(
+        &mut self,
+        config: &Config,
+        step: u64,
+    ) -> Result<Before, TrainError> {
         let (Some(roster), Some(world)) = (&mut self.roster, &self.world) else {
             return Err(TrainError::Setup("this rank has no others to meet".to_owned()));
         };
@@ -95,8 +122,7 @@ impl Distributed {
             .map(|rank| Dead { rank, host: roster.hosts.get(&rank).cloned().unwrap_or_default() })
             .collect();
         if dead.is_empty() {
-            // It broke for another reason, and would again.
-            world.check()?;
+            roster.break_without_loss(world, step)?;
         }
         roster.members = places.iter().map(|place| roster.members[*place]).collect();
         roster.config = place;
@@ -122,5 +148,37 @@ impl Distributed {
 impl std::fmt::Display for Dead {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "rank {} on {}", self.rank, self.host)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use phalanx_collectives::threads;
+
+    use super::*;
+
+    #[test]
+    fn ranks_that_all_live_may_lose_each_other_once_after_a_step() {
+        let mut roster = Roster {
+            number: 0,
+            config: WorldConfig::local(0, 1, 1),
+            stop: StopFlag::default(),
+            leave: StopFlag::default(),
+            members: vec![0],
+            hosts: BTreeMap::new(),
+            devices: Vec::new(),
+            workers: 1,
+            least: 1,
+            elastic: None,
+            has_joined: false,
+            meetings: 0,
+            broke_after: None,
+        };
+        let world = threads(1).expect("a world").remove(0);
+        for (step, goes_on) in [(4, true), (5, true), (5, false), (6, true)] {
+            let judged = roster.break_without_loss(&world, step);
+            assert_eq!(judged.is_ok(), goes_on, "{step}: {judged:?}");
+            assert!(judged.is_ok() || !judged.expect_err("it ends").is_loss(), "nobody meets again for ever");
+        }
     }
 }

@@ -19,6 +19,8 @@ use phalanx_collectives::{Clock, CommStats, Communicator, ReduceOp, WorldConfig,
 use phalanx_sharding::{ProcessMesh, Ranks, Strategy};
 
 pub(in crate::engine) use cores::Cores;
+#[cfg(all(feature = "fuzzing", target_os = "linux"))]
+pub(crate) use cores::listed;
 pub(in crate::engine) use job::{Agreed, Interlude, Job, StopReason};
 pub(in crate::engine) use left::Before;
 use left::Roster;
@@ -202,6 +204,7 @@ impl Distributed {
                 elastic: config.elastic(),
                 has_joined: world.joins.is_some(),
                 meetings: 0,
+                broke_after: None,
             });
             this.introduce()?;
             if world.joins.is_some() {
@@ -397,7 +400,14 @@ impl Distributed {
         let (next, before) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
         let mut length = [0_i64];
         world.send_recv(&[bytes.len() as i64], next, &mut length, before)?;
-        let mut received = vec![0; usize::try_from(length[0]).unwrap_or(0)];
+        let mut received = Vec::new();
+        let length = usize::try_from(length[0]).unwrap_or(usize::MAX);
+        if received.try_reserve_exact(length).is_err() {
+            return Err(TrainError::Setup(format!(
+                "rank {before} announces {length} bytes, for which there is no memory"
+            )));
+        }
+        received.resize(length, 0);
         world.send_recv(bytes, next, &mut received, before)?;
         Ok(received)
     }

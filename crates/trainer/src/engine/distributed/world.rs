@@ -150,11 +150,18 @@ impl World {
         }
         let mut length = [text.len() as i64];
         communicator.broadcast(&mut length, 0)?;
-        text.resize(usize::try_from(length[0]).unwrap_or(0), 0);
+        let length = usize::try_from(length[0]).ok().filter(|length| *length <= LONGEST_TEXT);
+        let Some(length) = length else {
+            return Err(TrainError::Setup("rank 0 announces a text that is far too long".to_owned()));
+        };
+        text.resize(length, 0);
         communicator.broadcast(&mut text[..], 0)?;
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 }
+
+/// The longest text that ranks agree on before a training: the name of a folder, or a little more.
+const LONGEST_TEXT: usize = 1 << 20;
 
 /// Whether the configured strategy has all ranks in one process, as threads.
 pub fn in_one_process(config: &Config) -> bool {

@@ -59,7 +59,7 @@ impl Run<'_> {
         tracing::warn!("{error}; those who are left meet again");
         loop {
             let ranks = self.distributed.data_size();
-            let gone_on = self.distributed.go_on_with_those_left(self.config);
+            let gone_on = self.distributed.go_on_with_those_left(self.config, self.state.step);
             match gone_on.and_then(|before| self.share_anew(&before, ranks, observer)) {
                 Ok(()) => return Ok(()),
                 // Somebody else has died meanwhile.

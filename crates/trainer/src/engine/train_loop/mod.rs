@@ -5,6 +5,8 @@ mod after;
 mod by_rank;
 mod chaos;
 mod elastic;
+#[cfg(feature = "fuzzing")]
+mod fuzzing;
 mod left;
 mod losses;
 mod meter;
@@ -26,6 +28,8 @@ use std::time::Instant;
 use phalanx_tensor::{Context, Key, Place};
 use serde_json::{Map, Value};
 
+#[cfg(feature = "fuzzing")]
+pub use fuzzing::Resumable;
 pub use replicas::{ReplicaFailure, train_replicas};
 
 use by_rank::ByRank;
@@ -195,6 +199,11 @@ impl<'a> Run<'a> {
         let made = Self::made(task, folder, config, &distributed, &context);
         let (data, plan, state, quality) = match made {
             Ok(made) => made,
+            // Those who have let it come go on without it.
+            Err(error) if distributed.has_joined() => {
+                distributed.leave_silently();
+                return Err(error);
+            }
             Err(error) => return distributed.part(Err(error)),
         };
         let phases = state.training.phases().len();
@@ -222,7 +231,7 @@ impl<'a> Run<'a> {
             is_traced: false,
             shares: Shares::new(distributed.share()),
             dead: Vec::new(),
-            elastic: Elastic::of(config, task, !distributed.device().place().is_host()),
+            elastic: Elastic::of(config, task, &distributed),
             met: 0,
             unsaved: None,
             desk: None,
@@ -277,9 +286,11 @@ impl<'a> Run<'a> {
     ) -> Result<RunEnd, TrainError> {
         let trained = self.train_among(resolved, start, observer);
         // What networks share with the others goes before what the ranks share.
-        let Self { distributed, state, .. } = self;
+        let Self { distributed, state, elastic, .. } = self;
         drop(state);
-        if matches!(trained, Ok(RunEnd::Left)) {
+        // A newcomer that cannot take part is no reason for the others to end.
+        let never_came = trained.is_err() && elastic.is_some_and(|elastic| elastic.is_new());
+        if never_came || matches!(trained, Ok(RunEnd::Left)) {
             distributed.leave_silently();
             return trained;
         }

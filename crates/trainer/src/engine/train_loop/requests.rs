@@ -25,6 +25,8 @@ pub(super) struct Desk {
     written: Instant,
     /// Whether the last that users wanted of the two was a pause.
     pause_wanted: bool,
+    /// What was asked for and is not done yet: it is asked for again in a world that follows.
+    open: Vec<Request>,
     /// Who waits to be let in, and whether some were asked in and have not come yet.
     waiting: Waiting,
     are_asked_in: bool,
@@ -46,7 +48,7 @@ impl Desk {
     /// Opens the desk of a run that begins or goes on. What was asked of an earlier attempt, and not heard, is not meant
     /// for this one.
     pub(super) fn open(folder: &RunFolder, started: &Started) -> Result<Self, RunError> {
-        Request::take(&folder.requests())?;
+        Request::take(&folder.requests());
         let desk = Self::new(folder, started, 0, false);
         desk.state.write(&folder.state())?;
         Ok(desk)
@@ -107,6 +109,7 @@ impl Desk {
             looked: now,
             written: now,
             pause_wanted,
+            open: Vec::new(),
             waiting,
             are_asked_in: false,
             leaving: Vec::new(),
@@ -142,7 +145,7 @@ impl Desk {
                 job.request(Interlude::Join(come))?;
             }
         }
-        for request in Request::take(&self.folder.requests())? {
+        for request in Request::take(&self.folder.requests()) {
             let request = match request {
                 Ok(request) => request,
                 Err(text) => {
@@ -161,7 +164,6 @@ impl Desk {
             }
             tracing::info!("asked to {} after step {step}", request.name());
             match request {
-                Request::Stop => job.request_stop(&StopReason::Asked)?,
                 Request::Leave(number) => self.leaving.push(number),
                 other => {
                     self.pause_wanted = match other {
@@ -169,7 +171,8 @@ impl Desk {
                         Request::Resume => false,
                         _ => self.pause_wanted,
                     };
-                    job.request(Interlude::Asked(other))?;
+                    self.open.push(other);
+                    pass_on(other, job)?;
                 }
             }
         }
@@ -226,9 +229,18 @@ impl Desk {
         self.write()
     }
 
-    /// Asks for the pause again that was wanted in a world that broke.
+    /// Asks again for what was wanted in a world that is over: the pause that there was, and what was not done.
     pub(super) fn ask_again(&self, job: &Job) -> Result<(), TrainError> {
-        if self.pause_wanted { job.request(Interlude::Asked(Request::Pause)) } else { Ok(()) }
+        let again = |request: &&Request| !matches!(request, Request::Pause | Request::Resume);
+        self.open.iter().filter(again).try_for_each(|request| pass_on(*request, job))?;
+        if self.pause_wanted { pass_on(Request::Pause, job) } else { Ok(()) }
+    }
+
+    /// What was asked for is done.
+    fn is_done(&mut self, request: Request) {
+        if let Some(at) = self.open.iter().position(|open| *open == request) {
+            self.open.remove(at);
+        }
     }
 
     /// Leaves it to whoever takes over, without a word.
@@ -250,6 +262,14 @@ impl Drop for Desk {
         }
         // If this cannot be written, whoever watches finds out by the process that is gone.
         let _ = self.write();
+    }
+}
+
+/// Asks all ranks for what users want.
+fn pass_on(request: Request, job: &Job) -> Result<(), TrainError> {
+    match request {
+        Request::Stop => job.request_stop(&StopReason::Asked),
+        other => job.request(Interlude::Asked(other)),
     }
 }
 
@@ -282,15 +302,18 @@ impl Run<'_> {
             match asked {
                 None => return Ok(None),
                 Some(Agreed::Stop(reason)) => return Ok(Some(Break::Stop(reason))),
-                Some(Agreed::Interlude(Interlude::Asked(request))) => match request {
-                    Request::Save => self.save_now(metrics.as_deref_mut(), observer)?,
-                    Request::Pause => {
-                        if let Some(reason) = self.pause(metrics.as_deref_mut(), observer)? {
-                            return Ok(Some(Break::Stop(reason)));
+                Some(Agreed::Interlude(Interlude::Asked(request))) => {
+                    match request {
+                        Request::Save => self.save_now(metrics.as_deref_mut(), observer)?,
+                        Request::Pause => {
+                            if let Some(reason) = self.pause(metrics.as_deref_mut(), observer)? {
+                                return Ok(Some(Break::Stop(reason)));
+                            }
                         }
+                        Request::Resume | Request::Stop | Request::Leave(_) => {}
                     }
-                    Request::Resume | Request::Stop | Request::Leave(_) => {}
-                },
+                    self.has_done(request);
+                }
                 Some(Agreed::Interlude(other)) => return Ok(Some(Break::World(other))),
             }
         }
@@ -321,6 +344,7 @@ impl Run<'_> {
         // A checkpoint that was begun is complete before ranks stand still.
         self.settle(observer)?;
         self.note(Doing::Paused, &format!("paused after step {step}"), observer)?;
+        let mut changes = false;
         let stopped = loop {
             self.attend(observer)?;
             let asked = match self.asked.pop_front() {
@@ -332,23 +356,38 @@ impl Run<'_> {
                 | Some(Agreed::Interlude(Interlude::Asked(
                     Request::Pause | Request::Stop | Request::Leave(_),
                 ))) => {}
-                Some(Agreed::Interlude(Interlude::Asked(Request::Resume))) => break None,
+                Some(Agreed::Interlude(Interlude::Asked(Request::Resume))) => {
+                    self.has_done(Request::Resume);
+                    break None;
+                }
                 Some(Agreed::Interlude(Interlude::Asked(Request::Save))) => {
                     self.save_now(metrics.as_deref_mut(), observer)?;
                     self.settle(observer)?;
+                    self.has_done(Request::Save);
                 }
-                // Whoever is in the next world pauses again.
+                // Whoever is in the next world pauses again, also where another rank has the desk there.
                 Some(Agreed::Interlude(other)) => {
                     self.asked.push_front(other);
+                    changes = true;
                     break None;
                 }
                 Some(Agreed::Stop(reason)) => break Some(reason),
             }
         };
+        if changes {
+            return Ok(None);
+        }
         self.pauses = false;
         let paused = since.elapsed().as_secs_f64();
         self.note(Doing::Training, &format!("goes on after a pause of {paused:.1} s"), observer)?;
         Ok(stopped)
+    }
+
+    /// What all ranks were asked for is done.
+    fn has_done(&mut self, request: Request) {
+        if let Some(desk) = &mut self.desk {
+            desk.is_done(request);
+        }
     }
 
     /// Begins to save what there is after the last step.
@@ -386,6 +425,39 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_not_done_is_asked_for_again_in_the_next_world() {
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = RunFolder::create(Some(&place.path().join("run")), Path::new("runs"), "n").expect("new");
+        let mut desk = Desk::open(&folder, &Started::default()).expect("writes");
+        let asked = |desk: &Desk| {
+            let job = Job::alone();
+            desk.ask_again(&job).expect("nobody else is there");
+            let next = || job.next(Duration::ZERO).expect("a sound world");
+            std::iter::from_fn(next)
+                .map(|agreed| match agreed {
+                    Agreed::Interlude(Interlude::Asked(request)) => request,
+                    Agreed::Interlude(other) => panic!("{other:?}"),
+                    Agreed::Stop(reason) => {
+                        assert_eq!(reason, StopReason::Asked);
+                        Request::Stop
+                    }
+                })
+                .take(4)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(asked(&desk), []);
+        desk.open = vec![Request::Save, Request::Pause];
+        desk.pause_wanted = true;
+        assert_eq!(asked(&desk), [Request::Save, Request::Pause], "each once");
+        desk.is_done(Request::Save);
+        assert_eq!(asked(&desk), [Request::Pause], "it goes on");
+        (desk.open, desk.pause_wanted) = (vec![Request::Pause, Request::Resume], false);
+        assert_eq!(asked(&desk), [], "one takes the other back");
+        desk.open = vec![Request::Stop];
+        assert_eq!(asked(&desk)[0], Request::Stop);
+    }
+
+    #[test]
     fn only_one_group_of_those_who_are_left_keeps_the_desk() {
         let place = tempfile::tempdir().expect("a folder");
         let folder = RunFolder::create(Some(&place.path().join("run")), Path::new("runs"), "n").expect("new");
@@ -395,7 +467,7 @@ mod tests {
         first.tell(Doing::Paused, 5).expect("writes");
         let next = Desk::take_over(&folder, &started, 1, false).expect("the first has met nobody again");
         assert!(next.pause_wanted, "it is a pause that goes on");
-        assert_eq!(Request::take(&folder.requests()).expect("reads").len(), 1, "what nobody has heard stays");
+        assert_eq!(Request::take(&folder.requests()).len(), 1, "what nobody has heard stays");
         // One that was taken for dead wakes up: what it says is not written, and it does not go on.
         first.tell(Doing::Training, 6).expect("nothing to write");
         let there = RunState::read(&folder.state()).expect("reads");

@@ -1,6 +1,6 @@
 //! The index of a checkpoint: which files there are, and which elements of which tensor lie where.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -114,7 +114,29 @@ impl Index {
                 )));
             }
         }
+        index.check_once().map_err(damaged)?;
         Ok(index)
+    }
+
+    /// Checks that nothing is there twice, in a file or of a tensor: what reading takes is then no more than what files have.
+    fn check_once(&self) -> Result<(), String> {
+        let mut stored = BTreeSet::new();
+        let mut there: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+        for piece in &self.tensors {
+            let Piece { kind, name, shape, file, key, .. } = piece;
+            if !stored.insert((file, key)) {
+                return Err(format!(
+                    "says of two pieces that they are `{key}` of {file}, of {kind} `{name}` for one"
+                ));
+            }
+            let all = shape.iter().product::<usize>();
+            let sum = there.entry((kind, name)).or_default();
+            *sum = sum.saturating_add(piece.region.len());
+            if *sum > all {
+                return Err(format!("names elements of {kind} `{name}` twice: {sum} of {all}"));
+            }
+        }
+        Ok(())
     }
 
     /// The text of the index, a line for every file and for every piece.

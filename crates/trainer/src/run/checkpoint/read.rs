@@ -171,7 +171,7 @@ impl Reader {
         let shape = &self.pieces(kind, name).first().ok_or_else(absent)?.shape;
         let dtype = self.dtype(kind, name).ok_or_else(absent)?;
         let region = Region::whole(shape);
-        // What the pieces have is no more than there is in files; what a shape claims may be.
+        // What the pieces have is no more than there is in files, as none is there twice; what a shape claims may be.
         let there: usize = self.pieces(kind, name).iter().map(|piece| piece.region.len()).sum();
         let mut all = Vec::with_capacity(region.len().min(there) * dtype.size_in_bytes());
         self.read_bytes(kind, name, &region, |_, bytes| {

@@ -6,6 +6,8 @@
 //! the run.
 
 mod embeddings;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod networks;
 mod vectors;
 

@@ -161,8 +161,22 @@ impl<'a> Paths<'a> {
         view.beside.iter().filter_map(last_of).max_by(|a, b| a.end.total_cmp(&b.end))
     }
 
-    /// Goes back through an operation, to the rank that came to it last. A wait that it ends began at `waited`.
+    /// Goes back through an operation, to the rank that came to it last, and through those that it had to wait for. A wait that it
+    /// ends began at `waited`.
     fn through(&self, walk: &mut Walk, operation: &'a FileEvent, waited: f64) {
+        let mut next = Some((operation, waited));
+        while let Some((operation, waited)) = next {
+            next = self.through_one(walk, operation, waited);
+        }
+    }
+
+    /// Goes back through one operation: the one before it on its thread and where that begins, if it had to wait for that.
+    fn through_one(
+        &self,
+        walk: &mut Walk,
+        operation: &'a FileEvent,
+        waited: f64,
+    ) -> Option<(&'a FileEvent, f64)> {
         let own = (walk.rank, operation);
         let all = collective(operation).and_then(|key| self.collectives.get(&key));
         let (last, theirs) = all
@@ -175,11 +189,12 @@ impl<'a> Paths<'a> {
         let rank = self.views[walk.rank].rank;
         if theirs.begin >= walk.at {
             // Clocks are not that exact.
-            return walk.add(rank, &operation.name, Category::Communication, waited);
+            walk.add(rank, &operation.name, Category::Communication, waited);
+            return None;
         }
         walk.add(rank, &operation.name, Category::Communication, theirs.begin);
         walk.rank = last;
-        let Some((_, issued)) = theirs.issued else { return };
+        let (_, issued) = theirs.issued?;
         // What was before it on its thread, if that is why it had to wait.
         let view = &self.views[last];
         let thread =
@@ -189,9 +204,12 @@ impl<'a> Paths<'a> {
         match before.filter(|before| before.end > issued && before.begin < walk.at) {
             Some(before) => {
                 walk.add(view.rank, "between operations", Category::Communication, before.end);
-                self.through(walk, before, before.begin);
+                Some((before, before.begin))
             }
-            None => walk.add(view.rank, "issued and not begun", Category::Communication, issued),
+            None => {
+                walk.add(view.rank, "issued and not begun", Category::Communication, issued);
+                None
+            }
         }
     }
 }

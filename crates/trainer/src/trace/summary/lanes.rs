@@ -148,7 +148,7 @@ impl StepLanes {
     /// Some steps of a trace of this program: up to three from the one of median length on, and the slowest if it is none of them
     /// and much slower. At most so many ranks are shown. Nothing of a trace without steps that all ranks have recorded.
     pub fn of(file: &TraceFile, ranks: usize) -> Vec<Self> {
-        if !file.is_own {
+        if !file.is_own || ranks == 0 {
             return Vec::new();
         }
         let views = file.ranks().into_iter().map(|rank| RankView::new(rank, file.of_rank(rank)));

@@ -32,11 +32,12 @@ pub(super) fn near(address: &str) -> Vec<usize> {
 }
 
 /// The numbers of a file of ranges, such as `0-3,8`; none if it cannot be read.
-fn listed(file: &Path) -> Vec<usize> {
+pub(crate) fn listed(file: &Path) -> Vec<usize> {
     let text = fs::read_to_string(file).unwrap_or_default();
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(first.parse().ok()?..=last.parse().ok()?)
+        // More cores than the system can name there are not.
+        Some(first.parse::<usize>().ok()?..=last.parse::<usize>().ok()?.min(CpuSet::MAX_CPU - 1))
     };
     text.trim().split(',').filter_map(range).flatten().collect()
 }

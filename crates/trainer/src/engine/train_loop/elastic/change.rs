@@ -56,15 +56,22 @@ impl Run<'_> {
         self.begin_world(Instant::now(), (true, newcomers), observer)
     }
 
-    /// Takes part in the world that others have let this rank come to.
+    /// Takes part in the world that others have let this rank come to, or, if a rank is lost meanwhile, in the next one.
     ///
     /// # Errors
-    /// If a rank is lost meanwhile: then this one is not among those who go on.
+    /// Those of meeting the others, and what this rank cannot do.
     pub(in crate::engine::train_loop) fn take_part(
         &mut self,
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
-        self.settle_in(Instant::now(), None, observer)
+        let since = Instant::now();
+        match self.settle_in(since, None, observer) {
+            Err(error) if error.is_loss() => {
+                tracing::warn!("{error}, before this rank took part; those who are left meet again");
+                self.begin_world(since, (false, Vec::new()), observer)
+            }
+            other => other,
+        }
     }
 
     /// Leaves the others to themselves, who have agreed on it.
@@ -113,7 +120,8 @@ impl Run<'_> {
         loop {
             let (joins, config) = (self.folder.joins(), self.config);
             let invite = |place: &WorldConfig| invite_to(place, &joins, &newcomers);
-            let begun = self.distributed.begin_epoch(config, (planned, &newcomers), &invite);
+            let step = self.state.step;
+            let begun = self.distributed.begin_epoch(config, (planned, &newcomers, step), &invite);
             let gone_on = begun.and_then(|(before, old)| {
                 self.state.release();
                 drop(old);
@@ -134,6 +142,11 @@ impl Run<'_> {
     /// Keeps what this rank has of the last steps that it has finished.
     fn hold(&mut self) -> Result<(), TrainError> {
         let Some(elastic) = &mut self.elastic else { return Ok(()) };
+        if elastic.is_new {
+            // What it was built with is nobody's state.
+            elastic.members = self.distributed.numbers();
+            return Ok(());
+        }
         if !elastic.may_tear && !elastic.held.is_empty() {
             return Ok(());
         }
@@ -209,7 +222,13 @@ impl Run<'_> {
             self.keep_the_desk(first_written, observer)?;
         }
         self.tell_of_change(noticed, &all, bytes, observer);
+        if let Some(reason) = &self.stops {
+            self.distributed.job().request_stop(reason)?;
+        }
+        self.go_on_if_enough(observer)?;
+        // Only now, as who is lost while the others save what is finished has them meet again, with what they held.
         if let Some(elastic) = &mut self.elastic {
+            elastic.is_new = false;
             // What was held of shards is needed until there are copies for this world.
             if let Some(copies) = &mut elastic.copies {
                 copies.clear();
@@ -217,10 +236,7 @@ impl Run<'_> {
                 elastic.held.clear();
             }
         }
-        if let Some(reason) = &self.stops {
-            self.distributed.job().request_stop(reason)?;
-        }
-        self.go_on_if_enough(observer)
+        Ok(())
     }
 
     /// Goes back to the newest checkpoint, as nobody has what a lost rank held.

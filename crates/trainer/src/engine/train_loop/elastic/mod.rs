@@ -34,7 +34,7 @@ use super::Run;
 use super::losses::Told;
 use crate::config::Config;
 use crate::engine::TrainError;
-use crate::engine::distributed::Network;
+use crate::engine::distributed::{Distributed, Network};
 use crate::engine::observer::StepReport;
 use crate::engine::training::Task;
 use crate::run::WorldChange;
@@ -61,6 +61,8 @@ pub(in crate::engine::train_loop) struct Elastic<'a> {
     on_device: bool,
     /// Whether neighbours keep copies for each other.
     redundant: bool,
+    /// Whether this rank has come to the others and has nothing yet of what they have.
+    is_new: bool,
     /// The numbers of the ranks of that world.
     members: Vec<usize>,
     /// What it has told of its losses.
@@ -88,8 +90,9 @@ impl<'a> Elastic<'a> {
     pub(in crate::engine::train_loop) fn of(
         config: &Config,
         task: &'a Task,
-        on_device: bool,
+        distributed: &Distributed,
     ) -> Option<Self> {
+        let on_device = !distributed.device().place().is_host();
         let is_sharded = config.train.strategy.layout.optimizer == Layout::Sharded;
         let redundant = config.elastic.redundancy > 0;
         let copied = on_device || is_sharded && (redundant || !config.has_lone_shards());
@@ -101,6 +104,7 @@ impl<'a> Elastic<'a> {
             may_tear: is_sharded || on_device,
             on_device,
             redundant,
+            is_new: distributed.has_joined(),
             reached: 0,
             held: Vec::new(),
             members: Vec::new(),
@@ -115,6 +119,11 @@ impl<'a> Elastic<'a> {
     /// Seconds from noticing a change to the next step that was done: the longest since this was last asked.
     pub(in crate::engine::train_loop) fn take_recovered(&mut self) -> Option<f64> {
         self.recovered.take()
+    }
+
+    /// Whether this rank has come and does not take part yet.
+    pub(in crate::engine::train_loop) fn is_new(&self) -> bool {
+        self.is_new
     }
 
     /// All changes so far.

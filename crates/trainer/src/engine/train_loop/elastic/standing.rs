@@ -160,7 +160,8 @@ pub(super) fn told_of(all: &[Standing], step: u64, ranks: usize, logical: Option
 impl Run<'_> {
     /// Where this rank is, in the world that it has come to from another one, or as a newcomer.
     pub(super) fn standing_in_new_world(&mut self, before: Option<&Before>) -> Result<Standing, TrainError> {
-        let Some(elastic) = self.elastic.as_ref().filter(|_| before.is_some()) else {
+        let Some(elastic) = self.elastic.as_ref().filter(|elastic| before.is_some() && !elastic.is_new)
+        else {
             return Ok(Standing { is_new: true, ..Standing::default() });
         };
         let versions: Vec<Version> = elastic.held.iter().map(Version::from).collect();

@@ -1,0 +1,239 @@
+//! What a rank's watch makes of what other ranks say, for the fuzzer of this workspace.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, bounded};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::task::yield_now;
+
+use super::frame::{self, Message};
+use super::{
+    Caller, Calling, Command, Connection, Doors, Heartbeat, Met, Regrouping, Request, Succession, Unmet,
+    Wanted, Watched,
+};
+use crate::failure::Cause;
+
+/// How many ranks there are.
+const WORLD: usize = 4;
+
+/// The rank that is the hub at first.
+const HUB: usize = 0;
+
+/// Bytes that a connection holds: more than any input comes to, so that whoever does not read holds nobody up.
+const ROOM: usize = 4 << 20;
+
+/// So long that nobody's silence counts.
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// How often every task has its turn until all have done what they can.
+const TURNS: usize = 8;
+
+/// What somebody does.
+enum Word {
+    /// It says this. The rank whose watch is tried wants what it would say this for.
+    Says(Message),
+    /// Its connection breaks.
+    Breaks,
+    /// It has lost the hub and knocks at this rank's door.
+    Knocks,
+}
+
+/// What happens around a rank.
+struct Script {
+    /// The rank whose watch is tried.
+    own: usize,
+    /// Ranks whose processes have ended.
+    ended: Vec<usize>,
+    /// By whom, and what, one after the other.
+    said: Vec<(usize, Word)>,
+}
+
+fn rank(value: &Value) -> Option<usize> {
+    value.as_u64().map(|rank| (rank % WORLD as u64) as usize)
+}
+
+impl Script {
+    /// What is in JSON; what is not is left out. A message that is none breaks the connection, as bytes do that are none.
+    fn of(value: &Value) -> Self {
+        let list =
+            |name: &str| value.get(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let word = |value: &Value| match value.as_str() {
+            Some("Knock") => Word::Knocks,
+            _ => serde_json::from_value(value.clone()).map_or(Word::Breaks, Word::Says),
+        };
+        let said = |item: &Value| Some((rank(item.get(0)?)?, word(item.get(1)?)));
+        Self {
+            own: value.get("own").and_then(rank).unwrap_or(HUB),
+            ended: list("ended").iter().filter_map(rank).collect(),
+            said: list("said").iter().filter_map(said).collect(),
+        }
+    }
+
+    /// What the ranks say, whom a rank below which they are finds behind their doors: each opens once.
+    fn behind_doors(&mut self) -> BTreeMap<usize, Vec<Message>> {
+        let mut behind: BTreeMap<usize, Vec<Message>> = BTreeMap::new();
+        let mut rest = Vec::new();
+        for (rank, word) in std::mem::take(&mut self.said) {
+            match word {
+                Word::Says(message) if HUB < rank && rank < self.own => {
+                    behind.entry(rank).or_default().push(message);
+                }
+                word => rest.push((rank, word)),
+            }
+        }
+        self.said = rest;
+        behind
+    }
+}
+
+/// The doors of the others.
+struct Behind {
+    ended: Vec<usize>,
+    said: Mutex<BTreeMap<usize, Vec<Message>>>,
+}
+
+impl Doors for Behind {
+    fn call(&self, rank: usize) -> Calling {
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner).remove(&rank);
+        Box::pin(async move {
+            let (here, mut there) = duplex(ROOM);
+            for message in said.ok_or("nobody is there")? {
+                frame::write(&mut there, &message).await.map_err(|error| error.to_string())?;
+            }
+            Ok(Box::new(here) as Connection)
+        })
+    }
+
+    fn has_ended(&self, rank: usize) -> bool {
+        self.ended.contains(&rank)
+    }
+
+    fn address(&self, _: usize) -> IpAddr {
+        Ipv4Addr::LOCALHOST.into()
+    }
+}
+
+/// What has become of a rank's wish to meet those who are left.
+type Answered = Receiver<Result<Regrouping, Unmet>>;
+
+/// What the rank's own program wants that has its watch say this.
+fn command(message: Message, wishes: &mut Vec<Answered>) -> Option<Command> {
+    Some(match message {
+        Message::Regroup => {
+            let (answer, answered) = bounded(1);
+            wishes.push(answered);
+            Command::Regroup(Wanted { port: 7, answer })
+        }
+        Message::Ask { communicator } => Command::Ask(communicator, bounded(1).0),
+        Message::Notice { name, payload } => Command::Announce(name, payload),
+        Message::RequestStop { reason, goes_on } => Command::Stop(Request { reason, goes_on }),
+        Message::Departed { .. } => Command::Depart(bounded(0).0),
+        Message::Lost { rank } => Command::Broken(Cause::Lost(rank), bounded(0).0),
+        Message::Aborted { rank, reason } => Command::Broken(Cause::Aborted(rank, reason), bounded(0).0),
+        _ => return None,
+    })
+}
+
+async fn settle() {
+    for _ in 0..TURNS {
+        yield_now().await;
+    }
+}
+
+/// Those who meet are ranks of the world, each once, in their order, by which they are numbered anew.
+fn check(members: &[usize]) {
+    assert!(members.iter().all(|member| *member < WORLD), "{members:?} are to meet, of {WORLD} ranks");
+    assert!(members.is_sorted_by(|a, b| a < b), "{members:?} are to meet, which is no order");
+}
+
+/// Everybody around the rank: says what the script has, hangs up, and reads what the rank has said.
+async fn others(
+    Script { own, said, .. }: Script,
+    mut ends: BTreeMap<usize, DuplexStream>,
+    (commands, callers): (UnboundedSender<Command>, UnboundedSender<Caller>),
+) {
+    let (mut wishes, mut over) = (Vec::new(), Vec::new());
+    settle().await;
+    for (rank, word) in said {
+        match word {
+            Word::Says(message) if rank == own => {
+                // The watch may have ended.
+                let _ = command(message, &mut wishes).map(|command| commands.send(command));
+            }
+            Word::Says(message) => {
+                if let Some(end) = ends.get_mut(&rank) {
+                    let _ = frame::write(end, &message).await;
+                }
+            }
+            Word::Breaks => {
+                if let Some(mut end) = ends.remove(&rank) {
+                    let _ = end.shutdown().await;
+                    over.push(end);
+                }
+            }
+            Word::Knocks if rank != own => {
+                let (here, there) = duplex(ROOM);
+                if let Some(mut end) = ends.insert(rank, there) {
+                    let _ = end.shutdown().await;
+                    over.push(end);
+                }
+                let _ = callers.send((rank, Box::new(here)));
+            }
+            Word::Knocks => {}
+        }
+        settle().await;
+    }
+    for mut end in ends.into_values() {
+        let _ = end.shutdown().await;
+        over.push(end);
+    }
+    settle().await;
+    drop((commands, callers));
+    for mut end in over {
+        let mut heard = Vec::new();
+        let _ = end.read_to_end(&mut heard).await;
+        let mut rest = heard.as_slice();
+        while !rest.is_empty() {
+            match frame::read(&mut rest).await {
+                Ok(Message::Regrouped { members, .. }) => check(&members),
+                Ok(_) => {}
+                Err(error) => panic!("a rank has said what is no message: {error}"),
+            }
+        }
+    }
+    for answered in wishes {
+        if let Ok(Ok(Regrouping { members, .. })) = answered.try_recv() {
+            check(&members);
+        }
+    }
+}
+
+/// A rank's watch in a world of four ranks, around which happens what is in JSON: as the hub, as another rank, and as one that
+/// follows a hub that is lost or looks for who does.
+pub(crate) async fn watched(bytes: &[u8]) -> Result<(), serde_json::Error> {
+    let mut script = Script::of(&serde_json::from_slice(bytes)?);
+    let own = script.own;
+    let doors = Behind { ended: script.ended.clone(), said: Mutex::new(script.behind_doors()) };
+    let (commands, receiver) = unbounded_channel();
+    let (calling, callers) = unbounded_channel();
+    let succession = Succession::new((own, WORLD), Arc::new(doors), callers);
+    let mut ends = BTreeMap::new();
+    let mut connection = |rank| -> Connection {
+        let (here, there) = duplex(ROOM);
+        ends.insert(rank, there);
+        Box::new(here)
+    };
+    let met = match own {
+        HUB => Met::Hub((1..WORLD).map(|rank| (rank, connection(rank))).collect()),
+        _ => Met::Leaf(connection(HUB)),
+    };
+    let heartbeat = Heartbeat { interval: HOUR, timeout: HOUR };
+    let watch = super::watch(heartbeat, met, receiver, Watched::default(), succession);
+    tokio::join!(watch, others(script, ends, (commands, calling)));
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! Readers of bytes that other ranks send, for the fuzzer of this workspace. Each takes any bytes; what it must never do is to panic,
+//! and what else it must hold is asserted here.
+
+use crate::codec::{CodecKind, CodecSettings, PushCodec, WeightRounding};
+use crate::message::{Kind, Message};
+use crate::parameter_server::fuzzing::{Choice, server_hears, worker_hears};
+use crate::rehearsed::{Said, taken, world};
+use crate::{Result, gossip};
+
+/// How many codecs [`push_of`] tells apart.
+pub const CODECS: u8 = 10;
+
+/// The values of the kinds of messages, for whoever makes some.
+pub const KINDS: std::ops::RangeInclusive<u64> = Kind::Push as u64..=Kind::ValuesCoded as u64;
+
+/// The most numbers that a message is read as.
+const LONGEST: usize = 4096;
+
+/// The codec of a number below [`CODECS`]: those by which gradients are pushed, and then that of rounded values.
+fn codec(number: u8) -> Result<PushCodec> {
+    let pushing = CodecKind::ALL.iter().filter(|kind| kind.pushes() && **kind != CodecKind::None);
+    let pushing = pushing.copied().nth(usize::from(number % CODECS)).and_then(|kind| {
+        let settings = CodecSettings { kind, density: 0.1, chunk: 16, ..CodecSettings::default() };
+        settings.codec().transpose()?.map(|codec| codec.push()).transpose()
+    });
+    pushing.unwrap_or_else(|| WeightRounding::Int8 { chunk: 3 }.codec())
+}
+
+/// A message of numbers by a codec, as ranks make it.
+///
+/// # Errors
+/// Those of the codec.
+pub fn push_of(number: u8, values: &[f32]) -> Result<Vec<u8>> {
+    codec(number)?.message(values)
+}
+
+/// What a codec is called.
+pub fn push_name(number: u8) -> &'static str {
+    codec(number).map_or("none", |codec| codec.name())
+}
+
+/// The most bytes of a message of so many numbers by a codec.
+///
+/// # Errors
+/// Those of the codec.
+pub fn push_len(number: u8, len: usize) -> Result<usize> {
+    Ok(codec(number)?.message_len(len) as usize)
+}
+
+fn bits(numbers: &[f32]) -> Vec<u32> {
+    numbers.iter().map(|number| number.to_bits()).collect()
+}
+
+/// What gradients and values are on their way: a byte that says by which codec, two that say how many numbers there are, and a
+/// message. What is decoded does not depend on what was there before, and can be sent again.
+pub fn pushes(bytes: &[u8]) {
+    let Some(([number, low, high], message)) = bytes.split_first_chunk::<3>() else { return };
+    let Ok(codec) = codec(*number) else { unreachable!("codecs with sound settings") };
+    let len = usize::from(u16::from_le_bytes([*low, *high])) % LONGEST;
+    let (mut one, mut other) = (vec![0.0; len], vec![1.0; len]);
+    let decoded =
+        [codec.decode(message, &mut one), codec.decode(message, &mut other)].map(|came| came.is_ok());
+    assert_eq!(decoded[0], decoded[1], "what was there before counts");
+    if !decoded[0] {
+        return;
+    }
+    assert_eq!(bits(&one), bits(&other), "what was there before counts");
+    let Ok(again) = codec.message(&one) else { panic!("what came cannot be sent") };
+    assert!(again.len() as u64 <= codec.message_len(len), "a message is longer than said");
+    assert!(codec.decode(&again, &mut other).is_ok(), "what was sent cannot be read");
+    if codec.name() == CodecKind::Lossless.name() {
+        assert_eq!(bits(&one), bits(&other), "something was lost");
+    }
+}
+
+/// A channel on which a rank sends to itself.
+const ECHO: u32 = 9;
+
+/// All channels.
+const CHANNELS: [u32; 3] = [1, 2, ECHO];
+
+/// What is said: by whom, how many bytes, and these.
+fn said(mut bytes: &[u8]) -> Vec<Said> {
+    let mut all = Vec::new();
+    while let Some(([from, low, high], rest)) = bytes.split_first_chunk::<3>() {
+        let length = usize::from(u16::from_le_bytes([*low, *high])).min(rest.len());
+        let (message, rest) = rest.split_at(length);
+        all.push(Said { from: usize::from(*from) % world().len(), bytes: message.to_vec() });
+        bytes = rest;
+    }
+    all
+}
+
+/// Sends a message to whoever sends it; what comes.
+fn echo(message: &Message) -> Result<Vec<u8>> {
+    message.send(&world()[0], 0, ECHO)?;
+    Ok(world()[0].recv_any(ECHO)?.1)
+}
+
+/// A message as ranks write it: its kind, the number of an attempt or a version, a bucket, a learning rate, and numbers or what a
+/// codec has made of them.
+///
+/// # Errors
+/// If there is no such kind.
+pub fn message_of(
+    kind: u64,
+    (number, bucket, rate): (u64, usize, f64),
+    values: &[f32],
+    coded: &[u8],
+) -> Result<Vec<u8>> {
+    let mut header = [0; 32];
+    header[..8].copy_from_slice(&kind.to_le_bytes());
+    let (values, coded) = (values.to_vec(), coded.to_vec());
+    echo(&Message { number, bucket, rate, values, coded, ..Message::read(&header)? })
+}
+
+/// What ranks say to each other that do not take every step together: a byte that says who hears it, one for its options, one for
+/// its codec, and what each says. What is a message is written as it was read.
+pub fn strategy_messages(bytes: &[u8]) {
+    let Some(([role, options, codec], rest)) = bytes.split_first_chunk::<3>() else { return };
+    for rank in 0..world().len() {
+        for channel in CHANNELS {
+            assert!(taken(rank, channel).is_ok(), "a word has broken the world");
+        }
+    }
+    let said = said(rest);
+    for Said { bytes, .. } in &said {
+        if let Ok(message) = Message::read(bytes) {
+            let written = echo(&message).unwrap_or_else(|error| panic!("it cannot be sent: {error}"));
+            assert_eq!(written, *bytes, "{message:?}");
+        }
+    }
+    let choice = Choice { options: *options, codec: *codec };
+    // Whoever hears may refuse.
+    let _ = match role % 5 {
+        0 => server_hears(choice, &said),
+        1 => worker_hears(choice, &said),
+        2 => {
+            gossip::fuzzing::pair_hears(&said);
+            Ok(())
+        }
+        3 => gossip::fuzzing::round_hears(false, &said),
+        _ => gossip::fuzzing::round_hears(true, &said),
+    };
+}

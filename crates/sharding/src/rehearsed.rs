@@ -1,0 +1,57 @@
+//! A world of threads in which drawn messages are heard, for the fuzzer of this workspace.
+
+use std::sync::OnceLock;
+
+use phalanx_collectives::{Communicator, threads};
+use phalanx_tensor::{BuildOptions, ParamStore, StoreBuilder, nn};
+
+use crate::error::Result;
+
+/// What a rank says to another, outside of what all do together.
+#[derive(Debug)]
+pub(crate) struct Said {
+    pub(crate) from: usize,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// Some ranks as threads, for all cases.
+fn ranks(of: &'static OnceLock<Vec<Communicator>>, count: usize) -> &'static [Communicator] {
+    of.get_or_init(|| threads(count).unwrap_or_else(|error| unreachable!("a world of threads: {error}")))
+}
+
+/// Three ranks that send each other messages.
+pub(crate) fn world() -> &'static [Communicator] {
+    static WORLD: OnceLock<Vec<Communicator>> = OnceLock::new();
+    ranks(&WORLD, 3)
+}
+
+/// A rank that has nobody to do something together with.
+pub(crate) fn alone() -> &'static Communicator {
+    static ALONE: OnceLock<Vec<Communicator>> = OnceLock::new();
+    &ranks(&ALONE, 1)[0]
+}
+
+/// A model of two buckets, of 8 and 3 elements.
+pub(crate) fn store() -> Result<ParamStore> {
+    let builder = StoreBuilder::new(BuildOptions::default());
+    nn::Linear::new(&builder.root().pp("a").block(), 3, 2)?;
+    nn::Linear::new(&builder.root().pp("b").block(), 2, 1)?;
+    Ok(builder.build()?)
+}
+
+/// All that has come to a rank.
+pub(crate) fn taken(rank: usize, channel: u32) -> Result<Vec<Vec<u8>>> {
+    let mut all = Vec::new();
+    while let Some((_, bytes)) = world()[rank].try_recv(channel)? {
+        all.push(bytes);
+    }
+    Ok(all)
+}
+
+/// Has it all said to rank 0, and something garbled at last, so that whoever waits for more does not wait.
+pub(crate) fn all_say(channel: u32, said: &[Said]) -> Result<()> {
+    for Said { from, bytes } in said {
+        world()[*from].send_to(0, channel, bytes)?;
+    }
+    Ok(world()[1].send_to(0, channel, &[])?)
+}

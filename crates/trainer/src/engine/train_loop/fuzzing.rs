@@ -1,0 +1,119 @@
+//! A training that goes on from any checkpoint, for the fuzzer of this workspace.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use phalanx_sharding::CodecState;
+use phalanx_tensor::Context;
+use serde_json::Map;
+
+use super::state::TrainState;
+use crate::config::Config;
+use crate::engine::checkpoint::{codec_file, codec_state, own_file};
+use crate::engine::distributed::{Distributed, Network};
+use crate::engine::training::{Task, Weights};
+use crate::engine::{Plan, TrainError, precision};
+use crate::run::checkpoint::{Aside, Checkpoint, EMA, MODEL, NewFile, NewPiece};
+
+/// What is needed to make the state of a training of one rank, again and again.
+pub struct Resumable {
+    task: Task,
+    config: Config,
+    plan: Plan,
+    distributed: Distributed,
+    context: Arc<Context>,
+    folder: PathBuf,
+}
+
+impl std::fmt::Debug for Resumable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Resumable").field("task", &self.task).finish_non_exhaustive()
+    }
+}
+
+impl Resumable {
+    /// A training of a task, without data; its folder is used where state lies in files.
+    ///
+    /// # Errors
+    /// See [`TrainError`].
+    pub fn new(task: Task, config: Config, folder: &Path) -> Result<Self, TrainError> {
+        const IMAGES: usize = 64;
+        let batch = config.train.global_batch;
+        let plan = Plan::new(&config, IMAGES).ok_or(TrainError::NoStep { images: IMAGES, batch })?;
+        let context = precision::context(&config, 1)?;
+        Ok(Self { task, config, plan, distributed: Distributed::none(), context, folder: folder.to_owned() })
+    }
+
+    /// The state before the first step.
+    fn state(&self) -> Result<TrainState, TrainError> {
+        let place = self.distributed.device().place();
+        let built = self.task.build(&self.config, None, Weights::Here, place)?;
+        let (plan, context) = (&self.plan, self.context.clone());
+        TrainState::new(&self.config, built, plan, &self.distributed, context, &self.folder)
+    }
+
+    /// Saves the state as after step `step`, with averages that are the weights, what a codec has kept for the first network, and what
+    /// this rank has for itself of that.
+    ///
+    /// # Errors
+    /// See [`TrainError`].
+    pub fn save(
+        &self,
+        checkpoints: &Path,
+        step: u64,
+        (kept, own): (CodecState, CodecState),
+    ) -> Result<Checkpoint, TrainError> {
+        let mut state = self.state()?;
+        state.step = step;
+        let mut told = Map::new();
+        let mut files = state.parts(&self.distributed, &mut told)?;
+        if self.config.train.ema > 0.0 {
+            files.push(averages(&files));
+        }
+        let network = state.networks().next().map(Network::name).unwrap_or_default();
+        files.extend(codec_file(vec![(network, kept)], 0, 1)?);
+        files.extend(own_file(vec![(network, own)], 0, 1)?);
+        let aside = Aside::create(checkpoints, step, 1)?;
+        aside.write(0, files)?;
+        Ok(aside.commit(1, told, 1)?)
+    }
+
+    /// Goes on from a checkpoint. What was loaded is what is held then, and another state goes on from that in the same way.
+    ///
+    /// # Errors
+    /// If the checkpoint is of another training, or damaged.
+    pub fn resume(&self, checkpoint: &Checkpoint) -> Result<(), TrainError> {
+        let mut state = self.state()?;
+        state.load(&self.distributed, checkpoint)?;
+        let held = state.held()?;
+        assert_eq!(held.step, checkpoint.step(), "it goes on after another step");
+        let mut other = self.state()?;
+        let loaded = other.load_from(&self.distributed, &held.reader(), held.step, &held.state);
+        assert!(loaded.is_ok(), "what was loaded is refused: {:?}", loaded.err());
+        assert_eq!(other.held()?, held, "what was loaded is not what is held");
+        Ok(())
+    }
+
+    /// What a codec has kept for the first network.
+    ///
+    /// # Errors
+    /// If ranks were more than one, or a file is damaged.
+    pub fn kept(&self, checkpoint: &Checkpoint) -> Result<CodecState, TrainError> {
+        let state = self.state()?;
+        let network = state.networks().next().map(Network::name).unwrap_or_default();
+        codec_state(&checkpoint.reader(), network, 0, 1)
+    }
+}
+
+/// Averages that are the weights which these files have.
+fn averages(files: &[NewFile]) -> NewFile {
+    let weights = files.iter().flat_map(|file| &file.pieces).filter(|piece| piece.kind == MODEL);
+    let average = |of: &NewPiece| {
+        let (kind, key) = (EMA.to_owned(), format!("{EMA}.{}", of.name));
+        let (name, shape, region) = (of.name.clone(), of.shape.clone(), of.region.clone());
+        let values: Tensor = of.values.clone();
+        NewPiece { kind, name, shape, region, key, values }
+    };
+    NewFile { name: "ema.safetensors".to_owned(), pieces: weights.map(average).collect() }
+}

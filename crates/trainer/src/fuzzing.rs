@@ -1,0 +1,105 @@
+//! Readers that are this crate's own, for the fuzzer of this workspace. Each takes any bytes, or files of any; what it must never do
+//! is to panic, and what else it must hold is asserted here.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use phalanx_collectives::{Algorithm, Communicator, threads};
+use phalanx_sharding::{Bucket, CodecKind, CodecSettings, CodecState, Keeps, MatrixRange, Peers};
+
+use crate::Program;
+use crate::cluster::Queued;
+pub use crate::engine::Resumable;
+use crate::engine::TrainError;
+use crate::usage::ProcessUsage;
+
+/// The training that a preset of a program describes, without data.
+///
+/// # Errors
+/// If there is no such preset or task; and see [`TrainError`].
+pub fn training(program: &Program, preset: &str, folder: &Path) -> Result<Resumable, TrainError> {
+    let resolved = program.resolve(preset, &[]).map_err(|error| TrainError::Setup(error.to_string()))?;
+    let no_task = || TrainError::Setup("the program has no such task".to_owned());
+    let task = program.task_of(&resolved.config).cloned().ok_or_else(no_task)?;
+    Resumable::new(task, resolved.config, folder)
+}
+
+/// What a user sees on the dashboard of the run in a folder that has a configuration.
+pub fn dashboard(run: &Path) {
+    crate::dashboard::fuzzing::look(run);
+}
+
+/// Vectors of captions in a file of StackGAN's, and those of some captions that may be there.
+pub fn embeddings(path: &Path) {
+    crate::tasks::fuzzing::embeddings(path);
+}
+
+/// The time that `squeue` says a job has left.
+pub fn time_left(text: &str) -> Option<Duration> {
+    crate::cluster::left(text)
+}
+
+/// The end of a job, by the variables that `get` looks up.
+pub fn end_of_job(get: &dyn Fn(&str) -> Option<String>) -> Option<SystemTime> {
+    crate::cluster::end(get)
+}
+
+/// A line of the queue, if it is one.
+pub fn queued(line: &str) -> Option<Queued> {
+    crate::cluster::queued(line).ok()
+}
+
+/// What a folder like `/proc/PID` says of its process.
+pub fn usage_of(process: &Path) -> ProcessUsage {
+    ProcessUsage::of(process)
+}
+
+/// The numbers in a file of ranges, such as `0-3,8`.
+#[cfg(target_os = "linux")]
+pub fn cores(file: &Path) -> Vec<usize> {
+    crate::engine::listed(file)
+}
+
+/// The checksums of what is in a file, each by the name that indices of checkpoints have for it.
+pub fn checksums(bytes: &[u8]) -> [(&'static str, String); 2] {
+    let fnv = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    [("blake3", blake3::hash(bytes).to_hex().to_string()), ("fnv1a64", format!("{fnv:016x}"))]
+}
+
+thread_local! {
+    /// A world of one rank.
+    static ALONE: Option<Communicator> = threads(1).ok().and_then(|mut all| all.pop());
+}
+
+/// Has a codec of each kind go on from what one has kept, with six gradients, and says what it keeps then; of those that take it.
+fn go_on(kinds: &[CodecKind], kept: &CodecState) -> Vec<CodecState> {
+    let bucket = Bucket { slot: 0, len: 6, matrices: vec![MatrixRange { range: 0..6, rows: 2 }] };
+    let of_kind = |alone: &Communicator, kind: CodecKind| {
+        let codec = CodecSettings { kind, ..CodecSettings::default() }.codec().ok().flatten()?;
+        codec.load_state(kept.clone()).ok()?;
+        let mut gradients = [0.5_f32, -1.0, 2.0, 0.0, 3.5, 1e-3];
+        let mut peers = Peers::new(alone, Algorithm::Auto);
+        codec.reduce(&bucket, gradients.as_mut_slice().into(), Keeps::All, &mut peers).ok()?;
+        let state = codec.state();
+        assert!(state.is_ok(), "a codec that has worked does not say what it keeps");
+        state.ok()
+    };
+    ALONE.with(|alone| {
+        let alone = alone.iter().flat_map(|alone| kinds.iter().map(move |kind| (alone, *kind)));
+        alone.filter_map(|(alone, kind)| of_kind(alone, kind)).collect()
+    })
+}
+
+/// What a codec of each kind keeps after its first step, of those that keep something.
+pub fn kept_by_codecs() -> Vec<CodecState> {
+    let mut all = go_on(CodecKind::ALL, &CodecState::new());
+    all.retain(|kept| !kept.is_empty());
+    all
+}
+
+/// Codecs of all kinds go on from what one has kept.
+pub fn codecs(kept: &CodecState) {
+    let _ = go_on(CodecKind::ALL, kept);
+}

@@ -1,0 +1,146 @@
+//! Lists that go with data: classes and their names, windows of a text, pictures that are given one by one, and vectors of captions.
+
+use candle_core::{Device, Tensor};
+use image::ImageFormat;
+use phalanx_data::{
+    Dataset, Exclusions, ShardsConfig, ShardsDataset, Split, TextFile, TextFileConfig, TextSample, TextUnit,
+    open_imagenet,
+};
+use phalanx_tensor::io::save_safetensors;
+use phalanx_trainer::fuzzing;
+use phalanx_trainer::run::{read_mask, read_picture};
+
+use super::files::{self, folder};
+use super::pictures::picture;
+use super::shards::tar;
+use super::{Target, tensors};
+
+/// ImageNet as torchvision wants it and as Kaggle gives it, shards with names of classes, a text, and a picture.
+fn lists() -> Vec<Vec<u8>> {
+    let (jpeg, png) = (picture(ImageFormat::Jpeg), picture(ImageFormat::Png));
+    let shard = tar(&[("a.png", &png), ("a.cls", b"1"), ("b.png", &png), ("b.cls", b"0")]);
+    let table = b"ImageId,PredictionString\nILSVRC2012_val_00000001,n01440764 1 2 3 4\nILSVRC2012_val_00000002,n01443537 0 0 9 7 n01443537 1 1 2 2 \n";
+    vec![
+        files::join([
+            ("imagenet/train/n01440764/a.JPEG", jpeg.as_slice()),
+            ("imagenet/train/n01443537/b.JPEG", &jpeg),
+            ("imagenet/val/n01440764/c.JPEG", &jpeg),
+            (
+                "imagenet/words.txt",
+                b"n01440764\ttench, Tinca tinca\nn01443537\tgoldfish\nn00000001\tentity\n",
+            ),
+            ("shards/s.tar", &shard),
+            ("names", b"gull\nwren\n"),
+            ("text", b"a text of some words, and of some lines\nof which windows are cut\n"),
+            ("picture.png", &png),
+        ]),
+        files::join([
+            ("imagenet/ILSVRC/Data/CLS-LOC/train/n01440764/a.JPEG", jpeg.as_slice()),
+            ("imagenet/ILSVRC/Data/CLS-LOC/train/n01443537/b.JPEG", &jpeg),
+            ("imagenet/ILSVRC/Data/CLS-LOC/val/ILSVRC2012_val_00000001.JPEG", &jpeg),
+            ("imagenet/ILSVRC/Data/CLS-LOC/val/ILSVRC2012_val_00000002.JPEG", &jpeg),
+            ("imagenet/LOC_synset_mapping.txt", b"n01440764 tench, Tinca tinca\nn01443537 goldfish\n"),
+            ("imagenet/LOC_val_solution.csv", table),
+            ("exclusions", b"a.JPEG\n"),
+            ("shards/s.tar", &shard),
+            ("shards/classes.txt", b"gull\nwren\n"),
+        ]),
+    ]
+}
+
+/// Reads all of it.
+fn read_lists(bytes: &[u8]) {
+    let place = folder();
+    files::write(bytes, place.path());
+    let excluded = Exclusions::read(place.path().join("exclusions")).unwrap_or_default();
+    for split in [Split::Train, Split::Test] {
+        let Ok(images) = open_imagenet(place.path().join("imagenet"), split, 1, &excluded) else { continue };
+        for sample in 0..images.len().min(2) {
+            let _ = (images.get(sample, 0), images.file(sample));
+        }
+    }
+    let names = Some(place.path().join("names")).filter(|names| names.exists());
+    let shards = vec![place.path().join("shards/s.tar")];
+    let config = ShardsConfig { name: "s".into(), shards, index: None, classes: names, caption_seed: 0 };
+    if let Ok(shards) = ShardsDataset::open(&config) {
+        for sample in 0..shards.len().min(2) {
+            let _ = shards.get(sample, 0);
+        }
+    }
+    read_windows(&std::fs::read(place.path().join("text")).unwrap_or_default());
+    let path = place.path().join("picture.png");
+    for size in [1, 16] {
+        if let Ok(pixels) = read_picture(&path, size) {
+            assert!(pixels.len() == 3 * size * size && pixels.iter().all(|level| level.abs() <= 1.0));
+        }
+        if let Ok(mask) = read_mask(&path, size) {
+            assert!(mask.len() == size * size && mask.iter().all(|level| [0.0, 1.0].contains(level)));
+        }
+    }
+}
+
+/// Cuts a text into windows, also such as are longer than it.
+fn read_windows(text: &[u8]) {
+    let windows = [(8, 3, TextUnit::Bytes), (4, 9, TextUnit::Characters), (usize::MAX, 1, TextUnit::Bytes)];
+    for (tokens, stride, unit) in windows {
+        for split in [Split::Train, Split::Test] {
+            let sample = TextSample::Windows { tokens, stride };
+            let config = TextFileConfig { split, unit, sample, test_percent: 20 };
+            let Ok(text) = TextFile::from_bytes("t", text.to_vec(), config) else { continue };
+            for sample in 0..text.len().min(5) {
+                let _ = text.get(sample, 0);
+            }
+        }
+    }
+}
+
+pub(super) const LISTS: Target = Target {
+    name: "lists",
+    about: "classes and their names, windows of texts, single pictures",
+    seeds: lists,
+    words: &["n01440764", "\t", ",", "\n", "ImageId", "\u{feff}", "\0"],
+    change: files::change,
+    read: read_lists,
+    cases: 120,
+    // As for pictures in folders of classes.
+    memory: 560 << 20,
+};
+
+/// Vectors of the captions of two pictures.
+fn embeddings() -> Vec<Vec<u8>> {
+    let place = folder();
+    let path = place.path().join("vectors.safetensors");
+    let write = || -> Option<Vec<u8>> {
+        let rows = |count: usize| {
+            let values: Vec<f32> = (0..3 * count).map(|value| value as f32).collect();
+            Tensor::from_vec(values, (count, 3), &Device::Cpu).ok()
+        };
+        let tensors = [("a".to_owned(), rows(2)?), ("b".to_owned(), rows(1)?)];
+        let captions = [("a", "A small bird .\nit is  red\n".to_owned()), ("b", "a bird".to_owned())];
+        save_safetensors(&path, &tensors, &captions).ok()?;
+        std::fs::read(&path).ok()
+    };
+    let written = write();
+    assert!(written.is_some(), "vectors are written");
+    written.into_iter().collect()
+}
+
+/// Reads vectors.
+fn read_embeddings(bytes: &[u8]) {
+    let place = folder();
+    let path = place.path().join("vectors.safetensors");
+    if std::fs::write(&path, bytes).is_ok() {
+        fuzzing::embeddings(&path);
+    }
+}
+
+pub(super) const EMBEDDINGS: Target = Target {
+    name: "embeddings",
+    about: "vectors of captions in safetensors",
+    seeds: embeddings,
+    words: &["__metadata__", "\\n", "\"shape\":[2,3]", "\"shape\":[0,3]", "F32", "a bird"],
+    change: tensors::header,
+    read: read_embeddings,
+    cases: 200,
+    memory: 48 << 20,
+};
