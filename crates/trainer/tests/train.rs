@@ -155,6 +155,30 @@ fn a_resumed_run_equals_an_uninterrupted_one() {
 }
 
 #[test]
+fn a_run_that_was_lost_before_its_summary_is_concluded() {
+    let place = Place::new();
+    place.succeed("train tiny --set log.every=1 --ranks 2 --steps 5 --out run");
+    let (run, summary) = (place.run("run"), place.run("run").join("summary.json"));
+    let expected = json(&summary);
+    let before = losses(&run);
+    for resumed in ["", "--ranks 1"] {
+        // As by a kill between the last checkpoint and the summary.
+        fs::remove_file(&summary).expect("there is one");
+        let line = format!("train --resume --out run --steps 5 {resumed}");
+        let shown = place.succeed(&line);
+        assert!(!shown.contains("nothing to do"), "{shown}");
+        let told = json(&summary);
+        assert_eq!((&told["status"], &told["step"]), (&"finished".into(), &5.into()));
+        for name in ["loss", "test_loss"] {
+            assert_eq!(told["metrics"][name], expected["metrics"][name], "{name}");
+        }
+        assert_eq!(losses(&run), before, "no step is told twice");
+    }
+    let shown = place.succeed("train --resume --out run --steps 5");
+    assert!(shown.contains("nothing to do"), "{shown}");
+}
+
+#[test]
 fn strategies_give_the_same_checkpoints_and_go_on_from_each_others() {
     let place = Place::new();
     // With averages, clipping by the global norm, micro-batches, an uneven last batch of an epoch, and a last test image

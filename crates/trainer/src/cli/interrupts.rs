@@ -1,5 +1,6 @@
 //! Signals that ask the program to end: how often they came, and which came last.
 
+use std::io::IsTerminal as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -73,8 +74,8 @@ impl Interrupts {
 
     fn listen_and(heard: impl Fn(&Self) + Send + 'static) -> Result<Self, CliError> {
         let own = Self::default();
-        let ignored = ignored();
-        let heeded = SIGNALS.iter().filter(|signal| !ignored.contains(signal));
+        let outlives = outlives_its_terminal();
+        let heeded = SIGNALS.iter().filter(|signal| !(outlives && **signal == HANGUP));
         let flags = heeded.map(|signal| {
             let flag = Arc::new(AtomicBool::new(false));
             signal_hook::flag::register(*signal, flag.clone()).map(|_| (*signal, flag))
@@ -171,16 +172,20 @@ fn before_the_end(margin: Duration, tell: impl FnOnce() -> bool + Send + 'static
     Ok(())
 }
 
-/// The signals that whoever started this process has it ignore, which it goes on to do: `nohup` wants a program to outlive its
-/// terminal, and a shell without job control its programs in the background to outlive Ctrl-C. Known on Linux alone (proc_pid_status(5)).
-fn ignored() -> Vec<i32> {
-    ignored_of(&std::fs::read_to_string("/proc/self/status").unwrap_or_default())
+/// The signal of a terminal that was closed (POSIX).
+const HANGUP: i32 = 1;
+
+/// Whether whoever started this process has it ignore that a terminal is closed, to which it says nothing, as `nohup` does. (Interrupts are ignored by
+/// whatever a shell's script puts into the background, which nobody has asked for.) Known on Linux alone (proc_pid_status(5)).
+fn outlives_its_terminal() -> bool {
+    let says_nothing = !std::io::stdout().is_terminal() && !std::io::stderr().is_terminal();
+    says_nothing && ignores(&std::fs::read_to_string("/proc/self/status").unwrap_or_default(), HANGUP)
 }
 
-fn ignored_of(status: &str) -> Vec<i32> {
+fn ignores(status: &str, signal: i32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
-    (1..=64).filter(|signal| mask >> (signal - 1) & 1 == 1).collect()
+    mask >> (signal - 1) & 1 == 1
 }
 
 /// Says what a first signal does.
@@ -195,8 +200,9 @@ mod tests {
     #[test]
     fn what_is_ignored_from_the_start_is_told_by_the_system() {
         let status = "Name:\tphalanx\nSigBlk:\t0000000000000002\nSigIgn:\t0000000000001003\nSigCgt:\t0000000000000004\n";
-        assert_eq!(ignored_of(status), [1, 2, 13]);
-        assert_eq!((ignored_of(""), ignored_of("SigIgn:\tnone\n")), (vec![], vec![]));
+        let ignored: Vec<i32> = (1..=64).filter(|signal| ignores(status, *signal)).collect();
+        assert_eq!(ignored, [1, 2, 13]);
+        assert!(!ignores("", HANGUP) && !ignores("SigIgn:\tnone\n", HANGUP));
     }
 
     #[test]

@@ -192,7 +192,7 @@ impl Run<'_> {
     }
 
     /// The last losses and measures that are written, for the summary.
-    fn take_over_last(&mut self) -> Result<(), TrainError> {
+    pub(super) fn take_over_last(&mut self) -> Result<(), TrainError> {
         let losses = self.state.training.phases().into_iter().map(|phase| named(&phase.name, "loss"));
         let losses: BTreeSet<String> = losses.collect();
         for line in self.lines_until(self.state.step)? {

@@ -307,12 +307,17 @@ impl<'a> Run<'a> {
             true => self.take_part(observer)?,
             false => self.resume(observer)?,
         }
-        if self.state.step >= self.plan.stop && !self.distributed.has_joined() {
+        let is_done = self.state.step >= self.plan.stop && !self.distributed.has_joined();
+        if is_done && self.is_concluded()? {
             let (step, stop) = (self.state.step, self.plan.stop);
             observer
                 .event(&Event::Note(format!("nothing to do: {step} of {stop} steps are done; see --steps")));
             self.distributed.meet_at_the_end()?;
             return Ok(RunEnd::Finished);
+        }
+        if is_done && self.is_first() {
+            // It was lost between its last checkpoint and its summary.
+            self.take_over_last()?;
         }
         let started = self.started();
         observer.started(&started);
@@ -362,6 +367,18 @@ impl<'a> Run<'a> {
             observer.finished(&summary);
         }
         Ok(if interrupted { RunEnd::Interrupted } else { RunEnd::Finished })
+    }
+
+    /// Whether what a run that has come to its last step has come to is written down, or has more steps than are wanted now. Every rank
+    /// calls this at the same place.
+    fn is_concluded(&self) -> Result<bool, TrainError> {
+        let told = Summary::read(&self.folder.summary());
+        let is_told =
+            told.is_ok_and(|summary| summary.status == "finished") || self.state.step > self.plan.stop;
+        // Folders of several hosts need not show the same at the same moment.
+        let mut answer = [u8::from(is_told)];
+        self.distributed.broadcast_bytes(&mut answer, 0)?;
+        Ok(answer == [1])
     }
 
     /// Writes down what the run has come to, which is told on rank 0. Whoever dies before all have come this far is missed.
