@@ -9,10 +9,13 @@ pub(super) struct Curve {
 /// A factor at which each value is the mean of all before it, weighted by its powers; 0 leaves values as they are.
 pub(super) const SMOOTHING: [f64; 4] = [0.0, 0.6, 0.9, 0.98];
 
+/// The largest value that is drawn: between some that are larger a line has no end.
+const LARGEST: f64 = 1e100;
+
 impl Curve {
-    /// Adds a value, which is finite.
+    /// Adds a value, if it is finite and not so large that differences of such values are none.
     pub(super) fn push(&mut self, step: u64, value: f64) {
-        if value.is_finite() {
+        if value.abs() <= LARGEST {
             self.points.push((step as f64, value));
         }
     }
@@ -79,7 +82,9 @@ mod tests {
         for step in 1..=1000 {
             curve.push(step, if step % 2 == 0 { 1.0 } else { 3.0 });
         }
-        curve.push(1001, f64::NAN);
+        for value in [f64::NAN, f64::INFINITY, 1.5e308, -1.5e308] {
+            curve.push(1001, value);
+        }
         assert_eq!(curve.drawn(0.0, false, 2000).len(), 1000);
         assert_eq!(curve.last(), Some(1.0));
         let columns = curve.drawn(0.0, false, 50);
