@@ -11,7 +11,7 @@ const NO_SUCH_PROCESS: i32 = 3;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Process {
     /// The machine; of processes of another one nothing is known.
-    pub(crate) host: String,
+    host: String,
     id: u32,
     /// When it began, in ticks since the machine did, so that a number that was given again is told apart; none where the
     /// system does not say.

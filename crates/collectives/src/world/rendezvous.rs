@@ -216,8 +216,8 @@ pub(super) fn admit(
             hello.caller, hello.world_size
         ));
     }
-    if process.host.len() > LONGEST_NAME {
-        return refused(format!("a host whose name has {} bytes", process.host.len()));
+    if process.host().len() > LONGEST_NAME {
+        return refused(format!("a host whose name has {} bytes", process.host().len()));
     }
     match table.get(*rank) {
         Some(None) => Ok((*rank, (*data, process.clone()))),

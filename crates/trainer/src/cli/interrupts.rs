@@ -175,8 +175,9 @@ fn before_the_end(margin: Duration, tell: impl FnOnce() -> bool + Send + 'static
 /// The signal of a terminal that was closed (POSIX).
 const HANGUP: i32 = 1;
 
-/// Whether whoever started this process has it ignore that a terminal is closed, to which it says nothing, as `nohup` does. (Interrupts are ignored by
-/// whatever a shell's script puts into the background, which nobody has asked for.) Known on Linux alone (proc_pid_status(5)).
+/// Whether whoever started this process has it ignore that a terminal is closed, to which it says nothing, as `nohup` does.
+/// (Interrupts are ignored by whatever a shell's script puts into the background, which nobody has asked for.) Known on Linux
+/// alone (proc_pid_status(5)).
 fn outlives_its_terminal() -> bool {
     let says_nothing = !std::io::stdout().is_terminal() && !std::io::stderr().is_terminal();
     says_nothing && ignores(&std::fs::read_to_string("/proc/self/status").unwrap_or_default(), HANGUP)
