@@ -4,13 +4,14 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use phalanx_collectives::{
-    CommError, Communicator, ReduceOp, Regrouped, WorldConfig, connect, connect_with_listener, regroup,
-    threads,
+    CommError, Communicator, Newcomers, ReduceOp, Regrouped, WorldConfig, connect, connect_with_listener,
+    regroup, regroup_with, threads,
 };
 
 /// Set in the environment of this test program when it runs again as a rank of its own: rank, world and port.
@@ -151,6 +152,57 @@ fn those_who_are_left_go_on_whoever_is_killed_in_whatever_operation() {
             assert_eq!(met[1].len(), 2, "numbers of the world of three: {met:?}");
             assert!(matches!(error, CommError::Aborted { .. }), "{error}");
         }
+    }
+}
+
+/// Who of `ranks` meets when a newcomer is to come, is waited for so long, and does not come; and how many were told to announce it.
+fn meet_with_a_newcomer(
+    ranks: Vec<(Communicator, WorldConfig)>,
+    patience: Duration,
+) -> Vec<(Result<Vec<usize>, CommError>, usize)> {
+    let met = ranks.into_iter().map(|(comm, config)| {
+        std::thread::spawn(move || {
+            let announced = AtomicUsize::new(0);
+            let announce = |place: &WorldConfig| {
+                assert_eq!((place.rank, place.world_size), (config.world_size, config.world_size + 1));
+                announced.fetch_add(1, Ordering::SeqCst);
+            };
+            let newcomers = Newcomers { count: 1, patience, announce: &announce };
+            let met = regroup_with(&comm, &config, Some(&newcomers));
+            (met.map(|met| met.members), announced.into_inner())
+        })
+    });
+    let met: Vec<_> = met.collect();
+    met.into_iter().map(|other| other.join().expect("no panic")).collect()
+}
+
+#[test]
+fn a_newcomer_that_does_not_come_is_given_up_and_at_once_where_a_member_is_lost() {
+    // Ranks 0 and 2 of three, of which rank 1 is killed, and the two ranks of a world that stays whole.
+    for (ranks, victim) in [(3, Some(1)), (2, None)] {
+        let port = free_port();
+        let others = (0..ranks).filter(|rank| Some(*rank) != victim).map(|rank| {
+            std::thread::spawn(move || {
+                let config = config(rank, ranks, port);
+                let comm = connect(&config).expect("all come");
+                comm.all_reduce(&mut [1_i32; 3], ReduceOp::Sum).expect("a sound world");
+                (comm, config)
+            })
+        });
+        let others: Vec<_> = others.collect();
+        let victim = victim.map(|rank| child(rank, ranks, port));
+        let others: Vec<_> = others.into_iter().map(|other| other.join().expect("no panic")).collect();
+        let members: Vec<_> = others.iter().map(|(comm, _)| comm.rank()).collect();
+        let Some(mut victim) = victim else {
+            let met = meet_with_a_newcomer(others, Duration::from_secs(1));
+            assert_eq!(met, [(Ok(members.clone()), 1), (Ok(members), 0)]);
+            continue;
+        };
+        victim.kill().expect("it lives");
+        victim.wait().expect("it is dead");
+        // Whoever waits for the newcomer does so for longer than a test may take.
+        let met = meet_with_a_newcomer(others, Duration::from_secs(100_000));
+        assert_eq!(met, [(Ok(members.clone()), 0), (Ok(members), 0)]);
     }
 }
 

@@ -66,7 +66,7 @@ pub fn regroup(broken: &Communicator, config: &WorldConfig) -> Result<Regrouped>
 }
 
 /// Brings together the members of a world, of which some may be lost, as [`regroup`] does, and newcomers with them. All members call
-/// this, with as many newcomers, and keep `world` until it returns. If the newcomers do not come, or somebody is lost meanwhile, the
+/// this, with as many newcomers, and keep `world` until it returns. If the newcomers do not come, or a member is lost meanwhile, the
 /// members meet without them.
 ///
 /// # Errors
@@ -126,6 +126,8 @@ fn attempt(
     let left = control.regroup(port, until.saturating_duration_since(Instant::now()))?;
     let rank = left.members.iter().position(|member| *member == config.rank);
     let rank = rank.ok_or_else(|| config.rendezvous("those who are left count this rank among the lost"))?;
+    // What took a member may have taken newcomers, and those who are left go on at once. All of them see who is missing.
+    let newcomers = newcomers.filter(|_| left.members.len() == config.world_size);
     let connect_timeout = config.connect_timeout;
     // It listens where it does for operations too; who listens everywhere is found by the name that all know.
     let by_name = left.members.first() == Some(&0) && left.at.is_unspecified();
