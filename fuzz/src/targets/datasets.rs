@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use image::ImageFormat;
+use parquet::basic::{Compression, Encoding, GzipLevel, ZstdLevel};
 use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
-use parquet::file::properties::WriterProperties;
+use parquet::file::properties::{WriterProperties, WriterVersion};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
+use parquet::schema::types::ColumnPath;
 use phalanx_data::{
     ClipTokenizer, CocoCaptions, CocoConfig, CubConfig, CubDataset, Dataset, Exclusions, Split, TextFile,
     TextFileConfig, TextSample, TextUnit, open_cifar10,
@@ -113,12 +115,25 @@ pub(super) const CIFAR_BINARY: Target = Target {
     memory: 48 << 20,
 };
 
+/// Tables of every form that their reader has a way of its own for: compressed or not, pages of both versions, with dictionaries and
+/// without.
 fn parquet() -> Vec<Vec<u8>> {
-    let write = || -> parquet::errors::Result<Vec<u8>> {
+    let forms = [
+        (Compression::UNCOMPRESSED, WriterVersion::PARQUET_1_0, true),
+        (Compression::SNAPPY, WriterVersion::PARQUET_1_0, false),
+        (Compression::ZSTD(ZstdLevel::default()), WriterVersion::PARQUET_2_0, true),
+        (Compression::GZIP(GzipLevel::default()), WriterVersion::PARQUET_2_0, false),
+        (Compression::LZ4, WriterVersion::PARQUET_1_0, true),
+        (Compression::LZ4_RAW, WriterVersion::PARQUET_2_0, true),
+    ];
+    let write = |(compression, version, dictionary)| -> parquet::errors::Result<Vec<u8>> {
         let schema = "message schema { optional group img { optional binary bytes; optional binary path (UTF8); } optional int64 label; }";
         let schema = Arc::new(parse_message_type(schema)?);
         let mut bytes = Vec::new();
-        let properties = Arc::new(WriterProperties::builder().build());
+        let properties = WriterProperties::builder().set_compression(compression).set_writer_version(version);
+        let properties = properties.set_dictionary_enabled(dictionary);
+        let images = ColumnPath::from(vec!["img".to_owned(), "bytes".to_owned()]);
+        let properties = Arc::new(properties.set_column_encoding(images, Encoding::PLAIN).build());
         let mut writer = SerializedFileWriter::new(&mut bytes, schema, properties)?;
         let image = ByteArray::from(picture(ImageFormat::Png));
         for _ in 0..2 {
@@ -144,9 +159,9 @@ fn parquet() -> Vec<Vec<u8>> {
         writer.close()?;
         Ok(bytes)
     };
-    let bytes = write();
-    assert!(bytes.is_ok(), "a table is written");
-    bytes.into_iter().collect()
+    let tables: Vec<_> = forms.into_iter().filter_map(|form| write(form).ok()).collect();
+    assert_eq!(tables.len(), forms.len(), "tables are written");
+    tables
 }
 
 fn read_parquet(bytes: &[u8]) {

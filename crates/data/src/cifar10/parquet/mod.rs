@@ -4,6 +4,10 @@
 //! definition level per row; where it is below the column's highest, the row is null, which is an
 //! error here.
 
+mod claims;
+mod thrift;
+
+use self::claims::Allowance;
 use crate::encoded::{EncodedImages, check_label};
 use crate::error::{DataError, Result};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
@@ -40,9 +44,13 @@ fn read_file(
     fallback: &[String],
     (images, class_names): (&mut EncodedImages, &mut Option<Vec<String>>),
 ) -> Result<()> {
-    let file = std::fs::File::open(path).map_err(|error| DataError::io(path, error))?;
-    let there = file.metadata().map_err(|error| DataError::io(path, error))?.len();
-    let reader = SerializedFileReader::new(file).map_err(|error| broken(path, &error))?;
+    let io = |error| DataError::io(path, error);
+    let mut file = std::fs::File::open(path).map_err(io)?;
+    let there = file.metadata().map_err(io)?.len();
+    let claims = |reason| DataError::Parquet { file: path.to_owned(), reason };
+    claims::check_schema(&mut file, there).map_err(claims)?;
+    let reader =
+        SerializedFileReader::new(file.try_clone().map_err(io)?).map_err(|error| broken(path, &error))?;
     let metadata = reader.metadata().file_metadata();
     let said = metadata
         .key_value_metadata()
@@ -58,9 +66,10 @@ fn read_file(
     let num_classes = class_names.as_ref().map_or(fallback.len(), Vec::len);
     let image_column = find_column(metadata.schema_descr(), &IMAGE_COLUMNS, path)?;
     let label_column = find_column(metadata.schema_descr(), &[LABEL_COLUMN], path)?;
-    check_places(&reader, &[image_column, label_column], there, path)?;
+    let allowance = Allowance::of(there);
+    check_columns(&reader, &[image_column, label_column], &mut file, (there, allowance)).map_err(claims)?;
     images.begin_file(path);
-    let mut row = 0;
+    let (mut row, mut total) = (0, 0_u64);
     for group in 0..reader.num_row_groups() {
         let group = reader.get_row_group(group).map_err(|error| broken(path, &error))?;
         let (bytes, labels) =
@@ -68,6 +77,14 @@ fn read_file(
         if bytes.len() != labels.len() {
             let reason = format!("{} images but {} labels from row {row}", bytes.len(), labels.len());
             return Err(DataError::Parquet { file: path.to_owned(), reason });
+        }
+        total = bytes.iter().fold(total, |total, bytes| total.saturating_add(bytes.len() as u64));
+        if total > allowance.bytes {
+            let reason = format!(
+                "its images have {total} bytes by row {row}, more than {} of a file of {there}",
+                allowance.bytes
+            );
+            return Err(claims(reason));
         }
         for (bytes, label) in bytes.iter().zip(labels) {
             images.push(bytes.data(), check_label(label, num_classes, path, row)?);
@@ -92,21 +109,36 @@ fn find_column(schema: &SchemaDescriptor, names: &[&str], file: &Path) -> Result
     })
 }
 
-/// Checks that columns lie within a file of so many bytes, as its reader takes for granted.
-fn check_places<R: FileReader>(reader: &R, columns: &[usize], there: u64, file: &Path) -> Result<()> {
+/// Checks that columns lie within a file of so many bytes, as its reader takes for granted, and become no more than is allowed.
+fn check_columns<R: FileReader>(
+    reader: &R,
+    columns: &[usize],
+    file: &mut std::fs::File,
+    (there, allowance): (u64, Allowance),
+) -> std::result::Result<(), String> {
+    let mut total = 0_u64;
     for (number, group) in reader.metadata().row_groups().iter().enumerate() {
+        let rows = u64::try_from(group.num_rows()).unwrap_or(0);
+        total = total.saturating_add(rows);
+        if total > allowance.rows {
+            return Err(format!(
+                "{total} rows by row group {number} are more than {} of a file of {there} bytes",
+                allowance.rows
+            ));
+        }
         for column in columns.iter().map(|column| group.column(*column)) {
             let first = column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset());
-            let end = u64::try_from(first).ok().zip(u64::try_from(column.compressed_size()).ok());
-            let end = end.and_then(|(first, size)| first.checked_add(size));
-            if end.is_none_or(|end| end > there) {
-                let reason = format!(
-                    "column {} of row group {number} has {} bytes from byte {first} on, which are not all in a file of {there}",
-                    column.column_path().string(),
-                    column.compressed_size()
-                );
-                return Err(DataError::Parquet { file: file.to_path_buf(), reason });
-            }
+            let begin = u64::try_from(first).ok();
+            let end = begin.zip(u64::try_from(column.compressed_size()).ok());
+            let end = end.and_then(|(first, size)| first.checked_add(size)).filter(|end| *end <= there);
+            let (path, size) = (column.column_path().string(), column.compressed_size());
+            let Some(lies) = begin.zip(end) else {
+                return Err(format!(
+                    "column {path} of row group {number} has {size} bytes from byte {first} on, which are not all in a file of {there}"
+                ));
+            };
+            claims::check_pages(file, lies, rows, allowance.bytes)
+                .map_err(|problem| format!("column {path} of row group {number}: {problem}"))?;
         }
     }
     Ok(())
