@@ -16,6 +16,7 @@
 
 mod hosts;
 mod leash;
+mod port;
 mod report;
 mod stop;
 mod supervisor;

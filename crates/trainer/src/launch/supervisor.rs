@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::{self, BufRead as _, Write as _};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -12,6 +11,7 @@ use std::time::{Duration, Instant};
 use phalanx_collectives::FlightRecord;
 
 use super::leash::SECRET_FILE;
+use super::port::free_port;
 use super::report::FailureReport;
 use super::{ABORTED, KEEPS_OUTPUT, SUPERVISED, leash};
 
@@ -281,10 +281,7 @@ impl Supervisor {
     }
 
     fn start(&self, secret: &str) -> Result<Ranks, LaunchError> {
-        let port = TcpListener::bind(("127.0.0.1", 0))
-            .and_then(|listener| listener.local_addr())
-            .map_err(LaunchError::Port)?
-            .port();
+        let port = free_port().map_err(LaunchError::Port)?;
         let (first, world_size) =
             self.place.as_ref().map_or((0, self.ranks), |place| (place.first, place.world_size));
         let mut ranks = Ranks(Vec::with_capacity(self.ranks));

@@ -5,6 +5,7 @@ use std::io::Read as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -30,6 +31,9 @@ type Parts = Vec<(String, String)>;
 
 /// Bytes of a file that are sent at a time.
 const PIECE: usize = 1 << 16;
+
+/// How long an ending server waits for what still reads.
+const ENDING: Duration = Duration::from_secs(1);
 
 /// Why there is no live page.
 #[derive(Debug, thiserror::Error)]
@@ -107,9 +111,9 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Connections of pages that follow a run would never end by themselves.
+        // Connections of pages that follow a run would never end by themselves; what looks at one is waited for, unless a disk hangs.
         if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+            runtime.shutdown_timeout(ENDING);
         }
     }
 }
