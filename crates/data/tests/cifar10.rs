@@ -102,6 +102,10 @@ type Row = (Option<Vec<u8>>, i64);
 
 /// Writes a parquet file as the `datasets` library does, in row groups of two.
 fn write_parquet(path: &Path, rows: &[Row], names: Option<&[&str]>) {
+    write_parquet_groups(path, rows, 2, names);
+}
+
+fn write_parquet_groups(path: &Path, rows: &[Row], in_group: usize, names: Option<&[&str]>) {
     let schema = "message schema { optional group img { optional binary bytes; optional binary path (UTF8); } optional int64 label; }";
     let metadata = names.map(|names| {
         let json =
@@ -113,7 +117,7 @@ fn write_parquet(path: &Path, rows: &[Row], names: Option<&[&str]>) {
     let file = fs::File::create(path).unwrap();
     let schema = Arc::new(parse_message_type(schema).unwrap());
     let mut writer = SerializedFileWriter::new(file, schema, Arc::new(properties)).unwrap();
-    for rows in rows.chunks(2) {
+    for rows in rows.chunks(in_group) {
         let mut group = writer.next_row_group().unwrap();
         let images: Vec<ByteArray> = rows.iter().filter_map(|r| r.0.clone().map(ByteArray::from)).collect();
         let levels: Vec<i16> = rows.iter().map(|row| if row.0.is_some() { 2 } else { 1 }).collect();
@@ -221,6 +225,22 @@ fn parquet_faults_name_file_and_row() {
         fs::write(&file, &whole[..length]).unwrap();
         let error = error_of(open_cifar10(dir.path(), Split::Train));
         assert!(matches!(&error, DataError::Parquet { file: f, .. } if *f == file), "{error}");
+    }
+}
+
+#[test]
+fn parquet_that_would_become_far_more_than_it_is_is_refused() {
+    let dir = TempDir::new().unwrap();
+    let file = part(&dir, "", 0);
+    // Rows that are alike take next to nothing.
+    for (row, count, expected) in [
+        ((Some(vec![7; 2000]), 1), 10_000, "its images have 20000000 bytes by row 0"),
+        ((Some(vec![7]), 1), 200_000, "200000 rows by row group 0 are more than"),
+    ] {
+        write_parquet_groups(&file, &vec![row; count], count, None);
+        let error = error_of(open_cifar10(dir.path(), Split::Train));
+        assert!(matches!(&error, DataError::Parquet { file: f, .. } if *f == file), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
     }
 }
 

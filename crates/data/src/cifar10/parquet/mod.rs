@@ -116,7 +116,7 @@ fn check_columns<R: FileReader>(
     file: &mut std::fs::File,
     (there, allowance): (u64, Allowance),
 ) -> std::result::Result<(), String> {
-    let mut total = 0_u64;
+    let (mut total, mut taken) = (0_u64, 0_u64);
     for (number, group) in reader.metadata().row_groups().iter().enumerate() {
         let rows = u64::try_from(group.num_rows()).unwrap_or(0);
         total = total.saturating_add(rows);
@@ -137,6 +137,13 @@ fn check_columns<R: FileReader>(
                     "column {path} of row group {number} has {size} bytes from byte {first} on, which are not all in a file of {there}"
                 ));
             };
+            // Columns that share bytes would have them read again and again.
+            taken = taken.saturating_add(lies.1 - lies.0);
+            if taken > there {
+                return Err(format!(
+                    "columns have {taken} bytes by {path} of row group {number}, more than the {there} of their file"
+                ));
+            }
             claims::check_pages(file, lies, rows, allowance.bytes)
                 .map_err(|problem| format!("column {path} of row group {number}: {problem}"))?;
         }
