@@ -2,8 +2,9 @@
 
 use image::{ImageFormat, Rgb, RgbImage};
 use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
-use parquet::file::metadata::KeyValue;
+use parquet::file::metadata::{KeyValue, ParquetMetaDataWriter};
 use parquet::file::properties::WriterProperties;
+use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use phalanx_data::{DataError, Dataset, ImageFolder, Labelled, Split, open_cifar10};
@@ -242,6 +243,26 @@ fn parquet_that_would_become_far_more_than_it_is_is_refused() {
         assert!(matches!(&error, DataError::Parquet { file: f, .. } if *f == file), "{error}");
         assert!(error.to_string().contains(expected), "{error}");
     }
+}
+
+#[test]
+fn parquet_whose_row_groups_are_the_same_bytes_is_refused() {
+    let dir = TempDir::new().unwrap();
+    let file = part(&dir, "", 0);
+    write_parquet(&file, &rows(&[1, 2]), None);
+    let whole = fs::read(&file).unwrap();
+    let metadata = SerializedFileReader::new(fs::File::open(&file).unwrap()).unwrap().metadata().clone();
+    let length = u32::from_le_bytes(whole[whole.len() - 8..whole.len() - 4].try_into().unwrap());
+    // The data once, and behind them a footer by which they are a hundred groups.
+    let group = metadata.row_group(0).clone();
+    let groups = (0..100).map(|number| group.clone().into_builder().set_ordinal(number).build().unwrap());
+    let metadata = metadata.into_builder().set_row_groups(groups.collect()).build();
+    let mut bytes = whole[..whole.len() - 8 - length as usize].to_vec();
+    ParquetMetaDataWriter::new(&mut bytes, &metadata).finish().unwrap();
+    fs::write(&file, &bytes).unwrap();
+    let error = error_of(open_cifar10(dir.path(), Split::Train));
+    assert!(matches!(&error, DataError::Parquet { file: f, .. } if *f == file), "{error}");
+    assert!(error.to_string().contains(&format!("more than the {} of their file", bytes.len())), "{error}");
 }
 
 #[test]
