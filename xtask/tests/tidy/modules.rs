@@ -1,27 +1,60 @@
-//! Modules of a crate form no circle: whoever reads them can begin at the bottom.
+//! Modules of one folder form no circle, so that a reader can begin at the bottom.
+//!
+//! Every folder of every crate is looked at. A module may use types of its parent's own file: that is no circle between
+//! siblings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::code::{paths, tokens, uses, without_test_items};
 use crate::sources::{all_sources, report};
 
-/// Folders whose modules are looked at, beside every crate's.
-const FOLDERS: &[&str] = &["crates/trainer/src/engine"];
+/// Circles that stay: the folder, its modules, and the reason.
+const ACCEPTED: &[(&str, &[&str], &str)] = &[(
+    "crates/cuda/src/memory",
+    &["block", "pool", "reserve", "slice", "uses"],
+    "a block returns its memory to the pool that made it",
+)];
 
-/// A folder of modules: the path of its own module, from the crate's root.
-struct Area<'a> {
-    folder: &'a str,
+/// Circles that are to be mended. An entry goes when its circle does; none is added.
+const NOT_MENDED: &[(&str, &[&str])] = &[
+    ("benches/src/chaos", &["attempt", "events", "running"]),
+    ("benches/src/strategies", &["chart", "report"]),
+    ("benches/src/train", &["rank", "stackgan"]),
+    ("crates/collectives/src/engine", &["backend", "host_memory", "hosts", "split"]),
+    ("crates/collectives/src/mpi", &["engine", "mail", "movement", "reductions"]),
+    ("crates/collectives/src/operation", &["algorithm", "tag"]),
+    ("crates/collectives/src/shared", &["cross_memory", "slot_exchange"]),
+    ("crates/collectives/src/world", &["config", "environment"]),
+    ("crates/collectives/src/world", &["rendezvous", "search"]),
+    ("crates/kernels/src/conv/winograd", &["by_panels", "maps"]),
+    ("crates/sharding/src/codec", &["bf16", "kind", "push", "random_k", "sparse", "two_hops"]),
+    ("crates/tensor/src/backend", &["array", "codecs", "low_rank"]),
+    ("crates/tensor/src/optim", &["offload", "state"]),
+    (
+        "crates/tensor/src/store",
+        &["builder", "flat_gradients", "flat_param", "flat_values", "layout", "param"],
+    ),
+    ("crates/trainer/src/cli", &["join", "launched", "node", "rank", "train"]),
+    ("crates/trainer/src/config", &["catalogue", "layer"]),
+    ("crates/trainer/src/config", &["keys", "origin", "section", "settings"]),
+    ("crates/trainer/src/run/checkpoint", &["hashes", "index"]),
+    ("fuzz/src/targets", &["datasets", "pictures"]),
+];
+
+/// A folder of modules, and the path of its own module from the crate's root.
+struct Area {
+    folder: String,
     own: Vec<String>,
 }
 
-/// Who names whom, with one place for each.
+/// The modules that each module names, with one place for each.
 type Edges = BTreeMap<String, BTreeMap<String, String>>;
 
-impl Area<'_> {
+impl Area {
     /// The modules of a file below the folder, from the crate's root: those of `a/b.rs` and `a/b/mod.rs` are `a`, `b`. None for
     /// the folder's own file.
     fn modules_of(&self, file: &str) -> Option<Vec<String>> {
-        let path = file.strip_prefix(self.folder)?.strip_prefix('/')?.strip_suffix(".rs")?;
+        let path = file.strip_prefix(&self.folder)?.strip_prefix('/')?.strip_suffix(".rs")?;
         let path = path.strip_suffix("/mod").unwrap_or(path);
         if ["lib", "main", "mod"].contains(&path) || path.starts_with("bin/") {
             return None;
@@ -29,15 +62,16 @@ impl Area<'_> {
         Some(self.own.iter().cloned().chain(path.split('/').map(str::to_owned)).collect())
     }
 
-    /// Which module names which, outside of tests.
-    fn edges(&self, files: &[(String, String)]) -> Edges {
-        let depth = self.own.len();
-        let of_file: Vec<_> =
-            files.iter().filter_map(|(name, text)| Some((name, text, self.modules_of(name)?))).collect();
-        let modules: BTreeSet<&str> = of_file.iter().map(|(_, _, path)| path[depth].as_str()).collect();
-        // What the folder's own file brings in counts as the module that it comes from.
-        let mut origins: BTreeMap<String, String> = BTreeMap::new();
-        for own in ["lib.rs", "main.rs", "mod.rs"].map(|file| format!("{}/{file}", self.folder)) {
+    /// The files that may be the folder's own: `a/mod.rs` or `a.rs`, and those of a crate's root.
+    fn own_files(&self) -> Vec<String> {
+        let inside = ["lib.rs", "main.rs", "mod.rs"].map(|file| format!("{}/{file}", self.folder));
+        inside.into_iter().chain([format!("{}.rs", self.folder)]).collect()
+    }
+
+    /// The names that the folder's own file brings in from `modules`, each with its module.
+    fn origins(&self, files: &[(String, String)], modules: &BTreeSet<&str>) -> BTreeMap<String, String> {
+        let mut origins = BTreeMap::new();
+        for own in self.own_files() {
             let Some((_, text)) = files.iter().find(|(name, _)| *name == own) else { continue };
             for brought in uses(&without_test_items(&tokens(text))) {
                 let from = brought.path.iter().find(|part| !["self", "crate"].contains(&part.as_str()));
@@ -46,6 +80,16 @@ impl Area<'_> {
                 }
             }
         }
+        origins
+    }
+
+    /// The modules that each module names outside of tests.
+    fn edges(&self, files: &[(String, String)]) -> Edges {
+        let depth = self.own.len();
+        let of_file: Vec<_> =
+            files.iter().filter_map(|(name, text)| Some((name, text, self.modules_of(name)?))).collect();
+        let modules: BTreeSet<&str> = of_file.iter().map(|(_, _, path)| path[depth].as_str()).collect();
+        let origins = self.origins(files, &modules);
         let mut edges = Edges::new();
         for (name, text, path) in &of_file {
             for named in paths(&without_test_items(&tokens(text)), path) {
@@ -61,6 +105,25 @@ impl Area<'_> {
         }
         edges
     }
+}
+
+/// Every folder of modules: those with a crate's root, and those below them.
+fn areas(files: &[(String, String)]) -> Vec<Area> {
+    let folders: BTreeSet<&str> =
+        files.iter().filter_map(|(name, _)| Some(name.rsplit_once('/')?.0)).collect();
+    let has = |folder: &str, file: &str| files.iter().any(|(name, _)| *name == format!("{folder}/{file}"));
+    let roots: Vec<&str> =
+        folders.iter().copied().filter(|folder| has(folder, "lib.rs") || has(folder, "main.rs")).collect();
+    let mut found = Vec::new();
+    for folder in folders {
+        let root = roots.iter().find(|root| {
+            folder == **root || folder.strip_prefix(**root).is_some_and(|rest| rest.starts_with('/'))
+        });
+        let Some(root) = root.filter(|root| !folder[root.len()..].starts_with("/bin")) else { continue };
+        let own = folder[root.len()..].split('/').filter(|part| !part.is_empty()).map(str::to_owned);
+        found.push(Area { folder: folder.to_owned(), own: own.collect() });
+    }
+    found
 }
 
 /// Everything that can be reached from a module, itself only if there is a way back.
@@ -94,26 +157,31 @@ fn circles(edges: &Edges) -> Vec<(BTreeSet<&str>, Vec<&str>)> {
     found
 }
 
+/// True if every module of a circle is in an entry for its folder.
+fn is_in(entry: (&str, &[&str]), folder: &str, circle: &BTreeSet<String>) -> bool {
+    entry.0 == folder && circle.iter().all(|module| entry.1.contains(&module.as_str()))
+}
+
 #[test]
 fn modules_form_no_circles() {
     let files = all_sources();
-    let crates: BTreeSet<String> =
-        files.iter().filter_map(|(name, _)| Some(format!("{}/src", name.split_once("/src/")?.0))).collect();
-    let whole = crates.iter().map(|folder| Area { folder, own: Vec::new() });
-    let parts = FOLDERS.iter().map(|folder| {
-        let own = folder.split_once("/src/").map_or("", |(_, path)| path);
-        Area { folder, own: own.split('/').map(str::to_owned).collect() }
-    });
+    let mut found: Vec<(String, BTreeSet<String>, String)> = Vec::new();
+    for area in areas(&files) {
+        for (set, places) in circles(&area.edges(&files)) {
+            let set = set.into_iter().map(str::to_owned).collect();
+            found.push((area.folder.clone(), set, places.join("\n    ")));
+        }
+    }
+    let known = || ACCEPTED.iter().map(|(folder, set, _)| (*folder, *set)).chain(NOT_MENDED.iter().copied());
     let mut breaches = Vec::new();
-    for area in whole.chain(parts) {
-        let edges = area.edges(&files);
-        assert!(
-            !edges.is_empty() || area.folder.starts_with("xtask"),
-            "{}: no module names another",
-            area.folder
-        );
-        for (set, places) in circles(&edges) {
-            breaches.push(format!("{} {set:?}:\n    {}", area.folder, places.join("\n    ")));
+    for (folder, set, places) in &found {
+        if !known().any(|entry| is_in(entry, folder, set)) {
+            breaches.push(format!("{folder} {set:?}:\n    {places}"));
+        }
+    }
+    for entry in known() {
+        if !found.iter().any(|(folder, set, _)| is_in(entry, folder, set)) {
+            breaches.push(format!("{} {:?}: no circle any more; take it out of the table", entry.0, entry.1));
         }
     }
     report("modules can be read from the bottom up", &breaches);
@@ -129,7 +197,7 @@ fn a_circle_is_found_and_a_ladder_is_none() {
         file("b/inner.rs", "use super::super::D; pub struct B;"),
         file("c.rs", "pub struct C; const TEXT: &str = \"crate::a\";"),
     ];
-    let area = Area { folder: "crates/x/src", own: Vec::new() };
+    let area = Area { folder: "crates/x/src".to_owned(), own: Vec::new() };
     let edges = area.edges(&files);
     assert_eq!(
         edges.iter().map(|(from, to)| (from.as_str(), to.len())).collect::<Vec<_>>(),
@@ -142,6 +210,7 @@ fn a_circle_is_found_and_a_ladder_is_none() {
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].0, BTreeSet::from(["a", "b", "c"]));
     assert!(found[0].1.contains(&"crates/x/src/c.rs names a::A"), "{:?}", found[0].1);
-    let inside = Area { folder: "crates/x/src/b", own: vec!["b".to_owned()] };
-    assert!(inside.edges(&files).is_empty());
+    let all = areas(&files);
+    assert_eq!(all.iter().map(|area| area.own.len()).collect::<Vec<_>>(), [0, 1]);
+    assert!(all[1].edges(&files).is_empty());
 }
