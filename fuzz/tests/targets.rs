@@ -79,5 +79,5 @@ readers! {
     checkpoint trace config sweep run_folder http
     diffusers flight hosts
     codecs pushes strategy_messages control gathered stamps
-    requests jobs resumed parity_files lists embeddings
+    requests jobs resumed lists embeddings
 }

@@ -43,17 +43,13 @@ Usage: cargo xtask COMMAND [ARGUMENTS]
 
 `cargo xtask train --help` and so on explain the arguments.";
 
-/// Commands of the program that are passed on as they are.
-const PASSED_ON: &[&str] = &[
-    "train", "plan", "submit", "status", "logs", "cancel", "study", "sweep", "report", "serve", "watch",
-    "trace", "sample", "eval", "export", "parity", "config", "doctor", "diagnose",
-];
+/// The user's program.
+const PROGRAM: &str = "phalanx";
 
 fn main() -> ExitCode {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     let command = if arguments.is_empty() { "help".to_owned() } else { arguments.remove(0) };
     let outcome = match command.as_str() {
-        name if PASSED_ON.contains(&name) => program(name, &arguments),
         "test" if arguments.iter().any(|argument| argument == "--gpu") => gpu::test(&arguments),
         "test" if arguments.iter().any(|argument| argument == "--slurm") => {
             arguments.retain(|argument| argument != "--slurm");
@@ -76,24 +72,23 @@ fn main() -> ExitCode {
             }
             cargo(&all)
         }
-        "bench" => bench(&arguments),
-        "chaos" => bench(&prefixed(&["chaos"], &arguments)),
-        "docs" => match build() {
+        "bench" => developers_program("phalanx-bench", &arguments),
+        "chaos" => developers_program("phalanx-bench", &prefixed(&["chaos"], &arguments)),
+        "parity" => developers_program("phalanx-parity", &arguments),
+        "docs" => match build(PROGRAM) {
             Ok(Some(failed)) => Ok(failed),
             Ok(None) => docs::docs(&arguments, &root(), &target()),
             Err(problem) => Err(problem),
         },
         "fuzz" => fuzz::fuzz(arguments),
-        "tidy" => cargo(&prefixed(&["test", "--quiet", "--package", "xtask", "--test", "tidy"], &arguments)),
+        "tidy" => tidy(&arguments),
         "ci" => run(&mut Command::new(root().join(".ci").join("run"))),
         "help" | "--help" | "-h" => {
             println!("{HELP}");
             return ExitCode::SUCCESS;
         }
-        unknown => {
-            eprintln!("error: there is no task `{unknown}`\n\n{HELP}");
-            return ExitCode::from(2);
-        }
+        // Every other word is a command or an option of the program, which explains its own mistakes.
+        command => program(command, &arguments),
     };
     outcome.unwrap_or_else(|message| {
         eprintln!("error: {message}");
@@ -101,34 +96,56 @@ fn main() -> ExitCode {
     })
 }
 
-/// Builds the benchmarks in release mode and runs one of them, in the current folder, which paths in the arguments are meant from.
-fn bench(arguments: &[impl AsRef<std::ffi::OsStr>]) -> Result<ExitCode, String> {
+/// Checks the house rules; `--count` writes the table of counts, `--show PLACE` lists what is counted there.
+fn tidy(arguments: &[String]) -> Result<ExitCode, String> {
     let mut command = Command::new(cargo_path());
-    command.args(["run", "--release", "--package", "phalanx-benches", "--manifest-path"]);
-    command.arg(root().join("Cargo.toml")).arg("--").args(arguments);
-    // As `phalanx` runs: candle's own threads would spin beside those of the kernels, and the allocator would give pages back
-    // between steps.
-    run(command.envs([("CANDLE_NUM_THREADS", "1"), ("MIMALLOC_PURGE_DELAY", "10000")]))
+    command.args(["test", "--quiet", "--package", "xtask", "--test", "tidy"]).current_dir(root());
+    let task = match arguments {
+        [count] if count == "--count" => "write",
+        [show, place] if show == "--show" => place,
+        _ => return run(command.args(arguments)),
+    };
+    run(command.args(["counts::", "--", "--nocapture"]).env("PHALANX_TIDY_COUNTS", task))
 }
 
-/// Builds the program in release mode and runs one of its commands in the current folder.
-fn program(command: &str, arguments: &[String]) -> Result<ExitCode, String> {
-    if let Some(failed) = build()? {
+/// Builds a program of the developers in release mode and runs it in the current folder.
+fn developers_program(name: &str, arguments: &[impl AsRef<std::ffi::OsStr>]) -> Result<ExitCode, String> {
+    if let Some(failed) = build(name)? {
         return Ok(failed);
     }
-    let mut program =
-        Command::new(target().join("release").join(format!("phalanx{}", std::env::consts::EXE_SUFFIX)));
-    run(program.arg(command).args(arguments))
+    // The settings that `phalanx` makes for itself: without them candle's own threads would spin next to those of the kernels, and
+    // the allocator would give pages back between steps.
+    let settings = [("CANDLE_NUM_THREADS", "1"), ("MIMALLOC_PURGE_DELAY", "10000")];
+    run(Command::new(built(name)).args(arguments).envs(settings))
 }
 
-/// Builds the program in release mode; the exit code of a build that failed.
-fn build() -> Result<Option<ExitCode>, String> {
-    let manifest = root().join("Cargo.toml");
+/// Builds `phalanx` in release mode and runs one of its commands in the current folder.
+fn program(command: &str, arguments: &[String]) -> Result<ExitCode, String> {
+    if let Some(failed) = build(PROGRAM)? {
+        return Ok(failed);
+    }
+    run(Command::new(built(PROGRAM)).arg(command).args(arguments))
+}
+
+/// Builds a program in release mode. Returns the exit code of a failed build.
+///
+/// The selection of packages decides the features of their dependencies. Programs of the developers are built with all
+/// packages selected, `phalanx` with the default ones, as by `cargo build`; both selections have the same features (a test of
+/// tidy compares them), so no crate is compiled twice.
+fn build(program: &str) -> Result<Option<ExitCode>, String> {
     let mut build = Command::new(cargo_path());
-    build.args(["build", "--release", "--package", "phalanx-trainer", "--bin", "phalanx", "--manifest-path"]);
-    build.arg(&manifest);
-    let built = build.status().map_err(|error| format!("cannot start cargo: {error}"))?;
-    Ok((!built.success()).then(|| code(built)))
+    build.args(["build", "--release", "--bin", program]);
+    if program != PROGRAM {
+        build.args(["--workspace", "--exclude", "phalanx-fuzz"]);
+    }
+    build.arg("--manifest-path").arg(root().join("Cargo.toml"));
+    let status = build.status().map_err(|error| format!("cannot start cargo: {error}"))?;
+    Ok((!status.success()).then(|| code(status)))
+}
+
+/// The path of a program that [`build`] has built.
+fn built(program: &str) -> PathBuf {
+    target().join("release").join(format!("{program}{}", std::env::consts::EXE_SUFFIX))
 }
 
 /// Runs cargo in the workspace's root.

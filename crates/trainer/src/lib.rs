@@ -11,7 +11,6 @@
 //!   phases that make losses and say which networks they update.
 //! - **`tasks`**: the trainings that come with the program, a file for a family and a row for each.
 //! - **[`Program`]**: tasks and presets under a name; [`main`] makes a command line of one.
-//! - **[`parity`]**: whether this program computes what the reference implementations have recorded.
 //! - **[`diffusers`]**: published weights in Hugging Face's layout, and pictures drawn with them.
 //! - **[`dashboard`]**: a run on a terminal, while it goes on, and what users ask it for.
 //! - **[`report`]**: a page that tells what runs trained, what came of it and what it cost.
@@ -102,8 +101,6 @@ pub mod engine;
 mod tasks;
 
 mod program;
-
-pub mod parity;
 
 pub mod diffusers;
 

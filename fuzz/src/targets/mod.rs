@@ -10,7 +10,6 @@ mod folders;
 mod jobs;
 mod lists;
 mod network;
-mod parity;
 mod pictures;
 mod resumed;
 mod runs;
@@ -110,7 +109,6 @@ pub static TARGETS: &[Target] = &[
     asked::REQUESTS,
     jobs::JOBS,
     resumed::RESUMED,
-    parity::PARITY_FILES,
     lists::LISTS,
     lists::EMBEDDINGS,
 ];

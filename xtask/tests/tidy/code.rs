@@ -1,4 +1,4 @@
-//! Rust sources without what is not code, and the paths that they name.
+//! Rust sources as tokens with their lines, the comments and strings between them, and the paths that they name.
 
 /// The part of a file before its unit tests.
 pub(crate) fn without_tests(text: &str) -> &str {
@@ -72,32 +72,57 @@ fn end_of_character(text: &[char], at: usize) -> Option<usize> {
     }
 }
 
-/// The words and marks of a source.
-pub(crate) fn tokens(text: &str) -> Vec<Token> {
+/// A piece of a source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Piece {
+    Token(Token),
+    /// A comment with its marks.
+    Comment(String),
+    /// A string or a character with its marks.
+    Text(String),
+}
+
+/// The pieces of a source, each with its line from 1.
+pub(crate) fn pieces(text: &str) -> Vec<(usize, Piece)> {
     let text: Vec<char> = text.chars().collect();
     let is_word = |c: &char| c.is_alphanumeric() || *c == '_';
-    let (mut found, mut at) = (Vec::new(), 0);
+    let (mut found, mut at, mut line) = (Vec::new(), 0, 1);
     while at < text.len() {
-        let skipped = end_of_comment(&text, at)
-            .or_else(|| end_of_string(&text, at))
-            .or_else(|| end_of_character(&text, at));
-        if let Some(end) = skipped {
-            at = end;
-        } else if is_word(&text[at]) {
-            let end = text[at..].iter().position(|c| !is_word(c)).map_or(text.len(), |n| at + n);
-            found.push(Token::Word(text[at..end].iter().collect()));
-            at = end;
-        } else if text[at..].starts_with(&[':', ':']) {
-            found.push(Token::Colons);
-            at += 2;
-        } else {
-            if !text[at].is_whitespace() {
-                found.push(Token::Mark(text[at]));
+        let comment = end_of_comment(&text, at);
+        let literal = end_of_string(&text, at).or_else(|| end_of_character(&text, at));
+        let end = comment.or(literal).unwrap_or_else(|| match text[at] {
+            letter if is_word(&letter) => {
+                text[at..].iter().position(|c| !is_word(c)).map_or(text.len(), |n| at + n)
             }
-            at += 1;
-        }
+            ':' if text.get(at + 1) == Some(&':') => at + 2,
+            _ => at + 1,
+        });
+        let end = end.min(text.len());
+        let string = || text[at..end].iter().collect::<String>();
+        let piece = match text[at] {
+            _ if comment.is_some() => Some(Piece::Comment(string())),
+            _ if literal.is_some() => Some(Piece::Text(string())),
+            letter if is_word(&letter) => Some(Piece::Token(Token::Word(string()))),
+            ':' if end == at + 2 => Some(Piece::Token(Token::Colons)),
+            mark if !mark.is_whitespace() => Some(Piece::Token(Token::Mark(mark))),
+            _ => None,
+        };
+        found.extend(piece.map(|piece| (line, piece)));
+        line += text[at..end].iter().filter(|c| **c == '\n').count();
+        at = end;
     }
     found
+}
+
+/// The words and marks of a source.
+pub(crate) fn tokens(text: &str) -> Vec<Token> {
+    lined_tokens(text).into_iter().map(|(_, token)| token).collect()
+}
+
+/// The words and marks of a source, each with its line from 1.
+pub(crate) fn lined_tokens(text: &str) -> Vec<(usize, Token)> {
+    let token = |(line, piece)| if let Piece::Token(token) = piece { Some((line, token)) } else { None };
+    pieces(text).into_iter().filter_map(token).collect()
 }
 
 fn is(token: Option<&Token>, word: &str) -> bool {
@@ -106,11 +131,16 @@ fn is(token: Option<&Token>, word: &str) -> bool {
 
 /// Leaves out every item behind `#[cfg(test)]`.
 pub(crate) fn without_test_items(tokens: &[Token]) -> Vec<Token> {
+    outside_tests(tokens).map(|at| tokens[at].clone()).collect()
+}
+
+/// The places of tokens outside of items behind `#[cfg(test)]`.
+pub(crate) fn outside_tests(tokens: &[Token]) -> impl Iterator<Item = usize> {
     let test: Vec<Token> = super::code::tokens("#[cfg(test)]");
     let (mut kept, mut at) = (Vec::new(), 0);
     while at < tokens.len() {
         if !tokens[at..].starts_with(&test) {
-            kept.push(tokens[at].clone());
+            kept.push(at);
             at += 1;
             continue;
         }
@@ -130,7 +160,7 @@ pub(crate) fn without_test_items(tokens: &[Token]) -> Vec<Token> {
             }
         }
     }
-    kept
+    kept.into_iter()
 }
 
 /// A path, and the name under which a `use` brings its end in.

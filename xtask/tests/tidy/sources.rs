@@ -7,7 +7,10 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+/// The folders that hold sources.
+const TOPS: [&str; 5] = ["crates", "xtask", "benches", "fuzz", "parity"];
+
+fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     let mut entries: Vec<_> = match fs::read_dir(folder) {
         Ok(entries) => entries.filter_map(Result::ok).map(|entry| entry.path()).collect(),
         Err(_) => return,
@@ -15,27 +18,46 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     entries.sort();
     for path in entries {
         if path.is_dir() {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files(&path, found);
+        } else {
             found.push(path);
         }
     }
 }
 
-/// Every Rust file of the workspace with its text and its path from the root.
-pub(crate) fn all_sources() -> Vec<(String, String)> {
+fn name(path: &Path) -> String {
+    path.strip_prefix(root()).expect("below the root").display().to_string()
+}
+
+/// The path from the root of every file in the folders of sources, in `docs` and in the root itself.
+pub(crate) fn all_files() -> Vec<String> {
     let mut found = Vec::new();
-    for top in ["crates", "xtask", "benches", "fuzz"] {
-        sources(&root().join(top), &mut found);
+    for top in TOPS.into_iter().chain(["docs", ".ci"]) {
+        files(&root().join(top), &mut found);
     }
-    found
-        .into_iter()
-        .map(|path| {
-            let text = fs::read_to_string(&path).expect("a source file is readable UTF-8");
-            let name = path.strip_prefix(root()).expect("below the root").display().to_string();
-            (name, text)
-        })
-        .collect()
+    let here = fs::read_dir(root()).expect("the root").filter_map(Result::ok).map(|entry| entry.path());
+    found.extend(here.filter(|path| path.is_file()));
+    found.iter().map(|path| name(path)).collect()
+}
+
+fn ending_with(ending: &str) -> Vec<(String, String)> {
+    let read = |name: String| {
+        let text = fs::read_to_string(root().join(&name)).expect("a file is readable UTF-8");
+        (name, text)
+    };
+    all_files().into_iter().filter(|name| name.ends_with(ending)).map(read).collect()
+}
+
+/// Every Rust file of the workspace with its path from the root and its text.
+pub(crate) fn all_sources() -> Vec<(String, String)> {
+    ending_with(".rs")
+}
+
+/// Every page with its path from the root and its text, without the changelog.
+pub(crate) fn pages() -> Vec<(String, String)> {
+    let mut pages = ending_with(".md");
+    pages.retain(|(name, _)| name != "CHANGELOG.md");
+    pages
 }
 
 /// Collects every breach before failing, so that one run shows them all.

@@ -19,7 +19,6 @@ mod launched;
 mod leave;
 mod log;
 mod node;
-mod parity;
 mod plan;
 mod rank;
 mod report;
@@ -72,7 +71,6 @@ enum Command {
     Serve(serve::ServeArgs),
     Config(config::ConfigArgs),
     Trace(trace::TraceArgs),
-    Parity(parity::ParityArgs),
     Doctor(doctor::DoctorArgs),
     Diagnose(diagnose::DiagnoseArgs),
     #[command(hide = true)]
@@ -119,10 +117,8 @@ pub fn main(program: &Program) -> ExitCode {
     let mut command = Cli::command().name(program.name()).bin_name(program.name());
     if !program.has_reference() {
         command = command.about(None::<&str>);
-        // Both are about what ships with `phalanx`.
-        for name in ["parity", "study"] {
-            command = command.mut_subcommand(name, |command| command.hide(true));
-        }
+        // Studies are of the trainings that ship with `phalanx`.
+        command = command.mut_subcommand("study", |command| command.hide(true));
     }
     let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit());
     let outcome = match cli.command {
@@ -145,7 +141,6 @@ pub fn main(program: &Program) -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Config(args) => config::run(program, &args),
         Command::Trace(args) => trace::run(&args),
-        Command::Parity(args) => parity::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Diagnose(args) => diagnose::run(&args),
         Command::Rank(args) => rank::run(program, &args),

@@ -7,7 +7,7 @@
 
 use candle_core::{DType, Device, Tensor};
 
-use super::{ParityError, Quantity, fill};
+use crate::{ParityError, Quantity, fill};
 
 /// The relative rounding error that an f32 computation may make in a sum of many terms: four units in the last
 /// place.

@@ -6,7 +6,7 @@ use candle_core::{Device, Tensor};
 use phalanx_tensor::loss::{self, Over};
 use phalanx_tensor::{Context, Session, Tape, Value};
 
-use super::{ParityError, Quantity, Reference, fill};
+use crate::{ParityError, Quantity, Reference, fill};
 
 pub(super) fn check(reference: &Reference<'_>) -> Result<Vec<Quantity>, ParityError> {
     const TOLERANCE: f64 = 1e-4;

@@ -13,8 +13,8 @@ use phalanx_sharding::{
 };
 use serde_json::Value;
 
-use super::report::numbers;
-use super::{ParityError, Quantity, Reference, fill};
+use crate::report::numbers;
+use crate::{ParityError, Quantity, Reference, fill};
 
 const TOLERANCE: f64 = 1e-5;
 

@@ -1,7 +1,7 @@
 //! `stackgan.json`: the images, judgements, losses and gradients of both stages.
 //!
 //! The gradients of stage II come through a discriminator of nine layers with batch norm over four images, whose kinks rounding
-//! moves; see [`super::arithmetic`].
+//! moves; see [`crate::arithmetic`].
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use phalanx_tensor::{
 };
 use serde_json::Value as Json;
 
-use super::arithmetic::{Arithmetic, compare_widened};
-use super::report::numbers;
-use super::{ParityError, Quantity, Reference, fill};
+use crate::arithmetic::{Arithmetic, compare_widened};
+use crate::report::numbers;
+use crate::{ParityError, Quantity, Reference, fill};
 
 const TOLERANCE: f64 = 1e-4;
 const GRADIENT_TOLERANCE: f64 = 1e-3;

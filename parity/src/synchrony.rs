@@ -11,8 +11,8 @@ use phalanx_tensor::optim::{Adam, Sgd};
 use phalanx_tensor::{BuildOptions, FlatStorage, Init, StoreBuilder};
 use serde_json::{Value, json};
 
-use super::report::numbers;
-use super::{ParityError, Quantity, Reference, fill};
+use crate::report::numbers;
+use crate::{ParityError, Quantity, Reference, fill};
 
 /// Numbers that a worker's loss is a function of.
 const N: usize = 64;

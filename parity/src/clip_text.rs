@@ -7,8 +7,8 @@ use phalanx_data::ClipTokenizer;
 use phalanx_models::{ClipTextConfig, ClipTextEncoder};
 use phalanx_tensor::{BuildOptions, Context, Param, Session, StoreBuilder, Tape};
 
-use super::report::numbers;
-use super::{ParityError, Quantity, Reference, fill};
+use crate::report::numbers;
+use crate::{ParityError, Quantity, Reference, fill};
 
 const TOLERANCE: f64 = 1e-4;
 

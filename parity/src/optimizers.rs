@@ -6,8 +6,8 @@ use candle_core::{Device, Tensor};
 use phalanx_tensor::optim::{Adam, Optimizer, Sgd};
 use phalanx_tensor::{BuildOptions, Context, Init, Session, StoreBuilder, Tape, Value, ops};
 
-use super::report::numbers;
-use super::{ParityError, Quantity, Reference, fill};
+use crate::report::numbers;
+use crate::{ParityError, Quantity, Reference, fill};
 
 /// The optimizer and learning rate of each run, by its name in the file.
 fn optimizer(name: &str) -> Option<(Box<dyn Optimizer>, f64)> {

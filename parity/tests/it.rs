@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use phalanx_trainer::parity::{Quantity, check};
+use phalanx_parity::{Quantity, check};
 
 /// The reference files beside the repository, or a message that there are none.
 fn golden(name: &str) -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/golden").join(name);
     if path.is_file() {
         return Some(path);
     }

@@ -3,7 +3,7 @@
 //! Some of these quantities cannot be compared as closely as one would like: batch norm over the four or eight
 //! values that a 32×32 image leaves of a map in the last stage amplifies rounding, and after a step or two what
 //! is left is chaos. PyTorch's own f32 values then differ from exact arithmetic by more than the usual
-//! tolerance; see [`super::arithmetic`].
+//! tolerance; see [`crate::arithmetic`].
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ use phalanx_tensor::optim::{Optimizer as _, Sgd};
 use phalanx_tensor::{BuildOptions, Context, Key, ParamStore, Result, Session, StoreBuilder, Tape, Value};
 use serde_json::Value as Json;
 
-use super::arithmetic::{Arithmetic, compare_widened};
-use super::report::numbers;
-use super::{ParityError, Quantity, Reference, fill};
+use crate::arithmetic::{Arithmetic, compare_widened};
+use crate::report::numbers;
+use crate::{ParityError, Quantity, Reference, fill};
 
 /// Relative tolerances: before training, of gradients, and after the first step.
 const BEFORE: f64 = 1e-4;

@@ -9,8 +9,8 @@ use phalanx_models::diffusion::{BetaSchedule, NoiseSchedule, Prediction};
 use phalanx_tensor::{Context, Session, Tape, Value, ops};
 use serde_json::Value as Json;
 
-use super::report::numbers;
-use super::{ParityError, Quantity, Reference, fill};
+use crate::report::numbers;
+use crate::{ParityError, Quantity, Reference, fill};
 
 /// Relative tolerances: of schedules and noise levels, and of samples.
 const SCHEDULE: f64 = 1e-4;

@@ -1,8 +1,9 @@
-//! Parity with the reference implementations: recorded values and whether this program computes the same.
+//! Compares what Phalanx computes with recorded values of the reference implementations.
 //!
-//! A reference file is JSON: it says by formula what goes in ([`fill`]) and lists what came out of PyTorch.
-//! [`check`] recognises what a file is about, computes the same with the crates of this workspace, and returns
+//! A reference file is JSON. It names the formula of its inputs ([`fill`]) and lists the outputs of PyTorch.
+//! [`check`] recognises the subject of a file, computes its quantities with the crates of this workspace, and returns
 //! every [`Quantity`] with its worst relative error.
+#![forbid(unsafe_code)]
 
 mod arithmetic;
 mod classifier;

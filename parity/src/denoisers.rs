@@ -15,8 +15,8 @@ use phalanx_tensor::{
 };
 use serde_json::Value as Json;
 
-use super::report::numbers;
-use super::{ParityError, Quantity, Reference, fill};
+use crate::report::numbers;
+use crate::{ParityError, Quantity, Reference, fill};
 
 /// Relative tolerances: before training, of gradients, of later losses, and of outputs after training.
 const BEFORE: f64 = 1e-4;
